@@ -1,0 +1,131 @@
+package api
+
+import "time"
+
+// Stack says how a member is carried: on the bare machine, in a virtual machine or in a container.
+type Stack string
+
+// The stacks. A node offers those whose driver passed its host checks.
+const (
+	StackMetal     Stack = "metal"
+	StackVM        Stack = "vm"
+	StackContainer Stack = "container"
+)
+
+// Shape is what every member of a group holds.
+type Shape struct {
+	// Cores is the number of exclusive cores per member, at least 1.
+	Cores int `json:"cores"`
+	// Memory is the memory limit per member.
+	Memory Bytes `json:"memory"`
+}
+
+// Group is a set of like members.
+type Group struct {
+	// Name is a DNS label, unique in the cluster; members are called NAME-0, NAME-1, ... It defaults to the cluster's name.
+	Name string `json:"name,omitempty"`
+	// Size is the number of members, at least 1.
+	Size int `json:"size"`
+	Shape
+	// Stack defaults to "container".
+	Stack Stack `json:"stack,omitempty"`
+	// Environment defaults to "local".
+	Environment string `json:"environment,omitempty"`
+	// NodeSelector limits the group to nodes that carry all these labels.
+	NodeSelector map[string]string `json:"node_selector,omitempty"`
+}
+
+// ClusterSpec is what a user asks for, normalized: groups are always listed and every default is filled in.
+type ClusterSpec struct {
+	Groups []Group `json:"groups"`
+	// Egress lets members open connections to the outside (NAT); without it they reach each other and nothing else.
+	Egress bool `json:"egress,omitempty"`
+}
+
+// ClusterRequest is the body of a create, and what a manifest file holds. Either Groups is given, or the fields of
+// one group stand at the top (the embedded Group, whose Name is then the cluster's).
+type ClusterRequest struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Egress bool              `json:"egress,omitempty"`
+	Groups []Group           `json:"groups,omitempty"`
+
+	Size         int               `json:"size,omitempty"`
+	Cores        int               `json:"cores,omitempty"`
+	Memory       Bytes             `json:"memory,omitempty"`
+	Stack        Stack             `json:"stack,omitempty"`
+	Environment  string            `json:"environment,omitempty"`
+	NodeSelector map[string]string `json:"node_selector,omitempty"`
+}
+
+// ClusterPhase is where a cluster is in its life. internal/lifecycle holds the table of transitions.
+type ClusterPhase string
+
+// The phases of a cluster.
+const (
+	ClusterPending  ClusterPhase = "pending"  // intent stored, no decision yet
+	ClusterRefused  ClusterPhase = "refused"  // can't be placed; status.message names the binding constraint; holds nothing
+	ClusterStarting ClusterPhase = "starting" // assignments committed, members coming up
+	ClusterReady    ClusterPhase = "ready"    // every member is ready: SSH, names, hostfile
+	ClusterDegraded ClusterPhase = "degraded" // was ready, at least one member is not
+	ClusterFailed   ClusterPhase = "failed"   // a member could not be started; status.message says why
+	ClusterDeleting ClusterPhase = "deleting" // every assignment is releasing; gone when all are confirmed clean
+)
+
+// MemberPhase is where a member is in its life, as its executor observes it.
+type MemberPhase string
+
+// The phases of a member.
+const (
+	MemberAssigned  MemberPhase = "assigned"  // committed; its node has not reported on it yet
+	MemberPreparing MemberPhase = "preparing" // root, network and files are being made
+	MemberStarting  MemberPhase = "starting"  // runs, but is not yet reachable by SSH
+	MemberReady     MemberPhase = "ready"
+	MemberFailed    MemberPhase = "failed"    // ended or could not be started
+	MemberUnknown   MemberPhase = "unknown"   // its node is not heard of; never treated as off
+	MemberReleasing MemberPhase = "releasing" // being stopped and cleaned; holds its resources until confirmed clean
+)
+
+// Cluster is a cluster as the API shows it: the user's intent joined with the leader's record and what members report.
+type Cluster struct {
+	Name   string            `json:"name"`
+	UID    string            `json:"uid"`
+	Labels map[string]string `json:"labels,omitempty"`
+	Spec   ClusterSpec       `json:"spec"`
+	Status ClusterStatus     `json:"status"`
+}
+
+// ClusterStatus is the observed side of a cluster.
+type ClusterStatus struct {
+	Phase ClusterPhase `json:"phase"`
+	// Message tells why the cluster is in this phase, for people.
+	Message string `json:"message,omitempty"`
+	// Generation counts the committed decisions about this cluster, 0 before the first.
+	Generation int64 `json:"generation"`
+	// ReadyMembers of TotalMembers are ready.
+	ReadyMembers int `json:"ready_members"`
+	TotalMembers int `json:"total_members"`
+	// CIDR is the cluster's private subnet.
+	CIDR string `json:"cidr,omitempty"`
+	// Oversubscribed is true when any member shares a physical core; such a cluster's measurements are labelled so.
+	Oversubscribed bool           `json:"oversubscribed"`
+	Members        []MemberStatus `json:"members"`
+	CreatedAt      time.Time      `json:"created_at"`
+	ReadyAt        *time.Time     `json:"ready_at,omitempty"`
+	DeletedAt      *time.Time     `json:"deletion_requested_at,omitempty"`
+}
+
+// MemberStatus is one member as the API shows it.
+type MemberStatus struct {
+	Name    string      `json:"name"`
+	Group   string      `json:"group"`
+	Rank    int         `json:"rank"`
+	Node    string      `json:"node"`
+	Address string      `json:"address"`
+	Phase   MemberPhase `json:"phase"`
+	Message string      `json:"message,omitempty"`
+	// CPUs are the physical CPUs of the node the member is pinned to.
+	CPUs           []int `json:"cpus"`
+	MemoryBytes    int64 `json:"memory_bytes"`
+	Oversubscribed bool  `json:"oversubscribed"`
+}

@@ -1,0 +1,95 @@
+package api
+
+import "time"
+
+// NodePhase is where a node is in its life.
+type NodePhase string
+
+// The phases of a node.
+const (
+	NodeReady   NodePhase = "ready"   // its agent is connected and the host checks passed
+	NodeUnknown NodePhase = "unknown" // its agent is not heard of, the death timer has not run out
+	NodeDown    NodePhase = "down"    // not heard of for longer than the death timer
+)
+
+// Core is one core slot a node offers. A node offers a physical CPU in more than one slot only when it is oversubscribed.
+type Core struct {
+	Slot     int `json:"slot"`
+	CPU      int `json:"cpu"`
+	NUMANode int `json:"numa_node"`
+}
+
+// NUMANode is one memory node of a machine.
+type NUMANode struct {
+	ID          int   `json:"id"`
+	MemoryBytes int64 `json:"memory_bytes"`
+}
+
+// NodeCapacity is what a node offers to members.
+type NodeCapacity struct {
+	Cores       []Core     `json:"cores"`
+	MemoryBytes int64      `json:"memory_bytes"`
+	NUMANodes   []NUMANode `json:"numa_nodes"`
+}
+
+// StackCheck is the result of a driver's host checks on a node.
+type StackCheck struct {
+	Stack Stack `json:"stack"`
+	OK    bool  `json:"ok"`
+	// Problems tell what is missing and what to do, one a line.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// NodeRecord is a node of the inventory as its agent last reported it; stored.
+type NodeRecord struct {
+	Name         string              `json:"name"`
+	Labels       map[string]string   `json:"labels,omitempty"`
+	Capacity     NodeCapacity        `json:"capacity"`
+	Stacks       []StackCheck        `json:"stacks"`
+	Environments []EnvironmentOnNode `json:"environments"`
+	// Underlay is the node's address on the data network, the VXLAN tunnel end point.
+	Underlay string `json:"underlay,omitempty"`
+	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
+	Oversubscribed bool      `json:"oversubscribed"`
+	AgentVersion   string    `json:"agent_version"`
+	FirstSeenAt    time.Time `json:"first_seen_at"`
+}
+
+// EnvironmentOnNode tells whether an environment can run on a node, and its digest there.
+type EnvironmentOnNode struct {
+	Name     string   `json:"name"`
+	Stacks   []Stack  `json:"stacks"`
+	Digest   string   `json:"digest,omitempty"`
+	OK       bool     `json:"ok"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Node is a node as the API shows it.
+type Node struct {
+	NodeRecord
+	Phase   NodePhase `json:"phase"`
+	Message string    `json:"message,omitempty"`
+	// Allocated are the slots and bytes of live assignments, those being released included.
+	AllocatedCores       int        `json:"allocated_cores"`
+	AllocatedMemoryBytes int64      `json:"allocated_memory_bytes"`
+	QuarantinedCores     int        `json:"quarantined_cores"`
+	Members              []string   `json:"members"`
+	LastSeenAt           *time.Time `json:"last_seen_at,omitempty"`
+}
+
+// Environment is an environment as the API shows it, gathered from the nodes.
+type Environment struct {
+	Name        string  `json:"name"`
+	Description string  `json:"description"`
+	Stacks      []Stack `json:"stacks"`
+	// Nodes tells for every node whether it can run there.
+	Nodes []EnvironmentNode `json:"nodes"`
+}
+
+// EnvironmentNode is one node's word on an environment.
+type EnvironmentNode struct {
+	Node     string   `json:"node"`
+	OK       bool     `json:"ok"`
+	Digest   string   `json:"digest,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+}

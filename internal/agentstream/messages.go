@@ -1,0 +1,110 @@
+// Package agentstream is the one bidirectional stream between a server and a node agent: changes down, observations up.
+//
+// Messages are JSON lines over one HTTP/2 request (POST /agent/v1/stream, RFC 9113), each with exactly one field set. Both sides are
+// level-triggered: Desired is the whole desired state of the node, Observed the whole of what is there; losing a message
+// costs nothing once the next one arrives. It must never decide anything.
+package agentstream
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// Down is a message from the server to the agent.
+type Down struct {
+	Desired *Desired `json:"desired,omitempty"`
+	LogAck  *LogAck  `json:"log_ack,omitempty"`
+}
+
+// Up is a message from the agent to the server.
+type Up struct {
+	Hello     *Hello     `json:"hello,omitempty"`
+	Observed  *Observed  `json:"observed,omitempty"`
+	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
+	Log       *Log       `json:"log,omitempty"`
+}
+
+// Hello is the first message of a stream: who the agent is and what its node offers.
+type Hello struct {
+	Node api.NodeRecord `json:"node"`
+	// Term is the highest leader term the agent has obeyed; a server of a lower term is refused.
+	Term int64 `json:"term"`
+}
+
+// Heartbeat tells that the agent lives; sent when nothing else was for a while.
+type Heartbeat struct {
+	Time time.Time `json:"time"`
+}
+
+// Desired is everything that should be on the node, as decided by the leader of Term.
+type Desired struct {
+	Term int64 `json:"term"`
+	// Revision is the state revision this was computed from; it grows within a term.
+	Revision int64            `json:"revision"`
+	Networks []fabric.Network `json:"networks"`
+	Members  []Member         `json:"members"`
+	// Jobs of the members on this node that are rank 0 of their cluster.
+	Jobs []Job `json:"jobs"`
+}
+
+// Member is a member that should be, or should no longer be, on the node.
+type Member struct {
+	driver.Member
+	// Release asks to stop and clean the member instead; the agent then reports it clean.
+	Release bool `json:"release,omitempty"`
+	// GraceSeconds is how long a released member is asked politely before it is ended by force.
+	GraceSeconds float64 `json:"grace_seconds,omitempty"`
+}
+
+// Job is a job to be supervised in a member of this node.
+type Job struct {
+	api.Job
+	// MemberID is the assignment ID of rank 0's member.
+	MemberID string `json:"member_id"`
+}
+
+// Observed is everything of this product found on the node.
+type Observed struct {
+	Term    int64            `json:"term"`
+	Members []MemberObserved `json:"members"`
+	// Clean are IDs of released assignments of which nothing is left, verified by looking.
+	Clean []string      `json:"clean,omitempty"`
+	Jobs  []JobObserved `json:"jobs,omitempty"`
+	Drift []string      `json:"drift,omitempty"`
+}
+
+// MemberObserved is a member as the agent sees it.
+type MemberObserved struct {
+	ID         string          `json:"id"`
+	Generation int64           `json:"generation"`
+	Phase      api.MemberPhase `json:"phase"`
+	Message    string          `json:"message,omitempty"`
+}
+
+// JobObserved is a job as the member agent tells it.
+type JobObserved struct {
+	ID        string       `json:"id"`
+	Phase     api.JobPhase `json:"phase"`
+	ExitCode  *int         `json:"exit_code,omitempty"`
+	Message   string       `json:"message,omitempty"`
+	StartedAt *time.Time   `json:"started_at,omitempty"`
+	EndedAt   *time.Time   `json:"ended_at,omitempty"`
+	// LogBytes is how much the job has printed so far.
+	LogBytes int64 `json:"log_bytes"`
+}
+
+// Log is a piece of a job's output.
+type Log struct {
+	JobID  string `json:"job_id"`
+	Offset int64  `json:"offset"`
+	Data   []byte `json:"data"`
+}
+
+// LogAck tells how much of a job's output the server has stored; the agent goes on from there.
+type LogAck struct {
+	JobID  string `json:"job_id"`
+	Offset int64  `json:"offset"`
+}

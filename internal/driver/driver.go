@@ -1,0 +1,112 @@
+// Package driver is the contract between a node's agent and what carries members there (containers, VMs, bare metal).
+//
+// A driver is whole-config, idempotent and restart-safe: every call may be repeated, and Observe finds members by looking at
+// the host, never by memory. It must never decide anything: which member runs where is in the config. drivertest is the
+// conformance suite; fake is scriptable and passes it too.
+package driver
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// ErrNotFound: the driver finds no such member on this host.
+var ErrNotFound = errors.New("no such member on this host")
+
+// Member is everything a driver needs to carry one member; nothing else is consulted.
+type Member struct {
+	Assignment api.Assignment `json:"assignment"`
+	// Network is the member's cluster network; Attach connects the member to it.
+	Network api.Network `json:"network"`
+	// Files are the generated files of the member, path below / to content: hosts, hostfile, SSH keys and so on.
+	Files []File `json:"files"`
+	// HomeDir is the host directory of the cluster's shared home, mounted at /home.
+	HomeDir string `json:"home_dir"`
+	// ControlDir is a host directory the agent owns, mounted read-only at /run/nearmetal; the member agent connects to its
+	// socket agent.sock there.
+	ControlDir string `json:"control_dir"`
+	// User is the unprivileged user of the member, who owns the shared home and runs the jobs.
+	User User `json:"user"`
+}
+
+// File is a generated file.
+type File struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content"`
+	// Mode is the permission bits; the owner is root of the member unless OwnedByUser.
+	Mode        uint32 `json:"mode"`
+	OwnedByUser bool   `json:"owned_by_user,omitempty"`
+}
+
+// User is an account of a member.
+type User struct {
+	Name string `json:"name"`
+	UID  uint32 `json:"uid"`
+	GID  uint32 `json:"gid"`
+}
+
+// State is what a driver sees of a member.
+type State string
+
+// The states of a member on a host.
+const (
+	StateAbsent   State = "absent"   // nothing of it is on this host
+	StatePrepared State = "prepared" // some of it is on this host, and it does not run (also: debris of a crash)
+	StateRunning  State = "running"
+	StateExited   State = "exited"
+)
+
+// Observation is one member a driver found on the host.
+type Observation struct {
+	// ID is the assignment's ID.
+	ID    string
+	State State
+	// PID is the member's first process on the host while it runs, else 0.
+	PID int
+	// ExitCode is set when State is exited and the code is known.
+	ExitCode *int
+	Message  string
+}
+
+// Port is a member's end of its network.
+type Port struct {
+	// ID is the assignment's ID; the host link is named by it.
+	ID      string
+	Network api.Network
+	Address netip.Addr
+	MAC     string
+	// NetNS is a path that opens the member's network namespace, such as /proc/PID/ns/net.
+	NetNS string
+}
+
+// Attacher connects members to their networks; internal/fabric provides it.
+type Attacher interface {
+	// Attach makes the port as it should be and returns when the member can use it; repeating it is harmless.
+	Attach(ctx context.Context, port Port) error
+	// Detach removes the port; detaching what is not there is no error.
+	Detach(ctx context.Context, id string) error
+}
+
+// Driver carries members of one stack. Calls for different members may come at once, calls for one member never do.
+type Driver interface {
+	Stack() api.Stack
+	// Check tells whether this host can carry the stack: what is missing and what to do, one problem a line.
+	Check(ctx context.Context) api.StackCheck
+	// Start prepares and starts the member, with its port attached through the Attacher the driver was made with. It is
+	// idempotent: a member that already runs is left alone. On error nothing runs; debris is left to Clean.
+	Start(ctx context.Context, m Member) error
+	// Update brings the generated files of a running member up to m.Files (names and hostfile change when a cluster does).
+	Update(ctx context.Context, m Member) error
+	// Observe returns every member of this driver found on the host, debris included.
+	Observe(ctx context.Context) ([]Observation, error)
+	// Wait returns when the member's first process has ended, also after a restart of the agent; ErrNotFound when absent.
+	Wait(ctx context.Context, id string) (Observation, error)
+	// Stop ends the member: politely, and by force once grace has passed. Stopping what does not run is no error.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+	// Clean removes all the member left on the host and verifies it by looking; nil means nothing is left.
+	Clean(ctx context.Context, id string) error
+}
