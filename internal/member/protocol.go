@@ -1,9 +1,13 @@
-// Package member is the member agent: the first process of every member, beside the tenant's root, and the messages it
-// exchanges with the node agent over a Unix socket (/run/nearmetal/agent.sock).
+// Package member is the member agent, the first process of every member beside the tenant's root, and the messages it
+// exchanges with the node agent over a Unix socket (/run/nearmetal/agent.sock); both ends live here and are tested together.
 //
-// It reaps processes, runs sshd, reports readiness and supervises the jobs of rank 0. It holds only this member's
-// credentials, and the node agent never believes it about cleanliness or hardware. Messages are JSON lines, each with
-// exactly one field set; the member agent connects, and connects again when the node agent was restarted.
+// The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness and supervises the jobs of rank 0. The
+// node agent's end (Server, in server.go) believes it about nothing but that: the tenant's root may replace the member agent
+// at will, so Server bounds what it reads in size, rate and meaning. It must never act on the host at a member's request.
+//
+// Messages are JSON lines, each with exactly one field set; unknown ones are ignored, since a member keeps the binary it was
+// started with when the node agent is upgraded. The member agent connects, and again when the node agent was restarted; its
+// first message is Hello. Both sides are level-triggered: what matters is sent again on every connection.
 package member
 
 import (
@@ -12,18 +16,41 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
+// ProtocolVersion is told in Hello; it grows when an old member agent could misread a new node agent.
+const ProtocolVersion = 1
+
+const (
+	// maxLine bounds one message, in bytes, newline included.
+	maxLine = 1 << 20
+	// maxLogPiece bounds the data of one Log, in bytes before base64.
+	maxLogPiece = 64 << 10
+	// logWindow is how far, in bytes, the member agent sends ahead of what was acknowledged.
+	logWindow = 1 << 20
+	// maxStates bounds the job states of one message; more go into further messages.
+	maxStates = 512
+)
+
 // ToMember is a message from the node agent.
 type ToMember struct {
-	// Jobs is the whole list of jobs this member should supervise.
+	// Jobs is the whole list of jobs this member should supervise. A running job that is missing from it goes on; only
+	// CancelRequested and Stop end jobs.
 	Jobs *[]api.Job `json:"jobs,omitempty"`
 	// LogFrom asks for a job's output from an offset on; the member agent then keeps sending what is printed.
 	LogFrom *LogFrom `json:"log_from,omitempty"`
+	// LogAck tells that the output before an offset is stored for good; the member agent drops it.
+	LogAck *LogAck `json:"log_ack,omitempty"`
 	// Stop asks the member to end: jobs first, then sshd, then itself.
 	Stop *Stop `json:"stop,omitempty"`
 }
 
-// LogFrom asks for a job's output.
+// LogFrom asks for a job's output. It acknowledges what lies before Offset.
 type LogFrom struct {
+	JobID  string `json:"job_id"`
+	Offset int64  `json:"offset"`
+}
+
+// LogAck acknowledges a job's output before Offset.
+type LogAck struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`
 }
@@ -33,16 +60,32 @@ type Stop struct{}
 
 // FromMember is a message to the node agent.
 type FromMember struct {
+	// Hello is the first message of a connection.
+	Hello *Hello `json:"hello,omitempty"`
 	// Ready tells that sshd answers on the member's own address.
 	Ready *Ready `json:"ready,omitempty"`
-	// Jobs is the state of every job this member knows.
+	// Jobs are states of jobs: those of all after connecting, then those that changed.
 	Jobs *[]JobState `json:"jobs,omitempty"`
 	Log  *Log        `json:"log,omitempty"`
+	// Problem tells why the member is not ready.
+	Problem *Problem `json:"problem,omitempty"`
+}
+
+// Hello introduces a member agent.
+type Hello struct {
+	// Instance is random for every start of the member agent: jobs given to another instance are lost.
+	Instance string `json:"instance"`
+	Version  int    `json:"version"`
 }
 
 // Ready tells that the member can be used.
 type Ready struct {
 	At time.Time `json:"at"`
+}
+
+// Problem is a sentence for people about what keeps the member from being ready.
+type Problem struct {
+	Message string `json:"message"`
 }
 
 // JobState is a job as the member agent supervises it.
@@ -53,10 +96,12 @@ type JobState struct {
 	Message   string       `json:"message,omitempty"`
 	StartedAt *time.Time   `json:"started_at,omitempty"`
 	EndedAt   *time.Time   `json:"ended_at,omitempty"`
-	LogBytes  int64        `json:"log_bytes"`
+	// LogBytes is how much output there is; once the phase is final it no longer grows.
+	LogBytes int64 `json:"log_bytes"`
 }
 
-// Log is a piece of a job's output.
+// Log is a piece of a job's output. Pieces follow each other without gap or overlap; output that was thrown away because
+// nobody fetched it in time is replaced by a line that says so.
 type Log struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`

@@ -1,0 +1,116 @@
+package member
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// outbox holds what a member has to be told next. It is level-triggered: what is put in twice is sent once, so a member that
+// reads slowly costs no memory.
+type outbox struct {
+	// wake has an element when the outbox is not empty.
+	wake chan struct{}
+
+	mu      sync.Mutex
+	content outboxContent
+}
+
+type outboxContent struct {
+	jobs, stop bool
+	from, acks map[string]int64
+}
+
+func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
+
+func (o *outbox) setJobs() { o.put(func(c *outboxContent) { c.jobs = true }) }
+func (o *outbox) setStop() { o.put(func(c *outboxContent) { c.stop = true }) }
+
+func (o *outbox) logFrom(id string, offset int64) {
+	o.put(func(c *outboxContent) {
+		c.from[id] = offset
+		delete(c.acks, id)
+	})
+}
+
+func (o *outbox) logAck(id string, offset int64) {
+	o.put(func(c *outboxContent) { c.acks[id] = offset })
+}
+
+func (o *outbox) put(change func(*outboxContent)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.content.from == nil {
+		o.content.from, o.content.acks = map[string]int64{}, map[string]int64{}
+	}
+	change(&o.content)
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) take() outboxContent {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	content := o.content
+	o.content = outboxContent{}
+	return content
+}
+
+// bucket is a token bucket: it bounds a rate and lets bursts pass.
+type bucket struct {
+	perSecond, burst float64
+	tokens           float64
+	last             time.Time
+}
+
+// take uses n tokens and returns how long to wait before going on.
+func (b *bucket) take(now time.Time, n float64) time.Duration {
+	if b.last.IsZero() {
+		b.tokens = b.burst
+	} else {
+		b.tokens = min(b.burst, b.tokens+now.Sub(b.last).Seconds()*b.perSecond)
+	}
+	b.last = now
+	b.tokens -= n
+	if b.tokens >= 0 {
+		return 0
+	}
+	return time.Duration(-b.tokens / b.perSecond * float64(time.Second))
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// peerUID returns the user a connection comes from, as the kernel noted it (SO_PEERCRED, unix(7)).
+func peerUID(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, err
+	}
+	if credErr != nil {
+		return 0, credErr
+	}
+	return cred.Uid, nil
+}

@@ -1,0 +1,285 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// ServerConfig says where a Server listens and what it calls.
+type ServerConfig struct {
+	// Path is the socket, agent.sock in the member's control directory. The directory must exist; the file jobs.given beside
+	// the socket remembers which jobs went to which instance of the member agent.
+	Path string
+	// Owner is the host UID and GID of the member's root (Network.IDBase): the socket is given to it with mode 0600, and
+	// connections of others are refused.
+	Owner uint32
+	// Log may be nil.
+	Log *slog.Logger
+
+	// The callbacks are called one at a time and may be nil. They may call the Server's methods except Close. While OnLog
+	// does not return, nothing more is read from the member.
+
+	// OnReady is called once for every connection of a member that is ready.
+	OnReady func(Ready)
+	// OnProblem tells what keeps the member from being ready.
+	OnProblem func(Problem)
+	// OnJobs gets the states of those jobs of SetJobs that the member told something about, or that are lost: always all.
+	OnJobs func([]JobState)
+	// OnLog gets output that was asked for by RequestLog, in order, without overlap. A gap is possible only in the first piece
+	// after RequestLog, when the member no longer holds what lies before it.
+	OnLog func(Log)
+	// OnDisconnect tells why a connection that had said Hello ended.
+	OnDisconnect func(error)
+}
+
+// Server is the node agent's end of the socket of one member. It serves one connection at a time, the newest.
+type Server struct {
+	cfg      ServerConfig
+	log      *slog.Logger
+	listener *net.UnixListener
+	given    *givenJobs
+	done     sync.WaitGroup
+
+	// calls serializes the callbacks.
+	calls sync.Mutex
+
+	mu       sync.Mutex
+	closed   bool
+	current  *serverConn
+	jobs     map[string]api.Job // nil until SetJobs: an agent that knows nothing yet must say nothing
+	reported map[string]JobState
+	lost     map[string]JobState
+	logs     map[string]*logCursor
+	stop     bool
+}
+
+// logCursor is how far a job's output was asked for, seen and acknowledged.
+type logCursor struct {
+	next  int64 // offset of the next byte OnLog should get
+	acked int64
+	fresh bool // no piece has come since the request, so a gap is possible
+}
+
+// NewServer listens on the socket, in place of a former one, and serves until Close.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	given, err := openGivenJobs(filepath.Join(filepath.Dir(cfg.Path), "jobs.given"))
+	if err != nil {
+		return nil, err
+	}
+	listener, err := listen(cfg.Path, cfg.Owner)
+	if err != nil {
+		return nil, errors.Join(err, given.Close())
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Log, listener: listener, given: given,
+		reported: map[string]JobState{}, lost: map[string]JobState{}, logs: map[string]*logCursor{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.done.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// listen makes the socket. It is bound through the open directory, since the path of a Unix socket holds 107 bytes at most
+// (sun_path, unix(7)) and a state directory may lie deeper.
+func listen(path string, owner uint32) (*net.UnixListener, error) {
+	fail := func(err error) (*net.UnixListener, error) {
+		return nil, fmt.Errorf("the member's socket %s can't be made: %w", path, err)
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = dir.Close() }()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fail(err)
+	}
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return fail(err)
+	}
+	// The short name is void once the directory is closed, and Close removes the socket by its real one.
+	listener.SetUnlinkOnClose(false)
+	if err := errors.Join(os.Chmod(path, 0o600), os.Lchown(path, int(owner), int(owner))); err != nil {
+		_ = listener.Close()
+		return fail(err)
+	}
+	return listener, nil
+}
+
+// SetJobs gives the whole list of jobs the member should supervise. A job is started once: one that was given to an earlier
+// instance of the member agent is not given again but reported lost. Until the first call the member is told nothing.
+func (s *Server) SetJobs(jobs []api.Job) {
+	s.mu.Lock()
+	next := make(map[string]api.Job, len(jobs))
+	for _, job := range jobs {
+		next[job.ID] = job
+	}
+	changed := s.jobs == nil || !reflect.DeepEqual(s.jobs, next)
+	s.jobs = next
+	for id := range s.logs {
+		if _, ok := next[id]; !ok {
+			delete(s.logs, id)
+		}
+	}
+	conn := s.current
+	s.mu.Unlock()
+	if !changed {
+		return
+	}
+	if conn != nil {
+		conn.out.setJobs()
+	}
+	go s.reportJobs() // not under the caller, who may hold locks that OnJobs takes
+}
+
+// RequestLog asks for a job's output from offset on and keeps it coming, on later connections too; everything before offset
+// is acknowledged by it. Repeating it starts anew from offset.
+func (s *Server) RequestLog(jobID string, offset int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cursor := s.logs[jobID]; cursor != nil {
+		offset = max(offset, cursor.acked)
+	}
+	s.logs[jobID] = &logCursor{next: offset, acked: offset, fresh: true}
+	if s.current != nil {
+		s.current.out.logFrom(jobID, offset)
+	}
+}
+
+// AckLog tells that a job's output before offset is stored for good. The member sends only about 1 MiB ahead of it.
+func (s *Server) AckLog(jobID string, offset int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cursor := s.logs[jobID]
+	if cursor == nil || offset <= cursor.acked {
+		return
+	}
+	cursor.acked = offset
+	if s.current != nil {
+		s.current.out.logAck(jobID, offset)
+	}
+}
+
+// StopMember asks the member to end its jobs, sshd and itself; the driver sees it exit.
+func (s *Server) StopMember() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop = true
+	if s.current != nil {
+		s.current.out.setStop()
+	}
+}
+
+// Connected tells whether a member agent that said Hello is connected.
+func (s *Server) Connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current != nil
+}
+
+// Close ends the connection, removes the socket and returns when no callback runs any more.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	err := errors.Join(s.listener.Close(), s.given.Close())
+	if removeErr := os.Remove(s.cfg.Path); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
+		err = errors.Join(err, removeErr)
+	}
+	s.done.Wait()
+	s.calls.Lock() // a last reportJobs of SetJobs
+	defer s.calls.Unlock()
+	return err
+}
+
+// accept serves the newest connection. Connections that follow each other too fast wait: a member that connects in a loop
+// costs this agent little.
+func (s *Server) accept() {
+	defer s.done.Done()
+	pace := bucket{perSecond: 20, burst: 20}
+	var last *serverConn
+	for {
+		nc, err := s.listener.AcceptUnix()
+		if err != nil {
+			break
+		}
+		if err := s.admit(nc); err != nil {
+			s.log.Warn("refused a connection to a member's socket", "path", s.cfg.Path, "error", err)
+			_ = nc.Close()
+		} else {
+			if last != nil {
+				last.end(errReplaced)
+				<-last.ended
+			}
+			last = newServerConn(s, nc)
+			s.done.Add(1)
+			go func(c *serverConn) {
+				defer s.done.Done()
+				c.run()
+			}(last)
+		}
+		pause(context.Background(), pace.take(time.Now(), 1))
+	}
+	if last != nil {
+		last.end(net.ErrClosed)
+	}
+}
+
+var errReplaced = errors.New("a newer connection of the member took its place")
+
+// admit refuses peers other than the member's root and this agent's own user (tests, and members without user namespace).
+func (s *Server) admit(nc *net.UnixConn) error {
+	uid, err := peerUID(nc)
+	if err != nil {
+		return err
+	}
+	if uid != s.cfg.Owner && int(uid) != os.Geteuid() {
+		return fmt.Errorf("it comes from user %d, not from the member's root %d", uid, s.cfg.Owner)
+	}
+	return nil
+}
+
+// reportJobs calls OnJobs with all that is known of the jobs of SetJobs.
+func (s *Server) reportJobs() {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	s.mu.Lock()
+	states := make([]JobState, 0, len(s.jobs))
+	for id := range s.jobs {
+		if state, ok := s.lost[id]; ok {
+			states = append(states, state)
+		} else if state, ok := s.reported[id]; ok {
+			states = append(states, state)
+		}
+	}
+	for id := range s.reported {
+		if _, ok := s.jobs[id]; !ok && s.jobs != nil {
+			delete(s.reported, id)
+		}
+	}
+	silent := s.closed || len(states) == 0
+	s.mu.Unlock()
+	if silent || s.cfg.OnJobs == nil {
+		return
+	}
+	sortStates(states)
+	s.cfg.OnJobs(states)
+}

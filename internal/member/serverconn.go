@@ -1,0 +1,310 @@
+package member
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// How much a member may send before its messages are read more slowly. Twelve MiB/s of output pass.
+const (
+	messagesPerSecond = 500
+	bytesPerSecond    = 16 << 20
+	// helloDeadline bounds how long a connection may say nothing before Hello.
+	helloDeadline = 10 * time.Second
+	// writeDeadline bounds how long a member may leave a message unread.
+	writeDeadline = 10 * time.Second
+	// maxMessage bounds, in runes, the text a member may attach to a job or a problem.
+	maxMessage = 1000
+	// maxReported bounds the job states kept before SetJobs tells which jobs there are.
+	maxReported = 10000
+)
+
+// serverConn is one connection of a member agent.
+type serverConn struct {
+	server *Server
+	conn   *net.UnixConn
+	out    *outbox
+	ended  chan struct{}
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	hello  *Hello
+	ready  bool
+}
+
+func newServerConn(s *Server, nc *net.UnixConn) *serverConn {
+	c := &serverConn{server: s, conn: nc, ended: make(chan struct{}), out: newOutbox()}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c
+}
+
+// end makes run return.
+func (c *serverConn) end(cause error) {
+	c.cancel(cause)
+	_ = c.conn.Close()
+}
+
+// run reads until the connection ends.
+func (c *serverConn) run() {
+	defer close(c.ended)
+	var writing sync.WaitGroup
+	err := c.read(func() { writing.Go(c.write) })
+	c.end(err)
+	writing.Wait()
+	s := c.server
+	s.mu.Lock()
+	if s.current == c {
+		s.current = nil
+	}
+	s.mu.Unlock()
+	cause := context.Cause(c.ctx)
+	s.log.Debug("a member's connection ended", "path", s.cfg.Path, "cause", cause)
+	if c.hello != nil && s.cfg.OnDisconnect != nil {
+		s.calls.Lock()
+		defer s.calls.Unlock()
+		s.cfg.OnDisconnect(cause)
+	}
+}
+
+// read handles messages at a bounded rate and calls greeted after Hello.
+func (c *serverConn) read(greeted func()) error {
+	lines := bufio.NewScanner(c.conn)
+	lines.Buffer(make([]byte, 0, 16<<10), maxLine)
+	messages, bytes := bucket{perSecond: messagesPerSecond, burst: messagesPerSecond}, bucket{perSecond: bytesPerSecond, burst: 4 << 20}
+	if err := c.conn.SetReadDeadline(time.Now().Add(helloDeadline)); err != nil {
+		return err
+	}
+	for lines.Scan() {
+		now := time.Now()
+		pause(c.ctx, max(messages.take(now, 1), bytes.take(now, float64(len(lines.Bytes())+1))))
+		var message FromMember
+		if err := json.Unmarshal(lines.Bytes(), &message); err != nil {
+			return fmt.Errorf("the member sent what is no message: %w", err)
+		}
+		if c.hello == nil {
+			if message.Hello == nil || !validInstance(message.Hello.Instance) {
+				return errors.New("the member's first message is not a valid hello")
+			}
+			c.hello = message.Hello
+			if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
+				return err
+			}
+			c.greet()
+			greeted()
+			continue
+		}
+		c.handle(message)
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return errors.New("the member closed the connection")
+}
+
+// greet makes this the server's connection and puts everything the member has to know into the outbox.
+func (c *serverConn) greet() {
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = c
+	if s.jobs != nil {
+		c.out.setJobs()
+	}
+	for id, cursor := range s.logs {
+		cursor.fresh = true
+		c.out.logFrom(id, cursor.next)
+	}
+	if s.stop {
+		c.out.setStop()
+	}
+}
+
+func (c *serverConn) handle(message FromMember) {
+	s := c.server
+	switch {
+	case message.Ready != nil:
+		if !c.ready && s.cfg.OnReady != nil {
+			c.ready = true
+			s.calls.Lock()
+			defer s.calls.Unlock()
+			s.cfg.OnReady(*message.Ready)
+		}
+	case message.Problem != nil:
+		if s.cfg.OnProblem != nil {
+			s.calls.Lock()
+			defer s.calls.Unlock()
+			s.cfg.OnProblem(Problem{Message: plain(message.Problem.Message)})
+		}
+	case message.Jobs != nil:
+		s.mu.Lock()
+		for _, state := range *message.Jobs {
+			s.note(state)
+		}
+		s.mu.Unlock()
+		s.reportJobs()
+	case message.Log != nil:
+		if piece, ok := s.expected(*message.Log); ok && s.cfg.OnLog != nil {
+			s.calls.Lock()
+			defer s.calls.Unlock()
+			s.cfg.OnLog(piece)
+		}
+	}
+}
+
+// note keeps what the member tells about a job, if there can be such a job; s.mu is held.
+func (s *Server) note(state JobState) {
+	if _, known := s.jobs[state.ID]; !known && (s.jobs != nil || len(s.reported) >= maxReported) {
+		return
+	}
+	switch state.Phase {
+	case api.JobPending, api.JobRunning, api.JobSucceeded, api.JobFailed, api.JobCancelled, api.JobLost:
+	default:
+		return
+	}
+	if old, ok := s.reported[state.ID]; ok && old.Phase.Ended() && !state.Phase.Ended() {
+		return // what has ended does not come back
+	}
+	state.Message = plain(state.Message)
+	state.LogBytes = max(state.LogBytes, 0)
+	s.reported[state.ID] = state
+}
+
+// expected returns the part of a piece of output that comes next, and false when there is none.
+func (s *Server) expected(piece Log) (Log, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cursor := s.logs[piece.JobID]
+	if cursor == nil || piece.Offset < 0 || len(piece.Data) > maxLogPiece {
+		return Log{}, false
+	}
+	switch {
+	case piece.Offset > cursor.next && !cursor.fresh:
+		return Log{}, false // sent before the member read the latest request
+	case piece.Offset > cursor.next:
+		cursor.next = piece.Offset
+	case piece.Offset < cursor.next:
+		seen := min(cursor.next-piece.Offset, int64(len(piece.Data)))
+		piece.Offset, piece.Data = piece.Offset+seen, piece.Data[seen:]
+	}
+	if len(piece.Data) == 0 {
+		return Log{}, false
+	}
+	cursor.fresh = false
+	cursor.next += int64(len(piece.Data))
+	return piece, true
+}
+
+// write sends what the outbox holds until the connection ends.
+func (c *serverConn) write() {
+	encoder := json.NewEncoder(c.conn)
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.out.wake:
+		}
+		for _, message := range c.server.compose(c.out.take(), c.hello.Instance) {
+			err := c.conn.SetWriteDeadline(time.Now().Add(writeDeadline))
+			if err == nil {
+				err = encoder.Encode(message)
+			}
+			if err != nil {
+				c.end(fmt.Errorf("the member does not read its messages: %w", err))
+				return
+			}
+		}
+	}
+}
+
+// compose turns what is due into messages. Every job that goes out for the first time is written down before.
+func (s *Server) compose(due outboxContent, instance string) []ToMember {
+	var messages []ToMember
+	if due.jobs {
+		jobs, lost := s.give(instance)
+		messages = append(messages, ToMember{Jobs: &jobs})
+		if lost {
+			s.reportJobs()
+		}
+	}
+	for _, id := range sortedKeys(due.from) {
+		messages = append(messages, ToMember{LogFrom: &LogFrom{JobID: id, Offset: due.from[id]}})
+	}
+	for _, id := range sortedKeys(due.acks) {
+		messages = append(messages, ToMember{LogAck: &LogAck{JobID: id, Offset: due.acks[id]}})
+	}
+	if due.stop {
+		messages = append(messages, ToMember{Stop: &Stop{}})
+	}
+	return messages
+}
+
+// give returns the jobs an instance of the member agent should have, and whether one was found to be lost.
+func (s *Server) give(instance string) (jobs []api.Job, foundLost bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	jobs = []api.Job{}
+	for _, id := range sortedKeys(s.jobs) {
+		job := s.jobs[id]
+		if job.Phase.Ended() {
+			jobs = append(jobs, job)
+			continue
+		}
+		owner, err := s.given.claim(id, instance)
+		if err != nil {
+			s.log.Error("a job is held back, since it can't be written down that it starts", "job", id, "error", err)
+			continue
+		}
+		if owner == instance {
+			jobs = append(jobs, job)
+		} else if _, known := s.lost[id]; !known {
+			foundLost = true
+			state := s.reported[id]
+			state.ID, state.Phase = id, api.JobLost
+			state.Message = "the member was started again and its jobs ended with it"
+			s.lost[id] = state
+		}
+	}
+	return jobs, foundLost
+}
+
+// validInstance accepts what can stand in a line of the given-jobs file.
+func validInstance(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-'
+	})
+}
+
+// plain makes text of a member safe to show: printable, one line, of bounded length.
+func plain(text string) string {
+	runes := []rune(strings.ToValidUTF8(text, "?"))
+	runes = runes[:min(len(runes), maxMessage)]
+	for i, r := range runes {
+		if !unicode.IsPrint(r) {
+			runes[i] = ' '
+		}
+	}
+	return strings.TrimSpace(string(runes))
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func sortStates(states []JobState) {
+	slices.SortFunc(states, func(a, b JobState) int { return strings.Compare(a.ID, b.ID) })
+}
