@@ -1,0 +1,78 @@
+# Nearmetal's front door. "make help" lists what there is. Every target does its own set-up; all are quick when run again.
+
+# Debian's go does not fetch the toolchain that go.mod names unless told to.
+export GOTOOLCHAIN ?= auto
+# Asked for when first used, because set-up may have just installed it.
+GO = $(or $(go_found),$(eval go_found := $(shell setup/go.sh))$(go_found),go)
+# Tests that need root get it by running the test binaries, not the compiler, with sudo.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+TEST_EXEC := $(if $(SUDO),-exec '$(SUDO)')
+TOOL = $(GO) tool -modfile=tools/tools.mod
+
+VERSION ?= $(shell cat VERSION 2>/dev/null || git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS = -s -w -X main.version=$(VERSION)
+MEMBER := internal/memberbin/embedded/nearmetal-member
+UNITS = ./api/... ./cmd/... ./internal/... ./tools/...
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help build member demo test unit e2e test-guest check lint fmt docs bench mutants install clean setup
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup build ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
+	$(SUDO) bin/nearmetal demo
+
+test: setup build unit e2e ## set-up, build, unit, conformance and end to end tests (root or sudo)
+
+check: setup build lint unit e2e ## what CI runs: formatting, vet, staticcheck, generated files, and all tests
+
+build: member ## bin/nearmetal
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
+
+# The member agent is embedded in the main binary, so it comes first. It carries no version: its content is its identity.
+member:
+	@mkdir -p $(dir $(MEMBER))
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(MEMBER) ./cmd/nearmetal-member
+
+setup:
+	@setup/install.sh run build test
+
+unit: member ## unit and conformance tests only
+	$(GO) test $(TEST_EXEC) -timeout 10m $(UNITS)
+
+e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
+	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test $(TEST_EXEC) -count=1 -timeout 25m ./tests/...
+
+test-guest: member ## the container stack in a Debian guest with cgroup v2, under QEMU
+	@setup/install.sh run build test guest
+	testbed/cgroupv2/test.sh
+
+lint: member ## formatting, vet, staticcheck, and that generated files are fresh
+	@unformatted=$$($(TOOL) gofumpt -l api cmd internal tests tools) || exit 1; \
+	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	@tools/fresh.sh $(GO) generate ./...
+
+fmt: ## format all Go files
+	$(TOOL) gofumpt -l -w api cmd internal tests tools
+
+docs: ## generate what is generated in docs/ and api/
+	$(GO) generate ./...
+
+bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
+	@setup/install.sh run build test bench
+	$(SUDO) env NEARMETAL_BIN_DIR=$(CURDIR)/bin tests/bench/run.sh
+
+mutants: setup member ## remove each guard in turn; its named test must fail
+	$(GO) run ./tools/mutants $(MUTANTS_FLAGS)
+
+install: build ## to /usr/local/bin
+	$(SUDO) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
+
+clean: ## remove what was built here
+	rm -rf bin .build $(MEMBER)

@@ -1,0 +1,80 @@
+package archtest
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestThisModuleKeepsEveryRule(t *testing.T) {
+	t.Parallel()
+	files, err := Load(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 10 {
+		t.Fatalf("read only %d files; is ../.. the root of the module?", len(files))
+	}
+	for _, v := range Check(files) {
+		t.Error(v)
+	}
+}
+
+func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
+	t.Parallel()
+	const doc = "// Package x is for this test.\n"
+	tests := []struct {
+		name, path, text string
+		want             string // part of the violation's text, "" when there is none
+	}{
+		{"api importing internal", "api/a.go", doc + "package api\nimport _ \"" + Module + "/internal/store\"", "api imports ./internal/store"},
+		{"a planner importing the store", "internal/placement/a.go", doc + "package placement\nimport _ \"" + Module + "/internal/store\"", "it may import only api"},
+		{"a planner importing api", "internal/placement/a.go", doc + "package placement\nimport _ \"" + Module + "/api\"", ""},
+		{"a planner reading files", "internal/lifecycle/a.go", doc + "package lifecycle\nimport _ \"os\"", "a planner imports os"},
+		{"a planner reading the clock", "internal/lifecycle/a.go", doc + "package lifecycle\nimport \"time\"\nvar x = time.Now", "uses time.Now"},
+		{"a planner computing with times", "internal/lifecycle/a.go", doc + "package lifecycle\nimport \"time\"\nvar x = time.Second", ""},
+		{"a planner throwing dice", "internal/placement/a.go", doc + "package placement\nimport \"math/rand/v2\"\nvar x = rand.IntN", "unseeded rand.IntN"},
+		{"a planner given seeded dice", "internal/placement/a.go", doc + "package placement\nimport \"math/rand/v2\"\nvar x *rand.Rand", ""},
+		{"a fabric's planning doing I/O", "internal/fabric/ethernet/plan/a.go", doc + "package plan\nimport _ \"net\"", "a planner imports net"},
+		{"a driver reading the store", "internal/driver/container/a.go", doc + "package container\nimport _ \"" + Module + "/internal/store\"", "imports ./internal/store"},
+		{"a fabric calling the API", "internal/fabric/ethernet/a.go", doc + "package ethernet\nimport _ \"" + Module + "/internal/apiserver\"", "imports ./internal/apiserver"},
+		{"an API server choosing its store", "internal/apiserver/a.go", doc + "package apiserver\nimport _ \"" + Module + "/internal/store/etcd\"", "imports the implementation ./internal/store/etcd"},
+		{"a server choosing its store", "internal/server/a.go", doc + "package server\nimport _ \"" + Module + "/internal/store/etcd\"", ""},
+		{"an API server using the contract", "internal/apiserver/a.go", doc + "package apiserver\nimport _ \"" + Module + "/internal/store\"", ""},
+		{"a library that exits", "internal/x/a.go", doc + "package x\nimport \"os\"\nfunc f() { os.Exit(1) }", "os.Exit outside cmd"},
+		{"a library that exits under another name", "internal/x/a.go", doc + "package x\nimport sys \"os\"\nfunc f() { sys.Exit(1) }", "os.Exit outside cmd"},
+		{"a library that logs and exits", "internal/x/a.go", doc + "package x\nimport \"log\"\nfunc f() { log.Fatalf(\"\") }", "log.Fatalf outside cmd"},
+		{"a command that exits", "cmd/x/a.go", doc + "package main\nimport \"os\"\nfunc f() { os.Exit(1) }", ""},
+		{"a package named util", "internal/util/a.go", doc + "package util", "package named util"},
+		{"a package without a comment", "internal/x/a.go", "package x", "no package comment"},
+		{"a test that sleeps", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep in a test"},
+		{"a conformance suite that sleeps", "internal/x/xtest/a.go", doc + "package xtest\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep in a test"},
+		{"an init function", "internal/x/a.go", doc + "package x\nfunc init() {}", "func init"},
+		{"a method named init", "internal/x/a.go", doc + "package x\ntype t int\nfunc (t) init() {}", ""},
+		{"a long file", "internal/x/a.go", doc + "package x\n" + strings.Repeat("\n", maxFileLines), "lines; at most 500"},
+		{"a long test", "internal/x/a_test.go", doc + "package x\n" + strings.Repeat("\n", maxFileLines), ""},
+		{"a long function", "internal/x/a.go", doc + "package x\nfunc f() {\n" + strings.Repeat("\n", maxFunctionLines) + "}", "func f has 82 lines"},
+		{"a computed failpoint", "internal/x/a.go", doc + "package x\nfunc f(s string) { failpoint.Hit(s) }", "write a literal x.after-WHAT"},
+		{"a failpoint of another package", "internal/x/a.go", doc + "package x\nfunc f() { failpoint.Hit(\"y.after-z\") }", "write a literal x.after-WHAT"},
+		{"one failpoint twice", "internal/x/a.go", doc + "package x\nfunc f() { failpoint.Hit(\"x.after-z\"); failpoint.Hit(\"x.after-z\") }", "is already in"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			files, err := Load(fstest.MapFS{tt.path: {Data: []byte(tt.text)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Check(files)
+			switch {
+			case tt.want == "" && len(got) > 0:
+				t.Errorf("want no violation, got %v", got)
+			case tt.want != "" && len(got) != 1:
+				t.Errorf("want one violation with %q, got %v", tt.want, got)
+			case tt.want != "" && !strings.Contains(got[0].What, tt.want):
+				t.Errorf("want a violation with %q, got %q", tt.want, got[0].What)
+			}
+		})
+	}
+}

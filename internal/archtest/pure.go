@@ -1,0 +1,82 @@
+package archtest
+
+import (
+	"go/ast"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// impurePackages of the standard library reach outside the process or depend on when and where it runs.
+var impurePackages = []string{
+	"crypto/rand", "database/sql", "embed", "io/ioutil", "log", "log/slog", "math/rand", "net", "net/http", "net/rpc", "os", "os/exec",
+	"os/signal", "os/user", "plugin", "runtime", "runtime/debug", "sync", "sync/atomic", "syscall", "testing",
+}
+
+// clockNames of package time read the clock or wait for it.
+var clockNames = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTicker", "NewTimer"}
+
+// seededNames of package math/rand/v2 are its only names that need a seed.
+var seededNames = []string{"New", "NewPCG", "NewChaCha8", "Rand", "Source", "PCG", "ChaCha8"}
+
+// checkPure reports what makes a planner's result depend on more than its arguments.
+func checkPure(f *File, report reporter) {
+	for name, line := range f.Imports {
+		switch {
+		case within(name, ".") && name != "./api" && !within(name, "./"+f.Dir) && !isPlanner(strings.TrimPrefix(name, "./")):
+			report(f.Path, line, "a planner imports %s; it may import only api", name)
+		case slices.Contains(impurePackages, name):
+			report(f.Path, line, "a planner imports %s", name)
+		}
+	}
+	for name, line := range f.Uses("time") {
+		if slices.Contains(clockNames, name) {
+			report(f.Path, line, "a planner uses time.%s; the time comes in as an argument", name)
+		}
+	}
+	for name, line := range f.Uses("math/rand/v2") {
+		if !slices.Contains(seededNames, name) {
+			report(f.Path, line, "a planner uses the unseeded rand.%s; a seeded *rand.Rand comes in as an argument", name)
+		}
+	}
+}
+
+// checkFailpoints reports marks whose name is not a literal PACKAGE.after-WHAT or PACKAGE.before-WHAT, or is used twice.
+func checkFailpoints(files []*File, report reporter) {
+	seen := map[string]string{}
+	for _, f := range files {
+		if f.Test {
+			continue
+		}
+		ast.Inspect(f.Syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || !isFailpointHit(call) || len(call.Args) != 1 {
+				return true
+			}
+			line := f.Line(call.Pos())
+			name := ""
+			if lit, ok := call.Args[0].(*ast.BasicLit); ok {
+				name, _ = strconv.Unquote(lit.Value)
+			}
+			pkg, what, _ := strings.Cut(name, ".")
+			switch {
+			case pkg != f.Syntax.Name.Name || !strings.HasPrefix(what, "after-") && !strings.HasPrefix(what, "before-"):
+				report(f.Path, line, "failpoint %q; write a literal %s.after-WHAT or %[2]s.before-WHAT", name, f.Syntax.Name.Name)
+			case seen[name] != "":
+				report(f.Path, line, "failpoint %q is already in %s", name, seen[name])
+			}
+			seen[name] = f.Path
+			return true
+		})
+	}
+}
+
+// isFailpointHit reports whether a call is failpoint.Hit(...).
+func isFailpointHit(call *ast.CallExpr) bool {
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != "Hit" {
+		return false
+	}
+	x, ok := sel.X.(*ast.Ident)
+	return ok && x.Name == "failpoint"
+}
