@@ -1,0 +1,26 @@
+package apiserver
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Live is what the node agents last reported. It is memory, not state: a new leader's is empty until the agents re-report.
+type Live interface {
+	// Member returns what the executor of an assignment last said about it, and false when it has said nothing yet.
+	Member(assignmentID string) (phase api.MemberPhase, message string, ok bool)
+	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.
+	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
+	// Changed returns a channel that is closed at the next change of what Member or Node return. Take the channel first,
+	// then read: so no change is missed.
+	Changed() <-chan struct{}
+}
+
+// Logs is the stored output of jobs.
+type Logs interface {
+	// ReadLog copies stored output of the job, from offset on, into p. It returns 0 and no error when there is none (yet).
+	ReadLog(jobID string, p []byte, offset int64) (int, error)
+	// LogChanged returns a channel that is closed when more output of the job is stored. Take the channel first, then read.
+	LogChanged(jobID string) <-chan struct{}
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/internal/config"
+)
+
+// logFlags adds the logging flags of the long-running commands.
+func logFlags(cmd *cobra.Command, l *config.Log) {
+	cmd.Flags().StringVar(&l.Level, "log-level", "info", "log level: debug, info, warn or error")
+	cmd.Flags().StringVar(&l.Format, "log-format", "text", "log format: text or json")
+}
+
+// checkLog refuses unknown levels and formats.
+func checkLog(l config.Log) error {
+	switch l.Level {
+	case "debug", "info", "warn", "error":
+	default:
+		return usage("--log-level %q is unknown; use debug, info, warn or error", l.Level)
+	}
+	switch l.Format {
+	case "text", "json":
+		return nil
+	default:
+		return usage("--log-format %q is unknown; use text or json", l.Format)
+	}
+}
+
+// stateFlag adds --state; its default follows NEARMETAL_STATE.
+func (a *app) stateFlag(cmd *cobra.Command, dir *string, what string) {
+	cmd.Flags().StringVar(dir, "state", config.StateDir, what+" (NEARMETAL_STATE)")
+}
+
+// stateDir is the state directory a flag, the environment or the default names, in this order.
+func (a *app) stateDir(cmd *cobra.Command, flag string) string {
+	if f := cmd.Flags().Lookup("state"); f != nil && f.Changed {
+		return flag
+	}
+	if dir := a.Getenv("NEARMETAL_STATE"); dir != "" {
+		return dir
+	}
+	return config.StateDir
+}
+
+// call runs a wired-in command.
+func call[O any](ctx context.Context, name string, run func(context.Context, O) error, opts O) error {
+	if run == nil {
+		return usage("this build of nearmetal has no %q command", name)
+	}
+	return run(ctx, opts)
+}
+
+func (a *app) devCommand() *cobra.Command {
+	opts := config.Dev{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run a server and node agents on this machine",
+		Long: `Run a server and node agents on this machine, in the foreground, until Ctrl-C. Clusters and their members live on when it
+ends; starting it again on the same state directory finds them.
+
+With --nodes N there are N separate agent processes with namespaces of their own, which share the machine's cores; what
+is oversubscribed is labelled so everywhere. Needs root.`,
+		Example: "  nearmetal dev\n  nearmetal dev --nodes 4 --node-cores 2 --state /tmp/nm --listen 127.0.0.1:7701",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.StateDir = a.stateDir(cmd, opts.StateDir)
+			if opts.Nodes < 1 {
+				return usage("--nodes is %d; start at least 1 node", opts.Nodes)
+			}
+			if opts.NodeCores < 0 {
+				return usage("--node-cores is %d; give the number of core slots per node, or 0 to divide the machine's", opts.NodeCores)
+			}
+			if err := firstError(checkListen(opts.Listen), checkLog(opts.Log)); err != nil {
+				return err
+			}
+			return call(cmd.Context(), "dev", a.Commands.Dev, opts)
+		},
+	}
+	a.stateFlag(cmd, &opts.StateDir, "state directory")
+	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
+	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
+	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
+	logFlags(cmd, &opts.Log)
+	return cmd
+}
+
+func (a *app) serverCommand() *cobra.Command {
+	opts := config.Server{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run a server (control plane)",
+		Long: `Run a server in the foreground until Ctrl-C. It keeps its state in the state directory, writes a user token to DIR/token
+and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the Unix socket DIR/` + config.SocketName + `.`,
+		Example: "  nearmetal server --state /var/lib/nearmetal --listen 10.0.0.1:7700",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.StateDir = a.stateDir(cmd, opts.StateDir)
+			if err := firstError(checkListen(opts.Listen), checkLog(opts.Log)); err != nil {
+				return err
+			}
+			return call(cmd.Context(), "server", a.Commands.Server, opts)
+		},
+	}
+	a.stateFlag(cmd, &opts.StateDir, "state directory")
+	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
+	logFlags(cmd, &opts.Log)
+	return cmd
+}
+
+func (a *app) agentCommand() *cobra.Command {
+	opts := config.Agent{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run a node agent",
+		Long: `Run the agent of this node in the foreground until Ctrl-C. It connects to the server with the agents' token
+(DIR/agent-token of the server), which carries the pin of the server's CA. Members live on when the agent ends; the
+agent finds them when it starts again. Needs root.`,
+		Example: "  nearmetal agent --server 10.0.0.1:7700 --token-file /etc/nearmetal/agent-token --label rack=r1",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.StateDir = a.stateDir(cmd, opts.StateDir)
+			opts.TokenFile = a.setting(a.global.tokenFile, "NEARMETAL_TOKEN_FILE")
+			if opts.TokenFile == "" {
+				opts.TokenFile = opts.StateDir + "/" + config.AgentTokenName
+			}
+			if opts.Cores < 0 {
+				return usage("--cores is %d; give the number of core slots to offer, or 0 for one per core", opts.Cores)
+			}
+			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
+				checkLog(opts.Log)); err != nil {
+				return err
+			}
+			return call(cmd.Context(), "agent", a.Commands.Agent, opts)
+		},
+	}
+	a.stateFlag(cmd, &opts.StateDir, "state directory of this node")
+	cmd.Flags().StringVar(&opts.Server, "server", config.Listen, "HOST:PORT of the server's HTTPS API")
+	cmd.Flags().StringVar(&opts.Name, "name", "", "node name, a DNS label (default: the host name)")
+	cmd.Flags().StringToStringVar(&opts.Labels, "label", nil, "node label KEY=VALUE, may be repeated")
+	cmd.Flags().IntVar(&opts.Cores, "cores", 0, "core slots to offer; more than there are oversubscribes (0: one per core)")
+	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
+	logFlags(cmd, &opts.Log)
+	return cmd
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	opts := config.Demo{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show it all: a cluster, an MPI job and how near to bare metal it runs",
+		Long: `Start an embedded server, create a 2-member cluster, run an MPI program on it, measure ping-pong on the bare host and in
+the cluster alternately on the same cores, write an HTML report, delete the cluster and prove that nothing is left.
+Takes under 2 minutes on 2 cores. Needs root.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if opts.Pairs < 2 {
+				return usage("--pairs is %d; an interval needs at least 2, better 6", opts.Pairs)
+			}
+			if err := checkLog(opts.Log); err != nil {
+				return err
+			}
+			return call(cmd.Context(), "demo", a.Commands.Demo, opts)
+		},
+	}
+	cmd.Flags().StringVar(&opts.StateDir, "state", "", "state directory (default: a temporary one, removed at the end)")
+	cmd.Flags().StringVar(&opts.Report, "report", "nearmetal-demo.html", "file to write the HTML report to")
+	cmd.Flags().IntVar(&opts.Pairs, "pairs", 6, "number of paired measurements")
+	logFlags(cmd, &opts.Log)
+	return cmd
+}

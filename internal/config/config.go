@@ -1,0 +1,91 @@
+// Package config holds the options of the long-running commands (dev, server, agent, demo) and the program's version.
+//
+// It is the seam between the command line, which fills the options in, and the packages that run them; it must never read
+// flags, files or the environment itself. Start with Dev.
+package config
+
+import "io"
+
+// Defaults that the command line, the server and the documentation share.
+const (
+	// StateDir is the default state directory.
+	StateDir = "/var/lib/nearmetal"
+	// Listen is the default address of the HTTPS API.
+	Listen = "127.0.0.1:7700"
+	// SocketName is the file name of the API's Unix socket in the state directory.
+	SocketName = "server.sock"
+	// TokenName and AgentTokenName are the file names of the user's and the agents' token in the state directory.
+	TokenName      = "token"
+	AgentTokenName = "agent-token"
+)
+
+// Streams are where a command reads and writes.
+type Streams struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+}
+
+// Log says how the long-running commands log.
+type Log struct {
+	// Level is "debug", "info", "warn" or "error".
+	Level string
+	// Format is "text" or "json".
+	Format string
+}
+
+// Dev are the options of `nearmetal dev`: a server and its agents in one command.
+type Dev struct {
+	Streams Streams
+	Log     Log
+	// StateDir is the state directory.
+	StateDir string
+	// Listen is HOST:PORT of the HTTPS API.
+	Listen string
+	// Nodes is the number of node agents, at least 1.
+	Nodes int
+	// NodeCores is the number of core slots each node offers; 0 divides the machine's cores among the nodes, and more
+	// than that oversubscribes them.
+	NodeCores int
+}
+
+// Server are the options of `nearmetal server`.
+type Server struct {
+	Streams  Streams
+	Log      Log
+	StateDir string
+	// Listen is HOST:PORT of the HTTPS API.
+	Listen string
+}
+
+// Agent are the options of `nearmetal agent`.
+type Agent struct {
+	Streams Streams
+	Log     Log
+	// StateDir is the state directory of this node; the agent keeps its own below nodes/NAME.
+	StateDir string
+	// Server is HOST:PORT of the server's HTTPS API.
+	Server string
+	// TokenFile is a token file of role agent, which carries the pin of the server's CA.
+	TokenFile string
+	// Name is the node's name, a DNS label; by default the host name up to its first dot.
+	Name string
+	// Labels are the node's labels, which node selectors match.
+	Labels map[string]string
+	// Cores is the number of core slots offered; 0 offers one for every core, more oversubscribes.
+	Cores int
+	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
+	Underlay string
+}
+
+// Demo are the options of `nearmetal demo`.
+type Demo struct {
+	Streams Streams
+	Log     Log
+	// StateDir is the state directory; empty makes a temporary one and removes it at the end.
+	StateDir string
+	// Report is the file the HTML report is written to.
+	Report string
+	// Pairs is the number of paired host and cluster measurements.
+	Pairs int
+}

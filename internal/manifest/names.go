@@ -1,0 +1,78 @@
+package manifest
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Limits on names.
+const (
+	// MaxLabel is the longest DNS label (RFC 1035, section 2.3.4).
+	MaxLabel = 63
+	// MaxClusterName leaves room for "-" and a member's number behind a group that is named like its cluster.
+	MaxClusterName = 40
+	// maxLabelKey and maxLabelValue bound the keys and values of labels and node selectors.
+	maxLabelKey   = 63
+	maxLabelValue = 63
+)
+
+var (
+	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`)
+)
+
+// LabelProblem tells why a name is not a DNS label of at most maxLength characters (RFC 1123, section 2.1), or "".
+func LabelProblem(name string, maxLength int) string {
+	switch {
+	case name == "":
+		return "is empty; give a name of lower-case letters, digits and '-'"
+	case len(name) > maxLength:
+		return fmt.Sprintf("is %d characters long; use at most %d", len(name), maxLength)
+	case dnsLabel.MatchString(name):
+		return ""
+	}
+	problem := "is not a DNS label; use lower-case letters, digits and '-', beginning and ending with a letter or digit"
+	if fixed := suggestLabel(name); fixed != "" && len(fixed) <= maxLength {
+		problem += fmt.Sprintf(", for example %q", fixed)
+	}
+	return problem
+}
+
+// suggestLabel makes a DNS label of a name, or "" when nothing of it is left.
+func suggestLabel(name string) string {
+	fixed := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r == '_', r == '.', r == ' ':
+			return '-'
+		default:
+			return -1
+		}
+	}, strings.ToLower(name))
+	return strings.Trim(fixed, "-")
+}
+
+// KeyProblem tells why a label's key is not one, or "".
+func KeyProblem(key string) string {
+	if len(key) > maxLabelKey {
+		return fmt.Sprintf("is %d characters long; use at most %d", len(key), maxLabelKey)
+	}
+	if !labelKey.MatchString(key) {
+		return "is not a label key; use letters, digits, '-', '_', '.' and '/', beginning and ending with a letter or digit"
+	}
+	return ""
+}
+
+// ValueProblem tells why a label's value is not one, or "".
+func ValueProblem(value string) string {
+	if len(value) > maxLabelValue {
+		return fmt.Sprintf("is %d characters long; use at most %d", len(value), maxLabelValue)
+	}
+	if !labelValue.MatchString(value) {
+		return "is not a label value; use letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+	}
+	return ""
+}
