@@ -2,7 +2,7 @@
 //
 // The whole desired set is applied each time (level-triggered); a plan is computed by pure functions from the desired set and
 // what was read from the kernel, carried out, and verified by reading back. It must never import store or apiserver.
-// fabric/ethernet is bridges, VXLAN and nftables by netlink; fabric/fake is for tests.
+// fabric/ethernet is bridges, VXLAN and nftables by netlink; fabric/fake is for tests; fabric/fabrictest is the suite both pass.
 package fabric
 
 import (
@@ -38,7 +38,10 @@ type Drift struct {
 	Got     string
 }
 
-// Fabric makes networks on this node.
+// Fabric makes networks on this node. Its methods may be called at once by several goroutines.
+//
+// Order matters for safety: Attach refuses (ErrNotApplied) a port that is not in the networks last applied, because the rules
+// that pin a port have to be in force before the port exists. After a restart of the agent Apply comes first.
 type Fabric interface {
 	driver.Attacher
 	// Apply converges this node on exactly these networks: missing ones are made, changed ones are changed, all others that

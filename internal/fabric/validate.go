@@ -1,0 +1,100 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// ErrNotApplied: the port is not in the networks last applied; apply the networks that have it first.
+var ErrNotApplied = errors.New("the port is not in the networks last applied to this node")
+
+// MaxIndex is the highest network index; indexes start at 1.
+const MaxIndex = 4095
+
+// Validate tells what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
+// subnet that overlaps another's, a port outside of its subnet, an identity used twice.
+func Validate(networks []Network) error {
+	indexes := map[int]bool{}
+	ids := map[string]int{}
+	for i, n := range networks {
+		if n.Index < 1 || n.Index > MaxIndex {
+			return fmt.Errorf("network index %d is out of range: it must be 1 to %d", n.Index, MaxIndex)
+		}
+		if indexes[n.Index] {
+			return fmt.Errorf("network %d is given twice", n.Index)
+		}
+		indexes[n.Index] = true
+		if !n.Prefix.IsValid() || !n.Prefix.Addr().Is4() || n.Prefix != n.Prefix.Masked() {
+			return fmt.Errorf("network %d: subnet %v is not an IPv4 prefix without host bits", n.Index, n.Prefix)
+		}
+		if !n.Prefix.Contains(n.Gateway) {
+			return fmt.Errorf("network %d: gateway %v is not in subnet %v", n.Index, n.Gateway, n.Prefix)
+		}
+		for _, other := range networks[:i] {
+			if other.Prefix.Overlaps(n.Prefix) {
+				return fmt.Errorf("network %d: subnet %v overlaps subnet %v of network %d", n.Index, n.Prefix, other.Prefix, other.Index)
+			}
+		}
+		if err := validatePorts(n, ids); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validatePorts checks the ports and peers of one network; ids are the port IDs seen so far in all networks.
+func validatePorts(n Network, ids map[string]int) error {
+	addresses := map[netip.Addr]string{n.Gateway: "the gateway"}
+	macs := map[string]string{}
+	for _, p := range n.Ports {
+		if other, ok := ids[p.ID]; ok || p.ID == "" {
+			return fmt.Errorf("network %d: port ID %q is empty or also in network %d", n.Index, p.ID, other)
+		}
+		ids[p.ID] = n.Index
+		if !n.Prefix.Contains(p.Address) {
+			return fmt.Errorf("network %d: address %v of port %s is not in subnet %v", n.Index, p.Address, p.ID, n.Prefix)
+		}
+		if other, ok := addresses[p.Address]; ok {
+			return fmt.Errorf("network %d: address %v of port %s is also that of %s", n.Index, p.Address, p.ID, other)
+		}
+		addresses[p.Address] = p.ID
+		mac, err := net.ParseMAC(p.MAC)
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+			return fmt.Errorf("network %d: MAC %q of port %s is not a unicast Ethernet address", n.Index, p.MAC, p.ID)
+		}
+		if other, ok := macs[mac.String()]; ok {
+			return fmt.Errorf("network %d: MAC %s of port %s is also that of %s", n.Index, p.MAC, p.ID, other)
+		}
+		macs[mac.String()] = p.ID
+	}
+	for _, peer := range n.Peers {
+		if !peer.Is4() {
+			return fmt.Errorf("network %d: peer %v is not an IPv4 address", n.Index, peer)
+		}
+	}
+	return nil
+}
+
+// FindPort returns ErrNotApplied, with what differs, unless port is among the networks exactly as it is there.
+func FindPort(networks []Network, port driver.Port) error {
+	for _, n := range networks {
+		if n.Index != port.Network.Index {
+			continue
+		}
+		for _, p := range n.Ports {
+			if p.ID != port.ID {
+				continue
+			}
+			if p.Address != port.Address || p.MAC != port.MAC {
+				return fmt.Errorf("%w: there it has address %v and MAC %s, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
+			}
+			return nil
+		}
+		return fmt.Errorf("%w: network %d is, without port %s", ErrNotApplied, n.Index, port.ID)
+	}
+	return fmt.Errorf("%w: network %d is not", ErrNotApplied, port.Network.Index)
+}
