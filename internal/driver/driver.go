@@ -67,9 +67,12 @@ type Observation struct {
 	State State
 	// PID is the member's first process on the host while it runs, else 0.
 	PID int
-	// ExitCode is set when State is exited and the code is known.
+	// ExitCode is set when State is exited and the code is known: the code, or 128 + N when signal N ended it.
 	ExitCode *int
-	Message  string
+	// Message tells people why the member is in this state; empty when it runs.
+	Message string
+	// Member is what the member was started with, its Files left out; nil when that is not on the host (debris).
+	Member *Member
 }
 
 // Port is a member's end of its network.

@@ -1,0 +1,91 @@
+// Package container carries members as OCI containers with crun (or runc): user namespace, exclusive cpusets, no host file but
+// what the member's environment lists.
+//
+// It must never remember: Observe, Wait, Stop and Clean look at the host (the member directories, the runtime's directory and
+// the control groups), so they are right after any crash. It decides nothing and never touches what doesn't bear its names.
+// Start with Driver.Start in start.go; spec.go is the container as the runtime sees it.
+package container
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+)
+
+// MemberPath is where a member finds its first process, the member agent's binary.
+const MemberPath = "/run/nearmetal/nearmetal-member"
+
+// Config is what a Driver is made of.
+type Config struct {
+	// StateDir is the node agent's own directory (DIR/nodes/NODE); members/ and crun/ below it are this driver's.
+	StateDir string
+	// Node names the node; its control groups are /nearmetal/NODE/ID.
+	Node string
+	// Attacher connects members to their networks.
+	Attacher driver.Attacher
+	// Environments are what members' roots can be made of.
+	Environments environment.Catalog
+	// MemberBinary is the host path of the static binary that is every member's first process, mounted at MemberPath.
+	MemberBinary string
+	// MemberArgs are the first process's arguments, by default MemberPath alone. Tests run another program by them.
+	MemberArgs []string
+	// Runtime is the OCI runtime's path; by default crun, else runc, from PATH.
+	Runtime string
+	Logger  *slog.Logger
+}
+
+// Driver carries members as containers. It implements driver.Driver.
+type Driver struct {
+	cfg     Config
+	log     *slog.Logger
+	crunDir string // the runtime's own records
+	members string // one directory a member
+}
+
+// New makes a driver; it looks at nothing on the host and changes nothing there until it is used (see Check).
+func New(cfg Config) (*Driver, error) {
+	switch {
+	case !filepath.IsAbs(cfg.StateDir):
+		return nil, fmt.Errorf("container driver: the state directory must be an absolute path, not %q", cfg.StateDir)
+	case !validName(cfg.Node):
+		return nil, fmt.Errorf("container driver: %q can't be a node name; letters, digits, '.', '_' and '-' can", cfg.Node)
+	case cfg.Attacher == nil:
+		return nil, errors.New("container driver: no Attacher to connect members with")
+	case !filepath.IsAbs(cfg.MemberBinary):
+		return nil, fmt.Errorf("container driver: the member binary must be an absolute path, not %q", cfg.MemberBinary)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if len(cfg.MemberArgs) == 0 {
+		cfg.MemberArgs = []string{MemberPath}
+	}
+	return &Driver{
+		cfg:     cfg,
+		log:     cfg.Logger.With("driver", "container", "node", cfg.Node),
+		crunDir: filepath.Join(cfg.StateDir, "crun"),
+		members: filepath.Join(cfg.StateDir, "members"),
+	}, nil
+}
+
+// Stack is the container stack.
+func (d *Driver) Stack() api.Stack { return api.StackContainer }
+
+// validName tells whether a name is safe as a directory, control group and container name.
+func validName(name string) bool {
+	if name == "" || len(name) > 200 || name[0] == '.' || name[0] == '-' {
+		return false
+	}
+	for _, r := range name {
+		ok := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
