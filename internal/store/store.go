@@ -22,6 +22,15 @@ var (
 	ErrNotLeader = errors.New("this server is no longer the leader")
 )
 
+// ElectionKey is the key of the election; its value is the name of the leading candidate. Only a store writes it.
+const ElectionKey = "leader"
+
+// The limits of one commit.
+const (
+	MaxOps   = 100
+	MaxBytes = 1 << 20
+)
+
 // Entry is one key with its value. Revision is that of the commit that last wrote it.
 type Entry struct {
 	Key      string
@@ -46,11 +55,11 @@ type Cond struct {
 	Key string
 	// Revision the key must have been last written at; 0: the key must not exist.
 	Revision int64
-	// Created compares the revision at which the key was created instead: what guards by an election key.
-	Created bool
+	// Leader marks the guard of a leadership: when it does not hold, the commit fails with ErrNotLeader, whatever else failed.
+	Leader bool
 }
 
-// Op is one write of a commit.
+// Op is one write of a commit. A commit writes no key twice.
 type Op struct {
 	Key   string
 	Value []byte
@@ -67,8 +76,9 @@ type Store interface {
 	// Watch delivers, in order and without gaps, the changes of every commit after revision that touches the prefix: one slice a
 	// commit. The channel is closed when ctx ends or the history is gone; Err of the watch then tells which.
 	Watch(ctx context.Context, prefix string, after int64) Watch
-	// Commit writes all ops when all conditions hold, else nothing and ErrConflict. It returns the revision of the commit.
-	// At most 100 ops and 1 MiB in all.
+	// Commit writes all ops when all conditions hold, else nothing and ErrConflict (ErrNotLeader when it is the leadership's
+	// guard that fails). It returns the revision of the commit. At most MaxOps conditions, MaxOps ops and MaxBytes of keys and
+	// values.
 	Commit(ctx context.Context, conds []Cond, ops []Op) (int64, error)
 	// Campaign blocks until this candidate leads. A candidate that is named like the present leader takes its place at once:
 	// names are unique among live servers (each holds the lock of its state directory), so the old holder is dead.
@@ -79,13 +89,14 @@ type Store interface {
 // Watch is a stream of changes.
 type Watch interface {
 	Changes() <-chan []Change
-	// Err tells, after Changes was closed, why: nil or the context's error, ErrCompacted, ErrClosed.
+	// Err tells, after Changes was closed, why: the context's error, ErrCompacted or ErrClosed; never nil.
 	Err() error
 }
 
 // Leadership is a won election.
 type Leadership interface {
-	// Term grows with every election; executors reject a smaller one than they have seen.
+	// Term is the revision of the commit that won the election, so it grows with every election; executors reject a smaller
+	// one than they have seen.
 	Term() int64
 	// Guard is the condition that makes a commit fail when this leadership is over.
 	Guard() Cond

@@ -1,0 +1,94 @@
+// Package state gives the keys and values of the state store their meaning: typed records, and the one way a decision
+// becomes true.
+//
+// Who writes what is the package's point. API handlers write intents and jobs through Repo. Only the leader writes records,
+// assignment chunks and quarantines, through Leader: every such commit is guarded by the election, so a deposed leader can
+// write nothing. Readers use Cache, a view of everything that is kept current by a watch; what it hands out is shared and must
+// never be modified. The package must never decide anything: it knows no placement and no transitions.
+//
+// Start with Repo and keys.go, then leader.go (how a generation is committed), then cache.go.
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// Behavioural errors; test with errors.Is. Those of internal/store come through as they are: store.ErrConflict (decide anew
+// from a newer view), store.ErrNotLeader.
+var (
+	// ErrNotFound: there is no such thing.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: the name is taken.
+	ErrExists = errors.New("already exists")
+	// ErrNewerFormat: the state was written by a newer version of the program.
+	ErrNewerFormat = errors.New("state of a newer version")
+)
+
+// Format is the version of the stored state this program reads and writes.
+const Format = 1
+
+// Repo reads and writes typed state. It may be used from many goroutines.
+type Repo struct {
+	store store.Store
+}
+
+// New returns a Repo over s.
+func New(s store.Store) *Repo { return &Repo{store: s} }
+
+// Store returns the store underneath, for what is not typed (elections).
+func (r *Repo) Store() store.Store { return r.store }
+
+type formatRecord struct {
+	Format int `json:"format"`
+}
+
+// CheckVersion writes the format of the state on the first start, and refuses state of a newer format (ErrNewerFormat).
+// It must succeed before anything else is read or written; it changes nothing when it fails.
+func (r *Repo) CheckVersion(ctx context.Context) error {
+	for {
+		e, ok, err := r.store.Get(ctx, keyFormat)
+		if err != nil {
+			return fmt.Errorf("read the format of the state: %w", err)
+		}
+		if !ok {
+			_, err := r.store.Commit(ctx, []store.Cond{{Key: keyFormat}}, []store.Op{put(keyFormat, formatRecord{Format: Format})})
+			if errors.Is(err, store.ErrConflict) {
+				continue // another server's first start was quicker; check what it wrote
+			}
+			if err != nil {
+				return fmt.Errorf("write the format of the state: %w", err)
+			}
+			return nil
+		}
+		var f formatRecord
+		if err := decode(e, &f); err != nil {
+			return err
+		}
+		if f.Format > Format {
+			return fmt.Errorf("%w: its format is %d, this program knows formats up to %d; nothing was changed. "+
+				"Start a newer nearmetal, or restore the backup made before the upgrade", ErrNewerFormat, f.Format, Format)
+		}
+		return nil
+	}
+}
+
+// put is the write of v at key. Encoding can't fail: every stored type is plain data, which a test proves.
+func put(key string, v any) store.Op {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("state: %T can't be encoded: %v", v, err))
+	}
+	return store.Op{Key: key, Value: data}
+}
+
+func decode(e store.Entry, v any) error {
+	if err := json.Unmarshal(e.Value, v); err != nil {
+		return fmt.Errorf("stored state at %q (revision %d) can't be read: %w; it was not written by nearmetal or is damaged, restore a backup", e.Key, e.Revision, err)
+	}
+	return nil
+}
