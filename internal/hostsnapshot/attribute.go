@@ -1,0 +1,144 @@
+package hostsnapshot
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// AdoptOrphans makes this process the one that its orphaned descendants fall to (PR_SET_CHILD_SUBREAPER, prctl(2)). With it,
+// descent is proof in both directions: all that this process caused descends from it until it ends, and nothing else does.
+// Without it, orphans fall to PID 1 like anybody's, and count as left. The caller must collect the adopted (wait4).
+func AdoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("this process can't adopt its orphaned descendants: %w", err)
+	}
+	return nil
+}
+
+func adopting() bool {
+	var on int32
+	err := prctlGet(unix.PR_GET_CHILD_SUBREAPER, &on)
+	return err == nil && on != 0
+}
+
+// judge gives verdicts on differences from what both snapshots know of processes.
+type judge struct {
+	before, after Snapshot
+	// ancestors are the PIDs from the taker up to PID 1.
+	ancestors map[int]bool
+}
+
+func newJudge(before, after Snapshot) judge {
+	j := judge{before: before, after: after, ancestors: map[int]bool{}}
+	for pid := after.taker.PID; pid > 0 && !j.ancestors[pid]; pid = after.processes[pid].ppid {
+		j.ancestors[pid] = true
+	}
+	return j
+}
+
+// foreign tells whether the process is shown not to stem from the taker, and how. The chain of parents is followed in the
+// given snapshot up to the first process that was there before: if that is not the taker, whatever that process did was not
+// the taker's doing. Where orphans may fall without adoption, the chain proves nothing.
+func (j judge) foreign(in Snapshot, id ProcessID) (string, bool) {
+	for pid, steps := id.PID, 0; steps < 10000; steps++ {
+		p, known := in.processes[pid]
+		if !known || (pid == id.PID && p.id != id) {
+			return "", false
+		}
+		if p.id == in.taker {
+			return "", false
+		}
+		old, existed := j.before.processes[pid]
+		if existed && old.id == p.id {
+			if j.ancestors[pid] && !(j.before.adopting && j.after.adopting) {
+				return "", false
+			}
+			if pid == id.PID {
+				return fmt.Sprintf("held by PID %d, which was there before: %s", pid, p.command), true
+			}
+			return fmt.Sprintf("stems from PID %d, which was there before and is not ours: %s", pid, p.command), true
+		}
+		if p.ppid == 0 {
+			return "", false
+		}
+		pid = p.ppid
+	}
+	return "", false
+}
+
+// holdersForeign tells whether there are holders and all of them are foreign.
+func (j judge) holdersForeign(in Snapshot, holders []ProcessID) (string, bool) {
+	why := ""
+	for _, h := range holders {
+		reason, foreign := j.foreign(in, h)
+		if !foreign {
+			return "", false
+		}
+		why = reason
+	}
+	return why, len(holders) > 0
+}
+
+func (j judge) appeared(kind Kind, key string, item Item) Difference {
+	d := Difference{Kind: kind, Change: Appeared, Key: key, Detail: item.Detail, Verdict: Left}
+	switch kind {
+	case Module:
+		d.Verdict, d.Why = Informative, "the kernel loads modules when they are first used and keeps them"
+		return d
+	case Process:
+		p := j.after.processes[item.holders[0].PID]
+		if p.kernel {
+			d.Verdict, d.Why = Informative, "a kernel thread"
+			return d
+		}
+		if p.zombie && p.ppid == j.after.taker.PID {
+			d.Verdict, d.Why = Informative, "it has ended; this process has yet to collect its exit status"
+			return d
+		}
+	default:
+	}
+	if why, foreign := j.holdersForeign(j.after, item.holders); foreign {
+		d.Verdict, d.Why = Others, why
+	}
+	return d
+}
+
+func (j judge) changed(kind Kind, key string, old, now Item) Difference {
+	d := Difference{Kind: kind, Change: Changed, Key: key, Detail: "was " + old.Detail + ", is " + now.Detail, Verdict: Left}
+	switch kind {
+	case Process, Module:
+		d.Verdict, d.Why = Informative, "processes and modules change by themselves"
+	default:
+		if why, foreign := j.holdersForeign(j.after, now.holders); foreign {
+			d.Verdict, d.Why = Others, why
+		}
+	}
+	return d
+}
+
+func (j judge) vanished(kind Kind, key string, old Item) Difference {
+	d := Difference{Kind: kind, Change: Vanished, Key: key, Detail: old.Detail, Verdict: Left}
+	switch kind {
+	case Process, Module:
+		// A process that was there before ended. Nothing is left of it, and who ended it can't be seen from here.
+		d.Verdict, d.Why = Informative, "it ended meanwhile"
+		return d
+	default:
+	}
+	if len(old.holders) == 0 {
+		return d
+	}
+	for _, h := range old.holders {
+		if p, still := j.after.processes[h.PID]; still && p.id == h {
+			continue
+		}
+		// At least one of those who held it has ended, and it went with them.
+		d.Verdict, d.Why = Others, fmt.Sprintf("it was held by PID %d, which ended meanwhile", h.PID)
+		return d
+	}
+	if why, foreign := j.holdersForeign(j.before, old.holders); foreign {
+		d.Verdict, d.Why = Others, why
+	}
+	return d
+}

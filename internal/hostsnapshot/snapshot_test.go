@@ -1,0 +1,267 @@
+package hostsnapshot
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const inside = "HOSTSNAPSHOT_TEST_INSIDE"
+
+// isolated runs the calling test again as a child in mount, network and IPC namespaces of its own, so that it may make links,
+// rules and mounts without touching the host. It returns true in the child.
+func isolated(t *testing.T) bool {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make namespaces and to see every process")
+	}
+	if os.Getenv(inside) != "" {
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC}
+	out, err := cmd.CombinedOutput()
+	t.Logf("in namespaces of its own:\n%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false
+}
+
+func run(t *testing.T, command ...string) {
+	t.Helper()
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
+	}
+}
+
+func take(t *testing.T, opts Options) Snapshot {
+	t.Helper()
+	s, err := Take(context.Background(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// find returns the difference of a kind whose key or detail holds the text.
+func find(differences []Difference, kind Kind, text string) (Difference, bool) {
+	for _, d := range differences {
+		if d.Kind == kind && (strings.Contains(d.Key, text) || strings.Contains(d.Detail, text)) {
+			return d, true
+		}
+	}
+	return Difference{}, false
+}
+
+// thing is one kind of debris: how it comes, how it goes, and what the difference says of it.
+type thing struct {
+	kind Kind
+	text string
+	make func(t *testing.T)
+	undo func(t *testing.T)
+}
+
+func TestEveryKindOfDebrisIsFoundAndItsRemovalIsSeen(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	if err := AdoptOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mount", "--make-rprivate", "/")
+	run(t, "ip", "link", "set", "lo", "up")
+	dir := t.TempDir()
+	opts := Options{FileRoots: []string{dir}}
+	for _, x := range allThings(t, dir) {
+		t.Run(string(x.kind)+" "+x.text, func(t *testing.T) {
+			before := take(t, opts)
+			x.make(t)
+			d, found := find(before.Diff(take(t, opts)), x.kind, x.text)
+			if !found || d.Verdict != Left || d.Change == Vanished {
+				t.Errorf("made %s %q: got %v, want a difference that counts", x.kind, x.text, d)
+			}
+			with := take(t, opts)
+			x.undo(t)
+			_, differences, err := before.Settle(t.Context(), opts, 10*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d, found := find(Counting(differences), x.kind, x.text); found {
+				t.Errorf("removed, and yet: %v", d)
+			}
+			if _, found := find(with.Diff(take(t, opts)), x.kind, x.text); !found {
+				t.Errorf("%s %q vanished and the difference does not say so", x.kind, x.text)
+			}
+		})
+	}
+}
+
+func allThings(t *testing.T, dir string) []thing {
+	cgroup := firstCgroup(t) + fmt.Sprintf("/hostsnapshot-test-%d", os.Getpid())
+	t.Cleanup(func() { _ = os.Remove(cgroup) })
+	var orphan string
+	var listener net.Listener
+	var unixListener net.Listener
+	file := filepath.Join(dir, "debris")
+	do := func(command ...string) func(*testing.T) { return func(t *testing.T) { run(t, command...) } }
+	var shm uintptr
+	return []thing{
+		{Link, "nmtest0", do("ip", "link", "add", "nmtest0", "type", "bridge"), do("ip", "link", "del", "nmtest0")},
+		{Address, "192.0.2.7/32", do("ip", "addr", "add", "192.0.2.7/32", "dev", "lo"), do("ip", "addr", "del", "192.0.2.7/32", "dev", "lo")},
+		{Route, "198.51.100.0/24", do("ip", "route", "add", "blackhole", "198.51.100.0/24"), do("ip", "route", "del", "blackhole", "198.51.100.0/24")},
+		{Rule, "4242", do("ip", "rule", "add", "pref", "4242", "table", "77"), do("ip", "rule", "del", "pref", "4242")},
+		{NFTables, "nmtest", do("nft", "add", "table", "inet", "nmtest"), do("nft", "delete", "table", "inet", "nmtest")},
+		{Sysctl, "net.ipv4.ip_forward", do("sysctl", "-q", "net.ipv4.ip_forward=1"), do("sysctl", "-q", "net.ipv4.ip_forward=0")},
+		{Mount, dir + "/mnt", func(t *testing.T) {
+			run(t, "mkdir", dir+"/mnt")
+			run(t, "mount", "-t", "tmpfs", "none", dir+"/mnt")
+		}, func(t *testing.T) {
+			run(t, "umount", dir+"/mnt")
+			run(t, "rmdir", dir+"/mnt")
+		}},
+		{Namespace, dir + "/netns", func(t *testing.T) {
+			run(t, "touch", dir+"/netns")
+			run(t, "unshare", "--net="+dir+"/netns", "true")
+		}, func(t *testing.T) {
+			run(t, "umount", dir+"/netns")
+			run(t, "rm", dir+"/netns")
+		}},
+		{Cgroup, cgroup, do("mkdir", cgroup), do("rmdir", cgroup)},
+		{
+			File, file, func(t *testing.T) { write(t, file, "x") },
+			func(t *testing.T) { run(t, "rm", file) },
+		},
+		{Socket, "tcp 127.0.0.1:", func(t *testing.T) { listener = listen(t, "tcp", "127.0.0.1:0") }, func(*testing.T) { _ = listener.Close() }},
+		{Socket, "unix @hostsnapshot", func(t *testing.T) { unixListener = listen(t, "unix", "@hostsnapshot") }, func(*testing.T) { _ = unixListener.Close() }},
+		{IPC, "System V shm", func(t *testing.T) {
+			id, _, errno := unix.Syscall(unix.SYS_SHMGET, unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o600)
+			if errno != 0 {
+				t.Fatal(errno)
+			}
+			shm = id
+		}, func(t *testing.T) {
+			if _, _, errno := unix.Syscall(unix.SYS_SHMCTL, shm, unix.IPC_RMID, 0); errno != 0 {
+				t.Fatal(errno)
+			}
+		}},
+		{Process, "sleep 86399", func(t *testing.T) {
+			// The shell ends at once, so that the sleeper is an orphan, in a session of its own.
+			out, err := exec.Command("sh", "-c", "setsid sleep 86399 >/dev/null 2>&1 & echo $!").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			orphan = strings.TrimSpace(string(out))
+		}, func(t *testing.T) { endOrphan(t, orphan) }},
+	}
+}
+
+func endOrphan(t *testing.T, pid string) {
+	t.Helper()
+	var n int
+	if _, err := fmt.Sscan(pid, &n); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(n, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Wait4(n, nil, 0, nil); err != nil {
+		t.Errorf("the orphan was not adopted: %v", err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func listen(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// firstCgroup returns where some cgroup hierarchy is mounted.
+func firstCgroup(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if m, ok := parseMount(line); ok && strings.HasPrefix(m.fsType, "cgroup") {
+			return m.target
+		}
+	}
+	t.Skip("no cgroup hierarchy is mounted")
+	return ""
+}
+
+func TestAChangedFileIsADifferenceAndItsTimeIsNot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	file, opts := filepath.Join(dir, "f"), Options{FileRoots: []string{dir}}
+	write(t, file, "12345")
+	before := take(t, opts)
+	if err := os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if d, found := find(before.Diff(take(t, opts)), File, file); found {
+		t.Errorf("only the time changed, and yet: %v", d)
+	}
+	write(t, file, "123456")
+	if d, found := find(before.Diff(take(t, opts)), File, file); !found || d.Change != Changed || d.Verdict != Left {
+		t.Errorf("the size changed: got %v, want a change that counts", d)
+	}
+}
+
+func TestWhatTheCallerIgnoresIsInNeitherSnapshot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	opts := Options{FileRoots: []string{dir}, Ignore: func(kind Kind, key string) bool { return kind == File && strings.HasSuffix(key, "/report.html") }}
+	before := take(t, opts)
+	write(t, filepath.Join(dir, "report.html"), "<html>")
+	write(t, filepath.Join(dir, "debris"), "x")
+	differences := before.Diff(take(t, opts))
+	if d, found := find(differences, File, "report.html"); found {
+		t.Errorf("ignored, and yet: %v", d)
+	}
+	if _, found := find(differences, File, "debris"); !found {
+		t.Error("ignoring one file hid another")
+	}
+}
+
+func TestADefaultSnapshotOfThisHostIsQuickAndComplete(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := take(t, Options{})
+	t.Logf("%s in %v; notes: %q", s.Counts(), s.Took.Round(time.Millisecond), s.Notes)
+	for _, kind := range []Kind{Process, Namespace, Mount, Link, Sysctl, File} {
+		if s.Count(kind) == 0 {
+			t.Errorf("the snapshot holds no %s", kind)
+		}
+	}
+	if s.Took > 10*time.Second {
+		t.Errorf("it took %v", s.Took)
+	}
+}
