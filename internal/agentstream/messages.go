@@ -17,6 +17,8 @@ import (
 type Down struct {
 	Desired *Desired `json:"desired,omitempty"`
 	LogAck  *LogAck  `json:"log_ack,omitempty"`
+	// Refused tells the agent why the server does not take it; the stream ends.
+	Refused string `json:"refused,omitempty"`
 }
 
 // Up is a message from the agent to the server.
@@ -29,7 +31,9 @@ type Up struct {
 
 // Hello is the first message of a stream: who the agent is and what its node offers.
 type Hello struct {
-	Node api.NodeRecord `json:"node"`
+	// AgentID is made once and kept in the agent's state directory: two machines that claim one node name differ in it.
+	AgentID string         `json:"agent_id"`
+	Node    api.NodeRecord `json:"node"`
 	// Term is the highest leader term the agent has obeyed; a server of a lower term is refused.
 	Term int64 `json:"term"`
 }

@@ -1,0 +1,224 @@
+// Package monitor holds what the node agents last said, and hands them what the leader wants.
+//
+// It keeps the streams of the agents, the observations of members and jobs, the time each node was last heard, and stores the
+// output of jobs. All but the output is memory: agents say everything anew when they connect. It must never decide anything
+// about clusters; internal/controller does, from what it reads here. Start with Serve, the life of one stream.
+package monitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+)
+
+// Config is what a monitor needs.
+type Config struct {
+	// LogDir is where the output of jobs is stored, one file a job.
+	LogDir string
+	// DeathTimer is how long an agent may be silent before its node counts as down.
+	DeathTimer time.Duration
+	// Register stores what an agent says of its node when it connects.
+	Register func(ctx context.Context, node api.NodeRecord) error
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Monitor is what a server knows of its agents.
+type Monitor struct {
+	cfg     Config
+	started time.Time
+
+	mu      sync.Mutex
+	nodes   map[string]*node
+	members map[string]agentstream.MemberObserved
+	jobs    map[string]agentstream.JobObserved
+	changed chan struct{}
+	logs    map[string]*jobLog
+}
+
+// node is one agent, connected or not.
+type node struct {
+	agentID  string
+	lastSeen time.Time
+	stream   *stream // nil when not connected
+	observed agentstream.Observed
+	desired  *agentstream.Desired
+}
+
+// New returns a monitor that has heard of nobody.
+func New(cfg Config) *Monitor {
+	return &Monitor{
+		cfg: cfg, started: cfg.Now(),
+		nodes: map[string]*node{}, members: map[string]agentstream.MemberObserved{},
+		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
+	}
+}
+
+// Changed returns a channel that is closed at the next change of anything an agent said.
+func (m *Monitor) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// notify wakes all who wait; the lock is held.
+func (m *Monitor) notify() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Member tells what the agent last said of an assignment.
+func (m *Monitor) Member(assignmentID string) (api.MemberPhase, string, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen, ok := m.members[assignmentID]
+	return seen.Phase, seen.Message, ok
+}
+
+// Node tells whether a node's agent is heard of. A node that was not heard of since this monitor started is unknown until
+// the death timer has run from then: a server that was away must not call the living dead.
+func (m *Monitor) Node(name string) (api.NodePhase, time.Time, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[name]
+	if n == nil {
+		if m.cfg.Now().Sub(m.started) < m.cfg.DeathTimer {
+			return api.NodeUnknown, time.Time{}, "not heard of since the server started"
+		}
+		return api.NodeDown, time.Time{}, "not heard of since the server started; is its agent running?"
+	}
+	silence := m.cfg.Now().Sub(n.lastSeen)
+	switch {
+	case silence >= m.cfg.DeathTimer:
+		return api.NodeDown, n.lastSeen, fmt.Sprintf("its agent has been silent for %s", silence.Round(time.Second))
+	case n.stream == nil:
+		return api.NodeUnknown, n.lastSeen, "its agent is disconnected"
+	default:
+		return api.NodeReady, n.lastSeen, ""
+	}
+}
+
+// NextDeath is the earliest time at which a silent node's phase changes by the clock alone; zero when none will.
+func (m *Monitor) NextDeath() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, next := m.cfg.Now(), m.started.Add(m.cfg.DeathTimer)
+	if !next.After(now) {
+		next = time.Time{}
+	}
+	for _, n := range m.nodes {
+		at := n.lastSeen.Add(m.cfg.DeathTimer)
+		if at.After(now) && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// Clean returns the IDs of assignments that the agent of a node has confirmed clean.
+func (m *Monitor) Clean(nodeName string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[nodeName]; n != nil {
+		return n.observed.Clean
+	}
+	return nil
+}
+
+// Jobs returns what agents last said of jobs, by ID.
+func (m *Monitor) Jobs() map[string]agentstream.JobObserved {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.jobs)
+}
+
+// SetDesired hands a node's agent its whole desired state: now when it is connected, else when it connects.
+func (m *Monitor) SetDesired(nodeName string, desired agentstream.Desired) {
+	m.mu.Lock()
+	n := m.node(nodeName)
+	n.desired = &desired
+	s := n.stream
+	m.mu.Unlock()
+	if s != nil {
+		s.wake()
+	}
+}
+
+// node returns the entry of a node, made when missing; the lock is held.
+func (m *Monitor) node(name string) *node {
+	n := m.nodes[name]
+	if n == nil {
+		n = &node{lastSeen: m.started}
+		m.nodes[name] = n
+	}
+	return n
+}
+
+// errNameTaken refuses a second machine under the name of a living one.
+var errNameTaken = errors.New("another machine is connected under this node name; give one of them another --name")
+
+// connect makes a stream the node's one; a former stream of the same agent is ended.
+func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.node(hello.Node.Name)
+	silence := m.cfg.Now().Sub(n.lastSeen)
+	if n.stream != nil && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
+		return fmt.Errorf("node %q: %w", hello.Node.Name, errNameTaken)
+	}
+	if n.stream != nil {
+		n.stream.end(errors.New("the agent has connected anew"))
+	}
+	n.agentID, n.stream, n.lastSeen = hello.AgentID, s, m.cfg.Now()
+	m.notify()
+	return nil
+}
+
+// disconnect ends a stream's hold on its node.
+func (m *Monitor) disconnect(name string, s *stream) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[name]; n != nil && n.stream == s {
+		n.stream = nil
+		m.notify()
+	}
+}
+
+// observe takes the whole of what an agent sees in place of what it said before.
+func (m *Monitor) observe(name string, o agentstream.Observed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.node(name)
+	for _, old := range n.observed.Members {
+		delete(m.members, old.ID)
+	}
+	for _, seen := range o.Members {
+		m.members[seen.ID] = seen
+	}
+	for _, job := range o.Jobs {
+		m.jobs[job.ID] = job
+	}
+	n.observed, n.lastSeen = o, m.cfg.Now()
+	m.notify()
+}
+
+// heard notes that an agent lives.
+func (m *Monitor) heard(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.node(name).lastSeen = m.cfg.Now()
+}
+
+// ForgetJob drops what is held in memory of a job that has ended.
+func (m *Monitor) ForgetJob(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.jobs, id)
+}
