@@ -39,7 +39,8 @@ type Assignment struct {
 type Network struct {
 	// Index, 1 to 4095, names the network everywhere: bridge nmbrINDEX, VXLAN network identifier, nftables table.
 	Index int `json:"index"`
-	// Prefix is the subnet, a /20 (4,093 members) at 10.64.0.0/10 + Index*4096 wrapped by the site's pool; Gateway its first host.
+	// Prefix is the subnet, a /20 (4,093 members): block number Index of the site's pool. The default pool, 10.64.0.0/10, has room for
+	// index 1 to 1023. Gateway is the subnet's first host.
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"`
 	Egress  bool         `json:"egress,omitempty"`
@@ -69,7 +70,8 @@ type ClusterRecord struct {
 	// Chunks name the immutable assignment chunks that are true in this generation.
 	Chunks []ChunkRef `json:"chunks,omitempty"`
 	// Clean lists the IDs of releasing assignments that their executor has confirmed clean.
-	Clean     []string   `json:"clean,omitempty"`
+	Clean []string `json:"clean,omitempty"`
+	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.
 	ChangedAt time.Time  `json:"changed_at"`
 	ReadyAt   *time.Time `json:"ready_at,omitempty"`
 }

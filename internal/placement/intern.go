@@ -1,0 +1,147 @@
+package placement
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// intern numbers equal values, so that a scan over nodes asks once for each kind of node what it would else ask of each node.
+// Numbers are reused when nobody holds them; -1 is none.
+type intern[T any] struct {
+	ids    map[string]int32
+	keys   []string
+	values []T
+	refs   []int32
+	unused []int32
+}
+
+func newIntern[T any]() *intern[T] { return &intern[T]{ids: map[string]int32{}} }
+
+// swap gives up old and returns the number of the value with this key.
+func (in *intern[T]) swap(old int32, key string, make func() T) int32 {
+	if old >= 0 && in.keys[old] == key {
+		return old
+	}
+	id, ok := in.ids[key]
+	if !ok {
+		if last := len(in.unused) - 1; last >= 0 {
+			id, in.unused = in.unused[last], in.unused[:last]
+			in.keys[id], in.values[id] = key, make()
+		} else {
+			id = int32(len(in.keys))
+			in.keys, in.values, in.refs = append(in.keys, key), append(in.values, make()), append(in.refs, 0)
+		}
+		in.ids[key] = id
+	}
+	in.refs[id]++
+	in.drop(old)
+	return id
+}
+
+func (in *intern[T]) drop(id int32) {
+	if id < 0 {
+		return
+	}
+	if in.refs[id]--; in.refs[id] == 0 {
+		delete(in.ids, in.keys[id])
+		in.unused = append(in.unused, id)
+	}
+}
+
+// matching tells for each number whether its value is in use and passes the test.
+func (in *intern[T]) matching(test func(T) bool) []bool {
+	match := make([]bool, len(in.values))
+	for id := range in.values {
+		match[id] = in.refs[id] > 0 && test(in.values[id])
+	}
+	return match
+}
+
+// platform is what members can run on: the stacks that passed their checks and, by environment, the stacks it runs on.
+type platform struct {
+	stacks       []api.Stack
+	environments map[string][]api.Stack
+}
+
+func newPlatform(rec api.NodeRecord) platform {
+	p := platform{environments: map[string][]api.Stack{}}
+	for _, s := range rec.Stacks {
+		if s.OK {
+			p.stacks = append(p.stacks, s.Stack)
+		}
+	}
+	for _, e := range rec.Environments {
+		if e.OK {
+			p.environments[e.Name] = e.Stacks
+		}
+	}
+	return p
+}
+
+func (p platform) hasStack(s api.Stack) bool { return slices.Contains(p.stacks, s) }
+
+func (p platform) hasEnvironment(name string, s api.Stack) bool {
+	return slices.Contains(p.environments[name], s)
+}
+
+// platformKey is equal for nodes with equal platforms.
+func platformKey(rec api.NodeRecord) string {
+	var parts []string
+	for _, s := range rec.Stacks {
+		if s.OK {
+			parts = append(parts, "s"+string(s.Stack))
+		}
+	}
+	for _, e := range rec.Environments {
+		for _, s := range e.Stacks {
+			if e.OK {
+				parts = append(parts, "e"+e.Name+"\x00"+string(s))
+			}
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\x01")
+}
+
+func labelsKey(labels map[string]string) string {
+	parts := make([]string, 0, len(labels))
+	for k, v := range labels {
+		parts = append(parts, k+"\x00"+v)
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\x01")
+}
+
+func selects(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if have, ok := labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// naturalKey orders names as people count: n2 before n10. Each run of digits is written with its length in front.
+func naturalKey(name string) string {
+	var key strings.Builder
+	for i := 0; i < len(name); {
+		if name[i] < '0' || name[i] > '9' {
+			key.WriteByte(name[i])
+			i++
+			continue
+		}
+		j := i
+		for j < len(name) && name[j] >= '0' && name[j] <= '9' {
+			j++
+		}
+		digits := strings.TrimLeft(name[i:j], "0")
+		key.WriteByte('0')
+		key.WriteByte(byte(min(len(digits), 255)))
+		key.WriteString(digits)
+		i = j
+	}
+	// Equal numbers written differently (n1, n01) are told apart by the name itself.
+	return key.String() + "\x00" + name
+}
