@@ -1,0 +1,112 @@
+package measure
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// The MPI programs. They are compiled on the machine that measures, so that they fit the MPI library installed there; the
+// same file then runs on every side.
+var (
+	//go:embed mpi/hello.c
+	helloSource []byte
+	//go:embed mpi/pingpong.c
+	pingPongSource []byte
+)
+
+// Names of the ping-pong's metrics in its output.
+const (
+	LatencyUS       = "latency_us"
+	BandwidthMBPerS = "bandwidth_mb_per_s"
+)
+
+// PingPongMetrics are what the ping-pong measures.
+func PingPongMetrics() []Metric {
+	return []Metric{
+		{Name: LatencyUS, Title: "Latency", Unit: "µs"},
+		{Name: BandwidthMBPerS, Title: "Bandwidth", Unit: "MB/s", HigherIsBetter: true},
+	}
+}
+
+// ErrNoCompiler: mpicc is not installed.
+var ErrNoCompiler = errors.New("mpicc is not installed; it compiles the MPI programs that are measured: apt-get install gcc libopenmpi-dev")
+
+// Programs are the compiled MPI programs on this machine.
+type Programs struct {
+	Hello    string
+	PingPong string
+}
+
+// BuildPrograms compiles the MPI programs into dir with mpicc; ErrNoCompiler when there is none.
+func BuildPrograms(ctx context.Context, dir string) (Programs, error) {
+	mpicc, err := exec.LookPath("mpicc")
+	if err != nil {
+		return Programs{}, ErrNoCompiler
+	}
+	build := func(name string, source []byte) (string, error) {
+		in, out := filepath.Join(dir, name+".c"), filepath.Join(dir, name)
+		if err := os.WriteFile(in, source, 0o644); err != nil {
+			return "", fmt.Errorf("the source of %s can't be written: %w", name, err)
+		}
+		if text, err := exec.CommandContext(ctx, mpicc, "-O2", "-o", out, in).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("mpicc can't compile %s: %w: %s", in, err, strings.TrimSpace(string(text)))
+		}
+		return out, os.Remove(in)
+	}
+	var p Programs
+	if p.Hello, err = build("hello", helloSource); err != nil {
+		return Programs{}, err
+	}
+	if p.PingPong, err = build("pingpong", pingPongSource); err != nil {
+		return Programs{}, err
+	}
+	return p, nil
+}
+
+// Transport is what carries the messages between two ranks.
+type Transport string
+
+// The transports of Open MPI's byte transfer layer (ompi_info --param btl all).
+const (
+	// TransportTCP goes through the kernel's TCP stack, over loopback on a host and over the network between members.
+	TransportTCP Transport = "tcp"
+	// TransportSharedMemory works only between ranks of one host: what one node can do without a network.
+	TransportSharedMemory Transport = "vader"
+)
+
+// Environment returns the settings that make Open MPI use this transport and no other: a run that can't fails, instead of
+// silently measuring something else. Interface, when not empty, is the one TCP may use.
+func (t Transport) Environment(networkInterface string) map[string]string {
+	env := map[string]string{"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": string(t) + ",self"}
+	if t == TransportTCP && networkInterface != "" {
+		env["OMPI_MCA_btl_tcp_if_include"] = networkInterface
+	}
+	return env
+}
+
+// HostCommand returns the command that runs a program on the bare host with one rank on each of the CPUs, the same that the
+// members of a cluster hold. mpirun binds nothing by itself, taskset does.
+func HostCommand(ctx context.Context, cpus []int, t Transport, scratch, program string, args ...string) *exec.Cmd {
+	argv := []string{"--bind-to", "none"}
+	for i, cpu := range cpus {
+		if i > 0 {
+			argv = append(argv, ":")
+		}
+		argv = append(argv, "-np", "1", "taskset", "-c", strconv.Itoa(cpu), program)
+		argv = append(argv, args...)
+	}
+	cmd := exec.CommandContext(ctx, "mpirun", argv...)
+	// mpirun refuses root unless told twice; its session files go to the scratch directory, which the caller removes.
+	cmd.Env = append(os.Environ(), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "TMPDIR="+scratch)
+	for name, value := range t.Environment("lo") {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
