@@ -2,5 +2,113 @@
 // problem found at once, each with its place and what to do.
 //
 // It is pure: bytes in, values out. It must never look at what exists (nodes, environments, other clusters); that is the
-// API server's and placement's business. Start with Decode and Normalize.
+// API server's and placement's business. Start with DecodeCluster and Normalize.
 package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Format is a syntax a request can be written in.
+type Format string
+
+// The formats.
+const (
+	YAML Format = "yaml"
+	JSON Format = "json"
+)
+
+// Detect guesses the format of text whose name says nothing: what begins like a JSON object is one.
+func Detect(data []byte) Format {
+	if bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n\ufeff"), []byte("{")) {
+		return JSON
+	}
+	return YAML
+}
+
+// Invalid is the error of a request that can't be accepted: everything that is wrong with it.
+type Invalid struct {
+	// Malformed is true when the text could not even be read (syntax), false when what it asks for is wrong.
+	Malformed bool
+	Problems  []api.FieldProblem
+}
+
+// Error lists every problem, one a line when there are several.
+func (e *Invalid) Error() string {
+	if len(e.Problems) == 1 {
+		return e.Problems[0].String()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d problems:", len(e.Problems))
+	for _, p := range e.Problems {
+		b.WriteString("\n  " + p.String())
+	}
+	return b.String()
+}
+
+// Source remembers where in the text each field was given, by its path ("groups[1].cores"). A nil Source knows nothing:
+// a field then counts as given when it is not zero.
+type Source struct {
+	lines map[string]int
+}
+
+// Flags is a source for fields that were given by command-line flags: given ones, without lines.
+func Flags(paths ...string) *Source {
+	s := &Source{lines: map[string]int{}}
+	for _, p := range paths {
+		s.lines[p] = 0
+	}
+	return s
+}
+
+// line of the field, 0 when unknown.
+func (s *Source) line(path string) int {
+	if s == nil {
+		return 0
+	}
+	return s.lines[path]
+}
+
+// has tells whether the field was given, zero or not.
+func (s *Source) has(path string) bool {
+	if s == nil {
+		return false
+	}
+	_, ok := s.lines[path]
+	return ok
+}
+
+// DecodeCluster reads a cluster request. The error is an *Invalid.
+func DecodeCluster(data []byte, format Format) (api.ClusterRequest, *Source, error) {
+	var req api.ClusterRequest
+	src, err := decode(data, format, &req)
+	return req, src, err
+}
+
+// DecodeJob reads a job request and checks it. The error is an *Invalid.
+func DecodeJob(data []byte, format Format) (api.JobRequest, error) {
+	var req api.JobRequest
+	src, err := decode(data, format, &req)
+	if err != nil {
+		return req, err
+	}
+	return req, CheckJob(req, src)
+}
+
+// decode reads text into the struct that into points to.
+func decode(data []byte, format Format, into any) (*Source, error) {
+	root, err := parse(data, format)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{source: &Source{lines: map[string]int{}}}
+	d.object(root, into)
+	if len(d.problems) > 0 {
+		return d.source, &Invalid{Problems: d.problems}
+	}
+	return d.source, nil
+}

@@ -76,3 +76,6 @@ func ValueProblem(value string) string {
 	}
 	return ""
 }
+
+// MemberName is the name of a group's member number i.
+func MemberName(group string, i int) string { return fmt.Sprintf("%s-%d", group, i) }

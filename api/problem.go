@@ -1,0 +1,53 @@
+package api
+
+import "fmt"
+
+// Problem is the body of every error the API answers with (application/problem+json, RFC 9457).
+type Problem struct {
+	// Type identifies the kind of problem: "urn:nearmetal:problem:" and Code.
+	Type string `json:"type"`
+	// Title is the meaning of Code in a few words, Status the HTTP status.
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	// Code is stable and for programs; docs/api-errors.md lists all of them.
+	Code string `json:"code"`
+	// Detail says what was wrong, where, and what to do.
+	Detail string `json:"detail"`
+	// Errors list every single problem of an invalid request.
+	Errors []FieldProblem `json:"errors,omitempty"`
+}
+
+// FieldProblem is one thing that is wrong with a request.
+type FieldProblem struct {
+	// Location is the path of the field: "groups[1].cores", or "query.after" for a parameter of the request.
+	Location string `json:"location,omitempty"`
+	// Line of the request's body, 1 for the first; 0 when it is not of the body.
+	Line int `json:"line,omitempty"`
+	// Value is what was given, as text.
+	Value string `json:"value,omitempty"`
+	// Message says what is wrong and what to do.
+	Message string `json:"message"`
+}
+
+// String is the problem on one line.
+func (p FieldProblem) String() string {
+	text := p.Message
+	if p.Location != "" {
+		text = p.Location + ": " + text
+	}
+	if p.Line > 0 {
+		text = fmt.Sprintf("line %d: %s", p.Line, text)
+	}
+	return text
+}
+
+// Error makes a Problem an error.
+func (p *Problem) Error() string { return p.Detail }
+
+// Version is what a program says about itself.
+type Version struct {
+	Version string `json:"version"`
+	// Go is the version of the Go toolchain that built it, Platform the operating system and architecture.
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}

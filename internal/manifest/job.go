@@ -1,0 +1,63 @@
+package manifest
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+const (
+	// MaxRanks is more ranks than any cluster has cores.
+	MaxRanks = 1 << 20
+	maxArgs  = 4096
+)
+
+// variable is the name of an environment variable (POSIX.1-2017, section 8.1, small letters too).
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// CheckJob refuses a job that can't be run anywhere. The error is an *Invalid that names every problem.
+func CheckJob(req api.JobRequest, src *Source) error {
+	n := normalizer{src: src}
+	switch {
+	case len(req.Command) == 0:
+		n.add("command", "", "is missing; give the program and its arguments, for example [\"hostname\"]")
+	case len(req.Command) > maxArgs:
+		n.add("command", strconv.Itoa(len(req.Command)), "has %d words; at most %d are possible", len(req.Command), maxArgs)
+	case req.Command[0] == "":
+		n.add("command[0]", "", "is empty; the first word is the program to run")
+	}
+	for i, word := range req.Command {
+		if strings.ContainsRune(word, 0) {
+			n.add(fmt.Sprintf("command[%d]", i), "", "holds a zero byte, which no argument can")
+		}
+	}
+	if req.Ranks < 0 {
+		n.add("ranks", strconv.Itoa(req.Ranks), "%d is too small; give at least 1, or 0 to run once without mpirun", req.Ranks)
+	} else if req.Ranks > MaxRanks {
+		n.add("ranks", strconv.Itoa(req.Ranks), "%d is too large; the limit is %d", req.Ranks, MaxRanks)
+	}
+	names := make([]string, 0, len(req.Env))
+	for name := range req.Env {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !variable.MatchString(name) {
+			n.add(join("env", name), name, "%q is not the name of a variable; use letters, digits and '_'", name)
+		}
+		if strings.ContainsRune(req.Env[name], 0) {
+			n.add(join("env", name), "", "holds a zero byte, which no variable can")
+		}
+	}
+	if req.Directory != "" && (!strings.HasPrefix(req.Directory, "/") || strings.ContainsRune(req.Directory, 0)) {
+		n.add("directory", req.Directory, "%q is not an absolute path; begin it with '/'", req.Directory)
+	}
+	if len(n.problems) > 0 {
+		return &Invalid{Problems: n.problems}
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Defaults of a group.
+const (
+	DefaultSize        = 1
+	DefaultCores       = 1
+	DefaultMemory      = api.Bytes(512 << 20)
+	DefaultStack       = api.StackContainer
+	DefaultEnvironment = "local"
+)
+
+// Limits of a request. What really exists is placement's business; these keep sums from overflowing and names in shape.
+const (
+	// MaxMembers is how many members fit a cluster's subnet, a /20 without network, gateway and broadcast address.
+	MaxMembers = 4093
+	MinMemory  = api.Bytes(16 << 20)
+	maxMemory  = api.Bytes(1 << 50)
+	maxCores   = 1 << 16
+	maxGroups  = 256
+	maxLabels  = 64
+)
+
+// stacks are the known ones.
+var stacks = []string{string(api.StackMetal), string(api.StackVM), string(api.StackContainer)}
+
+// Cluster is a request in its normal form.
+type Cluster struct {
+	Name   string
+	Labels map[string]string
+	Spec   api.ClusterSpec
+}
+
+// Normalize checks a request, fills in every default and lists the groups. The error is an *Invalid that names every problem.
+//
+// Member names can't collide: they are GROUP-NUMBER, group names are unique, and the number holds no '-'.
+func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
+	n := normalizer{src: src}
+	n.label("name", req.Name, MaxClusterName)
+	n.labels("labels", req.Labels)
+	c := Cluster{Name: req.Name, Labels: req.Labels, Spec: api.ClusterSpec{Egress: req.Egress}}
+	if len(req.Groups) == 0 && !src.has("groups") {
+		c.Spec.Groups = []api.Group{n.group("", shortForm(req), req.Name)}
+	} else {
+		n.bothForms(req)
+		c.Spec.Groups = n.groups(req)
+	}
+	n.total(c.Spec.Groups)
+	if len(n.problems) > 0 {
+		sort.SliceStable(n.problems, func(i, j int) bool { return n.problems[i].Line < n.problems[j].Line })
+		return c, &Invalid{Problems: n.problems}
+	}
+	return c, nil
+}
+
+// shortForm is the one group that stands at the top of a request.
+func shortForm(req api.ClusterRequest) api.Group {
+	return api.Group{
+		Name: req.Name, Size: req.Size, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
+		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector,
+	}
+}
+
+type normalizer struct {
+	src      *Source
+	problems []api.FieldProblem
+}
+
+func (n *normalizer) add(path, value, format string, args ...any) {
+	n.problems = append(n.problems, api.FieldProblem{
+		Location: path, Line: n.src.line(path), Value: value, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// bothForms refuses fields of the short form beside groups.
+func (n *normalizer) bothForms(req api.ClusterRequest) {
+	given := map[string]bool{
+		"size": req.Size != 0, "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
+		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0,
+	}
+	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector"} {
+		if given[path] || n.src.has(path) {
+			n.add(path, "", "stands beside groups; move it into a group, or leave groups away")
+		}
+	}
+}
+
+func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
+	if len(req.Groups) == 0 {
+		n.add("groups", "", "is an empty list; name at least one group, or leave it away")
+		return nil
+	}
+	if len(req.Groups) > maxGroups {
+		n.add("groups", strconv.Itoa(len(req.Groups)), "has %d groups; at most %d are possible", len(req.Groups), maxGroups)
+		return nil
+	}
+	var groups []api.Group
+	first := map[string]int{}
+	for i, g := range req.Groups {
+		path := fmt.Sprintf("groups[%d]", i)
+		if g.Name == "" && len(req.Groups) == 1 && !n.src.has(path+".name") {
+			g.Name = req.Name
+		} else {
+			n.groupName(path, g.Name)
+		}
+		if j, ok := first[g.Name]; ok && g.Name != "" {
+			n.add(path+".name", g.Name, "%q is the name of groups[%d] too; give every group its own", g.Name, j)
+		} else {
+			first[g.Name] = i
+		}
+		groups = append(groups, n.group(path, g, g.Name))
+	}
+	return groups
+}
+
+// groupName checks the name of one of several groups, which has no default.
+func (n *normalizer) groupName(path, name string) {
+	at := path + ".name"
+	if name == "" && !n.src.has(at) {
+		n.problems = append(n.problems, api.FieldProblem{
+			Location: at, Line: n.src.line(path), Message: "is missing; every one of several groups needs a name",
+		})
+		return
+	}
+	n.label(at, name, MaxLabel-len("-")-len(strconv.Itoa(MaxMembers)))
+}
+
+// group checks one group and fills in its defaults; path is "" for the short form.
+func (n *normalizer) group(path string, g api.Group, name string) api.Group {
+	g.Name = name
+	n.atLeast(join(path, "size"), &g.Size, DefaultSize, MaxMembers, "member")
+	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, maxCores, "core per member")
+	n.memory(join(path, "memory"), &g.Memory)
+	at := join(path, "stack")
+	if g.Stack == "" && !n.src.has(at) {
+		g.Stack = DefaultStack
+	} else if !slices.Contains(stacks, string(g.Stack)) {
+		n.add(at, string(g.Stack), "%q is not a stack; %s", g.Stack, oneOf(string(g.Stack), stacks))
+	}
+	at = join(path, "environment")
+	if g.Environment == "" && !n.src.has(at) {
+		g.Environment = DefaultEnvironment
+	} else {
+		n.label(at, g.Environment, MaxLabel)
+	}
+	n.labels(join(path, "node_selector"), g.NodeSelector)
+	return g
+}
+
+// atLeast fills in the default of a count that was not given and refuses one below 1 or above most.
+func (n *normalizer) atLeast(path string, count *int, fallback, most int, what string) {
+	switch {
+	case *count == 0 && !n.src.has(path):
+		*count = fallback
+	case *count < 1:
+		n.add(path, strconv.Itoa(*count), "%d is too small; give at least 1 %s", *count, what)
+	case *count > most:
+		n.add(path, strconv.Itoa(*count), "%d is too large; the limit is %d", *count, most)
+	}
+}
+
+func (n *normalizer) memory(path string, m *api.Bytes) {
+	switch {
+	case *m == 0 && !n.src.has(path):
+		*m = DefaultMemory
+	case *m < MinMemory:
+		n.add(path, m.String(), "%s is too small; give at least %s per member", *m, MinMemory)
+	case *m > maxMemory:
+		n.add(path, m.String(), "%s is too large; the limit is %s", *m, maxMemory)
+	}
+}
+
+func (n *normalizer) label(path, name string, maxLength int) {
+	if name == "" && !n.src.has(path) {
+		n.add(path, "", "is missing; give a name of lower-case letters, digits and '-'")
+		return
+	}
+	if problem := LabelProblem(name, maxLength); problem != "" {
+		n.add(path, name, "%q %s", name, problem)
+	}
+}
+
+func (n *normalizer) labels(path string, labels map[string]string) {
+	if len(labels) > maxLabels {
+		n.add(path, strconv.Itoa(len(labels)), "has %d entries; at most %d are possible", len(labels), maxLabels)
+		return
+	}
+	keys := make([]string, 0, len(labels))
+	for k := range labels {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		if problem := KeyProblem(k); problem != "" {
+			n.add(join(path, k), k, "%q %s", k, problem)
+		}
+		if problem := ValueProblem(labels[k]); problem != "" {
+			n.add(join(path, k), labels[k], "%q %s", labels[k], problem)
+		}
+	}
+}
+
+// total refuses more members than a cluster's network holds.
+func (n *normalizer) total(groups []api.Group) {
+	if len(groups) < 2 {
+		return // a single group's size has been checked
+	}
+	sum := 0
+	for _, g := range groups {
+		if g.Size > MaxMembers {
+			return // said already
+		}
+		sum += max(g.Size, 0)
+	}
+	if sum > MaxMembers {
+		n.add("groups", strconv.Itoa(sum), "ask for %d members in all; a cluster's network holds %d", sum, MaxMembers)
+	}
+}
+
+// oneOf lists what is possible, the closest first when one is close.
+func oneOf(typed string, names []string) string {
+	if s := Closest(typed, names); s != "" {
+		return fmt.Sprintf("did you mean %q?", s)
+	}
+	return "use " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
