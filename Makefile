@@ -12,7 +12,9 @@ TOOL = $(GO) tool -modfile=tools/tools.mod
 VERSION ?= $(shell cat VERSION 2>/dev/null || git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
-UNITS = ./api/... ./cmd/... ./internal/... ./tools/...
+UNITS = ./api/... ./cmd/... ./internal/... ./testbed/... ./tools/...
+GO_DIRS = api cmd internal testbed tests tools
+GUEST_UNITS = ./internal/driver/container ./internal/fabric/ethernet
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -49,17 +51,18 @@ e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-f
 
 test-guest: member ## the container stack in a Debian guest with cgroup v2, under QEMU
 	@setup/install.sh run build test guest
-	testbed/cgroupv2/test.sh
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	$(GO) test -exec '$(SUDO) $(CURDIR)/bin/cgroupv2' -p 1 $(GUEST_UNITS)
 
 lint: member ## formatting, vet, staticcheck, and that generated files are fresh
-	@unformatted=$$($(TOOL) gofumpt -l api cmd internal tests tools) || exit 1; \
+	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
 	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 	@tools/fresh.sh $(GO) generate ./...
 
 fmt: ## format all Go files
-	$(TOOL) gofumpt -l -w api cmd internal tests tools
+	$(TOOL) gofumpt -l -w $(GO_DIRS)
 
 docs: ## generate what is generated in docs/ and api/
 	$(GO) generate ./...

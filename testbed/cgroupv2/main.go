@@ -1,0 +1,106 @@
+// Command cgroupv2 runs a command as root in a Debian 12 guest that has only cgroup v2, and exits with its exit code.
+//
+// It is made for go test: go test -exec "bin/cgroupv2" ./internal/driver/container runs that package's tests in a guest. The guest
+// sees this module, and the command's own folder, read-only at their paths here.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nearmetal/nearmetal/testbed/guest"
+)
+
+// packages are what a node needs, as in setup/packages.txt.
+var packages = []string{"crun", "runc", "openssh-server", "openssh-client", "openmpi-bin", "nftables"}
+
+func main() {
+	os.Exit(run())
+}
+
+func run() int {
+	var (
+		cacheDir = flag.String("cache", "/var/cache/nearmetal/guest", "`folder` that keeps built guests")
+		cpus     = flag.Int("cpus", max(2, min(4, runtime.NumCPU())), "processors of the guest")
+		memory   = flag.Int("memory-mib", 2048, "memory of the guest in `MiB`")
+		timeout  = flag.Duration("timeout", 10*time.Minute, "cut the guest off after this `time`")
+	)
+	flag.Parse()
+	if flag.NArg() == 0 {
+		fmt.Fprintln(os.Stderr, "cgroupv2: name a command to run in the guest")
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+
+	code, err := inGuest(ctx, *cacheDir, *cpus, *memory, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cgroupv2:", err)
+		return 125
+	}
+	return code
+}
+
+// inGuest boots a guest with this module and the command's folder shared, and returns the command's exit code.
+func inGuest(ctx context.Context, cacheDir string, cpus, memoryMiB int, command []string) (int, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return 0, err
+	}
+	shares := []string{moduleRoot(dir)}
+	if strings.Contains(command[0], "/") {
+		path, err := exec.LookPath(command[0])
+		if err != nil {
+			return 0, err
+		}
+		if command[0], err = filepath.Abs(path); err != nil {
+			return 0, err
+		}
+		if own := filepath.Dir(command[0]); !strings.HasPrefix(own+"/", shares[0]+"/") {
+			shares = append(shares, own)
+		}
+	}
+	image, err := guest.EnsureImage(ctx, cacheDir, packages)
+	if err != nil {
+		return 0, err
+	}
+	machine, err := guest.Start(ctx, guest.Config{
+		Image: image, CPUs: cpus, MemoryMiB: memoryMiB, Shares: shares, Dir: dir, Env: environment(), Command: command, Output: os.Stdout,
+	})
+	if err != nil {
+		return 0, err
+	}
+	return machine.Wait()
+}
+
+// moduleRoot is the nearest folder at or above dir that holds go.mod, else dir.
+func moduleRoot(dir string) string {
+	for root := dir; root != "/"; root = filepath.Dir(root) {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			return root
+		}
+	}
+	return dir
+}
+
+// environment is what the guest's command inherits: this product's own variables.
+func environment() []string {
+	var own []string
+	for _, variable := range os.Environ() {
+		if strings.HasPrefix(variable, "NEARMETAL_") {
+			own = append(own, variable)
+		}
+	}
+	return own
+}
