@@ -1,0 +1,120 @@
+// Package contextualization renders what makes an environment's root a member of a cluster: names, accounts, SSH, hostfile.
+//
+// It is pure: the same input gives the same bytes, so files are compared to find what an update has to change. It must never
+// see the host, and puts nothing into a member that another member or cluster could use against a third: the keys in a
+// member's files are that member's own. Start with New, then Renderer.Files.
+//
+// SSH: every member has a host key and its user has a key, both certified by the cluster's authority (package sshca), so any
+// member's user reaches any other by name or address without a prompt. Keys lie in /etc, not in the shared home, where
+// another member could take them. Root can't log in: MPI needs no root, and a certificate that the user can read must not
+// make root of it.
+//
+// What a driver has to provide is written in docs/decisions/member-needs.md.
+package contextualization
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/sshca"
+)
+
+// Where things lie in a member.
+const (
+	HostfilePath = "/etc/nearmetal/hostfile"
+	nodelistPath = "/etc/nearmetal/nodelist"
+	userKeyPath  = "/etc/nearmetal/ssh/id_ed25519"
+	hostKeyPath  = "/etc/ssh/ssh_host_ed25519_key"
+	caPath       = "/etc/ssh/nearmetal_ca.pub"
+	knownPath    = "/etc/ssh/ssh_known_hosts"
+	// principalsDir holds a file per account that may log in, with the assignments that are its owner.
+	principalsDir = "/etc/ssh/authorized_principals"
+	shell         = "/bin/bash"
+)
+
+// Cluster is what the files of all members follow from.
+type Cluster struct {
+	Name      string
+	Authority *sshca.Authority
+	Network   api.Network
+	// Members are all held assignments, those being released left out; their order does not matter.
+	Members []api.Assignment
+	User    driver.User
+	// Nameservers resolve names of the outside, for clusters with egress; without any, members know each other only.
+	Nameservers []netip.Addr
+}
+
+// Renderer renders the files of a cluster's members. What they share is rendered once.
+type Renderer struct {
+	cluster Cluster
+	members []api.Assignment // by rank
+	env     map[string]string
+	shared  []driver.File
+}
+
+// New checks the cluster and renders the shared files.
+func New(cluster Cluster) (*Renderer, error) {
+	members := slices.Clone(cluster.Members)
+	slices.SortFunc(members, func(a, b api.Assignment) int { return a.Rank - b.Rank })
+	if err := check(cluster, members); err != nil {
+		return nil, fmt.Errorf("files of cluster %q can't be rendered: %w", cluster.Name, err)
+	}
+	r := &Renderer{cluster: cluster, members: members}
+	r.env = r.environment()
+	r.shared = r.renderShared()
+	return r, nil
+}
+
+// Files returns the generated files of a member, sorted by path, paths without the leading slash. The content is shared among
+// members and must not be changed.
+func (r *Renderer) Files(assignmentID string) ([]driver.File, error) {
+	i := slices.IndexFunc(r.members, func(m api.Assignment) bool { return m.ID == assignmentID })
+	if i < 0 {
+		return nil, fmt.Errorf("assignment %s is not among those of cluster %q", assignmentID, r.cluster.Name)
+	}
+	own, err := r.renderOwn(r.members[i])
+	if err != nil {
+		return nil, err
+	}
+	files := append(own, r.shared...)
+	for i := range files {
+		files[i].Path = strings.TrimPrefix(files[i].Path, "/")
+	}
+	slices.SortFunc(files, func(a, b driver.File) int { return strings.Compare(a.Path, b.Path) })
+	return files, nil
+}
+
+// UserHome is where a user's home is in a member: in the shared home.
+func UserHome(user driver.User) string { return "/home/" + user.Name }
+
+// check refuses what would render files that lie; all of it is checked where it is entered, too.
+func check(cluster Cluster, members []api.Assignment) error {
+	if cluster.Authority == nil {
+		return errors.New("it has no SSH authority")
+	}
+	if cluster.User.Name == "" || cluster.User.Name == "root" || cluster.User.UID == 0 {
+		return fmt.Errorf("user %q (%d) is not an unprivileged one", cluster.User.Name, cluster.User.UID)
+	}
+	names, addresses := map[string]bool{}, map[netip.Addr]bool{}
+	for i, m := range members {
+		switch {
+		case m.Member == "" || strings.ContainsAny(m.Member, " \t\n#,*?!\"\\/"):
+			return fmt.Errorf("%q is no name for a member", m.Member)
+		case names[m.Member]:
+			return fmt.Errorf("two members are called %s", m.Member)
+		case !m.Address.IsValid() || addresses[m.Address]:
+			return fmt.Errorf("member %s has no address of its own (%v)", m.Member, m.Address)
+		case i > 0 && m.Rank == members[i-1].Rank:
+			return fmt.Errorf("members %s and %s both have rank %d", members[i-1].Member, m.Member, m.Rank)
+		case len(m.Slots) == 0:
+			return fmt.Errorf("member %s has no cores", m.Member)
+		}
+		names[m.Member], addresses[m.Address] = true, true
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package contextualization
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+)
+
+// renderShared renders the files that are the same in every member.
+func (r *Renderer) renderShared() []driver.File {
+	var hostfile, nodelist strings.Builder
+	for _, m := range r.members {
+		fmt.Fprintf(&hostfile, "%s slots=%d\n", m.Member, len(m.Slots))
+		fmt.Fprintln(&nodelist, m.Member)
+	}
+	user := r.cluster.User
+	files := []driver.File{
+		public("/etc/hosts", r.hosts()),
+		public("/etc/passwd", passwd(user)),
+		public("/etc/group", group(user)),
+		public("/etc/nsswitch.conf", r.nsswitch()),
+		public("/etc/profile", profile),
+		public("/etc/profile.d/nearmetal.sh", r.profileEnv()),
+		public(HostfilePath, hostfile.String()),
+		public(nodelistPath, nodelist.String()),
+		public("/etc/ssh/sshd_config", r.sshdConfig()),
+		public("/etc/ssh/ssh_config", r.sshConfig()),
+		public(caPath, string(r.cluster.Authority.PublicKey())),
+		public(knownPath, "@cert-authority * "+string(r.cluster.Authority.PublicKey())),
+		public(principalsDir+"/"+user.Name, r.principals()),
+	}
+	if r.resolves() {
+		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
+	}
+	return files
+}
+
+// renderOwn renders the files of one member.
+func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
+	host, err := r.cluster.Authority.Host(m.ID, []string{m.Member, m.Address.String()})
+	if err != nil {
+		return nil, err
+	}
+	user, err := r.cluster.Authority.User(m.ID)
+	if err != nil {
+		return nil, err
+	}
+	config, err := json.MarshalIndent(memberconfig.File{
+		AssignmentID: m.ID, Cluster: r.cluster.Name, Member: m.Member, Address: m.Address, Hostfile: HostfilePath, Env: r.env,
+		User: memberconfig.User{
+			Name: r.cluster.User.Name, UID: r.cluster.User.UID, GID: r.cluster.User.GID, Home: UserHome(r.cluster.User), Shell: shell,
+		},
+	}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return []driver.File{
+		public("/etc/hostname", m.Member+"\n"),
+		public(memberconfig.Path, string(config)+"\n"),
+		{Path: hostKeyPath, Content: host.PrivateKey, Mode: 0o600},
+		public(hostKeyPath+".pub", string(host.PublicKey)),
+		public(hostKeyPath+"-cert.pub", string(host.Certificate)),
+		{Path: userKeyPath, Content: user.PrivateKey, Mode: 0o600, OwnedByUser: true},
+		public(userKeyPath+".pub", string(user.PublicKey)),
+		public(userKeyPath+"-cert.pub", string(user.Certificate)),
+	}, nil
+}
+
+// public is a file that root owns and everybody may read.
+func public(path, content string) driver.File {
+	return driver.File{Path: path, Content: []byte(content), Mode: 0o644}
+}
+
+// environment is what logins and jobs have in their environment. It is told by the environment and not by Open MPI's
+// parameter files, since an image may bring its own Open MPI elsewhere, and files of the image and the user stay as they are.
+func (r *Renderer) environment() map[string]string {
+	env := map[string]string{
+		"NEARMETAL_CLUSTER":              r.cluster.Name,
+		"NEARMETAL_HOSTFILE":             HostfilePath,
+		"NEARMETAL_NODELIST":             nodelistPath,
+		"OMPI_MCA_orte_default_hostfile": HostfilePath, // Open MPI up to 4
+		"PRTE_MCA_prte_default_hostfile": HostfilePath, // Open MPI 5, whose launcher is PRRTE
+	}
+	if slices.ContainsFunc(r.members, func(m api.Assignment) bool { return m.Oversubscribed }) {
+		// Ranks that share a core would each wait for the other by spinning, a scheduler's time slice a message.
+		env["OMPI_MCA_mpi_yield_when_idle"] = "1"
+	}
+	return env
+}
+
+func (r *Renderer) hosts() string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n")
+	for _, m := range r.members {
+		fmt.Fprintf(&b, "%s\t%s\n", m.Address, m.Member)
+	}
+	return b.String()
+}
+
+// passwd has what a member needs: "*" is a password that none matches and does not lock the account, for sshd.
+func passwd(user driver.User) string {
+	return "root:*:0:0:root:/root:" + shell + "\n" +
+		"daemon:*:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
+		"sshd:*:101:65534:sshd:/run/sshd:/usr/sbin/nologin\n" +
+		fmt.Sprintf("%s:*:%d:%d:%s:%s:%s\n", user.Name, user.UID, user.GID, user.Name, UserHome(user), shell) +
+		"nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+}
+
+// group numbers are Debian's; sshd gives terminals to the group tty.
+func group(user driver.User) string {
+	return "root:*:0:\ndaemon:*:1:\ntty:*:5:\nutmp:*:43:\nstaff:*:50:\nusers:*:100:\n" +
+		fmt.Sprintf("%s:*:%d:\n", user.Name, user.GID) + "nogroup:*:65534:\n"
+}
+
+func (r *Renderer) resolves() bool { return r.cluster.Network.Egress && len(r.cluster.Nameservers) > 0 }
+
+func (r *Renderer) nsswitch() string {
+	hosts := "files"
+	if r.resolves() {
+		hosts = "files dns"
+	}
+	return "passwd: files\ngroup: files\nshadow: files\nhosts: " + hosts +
+		"\nnetworks: files\nprotocols: files\nservices: files\nethers: files\nrpc: files\n"
+}
+
+func (r *Renderer) resolvConf() string {
+	var b strings.Builder
+	for _, server := range r.cluster.Nameservers {
+		fmt.Fprintf(&b, "nameserver %s\n", server)
+	}
+	return b.String()
+}
+
+const profile = `# Generated. Read by login shells.
+if [ "$(id -u)" -eq 0 ]; then
+  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+else
+  PATH=/usr/local/bin:/usr/bin:/bin
+fi
+export PATH
+[ -z "$BASH" ] || [ -z "$PS1" ] || PS1='\u@\h:\w\$ '
+for file in /etc/profile.d/*.sh; do
+  [ ! -r "$file" ] || . "$file"
+done
+unset file
+`
+
+// profileEnv is for login shells that sshd did not start; those have the same from sshd.
+func (r *Renderer) profileEnv() string {
+	var b strings.Builder
+	b.WriteString("# Generated: what every login and job on this cluster has.\n")
+	for _, name := range slices.Sorted(maps.Keys(r.env)) {
+		fmt.Fprintf(&b, "export %s='%s'\n", name, strings.ReplaceAll(r.env[name], "'", `'\''`))
+	}
+	return b.String()
+}

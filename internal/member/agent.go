@@ -1,0 +1,126 @@
+package member
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+)
+
+// Config is what a member agent is started with.
+type Config struct {
+	memberconfig.File
+	// Socket is the node agent's socket.
+	Socket string
+	// SSHD is the command of sshd, which stays in the foreground and logs to standard error.
+	SSHD []string
+	// SSHPort is where it answers.
+	SSHPort uint16
+	// SSHDDirectory is made for sshd (its privilege separation changes root to it).
+	SSHDDirectory string
+	// SpoolBytes bounds how much of a job's output is kept until the node agent has it.
+	SpoolBytes int64
+	Log        *slog.Logger
+}
+
+// stopGrace is how long jobs have to end after SIGTERM when the member ends. What is left ends with the member's first process.
+const stopGrace = time.Second
+
+// LoadConfig reads the member's file and fills in what holds for every member.
+func LoadConfig(path string) (Config, error) {
+	c := Config{
+		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-D", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
+		SpoolBytes: 16 << 20,
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &c.File)
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("the member's own description can't be read: %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// agent is a running member agent.
+type agent struct {
+	cfg      Config
+	log      *slog.Logger
+	instance string
+	children *children
+	jobs     *jobs
+	stop     context.CancelFunc
+
+	mu      sync.Mutex
+	ready   *Ready
+	problem *Problem
+	changed chan struct{} // has an element when ready or problem changed
+}
+
+// Run is the member agent: it returns when ctx ends or the node agent asks for it, with all jobs and sshd told to end. The
+// process must start its children by Run only, since it waits for every child (a first process must).
+func Run(ctx context.Context, cfg Config) error {
+	instance := make([]byte, 16)
+	if _, err := rand.Read(instance); err != nil {
+		return fmt.Errorf("an instance ID can't be made: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	a := &agent{
+		cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(instance), stop: stop, changed: make(chan struct{}, 1),
+		children: newChildren(),
+	}
+	a.jobs = newJobs(cfg, a.children)
+	if err := raiseLoopback(); err != nil {
+		a.log.Warn("the loopback interface is down and can't be raised", "error", err)
+	}
+	reaping, reaped := context.WithCancel(context.Background())
+	defer reaped()
+	go a.children.reap(reaping)
+	var running sync.WaitGroup
+	running.Go(func() { a.superviseSSHD(ctx) })
+	running.Go(func() { a.link(ctx) })
+	<-ctx.Done()
+	a.jobs.end(stopGrace)
+	running.Wait()
+	return nil
+}
+
+// setReady notes that sshd answers.
+func (a *agent) setReady() {
+	a.note(&Ready{At: time.Now().UTC()}, nil)
+}
+
+// setProblem notes that the member is not ready and why.
+func (a *agent) setProblem(message string) {
+	a.log.Warn("the member is not ready", "problem", message)
+	a.note(nil, &Problem{Message: message})
+}
+
+func (a *agent) note(ready *Ready, problem *Problem) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ready, a.problem = ready, problem
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// status returns what there is to tell about readiness.
+func (a *agent) status() (*Ready, *Problem) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ready, a.problem
+}
+
+// sshAddress is where others reach sshd.
+func (a *agent) sshAddress() string { return netip.AddrPortFrom(a.cfg.Address, a.cfg.SSHPort).String() }

@@ -1,0 +1,168 @@
+package member
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The steps by which a cancelled job is ended. mpirun passes SIGINT on to its ranks everywhere and needs a moment for it: it
+// gives each a second between SIGTERM and SIGKILL.
+const (
+	interruptGrace = 4 * time.Second
+	terminateGrace = 2 * time.Second
+)
+
+// run is a running job: a session, whose leader is the command.
+type run struct {
+	pid    int
+	ended  <-chan syscall.WaitStatus
+	output *os.File
+	copied chan struct{}
+}
+
+// startRun starts the command and copies what it prints, standard output and error together, to out.
+func startRun(c *children, path string, args []string, attr *syscall.ProcAttr, out io.Writer) (*run, *launchError) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, &launchError{err.Error(), 0}
+	}
+	defer func() { _ = null.Close() }()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, &launchError{err.Error(), 0}
+	}
+	attr.Files = []uintptr{null.Fd(), write.Fd(), write.Fd()}
+	pid, ended, err := c.start(path, args, attr)
+	_ = write.Close()
+	if err != nil {
+		_ = read.Close()
+		return nil, &launchError{fmt.Sprintf("command %q can't be executed: %v", path, err), exitNotExecutable}
+	}
+	r := &run{pid: pid, ended: ended, output: read, copied: make(chan struct{})}
+	go func() {
+		defer close(r.copied)
+		buffer := make([]byte, 64<<10)
+		for {
+			n, err := read.Read(buffer)
+			_, _ = out.Write(buffer[:n])
+			if err != nil {
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					r.drain(buffer, out)
+				}
+				return
+			}
+		}
+	}()
+	return r, nil
+}
+
+// drain copies what the pipe holds and does not wait for more: processes that left the session may still hold its other end.
+func (r *run) drain(buffer []byte, out io.Writer) {
+	raw, err := r.output.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		for {
+			n, err := syscall.Read(int(fd), buffer)
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || n <= 0 {
+				return
+			}
+			_, _ = out.Write(buffer[:n])
+		}
+	})
+}
+
+// wait returns when the command has ended, what it left in its session was killed, and its output was copied. Once cancel is
+// closed it ends the job, and tells so.
+func (r *run) wait(cancel <-chan struct{}) (status syscall.WaitStatus, cancelled bool) {
+	select {
+	case status = <-r.ended:
+	case <-cancel:
+		status, cancelled = r.interrupt(), true
+	}
+	r.killSession(syscall.SIGKILL)
+	_ = r.output.SetReadDeadline(time.Unix(1, 0))
+	<-r.copied
+	_ = r.output.Close()
+	return status, cancelled
+}
+
+// interrupt ends the command, more firmly each time.
+func (r *run) interrupt() syscall.WaitStatus {
+	_ = syscall.Kill(-r.pid, syscall.SIGINT)
+	for _, step := range []struct {
+		grace time.Duration
+		then  syscall.Signal
+	}{{interruptGrace, syscall.SIGTERM}, {terminateGrace, syscall.SIGKILL}} {
+		timer := time.NewTimer(step.grace)
+		select {
+		case status := <-r.ended:
+			timer.Stop()
+			return status
+		case <-timer.C:
+			r.killSession(step.then)
+		}
+	}
+	return <-r.ended
+}
+
+// killSession signals every process of the command's session, mpirun's local ranks among them: those have process groups of
+// their own. It looks again until it finds none that it has not signalled.
+func (r *run) killSession(signal syscall.Signal) {
+	signalled := map[int]bool{}
+	for again := true; again; {
+		again = false
+		for _, pid := range processes() {
+			if !signalled[pid] && sessionOf(pid) == r.pid {
+				signalled[pid], again = true, true
+				_ = syscall.Kill(pid, signal)
+			}
+		}
+	}
+}
+
+// processes lists the PIDs there are.
+func processes() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = dir.Close() }()
+	names, _ := dir.Readdirnames(-1)
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// sessionOf returns the session of a process, -1 when it is gone (proc(5), /proc/PID/stat: the fourth field after the name,
+// which is in parentheses and may hold any character).
+func sessionOf(pid int) int {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return -1
+	}
+	text := string(data)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 4 {
+		return -1
+	}
+	session, err := strconv.Atoi(fields[3])
+	if err != nil {
+		return -1
+	}
+	return session
+}
