@@ -1,0 +1,60 @@
+// Package lifecycle decides what happens next to clusters, members and nodes: record, observations and the time give a list of
+// operations.
+//
+// It is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out:
+// the controller commits those of PlanCluster, PlanNode and PlanQuarantine, the node's agent executes those of PlanMember. Planning
+// is level-triggered: a planner looks at what is, not at what changed, so an input planned twice, or late, or after a crash gives
+// the operations that are still needed. Which phase may follow which is data (tables.go), from which docs/lifecycle.md is generated.
+//
+// Start with tables.go, then cluster.go and member.go.
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Transition says that a phase may follow others.
+type Transition[P ~string] struct {
+	// From are the phases it starts from; "" is "does not exist yet".
+	From []P
+	// To is the phase it leads to; "" is "gone".
+	To P
+	// On is the event or condition that causes it.
+	On string
+	// Why is the reason it is right, for people.
+	Why string
+}
+
+// PhaseRule says who moves a phase on, and when at the latest.
+type PhaseRule[P ~string] struct {
+	Phase P
+	// Owner is who moves the phase on.
+	Owner string
+	// Timer bounds the time in the phase. It is empty for a phase at rest: one that a user chose or ends.
+	Timer string
+}
+
+// Machine is all phases of one kind of thing and the transitions between them.
+type Machine[P ~string] struct {
+	Name        string
+	Phases      []PhaseRule[P]
+	Transitions []Transition[P]
+}
+
+// IllegalTransition is a change of phase that the table does not have.
+type IllegalTransition struct{ Machine, From, To string }
+
+func (e *IllegalTransition) Error() string {
+	return fmt.Sprintf("a %s can't go from phase %q to %q: no such transition; see docs/lifecycle.md", e.Machine, e.From, e.To)
+}
+
+// Check returns an *IllegalTransition unless the table has the transition.
+func (m Machine[P]) Check(from, to P) error {
+	for _, t := range m.Transitions {
+		if t.To == to && slices.Contains(t.From, from) {
+			return nil
+		}
+	}
+	return &IllegalTransition{Machine: m.Name, From: string(from), To: string(to)}
+}
