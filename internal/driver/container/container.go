@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -45,6 +46,11 @@ type Driver struct {
 	log     *slog.Logger
 	crunDir string // the runtime's own records
 	members string // one directory a member
+
+	mu       sync.Mutex
+	opened   *host // nil before first use
+	closed   bool
+	starting int // members between beginStart and its done
 }
 
 // New makes a driver; it looks at nothing on the host and changes nothing there until it is used (see Check).

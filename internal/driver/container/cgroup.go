@@ -1,0 +1,333 @@
+package container
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupParent is the control group below which every node's members are.
+const cgroupParent = "nearmetal"
+
+// neededControllers are those without which a member's share of the machine can't be enforced.
+var neededControllers = []string{"cpuset", "memory", "pids"}
+
+// hierarchy is one mounted control group tree.
+type hierarchy struct {
+	mountPoint string
+	v2         bool
+	// controllers are those of a v1 tree; a v2 tree tells them in cgroup.controllers.
+	controllers []string
+}
+
+// cgroups are the control groups of one node's members. With cgroup v1 a member has a directory in every tree, with v2 in
+// the one; only these directories, nearmetal/NODE and nearmetal are ever made or removed.
+type cgroups struct {
+	trees []hierarchy
+	// hybrid is where an empty v2 tree is mounted beside v1 trees, else "".
+	hybrid string
+	node   string
+}
+
+// findCgroups reads how control groups are mounted.
+func findCgroups(node string) (*cgroups, error) {
+	file, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("finding control groups: %w", err)
+	}
+	defer file.Close()
+	return parseCgroups(file, node)
+}
+
+// parseCgroups picks the control group trees out of a mountinfo file, proc_pid_mountinfo(5).
+func parseCgroups(mountinfo io.Reader, node string) (*cgroups, error) {
+	c := &cgroups{node: node}
+	var v2 []string
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		before, after, ok := strings.Cut(lines.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 {
+			continue
+		}
+		mountPoint := left[4]
+		switch right[0] {
+		case "cgroup2":
+			v2 = append(v2, mountPoint)
+		case "cgroup":
+			known := slices.ContainsFunc(c.trees, func(h hierarchy) bool { return h.mountPoint == mountPoint })
+			if !known && strings.HasPrefix(mountPoint, "/sys/fs/cgroup/") {
+				c.trees = append(c.trees, hierarchy{mountPoint: mountPoint, controllers: strings.Split(right[2], ",")})
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("finding control groups: %w", err)
+	}
+	switch {
+	case len(c.trees) == 0 && slices.Contains(v2, "/sys/fs/cgroup"):
+		c.trees = []hierarchy{{mountPoint: "/sys/fs/cgroup", v2: true}}
+	case len(c.trees) == 0:
+		return nil, errors.New("no control groups are mounted at /sys/fs/cgroup; run: mount -t cgroup2 none /sys/fs/cgroup")
+	case len(v2) > 0:
+		c.hybrid = v2[0]
+	}
+	return c, nil
+}
+
+func (c *cgroups) v2() bool { return c.trees[0].v2 }
+
+// runtimePath is a member's control group as the OCI runtime wants it (cgroupsPath).
+func (c *cgroups) runtimePath(id string) string {
+	return filepath.Join("/", cgroupParent, c.node, id)
+}
+
+// dirs are the directories of a member's control groups, whether they exist or not; "" stands for the node's own.
+func (c *cgroups) dirs(id string) []string {
+	dirs := make([]string, 0, len(c.trees))
+	for _, h := range c.trees {
+		dirs = append(dirs, filepath.Join(h.mountPoint, cgroupParent, c.node, id))
+	}
+	return dirs
+}
+
+// missing returns the needed controllers this host doesn't offer.
+func (c *cgroups) missing() []string {
+	var have []string
+	for _, h := range c.trees {
+		if !h.v2 {
+			have = append(have, h.controllers...)
+			continue
+		}
+		text, _ := os.ReadFile(filepath.Join(h.mountPoint, "cgroup.controllers"))
+		have = append(have, strings.Fields(string(text))...)
+	}
+	return slices.DeleteFunc(slices.Clone(neededControllers), func(n string) bool { return slices.Contains(have, n) })
+}
+
+// makeParents makes the node's own groups, so that runtimes started at once need not race for them, and hands the controllers
+// down to them. Other agents of this machine make and remove /nearmetal at the same time.
+func (c *cgroups) makeParents() error {
+	for _, h := range c.trees {
+		var err error
+		for range 10 {
+			if err = h.makeParent(c.node); !errors.Is(err, fs.ErrNotExist) {
+				break // done, or a real error; "not there" means that another agent has just removed /nearmetal
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("making control group /%s/%s: %w", cgroupParent, c.node, err)
+		}
+	}
+	return nil
+}
+
+func (h hierarchy) makeParent(node string) error {
+	dir := h.mountPoint
+	for _, name := range []string{cgroupParent, node} {
+		if h.v2 {
+			if err := enableControllers(dir); err != nil {
+				return err
+			}
+		}
+		parent := dir
+		dir = filepath.Join(dir, name)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if slices.Contains(h.controllers, "cpuset") {
+			if err := inheritCpuset(parent, dir); err != nil {
+				return err
+			}
+		}
+	}
+	if h.v2 {
+		return enableControllers(dir)
+	}
+	return nil
+}
+
+// enableControllers hands the controllers of a v2 group down to its children (cgroup-v2.rst, "Controlling Controllers"). The
+// needed ones must work; cpu is welcome.
+func enableControllers(dir string) error {
+	path := filepath.Join(dir, "cgroup.subtree_control")
+	have, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	enabled := strings.Fields(string(have))
+	for _, name := range append([]string{"cpu"}, neededControllers...) {
+		if slices.Contains(enabled, name) {
+			continue
+		}
+		if err := os.WriteFile(path, []byte("+"+name), 0); err != nil && name != "cpu" {
+			return fmt.Errorf("controller %q can't be used below %s (the kernel lacks it, or a process sits in that group): %w", name, dir, err)
+		}
+	}
+	return nil
+}
+
+// inheritCpuset gives a new v1 cpuset its parent's CPUs and memory nodes; a v1 cpuset starts empty and holds no process then.
+func inheritCpuset(parent, dir string) error {
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		have, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if len(bytes.TrimSpace(have)) > 0 {
+			continue
+		}
+		value, err := os.ReadFile(filepath.Join(parent, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), value, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// swapLimit tells whether this kernel can limit swap; call it after makeParents.
+func (c *cgroups) swapLimit() bool {
+	for _, dir := range c.dirs("") {
+		for _, name := range []string{"memory.swap.max", "memory.memsw.limit_in_bytes"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// members lists the IDs that have a control group in any tree.
+func (c *cgroups) members() ([]string, error) {
+	var ids []string
+	for _, dir := range c.dirs("") {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("listing control groups: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !slices.Contains(ids, e.Name()) {
+				ids = append(ids, e.Name())
+			}
+		}
+	}
+	return ids, nil
+}
+
+// processes lists the host's PIDs of a member's processes, in whichever tree they are found.
+func (c *cgroups) processes(id string) ([]int, error) {
+	var pids []int
+	for _, dir := range c.dirs(id) {
+		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue // ENODEV: removed between open and read
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing the processes of member %q: %w", id, err)
+		}
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !slices.Contains(pids, pid) {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
+
+// contains tells whether a live process belongs to a member; this is what makes a reused PID never count as the member.
+func (c *cgroups) contains(id string, pid int) bool {
+	pids, err := c.processes(id)
+	return err == nil && slices.Contains(pids, pid)
+}
+
+// kill ends every process of a member by force and returns when they are gone.
+func (c *cgroups) kill(ctx context.Context, id string) error {
+	for {
+		pids, err := c.processes(id)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		if c.v2() {
+			// cgroup.kill (Linux 5.14) reaches processes that are being forked, too; without it the loop below does.
+			_ = os.WriteFile(filepath.Join(c.dirs(id)[0], "cgroup.kill"), []byte("1"), 0)
+		}
+		for _, pid := range pids {
+			if err := killProcess(ctx, pid, func() bool { return c.contains(id, pid) }); err != nil {
+				return fmt.Errorf("ending process %d of member %q: %w", pid, id, err)
+			}
+		}
+	}
+}
+
+// remove removes a member's control groups from every tree and verifies by looking.
+func (c *cgroups) remove(ctx context.Context, id string) error {
+	for _, dir := range c.dirs(id) {
+		if err := removeTree(ctx, dir); err != nil {
+			return fmt.Errorf("removing control group %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// removeTree removes a control group and those below it; files in them can't and needn't be removed.
+func removeTree(ctx context.Context, dir string) error {
+	err := rmdirWhenFree(ctx, dir)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	entries, readErr := os.ReadDir(dir)
+	if readErr != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(ctx, filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return rmdirWhenFree(ctx, dir)
+}
+
+// rmdirWhenFree removes a control group. The kernel says EBUSY for a moment after the last process was seen to end, and
+// offers nothing to wait on with cgroup v1.
+func rmdirWhenFree(ctx context.Context, dir string) error {
+	for wait := time.Millisecond; ; wait *= 2 {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || wait > 256*time.Millisecond {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// removeParents removes the node's own groups when nothing is left in them; others' groups keep /nearmetal.
+func (c *cgroups) removeParents() {
+	for _, dir := range c.dirs("") {
+		if unix.Rmdir(dir) == nil {
+			_ = unix.Rmdir(filepath.Dir(dir))
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Check tells what this host lacks to carry containers. It changes nothing.
+func (d *Driver) Check(ctx context.Context) api.StackCheck {
+	check := api.StackCheck{Stack: api.StackContainer}
+	problem := func(err error) {
+		if err != nil {
+			check.Problems = append(check.Problems, err.Error())
+		}
+	}
+	_, err := d.findRuntime()
+	problem(err)
+	problem(checkCgroups(d.cfg.Node))
+	_, err = emptyPlace(stagingPlaces)
+	problem(err)
+	if os.Geteuid() != 0 {
+		problem(errNotRoot)
+	} else {
+		problem(checkUserNamespaces())
+	}
+	if info, err := os.Stat(d.cfg.MemberBinary); err != nil {
+		problem(fmt.Errorf("the member agent's binary is missing: %w", err))
+	} else if info.Mode()&0o111 == 0 {
+		problem(fmt.Errorf("the member agent's binary %s is not executable; run: chmod 0755 %s", d.cfg.MemberBinary, d.cfg.MemberBinary))
+	}
+	if err := ctx.Err(); err != nil {
+		problem(err)
+	}
+	check.OK = len(check.Problems) == 0
+	return check
+}
+
+func checkCgroups(node string) error {
+	groups, err := findCgroups(node)
+	if err != nil {
+		return err
+	}
+	if missing := groups.missing(); len(missing) > 0 {
+		return fmt.Errorf("control group controllers are missing: %s; boot with cgroup_enable=%s, or mount them below /sys/fs/cgroup",
+			strings.Join(missing, ", "), strings.Join(missing, ","))
+	}
+	return nil
+}
+
+// checkUserNamespaces makes one and lets it go.
+func checkUserNamespaces() error {
+	holder, err := holdUserNamespace()
+	if err != nil {
+		return fmt.Errorf("no user namespace can be made; run: sysctl -w user.max_user_namespaces=10000 (%w)", err)
+	}
+	return holder.end()
+}
+
+// namespaceHolder is a process that does nothing but be in a user namespace.
+type namespaceHolder struct {
+	cmd  *exec.Cmd
+	hold *os.File
+}
+
+func holdUserNamespace() (*namespaceHolder, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer read.Close()
+	cmd := exec.Command("/bin/cat") // reads the pipe until it is closed
+	cmd.Stdin = read
+	mappings := []syscall.SysProcIDMap{{HostID: 1_000_000, Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: mappings, GidMappings: mappings}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	return &namespaceHolder{cmd: cmd, hold: write}, nil
+}
+
+func (n *namespaceHolder) end() error { return errors.Join(n.hold.Close(), n.cmd.Wait()) }
+
+// idmapWorks tries whether a directory can be shown with other owners (idmapped mounts, mount_setattr(2), Linux 5.12), without
+// mounting it anywhere, and whether the runtime knows how.
+func idmapWorks(runtime, dir string) (err error) {
+	if filepath.Base(runtime) != "crun" {
+		return fmt.Errorf("%s has no idmapped mounts; run: apt-get install crun", filepath.Base(runtime))
+	}
+	holder, err := holdUserNamespace()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, holder.end()) }()
+	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", holder.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer userns.Close()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("the kernel can't clone the mount of %s: %w", dir, err)
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("the kernel can't show the file system of %s with other owners (idmapped mounts): %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+)
+
+// skeletonDirs are the directories of a member's root, "var" and "run" ones being copied into a tmpfs.
+var skeletonDirs = []struct {
+	path string
+	mode fs.FileMode
+}{
+	{"dev", 0o755},
+	{"etc", 0o755},
+	{"home", 0o755},
+	{"mnt", 0o755},
+	{"opt", 0o755},
+	{"proc", 0o555},
+	{"root", 0o700},
+	{"srv", 0o755},
+	{"sys", 0o555},
+	{"tmp", 0o1777},
+	{"usr", 0o755},
+	{"run", 0o755},
+	{"run/lock", 0o1777},
+	{"run/nearmetal", 0o755},
+	{"run/sshd", 0o755},
+	{"run/user", 0o755},
+	{"var", 0o755},
+	{"var/cache", 0o755},
+	{"var/empty", 0o755},
+	{"var/lib", 0o755},
+	{"var/log", 0o755},
+	{"var/mail", 0o755},
+	{"var/spool", 0o755},
+	{"var/tmp", 0o1777},
+}
+
+var skeletonLinks = []environment.Link{{Path: "/var/run", Target: "/run"}, {Path: "/var/lock", Target: "/run/lock"}}
+
+// makeSkeleton makes the member's root directory, owned by the member's root: empty directories to mount on, and links.
+func makeSkeleton(root string, owner uint32, links []environment.Link) error {
+	if err := os.RemoveAll(root); err != nil {
+		return fmt.Errorf("making the member's root: %w", err)
+	}
+	uid := int(owner)
+	for _, d := range append([]struct {
+		path string
+		mode fs.FileMode
+	}{{".", 0o755}}, skeletonDirs...) {
+		dir := filepath.Join(root, d.path)
+		// Mkdir's mode is cut by the umask and has no sticky bit, so it is set after.
+		if err := errors.Join(os.Mkdir(dir, 0o700), unix.Chmod(dir, uint32(d.mode)), os.Lchown(dir, uid, uid)); err != nil {
+			return fmt.Errorf("making the member's root: %w", err)
+		}
+	}
+	for _, l := range slices.Concat(skeletonLinks, links) {
+		if belowEtc(l.Path) {
+			continue // in the member's own /etc
+		}
+		link := filepath.Join(root, l.Path)
+		if err := errors.Join(os.Symlink(l.Target, link), os.Lchown(link, uid, uid)); err != nil {
+			return fmt.Errorf("making the member's root: %w", err)
+		}
+	}
+	return nil
+}
+
+// etcPlan is how a member's /etc is put together. The generated files win; host directories that generated files go into are
+// copied instead of bound.
+type etcPlan struct {
+	files  []driver.File
+	binds  []environment.Bind
+	copies []environment.Bind
+	links  []environment.Link
+}
+
+// planEtc is pure. It refuses generated files outside /etc: nothing else of a member's root can hold them.
+func planEtc(files []driver.File, root environment.Root) (etcPlan, error) {
+	plan := etcPlan{files: files}
+	for _, f := range files {
+		if path.Clean(f.Path) != f.Path || !belowEtc(f.Path) {
+			return etcPlan{}, fmt.Errorf("generated file %q: only clean paths below /etc can be generated in a container", f.Path)
+		}
+	}
+	generated := func(target string) (same, below bool) {
+		for _, f := range files {
+			same = same || f.Path == target || strings.HasPrefix(target, f.Path+"/")
+			below = below || strings.HasPrefix(f.Path, target+"/")
+		}
+		return same, below
+	}
+	for _, b := range root.Binds {
+		if !belowEtc(b.Target) {
+			continue
+		}
+		same, below := generated(b.Target)
+		switch {
+		case same:
+		case below:
+			plan.copies = append(plan.copies, b)
+		default:
+			plan.binds = append(plan.binds, b)
+		}
+	}
+	for _, l := range root.Links {
+		if same, below := generated(l.Path); belowEtc(l.Path) && !same && !below {
+			plan.links = append(plan.links, l)
+		}
+	}
+	return plan, nil
+}
+
+// writeEtc makes the member's /etc from scratch. The member sees it read-only; only the host's root can write there.
+func writeEtc(etc string, m driver.Member, plan etcPlan) error {
+	if err := os.RemoveAll(etc); err != nil {
+		return err
+	}
+	if err := makeDirs(filepath.Dir(etc), "etc", m.Network.IDBase); err != nil {
+		return err
+	}
+	for _, c := range plan.copies {
+		if err := copyTree(c.Source, etc, strings.TrimPrefix(c.Target, "/etc/"), m.Network.IDBase); err != nil {
+			return fmt.Errorf("copying %s: %w", c.Source, err)
+		}
+	}
+	for _, b := range plan.binds {
+		if err := makeMountPoint(etc, b, m.Network.IDBase); err != nil {
+			return err
+		}
+	}
+	for _, l := range plan.links {
+		name := strings.TrimPrefix(l.Path, "/etc/")
+		if err := makeDirs(etc, path.Dir(name), m.Network.IDBase); err != nil {
+			return err
+		}
+		if err := os.Symlink(l.Target, filepath.Join(etc, name)); err != nil {
+			return err
+		}
+	}
+	for _, f := range plan.files {
+		if err := writeFile(etc, m, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeMountPoint makes what a bind of a file or directory is mounted on.
+func makeMountPoint(etc string, b environment.Bind, owner uint32) error {
+	name := strings.TrimPrefix(b.Target, "/etc/")
+	info, err := os.Stat(b.Source)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return makeDirs(etc, name, owner)
+	}
+	if err := makeDirs(etc, path.Dir(name), owner); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(etc, name), nil, 0o444)
+}
+
+// makeDirs makes a directory below base and those on the way, owned by the member's root.
+func makeDirs(base, name string, owner uint32) error {
+	dir := base
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "." {
+			continue
+		}
+		dir = filepath.Join(dir, part)
+		err := os.Mkdir(dir, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err := errors.Join(err, os.Chmod(dir, 0o755), os.Lchown(dir, int(owner), int(owner))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile puts a generated file in place at once: members never see half of one.
+func writeFile(etc string, m driver.Member, f driver.File) error {
+	owner, group := m.Network.IDBase, m.Network.IDBase
+	if f.OwnedByUser {
+		owner, group = owner+m.User.UID, group+m.User.GID
+	}
+	name := strings.TrimPrefix(f.Path, "/etc/")
+	if err := makeDirs(etc, path.Dir(name), m.Network.IDBase); err != nil {
+		return fmt.Errorf("generated file %s: %w", f.Path, err)
+	}
+	// The temporary file is beside etc, not in it: nobody must see it, and rename needs the same file system.
+	temporary := filepath.Join(filepath.Dir(etc), "new-file")
+	err := os.WriteFile(temporary, f.Content, 0o600)
+	if err == nil {
+		err = errors.Join(os.Chown(temporary, int(owner), int(group)), unix.Chmod(temporary, f.Mode&0o7777))
+	}
+	if err == nil {
+		err = os.Rename(temporary, filepath.Join(etc, name))
+	}
+	if err != nil {
+		return fmt.Errorf("generated file %s: %w", f.Path, err)
+	}
+	return nil
+}
+
+// copyTree copies the regular files and links of a host directory that everyone on the host may read; the rest is left out.
+func copyTree(source, etc, name string, owner uint32) error {
+	return filepath.WalkDir(source, func(from string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(source, from)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(etc, name, rel)
+		switch {
+		case entry.IsDir():
+			return makeDirs(etc, path.Join(name, rel), owner)
+		case entry.Type() == fs.ModeSymlink:
+			link, err := os.Readlink(from)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, to)
+		case entry.Type().IsRegular():
+			return copyFile(from, to)
+		default:
+			return nil
+		}
+	})
+}
+
+func copyFile(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil || info.Mode()&0o004 == 0 {
+		return err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(to, content, 0o644), os.Chmod(to, 0o644))
+}

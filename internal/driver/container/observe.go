@@ -1,0 +1,183 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// sight is what a look at the host shows of a member.
+type sight struct {
+	state driver.State
+	// init is the first process while the member runs, or 0.
+	init int
+}
+
+// evidence are the facts a member's state follows from.
+type evidence struct {
+	dir       bool // its directory is there
+	debris    bool // a control group or a runtime record is
+	created   bool // the runtime wrote a PID: the container was created
+	waiting   bool // the runtime's exec.fifo is there: the first process waits to be started
+	initAlive bool // the process of that PID is in the member's control group
+}
+
+// stateOf is the table from facts to state.
+func stateOf(e evidence) driver.State {
+	switch {
+	case e.created && e.initAlive && !e.waiting:
+		return driver.StateRunning
+	case e.created && !e.initAlive && !e.waiting && e.dir:
+		return driver.StateExited
+	case e.dir || e.debris:
+		return driver.StatePrepared
+	default:
+		return driver.StateAbsent
+	}
+}
+
+// look looks at the host for one member.
+func (d *Driver) look(h *host, id string) sight {
+	var e evidence
+	e.dir = exists(d.dir(id))
+	e.debris = exists(d.runtimeDir(id)) || slices.ContainsFunc(h.cgroups.dirs(id), exists)
+	// crun and runc both unlink this when the container is started, and tell "created" from "running" by it.
+	e.waiting = exists(filepath.Join(d.crunDir, id, "exec.fifo"))
+	pid, err := readPID(d.path(id, filePID))
+	e.created = err == nil
+	if e.created {
+		e.initAlive = h.cgroups.contains(id, pid)
+	}
+	s := sight{state: stateOf(e)}
+	if s.state == driver.StateRunning {
+		s.init = pid
+	}
+	return s
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// found lists the IDs of all members of which there is anything on the host.
+func (d *Driver) found(h *host) ([]string, error) {
+	ids, err := h.cgroups.members()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{d.members, d.crunDir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("looking for members: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && validName(e.Name()) { // crun keeps a .cache beside the members
+				ids = append(ids, e.Name())
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// Observe lists every member, and all debris, found in the member directories, the runtime's records and the control groups.
+func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
+	h, err := d.host()
+	if err != nil {
+		return nil, err
+	}
+	ids, err := d.found(h)
+	if err != nil {
+		return nil, err
+	}
+	observations := make([]driver.Observation, 0, len(ids))
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		seen := d.look(h, id)
+		if seen.state == driver.StateAbsent {
+			continue // went away meanwhile
+		}
+		observations = append(observations, d.observation(id, seen))
+	}
+	return observations, nil
+}
+
+func (d *Driver) observation(id string, seen sight) driver.Observation {
+	o := driver.Observation{ID: id, State: seen.state, PID: seen.init}
+	output := d.path(id, fileOutput)
+	switch seen.state {
+	case driver.StateRunning:
+		if err := boundOutput(output); err != nil {
+			d.log.Warn("a member's output can't be kept short", "member", id, "err", err)
+		}
+	case driver.StateExited:
+		o.ExitCode = d.recallExit(id)
+		o.Message = "its first process has ended"
+		if o.ExitCode != nil {
+			o.Message = fmt.Sprintf("its first process has ended with exit code %d", *o.ExitCode)
+		}
+		if said := lastOutput(output); said != "" {
+			o.Message += "; it printed last: " + said
+		}
+	case driver.StatePrepared:
+		o.Message = "it was prepared but never started, or a crash or failure left this of it"
+	}
+	if m, err := d.recall(id); err == nil {
+		m.Files = nil
+		o.Member = &m
+	}
+	return o
+}
+
+// Wait waits for the end of the first process. It opens the process, then makes sure that it is the member's: from then on no
+// other process can be taken for it.
+func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error) {
+	h, err := d.host()
+	if err != nil {
+		return driver.Observation{}, err
+	}
+	if !validName(id) {
+		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, driver.ErrNotFound)
+	}
+	seen := d.look(h, id)
+	if seen.state == driver.StateRunning {
+		if err := d.waitInit(ctx, h, id, seen.init); err != nil {
+			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
+		}
+		seen = d.look(h, id)
+	}
+	if seen.state == driver.StateAbsent {
+		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, driver.ErrNotFound)
+	}
+	return d.observation(id, seen), nil
+}
+
+func (d *Driver) waitInit(ctx context.Context, h *host, id string, pid int) error {
+	p, err := openProcess(pid)
+	if errors.Is(err, errNoProcess) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !h.cgroups.contains(id, pid) {
+		return nil
+	}
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	if code := p.exitCode(); code != nil {
+		d.rememberExit(id, *code)
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a handle on one process that can't be taken for another, even when its PID is used again (pidfd_open(2)).
+type process struct {
+	pid  int
+	file *os.File
+}
+
+// errNoProcess: the process has ended and was reaped.
+var errNoProcess = errors.New("no such process")
+
+// openProcess opens a process. Whether it is the one meant must be checked after, when the PID can no longer change hands.
+func openProcess(pid int) (*process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil, errNoProcess
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening process %d: %w", pid, err)
+	}
+	// A non-blocking descriptor is waited for by the runtime's poller: a thousand waits cost no thread.
+	return &process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd")}, nil
+}
+
+func (p *process) close() { _ = p.file.Close() }
+
+// signal sends a signal; a process that has ended is no error.
+func (p *process) signal(sig unix.Signal) error {
+	err := p.control(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// ended tells whether the process has ended, reaped or not.
+func (p *process) ended() bool {
+	ended := false
+	err := p.control(func(fd int) error {
+		ended = pollEvents(fd) != 0
+		return nil
+	})
+	return err == nil && ended
+}
+
+// wait returns when the process has ended, or with the context's error.
+func (p *process) wait(ctx context.Context) error {
+	conn, err := p.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = p.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = conn.Read(func(fd uintptr) bool { return pollEvents(int(fd)) != 0 })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (p *process) control(f func(fd int) error) error {
+	conn, err := p.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := conn.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// reapTime bounds how long a process that has ended is waited for to be reaped.
+const reapTime = 200 * time.Millisecond
+
+// exitCode returns the exit code of a process that has ended (128 + N when signal N ended it), nil when the kernel can't tell.
+// Members are not the agent's children; since Linux 6.15 a pidfd tells the exit status once whoever is the parent has reaped.
+func (p *process) exitCode() *int {
+	info, err := p.exitInfo()
+	if err != nil {
+		return nil
+	}
+	if info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		if !p.awaitReaping() {
+			return nil
+		}
+		if info, err = p.exitInfo(); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+			return nil
+		}
+	}
+	status := unix.WaitStatus(info.Exit_code)
+	code := status.ExitStatus()
+	if status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	return &code
+}
+
+func (p *process) exitInfo() (unix.PidfdInfo, error) {
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	err := p.control(func(fd int) error { return unix.IoctlPidfdInfo(fd, &info) })
+	return info, err
+}
+
+// awaitReaping waits a little for the pidfd to hang up, which it does when the process was reaped.
+func (p *process) awaitReaping() bool {
+	conn, err := p.file.SyscallConn()
+	if err != nil || p.file.SetReadDeadline(time.Now().Add(reapTime)) != nil {
+		return false
+	}
+	return conn.Read(func(fd uintptr) bool { return pollEvents(int(fd))&unix.POLLHUP != 0 }) == nil
+}
+
+// pollEvents returns what is ready on a pidfd now: POLLIN when the process has ended, POLLHUP when it was reaped.
+func pollEvents(fd int) int16 {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds, 0); err != nil {
+		return 0
+	}
+	return fds[0].Revents
+}
+
+// killProcess ends a process by force and waits until it is gone, if it is still the one meant once it was opened.
+func killProcess(ctx context.Context, pid int, meant func() bool) error {
+	p, err := openProcess(pid)
+	if errors.Is(err, errNoProcess) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !meant() {
+		return nil
+	}
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	return p.wait(ctx)
+}

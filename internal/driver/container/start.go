@@ -1,0 +1,200 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// Start writes the member's files, creates the container, attaches its port and lets its first process go. A crash between any
+// two of these leaves debris that Observe shows as prepared; the next Start begins anew.
+func (d *Driver) Start(ctx context.Context, m driver.Member) error {
+	if err := d.start(ctx, m); err != nil {
+		return fmt.Errorf("starting member %q: %w", m.Assignment.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) start(ctx context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	if err := checkMember(m); err != nil {
+		return err
+	}
+	h, err := d.host()
+	if err != nil {
+		return err
+	}
+	switch seen := d.look(h, id); seen.state {
+	case driver.StateRunning:
+		return nil
+	case driver.StatePrepared, driver.StateExited:
+		if err := d.removeRuntime(ctx, h, id); err != nil {
+			return fmt.Errorf("removing what a former start left: %w", err)
+		}
+	}
+	done, err := d.beginStart(h)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := d.write(ctx, h, m); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-write")
+	if err := d.launch(ctx, h, m); err != nil {
+		// The member must not run on half made; its directories stay for Clean.
+		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+		defer cancel()
+		return errors.Join(err, h.cgroups.kill(killCtx, id))
+	}
+	return nil
+}
+
+// launch creates the container, attaches its port and starts its first process.
+func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
+	id := m.Assignment.ID
+	pid, err := d.create(ctx, h, id)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-create")
+	err = d.cfg.Attacher.Attach(ctx, driver.Port{
+		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC, NetNS: fmt.Sprintf("/proc/%d/ns/net", pid),
+	})
+	if err != nil {
+		return fmt.Errorf("attaching it to its network: %w", err)
+	}
+	failpoint.Hit("container.after-attach")
+	if err := d.runtime(ctx, h, id, nil, "start", id); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-start")
+	return nil
+}
+
+// checkMember refuses what could not be carried, or not safely.
+func checkMember(m driver.Member) error {
+	a := m.Assignment
+	switch {
+	case !validName(a.ID):
+		return fmt.Errorf("%q can't be a member's ID; letters, digits, '.', '_' and '-' can", a.ID)
+	case len(a.CPUs) == 0 || len(a.NUMANodes) == 0:
+		return errors.New("the assignment names no CPUs or no memory nodes")
+	case a.MemoryBytes < 16<<20:
+		return fmt.Errorf("a memory limit of %d bytes is too small for a container; at least 16MiB are needed", a.MemoryBytes)
+	case m.Network.IDBase == 0 || m.Network.IDCount < 65536:
+		return fmt.Errorf("the network's ID range %d+%d is no range of 65536 IDs apart from the host's own", m.Network.IDBase, m.Network.IDCount)
+	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
+		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
+	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
+		return fmt.Errorf("%q can't be a user's name", m.User.Name)
+	}
+	return nil
+}
+
+// The files of a member's directory.
+const (
+	fileConfig  = "config.json" // the OCI bundle
+	fileMember  = "member.json" // what it was started with, for recovery
+	filePID     = "pid"         // written by the runtime when the container is created
+	fileOutput  = "output.log"  // what the first process printed
+	fileRuntime = "runtime.log" // what the runtime had to say
+	fileExit    = "exit-code"   // of the first process, when it is known
+	dirEtc      = "etc"         // the member's /etc
+)
+
+func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
+func (d *Driver) path(id, name string) string { return filepath.Join(d.members, id, name) }
+func (d *Driver) runtimeDir(id string) string { return filepath.Join(d.crunDir, id) }
+
+// write makes the member's directory and everything the runtime needs.
+func (d *Driver) write(ctx context.Context, h *host, m driver.Member) error {
+	id := m.Assignment.ID
+	dir := d.dir(id)
+	env, err := d.cfg.Environments.Lookup(m.Assignment.Environment)
+	if err != nil {
+		return err
+	}
+	root, err := env.Root(ctx)
+	if err != nil {
+		return fmt.Errorf("environment %q: %w", env.Name(), err)
+	}
+	plan, err := planEtc(m.Files, root)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := d.remember(m, paths(m.Files)); err != nil {
+		return err
+	}
+	etc := filepath.Join(dir, dirEtc)
+	if err := writeEtc(etc, m, plan); err != nil {
+		return err
+	}
+	if err := errors.Join(prepareHome(m), prepareControl(m)); err != nil {
+		return err
+	}
+	skeleton := h.spawner.stagingRoot(id)
+	err = h.spawner.do(ctx, func() error { return makeSkeleton(skeleton, m.Network.IDBase, root.Links) })
+	if err != nil {
+		return err
+	}
+	spec, err := renderSpec(specInput{
+		member: m, root: root, skeleton: skeleton, etc: etc, etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
+		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, idmap: h.idmap,
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(dir, fileConfig), spec)
+}
+
+// prepareControl makes the file that the member binary is mounted on; the member's root could not make it there itself.
+func prepareControl(m driver.Member) error {
+	file, err := os.OpenFile(filepath.Join(m.ControlDir, filepath.Base(MemberPath)), os.O_CREATE|os.O_WRONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("control directory: %w", err)
+	}
+	return file.Close()
+}
+
+// create has the runtime make the container, its first process waiting to be started, and returns that process' PID.
+func (d *Driver) create(ctx context.Context, h *host, id string) (int, error) {
+	dir := d.dir(id)
+	output, err := os.OpenFile(filepath.Join(dir, fileOutput), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer output.Close()
+	pidFile := filepath.Join(dir, filePID)
+	if err := d.runtime(ctx, h, id, output, "create", "--bundle", dir, "--pid-file", pidFile, id); err != nil {
+		return 0, err
+	}
+	return readPID(pidFile)
+}
+
+func readPID(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 0 {
+		return 0, fmt.Errorf("%s holds no process ID but %q", path, text)
+	}
+	return pid, nil
+}
+
+// killTimeout bounds how long processes ended by force are waited for; only the kernel can delay them.
+const killTimeout = 30 * time.Second

@@ -1,0 +1,158 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// Stop asks the first process to end, and ends every process of the member by force once grace has passed.
+func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if !validName(id) {
+		return nil
+	}
+	h, err := d.host()
+	if err != nil {
+		return err
+	}
+	seen := d.look(h, id)
+	if seen.state == driver.StateRunning && grace > 0 {
+		if err := d.askToEnd(ctx, h, id, seen.init, grace); err != nil {
+			return fmt.Errorf("stopping member %q: %w", id, err)
+		}
+	}
+	if err := d.end(ctx, h, id, seen); err != nil {
+		return fmt.Errorf("stopping member %q: %w", id, err)
+	}
+	return nil
+}
+
+// askToEnd sends SIGTERM to the first process and waits for its end, at most for grace.
+func (d *Driver) askToEnd(ctx context.Context, h *host, id string, pid int, grace time.Duration) error {
+	p, err := openProcess(pid)
+	if errors.Is(err, errNoProcess) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !h.cgroups.contains(id, pid) {
+		return nil
+	}
+	if err := p.signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	patience, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := p.wait(patience); err != nil {
+		return ctx.Err() // grace has passed: go on by force, unless the caller gave up
+	}
+	if code := p.exitCode(); code != nil {
+		d.rememberExit(id, *code)
+	}
+	return nil
+}
+
+// end ends every process by force.
+func (d *Driver) end(ctx context.Context, h *host, id string, seen sight) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	// The kernel ends a PID namespace with its first process; the control group holds whatever else there is.
+	if seen.init != 0 {
+		err := killProcess(ctx, seen.init, func() bool { return h.cgroups.contains(id, seen.init) })
+		if err != nil {
+			return err
+		}
+	}
+	return h.cgroups.kill(ctx, id)
+}
+
+// Clean removes the member's processes, port, control groups, runtime record and directory, and verifies it by looking. The
+// directory goes last: until then a crash leaves the member visible to Observe.
+func (d *Driver) Clean(ctx context.Context, id string) error {
+	if !validName(id) {
+		return nil
+	}
+	h, err := d.host()
+	if err != nil {
+		return err
+	}
+	if err := d.clean(ctx, h, id); err != nil {
+		return fmt.Errorf("cleaning member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) clean(ctx context.Context, h *host, id string) error {
+	if err := d.removeRuntime(ctx, h, id); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-remove-runtime")
+	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
+		return fmt.Errorf("detaching it from its network: %w", err)
+	}
+	failpoint.Hit("container.after-detach")
+	if err := os.RemoveAll(d.dir(id)); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-remove-dir")
+	if err := d.verifyGone(h, id); err != nil {
+		return err
+	}
+	return d.endClean(h)
+}
+
+// removeRuntime ends the member and removes its control groups, the runtime's record and its root. That is what the runtime's
+// own "delete" does, without one more process a member, and also after a runtime that was killed at work.
+func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
+	if err := d.end(ctx, h, id, d.look(h, id)); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-kill")
+	if err := h.cgroups.remove(ctx, id); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-remove-cgroups")
+	if err := os.RemoveAll(d.runtimeDir(id)); err != nil {
+		return err
+	}
+	for _, name := range []string{filePID, fileExit} {
+		if err := os.RemoveAll(d.path(id, name)); err != nil {
+			return err
+		}
+	}
+	root := h.spawner.stagingRoot(id)
+	return h.spawner.do(ctx, func() error { return os.RemoveAll(root) })
+}
+
+// verifyGone looks for what must no longer be there.
+func (d *Driver) verifyGone(h *host, id string) error {
+	var left []string
+	for _, path := range append(h.cgroups.dirs(id), d.runtimeDir(id), d.dir(id)) {
+		if exists(path) {
+			left = append(left, path)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("looking for mounts that are left: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4]+"/", d.dir(id)+"/") {
+			left = append(left, "mount "+fields[4])
+		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("still there after cleaning: %s", strings.Join(left, ", "))
+	}
+	return nil
+}
