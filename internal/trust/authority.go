@@ -1,0 +1,268 @@
+package trust
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/config"
+)
+
+// Life times. The CA outlives what depends on its pin; the server's certificate is renewed when a third of its life is left.
+const (
+	caLife     = 20 * 365 * 24 * time.Hour
+	serverLife = 90 * 24 * time.Hour
+	renewLeft  = serverLife / 3
+	// backdate allows for clocks that are behind.
+	backdate = time.Hour
+)
+
+// Authority is a site's CA with the server's certificate and the tokens it accepts.
+type Authority struct {
+	Tokens *Tokens
+
+	dir   string
+	hosts []string
+	now   func() time.Time
+	ca    *x509.Certificate
+	key   *ecdsa.PrivateKey
+
+	mu     sync.Mutex
+	server *tls.Certificate
+}
+
+// Open loads the CA, the server's certificate and the tokens in the state directory, and makes what is missing. hosts are
+// the host names and addresses the server listens on; localhost, the loopback addresses and the host's name are added, and
+// for an unspecified address ("", "0.0.0.0", "::") all addresses of the host.
+func Open(dir string, hosts ...string) (*Authority, error) {
+	return open(dir, time.Now, hosts)
+}
+
+func open(dir string, now func() time.Time, hosts []string) (*Authority, error) {
+	a := &Authority{dir: dir, now: now, hosts: withLocal(hosts)}
+	if err := a.loadCA(); err != nil {
+		return nil, err
+	}
+	if _, err := a.certificate(); err != nil {
+		return nil, err
+	}
+	var err error
+	a.Tokens, err = openTokens(dir, a.Pin(), map[Role]string{
+		RoleUser:  filepath.Join(dir, config.TokenName),
+		RoleAgent: filepath.Join(dir, config.AgentTokenName),
+	})
+	return a, err
+}
+
+// Pin identifies the CA.
+func (a *Authority) Pin() Pin { return sha256.Sum256(a.ca.RawSubjectPublicKeyInfo) }
+
+// ServerTLS is the configuration of the server's listener. The certificate is renewed as connections come in.
+func (a *Authority) ServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return a.certificate()
+		},
+	}
+}
+
+func (a *Authority) path(name string) string { return filepath.Join(a.dir, "tls", name) }
+
+// loadCA reads the CA, or makes it on the first start.
+func (a *Authority) loadCA() error {
+	cert, key, err := readPair(a.path("ca.crt"), a.path("ca.key"))
+	if err == nil {
+		if !cert.IsCA {
+			return fmt.Errorf("%s is not the certificate of a CA; restore DIR/tls from a backup", a.path("ca.crt"))
+		}
+		if a.now().After(cert.NotAfter) {
+			return fmt.Errorf("the CA %s has expired on %s; remove DIR/tls to have a new one made (all tokens then change)",
+				a.path("ca.crt"), cert.NotAfter.Format(time.DateOnly))
+		}
+		a.ca, a.key = cert, key
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the CA: %w", err)
+	}
+	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return fmt.Errorf("make the CA's key: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "Nearmetal site CA"},
+		NotBefore: a.now().Add(-backdate), NotAfter: a.now().Add(caLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	if a.ca, err = a.sign(template, template, a.key); err != nil {
+		return fmt.Errorf("make the CA: %w", err)
+	}
+	// The certificate first: a key alone is never read, so a crash in between makes a new pair.
+	return writePair(a.path("ca.crt"), a.path("ca.key"), a.ca, a.key)
+}
+
+// certificate is the server's certificate, renewed when it is about to expire, was issued by another CA or lacks a host.
+func (a *Authority) certificate() (*tls.Certificate, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.server != nil && a.good(a.server.Leaf) {
+		return a.server, nil
+	}
+	if a.server == nil {
+		cert, key, err := readPair(a.path("server.crt"), a.path("server.key"))
+		if err == nil && a.good(cert) {
+			a.server = a.chain(cert, key)
+			return a.server, nil
+		}
+		// What can't be read is made anew: nothing depends on this certificate but this server. A secret that others may
+		// read is replaced for the same reason.
+	}
+	cert, key, err := a.issueServer()
+	if err != nil {
+		return nil, err
+	}
+	if err := writePair(a.path("server.crt"), a.path("server.key"), cert, key); err != nil {
+		if a.server == nil || a.now().After(a.server.Leaf.NotAfter) {
+			return nil, fmt.Errorf("write the server's certificate: %w", err)
+		}
+		// A full disk must not turn clients away: the new certificate serves from memory.
+	}
+	a.server = a.chain(cert, key)
+	return a.server, nil
+}
+
+// good tells whether a server certificate can go on being used.
+func (a *Authority) good(cert *x509.Certificate) bool {
+	if cert.CheckSignatureFrom(a.ca) != nil || a.now().Before(cert.NotBefore) || cert.NotAfter.Sub(a.now()) < renewLeft {
+		return false
+	}
+	for _, host := range a.hosts {
+		if cert.VerifyHostname(host) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// issueServer makes a server certificate with a fresh key.
+func (a *Authority) issueServer() (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the server's key: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "Nearmetal server"},
+		NotBefore: a.now().Add(-backdate), NotAfter: a.now().Add(serverLife),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range a.hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	cert, err := a.sign(template, a.ca, key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the server's certificate: %w", err)
+	}
+	return cert, key, nil
+}
+
+// sign signs a certificate for key by the CA's key.
+func (a *Authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// chain is what the server sends: its certificate and the CA's, which clients know by its pin only.
+func (a *Authority) chain(cert *x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {
+	return &tls.Certificate{Certificate: [][]byte{cert.Raw, a.ca.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// serial is a random serial number (RFC 5280, section 4.1.2.2: positive, at most 20 octets).
+func serial() *big.Int {
+	b := make([]byte, 16)
+	rand.Read(b)
+	return new(big.Int).SetBytes(b)
+}
+
+// withLocal adds to hosts the names by which the host reaches itself.
+func withLocal(hosts []string) []string {
+	all := []string{"localhost", "127.0.0.1", "::1"}
+	if name, err := os.Hostname(); err == nil && name != "" {
+		all = append(all, name)
+	}
+	for _, host := range hosts {
+		ip := net.ParseIP(host)
+		if host != "" && (ip == nil || !ip.IsUnspecified()) {
+			all = append(all, host)
+			continue
+		}
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			continue // the names above still work
+		}
+		for _, addr := range addrs {
+			if prefix, ok := addr.(*net.IPNet); ok && !prefix.IP.IsLinkLocalUnicast() {
+				all = append(all, prefix.IP.String())
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// readPair reads a certificate and its key.
+func readPair(certPath, keyPath string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	keyPEM, err := readPrivate(keyPath)
+	if err != nil {
+		return nil, nil, err
+	}
+	certPEM, err := os.ReadFile(certPath)
+	if err != nil {
+		return nil, nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s and %s: %w", certPath, keyPath, err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s is not an ECDSA key", keyPath)
+	}
+	return pair.Leaf, key, nil
+}
+
+// writePair writes a certificate and then its key.
+func writePair(certPath, keyPath string, cert *x509.Certificate, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := writePrivate(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})); err != nil {
+		return err
+	}
+	return writePrivate(keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}

@@ -1,0 +1,230 @@
+package trust
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Role is what a token's bearer is.
+type Role string
+
+// The roles.
+const (
+	// RoleUser may do everything the API offers.
+	RoleUser Role = "user"
+	// RoleAgent may open the agents' stream and nothing else.
+	RoleAgent Role = "agent"
+)
+
+// Principal is who made a request.
+type Principal struct {
+	Role Role
+	// TokenID names the token, for logs; it is not secret. Empty for the Unix socket.
+	TokenID string
+}
+
+// Pin identifies a CA: the SHA-256 of its SubjectPublicKeyInfo (as RFC 7469, section 2.4).
+type Pin [sha256.Size]byte
+
+func (p Pin) String() string { return encoding.EncodeToString(p[:]) }
+
+const (
+	tokenVersion = "nm1"
+	idBytes      = 8
+	secretBytes  = 32
+)
+
+// encoding is base64url without padding (RFC 4648, section 5); strict, so that a token has one spelling only.
+var encoding = base64.RawURLEncoding.Strict()
+
+// Token is a bearer secret and the pin of the CA of the server it is for. As text it is one line,
+// "nm1.<id and secret, base64url>.<pin, base64url>".
+type Token struct {
+	id     [idBytes]byte
+	secret [secretBytes]byte
+	Pin    Pin
+}
+
+// newToken makes a token at random.
+func newToken(pin Pin) Token {
+	t := Token{Pin: pin}
+	rand.Read(t.id[:]) // never fails (crypto/rand)
+	rand.Read(t.secret[:])
+	return t
+}
+
+// ID names the token; it is not secret.
+func (t Token) ID() string { return hex.EncodeToString(t.id[:]) }
+
+// Bearer is what is sent to a server: the token without the pin.
+func (t Token) Bearer() string {
+	return tokenVersion + "." + encoding.EncodeToString(append(append([]byte{}, t.id[:]...), t.secret[:]...))
+}
+
+// line is the token as its file holds it.
+func (t Token) line() string { return t.Bearer() + "." + t.Pin.String() }
+
+// String names the token without its secret, so that no log holds one by accident.
+func (t Token) String() string { return "token " + t.ID() }
+
+// errToken tells what a token looks like, never what was found.
+var errToken = errors.New("is not a token; one is a single line like nm1.XXXX.XXXX")
+
+// parseBearer reads what a client sent.
+func parseBearer(s string) (Token, error) {
+	var t Token
+	rest, ok := strings.CutPrefix(s, tokenVersion+".")
+	if !ok {
+		return t, errToken
+	}
+	raw, err := encoding.DecodeString(rest)
+	if err != nil || len(raw) != idBytes+secretBytes {
+		return t, errToken
+	}
+	copy(t.id[:], raw)
+	copy(t.secret[:], raw[idBytes:])
+	return t, nil
+}
+
+// ParseToken reads a token's line.
+func ParseToken(line string) (Token, error) {
+	line = strings.TrimSpace(line)
+	cut := strings.LastIndexByte(line, '.')
+	if cut < 0 {
+		return Token{}, errToken
+	}
+	t, err := parseBearer(line[:cut])
+	if err != nil {
+		return Token{}, err
+	}
+	pin, err := encoding.DecodeString(line[cut+1:])
+	if err != nil || len(pin) != len(t.Pin) {
+		return Token{}, errToken
+	}
+	copy(t.Pin[:], pin)
+	return t, nil
+}
+
+// ReadToken reads a token file. It refuses one that others than its owner may read (*ExposedError).
+func ReadToken(path string) (Token, error) {
+	text, err := readPrivate(path)
+	if err != nil {
+		return Token{}, fmt.Errorf("read the token file: %w", err)
+	}
+	t, err := ParseToken(string(text))
+	if err != nil {
+		return Token{}, fmt.Errorf("the token file %s %w", path, err)
+	}
+	return t, nil
+}
+
+// Tokens knows the tokens a server accepts, by the hashes of their secrets. It may be used from many goroutines.
+type Tokens struct {
+	mu    sync.RWMutex
+	known map[string]knownToken // by ID
+}
+
+// knownToken is a token as the server keeps it.
+type knownToken struct {
+	ID     string `json:"id"`
+	Role   Role   `json:"role"`
+	SHA256 string `json:"sha256"` // of the secret: 32 random bytes, so a plain hash can't be searched backwards
+}
+
+// Verify tells who sent a bearer token, and false when it is none that is known.
+func (ts *Tokens) Verify(bearer string) (Principal, bool) {
+	t, err := parseBearer(bearer)
+	if err != nil {
+		return Principal{}, false
+	}
+	ts.mu.RLock()
+	known, ok := ts.known[t.ID()]
+	ts.mu.RUnlock()
+	// The hash of an unknown token is compared too: the time taken does not tell which IDs exist.
+	hash := sha256.Sum256(t.secret[:])
+	want, err := hex.DecodeString(known.SHA256)
+	if err != nil || len(want) != len(hash) {
+		want = make([]byte, len(hash))
+	}
+	if subtle.ConstantTimeCompare(hash[:], want) != 1 || !ok {
+		return Principal{}, false
+	}
+	return Principal{Role: known.Role, TokenID: known.ID}, true
+}
+
+// openTokens loads the hashes in dir/tls/tokens.json and makes sure that the token files of both roles exist, fit the CA
+// and are known. A file that was removed is made anew, and its old token is forgotten.
+func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
+	ts := &Tokens{known: map[string]knownToken{}}
+	path := filepath.Join(dir, "tls", "tokens.json")
+	var stored []knownToken
+	switch data, err := readPrivate(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("read the token hashes: %w", err)
+	default:
+		if err := json.Unmarshal(data, &stored); err != nil {
+			return nil, fmt.Errorf("the token hashes in %s are damaged (%w); remove the file to have them made anew", path, err)
+		}
+	}
+	var current []knownToken
+	for _, role := range []Role{RoleUser, RoleAgent} {
+		t, err := ensureToken(files[role], pin)
+		if err != nil {
+			return nil, fmt.Errorf("token of role %q: %w", role, err)
+		}
+		hash := sha256.Sum256(t.secret[:])
+		k := knownToken{ID: t.ID(), Role: role, SHA256: hex.EncodeToString(hash[:])}
+		ts.known[k.ID] = k
+		current = append(current, k)
+	}
+	if equalTokens(stored, current) {
+		return ts, nil
+	}
+	data, err := json.MarshalIndent(current, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the token hashes: %w", err)
+	}
+	if err := writePrivate(path, append(data, '\n')); err != nil {
+		return nil, fmt.Errorf("write the token hashes: %w", err)
+	}
+	return ts, nil
+}
+
+func equalTokens(a, b []knownToken) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// ensureToken reads a token file, or makes it when it is missing or for another CA.
+func ensureToken(path string, pin Pin) (Token, error) {
+	t, err := ReadToken(path)
+	if err == nil && t.Pin == pin {
+		return t, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Token{}, err
+	}
+	t = newToken(pin)
+	if err := writePrivate(path, []byte(t.line()+"\n")); err != nil {
+		return Token{}, fmt.Errorf("write %s: %w", path, err)
+	}
+	return t, nil
+}

@@ -1,0 +1,127 @@
+// Package trust holds a site's secrets and decides who is who: the site secret, the site's own CA and server certificate,
+// and the tokens of users and agents.
+//
+// A token is a bearer secret and carries the pin of the CA, so whoever holds a token file can verify the server without
+// anything else. Nothing here ever skips the verification of a certificate or prints a secret. What a role may do is the API
+// server's business. Start with Open (the server's side) and ReadToken (the clients').
+package trust
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// SecretBytes is the length of the site secret.
+const SecretBytes = 32
+
+// Secret returns the site secret in dir, from which other keys are derived, and makes it on the first call. The file
+// holds it in hexadecimal and is readable by its owner only.
+func Secret(dir string) ([]byte, error) {
+	path := filepath.Join(dir, "secret")
+	text, err := readPrivate(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		secret := make([]byte, SecretBytes)
+		rand.Read(secret) // never fails (crypto/rand)
+		if err := writePrivate(path, []byte(hex.EncodeToString(secret)+"\n")); err != nil {
+			return nil, fmt.Errorf("write the site secret: %w", err)
+		}
+		return secret, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the site secret: %w", err)
+	}
+	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(secret) != SecretBytes {
+		return nil, fmt.Errorf("the site secret %s is damaged (%d bytes in hexadecimal expected); restore it from a backup: "+
+			"all SSH keys of clusters derive from it", path, SecretBytes)
+	}
+	return secret, nil
+}
+
+// readPrivate reads a file that nobody but its owner may read.
+func readPrivate(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		return nil, fmt.Errorf("%s is a directory, not a file", path)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, &ExposedError{Path: path, Mode: mode}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxPrivateFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxPrivateFile {
+		return nil, fmt.Errorf("%s is longer than %d bytes, which no such file is", path, maxPrivateFile)
+	}
+	return data, nil
+}
+
+// maxPrivateFile bounds the files read here: all are a few lines.
+const maxPrivateFile = 1 << 20
+
+// ExposedError is the error of a secret file that others than its owner may read.
+type ExposedError struct {
+	Path string
+	Mode fs.FileMode
+}
+
+func (e *ExposedError) Error() string {
+	return fmt.Sprintf("%s holds a secret but others may read it (mode %04o); run: chmod 600 %s, and replace it if someone did",
+		e.Path, e.Mode, e.Path)
+}
+
+// writePrivate writes a file readable by its owner only: whole or not at all, and on the disk when it returns.
+func writePrivate(path string, data []byte) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a rename in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
