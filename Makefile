@@ -72,7 +72,7 @@ bench: build ## figures of docs/performance.md, both sides in one run (root or s
 	$(SUDO) env NEARMETAL_BIN_DIR=$(CURDIR)/bin tests/bench/run.sh
 
 mutants: setup member ## remove each guard in turn; its named test must fail
-	$(GO) run ./tools/mutants $(MUTANTS_FLAGS)
+	$(GO) run ./tools/mutants $(if $(SUDO),-exec '$(SUDO)') $(MUTANTS_FLAGS)
 
 install: build ## to /usr/local/bin
 	$(SUDO) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
