@@ -1,0 +1,171 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// stopTimeout is how long a failed server is given to stop; one in good order takes as long as it needs.
+const stopTimeout = 2 * time.Second
+
+// routine are parts of warnings and errors that a server without listeners and with one member gives in good order.
+var routine = []string{
+	"Running http and grpc server on single port",  // there is no port
+	"simple token is not cryptographically signed", // there are no users
+	"missing term information",                     // the storage version is looked for before the first commit has told the term, and again later
+	"cannot campaign at term",                      // a first start elects itself once its own membership is applied
+	"request cancelled",                            // closed while it noted its version; it does so at the next start
+}
+
+// startEmbedded runs an etcd server in this process, and makes the client that calls it by function.
+func (s *Store) startEmbedded(ctx context.Context, cfg Config) error {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	// It is the store's own directory, so its mode is too: nobody else has business in it.
+	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	e, err := s.runEmbedded(ctx, cfg)
+	if err != nil {
+		_ = lock.Close()
+		return err
+	}
+	s.client = v3client.New(e.Server)
+	s.stop = func() {
+		defer lock.Close()
+		s.stopEmbedded(e)
+	}
+	return nil
+}
+
+// runEmbedded starts the server and waits until it answers.
+func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error) {
+	type result struct {
+		e   *embed.Etcd
+		err error
+	}
+	started := make(chan result, 1)
+	// In a goroutine of its own, because a fatal error ends the goroutine it occurs in (fatal).
+	go func() {
+		res := result{err: errors.New("etcd could not start")}
+		defer func() { started <- res }()
+		res.e, res.err = embed.StartEtcd(s.embedConfig(cfg))
+	}()
+	// The start itself can't be interrupted; what it waits for is the disk.
+	res := <-started
+	if s.Err() != nil {
+		return nil, s.Err()
+	}
+	if res.err != nil {
+		return nil, res.err
+	}
+	select {
+	case <-res.e.Server.ReadyNotify():
+		return res.e, nil
+	case <-s.failed:
+		s.stopEmbedded(res.e)
+		return nil, s.Err()
+	case <-ctx.Done():
+		s.stopEmbedded(res.e)
+		return nil, fmt.Errorf("etcd was not ready in time: %w", ctx.Err())
+	}
+}
+
+func (s *Store) stopEmbedded(e *embed.Etcd) {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		e.Close()
+	}()
+	select {
+	case <-stopped:
+	case <-s.failed:
+		// A failed server may hold locks for ever; it writes nothing any more.
+		select {
+		case <-stopped:
+		case <-time.After(stopTimeout):
+		}
+	}
+}
+
+func (s *Store) embedConfig(cfg Config) *embed.Config {
+	c := embed.NewConfig()
+	c.Dir = cfg.Dir
+	c.Name = "nearmetal"
+	// No listeners at all: the one client is in this process and there are no peers. The peer URL is only the member's name in
+	// its own membership list; nobody ever calls it.
+	self := url.URL{Scheme: "unix", Host: "nearmetal"}
+	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
+	c.AdvertisePeerUrls, c.AdvertiseClientUrls = []url.URL{self}, []url.URL{self}
+	c.InitialCluster = c.Name + "=" + self.String()
+	// A single member elects itself, so the election timeout is only a delay at start.
+	c.TickMs, c.ElectionMs = 10, 50
+	// The log kept in memory is for followers that lag behind, and there are none; an entry may be a megabyte.
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 10
+	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
+	// Watches resume within minutes or list anew; older history is of no use.
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "5m"
+	c.QuotaBackendBytes = 8 << 30
+	c.WarningApplyDuration = time.Second
+	c.WarningUnaryRequestDuration = 2 * time.Second
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newCore(cfg.Log, routine),
+		zap.WithFatalHook(fatal{s, cfg.Dir}), zap.WithPanicHook(fatal{s, cfg.Dir})))
+	return c
+}
+
+// fatal is what happens when etcd can't go on: instead of ending the process it fails the store and ends the goroutine, so
+// that the error reaches a person and the server ends in order. etcd confirms nothing after it.
+type fatal struct {
+	s   *Store
+	dir string
+}
+
+// OnWrite is called after the fatal entry was logged; it must not return.
+func (f fatal) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(e.Message)
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok {
+			err = fmt.Errorf("%s: %w", e.Message, cause)
+			break
+		}
+	}
+	advice := "check the disk and the log, then start again"
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		advice = "free space on its disk, then start again"
+	}
+	f.s.fail(fmt.Errorf("the state in %s can't be written (%w); everything confirmed before is safe; %s", f.dir, err, advice))
+	runtime.Goexit()
+}
+
+// lockDir makes sure that one process at a time has the directory open: etcd itself would wait for ever.
+func lockDir(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.New("another nearmetal server has it open; end that one or use another state directory")
+		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return f, nil
+}
