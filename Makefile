@@ -13,7 +13,7 @@ VERSION ?= $(shell cat VERSION 2>/dev/null || git describe --tags --always --dir
 LDFLAGS = -s -w -X main.version=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
 UNITS = ./api/... ./cmd/... ./internal/... ./testbed/... ./tools/...
-GO_DIRS = api cmd internal testbed tests tools
+GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 GUEST_UNITS = ./internal/driver/container ./internal/fabric/ethernet
 
 .DEFAULT_GOAL := help

@@ -22,10 +22,7 @@ const (
 	maxFunctionLines = 80
 )
 
-// planners decide and do nothing else.
-var planners = []string{"internal/placement", "internal/lifecycle"}
-
-// implementations are the packages behind a contract: a folder below the contract's own.
+// contracts have their implementations in folders below their own.
 var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/power", "internal/netboot"}
 
 // wirers may import implementations.
@@ -48,8 +45,10 @@ var rules = []rule{
 		why: "planners are simulated thousands of times a second and replayed: they see the world only through their arguments, " +
 			"so that the same inputs give the same plan",
 		file: func(f *File, report reporter) {
-			if isPlanner(f.Dir) && !f.Test {
-				checkPure(f, report)
+			for _, p := range planners {
+				if p.holds(f) && !f.Test {
+					checkPure(f, p.mayImport, report)
+				}
 			}
 		},
 	},
@@ -165,17 +164,11 @@ var rules = []rule{
 // within reports whether dir is root or below it.
 func within(dir, root string) bool { return dir == root || strings.HasPrefix(dir, root+"/") }
 
-// isPlanner reports whether a folder holds planning: the planners, and a folder named plan below a contract.
-func isPlanner(dir string) bool {
-	return slices.ContainsFunc(planners, func(p string) bool { return within(dir, p) }) ||
-		path.Base(dir) == "plan" && slices.ContainsFunc(contracts, func(c string) bool { return within(dir, c) })
-}
-
-// contractOf returns the contract an imported package implements, "" when it is no implementation. Conformance suites and planning
-// are part of the contract.
+// contractOf returns the contract an imported package implements, "" when it is no implementation. A conformance suite is part
+// of the contract.
 func contractOf(name string) string {
 	for _, c := range contracts {
-		if name != "./"+c && within(name, "./"+c) && !strings.HasSuffix(name, "test") && path.Base(name) != "plan" {
+		if name != "./"+c && within(name, "./"+c) && !strings.HasSuffix(name, "test") {
 			return c
 		}
 	}
