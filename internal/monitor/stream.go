@@ -86,6 +86,7 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 // send writes the newest desired state whenever it changed, and log acknowledgements.
 func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 	var sent *agentstream.Desired
+	told := map[string]bool{}
 	for {
 		m.mu.Lock()
 		desired := m.node(name).desired
@@ -94,8 +95,12 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 			if s.conn.Send(agentstream.Down{Desired: desired}) != nil {
 				return
 			}
-			if sent == nil {
-				m.ackAll(desired, s)
+			for _, job := range desired.Jobs {
+				if !told[job.ID] {
+					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
+					told[job.ID] = true
+					s.ack(job.ID, m.log(job.ID).size())
+				}
 			}
 			sent = desired
 		}
@@ -109,13 +114,6 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 			return
 		case <-s.woken:
 		}
-	}
-}
-
-// ackAll tells a newly connected agent where the stored output of its jobs ends, so that it goes on from there.
-func (m *Monitor) ackAll(desired *agentstream.Desired, s *stream) {
-	for _, job := range desired.Jobs {
-		s.ack(job.ID, m.log(job.ID).size())
 	}
 }
 

@@ -1,0 +1,217 @@
+// Package agent is the node agent: it converges one node on the state the leader wants of it, and tells what it sees.
+//
+// It is level-triggered: whatever arrives is the whole desired state, whatever it sends is the whole observed one. What to do
+// about a member is planned by internal/lifecycle and carried out by a driver; the agent adds the order (networks before ports)
+// and the deadlines. It must never decide placement, nor obey a leader of an older term than it has seen. Killing it ends
+// no member: on start it finds them again by looking. All state is owned by one goroutine, loop; start there.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// Config is what an agent needs.
+type Config struct {
+	// Node is what this node offers; the agent fills in the results of the driver's and environments' checks.
+	Node api.NodeRecord
+	// StateDir is this node's own directory.
+	StateDir string
+	// HomeDir holds the shared homes of clusters; on several machines it must be a file system they share.
+	HomeDir string
+	// Server is "https://HOST:PORT", Client speaks HTTP/2 to it and Bearer is the agent's token.
+	Server string
+	Client *http.Client
+	Bearer string
+
+	Drivers []driver.Driver
+	Fabric  fabric.Fabric
+	// Inspect tells which environments can run here; it is asked once per connection.
+	Inspect func(ctx context.Context) []api.EnvironmentOnNode
+	Log     *slog.Logger
+}
+
+// Deadlines of the operations of one member, and the pace of what repeats.
+const (
+	startDeadline  = 60 * time.Second
+	updateDeadline = 20 * time.Second
+	stopDeadline   = 60 * time.Second
+	cleanDeadline  = 60 * time.Second
+	applyDeadline  = 30 * time.Second
+	heartbeatEvery = time.Second
+	auditEvery     = 30 * time.Second
+	reconnectMin   = 100 * time.Millisecond
+	reconnectMax   = 3 * time.Second
+)
+
+// Agent is a node agent.
+type Agent struct {
+	cfg     Config
+	id      string
+	drivers map[api.Stack]driver.Driver
+	// events carries closures to loop, the only goroutine that touches what follows.
+	events chan func()
+	// slots bounds how many members are worked on at once.
+	slots chan struct{}
+
+	term     int64
+	desired  *agentstream.Desired
+	members  map[string]*memberState
+	networks networks
+	outbox   outbox
+	wake     *time.Timer
+	nextWake time.Duration
+	drift    []string
+}
+
+// Run runs the agent until ctx ends; members go on running.
+func Run(ctx context.Context, cfg Config) error {
+	id, err := agentID(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	term, err := loadTerm(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	a := &Agent{
+		cfg: cfg, id: id, term: term, drivers: map[api.Stack]driver.Driver{},
+		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
+		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
+		wake: time.NewTimer(time.Hour),
+	}
+	for _, d := range cfg.Drivers {
+		a.drivers[d.Stack()] = d
+		a.cfg.Node.Stacks = append(a.cfg.Node.Stacks, d.Check(ctx))
+	}
+	a.networks.apply = a.applyNetworks
+	if err := a.recover(ctx); err != nil {
+		return err
+	}
+	go a.connect(ctx)
+	a.loop(ctx)
+	return a.shutdown()
+}
+
+// loop owns all state: it runs the closures that arrive, then converges and reports.
+func (a *Agent) loop(ctx context.Context) {
+	audit := time.NewTicker(auditEvery)
+	defer audit.Stop()
+	for {
+		a.converge(ctx)
+		a.report()
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-a.events:
+			event()
+			a.drain()
+		case <-a.wake.C:
+		case <-audit.C:
+			a.audit(ctx)
+		}
+	}
+}
+
+// drain runs the closures that wait already, so that a burst costs one round of converging.
+func (a *Agent) drain() {
+	for {
+		select {
+		case event := <-a.events:
+			event()
+		default:
+			return
+		}
+	}
+}
+
+// post hands a closure to loop, or drops it when the agent ends.
+func (a *Agent) post(ctx context.Context, event func()) {
+	select {
+	case a.events <- event:
+	case <-ctx.Done():
+	}
+}
+
+// obey takes a desired state unless it comes from an older leader or is older than the present one.
+func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) {
+	if d.Term < a.term || (a.desired != nil && d.Term == a.desired.Term && d.Revision < a.desired.Revision) {
+		a.cfg.Log.WarnContext(ctx, "an outdated order was ignored",
+			"term", d.Term, "revision", d.Revision, "newest_term", a.term)
+		return
+	}
+	if d.Term > a.term {
+		if err := saveTerm(a.cfg.StateDir, d.Term); err != nil {
+			// Obeying without having written the term down could let an older leader in after a restart.
+			a.cfg.Log.ErrorContext(ctx, "the leader's term can't be stored; its orders wait", "error", err)
+			return
+		}
+		a.term = d.Term
+	}
+	a.desired = d
+	a.setWanted(ctx, d)
+}
+
+// audit looks for what changed behind the agent's back: networks that drifted are applied again.
+func (a *Agent) audit(ctx context.Context) {
+	if a.desired == nil || a.networks.busy {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, applyDeadline)
+		defer cancel()
+		found, err := a.cfg.Fabric.Audit(ctx)
+		a.post(ctx, func() {
+			if err != nil {
+				a.cfg.Log.WarnContext(ctx, "the networks can't be audited", "error", err)
+				return
+			}
+			a.drift = a.drift[:0]
+			for _, d := range found {
+				a.drift = append(a.drift, fmt.Sprintf("network %d: %s: want %s, got %s", d.Network, d.Object, d.Want, d.Got))
+			}
+			if len(found) > 0 {
+				a.cfg.Log.WarnContext(ctx, "the networks drifted and are applied again", "drift", a.drift)
+				a.networks.force = true
+			}
+		})
+	}()
+}
+
+// shutdown closes the sockets of members; the members go on.
+func (a *Agent) shutdown() error {
+	var errs []error
+	for _, m := range a.members {
+		if m.control != nil {
+			errs = append(errs, m.control.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// agentID returns the ID kept in the state directory, made at the first start.
+func agentID(dir string) (string, error) {
+	path := filepath.Join(dir, "agent-id")
+	if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+		return string(text), nil
+	}
+	id := uuid.NewString()
+	if err := writeDurably(path, []byte(id)); err != nil {
+		return "", fmt.Errorf("the agent's state directory %s can't be used: %w", dir, err)
+	}
+	return id, nil
+}

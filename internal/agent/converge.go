@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// converge plans every member that no operation is under way for, and starts what is to be done.
+func (a *Agent) converge(ctx context.Context) {
+	now := time.Now()
+	a.nextWake = time.Hour
+	a.wake.Reset(a.nextWake)
+	newest := a.newestGenerations()
+	for _, m := range a.members {
+		if !m.busy {
+			a.carryOut(ctx, m, lifecycle.PlanMember(a.input(m, newest, now)), now)
+		}
+	}
+	a.convergeNetworks(ctx, now)
+}
+
+// newestGenerations is the newest generation wanted of each member name: an older one of the same name must not start.
+func (a *Agent) newestGenerations() map[string]int64 {
+	newest := map[string]int64{}
+	for id, m := range a.members {
+		if m.want != nil {
+			newest[lineage(id)] = max(newest[lineage(id)], m.want.Assignment.Generation)
+		}
+	}
+	return newest
+}
+
+// lineage is an assignment ID without its generation.
+func lineage(id string) string {
+	if i := strings.LastIndexByte(id, '.'); i >= 0 {
+		return id[:i]
+	}
+	return id
+}
+
+func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
+	in := lifecycle.MemberInput{
+		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, Attempts: m.attempts, Now: now,
+	}
+	if m.want != nil {
+		in.Desired = &lifecycle.DesiredMember{
+			Generation: m.want.Assignment.Generation, Release: m.want.Release,
+			Grace: time.Duration(m.want.GraceSeconds * float64(time.Second)),
+		}
+		in.Stale = !m.want.Release && !reflect.DeepEqual(m.given, m.want.Files)
+	}
+	return in
+}
+
+// carryOut does what was planned for a member; a driver's call runs by itself and posts how it went.
+func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.MemberOperation, now time.Time) {
+	for _, op := range ops {
+		switch op := op.(type) {
+		case lifecycle.Report:
+			m.phase, m.message = op.Phase, op.Message
+		case lifecycle.ReportClean: // report looks at m.cleaned
+		case lifecycle.CountFailure:
+			m.attempts = m.attempts.Fail(op.Message, now)
+		case lifecycle.WakeAt:
+			a.wakeAt(op.Time)
+		case lifecycle.Reject:
+			a.cfg.Log.WarnContext(ctx, "an outdated member is not started", "member", m.id, "reason", op.Reason)
+		case lifecycle.Start:
+			a.start(ctx, m)
+		case lifecycle.Update:
+			want := m.want.Member
+			a.run(ctx, m, updateDeadline, func(ctx context.Context) error { return m.driver.Update(ctx, want) }, func(m *memberState) {
+				m.given = want.Files
+			})
+		case lifecycle.Stop:
+			if m.control != nil {
+				m.control.StopMember()
+			}
+			a.run(ctx, m, stopDeadline, func(ctx context.Context) error {
+				failpoint.Hit("agent.before-stop")
+				return m.driver.Stop(ctx, m.id, op.Grace)
+			}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
+		case lifecycle.Clean:
+			a.clean(ctx, m)
+		}
+	}
+}
+
+// start starts a member once its network is in force with its port pinned.
+func (a *Agent) start(ctx context.Context, m *memberState) {
+	if m.driver == nil {
+		m.phase, m.message = api.MemberFailed, "this node's agent has no driver for stack "+string(m.want.Assignment.Stack)
+		return
+	}
+	if !a.networks.has(m.want.Network.Index, m.id) {
+		m.message = a.networks.problem
+		return // applying the networks wakes the loop
+	}
+	m.ready, m.exit = false, ""
+	if m.control == nil {
+		if err := a.listen(ctx, m); err != nil {
+			m.attempts = m.attempts.Fail(err.Error(), time.Now())
+			a.wakeAt(m.attempts.NextTry)
+			return
+		}
+		m.control.SetJobs(a.jobsOf(m.id))
+	}
+	want := m.want.Member
+	a.run(ctx, m, startDeadline, func(ctx context.Context) error {
+		if err := os.MkdirAll(want.HomeDir, 0o755); err != nil {
+			return err
+		}
+		failpoint.Hit("agent.before-start")
+		err := m.driver.Start(ctx, want)
+		failpoint.Hit("agent.after-start")
+		return err
+	}, func(m *memberState) {
+		m.state, m.given, m.cleaned = driver.StateRunning, want.Files, false
+	})
+}
+
+// clean removes what is left of a member; with the last member of a deleted cluster here, its shared home.
+func (a *Agent) clean(ctx context.Context, m *memberState) {
+	control := m.control
+	m.control = nil
+	final := m.want == nil || m.want.Release
+	home := ""
+	if m.want != nil && m.want.ReleaseHome && !a.othersOfCluster(m) {
+		home = m.want.HomeDir
+	}
+	d := m.driver
+	a.run(ctx, m, cleanDeadline, func(ctx context.Context) error {
+		failpoint.Hit("agent.before-clean")
+		if control != nil {
+			if err := control.Close(); err != nil {
+				a.cfg.Log.WarnContext(ctx, "a member's socket can't be closed", "member", m.id, "error", err)
+			}
+		}
+		if d != nil {
+			if err := d.Clean(ctx, m.id); err != nil {
+				return err
+			}
+		}
+		failpoint.Hit("agent.after-clean")
+		if home != "" {
+			if err := os.RemoveAll(home); err != nil {
+				return err
+			}
+		}
+		if !final {
+			return nil // the control directory remembers which jobs were started, and must outlive a restart
+		}
+		return os.RemoveAll(a.controlDir(m.id))
+	}, func(m *memberState) {
+		m.state, m.exit, m.ready, m.problem, m.given = driver.StateAbsent, "", false, "", nil
+		m.cleaned = final
+		if !m.cleaned { // it is made anew: the old instance's jobs are lost, which its new socket tells
+			m.jobs = nil
+		}
+	})
+}
+
+// othersOfCluster tells whether another member of the same cluster still is on this node, or is being made.
+func (a *Agent) othersOfCluster(m *memberState) bool {
+	for id, other := range a.members {
+		if id != m.id && other.want != nil && !other.cleaned && other.want.Assignment.ClusterUID == m.want.Assignment.ClusterUID {
+			return true
+		}
+	}
+	return false
+}
+
+// run calls a driver for a member, within a deadline, and posts how it went: done on success, a counted failure otherwise.
+func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration, call func(context.Context) error, done func(*memberState)) {
+	m.busy = true
+	go func() {
+		a.slots <- struct{}{}
+		bounded, cancel := context.WithTimeout(ctx, deadline)
+		err := call(bounded)
+		if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
+			err = errors.Join(err, errors.New("it took longer than "+deadline.String()))
+		}
+		cancel()
+		<-a.slots
+		a.post(ctx, func() {
+			m.busy = false
+			if err == nil {
+				done(m)
+				if m.state == driver.StateRunning {
+					a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
+				}
+				return
+			}
+			now := time.Now()
+			m.attempts = m.attempts.Fail(err.Error(), now)
+			a.cfg.Log.WarnContext(ctx, "an operation on a member failed", "member", m.id, "error", err, "attempt", m.attempts.Count)
+			a.look(ctx, m)
+		})
+	}()
+}
+
+// look finds out what state a member is in after an operation failed half way.
+func (a *Agent) look(ctx context.Context, m *memberState) {
+	if m.driver == nil {
+		return
+	}
+	m.busy = true
+	d := m.driver
+	go func() {
+		found, err := d.Observe(ctx)
+		a.post(ctx, func() {
+			m.busy = false
+			if err != nil {
+				a.cfg.Log.ErrorContext(ctx, "the members on this node can't be looked at", "error", err)
+				m.state = driver.StatePrepared // something of it may be there: clean before anything else
+				return
+			}
+			m.state = driver.StateAbsent
+			for _, o := range found {
+				if o.ID == m.id {
+					m.state, m.exit = o.State, o.Message
+				}
+			}
+			if m.state == driver.StateRunning {
+				a.watch(ctx, m)
+			}
+		})
+	}()
+}
+
+// jobsOf are the jobs that a member should supervise.
+func (a *Agent) jobsOf(memberID string) []api.Job {
+	var jobs []api.Job
+	for _, job := range a.desired.Jobs {
+		if job.MemberID == memberID {
+			jobs = append(jobs, job.Job)
+		}
+	}
+	return jobs
+}
+
+// wakeAt makes the loop look again at a time.
+func (a *Agent) wakeAt(at time.Time) {
+	if pause := time.Until(at); pause < a.nextWake {
+		a.nextWake = max(pause, 0)
+		a.wake.Reset(a.nextWake)
+	}
+}
+
+func (a *Agent) controlDir(id string) string { return filepath.Join(a.cfg.StateDir, "control", id) }

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// networks is the state of this node's networks: what was applied last and what is being applied.
+type networks struct {
+	apply   func(ctx context.Context, want []fabric.Network)
+	applied []fabric.Network // nil until the first success
+	ok      bool             // something was applied since the agent started
+	busy    bool
+	force   bool // apply again although nothing changed
+	problem string
+	tries   int
+	next    time.Time
+}
+
+// has tells whether the network of a port is in force, with the port's identity pinned.
+func (n *networks) has(index int, portID string) bool {
+	for _, network := range n.applied {
+		if network.Index != index {
+			continue
+		}
+		for _, port := range network.Ports {
+			if port.ID == portID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// holds tells whether anything of a network may still be on this node.
+func (n *networks) holds(index int) bool {
+	if !n.ok || n.busy {
+		return true
+	}
+	for _, network := range n.applied {
+		if network.Index == index {
+			return true
+		}
+	}
+	return false
+}
+
+// wantedNetworks are the desired networks that a member on this node still needs: the network of a cluster that is being deleted
+// goes with its last member here, before that member is reported clean.
+func (a *Agent) wantedNetworks() []fabric.Network {
+	needed := map[int]map[string]bool{}
+	for id, m := range a.members {
+		if m.want == nil || m.cleaned {
+			continue
+		}
+		index := m.want.Network.Index
+		if needed[index] == nil {
+			needed[index] = map[string]bool{}
+		}
+		needed[index][id] = true
+	}
+	want := []fabric.Network{}
+	for _, network := range a.desired.Networks {
+		ids := needed[network.Index]
+		if len(ids) == 0 {
+			continue
+		}
+		ports := network.Ports
+		network.Ports = nil
+		for _, port := range ports {
+			if ids[port.ID] {
+				network.Ports = append(network.Ports, port)
+			}
+		}
+		want = append(want, network)
+	}
+	return want
+}
+
+// convergeNetworks applies the wanted networks when they differ from the applied ones.
+func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
+	n := &a.networks
+	if a.desired == nil || n.busy {
+		return
+	}
+	want := a.wantedNetworks()
+	if n.ok && !n.force && reflect.DeepEqual(want, n.applied) {
+		return
+	}
+	if now.Before(n.next) {
+		a.wakeAt(n.next)
+		return
+	}
+	n.busy, n.force = true, false
+	go n.apply(ctx, want)
+}
+
+// applyNetworks applies networks and tells loop how it went.
+func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
+	bounded, cancel := context.WithTimeout(ctx, applyDeadline)
+	defer cancel()
+	err := a.cfg.Fabric.Apply(bounded, want)
+	a.post(ctx, func() {
+		n := &a.networks
+		n.busy = false
+		if err != nil {
+			n.tries++
+			n.next, n.problem = time.Now().Add(backoff(n.tries)), err.Error()
+			n.ok = false // what is in force is not known
+			a.cfg.Log.ErrorContext(ctx, "the networks can't be made; trying again", "error", err)
+			return
+		}
+		n.applied, n.ok, n.tries, n.problem, n.next = want, true, 0, "", time.Time{}
+	})
+}
+
+// backoff is the pause after the nth failure in a row.
+func backoff(n int) time.Duration {
+	return min(200*time.Millisecond<<min(n, 10), 30*time.Second)
+}

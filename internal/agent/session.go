@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+)
+
+// outbox is what waits to go up: the newest observation, and pieces of job output in order.
+type outbox struct {
+	changed chan struct{}
+
+	mu       sync.Mutex
+	observed []byte // encoded, to notice that nothing changed
+	newest   *agentstream.Observed
+	stream   *agentstream.ClientConn
+}
+
+func (o *outbox) set(observed agentstream.Observed) {
+	encoded, err := json.Marshal(observed)
+	if err != nil {
+		return
+	}
+	o.mu.Lock()
+	same := string(encoded) == string(o.observed)
+	o.observed, o.newest = encoded, &observed
+	o.mu.Unlock()
+	if same {
+		return
+	}
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+// sendLog sends a piece of output on the present stream. It blocks while the server does not read, which holds up the member
+// that prints; without a stream the piece is dropped, and asked for again on the next one.
+func (o *outbox) sendLog(log agentstream.Log) {
+	o.mu.Lock()
+	stream := o.stream
+	o.mu.Unlock()
+	if stream != nil {
+		_ = stream.Send(agentstream.Up{Log: &log})
+	}
+}
+
+func (o *outbox) attach(stream *agentstream.ClientConn) {
+	o.mu.Lock()
+	o.stream = stream
+	o.mu.Unlock()
+}
+
+// connect keeps a stream to the server, for ever and with growing pauses.
+func (a *Agent) connect(ctx context.Context) {
+	pause, said := reconnectMin, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := a.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > 10*reconnectMax {
+			pause = reconnectMin
+		}
+		if text := err.Error(); text != said {
+			a.cfg.Log.WarnContext(ctx, "not connected to the server; trying again", "server", a.cfg.Server, "error", err)
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, reconnectMax)
+	}
+}
+
+// session is the life of one stream; it always returns an error.
+func (a *Agent) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server, a.cfg.Bearer)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	node := a.cfg.Node
+	node.Environments = a.cfg.Inspect(ctx)
+	if err := stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}}); err != nil {
+		return fmt.Errorf("greet the server: %w", err)
+	}
+	a.outbox.attach(stream)
+	defer a.outbox.attach(nil)
+	go func() { cancel(a.sendObservations(ctx, stream)) }()
+	go func() {
+		<-ctx.Done()
+		stream.Close() // unblocks Receive
+	}()
+	requested := map[string]bool{}
+	a.cfg.Log.InfoContext(ctx, "connected to the server", "server", a.cfg.Server)
+	for {
+		down, err := stream.Receive()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return fmt.Errorf("the stream to the server ended: %w", err)
+		}
+		switch {
+		case down.Refused != "":
+			return errors.New(down.Refused)
+		case down.Desired != nil:
+			desired := down.Desired
+			a.post(ctx, func() { a.obey(ctx, desired) })
+		case down.LogAck != nil:
+			ack, first := down.LogAck, !requested[down.LogAck.JobID]
+			requested[ack.JobID] = true
+			a.post(ctx, func() { a.ackLog(ack, first) })
+		}
+	}
+}
+
+// sendObservations sends the newest observation when it changed, and a heartbeat when nothing was sent for a while.
+func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn) error {
+	heartbeat := time.NewTicker(heartbeatEvery)
+	defer heartbeat.Stop()
+	fresh := true // everything is said anew on every stream
+	for {
+		a.outbox.mu.Lock()
+		newest := a.outbox.newest
+		a.outbox.mu.Unlock()
+		if fresh && newest != nil {
+			if err := stream.Send(agentstream.Up{Observed: newest}); err != nil {
+				return err
+			}
+			fresh = false
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.outbox.changed:
+			fresh = true
+		case now := <-heartbeat.C:
+			if err := stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: now}}); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/contextualization"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/sshca"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// jobUser is the unprivileged account of members, who owns the shared home and runs the jobs.
+var jobUser = driver.User{Name: "hpc", UID: 1000, GID: 1000}
+
+// releaseGraceSeconds is how long a released member is asked politely before it is ended by force.
+const releaseGraceSeconds = 5
+
+// desiredStates computes what each node should carry and remembers it, so that a change of one cluster costs only the nodes that
+// it touches. It is owned by the leading goroutine.
+type desiredStates struct {
+	siteSecret  []byte
+	nameservers []netip.Addr
+
+	clusters  map[string]clusterParts    // by UID
+	nodes     map[string]map[string]part // by node, then UID
+	jobs      map[string][]agentstream.Job
+	underlays map[string]string
+}
+
+// clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
+type clusterParts struct {
+	revision int64
+	byNode   map[string]part
+}
+
+// part is what one cluster has on one node.
+type part struct {
+	network fabric.Network
+	members []agentstream.Member
+}
+
+func newDesiredStates(siteSecret []byte, nameservers []netip.Addr) *desiredStates {
+	return &desiredStates{
+		siteSecret: siteSecret, nameservers: nameservers,
+		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
+	}
+}
+
+// update takes in a view and returns the desired states of the nodes for which something changed. A cluster that can't be
+// rendered keeps its former share and is returned in failed.
+func (d *desiredStates) update(term int64, view *state.View) (changed map[string]agentstream.Desired, failed map[string]error) {
+	dirty, failed := map[string]bool{}, map[string]error{}
+	underlays := map[string]string{}
+	for _, n := range view.Nodes {
+		underlays[n.Name] = n.Underlay
+	}
+	moved := !reflect.DeepEqual(underlays, d.underlays)
+	d.underlays = underlays
+	seen := map[string]bool{}
+	for _, c := range view.Clusters {
+		seen[c.UID()] = true
+		old, known := d.clusters[c.UID()]
+		if known && !moved && old.revision == c.Revision {
+			continue
+		}
+		parts, err := d.parts(c)
+		if err != nil {
+			failed[c.Name()] = err
+			continue
+		}
+		d.replace(c.UID(), old.byNode, parts, dirty)
+		d.clusters[c.UID()] = clusterParts{revision: c.Revision, byNode: parts}
+	}
+	for uid, old := range d.clusters {
+		if !seen[uid] {
+			d.replace(uid, old.byNode, nil, dirty)
+			delete(d.clusters, uid)
+		}
+	}
+	d.updateJobs(view, dirty)
+	changed = map[string]agentstream.Desired{}
+	for node := range dirty {
+		changed[node] = d.assemble(node, term, view.Revision)
+	}
+	return changed, failed
+}
+
+// replace puts a cluster's new share in the place of the old one and marks the nodes it differs on.
+func (d *desiredStates) replace(uid string, before, after map[string]part, dirty map[string]bool) {
+	for node := range before {
+		if _, ok := after[node]; !ok {
+			delete(d.nodes[node], uid)
+			dirty[node] = true
+		}
+	}
+	for node, p := range after {
+		if old, ok := before[node]; ok && reflect.DeepEqual(old, p) {
+			continue
+		}
+		if d.nodes[node] == nil {
+			d.nodes[node] = map[string]part{}
+		}
+		d.nodes[node][uid] = p
+		dirty[node] = true
+	}
+}
+
+// updateJobs gives each running job to the node of its cluster's rank 0.
+func (d *desiredStates) updateJobs(view *state.View, dirty map[string]bool) {
+	jobs := map[string][]agentstream.Job{}
+	for _, job := range view.Jobs {
+		c := view.Cluster(job.Cluster)
+		if job.Phase.Ended() || c == nil || c.UID() != job.ClusterUID {
+			continue
+		}
+		for a := range c.Held() {
+			if a.Rank == 0 {
+				jobs[a.Node] = append(jobs[a.Node], agentstream.Job{Job: *job, MemberID: a.ID})
+			}
+		}
+	}
+	for node, list := range jobs {
+		if !reflect.DeepEqual(list, d.jobs[node]) {
+			dirty[node] = true
+		}
+	}
+	for node := range d.jobs {
+		if jobs[node] == nil {
+			dirty[node] = true
+		}
+	}
+	d.jobs = jobs
+}
+
+func (d *desiredStates) assemble(node string, term, revision int64) agentstream.Desired {
+	out := agentstream.Desired{
+		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
+	}
+	for _, p := range d.nodes[node] {
+		out.Networks = append(out.Networks, p.network)
+		out.Members = append(out.Members, p.members...)
+	}
+	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
+	slices.SortFunc(out.Members, func(a, b agentstream.Member) int {
+		return strings.Compare(a.Assignment.ID, b.Assignment.ID)
+	})
+	return out
+}
+
+// parts computes a cluster's share of every node it is on.
+func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
+	parts := map[string]part{}
+	if c.Record == nil {
+		return parts, nil
+	}
+	var held []api.Assignment
+	nodes := map[string]bool{}
+	for a := range c.Held() {
+		held = append(held, *a)
+		nodes[a.Node] = true
+	}
+	for a := range c.Releasing() {
+		nodes[a.Node] = true
+	}
+	for node := range nodes {
+		network, err := d.network(c.Record.Network, node, nodes)
+		if err != nil {
+			return nil, err
+		}
+		parts[node] = part{network: network}
+	}
+	add := func(m agentstream.Member) {
+		a := m.Assignment
+		p := parts[a.Node]
+		p.members = append(p.members, m)
+		p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address, MAC: a.MAC})
+		parts[a.Node] = p
+	}
+	if len(held) > 0 {
+		renderer, err := d.renderer(c, held)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range held {
+			files, err := renderer.Files(a.ID)
+			if err != nil {
+				return nil, err
+			}
+			add(agentstream.Member{Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: jobUser}})
+		}
+	}
+	deleting := c.Record.Phase == api.ClusterDeleting
+	for a := range c.Releasing() {
+		add(agentstream.Member{
+			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: jobUser},
+			Release: true, ReleaseHome: deleting, GraceSeconds: releaseGraceSeconds,
+		})
+	}
+	return parts, nil
+}
+
+func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
+	authority, err := sshca.New(d.siteSecret, c.UID(), c.Intent.CreatedAt)
+	if err != nil {
+		return nil, err
+	}
+	return contextualization.New(contextualization.Cluster{
+		Name: c.Name(), Authority: authority, Network: c.Record.Network, Members: held, User: jobUser, Nameservers: d.nameservers,
+	})
+}
+
+// network is a cluster's network as a node should have it: its peers are the other nodes with members of the cluster.
+func (d *desiredStates) network(n api.Network, node string, nodes map[string]bool) (fabric.Network, error) {
+	out := fabric.Network{Network: n}
+	for peer := range nodes {
+		if peer == node {
+			continue
+		}
+		address, err := netip.ParseAddr(d.underlays[peer])
+		if err != nil {
+			return out, fmt.Errorf("node %q has no usable underlay address (%q); members on several nodes need one: "+
+				"start its agent with --underlay", peer, d.underlays[peer])
+		}
+		out.Peers = append(out.Peers, address)
+	}
+	slices.SortFunc(out.Peers, netip.Addr.Compare)
+	return out, nil
+}
