@@ -32,6 +32,7 @@ type desiredStates struct {
 	nodes     map[string]map[string]part // by node, then UID
 	jobs      map[string][]agentstream.Job
 	underlays map[string]string
+	told      map[string]bool // nodes that were ever assembled for
 }
 
 // clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
@@ -50,6 +51,7 @@ func newDesiredStates(siteSecret []byte, nameservers []netip.Addr) *desiredState
 	return &desiredStates{
 		siteSecret: siteSecret, nameservers: nameservers,
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
+		told: map[string]bool{},
 	}
 }
 
@@ -139,7 +141,11 @@ func (d *desiredStates) updateJobs(view *state.View, dirty map[string]bool) {
 	d.jobs = jobs
 }
 
+// first tells, once, that nothing was ever assembled for a node.
+func (d *desiredStates) first(node string) bool { return !d.told[node] }
+
 func (d *desiredStates) assemble(node string, term, revision int64) agentstream.Desired {
+	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
 	}

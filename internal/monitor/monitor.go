@@ -49,6 +49,7 @@ type node struct {
 	lastSeen time.Time
 	stream   *stream // nil when not connected
 	observed agentstream.Observed
+	reported bool // it has said all it has since it connected
 	desired  *agentstream.Desired
 }
 
@@ -132,6 +133,14 @@ func (m *Monitor) Clean(nodeName string) []string {
 	return nil
 }
 
+// Reported tells whether a connected node has said all it has.
+func (m *Monitor) Reported(nodeName string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[nodeName]
+	return n != nil && n.stream != nil && n.reported
+}
+
 // Jobs returns what agents last said of jobs, by ID.
 func (m *Monitor) Jobs() map[string]agentstream.JobObserved {
 	m.mu.Lock()
@@ -176,7 +185,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 	if n.stream != nil {
 		n.stream.end(errors.New("the agent has connected anew"))
 	}
-	n.agentID, n.stream, n.lastSeen = hello.AgentID, s, m.cfg.Now()
+	n.agentID, n.stream, n.lastSeen, n.reported = hello.AgentID, s, m.cfg.Now(), false
 	m.notify()
 	return nil
 }
@@ -205,7 +214,7 @@ func (m *Monitor) observe(name string, o agentstream.Observed) {
 	for _, job := range o.Jobs {
 		m.jobs[job.ID] = job
 	}
-	n.observed, n.lastSeen = o, m.cfg.Now()
+	n.observed, n.lastSeen, n.reported = o, m.cfg.Now(), true
 	m.notify()
 }
 

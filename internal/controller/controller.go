@@ -1,0 +1,197 @@
+// Package controller is the leader's loop: it reads the state and what agents say, plans, commits, and hands nodes what they
+// should carry.
+//
+// Decisions are made by pure packages (lifecycle, placement); the controller only brings their inputs together and makes their
+// operations true, every commit guarded by the election. It keeps no state that can't be rebuilt: a new leader starts from the
+// store. It must never call a driver or touch a node. Start with pass.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
+type Agents interface {
+	Member(assignmentID string) (phase api.MemberPhase, message string, ok bool)
+	// Node tells a node's phase and whether it has reported all it has since it connected.
+	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
+	Reported(name string) bool
+	Clean(name string) []string
+	Jobs() map[string]agentstream.JobObserved
+	LogBytes(jobID string) int64
+	ForgetJob(jobID string)
+	DropLog(jobID string) error
+	SetDesired(node string, desired agentstream.Desired)
+	Changed() <-chan struct{}
+	// NextDeath is when the clock alone changes a node's phase next; zero: never.
+	NextDeath() time.Time
+}
+
+// Config is what a controller needs.
+type Config struct {
+	// Candidate names this server in the election; it must be unique among live servers.
+	Candidate string
+	Repo      *state.Repo
+	Cache     *state.Cache
+	Agents    Agents
+	// SiteSecret is what SSH keys are derived from.
+	SiteSecret []byte
+	// Nameservers are given to clusters with egress.
+	Nameservers []netip.Addr
+	Pool        placement.Pool
+	Deadlines   lifecycle.Deadlines
+	Now         func() time.Time
+	Log         *slog.Logger
+}
+
+// Run campaigns and leads, again and again, until ctx ends.
+func Run(ctx context.Context, cfg Config) error {
+	for ctx.Err() == nil {
+		leadership, err := cfg.Repo.Store().Campaign(ctx, cfg.Candidate)
+		if err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			return fmt.Errorf("campaign for leadership: %w", err)
+		}
+		cfg.Log.InfoContext(ctx, "leading", "term", leadership.Term())
+		err = newLeader(cfg, leadership).lead(ctx)
+		if ctx.Err() != nil {
+			resign, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			return errors.Join(ctx.Err(), leadership.Resign(resign))
+		}
+		cfg.Log.WarnContext(ctx, "no longer leading", "error", err)
+	}
+	return ctx.Err()
+}
+
+// leader is one leadership.
+type leader struct {
+	cfg     Config
+	log     *slog.Logger
+	writer  *state.Leader
+	since   time.Time
+	desired *desiredStates
+	wakeAt  time.Time
+	// committed is the newest revision this leader wrote: a pass never plans on less.
+	committed int64
+}
+
+func newLeader(cfg Config, leadership store.Leadership) *leader {
+	return &leader{
+		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
+		since: cfg.Now(), desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers),
+	}
+}
+
+// retryPause is the pause after a pass that failed (the store does not answer, the disk is full).
+const retryPause = time.Second
+
+// lead makes pass after pass until the leadership is lost or ctx ends.
+func (l *leader) lead(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.writer.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if n, err := l.writer.CollectGarbage(ctx); err != nil {
+		l.log.WarnContext(ctx, "leftovers of an earlier leader can't be removed yet", "error", err)
+	} else if n > 0 {
+		l.log.InfoContext(ctx, "removed assignments that never became true", "chunks", n)
+	}
+	for {
+		changed := l.cfg.Agents.Changed()
+		revision, err := l.pass(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return store.ErrNotLeader
+		case errors.Is(err, store.ErrNotLeader):
+			return err
+		case err != nil:
+			l.log.ErrorContext(ctx, "a pass of the controller failed; trying again", "error", err)
+			l.sooner(l.cfg.Now().Add(retryPause))
+		}
+		l.wait(ctx, revision, changed)
+	}
+}
+
+// wait returns when the state, what agents say, or the clock calls for another pass.
+func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stored := make(chan struct{})
+	go func() {
+		defer close(stored)
+		_, _ = l.cfg.Cache.Wait(ctx, revision)
+	}()
+	pause := time.Hour
+	if !l.wakeAt.IsZero() {
+		pause = max(0, l.wakeAt.Sub(l.cfg.Now()))
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-stored:
+	case <-changed:
+	case <-timer.C:
+	}
+}
+
+// sooner moves the next pass to at, if it is not earlier already.
+func (l *leader) sooner(at time.Time) {
+	if !at.IsZero() && (l.wakeAt.IsZero() || at.Before(l.wakeAt)) {
+		l.wakeAt = at
+	}
+}
+
+// pass plans everything once on one view and makes it true. It returns the revision of the view.
+func (l *leader) pass(ctx context.Context) (int64, error) {
+	if _, err := l.cfg.Cache.WaitRevision(ctx, l.committed); err != nil {
+		return 0, err
+	}
+	l.wakeAt = time.Time{}
+	l.sooner(l.cfg.Agents.NextDeath())
+	view := l.cfg.Cache.View()
+	now := l.cfg.Now()
+	p := &pass{leader: l, view: view, now: now, nodes: map[string]lifecycle.NodeState{}, clean: map[string]bool{}}
+	p.observe()
+	var errs []error
+	for _, c := range view.Clusters {
+		if err := p.cluster(ctx, c); err != nil && !errors.Is(err, store.ErrConflict) {
+			errs = append(errs, fmt.Errorf("cluster %q: %w", c.Name(), err))
+		}
+	}
+	errs = append(errs, p.quarantines(ctx), p.jobs(ctx))
+	changed, failed := l.desired.update(l.writer.Term(), view)
+	for name, err := range failed {
+		errs = append(errs, fmt.Errorf("cluster %q can't be carried: %w", name, err))
+	}
+	for node, desired := range changed {
+		l.cfg.Agents.SetDesired(node, desired)
+	}
+	// A node without members must be told so too: its agent cleans what it finds only once it has heard from the leader.
+	for _, n := range view.Nodes {
+		if l.desired.first(n.Name) {
+			l.cfg.Agents.SetDesired(n.Name, l.desired.assemble(n.Name, l.writer.Term(), view.Revision))
+		}
+	}
+	return view.Revision, errors.Join(errs...)
+}
