@@ -9,8 +9,9 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 TEST_EXEC := $(if $(SUDO),-exec '$(SUDO)')
 TOOL = $(GO) tool -modfile=tools/tools.mod
 
-VERSION ?= $(shell cat VERSION 2>/dev/null || git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS = -s -w -X main.version=$(VERSION)
+VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev/null || \
+	echo devel-$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown))
+LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
 UNITS = ./api/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
