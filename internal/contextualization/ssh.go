@@ -17,8 +17,6 @@ func (r *Renderer) sshdConfig() string {
 		fmt.Fprintf(&env, " %s=%s", name, r.env[name])
 	}
 	return `# Generated. Members of the cluster log in by certificates of its authority.
-Port 22
-AddressFamily any
 HostKey ` + hostKeyPath + `
 HostCertificate ` + hostKeyPath + `-cert.pub
 TrustedUserCAKeys ` + caPath + `
@@ -33,10 +31,8 @@ UsePAM no
 UseDNS no
 PrintMotd no
 PrintLastLog no
-PidFile none
 LogLevel ERROR
-# All members may connect at once, and one connection may carry many sessions.
-MaxStartups 4096
+# One connection may carry many sessions. How many connections there may be is not limited: each has its own sshd.
 MaxSessions 1024
 LoginGraceTime 60
 X11Forwarding no

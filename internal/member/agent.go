@@ -20,9 +20,9 @@ type Config struct {
 	memberconfig.File
 	// Socket is the node agent's socket.
 	Socket string
-	// SSHD is the command of sshd, which stays in the foreground and logs to standard error.
+	// SSHD is the command that serves one SSH connection, its standard input and output, and logs to standard error.
 	SSHD []string
-	// SSHPort is where it answers.
+	// SSHPort is where members answer.
 	SSHPort uint16
 	// SSHDDirectory is made for sshd (its privilege separation changes root to it).
 	SSHDDirectory string
@@ -37,7 +37,7 @@ const stopGrace = time.Second
 // LoadConfig reads the member's file and fills in what holds for every member.
 func LoadConfig(path string) (Config, error) {
 	c := Config{
-		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-D", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
+		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
 		SpoolBytes: 16 << 20,
 	}
 	data, err := os.ReadFile(path)
@@ -65,8 +65,8 @@ type agent struct {
 	changed chan struct{} // has an element when ready or problem changed
 }
 
-// Run is the member agent: it returns when ctx ends or the node agent asks for it, with all jobs and sshd told to end. The
-// process must start its children by Run only, since it waits for every child (a first process must).
+// Run is the member agent: it returns when ctx ends or the node agent asks for it, with all jobs told to end. The process
+// must start its children by Run only, since it waits for every child (a first process must).
 func Run(ctx context.Context, cfg Config) error {
 	instance := make([]byte, 16)
 	if _, err := rand.Read(instance); err != nil {
@@ -86,7 +86,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer reaped()
 	go a.children.reap(reaping)
 	var running sync.WaitGroup
-	running.Go(func() { a.superviseSSHD(ctx) })
+	running.Go(func() { a.serveSSH(ctx) })
 	running.Go(func() { a.link(ctx) })
 	<-ctx.Done()
 	a.jobs.end(stopGrace)

@@ -16,95 +16,130 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The member agent listens for SSH itself and starts an sshd for every connection (sshd -i, sshd(8)). There is no daemon to
+// start before the member is ready, and none to be supervised; a daemon executes itself anew for every connection anyway.
+//
+// It makes logins quick, too. Neither ssh nor sshd turns Nagle's algorithm (RFC 896) off before a session is set up, so three
+// times in a login one waits for the other's delayed acknowledgement, 40 ms each. Sockets that Go accepts have it off, and
+// hasten sends the acknowledgements that the client waits for.
+
 const (
 	// probeFirst and probeLast are the pauses between attempts to reach sshd; they grow from one to the other.
 	probeFirst = time.Millisecond
 	probeLast  = 50 * time.Millisecond
-	// probeDeadline is when a member that is still not reachable tells so; it goes on trying.
-	probeDeadline = 15 * time.Second
-	// restartFirst and restartLast are the pauses before sshd is started again; they grow when it ends at once.
-	restartFirst = 10 * time.Millisecond
-	restartLast  = 5 * time.Second
+	// probePatience is after which time a member that is still not reachable tells so; it goes on trying, once a probeSlow.
+	probePatience = 15 * time.Second
+	probeSlow     = time.Second
+	// hastenEvery and hastenFor are how often and how long a new connection's acknowledgements are hastened.
+	hastenEvery = 2 * time.Millisecond
+	hastenFor   = 100 * time.Millisecond
 )
 
-// superviseSSHD keeps sshd running until ctx ends, and tells whether it answers.
-func (a *agent) superviseSSHD(ctx context.Context) {
+// serveSSH answers SSH connections until ctx ends, and tells when the first was answered.
+func (a *agent) serveSSH(ctx context.Context) {
 	if err := os.MkdirAll(a.cfg.SSHDDirectory, 0o755); err != nil {
 		a.log.Warn("sshd's directory can't be made", "error", err)
 	}
-	delay := restartFirst
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := a.runSSHD(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		a.setProblem(err.Error())
-		if time.Since(began) > restartLast {
-			delay = restartFirst
-		}
-		pause(ctx, delay)
-		delay = min(2*delay, restartLast)
-	}
-}
-
-// runSSHD runs sshd until it ends, and tells why it ended.
-func (a *agent) runSSHD(ctx context.Context) error {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = null.Close() }()
 	read, write, err := os.Pipe()
 	if err != nil {
-		return err
-	}
-	defer func() { _ = read.Close() }()
-	pid, ended, err := a.children.start(a.cfg.SSHD[0], a.cfg.SSHD, &syscall.ProcAttr{
-		Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		// Its own process group, so that signals to this agent's group don't reach it.
-		Files: []uintptr{null.Fd(), write.Fd(), write.Fd()}, Sys: &syscall.SysProcAttr{Setpgid: true},
-	})
-	_ = write.Close()
-	if err != nil {
-		return fmt.Errorf("%s can't be started: %w", a.cfg.SSHD[0], err)
+		a.setProblem(err.Error())
+		return
 	}
 	var said lastLine
 	go said.copy(os.Stderr, read)
-	probing, stopProbing := context.WithCancel(ctx)
-	defer stopProbing()
-	go a.probe(probing)
-	select {
-	case status := <-ended:
-		return fmt.Errorf("sshd ended (%s): %s", describe(status), said.get())
-	case <-ctx.Done():
-		// Sessions go on until the member's first process ends, which follows at once.
-		_ = syscall.Kill(pid, syscall.SIGTERM)
-		return ctx.Err()
+	listener, err := a.listenSSH(ctx)
+	if err != nil {
+		return // ctx ended
+	}
+	context.AfterFunc(ctx, func() { _ = listener.Close() })
+	go a.probe(ctx, &said)
+	for ctx.Err() == nil {
+		conn, err := listener.Accept()
+		if err == nil {
+			err = a.startSSHD(ctx, conn.(*net.TCPConn), write)
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("an SSH connection can't be served", "error", err)
+			pause(ctx, probeLast)
+		}
+	}
+}
+
+// listenSSH listens; as long as that can't be done it says so and tries again.
+func (a *agent) listenSSH(ctx context.Context) (net.Listener, error) {
+	config := net.ListenConfig{KeepAlive: -1} // sshd's business
+	for {
+		listener, err := config.Listen(ctx, "tcp", fmt.Sprintf(":%d", a.cfg.SSHPort))
+		if err == nil || ctx.Err() != nil {
+			return listener, err
+		}
+		a.setProblem(err.Error())
+		pause(ctx, probeSlow)
+	}
+}
+
+// startSSHD starts an sshd on the connection.
+func (a *agent) startSSHD(ctx context.Context, conn *net.TCPConn, log *os.File) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	var ended <-chan syscall.WaitStatus
+	var startErr error
+	err = raw.Control(func(fd uintptr) {
+		if startErr = syscall.SetNonblock(int(fd), false); startErr != nil {
+			return
+		}
+		_, ended, startErr = a.children.start(a.cfg.SSHD[0], a.cfg.SSHD, &syscall.ProcAttr{
+			Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			Files: []uintptr{fd, fd, log.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true},
+		})
+	})
+	if err = errors.Join(err, startErr); err != nil {
+		return errors.Join(fmt.Errorf("%s: %w", a.cfg.SSHD[0], err), conn.Close())
+	}
+	go func() {
+		hasten(ctx, raw, ended)
+		_ = conn.Close() // sshd has it alone then
+	}()
+	return nil
+}
+
+// hasten has what came over the connection acknowledged at once for the time a login takes. The kernel goes back to delaying
+// after each answer (TCP_QUICKACK, tcp(7)), hence again and again.
+func hasten(ctx context.Context, raw syscall.RawConn, ended <-chan syscall.WaitStatus) {
+	ticker := time.NewTicker(hastenEvery)
+	defer ticker.Stop()
+	for range hastenFor / hastenEvery {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ended:
+			return
+		case <-ticker.C:
+			_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) })
+		}
 	}
 }
 
 // probe reports the member ready once sshd answers on its own address.
-func (a *agent) probe(ctx context.Context) {
-	deadline := time.Now().Add(probeDeadline)
+func (a *agent) probe(ctx context.Context, said *lastLine) {
+	deadline := time.Now().Add(probePatience)
 	for delay := probeFirst; ctx.Err() == nil; delay = min(delay*3/2, probeLast) {
 		err := a.readBanner(ctx)
-		if ctx.Err() != nil {
-			return
-		}
 		if err == nil {
 			a.setReady()
 			return
 		}
-		if !deadline.IsZero() && time.Now().After(deadline) {
-			deadline = time.Time{}
-			a.setProblem(fmt.Sprintf("sshd does not answer on the member's own address: %v", err))
+		if time.Now().After(deadline) && ctx.Err() == nil {
+			a.setProblem(fmt.Sprintf("sshd does not answer on the member's own address: %v; sshd's last words: %s", err, said.get()))
+			delay = probeSlow
 		}
 		pause(ctx, delay)
 	}
 }
 
-// readBanner connects to sshd and reads the start of its identification (RFC 4253, section 4.2).
+// readBanner connects to sshd and reads its identification (RFC 4253, section 4.2).
 func (a *agent) readBanner(ctx context.Context) error {
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", a.sshAddress())
@@ -112,18 +147,19 @@ func (a *agent) readBanner(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
 	}
-	const want = "SSH-2.0-"
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(conn, got); err != nil {
+	line, err := bufio.NewReaderSize(conn, 256).ReadSlice('\n')
+	if err != nil {
 		return err
 	}
-	if string(got) != want {
-		return fmt.Errorf("%q answers, which is not sshd", got)
+	if !strings.HasPrefix(string(line), "SSH-2.0-") {
+		return fmt.Errorf("%q answers, which is not sshd", line)
 	}
-	return nil
+	// Without an identification in return, sshd complains in its log.
+	_, err = io.WriteString(conn, "SSH-2.0-nearmetal\r\n")
+	return err
 }
 
 // lastLine passes output on and remembers its last line.
@@ -147,7 +183,7 @@ func (l *lastLine) get() string {
 	if line := l.line.Load(); line != nil {
 		return *line
 	}
-	return "it said nothing"
+	return "none"
 }
 
 // describe tells how a process ended.
