@@ -36,14 +36,14 @@ type hierarchy struct {
 // the one; only these directories, nearmetal/NODE and nearmetal are ever made or removed.
 type cgroups struct {
 	trees []hierarchy
-	// hybrid is where an empty v2 tree is mounted beside v1 trees, else "".
+	// hybrid is where an empty v2 tree is mounted beside v1 trees, else "". runc makes groups there, too; crun can't.
 	hybrid string
 	node   string
 }
 
 // findCgroups reads how control groups are mounted.
 func findCgroups(node string) (*cgroups, error) {
-	file, err := os.Open("/proc/self/mountinfo")
+	file, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("finding control groups: %w", err)
 	}
@@ -96,9 +96,12 @@ func (c *cgroups) runtimePath(id string) string {
 
 // dirs are the directories of a member's control groups, whether they exist or not; "" stands for the node's own.
 func (c *cgroups) dirs(id string) []string {
-	dirs := make([]string, 0, len(c.trees))
+	dirs := make([]string, 0, len(c.trees)+1)
 	for _, h := range c.trees {
 		dirs = append(dirs, filepath.Join(h.mountPoint, cgroupParent, c.node, id))
+	}
+	if c.hybrid != "" {
+		dirs = append(dirs, filepath.Join(c.hybrid, cgroupParent, c.node, id))
 	}
 	return dirs
 }

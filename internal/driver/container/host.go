@@ -48,7 +48,11 @@ func (d *Driver) host() (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	spawner, err := newSpawner(groups.hybrid)
+	takeAway := groups.hybrid
+	if filepath.Base(runtime) == "runc" {
+		takeAway = "" // runc wants the v2 tree where it is
+	}
+	spawner, err := newSpawner(takeAway)
 	if err != nil {
 		return nil, err
 	}

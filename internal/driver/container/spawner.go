@@ -58,9 +58,17 @@ func emptyPlace(places []string) (string, error) {
 		strings.Join(places, ", "))
 }
 
-// run is the thread. It is never unlocked: when run returns, the thread ends and its namespace with it.
+// run is the thread. It is never unlocked: when run returns, the thread ends and its namespace with it. It must not be the main
+// thread, whose namespaces /proc/self shows and which outlives its goroutine.
 func (s *spawner) run(hybrid string, ready chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		defer runtime.UnlockOSThread()
+		started := make(chan error)
+		go s.run(hybrid, started) // on another thread, since this one stays taken until it has started
+		ready <- <-started
+		return
+	}
 	err := s.enter(hybrid)
 	ready <- err
 	if err != nil {

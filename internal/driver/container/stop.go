@@ -142,7 +142,7 @@ func (d *Driver) verifyGone(h *host, id string) error {
 			left = append(left, path)
 		}
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("looking for mounts that are left: %w", err)
 	}

@@ -1,0 +1,88 @@
+package container_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver/container"
+)
+
+// This test binary is also the first process of the members it starts: it connects to the control socket and does as told.
+
+// order is one thing a test asks a member to do.
+type order struct {
+	Exit *int     `json:"exit,omitempty"`
+	Run  []string `json:"run,omitempty"`
+	// Probe is the name of an entry of probes.
+	Probe string `json:"probe,omitempty"`
+}
+
+// answer is what came of it.
+type answer struct {
+	Output string `json:"output"`
+	Err    string `json:"err,omitempty"`
+}
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == container.MemberPath {
+		beMember(len(os.Args) > 1 && os.Args[1] == "stubborn")
+	}
+	os.Exit(m.Run())
+}
+
+func beMember(stubborn bool) {
+	if _, err := os.Stat("/etc/nearmetal/stubborn"); err == nil || stubborn {
+		signal.Ignore(unix.SIGTERM)
+	} else {
+		terminated := make(chan os.Signal, 1)
+		signal.Notify(terminated, unix.SIGTERM)
+		go func() {
+			<-terminated
+			os.Exit(0)
+		}()
+	}
+	conn, err := net.Dial("unix", filepath.Join(filepath.Dir(container.MemberPath), "agent.sock"))
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(90)
+	}
+	orders, answers := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
+	_ = answers.Encode(answer{Output: "ready"})
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			select {} // the test has gone; stay until stopped
+		}
+		_ = answers.Encode(obey(o))
+	}
+}
+
+func obey(o order) answer {
+	switch {
+	case o.Exit != nil:
+		os.Exit(*o.Exit)
+	case len(o.Run) > 0:
+		output, err := exec.Command(o.Run[0], o.Run[1:]...).CombinedOutput()
+		return answerOf(string(output), err)
+	case o.Probe != "":
+		output, err := probes[o.Probe]()
+		return answerOf(output, err)
+	}
+	return answer{}
+}
+
+func answerOf(output string, err error) answer {
+	a := answer{Output: output}
+	if err != nil {
+		a.Err = err.Error()
+	}
+	return a
+}

@@ -1,0 +1,353 @@
+// Package fake is a scriptable driver that carries members on a pretended host: for tests and simulation.
+//
+// It uses no resource of the real host and its only clock is package time's, so it runs under testing/synctest. It passes
+// drivertest. Start with Host: it is what survives a driver, as a machine survives its agent.
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// Behaviour scripts what happens to a member. The zero value is a member that starts at once and runs until it is stopped.
+type Behaviour struct {
+	// FailStarts is how many Starts fail before one succeeds; StartError is their error, by default one that says so.
+	FailStarts int
+	StartError error
+	// StartDelay and StopDelay are how long a successful Start, and the end after a polite stop, take.
+	StartDelay, StopDelay time.Duration
+	// ExitAfter is how long the first process runs before it ends by itself with ExitCode; 0: it doesn't.
+	ExitAfter time.Duration
+	ExitCode  int
+	// Stubborn members end only by force.
+	Stubborn bool
+	// FailCleans is how many Cleans fail before one succeeds.
+	FailCleans int
+}
+
+// Host is a pretended machine. Members go on living there when their driver is dropped.
+type Host struct {
+	mu         sync.Mutex
+	members    map[string]*member
+	behaviours map[string]*Behaviour
+	nextPID    int
+	calls      []string
+}
+
+type member struct {
+	config  driver.Member
+	state   driver.State
+	pid     int
+	code    *int
+	message string
+	ended   chan struct{} // closed at the first process' end
+}
+
+// NewHost makes an empty machine.
+func NewHost() *Host {
+	return &Host{members: map[string]*member{}, behaviours: map[string]*Behaviour{}, nextPID: 1000}
+}
+
+// Script sets the behaviour of the member with this ID, or of every member without one of its own when id is "".
+func (h *Host) Script(id string, b Behaviour) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.behaviours[id] = &b
+}
+
+// End makes a running member's first process end by itself, as a crash in it would.
+func (h *Host) End(id string, code int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.members[id]; m != nil {
+		m.end(code)
+	}
+}
+
+// Crash ends every process at once, as a power cut does; debris stays.
+func (h *Host) Crash() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.members {
+		m.end(137)
+	}
+}
+
+// IDs lists the members there is anything of on this machine, in order.
+func (h *Host) IDs() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ids := make([]string, 0, len(h.members))
+	for id := range h.members {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Member returns what a member was last started or updated with.
+func (h *Host) Member(id string) (driver.Member, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m, ok := h.members[id]
+	if !ok {
+		return driver.Member{}, false
+	}
+	return m.config, true
+}
+
+// Calls lists the calls all drivers of this machine got, such as "Start c1.c1-0.1", in the order they came.
+func (h *Host) Calls() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.calls)
+}
+
+// behaviour finds the member's script; callers hold the lock. The first use of the default copies it, so that counts are the
+// member's own.
+func (h *Host) behaviour(id string) *Behaviour {
+	if b := h.behaviours[id]; b != nil {
+		return b
+	}
+	b := Behaviour{}
+	if common := h.behaviours[""]; common != nil {
+		b = *common
+	}
+	h.behaviours[id] = &b
+	return &b
+}
+
+func (m *member) end(code int) {
+	if m.state != driver.StateRunning {
+		return
+	}
+	m.state, m.pid, m.code = driver.StateExited, 0, &code
+	m.message = fmt.Sprintf("its first process has ended with exit code %d", code)
+	close(m.ended)
+}
+
+// Driver carries members on a Host. It implements driver.Driver.
+type Driver struct {
+	host     *Host
+	attacher driver.Attacher
+	stack    api.Stack
+}
+
+// New makes a driver on a machine; several may be made, one after the other, as an agent is restarted.
+func New(host *Host, attacher driver.Attacher) *Driver {
+	return &Driver{host: host, attacher: attacher, stack: api.StackContainer}
+}
+
+// Stack is the container stack.
+func (d *Driver) Stack() api.Stack { return d.stack }
+
+// Check finds no problem.
+func (d *Driver) Check(context.Context) api.StackCheck {
+	return api.StackCheck{Stack: d.stack, OK: true}
+}
+
+// Start starts a member as its behaviour says.
+func (d *Driver) Start(ctx context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	delay, proceed, err := d.prepare(m)
+	if err != nil || !proceed {
+		return err
+	}
+	if err := sleep(ctx, delay); err != nil {
+		return fmt.Errorf("starting member %q: %w", id, err)
+	}
+	if err := d.attacher.Attach(ctx, driver.Port{
+		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC, NetNS: "/fake/" + id,
+	}); err != nil {
+		return fmt.Errorf("starting member %q: attaching it to its network: %w", id, err)
+	}
+	d.host.launch(id)
+	return nil
+}
+
+// prepare makes the member's debris-to-be; it tells not to proceed when the member already runs.
+func (d *Driver) prepare(m driver.Member) (delay time.Duration, proceed bool, err error) {
+	h, id := d.host, m.Assignment.ID
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, "Start "+id)
+	if !validID(id) {
+		return 0, false, fmt.Errorf("starting member %q: that can't be a member's ID", id)
+	}
+	if old := h.members[id]; old != nil && old.state == driver.StateRunning {
+		return 0, false, nil
+	}
+	h.members[id] = &member{config: m, state: driver.StatePrepared, message: "prepared"}
+	b := h.behaviour(id)
+	if b.FailStarts == 0 {
+		return b.StartDelay, true, nil
+	}
+	b.FailStarts--
+	if b.StartError != nil {
+		return 0, false, fmt.Errorf("starting member %q: %w", id, b.StartError)
+	}
+	return 0, false, fmt.Errorf("starting member %q: scripted to fail", id)
+}
+
+// launch lets the first process go; a member cleaned meanwhile stays away.
+func (h *Host) launch(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.members[id]
+	if m == nil || m.state == driver.StateRunning {
+		return
+	}
+	h.nextPID++
+	m.state, m.pid, m.code, m.message, m.ended = driver.StateRunning, h.nextPID, nil, "", make(chan struct{})
+	if b := h.behaviour(id); b.ExitAfter > 0 {
+		code := b.ExitCode
+		time.AfterFunc(b.ExitAfter, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			m.end(code)
+		})
+	}
+}
+
+// Update takes the new files.
+func (d *Driver) Update(_ context.Context, m driver.Member) error {
+	h, id := d.host, m.Assignment.ID
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, "Update "+id)
+	old := h.members[id]
+	if old == nil {
+		return fmt.Errorf("updating member %q: %w", id, driver.ErrNotFound)
+	}
+	old.config = m
+	return nil
+}
+
+// Observe lists the members of the machine in the order of their IDs.
+func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	h := d.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]driver.Observation, 0, len(h.members))
+	for id, m := range h.members {
+		list = append(list, m.observation(id))
+	}
+	slices.SortFunc(list, func(a, b driver.Observation) int { return strings.Compare(a.ID, b.ID) })
+	return list, nil
+}
+
+func (m *member) observation(id string) driver.Observation {
+	config := m.config
+	config.Files = nil
+	return driver.Observation{ID: id, State: m.state, PID: m.pid, ExitCode: m.code, Message: m.message, Member: &config}
+}
+
+// Wait returns when the member doesn't run any more.
+func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error) {
+	h := d.host
+	h.mu.Lock()
+	m := h.members[id]
+	if m != nil && m.state == driver.StateRunning {
+		ended := m.ended
+		h.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, ctx.Err())
+		}
+		h.mu.Lock()
+	}
+	defer h.mu.Unlock()
+	if m == nil {
+		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, driver.ErrNotFound)
+	}
+	return m.observation(id), nil
+}
+
+// Stop ends the member, politely if it lets itself.
+func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
+	h := d.host
+	h.mu.Lock()
+	h.calls = append(h.calls, "Stop "+id)
+	m := h.members[id]
+	if m == nil || m.state != driver.StateRunning {
+		h.mu.Unlock()
+		return nil
+	}
+	b := *h.behaviour(id)
+	h.mu.Unlock()
+	patience, code := b.StopDelay, 0
+	if b.Stubborn || b.StopDelay > grace || grace == 0 {
+		patience, code = grace, 137
+	}
+	if err := sleep(ctx, patience); err != nil {
+		return fmt.Errorf("stopping member %q: %w", id, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.end(code)
+	return nil
+}
+
+// Clean removes the member and its port.
+func (d *Driver) Clean(ctx context.Context, id string) error {
+	if err := d.host.tryClean(id); err != nil {
+		return err
+	}
+	if err := d.attacher.Detach(ctx, id); err != nil {
+		return fmt.Errorf("cleaning member %q: %w", id, err)
+	}
+	h := d.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.members[id]; m != nil {
+		m.end(137)
+	}
+	delete(h.members, id)
+	return nil
+}
+
+func (h *Host) tryClean(id string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, "Clean "+id)
+	b := h.behaviour(id)
+	if b.FailCleans == 0 {
+		return nil
+	}
+	b.FailCleans--
+	return fmt.Errorf("cleaning member %q: %w", id, errScripted)
+}
+
+var errScripted = errors.New("scripted to fail")
+
+func validID(id string) bool {
+	return id != "" && id[0] != '.' && !strings.ContainsAny(id, "/\x00")
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var _ driver.Driver = (*Driver)(nil)
