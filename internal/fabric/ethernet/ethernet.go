@@ -3,16 +3,18 @@
 //
 // Plan is pure: from the networks that should be and the kernel's state as read, it lists the operations that are missing. Apply
 // carries them out and reads back; Audit is a plan that should be empty. It must never decide who is connected to whom:
-// that is in the networks it is given. Start reading at Plan.
+// that is in the networks it is given. Start reading at Plan; the isolation rules are in rules.go.
 package ethernet
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -32,26 +34,94 @@ type Config struct {
 
 // Fabric implements fabric.Fabric on the kernel's Ethernet devices.
 type Fabric struct {
-	cfg Config
+	cfg  Config
+	log  *slog.Logger
+	node namespace
+	nft  rulesReader
+	// remover deletes the ports of members that leave at the same time together.
+	remover linkRemover
+
+	// mu is held for writing by Apply, for reading by what works on single ports.
+	mu      sync.RWMutex
+	applied []fabric.Network
+	// underlayMTU is the MTU of the underlay when networks were last applied.
+	underlayMTU int
 }
 
 var _ fabric.Fabric = (*Fabric)(nil)
 
-// New returns a fabric that works in the network namespace of the process. Nothing is changed before the first Apply.
+// New returns a fabric that works in the network namespace of the calling thread. Nothing is changed before the first Apply.
 func New(cfg Config) (*Fabric, error) {
-	return &Fabric{cfg: cfg}, nil
+	if cfg.Underlay.IsValid() && !cfg.Underlay.Is4() {
+		return nil, fmt.Errorf("underlay address %v is not an IPv4 address; tunnels run over IPv4", cfg.Underlay)
+	}
+	node, err := openNamespace("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Fabric{cfg: cfg, log: log, node: node}, nil
 }
 
-var errNotYet = errors.New("ethernet: not made yet")
+// Close lets go of the network namespace; networks and ports stay.
+func (f *Fabric) Close() error { return f.node.file.Close() }
 
 // Apply converges the node on exactly these networks.
-func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error { return errNotYet }
+func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	seen, ops, err := f.plan(ctx, networks)
+	if err != nil {
+		return err
+	}
+	if len(ops) > 0 {
+		if err := f.executeAll(ctx, ops); err != nil {
+			return err
+		}
+		var rest []Operation
+		if seen, rest, err = f.plan(ctx, networks); err != nil {
+			return fmt.Errorf("reading back: %w", err)
+		}
+		if len(rest) > 0 {
+			return fmt.Errorf("the kernel differs after %d operations; first difference: %s", len(ops), firstLine(rest[0].String()))
+		}
+	}
+	f.applied, f.underlayMTU = slices.Clone(networks), seen.UnderlayMTU
+	return nil
+}
 
 // Audit reads the kernel and tells what differs from the networks last applied.
-func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) { return nil, errNotYet }
+func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, ops, err := f.plan(ctx, f.applied)
+	if err != nil {
+		return nil, err
+	}
+	var drifts []fabric.Drift
+	for _, op := range ops {
+		drifts = append(drifts, op.Drift())
+	}
+	return drifts, nil
+}
 
-// Attach connects a member; its port must be among the networks last applied.
-func (f *Fabric) Attach(ctx context.Context, port driver.Port) error { return errNotYet }
+// plan reads the kernel and plans.
+func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (Observed, []Operation, error) {
+	seen, err := f.observe(ctx)
+	if err != nil {
+		return Observed{}, nil, err
+	}
+	ops, err := Plan(f.cfg, networks, seen)
+	return seen, ops, err
+}
 
-// Detach removes a member's port.
-func (f *Fabric) Detach(ctx context.Context, id string) error { return errNotYet }
+func firstLine(s string) string {
+	line, _, more := strings.Cut(s, "\n")
+	if more {
+		line += " ..."
+	}
+	return line
+}

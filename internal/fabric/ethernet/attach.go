@@ -1,0 +1,217 @@
+package ethernet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// Attach connects a member; its port must be among the networks last applied, so that the rules that pin it are in force. A
+// port that is as it should be is left alone.
+func (f *Fabric) Attach(ctx context.Context, port driver.Port) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if err := f.attach(ctx, port); err != nil {
+		return fmt.Errorf("attaching member %s to network %d: %w", port.ID, port.Network.Index, err)
+	}
+	return nil
+}
+
+func (f *Fabric) attach(ctx context.Context, port driver.Port) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := fabric.FindPort(f.applied, port); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(f.applied, func(n fabric.Network) bool { return n.Index == port.Network.Index })
+	network := f.applied[i]
+	mac, err := net.ParseMAC(port.MAC)
+	if err != nil {
+		return err
+	}
+	member, err := openNamespace(port.NetNS)
+	if err != nil {
+		return err
+	}
+	defer member.close()
+
+	pair := veth{name: PortName(port.ID), mtu: networkMTU(network, f.underlayMTU), mac: mac, address: port.Address}
+	if err := f.node.do(func() error { return makePair(&pair, bridgeName(network.Index), member) }); err != nil {
+		return err
+	}
+	failpoint.Hit("ethernet.after-veth")
+	if err := member.do(func() error { return configureMember(pair, network) }); err != nil {
+		return fmt.Errorf("inside the member: %w", err)
+	}
+	failpoint.Hit("ethernet.after-member-address")
+	return f.node.do(func() error { return awaitForwarding(ctx, pair.name) })
+}
+
+// makePair makes the veth pair, unless it is there and leads into this member.
+func makePair(pair *veth, bridge string, member namespace) error {
+	link, err := netlink.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("finding bridge %s: %w", bridge, err)
+	}
+	pair.bridge = link.Attrs().Index
+	err = newVeth(*pair, member)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	leads, err := leadsInto(*pair, member)
+	if err != nil {
+		return err
+	}
+	if leads {
+		return mendPort(*pair)
+	}
+	if err := deleteLinks([]string{pair.name}); err != nil {
+		return fmt.Errorf("removing the port that leads elsewhere: %w", err)
+	}
+	if err := newVeth(*pair, member); err != nil {
+		return fmt.Errorf("making the port (is there another %s in the member?): %w", memberLink, err)
+	}
+	return nil
+}
+
+// leadsInto tells whether the host's link is there and its other end is this member's, with the right address.
+func leadsInto(pair veth, member namespace) (bool, error) {
+	here, err := netlink.LinkByName(pair.name)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	leads := false
+	err = member.do(func() error {
+		there, err := netlink.LinkByName(memberLink)
+		if isGone(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		leads = there.Attrs().ParentIndex == here.Attrs().Index && here.Attrs().ParentIndex == there.Attrs().Index &&
+			there.Attrs().HardwareAddr.String() == pair.mac.String()
+		return nil
+	})
+	return leads, err
+}
+
+// mendPort makes the host's end as newVeth does.
+func mendPort(pair veth) error {
+	link, err := netlink.LinkByName(pair.name)
+	if err != nil {
+		return err
+	}
+	if link.Attrs().MTU != pair.mtu {
+		if err := netlink.LinkSetMTU(link, pair.mtu); err != nil {
+			return err
+		}
+	}
+	return bringUp(pair.name, pair.bridge)
+}
+
+// configureMember sets up the member's end, in the member's network namespace.
+func configureMember(pair veth, network fabric.Network) error {
+	loopback, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(loopback); err != nil {
+		return fmt.Errorf("setting lo up: %w", err)
+	}
+	link, err := netlink.LinkByName(memberLink)
+	if err != nil {
+		return err
+	}
+	// Before the link is up, or the kernel would choose a link-local address and spend a second to detect duplicates.
+	err = os.WriteFile("/proc/sys/net/ipv6/conf/"+memberLink+"/disable_ipv6", []byte("1"), 0o644)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("switching IPv6 off: %w", err)
+	}
+	if link.Attrs().MTU != pair.mtu {
+		if err := netlink.LinkSetMTU(link, pair.mtu); err != nil {
+			return err
+		}
+	}
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: pair.address.AsSlice(), Mask: net.CIDRMask(network.Prefix.Bits(), 32)}}
+	if err := netlink.AddrReplace(link, address); err != nil {
+		return fmt.Errorf("adding address %v: %w", pair.address, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("setting %s up: %w", memberLink, err)
+	}
+	if !network.Egress {
+		return nil
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice()}
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("adding the default route by %v: %w", network.Gateway, err)
+	}
+	return nil
+}
+
+// awaitForwarding returns once the bridge forwards frames from the port. Some kernels tell the bridge that the port has a
+// carrier from a work queue, a moment after the member's end was set up.
+func awaitForwarding(ctx context.Context, name string) error {
+	if forwards, err := isForwarding(name); forwards || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, forwardingTimeout)
+	defer cancel()
+	updates := make(chan netlink.LinkUpdate)
+	if err := netlink.LinkSubscribe(updates, ctx.Done()); err != nil {
+		return fmt.Errorf("watching port %s: %w", name, err)
+	}
+	for {
+		if forwards, err := isForwarding(name); forwards || err != nil {
+			return err
+		}
+		select {
+		case <-updates:
+		case <-ctx.Done():
+			return fmt.Errorf("the bridge does not forward frames from port %s: %w", name, ctx.Err())
+		}
+	}
+}
+
+// forwardingTimeout is how long a bridge may take to use a port; the kernel holds back news of a carrier for a second at most.
+const forwardingTimeout = 5 * time.Second
+
+func isForwarding(name string) (bool, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return false, err
+	}
+	state, err := bridgePortState(link.Attrs().Index)
+	return state == bridgePortForwarding, err
+}
+
+// Detach removes a member's port, both ends.
+func (f *Fabric) Detach(ctx context.Context, id string) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := f.remover.remove(f.node, PortName(id)); err != nil {
+		return fmt.Errorf("detaching member %s: %w", id, err)
+	}
+	failpoint.Hit("ethernet.after-detach")
+	return nil
+}

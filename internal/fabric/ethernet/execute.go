@@ -1,0 +1,184 @@
+package ethernet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// executeAll carries out a plan. Links to be deleted one after the other are deleted together.
+func (f *Fabric) executeAll(ctx context.Context, ops []Operation) error {
+	for len(ops) > 0 {
+		var names []string
+		for len(names) < len(ops) {
+			o, ok := ops[len(names)].(DeleteLink)
+			if !ok {
+				break
+			}
+			names = append(names, o.Name)
+		}
+		done := max(len(names), 1)
+		for _, op := range ops[:done] {
+			f.log.DebugContext(ctx, "changing the network", "operation", op.String())
+		}
+		var err error
+		if len(names) > 0 {
+			err = f.node.do(func() error { return deleteLinks(names) })
+			failpoint.Hit("ethernet.after-delete-links")
+		} else {
+			err = f.execute(ctx, ops[0])
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", firstLine(ops[0].String()), err)
+		}
+		ops = ops[done:]
+	}
+	return nil
+}
+
+// execute carries out one operation. It decides nothing.
+func (f *Fabric) execute(ctx context.Context, op Operation) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if o, ok := op.(LoadRules); ok {
+		err := f.nft.load(ctx, f.node, o.Script)
+		failpoint.Hit("ethernet.after-rules")
+		return err
+	}
+	return f.node.do(func() error {
+		switch o := op.(type) {
+		case AddLink:
+			return addLink(o.Link)
+		case SetLink:
+			return setLink(o)
+		case SetForwarding:
+			err := setForwarding(o.Link, o.On)
+			failpoint.Hit("ethernet.after-forwarding")
+			return err
+		case AddAddress:
+			return changeAddress(netlink.AddrAdd, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
+		case DeleteAddress:
+			return changeAddress(netlink.AddrDel, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
+		case AddPeer:
+			return changePeer(netlink.NeighAppend, o.Link, o.Peer.AsSlice())
+		case DeletePeer:
+			return changePeer(netlink.NeighDel, o.Link, o.Peer.AsSlice())
+		default:
+			return fmt.Errorf("unknown operation %T", op)
+		}
+	})
+}
+
+// addLink makes a bridge or a tunnel with its addresses, peers and forwarding.
+func addLink(l Link) error {
+	switch l.Kind {
+	case KindBridge:
+		if err := newBridge(l); err != nil {
+			return err
+		}
+		failpoint.Hit("ethernet.after-bridge")
+	case KindVXLAN:
+		bridge, err := netlink.LinkByName(l.Master)
+		if err != nil {
+			return fmt.Errorf("finding bridge %s: %w", l.Master, err)
+		}
+		if err := newTunnel(l, bridge.Attrs().Index); err != nil {
+			return err
+		}
+		failpoint.Hit("ethernet.after-tunnel")
+	default:
+		return fmt.Errorf("links of kind %s are not made here", l.Kind)
+	}
+	for _, a := range l.Addresses {
+		if err := changeAddress(netlink.AddrAdd, l.Name, a.Addr().AsSlice(), a.Bits()); err != nil {
+			return fmt.Errorf("adding address %v: %w", a, err)
+		}
+		failpoint.Hit("ethernet.after-address")
+	}
+	for _, p := range l.Peers {
+		if err := changePeer(netlink.NeighAppend, l.Name, p.AsSlice()); err != nil {
+			return fmt.Errorf("adding peer %v: %w", p, err)
+		}
+		failpoint.Hit("ethernet.after-peer")
+	}
+	if l.Forwarding {
+		return setForwarding(l.Name, true)
+	}
+	return nil
+}
+
+func setLink(o SetLink) error {
+	link, err := netlink.LinkByName(o.Link.Name)
+	if err != nil {
+		return err
+	}
+	switch o.Attribute {
+	case "address":
+		mac, err := net.ParseMAC(o.Link.MAC)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(link, mac)
+	case "mcast_snooping":
+		return netlink.BridgeSetMcastSnoop(link, o.Link.Snooping)
+	case "master":
+		bridge, err := netlink.LinkByName(o.Link.Master)
+		if err != nil {
+			return fmt.Errorf("finding bridge %s: %w", o.Link.Master, err)
+		}
+		return netlink.LinkSetMaster(link, bridge)
+	case "mtu":
+		return setMTU(link, o.Link)
+	case "state":
+		if o.Link.Up {
+			return netlink.LinkSetUp(link)
+		}
+		return netlink.LinkSetDown(link)
+	default:
+		return fmt.Errorf("unknown attribute %q", o.Attribute)
+	}
+}
+
+// setMTU sets a link's MTU, and first that of the member's end when it is a port: a frame that leaves a member has to fit.
+func setMTU(link netlink.Link, want Link) error {
+	if attrs := link.Attrs(); want.Kind == KindVeth && attrs.NetNsID >= 0 && attrs.ParentIndex > 0 {
+		if err := setPeerMTU(attrs.NetNsID, attrs.ParentIndex, want.MTU); err != nil {
+			return fmt.Errorf("member's end: %w", err)
+		}
+	}
+	return netlink.LinkSetMTU(link, want.MTU)
+}
+
+func setForwarding(link string, on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	return os.WriteFile(forwardingPath(link), []byte(value), 0o644)
+}
+
+func changeAddress(change func(netlink.Link, *netlink.Addr) error, name string, ip net.IP, bits int) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return change(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, 32)}})
+}
+
+func changePeer(change func(*netlink.Neigh) error, name string, ip net.IP) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return change(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF,
+		IP: ip, HardwareAddr: allZero,
+	})
+}

@@ -1,0 +1,236 @@
+package ethernet
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// needRoot skips a test that makes namespaces when it may not.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: makes network namespaces")
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft(8): install the package nftables")
+	}
+}
+
+// newSpace makes a network namespace that lasts as long as the test.
+func newSpace(t testing.TB) namespace {
+	t.Helper()
+	type result struct {
+		file *os.File
+		err  error
+	}
+	made := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			made <- result{nil, err}
+			return
+		}
+		file, err := os.Open("/proc/thread-self/ns/net")
+		made <- result{file, err}
+	}()
+	r := <-made
+	if r.err != nil {
+		t.Fatalf("making a network namespace: %v", r.err)
+	}
+	t.Cleanup(func() { r.file.Close() })
+	return namespace{file: r.file}
+}
+
+// path opens the namespace again, as driver.Port wants it.
+func (n namespace) path() string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
+
+// run runs a shell script inside, and fails the test when the script fails.
+func (n namespace) run(t testing.TB, script string) string {
+	t.Helper()
+	out, err := n.try(script)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return out
+}
+
+func (n namespace) try(script string) (string, error) {
+	var out []byte
+	err := n.do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
+		return err
+	})
+	return string(out), err
+}
+
+// node is a namespace with a fabric.
+type node struct {
+	namespace
+	*Fabric
+}
+
+func newNode(t testing.TB, cfg Config) node {
+	t.Helper()
+	space := newSpace(t)
+	return node{space, newFabric(t, space, cfg)}
+}
+
+func newFabric(t testing.TB, space namespace, cfg Config) *Fabric {
+	t.Helper()
+	var f *Fabric
+	err := space.do(func() (err error) {
+		f, err = New(cfg)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// testNetwork is network index with ports for members of these host numbers.
+func testNetwork(index int, hosts ...int) fabric.Network {
+	base := netip.AddrFrom4([4]byte{10, byte(64 + index>>4), byte(index << 4), 0})
+	n := fabric.Network{Network: api.Network{Index: index, Prefix: netip.PrefixFrom(base, 20), Gateway: base.Next()}}
+	for _, host := range hosts {
+		n.Ports = append(n.Ports, testPort(n, host))
+	}
+	return n
+}
+
+func testPort(n fabric.Network, host int) fabric.Port {
+	a := n.Prefix.Addr().As4()
+	a[3] += byte(host)
+	return fabric.Port{
+		ID:      fmt.Sprintf("uid%d.c-%d.1", n.Index, host),
+		Address: netip.AddrFrom4(a),
+		MAC:     net.HardwareAddr{0x02, 0, byte(n.Index >> 8), byte(n.Index), 0, byte(host)}.String(),
+	}
+}
+
+// member is a namespace on a port.
+type member struct {
+	namespace
+	port driver.Port
+}
+
+func (m member) address() string { return m.port.Address.String() }
+
+// attach makes a namespace for port i of a network and attaches it.
+func attach(t testing.TB, f *Fabric, n fabric.Network, i int) member {
+	t.Helper()
+	m := member{newSpace(t), driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}}
+	m.port.NetNS = m.path()
+	if err := f.Attach(context.Background(), m.port); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func apply(t testing.TB, f *Fabric, networks ...fabric.Network) {
+	t.Helper()
+	if err := f.Apply(context.Background(), networks); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// snapshot is everything about a network namespace that a fabric could leave behind.
+func (n namespace) snapshot(t testing.TB) string {
+	t.Helper()
+	return n.run(t, `ip -d -o link | sed 's/ [0-9]*: //'; ip -o address; ip rule; ip route show table all; bridge fdb; ip neigh; nft list ruleset;
+		for f in $(find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -type f -perm -0400 | sort); do echo "$f $(cat $f 2>/dev/null)"; done`)
+}
+
+// canReach tells whether an ICMP echo request (RFC 792) is answered within the time.
+func (n namespace) canReach(address string, wait time.Duration) bool {
+	answered := false
+	_ = n.do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		to := unix.SockaddrInet4{Addr: netip.MustParseAddr(address).As4()}
+		request := []byte{8, 0, 0, 0, 'n', 'm', 0, 1}
+		binary.BigEndian.PutUint16(request[2:], checksum(request))
+		deadline := time.Now().Add(wait)
+		for !answered && time.Now().Before(deadline) {
+			if err := unix.Sendto(fd, request, 0, &to); err != nil {
+				return err
+			}
+			answered = echoReply(fd, to.Addr, time.Now().Add(200*time.Millisecond))
+		}
+		return nil
+	})
+	return answered
+}
+
+// echoReply reads from a raw socket until a reply from that address comes.
+func echoReply(fd int, from [4]byte, deadline time.Time) bool {
+	packet := make([]byte, 2048)
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false
+		}
+		timeout := unix.NsecToTimeval(int64(left))
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			return false
+		}
+		count, sender, err := unix.Recvfrom(fd, packet, 0)
+		if err != nil {
+			return false
+		}
+		if s, ok := sender.(*unix.SockaddrInet4); ok && s.Addr == from && count >= 28 && packet[20] == 0 && packet[24] == 'n' {
+			return true
+		}
+	}
+}
+
+// checksum is the Internet checksum (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	if len(b)%2 == 1 {
+		sum += uint32(b[len(b)-1]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+func mustReach(t *testing.T, from namespace, what, address string) {
+	t.Helper()
+	if !from.canReach(address, 2*time.Second) {
+		t.Errorf("%s (%s) does not answer", what, address)
+	}
+}
+
+func mustNotReach(t *testing.T, from namespace, what, address string) {
+	t.Helper()
+	if from.canReach(address, 300*time.Millisecond) {
+		t.Errorf("%s (%s) answers, but must not", what, address)
+	}
+}
+
+func testDriverPort(n fabric.Network, i int) driver.Port {
+	return driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}
+}

@@ -1,0 +1,95 @@
+package ethernet
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ownTable matches the names of this product's tables, also those earlier versions made for each network.
+var ownTable = regexp.MustCompile(`^table (\w+ nm\d*) \{$`)
+
+// parseListing reads this product's tables out of what `nft -y list ruleset` prints, or out of a script of ours.
+func parseListing(listing string) Ruleset {
+	rules := Ruleset{}
+	p := tableParser{}
+	for line := range strings.Lines(listing) {
+		line = strings.TrimSpace(line)
+		if p.name == "" {
+			if m := ownTable.FindStringSubmatch(line); m != nil {
+				p = tableParser{name: m[1], text: []string{line}, sets: map[string][]string{}, depth: 1}
+			}
+			continue
+		}
+		p.line(line)
+		if p.depth == 0 {
+			rules[p.name] = Table{Text: skeleton(strings.Join(p.text, "\n")), Sets: sortSets(p.sets)}
+			p = tableParser{}
+		}
+	}
+	return rules
+}
+
+// tableParser is in the middle of a table.
+type tableParser struct {
+	name       string
+	text       []string
+	sets       map[string][]string
+	depth      int // of braces
+	set        string
+	inElements bool
+}
+
+func (p *tableParser) line(line string) {
+	if p.inElements || strings.HasPrefix(line, "elements = {") {
+		rest, closed := strings.CutSuffix(strings.TrimPrefix(line, "elements = {"), "}")
+		p.sets[p.set] = append(p.sets[p.set], splitElements(rest)...)
+		p.inElements = !closed
+		return
+	}
+	if header, ok := strings.CutPrefix(line, "set "); ok {
+		p.set = strings.TrimSuffix(header, " {")
+		p.sets[p.set] = nil
+	}
+	p.text = append(p.text, line)
+	if strings.HasSuffix(line, "{") {
+		p.depth++
+	}
+	if line == "}" {
+		p.depth--
+	}
+}
+
+// splitElements splits a piece of an element list at its commas.
+func splitElements(list string) []string {
+	var elements []string
+	for e := range strings.SplitSeq(list, ",") {
+		if e = strings.TrimSpace(e); e != "" {
+			elements = append(elements, e)
+		}
+	}
+	slices.Sort(elements)
+	return elements
+}
+
+// skeleton is the text of a table, evenly indented and without empty lines.
+func skeleton(text string) string {
+	var b strings.Builder
+	depth := 0
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		if line == "}" {
+			depth--
+		}
+		b.WriteString(strings.Repeat("\t", max(depth, 0)))
+		b.WriteString(line)
+		b.WriteByte('\n')
+		if strings.HasSuffix(line, "{") {
+			depth++
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,170 @@
+package ethernet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// observe reads what Plan has to know, links and rules at once.
+func (f *Fabric) observe(ctx context.Context) (Observed, error) {
+	type rulesResult struct {
+		rules Ruleset
+		err   error
+	}
+	listed := make(chan rulesResult, 1)
+	go func() {
+		rules, err := f.nft.read(ctx, f.node)
+		listed <- rulesResult{rules, err}
+	}()
+	var seen Observed
+	err := f.node.do(func() (err error) {
+		seen, err = observeLinks(f.cfg)
+		return err
+	})
+	result := <-listed
+	seen.Rules = result.rules
+	return seen, errors.Join(err, result.err)
+}
+
+// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace.
+func observeLinks(cfg Config) (Observed, error) {
+	seen := Observed{Links: map[string]Link{}}
+	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
+	if err != nil {
+		return seen, fmt.Errorf("reading links: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range list {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
+	if err != nil {
+		return seen, fmt.Errorf("reading addresses: %w", err)
+	}
+	if seen.Uplinks, err = defaultLinks(names); err != nil {
+		return seen, err
+	}
+	for _, l := range list {
+		attrs := l.Attrs()
+		link := Link{
+			Name: attrs.Name, Kind: Kind(l.Type()), MTU: attrs.MTU, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0,
+		}
+		for _, a := range addresses {
+			prefix := addressPrefix(a)
+			if a.LinkIndex == attrs.Index {
+				link.Addresses = append(link.Addresses, prefix)
+			}
+			if a.LinkIndex == attrs.Index && cfg.Underlay.IsValid() && prefix.Addr() == cfg.Underlay {
+				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
+			}
+		}
+		_, own := ownLink(attrs.Name)
+		if !own && !slices.Contains(seen.Uplinks, attrs.Name) {
+			continue
+		}
+		if err := observeLink(l, &link); err != nil {
+			return seen, err
+		}
+		seen.Links[link.Name] = link
+	}
+	if cfg.UnderlayMTU != 0 {
+		seen.UnderlayMTU = cfg.UnderlayMTU
+	}
+	return seen, nil
+}
+
+// observeLink adds what belongs to one kind of link only.
+func observeLink(l netlink.Link, link *Link) error {
+	switch l := l.(type) {
+	case *netlink.Bridge:
+		link.MAC = l.HardwareAddr.String()
+		link.Snooping = l.MulticastSnooping != nil && *l.MulticastSnooping
+	case *netlink.Vxlan:
+		link.VNI, link.Port, link.Learning = l.VxlanId, l.Port, l.Learning
+		link.Local = addr4(l.SrcAddr)
+		entries, err := dump(func() ([]netlink.Neigh, error) {
+			return netlink.NeighListExecute(netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(l.Index)})
+		})
+		if err != nil {
+			return fmt.Errorf("reading peers of %s: %w", link.Name, err)
+		}
+		for _, e := range entries {
+			if e.LinkIndex == l.Index && bytes.Equal(e.HardwareAddr, allZero) && e.IP != nil {
+				link.Peers = append(link.Peers, addr4(e.IP))
+			}
+		}
+	case *netlink.Veth:
+		return nil
+	}
+	content, err := os.ReadFile(forwardingPath(link.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the link went away meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("reading forwarding of %s: %w", link.Name, err)
+	}
+	link.Forwarding = strings.TrimSpace(string(content)) == "1"
+	return nil
+}
+
+// allZero is the address whose entries in a tunnel's table list where frames of unknown destination go.
+var allZero = []byte{0, 0, 0, 0, 0, 0}
+
+// defaultLinks returns the names of the links that IPv4 default routes lead over.
+func defaultLinks(names map[int]string) ([]string, error) {
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{}, netlink.RT_FILTER_DST)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading default routes: %w", err)
+	}
+	var links []string
+	for _, r := range routes {
+		indexes := []int{r.LinkIndex}
+		for _, hop := range r.MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+		for _, index := range indexes {
+			if name, ok := names[index]; ok {
+				links = append(links, name)
+			}
+		}
+	}
+	slices.Sort(links)
+	return slices.Compact(links), nil
+}
+
+// dump repeats a reading that the kernel says was interrupted by a change.
+func dump[T any](read func() ([]T, error)) ([]T, error) {
+	const attempts = 10
+	for range attempts - 1 {
+		list, err := read()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return list, err
+		}
+	}
+	return read()
+}
+
+// forwardingPath is the sysctl of a link; which namespace it shows is that of the thread that opens it.
+func forwardingPath(link string) string { return "/proc/sys/net/ipv4/conf/" + link + "/forwarding" }
+
+func addressPrefix(a netlink.Addr) netip.Prefix {
+	bits, _ := a.Mask.Size()
+	return netip.PrefixFrom(addr4(a.IP), bits)
+}
+
+func addr4(ip []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}

@@ -1,0 +1,289 @@
+package ethernet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// The largest frame a bridge and a veth pair carry, and what VXLAN takes of the underlay's (RFC 7348, section 5: outer IPv4 20,
+// UDP 8, VXLAN 8, inner Ethernet 14), in bytes.
+const (
+	localMTU      = 65535
+	vxlanOverhead = 50
+	vxlanPort     = 4789 // RFC 7348, section 5: the port IANA assigned
+)
+
+// Kind is what kind of link the kernel says a link is.
+type Kind string
+
+// The kinds of links a plan knows.
+const (
+	KindBridge Kind = "bridge"
+	KindVXLAN  Kind = "vxlan"
+	KindVeth   Kind = "veth"
+)
+
+// Link is a link as it should be, or as the kernel has it.
+type Link struct {
+	Name   string
+	Kind   Kind
+	MTU    int
+	MAC    string // of bridges only
+	Master string // name of the bridge, "" for none
+	Up     bool
+	// Addresses of a bridge.
+	Addresses []netip.Prefix
+	// Snooping of multicast, by a bridge; off, multicast is flooded and needs no querier.
+	Snooping bool
+	// Forwarding of IPv4 packets that come in here, by the node.
+	Forwarding bool
+	// VNI, Local, Port, Learning and Peers of a VXLAN tunnel. Peers get every frame whose destination is not known yet
+	// (head-end replication).
+	VNI      int
+	Local    netip.Addr
+	Port     int
+	Learning bool
+	Peers    []netip.Addr
+}
+
+// Observed is the kernel's state as far as it concerns a plan.
+type Observed struct {
+	// Links by name: all of this product, and the uplinks.
+	Links map[string]Link
+	// Uplinks are the names of the links that a default route leads over, sorted.
+	Uplinks []string
+	// Underlay is the subnet of the link that bears Config.Underlay, and UnderlayMTU its MTU in bytes.
+	Underlay    netip.Prefix
+	UnderlayMTU int
+	Rules       Ruleset
+}
+
+// Plan lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
+// come before the links they watch, so that a plan that breaks off anywhere has opened nothing.
+func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
+	if err := fabric.Validate(networks); err != nil {
+		return nil, err
+	}
+	networks = slices.Clone(networks)
+	slices.SortFunc(networks, func(a, b fabric.Network) int { return a.Index - b.Index })
+	links, err := desiredLinks(cfg, networks, seen)
+	if err != nil {
+		return nil, err
+	}
+	want := desiredRules(cfg, networks, seen)
+
+	var ops []Operation
+	ops = append(ops, planForwardingOff(want, seen)...)
+	if script := rulesScript(want, seen.Rules); script != "" {
+		ops = append(ops, LoadRules{Script: script})
+	}
+	ops = append(ops, planLinks(networks, links, seen)...)
+	ops = append(ops, planForwardingOn(want, seen)...)
+	return ops, nil
+}
+
+// networkMTU is the same on every node of a network, because it follows from the network and the underlay alone.
+func networkMTU(n fabric.Network, underlayMTU int) int {
+	if len(n.Peers) == 0 {
+		return localMTU
+	}
+	return underlayMTU - vxlanOverhead
+}
+
+// desiredLinks are the bridges and tunnels of all networks, in order of making.
+func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
+	var links []Link
+	for _, n := range networks {
+		mtu := networkMTU(n, seen.UnderlayMTU)
+		bridge := Link{
+			Name: bridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: gatewayMAC(n.Index).String(),
+			Up: true, Forwarding: n.Egress,
+		}
+		if n.Egress {
+			bridge.Addresses = []netip.Prefix{netip.PrefixFrom(n.Gateway, n.Prefix.Bits())}
+		}
+		links = append(links, bridge)
+		if len(n.Peers) == 0 {
+			continue
+		}
+		if !cfg.Underlay.IsValid() {
+			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: start its agent with one", n.Index, n.Peers)
+		}
+		if seen.UnderlayMTU < 576+vxlanOverhead {
+			return nil, fmt.Errorf("network %d has members on other nodes, but the link of the underlay address %v was not found or has too small an MTU (%d bytes)", n.Index, cfg.Underlay, seen.UnderlayMTU)
+		}
+		peers := slices.Clone(n.Peers)
+		slices.SortFunc(peers, netip.Addr.Compare)
+		links = append(links, Link{
+			Name: tunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
+			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, Peers: slices.Compact(peers),
+		})
+	}
+	return links, nil
+}
+
+// planLinks removes what is too much or can't be mended, then makes and mends bridges and tunnels, then mends ports.
+// Missing ports are not made: that is what Attach is for.
+func planLinks(networks []fabric.Network, want []Link, seen Observed) []Operation {
+	var remove, change []Operation
+	wanted := map[string]bool{}
+	gone := map[string]bool{}
+	for _, w := range want {
+		wanted[w.Name] = true
+		index, _ := ownLink(w.Name)
+		s, exists := seen.Links[w.Name]
+		if why := unmendable(w, s); exists && why != "" {
+			remove = append(remove, DeleteLink{Network: index, Name: w.Name, Why: why})
+			gone[w.Name] = true
+			exists = false
+		}
+		if !exists {
+			change = append(change, AddLink{Network: index, Link: w})
+			continue
+		}
+		change = append(change, planLink(index, w, s, gone[s.Master])...)
+	}
+	for _, n := range networks {
+		bridge := wantedLink(want, bridgeName(n.Index))
+		for _, p := range n.Ports {
+			name := PortName(p.ID)
+			wanted[name] = true
+			if s, exists := seen.Links[name]; exists {
+				w := Link{Name: name, Kind: KindVeth, MTU: bridge.MTU, Master: bridge.Name, Up: true}
+				change = append(change, planLink(n.Index, w, s, gone[s.Master])...)
+			}
+		}
+	}
+	for _, name := range sortedKeys(seen.Links) {
+		if index, own := ownLink(name); own && !wanted[name] {
+			remove = append(remove, DeleteLink{Network: index, Name: name, Why: "not wanted"})
+		}
+	}
+	return append(remove, change...)
+}
+
+func wantedLink(links []Link, name string) Link {
+	i := slices.IndexFunc(links, func(l Link) bool { return l.Name == name })
+	return links[i]
+}
+
+// unmendable tells why a link has to be made anew, "" if it need not.
+func unmendable(want, seen Link) string {
+	switch {
+	case want.Kind != seen.Kind:
+		return fmt.Sprintf("it is of kind %s", seen.Kind)
+	case want.Kind == KindVXLAN && (want.VNI != seen.VNI || want.Local != seen.Local || want.Port != seen.Port || want.Learning != seen.Learning):
+		return fmt.Sprintf("it is tunnel %d from %v, port %d, learning %t", seen.VNI, seen.Local, seen.Port, seen.Learning)
+	}
+	return ""
+}
+
+// planLink mends one link; masterGone is true when the plan removes the bridge it is on.
+func planLink(index int, want, seen Link, masterGone bool) []Operation {
+	var ops []Operation
+	set := func(attribute, w, s string) {
+		if w != s {
+			ops = append(ops, SetLink{Network: index, Link: want, Attribute: attribute, Want: w, Got: s})
+		}
+	}
+	if masterGone {
+		seen.Master = ""
+	}
+	if want.Kind == KindBridge {
+		set("address", want.MAC, seen.MAC)
+		set("mcast_snooping", onOff(want.Snooping), onOff(seen.Snooping))
+	}
+	set("master", want.Master, seen.Master)
+	set("mtu", fmt.Sprint(want.MTU), fmt.Sprint(seen.MTU))
+	set("state", upDown(want.Up), upDown(seen.Up))
+	for _, a := range seen.Addresses {
+		if !slices.Contains(want.Addresses, a) {
+			ops = append(ops, DeleteAddress{Network: index, Link: want.Name, Address: a})
+		}
+	}
+	for _, a := range want.Addresses {
+		if !slices.Contains(seen.Addresses, a) {
+			ops = append(ops, AddAddress{Network: index, Link: want.Name, Address: a})
+		}
+	}
+	for _, p := range seen.Peers {
+		if !slices.Contains(want.Peers, p) {
+			ops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})
+		}
+	}
+	for _, p := range want.Peers {
+		if !slices.Contains(seen.Peers, p) {
+			ops = append(ops, AddPeer{Network: index, Link: want.Name, Peer: p})
+		}
+	}
+	if want.Kind == KindBridge && want.Forwarding != seen.Forwarding {
+		ops = append(ops, SetForwarding{Network: index, Link: want.Name, On: want.Forwarding})
+	}
+	return ops
+}
+
+// desiredSwitched are the uplinks on which forwarding has to be switched on for egress: those where it is off, and those
+// where it was off before; the set in the rules remembers them across restarts of the agent.
+func desiredSwitched(networks []fabric.Network, seen Observed) []string {
+	if !slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress }) {
+		return nil
+	}
+	var switched []string
+	before := switchedLinks(seen.Rules)
+	for _, uplink := range seen.Uplinks {
+		if !seen.Links[uplink].Forwarding || slices.Contains(before, uplink) {
+			switched = append(switched, uplink)
+		}
+	}
+	return switched
+}
+
+// switchedLinks are the links on which this product switched forwarding on.
+func switchedLinks(rules Ruleset) []string {
+	var links []string
+	for _, element := range rules[inetTable].Sets["switched"] {
+		links = append(links, strings.Trim(element, `"`))
+	}
+	return links
+}
+
+// planForwardingOff comes before the rules that remember what to switch off.
+func planForwardingOff(want Ruleset, seen Observed) []Operation {
+	var ops []Operation
+	keep := switchedLinks(want)
+	for _, link := range switchedLinks(seen.Rules) {
+		if !slices.Contains(keep, link) && seen.Links[link].Forwarding {
+			ops = append(ops, SetForwarding{Link: link, On: false})
+		}
+	}
+	return ops
+}
+
+// planForwardingOn comes after the rules that remember what was switched on.
+func planForwardingOn(want Ruleset, seen Observed) []Operation {
+	var ops []Operation
+	for _, link := range switchedLinks(want) {
+		if !seen.Links[link].Forwarding {
+			ops = append(ops, SetForwarding{Link: link, On: true})
+		}
+	}
+	return ops
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+func upDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
+}

@@ -1,0 +1,90 @@
+package ethernet
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// doomedGroup is the link group ("nmx" and a zero) of links about to be deleted. The kernel deletes a group at the cost of one
+// link, which is tens of milliseconds of waiting for RCU grace periods.
+const doomedGroup = 0x6e6d7800
+
+// deleteLinks deletes all these links in one go; those that are gone are no error.
+func deleteLinks(names []string) error {
+	doomed := 0
+	for _, name := range names {
+		link, err := netlink.LinkByName(name)
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("finding link %s: %w", name, err)
+		}
+		if err := netlink.LinkSetGroup(link, doomedGroup); err != nil && !isGone(err) {
+			return fmt.Errorf("marking link %s for deletion: %w", name, err)
+		}
+		doomed++
+	}
+	if doomed == 0 {
+		return nil
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomedGroup)))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !isGone(err) {
+		return fmt.Errorf("deleting links %v: %w", names, err)
+	}
+	return nil
+}
+
+// linkRemover gathers the links that are to be removed while a removal is under way and removes them together next, as a
+// database gathers commits.
+type linkRemover struct {
+	mu      sync.Mutex // held while links are removed
+	next    sync.Mutex // guards pending
+	pending *removal
+}
+
+// removal is one removal to come.
+type removal struct {
+	names []string
+	done  bool
+	err   error
+}
+
+// remove returns when the link is gone.
+func (r *linkRemover) remove(node namespace, name string) error {
+	r.next.Lock()
+	if r.pending == nil {
+		r.pending = &removal{}
+	}
+	mine := r.pending
+	mine.names = append(mine.names, name)
+	r.next.Unlock()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if mine.done {
+		return mine.err
+	}
+	r.next.Lock()
+	r.pending = nil
+	r.next.Unlock()
+	mine.err = node.do(func() error { return deleteLinks(mine.names) })
+	mine.done = true
+	if mine.err != nil && len(mine.names) > 1 {
+		return fmt.Errorf("together with %d others: %w", len(mine.names)-1, mine.err)
+	}
+	return mine.err
+}
+
+// isGone tells whether the link that was asked for does not exist.
+func isGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}

@@ -1,0 +1,179 @@
+package ethernet
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Messages of rtnetlink(7) that say everything about a new link at once, which the netlink library does in several round trips.
+
+// addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h: the link gets no IPv6 link-local address, hence no duplicate address
+// detection, no router solicitations, no multicast reports.
+const addrGenNone = 1
+
+// bridgePortForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
+const bridgePortForwarding = 3
+
+// linkMessage is the common part of a message that makes a link. The link is down: bringUp follows.
+func linkMessage(name string, mtu int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+	return req
+}
+
+// bringUp puts a link on a bridge (0: on none), keeps IPv6 from choosing addresses for it, and sets it up. The kernel takes
+// the mode of IPv6 for links that exist only.
+func bringUp(name string, bridge int) error {
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Flags, info.Change = unix.IFF_UP, unix.IFF_UP
+	req.AddData(info)
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	if bridge != 0 {
+		req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))))
+	}
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	inet6 := spec.AddRtAttr(unix.AF_INET6, nil)
+	inet6.AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
+	req.AddData(spec)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// newBridge makes a bridge.
+func newBridge(l Link) error {
+	mac, err := net.ParseMAC(l.MAC)
+	if err != nil {
+		return err
+	}
+	req := linkMessage(l.Name, l.MTU)
+	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindBridge)))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(0))
+	data.AddRtAttr(nl.IFLA_BR_STP_STATE, nl.Uint32Attr(0))
+	req.AddData(info)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return err
+	}
+	return bringUp(l.Name, 0)
+}
+
+// newTunnel makes a VXLAN tunnel on the bridge with this link index.
+func newTunnel(l Link, bridge int) error {
+	req := linkMessage(l.Name, l.MTU)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindVXLAN)))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(l.VNI)))
+	local := l.Local.As4()
+	data.AddRtAttr(nl.IFLA_VXLAN_LOCAL, local[:])
+	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(1))
+	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, uint16(l.Port)))
+	req.AddData(info)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return err
+	}
+	return bringUp(l.Name, bridge)
+}
+
+// veth is a pair of links, one end on a bridge here, the other in a member.
+type veth struct {
+	name    string
+	mtu     int
+	bridge  int // link index
+	mac     net.HardwareAddr
+	address netip.Addr
+}
+
+// newVeth makes the pair in one step, the member's end directly in its namespace: moving a link between namespaces is slow. One
+// queue each is enough, as the driver takes no queue lock, and makes the links much cheaper to register.
+func newVeth(v veth, member namespace) error {
+	req := linkMessage(v.name, v.mtu)
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindVeth)))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
+	peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(memberLink))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.mtu)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, v.mac)
+	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1))
+	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1))
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(member.file.Fd())))
+	req.AddData(info)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return err
+	}
+	return bringUp(v.name, v.bridge)
+}
+
+// setPeerMTU changes the MTU of the other end of a veth pair, known by its link index there and by the number this
+// namespace has for the other (IFLA_LINK_NETNSID).
+func setPeerMTU(netnsID, index, mtu int) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(index)
+	req.AddData(info)
+	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(netnsID))))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// bridgePortState returns the state of a bridge port (BR_STATE_* of linux/if_bridge.h), -1 when the link is none.
+func bridgePortState(index int) (int, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(index)
+	req.AddData(info)
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil || len(messages) == 0 {
+		return -1, err
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(messages[0][unix.SizeofIfInfomsg:])
+	if err != nil {
+		return -1, err
+	}
+	linkInfo, err := nl.ParseRouteAttrAsMap(attrs[unix.IFLA_LINKINFO].Value)
+	if err != nil {
+		return -1, err
+	}
+	slave, err := nl.ParseRouteAttrAsMap(linkInfo[nl.IFLA_INFO_SLAVE_DATA].Value)
+	if err != nil {
+		return -1, err
+	}
+	state, ok := slave[nl.IFLA_BRPORT_STATE]
+	if !ok || len(state.Value) == 0 {
+		return -1, nil
+	}
+	return int(state.Value[0]), nil
+}
+
+// rulesGeneration returns the number of the namespace's present nftables generation; each transaction of anybody counts it up.
+func rulesGeneration() (uint32, error) {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
+	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	if err != nil || len(messages) == 0 {
+		return 0, err
+	}
+	attrs, err := nl.ParseRouteAttrAsMap(messages[0][nl.SizeofNfgenmsg:])
+	if err != nil {
+		return 0, err
+	}
+	id, ok := attrs[unix.NFTA_GEN_ID]
+	if !ok || len(id.Value) < 4 {
+		return 0, unix.EBADMSG
+	}
+	return binary.BigEndian.Uint32(id.Value), nil
+}

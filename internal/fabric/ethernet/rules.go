@@ -1,0 +1,314 @@
+package ethernet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// Two nftables tables carry the isolation of all networks of a node. Their rules are fixed text; what differs from node to node
+// is in sets, so that a packet's cost does not grow with the number of networks, and so that a new network only adds
+// elements: adding takes about a millisecond, whereas anything that deletes waits for an RCU grace period.
+//
+// The text is written as `nft -y list ruleset` prints it, and is compared with that.
+const (
+	bridgeTable = "bridge nm"
+	inetTable   = "inet nm"
+)
+
+// bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
+// the node is out of reach except for the gateway of a network with egress, which is the node's own in each network: no
+// request for it leaves through a tunnel.
+const bridgeRules = `table bridge nm {
+	set pins {
+		type ifname . ether_addr . ipv4_addr
+	}
+	set gateways {
+		type ifname . ipv4_addr
+	}
+	set egress {
+		type ifname . ether_addr
+	}
+	chain prerouting {
+		type filter hook prerouting priority -250; policy accept;
+		iifname "nmp*" goto member
+	}
+	chain member {
+		ether type 8021q drop
+		ether type 8021ad drop
+		udp sport 67 drop
+		iifname . ether saddr . ip saddr @pins accept
+		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
+		drop
+	}
+	chain input {
+		type filter hook input priority -250; policy accept;
+		iifname . arp daddr ip @gateways accept
+		iifname . ether daddr @egress ether type ip accept
+		iifname "nmp*" drop
+		iifname "nmvx*" drop
+	}
+	chain forward {
+		type filter hook forward priority -250; policy accept;
+		oifname . arp daddr ip @gateways drop
+	}
+	chain output {
+		type filter hook output priority -250; policy accept;
+		oifname "nmvx*" drop
+	}
+}
+`
+
+// inetRules guard the node's own stack. Pairs in "same" are bridged packets, which pass here when br_netfilter is loaded.
+// Tunnel packets of our networks are taken from their peers only: the network identifier is bits 32 to 55 of the VXLAN
+// header (RFC 7348, section 5), which begins 64 bits into the UDP header.
+const inetRules = `table inet nm {
+	set same {
+		type ifname . ifname
+	}
+	set tunnels {
+		typeof ip saddr . @th,96,24
+	}
+	set vnis {
+		typeof @th,96,24
+	}
+	chain input {
+		type filter hook input priority -10; policy accept;
+		iifname "nmbr*" drop
+		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
+		udp dport 4789 @th,96,24 @vnis drop
+	}
+	chain forward {
+		type filter hook forward priority -10; policy accept;
+		iifname . oifname @same accept
+		iifname "nmbr*" drop
+		oifname "nmbr*" drop
+	}
+}
+`
+
+// inetEgressRules are inetRules with a way out for the networks in "egress". Links in "switched" had forwarding off before it was
+// switched on for their sake: nothing else may profit from that, and it is switched off again with the last such network.
+const inetEgressRules = `table inet nm {
+	set same {
+		type ifname . ifname
+	}
+	set tunnels {
+		typeof ip saddr . @th,96,24
+	}
+	set vnis {
+		typeof @th,96,24
+	}
+	set egress {
+		type ifname
+	}
+	set switched {
+		type ifname
+	}
+	set protected {
+		type ipv4_addr
+		flags interval
+	}
+	chain untracked {
+		type filter hook prerouting priority -310; policy accept;
+		udp dport 4789 notrack
+	}
+	chain input {
+		type filter hook input priority -10; policy accept;
+		iifname "nmbr*" drop
+		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
+		udp dport 4789 @th,96,24 @vnis drop
+	}
+	chain forward {
+		type filter hook forward priority -10; policy accept;
+		iifname . oifname @same accept
+		iifname @switched oifname != "nmbr*" drop
+		iifname @egress oifname != "nmbr*" ip daddr != @protected accept
+		oifname @egress ct state established,related accept
+		iifname "nmbr*" drop
+		oifname "nmbr*" drop
+	}
+	chain output {
+		type filter hook output priority -10; policy accept;
+		oifname "nmbr*" icmp type { destination-unreachable, time-exceeded } accept
+		oifname "nmbr*" drop
+	}
+	chain postrouting {
+		type nat hook postrouting priority 90; policy accept;
+		iifname @egress oifname != "nmbr*" masquerade
+	}
+}
+`
+
+// alwaysProtected can't be reached through egress whatever the node's configuration: the pool of tenant subnets, and
+// link-local addresses (RFC 3927), where clouds keep their metadata services.
+var alwaysProtected = []netip.Prefix{
+	netip.MustParsePrefix("10.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+}
+
+// Table is one nftables table: its text without set elements (as skeleton writes it), and the elements by set, sorted.
+type Table struct {
+	Text string
+	Sets map[string][]string
+}
+
+// Ruleset holds this product's tables by family and name; a table that is not there has no entry.
+type Ruleset map[string]Table
+
+// desiredRules renders the tables that the networks need: none without networks.
+func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset {
+	if len(networks) == 0 {
+		return Ruleset{}
+	}
+	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil}
+	inet := map[string][]string{"same": nil, "tunnels": nil, "vnis": nil}
+	egress := false
+	for _, n := range networks {
+		addNetworkElements(n, bridge, inet)
+		egress = egress || n.Egress
+	}
+	text := inetRules
+	if egress {
+		text = inetEgressRules
+		addEgressElements(cfg, networks, seen, inet)
+	}
+	return Ruleset{
+		bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge)},
+		inetTable:   {Text: skeleton(text), Sets: sortSets(inet)},
+	}
+}
+
+// addNetworkElements adds what one network contributes to the sets.
+func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
+	name := bridgeName(n.Index)
+	inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", name, name))
+	if len(n.Peers) > 0 {
+		vni := fmt.Sprintf("0x%x", n.Index)
+		inet["vnis"] = append(inet["vnis"], vni)
+		for _, peer := range n.Peers {
+			inet["tunnels"] = append(inet["tunnels"], fmt.Sprintf("%s . %s", peer, vni))
+		}
+		if n.Egress {
+			bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", tunnelName(n.Index), n.Gateway))
+		}
+	}
+	for _, p := range n.Ports {
+		port := PortName(p.ID)
+		bridge["pins"] = append(bridge["pins"], fmt.Sprintf("%q . %s . %s", port, normalMAC(p.MAC), p.Address))
+		if n.Egress {
+			bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", port, n.Gateway))
+			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, gatewayMAC(n.Index)))
+		}
+	}
+}
+
+// addEgressElements adds what egress as a whole needs.
+func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, inet map[string][]string) {
+	inet["egress"], inet["switched"] = nil, nil
+	protected := slices.Concat(alwaysProtected, cfg.Protected)
+	if seen.Underlay.IsValid() {
+		protected = append(protected, seen.Underlay)
+	}
+	for _, n := range networks {
+		protected = append(protected, n.Prefix)
+		if n.Egress {
+			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", bridgeName(n.Index)))
+		}
+	}
+	for _, prefix := range outermost(protected) {
+		inet["protected"] = append(inet["protected"], prefix.String())
+	}
+	for _, link := range desiredSwitched(networks, seen) {
+		inet["switched"] = append(inet["switched"], fmt.Sprintf("%q", link))
+		inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", link, link))
+	}
+}
+
+// outermost drops the prefixes that lie in others: an interval set refuses overlapping elements.
+func outermost(prefixes []netip.Prefix) []netip.Prefix {
+	var kept []netip.Prefix
+	sorted := slices.Clone(prefixes)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	for _, p := range sorted {
+		p = p.Masked()
+		if p.Addr().Is4() && !slices.ContainsFunc(kept, p.Overlaps) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// rulesScript returns the one transaction that makes seen like want, "" when they are alike.
+func rulesScript(want, seen Ruleset) string {
+	var b strings.Builder
+	for _, name := range []string{bridgeTable, inetTable} {
+		w, wanted := want[name]
+		s, exists := seen[name]
+		switch {
+		case !wanted && !exists:
+		case !wanted:
+			fmt.Fprintf(&b, "delete table %s\n", name)
+		case exists && s.Text == w.Text:
+			changeElements(&b, name, w.Sets, s.Sets)
+		default:
+			if exists {
+				fmt.Fprintf(&b, "delete table %s\n", name)
+			}
+			b.WriteString(w.Text)
+			changeElements(&b, name, w.Sets, nil)
+		}
+	}
+	for _, name := range sortedKeys(seen) {
+		if name != bridgeTable && name != inetTable {
+			fmt.Fprintf(&b, "delete table %s\n", name)
+		}
+	}
+	return b.String()
+}
+
+// changeElements writes the commands that make the sets of a table as wanted.
+func changeElements(b *strings.Builder, table string, want, seen map[string][]string) {
+	for _, set := range sortedKeys(want) {
+		remove := without(seen[set], want[set])
+		add := without(want[set], seen[set])
+		if len(remove) > 0 {
+			fmt.Fprintf(b, "delete element %s %s { %s }\n", table, set, strings.Join(remove, ", "))
+		}
+		if len(add) > 0 {
+			fmt.Fprintf(b, "add element %s %s { %s }\n", table, set, strings.Join(add, ", "))
+		}
+	}
+}
+
+// without returns the elements of list that are not in other; both are sorted.
+func without(list, other []string) []string {
+	var rest []string
+	for _, e := range list {
+		if _, found := slices.BinarySearch(other, e); !found {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+func sortSets(sets map[string][]string) map[string][]string {
+	for name := range sets {
+		slices.Sort(sets[name])
+		sets[name] = slices.Compact(sets[name])
+	}
+	return sets
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
