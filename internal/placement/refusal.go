@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"fmt"
+
 	"github.com/nearmetal/nearmetal/api"
 )
 
@@ -37,15 +39,39 @@ type Refusal struct {
 	Need     api.Group `json:"need"`
 	Fits     int       `json:"fits"`
 	FitNodes []string  `json:"fit_nodes,omitempty"`
+	// Largest is the largest shape of which all members of the group would fit: now, or when Never, on the empty site. It
+	// is smaller in cores or in memory only, whichever binds; nil when there is none.
+	Largest *api.Shape `json:"largest,omitempty"`
+	// Unavailable are nodes that would do but for this: they are unknown, down or drained.
+	Unavailable map[Availability][]string `json:"unavailable,omitempty"`
 	// Message is the whole sentence for people.
 	Message string `json:"message"`
 }
 
 func (r *Refusal) Error() string { return r.Message }
 
-func checkRequest(r Request) *Refusal { return nil }
-
-func refuse(v *View, r Request, f *failure) *Refusal {
-	g := r.Groups[f.group]
-	return &Refusal{Cluster: r.Cluster, Group: g.Name, Constraint: ConstraintCores, Need: g, Fits: f.fits, Message: "cluster can't be placed"}
+// checkRequest refuses what no site could hold.
+func checkRequest(r Request) *Refusal {
+	refusal := &Refusal{Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true}
+	total := 0
+	for _, g := range r.Groups {
+		if g.Size < 1 || g.Cores < 1 || g.Memory < 0 {
+			refusal.Group, refusal.Need = g.Name, g
+			refusal.Message = fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more",
+				r.Cluster, g.Name)
+			return refusal
+		}
+		// Sizes are bounded one by one, so that their sum can't overflow.
+		total += min(g.Size, MaxMembers+1)
+	}
+	switch {
+	case len(r.Groups) == 0:
+		refusal.Message = fmt.Sprintf("cluster %q can't be placed: it has no groups", r.Cluster)
+	case total > MaxMembers:
+		refusal.Constraint = ConstraintAddresses
+		refusal.Message = fmt.Sprintf("cluster %q can't be placed: it has more members than the %d addresses of a cluster network; split it", r.Cluster, MaxMembers)
+	default:
+		return nil
+	}
+	return refusal
 }
