@@ -28,17 +28,22 @@ type Config struct {
 	SSHDDirectory string
 	// SpoolBytes bounds how much of a job's output is kept until the node agent has it.
 	SpoolBytes int64
-	Log        *slog.Logger
+	// ReadyPatience is after which time a member that sshd does not make ready tells so.
+	ReadyPatience time.Duration
+	// InterruptGrace and TerminateGrace are how long a cancelled job has after SIGINT and then after SIGTERM, before SIGKILL.
+	InterruptGrace, TerminateGrace time.Duration
+	// StopGrace is how long all jobs have when the member ends; what is left ends with the member's first process.
+	StopGrace time.Duration
+	Log       *slog.Logger
 }
-
-// stopGrace is how long jobs have to end after SIGTERM when the member ends. What is left ends with the member's first process.
-const stopGrace = time.Second
 
 // LoadConfig reads the member's file and fills in what holds for every member.
 func LoadConfig(path string) (Config, error) {
 	c := Config{
 		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
-		SpoolBytes: 16 << 20,
+		SpoolBytes: 16 << 20, ReadyPatience: 15 * time.Second, StopGrace: time.Second,
+		// mpirun gives its ranks a second between SIGTERM and SIGKILL when it is interrupted.
+		InterruptGrace: 4 * time.Second, TerminateGrace: 2 * time.Second,
 	}
 	data, err := os.ReadFile(path)
 	if err == nil {
@@ -89,7 +94,7 @@ func Run(ctx context.Context, cfg Config) error {
 	running.Go(func() { a.serveSSH(ctx) })
 	running.Go(func() { a.link(ctx) })
 	<-ctx.Done()
-	a.jobs.end(stopGrace)
+	a.jobs.end(cfg.StopGrace)
 	running.Wait()
 	return nil
 }

@@ -113,7 +113,7 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 		return
 	}
 	j.update(job, func(s *JobState) { s.Phase, s.StartedAt = api.JobRunning, now() })
-	status, cancelled := run.wait(job.cancel)
+	status, cancelled := run.wait(job.cancel, j.cfg)
 	job.spool.seal()
 	j.update(job, func(s *JobState) {
 		s.EndedAt = now()

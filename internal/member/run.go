@@ -11,13 +11,6 @@ import (
 	"time"
 )
 
-// The steps by which a cancelled job is ended. mpirun passes SIGINT on to its ranks everywhere and needs a moment for it: it
-// gives each a second between SIGTERM and SIGKILL.
-const (
-	interruptGrace = 4 * time.Second
-	terminateGrace = 2 * time.Second
-)
-
 // run is a running job: a session, whose leader is the command.
 type run struct {
 	pid    int
@@ -84,11 +77,11 @@ func (r *run) drain(buffer []byte, out io.Writer) {
 
 // wait returns when the command has ended, what it left in its session was killed, and its output was copied. Once cancel is
 // closed it ends the job, and tells so.
-func (r *run) wait(cancel <-chan struct{}) (status syscall.WaitStatus, cancelled bool) {
+func (r *run) wait(cancel <-chan struct{}, cfg Config) (status syscall.WaitStatus, cancelled bool) {
 	select {
 	case status = <-r.ended:
 	case <-cancel:
-		status, cancelled = r.interrupt(), true
+		status, cancelled = r.interrupt(cfg), true
 	}
 	r.killSession(syscall.SIGKILL)
 	_ = r.output.SetReadDeadline(time.Unix(1, 0))
@@ -98,12 +91,12 @@ func (r *run) wait(cancel <-chan struct{}) (status syscall.WaitStatus, cancelled
 }
 
 // interrupt ends the command, more firmly each time.
-func (r *run) interrupt() syscall.WaitStatus {
+func (r *run) interrupt(cfg Config) syscall.WaitStatus {
 	_ = syscall.Kill(-r.pid, syscall.SIGINT)
 	for _, step := range []struct {
 		grace time.Duration
 		then  syscall.Signal
-	}{{interruptGrace, syscall.SIGTERM}, {terminateGrace, syscall.SIGKILL}} {
+	}{{cfg.InterruptGrace, syscall.SIGTERM}, {cfg.TerminateGrace, syscall.SIGKILL}} {
 		timer := time.NewTimer(step.grace)
 		select {
 		case status := <-r.ended:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,6 +94,8 @@ func newSandbox(t *testing.T, n int) *sandbox {
 	return s
 }
 
+var memberBinaryBuilt atomic.Bool
+
 var memberBinaryOnce = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "nearmetal-member-test-")
 	if err != nil {
@@ -110,6 +113,7 @@ var memberBinaryOnce = sync.OnceValues(func() (string, error) {
 // memberBinary builds the member agent as it is now.
 func memberBinary(t *testing.T) string {
 	t.Helper()
+	memberBinaryBuilt.Store(true)
 	path, err := memberBinaryOnce()
 	if err != nil {
 		t.Fatalf("the member agent can't be built: %v", err)
@@ -117,12 +121,13 @@ func memberBinary(t *testing.T) string {
 	return path
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := memberBinaryOnce(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
+// removeMemberBinary removes what memberBinary built.
+func removeMemberBinary() {
+	if memberBinaryBuilt.Load() {
+		if path, err := memberBinaryOnce(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(path))
+		}
 	}
-	os.Exit(code)
 }
 
 // testCluster describes a cluster of n members with one core each.

@@ -27,9 +27,8 @@ const (
 	// probeFirst and probeLast are the pauses between attempts to reach sshd; they grow from one to the other.
 	probeFirst = time.Millisecond
 	probeLast  = 50 * time.Millisecond
-	// probePatience is after which time a member that is still not reachable tells so; it goes on trying, once a probeSlow.
-	probePatience = 15 * time.Second
-	probeSlow     = time.Second
+	// probeSlow is the pause once the member has told that it is not ready.
+	probeSlow = time.Second
 	// hastenEvery and hastenFor are how often and how long a new connection's acknowledgements are hastened.
 	hastenEvery = 2 * time.Millisecond
 	hastenFor   = 100 * time.Millisecond
@@ -124,7 +123,7 @@ func hasten(ctx context.Context, raw syscall.RawConn, ended <-chan syscall.WaitS
 
 // probe reports the member ready once sshd answers on its own address.
 func (a *agent) probe(ctx context.Context, said *lastLine) {
-	deadline := time.Now().Add(probePatience)
+	deadline := time.Now().Add(a.cfg.ReadyPatience)
 	for delay := probeFirst; ctx.Err() == nil; delay = min(delay*3/2, probeLast) {
 		err := a.readBanner(ctx)
 		if err == nil {

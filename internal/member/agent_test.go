@@ -1,0 +1,536 @@
+package member_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+)
+
+// The member agent waits for all children of its process, so tests run it in a process of its own: the test binary, told by
+// this variable, which holds a member.Config.
+const configVariable = "NEARMETAL_TEST_MEMBER"
+
+func TestMain(m *testing.M) {
+	if config := os.Getenv(configVariable); config != "" {
+		os.Exit(runAsMember(config))
+	}
+	code := m.Run()
+	removeMemberBinary()
+	os.Exit(code)
+}
+
+func runAsMember(config string) int {
+	_ = os.Unsetenv(configVariable)
+	var cfg member.Config
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	// Orphans come to this process, as they come to the first one of a PID namespace.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := member.Run(ctx, cfg); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// process is a member agent as a process of its own, with a stand-in for sshd.
+type process struct {
+	t   *testing.T
+	cfg member.Config
+	cmd *exec.Cmd
+	log bytes.Buffer
+}
+
+func newProcess(t *testing.T) *process {
+	t.Helper()
+	dir := t.TempDir()
+	home := filepath.Join(dir, "home")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	_ = listener.Close()
+	p := &process{t: t, cfg: member.Config{
+		File: memberconfig.File{
+			AssignmentID: "u1.m.1", Cluster: "c1", Member: "m", Address: netip.MustParseAddr("127.0.0.1"), Hostfile: "/etc/nearmetal/hostfile",
+			User: memberconfig.User{Name: "someone", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: home, Shell: "/bin/sh"},
+			Env:  map[string]string{"NEARMETAL_CLUSTER": "c1"},
+		},
+		Socket: filepath.Join(dir, "agent.sock"), SSHPort: uint16(port), SSHDDirectory: filepath.Join(dir, "sshd"),
+		SSHD: []string{"/bin/sh", "-c", `printf 'SSH-2.0-stand-in\r\n'`}, SpoolBytes: 1 << 20,
+		ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
+	}}
+	return p
+}
+
+// start starts the member agent.
+func (p *process) start() {
+	p.t.Helper()
+	config, err := json.Marshal(p.cfg)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), configVariable+"="+string(config))
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	p.cmd.WaitDelay = time.Second
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		p.kill()
+		if p.t.Failed() {
+			p.t.Logf("the member agent said:\n%s", p.log.String())
+		}
+	})
+}
+
+// kill ends the member agent as a crash would.
+func (p *process) kill() {
+	if p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+}
+
+// nodeAgent is the node agent's end, noting what it is told.
+type nodeAgent struct {
+	t      *testing.T
+	server *member.Server
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed at each change
+	ready    int
+	problems []string
+	states   map[string]member.JobState
+	logs     map[string][]byte
+	ended    int
+	// autoAck acknowledges output as it comes.
+	autoAck bool
+}
+
+func newNodeAgent(t *testing.T, socket string, autoAck bool) *nodeAgent {
+	t.Helper()
+	n := &nodeAgent{t: t, changed: make(chan struct{}), states: map[string]member.JobState{}, logs: map[string][]byte{}, autoAck: autoAck}
+	n.listen(socket)
+	t.Cleanup(func() { _ = n.server.Close() })
+	return n
+}
+
+// listen starts the server; what was noted stays.
+func (n *nodeAgent) listen(socket string) {
+	n.t.Helper()
+	server, err := member.NewServer(member.ServerConfig{
+		Path: socket, Owner: uint32(os.Geteuid()),
+		OnReady:   func(member.Ready) { n.note(func() { n.ready++ }) },
+		OnProblem: func(p member.Problem) { n.note(func() { n.problems = append(n.problems, p.Message) }) },
+		OnJobs: func(states []member.JobState) {
+			n.note(func() {
+				for _, s := range states {
+					n.states[s.ID] = s
+				}
+			})
+		},
+		OnLog:        n.onLog,
+		OnDisconnect: func(error) { n.note(func() { n.ended++ }) },
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.server = server
+}
+
+func (n *nodeAgent) onLog(piece member.Log) {
+	var end int64
+	n.note(func() {
+		have := n.logs[piece.JobID]
+		if piece.Offset != int64(len(have)) {
+			n.t.Errorf("output of %s at %d, want it at %d", piece.JobID, piece.Offset, len(have))
+		}
+		n.logs[piece.JobID] = append(have, piece.Data...)
+		end = int64(len(n.logs[piece.JobID]))
+	})
+	if n.autoAck {
+		n.server.AckLog(piece.JobID, end)
+	}
+}
+
+func (n *nodeAgent) note(change func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change()
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// until waits until done holds.
+func (n *nodeAgent) until(what string, done func() bool) {
+	n.t.Helper()
+	deadline := time.After(patience)
+	for {
+		n.mu.Lock()
+		ok, changed := done(), n.changed
+		n.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			n.t.Fatalf("waited in vain: %s; states %+v, problems %q", what, n.states, n.problems)
+		}
+	}
+}
+
+// untilEnded waits until the job has ended and its output is complete.
+func (n *nodeAgent) untilEnded(id string) member.JobState {
+	n.t.Helper()
+	n.until(id+" ends and its output is complete", func() bool {
+		s := n.states[id]
+		return s.Phase.Ended() && (s.Phase == api.JobLost || int64(len(n.logs[id])) >= s.LogBytes)
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.states[id]
+}
+
+func (n *nodeAgent) output(id string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return string(n.logs[id])
+}
+
+// shellJob is a job that runs a script.
+func shellJob(id, script string) api.Job {
+	return api.Job{ID: id, Phase: api.JobPending, JobRequest: api.JobRequest{Command: []string{"sh", "-c", script}}}
+}
+
+func TestJobsEndAsTheirCommandsDo(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	plain := filepath.Join(p.cfg.User.Home, "plain")
+	if err := os.WriteFile(plain, []byte("no program"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		name    string
+		job     api.Job
+		phase   api.JobPhase
+		code    int // -1: none
+		message string
+		output  string
+	}{
+		{"standard output and error come together", shellJob("", "echo out; echo err >&2"), api.JobSucceeded, 0, "", "out\nerr\n"},
+		{"an exit code is kept", shellJob("", "exit 3"), api.JobFailed, 3, "exit code 3", ""},
+		{"a signal is told as shells do", shellJob("", "kill -KILL $$"), api.JobFailed, 137, "SIGKILL", ""},
+		{"a command that is not there", command("no-such-program"), api.JobFailed, 127, `command "no-such-program" is not in the member's PATH (/usr/local/bin:/usr/bin:/bin)`, ""},
+		{"a path that is not there", command("/no/such/program"), api.JobFailed, 127, `command "/no/such/program" does not exist in the member`, ""},
+		{"a file that is no program", command(plain), api.JobFailed, 126, "can't be executed: its mode is -rw-r--r--", ""},
+		{"a directory that is not there", func() api.Job {
+			job := command("true")
+			job.Directory = "nowhere"
+			return job
+		}(), api.JobFailed, -1, "nowhere does not exist in member m", ""},
+		{"no command", command(), api.JobFailed, 127, "no command", ""},
+		{"the working directory is the home", shellJob("", `test "$PWD" = "$HOME" && echo "$USER $NEARMETAL_CLUSTER $NEARMETAL_MEMBER"`), api.JobSucceeded, 0, "", "someone c1 m\n"},
+		{"input is empty", shellJob("", "cat; echo end"), api.JobSucceeded, 0, "", "end\n"},
+		{"a job in a session of its own", shellJob("", `test "$(ps -o sid= -p $$ | tr -d ' ')" = $$`), api.JobSucceeded, 0, "", ""},
+		{"what a command leaves running ends with it", shellJob("", "sleep 1000 & echo $!"), api.JobSucceeded, 0, "", "*"},
+		{"what left the session does not hold the job", shellJob("", "setsid sleep 5 & true"), api.JobSucceeded, 0, "", ""},
+		{"a job that was cancelled in time is not started", func() api.Job {
+			job := shellJob("", "echo started")
+			job.CancelRequested = true
+			return job
+		}(), api.JobCancelled, -1, "before it was started", ""},
+		{"a job that ran before this member agent is lost", func() api.Job {
+			job := shellJob("", "echo started")
+			job.Phase = api.JobRunning
+			return job
+		}(), api.JobLost, -1, "jobs ended with it", ""},
+	}
+	jobs := make([]api.Job, 0, len(cases))
+	for i := range cases {
+		cases[i].job.ID = fmt.Sprintf("job-%d", i)
+		jobs = append(jobs, cases[i].job)
+		n.server.RequestLog(cases[i].job.ID, 0)
+	}
+	n.server.SetJobs(jobs)
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			state := n.untilEnded(c.job.ID)
+			code := -1
+			if state.ExitCode != nil {
+				code = *state.ExitCode
+			}
+			if state.Phase != c.phase || code != c.code || !strings.Contains(state.Message, c.message) {
+				t.Errorf("got %s, exit code %d, message %q; want %s, %d, %q", state.Phase, code, state.Message, c.phase, c.code, c.message)
+			}
+			if out := n.output(c.job.ID); out != c.output && c.output != "*" {
+				t.Errorf("it printed %q, want %q", out, c.output)
+			}
+		})
+	}
+}
+
+func command(args ...string) api.Job {
+	return api.Job{Phase: api.JobPending, JobRequest: api.JobRequest{Command: args}}
+}
+
+func TestAJobStartsOnceThroughReconnectionsAndRestarts(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	job := shellJob("once", "echo started >>$HOME/starts; cat "+fifo(t, p))
+	n.server.SetJobs([]api.Job{job})
+	running := func() bool { return n.states["once"].Phase == api.JobRunning }
+	n.until("the job runs", running)
+
+	t.Log("the node agent is started again and still believes the job to be pending")
+	if err := n.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.note(func() { n.states = map[string]member.JobState{} })
+	n.listen(p.cfg.Socket)
+	n.server.SetJobs([]api.Job{job})
+	n.until("the job runs", running)
+
+	t.Log("the member is started again")
+	p.kill()
+	p.start()
+	if state := n.untilEnded("once"); state.Phase != api.JobLost {
+		t.Errorf("the job is %s, want it lost", state.Phase)
+	}
+
+	t.Log("both are started again")
+	p.kill()
+	if err := n.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.note(func() { n.states = map[string]member.JobState{} })
+	n.listen(p.cfg.Socket)
+	n.server.SetJobs([]api.Job{job})
+	p.start()
+	if state := n.untilEnded("once"); state.Phase != api.JobLost {
+		t.Errorf("the job is %s, want it lost", state.Phase)
+	}
+	if starts, err := os.ReadFile(filepath.Join(p.cfg.User.Home, "starts")); err != nil || string(starts) != "started\n" {
+		t.Errorf("the job's starts: %q (%v), want one", starts, err)
+	}
+}
+
+// fifo makes a pipe that a job can read from and that the test holds open.
+func fifo(t *testing.T, p *process) string {
+	path, _ := feed(t, p)
+	return path
+}
+
+// feed makes a pipe that a job can read from and that the test writes to.
+func feed(t *testing.T, p *process) (string, *os.File) {
+	t.Helper()
+	path := filepath.Join(p.cfg.User.Home, "feed")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return path, file
+}
+
+func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, false)
+	p.start()
+	path, file := feed(t, p)
+	job := shellJob("j", "head -n 4000 "+path)
+	n.server.SetJobs([]api.Job{job})
+	n.server.RequestLog("j", 0)
+	var want strings.Builder
+	for round := range 4 {
+		for i := range 1000 {
+			line := fmt.Sprintf("round %d line %d\n", round, i)
+			want.WriteString(line)
+			if _, err := io.WriteString(file, line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.until("some output of this round comes", func() bool { return len(n.logs["j"]) > want.Len()*9/10 })
+		if err := n.server.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// What was stored for good is less than what came: the rest comes again.
+		var stored int
+		n.note(func() {
+			stored = len(n.logs["j"]) * 3 / 4
+			n.logs["j"] = n.logs["j"][:stored]
+		})
+		n.listen(p.cfg.Socket)
+		n.server.SetJobs([]api.Job{job})
+		n.server.RequestLog("j", int64(stored))
+	}
+	if state := n.untilEnded("j"); state.Phase != api.JobSucceeded {
+		t.Errorf("the job %s: %s", state.Phase, state.Message)
+	}
+	if got := n.output("j"); got != want.String() {
+		t.Errorf("got %d bytes of output, want %d; the first difference is at %d", len(got), want.Len(), difference(got, want.String()))
+	}
+}
+
+func difference(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+func TestMuchMoreOutputThanTheSpoolHoldsPassesWhenItIsFetched(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.cfg.SpoolBytes = 64 << 20
+	p.start()
+	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
+	n.server.RequestLog("j", 0)
+	n.untilEnded("j")
+	if got := n.output("j"); len(got) != 30000000 || strings.Trim(got, "y\n") != "" {
+		t.Errorf("got %d bytes, want 30000000 of only y and newlines", len(got))
+	}
+}
+
+func TestOutputThatNobodyFetchesIsCutWithAWordAboutIt(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
+	n.until("the job ends", func() bool { return n.states["j"].Phase.Ended() })
+	n.server.RequestLog("j", 0)
+	n.untilEnded("j")
+	got := n.output("j")
+	kept := strings.IndexByte(got, '[') - 1
+	note := fmt.Sprintf("\n[nearmetal: %d bytes of output are missing here, nobody fetched it in time]\n", 30000000-kept)
+	if kept < int(p.cfg.SpoolBytes)*9/10 || got[kept:] != note {
+		t.Errorf("kept %d bytes, then %q; want nearly %d bytes, then %q", kept, got[max(kept, 0):], p.cfg.SpoolBytes, note)
+	}
+}
+
+func TestACancelledJobIsAskedFirstAndThenMadeToEnd(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		output       string
+	}{
+		{"one that obeys the interrupt", "echo up; exec sleep 1000", "up\n"},
+		{"one that has to be terminated", `trap "" INT; echo up; while :; do sleep 0.01; done`, "up\n"},
+		{"one that has to be killed", `trap "" INT TERM; echo up; while :; do sleep 0.01; done`, "up\n"},
+		{"one that cleans up", `trap "echo cleaned; exit 0" INT; echo up; while :; do sleep 0.01; done`, "up\ncleaned\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProcess(t)
+			p.cfg.InterruptGrace, p.cfg.TerminateGrace = 200*time.Millisecond, 200*time.Millisecond
+			n := newNodeAgent(t, p.cfg.Socket, true)
+			p.start()
+			job := shellJob("j", c.script)
+			n.server.SetJobs([]api.Job{job})
+			n.server.RequestLog("j", 0)
+			n.until("the job is up", func() bool { return strings.HasPrefix(string(n.logs["j"]), "up\n") })
+			job.Phase, job.CancelRequested = api.JobRunning, true
+			n.server.SetJobs([]api.Job{job})
+			state := n.untilEnded("j")
+			if state.Phase != api.JobCancelled || state.ExitCode != nil || state.EndedAt == nil {
+				t.Errorf("got %+v, want it cancelled, with a time and without an exit code", state)
+			}
+			if got := n.output("j"); got != c.output {
+				t.Errorf("it printed %q, want %q", got, c.output)
+			}
+		})
+	}
+}
+
+func TestAMemberEndsWhenAsked(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ask  func(p *process, n *nodeAgent)
+	}{
+		{"by the node agent", func(_ *process, n *nodeAgent) { n.server.StopMember() }},
+		{"by a signal", func(p *process, _ *nodeAgent) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newProcess(t)
+			n := newNodeAgent(t, p.cfg.Socket, true)
+			p.start()
+			n.server.SetJobs([]api.Job{shellJob("j", "echo $$; exec sleep 1000")})
+			n.server.RequestLog("j", 0)
+			n.until("the job prints its PID", func() bool { return strings.HasSuffix(string(n.logs["j"]), "\n") })
+			began := time.Now()
+			c.ask(p, n)
+			if err := p.cmd.Wait(); err != nil {
+				t.Errorf("the member agent: %v, want exit code 0", err)
+			}
+			t.Logf("it took %v", time.Since(began))
+			if _, err := os.Stat("/proc/" + strings.TrimSpace(n.output("j"))); err == nil {
+				t.Error("the job still runs")
+			}
+		})
+	}
+}
+
+func TestAMemberIsReadyWhenSSHDAnswersAndElseSaysWhyNot(t *testing.T) {
+	p := newProcess(t)
+	// What sshd says for want of a host key.
+	p.cfg.SSHD = []string{"/bin/sh", "-c", `if [ -e ` + p.cfg.User.Home + `/key ]; then printf 'SSH-2.0-x\r\n'; else echo 'sshd: no hostkeys available -- exiting.' >&2; fi`}
+	p.cfg.ReadyPatience = time.Millisecond
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	n.until("the problem is told", func() bool {
+		return len(n.problems) > 0 && strings.Contains(n.problems[len(n.problems)-1], "no hostkeys available")
+	})
+	if n.ready != 0 {
+		t.Error("the member said that it is ready")
+	}
+	if err := os.WriteFile(filepath.Join(p.cfg.User.Home, "key"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.until("the member is ready", func() bool { return n.ready == 1 })
+
+	t.Log("readiness is told again to a new node agent")
+	if err := n.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.listen(p.cfg.Socket)
+	n.until("the member is ready", func() bool { return n.ready == 2 })
+}
