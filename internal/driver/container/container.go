@@ -7,6 +7,7 @@
 package container
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,6 +52,10 @@ type Driver struct {
 	opened   *host // nil before first use
 	closed   bool
 	starting int // members between beginStart and its done
+	children map[string]*child
+
+	lifetime context.Context // until Close
+	end      context.CancelFunc
 }
 
 // New makes a driver; it looks at nothing on the host and changes nothing there until it is used (see Check).
@@ -71,12 +76,15 @@ func New(cfg Config) (*Driver, error) {
 	if len(cfg.MemberArgs) == 0 {
 		cfg.MemberArgs = []string{MemberPath}
 	}
-	return &Driver{
-		cfg:     cfg,
-		log:     cfg.Logger.With("driver", "container", "node", cfg.Node),
-		crunDir: filepath.Join(cfg.StateDir, "crun"),
-		members: filepath.Join(cfg.StateDir, "members"),
-	}, nil
+	d := &Driver{
+		cfg:      cfg,
+		log:      cfg.Logger.With("driver", "container", "node", cfg.Node),
+		crunDir:  filepath.Join(cfg.StateDir, "crun"),
+		members:  filepath.Join(cfg.StateDir, "members"),
+		children: map[string]*child{},
+	}
+	d.lifetime, d.end = context.WithCancel(context.Background())
+	return d, nil
 }
 
 // Stack is the container stack.

@@ -19,7 +19,9 @@ type waiting struct {
 	rig *rig
 }
 
-func (w waiting) Start(ctx context.Context, m driver.Member) error { return w.rig.startBy(ctx, w.Driver, m) }
+func (w waiting) Start(ctx context.Context, m driver.Member) error {
+	return w.rig.startBy(ctx, w.Driver, m)
+}
 
 func testContract(t *testing.T, runtime string) {
 	drivertest.Run(t, func(t *testing.T) drivertest.Fixture {

@@ -260,5 +260,16 @@ func (r *rig) left(t *testing.T) []string {
 	if strings.Contains(string(mounts), r.dir) {
 		left = append(left, "a mount below "+r.dir)
 	}
+	children, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range children {
+		text, _ := os.ReadFile(path)
+		for pid := range strings.FieldsSeq(string(text)) {
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			left = append(left, "process "+pid+" "+strings.TrimSpace(string(comm)))
+		}
+	}
 	return left
 }

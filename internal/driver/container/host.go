@@ -48,6 +48,9 @@ func (d *Driver) host() (*host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := becomeSubreaper(); err != nil {
+		return nil, err
+	}
 	takeAway := groups.hybrid
 	if filepath.Base(runtime) == "runc" {
 		takeAway = "" // runc wants the v2 tree where it is
@@ -71,6 +74,7 @@ func (d *Driver) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
+	d.end()
 	if d.opened != nil {
 		d.opened.spawner.stop()
 		d.opened = nil

@@ -176,6 +176,12 @@ func (d *Driver) waitInit(ctx context.Context, h *host, id string, pid int) erro
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
+	d.mu.Lock()
+	own := d.children[id] != nil
+	d.mu.Unlock()
+	if own {
+		return d.awaitReaped(ctx, id)
+	}
 	if code := p.exitCode(); code != nil {
 		d.rememberExit(id, *code)
 	}

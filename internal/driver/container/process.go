@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,12 +81,18 @@ func (p *process) control(f func(fd int) error) error {
 	return inner
 }
 
-// reapTime bounds how long a process that has ended is waited for to be reaped.
+// reapTime bounds how long another parent is waited for to reap a process that has ended.
 const reapTime = 200 * time.Millisecond
 
-// exitCode returns the exit code of a process that has ended (128 + N when signal N ended it), nil when the kernel can't tell.
-// Members are not the agent's children; since Linux 6.15 a pidfd tells the exit status once whoever is the parent has reaped.
+// exitCode reaps a process that has ended, if it is this agent's to reap, and returns its exit code (128 + N when signal N ended
+// it), nil when the kernel can't tell.
+//
+// Members started by this agent are its children (becomeSubreaper). Those started by a former one have another parent; since
+// Linux 6.15 a pidfd tells their exit status once that parent has reaped them.
 func (p *process) exitCode() *int {
+	if code, reaped := p.reap(); reaped {
+		return &code
+	}
 	info, err := p.exitInfo()
 	if err != nil {
 		return nil
@@ -104,6 +111,46 @@ func (p *process) exitCode() *int {
 		code = 128 + int(status.Signal())
 	}
 	return &code
+}
+
+// becomeSubreaper makes this process the parent of what its children leave behind: the runtime's commands end and leave
+// the members' first processes.
+func becomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming the parent of members' first processes: %w", err)
+	}
+	return nil
+}
+
+// siginfo is the head of siginfo_t as waitid(2) fills it on 64-bit machines.
+type siginfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	uid                   uint32
+	status                int32
+}
+
+// codeExited is CLD_EXITED: the status is an exit code; else it is the signal that ended the process.
+const codeExited = 1
+
+// reap takes a child that has ended off the process table; false when it is no child of this process, or reaped already.
+func (p *process) reap() (code int, reaped bool) {
+	err := p.control(func(fd int) error {
+		var raw unix.Siginfo
+		if err := unix.Waitid(unix.P_PIDFD, fd, &raw, unix.WEXITED|unix.WNOHANG, nil); err != nil {
+			return err
+		}
+		info := (*siginfo)(unsafe.Pointer(&raw))
+		if info.pid == 0 {
+			return unix.EAGAIN
+		}
+		code = int(info.status)
+		if info.code != codeExited {
+			code += 128
+		}
+		return nil
+	})
+	return code, err == nil
 }
 
 func (p *process) exitInfo() (unix.PidfdInfo, error) {

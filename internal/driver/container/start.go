@@ -54,7 +54,7 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		// The member must not run on half made; its directories stay for Clean.
 		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
-		return errors.Join(err, h.cgroups.kill(killCtx, id))
+		return errors.Join(err, d.endAll(killCtx, h, id, d.look(h, id)))
 	}
 	return nil
 }
@@ -64,6 +64,9 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
 	id := m.Assignment.ID
 	pid, err := d.create(ctx, h, id)
 	if err != nil {
+		return err
+	}
+	if err := d.adopt(id, pid); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-create")

@@ -29,7 +29,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 			return fmt.Errorf("stopping member %q: %w", id, err)
 		}
 	}
-	if err := d.end(ctx, h, id, seen); err != nil {
+	if err := d.endAll(ctx, h, id, seen); err != nil {
 		return fmt.Errorf("stopping member %q: %w", id, err)
 	}
 	return nil
@@ -56,14 +56,11 @@ func (d *Driver) askToEnd(ctx context.Context, h *host, id string, pid int, grac
 	if err := p.wait(patience); err != nil {
 		return ctx.Err() // grace has passed: go on by force, unless the caller gave up
 	}
-	if code := p.exitCode(); code != nil {
-		d.rememberExit(id, *code)
-	}
 	return nil
 }
 
-// end ends every process by force.
-func (d *Driver) end(ctx context.Context, h *host, id string, seen sight) error {
+// endAll ends every process by force.
+func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	// The kernel ends a PID namespace with its first process; the control group holds whatever else there is.
@@ -73,7 +70,10 @@ func (d *Driver) end(ctx context.Context, h *host, id string, seen sight) error 
 			return err
 		}
 	}
-	return h.cgroups.kill(ctx, id)
+	if err := h.cgroups.kill(ctx, id); err != nil {
+		return err
+	}
+	return d.awaitReaped(ctx, id)
 }
 
 // Clean removes the member's processes, port, control groups, runtime record and directory, and verifies it by looking. The
@@ -114,9 +114,10 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 // removeRuntime ends the member and removes its control groups, the runtime's record and its root. That is what the runtime's
 // own "delete" does, without one more process a member, and also after a runtime that was killed at work.
 func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
-	if err := d.end(ctx, h, id, d.look(h, id)); err != nil {
+	if err := d.endAll(ctx, h, id, d.look(h, id)); err != nil {
 		return err
 	}
+	d.disown(id)
 	failpoint.Hit("container.after-kill")
 	if err := h.cgroups.remove(ctx, id); err != nil {
 		return err

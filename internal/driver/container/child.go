@@ -1,0 +1,56 @@
+package container
+
+import "context"
+
+// child is the first process of a member that this driver started. Somebody must reap it, and who does learns its exit code.
+// It is no knowledge about the member: a driver opened later does without.
+type child struct {
+	process *process
+	// reaped is closed when the process has ended, is off the process table and its exit code is kept.
+	reaped chan struct{}
+}
+
+// adopt begins to wait for the first process of a member that was just created.
+func (d *Driver) adopt(id string, pid int) error {
+	p, err := openProcess(pid)
+	if err != nil {
+		return err
+	}
+	c := &child{process: p, reaped: make(chan struct{})}
+	d.mu.Lock()
+	d.children[id] = c
+	d.mu.Unlock()
+	go func() {
+		defer p.close()
+		if p.wait(d.lifetime) == nil {
+			if code := p.exitCode(); code != nil {
+				d.rememberExit(id, *code)
+			}
+		}
+		close(c.reaped)
+	}()
+	return nil
+}
+
+// awaitReaped returns when the member's first process is reaped, if it was this driver that started it.
+func (d *Driver) awaitReaped(ctx context.Context, id string) error {
+	d.mu.Lock()
+	c := d.children[id]
+	d.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.reaped:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// disown forgets a member's first process, which has been reaped.
+func (d *Driver) disown(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.children, id)
+}
