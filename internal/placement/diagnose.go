@@ -47,7 +47,7 @@ type diagnosis struct {
 	r Request
 	// group is the number of the group to speak of, used what other groups of the request have been given before it.
 	group int
-	used  map[int32]use
+	used  *uses
 	// level is at which it is told what would fit.
 	level level
 }
@@ -144,13 +144,17 @@ func (d *diagnosis) coresOrMemory() Constraint {
 }
 
 // count is how many members of the group fit under the conditions.
-func (d *diagnosis) count(g api.Group, gi int, c conditions, used map[int32]use) int {
+func (d *diagnosis) count(g api.Group, gi int, c conditions, used *uses) int {
+	f := d.v.finder(g, gi, c, used)
 	n := 0
-	scan(d.v, g, gi, c, used, func(f candidate) { n += int(f.members) })
+	for _, id := range d.v.order {
+		members, _, _ := f.room(id)
+		n += int(members)
+	}
 	return n
 }
 
-// gap is a size of what is free, and on how many nodes it is so.
+// gap is a size of what is available on a node.
 type gap struct {
 	cores  int32
 	memory int64
@@ -163,11 +167,14 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 	probe := g
 	probe.Cores, probe.Memory = 1, min(g.Memory, 1)
 	gaps := map[gap]int{}
-	scan(d.v, probe, d.group, conditions{level: d.level}, d.used, func(f candidate) {
-		cores, memory, _ := d.v.available(f.id, d.level)
-		u := d.used[f.id]
-		gaps[gap{cores - u.cores, memory - u.memory}]++
-	})
+	find := d.v.finder(probe, d.group, conditions{level: d.level}, d.used)
+	for _, id := range d.v.order {
+		if members, _, _ := find.room(id); members > 0 {
+			cores, memory, _ := d.v.available(id, d.level)
+			u := d.used.of(id)
+			gaps[gap{cores - u.cores, memory - u.memory}]++
+		}
+	}
 	fits := func(s api.Shape) bool {
 		n := 0
 		for f, nodes := range gaps {
@@ -209,9 +216,12 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 
 // fitting lists where members of the group fit at the level, with how many.
 func (d *diagnosis) fitting() (nodes []string, members []int) {
-	scan(d.v, d.need(), d.group, conditions{level: d.level}, d.used, func(f candidate) {
-		nodes, members = append(nodes, d.v.nodes[f.id].record.Name), append(members, int(f.members))
-	})
+	f := d.v.finder(d.need(), d.group, conditions{level: d.level}, d.used)
+	for _, id := range d.v.order {
+		if m, _, _ := f.room(id); m > 0 {
+			nodes, members = append(nodes, d.v.nodes[id].record.Name), append(members, int(m))
+		}
+	}
 	return nodes, members
 }
 

@@ -101,7 +101,7 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 
 func (d *diagnosis) fitNow(r *Refusal) string {
 	when := " now"
-	if len(d.used) > 0 {
+	if !d.used.empty() {
 		when = " beside the cluster's other groups"
 	}
 	if r.Fits == 0 {
@@ -190,7 +190,7 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 		if row.state != rowSchedulable || d.v.suits(id, r.Need, &suits{}) != "" {
 			continue
 		}
-		u := d.used[id]
+		u := d.used.of(id)
 		cores, memory := row.freeCores-u.cores, row.freeMemory-u.memory
 		if int(cores) >= r.Need.Cores && memory >= int64(r.Need.Memory) {
 			continue

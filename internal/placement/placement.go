@@ -8,8 +8,6 @@
 package placement
 
 import (
-	"slices"
-
 	"github.com/nearmetal/nearmetal/api"
 )
 
@@ -51,38 +49,52 @@ func Place(v *View, r Request) ([]Placed, *Refusal) {
 
 // layOut gives every member its slots and rank: groups in the order of the request, nodes in natural order.
 func layOut(v *View, groups []api.Group, counts [][]nodeCount) []Placed {
-	total := 0
+	members, cores := 0, 0
 	for _, g := range groups {
-		total += g.Size
+		members, cores = members+g.Size, cores+g.Size*g.Cores
 	}
-	placed := make([]Placed, 0, total)
-	// A node is worked on in a copy of its occupancy, kept for the next group when there is one.
+	placed := make([]Placed, 0, members)
+	// Slots, CPUs and NUMA nodes of all members are cut from one piece of memory.
+	numbers := make([]int, 0, 2*cores+members)
+	// A node is worked on in a copy of its occupancy. Only the next group may meet the node again.
 	var touched map[int32]bitset
 	if len(groups) > 1 {
 		touched = make(map[int32]bitset)
 	}
+	var copied bitset
 	for gi, g := range groups {
 		index := 0
 		for _, c := range counts[gi] {
 			n := v.nodes[c.id]
 			taken, ok := touched[c.id]
 			if !ok {
-				taken = slices.Clone(n.taken)
+				copied = append(copied[:0], n.taken...)
+				taken = copied
+				if touched != nil {
+					taken, copied = copied, nil
+					touched[c.id] = taken
+				}
 			}
 			for range c.members {
-				slots := n.layout.pick(taken, g.Cores)
-				cpus, numa := n.layout.describe(slots)
-				placed = append(placed, Placed{
-					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name,
-					Slots: n.layout.numbers(slots), CPUs: cpus, NUMANodes: numa, MemoryBytes: int64(g.Memory),
+				p := Placed{
+					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, MemoryBytes: int64(g.Memory),
 					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment,
-				})
+				}
+				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken, g.Cores) })
+				numbers, p.CPUs = cut(numbers, func(to []int) []int { return n.layout.cpus(to, p.Slots) })
+				numbers, p.NUMANodes = cut(numbers, func(to []int) []int { return n.layout.numaNodes(to, p.Slots) })
+				n.layout.numbers(p.Slots)
+				placed = append(placed, p)
 				index++
-			}
-			if touched != nil {
-				touched[c.id] = taken
 			}
 		}
 	}
 	return placed
+}
+
+// cut lets add append to memory, and returns the memory and what was appended, closed to further appends.
+func cut(memory []int, add func([]int) []int) (rest, piece []int) {
+	from := len(memory)
+	memory = add(memory)
+	return memory, memory[from:len(memory):len(memory)]
 }

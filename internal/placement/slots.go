@@ -83,24 +83,24 @@ func (l *layout) position(slot int) (int, bool) {
 	return slices.BinarySearchFunc(l.cores, slot, func(c api.Core, s int) int { return cmp.Compare(c.Slot, s) })
 }
 
-// pick takes n free positions, marks them in taken and returns them in order. The caller has counted: n are free.
+// pick takes n free positions, marks them in taken and appends them in order. The caller has counted: n are free.
 //
 // Exclusive cores lie within one NUMA node when they fit: the one with the least room to spare, so that large gaps stay whole;
 // else on as few NUMA nodes as can be. Where CPUs are shared, the least shared CPUs come first and NUMA second.
-func (l *layout) pick(taken bitset, n int) []int {
+func (l *layout) pick(to []int, taken bitset, n int) []int {
+	from := len(to)
 	if l.shared {
-		return l.pickLeastShared(taken, n)
+		to = l.pickLeastShared(to, taken, n)
 	}
-	picked := make([]int, 0, n)
-	for len(picked) < n {
-		m := l.bestNUMA(taken, n-len(picked))
+	for want := from + n; len(to) < want; {
+		m := l.bestNUMA(taken, want-len(to))
 		if m == nil {
 			break
 		}
-		picked = appendFree(picked, taken, m, n-len(picked))
+		to = appendFree(to, taken, m, want-len(to))
 	}
-	slices.Sort(picked)
-	return picked
+	slices.Sort(to[from:])
+	return to
 }
 
 // bestNUMA returns the mask with the fewest free positions that hold n, else the one with the most free; nil when none is free.
@@ -137,7 +137,7 @@ func appendFree(picked []int, taken, mask bitset, n int) []int {
 
 // pickLeastShared takes one position after the other: the one whose CPU backs the fewest taken slots, then one on a NUMA node
 // already used by this member, then the lowest.
-func (l *layout) pickLeastShared(taken bitset, n int) []int {
+func (l *layout) pickLeastShared(picked []int, taken bitset, n int) []int {
 	load := map[int]int{}
 	for i, c := range l.cores {
 		if taken.has(i) {
@@ -145,8 +145,7 @@ func (l *layout) pickLeastShared(taken bitset, n int) []int {
 		}
 	}
 	used := map[int]bool{}
-	picked := make([]int, 0, n)
-	for len(picked) < n {
+	for range n {
 		best := -1
 		for i, c := range l.cores {
 			if taken.has(i) {
@@ -165,32 +164,37 @@ func (l *layout) pickLeastShared(taken bitset, n int) []int {
 		used[l.cores[best].NUMANode] = true
 		picked = append(picked, best)
 	}
-	slices.Sort(picked)
 	return picked
 }
 
-// describe returns the CPUs of positions, and the NUMA nodes they lie on, sorted.
-func (l *layout) describe(positions []int) (cpus, numa []int) {
-	cpus = make([]int, len(positions))
-	numa = make([]int, 0, 1)
-	for i, p := range positions {
-		cpus[i] = l.cores[p].CPU
-		if !slices.Contains(numa, l.cores[p].NUMANode) {
-			numa = append(numa, l.cores[p].NUMANode)
+// cpus appends the CPUs of positions.
+func (l *layout) cpus(to, positions []int) []int {
+	for _, p := range positions {
+		to = append(to, l.cores[p].CPU)
+	}
+	return to
+}
+
+// numaNodes appends the NUMA nodes that positions lie on, sorted.
+func (l *layout) numaNodes(to, positions []int) []int {
+	from := len(to)
+	for _, p := range positions {
+		if !slices.Contains(to[from:], l.cores[p].NUMANode) {
+			to = append(to, l.cores[p].NUMANode)
 		}
 	}
-	slices.Sort(numa)
-	return cpus, numa
+	slices.Sort(to[from:])
+	return to
 }
 
 // numbers turns positions into slot numbers, in place.
-func (l *layout) numbers(positions []int) []int {
-	if !l.dense {
-		for i, p := range positions {
-			positions[i] = l.cores[p].Slot
-		}
+func (l *layout) numbers(positions []int) {
+	if l.dense {
+		return
 	}
-	return positions
+	for i, p := range positions {
+		positions[i] = l.cores[p].Slot
+	}
 }
 
 func memberName(group string, index int) string { return group + "-" + strconv.Itoa(index) }

@@ -49,6 +49,8 @@ type View struct {
 	free  []int32
 	// order lists the IDs in the natural order of names: n2 before n10.
 	order []int32
+	// mostCores is at least the number of cores of every node.
+	mostCores int
 
 	holdings  map[string]*holding
 	layouts   map[string]*layout

@@ -158,6 +158,7 @@ func (v *View) layoutOf(cores []api.Core) *layout {
 		return l
 	}
 	l := newLayout(cores)
+	v.mostCores = max(v.mostCores, len(l.cores))
 	v.layouts[key] = l
 	return l
 }
