@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Attach connects a member; its port must be among the networks last applied, so that the rules that pin it are in force. A
@@ -42,26 +43,26 @@ func (f *Fabric) attach(ctx context.Context, port driver.Port) error {
 	if err != nil {
 		return err
 	}
-	member, err := openNamespace(port.NetNS)
+	member, err := netns.Open(port.NetNS)
 	if err != nil {
 		return err
 	}
-	defer member.close()
+	defer member.Close()
 
 	pair := veth{name: PortName(port.ID), mtu: networkMTU(network, f.underlayMTU), mac: mac, address: port.Address}
-	if err := f.node.do(func() error { return makePair(&pair, bridgeName(network.Index), member) }); err != nil {
+	if err := f.node.Do(func() error { return makePair(&pair, bridgeName(network.Index), member) }); err != nil {
 		return err
 	}
 	failpoint.Hit("ethernet.after-veth")
-	if err := member.do(func() error { return configureMember(pair, network) }); err != nil {
+	if err := member.Do(func() error { return configureMember(pair, network) }); err != nil {
 		return fmt.Errorf("inside the member: %w", err)
 	}
 	failpoint.Hit("ethernet.after-member-address")
-	return f.node.do(func() error { return awaitForwarding(ctx, pair.name) })
+	return f.node.Do(func() error { return awaitForwarding(ctx, pair.name) })
 }
 
 // makePair makes the veth pair, unless it is there and leads into this member.
-func makePair(pair *veth, bridge string, member namespace) error {
+func makePair(pair *veth, bridge string, member netns.Handle) error {
 	link, err := netlink.LinkByName(bridge)
 	if err != nil {
 		return fmt.Errorf("finding bridge %s: %w", bridge, err)
@@ -88,7 +89,7 @@ func makePair(pair *veth, bridge string, member namespace) error {
 }
 
 // leadsInto tells whether the host's link is there and its other end is this member's, with the right address.
-func leadsInto(pair veth, member namespace) (bool, error) {
+func leadsInto(pair veth, member netns.Handle) (bool, error) {
 	here, err := netlink.LinkByName(pair.name)
 	if isGone(err) {
 		return false, nil
@@ -97,7 +98,7 @@ func leadsInto(pair veth, member namespace) (bool, error) {
 		return false, err
 	}
 	leads := false
-	err = member.do(func() error {
+	err = member.Do(func() error {
 		there, err := netlink.LinkByName(memberLink)
 		if isGone(err) {
 			return nil

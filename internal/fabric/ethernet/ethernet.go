@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Config is what the fabric has to know about its node.
@@ -36,7 +37,7 @@ type Config struct {
 type Fabric struct {
 	cfg  Config
 	log  *slog.Logger
-	node namespace
+	node netns.Handle
 	nft  rulesReader
 	// remover deletes the ports of members that leave at the same time together.
 	remover linkRemover
@@ -55,7 +56,7 @@ func New(cfg Config) (*Fabric, error) {
 	if cfg.Underlay.IsValid() && !cfg.Underlay.Is4() {
 		return nil, fmt.Errorf("underlay address %v is not an IPv4 address; tunnels run over IPv4", cfg.Underlay)
 	}
-	node, err := openNamespace("/proc/thread-self/ns/net")
+	node, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +68,7 @@ func New(cfg Config) (*Fabric, error) {
 }
 
 // Close lets go of the network namespace; networks and ports stay.
-func (f *Fabric) Close() error { return f.node.file.Close() }
+func (f *Fabric) Close() error { return f.node.Close() }
 
 // Apply converges the node on exactly these networks.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {

@@ -29,7 +29,7 @@ func (f *Fabric) executeAll(ctx context.Context, ops []Operation) error {
 		}
 		var err error
 		if len(names) > 0 {
-			err = f.node.do(func() error { return deleteLinks(names) })
+			err = f.node.Do(func() error { return deleteLinks(names) })
 			failpoint.Hit("ethernet.after-delete-links")
 		} else {
 			err = f.execute(ctx, ops[0])
@@ -52,7 +52,7 @@ func (f *Fabric) execute(ctx context.Context, op Operation) error {
 		failpoint.Hit("ethernet.after-rules")
 		return err
 	}
-	return f.node.do(func() error {
+	return f.node.Do(func() error {
 		switch o := op.(type) {
 		case AddLink:
 			return addLink(o.Link)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // needRoot skips a test that makes namespaces when it may not.
@@ -30,33 +30,18 @@ func needRoot(t testing.TB) {
 	}
 }
 
-// newSpace makes a network namespace that lasts as long as the test.
+// namespace is a network namespace that lasts as long as the test.
+type namespace struct{ netns.Handle }
+
 func newSpace(t testing.TB) namespace {
 	t.Helper()
-	type result struct {
-		file *os.File
-		err  error
+	space, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
 	}
-	made := make(chan result, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			made <- result{nil, err}
-			return
-		}
-		file, err := os.Open("/proc/thread-self/ns/net")
-		made <- result{file, err}
-	}()
-	r := <-made
-	if r.err != nil {
-		t.Fatalf("making a network namespace: %v", r.err)
-	}
-	t.Cleanup(func() { r.file.Close() })
-	return namespace{file: r.file}
+	t.Cleanup(func() { space.Close() })
+	return namespace{space}
 }
-
-// path opens the namespace again, as driver.Port wants it.
-func (n namespace) path() string { return fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()) }
 
 // run runs a shell script inside, and fails the test when the script fails.
 func (n namespace) run(t testing.TB, script string) string {
@@ -70,7 +55,7 @@ func (n namespace) run(t testing.TB, script string) string {
 
 func (n namespace) try(script string) (string, error) {
 	var out []byte
-	err := n.do(func() (err error) {
+	err := n.Do(func() (err error) {
 		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
 		return err
 	})
@@ -80,7 +65,7 @@ func (n namespace) try(script string) (string, error) {
 // node is a namespace with a fabric.
 type node struct {
 	namespace
-	*Fabric
+	fabric *Fabric
 }
 
 func newNode(t testing.TB, cfg Config) node {
@@ -92,7 +77,7 @@ func newNode(t testing.TB, cfg Config) node {
 func newFabric(t testing.TB, space namespace, cfg Config) *Fabric {
 	t.Helper()
 	var f *Fabric
-	err := space.do(func() (err error) {
+	err := space.Do(func() (err error) {
 		f, err = New(cfg)
 		return err
 	})
@@ -135,7 +120,7 @@ func (m member) address() string { return m.port.Address.String() }
 func attach(t testing.TB, f *Fabric, n fabric.Network, i int) member {
 	t.Helper()
 	m := member{newSpace(t), driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}}
-	m.port.NetNS = m.path()
+	m.port.NetNS = m.Path()
 	if err := f.Attach(context.Background(), m.port); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +144,7 @@ func (n namespace) snapshot(t testing.TB) string {
 // canReach tells whether an ICMP echo request (RFC 792) is answered within the time.
 func (n namespace) canReach(address string, wait time.Duration) bool {
 	answered := false
-	_ = n.do(func() error {
+	_ = n.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
 		if err != nil {
 			return err

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // rulesReader runs nft(8). It reads the ruleset only when its generation has changed, which costs one netlink message to
@@ -22,10 +24,10 @@ type rulesReader struct {
 }
 
 // read returns this product's tables.
-func (r *rulesReader) read(ctx context.Context, node namespace) (Ruleset, error) {
+func (r *rulesReader) read(ctx context.Context, node netns.Handle) (Ruleset, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	err := node.do(func() error {
+	err := node.Do(func() error {
 		generation, err := rulesGeneration()
 		if err != nil {
 			return fmt.Errorf("reading the nftables generation: %w", err)
@@ -46,8 +48,8 @@ func (r *rulesReader) read(ctx context.Context, node namespace) (Ruleset, error)
 
 // load carries out one transaction. When nft prints a table differently than it was given, that is remembered: the
 // transaction was carried out as a whole, so what is listed next is what was meant.
-func (r *rulesReader) load(ctx context.Context, node namespace, script string) error {
-	if err := node.do(func() error {
+func (r *rulesReader) load(ctx context.Context, node netns.Handle, script string) error {
+	if err := node.Do(func() error {
 		_, err := runNFT(ctx, script, "-f", "-")
 		return err
 	}); err != nil {

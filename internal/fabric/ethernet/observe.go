@@ -27,7 +27,7 @@ func (f *Fabric) observe(ctx context.Context) (Observed, error) {
 		listed <- rulesResult{rules, err}
 	}()
 	var seen Observed
-	err := f.node.do(func() (err error) {
+	err := f.node.Do(func() (err error) {
 		seen, err = observeLinks(f.cfg)
 		return err
 	})

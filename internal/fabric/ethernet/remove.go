@@ -8,6 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // doomedGroup is the link group ("nmx" and a zero) of links about to be deleted. The kernel deletes a group at the cost of one
@@ -58,7 +60,7 @@ type removal struct {
 }
 
 // remove returns when the link is gone.
-func (r *linkRemover) remove(node namespace, name string) error {
+func (r *linkRemover) remove(node netns.Handle, name string) error {
 	r.next.Lock()
 	if r.pending == nil {
 		r.pending = &removal{}
@@ -75,7 +77,7 @@ func (r *linkRemover) remove(node namespace, name string) error {
 	r.next.Lock()
 	r.pending = nil
 	r.next.Unlock()
-	mine.err = node.do(func() error { return deleteLinks(mine.names) })
+	mine.err = node.Do(func() error { return deleteLinks(mine.names) })
 	mine.done = true
 	if mine.err != nil && len(mine.names) > 1 {
 		return fmt.Errorf("together with %d others: %w", len(mine.names)-1, mine.err)

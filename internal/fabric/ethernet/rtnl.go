@@ -7,6 +7,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Messages of rtnetlink(7) that say everything about a new link at once, which the netlink library does in several round trips.
@@ -95,7 +97,7 @@ type veth struct {
 
 // newVeth makes the pair in one step, the member's end directly in its namespace: moving a link between namespaces is slow. One
 // queue each is enough, as the driver takes no queue lock, and makes the links much cheaper to register.
-func newVeth(v veth, member namespace) error {
+func newVeth(v veth, member netns.Handle) error {
 	req := linkMessage(v.name, v.mtu)
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)))
@@ -109,7 +111,7 @@ func newVeth(v veth, member namespace) error {
 	peer.AddRtAttr(unix.IFLA_ADDRESS, v.mac)
 	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1))
 	peer.AddRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1))
-	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(member.file.Fd())))
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(member.FD())))
 	req.AddData(info)
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return err

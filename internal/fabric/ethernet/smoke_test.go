@@ -14,22 +14,22 @@ func TestSmoke(t *testing.T) {
 	before := n.snapshot(t)
 	net1 := testNetwork(1, 2, 3)
 	start := time.Now()
-	apply(t, n.Fabric, net1)
+	apply(t, n.fabric, net1)
 	t.Log("apply", time.Since(start))
-	a := attach(t, n.Fabric, net1, 0)
-	b := attach(t, n.Fabric, net1, 1)
+	a := attach(t, n.fabric, net1, 0)
+	b := attach(t, n.fabric, net1, 1)
 	t.Log(a.run(t, "ip -d a"))
 	t.Log(n.run(t, "ip -d link; nft list ruleset"))
 	mustReach(t, a.namespace, "b", b.address())
 	start = time.Now()
-	apply(t, n.Fabric, net1)
+	apply(t, n.fabric, net1)
 	t.Log("apply", time.Since(start))
 	net2 := testNetwork(2, 2, 3)
 	start = time.Now()
-	apply(t, n.Fabric, net1, net2)
+	apply(t, n.fabric, net1, net2)
 	t.Log("apply second", time.Since(start))
 	start = time.Now()
-	apply(t, n.Fabric)
+	apply(t, n.fabric)
 	t.Log("apply none", time.Since(start))
 	if after := n.snapshot(t); after != before {
 		t.Errorf("differs: %s\n%s", before, after)
@@ -41,7 +41,7 @@ func TestTiming(t *testing.T) {
 	for _, count := range []int{1, 8, 32} {
 		n := newNode(t, Config{})
 		net0 := testNetwork(9, 2)
-		apply(t, n.Fabric, net0)
+		apply(t, n.fabric, net0)
 		net1 := testNetwork(1)
 		var spaces []namespace
 		for i := range count {
@@ -49,15 +49,15 @@ func TestTiming(t *testing.T) {
 			spaces = append(spaces, newSpace(t))
 		}
 		start := time.Now()
-		apply(t, n.Fabric, net0, net1)
+		apply(t, n.fabric, net0, net1)
 		t1 := time.Since(start)
 		start = time.Now()
 		var wg sync.WaitGroup
 		for i := range count {
 			wg.Go(func() {
 				m := member{spaces[i], testDriverPort(net1, i)}
-				m.port.NetNS = m.path()
-				if err := n.Attach(context.Background(), m.port); err != nil {
+				m.port.NetNS = m.Path()
+				if err := n.fabric.Attach(context.Background(), m.port); err != nil {
 					t.Error(err)
 				}
 			})
@@ -67,7 +67,7 @@ func TestTiming(t *testing.T) {
 		start = time.Now()
 		for i := range count / 2 {
 			wg.Go(func() {
-				if err := n.Detach(context.Background(), net1.Ports[i].ID); err != nil {
+				if err := n.fabric.Detach(context.Background(), net1.Ports[i].ID); err != nil {
 					t.Error(err)
 				}
 			})
@@ -75,7 +75,7 @@ func TestTiming(t *testing.T) {
 		wg.Wait()
 		t3 := time.Since(start)
 		start = time.Now()
-		apply(t, n.Fabric, net0)
+		apply(t, n.fabric, net0)
 		fmt.Println(count, "apply", t1, "attach", t2, "detach half", t3, "remove", time.Since(start))
 	}
 }
