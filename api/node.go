@@ -57,11 +57,13 @@ type NodeRecord struct {
 
 // EnvironmentOnNode tells whether an environment can run on a node, and its digest there.
 type EnvironmentOnNode struct {
-	Name     string   `json:"name"`
-	Stacks   []Stack  `json:"stacks"`
-	Digest   string   `json:"digest,omitempty"`
-	OK       bool     `json:"ok"`
-	Problems []string `json:"problems,omitempty"`
+	Name string `json:"name"`
+	// Description is one sentence for people.
+	Description string   `json:"description,omitempty"`
+	Stacks      []Stack  `json:"stacks"`
+	Digest      string   `json:"digest,omitempty"`
+	OK          bool     `json:"ok"`
+	Problems    []string `json:"problems,omitempty"`
 }
 
 // Node is a node as the API shows it.

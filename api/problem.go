@@ -51,3 +51,8 @@ type Version struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
+
+// List is the body of an answer that lists things.
+type List[T any] struct {
+	Items []T `json:"items"`
+}

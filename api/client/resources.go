@@ -1,0 +1,159 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func cluster(name string) string { return "/v1/clusters/" + url.PathEscape(name) }
+
+func job(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
+
+// CreateCluster stores a new cluster and returns it, pending.
+func (c *Client) CreateCluster(ctx context.Context, req api.ClusterRequest) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, "/v1/clusters", req)
+}
+
+// Clusters lists all clusters by name.
+func (c *Client) Clusters(ctx context.Context) ([]api.Cluster, error) {
+	return items[api.Cluster](ctx, c, "/v1/clusters")
+}
+
+// Cluster returns one cluster.
+func (c *Client) Cluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodGet, cluster(name), nil)
+}
+
+// DeleteCluster asks for a cluster to be deleted and returns it; it is gone when Cluster no longer finds it.
+func (c *Client) DeleteCluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(name), nil)
+}
+
+// Events lists the kept events of a cluster after sequence number after.
+func (c *Client) Events(ctx context.Context, name string, after int64) ([]api.Event, error) {
+	return items[api.Event](ctx, c, cluster(name)+"/events?after="+strconv.FormatInt(after, 10))
+}
+
+// CreateJob stores a job on a cluster.
+func (c *Client) CreateJob(ctx context.Context, name string, req api.JobRequest) (api.Job, error) {
+	return answer[api.Job](ctx, c, http.MethodPost, cluster(name)+"/jobs", req)
+}
+
+// Jobs lists the jobs of a cluster, or of all when it is "".
+func (c *Client) Jobs(ctx context.Context, name string) ([]api.Job, error) {
+	path := "/v1/jobs"
+	if name != "" {
+		path += "?cluster=" + url.QueryEscape(name)
+	}
+	return items[api.Job](ctx, c, path)
+}
+
+// Job returns one job.
+func (c *Client) Job(ctx context.Context, id string) (api.Job, error) {
+	return answer[api.Job](ctx, c, http.MethodGet, job(id), nil)
+}
+
+// CancelJob asks a job to end.
+func (c *Client) CancelJob(ctx context.Context, id string) (api.Job, error) {
+	return answer[api.Job](ctx, c, http.MethodPost, job(id)+"/cancel", nil)
+}
+
+// Nodes lists all nodes by name.
+func (c *Client) Nodes(ctx context.Context) ([]api.Node, error) {
+	return items[api.Node](ctx, c, "/v1/nodes")
+}
+
+// Node returns one node.
+func (c *Client) Node(ctx context.Context, name string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodGet, "/v1/nodes/"+url.PathEscape(name), nil)
+}
+
+// Environments lists all environments by name.
+func (c *Client) Environments(ctx context.Context) ([]api.Environment, error) {
+	return items[api.Environment](ctx, c, "/v1/environments")
+}
+
+// Environment returns one environment.
+func (c *Client) Environment(ctx context.Context, name string) (api.Environment, error) {
+	return answer[api.Environment](ctx, c, http.MethodGet, "/v1/environments/"+url.PathEscape(name), nil)
+}
+
+// Version returns what the server says about itself.
+func (c *Client) Version(ctx context.Context) (api.Version, error) {
+	return answer[api.Version](ctx, c, http.MethodGet, "/v1/version", nil)
+}
+
+// Ready tells whether the server can serve: nil when it can.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.do(ctx, http.MethodGet, "/readyz", nil, nil)
+}
+
+// JobLog copies the output of a job to w, from offset on, and returns how much that was. With follow it goes on until the
+// job has ended, and comes back for the rest when the connection breaks and the server is there again.
+func (c *Client) JobLog(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (int64, error) {
+	var copied int64
+	retry, answered := newBackoff(), false
+	for {
+		path := job(id) + "/log?offset=" + strconv.FormatInt(offset+copied, 10)
+		if follow {
+			path += "&follow=true"
+		}
+		resp, err := c.send(ctx, http.MethodGet, path, nil, nil)
+		if err == nil {
+			answered = true
+			sink := &sink{w: w}
+			n, readErr := io.Copy(sink, resp.Body)
+			copied += n
+			resp.Body.Close()
+			if sink.err != nil {
+				return copied, sink.err
+			}
+			if n > 0 {
+				retry.reset()
+			}
+			if err = readErr; err == nil {
+				return copied, nil
+			}
+			err = &UnreachableError{c.addr, err}
+		}
+		if !follow || !transient(err, answered) {
+			return copied, contextError(ctx, err)
+		}
+		if !retry.wait(ctx) {
+			return copied, contextError(ctx, err)
+		}
+	}
+}
+
+// sink tells errors of writing from errors of reading.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	if err != nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// answer makes a request for one thing.
+func answer[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	var out T
+	err := c.do(ctx, method, path, body, &out)
+	return out, err
+}
+
+// items makes a request for a list.
+func items[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+	var out api.List[T]
+	err := c.do(ctx, http.MethodGet, path, nil, &out)
+	return out.Items, err
+}

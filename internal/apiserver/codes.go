@@ -1,0 +1,129 @@
+package apiserver
+
+import "net/http"
+
+// Code is one kind of error the API answers with. Codes are stable: programs test them.
+type Code struct {
+	Code   string
+	Status int
+	// Title is the meaning in a few words.
+	Title string
+	// Meaning and Remedy are for docs/api-errors.md.
+	Meaning string
+	Remedy  string
+}
+
+// The codes. Every one stands in codeTable, and a test makes every one occur.
+var (
+	codeMalformed = Code{
+		"malformed_request", http.StatusBadRequest, "The request's body can't be read",
+		"The body is empty or no well-formed JSON or YAML; `errors[].line` tells where.", "Correct the syntax at that line.",
+	}
+	codeParameter = Code{
+		"invalid_parameter", http.StatusBadRequest, "A parameter is wrong",
+		"A parameter of the path, the query or a header has a value it can't have.", "Correct the parameter named in `errors`.",
+	}
+	codeUnauthorized = Code{
+		"unauthorized", http.StatusUnauthorized, "No valid token",
+		"The request carries no bearer token, or one this server does not know.",
+		"Use the token file of this server (DIR/token), or the Unix socket on its machine.",
+	}
+	codeForbidden = Code{
+		"forbidden", http.StatusForbidden, "Not allowed",
+		"The token is valid, but its role may not do this: agents may open their stream only, users everything else.",
+		"Use a token of the role that `detail` names.",
+	}
+	codeNoPath = Code{
+		"no_such_path", http.StatusNotFound, "There is nothing at this path",
+		"The API has no such path.", "See /openapi.json for those it has.",
+	}
+	codeNoCluster = Code{
+		"cluster_not_found", http.StatusNotFound, "There is no such cluster",
+		"No cluster has this name: it was never created, or is deleted altogether.", "List the clusters and correct the name.",
+	}
+	codeNoJob = Code{
+		"job_not_found", http.StatusNotFound, "There is no such job",
+		"No job has this ID.", "List the jobs and correct the ID.",
+	}
+	codeNoNode = Code{
+		"node_not_found", http.StatusNotFound, "There is no such node",
+		"No node of this name has ever connected.", "List the nodes and correct the name.",
+	}
+	codeNoEnvironment = Code{
+		"environment_not_found", http.StatusNotFound, "There is no such environment",
+		"No node reports an environment of this name.", "List the environments and correct the name.",
+	}
+	codeMethod = Code{
+		"method_not_allowed", http.StatusMethodNotAllowed, "This path has no such method",
+		"The path exists, but not with this HTTP method; the `Allow` header lists those it has.", "Use one of those.",
+	}
+	codeTimeout = Code{
+		"request_timeout", http.StatusRequestTimeout, "The request's body came too slowly",
+		"The body was not complete in time.", "Send it again.",
+	}
+	codeClusterExists = Code{
+		"cluster_exists", http.StatusConflict, "The name is taken",
+		"A cluster of this name exists, perhaps being deleted still. Of two creates at once exactly one wins.",
+		"Choose another name, or delete the cluster and wait until it is gone.",
+	}
+	codeNotReady = Code{
+		"cluster_not_ready", http.StatusConflict, "The cluster is not ready",
+		"Jobs run on ready clusters only; `detail` tells the phase the cluster is in.", "Wait until it is ready, or see its events.",
+	}
+	codeHistoryGone = Code{
+		"history_gone", http.StatusGone, "The history asked for is gone",
+		"A watch can't be resumed after this `Last-Event-ID`: what followed is no longer kept, or was never here.",
+		"Watch again without `Last-Event-ID`: everything that exists is sent first.",
+	}
+	codeTooLarge = Code{
+		"body_too_large", http.StatusRequestEntityTooLarge, "The request's body is too large",
+		"The body is longer than any request that means something.", "Send less.",
+	}
+	codeMediaType = Code{
+		"unsupported_media_type", http.StatusUnsupportedMediaType, "The body's type is not supported",
+		"The `Content-Type` is neither application/json nor application/yaml.", "Send one of these.",
+	}
+	codeInvalidCluster = Code{
+		"invalid_cluster", http.StatusUnprocessableEntity, "The cluster asked for is invalid",
+		"Fields are unknown, of a wrong type or out of range; `errors` lists every one with its location and line.",
+		"Correct the fields.",
+	}
+	codeInvalidJob = Code{
+		"invalid_job", http.StatusUnprocessableEntity, "The job asked for is invalid",
+		"Fields are unknown, of a wrong type or out of range; `errors` lists every one with its location and line.",
+		"Correct the fields.",
+	}
+	codeUnknownEnvironment = Code{
+		"unknown_environment", http.StatusUnprocessableEntity, "No node knows the environment",
+		"A group asks for an environment that no node reports; `detail` lists the known ones.", "Choose one of those.",
+	}
+	codeUnknownStack = Code{
+		"stack_unavailable", http.StatusUnprocessableEntity, "No node offers the stack",
+		"A group asks for a stack that no node's host checks passed for; `detail` lists those offered.",
+		"Choose one of those, or correct what `nearmetal node show` tells about a node.",
+	}
+	codeTooManyRanks = Code{
+		"too_many_ranks", http.StatusUnprocessableEntity, "More ranks than cores",
+		"The job asks for more MPI ranks than the cluster has cores.", "Ask for at most as many, or for a larger cluster.",
+	}
+	codeInternal = Code{
+		"internal_error", http.StatusInternalServerError, "The server failed",
+		"Something went wrong in the server that the request is not to blame for; its log tells what, by the ID in `detail`.",
+		"Try again; if it happens again, report it with the log.",
+	}
+	codeUnavailable = Code{
+		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
+		"The server is starting, stopping, or its state store does not answer. Whether a change was stored is not known.",
+		"Look whether the change was made, then try again.",
+	}
+)
+
+// codeTable lists every code in the order of the documentation.
+func codeTable() []Code {
+	return []Code{
+		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoJob, codeNoNode,
+		codeNoEnvironment, codeMethod, codeTimeout, codeClusterExists, codeNotReady, codeHistoryGone, codeTooLarge, codeMediaType,
+		codeInvalidCluster, codeInvalidJob, codeUnknownEnvironment, codeUnknownStack, codeTooManyRanks, codeInternal,
+		codeUnavailable,
+	}
+}

@@ -1,0 +1,165 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// session is who makes a request, and whether they still may: streams ask again before every event.
+type session struct {
+	principal trust.Principal
+	valid     func() bool
+}
+
+type (
+	sessionKey   struct{}
+	requestIDKey struct{}
+)
+
+func withSession(ctx context.Context, s session) context.Context {
+	return context.WithValue(ctx, sessionKey{}, s)
+}
+
+// sessionOf returns the session of a request; a request without one may do nothing.
+func sessionOf(ctx context.Context) session {
+	s, ok := ctx.Value(sessionKey{}).(session)
+	if !ok {
+		return session{valid: func() bool { return false }}
+	}
+	return s
+}
+
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// open are the paths that need no token: they tell nothing about clusters.
+func open(path string) bool {
+	return path == "/healthz" || path == "/readyz" || path == "/openapi.json" || path == "/openapi.yaml"
+}
+
+// authenticate lets pass who has a valid bearer token (RFC 6750, section 2.1: in the header only, never in a URL).
+func (s *Server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if open(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		header := r.Header.Get("Authorization")
+		scheme, bearer, _ := strings.Cut(header, " ")
+		if header == "" || !strings.EqualFold(scheme, "Bearer") {
+			fail(codeUnauthorized, "the request carries no bearer token; send the token of this server "+
+				"(NEARMETAL_TOKEN_FILE, written to DIR/token by the server)").write(w)
+			return
+		}
+		principal, ok := s.cfg.Tokens.Verify(bearer)
+		if !ok {
+			fail(codeUnauthorized, "the token is not known to this server; use the token file that this server wrote (DIR/token)").write(w)
+			return
+		}
+		valid := func() bool { p, ok := s.cfg.Tokens.Verify(bearer); return ok && p == principal }
+		next.ServeHTTP(w, r.WithContext(withSession(r.Context(), session{principal, valid})))
+	})
+}
+
+// agentPath is where the agents' streams are.
+const agentPath = "/agent/v1/stream"
+
+// route checks the role, and answers by problem details what the mux would answer by plain text.
+func (s *Server) route(w http.ResponseWriter, r *http.Request) {
+	role := sessionOf(r.Context()).principal.Role
+	switch {
+	case open(r.URL.Path):
+	case r.URL.Path == agentPath && role != trust.RoleAgent:
+		fail(codeForbidden, "this path is for node agents; use a token of role %q (DIR/agent-token)", trust.RoleAgent).write(w)
+		return
+	case r.URL.Path != agentPath && role != trust.RoleUser:
+		fail(codeForbidden, "a token of role %q may not do this; use a token of role %q (DIR/token)", role, trust.RoleUser).write(w)
+		return
+	}
+	if _, pattern := s.mux.Handler(r); pattern != "" {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	// The mux knows whether the path or only the method is wrong, but says so only by answering.
+	answer := httptest.NewRecorder()
+	s.mux.ServeHTTP(answer, r)
+	if allow := answer.Header().Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+		fail(codeMethod, "%s can't be done with %s; it has %s", r.URL.Path, r.Method, allow).write(w)
+		return
+	}
+	fail(codeNoPath, "there is nothing at %s; /openapi.json lists the paths there are", r.URL.Path).write(w)
+}
+
+// recorder notes what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(p)
+	r.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach flushing, deadlines and full duplex.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// logged gives every request an ID, logs it when it is done, and survives a panic of its handler.
+func (s *Server) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		rec := &recorder{ResponseWriter: w}
+		ctx := context.WithValue(r.Context(), requestIDKey{}, newID(8))
+		rec.Header().Set("X-Request-Id", requestID(ctx))
+		rec.Header().Set("X-Content-Type-Options", "nosniff")
+		defer func() {
+			if cause := recover(); cause != nil && cause != http.ErrAbortHandler {
+				s.cfg.Log.ErrorContext(ctx, "handler panicked", "request", requestID(ctx), "path", r.URL.Path,
+					"cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+				if rec.status != 0 {
+					panic(http.ErrAbortHandler) // half an answer is out: break the connection, so that it isn't taken for whole
+				}
+				fail(codeInternal, "the server failed; its log tells why at request %s", requestID(ctx)).write(rec)
+			}
+			s.logRequest(ctx, r, rec, time.Since(start))
+		}()
+		next.ServeHTTP(rec, r.WithContext(ctx))
+	})
+}
+
+// logRequest logs changes and failures of the server for operators, reading for those who debug. No header is logged: one
+// of them is the token.
+func (s *Server) logRequest(ctx context.Context, r *http.Request, rec *recorder, took time.Duration) {
+	level := slog.LevelDebug
+	switch {
+	case rec.status >= 500:
+		level = slog.LevelWarn
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		level = slog.LevelInfo
+	}
+	s.cfg.Log.Log(ctx, level, "request", "request", requestID(ctx), "method", r.Method, "path", r.URL.Path,
+		"status", rec.status, "bytes", rec.bytes, "seconds", took.Seconds(), "remote", r.RemoteAddr)
+}

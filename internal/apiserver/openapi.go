@@ -1,0 +1,195 @@
+package apiserver
+
+import (
+	"net/http"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+)
+
+// Version is what this program says about itself.
+func Version() api.Version {
+	return api.Version{Version: config.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+}
+
+// schemaPrefix is where the document keeps its schemas.
+const schemaPrefix = "#/components/schemas/"
+
+// apiConfig sets huma up: JSON only, no pages, errors as problems of ours.
+func apiConfig(s *Server) huma.Config {
+	registry := huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer)
+	for of, as := range schemaAliases() {
+		registry.RegisterTypeAlias(of, as)
+	}
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{
+				Title: "Nearmetal", Version: config.Version(),
+				Description: "On-demand, isolated HPC clusters. Errors are problem details (RFC 9457) with a stable `code`; " +
+					"docs/api-errors.md lists all of them. Watches are server-sent events.",
+				License: &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"},
+			},
+			Components: &huma.Components{
+				Schemas: registry,
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"token": {Type: "http", Scheme: "bearer", Description: "The token of DIR/token without its last part (the pin). The Unix socket needs none."},
+				},
+			},
+			Security: []map[string][]string{{"token": {}}},
+		},
+		OpenAPIPath:  "/openapi",
+		Formats:      huma.DefaultFormats,
+		Transformers: []huma.Transformer{translate},
+
+		DefaultFormat: "application/json",
+	}
+}
+
+// The schemas of types that Go's reflection would describe wrongly: quantities are written as text, words are few.
+type (
+	quantitySchema     struct{}
+	stackSchema        struct{}
+	clusterPhaseSchema struct{}
+	memberPhaseSchema  struct{}
+	nodePhaseSchema    struct{}
+	jobPhaseSchema     struct{}
+)
+
+func words[T ~string](all ...T) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, w := range all {
+		s.Enum = append(s.Enum, string(w))
+	}
+	return s
+}
+
+func (quantitySchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeString, Description: "A number of bytes as a quantity; requests may also give a plain number.",
+		Examples: []any{"512MiB"},
+	}
+}
+
+func (stackSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.StackMetal, api.StackVM, api.StackContainer)
+}
+
+func (clusterPhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.ClusterPending, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterDegraded, api.ClusterFailed,
+		api.ClusterDeleting)
+}
+
+func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberFailed, api.MemberUnknown,
+		api.MemberReleasing)
+}
+
+func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.NodeReady, api.NodeUnknown, api.NodeDown)
+}
+
+func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.JobPending, api.JobRunning, api.JobSucceeded, api.JobFailed, api.JobCancelled, api.JobLost)
+}
+
+func schemaAliases() map[reflect.Type]reflect.Type {
+	return map[reflect.Type]reflect.Type{
+		reflect.TypeFor[api.Bytes]():        reflect.TypeFor[quantitySchema](),
+		reflect.TypeFor[api.Stack]():        reflect.TypeFor[stackSchema](),
+		reflect.TypeFor[api.ClusterPhase](): reflect.TypeFor[clusterPhaseSchema](),
+		reflect.TypeFor[api.MemberPhase]():  reflect.TypeFor[memberPhaseSchema](),
+		reflect.TypeFor[api.NodePhase]():    reflect.TypeFor[nodePhaseSchema](),
+		reflect.TypeFor[api.JobPhase]():     reflect.TypeFor[jobPhaseSchema](),
+	}
+}
+
+func splitPattern(pattern string) (method, path string) {
+	method, path, _ = strings.Cut(pattern, " ")
+	return method, path
+}
+
+// tagOf groups the operations of one resource.
+func tagOf(path string) string {
+	parts := strings.Split(strings.TrimPrefix(path, "/v1/"), "/")
+	if strings.Contains(path, "/jobs") {
+		return "jobs"
+	}
+	if parts[0] == "watch" {
+		return "clusters"
+	}
+	if strings.HasPrefix(path, "/v1/") && parts[0] != "version" {
+		return parts[0]
+	}
+	return "server"
+}
+
+// document adds what huma can't see: the schemas of bodies that handlers read themselves, and that some paths need no token.
+func (s *Server) document(op *huma.Operation) {
+	if open(op.Path) {
+		op.Security = []map[string][]string{}
+	}
+	request := map[string]reflect.Type{
+		"create-cluster": reflect.TypeFor[api.ClusterRequest](),
+		"create-job":     reflect.TypeFor[api.JobRequest](),
+	}[op.OperationID]
+	if request == nil {
+		return
+	}
+	schema := s.schema(request)
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: schema}, "application/yaml": {Schema: schema},
+	}}
+}
+
+func (s *Server) schema(t reflect.Type) *huma.Schema {
+	return s.api.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
+}
+
+// documented is the document's copy of an operation.
+func documented(doc *huma.OpenAPI, method, path string) *huma.Operation {
+	item := doc.Paths[path]
+	if item == nil {
+		return &huma.Operation{}
+	}
+	if method == http.MethodPost {
+		return item.Post
+	}
+	if method == http.MethodDelete {
+		return item.Delete
+	}
+	return item.Get
+}
+
+// responses are the successful answer as huma documented it, and the problems the operation can answer with.
+func (s *Server) responses(op *huma.Operation, status int, codes []Code) map[string]*huma.Response {
+	out := map[string]*huma.Response{}
+	if ok := op.Responses[strconv.Itoa(status)]; ok != nil {
+		out[strconv.Itoa(status)] = ok
+	}
+	if !open(op.Path) {
+		codes = append([]Code{codeUnauthorized, codeForbidden}, codes...)
+	}
+	if len(op.Parameters) > 0 {
+		codes = append(codes, codeParameter)
+	}
+	codes = append(codes, codeInternal)
+	for _, c := range codes {
+		key := strconv.Itoa(c.Status)
+		if r := out[key]; r != nil {
+			r.Description += ", `" + c.Code + "`"
+			continue
+		}
+		out[key] = &huma.Response{
+			Description: "`" + c.Code + "`",
+			Content:     map[string]*huma.MediaType{problemType: {Schema: s.schema(reflect.TypeFor[api.Problem]())}},
+		}
+	}
+	return out
+}

@@ -1,0 +1,63 @@
+package apiserver
+
+import (
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// documentStreams adds the plain handlers to the document.
+func (s *Server) documentStreams() {
+	text := &huma.Schema{Type: huma.TypeString}
+	number := &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: new(float64)}
+	boolean := &huma.Schema{Type: huma.TypeBoolean}
+	name := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the cluster"}
+	id := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the job"}
+	last := &huma.Param{Name: "Last-Event-ID", In: "header", Schema: number, Description: "id of the last event received; the stream goes on after it"}
+	watch := "Server-sent events. First every cluster as it is (`event: cluster`, data a Cluster), then `event: sync`, then changes as they come: " +
+		"`event: cluster` with the whole cluster as it became, `event: deleted` with the cluster as it last was. The `id` is a revision; " +
+		"resuming repeats the changes at that revision. 410 when the changes after it are no longer kept."
+	s.documentStream("/v1/watch", "watch-clusters", "Watch all clusters", watch, []*huma.Param{last}, sseOf("Cluster"), codeHistoryGone)
+	s.documentStream("/v1/clusters/{name}/watch", "watch-cluster", "Watch a cluster", watch+" The stream ends when the cluster is gone.",
+		[]*huma.Param{name, last}, sseOf("Cluster"), codeNoCluster, codeHistoryGone)
+	events := sseOf("Event")
+	events["application/json"] = &huma.MediaType{Schema: s.schema(reflect.TypeFor[api.List[api.Event]]())}
+	s.documentStream("/v1/clusters/{name}/events", "list-events", "List or follow the events of a cluster",
+		"The kept events, the oldest first. With `watch`, or when `text/event-stream` is accepted, server-sent events (`event: event`, data an "+
+			"Event, id its `seq`) that go on until the cluster is gone. A deleted cluster's events stay until its name is used again.",
+		[]*huma.Param{
+			name, last,
+			{Name: "after", In: "query", Schema: number, Description: "Only events with a greater seq"},
+			{Name: "watch", In: "query", Schema: boolean, Description: "Go on as events come"},
+		}, events, codeNoCluster, codeHistoryGone)
+	s.documentStream("/v1/jobs/{id}/log", "get-job-log", "Read or follow a job's output",
+		"The output as plain bytes, standard output and error as they came. With `follow` the answer goes on until the job has ended.",
+		[]*huma.Param{
+			id,
+			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
+			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until the job has ended"},
+		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoJob)
+}
+
+// sseOf is the content of a stream of events whose data are such things.
+func sseOf(schema string) map[string]*huma.MediaType {
+	return map[string]*huma.MediaType{"text/event-stream": {
+		Schema: &huma.Schema{Type: huma.TypeString, Description: "Events whose data are " + schemaPrefix + schema},
+	}}
+}
+
+func (s *Server) documentStream(path, id, summary, description string, params []*huma.Param,
+	content map[string]*huma.MediaType, codes ...Code,
+) {
+	op := &huma.Operation{
+		OperationID: id, Method: http.MethodGet, Path: path, Summary: summary, Description: description, Tags: []string{tagOf(path)},
+		Parameters: params,
+		Responses:  map[string]*huma.Response{strconv.Itoa(http.StatusOK): {Description: "OK", Content: content}},
+	}
+	op.Responses = s.responses(op, http.StatusOK, codes)
+	s.api.OpenAPI().AddOperation(op)
+}
