@@ -5,12 +5,17 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/nearmetal/nearmetal/internal/agent"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/dev"
+	"github.com/nearmetal/nearmetal/internal/server"
+	"github.com/nearmetal/nearmetal/internal/telemetry"
 )
 
 func main() {
@@ -21,6 +26,25 @@ func main() {
 		Streams:    config.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr},
 		Getenv:     os.Getenv,
 		Interrupts: interrupts,
-		Commands:   cli.Commands{},
+		Commands: cli.Commands{
+			Dev: func(ctx context.Context, opts config.Dev) error {
+				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return dev.Main(ctx, opts, log) })
+			},
+			Server: func(ctx context.Context, opts config.Server) error {
+				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return server.Main(ctx, opts, log) })
+			},
+			Agent: func(ctx context.Context, opts config.Agent) error {
+				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return agent.Main(ctx, opts, log) })
+			},
+		},
 	}))
+}
+
+// logged runs a long-running command with a logger on its error stream.
+func logged(streams config.Streams, opts config.Log, run func(*slog.Logger) error) error {
+	log, err := telemetry.Logger(streams.Err, opts)
+	if err != nil {
+		return err
+	}
+	return run(log)
 }

@@ -5,7 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // logFlags adds the logging flags of the long-running commands.
@@ -112,6 +114,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
+	var cpus, memory string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -129,6 +132,17 @@ agent finds them when it starts again. Needs root.`,
 			if opts.Cores < 0 {
 				return usage("--cores is %d; give the number of core slots to offer, or 0 for one per core", opts.Cores)
 			}
+			var err error
+			if opts.CPUs, err = inventory.ParseList(cpus); err != nil {
+				return usage("--cpus: %v", err)
+			}
+			if memory != "" {
+				bytes, err := api.ParseBytes(memory)
+				if err != nil {
+					return usage("--memory: %v", err)
+				}
+				opts.MemoryBytes = int64(bytes)
+			}
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkLog(opts.Log)); err != nil {
 				return err
@@ -141,6 +155,9 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&opts.Name, "name", "", "node name, a DNS label (default: the host name)")
 	cmd.Flags().StringToStringVar(&opts.Labels, "label", nil, "node label KEY=VALUE, may be repeated")
 	cmd.Flags().IntVar(&opts.Cores, "cores", 0, "core slots to offer; more than there are oversubscribes (0: one per core)")
+	cmd.Flags().StringVar(&cpus, "cpus", "", "physical CPUs to use, like 0-3,8 (default: all)")
+	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
+	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	logFlags(cmd, &opts.Log)
 	return cmd

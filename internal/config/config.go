@@ -74,6 +74,12 @@ type Agent struct {
 	Labels map[string]string
 	// Cores is the number of core slots offered; 0 offers one for every core, more oversubscribes.
 	Cores int
+	// CPUs limits the node to these physical CPUs; empty: all that the agent may use.
+	CPUs []int
+	// SharedCPUs tells that other nodes use the same CPUs (dev with more nodes than cores): all is labelled oversubscribed.
+	SharedCPUs bool
+	// MemoryBytes limits what the node offers; 0: the machine's memory less a tenth.
+	MemoryBytes int64
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
 }

@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/container"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/fabric/ethernet"
+	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/memberbin"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// Main wires a node agent from its options and runs it until ctx ends.
+func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the node agent needs root: it makes namespaces, networks and control groups; run it with sudo")
+	}
+	dir := filepath.Join(opts.StateDir, "nodes", opts.Name)
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("the agent's directory can't be made: %w; give another state directory with --state", err)
+	}
+	lock, err := lockNode(dir, opts.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	token, err := trust.ReadToken(opts.TokenFile)
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(opts.Server)
+	if err != nil {
+		return fmt.Errorf("server address %q: %w; write HOST:PORT", opts.Server, err)
+	}
+	underlay, err := underlayAddress(opts.Underlay, opts.Server)
+	if err != nil {
+		return err
+	}
+	binary, err := memberbin.Install(dir)
+	if err != nil {
+		return err
+	}
+	networks, err := ethernet.New(ethernet.Config{Underlay: underlay, Logger: log})
+	if err != nil {
+		return err
+	}
+	catalog := environment.Catalog{environment.NewLocal()}
+	containers, err := container.New(container.Config{
+		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, MemberBinary: binary, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	node, err := describe(opts, underlay)
+	if err != nil {
+		return err
+	}
+	err = Run(ctx, Config{
+		Node: node, StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
+		Server: "https://" + opts.Server, Bearer: token.Bearer(),
+		Client: &http.Client{Transport: &http.Transport{
+			TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
+			// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
+		}},
+		Drivers: []driver.Driver{containers}, Fabric: networks, Inspect: catalog.Inspect, Log: log,
+	})
+	if closer, ok := any(containers).(io.Closer); ok {
+		err = errors.Join(err, closer.Close())
+	}
+	return err
+}
+
+// describe is what the node offers, before the checks.
+func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
+	usable, err := inventory.UsableCPUs()
+	if err != nil {
+		return api.NodeRecord{}, err
+	}
+	capacity, err := inventory.Discover("/", usable, inventory.Request{CPUs: opts.CPUs, Slots: opts.Cores, MemoryBytes: opts.MemoryBytes})
+	if err != nil {
+		return api.NodeRecord{}, err
+	}
+	cpus := map[int]bool{}
+	for _, c := range capacity.Cores {
+		cpus[c.CPU] = true
+	}
+	node := api.NodeRecord{
+		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),
+		Oversubscribed: opts.SharedCPUs || len(cpus) < len(capacity.Cores),
+	}
+	if underlay.IsValid() {
+		node.Underlay = underlay.String()
+	}
+	return node, nil
+}
+
+// underlayAddress reads the option: an address, an interface's name, or nothing. Then it is the address this machine would
+// reach the server from, unless that is the loopback: a node alone needs none.
+func underlayAddress(option, server string) (netip.Addr, error) {
+	if option == "" {
+		// Connecting a datagram socket sends nothing; it only asks the routing table.
+		conn, err := net.Dial("udp4", server)
+		if err != nil {
+			return netip.Addr{}, nil //nolint:nilerr // no route: the stream to the server will say so
+		}
+		defer func() { _ = conn.Close() }()
+		local, err := netip.ParseAddrPort(conn.LocalAddr().String())
+		if err != nil || local.Addr().IsLoopback() {
+			return netip.Addr{}, nil //nolint:nilerr // as above
+		}
+		return local.Addr(), nil
+	}
+	if address, err := netip.ParseAddr(option); err == nil {
+		return address, nil
+	}
+	link, err := net.InterfaceByName(option)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("--underlay %q is neither an IP address nor an interface of this machine", option)
+	}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("--underlay %s: %w", option, err)
+	}
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() {
+			return prefix.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("--underlay: interface %s has no IPv4 address", option)
+}
+
+// lockNode takes the lock that one agent at a time holds on a node's directory.
+func lockNode(dir, name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the agent's directory %s can't be used: %w", dir, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("an agent for node %q runs already on %s; stop it, or give this one another --name", name, dir)
+	}
+	return f, nil
+}

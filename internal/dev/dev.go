@@ -1,0 +1,253 @@
+// Package dev is a whole site on one machine: a server in this process and node agents in processes of their own, each in the
+// namespaces of a stand-in machine.
+//
+// The agents are ordinary ones, separately killable, and outlive this process: started again, it finds the agents and the
+// namespaces that are still there. It must never do for members what an agent should. Start with Run.
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/nodespace"
+	"github.com/nearmetal/nearmetal/internal/server"
+)
+
+// Run runs a site until ctx ends. ready is called once the API answers; it may be nil.
+func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func()) error {
+	if os.Geteuid() != 0 {
+		return errors.New("nearmetal dev needs root: its agent makes namespaces, networks and control groups; run it with sudo")
+	}
+	stateDir, err := filepath.Abs(opts.StateDir)
+	if err != nil {
+		return err
+	}
+	opts.StateDir = stateDir
+	names := make([]string, opts.Nodes)
+	for i := range names {
+		names[i] = fmt.Sprintf("n%d", i+1)
+	}
+	shares, err := divide(opts.Nodes, opts.NodeCores)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(stateDir, 0o711); err != nil {
+		return fmt.Errorf("the state directory can't be made: %w; give another one with --state", err)
+	}
+	spaces, err := nodespace.Ensure(ctx, nodespace.Config{StateDir: stateDir, Nodes: names, Egress: true, Logger: log})
+	if err != nil {
+		return fmt.Errorf("make the namespaces of the nodes: %w", err)
+	}
+	_, port, err := net.SplitHostPort(opts.Listen)
+	if err != nil {
+		return fmt.Errorf("listen address %q: %w; write HOST:PORT", opts.Listen, err)
+	}
+	inner := net.JoinHostPort(spaces.Host.String(), port)
+	site, err := server.Open(server.Config{
+		Server: config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen}, Also: []string{inner}, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var agents sync.WaitGroup
+	err = site.Run(ctx, func() {
+		for i, space := range spaces.Nodes {
+			agents.Go(func() {
+				keepAgent(ctx, agentProcess{opts: opts, space: space, server: inner, share: shares[i], log: log.With("node", space.Name)})
+			})
+		}
+		if ready != nil {
+			ready()
+		}
+	})
+	cancel()
+	agents.Wait()
+	return err
+}
+
+// share is what one node gets of the machine.
+type share struct {
+	cpus        []int
+	slots       int
+	shared      bool
+	memoryBytes int64
+}
+
+// divide gives each node cores of its own as far as the machine has them, else all nodes the same ones.
+func divide(nodes, coresEach int) ([]share, error) {
+	usable, err := inventory.UsableCPUs()
+	if err != nil {
+		return nil, err
+	}
+	whole, err := inventory.Discover("/", usable, inventory.Request{})
+	if err != nil {
+		return nil, err
+	}
+	if coresEach == 0 {
+		coresEach = max(1, len(usable)/nodes)
+	}
+	shares := make([]share, nodes)
+	for i := range shares {
+		s := share{slots: coresEach, memoryBytes: whole.MemoryBytes / int64(nodes)}
+		if nodes*coresEach <= len(usable) {
+			s.cpus = usable[i*coresEach : (i+1)*coresEach]
+		} else {
+			s.cpus, s.shared = usable, true
+			if nodes == 1 {
+				s.shared = false // more slots than CPUs tell it themselves
+			}
+		}
+		shares[i] = s
+	}
+	return shares, nil
+}
+
+// agentProcess is an agent to be kept running.
+type agentProcess struct {
+	opts   config.Dev
+	space  nodespace.Space
+	server string
+	share  share
+	log    *slog.Logger
+}
+
+// restartPause is how long an agent that ended stays away: whoever killed it may want to look.
+const restartPause = time.Second
+
+// keepAgent keeps a node's agent running until ctx ends: one that an earlier dev left is waited for, one that ends is started
+// again.
+func keepAgent(ctx context.Context, p agentProcess) {
+	for ctx.Err() == nil {
+		if err := p.run(ctx); err != nil && ctx.Err() == nil {
+			p.log.WarnContext(ctx, "the node's agent ended; starting it again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(restartPause):
+		}
+	}
+}
+
+// run starts the agent and waits for its end, or ends it with ctx.
+func (p agentProcess) run(ctx context.Context) error {
+	if err := p.endFormer(ctx); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir := p.dir()
+	out, err := os.OpenFile(filepath.Join(dir, "agent.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+	args := []string{
+		"agent", "--state", p.opts.StateDir, "--server", p.server, "--name", p.space.Name,
+		"--token-file", filepath.Join(p.opts.StateDir, config.AgentTokenName),
+		"--cores", fmt.Sprint(p.share.slots), "--cpus", inventory.FormatList(p.share.cpus),
+		"--memory", fmt.Sprint(p.share.memoryBytes), "--underlay", p.space.Address.String(),
+	}
+	if p.share.shared {
+		args = append(args, "--shared-cpus")
+	}
+	if p.opts.Log.Level != "" {
+		args = append(args, "--log-level", p.opts.Log.Level)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := nodespace.Start(p.space, cmd); err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), 0o600); err != nil {
+		p.log.WarnContext(ctx, "the agent's process ID can't be written", "error", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("%w; the end of its log: %s", err, tail(out.Name()))
+	case <-ctx.Done():
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		return <-ended
+	}
+}
+
+func (p agentProcess) dir() string     { return filepath.Join(p.opts.StateDir, "nodes", p.space.Name) }
+func (p agentProcess) pidFile() string { return filepath.Join(p.dir(), "agent.pid") }
+
+// endFormer ends the agent that a killed dev left running: it may be of another version, and this one could not wait for it.
+func (p agentProcess) endFormer(ctx context.Context) error {
+	lock, err := os.OpenFile(filepath.Join(p.dir(), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		return nil
+	}
+	text, err := os.ReadFile(p.pidFile())
+	var pid int
+	if _, scanErr := fmt.Sscan(string(text), &pid); err != nil || scanErr != nil || pid <= 1 {
+		return fmt.Errorf("an agent of node %s runs already, and %s does not tell which; end it", p.space.Name, p.pidFile())
+	}
+	// The lock is held, so the agent lives; the file was written when it was started: no other process has its ID.
+	p.log.InfoContext(ctx, "ending the agent of an earlier run", "pid", pid)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("end the former agent: %w", err)
+	}
+	return waitLock(ctx, lock)
+}
+
+// waitLock waits until the lock can be had, for ten seconds.
+func waitLock(ctx context.Context, lock *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("the former agent does not end")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// tail is the end of a log, for an error message.
+func tail(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	const most = 600
+	if info, err := f.Stat(); err == nil && info.Size() > most {
+		_, _ = f.Seek(-most, io.SeekEnd)
+	}
+	text, _ := io.ReadAll(f)
+	return string(text)
+}
+
+// Main runs `nearmetal dev` until ctx ends.
+func Main(ctx context.Context, opts config.Dev, log *slog.Logger) error {
+	return Run(ctx, opts, log, func() {
+		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal dev: %d node(s), listening on %s, state in %s\n", opts.Nodes, opts.Listen, opts.StateDir)
+	})
+}

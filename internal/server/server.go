@@ -1,0 +1,226 @@
+// Package server wires the control plane together: state, API, monitor and the leader's controller in one process.
+//
+// It is wiring and order of start and end, nothing else: what any part does is decided in its own package. Start with Run.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/controller"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/etcd"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// Server is an opened control plane: its state is locked and its addresses are taken, but nothing is served before Run.
+type Server struct {
+	cfg       Config
+	lock      *os.File
+	authority *trust.Authority
+	secret    []byte
+	listeners []net.Listener
+	socket    net.Listener
+}
+
+// Config is what a server needs.
+type Config struct {
+	config.Server
+	// Also are more addresses to listen on, HOST:PORT.
+	Also []string
+	Log  *slog.Logger
+}
+
+// Open takes the state directory and the addresses, so that what is wrong with them is told before anything starts.
+func Open(cfg Config) (*Server, error) {
+	// Members' user namespaces must be able to pass through; everything secret below is closed by itself.
+	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
+		return nil, fmt.Errorf("the state directory can't be made: %w; give another one with --state", err)
+	}
+	lock, err := lockState(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, lock: lock}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) open() error {
+	var err error
+	if s.secret, err = trust.Secret(s.cfg.StateDir); err != nil {
+		return err
+	}
+	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
+	var hosts []string
+	for _, address := range addresses {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return fmt.Errorf("listen address %q: %w; write HOST:PORT", address, err)
+		}
+		hosts = append(hosts, host)
+		listener, err := net.Listen("tcp", address)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("port in use: another program listens on %s; stop it, or give another address with --listen HOST:PORT", address)
+		}
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", address, err)
+		}
+		s.listeners = append(s.listeners, listener)
+	}
+	if s.authority, err = trust.Open(s.cfg.StateDir, hosts...); err != nil {
+		return err
+	}
+	s.socket, err = listenUnix(filepath.Join(s.cfg.StateDir, config.SocketName))
+	return err
+}
+
+// Close gives up what Open took; Run does so itself.
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range append(s.listeners, s.socket) {
+		if l != nil {
+			if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(append(errs, s.lock.Close())...)
+}
+
+// errStateInUse refuses a second server on one state directory.
+var errStateInUse = errors.New("another server runs on this state directory")
+
+// lockState takes the lock that one server at a time holds on a state directory. The kernel drops it with the process.
+func lockState(dir string) (*os.File, error) {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the state directory %s can't be used: %w; run as its owner or give another one with --state", dir, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		holder := make([]byte, 32)
+		n, _ := f.Read(holder)
+		_ = f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s is held by process %s; stop that one, or give another directory with --state",
+				errStateInUse, dir, holder[:n])
+		}
+		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = fmt.Fprintf(f, "%d", os.Getpid())
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("write %s: %w; is the disk full?", path, err), f.Close())
+		}
+	}
+	return f, nil
+}
+
+// listenUnix listens on the API's socket, which only its owner can open. The state's lock tells that a socket found is stale.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove the stale socket: %w", err)
+	}
+	// Bound through the open directory: the path of a Unix socket holds 107 bytes at most (unix(7)).
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	mask := syscall.Umask(0o177)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{
+		Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), Net: "unix",
+	})
+	syscall.Umask(mask)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the API's socket %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	return listener, nil
+}
+
+// Run serves until ctx ends or the state fails. ready is called once the API answers; it may be nil.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	defer func() { _ = s.Close() }()
+	stateStore, err := etcd.Open(ctx, etcd.Config{Dir: filepath.Join(s.cfg.StateDir, "etcd"), Log: s.cfg.Log})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stateStore.Close() }()
+	repo := state.New(stateStore)
+	if err := repo.CheckVersion(ctx); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	cache, err := repo.OpenCache(ctx)
+	if err != nil {
+		return err
+	}
+	logDir := filepath.Join(s.cfg.StateDir, "joblogs")
+	if err := os.MkdirAll(logDir, 0o700); err != nil {
+		return err
+	}
+	agents := monitor.New(monitor.Config{
+		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
+		Register: func(ctx context.Context, node api.NodeRecord) error {
+			_, err := repo.PutNode(ctx, node)
+			return err
+		},
+	})
+	httpAPI := apiserver.New(apiserver.Config{
+		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: s.authority.Tokens,
+		AgentStream: agentstream.Handler(agents.Serve), Log: s.cfg.Log,
+	})
+	group.Go(func() error {
+		return controller.Run(ctx, controller.Config{
+			Candidate: candidate(s.cfg.StateDir), Repo: repo, Cache: cache, Agents: agents, SiteSecret: s.secret,
+			Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
+			Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: s.cfg.Log,
+		})
+	})
+	group.Go(func() error {
+		select {
+		case <-stateStore.Failed():
+			return stateStore.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	group.Go(func() error { return httpAPI.Serve(ctx, s.listeners, s.authority.ServerTLS(), s.socket) })
+	if ready != nil {
+		ready()
+	}
+	err = group.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// candidate names this server in elections: its state directory, whose lock only one server holds.
+func candidate(stateDir string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + ":" + stateDir
+}
