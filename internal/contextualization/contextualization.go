@@ -70,7 +70,7 @@ func New(cluster Cluster) (*Renderer, error) {
 	return r, nil
 }
 
-// Files returns the generated files of a member, sorted by path, paths without the leading slash. The content is shared among
+// Files returns the generated files of a member, sorted by path. The content is shared among
 // members and must not be changed.
 func (r *Renderer) Files(assignmentID string) ([]driver.File, error) {
 	i := slices.IndexFunc(r.members, func(m api.Assignment) bool { return m.ID == assignmentID })
@@ -82,9 +82,6 @@ func (r *Renderer) Files(assignmentID string) ([]driver.File, error) {
 		return nil, err
 	}
 	files := append(own, r.shared...)
-	for i := range files {
-		files[i].Path = strings.TrimPrefix(files[i].Path, "/")
-	}
 	slices.SortFunc(files, func(a, b driver.File) int { return strings.Compare(a.Path, b.Path) })
 	return files, nil
 }

@@ -35,6 +35,7 @@ type Member struct {
 
 // File is a generated file.
 type File struct {
+	// Path is absolute in the member, such as /etc/hosts.
 	Path    string `json:"path"`
 	Content []byte `json:"content"`
 	// Mode is the permission bits; the owner is root of the member unless OwnedByUser.
