@@ -144,6 +144,9 @@ func keepAgent(ctx context.Context, p agentProcess) {
 
 // run starts the agent and waits for its end, or ends it with ctx.
 func (p agentProcess) run(ctx context.Context) error {
+	if err := os.MkdirAll(p.dir(), 0o711); err != nil {
+		return err
+	}
 	if err := p.endFormer(ctx); err != nil {
 		return err
 	}

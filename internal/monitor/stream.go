@@ -60,6 +60,7 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 		return
 	}
 	defer m.disconnect(hello.Node.Name, s)
+	hello.Node.FirstSeenAt = m.cfg.Now() // a known node keeps its own
 	if err := m.cfg.Register(ctx, hello.Node); err != nil {
 		log.ErrorContext(ctx, "the node can't be registered", "error", err)
 		return
