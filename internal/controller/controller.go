@@ -93,7 +93,7 @@ type leader struct {
 func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
-		since: cfg.Now(), desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers),
+		since: cfg.Now(), desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
 	}
 }
 

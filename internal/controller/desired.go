@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -22,11 +23,15 @@ var jobUser = driver.User{Name: "hpc", UID: 1000, GID: 1000}
 // releaseGraceSeconds is how long a released member is asked politely before it is ended by force.
 const releaseGraceSeconds = 5
 
+// quarantineKey goes before the ID of a quarantined assignment where a cluster's UID stands otherwise.
+const quarantineKey = "quarantine "
+
 // desiredStates computes what each node should carry and remembers it, so that a change of one cluster costs only the nodes that
 // it touches. It is owned by the leading goroutine.
 type desiredStates struct {
 	siteSecret  []byte
 	nameservers []netip.Addr
+	pool        placement.Pool
 
 	clusters  map[string]clusterParts    // by UID
 	nodes     map[string]map[string]part // by node, then UID
@@ -47,9 +52,9 @@ type part struct {
 	members []agentstream.Member
 }
 
-func newDesiredStates(siteSecret []byte, nameservers []netip.Addr) *desiredStates {
+func newDesiredStates(siteSecret []byte, nameservers []netip.Addr, pool placement.Pool) *desiredStates {
 	return &desiredStates{
-		siteSecret: siteSecret, nameservers: nameservers,
+		siteSecret: siteSecret, nameservers: nameservers, pool: pool,
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{},
 	}
@@ -81,11 +86,12 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 		d.clusters[c.UID()] = clusterParts{revision: c.Revision, byNode: parts}
 	}
 	for uid, old := range d.clusters {
-		if !seen[uid] {
+		if !seen[uid] && !strings.HasPrefix(uid, quarantineKey) {
 			d.replace(uid, old.byNode, nil, dirty)
 			delete(d.clusters, uid)
 		}
 	}
+	d.updateQuarantines(view, dirty)
 	d.updateJobs(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
@@ -111,6 +117,31 @@ func (d *desiredStates) replace(uid string, before, after map[string]part, dirty
 		}
 		d.nodes[node][uid] = p
 		dirty[node] = true
+	}
+}
+
+// updateQuarantines keeps asking for quarantined assignments to be cleaned, one by one, after their cluster is gone.
+func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]bool) {
+	quarantined := map[string]bool{}
+	for _, q := range view.Quarantines {
+		a, uid := q.Assignment, quarantineKey+q.Assignment.ID
+		quarantined[uid] = true
+		if _, known := d.clusters[uid]; known {
+			continue
+		}
+		index, _ := d.pool.IndexOf(a.Address)
+		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
+			Member: driver.Member{Assignment: a, Network: api.Network{Index: index}, User: jobUser}, Release: true, ReleaseHome: true,
+			GraceSeconds: releaseGraceSeconds,
+		}}}}
+		d.replace(uid, nil, byNode, dirty)
+		d.clusters[uid] = clusterParts{byNode: byNode}
+	}
+	for uid, old := range d.clusters {
+		if strings.HasPrefix(uid, quarantineKey) && !quarantined[uid] {
+			d.replace(uid, old.byNode, nil, dirty)
+			delete(d.clusters, uid)
+		}
 	}
 }
 
@@ -150,7 +181,9 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
 	}
 	for _, p := range d.nodes[node] {
-		out.Networks = append(out.Networks, p.network)
+		if p.network.Prefix.IsValid() { // what is quarantined has none any more
+			out.Networks = append(out.Networks, p.network)
+		}
 		out.Members = append(out.Members, p.members...)
 	}
 	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })

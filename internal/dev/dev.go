@@ -76,7 +76,25 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func()) e
 	})
 	cancel()
 	agents.Wait()
-	return err
+	return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
+}
+
+// leave removes the namespaces of the nodes unless members still run in them: clusters outlive dev, and the next one finds them.
+func leave(ctx context.Context, opts config.Dev, names []string, log *slog.Logger) error {
+	for _, name := range names {
+		members, err := os.ReadDir(filepath.Join(opts.StateDir, "nodes", name, "members"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if len(members) > 0 {
+			log.WarnContext(ctx, "members go on running; start dev again on the same state directory to manage them",
+				"node", name, "members", len(members), "state", opts.StateDir)
+			return nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return nodespace.Remove(ctx, opts.StateDir)
 }
 
 // share is what one node gets of the machine.
