@@ -138,6 +138,9 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planRunning()
 	case in.Attempts.Count >= MaxAttempts && !in.forgotten():
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: in.Attempts.LastError}}
+	case in.Host == HostExited && in.waiting():
+		// Its end has been counted already; what is left of it could not be cleaned.
+		return []MemberOperation{in.preparing(in.Attempts.LastError), WakeAt{Time: in.Attempts.NextTry}}
 	case in.Host == HostExited && in.Attempts.Count+1 >= MaxAttempts && !in.forgotten():
 		// What is left of it stays, for its user to look at.
 		return []MemberOperation{CountFailure{Message: in.ended()}, Report{Phase: api.MemberFailed, Message: in.ended()}}

@@ -1,0 +1,166 @@
+package lifecycle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
+	wanted := &DesiredMember{Generation: 2}
+	release := &DesiredMember{Generation: 2, Release: true, Grace: 10 * time.Second}
+	failures := func(n int, message string) Attempts {
+		var a Attempts
+		for range n {
+			a = a.Fail(message, t0)
+		}
+		return a
+	}
+	tests := []struct {
+		name string
+		in   MemberInput
+		want []string
+	}{
+		{"one that is not there is started", MemberInput{Desired: wanted, Host: HostAbsent}, []string{"Report preparing", "Start{}"}},
+		{
+			"after a failure it waits before it tries again",
+			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(2, "no space")},
+			[]string{"Report preparing: no space; trying again", "WakeAt 2s"},
+		},
+		{
+			"when the pause is over it tries again",
+			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(2, "no space"), Now: t0.Add(2 * time.Second)},
+			[]string{"Report preparing: no space; trying again", "Start{}"},
+		},
+		{"debris of a crash is cleaned before the start", MemberInput{Desired: wanted, Host: HostPrepared}, []string{"Report preparing", "Clean{}"}},
+		{
+			"after the last attempt it has failed",
+			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(5, "no space"), Now: t0.Add(time.Minute)},
+			[]string{"Report failed: no space"},
+		},
+		{
+			"old failures are forgotten",
+			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(5, "no space"), Now: t0.Add(10 * time.Minute)},
+			[]string{"Report preparing: no space; trying again", "Start{}"},
+		},
+		{"one that runs is starting until it says that it is ready", MemberInput{Desired: wanted, Host: HostRunning}, []string{"Report starting"}},
+		{"then it is ready", MemberInput{Desired: wanted, Host: HostRunning, Ready: true}, []string{"Report ready"}},
+		{"one that runs after failures is what it is", MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Attempts: failures(5, "x")}, []string{"Report ready"}},
+		{
+			"files that are not those wanted are brought up to date",
+			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Stale: true},
+			[]string{"Report ready", "Update{}"},
+		},
+		{
+			"an update that failed is tried again later",
+			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Stale: true, Attempts: failures(1, "read-only")},
+			[]string{"Report ready: read-only", "WakeAt 1s"},
+		},
+		{
+			"one that ended is counted, cleaned and started again",
+			MemberInput{Desired: wanted, Host: HostExited, HostMessage: "ended by signal 9"},
+			[]string{"CountFailure{Message:ended by signal 9}", "Report preparing: ended by signal 9; trying again", "Clean{}"},
+		},
+		{
+			"one that ended and can't be cleaned waits",
+			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(2, "busy")},
+			[]string{"Report preparing: busy; trying again", "WakeAt 2s"},
+		},
+		{
+			"one that ended too often is left as it is, to be looked at",
+			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(4, "x"), Now: t0.Add(time.Minute)},
+			[]string{"CountFailure{Message:ended}", "Report failed: ended"},
+		},
+		{
+			"and stays failed",
+			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(5, "ended"), Now: t0.Add(time.Minute)},
+			[]string{"Report failed: ended"},
+		},
+		{
+			"an older generation is not obeyed",
+			MemberInput{Desired: wanted, Host: HostAbsent, NewestGeneration: 3},
+			[]string{"Reject{Reason:generation 2, the newest is 3}"},
+		},
+		{
+			"but it is released",
+			MemberInput{Desired: release, Host: HostRunning, NewestGeneration: 3},
+			[]string{"Report releasing", "Stop{Grace:10s}"},
+		},
+		{"a released one that runs is stopped politely", MemberInput{Desired: release, Host: HostRunning, Ready: true}, []string{"Report releasing", "Stop{Grace:10s}"}},
+		{"then it is cleaned", MemberInput{Desired: release, Host: HostExited}, []string{"Report releasing", "Clean{}"}},
+		{"one that is not there is cleaned all the same, to be sure", MemberInput{Desired: release, Host: HostAbsent}, []string{"Report releasing", "Clean{}"}},
+		{"then it is confirmed", MemberInput{Desired: release, Host: HostAbsent, Cleaned: true}, []string{"ReportClean{}"}},
+		{
+			"what is seen on the host after a clean is not confirmed",
+			MemberInput{Desired: release, Host: HostPrepared, Cleaned: true},
+			[]string{"Report releasing", "Clean{}"},
+		},
+		{
+			"cleaning is never given up",
+			MemberInput{Desired: release, Host: HostPrepared, Attempts: failures(50, "busy"), Now: t0.Add(time.Minute)},
+			[]string{"Report releasing: busy", "Clean{}"},
+		},
+		{
+			"but waits between attempts",
+			MemberInput{Desired: release, Host: HostPrepared, Attempts: failures(50, "busy")},
+			[]string{"Report releasing: busy", "WakeAt 30s"},
+		},
+		{"an unknown one is left alone until the leader was heard", MemberInput{Host: HostRunning}, nil},
+		{"then it is stopped at once", MemberInput{Current: true, Host: HostRunning}, []string{"Report releasing", "Stop{Grace:0s}"}},
+		{"and cleaned", MemberInput{Current: true, Host: HostPrepared}, []string{"Report releasing", "Clean{}"}},
+		{"and forgotten", MemberInput{Current: true, Host: HostAbsent, Cleaned: true}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.in.Now.IsZero() {
+				tt.in.Now = t0
+			}
+			var want []string
+			want = append(want, tt.want...)
+			got := sketch(PlanMember(tt.in))
+			if len(got) == 0 {
+				got = nil
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("operations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPausesBetweenAttemptsDoubleUpToHalfAMinute(t *testing.T) {
+	var a Attempts
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		a = a.Fail("x", t0)
+		if got := a.NextTry.Sub(t0); got != want*time.Second {
+			t.Errorf("pause after failure %d: want %s, got %s", a.Count, want*time.Second, got)
+		}
+	}
+	if a = a.Fail("x", t0.Add(10*time.Minute)); a.Count != 1 {
+		t.Errorf("a failure after ten quiet minutes is the first: got number %d", a.Count)
+	}
+}
+
+func TestDesiredStateOfAFormerLeaderOrAnEarlierTimeIsNotObeyed(t *testing.T) {
+	have := Epoch{Term: 3, Revision: 70}
+	tests := []struct {
+		next Epoch
+		want string
+	}{
+		{Epoch{3, 70}, ""},
+		{Epoch{3, 71}, ""},
+		{Epoch{4, 1}, ""},
+		{Epoch{2, 99}, "it comes from a former leader: term 2, the leader's is 3"},
+		{Epoch{3, 69}, "it is older than what is known: revision 69, the newest is 70"},
+	}
+	for _, tt := range tests {
+		got := ""
+		if err := have.Accept(tt.next); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%+v after %+v: want %q, got %q", tt.next, have, tt.want, got)
+		}
+	}
+}
