@@ -19,12 +19,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/environment"
 )
 
-// MemberPath is where a member finds its first process, the member agent's binary.
-const MemberPath = "/run/nearmetal/nearmetal-member"
+// MemberPath is where a member finds its first process, the member agent's binary. It is not in /run/nearmetal: a mount point
+// there would have to be made in the agent's control directory.
+const MemberPath = "/run/nearmetal-member"
 
 // Config is what a Driver is made of.
 type Config struct {
-	// StateDir is the node agent's own directory (DIR/nodes/NODE); members/ and crun/ below it are this driver's.
+	// StateDir is the node agent's own directory (DIR/nodes/NODE); members/ below it is this driver's, while there are any.
 	StateDir string
 	// Node names the node; its control groups are /nearmetal/NODE/ID.
 	Node string
@@ -45,7 +46,6 @@ type Config struct {
 type Driver struct {
 	cfg     Config
 	log     *slog.Logger
-	crunDir string // the runtime's own records
 	members string // one directory a member
 
 	mu       sync.Mutex
@@ -79,7 +79,6 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{
 		cfg:      cfg,
 		log:      cfg.Logger.With("driver", "container", "node", cfg.Node),
-		crunDir:  filepath.Join(cfg.StateDir, "crun"),
 		members:  filepath.Join(cfg.StateDir, "members"),
 		children: map[string]*child{},
 	}

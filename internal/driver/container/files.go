@@ -51,9 +51,6 @@ var skeletonLinks = []environment.Link{{Path: "/var/run", Target: "/run"}, {Path
 
 // makeSkeleton makes the member's root directory, owned by the member's root: empty directories to mount on, and links.
 func makeSkeleton(root string, owner uint32, links []environment.Link) error {
-	if err := os.RemoveAll(root); err != nil {
-		return fmt.Errorf("making the member's root: %w", err)
-	}
 	uid := int(owner)
 	for _, d := range append([]struct {
 		path string
@@ -122,35 +119,29 @@ func planEtc(files []driver.File, root environment.Root) (etcPlan, error) {
 	return plan, nil
 }
 
-// writeEtc makes the member's /etc from scratch. The member sees it read-only; only the host's root can write there.
-func writeEtc(etc string, m driver.Member, plan etcPlan) error {
-	if err := os.RemoveAll(etc); err != nil {
-		return err
-	}
-	if err := makeDirs(filepath.Dir(etc), "etc", m.Network.IDBase); err != nil {
-		return err
-	}
+// fillEtc puts /etc into a new root. The member sees it read-only; only the host's root can write there.
+func fillEtc(root string, m driver.Member, plan etcPlan) error {
+	owner := m.Network.IDBase
 	for _, c := range plan.copies {
-		if err := copyTree(c.Source, etc, strings.TrimPrefix(c.Target, "/etc/"), m.Network.IDBase); err != nil {
+		if err := copyTree(c.Source, root, c.Target, owner); err != nil {
 			return fmt.Errorf("copying %s: %w", c.Source, err)
 		}
 	}
 	for _, b := range plan.binds {
-		if err := makeMountPoint(etc, b, m.Network.IDBase); err != nil {
+		if err := makeMountPoint(root, b, owner); err != nil {
 			return err
 		}
 	}
 	for _, l := range plan.links {
-		name := strings.TrimPrefix(l.Path, "/etc/")
-		if err := makeDirs(etc, path.Dir(name), m.Network.IDBase); err != nil {
+		if err := makeDirs(root, path.Dir(l.Path), owner); err != nil {
 			return err
 		}
-		if err := os.Symlink(l.Target, filepath.Join(etc, name)); err != nil {
+		if err := os.Symlink(l.Target, filepath.Join(root, l.Path)); err != nil {
 			return err
 		}
 	}
 	for _, f := range plan.files {
-		if err := writeFile(etc, m, f); err != nil {
+		if err := writeFile(root, m, f); err != nil {
 			return err
 		}
 	}
@@ -158,28 +149,24 @@ func writeEtc(etc string, m driver.Member, plan etcPlan) error {
 }
 
 // makeMountPoint makes what a bind of a file or directory is mounted on.
-func makeMountPoint(etc string, b environment.Bind, owner uint32) error {
-	name := strings.TrimPrefix(b.Target, "/etc/")
+func makeMountPoint(root string, b environment.Bind, owner uint32) error {
 	info, err := os.Stat(b.Source)
 	if err != nil {
 		return err
 	}
 	if info.IsDir() {
-		return makeDirs(etc, name, owner)
+		return makeDirs(root, b.Target, owner)
 	}
-	if err := makeDirs(etc, path.Dir(name), owner); err != nil {
+	if err := makeDirs(root, path.Dir(b.Target), owner); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(etc, name), nil, 0o444)
+	return os.WriteFile(filepath.Join(root, b.Target), nil, 0o444)
 }
 
-// makeDirs makes a directory below base and those on the way, owned by the member's root.
-func makeDirs(base, name string, owner uint32) error {
-	dir := base
-	for part := range strings.SplitSeq(name, "/") {
-		if part == "." {
-			continue
-		}
+// makeDirs makes a directory below root and those on the way, owned by the member's root.
+func makeDirs(root, name string, owner uint32) error {
+	dir := root
+	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
 		dir = filepath.Join(dir, part)
 		err := os.Mkdir(dir, 0o755)
 		if errors.Is(err, fs.ErrExist) {
@@ -193,23 +180,22 @@ func makeDirs(base, name string, owner uint32) error {
 }
 
 // writeFile puts a generated file in place at once: members never see half of one.
-func writeFile(etc string, m driver.Member, f driver.File) error {
+func writeFile(root string, m driver.Member, f driver.File) error {
 	owner, group := m.Network.IDBase, m.Network.IDBase
 	if f.OwnedByUser {
 		owner, group = owner+m.User.UID, group+m.User.GID
 	}
-	name := strings.TrimPrefix(f.Path, "/etc/")
-	if err := makeDirs(etc, path.Dir(name), m.Network.IDBase); err != nil {
+	if err := makeDirs(root, path.Dir(f.Path), m.Network.IDBase); err != nil {
 		return fmt.Errorf("generated file %s: %w", f.Path, err)
 	}
-	// The temporary file is beside etc, not in it: nobody must see it, and rename needs the same file system.
-	temporary := filepath.Join(filepath.Dir(etc), "new-file")
+	// In the root beside /etc, since rename needs the same mount; until it is in place it is the host root's alone.
+	temporary := filepath.Join(root, ".new")
 	err := os.WriteFile(temporary, f.Content, 0o600)
 	if err == nil {
 		err = errors.Join(os.Chown(temporary, int(owner), int(group)), unix.Chmod(temporary, f.Mode&0o7777))
 	}
 	if err == nil {
-		err = os.Rename(temporary, filepath.Join(etc, name))
+		err = os.Rename(temporary, filepath.Join(root, f.Path))
 	}
 	if err != nil {
 		return fmt.Errorf("generated file %s: %w", f.Path, err)
@@ -218,7 +204,7 @@ func writeFile(etc string, m driver.Member, f driver.File) error {
 }
 
 // copyTree copies the regular files and links of a host directory that everyone on the host may read; the rest is left out.
-func copyTree(source, etc, name string, owner uint32) error {
+func copyTree(source, root, target string, owner uint32) error {
 	return filepath.WalkDir(source, func(from string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -227,10 +213,10 @@ func copyTree(source, etc, name string, owner uint32) error {
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(etc, name, rel)
+		to := filepath.Join(root, target, rel)
 		switch {
 		case entry.IsDir():
-			return makeDirs(etc, path.Join(name, rel), owner)
+			return makeDirs(root, path.Join(target, rel), owner)
 		case entry.Type() == fs.ModeSymlink:
 			link, err := os.Readlink(from)
 			if err != nil {

@@ -116,16 +116,13 @@ func takeLimits() (limits, error) {
 	return limits{openFiles: files.Max, lockedBytes: locked.Max, lowerOOMScore: n < 0}, nil
 }
 
-// beginStart makes what members share, the parents of their control groups and the runtime's directory, and keeps endClean from
-// removing it until the returned function is called.
+// beginStart makes what members share, the parents of their control groups, and keeps endClean from removing it until the
+// returned function is called.
 func (d *Driver) beginStart(h *host) (done func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.starting == 0 {
 		if err := h.cgroups.makeParents(); err != nil {
-			return nil, err
-		}
-		if err := os.MkdirAll(d.crunDir, 0o700); err != nil {
 			return nil, err
 		}
 		h.limits.swap = h.cgroups.swapLimit()
@@ -152,5 +149,5 @@ func (d *Driver) endClean(h *host) error {
 		return fmt.Errorf("removing %s: %w", d.members, err)
 	}
 	h.cgroups.removeParents()
-	return os.RemoveAll(d.crunDir)
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -22,20 +21,19 @@ type sight struct {
 // evidence are the facts a member's state follows from.
 type evidence struct {
 	dir       bool // its directory is there
-	debris    bool // a control group or a runtime record is
-	created   bool // the runtime wrote a PID: the container was created
-	waiting   bool // the runtime's exec.fifo is there: the first process waits to be started
+	group     bool // a control group is
+	started   bool // its PID was noted: the first process was let go
 	initAlive bool // the process of that PID is in the member's control group
 }
 
 // stateOf is the table from facts to state.
 func stateOf(e evidence) driver.State {
 	switch {
-	case e.created && e.initAlive && !e.waiting:
+	case e.started && e.initAlive:
 		return driver.StateRunning
-	case e.created && !e.initAlive && !e.waiting && e.dir:
+	case e.started:
 		return driver.StateExited
-	case e.dir || e.debris:
+	case e.dir || e.group:
 		return driver.StatePrepared
 	default:
 		return driver.StateAbsent
@@ -44,15 +42,10 @@ func stateOf(e evidence) driver.State {
 
 // look looks at the host for one member.
 func (d *Driver) look(h *host, id string) sight {
-	var e evidence
-	e.dir = exists(d.dir(id))
-	e.debris = exists(d.runtimeDir(id)) || slices.ContainsFunc(h.cgroups.dirs(id), exists)
-	// crun and runc both unlink this when the container is started, and tell "created" from "running" by it.
-	e.waiting = exists(filepath.Join(d.crunDir, id, "exec.fifo"))
 	pid, err := readPID(d.path(id, filePID))
-	e.created = err == nil
-	if e.created {
-		e.initAlive = h.cgroups.contains(id, pid)
+	e := evidence{
+		dir: exists(d.dir(id)), group: slices.ContainsFunc(h.cgroups.dirs(id), exists),
+		started: err == nil, initAlive: err == nil && h.cgroups.contains(id, pid),
 	}
 	s := sight{state: stateOf(e)}
 	if s.state == driver.StateRunning {
@@ -72,22 +65,20 @@ func (d *Driver) found(h *host) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{d.members, d.crunDir} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("looking for members: %w", err)
-		}
-		for _, e := range entries {
-			if e.IsDir() && validName(e.Name()) { // crun keeps a .cache beside the members
-				ids = append(ids, e.Name())
-			}
+	entries, err := os.ReadDir(d.members)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("looking for members: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			ids = append(ids, e.Name())
 		}
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids), nil
 }
 
-// Observe lists every member, and all debris, found in the member directories, the runtime's records and the control groups.
+// Observe lists every member, and all debris, found in the member directories and the control groups.
 func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 	h, err := d.host()
 	if err != nil {

@@ -19,11 +19,8 @@ const runtimeTimeout = 60 * time.Second
 // runtime runs one command of the OCI runtime. output becomes the first process' standard output and error. The runtime's own
 // words go to a file, so that they are not mixed with the member's, and come back as the error.
 func (d *Driver) runtime(ctx context.Context, h *host, id string, output *os.File, command string, args ...string) error {
-	logPath := d.path(id, fileRuntime)
-	if err := os.WriteFile(logPath, nil, 0o600); err != nil {
-		return err
-	}
-	all := append([]string{"--root", d.crunDir, "--log", logPath, command}, args...)
+	logPath := filepath.Join(h.spawner.memberDir(id), "runtime.log")
+	all := append([]string{"--root", h.spawner.runtimeDir(), "--log", logPath, command}, args...)
 	cmd := exec.Command(h.runtime, all...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -44,7 +41,7 @@ func (d *Driver) runtime(ctx context.Context, h *host, id string, output *os.Fil
 	if timeout.Err() != nil {
 		err = errors.Join(err, timeout.Err())
 	}
-	said, _ := os.ReadFile(logPath)
+	said, _ := os.ReadFile(h.spawner.outside(logPath))
 	if len(bytes.TrimSpace(said)) == 0 && output != nil {
 		said, _ = os.ReadFile(output.Name())
 	}

@@ -2,7 +2,6 @@ package container
 
 import (
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -17,8 +16,8 @@ import (
 type specInput struct {
 	member driver.Member
 	root   environment.Root
-	// skeleton is the member's root directory, etc the directory of its generated files.
-	skeleton, etc string
+	// rootDir is the member's root directory, /etc included.
+	rootDir string
 	// etcBinds are the host entries below /etc that no generated file replaces.
 	etcBinds     []environment.Bind
 	memberBinary string
@@ -64,7 +63,7 @@ func renderSpec(in specInput) (*specs.Spec, error) {
 	spec := &specs.Spec{
 		Version:  "1.0.2", // what both crun 1.8 and runc 1.1 accept
 		Hostname: m.Assignment.Member,
-		Root:     &specs.Root{Path: in.skeleton, Readonly: true},
+		Root:     &specs.Root{Path: in.rootDir, Readonly: true},
 		Process:  process1(in),
 		Mounts:   mounts(in),
 		Annotations: map[string]string{
@@ -174,7 +173,7 @@ func mounts(in specInput) []specs.Mount {
 		tmpfs("/run", "755", half, "tmpcopyup"),
 		tmpfs("/root", "700", half),
 		bind(m.HomeDir, "/home"),
-		bind(m.ControlDir, filepath.Dir(MemberPath), "ro"),
+		bind(m.ControlDir, "/run/nearmetal", "ro"),
 		bind(in.memberBinary, MemberPath, "ro"),
 	}
 	var idmap []string
@@ -186,7 +185,6 @@ func mounts(in specInput) []specs.Mount {
 			list = append(list, bind(b.Source, b.Target, append([]string{"ro"}, idmap...)...))
 		}
 	}
-	list = append(list, bind(in.etc, "/etc", "ro"))
 	for _, b := range in.etcBinds {
 		list = append(list, bind(b.Source, b.Target, "ro"))
 	}

@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
@@ -81,6 +84,11 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
 		return err
 	}
 	failpoint.Hit("container.after-start")
+	// From here on the member counts as running. A crash before makes it debris, which the next Start begins anew.
+	if err := os.WriteFile(d.path(id, filePID), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		return err
+	}
+	failpoint.Hit("container.after-running")
 	return nil
 }
 
@@ -104,25 +112,20 @@ func checkMember(m driver.Member) error {
 	return nil
 }
 
-// The files of a member's directory.
+// The files of a member's directory in the state directory; all else of it is staged (see spawner) or its home.
 const (
-	fileConfig  = "config.json" // the OCI bundle
-	fileMember  = "member.json" // what it was started with, for recovery
-	filePID     = "pid"         // written by the runtime when the container is created
-	fileOutput  = "output.log"  // what the first process printed
-	fileRuntime = "runtime.log" // what the runtime had to say
-	fileExit    = "exit-code"   // of the first process, when it is known
-	dirEtc      = "etc"         // the member's /etc
+	fileMember = "member.json" // what it was started with, for recovery
+	filePID    = "pid"         // its first process, once that was let go
+	fileOutput = "output.log"  // what the first process printed
+	fileExit   = "exit-code"   // of the first process, when it is known
 )
 
 func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
 func (d *Driver) path(id, name string) string { return filepath.Join(d.members, id, name) }
-func (d *Driver) runtimeDir(id string) string { return filepath.Join(d.crunDir, id) }
 
 // write makes the member's directory and everything the runtime needs.
 func (d *Driver) write(ctx context.Context, h *host, m driver.Member) error {
 	id := m.Assignment.ID
-	dir := d.dir(id)
 	env, err := d.cfg.Environments.Lookup(m.Assignment.Environment)
 	if err != nil {
 		return err
@@ -135,56 +138,54 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
 		return err
 	}
 	if err := d.remember(m, paths(m.Files)); err != nil {
 		return err
 	}
-	etc := filepath.Join(dir, dirEtc)
-	if err := writeEtc(etc, m, plan); err != nil {
+	if err := prepareHome(m); err != nil {
 		return err
 	}
-	if err := errors.Join(prepareHome(m), prepareControl(m)); err != nil {
-		return err
-	}
-	skeleton := h.spawner.stagingRoot(id)
-	err = h.spawner.do(ctx, func() error { return makeSkeleton(skeleton, m.Network.IDBase, root.Links) })
-	if err != nil {
-		return err
-	}
+	staged := h.spawner.memberDir(id)
 	spec, err := renderSpec(specInput{
-		member: m, root: root, skeleton: skeleton, etc: etc, etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
+		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
 		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, idmap: h.idmap,
 	})
 	if err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(dir, fileConfig), spec)
+	return stage(h.spawner.outside(staged), m, root, plan, spec)
 }
 
-// prepareControl makes the file that the member binary is mounted on; the member's root could not make it there itself.
-func prepareControl(m driver.Member) error {
-	file, err := os.OpenFile(filepath.Join(m.ControlDir, filepath.Base(MemberPath)), os.O_CREATE|os.O_WRONLY, 0o444)
-	if err != nil {
-		return fmt.Errorf("control directory: %w", err)
+// stage makes a member's root and OCI bundle; whatever was there of a former start is gone by now.
+func stage(dir string, m driver.Member, root environment.Root, plan etcPlan, spec *specs.Spec) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
 	}
-	return file.Close()
+	rootDir := filepath.Join(dir, "root")
+	if err := makeSkeleton(rootDir, m.Network.IDBase, root.Links); err != nil {
+		return err
+	}
+	if err := fillEtc(rootDir, m, plan); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(dir, "config.json"), spec)
 }
 
 // create has the runtime make the container, its first process waiting to be started, and returns that process' PID.
 func (d *Driver) create(ctx context.Context, h *host, id string) (int, error) {
-	dir := d.dir(id)
-	output, err := os.OpenFile(filepath.Join(dir, fileOutput), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+	output, err := os.OpenFile(d.path(id, fileOutput), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer output.Close()
-	pidFile := filepath.Join(dir, filePID)
-	if err := d.runtime(ctx, h, id, output, "create", "--bundle", dir, "--pid-file", pidFile, id); err != nil {
+	staged := h.spawner.memberDir(id)
+	pidFile := filepath.Join(staged, "pid")
+	if err := d.runtime(ctx, h, id, output, "create", "--bundle", staged, "--pid-file", pidFile, id); err != nil {
 		return 0, err
 	}
-	return readPID(pidFile)
+	return readPID(h.spawner.outside(pidFile))
 }
 
 func readPID(path string) (int, error) {

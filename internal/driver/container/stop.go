@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,8 +113,8 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 	return d.endClean(h)
 }
 
-// removeRuntime ends the member and removes its control groups, the runtime's record and its root. That is what the runtime's
-// own "delete" does, without one more process a member, and also after a runtime that was killed at work.
+// removeRuntime ends the member and removes its control groups, its staged files and the runtime's record. That is what the
+// runtime's own "delete" does, without one more process a member, and also after a runtime that was killed at work.
 func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 	if err := d.endAll(ctx, h, id, d.look(h, id)); err != nil {
 		return err
@@ -123,22 +125,24 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 		return err
 	}
 	failpoint.Hit("container.after-remove-cgroups")
-	if err := os.RemoveAll(d.runtimeDir(id)); err != nil {
-		return err
-	}
-	for _, name := range []string{filePID, fileExit} {
-		if err := os.RemoveAll(d.path(id, name)); err != nil {
+	for _, path := range append(h.stagedPaths(id), d.path(id, filePID), d.path(id, fileExit)) {
+		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}
-	root := h.spawner.stagingRoot(id)
-	return h.spawner.do(ctx, func() error { return os.RemoveAll(root) })
+	return nil
+}
+
+// stagedPaths are where a member's staged files and the runtime's record are.
+func (h *host) stagedPaths(id string) []string {
+	s := h.spawner
+	return []string{s.outside(filepath.Join(s.runtimeDir(), id)), s.outside(s.memberDir(id))}
 }
 
 // verifyGone looks for what must no longer be there.
 func (d *Driver) verifyGone(h *host, id string) error {
 	var left []string
-	for _, path := range append(h.cgroups.dirs(id), d.runtimeDir(id), d.dir(id)) {
+	for _, path := range slices.Concat(h.cgroups.dirs(id), h.stagedPaths(id), []string{d.dir(id)}) {
 		if exists(path) {
 			left = append(left, path)
 		}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
@@ -56,22 +58,86 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err := d.remember(m, append(old, wanted...)); err != nil {
 		return err
 	}
-	etc := d.path(id, dirEtc)
+	tree, err := d.openRoot(id)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	if err := replaceFiles(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()), m, old); err != nil {
+		return err
+	}
+	return d.remember(m, wanted)
+}
+
+// replaceFiles writes the member's generated files and removes those of old that are not among them.
+func replaceFiles(root string, m driver.Member, old []string) error {
 	for _, f := range m.Files {
-		if err := writeFile(etc, m, f); err != nil {
+		if err := writeFile(root, m, f); err != nil {
 			return err
 		}
 	}
+	wanted := paths(m.Files)
 	for _, path := range old {
 		if slices.Contains(wanted, path) {
 			continue
 		}
-		err := os.Remove(filepath.Join(etc, strings.TrimPrefix(path, "/etc/")))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(root, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return d.remember(m, wanted)
+	return nil
+}
+
+// openRoot opens a running member's root directory for writing. The root is in memory and mounted in the member's mount
+// namespace only, read-only; a clone of that mount, which is attached nowhere and seen by nobody else, is made writable.
+func (d *Driver) openRoot(id string) (*os.File, error) {
+	h, err := d.host()
+	if err != nil {
+		return nil, err
+	}
+	seen := d.look(h, id)
+	if seen.state != driver.StateRunning {
+		return nil, fmt.Errorf("it is %s and must be started anew", seen.state)
+	}
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", seen.init))
+	if err != nil {
+		return nil, err
+	}
+	defer namespace.Close()
+	if !h.cgroups.contains(id, seen.init) {
+		return nil, errors.New("it has just ended")
+	}
+	type result struct {
+		tree int
+		err  error
+	}
+	results := make(chan result)
+	go onOwnThread(func() {
+		tree, err := writableRoot(namespace)
+		results <- result{tree, err}
+	})
+	r := <-results
+	if r.err != nil {
+		return nil, fmt.Errorf("opening its root: %w", r.err)
+	}
+	return os.NewFile(uintptr(r.tree), "root of "+id), nil
+}
+
+// writableRoot moves the calling thread into a mount namespace and returns a writable clone of the mount at /, see
+// open_tree(2) and mount_setattr(2). The mounts on it are not cloned: what they hide is what was staged.
+func writableRoot(namespace *os.File) (int, error) {
+	if err := join(namespace); err != nil {
+		return -1, err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("cloning the mount at /: %w", err)
+	}
+	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return -1, errors.Join(fmt.Errorf("making the clone of the mount at / writable: %w", err), unix.Close(tree))
+	}
+	return tree, nil
 }
 
 func paths(files []driver.File) []string {
