@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,13 +35,18 @@ type Invocation struct {
 	// Interrupts delivers the signals that ask the program to end; the first one ends every command but `run`, which
 	// cancels its job first. A nil channel never does.
 	Interrupts <-chan os.Signal
-	Commands   Commands
+	// Now is the clock that ages and elapsed times are told by; nil: time.Now.
+	Now      func() time.Time
+	Commands Commands
 }
 
 // Run runs one command and returns the exit code of the process; see the exit codes in docs/cli.md.
 func Run(ctx context.Context, inv Invocation) int {
 	if inv.Getenv == nil {
 		inv.Getenv = func(string) string { return "" }
+	}
+	if inv.Now == nil {
+		inv.Now = time.Now
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -52,7 +58,10 @@ func Run(ctx context.Context, inv Invocation) int {
 	root.SetErr(inv.Streams.Err)
 	err := root.ExecuteContext(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
-		err = errInterrupted
+		if errors.Is(err, context.Canceled) {
+			err = errInterrupted
+		}
+		err = &exitError{ExitInterrupted, err}
 	}
 	return report(inv.Streams.Err, err)
 }
@@ -60,16 +69,8 @@ func Run(ctx context.Context, inv Invocation) int {
 // app is the state the commands share.
 type app struct {
 	Invocation
-	cancel  context.CancelCauseFunc
-	global  globalFlags
-	noColor bool
-}
-
-// globalFlags are the flags every command takes.
-type globalFlags struct {
-	addr      string
-	tokenFile string
-	stateDir  string
+	cancel     context.CancelCauseFunc
+	connection connectionFlags
 }
 
 // ownInterrupts marks commands that handle the first interrupt themselves.
@@ -102,10 +103,11 @@ NEARMETAL_TOKEN_FILE; without them they use the Unix socket in the state directo
 		return usage("%v; see '%s --help'", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
-	flags := root.PersistentFlags()
-	flags.StringVar(&a.global.addr, "addr", "", "server: HOST:PORT, https://HOST:PORT or unix:PATH (NEARMETAL_ADDR)")
-	flags.StringVar(&a.global.tokenFile, "token-file", "", "token file of a TCP server (NEARMETAL_TOKEN_FILE)")
-	root.AddCommand(a.devCommand(), a.serverCommand(), a.agentCommand(), a.demoCommand())
+	root.AddCommand(
+		a.demoCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(),
+		a.clusterCommand(), a.connects(a.runCommand()), a.jobCommand(), a.nodeCommand(), a.envCommand(),
+		a.completionCommand(), a.versionCommand(),
+	)
 	return root
 }
 
@@ -138,13 +140,10 @@ func report(w io.Writer, err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var silent *exitError
-	if errors.As(err, &silent) {
-		if silent.err != nil {
-			fmt.Fprintf(w, "Error: %v\n", silent.err)
-		}
-		return silent.code
+	var carried *exitError
+	if errors.As(err, &carried) && carried.err == nil {
+		return carried.code // it has been said
 	}
-	fmt.Fprintf(w, "Error: %v\n", err)
+	fmt.Fprintf(w, "Error: %v\n", advise(err))
 	return exitCode(err)
 }

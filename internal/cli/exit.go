@@ -4,6 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Exit codes. `run` returns the job's own code when the job ran; see docs/cli.md about telling them apart.
@@ -18,6 +23,22 @@ const (
 	ExitUnauthorized = 7   // no token, a wrong one, or not allowed
 	ExitInterrupted  = 130 // ended by Ctrl-C, as shells count it: 128 + SIGINT
 )
+
+// exitMeanings are for the documentation.
+var exitMeanings = []struct {
+	code    int
+	meaning string
+}{
+	{ExitOK, "done"},
+	{ExitFailed, "failed, for another reason than those below"},
+	{ExitUsage, "wrong usage or invalid input; nothing was changed"},
+	{ExitNotFound, "what was named does not exist"},
+	{ExitConflict, "it exists already, or is not in a phase that allows this (not ready)"},
+	{ExitRefused, "the cluster can't be placed; the message names the binding constraint"},
+	{ExitUnreachable, "the server can't be reached"},
+	{ExitUnauthorized, "no token, a wrong one, or not allowed"},
+	{ExitInterrupted, "ended by Ctrl-C"},
+}
 
 // errInterrupted is why a command ended that was interrupted.
 var errInterrupted = errors.New("interrupted")
@@ -44,9 +65,43 @@ func usage(format string, args ...any) error {
 
 // exitCode maps an error of a server or of the way there to an exit code.
 func exitCode(err error) int {
+	var (
+		carried     *exitError
+		answered    *client.Error
+		unreachable *client.UnreachableError
+		invalid     *manifest.Invalid
+	)
 	switch {
+	case errors.As(err, &carried):
+		return carried.code
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
+	case errors.As(err, &answered):
+		return exitOfStatus(answered.Status)
+	case errors.Is(err, trust.ErrWrongServer):
+		return ExitUnauthorized
+	case errors.As(err, &unreachable):
+		return ExitUnreachable
+	case errors.As(err, &invalid):
+		return ExitUsage
+	default:
+		return ExitFailed
+	}
+}
+
+// exitOfStatus maps the status of a server's answer.
+func exitOfStatus(status int) int {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		return ExitUsage
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return ExitUnauthorized
+	case http.StatusNotFound:
+		return ExitNotFound
+	case http.StatusConflict:
+		return ExitConflict
+	case http.StatusServiceUnavailable:
+		return ExitUnreachable
 	default:
 		return ExitFailed
 	}

@@ -41,10 +41,7 @@ func (a *app) stateDir(cmd *cobra.Command, flag string) string {
 	if f := cmd.Flags().Lookup("state"); f != nil && f.Changed {
 		return flag
 	}
-	if dir := a.Getenv("NEARMETAL_STATE"); dir != "" {
-		return dir
-	}
-	return config.StateDir
+	return a.state()
 }
 
 // call runs a wired-in command.
@@ -125,7 +122,7 @@ agent finds them when it starts again. Needs root.`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.StateDir = a.stateDir(cmd, opts.StateDir)
-			opts.TokenFile = a.setting(a.global.tokenFile, "NEARMETAL_TOKEN_FILE")
+			opts.TokenFile = a.setting(opts.TokenFile, "NEARMETAL_TOKEN_FILE")
 			if opts.TokenFile == "" {
 				opts.TokenFile = opts.StateDir + "/" + config.AgentTokenName
 			}
@@ -152,6 +149,7 @@ agent finds them when it starts again. Needs root.`,
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory of this node")
 	cmd.Flags().StringVar(&opts.Server, "server", config.Listen, "HOST:PORT of the server's HTTPS API")
+	cmd.Flags().StringVar(&opts.TokenFile, "token-file", "", "token file of role agent (NEARMETAL_TOKEN_FILE; default: "+config.AgentTokenName+" in the state directory)")
 	cmd.Flags().StringVar(&opts.Name, "name", "", "node name, a DNS label (default: the host name)")
 	cmd.Flags().StringToStringVar(&opts.Labels, "label", nil, "node label KEY=VALUE, may be repeated")
 	cmd.Flags().IntVar(&opts.Cores, "cores", 0, "core slots to offer; more than there are oversubscribes (0: one per core)")

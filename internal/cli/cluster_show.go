@@ -1,0 +1,249 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+func (a *app) clusterList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List clusters", Args: noArgs}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		all, err := c.Clusters(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, all, func(w io.Writer) {
+			t := newTable(w, "NAME", "PHASE", "READY", "SUBNET", "OVERSUBSCRIBED", "AGE", "MESSAGE")
+			for _, cl := range all {
+				st := cl.Status
+				t.row(cl.Name, string(st.Phase), fmt.Sprintf("%d/%d", st.ReadyMembers, st.TotalMembers), st.CIDR, yesNo(st.Oversubscribed),
+					a.age(st.CreatedAt), st.Message)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+func (a *app) clusterShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show a cluster and its members", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		cl, err := c.Cluster(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, cl, func(w io.Writer) { a.printCluster(w, cl) })
+	}
+	return cmd
+}
+
+// printCluster writes a cluster for people.
+func (a *app) printCluster(w io.Writer, cl api.Cluster) {
+	st := cl.Status
+	over := ""
+	if st.Oversubscribed {
+		over = "yes: members share physical cores, measurements do not count"
+	}
+	ready := ""
+	if st.ReadyAt != nil {
+		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
+	}
+	fields(w, "Name", cl.Name, "Phase", string(st.Phase), "Message", st.Message,
+		"Members", fmt.Sprintf("%d of %d ready", st.ReadyMembers, st.TotalMembers), "Subnet", st.CIDR,
+		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels),
+		"Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
+	fmt.Fprintln(w)
+	groups := newTable(w, "GROUP", "SIZE", "CORES", "MEMORY", "STACK", "ENVIRONMENT", "NODE SELECTOR")
+	for _, g := range cl.Spec.Groups {
+		groups.row(g.Name, strconv.Itoa(g.Size), strconv.Itoa(g.Cores), g.Memory.String(), string(g.Stack), g.Environment, labels(g.NodeSelector))
+	}
+	groups.flush()
+	if len(st.Members) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	members := newTable(w, "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")
+	for _, m := range st.Members {
+		members.row(strconv.Itoa(m.Rank), m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)
+	}
+	members.flush()
+}
+
+func (a *app) clusterEvents() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use: "events NAME", Short: "Show what happened to a cluster",
+		Long:              "Show what happened to a cluster, the oldest first. The events of a deleted cluster stay until its name is used again.",
+		Args:              oneArg("cluster"),
+		ValidArgsFunction: a.completeClusters(1),
+	}
+	cmd.Flags().BoolVar(&follow, "follow", false, "go on as events come, until the cluster is gone")
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		if follow {
+			return a.followEvents(cmd.Context(), c, args[0], out)
+		}
+		events, err := c.Events(cmd.Context(), args[0], 0)
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, events, func(w io.Writer) {
+			t := newTable(w, "AGE", "REASON", "MEMBER", "NODE", "MESSAGE")
+			for _, e := range events {
+				t.row(a.age(e.Time), e.Reason, e.Member, e.Node, e.Message)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+func (a *app) followEvents(ctx context.Context, c *client.Client, name string, out *format) error {
+	for e, err := range c.FollowEvents(ctx, name, 0) {
+		if err != nil {
+			return err
+		}
+		err = out.printStream(a.Streams.Out, e, func(w io.Writer) {
+			where := ""
+			if e.Member != "" {
+				where = e.Member + ": "
+			}
+			fmt.Fprintf(w, "%s  %-12s  %s\n", e.Time.Local().Format(time.TimeOnly), printable(e.Reason), printable(where+e.Message))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func (a *app) clusterDelete() *cobra.Command {
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete clusters and wait until nothing is left of them",
+		Long: `Delete clusters and wait until they are gone: every member ended, cleaned, and looked for again. Jobs on them end. The
+shared home of a cluster goes with it.`,
+		ValidArgsFunction: a.completeClusters(0),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usage("name the clusters to delete; nothing was deleted ('nearmetal cluster list' shows those there are)")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are gone")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		return a.deleteAll(cmd.Context(), c, args, noWait)
+	}
+	return cmd
+}
+
+// deleteAll asks for all to be deleted, then waits for each. What can't be deleted does not hold up the others.
+func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, noWait bool) error {
+	var asked []api.Cluster
+	var failed []error
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		cl, err := c.DeleteCluster(ctx, name)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		asked = append(asked, cl)
+	}
+	for _, cl := range asked {
+		if noWait {
+			fmt.Fprintf(a.Streams.Out, "cluster %s is being deleted\n", cl.Name)
+			continue
+		}
+		if err := a.awaitGone(ctx, c, cl); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		fmt.Fprintf(a.Streams.Out, "cluster %s deleted\n", cl.Name)
+	}
+	return joined(failed)
+}
+
+// awaitGone waits until nothing is left of the cluster.
+func (a *app) awaitGone(ctx context.Context, c *client.Client, cl api.Cluster) error {
+	p := a.progress()
+	defer p.stop()
+	p.say(stateLine(cl))
+	for change, err := range c.WatchCluster(ctx, cl.Name) {
+		switch {
+		case client.HasCode(err, "cluster_not_found"):
+			return nil
+		case errors.Is(err, context.Canceled):
+			return fmt.Errorf("interrupted; cluster %q is still being deleted, see 'nearmetal cluster show %s'", cl.Name, cl.Name)
+		case err != nil:
+			return err
+		case change.Synced:
+			continue
+		case change.Deleted || change.Cluster.UID != cl.UID:
+			return nil // gone, perhaps with another of the same name in its place
+		}
+		p.say(stateLine(change.Cluster))
+	}
+	return ctx.Err()
+}
+
+// joined is one error of several; its exit code is the first one's.
+func joined(errs []error) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	code := exitCode(errs[0])
+	for i, err := range errs {
+		errs[i] = advise(err)
+	}
+	return &exitError{code, errors.Join(errs...)}
+}
+
+// oneArg wants exactly one argument: the name of a thing.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0 || args[0] == "":
+			return usage("name the %s: '%s'", what, cmd.UseLine())
+		case len(args) > 1:
+			return usage("'%s' takes one %s, %q is one too many", cmd.CommandPath(), what, args[1])
+		default:
+			return nil
+		}
+	}
+}

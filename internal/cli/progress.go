@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// progress tells on the error stream how far something is: on a terminal as one line updated in place, else as a line for
+// every change.
+type progress struct {
+	w        io.Writer
+	terminal bool
+	start    time.Time
+	now      func() time.Time
+
+	mu   sync.Mutex
+	text string
+	done chan struct{}
+	over sync.WaitGroup
+}
+
+// tick is how often the elapsed time on a terminal is brought up to date.
+const tick = 100 * time.Millisecond
+
+func (a *app) progress() *progress {
+	p := &progress{w: a.Streams.Err, start: a.Now(), now: a.Now, done: make(chan struct{})}
+	if f, ok := a.Streams.Err.(*os.File); ok {
+		p.terminal = term.IsTerminal(int(f.Fd()))
+	}
+	if p.terminal {
+		p.over.Go(p.animate)
+	}
+	return p
+}
+
+// animate keeps the line current until stop.
+func (p *progress) animate() {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			p.mu.Lock()
+			p.draw()
+			p.mu.Unlock()
+		case <-p.done:
+			return
+		}
+	}
+}
+
+// draw writes the line in place; the lock is held.
+func (p *progress) draw() {
+	if p.text != "" {
+		fmt.Fprintf(p.w, "\r\x1b[K%s  %.1fs", p.text, p.now().Sub(p.start).Seconds())
+	}
+}
+
+// say tells a new state; repeating one says nothing.
+func (p *progress) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text = printable(text)
+	if text == p.text {
+		return
+	}
+	p.text = text
+	if p.terminal {
+		p.draw()
+	} else {
+		fmt.Fprintf(p.w, "%6.1fs  %s\n", p.now().Sub(p.start).Seconds(), text)
+	}
+}
+
+// stop ends it and clears the line of a terminal.
+func (p *progress) stop() {
+	close(p.done)
+	p.over.Wait()
+	if p.terminal && p.text != "" {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// state is one line about a cluster.
+func stateLine(c api.Cluster) string {
+	st := c.Status
+	var text string
+	if st.Phase == api.ClusterDeleting {
+		text = fmt.Sprintf("cluster %s: %s, %d members left", c.Name, st.Phase, len(st.Members))
+	} else {
+		text = fmt.Sprintf("cluster %s: %s, %d/%d members ready", c.Name, st.Phase, st.ReadyMembers, st.TotalMembers)
+	}
+	if trouble := memberTrouble(st.Members); trouble != "" {
+		text += " (" + trouble + ")"
+	}
+	return text
+}
+
+// memberTrouble names members that do not come along by themselves.
+func memberTrouble(members []api.MemberStatus) string {
+	var names []string
+	for _, m := range members {
+		if m.Phase == api.MemberFailed || m.Phase == api.MemberUnknown {
+			names = append(names, m.Name+" "+string(m.Phase))
+		}
+	}
+	if len(names) > 3 {
+		names = append(names[:3], fmt.Sprintf("and %d more", len(names)-3))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// runFlags are the flags of `run`.
+type runFlags struct {
+	ranks  int
+	env    map[string]string
+	dir    string
+	detach bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run CLUSTER [-n RANKS] [--] COMMAND [ARG...]",
+		Short: "Run a job on a cluster and show its output",
+		Long: `Run a command on a cluster: with -n as so many MPI ranks (mpirun over the cluster's hostfile), without -n once on the first
+member. Its output is shown as it comes, standard output and error in one; standard input is empty. Flags end where the
+command begins.
+
+The job is a stored object: it goes on when this command or the server goes away. Ctrl-C cancels the job and waits for its
+end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of it).
+
+The exit code is the job's own (128 + N when signal N ended it). When the job could not be run, it is one of this program's,
+and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
+		Example: `  nearmetal run c1 -n 4 -- ./hello
+  nearmetal run c1 hostname
+  nearmetal run c1 -n 2 --detach ./long-job`,
+		Annotations:       map[string]string{ownInterrupts: "yes"},
+		ValidArgsFunction: a.completeClusters(1),
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&f.ranks, "ranks", "n", 0, "number of MPI ranks (default: run once, without mpirun)")
+	flags.StringToStringVar(&f.env, "env", nil, "environment variable NAME=VALUE, may be repeated")
+	flags.StringVar(&f.dir, "dir", "", "working directory (default: the shared home)")
+	flags.BoolVar(&f.detach, "detach", false, "print the job's ID and do not wait for it")
+	// The first word is the cluster, the second begins the command: what follows is the command's, flags too.
+	flags.SetInterspersed(false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cluster, command, err := splitRun(cmd, args)
+		if errors.Is(err, pflag.ErrHelp) {
+			return cmd.Help()
+		}
+		if err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("ranks") && f.ranks < 1 {
+			return usage("-n is %d; give at least 1 rank", f.ranks)
+		}
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		req := api.JobRequest{Command: command, Ranks: f.ranks, Env: f.env, Directory: f.dir}
+		return a.run(cmd.Context(), c, cluster, req, f.detach)
+	}
+	return cmd
+}
+
+// splitRun finds the cluster and the command among the arguments, and the flags between them.
+func splitRun(cmd *cobra.Command, args []string) (cluster string, command []string, err error) {
+	if len(args) == 0 || args[0] == "" {
+		return "", nil, usage("name the cluster to run on: '%s'", cmd.UseLine())
+	}
+	if err := cmd.Flags().Parse(args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return "", nil, err
+		}
+		return "", nil, cmd.FlagErrorFunc()(cmd, err)
+	}
+	if command = cmd.Flags().Args(); len(command) == 0 {
+		return "", nil, usage("give the command to run: '%s'", cmd.UseLine())
+	}
+	return args[0], command, nil
+}
+
+// run stores the job, shows its output, and ends as the job did.
+func (a *app) run(ctx context.Context, c *client.Client, cluster string, req api.JobRequest, detach bool) error {
+	job, err := c.CreateJob(ctx, cluster, req)
+	if err != nil {
+		return err
+	}
+	if detach {
+		fmt.Fprintln(a.Streams.Out, job.ID)
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go a.cancelOnInterrupt(ctx, c, job.ID, cancel)
+	job, err = followJob(ctx, c, job.ID, a.Streams.Out)
+	if errors.Is(context.Cause(ctx), errDetached) {
+		return &exitError{ExitInterrupted, nil}
+	}
+	if err != nil {
+		return fmt.Errorf("%w (the job goes on as %s: 'nearmetal job show %s')", err, job.ID, job.ID)
+	}
+	return a.endOf(job)
+}
+
+// errDetached ends following a job that the user leaves alone.
+var errDetached = errors.New("detached from the job")
+
+// cancelOnInterrupt cancels the job at the first interrupt and detaches at the second.
+func (a *app) cancelOnInterrupt(ctx context.Context, c *client.Client, id string, detach context.CancelCauseFunc) {
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.Interrupts:
+		}
+		if n == 2 {
+			fmt.Fprintf(a.Streams.Err, "left job %s alone; 'nearmetal job show %s' tells what becomes of it\n", id, id)
+			detach(errDetached)
+			return
+		}
+		fmt.Fprintf(a.Streams.Err, "cancelling job %s; Ctrl-C again to leave it alone\n", id)
+		go func() {
+			if _, err := c.CancelJob(ctx, id); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(a.Streams.Err, "Error: the job could not be cancelled: %v\n", advise(err))
+			}
+		}()
+	}
+}
+
+// followJob copies the output of a job until it has ended, and returns it then.
+func followJob(ctx context.Context, c *client.Client, id string, w io.Writer) (api.Job, error) {
+	var offset int64
+	for {
+		n, err := c.JobLog(ctx, id, offset, true, w)
+		offset += n
+		if err != nil {
+			return api.Job{ID: id}, err
+		}
+		job, err := c.Job(ctx, id)
+		if err != nil {
+			return api.Job{ID: id}, err
+		}
+		if job.Phase.Ended() {
+			return job, nil
+		}
+		select { // the output ended before the job: the server was stopping
+		case <-ctx.Done():
+			return job, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// endOf turns the end of a job into the end of this command.
+func (a *app) endOf(job api.Job) error {
+	say := func(text string) {
+		if job.Message != "" {
+			text += ": " + job.Message
+		}
+		fmt.Fprintf(a.Streams.Err, "job %s %s\n", job.ID, printable(text))
+	}
+	switch {
+	case job.Phase == api.JobSucceeded:
+		return nil
+	case job.Phase == api.JobCancelled:
+		say("was cancelled")
+		return &exitError{ExitInterrupted, nil}
+	case job.ExitCode != nil && *job.ExitCode != 0:
+		say(fmt.Sprintf("ended with exit code %d", *job.ExitCode))
+		return &exitError{*job.ExitCode, nil}
+	case job.Phase == api.JobLost:
+		return fmt.Errorf("job %s was lost: %s", job.ID, orElse(job.Message, "its member or cluster went away"))
+	default:
+		return fmt.Errorf("job %s could not be run: %s", job.ID, orElse(job.Message, "no reason is known"))
+	}
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
