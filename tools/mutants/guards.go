@@ -4,7 +4,7 @@ import "slices"
 
 // guards is the list: every guard of the product that a test must miss when it is gone, by area.
 func guards() []Mutant {
-	return slices.Concat(trustGuards, placementGuards)
+	return slices.Concat(trustGuards, stateGuards, plannerGuards)
 }
 
 // trustGuards: who may speak to whom.
@@ -45,18 +45,5 @@ var trustGuards = []Mutant{
 		Find:    `Intermediates: intermediates, DNSName: host,`,
 		Replace: `Intermediates: intermediates,`,
 		Test:    "./internal/trust TestAClientAcceptsOnlyThePinnedServerByItsName",
-	},
-}
-
-// placementGuards: nothing is given twice.
-var placementGuards = []Mutant{
-	{
-		Guard: "exclusive cores come before shared ones",
-		File:  "internal/placement/plan.go",
-		Find: `		if !f.over {
-			exclusive += int(f.members)
-		}`,
-		Replace: `		exclusive += int(f.members)`,
-		Test:    "./internal/placement TestNodesWithCPUsOfTheirOwnComeBeforeOversubscribedOnes",
 	},
 }
