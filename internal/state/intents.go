@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -21,6 +22,7 @@ func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, 
 	if err != nil {
 		return 0, fmt.Errorf("store cluster %q: %w", in.Name, err)
 	}
+	failpoint.Hit("state.after-intent")
 	return revision, nil
 }
 
@@ -41,6 +43,7 @@ func (r *Repo) RequestDelete(ctx context.Context, name string, at time.Time) (ap
 		if err != nil {
 			return api.ClusterIntent{}, 0, fmt.Errorf("mark cluster %q for deletion: %w", name, err)
 		}
+		failpoint.Hit("state.after-delete-request")
 		return in, next, nil
 	}
 }

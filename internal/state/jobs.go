@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -33,6 +34,7 @@ func (r *Repo) CreateJob(ctx context.Context, job api.Job) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("store job %q: %w", job.ID, err)
 		}
+		failpoint.Hit("state.after-job")
 		return next, nil
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
@@ -18,15 +20,21 @@ import (
 )
 
 // stopTimeout is how long a failed server is given to stop; one in good order takes as long as it needs.
-const stopTimeout = 2 * time.Second
+const stopTimeout = 500 * time.Millisecond
+
+// electInterval is how often a starting member is told to stand for election.
+const electInterval = 2 * time.Millisecond
 
 // routine are parts of warnings and errors that a server without listeners and with one member gives in good order.
 var routine = []string{
 	"Running http and grpc server on single port",  // there is no port
 	"simple token is not cryptographically signed", // there are no users
 	"missing term information",                     // the storage version is looked for before the first commit has told the term, and again later
-	"cannot campaign at term",                      // a first start elects itself once its own membership is applied
-	"request cancelled",                            // closed while it noted its version; it does so at the next start
+	"cannot campaign at term",                      // a first start elects itself once its own membership is applied (elect)
+	// What a server that is being closed did not get to do; it does so at the next start.
+	"request cancelled",
+	"context canceled",
+	"skipping GoAttach",
 }
 
 // startEmbedded runs an etcd server in this process, and makes the client that calls it by function.
@@ -44,18 +52,22 @@ func (s *Store) startEmbedded(ctx context.Context, cfg Config) error {
 	}
 	e, err := s.runEmbedded(ctx, cfg)
 	if err != nil {
-		_ = lock.Close()
+		// A server that could not be stopped still has the directory, so the lock stays until the process ends.
+		if e == nil && s.Err() == nil {
+			_ = lock.Close()
+		}
 		return err
 	}
 	s.client = v3client.New(e.Server)
 	s.stop = func() {
-		defer lock.Close()
-		s.stopEmbedded(e)
+		if s.stopEmbedded(e) {
+			_ = lock.Close()
+		}
 	}
 	return nil
 }
 
-// runEmbedded starts the server and waits until it answers.
+// runEmbedded starts the server and waits until it answers. With an error it returns a server only if that can't be stopped.
 func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error) {
 	type result struct {
 		e   *embed.Etcd
@@ -68,7 +80,7 @@ func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error
 		defer func() { started <- res }()
 		res.e, res.err = embed.StartEtcd(s.embedConfig(cfg))
 	}()
-	// The start itself can't be interrupted; what it waits for is the disk.
+	// The start itself can't be interrupted: it waits for the disk only.
 	res := <-started
 	if s.Err() != nil {
 		return nil, s.Err()
@@ -76,19 +88,46 @@ func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error
 	if res.err != nil {
 		return nil, res.err
 	}
+	elected := s.elect(ctx, res.e)
+	defer elected()
+	var err error
 	select {
 	case <-res.e.Server.ReadyNotify():
 		return res.e, nil
 	case <-s.failed:
-		s.stopEmbedded(res.e)
-		return nil, s.Err()
+		err = s.Err()
 	case <-ctx.Done():
-		s.stopEmbedded(res.e)
-		return nil, fmt.Errorf("etcd was not ready in time: %w", ctx.Err())
+		err = fmt.Errorf("etcd was not ready in time: %w", ctx.Err())
 	}
+	if s.stopEmbedded(res.e) {
+		return nil, err
+	}
+	return res.e, err
 }
 
-func (s *Store) stopEmbedded(e *embed.Etcd) {
+// elect makes the single member the leader of its cluster without waiting for an election timeout of a second or more, by the
+// message with which a raft leader hands over (MsgTimeoutNow: "stand for election now"). It is repeated because a member does not
+// stand before it has applied its own membership; a leader ignores it. The function it returns ends that.
+func (s *Store) elect(ctx context.Context, e *embed.Etcd) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		self := uint64(e.Server.MemberID())
+		again := time.NewTicker(electInterval)
+		defer again.Stop()
+		for e.Server.Leader() == 0 {
+			_ = e.Server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &self, To: &self})
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return cancel
+}
+
+// stopEmbedded tells whether the server stopped. One that has failed may hold locks for ever; it writes nothing any more.
+func (s *Store) stopEmbedded(e *embed.Etcd) bool {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -96,12 +135,14 @@ func (s *Store) stopEmbedded(e *embed.Etcd) {
 	}()
 	select {
 	case <-stopped:
+		return true
 	case <-s.failed:
-		// A failed server may hold locks for ever; it writes nothing any more.
-		select {
-		case <-stopped:
-		case <-time.After(stopTimeout):
-		}
+	}
+	select {
+	case <-stopped:
+		return true
+	case <-time.After(stopTimeout):
+		return false
 	}
 }
 
@@ -115,8 +156,6 @@ func (s *Store) embedConfig(cfg Config) *embed.Config {
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls, c.AdvertiseClientUrls = []url.URL{self}, []url.URL{self}
 	c.InitialCluster = c.Name + "=" + self.String()
-	// A single member elects itself, so the election timeout is only a delay at start.
-	c.TickMs, c.ElectionMs = 10, 50
 	// The log kept in memory is for followers that lag behind, and there are none; an entry may be a megabyte.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 10
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2

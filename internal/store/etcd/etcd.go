@@ -76,6 +76,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if cfg.Dir != "" {
 		if err := s.startEmbedded(ctx, cfg); err != nil {
+			if s.Err() != nil {
+				return nil, err // it says where and what already
+			}
 			return nil, fmt.Errorf("open the state in %s: %w", cfg.Dir, err)
 		}
 		return s, nil
