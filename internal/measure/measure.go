@@ -25,6 +25,18 @@ type Metric struct {
 	Unit  string `json:"unit"`
 	// HigherIsBetter turns the efficiency: a bandwidth is better when higher, a latency when lower.
 	HigherIsBetter bool `json:"higher_is_better"`
+	// DerivedFrom names the metric this one is computed from at the same size, when it is: their efficiencies are equal, and
+	// reports show them once.
+	DerivedFrom string `json:"derived_from,omitempty"`
+}
+
+// Highlight is a result to be looked at first, chosen before measuring: a metric at a size. Goal, when not 0, is the efficiency
+// to be reached; the interval decides whether it was.
+type Highlight struct {
+	Metric string  `json:"metric"`
+	Side   string  `json:"side"`
+	X      float64 `json:"x"`
+	Goal   float64 `json:"goal,omitempty"`
 }
 
 // Side is one of the things compared.
@@ -80,6 +92,7 @@ type Experiment struct {
 	Metrics []Metric `json:"metrics"`
 	// Sides are compared with the first of them, the baseline.
 	Sides      []Side      `json:"sides"`
+	Highlights []Highlight `json:"highlights,omitempty"`
 	Conditions []Condition `json:"conditions"`
 	// Oversubscribed is not empty when cores were shared, and says whose; every output carries it.
 	Oversubscribed string `json:"oversubscribed,omitempty"`

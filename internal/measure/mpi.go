@@ -31,7 +31,7 @@ const (
 func PingPongMetrics() []Metric {
 	return []Metric{
 		{Name: LatencyUS, Title: "Latency", Unit: "µs"},
-		{Name: BandwidthMBPerS, Title: "Bandwidth", Unit: "MB/s", HigherIsBetter: true},
+		{Name: BandwidthMBPerS, Title: "Bandwidth", Unit: "MB/s", HigherIsBetter: true, DerivedFrom: LatencyUS},
 	}
 }
 
