@@ -52,6 +52,7 @@ func New() (Handle, error) {
 func OnThrowawayThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
+		defer close(result)    // also when f ends its goroutine, as a failing test does
 		runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
 		result <- f()
 	}()
@@ -62,6 +63,7 @@ func OnThrowawayThread(f func() error) error {
 func (h Handle) Do(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
+		defer close(result)
 		runtime.LockOSThread()
 		home, err := os.Open(threadFile)
 		if err != nil {

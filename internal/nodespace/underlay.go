@@ -1,0 +1,319 @@
+package nodespace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
+)
+
+const (
+	switchName   = "_switch" // not a DNS label, hence no node's name
+	switchBridge = "underlay"
+	nodeLink     = "underlay" // a node's end
+	hostPort     = "host"     // the switch's end of the host's link
+	nodePort     = "node"     // nodeNUMBER, the switch's end of a node's link; the number is the host part of its address
+
+	// underlayMTU is the most a veth pair and a bridge take, in bytes.
+	underlayMTU = 65535
+	// slotBits is the length of one underlay's prefix: 1,021 nodes.
+	slotBits = 22
+)
+
+// pool is what underlays are cut from: the addresses set aside for benchmarks of network devices (RFC 2544, appendix C.2.2),
+// which nobody routes.
+var pool = netip.MustParsePrefix("198.18.0.0/15")
+
+// underlay is the network that joins host and nodes.
+type underlay struct {
+	prefix netip.Prefix // with the host's address
+	sw     netns.Handle
+}
+
+func (u underlay) close() { _ = u.sw.Close() }
+
+// hostLink is the name of the host's link to the nodes, the only one it gets.
+func (s *site) hostLink() string { return "nmu" + s.id }
+
+// ensureUnderlay makes the switch and joins the host to it.
+func (s *site) ensureUnderlay() (underlay, error) {
+	sw, err := s.ensureNetNS(switchName)
+	if err != nil {
+		return underlay{}, err
+	}
+	u := underlay{sw: sw}
+	if err := sw.Do(ensureSwitch); err != nil {
+		u.close()
+		return underlay{}, fmt.Errorf("in the switch: %w", err)
+	}
+	if err := s.host.Do(func() error { return s.ensureHostLink(&u) }); err != nil {
+		u.close()
+		return underlay{}, err
+	}
+	return u, nil
+}
+
+// ensureNetNS makes and pins a network namespace, and opens it.
+func (s *site) ensureNetNS(node string) (netns.Handle, error) {
+	pin := s.pin(node, "net")
+	pinned, err := isPinned(pin)
+	if err != nil {
+		return netns.Handle{}, err
+	}
+	if pinned {
+		return netns.Open(pin)
+	}
+	made, err := netns.New()
+	if err != nil {
+		return netns.Handle{}, err
+	}
+	if err := made.Do(quiet); err != nil {
+		return netns.Handle{}, errors.Join(err, made.Close())
+	}
+	if err := pinNamespace(made.Path(), pin); err != nil {
+		return netns.Handle{}, errors.Join(err, made.Close())
+	}
+	return made, nil
+}
+
+// quiet sets a new namespace up: loopback, no IPv6, and no second round through the rules for bridged packets.
+func quiet() error {
+	for _, path := range []string{"ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"} {
+		if err := setSysctl(path, "1"); err != nil {
+			return err
+		}
+	}
+	for _, what := range []string{"ip", "ip6", "arp"} {
+		if err := setSysctl("bridge/bridge-nf-call-"+what+"tables", "0"); err != nil {
+			return err
+		}
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// setSysctl sets a value below /proc/sys/net in the thread's namespace; one that this kernel does not have needs no setting.
+func setSysctl(name, value string) error {
+	err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ensureSwitch makes the bridge of the underlay.
+func ensureSwitch() error {
+	link, err := netlink.LinkByName(switchBridge)
+	if isGone(err) {
+		snooping := false
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = switchBridge, underlayMTU
+		link = &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}
+		err = netlink.LinkAdd(link)
+	}
+	if err != nil {
+		return fmt.Errorf("making bridge %s: %w", switchBridge, err)
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// ensureHostLink joins the host to the switch, in the host's namespace, and finds or chooses the underlay's prefix.
+func (s *site) ensureHostLink(u *underlay) error {
+	link, err := netlink.LinkByName(s.hostLink())
+	if err == nil && !joined(u.sw, hostPort, link.Attrs().Index) {
+		// What is left of an underlay whose switch is gone.
+		if err := netlink.LinkDel(link); err != nil && !isGone(err) {
+			return err
+		}
+		link, err = netlink.LinkByName(s.hostLink())
+	}
+	if isGone(err) {
+		link, err = s.joinSwitch(s.hostLink(), hostPort, u.sw)
+	}
+	if err != nil {
+		return err
+	}
+	if err := plug(u.sw, hostPort); err != nil {
+		return err
+	}
+	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	if len(addresses) > 0 {
+		bits, _ := addresses[0].Mask.Size()
+		ip, _ := netip.AddrFromSlice(addresses[0].IP)
+		u.prefix = netip.PrefixFrom(ip.Unmap(), bits)
+	} else {
+		if u.prefix, err = s.choosePrefix(); err != nil {
+			return err
+		}
+		if err := addAddress(link, u.prefix); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// joinSwitch makes a veth pair from the thread's namespace to the switch.
+func (s *site) joinSwitch(name, port string, sw netns.Handle) (netlink.Link, error) {
+	err := sw.Do(func() error { return removeLink(port) })
+	if err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, underlayMTU
+	err = netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: attrs, PeerName: port, PeerMTU: underlayMTU, PeerNamespace: netlink.NsFd(sw.FD()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making link %s: %w", name, err)
+	}
+	// Without a link-local address of its own: it would announce itself to whoever listens.
+	if err := setSysctl("ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
+		return nil, err
+	}
+	return netlink.LinkByName(name)
+}
+
+// joined tells whether a port of the switch is the other end of the link with this index.
+func joined(sw netns.Handle, port string, index int) bool {
+	found := false
+	_ = sw.Do(func() error {
+		link, err := netlink.LinkByName(port)
+		found = err == nil && link.Attrs().ParentIndex == index
+		return err
+	})
+	return found
+}
+
+// plug puts a port on the switch's bridge.
+func plug(sw netns.Handle, port string) error {
+	return sw.Do(func() error {
+		bridge, err := netlink.LinkByName(switchBridge)
+		if err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(port)
+		if err != nil {
+			return err
+		}
+		if link.Attrs().MasterIndex != bridge.Attrs().Index {
+			if err := netlink.LinkSetMaster(link, bridge); err != nil {
+				return err
+			}
+		}
+		return netlink.LinkSetUp(link)
+	})
+}
+
+// choosePrefix takes the slot of the pool that the state directory's name leads to, or the next that the host has no address in.
+func (s *site) choosePrefix() (netip.Prefix, error) {
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	seed, err := strconv.ParseUint(s.id, 16, 32)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	const slots = 1 << (slotBits - 15)
+	for i := range uint32(slots) {
+		slot := (uint32(seed) + i) % slots
+		base := pool.Addr().As4()
+		number := binary.BigEndian.Uint32(base[:]) + slot<<(32-slotBits)
+		binary.BigEndian.PutUint32(base[:], number)
+		prefix := netip.PrefixFrom(netip.AddrFrom4(base), slotBits)
+		taken := false
+		for _, a := range addresses {
+			ip, _ := netip.AddrFromSlice(a.IP)
+			taken = taken || prefix.Contains(ip.Unmap())
+		}
+		if !taken {
+			return netip.PrefixFrom(prefix.Addr().Next(), slotBits), nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("all %d subnets of %v are in use on this host; remove state directories that are no longer used", slots, pool)
+}
+
+// nodeAddress is the underlay address with this host part.
+func (u underlay) nodeAddress(number int) netip.Addr {
+	base := u.prefix.Masked().Addr().As4()
+	binary.BigEndian.PutUint32(base[:], binary.BigEndian.Uint32(base[:])+uint32(number))
+	return netip.AddrFrom4(base)
+}
+
+// freeNumber is the lowest host part that no node's port has.
+func (u underlay) freeNumber() (int, error) {
+	used := map[int]bool{}
+	err := u.sw.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if digits, ok := strings.CutPrefix(l.Attrs().Name, nodePort); ok {
+				if number, err := strconv.Atoi(digits); err == nil {
+					used[number] = true
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	const last = 1<<(32-slotBits) - 2
+	for number := 2; number <= last; number++ {
+		if !used[number] {
+			return number, nil
+		}
+	}
+	return 0, fmt.Errorf("the underlay %v is full", u.prefix.Masked())
+}
+
+func addAddress(link netlink.Link, prefix netip.Prefix) error {
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), 32)}}
+	if err := netlink.AddrReplace(link, address); err != nil {
+		return fmt.Errorf("adding address %v to %s: %w", prefix, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// removeLink removes a link of the thread's namespace; one that is not there is no error.
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkDel(link); err != nil && !isGone(err) {
+		return fmt.Errorf("removing link %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeHostLink takes the host off the underlay.
+func (s *site) removeHostLink() error {
+	return s.host.Do(func() error { return removeLink(s.hostLink()) })
+}
+
+func isGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
