@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
@@ -41,12 +42,12 @@ echo $((started - begin)) $((ended - started))
 func BenchmarkStartAndClean(b *testing.B) {
 	for _, count := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("members=%d", count), func(b *testing.B) {
-			var driverStart, driverClean, scriptStart, scriptClean time.Duration
+			var driverStart, driverClean, scriptStart, scriptClean, driverCPU, scriptCPU time.Duration
 			for b.Loop() {
-				s, c := benchDriver(b, count)
-				driverStart, driverClean = driverStart+s, driverClean+c
-				s, c = benchScript(b, count)
-				scriptStart, scriptClean = scriptStart+s, scriptClean+c
+				s, c, cpu := benchDriver(b, count)
+				driverStart, driverClean, driverCPU = driverStart+s, driverClean+c, driverCPU+cpu
+				s, c, cpu = benchScript(b, count)
+				scriptStart, scriptClean, scriptCPU = scriptStart+s, scriptClean+c, scriptCPU+cpu
 			}
 			ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(b.N) }
 			b.ReportMetric(0, "ns/op")
@@ -54,6 +55,8 @@ func BenchmarkStartAndClean(b *testing.B) {
 			b.ReportMetric(ms(scriptStart), "script-start-ms")
 			b.ReportMetric(ms(driverClean), "driver-clean-ms")
 			b.ReportMetric(ms(scriptClean), "script-clean-ms")
+			b.ReportMetric(ms(driverCPU)/float64(count), "driver-cpu-ms/member")
+			b.ReportMetric(ms(scriptCPU)/float64(count), "script-cpu-ms/member")
 			b.ReportMetric(float64(driverStart)/float64(scriptStart), "start-ratio")
 			b.ReportMetric(float64(driverStart+driverClean)/float64(scriptStart+scriptClean), "ratio")
 		})
@@ -80,12 +83,13 @@ func atOnce(members []driver.Member, do func(driver.Member) error) error {
 	return errors.Join(errs...)
 }
 
-func benchDriver(b *testing.B, count int) (start, clean time.Duration) {
+func benchDriver(b *testing.B, count int) (start, clean, cpu time.Duration) {
 	r, members := sleepers(b, count)
 	d := r.open(b)
 	if _, err := d.Observe(b.Context()); err != nil { // opens the host, as an agent has long done
 		b.Fatal(err)
 	}
+	cpuBefore := cpuTime(b)
 	begin := time.Now()
 	err := atOnce(members, func(m driver.Member) error { return d.Start(b.Context(), m) })
 	start = time.Since(begin)
@@ -100,11 +104,24 @@ func benchDriver(b *testing.B, count int) (start, clean time.Duration) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return start, clean
+	return start, clean, cpuTime(b) - cpuBefore
+}
+
+// cpuTime is what this process and those it has waited for have used of processors.
+func cpuTime(b *testing.B) time.Duration {
+	var total time.Duration
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var usage unix.Rusage
+		if err := unix.Getrusage(who, &usage); err != nil {
+			b.Fatal(err)
+		}
+		total += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	return total
 }
 
 // benchScript lets the driver render one member's bundle, copies it for all, and runs the script on the copies.
-func benchScript(b *testing.B, count int) (start, clean time.Duration) {
+func benchScript(b *testing.B, count int) (start, clean, cpu time.Duration) {
 	r, members := sleepers(b, 1)
 	d := r.open(b)
 	m := members[0]
@@ -138,7 +155,7 @@ func benchScript(b *testing.B, count int) (start, clean time.Duration) {
 	if err := d.Clean(b.Context(), m.Assignment.ID); err != nil {
 		b.Fatal(err)
 	}
-	return time.Duration(startNs), time.Duration(cleanNs)
+	return time.Duration(startNs), time.Duration(cleanNs), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
 func copyBundle(b *testing.B, from, to, cgroup string) {

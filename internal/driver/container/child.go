@@ -1,6 +1,9 @@
 package container
 
-import "context"
+import (
+	"context"
+	"sync/atomic"
+)
 
 // child is the first process of a member that this driver started. Somebody must reap it, and who does learns its exit code.
 // It is no knowledge about the member: a driver opened later does without.
@@ -8,6 +11,8 @@ type child struct {
 	process *process
 	// reaped is closed when the process has ended, is off the process table and its exit code is kept.
 	reaped chan struct{}
+	// disregarded: nobody will ask for the exit code.
+	disregarded atomic.Bool
 }
 
 // adopt begins to wait for the first process of a member that was just created.
@@ -23,7 +28,7 @@ func (d *Driver) adopt(id string, pid int) error {
 	go func() {
 		defer p.close()
 		if p.wait(d.lifetime) == nil {
-			if code := p.exitCode(); code != nil {
+			if code := p.exitCode(); code != nil && !c.disregarded.Load() {
 				d.rememberExit(id, *code)
 			}
 		}
@@ -45,6 +50,15 @@ func (d *Driver) awaitReaped(ctx context.Context, id string) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+// disregard tells that a member's exit code is of no use, since the member is about to be removed.
+func (d *Driver) disregard(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.children[id]; c != nil {
+		c.disregarded.Store(true)
 	}
 }
 

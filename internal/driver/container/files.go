@@ -74,8 +74,8 @@ func makeSkeleton(root string, owner uint32, links []environment.Link) error {
 	return nil
 }
 
-// etcPlan is how a member's /etc is put together. The generated files win; host directories that generated files go into are
-// copied instead of bound.
+// etcPlan is how a member's /etc is put together. The generated files win. Host directories that generated files go into are
+// copied instead of bound, and so are small files: a mount takes longer than a copy.
 type etcPlan struct {
 	files  []driver.File
 	binds  []environment.Bind
@@ -83,8 +83,9 @@ type etcPlan struct {
 	links  []environment.Link
 }
 
-// planEtc is pure. It refuses generated files outside /etc: nothing else of a member's root can hold them.
-func planEtc(files []driver.File, root environment.Root) (etcPlan, error) {
+// planEtc is pure; small tells which host entries are small files. It refuses generated files outside /etc: nothing else of a
+// member's root can hold them.
+func planEtc(files []driver.File, root environment.Root, small func(source string) bool) (etcPlan, error) {
 	plan := etcPlan{files: files}
 	for _, f := range files {
 		if path.Clean(f.Path) != f.Path || !belowEtc(f.Path) {
@@ -105,7 +106,7 @@ func planEtc(files []driver.File, root environment.Root) (etcPlan, error) {
 		same, below := generated(b.Target)
 		switch {
 		case same:
-		case below:
+		case below || small(b.Source):
 			plan.copies = append(plan.copies, b)
 		default:
 			plan.binds = append(plan.binds, b)
@@ -119,10 +120,21 @@ func planEtc(files []driver.File, root environment.Root) (etcPlan, error) {
 	return plan, nil
 }
 
+// smallFile is the most bytes a host file may have to be copied into each member's memory.
+const smallFile = 32 << 10
+
+func isSmallFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() <= smallFile && info.Mode()&0o004 != 0
+}
+
 // fillEtc puts /etc into a new root. The member sees it read-only; only the host's root can write there.
 func fillEtc(root string, m driver.Member, plan etcPlan) error {
 	owner := m.Network.IDBase
 	for _, c := range plan.copies {
+		if err := makeDirs(root, path.Dir(c.Target), owner); err != nil {
+			return err
+		}
 		if err := copyTree(c.Source, root, c.Target, owner); err != nil {
 			return fmt.Errorf("copying %s: %w", c.Source, err)
 		}
@@ -224,14 +236,14 @@ func copyTree(source, root, target string, owner uint32) error {
 			}
 			return os.Symlink(link, to)
 		case entry.Type().IsRegular():
-			return copyFile(from, to)
+			return copyFile(from, to, owner)
 		default:
 			return nil
 		}
 	})
 }
 
-func copyFile(from, to string) error {
+func copyFile(from, to string, owner uint32) error {
 	info, err := os.Stat(from)
 	if err != nil || info.Mode()&0o004 == 0 {
 		return err
@@ -240,5 +252,5 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(to, content, 0o644), os.Chmod(to, 0o644))
+	return errors.Join(os.WriteFile(to, content, 0o644), os.Chmod(to, 0o644), os.Lchown(to, int(owner), int(owner)))
 }

@@ -16,14 +16,16 @@ type sight struct {
 	state driver.State
 	// init is the first process while the member runs, or 0.
 	init int
+	// member is what it was started with; nil for debris.
+	member *driver.Member
 }
 
 // evidence are the facts a member's state follows from.
 type evidence struct {
 	dir       bool // its directory is there
 	group     bool // a control group is
-	started   bool // its PID was noted: the first process was let go
-	initAlive bool // the process of that PID is in the member's control group
+	started   bool // its record is there: the first process was let go
+	initAlive bool // the process it names is in the member's control group
 }
 
 // stateOf is the table from facts to state.
@@ -42,14 +44,17 @@ func stateOf(e evidence) driver.State {
 
 // look looks at the host for one member.
 func (d *Driver) look(h *host, id string) sight {
-	pid, err := readPID(d.path(id, filePID))
+	r, err := d.recall(id)
 	e := evidence{
 		dir: exists(d.dir(id)), group: slices.ContainsFunc(h.cgroups.dirs(id), exists),
-		started: err == nil, initAlive: err == nil && h.cgroups.contains(id, pid),
+		started: err == nil, initAlive: err == nil && h.cgroups.contains(id, r.PID),
 	}
 	s := sight{state: stateOf(e)}
 	if s.state == driver.StateRunning {
-		s.init = pid
+		s.init = r.PID
+	}
+	if s.state == driver.StateRunning || s.state == driver.StateExited {
+		s.member = &r.Member
 	}
 	return s
 }
@@ -122,9 +127,9 @@ func (d *Driver) observation(id string, seen sight) driver.Observation {
 	case driver.StatePrepared:
 		o.Message = "it was prepared but never started, or a crash or failure left this of it"
 	}
-	if m, err := d.recall(id); err == nil {
-		m.Files = nil
-		o.Member = &m
+	if seen.member != nil {
+		o.Member = seen.member
+		o.Member.Files = nil
 	}
 	return o
 }

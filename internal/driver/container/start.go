@@ -85,7 +85,7 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
 	}
 	failpoint.Hit("container.after-start")
 	// From here on the member counts as running. A crash before makes it debris, which the next Start begins anew.
-	if err := os.WriteFile(d.path(id, filePID), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+	if err := d.remember(m, pid, paths(m.Files)); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-running")
@@ -114,8 +114,7 @@ func checkMember(m driver.Member) error {
 
 // The files of a member's directory in the state directory; all else of it is staged (see spawner) or its home.
 const (
-	fileMember = "member.json" // what it was started with, for recovery
-	filePID    = "pid"         // its first process, once that was let go
+	fileMember = "member.json" // the record, once the first process was let go
 	fileOutput = "output.log"  // what the first process printed
 	fileExit   = "exit-code"   // of the first process, when it is known
 )
@@ -134,14 +133,11 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member) error {
 	if err != nil {
 		return fmt.Errorf("environment %q: %w", env.Name(), err)
 	}
-	plan, err := planEtc(m.Files, root)
+	plan, err := planEtc(m.Files, root, isSmallFile)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
-		return err
-	}
-	if err := d.remember(m, paths(m.Files)); err != nil {
 		return err
 	}
 	if err := prepareHome(m); err != nil {

@@ -116,6 +116,7 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 // removeRuntime ends the member and removes its control groups, its staged files and the runtime's record. That is what the
 // runtime's own "delete" does, without one more process a member, and also after a runtime that was killed at work.
 func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
+	d.disregard(id)
 	if err := d.endAll(ctx, h, id, d.look(h, id)); err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 		return err
 	}
 	failpoint.Hit("container.after-remove-cgroups")
-	for _, path := range append(h.stagedPaths(id), d.path(id, filePID), d.path(id, fileExit)) {
+	for _, path := range append(h.stagedPaths(id), d.path(id, fileMember), d.path(id, fileExit)) {
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}

@@ -42,10 +42,10 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil {
 		return fmt.Errorf("environment %q: %w", env.Name(), err)
 	}
-	if _, err := planEtc(m.Files, root); err != nil {
+	if _, err := planEtc(m.Files, root, isSmallFile); err != nil {
 		return err
 	}
-	old, wanted := paths(before.Files), paths(m.Files)
+	old, wanted := paths(before.Member.Files), paths(m.Files)
 	for _, path := range wanted {
 		for _, b := range root.Binds {
 			if !slices.Contains(old, path) && (path == b.Target || strings.HasPrefix(path, b.Target+"/")) {
@@ -55,7 +55,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	}
 	// The list of generated files is written before there are new ones and after there are no old ones, so that a crash
 	// leaves none unknown.
-	if err := d.remember(m, append(old, wanted...)); err != nil {
+	if err := d.remember(m, before.PID, append(old, wanted...)); err != nil {
 		return err
 	}
 	tree, err := d.openRoot(id)
@@ -66,7 +66,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err := replaceFiles(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()), m, old); err != nil {
 		return err
 	}
-	return d.remember(m, wanted)
+	return d.remember(m, before.PID, wanted)
 }
 
 // replaceFiles writes the member's generated files and removes those of old that are not among them.
@@ -148,29 +148,40 @@ func paths(files []driver.File) []string {
 	return list
 }
 
-// remember writes what the member was started with, for recovery: of its files the paths only, as there are keys among them.
-func (d *Driver) remember(m driver.Member, files []string) error {
+// record is what is kept of a started member, for recovery.
+type record struct {
+	// PID is its first process.
+	PID int `json:"pid"`
+	// Member is what it was started with. Of its files there are the paths only, as keys are among them.
+	Member driver.Member `json:"member"`
+}
+
+// remember writes a member's record.
+func (d *Driver) remember(m driver.Member, pid int, files []string) error {
 	m.Files = nil
 	for _, path := range files {
 		m.Files = append(m.Files, driver.File{Path: path})
 	}
-	return writeJSON(d.path(m.Assignment.ID, fileMember), m)
+	return writeJSON(d.path(m.Assignment.ID, fileMember), record{PID: pid, Member: m})
 }
 
-// recall reads what remember wrote.
-func (d *Driver) recall(id string) (driver.Member, error) {
-	var m driver.Member
+// recall reads what remember wrote; ErrNotFound for a member that was never started.
+func (d *Driver) recall(id string) (record, error) {
+	var r record
 	data, err := os.ReadFile(d.path(id, fileMember))
 	if errors.Is(err, fs.ErrNotExist) {
-		return m, driver.ErrNotFound
+		return r, driver.ErrNotFound
 	}
 	if err != nil {
-		return m, err
+		return r, err
 	}
-	if err := json.Unmarshal(data, &m); err != nil {
-		return m, fmt.Errorf("reading %s: %w", fileMember, err)
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("reading %s: %w", fileMember, err)
 	}
-	return m, nil
+	if r.PID <= 0 {
+		return r, fmt.Errorf("reading %s: it names no process", fileMember)
+	}
+	return r, nil
 }
 
 // writeJSON writes a file of the member's directory at once.
