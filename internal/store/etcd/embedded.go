@@ -30,6 +30,8 @@ var routine = []string{
 	"Running http and grpc server on single port",  // there is no port
 	"simple token is not cryptographically signed", // there are no users
 	"missing term information",                     // the storage version is looked for before the first commit has told the term, and again later
+	"Failed to detect storage schema version",      // the same
+	"is unpromotable and can not campaign",         // as the next
 	"cannot campaign at term",                      // a first start elects itself once its own membership is applied (elect)
 	// What a server that is being closed did not get to do; it does so at the next start.
 	"request cancelled",
@@ -159,9 +161,12 @@ func (s *Store) embedConfig(cfg Config) *embed.Config {
 	// The log kept in memory is for followers that lag behind, and there are none; an entry may be a megabyte.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 10
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
-	// Watches resume within minutes or list anew; older history is of no use.
-	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "5m"
-	c.QuotaBackendBytes = 8 << 30
+	// A watch that lags behind by more than a minute lists anew; older history only takes space.
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1m"
+	c.BootstrapDefragThresholdMegabytes = 256
+	// No quota: its alarm would have to be disarmed by hand after a burst of writes. The disk is the limit, and a full one is
+	// reported (fatal).
+	c.QuotaBackendBytes = -1
 	c.WarningApplyDuration = time.Second
 	c.WarningUnaryRequestDuration = 2 * time.Second
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newCore(cfg.Log, routine),

@@ -3,9 +3,10 @@
 // Embedded, it opens no port and no socket: calls go to the server by function. It syncs to disk before it says yes, always;
 // nothing here may ever switch that off, nor give keys or values a meaning.
 //
-// What happens when the disk is full, was tried (disk_test.go): etcd can't save its log, so it would end the process. Here it
-// ends itself instead: every call then fails at once with an error that tells what to do, and Failed is closed so that the server
-// can end in order. What was confirmed before is there after a restart.
+// What happens when the disk is full was tried (disk_test.go). etcd can't extend its log or its database and would end the
+// process. Here it ends itself instead: every call then fails at once with an error that tells what to do, and Failed is closed
+// so that the server can end in order. After a restart with free space everything confirmed is there; a restart without gives
+// the same error.
 //
 // Start with Open, then commit.go, watch.go and election.go; embedded.go holds how the server is run.
 package etcd
@@ -164,7 +165,7 @@ func (s *Store) explain(outer context.Context, err error) error {
 	case outer.Err() != nil:
 		return outer.Err()
 	case errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrGRPCNoSpace):
-		return fmt.Errorf("the state has grown to etcd's quota and takes no more writes: %w; remove clusters or jobs, then run a defragmentation", err)
+		return fmt.Errorf("etcd has grown to its quota and takes no more writes: %w; run etcdctl compact, defrag and alarm disarm", err)
 	case errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrGRPCCompacted):
 		return store.ErrCompacted
 	}
