@@ -1,0 +1,275 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agent"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/controller"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/fake"
+	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// site is a control plane in this process, with the real controller, monitor, streams and agents; only the members and networks
+// are pretended.
+type site struct {
+	t     *testing.T
+	store store.Store
+	repo  *state.Repo
+	cache *state.Cache
+	agent *monitor.Monitor
+	http  *httptest.Server
+}
+
+// deathTimer is short, so that the death of a node is seen in a test.
+const deathTimer = 300 * time.Millisecond
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, store: memory.New()}
+	s.repo = state.New(s.store)
+	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
+	ctx, cancel := context.WithCancel(context.Background())
+	var err error
+	if s.cache, err = s.repo.OpenCache(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.agent = monitor.New(monitor.Config{
+		LogDir: t.TempDir(), DeathTimer: deathTimer, Now: time.Now, Log: log,
+		Register: func(ctx context.Context, n api.NodeRecord) error { _, err := s.repo.PutNode(ctx, n); return err },
+	})
+	s.http = httptest.NewUnstartedServer(agentstream.Handler(s.agent.Serve))
+	s.http.EnableHTTP2 = true
+	s.http.StartTLS()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = controller.Run(ctx, controller.Config{
+			Candidate: "test", Repo: s.repo, Cache: s.cache, Agents: s.agent, SiteSecret: []byte(strings.Repeat("s", 32)),
+			Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: log,
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		s.http.CloseClientConnections()
+		s.http.Close()
+		_ = s.store.Close()
+	})
+	return s
+}
+
+// testWriter shows the log of a test that fails.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}
+
+// node is a pretended machine; its agent can be ended and started again.
+type node struct {
+	site   *site
+	name   string
+	host   *fake.Host
+	fabric *fabricfake.Fabric
+	dir    string
+	stop   func()
+}
+
+func (s *site) node(name string, cores int) *node {
+	dir, err := os.MkdirTemp("", "nm") // t.TempDir is too long for the path of a Unix socket
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := &node{site: s, name: name, host: fake.NewHost(), fabric: &fabricfake.Fabric{}, dir: dir, stop: func() {}}
+	n.start(cores)
+	s.t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *node) start(cores int) {
+	record := api.NodeRecord{Name: n.name, Underlay: "198.18.0.1", Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}}
+	for slot := range cores {
+		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	members := &talkative{Driver: fake.New(n.host, n.fabric), site: n.site}
+	go func() {
+		defer close(ended)
+		err := agent.Run(ctx, agent.Config{
+			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
+			Client: n.site.http.Client(), Bearer: "token", Drivers: []driver.Driver{members}, Fabric: n.fabric,
+			Inspect: func(context.Context) []api.EnvironmentOnNode {
+				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}}
+			},
+			Log: slog.New(slog.NewTextHandler(testWriter{n.site.t}, nil)),
+		})
+		if err != nil {
+			n.site.t.Errorf("agent of %s: %v", n.name, err)
+		}
+	}()
+	n.stop = sync.OnceFunc(func() { cancel(); <-ended })
+}
+
+// talkative is the fake driver with members whose agent says that they are ready, and that "runs" jobs at once. Like real
+// members they outlive the node's agent and connect again.
+type talkative struct {
+	*fake.Driver
+	site *site
+}
+
+func (d *talkative) Start(ctx context.Context, m driver.Member) error {
+	if err := d.Driver.Start(ctx, m); err != nil {
+		return err
+	}
+	lives, end := context.WithCancel(d.site.t.Context())
+	go func() {
+		_, _ = d.Wait(lives, m.Assignment.ID)
+		end()
+	}()
+	instance := fmt.Sprint(m.Assignment.ID, " ", time.Now().UnixNano())
+	go func() {
+		for lives.Err() == nil {
+			speak(lives, instance, filepath.Join(m.ControlDir, "agent.sock"))
+			select {
+			case <-lives.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return nil
+}
+
+// speak plays the member agent on one connection.
+func speak(ctx context.Context, instance, socket string) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	out := json.NewEncoder(conn)
+	_ = out.Encode(member.FromMember{Hello: &member.Hello{Instance: instance, Version: member.ProtocolVersion}})
+	_ = out.Encode(member.FromMember{Ready: &member.Ready{At: time.Now()}})
+	for in := json.NewDecoder(conn); ; {
+		var m member.ToMember
+		if in.Decode(&m) != nil {
+			return
+		}
+		if m.Jobs == nil {
+			continue
+		}
+		states := []member.JobState{}
+		for _, job := range *m.Jobs {
+			code, now := 3, time.Now()
+			states = append(states, member.JobState{ID: job.ID, Phase: api.JobFailed, ExitCode: &code, StartedAt: &now, EndedAt: &now})
+		}
+		_ = out.Encode(member.FromMember{Jobs: &states})
+	}
+}
+
+func (s *site) create(name string, size, cores int) {
+	s.t.Helper()
+	_, err := s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{
+		Name: name, UID: "u" + name, CreatedAt: time.Now(), Spec: api.ClusterSpec{Groups: []api.Group{{
+			Name: name, Size: size, Shape: api.Shape{Cores: cores, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+		}}},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) delete(name string) {
+	s.t.Helper()
+	if _, _, err := s.repo.RequestDelete(s.t.Context(), name, time.Now()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// await waits until the cluster is as asked, looking again at every change of the state.
+func (s *site) await(name, what string, ok func(*state.Cluster) bool) *state.Cluster {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		view := s.cache.View()
+		c := view.Cluster(name)
+		if ok(c) {
+			return c
+		}
+		if _, err := s.cache.Wait(ctx, view.Revision); err != nil {
+			s.t.Fatalf("cluster %q is not %s; it is %s", name, what, describe(c))
+		}
+	}
+}
+
+func (s *site) awaitPhase(name string, phase api.ClusterPhase) *state.Cluster {
+	s.t.Helper()
+	return s.await(name, string(phase), func(c *state.Cluster) bool { return c != nil && c.Record != nil && c.Record.Phase == phase })
+}
+
+func (s *site) awaitGone(name string) {
+	s.t.Helper()
+	s.await(name, "gone", func(c *state.Cluster) bool { return c == nil })
+}
+
+func describe(c *state.Cluster) string {
+	if c == nil {
+		return "gone"
+	}
+	if c.Record == nil {
+		return "pending"
+	}
+	return fmt.Sprintf("%s: %s", c.Record.Phase, c.Record.Message)
+}
+
+// nothingLeft checks what must not outlive a cluster: members, networks, ports, stored assignments.
+func (s *site) nothingLeft(nodes ...*node) {
+	s.t.Helper()
+	for _, n := range nodes {
+		if ids := n.host.IDs(); len(ids) > 0 {
+			s.t.Errorf("node %s: members left: %v", n.name, ids)
+		}
+		if ports := n.fabric.Attached(); len(ports) > 0 {
+			s.t.Errorf("node %s: ports left: %v", n.name, ports)
+		}
+		if networks := n.fabric.Networks(); len(networks) > 0 {
+			s.t.Errorf("node %s: networks left: %v", n.name, networks)
+		}
+	}
+	entries, err := s.store.List(s.t.Context(), "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, e := range entries.Entries {
+		for _, kind := range []string{"chunk", "record", "intent", "quarantine"} {
+			if strings.HasPrefix(e.Key, kind) {
+				s.t.Errorf("stored: %s is left", e.Key)
+			}
+		}
+	}
+}
