@@ -41,6 +41,8 @@ const (
 
 	firstPause  = time.Second
 	longestWait = 30 * time.Second
+	// recoveryGrace is how long the agent of a recovered member is given to speak up again.
+	recoveryGrace = 10 * time.Second
 	// forgetAfter is how long nothing must have failed for earlier failures not to count any more.
 	forgetAfter = 10 * time.Minute
 )
@@ -87,6 +89,9 @@ type MemberInput struct {
 	HostMessage string
 	// Ready: the member agent has said that the member can be reached.
 	Ready bool
+	// RecoveredAt is when this agent found the member on its host when it started; zero for one that it started itself. What
+	// runs on through a restart of the agent is not told to be less than it may well be.
+	RecoveredAt time.Time
 	// Stale: the generated files of the running member are not those desired.
 	Stale bool
 	// Cleaned: the driver's Clean has succeeded since the member was last seen on the host.
@@ -99,8 +104,10 @@ type MemberInput struct {
 // none is under way for this member.
 func PlanMember(in MemberInput) []MemberOperation {
 	switch d := in.Desired; {
-	case d == nil && !in.Current:
+	case d == nil && !in.Current && in.Host == HostAbsent:
 		return nil
+	case d == nil && !in.Current:
+		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "found by its node's agent, which has just started"}}
 	case d == nil:
 		return in.planRemoval(0, false)
 	case d.Release:
@@ -157,8 +164,13 @@ func (in MemberInput) planPresence() []MemberOperation {
 
 func (in MemberInput) planRunning() []MemberOperation {
 	report := Report{Phase: api.MemberStarting}
-	if in.Ready {
+	settled := in.RecoveredAt.Add(recoveryGrace)
+	switch {
+	case in.Ready:
 		report.Phase = api.MemberReady
+	case !in.RecoveredAt.IsZero() && in.Now.Before(settled):
+		report = Report{Phase: api.MemberUnknown, Message: "runs; its node's agent has just started and has not heard from it yet"}
+		return []MemberOperation{report, WakeAt{Time: settled}}
 	}
 	switch {
 	case in.Stale && in.waiting():

@@ -61,6 +61,8 @@ func (in NodeInput) phase() (api.NodePhase, string, time.Time) {
 	switch {
 	case !in.Now.Before(death):
 		return api.NodeDown, fmt.Sprintf("silent for %s", in.DeathTimer), time.Time{}
+	case in.Phase == api.NodeDown && (!in.Connected || !in.Now.Before(doubt)):
+		return api.NodeDown, "", time.Time{} // a word that came and went: it is down until its agent is there again
 	case !in.Connected:
 		return api.NodeUnknown, "its agent is not connected", death
 	case !in.Now.Before(doubt):

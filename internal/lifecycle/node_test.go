@@ -49,6 +49,7 @@ func TestWhatHappensToANodeNext(t *testing.T) {
 			[]string{"SetNodePhase ready: ", "Emit NodeReady: node n1 is ready||n1", "WakeAt 1m2.5s"},
 		},
 		{"one that is down stays down", NodeInput{Phase: api.NodeDown, LastSeen: at(0), Now: at(60)}, []string{}},
+		{"one that was heard of for a moment is down until it is there", NodeInput{Phase: api.NodeDown, LastSeen: at(59), Now: at(60)}, []string{}},
 		{
 			"a new leader starts the death timer anew",
 			NodeInput{Phase: api.NodeUnknown, LeaderSince: at(60), Now: at(64)},
