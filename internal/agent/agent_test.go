@@ -116,7 +116,10 @@ func TestAJobsEndIsStoredWithItsExitCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.await("c1", "done with its job", func(*state.Cluster) bool { return s.cache.View().Job("j1").Phase == api.JobFailed })
+	s.await("c1", "done with its job", func(*state.Cluster) bool {
+		job := s.cache.View().Job("j1")
+		return job != nil && job.Phase == api.JobFailed
+	})
 	job := s.cache.View().Job("j1")
 	if job.ExitCode == nil || *job.ExitCode != 3 {
 		t.Errorf("exit code: got %v, want 3", job.ExitCode)

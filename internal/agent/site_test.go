@@ -150,7 +150,7 @@ func (d *talkative) Start(ctx context.Context, m driver.Member) error {
 		_, _ = d.Wait(lives, m.Assignment.ID)
 		end()
 	}()
-	instance := fmt.Sprint(m.Assignment.ID, " ", time.Now().UnixNano())
+	instance := fmt.Sprint(time.Now().UnixNano())
 	go func() {
 		for lives.Err() == nil {
 			speak(lives, instance, filepath.Join(m.ControlDir, "agent.sock"))
