@@ -139,11 +139,18 @@ type nodeAgent struct {
 	ended    int
 	// autoAck acknowledges output as it comes.
 	autoAck bool
+	owner   uint32
+}
+
+func (n *nodeAgent) init(autoAck bool) {
+	n.changed, n.states, n.logs = make(chan struct{}), map[string]member.JobState{}, map[string][]byte{}
+	n.autoAck, n.owner = autoAck, uint32(os.Geteuid())
 }
 
 func newNodeAgent(t *testing.T, socket string, autoAck bool) *nodeAgent {
 	t.Helper()
-	n := &nodeAgent{t: t, changed: make(chan struct{}), states: map[string]member.JobState{}, logs: map[string][]byte{}, autoAck: autoAck}
+	n := &nodeAgent{t: t}
+	n.init(autoAck)
 	n.listen(socket)
 	t.Cleanup(func() { _ = n.server.Close() })
 	return n
@@ -153,7 +160,7 @@ func newNodeAgent(t *testing.T, socket string, autoAck bool) *nodeAgent {
 func (n *nodeAgent) listen(socket string) {
 	n.t.Helper()
 	server, err := member.NewServer(member.ServerConfig{
-		Path: socket, Owner: uint32(os.Geteuid()),
+		Path: socket, Owner: n.owner,
 		OnReady:   func(member.Ready) { n.note(func() { n.ready++ }) },
 		OnProblem: func(p member.Problem) { n.note(func() { n.problems = append(n.problems, p.Message) }) },
 		OnJobs: func(states []member.JobState) {

@@ -57,8 +57,12 @@ func (g *givenJobs) claim(jobID, instance string) (string, error) {
 	if jobID == "" || strings.ContainsAny(jobID, " \n") {
 		return "", fmt.Errorf("%q is no job ID", jobID)
 	}
-	if _, err := fmt.Fprintf(g.file, "%s %s\n", jobID, instance); err != nil {
-		return "", err
+	line := jobID + " " + instance + "\n"
+	n, err := g.file.WriteString(line)
+	if err != nil {
+		// A part of the line would spoil the next one.
+		end, seekErr := g.file.Seek(int64(-n), io.SeekCurrent)
+		return "", errors.Join(err, seekErr, g.file.Truncate(end))
 	}
 	g.instances[jobID] = instance
 	return instance, nil

@@ -68,7 +68,7 @@ func jobArgs(cfg Config, wanted api.Job) []string {
 	}
 	args := []string{"mpirun", "-n", fmt.Sprint(wanted.Ranks), "--hostfile", cfg.Hostfile, "-x", "NEARMETAL_JOB_ID"}
 	for _, name := range slices.Sorted(maps.Keys(wanted.Env)) {
-		if !strings.HasPrefix(name, "OMPI_") {
+		if !strings.HasPrefix(name, "OMPI_") && name != "NEARMETAL_JOB_ID" {
 			args = append(args, "-x", name)
 		}
 	}

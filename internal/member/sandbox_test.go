@@ -8,11 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/contextualization"
@@ -167,18 +171,7 @@ func (s *sandbox) build(m *sandboxMember, files []driver.File) {
 		}
 	}
 	for _, file := range files {
-		owner := uint32(0)
-		if file.OwnedByUser {
-			owner = s.cluster.User.UID
-		}
-		path := filepath.Join(root, file.Path)
-		for parent := filepath.Dir(file.Path); parent != "."; parent = filepath.Dir(parent) {
-			s.mkdir(filepath.Join(root, parent), 0)
-		}
-		if err := os.WriteFile(path, file.Content, os.FileMode(file.Mode)); err != nil {
-			s.t.Fatal(err)
-		}
-		s.own(path, owner)
+		s.write(m, file)
 	}
 	s.mkdir(m.control, 0)
 	s.run("cp", s.binary, filepath.Join(m.control, "nearmetal-member"))
@@ -189,6 +182,24 @@ func (s *sandbox) build(m *sandboxMember, files []driver.File) {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// write puts a generated file into the member's root, also while it runs.
+func (s *sandbox) write(m *sandboxMember, file driver.File) {
+	s.t.Helper()
+	root := filepath.Join(s.dir, m.assignment.Member, "root")
+	for parent := filepath.Dir(file.Path); parent != "/"; parent = filepath.Dir(parent) {
+		s.mkdir(filepath.Join(root, parent), 0)
+	}
+	owner := uint32(0)
+	if file.OwnedByUser {
+		owner = s.cluster.User.UID
+	}
+	path := filepath.Join(root, file.Path)
+	if err := os.WriteFile(path, file.Content, os.FileMode(file.Mode)); err != nil {
+		s.t.Fatal(err)
+	}
+	s.own(path, owner)
 }
 
 func (s *sandbox) spec(m *sandboxMember, root string) map[string]any {
@@ -286,6 +297,85 @@ func (s *sandbox) exec(m *sandboxMember, user string, args ...string) (string, e
 	cmd := exec.Command(args[0], args[1:]...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// processes returns the PIDs, on the host, of a member's processes of this name.
+func (s *sandbox) processes(m *sandboxMember, name string) []int {
+	s.t.Helper()
+	namespace, err := os.Readlink("/proc/" + m.pid + "/ns/pid")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var pids []int
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		// A process that ends meanwhile can't be read.
+		of, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		in, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
+		// Zombies have no namespace any more, but those of others are none of this member's name and parent.
+		if strings.TrimSpace(string(of)) == name && (in == namespace || parentOf(pid) == m.pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func parentOf(pid int) string {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(status)) {
+		if parent, ok := strings.CutPrefix(line, "PPid:"); ok {
+			return strings.TrimSpace(parent)
+		}
+	}
+	return ""
+}
+
+func (s *sandbox) signal(m *sandboxMember, name string, signal syscall.Signal) {
+	s.t.Helper()
+	pids := s.processes(m, name)
+	if len(pids) == 0 {
+		s.t.Fatalf("member %s runs no %s", m.assignment.Member, name)
+	}
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, signal)
+	}
+}
+
+// untilGone waits until the member has no process, living or not reaped, of these names.
+func (s *sandbox) untilGone(m *sandboxMember, names ...string) {
+	s.t.Helper()
+	deadline := time.Now().Add(patience)
+	for _, name := range names {
+		for {
+			pids := s.processes(m, name)
+			if len(pids) == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				s.t.Fatalf("member %s still has processes %v called %s", m.assignment.Member, pids, name)
+			}
+			for _, pid := range pids {
+				waitForEnd(pid, time.Until(deadline))
+			}
+		}
+	}
+}
+
+// waitForEnd returns when the process has ended (pidfd_open(2)); it may still have to be reaped.
+func waitForEnd(pid int, timeout time.Duration) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(timeout.Milliseconds()))
 }
 
 func (s *sandbox) run(args ...string) {

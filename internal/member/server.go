@@ -26,10 +26,11 @@ type ServerConfig struct {
 	// Log may be nil.
 	Log *slog.Logger
 
-	// The callbacks are called one at a time and may be nil. They may call the Server's methods except Close. While OnLog
-	// does not return, nothing more is read from the member.
+	// The callbacks are called one at a time and may be nil. They may call the Server's methods except Close, which waits for
+	// them: it must not be called with a lock held that they take. While OnLog does not return, nothing more is read from the
+	// member.
 
-	// OnReady is called once for every connection of a member that is ready.
+	// OnReady is called once for every connection of a member that is ready, and again after a problem.
 	OnReady func(Ready)
 	// OnProblem tells what keeps the member from being ready.
 	OnProblem func(Problem)

@@ -133,13 +133,15 @@ func (c *serverConn) handle(message FromMember) {
 	s := c.server
 	switch {
 	case message.Ready != nil:
-		if !c.ready && s.cfg.OnReady != nil {
-			c.ready = true
+		told := c.ready
+		c.ready = true
+		if !told && s.cfg.OnReady != nil {
 			s.calls.Lock()
 			defer s.calls.Unlock()
 			s.cfg.OnReady(*message.Ready)
 		}
 	case message.Problem != nil:
+		c.ready = false
 		if s.cfg.OnProblem != nil {
 			s.calls.Lock()
 			defer s.calls.Unlock()
