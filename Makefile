@@ -48,7 +48,9 @@ unit: member ## unit and conformance tests only
 
 e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
-	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test $(TEST_EXEC) -count=1 -timeout 25m ./tests/...
+	@mkdir -p .build/tmp
+	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
+		$(GO) test -exec '$(SUDO) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m ./tests/...
 
 test-guest: member ## the container stack in a Debian guest with cgroup v2, under QEMU
 	@setup/install.sh run build test guest

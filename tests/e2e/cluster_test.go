@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +17,13 @@ func nothingLeft(t *testing.T) {
 	if err := hostsnapshot.AdoptOrphans(); err != nil {
 		t.Fatal(err)
 	}
-	before, err := hostsnapshot.Take(t.Context(), hostsnapshot.Options{})
+	opts := hostsnapshot.Options{FileRoots: fileRoots()}
+	before, err := hostsnapshot.Take(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_, differences, err := before.Settle(context.Background(), hostsnapshot.Options{}, 15*time.Second)
+		_, differences, err := before.Settle(context.Background(), opts, 15*time.Second)
 		if err != nil {
 			t.Error(err)
 		}
@@ -29,6 +31,17 @@ func nothingLeft(t *testing.T) {
 			t.Error("left on the host:", d)
 		}
 	})
+}
+
+// fileRoots are the default ones with this test's own folder for temporary files in place of those that all programs share.
+func fileRoots() []string {
+	roots := []string{os.TempDir()}
+	for _, root := range hostsnapshot.DefaultFileRoots {
+		if root != "/tmp" && root != "/var/tmp" {
+			roots = append(roots, root)
+		}
+	}
+	return roots
 }
 
 func TestAClusterRunsAnMPIJobAndLeavesNothing(t *testing.T) {

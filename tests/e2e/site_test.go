@@ -9,7 +9,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // Programs in NEARMETAL_BIN_DIR.
@@ -61,13 +62,48 @@ func program(t *testing.T, name string) string {
 func newSite(t *testing.T, name string, args ...string) *site {
 	t.Helper()
 	s := &site{t: t, program: program(t, name), dir: t.TempDir(), addr: freeAddress(t), args: args, log: &lockedBuffer{}}
-	t.Cleanup(func() {
-		s.stop()
-		if t.Failed() {
-			t.Logf("log of nearmetal dev:\n%s", s.log)
-		}
-	})
+	t.Cleanup(s.end)
 	return s
+}
+
+// end deletes every cluster, stops the site and shows its log if the test failed. Members outlive a site that is only stopped.
+func (s *site) end() {
+	if s.cmd == nil {
+		return
+	}
+	defer func() {
+		s.stop()
+		if s.t.Failed() {
+			s.t.Logf("log of nearmetal dev:\n%s", s.log)
+		}
+	}()
+	if s.ended() {
+		s.start()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var clusters []api.Cluster
+	s.eventually(time.Minute, "clusters to be gone", func() bool {
+		clusters = nil
+		a := s.run(ctx, "cluster", "list", "-o", "json")
+		if a.code != 0 || json.Unmarshal([]byte(a.out), &clusters) != nil {
+			return false
+		}
+		for _, c := range clusters {
+			s.run(ctx, "cluster", "delete", c.Name)
+		}
+		return len(clusters) == 0
+	})
+}
+
+// ended tells whether the site's process has ended.
+func (s *site) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // startSite starts "nearmetal dev" with these further arguments and waits until this many nodes are ready.
@@ -126,13 +162,16 @@ func (s *site) cli(args ...string) answer {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
 	defer cancel()
+	return s.run(ctx, args...)
+}
+
+func (s *site) run(ctx context.Context, args ...string) answer {
+	s.t.Helper()
 	cmd := exec.CommandContext(ctx, s.program, args...)
 	cmd.Env = append(os.Environ(), "NEARMETAL_ADDR="+s.addr, "NEARMETAL_TOKEN_FILE="+filepath.Join(s.dir, "token"))
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err := cmd.Run(); cmd.ProcessState == nil {
 		s.t.Fatalf("nearmetal %s: %v", strings.Join(args, " "), err)
 	}
 	return answer{out: out.String(), err: problems.String(), code: cmd.ProcessState.ExitCode()}
@@ -161,8 +200,18 @@ func (s *site) mustJSON(into any, args ...string) {
 func (s *site) waitForNodes(n int) {
 	s.t.Helper()
 	s.eventually(time.Minute, "nodes to be ready", func() bool {
+		var nodes []api.Node
 		a := s.cli("node", "list", "-o", "json")
-		return a.code == 0 && strings.Count(a.out, `"phase": "ready"`) >= n
+		if a.code != 0 || json.Unmarshal([]byte(a.out), &nodes) != nil {
+			return false
+		}
+		ready := 0
+		for _, node := range nodes {
+			if node.Phase == api.NodeReady {
+				ready++
+			}
+		}
+		return ready >= n
 	})
 }
 
