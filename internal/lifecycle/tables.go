@@ -98,8 +98,8 @@ func Members() Machine[api.MemberPhase] {
 				Why: "it ended or could not be started, and the agent has given up",
 			},
 			{
-				From: from{assigned, preparing, starting, ready, failed}, To: unknown, On: "its node is not heard of",
-				Why: "unknown is not off: it may well run",
+				From: from{assigned, preparing, starting, ready, failed}, To: unknown, On: "its node is not heard of, or its node's agent has just started",
+				Why: "unknown is not off: it may well run, and be ready",
 			},
 			{From: from{assigned, preparing, starting, ready, failed, unknown}, To: releasing, On: "cluster deleted", Why: "it is stopped and cleaned"},
 			{

@@ -29,6 +29,8 @@ type node struct {
 type hostMember struct {
 	state   lifecycle.HostState
 	message string
+	// since is when it began to run.
+	since time.Time
 }
 
 // agent is one run of a node's agent: a memory that is lost with it.
@@ -77,7 +79,9 @@ func (n *node) startAgent() {
 	n.agent = &agent{n: n, desired: map[string]lifecycle.DesiredMember{}, members: map[string]*memberMemory{}}
 	n.silentSince = time.Time{}
 	for _, id := range slices.Sorted(maps.Keys(n.host)) {
-		n.agent.member(id).recovered = n.w.now
+		if n.w.cfg.Without != GuardRecovery {
+			n.agent.member(id).recovered = n.w.now
+		}
 		if n.host[id].state == lifecycle.HostRunning {
 			n.agent.hearMember(id)
 		}
@@ -151,7 +155,7 @@ func (n *node) send(d desired) {
 }
 
 func (a *agent) obey(d desired) {
-	if err := a.epoch.Accept(d.epoch); err != nil && a.n.w.cfg.Break != "obey old leaders" {
+	if err := a.epoch.Accept(d.epoch); err != nil && a.n.w.cfg.Without != GuardEpoch {
 		a.n.w.trace("%s does not obey: %v", a.n.record.Name, err)
 		return
 	}
@@ -201,7 +205,7 @@ func (a *agent) converge() {
 		ids[id] = true
 	}
 	for id := range a.n.host {
-		ids[id] = true
+		ids[id] = ids[id] || a.n.w.cfg.Without != GuardDebris
 	}
 	for id, m := range a.members {
 		if m.busy {
@@ -211,7 +215,9 @@ func (a *agent) converge() {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		a.plan(id)
+		if ids[id] {
+			a.plan(id)
+		}
 	}
 	a.report()
 }
@@ -219,7 +225,7 @@ func (a *agent) converge() {
 func (a *agent) plan(id string) {
 	m := a.member(id)
 	in := lifecycle.MemberInput{
-		Current: a.current, Host: lifecycle.HostAbsent, Ready: m.ready, Cleaned: m.cleaned, RecoveredAt: m.recovered,
+		Current: a.current || a.n.w.cfg.Without == GuardCurrent, Host: lifecycle.HostAbsent, Ready: m.ready, Cleaned: m.cleaned, RecoveredAt: m.recovered,
 		Attempts: m.attempts, Now: a.n.w.now,
 	}
 	if d, ok := a.desired[id]; ok {
@@ -231,7 +237,7 @@ func (a *agent) plan(id string) {
 	if h := a.n.host[id]; h != nil {
 		in.Host, in.HostMessage = h.state, h.message
 	}
-	m.report, m.clean = nil, false
+	m.report, m.clean = nil, in.Desired != nil && in.Desired.Release && a.n.w.cfg.Without == GuardLooking
 	for _, op := range lifecycle.PlanMember(in) {
 		switch op := op.(type) {
 		case lifecycle.Report:
@@ -246,7 +252,7 @@ func (a *agent) plan(id string) {
 		case lifecycle.Start:
 			a.start(id, m)
 		case lifecycle.Stop:
-			a.drive(id, m, "stop", op.Grace, func(failed bool) {
+			a.drive(id, m, "stop", op.Grace+100*time.Millisecond, func(failed bool) {
 				if h := a.n.host[id]; h != nil && !failed {
 					h.state, h.message = lifecycle.HostExited, "stopped"
 				}
@@ -267,7 +273,7 @@ func (a *agent) start(id string, m *memberMemory) {
 	a.n.host[id] = &hostMember{state: lifecycle.HostPrepared}
 	a.drive(id, m, "start", 3*time.Second, func(failed bool) {
 		if h := a.n.host[id]; h != nil && !failed {
-			h.state = lifecycle.HostRunning
+			h.state, h.since = lifecycle.HostRunning, a.n.w.now
 			a.hearMember(id)
 			a.endSomeDay(id, h)
 		}

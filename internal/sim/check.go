@@ -136,6 +136,33 @@ func (w *world) checkDeadlines() error {
 	return nil
 }
 
+// checkDeath checks that no node is called down that was heard of, or could not have been, within the death timer.
+func (l *leader) checkDeath(n *node, to api.NodePhase) error {
+	if to != api.NodeDown || l != l.w.leader {
+		return nil
+	}
+	if silent := l.w.now.Sub(later(l.since, l.states[n.record.Name].heard)); silent < lifecycle.DefaultDeathTimer {
+		return fmt.Errorf("node %s is called down %s after this leader could first have heard of it", n.record.Name, silent)
+	}
+	return nil
+}
+
+// checkAlarm checks that a cluster is not called degraded whose members all run as they did when it was ready, on nodes that
+// are not down.
+func (l *leader) checkAlarm(c *change) error {
+	if l != l.w.leader {
+		return nil
+	}
+	for _, a := range c.assignments {
+		n := l.w.nodes[slices.IndexFunc(l.w.nodes, func(n *node) bool { return n.record.Name == a.Node })]
+		h := n.host[a.ID]
+		if l.states[a.Node].phase == api.NodeDown || h == nil || h.state != lifecycle.HostRunning || h.since.After(c.record.ChangedAt) {
+			return nil
+		}
+	}
+	return fmt.Errorf("cluster %s is called degraded, and every member of it runs as it did when it was ready", c.record.Name)
+}
+
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
@@ -160,15 +187,12 @@ func sameView(live, replayed *placement.View) error {
 
 // checkEnd checks that nothing is left when all is deleted and calm.
 func (w *world) checkEnd() error {
-	for _, name := range w.store.names() {
-		r := w.store.records[name]
-		if r == nil {
-			return fmt.Errorf("cluster %s was deleted and never decided about", name)
+	if names := w.store.names(); len(names) > 0 {
+		phase := api.ClusterPending
+		if r := w.store.records[names[0]]; r != nil {
+			phase = r.Phase
 		}
-		return fmt.Errorf("cluster %s was deleted and is %s for ever: %s", name, r.Phase, r.Message)
-	}
-	if len(w.store.chunks) > 0 {
-		w.store.collectGarbage()
+		return fmt.Errorf("clusters %v were deleted and stay for ever, %s is %s", names, names[0], phase)
 	}
 	if left := len(w.store.chunks) + len(w.store.quarantines); left > 0 {
 		return fmt.Errorf("%v and %v are left for ever", slices.Sorted(maps.Keys(w.store.chunks)), slices.Sorted(maps.Keys(w.store.quarantines)))

@@ -19,13 +19,23 @@ func (l *leader) planCluster(name string) {
 	}
 	for _, a := range in.Assignments {
 		// Only the word of the agent of the assignment's own node counts.
-		if o, ok := l.states[a.Node].observed.members[a.ID]; ok {
+		o, ok := l.states[a.Node].observed.members[a.ID]
+		if a.Releasing && l.w.cfg.Without == GuardConfirming {
+			o, ok = lifecycle.Observation{Clean: true}, true
+		}
+		if ok {
 			in.Observed[a.ID] = o
 		}
 	}
 	for _, n := range l.w.nodes {
 		m := l.states[n.record.Name]
 		in.Nodes[n.record.Name] = lifecycle.NodeState{Phase: m.phase, Reported: m.conn != nil && m.conn.reported}
+		if l.w.cfg.Without == GuardReported {
+			in.Nodes[n.record.Name] = lifecycle.NodeState{Phase: m.phase, Reported: true}
+		}
+	}
+	if l.w.cfg.Without == GuardDeadline {
+		in.Deadlines.Clean = longest
 	}
 	l.noteMembers(in)
 	ops := lifecycle.PlanCluster(in)
@@ -73,7 +83,11 @@ func (l *leader) place(in lifecycle.ClusterInput) {
 			records = append(records, *r)
 		}
 	}
-	network, err := placement.DefaultPool.LowestFree(placement.DefaultPool.IndexesInUse(records, l.w.store.quarantined()), false)
+	quarantined := l.w.store.quarantined()
+	if l.w.cfg.Without == GuardQuarantine {
+		quarantined = nil
+	}
+	network, err := placement.DefaultPool.LowestFree(placement.DefaultPool.IndexesInUse(records, quarantined), false)
 	l.must(err)
 	assignments, err := placement.Assign(placed, placement.Decision{
 		ClusterUID: in.Intent.UID, Cluster: in.Intent.Name, Generation: 1, Network: network,
@@ -167,6 +181,9 @@ func (c *change) add(op lifecycle.Operation) {
 	case lifecycle.SetPhase:
 		if op.To != c.record.Phase {
 			transition(l, lifecycle.Clusters(), c.record.Phase, op.To)
+			if op.To == api.ClusterDegraded {
+				l.must(l.checkAlarm(c))
+			}
 			c.record.ChangedAt = l.w.now
 		}
 		c.record.Phase, c.record.Message = op.To, op.Message

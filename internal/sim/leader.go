@@ -49,7 +49,9 @@ func (w *world) elect() {
 	l := &leader{w: w, term: w.store.term, since: w.now, states: map[string]*nodeMemory{}, last: map[string]api.MemberPhase{}}
 	w.leader = l
 	w.trace("leader of term %d", l.term)
-	w.store.collectGarbage()
+	if w.cfg.Without != GuardGarbage {
+		w.store.collectGarbage()
+	}
 	for _, n := range w.nodes {
 		l.states[n.record.Name] = &nodeMemory{}
 	}
@@ -147,12 +149,17 @@ func (l *leader) planNode(n *node) {
 	if s.conn != nil {
 		s.heard = n.lastWord()
 	}
-	for _, op := range lifecycle.PlanNode(lifecycle.NodeInput{
+	in := lifecycle.NodeInput{
 		Name: n.record.Name, Phase: s.phase, Connected: s.conn != nil, LastSeen: s.heard, LeaderSince: l.since,
 		Now: l.w.now, DeathTimer: lifecycle.DefaultDeathTimer,
-	}) {
+	}
+	if l.w.cfg.Without == GuardGrace {
+		in.LeaderSince = time.Time{}
+	}
+	for _, op := range lifecycle.PlanNode(in) {
 		switch op := op.(type) {
 		case lifecycle.SetNodePhase:
+			l.must(l.checkDeath(n, op.To))
 			transition(l, lifecycle.Nodes(), s.phase, op.To)
 			s.phase = op.To
 			l.view.SetAvailability(n.record.Name, placement.AvailabilityOf(op.To, false))

@@ -26,9 +26,28 @@ type Config struct {
 	Lives int
 	// Trace, if any, is told every step.
 	Trace io.Writer
-	// Break, for tests of the checks, spoils the run in a way that a check must notice.
-	Break string
+	// Without leaves out one of the guards, to show that the checks notice.
+	Without Guard
 }
+
+// Guard is something that keeps a site sound; a run Without it must fail.
+type Guard string
+
+// The guards that a run can do without.
+const (
+	GuardElection   Guard = "election"       // a commit needs the leadership
+	GuardEpoch      Guard = "epoch"          // agents obey no former leader and no earlier state
+	GuardLooking    Guard = "looking"        // an agent confirms clean only what it looked for and did not find
+	GuardConfirming Guard = "confirming"     // the leader frees only what was confirmed clean
+	GuardQuarantine Guard = "quarantine"     // the network of a quarantined member is not given to others
+	GuardGrace      Guard = "grace"          // a new leader starts death timers anew
+	GuardReported   Guard = "reported"       // what a node does not speak of counts only once it has told all
+	GuardRecovery   Guard = "recovery"       // a member that ran through a restart of its agent may well be ready
+	GuardGarbage    Guard = "garbage"        // a new leader removes chunks that no record names
+	GuardCurrent    Guard = "current"        // what an agent does not know of is left alone until it has heard the leader
+	GuardDebris     Guard = "debris"         // what the leader does not know of is cleaned
+	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
+)
 
 // Stats are what a run saw.
 type Stats struct {
@@ -72,6 +91,7 @@ func Run(cfg Config) (Stats, error) {
 		cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0x6e6d)), now: epoch, store: newStore(),
 		stats: Stats{Transitions: map[string]int{}, Events: map[string]int{}},
 	}
+	w.store.unguarded = cfg.Without == GuardElection
 	w.makeNodes()
 	w.elect()
 	w.scheduleUsers()

@@ -12,12 +12,18 @@ import (
 // is deleted, all machines come back, and nothing goes wrong any more.
 func (w *world) scheduleUsers() {
 	t := time.Duration(0)
-	for range w.cfg.Lives {
-		t += w.between(0, 20*time.Second)
+	for i := range w.cfg.Lives {
+		if i == w.cfg.Lives*2/3 {
+			// From here on leaders live long enough to see deadlines pass: each new one starts them anew.
+			w.after(t, func() { w.steady = true })
+		}
+		if i < w.cfg.Lives*2/3 {
+			t += w.between(0, 20*time.Second)
+		} else {
+			t += w.between(0, 3*time.Minute)
+		}
 		w.after(t, w.create)
 	}
-	// Then leaders live long enough to see deadlines pass: each new one starts them anew.
-	w.after(t, func() { w.steady = true })
 	rest := w.between(time.Second, 5*time.Minute)
 	if w.random.IntN(4) == 0 {
 		rest += 2 * lifecycle.DefaultDeadlines().Clean // long enough for what can't be cleaned to be quarantined
