@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -73,6 +74,8 @@ type Server struct {
 	// stopping is closed when the server shuts down; streams end then.
 	stopping chan struct{}
 	stopOnce sync.Once
+	// inFlight counts the requests being answered.
+	inFlight atomic.Int64
 }
 
 // New returns a Server. Run must be running while it serves.

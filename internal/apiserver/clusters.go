@@ -36,7 +36,10 @@ func (s *Server) getCluster(_ context.Context, in *byName) (*body[api.Cluster], 
 }
 
 // createInput is documented as an api.ClusterRequest.
-type createInput struct{ withBody }
+type createInput struct {
+	ContentType string `header:"Content-Type" hidden:"true"`
+	RawBody     []byte `contentType:"application/json"`
+}
 
 func (s *Server) createCluster(ctx context.Context, in *createInput) (*created[api.Cluster], error) {
 	format, err := bodyFormat(in.ContentType)

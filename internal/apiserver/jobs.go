@@ -19,8 +19,9 @@ func noJob(id string) *failure {
 
 // jobInput is documented as an api.JobRequest.
 type jobInput struct {
-	byName
-	withBody
+	Name        string `path:"name" doc:"Name of the cluster"`
+	ContentType string `header:"Content-Type" hidden:"true"`
+	RawBody     []byte `contentType:"application/json"`
 }
 
 func (s *Server) createJob(ctx context.Context, in *jobInput) (*created[api.Job], error) {

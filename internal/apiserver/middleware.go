@@ -130,6 +130,8 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 // logged gives every request an ID, logs it when it is done, and survives a panic of its handler.
 func (s *Server) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.inFlight.Add(1)
+		defer s.inFlight.Add(-1)
 		start := time.Now()
 		rec := &recorder{ResponseWriter: w}
 		ctx := context.WithValue(r.Context(), requestIDKey{}, newID(8))

@@ -143,7 +143,7 @@ func (s *Server) document(op *huma.Operation) {
 		return
 	}
 	schema := s.schema(request)
-	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
 		"application/json": {Schema: schema}, "application/yaml": {Schema: schema},
 	}}
 }
@@ -179,7 +179,7 @@ func (s *Server) responses(op *huma.Operation, status int, codes []Code) map[str
 	if len(op.Parameters) > 0 {
 		codes = append(codes, codeParameter)
 	}
-	codes = append(codes, codeInternal)
+	codes = append(codes, codeInternal, codeUnavailable)
 	for _, c := range codes {
 		key := strconv.Itoa(c.Status)
 		if r := out[key]; r != nil {

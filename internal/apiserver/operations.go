@@ -11,17 +11,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
-// named are the inputs of operations on one thing.
+// byName and byID are the inputs of operations on one thing. Whatever is no name of a thing is not found.
 type (
 	byName struct {
-		Name string `path:"name" maxLength:"253" doc:"Name"`
+		Name string `path:"name" doc:"Name"`
 	}
 	byID struct {
-		ID string `path:"id" maxLength:"64" doc:"ID of the job"`
-	}
-	withBody struct {
-		ContentType string `header:"Content-Type" doc:"application/json or application/yaml"`
-		RawBody     []byte
+		ID string `path:"id" doc:"ID of the job"`
 	}
 	body[T any] struct{ Body T }
 )
@@ -62,7 +58,7 @@ func (s *Server) register() {
 	operation(s, "GET /v1/environments/{name}", "get-environment", "Show an environment", "", http.StatusOK, s.getEnvironment, codeNoEnvironment)
 	operation(s, "GET /v1/version", "get-version", "Show the server's version", "", http.StatusOK, s.version)
 	operation(s, "GET /healthz", "healthz", "Tell that the server lives", "Needs no token.", http.StatusOK, s.healthz)
-	operation(s, "GET /readyz", "readyz", "Tell whether the server can serve", "Needs no token.", http.StatusOK, s.readyz, codeUnavailable)
+	operation(s, "GET /readyz", "readyz", "Tell whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
 
 	s.stream("GET /v1/watch", s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/watch", s.watchClusters)
@@ -72,6 +68,10 @@ func (s *Server) register() {
 		s.mux.Handle("POST "+agentPath, s.untilStopping(s.cfg.AgentStream))
 	}
 	s.documentStreams()
+	// Errors are api.Problem; huma lists its own, which no answer holds.
+	for _, unused := range []string{"ErrorModel", "ErrorDetail"} {
+		delete(s.api.OpenAPI().Components.Schemas.Map(), unused)
+	}
 }
 
 // stream mounts a handler that answers for as long as it likes.

@@ -110,12 +110,13 @@ func translate(_ huma.Context, _ string, v any) (any, error) {
 	case http.StatusRequestTimeout:
 		return fail(codeTimeout, "the request's body was not complete in time; send it again"), nil
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		if len(model.Errors) == 0 { // not of a parameter: the body is missing, or broke off
+			return fail(codeMalformed, "the request's body: is empty or broke off; send a whole one"), nil
+		}
 		f := fail(codeParameter, "")
+		f.Status = model.Status // the status is decided before this is called
 		for _, e := range model.Errors {
 			f.Errors = append(f.Errors, api.FieldProblem{Location: e.Location, Value: fmt.Sprint(e.Value), Message: e.Message})
-		}
-		if len(f.Errors) == 0 {
-			f.Errors = []api.FieldProblem{{Message: model.Detail}}
 		}
 		f.Detail = (&manifest.Invalid{Problems: f.Errors}).Error()
 		return f, nil

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,8 @@ const (
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10
 	shutdownTime   = 5 * time.Second
+	// flushTime is for the last bytes of answers to leave, which HTTP/2 sends after their handlers have returned.
+	flushTime = 50 * time.Millisecond
 	// maxStreams is how many requests one HTTP/2 connection may have open; agents and watches hold one each.
 	maxStreams = 1000
 )
@@ -46,29 +49,53 @@ func ListenUnix(path string) (net.Listener, error) {
 // requests finish, and closes all listeners before it returns. It returns nil when ctx ended it.
 func (s *Server) Serve(ctx context.Context, tcp []net.Listener, tlsConfig *tls.Config, local net.Listener) error {
 	group, groupCtx := errgroup.WithContext(ctx)
-	servers := []*http.Server{s.httpServer(s.Handler())}
+	network, owner := s.httpServer(s.Handler()), s.httpServer(s.LocalHandler())
 	group.Go(func() error { s.Run(groupCtx); return nil })
 	for _, l := range tcp {
-		group.Go(func() error { return served(servers[0].Serve(tls.NewListener(l, tlsConfig))) })
+		group.Go(func() error { return served(network.Serve(tls.NewListener(l, tlsConfig))) })
 	}
 	if local != nil {
-		servers = append(servers, s.httpServer(s.LocalHandler()))
-		group.Go(func() error { return served(servers[1].Serve(local)) })
+		group.Go(func() error { return served(owner.Serve(local)) })
 	}
 	group.Go(func() error {
 		<-groupCtx.Done()
 		s.stop()
-		deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-		defer cancel()
-		for _, server := range servers {
-			if err := server.Shutdown(deadline); err != nil {
-				s.cfg.Log.WarnContext(ctx, "requests cut off at shutdown", "error", err)
-				_ = server.Close() // the connections are being cut off anyway
-			}
-		}
+		s.shutDown(context.WithoutCancel(ctx), network, owner)
 		return nil
 	})
 	return group.Wait()
+}
+
+// shutDown ends the servers once the last request is answered, or time is up.
+func (s *Server) shutDown(ctx context.Context, servers ...*http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
+	defer cancel()
+	var ended sync.WaitGroup
+	for _, server := range servers {
+		ended.Go(func() { _ = server.Shutdown(ctx) }) // what it leaves open is closed below
+	}
+	// Shutdown alone takes a second for every HTTP/2 connection, and five for one that was never used.
+	for s.inFlight.Load() > 0 && ctx.Err() == nil {
+		pause(ctx, 5*time.Millisecond)
+	}
+	if n := s.inFlight.Load(); n > 0 {
+		s.cfg.Log.WarnContext(ctx, "requests cut off at shutdown", "requests", n)
+	}
+	pause(ctx, flushTime)
+	for _, server := range servers {
+		_ = server.Close() // the connections are being cut off anyway
+	}
+	ended.Wait()
+}
+
+// pause waits, at most until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // served makes the normal end of a server no error.

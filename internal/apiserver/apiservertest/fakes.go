@@ -1,0 +1,125 @@
+package apiservertest
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Live is what agents would report, set by the test.
+type Live struct {
+	mu      sync.Mutex
+	members map[string]said
+	nodes   map[string]saidNode
+	changed chan struct{}
+}
+
+type said struct {
+	phase   api.MemberPhase
+	message string
+}
+
+type saidNode struct {
+	phase   api.NodePhase
+	seen    time.Time
+	message string
+}
+
+func newLive() *Live {
+	return &Live{members: map[string]said{}, nodes: map[string]saidNode{}, changed: make(chan struct{})}
+}
+
+// Member tells what was set.
+func (l *Live) Member(id string) (api.MemberPhase, string, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.members[id]
+	return s.phase, s.message, ok
+}
+
+// Node tells what was set; a node never set is down.
+func (l *Live) Node(name string) (api.NodePhase, time.Time, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.nodes[name]
+	if !ok {
+		return api.NodeDown, time.Time{}, "not heard of"
+	}
+	return s.phase, s.seen, s.message
+}
+
+// Changed returns a channel that is closed at the next change.
+func (l *Live) Changed() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// SetMember reports on an assignment.
+func (l *Live) SetMember(id string, phase api.MemberPhase, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.members[id] = said{phase, message}
+	l.wake()
+}
+
+// SetNode reports on a node, heard just now.
+func (l *Live) SetNode(name string, phase api.NodePhase, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nodes[name] = saidNode{phase, time.Now(), message}
+	l.wake()
+}
+
+func (l *Live) wake() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Logs is the output of jobs, written by the test.
+type Logs struct {
+	mu      sync.Mutex
+	output  map[string][]byte
+	changed chan struct{}
+	// Broken makes reading fail.
+	Broken bool
+}
+
+func newLogs() *Logs { return &Logs{output: map[string][]byte{}, changed: make(chan struct{})} }
+
+// Write appends output of a job.
+func (l *Logs) Write(jobID, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.output[jobID] = append(l.output[jobID], text...)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// ReadLog reads what was written.
+func (l *Logs) ReadLog(jobID string, p []byte, offset int64) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Broken {
+		return 0, errors.New("the disk is broken")
+	}
+	if out := l.output[jobID]; offset < int64(len(out)) {
+		return copy(p, out[offset:]), nil
+	}
+	return 0, nil
+}
+
+// LogChanged returns a channel that is closed at the next write.
+func (l *Logs) LogChanged(string) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+func (l *Logs) size(jobID string) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(len(l.output[jobID]))
+}

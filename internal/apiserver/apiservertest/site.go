@@ -1,0 +1,344 @@
+// Package apiservertest is a site without machines for tests: a real API server over TLS and a Unix socket, on a store the test
+// chooses, with a leader and agents that do what the test tells them.
+//
+// It must never be linked into the program. Start with New.
+package apiservertest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// Site is a running server and the levers behind it.
+type Site struct {
+	// Dir is the state directory: token, agent-token, server.sock.
+	Dir string
+	// Addr is HOST:PORT of the HTTPS API.
+	Addr   string
+	Repo   *state.Repo
+	Cache  *state.Cache
+	Leader *state.Leader
+	Live   *Live
+	Logs   *Logs
+	Server *apiserver.Server
+
+	t    testing.TB
+	stop func()
+}
+
+// New starts a site on st; it ends with the test. change may alter the server's configuration.
+func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Site{Dir: shortDir(t), Repo: state.New(st), Live: newLive(), Logs: newLogs(), t: t}
+	must(t, s.Repo.CheckVersion(ctx))
+	cache, err := s.Repo.OpenCache(ctx)
+	must(t, err)
+	s.Cache = cache
+	lead, err := st.Campaign(ctx, "test")
+	must(t, err)
+	s.Leader = s.Repo.AsLeader(lead)
+	authority, err := trust.Open(s.Dir, "127.0.0.1")
+	must(t, err)
+	cfg := apiserver.Config{
+		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Tokens: authority.Tokens, Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s.Server = apiserver.New(cfg)
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s.Addr = tcp.Addr().String()
+	local, err := apiserver.ListenUnix(s.Socket())
+	must(t, err)
+	served := make(chan error, 1)
+	go func() { served <- s.Server.Serve(ctx, []net.Listener{tcp}, authority.ServerTLS(), local) }()
+	s.stop = func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		served <- nil
+	}
+	t.Cleanup(s.Stop)
+	s.waitReady()
+	return s
+}
+
+// shortDir is a directory whose path leaves room for a socket's name (108 bytes).
+func shortDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "nm")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Stop ends the server; again is no error.
+func (s *Site) Stop() { s.stop() }
+
+// Socket is the path of the Unix socket.
+func (s *Site) Socket() string { return filepath.Join(s.Dir, config.SocketName) }
+
+// TokenFile is the path of a role's token file.
+func (s *Site) TokenFile(role trust.Role) string {
+	if role == trust.RoleAgent {
+		return filepath.Join(s.Dir, config.AgentTokenName)
+	}
+	return filepath.Join(s.Dir, config.TokenName)
+}
+
+// Client returns a client over TLS with the user's token.
+func (s *Site) Client() *client.Client {
+	s.t.Helper()
+	token, err := trust.ReadToken(s.TokenFile(trust.RoleUser))
+	must(s.t, err)
+	c, err := client.New(client.Options{Addr: s.Addr, Bearer: token.Bearer(), TLS: trust.ClientTLS(token.Pin, "127.0.0.1")})
+	must(s.t, err)
+	return c
+}
+
+// LocalClient returns a client over the Unix socket.
+func (s *Site) LocalClient() *client.Client {
+	s.t.Helper()
+	c, err := client.New(client.Options{Addr: "unix:" + s.Socket()})
+	must(s.t, err)
+	return c
+}
+
+func (s *Site) waitReady() {
+	s.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for s.LocalClient().Ready(context.Background()) != nil {
+		if time.Now().After(deadline) {
+			s.t.Fatal("the server did not become ready")
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// AddNode adds a node with so many cores that offers containers and the environment local, and connects it.
+func (s *Site) AddNode(name string, cores int) {
+	s.t.Helper()
+	node := api.NodeRecord{
+		Name: name, Labels: map[string]string{"rack": "r1"},
+		Capacity: api.NodeCapacity{MemoryBytes: 8 << 30, NUMANodes: []api.NUMANode{{ID: 0, MemoryBytes: 8 << 30}}},
+		Stacks: []api.StackCheck{
+			{Stack: api.StackContainer, OK: true},
+			{Stack: api.StackVM, Problems: []string{"/dev/kvm is missing; enable virtualization in the firmware"}},
+		},
+		Environments: []api.EnvironmentOnNode{{
+			Name: "local", Description: "The node's own system, read-only.", Stacks: []api.Stack{api.StackContainer}, OK: true,
+			Digest: "sha256:5fde0000000000000000",
+		}},
+		AgentVersion: "test", FirstSeenAt: time.Now().UTC(),
+	}
+	for i := range cores {
+		node.Capacity.Cores = append(node.Capacity.Cores, api.Core{Slot: i, CPU: i})
+	}
+	rev, err := s.Repo.PutNode(context.Background(), node)
+	must(s.t, err)
+	s.Live.SetNode(name, api.NodeReady, "")
+	s.reach(rev)
+}
+
+// reach waits until the server's view holds a revision.
+func (s *Site) reach(revision int64) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err := s.Cache.WaitRevision(ctx, revision)
+	must(s.t, err)
+}
+
+// await waits until a cluster is stored.
+func (s *Site) await(name string) *state.Cluster {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for {
+		v := s.Cache.View()
+		if c := v.Cluster(name); c != nil {
+			return c
+		}
+		if _, err := s.Cache.Wait(ctx, v.Revision); err != nil {
+			s.t.Fatalf("cluster %q never came", name)
+		}
+	}
+}
+
+// Place waits for a cluster and commits a placement of it: the members in turn over the nodes, one core each, phase starting.
+func (s *Site) Place(name string) {
+	s.t.Helper()
+	c := s.await(name)
+	var batch state.Batch
+	nodes := s.Cache.View().Nodes
+	rank := 0
+	for _, g := range c.Intent.Spec.Groups {
+		for i := range g.Size {
+			member := fmt.Sprintf("%s-%d", g.Name, i)
+			node := nodes[rank%len(nodes)].Name
+			batch.Assignments = append(batch.Assignments, api.Assignment{
+				ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
+				Rank: rank, Node: node, Slots: []int{rank / len(nodes)}, CPUs: []int{rank / len(nodes)}, NUMANodes: []int{0},
+				MemoryBytes: int64(g.Memory), Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + rank)}), Stack: g.Stack, Environment: g.Environment,
+			})
+			rank++
+		}
+	}
+	rec := api.ClusterRecord{
+		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: time.Now().UTC(),
+		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
+	}
+	rev, err := s.Leader.CommitGeneration(context.Background(), c, rec, batch)
+	must(s.t, err)
+	s.reach(rev)
+	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))
+}
+
+// SetPhase commits a phase of a cluster, without a placement when it has none.
+func (s *Site) SetPhase(name string, phase api.ClusterPhase, message string) {
+	s.t.Helper()
+	c := s.await(name)
+	rec := api.ClusterRecord{Name: name, UID: c.UID(), Generation: 1}
+	if c.Record != nil {
+		rec = *c.Record
+	}
+	rec.Phase, rec.Message, rec.ChangedAt = phase, message, time.Now().UTC()
+	if phase == api.ClusterReady && rec.ReadyAt == nil {
+		rec.ReadyAt = &rec.ChangedAt
+	}
+	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// MakeReady reports all members of a placed cluster ready and commits that the cluster is.
+func (s *Site) MakeReady(name string) {
+	s.t.Helper()
+	for a := range s.await(name).Held() {
+		s.Live.SetMember(a.ID, api.MemberReady, "")
+	}
+	s.SetPhase(name, api.ClusterReady, "")
+	s.Event(name, "Ready", "every member is ready")
+}
+
+// Release makes all members of a cluster releasing, phase deleting.
+func (s *Site) Release(name string) {
+	s.t.Helper()
+	c := s.await(name)
+	rec := api.ClusterRecord{Name: name, UID: c.UID()}
+	if c.Record != nil {
+		rec = *c.Record
+	}
+	rec.Phase, rec.Message, rec.Generation, rec.ChangedAt = api.ClusterDeleting, "", rec.Generation+1, time.Now().UTC()
+	rec.Chunks = append([]api.ChunkRef{}, rec.Chunks...)
+	for i := range rec.Chunks {
+		rec.Chunks[i].Releasing = true
+	}
+	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// Forget confirms all members clean and removes the cluster.
+func (s *Site) Forget(name string) {
+	s.t.Helper()
+	c := s.await(name)
+	rec := *c.Record
+	rec.Chunks = nil
+	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	must(s.t, err)
+	s.reach(rev)
+	rev, err = s.Leader.Forget(context.Background(), s.await(name))
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// AwaitDelete waits until a user asked for a cluster to be deleted.
+func (s *Site) AwaitDelete(name string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for {
+		v := s.Cache.View()
+		if c := v.Cluster(name); c != nil && c.Intent.DeleteRequestedAt != nil {
+			return
+		}
+		if _, err := s.Cache.Wait(ctx, v.Revision); err != nil {
+			s.t.Fatalf("nobody asked for cluster %q to be deleted", name)
+		}
+	}
+}
+
+// Event stores an event of a cluster.
+func (s *Site) Event(cluster, reason, message string) {
+	s.t.Helper()
+	rev, err := s.Repo.AppendEvents(context.Background(), api.Event{Time: time.Now().UTC(), Cluster: cluster, Reason: reason, Message: message})
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// AwaitJob waits for a job that satisfies a condition.
+func (s *Site) AwaitJob(ok func(api.Job) bool) api.Job {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for {
+		v := s.Cache.View()
+		for _, j := range v.Jobs {
+			if ok(*j) {
+				return *j
+			}
+		}
+		if _, err := s.Cache.Wait(ctx, v.Revision); err != nil {
+			s.t.Fatal("the job awaited never came")
+		}
+	}
+}
+
+// EndJob stores the end of a job. A negative code: it has none.
+func (s *Site) EndJob(id string, phase api.JobPhase, code int, message string) {
+	s.t.Helper()
+	_, rev, err := s.Repo.UpdateJob(context.Background(), id, func(j *api.Job) error {
+		now := time.Now().UTC()
+		j.Phase, j.Message, j.LogBytes, j.StartedAt, j.EndedAt = phase, message, s.Logs.size(id), &now, &now
+		if code >= 0 {
+			j.ExitCode = &code
+		}
+		return nil
+	})
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// Manifest writes a file of the test and returns its path.
+func (s *Site) Manifest(name, text string) string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), name)
+	must(s.t, os.WriteFile(path, []byte(strings.TrimLeft(text, "\n")), 0o600))
+	return path
+}

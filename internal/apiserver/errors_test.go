@@ -1,0 +1,294 @@
+package apiserver_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+var update = flag.Bool("update", false, "write generated pages instead of comparing")
+
+func TestTheErrorPageIsFresh(t *testing.T) {
+	const page = "../../docs/api-errors.md"
+	got := apiserver.ErrorPage()
+	if *update {
+		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("docs/api-errors.md is stale; run: go test ./internal/apiserver -run ErrorPage -update\n%s", diff)
+	}
+}
+
+// request is one HTTP request of a test.
+type request struct {
+	method, path string
+	header       map[string]string
+	body         string
+}
+
+// send makes a request over the Unix socket, as the owner.
+func send(t *testing.T, s *apiservertest.Site, r request) *http.Response {
+	t.Helper()
+	return sendBy(t, &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.Socket())
+		},
+	}}, "http://localhost", r)
+}
+
+// sendTCP makes a request over TLS with a token of a role ("": none).
+func sendTCP(t *testing.T, s *apiservertest.Site, role trust.Role, r request) *http.Response {
+	t.Helper()
+	file := role
+	if role == "" {
+		file = trust.RoleUser
+	}
+	token, err := trust.ReadToken(s.TokenFile(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if role != "" {
+		if r.header == nil {
+			r.header = map[string]string{}
+		}
+		r.header["Authorization"] = "Bearer " + token.Bearer()
+	}
+	return sendBy(t, &http.Client{Transport: &http.Transport{
+		TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true,
+	}}, "https://"+s.Addr, r)
+}
+
+func sendBy(t *testing.T, c *http.Client, base string, r request) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), r.method, base+r.path, strings.NewReader(r.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range r.header {
+		req.Header.Set(k, v)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", r.method, r.path, err)
+	}
+	t.Cleanup(func() {
+		resp.Body.Close()
+		c.CloseIdleConnections()
+	})
+	return resp
+}
+
+// problemOf reads a problem and checks the rules that all problems keep.
+func problemOf(t *testing.T, resp *http.Response) api.Problem {
+	t.Helper()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p api.Problem
+	if err := json.Unmarshal(data, &p); err != nil {
+		t.Fatalf("the answer %s is no problem: %s", resp.Status, data)
+	}
+	if ct := resp.Header.Get("Content-Type"); ct != "application/problem+json" {
+		t.Errorf("%s: Content-Type %q", p.Code, ct)
+	}
+	if p.Status != resp.StatusCode || p.Title == "" || p.Detail == "" || p.Type != "urn:nearmetal:problem:"+p.Code {
+		t.Errorf("incomplete problem with status %d: %+v", resp.StatusCode, p)
+	}
+	return p
+}
+
+// brokenWriter fails every write.
+type brokenWriter struct {
+	apiserver.Writer
+	err error
+}
+
+func (w brokenWriter) CreateCluster(context.Context, api.ClusterIntent) (int64, error) {
+	return 0, w.err
+}
+
+// TestEveryDocumentedErrorOccurs makes every code of the table occur over HTTP, and no other.
+func TestEveryDocumentedErrorOccurs(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 4)
+	const c1 = `{"name": "c1"}`
+	if resp := send(t, s, request{method: "POST", path: "/v1/clusters", body: c1}); resp.StatusCode != http.StatusCreated {
+		t.Fatalf("create: %s", resp.Status)
+	}
+	if resp := send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "ready"}`}); resp.StatusCode != http.StatusCreated {
+		t.Fatalf("create: %s", resp.Status)
+	}
+	s.Place("ready")
+	s.MakeReady("ready")
+	var stored api.Job
+	resp := send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"]}`})
+	if err := json.NewDecoder(resp.Body).Decode(&stored); err != nil || stored.ID == "" {
+		t.Fatalf("create a job: %s, %v", resp.Status, err)
+	}
+	job := stored.ID
+	failing := func(err error) *apiservertest.Site {
+		return apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Writer = brokenWriter{c.Writer, err} })
+	}
+	tests := []struct {
+		code, detail string
+		resp         func() *http.Response
+	}{
+		{"malformed_request", "line 2", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: "{\"name\":\n]"})
+		}},
+		{"malformed_request", "empty", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters"}) }},
+		{"invalid_parameter", "header.Last-Event-ID", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/watch", header: map[string]string{"Last-Event-ID": "x"}})
+		}},
+		{"invalid_parameter", "query.after", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/clusters/c1/events?after=-1"})
+		}},
+		{"invalid_parameter", "query.follow", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/jobs/" + job + "/log?follow=maybe"})
+		}},
+		{"invalid_parameter", "query.offset", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/jobs/" + job + "/log?offset=x"})
+		}},
+		{"unauthorized", "no bearer token", func() *http.Response {
+			return sendTCP(t, s, "", request{method: "GET", path: "/v1/clusters"})
+		}},
+		{"unauthorized", "not known", func() *http.Response {
+			return sendTCP(t, s, "", request{method: "GET", path: "/v1/clusters", header: map[string]string{"Authorization": "Bearer nm1.x"}})
+		}},
+		{"forbidden", `role "agent" may not`, func() *http.Response {
+			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
+		}},
+		{"forbidden", "node agents", func() *http.Response {
+			return sendTCP(t, s, trust.RoleUser, request{method: "POST", path: "/agent/v1/stream"})
+		}},
+		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
+		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/clusters/nix"}) }},
+		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/clusters/nix/watch"}) }},
+		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/clusters/nix/events"}) }},
+		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/jobs/nix/cancel"}) }},
+		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/jobs/nix/log"}) }},
+		{"node_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/nodes/nix"}) }},
+		{"environment_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/environments/nix"}) }},
+		{"method_not_allowed", "GET", func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters/c1"}) }},
+		{"request_timeout", "complete in time", func() *http.Response { return slowBody(t) }},
+		{"cluster_exists", "already exists", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: c1})
+		}},
+		{"cluster_not_ready", "pending", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/c1/jobs", body: `{"command": ["true"]}`})
+		}},
+		{"history_gone", "without Last-Event-ID", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/watch", header: map[string]string{"Last-Event-ID": "999999"}})
+		}},
+		{"body_too_large", "longer than", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: strings.Repeat(" ", 300<<10)})
+		}},
+		{"unsupported_media_type", "text/html", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: c1, header: map[string]string{"Content-Type": "text/html"}})
+		}},
+		{"invalid_cluster", `did you mean "size"?`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "sise": 1}`})
+		}},
+		{"invalid_cluster", "groups[1].cores", func() *http.Response {
+			return send(t, s, request{
+				method: "POST", path: "/v1/clusters", body: "name: c2\ngroups:\n- name: a\n- name: b\n  cores: 0\n",
+				header: map[string]string{"Content-Type": "application/yaml"},
+			})
+		}},
+		{"invalid_job", "command", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"ranks": 1}`})
+		}},
+		{"unknown_environment", `known environments: "local"; did you mean "local"?`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "environment": "locl"}`})
+		}},
+		{"stack_unavailable", `known stacks: "container"; node "n1" says: /dev/kvm`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "stack": "vm"}`})
+		}},
+		{"too_many_ranks", "2 ranks are more than the 1 cores", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"], "ranks": 2}`})
+		}},
+		{"internal_error", "at request", func() *http.Response {
+			return send(t, failing(errors.New("secret detail")), request{method: "POST", path: "/v1/clusters", body: c1})
+		}},
+		{"unavailable", "closed", func() *http.Response {
+			return send(t, failing(store.ErrClosed), request{method: "POST", path: "/v1/clusters", body: c1})
+		}},
+		{"unavailable", "newer version", func() *http.Response {
+			return send(t, failing(state.ErrNewerFormat), request{method: "POST", path: "/v1/clusters", body: c1})
+		}},
+	}
+	seen := map[string]bool{}
+	for _, tt := range tests {
+		p := problemOf(t, tt.resp())
+		if p.Code != tt.code || !strings.Contains(p.Detail, tt.detail) {
+			t.Errorf("got %s (%s), want %s with %q", p.Code, p.Detail, tt.code, tt.detail)
+		}
+		if strings.Contains(p.Detail, "secret detail") {
+			t.Errorf("%s shows an internal error: %s", p.Code, p.Detail)
+		}
+		seen[p.Code] = true
+	}
+	for _, c := range apiserver.Codes() {
+		if !seen[c.Code] {
+			t.Errorf("code %s is documented but was not made to occur", c.Code)
+		}
+		delete(seen, c.Code)
+	}
+	for code := range seen {
+		t.Errorf("code %s occurs but is not documented", code)
+	}
+}
+
+// slowBody sends a body that never ends to a server that does not wait long.
+func slowBody(t *testing.T) *http.Response {
+	t.Helper()
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.RequestTimeout = 50 * time.Millisecond })
+	conn, err := net.Dial("unix", s.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, "POST /v1/clusters HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	var answer bytes.Buffer
+	if _, err := io.Copy(&answer, conn); err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(answer.String(), "\r\n\r\n")
+	resp := &http.Response{StatusCode: http.StatusRequestTimeout, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(rest))}
+	for _, line := range strings.Split(head, "\r\n")[1:] {
+		k, v, _ := strings.Cut(line, ": ")
+		resp.Header.Set(k, v)
+	}
+	if !strings.Contains(head, "408") {
+		t.Errorf("answer: %s", head)
+	}
+	return resp
+}

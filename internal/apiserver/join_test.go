@@ -1,0 +1,210 @@
+package apiserver
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// observed is a fixed Observed: members by ID, trouble of nodes by name (absent: ready).
+type observed struct {
+	members map[string]api.MemberPhase
+	trouble map[string]string
+}
+
+func (o observed) Member(id string) (api.MemberPhase, string, bool) {
+	phase, ok := o.members[id]
+	return phase, "", ok
+}
+
+func (o observed) Node(name string) (api.NodePhase, time.Time, string) {
+	if t := o.trouble[name]; t != "" {
+		return api.NodeUnknown, time.Time{}, t
+	}
+	return api.NodeReady, time.Unix(1, 0), ""
+}
+
+// stored makes a cluster with two members held on n1 and n2 (and one releasing on n2) by really storing it.
+func stored(t *testing.T, phase api.ClusterPhase, deleting bool) *state.Cluster {
+	t.Helper()
+	ctx := t.Context()
+	st := memory.New()
+	repo := state.New(st)
+	intent := api.ClusterIntent{
+		Name: "c1", UID: "u1", CreatedAt: time.Unix(100, 0).UTC(),
+		Spec: api.ClusterSpec{Groups: []api.Group{{Name: "c1", Size: 3, Shape: api.Shape{Cores: 1}}}},
+	}
+	if _, err := repo.CreateCluster(ctx, intent); err != nil {
+		t.Fatal(err)
+	}
+	if deleting {
+		if _, _, err := repo.RequestDelete(ctx, "c1", time.Unix(200, 0).UTC()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cacheCtx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	cache, err := repo.OpenCache(cacheCtx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if phase == "" {
+		return cache.Cluster("c1")
+	}
+	lead, err := st.Campaign(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	assign := func(member string, rank int, node string, over bool) api.Assignment {
+		return api.Assignment{
+			ID: "u1." + member + ".1", Member: member, Group: "c1", Rank: rank, Node: node, Slots: []int{rank}, CPUs: []int{rank},
+			MemoryBytes: 1 << 20, Address: netip.MustParseAddr("10.64.16.1"), Oversubscribed: over,
+		}
+	}
+	rec := api.ClusterRecord{
+		Name: "c1", UID: "u1", Generation: 1, Phase: phase, Message: "why",
+		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
+	}
+	rev, err := repo.AsLeader(lead).CommitGeneration(ctx, cache.Cluster("c1"), rec,
+		state.Batch{Assignments: []api.Assignment{assign("c1-0", 0, "n1", false), assign("c1-1", 1, "n2", true)}},
+		state.Batch{Assignments: []api.Assignment{assign("c1-2", 2, "n2", false)}, Releasing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cache.WaitRevision(ctx, rev); err != nil {
+		t.Fatal(err)
+	}
+	return cache.Cluster("c1")
+}
+
+// memberPhases are the members of a cluster and their phases in order.
+func memberPhases(c api.Cluster) []string {
+	phases := []string{}
+	for _, m := range c.Status.Members {
+		phases = append(phases, m.Name+" "+string(m.Phase))
+	}
+	return phases
+}
+
+func TestJoiningIntentRecordAndObservations(t *testing.T) {
+	const m0, m1 = "u1.c1-0.1", "u1.c1-1.1"
+	tests := []struct {
+		name         string
+		phase        api.ClusterPhase
+		deleting     bool
+		seen         observed
+		want         api.ClusterPhase
+		members      []string
+		ready, total int
+	}{
+		{"no decision yet is pending, with the size asked for", "", false, observed{}, api.ClusterPending, []string{}, 0, 3},
+		{"asked to be deleted before any decision", "", true, observed{}, api.ClusterDeleting, []string{}, 0, 3},
+		{
+			"a starting member nobody reported on is assigned", api.ClusterStarting, false,
+			observed{members: map[string]api.MemberPhase{m0: api.MemberReady}},
+			api.ClusterStarting,
+			[]string{"c1-0 ready", "c1-1 assigned", "c1-2 releasing"},
+			1, 2,
+		},
+		{
+			"a member of a ready cluster nobody reported on is unknown, not new", api.ClusterReady, false,
+			observed{members: map[string]api.MemberPhase{m0: api.MemberReady}},
+			api.ClusterReady,
+			[]string{"c1-0 ready", "c1-1 unknown", "c1-2 releasing"},
+			1, 2,
+		},
+		{
+			"a silent node makes its members unknown, whatever they last said", api.ClusterReady, false,
+			observed{
+				members: map[string]api.MemberPhase{m0: api.MemberReady, m1: api.MemberReady},
+				trouble: map[string]string{"n1": "its agent is disconnected"},
+			},
+			api.ClusterReady,
+			[]string{"c1-0 unknown", "c1-1 ready", "c1-2 releasing"},
+			1, 2,
+		},
+		{
+			"a failed member shows as failed", api.ClusterFailed, false,
+			observed{members: map[string]api.MemberPhase{m0: api.MemberFailed, m1: api.MemberReady}},
+			api.ClusterFailed,
+			[]string{"c1-0 failed", "c1-1 ready", "c1-2 releasing"},
+			1, 2,
+		},
+		{
+			"asked to be deleted is deleting at once, before the leader notices", api.ClusterReady, true,
+			observed{members: map[string]api.MemberPhase{m0: api.MemberReady, m1: api.MemberReady}},
+			api.ClusterDeleting,
+			[]string{"c1-0 ready", "c1-1 ready", "c1-2 releasing"},
+			2, 2,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := joinCluster(stored(t, tt.phase, tt.deleting), tt.seen)
+			if got.Status.Phase != tt.want || got.Status.ReadyMembers != tt.ready || got.Status.TotalMembers != tt.total {
+				t.Errorf("got %s %d/%d, want %s %d/%d", got.Status.Phase, got.Status.ReadyMembers, got.Status.TotalMembers, tt.want, tt.ready, tt.total)
+			}
+			if diff := cmp.Diff(tt.members, memberPhases(got)); diff != "" {
+				t.Errorf("members (-want +got):\n%s", diff)
+			}
+			if got.Status.Oversubscribed != (tt.phase != "") {
+				t.Errorf("oversubscribed %v: one member that shares a core labels the cluster", got.Status.Oversubscribed)
+			}
+		})
+	}
+}
+
+func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
+	c := stored(t, api.ClusterReady, false)
+	view := &state.View{
+		Clusters: []*state.Cluster{c}, Nodes: []*api.NodeRecord{{Name: "n1"}, {Name: "n2"}},
+		Quarantines: []*api.Quarantine{{Assignment: api.Assignment{Node: "n1", Slots: []int{3, 4}}}, {Assignment: api.Assignment{Node: "gone"}}},
+	}
+	got := joinNodes(view, observed{trouble: map[string]string{"n1": "silent"}})
+	type row struct {
+		Phase                 api.NodePhase
+		Cores, Quarantined    int
+		Memory                int64
+		Members               []string
+		Message               string
+		HeardOf, HasNoMembers bool
+	}
+	var rows []row
+	for _, n := range got {
+		rows = append(rows, row{
+			n.Phase, n.AllocatedCores, n.QuarantinedCores, n.AllocatedMemoryBytes, n.Members, n.Message, n.LastSeenAt != nil, len(n.Members) == 0,
+		})
+	}
+	want := []row{
+		{api.NodeUnknown, 1, 2, 1 << 20, []string{"c1/c1-0"}, "silent", false, false},
+		{api.NodeReady, 2, 0, 2 << 20, []string{"c1/c1-1", "c1/c1-2"}, "", true, false},
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestEnvironmentsAreGatheredFromNodes(t *testing.T) {
+	on := func(name string, ok bool, stacks ...api.Stack) api.EnvironmentOnNode {
+		return api.EnvironmentOnNode{Name: name, OK: ok, Stacks: stacks}
+	}
+	view := &state.View{Nodes: []*api.NodeRecord{
+		{Name: "n1", Environments: []api.EnvironmentOnNode{on("z", true, api.StackContainer), on("local", true, api.StackContainer)}},
+		{Name: "n2", Environments: []api.EnvironmentOnNode{on("local", false, api.StackContainer, api.StackVM)}},
+	}}
+	got := joinEnvironments(view)
+	want := []api.Environment{
+		{Name: "local", Stacks: []api.Stack{api.StackContainer, api.StackVM}, Nodes: []api.EnvironmentNode{{Node: "n1", OK: true}, {Node: "n2"}}},
+		{Name: "z", Stacks: []api.Stack{api.StackContainer}, Nodes: []api.EnvironmentNode{{Node: "n1", OK: true}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("environments (-want +got):\n%s", diff)
+	}
+}
