@@ -16,8 +16,9 @@ import (
 // thousand members are few keys.
 const chunkAssignments = 64
 
-// chunkCommitBytes is how many bytes of chunks are written in one commit, well under store.MaxBytes.
-const chunkCommitBytes = store.MaxBytes / 2
+// chunkCommitBytes is how many bytes of chunks are written in one commit: the store keeps its newest commits in memory, so they
+// should not all be as large as store.MaxBytes.
+const chunkCommitBytes = store.MaxBytes / 4
 
 // Leader writes what only the leader may write. Every commit is guarded by the election (store.ErrNotLeader when it is lost)
 // and by the view of the cluster it was decided on (store.ErrConflict when intent or record changed since).

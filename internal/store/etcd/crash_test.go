@@ -114,6 +114,30 @@ func TestAStoppedServerIsOpenedAgainWithItsState(t *testing.T) {
 	}
 }
 
+func TestManyRestartsLoseNothing(t *testing.T) {
+	const restarts, writes = 12, 90
+	t.Parallel()
+	dir := t.TempDir()
+	for i := range restarts {
+		s := open(t, dir)
+		snap, err := s.List(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(snap.Entries) != i*writes {
+			t.Fatalf("after restart %d there are %d writes, want %d", i, len(snap.Entries), i*writes)
+		}
+		for j := range writes {
+			if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("k/%d/%d", i, j), Value: []byte("x")}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkOpen(b *testing.B) {
 	b.Run("cold", func(b *testing.B) {
 		for b.Loop() {

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"go.etcd.io/raft/v3/raftpb"
-
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
@@ -22,9 +20,6 @@ import (
 // stopTimeout is how long a failed server is given to stop; one in good order takes as long as it needs.
 const stopTimeout = 500 * time.Millisecond
 
-// electInterval is how often a starting member is told to stand for election.
-const electInterval = 2 * time.Millisecond
-
 // routine are parts of warnings and errors that a server without listeners and with one member gives in good order.
 var routine = []string{
 	"Running http and grpc server on single port",  // there is no port
@@ -32,7 +27,7 @@ var routine = []string{
 	"missing term information",                     // the storage version is looked for before the first commit has told the term, and again later
 	"Failed to detect storage schema version",      // the same
 	"is unpromotable and can not campaign",         // as the next
-	"cannot campaign at term",                      // a first start elects itself once its own membership is applied (elect)
+	"cannot campaign at term",                      // a first start elects itself once its own membership is applied
 	// What a server that is being closed did not get to do; it does so at the next start.
 	"request cancelled",
 	"context canceled",
@@ -90,8 +85,6 @@ func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error
 	if res.err != nil {
 		return nil, res.err
 	}
-	elected := s.elect(ctx, res.e)
-	defer elected()
 	var err error
 	select {
 	case <-res.e.Server.ReadyNotify():
@@ -105,27 +98,6 @@ func (s *Store) runEmbedded(ctx context.Context, cfg Config) (*embed.Etcd, error
 		return nil, err
 	}
 	return res.e, err
-}
-
-// elect makes the single member the leader of its cluster without waiting for an election timeout of a second or more, by the
-// message with which a raft leader hands over (MsgTimeoutNow: "stand for election now"). It is repeated because a member does not
-// stand before it has applied its own membership; a leader ignores it. The function it returns ends that.
-func (s *Store) elect(ctx context.Context, e *embed.Etcd) func() {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		self := uint64(e.Server.MemberID())
-		again := time.NewTicker(electInterval)
-		defer again.Stop()
-		for e.Server.Leader() == 0 {
-			_ = e.Server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: &self, To: &self})
-			select {
-			case <-again.C:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return cancel
 }
 
 // stopEmbedded tells whether the server stopped. One that has failed may hold locks for ever; it writes nothing any more.
@@ -158,8 +130,12 @@ func (s *Store) embedConfig(cfg Config) *embed.Config {
 	c.ListenPeerUrls, c.ListenClientUrls = nil, nil
 	c.AdvertisePeerUrls, c.AdvertiseClientUrls = []url.URL{self}, []url.URL{self}
 	c.InitialCluster = c.Name + "=" + self.String()
-	// The log kept in memory is for followers that lag behind, and there are none; an entry may be a megabyte.
-	c.SnapshotCount, c.SnapshotCatchUpEntries = 1000, 10
+	// A single member elects itself, so the election timeout only delays the start; shorter ticks would cost more when idle.
+	c.TickMs, c.ElectionMs = 20, 100
+	// How much of the log is replayed at a start, and kept in memory, where an entry may be a megabyte. The second must be well
+	// above the first: a log that is compacted while it is replayed makes raft panic if it looks for membership changes in
+	// between.
+	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 1000
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
 	// A watch that lags behind by more than a minute lists anew; older history only takes space.
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1m"
