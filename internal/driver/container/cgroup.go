@@ -69,7 +69,7 @@ func parseCgroups(mountinfo io.Reader, node string) (*cgroups, error) {
 		case "cgroup":
 			known := slices.ContainsFunc(c.trees, func(h hierarchy) bool { return h.mountPoint == mountPoint })
 			if !known && strings.HasPrefix(mountPoint, "/sys/fs/cgroup/") {
-				c.trees = append(c.trees, hierarchy{mountPoint: mountPoint, controllers: strings.Split(right[2], ",")})
+				c.trees = append(c.trees, hierarchy{mountPoint: mountPoint, controllers: controllersOf(right[2])})
 			}
 		}
 	}
@@ -85,6 +85,11 @@ func parseCgroups(mountinfo io.Reader, node string) (*cgroups, error) {
 		c.hybrid = v2[0]
 	}
 	return c, nil
+}
+
+// controllersOf returns the controllers among a v1 tree's mount options.
+func controllersOf(options string) []string {
+	return slices.DeleteFunc(strings.Split(options, ","), func(o string) bool { return o == "rw" || o == "ro" })
 }
 
 func (c *cgroups) v2() bool { return c.trees[0].v2 }

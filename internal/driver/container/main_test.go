@@ -21,7 +21,8 @@ type order struct {
 	Exit *int     `json:"exit,omitempty"`
 	Run  []string `json:"run,omitempty"`
 	// Probe is the name of an entry of probes.
-	Probe string `json:"probe,omitempty"`
+	Probe    string `json:"probe,omitempty"`
+	Argument string `json:"argument,omitempty"`
 }
 
 // answer is what came of it.
@@ -33,6 +34,13 @@ type answer struct {
 func TestMain(m *testing.M) {
 	if os.Args[0] == container.MemberPath {
 		beMember(len(os.Args) > 1 && os.Args[1] == "stubborn")
+	}
+	if job, ok := os.LookupEnv(doomedVariable); ok {
+		if err := beDoomed(job); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -72,7 +80,7 @@ func obey(o order) answer {
 		output, err := exec.Command(o.Run[0], o.Run[1:]...).CombinedOutput()
 		return answerOf(string(output), err)
 	case o.Probe != "":
-		output, err := probes[o.Probe]()
+		output, err := probes[o.Probe](o.Argument)
 		return answerOf(output, err)
 	}
 	return answer{}

@@ -1,0 +1,248 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+)
+
+func TestControlGroupsAreFoundHoweverTheyAreMounted(t *testing.T) {
+	const root = "21 1 254:0 / / rw - ext4 /dev/vda rw\n"
+	cases := []struct {
+		name, mountinfo string
+		want            cgroups
+		wantErr         string
+	}{
+		{
+			name:      "v2",
+			mountinfo: root + "25 21 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+			want:      cgroups{node: "n1", trees: []hierarchy{{mountPoint: "/sys/fs/cgroup", v2: true}}},
+		},
+		{
+			name: "v1 with two controllers in one tree, mounted twice",
+			mountinfo: "30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
+				"31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+			want: cgroups{node: "n1", trees: []hierarchy{
+				{mountPoint: "/sys/fs/cgroup/cpu,cpuacct", controllers: []string{"cpu", "cpuacct"}},
+				{mountPoint: "/sys/fs/cgroup/memory", controllers: []string{"memory"}},
+			}},
+		},
+		{
+			name: "v1 beside an empty v2",
+			mountinfo: "31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
+				"32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+			want: cgroups{
+				node: "n1", hybrid: "/sys/fs/cgroup/unified",
+				trees: []hierarchy{{mountPoint: "/sys/fs/cgroup/memory", controllers: []string{"memory"}}},
+			},
+		},
+		{name: "none", mountinfo: root, wantErr: "no control groups are mounted at /sys/fs/cgroup; run: mount -t cgroup2 none /sys/fs/cgroup"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := parseCgroups(strings.NewReader(c.mountinfo), "n1")
+			if c.wantErr != "" {
+				if err == nil || err.Error() != c.wantErr {
+					t.Errorf("error %v, want %q", err, c.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&c.want, got, cmp.AllowUnexported(cgroups{}, hierarchy{})); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAStateFollowsFromWhatIsOnTheHost(t *testing.T) {
+	cases := []struct {
+		have evidence
+		want driver.State
+	}{
+		{evidence{}, driver.StateAbsent},
+		{evidence{dir: true}, driver.StatePrepared},
+		{evidence{group: true}, driver.StatePrepared},
+		{evidence{dir: true, group: true}, driver.StatePrepared},
+		{evidence{dir: true, group: true, started: true, initAlive: true}, driver.StateRunning},
+		{evidence{dir: true, group: true, started: true}, driver.StateExited},
+		{evidence{dir: true, started: true}, driver.StateExited},
+	}
+	for _, c := range cases {
+		if got := stateOf(c.have); got != c.want {
+			t.Errorf("%+v is %s, want %s", c.have, got, c.want)
+		}
+	}
+}
+
+func TestGeneratedFilesWinOverTheHostsInEtc(t *testing.T) {
+	bind := func(path string) environment.Bind { return environment.Bind{Source: path, Target: path} }
+	root := environment.Root{
+		Binds: []environment.Bind{
+			bind("/etc/alternatives"), bind("/etc/hosts"), bind("/etc/ld.so.cache"), bind("/etc/openmpi"), bind("/etc/services"), bind("/usr"),
+		},
+		Links: []environment.Link{{Path: "/etc/localtime", Target: "/usr/x"}, {Path: "/etc/motd", Target: "/usr/y"}, {Path: "/bin", Target: "usr/bin"}},
+	}
+	files := []driver.File{{Path: "/etc/hosts"}, {Path: "/etc/openmpi/openmpi-default-hostfile"}, {Path: "/etc/motd"}}
+	got, err := planEtc(files, root, func(path string) bool { return path == "/etc/services" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := etcPlan{
+		files: files, binds: []environment.Bind{bind("/etc/alternatives"), bind("/etc/ld.so.cache")},
+		copies: []environment.Bind{bind("/etc/openmpi"), bind("/etc/services")},
+		links:  []environment.Link{{Path: "/etc/localtime", Target: "/usr/x"}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(etcPlan{})); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+func TestFilesOutsideEtcAreRefused(t *testing.T) {
+	for _, path := range []string{"", "/etc", "/etc/", "/root/x", "etc/x", "/etc/../root/x", "/etc//x", "/etcetera"} {
+		if _, err := planEtc([]driver.File{{Path: path}}, environment.Root{}, isSmallFile); err == nil {
+			t.Errorf("%q was accepted", path)
+		}
+	}
+}
+
+func TestMembersThatCantBeCarriedSafelyAreRefusedWithTheReason(t *testing.T) {
+	good := driver.Member{
+		Assignment: api.Assignment{ID: "u.c1-0.1", CPUs: []int{0}, NUMANodes: []int{0}, MemoryBytes: 1 << 30},
+		Network:    api.Network{IDBase: 1_065_536, IDCount: 65536},
+		HomeDir:    "/srv/home", ControlDir: "/srv/control", User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
+	}
+	if err := checkMember(good); err != nil {
+		t.Fatalf("a good member is refused: %v", err)
+	}
+	cases := []struct {
+		spoil func(m *driver.Member)
+		want  string
+	}{
+		{func(m *driver.Member) { m.Assignment.ID = "../../etc" }, `"../../etc" can't be a member's ID; letters, digits, '.', '_' and '-' can`},
+		{func(m *driver.Member) { m.Assignment.CPUs = nil }, "the assignment names no CPUs or no memory nodes"},
+		{func(m *driver.Member) { m.Assignment.MemoryBytes = 1 << 20 }, "a memory limit of 1048576 bytes is too small for a container; at least 16MiB are needed"},
+		{func(m *driver.Member) { m.Network.IDBase = 0 }, "the network's ID range 0+65536 is no range of 65536 IDs apart from the host's own"},
+		{func(m *driver.Member) { m.HomeDir = "home" }, `the home ("home") and control ("/srv/control") directories must be absolute paths`},
+		{func(m *driver.Member) { m.User.Name = "../root" }, `"../root" can't be a user's name`},
+		{func(m *driver.Member) { m.User.Name = ".." }, `".." can't be a user's name`},
+	}
+	for _, c := range cases {
+		m := good
+		c.spoil(&m)
+		if err := checkMember(m); err == nil || err.Error() != c.want {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
+}
+
+func TestAMembersOutputIsKeptShortAndItsDescriptorGood(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "output.log")
+	writer, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if _, err := writer.WriteString(strings.Repeat("x", 2*outputMost) + "the end\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := boundOutput(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.WriteString("after\n"); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) > outputMost || !strings.HasSuffix(string(data), "xthe end\nafter\n") {
+		t.Errorf("%d bytes are kept that end in %q", len(data), data[max(0, len(data)-20):])
+	}
+}
+
+func TestAProgramsWordsAreMadeSafeForATerminal(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                               "it said nothing",
+		"a\nb\tc\n":                      "a b c",
+		"\x1b[31mred\x07":                "[31mred",
+		strings.Repeat("y", 10) + "\xff": "yyyyyyyyyy",
+	} {
+		if got := readable([]byte(said)); strings.TrimSuffix(got, "\ufffd") != want {
+			t.Errorf("%q became %q, want %q", said, got, want)
+		}
+	}
+}
+
+func TestTheConfigurationGivesAwayNothingOfTheHost(t *testing.T) {
+	spec, err := renderSpec(specInput{
+		member: driver.Member{
+			Assignment: api.Assignment{ID: "u.c1-0.1", Member: "c1-0", CPUs: []int{2, 3}, NUMANodes: []int{1}, MemoryBytes: 1 << 30},
+			Network:    api.Network{IDBase: 1_065_536, IDCount: 65536},
+			HomeDir:    "/state/home/u", ControlDir: "/state/control/m",
+		},
+		root:    environment.Root{Binds: []environment.Bind{{Source: "/usr", Target: "/usr"}, {Source: "/etc/alternatives", Target: "/etc/alternatives"}}},
+		rootDir: "/media/members/m/root", etcBinds: []environment.Bind{{Source: "/etc/alternatives", Target: "/etc/alternatives"}},
+		memberBinary: "/state/member", args: []string{MemberPath}, cgroupPath: "/nearmetal/n1/m", idmap: true, limits: limits{swap: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var binds []string
+	for _, m := range spec.Mounts {
+		if m.Type != "bind" {
+			continue
+		}
+		mode := "rw"
+		if slices.Contains(m.Options, "ro") {
+			mode = "ro"
+		}
+		binds = append(binds, m.Source+" "+m.Destination+" "+mode)
+		for _, option := range []string{"nosuid", "nodev"} {
+			if !slices.Contains(m.Options, option) {
+				t.Errorf("%s is mounted without %s", m.Destination, option)
+			}
+		}
+	}
+	want := []string{
+		"/state/home/u /home rw", "/state/control/m /run/nearmetal ro", "/state/member /run/nearmetal-member ro", "/usr /usr ro",
+		"/etc/alternatives /etc/alternatives ro",
+	}
+	if diff := cmp.Diff(want, binds); diff != "" {
+		t.Errorf("bind mounts: want (-), got (+):\n%s", diff)
+	}
+	if !spec.Root.Readonly || !spec.Process.NoNewPrivileges || spec.Linux.Seccomp == nil || len(spec.Linux.Namespaces) != 7 {
+		t.Error("the root is writable, privileges can be gained, or there is no seccomp profile or a namespace too few")
+	}
+	if r := spec.Linux.Resources; r.CPU.Cpus != "2,3" || r.CPU.Mems != "1" || *r.Memory.Limit != 1<<30 || *r.Memory.Swap != 1<<30 {
+		t.Errorf("resources %+v %+v", r.CPU, r.Memory)
+	}
+	for _, forbidden := range []string{"CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_MKNOD", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SYS_MODULE"} {
+		if slices.Contains(spec.Process.Capabilities.Bounding, forbidden) {
+			t.Errorf("the member's root keeps %s", forbidden)
+		}
+	}
+	allowed := map[string]bool{}
+	for _, call := range spec.Linux.Seccomp.Syscalls {
+		for _, name := range call.Names {
+			allowed[name] = allowed[name] || call.Action == "SCMP_ACT_ALLOW" && len(call.Args) == 0
+		}
+	}
+	for name, want := range map[string]bool{
+		"process_vm_readv": true, "process_vm_writev": true, "mount": false, "unshare": false, "bpf": false, "init_module": false, "kexec_load": false,
+	} {
+		if allowed[name] != want {
+			t.Errorf("system call %s allowed: %t, want %t", name, allowed[name], want)
+		}
+	}
+}
