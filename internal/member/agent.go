@@ -2,7 +2,6 @@ package member
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
@@ -74,7 +75,8 @@ type agent struct {
 // must start its children by Run only, since it waits for every child (a first process must).
 func Run(ctx context.Context, cfg Config) error {
 	instance := make([]byte, 16)
-	if _, err := rand.Read(instance); err != nil {
+	// Not crypto/rand: it would add half a megabyte to a program that every member maps.
+	if _, err := unix.Getrandom(instance, 0); err != nil {
 		return fmt.Errorf("an instance ID can't be made: %w", err)
 	}
 	ctx, stop := context.WithCancel(ctx)

@@ -261,7 +261,7 @@ func TestJobsEndAsTheirCommandsDo(t *testing.T) {
 		output  string
 	}{
 		{"standard output and error come together", shellJob("", "echo out; echo err >&2"), api.JobSucceeded, 0, "", "out\nerr\n"},
-		{"an exit code is kept", shellJob("", "exit 3"), api.JobFailed, 3, "exit code 3", ""},
+		{"an exit code is kept", shellJob("", "exit 3"), api.JobFailed, 3, "", ""},
 		{"a signal is told as shells do", shellJob("", "kill -KILL $$"), api.JobFailed, 137, "SIGKILL", ""},
 		{"a command that is not there", command("no-such-program"), api.JobFailed, 127, `command "no-such-program" is not in the member's PATH (/usr/local/bin:/usr/bin:/bin)`, ""},
 		{"a path that is not there", command("/no/such/program"), api.JobFailed, 127, `command "/no/such/program" does not exist in the member`, ""},

@@ -56,6 +56,7 @@ func TestMembersReachEachOtherAtOnce(t *testing.T) {
 		{"onwards", asUser, []string{"ssh", "c1-1", "ssh c1-0 hostname"}, "c1-0\n"},
 		{"with a terminal", asUser, []string{"ssh", "-tt", "c1-1", "tty"}, "/dev/pts/0\r\n"},
 		{"copying files", asUser, []string{"sh", "-c", "cd /tmp; echo text >file; echo 'put file' | sftp -q -b - c1-1:/tmp >/dev/null && ssh c1-1 cat /tmp/file"}, "text\n"},
+		{"fifty logins at once", asUser, []string{"sh", "-c", "for i in $(seq 50); do ssh c1-1 true || echo failed & done; wait; echo done"}, "done\n"},
 		{"by root as the user", asRoot, []string{"ssh", "c1-1", "id -un"}, "hpc\n"},
 		{"with the cluster's environment", asUser, []string{"ssh", "c1-1", "echo $NEARMETAL_CLUSTER; cat $NEARMETAL_NODELIST"}, "c1\nc1-0\nc1-1\n"},
 		{"the home is shared", asUser, []string{"ssh", "c1-1", "touch /home/hpc/seen; ssh c1-0 ls /home/hpc/seen"}, "/home/hpc/seen\n"},

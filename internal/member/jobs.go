@@ -1,9 +1,10 @@
 package member
 
 import (
-	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -124,7 +125,9 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 			s.Phase, s.ExitCode = api.JobSucceeded, &code
 		default:
 			s.Phase, s.ExitCode = api.JobFailed, &code
-			s.Message = fmt.Sprintf("ended with %s", describe(status))
+			if status.Signaled() {
+				s.Message = "ended by signal " + unix.SignalName(status.Signal())
+			}
 		}
 	})
 }

@@ -185,14 +185,6 @@ func (l *lastLine) get() string {
 	return "none"
 }
 
-// describe tells how a process ended.
-func describe(status syscall.WaitStatus) string {
-	if status.Signaled() {
-		return "signal " + unix.SignalName(status.Signal())
-	}
-	return fmt.Sprintf("exit code %d", status.ExitStatus())
-}
-
 // raiseLoopback sets the loopback interface up when it is not (netdevice(7)).
 func raiseLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
