@@ -149,7 +149,7 @@ func inUsr(dir, target string) bool {
 }
 
 // digest identifies what is installed: the package database (dpkg's status file: every package, version and the hashes of its
-// configuration files) and the allow-list. Files put below /usr by hand are seen only by the names and times of the top of
+// configuration files) and the allow-list. Files put below /usr by hand are seen only by the names and sizes of the top of
 // /usr/local, so two nodes with equal digests have the same packages, not provably the same bytes.
 func (l *Local) digest() (string, error) {
 	h := sha256.New()
@@ -171,9 +171,16 @@ func (l *Local) digest() (string, error) {
 			return "", fmt.Errorf("listing /usr/local: %w", err)
 		}
 		for _, path := range paths {
-			if info, err := os.Lstat(path); err == nil {
-				fmt.Fprintf(&seen, "local %s %v %d %d\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano())
+			info, err := os.Lstat(path)
+			if err != nil {
+				continue
 			}
+			name := strings.TrimPrefix(path, filepath.Clean(l.root))
+			fmt.Fprintf(&seen, "local %s %v", name, info.Mode())
+			if info.Mode().IsRegular() {
+				fmt.Fprintf(&seen, " %d", info.Size())
+			}
+			seen.WriteByte('\n')
 		}
 	}
 	h.Write(seen.Bytes())

@@ -44,16 +44,6 @@ func (p *process) signal(sig unix.Signal) error {
 	return err
 }
 
-// ended tells whether the process has ended, reaped or not.
-func (p *process) ended() bool {
-	ended := false
-	err := p.control(func(fd int) error {
-		ended = pollEvents(fd) != 0
-		return nil
-	})
-	return err == nil && ended
-}
-
 // wait returns when the process has ended, or with the context's error.
 func (p *process) wait(ctx context.Context) error {
 	conn, err := p.file.SyscallConn()
