@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// stored is a state in memory with a leader who writes to it.
+type stored struct {
+	t      *testing.T
+	repo   *state.Repo
+	cache  *state.Cache
+	leader *state.Leader
+}
+
+func newStored(t *testing.T) *stored {
+	t.Helper()
+	s := &stored{t: t, repo: state.New(memory.New())}
+	var err error
+	if s.cache, err = s.repo.OpenCache(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leadership, err := s.repo.Store().Campaign(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.leader = s.repo.AsLeader(leadership)
+	return s
+}
+
+func (s *stored) view(revision int64, err error) *state.View {
+	s.t.Helper()
+	if err == nil {
+		_, err = s.cache.WaitRevision(s.t.Context(), revision)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.cache.View()
+}
+
+// cluster commits a cluster with one member on each of these nodes.
+func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
+	s.t.Helper()
+	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	view := s.view(s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, CreatedAt: created}))
+	network, err := placement.DefaultPool.Network(index, false)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var placed []placement.Placed
+	for i, node := range nodes {
+		placed = append(placed, placement.Placed{
+			Group: name, Member: name + "-" + string(rune('0'+i)), Rank: i, Node: node, Slots: []int{index}, CPUs: []int{0}, NUMANodes: []int{0},
+			Stack: api.StackContainer, Environment: "local",
+		})
+	}
+	assignments, err := placement.Assign(placed, placement.Decision{ClusterUID: "u" + name, Cluster: name, Generation: 1, Network: network})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	record := api.ClusterRecord{Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterStarting, Network: network}
+	return s.view(s.leader.CommitGeneration(s.t.Context(), view.Cluster(name), record, state.Batch{Assignments: assignments}))
+}
+
+func newDesired() *desiredStates {
+	return newDesiredStates([]byte(strings.Repeat("s", 32)), nil, placement.DefaultPool)
+}
+
+func nodesOf[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
+
+func TestOnlyTheNodesThatAClusterTouchesAreToldOfItsChange(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		if _, err := s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := newDesired()
+	view := s.cluster("a", 1, "n1", "n2")
+	changed, failed := d.update(1, view)
+	if got := nodesOf(changed); len(failed) > 0 || !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Fatalf("after a cluster on n1 and n2: told %v, failed %v", got, failed)
+	}
+	if peers := changed["n1"].Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.2" {
+		t.Errorf("peers of n1: got %v, want n2's underlay address", peers)
+	}
+	changed, _ = d.update(1, s.cluster("b", 2, "n3"))
+	if got := nodesOf(changed); !slices.Equal(got, []string{"n3"}) {
+		t.Errorf("after a cluster on n3: told %v, want n3 only", got)
+	}
+	if changed, _ = d.update(1, s.cache.View()); len(changed) > 0 {
+		t.Errorf("after nothing: told %v, want nobody", nodesOf(changed))
+	}
+}
+
+func TestAClusterOverNodesWithoutUnderlayIsNamedAndHarmsNoOther(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	s.cluster("a", 1, "n1", "n2")
+	changed, failed := d.update(1, s.cluster("b", 2, "n3"))
+	if err := failed["a"]; err == nil || !strings.Contains(err.Error(), "--underlay") {
+		t.Errorf("cluster a: got %v, want what to do about the underlay", err)
+	}
+	if got := nodesOf(changed); !slices.Equal(got, []string{"n3"}) {
+		t.Errorf("told %v, want n3", got)
+	}
+}
+
+func TestAReleasedMemberIsAskedToGoWithItsClustersHomeUntilItIsClean(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	view := s.cluster("a", 1, "n1")
+	d.update(1, view)
+	c := view.Cluster("a")
+	record := cloneRecord(c.Record)
+	record.Phase, record.Chunks[0].Releasing = api.ClusterDeleting, true
+	view = s.view(s.leader.CommitRecord(t.Context(), c, record))
+	changed, _ := d.update(1, view)
+	m := changed["n1"].Members
+	if len(m) != 1 || !m[0].Release || !m[0].ReleaseHome {
+		t.Fatalf("members of n1: got %+v, want one to be released with its home", m)
+	}
+	c = view.Cluster("a")
+	record = cloneRecord(c.Record)
+	record.Clean = []string{m[0].Assignment.ID}
+	view = s.view(s.leader.CommitRecord(t.Context(), c, record))
+	if changed, _ = d.update(1, view); len(changed["n1"].Members) > 0 || len(changed["n1"].Networks) > 0 {
+		t.Errorf("after it is clean: %+v, want nothing on n1", changed["n1"])
+	}
+}
+
+func TestAQuarantinedMemberIsAskedToGoAfterItsClusterIsGone(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	view := s.cluster("a", 1, "n1")
+	var a api.Assignment
+	for held := range view.Cluster("a").Held() {
+		a = *held
+	}
+	c := view.Cluster("a")
+	record := cloneRecord(c.Record)
+	record.Phase, record.Chunks[0].Releasing, record.Clean = api.ClusterDeleting, true, []string{a.ID}
+	view = s.view(s.leader.CommitRecord(t.Context(), c, record, api.Quarantine{Assignment: a, Reason: "stuck"}))
+	view = s.view(s.leader.Forget(t.Context(), view.Cluster("a")))
+	changed, _ := d.update(1, view)
+	m := changed["n1"].Members
+	if len(m) != 1 || !m[0].Release || m[0].Assignment.ID != a.ID {
+		t.Fatalf("members of n1: got %+v, want the quarantined one to be released", m)
+	}
+	view = s.view(s.leader.Unquarantine(t.Context(), a.ID))
+	if changed, _ = d.update(1, view); len(changed["n1"].Members) > 0 {
+		t.Errorf("after the quarantine: %+v, want nothing on n1", changed["n1"].Members)
+	}
+}
+
+func TestADeposedLeaderCommitsNothing(t *testing.T) {
+	s := newStored(t)
+	if _, err := s.repo.Store().Campaign(t.Context(), "test"); err != nil { // takes the place of the former one
+		t.Fatal(err)
+	}
+	view := s.view(s.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "a", UID: "ua"}))
+	_, err := s.leader.CommitRecord(t.Context(), view.Cluster("a"), api.ClusterRecord{Name: "a", UID: "ua", Phase: api.ClusterRefused})
+	if !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("got %v, want ErrNotLeader", err)
+	}
+}
