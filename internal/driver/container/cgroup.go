@@ -33,27 +33,28 @@ type hierarchy struct {
 }
 
 // cgroups are the control groups of one node's members. With cgroup v1 a member has a directory in every tree, with v2 in
-// the one; only these directories, nearmetal/NODE and nearmetal are ever made or removed.
+// the one; only these directories, nearmetal/GROUP and nearmetal are ever made or removed.
 type cgroups struct {
 	trees []hierarchy
 	// hybrid is where an empty v2 tree is mounted beside v1 trees, else "". runc makes groups there, too; crun can't.
 	hybrid string
-	node   string
+	// group is the node's own group below nearmetal.
+	group string
 }
 
 // findCgroups reads how control groups are mounted.
-func findCgroups(node string) (*cgroups, error) {
+func findCgroups(group string) (*cgroups, error) {
 	file, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("finding control groups: %w", err)
 	}
 	defer file.Close()
-	return parseCgroups(file, node)
+	return parseCgroups(file, group)
 }
 
 // parseCgroups picks the control group trees out of a mountinfo file, proc_pid_mountinfo(5).
-func parseCgroups(mountinfo io.Reader, node string) (*cgroups, error) {
-	c := &cgroups{node: node}
+func parseCgroups(mountinfo io.Reader, group string) (*cgroups, error) {
+	c := &cgroups{group: group}
 	var v2 []string
 	lines := bufio.NewScanner(mountinfo)
 	for lines.Scan() {
@@ -96,17 +97,17 @@ func (c *cgroups) v2() bool { return c.trees[0].v2 }
 
 // runtimePath is a member's control group as the OCI runtime wants it (cgroupsPath).
 func (c *cgroups) runtimePath(id string) string {
-	return filepath.Join("/", cgroupParent, c.node, id)
+	return filepath.Join("/", cgroupParent, c.group, id)
 }
 
 // dirs are the directories of a member's control groups, whether they exist or not; "" stands for the node's own.
 func (c *cgroups) dirs(id string) []string {
 	dirs := make([]string, 0, len(c.trees)+1)
 	for _, h := range c.trees {
-		dirs = append(dirs, filepath.Join(h.mountPoint, cgroupParent, c.node, id))
+		dirs = append(dirs, filepath.Join(h.mountPoint, cgroupParent, c.group, id))
 	}
 	if c.hybrid != "" {
-		dirs = append(dirs, filepath.Join(c.hybrid, cgroupParent, c.node, id))
+		dirs = append(dirs, filepath.Join(c.hybrid, cgroupParent, c.group, id))
 	}
 	return dirs
 }
@@ -131,20 +132,20 @@ func (c *cgroups) makeParents() error {
 	for _, h := range c.trees {
 		var err error
 		for range 10 {
-			if err = h.makeParent(c.node); !errors.Is(err, fs.ErrNotExist) {
+			if err = h.makeParent(c.group); !errors.Is(err, fs.ErrNotExist) {
 				break // done, or a real error; "not there" means that another agent has just removed /nearmetal
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("making control group /%s/%s: %w", cgroupParent, c.node, err)
+			return fmt.Errorf("making control group /%s/%s: %w", cgroupParent, c.group, err)
 		}
 	}
 	return nil
 }
 
-func (h hierarchy) makeParent(node string) error {
+func (h hierarchy) makeParent(group string) error {
 	dir := h.mountPoint
-	for _, name := range []string{cgroupParent, node} {
+	for _, name := range []string{cgroupParent, group} {
 		if h.v2 {
 			if err := enableControllers(dir); err != nil {
 				return err

@@ -25,7 +25,7 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 	}
 	_, err := d.findRuntime()
 	problem(err)
-	problem(checkCgroups(d.cfg.Node))
+	problem(checkCgroups(d.cfg.group()))
 	_, err = emptyPlace(stagingPlaces)
 	problem(err)
 	if os.Geteuid() != 0 {
@@ -45,8 +45,8 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 	return check
 }
 
-func checkCgroups(node string) error {
-	groups, err := findCgroups(node)
+func checkCgroups(group string) error {
+	groups, err := findCgroups(group)
 	if err != nil {
 		return err
 	}

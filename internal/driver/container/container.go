@@ -8,6 +8,8 @@ package container
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +29,7 @@ const MemberPath = "/run/nearmetal-member"
 type Config struct {
 	// StateDir is the node agent's own directory (DIR/nodes/NODE); members/ below it is this driver's, while there are any.
 	StateDir string
-	// Node names the node; its control groups are /nearmetal/NODE/ID.
+	// Node names the node; its control groups are /nearmetal/NODE-HASH/ID, HASH being of the state directory's path.
 	Node string
 	// Attacher connects members to their networks.
 	Attacher driver.Attacher
@@ -88,6 +90,22 @@ func New(cfg Config) (*Driver, error) {
 
 // Stack is the container stack.
 func (d *Driver) Stack() api.Stack { return api.StackContainer }
+
+// group names the control group of this node. Two installations on one machine may each have a node n1, and neither must take
+// the other's members for its own debris, so the state directory is in the name: its path, since debris of a directory that
+// was removed must be found by the one that takes its place.
+func (c Config) group() string {
+	sum := sha256.Sum256([]byte(resolve(c.StateDir)))
+	return c.Node + "-" + hex.EncodeToString(sum[:4])
+}
+
+// resolve follows the links in a path, as far as it exists.
+func resolve(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil || path == "/" {
+		return resolved
+	}
+	return filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
+}
 
 // validName tells whether a name is safe as a directory, control group and container name.
 func validName(name string) bool {

@@ -43,3 +43,17 @@ func testContract(t *testing.T, runtime string) {
 func TestContainersOnCrunMeetTheDriverContract(t *testing.T) { testContract(t, "crun") }
 
 func TestContainersOnRuncMeetTheDriverContract(t *testing.T) { testContract(t, "runc") }
+
+func TestTwoInstallationsOnOneMachineDoNotTakeEachOthersMembersForDebris(t *testing.T) {
+	r := newRig(t, "crun")
+	m := r.member(t)
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	other := newRig(t, "crun")
+	other.cfg.Node = r.cfg.Node
+	observations, err := other.open(t).Observe(t.Context())
+	if err != nil || len(observations) > 0 {
+		t.Errorf("a second installation with a node of the same name sees %+v (%v)", observations, err)
+	}
+}

@@ -243,8 +243,8 @@ func (r *rig) left(t *testing.T) []string {
 	var left []string
 	patterns := []string{
 		filepath.Join(r.cfg.StateDir, "*"),
-		filepath.Join("/sys/fs/cgroup/nearmetal", r.cfg.Node),
-		filepath.Join("/sys/fs/cgroup/*/nearmetal", r.cfg.Node),
+		filepath.Join("/sys/fs/cgroup/nearmetal", r.cfg.Group()),
+		filepath.Join("/sys/fs/cgroup/*/nearmetal", r.cfg.Group()),
 	}
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)

@@ -40,7 +40,7 @@ func (d *Driver) host() (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := findCgroups(d.cfg.Node)
+	groups, err := findCgroups(d.cfg.group())
 	if err != nil {
 		return nil, err
 	}

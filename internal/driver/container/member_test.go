@@ -41,7 +41,7 @@ func TestTheKernelHoldsAMemberToItsAssignment(t *testing.T) {
 	for _, l := range limits {
 		var got []string
 		for _, file := range l.files {
-			path := filepath.Join("/sys/fs/cgroup", fmt.Sprintf(file, filepath.Join(r.cfg.Node, id)))
+			path := filepath.Join("/sys/fs/cgroup", fmt.Sprintf(file, filepath.Join(r.cfg.Group(), id)))
 			if text, err := os.ReadFile(path); err == nil {
 				got = append(got, strings.TrimSpace(string(text)))
 			}

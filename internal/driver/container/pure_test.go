@@ -24,13 +24,13 @@ func TestControlGroupsAreFoundHoweverTheyAreMounted(t *testing.T) {
 		{
 			name:      "v2",
 			mountinfo: root + "25 21 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
-			want:      cgroups{node: "n1", trees: []hierarchy{{mountPoint: "/sys/fs/cgroup", v2: true}}},
+			want:      cgroups{group: "n1", trees: []hierarchy{{mountPoint: "/sys/fs/cgroup", v2: true}}},
 		},
 		{
 			name: "v1 with two controllers in one tree, mounted twice",
 			mountinfo: "30 25 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
 				"31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
-			want: cgroups{node: "n1", trees: []hierarchy{
+			want: cgroups{group: "n1", trees: []hierarchy{
 				{mountPoint: "/sys/fs/cgroup/cpu,cpuacct", controllers: []string{"cpu", "cpuacct"}},
 				{mountPoint: "/sys/fs/cgroup/memory", controllers: []string{"memory"}},
 			}},
@@ -40,7 +40,7 @@ func TestControlGroupsAreFoundHoweverTheyAreMounted(t *testing.T) {
 			mountinfo: "31 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 				"32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
 			want: cgroups{
-				node: "n1", hybrid: "/sys/fs/cgroup/unified",
+				group: "n1", hybrid: "/sys/fs/cgroup/unified",
 				trees: []hierarchy{{mountPoint: "/sys/fs/cgroup/memory", controllers: []string{"memory"}}},
 			},
 		},
