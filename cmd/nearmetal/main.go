@@ -8,11 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
+	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/agent"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/demo"
 	"github.com/nearmetal/nearmetal/internal/dev"
 	"github.com/nearmetal/nearmetal/internal/server"
 	"github.com/nearmetal/nearmetal/internal/telemetry"
@@ -36,8 +39,24 @@ func main() {
 			Agent: func(ctx context.Context, opts config.Agent) error {
 				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return agent.Main(ctx, opts, log) })
 			},
+			Demo: func(ctx context.Context, opts config.Demo) error {
+				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error {
+					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)
+				})
+			},
 		},
 	}))
+}
+
+// embedded is a site on this machine, reached through its Unix socket.
+func embedded(log *slog.Logger) demo.Serve {
+	return func(ctx context.Context, opts config.Dev, ready func(demo.Client)) error {
+		api, err := client.New(client.Options{Addr: "unix:" + filepath.Join(opts.StateDir, config.SocketName)})
+		if err != nil {
+			return err
+		}
+		return dev.Run(ctx, opts, log, func() { ready(api) })
+	}
 }
 
 // logged runs a long-running command with a logger on its error stream.

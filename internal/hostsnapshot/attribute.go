@@ -2,6 +2,7 @@ package hostsnapshot
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,7 +99,12 @@ func (j judge) appeared(kind Kind, key string, item Item) Difference {
 		}
 	default:
 	}
-	if why, foreign := j.holdersForeign(j.after, item.holders); foreign {
+	holders := item.holders
+	if len(holders) == 0 && item.place != "" {
+		// Nobody holds the thing itself; those who use the directory it lies in are the next to ask.
+		holders = j.neighbours(item.place)
+	}
+	if why, foreign := j.holdersForeign(j.after, holders); foreign {
 		d.Verdict, d.Why = Others, why
 	}
 	return d
@@ -110,7 +116,11 @@ func (j judge) changed(kind Kind, key string, old, now Item) Difference {
 	case Process, Module:
 		d.Verdict, d.Why = Informative, "processes and modules change by themselves"
 	default:
-		if why, foreign := j.holdersForeign(j.after, now.holders); foreign {
+		holders := now.holders
+		if len(holders) == 0 && now.place != "" {
+			holders = j.neighbours(now.place)
+		}
+		if why, foreign := j.holdersForeign(j.after, holders); foreign {
 			d.Verdict, d.Why = Others, why
 		}
 	}
@@ -118,27 +128,48 @@ func (j judge) changed(kind Kind, key string, old, now Item) Difference {
 }
 
 func (j judge) vanished(kind Kind, key string, old Item) Difference {
-	d := Difference{Kind: kind, Change: Vanished, Key: key, Detail: old.Detail, Verdict: Left}
-	switch kind {
-	case Process, Module:
-		// A process that was there before ended. Nothing is left of it, and who ended it can't be seen from here.
+	d := Difference{Kind: kind, Change: Vanished, Key: key, Detail: old.Detail, Verdict: Gone, Why: "it was there before"}
+	if kind == Process || kind == Module {
 		d.Verdict, d.Why = Informative, "it ended meanwhile"
-		return d
-	default:
-	}
-	if len(old.holders) == 0 {
 		return d
 	}
 	for _, h := range old.holders {
-		if p, still := j.after.processes[h.PID]; still && p.id == h {
-			continue
+		if p, still := j.after.processes[h.PID]; !still || p.id != h {
+			d.Verdict, d.Why = Others, fmt.Sprintf("it was held by PID %d, which ended meanwhile", h.PID)
+			return d
 		}
-		// At least one of those who held it has ended, and it went with them.
-		d.Verdict, d.Why = Others, fmt.Sprintf("it was held by PID %d, which ended meanwhile", h.PID)
-		return d
 	}
 	if why, foreign := j.holdersForeign(j.before, old.holders); foreign {
 		d.Verdict, d.Why = Others, why
 	}
 	return d
+}
+
+// territory is who uses what is in a directory: the holders of all files at or below it.
+type territory map[string][]ProcessID
+
+// territories maps every directory below the roots of the file kind to those who use something in it. Holders of a mount or
+// a working directory are among them.
+func territories(s Snapshot) territory {
+	t := territory{}
+	for path, item := range s.items[File] {
+		if len(item.holders) == 0 {
+			continue
+		}
+		for dir := path; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+			t[dir] = append(t[dir], item.holders...)
+		}
+	}
+	return t
+}
+
+// neighbours returns the users of the closest directory around a path that anybody uses. Places that many share say nothing:
+// the roots themselves are left out.
+func (j judge) neighbours(path string) []ProcessID {
+	for dir := path; dir != "/" && dir != "." && !j.after.roots[dir]; dir = filepath.Dir(dir) {
+		if users := j.after.territory[dir]; len(users) > 0 {
+			return users
+		}
+	}
+	return nil
 }

@@ -61,6 +61,34 @@ func TestAThingThatOursAndOthersHoldIsOurs(t *testing.T) {
 	}
 }
 
+func TestAFileBelongsToThoseWhoUseItsDirectory(t *testing.T) {
+	base := map[int]int{1: 0, 10: 1, 30: 1}
+	for _, c := range []struct {
+		name string
+		user int
+		root string
+		want Verdict
+	}{
+		{"an unrelated daemon works in the directory", 10, "/tmp", Others},
+		{"the taker works in the directory", 30, "/tmp", Left},
+		{"the daemon works only in the shared root", 10, "/tmp/dir", Left},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, after := family(30, true, base), family(30, true, base)
+			after.items[File] = map[string]Item{
+				"/tmp/dir/new":  {place: "/tmp/dir/new"},
+				"/tmp/dir/held": {place: "/tmp/dir/held", holders: []ProcessID{{c.user, uint64(c.user)}}},
+			}
+			before.items[File] = map[string]Item{"/tmp/dir/held": after.items[File]["/tmp/dir/held"]}
+			after.roots, after.territory = map[string]bool{c.root: true}, territories(after)
+			got := before.Diff(after)
+			if len(got) != 1 || got[0].Verdict != c.want {
+				t.Errorf("got %v, want one difference with the verdict %q", got, c.want)
+			}
+		})
+	}
+}
+
 func TestAReusedPIDIsAnotherProcess(t *testing.T) {
 	base := map[int]int{1: 0, 10: 1, 30: 1}
 	before, after := family(30, false, base), family(30, false, base)

@@ -26,6 +26,9 @@ const (
 	Left Verdict = "left"
 	// Others: the kernel's records show that a process which is not a descendant of the taker holds it. Reported, not counted.
 	Others Verdict = "others"
+	// Gone: it was there before and is not any more. Nothing is left of it, and who removed it can't be seen; reported, so that
+	// people can see whether something was removed that should have stayed.
+	Gone Verdict = "gone"
 	// Informative: it happens by the kernel's own design and is no debris (a loaded module, a kernel thread).
 	Informative Verdict = "informative"
 )

@@ -23,9 +23,20 @@ var namespaceTypes = [...]string{"cgroup", "ipc", "mnt", "net", "pid", "time", "
 func (c *collector) namespaces(context.Context) error {
 	holders := map[string][]ProcessID{}
 	for pid, p := range c.snapshot.processes {
-		for _, kind := range namespaceTypes {
-			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)); err == nil {
-				holders[name] = append(holders[name], p.id)
+		if p.kernel {
+			continue
+		}
+		// A thread may be in other namespaces than its process.
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			continue
+		}
+		for _, task := range tasks {
+			for _, kind := range namespaceTypes {
+				name, err := os.Readlink(fmt.Sprintf("/proc/%d/task/%s/ns/%s", pid, task.Name(), kind))
+				if ids := holders[name]; err == nil && (len(ids) == 0 || ids[len(ids)-1] != p.id) {
+					holders[name] = append(ids, p.id)
+				}
 			}
 		}
 	}
@@ -37,7 +48,7 @@ func (c *collector) namespaces(context.Context) error {
 		if !ok || m.fsType != "nsfs" || len(holders[m.root]) > 0 {
 			continue
 		}
-		c.add(Namespace, m.root, Item{Detail: "kept by a mount at " + m.target})
+		c.add(Namespace, m.root, Item{Detail: "kept by a mount at " + m.target, place: m.target})
 	}
 	return nil
 }
@@ -90,7 +101,7 @@ func (c *collector) mounts(context.Context) error {
 			if n := count[key]; n > 1 {
 				key += fmt.Sprintf(" (%d)", n)
 			}
-			c.add(Mount, key, Item{Detail: "source " + m.source, holders: holders})
+			c.add(Mount, key, Item{Detail: "source " + m.source, holders: holders, place: m.target})
 		}
 	}
 	return nil
@@ -243,7 +254,9 @@ func (c *collector) files(context.Context) error {
 	if roots == nil {
 		roots = DefaultFileRoots[:]
 	}
+	c.snapshot.roots = map[string]bool{}
 	for _, root := range roots {
+		c.snapshot.roots[root] = true
 		var top unix.Stat_t
 		if err := unix.Lstat(root, &top); err != nil {
 			continue
@@ -262,7 +275,7 @@ func (c *collector) files(context.Context) error {
 				}
 				return nil
 			}
-			c.add(File, path, Item{Detail: describeFile(path, st), holders: c.holding[inodeKey(st.Dev, st.Ino)]})
+			c.add(File, path, Item{Detail: describeFile(path, st), holders: c.holding[inodeKey(st.Dev, st.Ino)], place: path})
 			return nil
 		})
 		if err != nil {

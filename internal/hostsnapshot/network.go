@@ -108,7 +108,11 @@ func (c *collector) sockets(context.Context) error {
 		if len(f) > 7 {
 			name = f[7]
 		}
-		c.add(Socket, "unix "+name, Item{holders: c.holding["socket:"+f[6]]})
+		item := Item{holders: c.holding["socket:"+f[6]]}
+		if strings.HasPrefix(name, "/") {
+			item.place = name
+		}
+		c.add(Socket, "unix "+name, item)
 	}
 	return nil
 }

@@ -73,6 +73,8 @@ type Item struct {
 	Detail string
 	// holders are the processes it lives through: those in a namespace or a cgroup, those with a file or socket open.
 	holders []ProcessID
+	// place is where in the file system it lies, if anywhere.
+	place string
 }
 
 type process struct {
@@ -94,6 +96,9 @@ type Snapshot struct {
 	// taker is the process that took the snapshot, adopting tells whether it adopts the orphans among its descendants.
 	taker    ProcessID
 	adopting bool
+	// roots are the file roots; territory is who uses the directories below them.
+	roots     map[string]bool
+	territory territory
 	// Notes tell what could not be looked at, and why; an empty list means that everything was.
 	Notes []string
 }
@@ -117,6 +122,7 @@ func Take(ctx context.Context, opts Options) (Snapshot, error) {
 			return Snapshot{}, err
 		}
 	}
+	s.territory = territories(s)
 	s.Took = time.Since(start)
 	return s, nil
 }

@@ -1,0 +1,178 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/hostsnapshot"
+)
+
+const (
+	// settleWindow is how long things may take to vanish by themselves after the tour has ended; the kernel removes network
+	// namespaces in the background.
+	settleWindow = 10 * time.Second
+	// endWindow is how long an interrupted tour may take to clean up.
+	endWindow = time.Minute
+)
+
+// prove takes the snapshots around the tour.
+func prove(ctx context.Context, opts Options, report files, n *narrator) error {
+	n.say("nearmetal demo: a cluster on demand on this machine, and how near to the bare machine it runs")
+	// Descent is the evidence: whatever the tour makes, however orphaned, stays below this process until it is gone.
+	if err := hostsnapshot.AdoptOrphans(); err != nil {
+		return err
+	}
+	look := hostsnapshot.Options{Ignore: onPurpose(opts, report)}
+	before, err := hostsnapshot.Take(ctx, look)
+	if err != nil {
+		return err
+	}
+	n.say("looked at the whole host: %s (%.1f s)", before.Counts(), before.Took.Seconds())
+
+	tourErr := runTour(ctx, n)
+
+	// The proof is owed after a failure and an interrupt, too.
+	after, differences, err := before.Settle(context.WithoutCancel(ctx), look, settleWindow)
+	if err != nil {
+		return errors.Join(tourErr, err)
+	}
+	err = judgement(n, before, after, differences)
+	if ctx.Err() != nil {
+		return errors.Join(ctx.Err(), err)
+	}
+	return errors.Join(tourErr, err)
+}
+
+// onPurpose tells what the demo leaves because it was asked to.
+func onPurpose(opts Options, report files) func(hostsnapshot.Kind, string) bool {
+	return func(kind hostsnapshot.Kind, key string) bool {
+		if kind != hostsnapshot.File {
+			return false
+		}
+		kept := opts.StateDir != "" && (key == opts.StateDir || strings.HasPrefix(key, opts.StateDir+"/"))
+		return kept || key == report.html || key == report.json
+	}
+}
+
+// judgement says what is left.
+func judgement(n *narrator, before, after hostsnapshot.Snapshot, differences []hostsnapshot.Difference) error {
+	const most = 30
+	left := hostsnapshot.Counting(differences)
+	n.say("looked at the whole host again: %s", after.Counts())
+	for _, note := range after.Notes {
+		n.show("note: " + note)
+	}
+	n.mention(differences, hostsnapshot.Gone, "was there before and is gone; nothing of it is left, but look whether it should have stayed")
+	n.mention(differences, hostsnapshot.Others, "belongs to processes that do not descend from this one")
+	if len(left) == 0 {
+		n.say("nothing is left: what was there before is there, and nothing else is (%d things of %d kinds compared)",
+			total(before), len(hostsnapshot.Kinds))
+		return nil
+	}
+	for i, d := range left {
+		if i == most {
+			n.show(fmt.Sprintf("and %d more", len(left)-most))
+			break
+		}
+		n.show("LEFT " + d.String())
+	}
+	return fmt.Errorf("%w: %d differences, listed above", ErrLeft, len(left))
+}
+
+// mention says how many differences have a verdict that does not count, and shows the first.
+func (n *narrator) mention(differences []hostsnapshot.Difference, verdict hostsnapshot.Verdict, what string) {
+	const most = 3
+	var with []hostsnapshot.Difference
+	for _, d := range differences {
+		if d.Verdict == verdict && d.Kind != hostsnapshot.Process {
+			with = append(with, d)
+		}
+	}
+	if len(with) == 0 {
+		return
+	}
+	n.show(fmt.Sprintf("not counted, %d: %s, such as", len(with), what))
+	for _, d := range with[:min(most, len(with))] {
+		n.show("  " + d.String())
+	}
+}
+
+func total(s hostsnapshot.Snapshot) int {
+	sum := 0
+	for _, k := range hostsnapshot.Kinds {
+		sum += s.Count(k)
+	}
+	return sum
+}
+
+// runTour runs this program again as the tour and waits for it and for every orphan that falls to this process meanwhile.
+func runTour(ctx context.Context, n *narrator) error {
+	// The kernel ends the tour when the thread that started it ends (PR_SET_PDEATHSIG), so the thread is kept.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	tour, err := os.StartProcess(self, os.Args, &os.ProcAttr{
+		Env:   append(os.Environ(), stage+"=tour", fmt.Sprintf("%s=%d", beginning, n.began.UnixMilli())),
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM},
+	})
+	if err != nil {
+		return fmt.Errorf("the tour can't be started: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { endTour(tour) })
+	defer stop()
+	status, err := collect(tour.Pid)
+	if err != nil {
+		return fmt.Errorf("the tour can't be waited for: %w", err)
+	}
+	switch {
+	case status.Signaled():
+		return fmt.Errorf("the tour was ended by %s", status.Signal())
+	case status.ExitStatus() != 0:
+		return errors.New("the tour failed; what went wrong is said above")
+	default:
+		return nil
+	}
+}
+
+// endTour asks the tour to end, and forces it when it does not.
+func endTour(tour *os.Process) {
+	_ = tour.Signal(syscall.SIGTERM)
+	timer := time.NewTimer(endWindow)
+	defer timer.Stop()
+	<-timer.C
+	_ = tour.Kill()
+}
+
+// collect waits for a child, and takes the exit status of every other child on the way: the adopted. All children are
+// collected here and nowhere else in this process while it runs.
+func collect(pid int) (unix.WaitStatus, error) {
+	var status unix.WaitStatus
+	for {
+		got, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return status, err
+		case got == pid:
+			for {
+				var other unix.WaitStatus
+				if more, err := unix.Wait4(-1, &other, unix.WNOHANG, nil); more <= 0 && !errors.Is(err, unix.EINTR) {
+					return status, nil
+				}
+			}
+		}
+	}
+}
