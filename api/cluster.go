@@ -14,18 +14,18 @@ const (
 
 // Shape is what every member of a group holds.
 type Shape struct {
-	// Cores is the number of exclusive cores per member, at least 1.
-	Cores int `json:"cores"`
-	// Memory is the memory limit per member.
-	Memory Bytes `json:"memory"`
+	// Cores is the number of exclusive cores per member, at least 1; it defaults to 1.
+	Cores int `json:"cores,omitempty"`
+	// Memory is the memory limit per member; it defaults to 512MiB.
+	Memory Bytes `json:"memory,omitempty"`
 }
 
 // Group is a set of like members.
 type Group struct {
 	// Name is a DNS label, unique in the cluster; members are called NAME-0, NAME-1, ... It defaults to the cluster's name.
 	Name string `json:"name,omitempty"`
-	// Size is the number of members, at least 1.
-	Size int `json:"size"`
+	// Size is the number of members, at least 1; it defaults to 1.
+	Size int `json:"size,omitempty"`
 	Shape
 	// Stack defaults to "container".
 	Stack Stack `json:"stack,omitempty"`

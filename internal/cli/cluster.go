@@ -181,6 +181,9 @@ func (a *app) create(ctx context.Context, req api.ClusterRequest, f createFlags,
 		return err
 	}
 	cl, err := c.CreateCluster(ctx, req)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted; whether cluster %q was created is not known, see 'nearmetal cluster show %s'", req.Name, req.Name)
+	}
 	if err != nil {
 		return err
 	}

@@ -76,10 +76,10 @@ func splitRun(cmd *cobra.Command, args []string) (cluster string, command []stri
 		return "", nil, usage("name the cluster to run on: '%s'", cmd.UseLine())
 	}
 	if err := cmd.Flags().Parse(args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return "", nil, err
-		}
 		return "", nil, cmd.FlagErrorFunc()(cmd, err)
+	}
+	if help, err := cmd.Flags().GetBool("help"); err == nil && help {
+		return "", nil, pflag.ErrHelp
 	}
 	if command = cmd.Flags().Args(); len(command) == 0 {
 		return "", nil, usage("give the command to run: '%s'", cmd.UseLine())

@@ -14,6 +14,7 @@ type Live struct {
 	members map[string]said
 	nodes   map[string]saidNode
 	changed chan struct{}
+	now     func() time.Time
 }
 
 type said struct {
@@ -28,7 +29,7 @@ type saidNode struct {
 }
 
 func newLive() *Live {
-	return &Live{members: map[string]said{}, nodes: map[string]saidNode{}, changed: make(chan struct{})}
+	return &Live{members: map[string]said{}, nodes: map[string]saidNode{}, changed: make(chan struct{}), now: time.Now}
 }
 
 // Member tells what was set.
@@ -69,7 +70,7 @@ func (l *Live) SetMember(id string, phase api.MemberPhase, message string) {
 func (l *Live) SetNode(name string, phase api.NodePhase, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.nodes[name] = saidNode{phase, time.Now(), message}
+	l.nodes[name] = saidNode{phase, l.now(), message}
 	l.wake()
 }
 

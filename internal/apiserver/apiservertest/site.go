@@ -39,6 +39,7 @@ type Site struct {
 	Server *apiserver.Server
 
 	t    testing.TB
+	now  func() time.Time
 	stop func()
 }
 
@@ -46,7 +47,7 @@ type Site struct {
 func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Site{Dir: shortDir(t), Repo: state.New(st), Live: newLive(), Logs: newLogs(), t: t}
+	s := &Site{Dir: shortDir(t), Repo: state.New(st), Live: newLive(), Logs: newLogs(), t: t, now: time.Now}
 	must(t, s.Repo.CheckVersion(ctx))
 	cache, err := s.Repo.OpenCache(ctx)
 	must(t, err)
@@ -61,6 +62,9 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	}
 	if change != nil {
 		change(&cfg)
+	}
+	if cfg.Now != nil {
+		s.now, s.Live.now = cfg.Now, cfg.Now
 	}
 	s.Server = apiserver.New(cfg)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -154,7 +158,7 @@ func (s *Site) AddNode(name string, cores int) {
 			Name: "local", Description: "The node's own system, read-only.", Stacks: []api.Stack{api.StackContainer}, OK: true,
 			Digest: "sha256:5fde0000000000000000",
 		}},
-		AgentVersion: "test", FirstSeenAt: time.Now().UTC(),
+		AgentVersion: "test", FirstSeenAt: s.now().UTC(),
 	}
 	for i := range cores {
 		node.Capacity.Cores = append(node.Capacity.Cores, api.Core{Slot: i, CPU: i})
@@ -210,7 +214,7 @@ func (s *Site) Place(name string) {
 		}
 	}
 	rec := api.ClusterRecord{
-		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: time.Now().UTC(),
+		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: s.now().UTC(),
 		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
 	}
 	rev, err := s.Leader.CommitGeneration(context.Background(), c, rec, batch)
@@ -227,7 +231,7 @@ func (s *Site) SetPhase(name string, phase api.ClusterPhase, message string) {
 	if c.Record != nil {
 		rec = *c.Record
 	}
-	rec.Phase, rec.Message, rec.ChangedAt = phase, message, time.Now().UTC()
+	rec.Phase, rec.Message, rec.ChangedAt = phase, message, s.now().UTC()
 	if phase == api.ClusterReady && rec.ReadyAt == nil {
 		rec.ReadyAt = &rec.ChangedAt
 	}
@@ -254,7 +258,7 @@ func (s *Site) Release(name string) {
 	if c.Record != nil {
 		rec = *c.Record
 	}
-	rec.Phase, rec.Message, rec.Generation, rec.ChangedAt = api.ClusterDeleting, "", rec.Generation+1, time.Now().UTC()
+	rec.Phase, rec.Message, rec.Generation, rec.ChangedAt = api.ClusterDeleting, "", rec.Generation+1, s.now().UTC()
 	rec.Chunks = append([]api.ChunkRef{}, rec.Chunks...)
 	for i := range rec.Chunks {
 		rec.Chunks[i].Releasing = true
@@ -297,7 +301,7 @@ func (s *Site) AwaitDelete(name string) {
 // Event stores an event of a cluster.
 func (s *Site) Event(cluster, reason, message string) {
 	s.t.Helper()
-	rev, err := s.Repo.AppendEvents(context.Background(), api.Event{Time: time.Now().UTC(), Cluster: cluster, Reason: reason, Message: message})
+	rev, err := s.Repo.AppendEvents(context.Background(), api.Event{Time: s.now().UTC(), Cluster: cluster, Reason: reason, Message: message})
 	must(s.t, err)
 	s.reach(rev)
 }
@@ -324,7 +328,7 @@ func (s *Site) AwaitJob(ok func(api.Job) bool) api.Job {
 func (s *Site) EndJob(id string, phase api.JobPhase, code int, message string) {
 	s.t.Helper()
 	_, rev, err := s.Repo.UpdateJob(context.Background(), id, func(j *api.Job) error {
-		now := time.Now().UTC()
+		now := s.now().UTC()
 		j.Phase, j.Message, j.LogBytes, j.StartedAt, j.EndedAt = phase, message, s.Logs.size(id), &now, &now
 		if code >= 0 {
 			j.ExitCode = &code

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func TestProgressOnATerminalIsOneLineThatIsClearedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		p := &progress{w: &out, terminal: true, start: time.Now(), now: time.Now, done: make(chan struct{})}
+		p.over.Go(p.animate)
+		p.say("cluster c1: starting, 0/2 members ready")
+		<-time.After(2*tick + tick/2)
+		synctest.Wait()
+		p.say("cluster c1: starting, 1/2 members ready")
+		p.stop()
+		got := out.String()
+		if strings.Contains(got, "\n") {
+			t.Errorf("the line was broken: %q", got)
+		}
+		for _, want := range []string{"0/2 members ready  0.0s", "0/2 members ready  0.1s", "0/2 members ready  0.2s", "1/2 members ready  0.2s"} {
+			if !strings.Contains(got, "\r\x1b[K"+"cluster c1: starting, "+want) {
+				t.Errorf("no frame %q in %q", want, got)
+			}
+		}
+		if !strings.HasSuffix(got, "\r\x1b[K") {
+			t.Errorf("the line is left behind: %q", got)
+		}
+	})
+}
+
+func TestTextOfMembersDoesNotSteerTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{w: &out, start: time.Now(), now: time.Now, done: make(chan struct{})}
+	p.say("evil \x1b[2J\r\nline \u009b31m")
+	if got := out.String(); strings.ContainsAny(strings.TrimSuffix(got, "\n"), "\x1b\r\n\u009b") {
+		t.Errorf("control characters went through: %q", got)
+	}
+}
+
+func TestTheStateLineNamesMembersInTrouble(t *testing.T) {
+	c := api.Cluster{Name: "c1", Status: api.ClusterStatus{Phase: api.ClusterStarting, TotalMembers: 5}}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		c.Status.Members = append(c.Status.Members, api.MemberStatus{Name: name, Phase: api.MemberFailed})
+	}
+	want := "cluster c1: starting, 0/5 members ready (a failed, b failed, c failed, and 2 more)"
+	if got := stateLine(c); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAgesAndRangesAreShort(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	a := &app{Invocation: Invocation{Now: func() time.Time { return now }}}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m", 47 * time.Hour: "47h", 72 * time.Hour: "3d",
+	} {
+		if got := a.age(now.Add(-d)); got != want {
+			t.Errorf("age of %s is %s, want %s", d, got, want)
+		}
+	}
+	if got := ranges([]int{0, 1, 2, 5, 7, 8}); got != "0-2,5,7-8" {
+		t.Errorf("ranges: %s", got)
+	}
+}
