@@ -53,6 +53,7 @@ func (f *Fabric) attach(ctx context.Context, port driver.Port) error {
 	if err := f.node.Do(func() error { return makePair(&pair, bridgeName(network.Index), member) }); err != nil {
 		return err
 	}
+	f.spaces.Store(pair.name, port.NetNS)
 	failpoint.Hit("ethernet.after-veth")
 	if err := member.Do(func() error { return configureMember(pair, network) }); err != nil {
 		return fmt.Errorf("inside the member: %w", err)
@@ -77,7 +78,7 @@ func makePair(pair *veth, bridge string, member netns.Handle) error {
 		return err
 	}
 	if leads {
-		return mendPort(*pair)
+		return bringUp(pair.name, pair.mtu, pair.bridge)
 	}
 	if err := deleteLinks([]string{pair.name}); err != nil {
 		return fmt.Errorf("removing the port that leads elsewhere: %w", err)
@@ -111,20 +112,6 @@ func leadsInto(pair veth, member netns.Handle) (bool, error) {
 		return nil
 	})
 	return leads, err
-}
-
-// mendPort makes the host's end as newVeth does.
-func mendPort(pair veth) error {
-	link, err := netlink.LinkByName(pair.name)
-	if err != nil {
-		return err
-	}
-	if link.Attrs().MTU != pair.mtu {
-		if err := netlink.LinkSetMTU(link, pair.mtu); err != nil {
-			return err
-		}
-	}
-	return bringUp(pair.name, pair.bridge)
 }
 
 // configureMember sets up the member's end, in the member's network namespace.
@@ -213,6 +200,7 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 	if err := f.remover.remove(f.node, PortName(id)); err != nil {
 		return fmt.Errorf("detaching member %s: %w", id, err)
 	}
+	f.spaces.Delete(PortName(id))
 	failpoint.Hit("ethernet.after-detach")
 	return nil
 }

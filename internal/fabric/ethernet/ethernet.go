@@ -47,6 +47,9 @@ type Fabric struct {
 	applied []fabric.Network
 	// underlayMTU is the MTU of the underlay when networks were last applied.
 	underlayMTU int
+
+	// spaces holds the paths of the network namespaces of members attached by this process, by port.
+	spaces sync.Map
 }
 
 var _ fabric.Fabric = (*Fabric)(nil)

@@ -57,7 +57,7 @@ func (f *Fabric) execute(ctx context.Context, op Operation) error {
 		case AddLink:
 			return addLink(o.Link)
 		case SetLink:
-			return setLink(o)
+			return f.setLink(o)
 		case SetForwarding:
 			err := setForwarding(o.Link, o.On)
 			failpoint.Hit("ethernet.after-forwarding")
@@ -114,7 +114,7 @@ func addLink(l Link) error {
 	return nil
 }
 
-func setLink(o SetLink) error {
+func (f *Fabric) setLink(o SetLink) error {
 	link, err := netlink.LinkByName(o.Link.Name)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func setLink(o SetLink) error {
 		}
 		return netlink.LinkSetHardwareAddr(link, mac)
 	case "mcast_snooping":
-		return netlink.BridgeSetMcastSnoop(link, o.Link.Snooping)
+		return setSnooping(link.Attrs().Index, o.Link.Snooping)
 	case "master":
 		bridge, err := netlink.LinkByName(o.Link.Master)
 		if err != nil {
@@ -135,7 +135,7 @@ func setLink(o SetLink) error {
 		}
 		return netlink.LinkSetMaster(link, bridge)
 	case "mtu":
-		return setMTU(link, o.Link)
+		return f.setMTU(link, o.Link)
 	case "state":
 		if o.Link.Up {
 			return netlink.LinkSetUp(link)
@@ -144,16 +144,6 @@ func setLink(o SetLink) error {
 	default:
 		return fmt.Errorf("unknown attribute %q", o.Attribute)
 	}
-}
-
-// setMTU sets a link's MTU, and first that of the member's end when it is a port: a frame that leaves a member has to fit.
-func setMTU(link netlink.Link, want Link) error {
-	if attrs := link.Attrs(); want.Kind == KindVeth && attrs.NetNsID >= 0 && attrs.ParentIndex > 0 {
-		if err := setPeerMTU(attrs.NetNsID, attrs.ParentIndex, want.MTU); err != nil {
-			return fmt.Errorf("member's end: %w", err)
-		}
-	}
-	return netlink.LinkSetMTU(link, want.MTU)
 }
 
 func setForwarding(link string, on bool) error {

@@ -21,22 +21,23 @@ const addrGenNone = 1
 const bridgePortForwarding = 3
 
 // linkMessage is the common part of a message that makes a link. The link is down: bringUp follows.
-func linkMessage(name string, mtu int) *nl.NetlinkRequest {
+func linkMessage(name string) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
 	return req
 }
 
-// bringUp puts a link on a bridge (0: on none), keeps IPv6 from choosing addresses for it, and sets it up. The kernel takes
-// the mode of IPv6 for links that exist only.
-func bringUp(name string, bridge int) error {
+// bringUp sets a link's MTU, puts it on a bridge (0: on none), keeps IPv6 from choosing addresses for it, and sets it up. The
+// kernel takes the mode of IPv6 for links that exist only, and a bridge keeps its MTU without ports only when that was
+// changed after it was made.
+func bringUp(name string, mtu, bridge int) error {
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	info.Flags, info.Change = unix.IFF_UP, unix.IFF_UP
 	req.AddData(info)
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
 	if bridge != 0 {
 		req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))))
 	}
@@ -54,7 +55,7 @@ func newBridge(l Link) error {
 	if err != nil {
 		return err
 	}
-	req := linkMessage(l.Name, l.MTU)
+	req := linkMessage(l.Name)
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindBridge)))
@@ -65,12 +66,30 @@ func newBridge(l Link) error {
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return err
 	}
-	return bringUp(l.Name, 0)
+	return bringUp(l.Name, l.MTU, 0)
+}
+
+// setSnooping switches multicast snooping of a bridge.
+func setSnooping(bridge int, on bool) error {
+	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(bridge)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindBridge)))
+	value := uint8(0)
+	if on {
+		value = 1
+	}
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(value))
+	req.AddData(info)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // newTunnel makes a VXLAN tunnel on the bridge with this link index.
 func newTunnel(l Link, bridge int) error {
-	req := linkMessage(l.Name, l.MTU)
+	req := linkMessage(l.Name)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindVXLAN)))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
@@ -83,7 +102,7 @@ func newTunnel(l Link, bridge int) error {
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return err
 	}
-	return bringUp(l.Name, bridge)
+	return bringUp(l.Name, l.MTU, bridge)
 }
 
 // veth is a pair of links, one end on a bridge here, the other in a member.
@@ -98,7 +117,7 @@ type veth struct {
 // newVeth makes the pair in one step, the member's end directly in its namespace: moving a link between namespaces is slow. One
 // queue each is enough, as the driver takes no queue lock, and makes the links much cheaper to register.
 func newVeth(v veth, member netns.Handle) error {
-	req := linkMessage(v.name, v.mtu)
+	req := linkMessage(v.name)
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -116,20 +135,7 @@ func newVeth(v veth, member netns.Handle) error {
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return err
 	}
-	return bringUp(v.name, v.bridge)
-}
-
-// setPeerMTU changes the MTU of the other end of a veth pair, known by its link index there and by the number this
-// namespace has for the other (IFLA_LINK_NETNSID).
-func setPeerMTU(netnsID, index, mtu int) error {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	info.Index = int32(index)
-	req.AddData(info)
-	req.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(netnsID))))
-	req.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return bringUp(v.name, v.mtu, v.bridge)
 }
 
 // bridgePortState returns the state of a bridge port (BR_STATE_* of linux/if_bridge.h), -1 when the link is none.

@@ -32,6 +32,9 @@ const bridgeRules = `table bridge nm {
 	set egress {
 		type ifname . ether_addr
 	}
+	set anycast {
+		type ifname . ipv4_addr
+	}
 	chain prerouting {
 		type filter hook prerouting priority -250; policy accept;
 		iifname "nmp*" goto member
@@ -53,7 +56,7 @@ const bridgeRules = `table bridge nm {
 	}
 	chain forward {
 		type filter hook forward priority -250; policy accept;
-		oifname . arp daddr ip @gateways drop
+		oifname . arp daddr ip @anycast drop
 	}
 	chain output {
 		type filter hook output priority -250; policy accept;
@@ -62,13 +65,9 @@ const bridgeRules = `table bridge nm {
 }
 `
 
-// inetRules guard the node's own stack. Pairs in "same" are bridged packets, which pass here when br_netfilter is loaded.
-// Tunnel packets of our networks are taken from their peers only: the network identifier is bits 32 to 55 of the VXLAN
+// inetRules take tunnel packets of our networks from their peers only. The network identifier is bits 32 to 55 of the VXLAN
 // header (RFC 7348, section 5), which begins 64 bits into the UDP header.
 const inetRules = `table inet nm {
-	set same {
-		type ifname . ifname
-	}
 	set tunnels {
 		typeof ip saddr . @th,96,24
 	}
@@ -77,30 +76,25 @@ const inetRules = `table inet nm {
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
-		iifname "nmbr*" drop
 		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
 		udp dport 4789 @th,96,24 @vnis drop
-	}
-	chain forward {
-		type filter hook forward priority -10; policy accept;
-		iifname . oifname @same accept
-		iifname "nmbr*" drop
-		oifname "nmbr*" drop
 	}
 }
 `
 
-// inetEgressRules are inetRules with a way out for the networks in "egress". Links in "switched" had forwarding off before it was
-// switched on for their sake: nothing else may profit from that, and it is switched off again with the last such network.
+// inetEgressRules are inetRules with a way out for the networks in "egress". Pairs in "same" are bridged packets, which pass here
+// when br_netfilter is loaded. Links in "switched" had forwarding off before it was switched on for egress: nothing else may
+// profit from that, and it is switched off again with the last network that needs it. Of what the node itself sends, members
+// get only what path MTU discovery (RFC 1191) and traceroute need.
 const inetEgressRules = `table inet nm {
-	set same {
-		type ifname . ifname
-	}
 	set tunnels {
 		typeof ip saddr . @th,96,24
 	}
 	set vnis {
 		typeof @th,96,24
+	}
+	set same {
+		type ifname . ifname
 	}
 	set egress {
 		type ifname
@@ -118,15 +112,15 @@ const inetEgressRules = `table inet nm {
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
-		iifname "nmbr*" drop
 		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
 		udp dport 4789 @th,96,24 @vnis drop
+		iifname "nmbr*" drop
 	}
 	chain forward {
 		type filter hook forward priority -10; policy accept;
 		iifname . oifname @same accept
 		iifname @switched oifname != "nmbr*" drop
-		iifname @egress oifname != "nmbr*" ip daddr != @protected accept
+		iifname @egress ip daddr != @protected accept
 		oifname @egress ct state established,related accept
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
@@ -160,33 +154,32 @@ type Table struct {
 // Ruleset holds this product's tables by family and name; a table that is not there has no entry.
 type Ruleset map[string]Table
 
-// desiredRules renders the tables that the networks need: none without networks.
+// desiredRules renders the tables that the networks need: none without networks, and one for the node's own stack only with
+// tunnels or egress.
 func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset {
 	if len(networks) == 0 {
 		return Ruleset{}
 	}
-	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil}
-	inet := map[string][]string{"same": nil, "tunnels": nil, "vnis": nil}
+	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil}
+	inet := map[string][]string{"tunnels": nil, "vnis": nil}
 	egress := false
 	for _, n := range networks {
 		addNetworkElements(n, bridge, inet)
 		egress = egress || n.Egress
 	}
-	text := inetRules
-	if egress {
-		text = inetEgressRules
+	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge)}}
+	switch {
+	case egress:
 		addEgressElements(cfg, networks, seen, inet)
+		rules[inetTable] = Table{Text: skeleton(inetEgressRules), Sets: sortSets(inet)}
+	case len(inet["vnis"]) > 0:
+		rules[inetTable] = Table{Text: skeleton(inetRules), Sets: sortSets(inet)}
 	}
-	return Ruleset{
-		bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge)},
-		inetTable:   {Text: skeleton(text), Sets: sortSets(inet)},
-	}
+	return rules
 }
 
 // addNetworkElements adds what one network contributes to the sets.
 func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
-	name := bridgeName(n.Index)
-	inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", name, name))
 	if len(n.Peers) > 0 {
 		vni := fmt.Sprintf("0x%x", n.Index)
 		inet["vnis"] = append(inet["vnis"], vni)
@@ -194,7 +187,7 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 			inet["tunnels"] = append(inet["tunnels"], fmt.Sprintf("%s . %s", peer, vni))
 		}
 		if n.Egress {
-			bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", tunnelName(n.Index), n.Gateway))
+			bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", tunnelName(n.Index), n.Gateway))
 		}
 	}
 	for _, p := range n.Ports {
@@ -209,15 +202,17 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 
 // addEgressElements adds what egress as a whole needs.
 func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, inet map[string][]string) {
-	inet["egress"], inet["switched"] = nil, nil
+	inet["egress"], inet["switched"], inet["same"] = nil, nil, nil
 	protected := slices.Concat(alwaysProtected, cfg.Protected)
 	if seen.Underlay.IsValid() {
 		protected = append(protected, seen.Underlay)
 	}
 	for _, n := range networks {
 		protected = append(protected, n.Prefix)
+		name := bridgeName(n.Index)
+		inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", name, name))
 		if n.Egress {
-			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", bridgeName(n.Index)))
+			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", name))
 		}
 	}
 	for _, prefix := range outermost(protected) {

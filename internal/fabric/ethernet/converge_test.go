@@ -1,0 +1,203 @@
+package ethernet
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// wideNetworks are one of each kind; the node they are for needs an uplink and an underlay.
+func wideNetworks() []fabric.Network {
+	one, two, three := testNetwork(1, 2, 3), testNetwork(2, 2), testNetwork(3, 2)
+	two.Egress = true
+	three.Egress = true
+	three.Peers = []netip.Addr{netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.4")}
+	return []fabric.Network{one, two, three}
+}
+
+// newWideNode is a node for wideNetworks, with things of others on it that have to stay.
+func newWideNode(t testing.TB) (namespace, Config) {
+	t.Helper()
+	needRoot(t)
+	space := newSpace(t)
+	space.run(t, `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; ip link add up0 type bridge; ip link set up0 up; ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.2
+		ip link add nmbrother type bridge; ip link add nmproxy type bridge
+		printf 'table inet nmother {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n}\n' | nft -f -`)
+	return space, Config{Underlay: netip.MustParseAddr("192.0.2.1")}
+}
+
+func TestRemovingAllNetworksLeavesTheNodeAsItWas(t *testing.T) {
+	space, cfg := newWideNode(t)
+	before := space.snapshot(t)
+	f := newFabric(t, space, cfg)
+	networks := wideNetworks()
+	apply(t, f, networks...)
+	for _, n := range networks {
+		for i := range n.Ports {
+			attach(t, f, n, i)
+		}
+	}
+	apply(t, f)
+	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(space.snapshot(t), "\n")); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
+	}
+}
+
+func TestWhatACrashLeavesAfterAnyOperationIsMendedByTheNextApply(t *testing.T) {
+	space, cfg := newWideNode(t)
+	before := space.snapshot(t)
+	networks := wideNetworks()
+	for _, target := range [][]fabric.Network{networks, nil} {
+		for crash := 0; ; crash++ {
+			start := nil2(target, networks)
+			apply(t, newFabric(t, space, cfg), start...)
+			doomed := newFabric(t, space, cfg)
+			_, ops, err := doomed.plan(context.Background(), target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if crash > len(ops) {
+				break
+			}
+			if err := doomed.executeAll(context.Background(), ops[:crash]); err != nil {
+				t.Fatalf("after %d operations: %v", crash, err)
+			}
+			successor := newFabric(t, space, cfg)
+			apply(t, successor, networks...)
+			a, b := attach(t, successor, networks[0], 0), attach(t, successor, networks[0], 1)
+			mustReach(t, a.namespace, "another member", b.address())
+		}
+	}
+	apply(t, newFabric(t, space, cfg))
+	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(space.snapshot(t), "\n")); diff != "" {
+		t.Errorf("-before +after:\n%s", diff)
+	}
+}
+
+// nil2 is where a plan for target starts from: nothing, or everything when target is nothing.
+func nil2(target, everything []fabric.Network) []fabric.Network {
+	if target == nil {
+		return everything
+	}
+	return nil
+}
+
+func TestAuditFindsWhatSomebodyChanged(t *testing.T) {
+	space, cfg := newWideNode(t)
+	f := newFabric(t, space, cfg)
+	networks := wideNetworks()
+	apply(t, f, networks...)
+	attach(t, f, networks[0], 0)
+	port := PortName(networks[0].Ports[0].ID)
+	for _, tt := range []struct{ meddling, object string }{
+		{"ip link set nmbr1 down", "bridge nmbr1 state"},
+		{"ip link set nmbr1 type bridge mcast_snooping 1", "bridge nmbr1 mcast_snooping"},
+		{"ip link set nmbr1 address 02:00:00:00:00:01", "bridge nmbr1 address"},
+		{"ip link set " + port + " nomaster", "veth " + port + " master"},
+		{"ip link set " + port + " mtu 1500", "veth " + port + " mtu"},
+		{"ip link delete nmvx3", "vxlan nmvx3"},
+		{"ip address flush dev nmbr2", "address of nmbr2"},
+		{"bridge fdb delete 00:00:00:00:00:00 dev nmvx3 dst 192.0.2.4", "peer of nmvx3"},
+		{"bridge fdb append 00:00:00:00:00:00 dev nmvx3 dst 192.0.2.9", "peer of nmvx3"},
+		{"echo 0 > /proc/sys/net/ipv4/conf/up0/forwarding", "forwarding on up0"},
+		{"ip link add nmbr77 type bridge", "link nmbr77"},
+		{"nft flush set bridge nm pins", "nftables tables bridge nm and inet nm"},
+		{"nft flush chain bridge nm input", "nftables tables bridge nm and inet nm"},
+		{"nft insert rule inet nm forward accept", "nftables tables bridge nm and inet nm"},
+		{"nft flush ruleset", "nftables tables bridge nm and inet nm"},
+		{"nft add table ip nm5", "nftables tables bridge nm and inet nm"},
+	} {
+		space.run(t, tt.meddling)
+		drifts, err := f.Audit(context.Background())
+		if err != nil || len(drifts) == 0 || drifts[0].Object != tt.object {
+			t.Errorf("after %q: got %+v, %v; want a drift of %q", tt.meddling, drifts, err, tt.object)
+		}
+		apply(t, f, networks...)
+		if drifts, err := f.Audit(context.Background()); err != nil || len(drifts) > 0 {
+			t.Errorf("%q was not mended: %+v, %v", tt.meddling, drifts, err)
+		}
+	}
+}
+
+func TestANetworkWithoutMembersIsAsItShouldBe(t *testing.T) {
+	lab := newPairLab(t)
+	for _, m := range []member{lab.a, lab.b} {
+		if err := lab.node.fabric.Detach(context.Background(), m.port.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if drifts, err := lab.node.fabric.Audit(context.Background()); err != nil || len(drifts) > 0 {
+		t.Errorf("after the last member left: %+v, %v", drifts, err)
+	}
+}
+
+func TestAttachingAgainDoesNotDisturbAMember(t *testing.T) {
+	lab := newPairLab(t)
+	index := lab.node.run(t, "ip -o link show "+PortName(lab.a.port.ID)+" | cut -d: -f1")
+	if err := lab.node.fabric.Attach(context.Background(), lab.a.port); err != nil {
+		t.Fatal(err)
+	}
+	if again := lab.node.run(t, "ip -o link show "+PortName(lab.a.port.ID)+" | cut -d: -f1"); again != index {
+		t.Errorf("the port was made anew: link %s, before %s", again, index)
+	}
+	lab.a.run(t, "ip address flush dev eth0; ip link set eth0 down; ip link set lo down")
+	lab.node.run(t, "ip link set "+PortName(lab.a.port.ID)+" nomaster down")
+	if err := lab.node.fabric.Attach(context.Background(), lab.a.port); err != nil {
+		t.Fatal(err)
+	}
+	mustReach(t, lab.a.namespace, "another member, after its port was mended", lab.b.address())
+}
+
+func TestAPortMovesToTheNewNamespaceOfAMemberThatWasStartedAgain(t *testing.T) {
+	lab := newPairLab(t)
+	reborn := member{newSpace(t), lab.a.port}
+	reborn.port.NetNS = reborn.Path()
+	if err := lab.node.fabric.Attach(context.Background(), reborn.port); err != nil {
+		t.Fatal(err)
+	}
+	mustReach(t, reborn.namespace, "another member", lab.b.address())
+}
+
+func TestAttachRefusesAPortThatRulesDoNotPin(t *testing.T) {
+	lab := newPairLab(t)
+	space := newSpace(t)
+	stranger := testPort(lab.network, 9)
+	wrong := lab.a.port
+	wrong.MAC = stranger.MAC
+	for _, port := range []driver.Port{
+		{ID: stranger.ID, Network: lab.network.Network, Address: stranger.Address, MAC: stranger.MAC}, wrong,
+	} {
+		port.NetNS = space.Path()
+		if err := lab.node.fabric.Attach(context.Background(), port); !errors.Is(err, fabric.ErrNotApplied) {
+			t.Errorf("%+v: got %v, want ErrNotApplied", port, err)
+		}
+	}
+}
+
+func TestAttachWaitsUntilTheBridgeForwards(t *testing.T) {
+	lab := newPairLab(t)
+	name := PortName(lab.a.port.ID)
+	lab.a.run(t, "ip link set eth0 down")
+	waiting := make(chan error, 1)
+	go func() {
+		waiting <- lab.node.Do(func() error { return awaitForwarding(context.Background(), name) })
+	}()
+	lab.a.run(t, "ip link set eth0 up")
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	lab.a.run(t, "ip link set eth0 down")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := lab.node.Do(func() error { return awaitForwarding(ctx, name) })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it gives up when told to", err)
+	}
+}

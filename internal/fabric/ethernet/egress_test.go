@@ -1,0 +1,173 @@
+package ethernet
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// egressLab is a node with a bridge for an uplink, two machines outside on it, and a management network.
+type egressLab struct {
+	node           node
+	outside, other namespace
+	management     namespace
+	networks       []fabric.Network // 1 with egress, 2 with egress, 3 without
+	members        []member
+}
+
+const internet = "203.0.113.1" // beyond the outside machine, whose link has an MTU of 1500 bytes
+
+func newEgressLab(t *testing.T) egressLab {
+	t.Helper()
+	needRoot(t)
+	lab := egressLab{node: newNode(t, Config{Underlay: netip.MustParseAddr("192.0.2.1")}), outside: newSpace(t), other: newSpace(t), management: newSpace(t)}
+	lab.node.run(t, `ip link set lo up; ip link add up0 type bridge mcast_snooping 0; ip link set up0 up; ip address add 192.0.2.1/24 dev up0
+		ip link add o1 type veth peer name eth0 netns `+lab.outside.Path()+`; ip link set o1 master up0 up
+		ip link add o2 type veth peer name eth0 netns `+lab.other.Path()+`; ip link set o2 master up0 up
+		ip link add o3 type veth peer name eth0 netns `+lab.management.Path()+`; ip link set o3 up; ip address add 198.51.100.1/24 dev o3
+		ip route add default via 192.0.2.2`)
+	lab.outside.run(t, "ip link set lo up; ip link set eth0 up; ip address add 192.0.2.2/24 dev eth0; ip address add "+internet+"/32 dev lo; ip route add default via 192.0.2.1")
+	lab.other.run(t, "ip link set lo up; ip link set eth0 up; ip address add 192.0.2.3/24 dev eth0")
+	lab.management.run(t, "ip link set lo up; ip link set eth0 up; ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1")
+	for i := 1; i <= 3; i++ {
+		n := testNetwork(i, 2, 3)
+		n.Egress = i < 3
+		lab.networks = append(lab.networks, n)
+	}
+	apply(t, lab.node.fabric, lab.networks...)
+	for _, n := range lab.networks {
+		lab.members = append(lab.members, attach(t, lab.node.fabric, n, 0))
+	}
+	return lab
+}
+
+func TestEgressLetsMembersOut(t *testing.T) {
+	lab := newEgressLab(t)
+	mustReach(t, lab.members[0].namespace, "the outside", internet)
+	mustReach(t, lab.members[1].namespace, "the outside", internet)
+	mustNotReach(t, lab.members[2].namespace, "the outside, from a network without egress,", internet)
+	lab.members[2].run(t, "ip route add default dev eth0; ip neigh replace "+internet+" lladdr "+gatewayMAC(3).String()+" nud permanent dev eth0")
+	mustNotReach(t, lab.members[2].namespace, "the outside, by force, from a network without egress,", internet)
+}
+
+func TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks(t *testing.T) {
+	lab := newEgressLab(t)
+	from := lab.members[0].namespace
+	mustNotReach(t, from, "the gateway itself", lab.networks[0].Gateway.String())
+	mustNotReach(t, from, "the node's own address", "192.0.2.1")
+	mustNotReach(t, from, "the node's management address", "198.51.100.1")
+	mustNotReach(t, from, "a machine on the underlay", "192.0.2.3")
+	mustNotReach(t, from, "a member of another network", lab.members[1].address())
+	mustNotReach(t, from, "the gateway of another network", lab.networks[1].Gateway.String())
+}
+
+func TestNobodyOutsideReachesMembers(t *testing.T) {
+	lab := newEgressLab(t)
+	m := lab.members[0]
+	l := m.listen(t, memberLink)
+	text := token()
+	if err := lab.outside.Do(func() error {
+		conn, err := net.Dial("udp4", m.address()+":9")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte(text))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mustReach(t, m.namespace, "the outside", internet) // comes behind it, on the same way
+	second := attach(t, lab.node.fabric, lab.networks[0], 1)
+	frame, end := second.marker(m)
+	second.send(t, memberLink, frame)
+	frames, ok := l.until(end, markerTimeout)
+	if !ok {
+		t.Fatal("a permitted frame did not arrive")
+	}
+	if contains(frames, text) {
+		t.Error("a packet from outside that answers nothing arrived")
+	}
+}
+
+func TestTheNodeDoesNotReachMembers(t *testing.T) {
+	lab := newEgressLab(t)
+	m := lab.members[0]
+	mustReach(t, m.namespace, "the outside", internet)
+	mustNotReach(t, lab.node.namespace, "a member, from its node,", m.address())
+}
+
+func TestForwardingForEgressIsForNothingElse(t *testing.T) {
+	lab := newEgressLab(t)
+	mustNotReach(t, lab.outside, "the management network, from outside,", "198.51.100.2")
+	if got := lab.node.run(t, "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/o3/forwarding"); got != "0\n0\n" {
+		t.Errorf("forwarding in general and on the management link: got %q, want off", got)
+	}
+}
+
+func TestTheUplinkGoesOnBridgingWhenBridgedPacketsPassTheRulesOfIP(t *testing.T) {
+	lab := newEgressLab(t)
+	if _, err := lab.node.try("echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
+		t.Skip("needs br_netfilter: this kernel does not pass bridged packets to the rules of IP")
+	}
+	mustReach(t, lab.outside, "a neighbour on the bridge that is the node's uplink", "192.0.2.3")
+}
+
+func TestAMemberLearnsThatTheOutsideTakesSmallerPackets(t *testing.T) {
+	lab := newEgressLab(t)
+	m := lab.members[0]
+	err := m.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		to := unix.SockaddrInet4{Port: 9, Addr: netip.MustParseAddr(internet).As4()}
+		if err := unix.Connect(fd, &to); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+			return err
+		}
+		for deadline := time.Now().Add(markerTimeout); time.Now().Before(deadline); {
+			_, err := unix.Write(fd, make([]byte, 5000))
+			if errors.Is(err, unix.EMSGSIZE) {
+				return nil
+			}
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLERR}}
+			_, _ = unix.Poll(poll, 100)
+		}
+		return errors.New("no news of the smaller MTU")
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestForwardingIsAsBeforeWhenEgressEnds(t *testing.T) {
+	lab := newEgressLab(t)
+	forwarding := func() string { return lab.node.run(t, "cat /proc/sys/net/ipv4/conf/up0/forwarding") }
+	if got := forwarding(); got != "1\n" {
+		t.Fatalf("with egress: got %q", got)
+	}
+	// Another process of the agent, which has to find what the first one did.
+	restarted := newFabric(t, lab.node.namespace, Config{Underlay: netip.MustParseAddr("192.0.2.1")})
+	apply(t, restarted, lab.networks...)
+	apply(t, restarted, lab.networks[2])
+	if got := forwarding(); got != "0\n" {
+		t.Errorf("it was off before, and is %q", got)
+	}
+	lab.node.run(t, "echo 1 > /proc/sys/net/ipv4/conf/up0/forwarding")
+	apply(t, restarted, lab.networks...)
+	mustReach(t, attach(t, restarted, lab.networks[0], 0).namespace, "the outside, again,", internet)
+	apply(t, restarted)
+	if got := forwarding(); got != "1\n" {
+		t.Errorf("it was on before, and is %q", got)
+	}
+}

@@ -1,0 +1,301 @@
+package ethernet
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden compares text with testdata/NAME.golden.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got); if that is meant, run go test -update\n%s", path, diff)
+	}
+}
+
+// machine is a model of a kernel that operations are carried out on.
+type machine struct{ Observed }
+
+func newMachine() *machine {
+	return &machine{Observed{
+		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
+		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, Rules: Ruleset{},
+	}}
+}
+
+func (m *machine) execute(op Operation) {
+	switch o := op.(type) {
+	case LoadRules:
+		m.load(o.Script)
+	case AddLink:
+		m.Links[o.Link.Name] = o.Link
+	case DeleteLink:
+		delete(m.Links, o.Name)
+		for name, l := range m.Links {
+			if l.Master == o.Name {
+				l.Master = ""
+				m.Links[name] = l
+			}
+		}
+	case SetLink:
+		m.change(o.Link.Name, func(l *Link) {
+			switch o.Attribute {
+			case "address":
+				l.MAC = o.Link.MAC
+			case "mcast_snooping":
+				l.Snooping = o.Link.Snooping
+			case "master":
+				l.Master = o.Link.Master
+			case "mtu":
+				l.MTU = o.Link.MTU
+			case "state":
+				l.Up = o.Link.Up
+			}
+		})
+	case AddAddress:
+		m.change(o.Link, func(l *Link) { l.Addresses = append(slices.Clone(l.Addresses), o.Address) })
+	case DeleteAddress:
+		m.change(o.Link, func(l *Link) { l.Addresses = remove(l.Addresses, o.Address) })
+	case AddPeer:
+		m.change(o.Link, func(l *Link) { l.Peers = append(slices.Clone(l.Peers), o.Peer) })
+	case DeletePeer:
+		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
+	case SetForwarding:
+		m.change(o.Link, func(l *Link) { l.Forwarding = o.On })
+	}
+}
+
+func (m *machine) change(name string, f func(*Link)) {
+	l := m.Links[name]
+	f(&l)
+	m.Links[name] = l
+}
+
+func remove[T comparable](list []T, x T) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(e T) bool { return e == x })
+}
+
+var elementCommand = regexp.MustCompile(`^(add|delete) element (\w+ \w+) (\w+) \{ (.*) \}$`)
+
+// load understands the scripts that Plan writes.
+func (m *machine) load(script string) {
+	lines := strings.Split(strings.TrimSuffix(script, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		if name, ok := strings.CutPrefix(lines[i], "delete table "); ok {
+			delete(m.Rules, name)
+			continue
+		}
+		if e := elementCommand.FindStringSubmatch(lines[i]); e != nil {
+			sets := m.Rules[e[2]].Sets
+			list := splitElements(e[4])
+			if e[1] == "add" {
+				list = append(list, sets[e[3]]...)
+			} else {
+				list = without(sets[e[3]], list)
+			}
+			slices.Sort(list)
+			sets[e[3]] = list
+			continue
+		}
+		start := i
+		for i < len(lines) && lines[i] != "}" {
+			i++
+		}
+		for name, table := range parseListing(strings.Join(lines[start:i+1], "\n")) {
+			m.Rules[name] = table
+		}
+	}
+}
+
+func (m *machine) attach(n fabric.Network, i int) {
+	name := PortName(n.Ports[i].ID)
+	m.Links[name] = Link{Name: name, Kind: KindVeth, MTU: networkMTU(n, m.UnderlayMTU), Master: bridgeName(n.Index), Up: true}
+}
+
+var planConfig = Config{Underlay: netip.MustParseAddr("198.18.0.1")}
+
+func TestPlansAreAsWritten(t *testing.T) {
+	one, two, three := testNetwork(1, 2, 3), testNetwork(2, 2), testNetwork(3, 2)
+	two.Egress = true
+	three.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.3"), netip.MustParseAddr("198.18.0.2")}
+	spanning := three
+	spanning.Egress = true
+	fewer := three
+	fewer.Peers = three.Peers[:1]
+	m := newMachine()
+	var b strings.Builder
+	step := func(why string, before func(), networks ...fabric.Network) {
+		if before != nil {
+			before()
+		}
+		ops, err := Plan(planConfig, networks, m.Observed)
+		fmt.Fprintf(&b, "=== %s\n", why)
+		if err != nil {
+			fmt.Fprintf(&b, "error: %v\n", err)
+		}
+		for _, op := range ops {
+			fmt.Fprintln(&b, op)
+			m.execute(op)
+		}
+	}
+	step("a node without networks is left alone", nil)
+	step("a first network, on this node only, gets one table and a bridge without an address", nil, one)
+	step("nothing to do", nil, one)
+	step("a member more only adds elements; its port is made by Attach", func() { m.attach(one, 0) }, withPorts(one, 2, 3, 4))
+	step("a second network with egress: the node's own stack gets rules, then forwarding", nil, one, two)
+	step("a third that spans nodes", nil, one, two, three)
+	step("it lost a node", nil, one, two, fewer)
+	step("it gets egress: its gateway is every node's own", nil, one, two, spanning)
+	step("somebody meddled with a bridge, a tunnel and a port", func() {
+		m.change("nmbr1", func(l *Link) { l.MTU, l.Up, l.Snooping, l.MAC = 1500, false, true, "02:00:00:00:00:01" })
+		m.change("nmbr2", func(l *Link) { l.Addresses, l.Forwarding = nil, false })
+		m.change("nmvx3", func(l *Link) { l.VNI = 99 })
+		m.change(PortName(one.Ports[0].ID), func(l *Link) { l.Master, l.MTU = "nmbr2", 1500 })
+		m.change("up0", func(l *Link) { l.Forwarding = false })
+	}, one, two, spanning)
+	step("somebody emptied a set and removed a rule", func() {
+		m.Rules[bridgeTable].Sets["pins"] = nil
+		table := m.Rules[inetTable]
+		table.Text = strings.Replace(table.Text, "iifname \"nmbr*\" drop\n", "", 1)
+		m.Rules[inetTable] = table
+	}, one, two, spanning)
+	step("debris of something else under our names", func() {
+		m.Links["nmbr9"] = Link{Name: "nmbr9", Kind: KindBridge}
+		m.Links["nmp0123456789"] = Link{Name: "nmp0123456789", Kind: KindVeth}
+		m.Links["nmbrother"] = Link{Name: "nmbrother", Kind: KindBridge}
+		m.change("nmbr1", func(l *Link) { l.Kind = "dummy" })
+		m.Rules["ip nm7"] = Table{Text: "table ip nm7 {\n}\n"}
+	}, one, two, spanning)
+	step("without egress forwarding is switched off where it was off before", nil, one, three)
+	step("nothing is left", nil)
+	step("an invalid set of networks changes nothing", nil, one, one)
+	golden(t, "plan", b.String())
+}
+
+func withPorts(n fabric.Network, hosts ...int) fabric.Network {
+	n.Ports = nil
+	for _, host := range hosts {
+		n.Ports = append(n.Ports, testPort(n, host))
+	}
+	return n
+}
+
+func TestTunnelsNeedAnUnderlay(t *testing.T) {
+	n := testNetwork(3, 2)
+	n.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	m := newMachine()
+	if _, err := Plan(Config{}, []fabric.Network{n}, m.Observed); err == nil || !strings.Contains(err.Error(), "no underlay address") {
+		t.Errorf("without an underlay address: got %v", err)
+	}
+	m.UnderlayMTU = 0
+	if _, err := Plan(planConfig, []fabric.Network{n}, m.Observed); err == nil || !strings.Contains(err.Error(), "was not found") {
+		t.Errorf("without the link of the underlay: got %v", err)
+	}
+}
+
+// drawNetworks draws a valid set of networks.
+func drawNetworks(t *rapid.T) []fabric.Network {
+	var networks []fabric.Network
+	for _, index := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 0, 4, rapid.ID[int]).Draw(t, "indexes") {
+		n := testNetwork(index, rapid.SliceOfNDistinct(rapid.IntRange(2, 6), 0, 4, rapid.ID[int]).Draw(t, "hosts")...)
+		n.Egress = rapid.Bool().Draw(t, "egress")
+		for _, peer := range rapid.SliceOfNDistinct(rapid.IntRange(2, 5), 0, 3, rapid.ID[int]).Draw(t, "peers") {
+			n.Peers = append(n.Peers, netip.AddrFrom4([4]byte{198, 18, 0, byte(peer)}))
+		}
+		networks = append(networks, n)
+	}
+	return networks
+}
+
+func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newMachine()
+		on := rapid.Bool().Draw(t, "forwarding before")
+		m.change("up0", func(l *Link) { l.Forwarding = on })
+		fresh := cmp.Diff(nil, m.Observed)
+		for range rapid.IntRange(1, 5).Draw(t, "rounds") {
+			networks := drawNetworks(t)
+			ops, err := Plan(planConfig, networks, m.Observed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, op := range ops[:rapid.IntRange(0, len(ops)).Draw(t, "operations before the crash")] {
+				m.execute(op)
+			}
+			finish(t, m, networks)
+			for _, n := range networks {
+				for i := range n.Ports {
+					m.attach(n, i)
+				}
+			}
+			if ops, _ := Plan(planConfig, networks, m.Observed); len(ops) > 0 {
+				t.Fatalf("with all members attached, there is still to do: %v", ops)
+			}
+		}
+		finish(t, m, nil)
+		if diff := cmp.Diff(fresh, cmp.Diff(nil, m.Observed)); diff != "" {
+			t.Fatalf("something is left or forwarding (on before: %t) is not as before:\n%s", on, diff)
+		}
+	})
+}
+
+func finish(t *rapid.T, m *machine, networks []fabric.Network) {
+	ops, err := Plan(planConfig, networks, m.Observed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range ops {
+		m.execute(op)
+	}
+	if ops, err := Plan(planConfig, networks, m.Observed); err != nil || len(ops) > 0 {
+		t.Fatalf("a second plan is not empty: %v, %v", ops, err)
+	}
+}
+
+func TestAListingIsReadAsItWasWritten(t *testing.T) {
+	networks := []fabric.Network{testNetwork(1, 2, 3, 4), testNetwork(4095, 2)}
+	networks[0].Egress = true
+	networks[1].Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	want := desiredRules(planConfig, networks, newMachine().Observed)
+	golden(t, "rules", rulesScript(want, nil))
+	needRoot(t)
+	space := newSpace(t)
+	r := rulesReader{}
+	if err := r.load(t.Context(), space.Handle, rulesScript(want, nil)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.read(t.Context(), space.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.Transformer("sets", func(s []string) string { return strings.Join(s, "\n") })); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(r.printed) > 0 {
+		t.Logf("this version of nft prints tables in its own way: %v", r.printed)
+	}
+}
