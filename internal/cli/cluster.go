@@ -225,8 +225,12 @@ func (a *app) awaitReady(ctx context.Context, c *client.Client, cl api.Cluster, 
 		case api.ClusterReady:
 			return cl, nil
 		case api.ClusterRefused:
-			return cl, &exitError{ExitRefused, fmt.Errorf("cluster %q can't be placed: %s; ask for less, or free something; "+
-				"then remove it with 'nearmetal cluster delete %s' and create it again", cl.Name, cl.Status.Message, cl.Name)}
+			message := cl.Status.Message
+			if !strings.HasPrefix(message, "cluster ") {
+				message = fmt.Sprintf("cluster %q can't be placed: %s", cl.Name, message)
+			}
+			return cl, &exitError{ExitRefused, fmt.Errorf("%s\nThe cluster holds nothing but its name; before you create it anew: "+
+				"nearmetal cluster delete %s", message, cl.Name)}
 		case api.ClusterFailed:
 			return cl, fmt.Errorf("cluster %q failed: %s; see 'nearmetal cluster events %s', and remove it with "+
 				"'nearmetal cluster delete %s'", cl.Name, cl.Status.Message, cl.Name, cl.Name)
