@@ -151,10 +151,8 @@ func TestWaitingIsBoundedAndToldInPlainLines(t *testing.T) {
 	if r.code != cli.ExitFailed || !strings.Contains(r.err, "not ready after 500ms: starting, 0/2 members ready") {
 		t.Errorf("exit code %d: %s", r.code, r.err)
 	}
-	for _, line := range []string{"0.0s  cluster c1: pending, 0/2 members ready\n", "0.0s  cluster c1: starting, 0/2 members ready\n"} {
-		if !strings.Contains(r.err, line) {
-			t.Errorf("progress lacks %q:\n%s", line, r.err)
-		}
+	if line := "0.0s  cluster c1: starting, 0/2 members ready\n"; !strings.Contains(r.err, line) {
+		t.Errorf("progress lacks %q:\n%s", line, r.err)
 	}
 	if strings.Contains(r.err, "\r") {
 		t.Errorf("progress without a terminal is drawn in place: %q", r.err)
