@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -79,12 +80,11 @@ func canRun(c api.Cluster) error {
 	default:
 		what = "see nearmetal cluster show " + c.Name
 	}
-	message := ""
-	if c.Status.Message != "" {
-		message = " (" + c.Status.Message + ")"
+	text := fmt.Sprintf("cluster %q is %s", c.Name, c.Status.Phase)
+	if phase := c.Status.Phase; phase == api.ClusterPending || phase == api.ClusterStarting || phase == api.ClusterDegraded {
+		text += fmt.Sprintf(", %d of %d members are ready", c.Status.ReadyMembers, c.Status.TotalMembers)
 	}
-	return fail(codeNotReady, "cluster %q is %s%s, %d of %d members are ready; jobs run on ready clusters: %s",
-		c.Name, c.Status.Phase, message, c.Status.ReadyMembers, c.Status.TotalMembers, what)
+	return fail(codeNotReady, "%s; jobs run on ready clusters: %s", text, what)
 }
 
 // slotsOf is how many ranks fit a cluster: the cores of its members.

@@ -94,7 +94,7 @@ func stateLine(c api.Cluster) string {
 	st := c.Status
 	var text string
 	if st.Phase == api.ClusterDeleting {
-		text = fmt.Sprintf("cluster %s: %s, %d members left", c.Name, st.Phase, len(st.Members))
+		text = fmt.Sprintf("cluster %s: %s, members left: %d", c.Name, st.Phase, len(st.Members))
 	} else {
 		text = fmt.Sprintf("cluster %s: %s, %d/%d members ready", c.Name, st.Phase, st.ReadyMembers, st.TotalMembers)
 	}
