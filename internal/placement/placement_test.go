@@ -148,6 +148,18 @@ func TestGroupsOfOneClusterShareNodesWithoutSharingCores(t *testing.T) {
 	}
 }
 
+func TestAGroupWithFewNodesToChooseFromDoesNotLoseThemToAnother(t *testing.T) {
+	rec := testNode("n1", 4, 1, 64)
+	rec.Labels = map[string]string{"rack": "r1"}
+	tied := group("tied", 1, 4, 1)
+	tied.NodeSelector = rec.Labels
+	got := sketch(place(t, viewOf(t, rec, testNode("n2", 4, 1, 64)), "c1", group("free", 1, 4, 1), tied))
+	want := []string{"0 free-0 n2 [0 1 2 3]", "1 tied-0 n1 [0 1 2 3]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("members (-want +got):\n%s", diff)
+	}
+}
+
 func TestNodesWithCPUsOfTheirOwnComeBeforeOversubscribedOnes(t *testing.T) {
 	shared := testNode("n1", 4, 1, 64)
 	shared.Oversubscribed = true

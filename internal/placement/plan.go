@@ -74,8 +74,8 @@ func (u *uses) add(nodes []nodeCount, s api.Shape) {
 
 func (u *uses) empty() bool { return u == nil || len(u.byNode) == 0 }
 
-// planAll plans all groups. Groups that are hard to place come first: a plan is greedy, and a large member placed late finds only gaps.
-// When that fails, the order by memory is tried too.
+// planAll plans all groups. A plan is greedy, so the order matters: large members first, since placed late they find only gaps. When that
+// fails, two more orders are tried: by memory, and the groups first that have the fewest nodes to choose from.
 func planAll(v *View, groups []api.Group, c conditions) ([][]nodeCount, *failure) {
 	order := make([]int, len(groups))
 	for i := range order {
@@ -89,8 +89,16 @@ func planAll(v *View, groups []api.Group, c conditions) ([][]nodeCount, *failure
 		return counts, failed
 	}
 	slices.SortStableFunc(order, byMemory)
-	if again, failedAgain := planInOrder(v, groups, order, c); failedAgain == nil {
-		return again, nil
+	if counts, failedAgain := planInOrder(v, groups, order, c); failedAgain == nil {
+		return counts, nil
+	}
+	choices := make([]int, len(groups))
+	for i, g := range groups {
+		choices[i] = v.finder(g, i, c, nil).nodes()
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(choices[a], choices[b]) })
+	if counts, failedAgain := planInOrder(v, groups, order, c); failedAgain == nil {
+		return counts, nil
 	}
 	return nil, failed
 }
@@ -200,6 +208,17 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 		over = 1
 	}
 	return members, freeCores - members*f.cores, over
+}
+
+// nodes is how many nodes can hold a member.
+func (f *finder) nodes() int {
+	n := 0
+	for _, id := range f.v.order {
+		if members, _, _ := f.room(id); members > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // choice says, for nodes of one kind, which take members: whole[k] of those with room for k are filled, and one more, with

@@ -246,6 +246,16 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			`group "b" needs 1 member with 4 cores and 1GiB; each group of the cluster would fit alone, but not all at once; none fits beside the cluster's other groups; 1 member with 2 cores and 1GiB would fit`,
 		},
 		{
+			"groups that may fit together in a way that was not found are not refused for ever",
+			func(s scene) {
+				s.node(testNode("n1", 4, 1, 64), Schedulable)
+				s.node(testNode("n2", 4, 1, 64), Schedulable)
+			},
+			[]api.Group{group("a", 2, 3, 1), group("b", 1, 2, 1)},
+			verdict{ConstraintTogether, false, false, 0, "{1 1GiB}"},
+			`group "b" needs 1 member with 2 cores and 1GiB; each group of the cluster would fit alone, but not all at once; none fits beside the cluster's other groups; 1 member with 1 core and 1GiB would fit`,
+		},
+		{
 			"the second group finds the rest in use",
 			func(s scene) {
 				s.node(testNode("n1", 8, 1, 64), Schedulable)

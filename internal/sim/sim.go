@@ -74,6 +74,7 @@ type world struct {
 	store  *store
 	leader *leader // nil while nobody leads
 	nodes  []*node
+	atOnce int  // steps since the clock moved
 	steady bool // leaders stay
 	calm   bool // nothing goes wrong any more
 	ids    int
@@ -110,6 +111,9 @@ func Run(cfg Config) (Stats, error) {
 // longest bounds the virtual time of a run: what is not at its end by then never gets there.
 const longest = 24 * time.Hour
 
+// mostAtOnce bounds how much happens while the clock stands still.
+const mostAtOnce = 10_000
+
 // drive takes one step after the other until nothing is left to happen.
 func (w *world) drive() {
 	for w.queue.Len() > 0 && w.err == nil {
@@ -117,7 +121,13 @@ func (w *world) drive() {
 		if e.cancelled {
 			continue
 		}
-		w.now = e.at
+		if e.at.After(w.now) {
+			w.now, w.atOnce = e.at, 0
+		}
+		if w.atOnce++; w.atOnce > mostAtOnce {
+			w.err = fmt.Errorf("the site goes round in circles: %d steps at one moment", w.atOnce)
+			return
+		}
 		if w.now.Sub(epoch) > longest {
 			w.err = fmt.Errorf("the site does not come to rest: something is still to happen after %s", longest)
 			return
