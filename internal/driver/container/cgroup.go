@@ -271,6 +271,9 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 		if err != nil || len(pids) == 0 {
 			return err
 		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%d processes of member %q don't end: %w", len(pids), id, err)
+		}
 		if c.v2() {
 			// cgroup.kill (Linux 5.14) reaches processes that are being forked, too; without it the loop below does.
 			_ = os.WriteFile(filepath.Join(c.dirs(id)[0], "cgroup.kill"), []byte("1"), 0)

@@ -139,6 +139,32 @@ func TestAMemberSeesNothingOfTheHostButWhatItsEnvironmentLists(t *testing.T) {
 	}
 }
 
+func TestAFirstProcessInheritsNoOpenFileOfTheHostButItsOutput(t *testing.T) {
+	r := newRig(t, "crun")
+	r.cfg.MemberArgs = []string{"/bin/sh", "-c", "ls -l /proc/$$/fd"}
+	d := r.open(t)
+	m := r.member(t)
+	if err := d.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Wait(t.Context(), m.Assignment.ID); err != nil {
+		t.Fatal(err)
+	}
+	output, err := os.ReadFile(filepath.Join(r.cfg.StateDir, "members", m.Assignment.ID, "output.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(output)) {
+		_, open, ok := strings.Cut(strings.TrimSpace(line), " -> ")
+		if ok && open != "/dev/null" && !strings.HasSuffix(open, "output.log") {
+			t.Errorf("inherited: %s", line)
+		}
+	}
+	if !strings.Contains(string(output), "2 -> ") {
+		t.Errorf("the list is %q", output)
+	}
+}
+
 func TestALinkInTheSharedHomeHandsNoHostFileToATenant(t *testing.T) {
 	r := newRig(t, "crun")
 	first, second := r.member(t), r.member(t)
