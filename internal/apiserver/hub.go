@@ -93,7 +93,7 @@ func (h *hub) take(view *state.View) {
 	if !h.started {
 		h.started, h.floor = true, view.Revision
 	}
-	before := h.seq
+	before, beforeRevision := h.seq, h.revision
 	h.revision = view.Revision
 	old := h.clusters
 	h.clusters = joined
@@ -116,7 +116,7 @@ func (h *hub) take(view *state.View) {
 		}
 	}
 	h.trim()
-	if h.seq != before {
+	if h.seq != before || h.revision != beforeRevision {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
@@ -190,6 +190,13 @@ func (c *cursor) next() ([]change, <-chan struct{}, bool) {
 	}
 	c.seq = h.seq
 	return fresh, h.changed, true
+}
+
+// at tells whether the hub is current to a revision, and the channel that tells when that may have changed.
+func (h *hub) at(revision int64) (bool, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.revision >= revision, h.changed
 }
 
 // ready tells whether the hub has seen the state at all.

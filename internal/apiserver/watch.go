@@ -19,8 +19,8 @@ const (
 // watchClusters streams changes of clusters: of one when the path names it, else of all.
 func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	if !s.hub.ready() {
-		fail(codeUnavailable, "the server is starting; try again in a moment").write(w)
+	if !s.hub.ready() || !s.catchUp(r) {
+		fail(codeUnavailable, "the server is starting or stopping; try again in a moment").write(w)
 		return
 	}
 	var first []api.Cluster
@@ -44,11 +44,8 @@ func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 	} else {
 		first, revision, cur = s.hub.snapshot(name)
 		if name != "" && len(first) == 0 {
-			if !s.awaitHub(r, name) {
-				noCluster(name).write(w)
-				return
-			}
-			first, revision, cur = s.hub.snapshot(name)
+			noCluster(name).write(w)
+			return
 		}
 	}
 	out := beginEvents(w)
@@ -63,13 +60,12 @@ func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 	s.followClusters(r, out, cur)
 }
 
-// awaitHub waits for the hub to see a cluster that the stored state has: it may have been created just now.
-func (s *Server) awaitHub(r *http.Request, name string) bool {
-	view := s.cfg.Reader.View()
-	for view.Cluster(name) != nil {
-		s.hub.mu.Lock()
-		current, changed := s.hub.revision >= view.Revision, s.hub.changed
-		s.hub.mu.Unlock()
+// catchUp waits until the hub has seen what the stored state holds now, so that what a client just did is in what a watch begins
+// with; false when the client or the server gives up first.
+func (s *Server) catchUp(r *http.Request) bool {
+	revision := s.cfg.Reader.View().Revision
+	for {
+		current, changed := s.hub.at(revision)
 		if current {
 			return true
 		}
@@ -81,7 +77,6 @@ func (s *Server) awaitHub(r *http.Request, name string) bool {
 			return false
 		}
 	}
-	return false
 }
 
 // followClusters sends changes until the client goes, may no longer watch, falls too far behind, or the only cluster

@@ -147,8 +147,7 @@ func (a *app) clusterDelete() *cobra.Command {
 	var noWait bool
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete clusters and wait until nothing is left of them",
-		Long: `Delete clusters and wait until they are gone: every member ended, cleaned, and looked for again. Jobs on them end. The
-shared home of a cluster goes with it.`,
+		Long:              `Delete clusters and wait until they are gone: every member ended, cleaned, and looked for again. Jobs on them end.`,
 		ValidArgsFunction: a.completeClusters(0),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {
