@@ -51,7 +51,8 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, Attempts: m.attempts, Now: now,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned,
+		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
 	}
 	if m.want != nil {
 		in.Desired = &lifecycle.DesiredMember{
@@ -107,7 +108,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
-	m.ready, m.exit = false, ""
+	m.ready, m.exit, m.recovered = false, "", time.Time{}
 	if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), time.Now())

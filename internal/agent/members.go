@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -32,10 +33,12 @@ type memberState struct {
 	control *member.Server
 	jobs    map[string]agentstream.JobObserved
 
-	attempts lifecycle.Attempts
-	problem  string // what keeps a running member from being ready, in its own words
-	phase    api.MemberPhase
-	message  string
+	// recovered is when a restarted agent found it running; zero once this agent has started it itself.
+	recovered time.Time
+	attempts  lifecycle.Attempts
+	problem   string // what keeps a running member from being ready, in its own words
+	phase     api.MemberPhase
+	message   string
 }
 
 // recover finds the members that an earlier run of the agent left running, and whatever else of them is on the node.
@@ -50,6 +53,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			a.members[o.ID] = m
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if o.State == driver.StateRunning {
+				m.recovered = time.Now()
 				a.watch(ctx, m)
 			}
 		}

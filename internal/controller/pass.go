@@ -184,7 +184,7 @@ func (p *pass) place(ctx context.Context, c *state.Cluster) error {
 	}
 	placed, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: c.Intent.Spec.Groups})
 	if refusal != nil {
-		return p.commit(ctx, c, lifecycle.PlanRefused(refusal.Message, p.undecided(c), p.now))
+		return p.commit(ctx, c, lifecycle.PlanRefused(refusal.Message, refusal.Undecided || p.justStarted(c), p.now))
 	}
 	records := make([]api.ClusterRecord, 0, len(p.view.Clusters))
 	for _, other := range p.view.Clusters {
@@ -242,15 +242,10 @@ func (p *pass) commitPlaced(ctx context.Context, c *state.Cluster, network api.N
 	return p.emit(ctx, events)
 }
 
-// undecided tells whether nodes are not heard of yet that might make a refused cluster fit.
-func (p *pass) undecided(c *state.Cluster) bool {
-	for _, n := range p.nodes {
-		if n.Phase == api.NodeUnknown {
-			return true
-		}
-	}
-	// A server that has just started knows nobody yet.
-	return len(p.nodes) == 0 && p.now.Sub(p.since) < lifecycle.DefaultDeathTimer && p.now.Sub(c.Intent.CreatedAt) < lifecycle.DefaultDeathTimer
+// justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.
+func (p *pass) justStarted(c *state.Cluster) bool {
+	const patience = lifecycle.DefaultDeathTimer
+	return len(p.nodes) == 0 && p.now.Sub(p.since) < patience && p.now.Sub(c.Intent.CreatedAt) < patience
 }
 
 // freeView is what is free as of this pass: made once, then kept current by the pass's own commits.
