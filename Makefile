@@ -75,7 +75,8 @@ docs: ## generate what is generated in docs/ and api/
 
 bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
 	@setup/install.sh run build test bench
-	$(SUDO) env NEARMETAL_BIN_DIR=$(CURDIR)/bin tests/bench/run.sh
+	$(GO) build -o bin/bench ./bench
+	$(SUDO) bin/bench -go $(GO) $(BENCH_FLAGS)
 
 mutants: setup member ## remove each guard in turn; its named test must fail
 	$(GO) run ./tools/mutants $(if $(SUDO),-exec '$(SUDO)') $(MUTANTS_FLAGS)

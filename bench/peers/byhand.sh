@@ -60,8 +60,12 @@ parallel() {
 
 # shared makes what all members have in common.
 shared() {
-	local root=$DIR/root ssh=$DIR/ssh i name
-	mkdir -p "$root"/{dev,etc,home,mnt,opt,proc,root,run,srv,sys,tmp,usr,var} "$ssh" "$DIR/home/hpc/.ssh" "$DIR/members" "$DIR/crun"
+	local root=$DIR/root ssh=$DIR/ssh etc=$DIR/etc i name
+	mkdir -p "$root"/{dev,etc,home,mnt,opt,proc,root,run,srv,sys,tmp,usr,var} "$ssh" "$DIR/home/hpc/.ssh" "$DIR/members" "$DIR/crun" \
+		"$etc"/{ssh,ssl/certs,alternatives,libibverbs.d,ld.so.conf.d,openmpi,terminfo}
+	for name in "${ETC[@]}"; do # mount points
+		if [ -L "/etc/$name" ]; then continue; elif [ -f "/etc/$name" ]; then : >"$etc/$name"; fi
+	done
 	for name in bin sbin lib lib32 lib64 libx32; do
 		[ -L "/$name" ] && ln -s "$(readlink "/$name")" "$root/$name"
 	done
@@ -76,18 +80,18 @@ shared() {
 	{
 		printf '127.0.0.1\tlocalhost\n'
 		for ((i = 0; i < COUNT; i++)); do ADDR $((i + 2)); printf '%s\tm%d\n' "$REPLY" "$i"; done
-	} >"$DIR/hosts"
-	for ((i = 0; i < COUNT; i++)); do printf 'm%d slots=1\n' "$i"; done >"$DIR/hostfile"
-	printf '@cert-authority * %s' "$(<"$ssh/ca.pub")" >"$DIR/known_hosts"
-	cat >"$DIR/passwd" <<-END
+	} >"$etc/hosts"
+	for ((i = 0; i < COUNT; i++)); do printf 'm%d slots=1\n' "$i"; done >"$etc/hostfile"
+	printf '@cert-authority * %s' "$(<"$ssh/ca.pub")" >"$etc/ssh/ssh_known_hosts"
+	cat >"$etc/passwd" <<-END
 		root:*:0:0:root:/root:/bin/bash
 		sshd:*:101:65534:sshd:/run/sshd:/usr/sbin/nologin
 		hpc:*:1000:1000:hpc:/home/hpc:/bin/bash
 		nobody:*:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 	END
-	printf 'root:*:0:\ntty:*:5:\nhpc:*:1000:\nnogroup:*:65534:\n' >"$DIR/group"
-	printf 'passwd: files\ngroup: files\nhosts: files\n' >"$DIR/nsswitch.conf"
-	cat >"$DIR/sshd_config" <<-END
+	printf 'root:*:0:\ntty:*:5:\nhpc:*:1000:\nnogroup:*:65534:\n' >"$etc/group"
+	printf 'passwd: files\ngroup: files\nhosts: files\n' >"$etc/nsswitch.conf"
+	cat >"$etc/ssh/sshd_config" <<-END
 		HostKey /etc/ssh/host
 		HostCertificate /etc/ssh/host-cert.pub
 		TrustedUserCAKeys /etc/ssh/ca.pub
@@ -100,7 +104,7 @@ shared() {
 		MaxSessions 1024
 		SetEnv OMPI_MCA_orte_default_hostfile=/etc/hostfile
 	END
-	cat >"$DIR/ssh_config" <<-END
+	cat >"$etc/ssh/ssh_config" <<-END
 		Host *
 		  User hpc
 		  IdentityFile /etc/ssh/user
@@ -109,8 +113,9 @@ shared() {
 		  StrictHostKeyChecking yes
 		  UpdateHostKeys no
 	END
-	chown -hR "$IDBASE:$IDBASE" "$root" "$DIR/home"
-	chown -R "$((IDBASE + 1000)):$((IDBASE + 1000))" "$DIR/home/hpc"
+	cp "$ssh/ca.pub" "$ssh/user" "$ssh/user.pub" "$ssh/user-cert.pub" "$etc/ssh"
+	chown -hR "$IDBASE:$IDBASE" "$root" "$DIR/home" "$etc"
+	chown -R "$((IDBASE + 1000)):$((IDBASE + 1000))" "$DIR/home/hpc" "$etc/ssh/user"
 	chmod 755 "$DIR" "$root"
 }
 
@@ -188,19 +193,13 @@ template() {
 
 # prepare makes a member's own files. It needs nothing of the other members but the authority.
 prepare() {
-	local i=$1 dir=$DIR/members/m$1 etc=$DIR/members/m$1/etc name config
-	mkdir -p "$etc/ssh" "$etc/ssl/certs" "$etc"/{alternatives,libibverbs.d,ld.so.conf.d,openmpi,terminfo}
-	for name in "${ETC[@]}"; do
-		if [ -L "/etc/$name" ]; then continue; elif [ -f "/etc/$name" ]; then : >"$etc/$name"; fi
-	done
+	local i=$1 dir=$DIR/members/m$1 etc=$DIR/members/m$1/etc config
+	mkdir "$dir"
+	cp -a "$DIR/etc" "$dir"
 	ADDR $((i + 2))
 	ssh-keygen -q -t ed25519 -N '' -C "m$i" -f "$etc/ssh/host"
 	ssh-keygen -q -s "$DIR/ssh/ca" -h -I "m$i" -n "m$i,$REPLY" "$etc/ssh/host.pub"
-	cp "$DIR/hosts" "$DIR/hostfile" "$DIR/passwd" "$DIR/group" "$DIR/nsswitch.conf" "$etc"
-	cp "$DIR/sshd_config" "$DIR/ssh_config" "$DIR/ssh/ca.pub" "$DIR/ssh/user" "$DIR/ssh/user.pub" "$DIR/ssh/user-cert.pub" "$etc/ssh"
-	cp "$DIR/known_hosts" "$etc/ssh/ssh_known_hosts"
-	chown "$IDBASE:$IDBASE" "$etc" "$etc/ssh" "$etc/ssh/host"
-	chown "$((IDBASE + 1000)):$((IDBASE + 1000))" "$etc/ssh/user"
+	chown "$IDBASE:$IDBASE" "$etc/ssh/host"
 	config=${TEMPLATE//%NAME%/m$i}
 	printf '%s' "${config//%CPU%/${CPUS[i % ${#CPUS[@]}]}}" >"$dir/config.json"
 }
@@ -223,11 +222,16 @@ member() {
 	answers "$address" "$pid" || die "member m$i: sshd does not answer: $(<"$dir/output")"
 }
 
-# answers waits for the banner of an SSH server, up to 30 s and as long as its process lives.
+# answers ADDRESS PID waits for the banner of an SSH server, up to 30 s and as long as its process lives. It first looks whether
+# somebody listens (port 22 is 0016, state 0A): a connection tried too early may lose its first packet, and TCP repeats that after 1 s.
 answers() {
-	local banner deadline=$((SECONDS + 30))
+	local banner sockets deadline=$((SECONDS + 30))
 	while ((SECONDS < deadline)) && [ -d "/proc/$2" ]; do
-		if { read -r -t 5 banner <"/dev/tcp/$1/22"; } 2>/dev/null && [[ $banner == SSH-2.0-* ]]; then return 0; fi
+		read -r -d '' sockets <"/proc/$2/net/tcp" || true
+		if [[ $sockets == *':0016 00000000:0000 0A '* ]] &&
+			{ read -r -t 5 banner <"/dev/tcp/$1/22"; } 2>/dev/null && [[ $banner == SSH-2.0-* ]]; then
+			return 0
+		fi
 		read -r -t 0.001 <>"$DIR/never" || true
 	done
 	return 1
@@ -253,22 +257,30 @@ create() {
 
 delete() {
 	DIR=$(realpath "$1")
-	COUNT=$(wc -l <"$DIR/hostfile")
+	COUNT=$(wc -l <"$DIR/etc/hostfile")
 	parallel remove
 	# Links go with their network namespaces, but the kernel takes its time for that. One call removes all that are left.
 	ip link del group "$GROUP"
 	nft delete table inet "$TABLE"
+	remove_cgroups
+	rm -rf "$DIR"
+}
+
+# remove_cgroups removes what the runtime leaves of the members' common cgroup.
+remove_cgroups() {
 	local c tries
 	for c in /sys/fs/cgroup/*/"$BRIDGE" /sys/fs/cgroup/"$BRIDGE"; do
+		if [[ $c == "$HYBRID"/* ]]; then continue; fi # in the tmpfs
 		# A cgroup is busy for a moment after its last process ended, and there is nothing to wait on.
 		for ((tries = 0; tries < 1000; tries++)); do
 			[ -d "$c" ] || break
-			rmdir "$c"/m* "$c" 2>/dev/null || read -r -t 0.001 <>"$DIR/never" || true
+			rmdir "$c"/*/ "$c" 2>/dev/null || read -r -t 0.001 <>"$DIR/never" || true
 		done
 		if [ -d "$c" ]; then die "$c can't be removed"; fi
 	done
-	rm -rf "$DIR"
 }
+
+if [ -n "${BYHAND_LIBRARY:-}" ]; then return; fi
 
 case "${1:-}" in
 create) [ $# -eq 3 ] || die "usage: byhand.sh create DIR COUNT"; create "$2" "$3" ;;

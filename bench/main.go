@@ -1,0 +1,125 @@
+// Command bench measures what docs/performance.md states: how long a cluster takes from request to ready and to be gone,
+// against the same members made by hand and by Podman; what the idle control plane holds; what placement costs.
+//
+// All sides run in one mount and network namespace of the bench's own, in turn (A B C, C B A, ...), on the same machine in
+// the same minutes. It measures only through doors that users have (the API, the scripts) and must never reach into the
+// program it measures. Results go to out/ as a page, as JSON and as text. Start with run, then lifecycle.go.
+//
+//	go build -o bin/bench ./bench && sudo bin/bench
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/measure"
+)
+
+type options struct {
+	nearmetal string
+	peers     string
+	out       string
+	goTool    string
+	sizes     []int
+	rounds    int
+	podman    bool
+	placement bool
+}
+
+func main() {
+	var o options
+	var sizes string
+	flag.StringVar(&o.nearmetal, "nearmetal", "bin/nearmetal", "the program to measure")
+	flag.StringVar(&o.peers, "peers", "bench/peers", "directory of the peers' scripts")
+	flag.StringVar(&o.out, "out", "bench/out", "directory for the results")
+	flag.StringVar(&o.goTool, "go", "go", "the go command, for placement's benchmark")
+	flag.StringVar(&sizes, "sizes", "1,8,32", "numbers of members")
+	flag.IntVar(&o.rounds, "rounds", 10, "rounds; 6 or more give 95% intervals, an even number cancels drift")
+	flag.BoolVar(&o.podman, "podman", true, "measure podman too")
+	flag.BoolVar(&o.placement, "placement", true, "measure placement too")
+	flag.Parse()
+	for _, s := range strings.Split(sizes, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 1000 {
+			fmt.Fprintf(os.Stderr, "bench: -sizes %q: %q is no number of members from 1 to 1000\n", sizes, s)
+			os.Exit(2)
+		}
+		o.sizes = append(o.sizes, n)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root, for namespaces and containers; run it with sudo")
+	}
+	if os.Getenv(insideVariable) == "" {
+		return enter(ctx)
+	}
+	if err := furnish(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "nearmetal-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	if err := os.Chmod(work, 0o711); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+
+	text := &bytes.Buffer{}
+	reports, err := lifecycles(ctx, o, work, log, text)
+	if err != nil {
+		return err
+	}
+	if o.placement {
+		if err := placementCost(ctx, o, text); err != nil {
+			return err
+		}
+	}
+	return publish(o, reports, text)
+}
+
+// publish writes the page, the data and the text, and the text to standard output.
+func publish(o options, reports []measure.Report, text *bytes.Buffer) error {
+	var page, data bytes.Buffer
+	if err := measure.WriteHTML(&page, "Nearmetal: cluster life times", time.Now(), reports...); err != nil {
+		return err
+	}
+	for i, r := range reports {
+		if i > 0 {
+			data.WriteString("\n")
+		}
+		if err := r.WriteJSON(&data); err != nil {
+			return err
+		}
+	}
+	for name, content := range map[string][]byte{"bench.html": page.Bytes(), "bench.json": data.Bytes(), "bench.txt": text.Bytes()} {
+		if err := os.WriteFile(filepath.Join(o.out, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("%s\nresults: %s\n", text, filepath.Join(o.out, "bench.html"))
+	return nil
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// clusterName is the name of every cluster the bench makes.
+const clusterName = "bench"
+
+// site is a running `nearmetal dev` and the side measured through its API.
+type site struct {
+	process *exec.Cmd
+	log     *os.File
+	client  *client.Client
+	memory  api.Bytes
+}
+
+// startSite starts `nearmetal dev` with one node that has enough slots, and waits until the node is ready.
+func startSite(ctx context.Context, program, dir string, slots int, memory api.Bytes) (*site, error) {
+	listen, err := freePort(ctx)
+	if err != nil {
+		return nil, err
+	}
+	program, err = filepath.Abs(program)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "..", "dev.log"))
+	if err != nil {
+		return nil, err
+	}
+	s := &site{log: log, memory: memory}
+	// Not CommandContext: the site is stopped in order, after its clusters.
+	s.process = exec.Command(program, "dev", "--state", dir, "--listen", listen, "--nodes", "1", "--node-cores", strconv.Itoa(slots))
+	s.process.Stdout, s.process.Stderr = log, log
+	if err := s.process.Start(); err != nil {
+		return nil, fmt.Errorf("nearmetal dev can't be started (build it first: make build): %w", err)
+	}
+	if s.client, err = client.New(client.Options{Addr: "unix:" + filepath.Join(dir, "server.sock")}); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	if err := s.nodeReady(ctx); err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return nil, errors.Join(fmt.Errorf("nearmetal dev: %w; its log: %s", err, said), s.stop())
+	}
+	return s, nil
+}
+
+func (s *site) nodeReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		nodes, err := s.client.Nodes(ctx)
+		if err == nil && len(nodes) > 0 && nodes[0].Phase == api.NodeReady {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends the site and waits for it.
+func (s *site) stop() error {
+	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err := s.process.Wait()
+	return errors.Join(err, s.log.Close())
+}
+
+func (s *site) Create(ctx context.Context, members int) error {
+	request := api.ClusterRequest{Name: clusterName, Size: members, Cores: 1, Memory: s.memory}
+	if _, err := s.client.CreateCluster(ctx, request); err != nil {
+		return err
+	}
+	for change, err := range s.client.WatchCluster(ctx, clusterName) {
+		if err != nil {
+			return err
+		}
+		switch status := change.Cluster.Status; status.Phase {
+		case api.ClusterReady:
+			return nil
+		case api.ClusterRefused, api.ClusterFailed:
+			return fmt.Errorf("the cluster is %s: %s", status.Phase, status.Message)
+		default:
+		}
+	}
+	return errors.New("the watch ended before the cluster was ready")
+}
+
+func (s *site) Delete(ctx context.Context) error {
+	if _, err := s.client.DeleteCluster(ctx, clusterName); err != nil {
+		return err
+	}
+	for change, err := range s.client.WatchCluster(ctx, clusterName) {
+		if change.Deleted || gone(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("the watch ended before the cluster was gone")
+}
+
+func gone(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.Status == http.StatusNotFound
+}
+
+func (s *site) Check(ctx context.Context, members int) error {
+	job, err := s.client.CreateJob(ctx, clusterName, api.JobRequest{Command: []string{"hostname"}, Ranks: members})
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if _, err := s.client.JobLog(ctx, job.ID, 0, true, &out); err != nil {
+		return err
+	}
+	if job, err = s.client.Job(ctx, job.ID); err != nil || job.Phase != api.JobSucceeded {
+		return fmt.Errorf("job %s is %s: %s %w", job.ID, job.Phase, out.String(), err)
+	}
+	return checkHosts(out.String(), members)
+}
+
+// idleMemory returns the resident sets, in bytes, of the server and of its agents.
+func (s *site) idleMemory() (server, agents int64, err error) {
+	server, err = residentBytes(s.process.Process.Pid)
+	if err != nil {
+		return 0, 0, err
+	}
+	// A child is listed with the thread that started it.
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.process.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	var pids strings.Builder
+	for _, t := range tasks {
+		children, err := os.ReadFile(t)
+		if err == nil {
+			pids.Write(append(children, ' '))
+		}
+	}
+	for field := range strings.FieldsSeq(pids.String()) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			continue
+		}
+		if bytes, err := residentBytes(pid); err == nil {
+			agents += bytes
+		}
+	}
+	return server, agents, nil
+}
+
+// residentBytes reads VmRSS of proc(5).
+func residentBytes(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("/proc/%d/status tells no VmRSS", pid)
+}
+
+func freePort(ctx context.Context) (string, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
