@@ -55,7 +55,7 @@ func embedded(log *slog.Logger) demo.Serve {
 		if err != nil {
 			return err
 		}
-		return dev.Run(ctx, opts, log, func() { ready(api) })
+		return dev.Run(ctx, opts, log, func(string) { ready(api) })
 	}
 }
 

@@ -131,13 +131,14 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 }
 
-// clean removes what is left of a member; with the last member of a deleted cluster here, its shared home.
+// clean removes what is left of a member, and the shared home of a cluster that is being deleted.
 func (a *Agent) clean(ctx context.Context, m *memberState) {
 	control := m.control
 	m.control = nil
 	final := m.want == nil || m.want.Release
 	home := ""
-	if m.want != nil && m.want.ReleaseHome && !a.othersOfCluster(m) {
+	if m.want != nil && m.want.ReleaseHome {
+		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
 	d := m.driver
@@ -170,16 +171,6 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 			m.jobs = nil
 		}
 	})
-}
-
-// othersOfCluster tells whether another member of the same cluster still is on this node, or is being made.
-func (a *Agent) othersOfCluster(m *memberState) bool {
-	for id, other := range a.members {
-		if id != m.id && other.want != nil && !other.cleaned && other.want.Assignment.ClusterUID == m.want.Assignment.ClusterUID {
-			return true
-		}
-	}
-	return false
 }
 
 // run calls a driver for a member, within a deadline, and posts how it went: done on success, a counted failure otherwise.

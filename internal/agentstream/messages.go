@@ -59,7 +59,7 @@ type Member struct {
 	driver.Member
 	// Release asks to stop and clean the member instead; the agent then reports it clean.
 	Release bool `json:"release,omitempty"`
-	// ReleaseHome tells that the whole cluster is being deleted: its shared home goes with its last member on this node.
+	// ReleaseHome tells that the whole cluster is being deleted: its shared home goes with its members.
 	ReleaseHome bool `json:"release_home,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`

@@ -11,8 +11,8 @@ import (
 )
 
 // logFlags adds the logging flags of the long-running commands.
-func logFlags(cmd *cobra.Command, l *config.Log) {
-	cmd.Flags().StringVar(&l.Level, "log-level", "info", "log level: debug, info, warn or error")
+func logFlags(cmd *cobra.Command, l *config.Log, level string) {
+	cmd.Flags().StringVar(&l.Level, "log-level", level, "log level: debug, info, warn or error")
 	cmd.Flags().StringVar(&l.Format, "log-format", "text", "log format: text or json")
 }
 
@@ -82,7 +82,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
-	logFlags(cmd, &opts.Log)
+	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
 
@@ -105,7 +105,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
-	logFlags(cmd, &opts.Log)
+	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
 
@@ -157,7 +157,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
-	logFlags(cmd, &opts.Log)
+	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
 
@@ -183,6 +183,6 @@ Takes under 2 minutes on 2 cores. Needs root.`,
 	cmd.Flags().StringVar(&opts.StateDir, "state", "", "state directory (default: a temporary one, removed at the end)")
 	cmd.Flags().StringVar(&opts.Report, "report", "nearmetal-demo.html", "file to write the HTML report to")
 	cmd.Flags().IntVar(&opts.Pairs, "pairs", 6, "number of paired measurements")
-	logFlags(cmd, &opts.Log)
+	logFlags(cmd, &opts.Log, "warn") // what it tells is the demo's own story
 	return cmd
 }

@@ -25,8 +25,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/server"
 )
 
-// Run runs a site until ctx ends. ready is called once the API answers; it may be nil.
-func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func()) error {
+// Run runs a site until ctx ends. ready is called once the API answers, with its address; it
+// may be nil.
+func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(address string)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("nearmetal dev needs root: its agent makes namespaces, networks and control groups; run it with sudo")
 	}
@@ -67,11 +68,11 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func()) e
 	err = site.Run(ctx, func() {
 		for i, space := range spaces.Nodes {
 			agents.Go(func() {
-				keepAgent(ctx, agentProcess{opts: opts, space: space, server: inner, share: shares[i], log: log.With("node", space.Name)})
+				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], log: log.With("node", space.Name)})
 			})
 		}
 		if ready != nil {
-			ready()
+			ready(site.Addresses()[0])
 		}
 	})
 	cancel()
@@ -268,7 +269,7 @@ func tail(path string) string {
 
 // Main runs `nearmetal dev` until ctx ends.
 func Main(ctx context.Context, opts config.Dev, log *slog.Logger) error {
-	return Run(ctx, opts, log, func() {
-		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal dev: %d node(s), listening on %s, state in %s\n", opts.Nodes, opts.Listen, opts.StateDir)
+	return Run(ctx, opts, log, func(address string) {
+		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal dev: %d node(s), listening on %s, state in %s\n", opts.Nodes, address, opts.StateDir)
 	})
 }

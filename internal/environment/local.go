@@ -83,7 +83,7 @@ func (l *Local) Stacks() []api.Stack { return []api.Stack{api.StackContainer} }
 
 // Inspect checks that what members need is installed, and takes the digest.
 func (l *Local) Inspect(ctx context.Context) api.EnvironmentOnNode {
-	found := api.EnvironmentOnNode{Name: LocalName, Stacks: l.Stacks()}
+	found := api.EnvironmentOnNode{Name: LocalName, Description: l.Description(), Stacks: l.Stacks()}
 	for _, p := range localPrograms {
 		info, err := os.Stat(filepath.Join(l.root, p.path))
 		if err != nil || info.Mode()&0o111 == 0 {

@@ -15,6 +15,6 @@ func Main(ctx context.Context, opts config.Server, log *slog.Logger) error {
 		return err
 	}
 	return s.Run(ctx, func() {
-		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal server: listening on %s, state in %s\n", opts.Listen, opts.StateDir)
+		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal server: listening on %s, state in %s\n", s.Addresses()[0], opts.StateDir)
 	})
 }

@@ -93,6 +93,16 @@ func (s *Server) open() error {
 	return err
 }
 
+// Addresses are what the server listens on, HOST:PORT, in the order they were asked for: Listen, then Also. A port given as 0 is
+// the one the system chose.
+func (s *Server) Addresses() []string {
+	addresses := make([]string, len(s.listeners))
+	for i, l := range s.listeners {
+		addresses[i] = l.Addr().String()
+	}
+	return addresses
+}
+
 // Close gives up what Open took; Run does so itself.
 func (s *Server) Close() error {
 	var errs []error
