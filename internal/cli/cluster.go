@@ -229,8 +229,15 @@ func (a *app) awaitReady(ctx context.Context, c *client.Client, cl api.Cluster, 
 			if !strings.HasPrefix(message, "cluster ") {
 				message = fmt.Sprintf("cluster %q can't be placed: %s", cl.Name, message)
 			}
-			return cl, &exitError{ExitRefused, fmt.Errorf("%s\nThe cluster holds nothing but its name; before you create it anew: "+
-				"nearmetal cluster delete %s", message, cl.Name)}
+			// It holds nothing but its name, which who asked for it wants back to ask again.
+			_, err := c.DeleteCluster(bounded, cl.Name)
+			if err == nil {
+				err = a.awaitGone(bounded, c, cl)
+			}
+			if err != nil {
+				message += fmt.Sprintf("\nBefore you create it anew: nearmetal cluster delete %s (%v)", cl.Name, err)
+			}
+			return cl, &exitError{ExitRefused, errors.New(message)}
 		case api.ClusterFailed:
 			return cl, fmt.Errorf("cluster %q failed: %s; see 'nearmetal cluster events %s', and remove it with "+
 				"'nearmetal cluster delete %s'", cl.Name, cl.Status.Message, cl.Name, cl.Name)

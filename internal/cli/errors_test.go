@@ -115,12 +115,19 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 	}
 }
 
-func TestARefusedClusterEndsTheWaitWithItsReason(t *testing.T) {
+func TestARefusedClusterEndsTheWaitWithItsReasonAndGivesItsNameBack(t *testing.T) {
 	s := newSite(t)
 	reason := `group "c1" needs 9 members with 1 core each; 2 nodes have 4 free`
-	r := viaSocket(s).during(t, func() { s.SetPhase("c1", api.ClusterRefused, reason) }, "cluster", "create", "c1", "--size", "9")
-	if r.code != cli.ExitRefused || !strings.Contains(r.err, reason) || !strings.Contains(r.err, "cluster delete c1") {
+	r := viaSocket(s).during(t, func() {
+		s.SetPhase("c1", api.ClusterRefused, reason)
+		s.AwaitDelete("c1")
+		s.Forget("c1")
+	}, "cluster", "create", "c1", "--size", "9")
+	if r.code != cli.ExitRefused || !strings.Contains(r.err, reason) || strings.Contains(r.err, "cluster delete") {
 		t.Errorf("exit code %d: %s", r.code, r.err)
+	}
+	if c := s.Cache.Cluster("c1"); c != nil {
+		t.Error("the refused cluster still has the name")
 	}
 }
 
