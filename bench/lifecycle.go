@@ -186,6 +186,7 @@ func experiment(o options, base string, runs []measure.Run) measure.Experiment {
 	}
 	if cores := runtime.NumCPU(); slices.Max(o.sizes) > cores {
 		e.Oversubscribed = fmt.Sprintf("clusters of more than %d members share the machine's %d cores, on all sides alike.", cores, cores)
+		e.OversubscribedFrom = float64(cores) + 1
 	}
 	for _, n := range o.sizes {
 		e.Highlights = append(e.Highlights, measure.Highlight{Metric: createSeconds, Side: nearmetal, X: float64(n), Goal: goal})

@@ -126,8 +126,9 @@ func (r Report) efficiencyFigure(m Metric) (figure, bool) {
 	p.y = linear(min(low, 0.98), max(high, 1.02))
 	pairs, _ := r.pairs()
 	what := "Efficiency"
-	if title := r.efficiencyTitle(m, r.compared()[0]); strings.Contains(title, ",") {
-		what += " in " + strings.ToLower(m.Title)
+	if len(r.tables()) > 1 {
+		what += ", " + strings.ToLower(m.Title)
+		p.yTitle = what
 	}
 	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %d paired ratios, with an interval of at least %.0f%% confidence "+
 		"for each %s by itself (sign test). Above 1 is better than %s.", what, base, pairs, 100*r.Analysis.Level, strings.ToLower(r.Experiment.Axis.Name), base)}, true

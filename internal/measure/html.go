@@ -21,10 +21,8 @@ type pageSection struct {
 	Number  int
 	Cards   []highlightCard
 	Figures []pageFigure
+	Tables  []pageTable
 	Method  string
-	Size    string
-	Header  []string
-	Rows    []pageRow
 }
 
 type pageFigure struct {
@@ -33,9 +31,10 @@ type pageFigure struct {
 	Wide    bool
 }
 
-type pageRow struct {
-	Size  string
-	Cells []string
+type pageTable struct {
+	Title  string
+	Header []string
+	Rows   [][]string
 }
 
 // WriteHTML writes one self-contained page of one or more reports: no script, no font, nothing fetched. It reads well on
@@ -50,13 +49,13 @@ func WriteHTML(w io.Writer, title string, made time.Time, reports ...Report) err
 		Sections    []pageSection
 	}{Title: title, Made: made.UTC().Format("2 January 2006, 15:04 UTC")}
 	for i, r := range reports {
-		s := pageSection{Report: r, Number: i + 1, Method: r.method(), Size: r.Experiment.Axis.Name, Header: r.header(), Cards: r.cards()}
+		s := pageSection{Report: r, Number: i + 1, Method: r.method(), Cards: r.cards()}
 		for _, f := range r.figures() {
 			//nolint:gosec // drawn by this package, which escapes all text
 			s.Figures = append(s.Figures, pageFigure{SVG: template.HTML(f.svg), Caption: f.caption, Wide: f.wide})
 		}
-		for _, x := range r.sizes() {
-			s.Rows = append(s.Rows, pageRow{r.Experiment.Axis.size(x), r.row(x)})
+		for _, t := range r.tables() {
+			s.Tables = append(s.Tables, pageTable{t.title, t.header, t.rows})
 		}
 		data.Sections = append(data.Sections, s)
 	}
@@ -80,6 +79,9 @@ func (r Report) cards() []highlightCard {
 			Interval:   c.Efficiency.interval(),
 			Detail: fmt.Sprintf("%s %s %s, %s %s %s", r.Experiment.Sides[0].Name, number(c.Baseline.Median), m.Unit,
 				h.Side, number(c.Subject.Median), m.Unit),
+		}
+		if r.oversubscribed(h.X) {
+			card.Detail += " (oversubscribed)"
 		}
 		if h.Goal > 0 {
 			v := c.Efficiency.Against(h.Goal)

@@ -96,7 +96,9 @@ type Experiment struct {
 	Conditions []Condition `json:"conditions"`
 	// Oversubscribed is not empty when cores were shared, and says whose; every output carries it.
 	Oversubscribed string `json:"oversubscribed,omitempty"`
-	Runs           []Run  `json:"runs"`
+	// OversubscribedFrom is the smallest size that Oversubscribed is about; 0: all.
+	OversubscribedFrom float64 `json:"oversubscribed_from,omitempty"`
+	Runs               []Run   `json:"runs"`
 }
 
 // Schedule returns the order in which the sides run in each of n rounds: A B, B A, A B, ... so that a drift that is linear

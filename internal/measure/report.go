@@ -35,13 +35,17 @@ func (r Report) WriteText(w io.Writer) error {
 	if r.Experiment.Oversubscribed != "" {
 		fmt.Fprintf(&b, "OVERSUBSCRIBED: %s\n", r.Experiment.Oversubscribed)
 	}
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "%s\t%s\t\n", r.Experiment.Axis.Name, strings.Join(r.header(), "\t"))
-	for _, x := range r.sizes() {
-		fmt.Fprintf(t, "%s\t%s\t\n", r.Experiment.Axis.size(x), strings.Join(r.row(x), "\t"))
-	}
-	if err := t.Flush(); err != nil {
-		return err
+	for _, table := range r.tables() {
+		if table.title != "" {
+			fmt.Fprintf(&b, "%s:\n", table.title)
+		}
+		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		for _, row := range append([][]string{table.header}, table.rows...) {
+			fmt.Fprintf(t, "%s\t\n", strings.Join(row, "\t"))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
 	}
 	b.WriteString(r.method() + "\n")
 	for _, line := range r.Highlights() {
@@ -73,55 +77,59 @@ func (r Report) compared() []Side {
 	return out
 }
 
-// header and row are the columns after the size: per metric the sides' medians and, unless derived, the efficiencies.
-func (r Report) header() []string {
-	var cells []string
+// table is the results in one metric and those derived from it, a row a size.
+type table struct {
+	title  string
+	header []string
+	rows   [][]string
+}
+
+// tables returns one table a metric that is not derived; a single one needs no title.
+func (r Report) tables() []table {
+	var out []table
 	for _, m := range r.Experiment.Metrics {
-		for _, s := range r.Experiment.Sides {
-			cells = append(cells, s.Name+" "+r.columnUnit(m))
+		if m.DerivedFrom != "" {
+			continue
 		}
-	}
-	for _, m := range r.Experiment.Metrics {
-		for _, s := range r.compared() {
-			if m.DerivedFrom == "" {
-				cells = append(cells, r.efficiencyTitle(m, s), fmt.Sprintf("%.0f%% interval", 100*r.Analysis.Level))
+		group := []Metric{m}
+		for _, d := range r.Experiment.Metrics {
+			if d.DerivedFrom == m.Name {
+				group = append(group, d)
 			}
 		}
+		t := table{title: m.Title, header: append([]string{r.Experiment.Axis.Name}, r.header(group)...)}
+		for _, x := range r.sizes() {
+			t.rows = append(t.rows, append([]string{r.Experiment.Axis.size(x)}, r.row(group, x)...))
+		}
+		out = append(out, t)
+	}
+	if len(out) == 1 {
+		out[0].title = ""
+	}
+	return out
+}
+
+// header and row are the columns after the size: per metric the sides' medians, then the efficiencies in the first metric.
+func (r Report) header(group []Metric) []string {
+	var cells []string
+	for _, m := range group {
+		for _, s := range r.Experiment.Sides {
+			cells = append(cells, s.Name+" "+m.Unit)
+		}
+	}
+	for _, s := range r.compared() {
+		title := "efficiency"
+		if len(r.compared()) > 1 {
+			title = s.Name + " " + title
+		}
+		cells = append(cells, title, fmt.Sprintf("%.0f%% interval", 100*r.Analysis.Level))
 	}
 	return cells
 }
 
-// columnUnit names a metric by its unit alone when no other metric has that unit.
-func (r Report) columnUnit(m Metric) string {
-	for _, other := range r.Experiment.Metrics {
-		if other.Name != m.Name && other.Unit == m.Unit {
-			return strings.ToLower(m.Title) + " " + m.Unit
-		}
-	}
-	return m.Unit
-}
-
-// efficiencyTitle names an efficiency no longer than needed to tell it from the report's others.
-func (r Report) efficiencyTitle(m Metric, s Side) string {
-	title := "efficiency"
-	if len(r.compared()) > 1 {
-		title = s.Name + " " + title
-	}
-	original := 0
-	for _, m := range r.Experiment.Metrics {
-		if m.DerivedFrom == "" {
-			original++
-		}
-	}
-	if original > 1 {
-		title += ", " + strings.ToLower(m.Title)
-	}
-	return title
-}
-
-func (r Report) row(x float64) []string {
+func (r Report) row(group []Metric, x float64) []string {
 	var cells []string
-	for _, m := range r.Experiment.Metrics {
+	for _, m := range group {
 		for _, s := range r.Experiment.Sides {
 			cell := "-"
 			for _, l := range r.Analysis.Line(m.Name, s.Name) {
@@ -132,16 +140,11 @@ func (r Report) row(x float64) []string {
 			cells = append(cells, cell)
 		}
 	}
-	for _, m := range r.Experiment.Metrics {
-		for _, s := range r.compared() {
-			if m.DerivedFrom != "" {
-				continue
-			}
-			if c, ok := r.Analysis.Find(m.Name, s.Name, x); ok {
-				cells = append(cells, fmt.Sprintf("%.3f", c.Efficiency.Value), c.Efficiency.interval())
-			} else {
-				cells = append(cells, "-", "-")
-			}
+	for _, s := range r.compared() {
+		if c, ok := r.Analysis.Find(group[0].Name, s.Name, x); ok {
+			cells = append(cells, fmt.Sprintf("%.3f", c.Efficiency.Value), c.Efficiency.interval())
+		} else {
+			cells = append(cells, "-", "-")
 		}
 	}
 	return cells
@@ -186,12 +189,17 @@ func (r Report) Highlights() []string {
 		if h.Goal > 0 {
 			line += "; " + goalText(c.Efficiency.Against(h.Goal), h.Goal)
 		}
-		if r.Experiment.Oversubscribed != "" {
+		if r.oversubscribed(h.X) {
 			line += " (oversubscribed)"
 		}
 		out = append(out, line)
 	}
 	return out
+}
+
+// oversubscribed tells whether cores were shared at this size.
+func (r Report) oversubscribed(x float64) bool {
+	return r.Experiment.Oversubscribed != "" && x >= r.Experiment.OversubscribedFrom
 }
 
 func goalText(v Verdict, goal float64) string {
