@@ -104,7 +104,10 @@ func observeLink(l netlink.Link, link *Link) error {
 			}
 		}
 	case *netlink.Veth:
-		return nil
+		if link.Master != "" {
+			return nil // a member's port: no routing happens on it
+		}
+		// Any other veth is an uplink: that of a machine made of namespaces is one.
 	}
 	content, err := os.ReadFile(forwardingPath(link.Name))
 	if errors.Is(err, fs.ErrNotExist) {
