@@ -95,7 +95,25 @@ func leave(ctx context.Context, opts config.Dev, names []string, log *slog.Logge
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return nodespace.Remove(ctx, opts.StateDir)
+	return removeSpaces(ctx, opts.StateDir)
+}
+
+// removeSpaces removes the namespaces of the nodes, once the processes that the agents had under way (a host check, an OCI
+// runtime) have followed them: they are killed with the agent, but end a moment later.
+func removeSpaces(ctx context.Context, stateDir string) error {
+	patience, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for {
+		err := nodespace.Remove(ctx, stateDir)
+		if !errors.Is(err, nodespace.ErrInUse) {
+			return err
+		}
+		select {
+		case <-patience.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // share is what one node gets of the machine.

@@ -64,7 +64,7 @@ func (s *site) ensureNodeLink(egress bool, u underlay) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if link, err = s.joinSwitch(nodeLink, nodePort+strconv.Itoa(number), u.sw); err != nil {
+	if link, err = s.joinSwitch(nodeLink, nil, nodePort+strconv.Itoa(number), u.sw); err != nil {
 		return netip.Addr{}, err
 	}
 	return mendNodeLink(link, egress, u)

@@ -151,7 +151,7 @@ func Ensure(ctx context.Context, cfg Config) (Spaces, error) {
 }
 
 // Remove removes everything Ensure made below the state directory and on the host. All processes started in the spaces must have
-// ended; if not, it names them and removes nothing. Removing what is not there is no error.
+// ended; if not, the error is ErrInUse, names them, and nothing is removed. Removing what is not there is no error.
 func Remove(ctx context.Context, stateDir string) error {
 	s, err := open(stateDir, nil)
 	if err != nil {

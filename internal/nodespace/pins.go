@@ -101,6 +101,9 @@ func pinNamespace(source, path string) error {
 	return nil
 }
 
+// ErrInUse is the error of Remove while processes run in the node spaces; its text names them.
+var ErrInUse = errors.New("node spaces can't be removed while processes run in them")
+
 // refuseWhileInUse names the processes that are in the pinned network namespaces.
 func (s *site) refuseWhileInUse() error {
 	pins, err := filepath.Glob(filepath.Join(s.dir, "*", "net"))
@@ -141,7 +144,7 @@ func (s *site) refuseWhileInUse() error {
 	}
 	if len(users) > 0 {
 		slices.Sort(users)
-		return fmt.Errorf("node spaces can't be removed while processes run in them: %s; end them first", strings.Join(users, ", "))
+		return fmt.Errorf("%w: %s; end them first", ErrInUse, strings.Join(users, ", "))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package nodespace
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -141,7 +142,7 @@ func (s *site) ensureHostLink(u *underlay) error {
 		link, err = netlink.LinkByName(s.hostLink())
 	}
 	if isGone(err) {
-		link, err = s.joinSwitch(s.hostLink(), hostPort, u.sw)
+		link, err = s.joinSwitch(s.hostLink(), s.hostMAC(), hostPort, u.sw)
 	}
 	if err != nil {
 		return err
@@ -168,14 +169,21 @@ func (s *site) ensureHostLink(u *underlay) error {
 	return netlink.LinkSetUp(link)
 }
 
-// joinSwitch makes a veth pair from the thread's namespace to the switch.
-func (s *site) joinSwitch(name, port string, sw netns.Handle) (netlink.Link, error) {
+// hostMAC is the host's address on the switch, always the same one: nodes that outlive the link remember it, and would for most
+// of a minute send to a former one. It is locally administered (IEEE 802, the second bit).
+func (s *site) hostMAC() net.HardwareAddr {
+	id, _ := hex.DecodeString(s.id) // made by open
+	return append(net.HardwareAddr{0x02, 0x6e}, id...)
+}
+
+// joinSwitch makes a veth pair from the thread's namespace to the switch; without a MAC address the kernel chooses one.
+func (s *site) joinSwitch(name string, mac net.HardwareAddr, port string, sw netns.Handle) (netlink.Link, error) {
 	err := sw.Do(func() error { return removeLink(port) })
 	if err != nil {
 		return nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = name, underlayMTU
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, underlayMTU, mac
 	err = netlink.LinkAdd(&netlink.Veth{
 		LinkAttrs: attrs, PeerName: port, PeerMTU: underlayMTU, PeerNamespace: netlink.NsFd(sw.FD()),
 	})
