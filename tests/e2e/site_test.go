@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 )
 
 // Programs in NEARMETAL_BIN_DIR.
@@ -28,82 +29,30 @@ const (
 	failpoints = "nearmetal-failpoints" // crashes where NEARMETAL_FAILPOINT says
 )
 
-// site is a running "nearmetal dev" with a state directory of its own.
+// Exit codes of the command line (docs/cli.md).
+const (
+	exitFailed       = 1
+	exitUsage        = 2
+	exitNotFound     = 3
+	exitConflict     = 4
+	exitRefused      = 5
+	exitUnreachable  = 6
+	exitUnauthorized = 7
+	exitInterrupted  = 130
+)
+
+// site is a "nearmetal dev" with a state directory of its own, as one test sees it.
 type site struct {
-	t       *testing.T
-	program string
-	dir     string
-	addr    string
-	args    []string
-
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
-	log  *lockedBuffer
+	t *testing.T
+	*daemon
 }
 
-// program returns the path of a built program, and skips the test where it can't run.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	dir := os.Getenv("NEARMETAL_BIN_DIR")
-	if dir == "" {
-		t.Skip("NEARMETAL_BIN_DIR does not name a folder with built programs; run make e2e")
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("not root: namespaces, cgroups and networks can't be made")
-	}
-	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v; run make e2e", err)
-	}
-	return path
-}
-
-// newSite returns a site that is not started yet. At the end of the test it is stopped, and its log is shown if the test failed.
+// newSite returns a site that is not started yet. At the end of the test it is stopped.
 func newSite(t *testing.T, name string, args ...string) *site {
 	t.Helper()
-	s := &site{t: t, program: program(t, name), dir: t.TempDir(), addr: freeAddress(t), args: args, log: &lockedBuffer{}}
+	s := &site{t, &daemon{program: program(t, name), dir: t.TempDir(), addr: freeAddress(t), args: args, log: &lockedBuffer{}}}
 	t.Cleanup(s.end)
 	return s
-}
-
-// end deletes every cluster, stops the site and shows its log if the test failed. Members outlive a site that is only stopped.
-func (s *site) end() {
-	if s.cmd == nil {
-		return
-	}
-	defer func() {
-		s.stop()
-		if s.t.Failed() {
-			s.t.Logf("log of nearmetal dev:\n%s", s.log)
-		}
-	}()
-	if s.ended() {
-		s.start()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	var clusters []api.Cluster
-	s.eventually(time.Minute, "clusters to be gone", func() bool {
-		clusters = nil
-		a := s.run(ctx, "cluster", "list", "-o", "json")
-		if a.code != 0 || json.Unmarshal([]byte(a.out), &clusters) != nil {
-			return false
-		}
-		for _, c := range clusters {
-			s.run(ctx, "cluster", "delete", c.Name)
-		}
-		return len(clusters) == 0
-	})
-}
-
-// ended tells whether the site's process has ended.
-func (s *site) ended() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // startSite starts "nearmetal dev" with these further arguments and waits until this many nodes are ready.
@@ -115,66 +64,66 @@ func startSite(t *testing.T, nodes int, args ...string) *site {
 	return s
 }
 
+// as returns the same site for a subtest.
+func (s *site) as(t *testing.T) *site { return &site{t, s.daemon} }
+
 // start starts the process, also again after stop or kill; env is added to its environment.
 func (s *site) start(env ...string) {
 	s.t.Helper()
-	s.cmd = exec.Command(s.program, append([]string{"dev", "--state", s.dir, "--listen", s.addr}, s.args...)...)
-	s.cmd.Env = append(os.Environ(), env...)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	if err := s.cmd.Start(); err != nil {
+	if err := s.launch(env); err != nil {
 		s.t.Fatal(err)
 	}
-	cmd, done := s.cmd, make(chan struct{})
-	s.done = done
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
 }
 
 // stop ends the process politely and waits for it.
-func (s *site) stop() { s.signal(syscall.SIGTERM) }
+func (s *site) stop() {
+	s.t.Helper()
+	if how, ok := s.signal(syscall.SIGTERM); !ok || how.ExitStatus() != 0 {
+		s.t.Errorf("nearmetal dev ended with code %d (%v), want 0 within a minute of SIGTERM", how.ExitStatus(), how.Signal())
+	}
+}
 
 // kill ends the process as a crash would and waits for it.
 func (s *site) kill() { s.signal(syscall.SIGKILL) }
 
-func (s *site) signal(sig syscall.Signal) {
-	if s.cmd == nil {
+// end deletes every cluster, stops the site and shows its log. Members outlive a site that is only stopped.
+func (s *site) end() {
+	if !s.started() {
 		return
 	}
-	_ = s.cmd.Process.Signal(sig)
-	select {
-	case <-s.done:
-	case <-time.After(time.Minute):
-		_ = s.cmd.Process.Kill()
-		s.t.Errorf("nearmetal dev did not end within a minute of %v", sig)
+	defer func() {
+		if !s.ended() {
+			s.stop()
+		}
+		if s.t.Failed() {
+			s.t.Logf("log of nearmetal dev:\n%s", s.log)
+			s.showAgentLogs()
+		}
+	}()
+	if s.ended() {
+		s.start(s.env...)
 	}
-}
-
-// answer is what one CLI command gave.
-type answer struct {
-	out, err string
-	code     int
-}
-
-// cli runs a command against the site.
-func (s *site) cli(args ...string) answer {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	return s.run(ctx, args...)
+	s.eventually(time.Minute, "clusters to be gone", func() bool {
+		var clusters []api.Cluster
+		a := s.run(ctx, "cluster", "list", "-o", "json")
+		if a.code != 0 || json.Unmarshal([]byte(a.out), &clusters) != nil {
+			return false
+		}
+		for _, c := range clusters {
+			s.run(ctx, "cluster", "delete", c.Name)
+		}
+		return len(clusters) == 0
+	})
 }
 
-func (s *site) run(ctx context.Context, args ...string) answer {
-	s.t.Helper()
-	cmd := exec.CommandContext(ctx, s.program, args...)
-	cmd.Env = append(os.Environ(), "NEARMETAL_ADDR="+s.addr, "NEARMETAL_TOKEN_FILE="+filepath.Join(s.dir, "token"))
-	var out, problems bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		s.t.Fatalf("nearmetal %s: %v", strings.Join(args, " "), err)
+func (s *site) showAgentLogs() {
+	logs, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "agent.log"))
+	for _, name := range logs {
+		text, _ := os.ReadFile(name)
+		s.t.Logf("%s:\n%s", name, text[max(0, len(text)-20_000):])
 	}
-	return answer{out: out.String(), err: problems.String(), code: cmd.ProcessState.ExitCode()}
 }
 
 // must runs a command that has to succeed and returns what it printed.
@@ -196,6 +145,37 @@ func (s *site) mustJSON(into any, args ...string) {
 	}
 }
 
+// cli runs a command against the site.
+func (s *site) cli(args ...string) answer {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
+	defer cancel()
+	return s.run(ctx, args...)
+}
+
+func (s *site) run(ctx context.Context, args ...string) answer {
+	s.t.Helper()
+	c := s.background(ctx, args...)
+	return c.wait()
+}
+
+// background starts a command against the site and does not wait for it.
+func (s *site) background(ctx context.Context, args ...string) *command {
+	s.t.Helper()
+	env := []string{"NEARMETAL_ADDR=" + s.addr, "NEARMETAL_TOKEN_FILE=" + filepath.Join(s.dir, "token")}
+	return startCommand(s.t, exec.CommandContext(ctx, s.program, args...), env...)
+}
+
+// api returns a client of the site's API.
+func (s *site) api() *client.Client {
+	s.t.Helper()
+	c, err := client.New(client.Options{Addr: "unix:" + filepath.Join(s.dir, "server.sock")})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
 // waitForNodes waits until this many nodes are ready.
 func (s *site) waitForNodes(n int) {
 	s.t.Helper()
@@ -215,6 +195,26 @@ func (s *site) waitForNodes(n int) {
 	})
 }
 
+// waitReady waits until a cluster is ready and returns it.
+func (s *site) waitReady(name string) api.Cluster {
+	s.t.Helper()
+	var c api.Cluster
+	s.eventually(time.Minute, "cluster "+name+" to be ready", func() bool {
+		a := s.cli("cluster", "show", name, "-o", "json")
+		c = api.Cluster{}
+		return a.code == 0 && json.Unmarshal([]byte(a.out), &c) == nil && c.Status.Phase == api.ClusterReady
+	})
+	return c
+}
+
+// waitGone waits until there is no cluster of this name.
+func (s *site) waitGone(name string) {
+	s.t.Helper()
+	s.eventually(time.Minute, "cluster "+name+" to be gone", func() bool {
+		return s.cli("cluster", "show", name).code == exitNotFound
+	})
+}
+
 // eventually waits until ok, looking again at short intervals: the program is watched from outside, where there is no event to
 // wait for. It fails the test at the deadline, or at once when the site's process has ended.
 func (s *site) eventually(deadline time.Duration, what string, ok func() bool) {
@@ -225,12 +225,172 @@ func (s *site) eventually(deadline time.Duration, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-tick.C:
-		case <-s.done:
+		case <-s.over():
 			s.t.Fatalf("nearmetal dev ended while the test waited for %s", what)
 		case <-end:
 			s.t.Fatalf("waited %v in vain for %s", deadline, what)
 		}
 	}
+}
+
+// daemon is the process of a site.
+type daemon struct {
+	program string
+	dir     string
+	addr    string
+	args    []string
+	log     *lockedBuffer
+
+	mu       sync.Mutex
+	env      []string
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when the process has ended and is not started again
+	reviving bool
+}
+
+// revive tells whether the process is started again when it was killed by SIGKILL.
+func (d *daemon) revive(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reviving = on
+}
+
+// launch starts the process.
+func (d *daemon) launch(env []string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.env, d.done = env, make(chan struct{})
+	return d.spawn(d.done)
+}
+
+// spawn starts the process once; the caller holds mu.
+func (d *daemon) spawn(done chan struct{}) error {
+	cmd := exec.Command(d.program, append([]string{"dev", "--state", d.dir, "--listen", d.addr}, d.args...)...)
+	cmd.Env = append(os.Environ(), d.env...)
+	cmd.Stdout, cmd.Stderr = d.log, d.log
+	cmd.WaitDelay = 5 * time.Second // what a killed dev started may hold its output open
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	d.cmd = cmd
+	go func() {
+		_ = cmd.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.reviving && how(cmd).Signal() == syscall.SIGKILL && d.spawn(done) == nil {
+			return
+		}
+		close(done)
+	}()
+	return nil
+}
+
+// signal sends a signal and waits for the end of the process. ok tells whether it came within a minute.
+func (d *daemon) signal(sig syscall.Signal) (status syscall.WaitStatus, ok bool) {
+	d.mu.Lock()
+	d.reviving = false
+	cmd, done := d.cmd, d.done
+	d.mu.Unlock()
+	_ = cmd.Process.Signal(sig)
+	select {
+	case <-done:
+		return how(cmd), true
+	case <-time.After(time.Minute):
+		_ = cmd.Process.Kill()
+		<-done
+		return how(cmd), false
+	}
+}
+
+// how is the way a process ended.
+func how(cmd *exec.Cmd) syscall.WaitStatus {
+	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return status
+}
+
+func (d *daemon) started() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cmd != nil
+}
+
+// pid is the process's ID.
+func (d *daemon) pid() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cmd.Process.Pid
+}
+
+// over is closed when the process has ended for good.
+func (d *daemon) over() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.done
+}
+
+// ended tells whether the process has ended for good.
+func (d *daemon) ended() bool {
+	select {
+	case <-d.over():
+		return true
+	default:
+		return false
+	}
+}
+
+// answer is what one command gave.
+type answer struct {
+	out, err string
+	code     int
+}
+
+// command is one that runs.
+type command struct {
+	cmd      *exec.Cmd
+	out, err *lockedBuffer
+	done     chan struct{}
+}
+
+// startCommand starts a command with this added to its environment.
+func startCommand(t *testing.T, cmd *exec.Cmd, env ...string) *command {
+	t.Helper()
+	c := &command{cmd: cmd, out: &lockedBuffer{}, err: &lockedBuffer{}, done: make(chan struct{})}
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, env...)
+	cmd.Stdout, cmd.Stderr = c.out, c.err
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(c.done)
+	}()
+	return c
+}
+
+// wait waits for the command's end.
+func (c *command) wait() answer {
+	<-c.done
+	return answer{out: c.out.String(), err: c.err.String(), code: c.cmd.ProcessState.ExitCode()}
+}
+
+// program returns the path of a built program, and skips the test where it can't run.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	dir := os.Getenv("NEARMETAL_BIN_DIR")
+	if dir == "" {
+		t.Skip("NEARMETAL_BIN_DIR does not name a folder with built programs; run make e2e")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("not root: namespaces, cgroups and networks can't be made")
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v; run make e2e", err)
+	}
+	return path
 }
 
 // freeAddress returns a loopback address whose port was free a moment ago.

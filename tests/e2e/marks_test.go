@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// unreached are the marks that neither the life of a cluster nor that of a site comes by, with the reason. A mark that is
+// listed and reached all the same, or not in the source, fails the test.
+var unreached = map[string]string{}
+
+// marksInSource returns the names of all failpoints of the program, as its source has them: a new one is tested by itself.
+func marksInSource(t *testing.T) []string {
+	t.Helper()
+	names := map[string]bool{}
+	root := filepath.Join("..", "..", "internal")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if name, ok := markOf(n); ok {
+				names[name] = true
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("the source can't be read for its failpoints: %v", err)
+	}
+	if len(names) == 0 {
+		t.Fatalf("no failpoint in %s", root)
+	}
+	for name := range unreached {
+		if !names[name] {
+			t.Errorf("%q is listed as unreached, but there is no such failpoint", name)
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// markOf is the name in a call failpoint.Hit("NAME"). That it is a literal is checked by internal/archtest.
+func markOf(n ast.Node) (string, bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return "", false
+	}
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || selector.Sel.Name != "Hit" {
+		return "", false
+	}
+	if pkg, ok := selector.X.(*ast.Ident); !ok || pkg.Name != "failpoint" {
+		return "", false
+	}
+	literal, ok := call.Args[0].(*ast.BasicLit)
+	if !ok {
+		return "", false
+	}
+	name, err := strconv.Unquote(literal.Value)
+	return name, err == nil
+}
+
+// armory is the folder in which a test arms one failpoint at a time (see package failpoint).
+type armory struct {
+	t   *testing.T
+	dir string
+}
+
+func (a armory) environment() string { return "NEARMETAL_FAILPOINT_DIR=" + a.dir }
+
+// arm makes the next process that comes by the mark die there.
+func (a armory) arm(mark string) {
+	a.t.Helper()
+	if err := os.WriteFile(filepath.Join(a.dir, mark), nil, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// disarm takes the mark back; if a process died there, it returns its ID.
+func (a armory) disarm(mark string) (pid int, died bool) {
+	a.t.Helper()
+	file := filepath.Join(a.dir, mark)
+	if os.Remove(file) == nil {
+		return 0, false
+	}
+	hits, err := filepath.Glob(file + ".*")
+	if err != nil || len(hits) != 1 {
+		a.t.Fatalf("failpoint %s: want one process that died there, got %q (%v)", mark, hits, err)
+	}
+	pid, err = strconv.Atoi(strings.TrimPrefix(hits[0], file+"."))
+	if err == nil {
+		err = os.Remove(hits[0])
+	}
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pid, true
+}
