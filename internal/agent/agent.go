@@ -37,6 +37,8 @@ type Config struct {
 	Server string
 	Client *http.Client
 	Bearer string
+	// Site identifies the server's site for ever: the pin of its CA.
+	Site string
 
 	Drivers []driver.Driver
 	Fabric  fabric.Fabric
@@ -84,7 +86,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	term, err := loadTerm(cfg.StateDir)
+	term, err := loadTerm(cfg.StateDir, cfg.Site)
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,7 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) {
 		return
 	}
 	if d.Term > a.term {
-		if err := saveTerm(a.cfg.StateDir, d.Term); err != nil {
+		if err := saveTerm(a.cfg.StateDir, a.cfg.Site, d.Term); err != nil {
 			// Obeying without having written the term down could let an older leader in after a restart.
 			a.cfg.Log.ErrorContext(ctx, "the leader's term can't be stored; its orders wait", "error", err)
 			return

@@ -72,7 +72,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	}
 	err = Run(ctx, Config{
 		Node: node, StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
-		Server: "https://" + opts.Server, Bearer: token.Bearer(),
+		Server: "https://" + opts.Server, Bearer: token.Bearer(), Site: token.Pin.String(),
 		Client: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
 			// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).

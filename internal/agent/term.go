@@ -9,27 +9,33 @@ import (
 	"strings"
 )
 
-// The highest leader term obeyed is kept across restarts: it is what fences a deposed leader's late orders.
+// The highest leader term obeyed is kept across restarts: it is what fences a deposed leader's late orders. Terms of another site
+// say nothing here, so the site is kept with it.
 const termFile = "term"
 
-func loadTerm(dir string) (int64, error) {
-	text, err := os.ReadFile(filepath.Join(dir, termFile))
+// loadTerm returns the highest term obeyed of a site; 0 when this node belonged to another one, or to none.
+func loadTerm(dir, site string) (int64, error) {
+	path := filepath.Join(dir, termFile)
+	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the leader term: %w", err)
 	}
-	term, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	number, of, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	term, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is damaged (%q is no number); remove it once you are sure that no old leader runs",
-			filepath.Join(dir, termFile), text)
+		return 0, fmt.Errorf("%s is damaged (%q is no term); remove it once you are sure that no old leader runs", path, text)
+	}
+	if of != site {
+		return 0, nil
 	}
 	return term, nil
 }
 
-func saveTerm(dir string, term int64) error {
-	return writeDurably(filepath.Join(dir, termFile), []byte(strconv.FormatInt(term, 10)+"\n"))
+func saveTerm(dir, site string, term int64) error {
+	return writeDurably(filepath.Join(dir, termFile), fmt.Appendf(nil, "%d %s\n", term, site))
 }
 
 // writeDurably replaces a file so that a power cut leaves the old or the new content.
