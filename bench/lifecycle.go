@@ -177,7 +177,7 @@ func experiment(o options, base string, runs []measure.Run) measure.Experiment {
 			"member and the hostfile is there; gone means that nothing of them is left. All sides make the same members: namespaces, " +
 			"read-only root from the machine's own /usr, core, memory limit, private network, SSH certificates, shared home; an MPI launch " +
 			"over all members proved it before the first round.",
-		Axis: measure.Axis{Name: "Members"},
+		Axis: measure.Axis{Name: "Members", Unit: "members"},
 		Metrics: []measure.Metric{
 			{Name: createSeconds, Title: "Create to ready", Unit: "s"}, {Name: deleteSeconds, Title: "Delete", Unit: "s"},
 		},

@@ -131,7 +131,7 @@ func (r Report) efficiencyFigure(m Metric) (figure, bool) {
 		p.yTitle = what
 	}
 	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %d paired ratios, with an interval of at least %.0f%% confidence "+
-		"for each %s by itself (sign test). Above 1 is better than %s.", what, base, pairs, 100*r.Analysis.Level, strings.ToLower(r.Experiment.Axis.Name), base)}, true
+		"at each size by itself (sign test). Above 1 is better than %s.", what, base, pairs, 100*r.Analysis.Level, base)}, true
 }
 
 // goals lists the different goals set for a metric.

@@ -23,7 +23,11 @@ func number(v float64) string {
 // size writes a value of the axis: bytes in binary units, other things as they are.
 func (a Axis) size(x float64) string {
 	if !a.Bytes {
-		return strings.TrimSpace(strconv.FormatFloat(x, 'f', -1, 64) + " " + a.Unit)
+		unit := a.Unit
+		if x == 1 {
+			unit = strings.TrimSuffix(unit, "s")
+		}
+		return strings.TrimSpace(strconv.FormatFloat(x, 'f', -1, 64) + " " + unit)
 	}
 	for _, u := range []struct {
 		name string

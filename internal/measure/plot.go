@@ -113,7 +113,7 @@ func decades(low, high float64) scale {
 
 // plain writes 0.001, 10, 10 000.
 func plain(v float64) string {
-	text := fmt.Sprintf("%g", v)
+	text := fmt.Sprintf("%.6g", v) // 3 * 0.1 is 0.30000000000000004
 	if v >= 10000 {
 		text = fmt.Sprintf("%.0f", v)
 		for i := len(text) - 3; i > 0; i -= 3 {
