@@ -176,5 +176,5 @@ func (s *site) becomeNode(name string, network netns.Handle) error {
 	if err := remountSys(); err != nil {
 		return fmt.Errorf("showing the node's network in /sys: %w", err)
 	}
-	return leaveHybrid()
+	return nil
 }

@@ -69,20 +69,3 @@ func mountsBelow(dir string) ([]string, error) {
 	}
 	return points, nil
 }
-
-// leaveHybrid unmounts the cgroup v2 hierarchy that hybrid systems have beside those of v1: it has no controllers, and container
-// runtimes that see it believe that there are none.
-func leaveHybrid() error {
-	const v2 = "/sys/fs/cgroup/unified"
-	var root, unified unix.Statfs_t
-	if unix.Statfs("/sys/fs/cgroup", &root) != nil || unix.Statfs(v2, &unified) != nil {
-		return nil
-	}
-	if root.Type == unix.CGROUP2_SUPER_MAGIC || unified.Type != unix.CGROUP2_SUPER_MAGIC {
-		return nil
-	}
-	if err := unix.Unmount(v2, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmounting %s: %w", v2, err)
-	}
-	return nil
-}

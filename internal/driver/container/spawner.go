@@ -125,6 +125,10 @@ func (s *spawner) enter(hybrid string) error {
 		if err := unix.Unmount(hybrid, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmounting %s: %w", hybrid, err)
 		}
+		// The runtime makes directories where the tree was. Without this they would be real ones of the host, hidden below its mount.
+		if err := unix.Mount("tmpfs", hybrid, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=1m"); err != nil {
+			return fmt.Errorf("mounting a tmpfs on %s: %w", hybrid, err)
+		}
 	}
 	if err := unix.Mount("tmpfs", s.staging, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711"); err != nil {
 		return fmt.Errorf("mounting a tmpfs on %s: %w", s.staging, err)
