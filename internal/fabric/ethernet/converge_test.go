@@ -30,8 +30,10 @@ func newWideNode(t testing.TB) (namespace, Config) {
 	space.run(t, `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; ip link add up0 type bridge; ip link set up0 up; ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.2
 		ip link add nmbrother type bridge; ip link add nmproxy type bridge
 		printf 'table inet nmother {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n}\n' | nft -f -`)
-	return space, Config{Underlay: netip.MustParseAddr("192.0.2.1")}
+	return space, Config{Underlay: underlayOfWideNode}
 }
+
+var underlayOfWideNode = netip.MustParseAddr("192.0.2.1")
 
 func TestRemovingAllNetworksLeavesTheNodeAsItWas(t *testing.T) {
 	space, cfg := newWideNode(t)

@@ -32,12 +32,16 @@ func newEgressLab(t *testing.T) egressLab {
 		ip link add o2 type veth peer name eth0 netns `+lab.other.Path()+`; ip link set o2 master up0 up
 		ip link add o3 type veth peer name eth0 netns `+lab.management.Path()+`; ip link set o3 up; ip address add 198.51.100.1/24 dev o3
 		ip route add default via 192.0.2.2`)
-	lab.outside.run(t, "ip link set lo up; ip link set eth0 up; ip address add 192.0.2.2/24 dev eth0; ip address add "+internet+"/32 dev lo; ip route add default via 192.0.2.1")
+	lab.outside.run(t, "ip link set lo up; ip link set eth0 up; ip address add 192.0.2.2/24 dev eth0; ip address add "+internet+"/32 dev lo")
 	lab.other.run(t, "ip link set lo up; ip link set eth0 up; ip address add 192.0.2.3/24 dev eth0")
 	lab.management.run(t, "ip link set lo up; ip link set eth0 up; ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1")
 	for i := 1; i <= 3; i++ {
-		n := testNetwork(i, 2, 3)
+		n := testNetwork(i)
+		if i == 2 { // a site whose tenants have a pool of their own
+			n.Prefix, n.Gateway = netip.MustParsePrefix("172.30.0.0/20"), netip.MustParseAddr("172.30.0.1")
+		}
 		n.Egress = i < 3
+		n.Ports = []fabric.Port{testPort(n, 2), testPort(n, 3)}
 		lab.networks = append(lab.networks, n)
 	}
 	apply(t, lab.node.fabric, lab.networks...)
@@ -67,22 +71,71 @@ func TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks(t *testing.T) {
 	mustNotReach(t, from, "the gateway of another network", lab.networks[1].Gateway.String())
 }
 
-func TestNobodyOutsideReachesMembers(t *testing.T) {
-	lab := newEgressLab(t)
-	m := lab.members[0]
-	l := m.listen(t, memberLink)
-	text := token()
-	if err := lab.outside.Do(func() error {
-		conn, err := net.Dial("udp4", m.address()+":9")
+// tell sends a datagram.
+func (n namespace) tell(t *testing.T, address, text string) {
+	t.Helper()
+	if err := n.Do(func() error {
+		conn, err := net.Dial("udp4", net.JoinHostPort(address, "7777"))
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
 		_, err = conn.Write([]byte(text))
 		return err
+	}); err != nil && !errors.Is(err, unix.EPERM) { // EPERM: a rule of the sender's own
+		t.Fatal(err)
+	}
+}
+
+// hear returns a function that tells whether text came to an address before end did.
+func (n namespace) hear(t *testing.T, address string) func(text, end string) bool {
+	t.Helper()
+	var socket net.PacketConn
+	if err := n.Do(func() (err error) {
+		socket, err = net.ListenPacket("udp4", net.JoinHostPort(address, "7777"))
+		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { socket.Close() })
+	return func(text, end string) bool {
+		t.Helper()
+		if err := socket.SetDeadline(time.Now().Add(markerTimeout)); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 1500)
+		for heard := false; ; {
+			count, _, err := socket.ReadFrom(buffer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			heard = heard || string(buffer[:count]) == text
+			if string(buffer[:count]) == end {
+				return heard
+			}
+		}
+	}
+}
+
+func TestNoPacketOfAMemberComesToItsNode(t *testing.T) {
+	lab := newEgressLab(t)
+	heard := lab.node.hear(t, "192.0.2.1")
+	text, end := token(), token()
+	lab.members[0].tell(t, "192.0.2.1", text)
+	mustReach(t, lab.members[0].namespace, "the outside", internet)
+	lab.outside.tell(t, "192.0.2.1", end)
+	if heard(text, end) {
+		t.Error("a packet of a member came to its node")
+	}
+}
+
+func TestNobodyOutsideReachesMembers(t *testing.T) {
+	lab := newEgressLab(t)
+	m := lab.members[0]
+	l := m.listen(t, memberLink)
+	text := token()
+	lab.outside.run(t, "ip route add default via 192.0.2.1")
+	lab.outside.tell(t, m.address(), text)
 	mustReach(t, m.namespace, "the outside", internet) // comes behind it, on the same way
 	second := attach(t, lab.node.fabric, lab.networks[0], 1)
 	frame, end := second.marker(m)
@@ -99,13 +152,33 @@ func TestNobodyOutsideReachesMembers(t *testing.T) {
 func TestTheNodeDoesNotReachMembers(t *testing.T) {
 	lab := newEgressLab(t)
 	m := lab.members[0]
+	l := m.listen(t, memberLink)
+	text := token()
+	lab.node.tell(t, m.address(), text)
+	second := attach(t, lab.node.fabric, lab.networks[0], 1)
 	mustReach(t, m.namespace, "the outside", internet)
-	mustNotReach(t, lab.node.namespace, "a member, from its node,", m.address())
+	frame, end := second.marker(m)
+	second.send(t, memberLink, frame)
+	frames, ok := l.until(end, markerTimeout)
+	if !ok {
+		t.Fatal("a permitted frame did not arrive")
+	}
+	if contains(frames, text) {
+		t.Error("a packet of the node arrived")
+	}
 }
 
 func TestForwardingForEgressIsForNothingElse(t *testing.T) {
 	lab := newEgressLab(t)
-	mustNotReach(t, lab.outside, "the management network, from outside,", "198.51.100.2")
+	heard := lab.management.hear(t, "198.51.100.2")
+	text, end := token(), token()
+	lab.outside.run(t, "ip route add default via 192.0.2.1")
+	lab.outside.tell(t, "198.51.100.2", text)
+	mustReach(t, lab.outside, "the node", "192.0.2.1")
+	lab.node.tell(t, "198.51.100.2", end)
+	if heard(text, end) {
+		t.Error("a packet from outside came to the management network")
+	}
 	if got := lab.node.run(t, "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/o3/forwarding"); got != "0\n0\n" {
 		t.Errorf("forwarding in general and on the management link: got %q, want off", got)
 	}

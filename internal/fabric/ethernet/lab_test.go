@@ -119,7 +119,7 @@ func (m member) address() string { return m.port.Address.String() }
 // attach makes a namespace for port i of a network and attaches it.
 func attach(t testing.TB, f *Fabric, n fabric.Network, i int) member {
 	t.Helper()
-	m := member{newSpace(t), driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}}
+	m := member{newSpace(t), testDriverPort(n, i)}
 	m.port.NetNS = m.Path()
 	if err := f.Attach(context.Background(), m.port); err != nil {
 		t.Fatal(err)
@@ -216,6 +216,7 @@ func mustNotReach(t *testing.T, from namespace, what, address string) {
 	}
 }
 
+// testDriverPort is port i as a driver attaches it, but for the namespace.
 func testDriverPort(n fabric.Network, i int) driver.Port {
 	return driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}
 }

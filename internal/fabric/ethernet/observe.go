@@ -17,6 +17,9 @@ import (
 
 // observe reads what Plan has to know, links and rules at once.
 func (f *Fabric) observe(ctx context.Context) (Observed, error) {
+	if err := ctx.Err(); err != nil {
+		return Observed{}, err
+	}
 	type rulesResult struct {
 		rules Ruleset
 		err   error

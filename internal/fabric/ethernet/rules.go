@@ -106,8 +106,12 @@ const inetEgressRules = `table inet nm {
 		type ipv4_addr
 		flags interval
 	}
-	chain untracked {
+	chain untracked_in {
 		type filter hook prerouting priority -310; policy accept;
+		udp dport 4789 notrack
+	}
+	chain untracked_out {
+		type filter hook output priority -310; policy accept;
 		udp dport 4789 notrack
 	}
 	chain input {

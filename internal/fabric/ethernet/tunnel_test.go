@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,8 +62,16 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 	return lab
 }
 
-func TestANetworkSpansNodes(t *testing.T) {
-	lab := newUnderlayLab(t, false)
+// withAndWithoutEgress runs a test under either set of rules.
+func withAndWithoutEgress(t *testing.T, test func(t *testing.T, lab underlayLab)) {
+	t.Helper()
+	t.Run("without egress", func(t *testing.T) { test(t, newUnderlayLab(t, false)) })
+	t.Run("with egress", func(t *testing.T) { test(t, newUnderlayLab(t, true)) })
+}
+
+func TestANetworkSpansNodes(t *testing.T) { withAndWithoutEgress(t, testANetworkSpansNodes) }
+
+func testANetworkSpansNodes(t *testing.T, lab underlayLab) {
 	a, b := lab.members[0], lab.members[1]
 	mustReach(t, a.namespace, "a member on another node", b.address())
 	if got := mtuOf(t, a); got != underlayMTUInTests-vxlanOverhead {
@@ -126,8 +135,21 @@ func TestAStreamCrossesNodes(t *testing.T) {
 	}
 }
 
-func TestOnlyPeersCanSendIntoATunnel(t *testing.T) {
-	lab := newUnderlayLab(t, false)
+func TestTunnelsAreNotTracked(t *testing.T) {
+	lab := newUnderlayLab(t, true)
+	mustReach(t, lab.members[0].namespace, "a member on another node", lab.members[1].address())
+	out, err := lab.nodes[0].try("cat /proc/net/nf_conntrack")
+	if err != nil {
+		t.Skip("needs /proc/net/nf_conntrack")
+	}
+	if strings.Contains(out, "dport=4789") {
+		t.Errorf("tunnel packets take the time of connection tracking:\n%s", out)
+	}
+}
+
+func TestOnlyPeersCanSendIntoATunnel(t *testing.T) { withAndWithoutEgress(t, testOnlyPeersCanSend) }
+
+func testOnlyPeersCanSend(t *testing.T, lab underlayLab) {
 	a, b := lab.members[0], lab.members[1]
 	inner, text := b.marker(a)
 	header := binary.BigEndian.AppendUint32([]byte{0x08, 0, 0, 0}, 3<<8) // RFC 7348, section 5: the flag I, and the identifier
@@ -162,6 +184,50 @@ func TestAMemberDoesNotReachOtherNodes(t *testing.T) {
 	for i := range lab.nodes {
 		if asksFor(t, a, b, underlayAddress(i)) {
 			t.Errorf("node %d answered an ARP request for its underlay address", i)
+		}
+	}
+}
+
+func TestAMemberCannotThrowPacketsAtNodes(t *testing.T) {
+	lab := newUnderlayLab(t, false)
+	a := lab.members[0]
+	for i, n := range lab.nodes {
+		to := netip.AddrPortFrom(underlayAddress(i), 7777)
+		var socket net.PacketConn
+		if err := n.Do(func() (err error) {
+			socket, err = net.ListenPacket("udp4", to.String())
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer socket.Close()
+		// To everybody on the link, so that every bridge takes it up to its node.
+		text, end := token(), token()
+		a.send(t, memberLink, ethernetFrame(broadcast, a.mac(), etherIPv4, udpPacket(netip.AddrPortFrom(a.port.Address, 7777), to, []byte(text))))
+		mustReach(t, a.namespace, "a member on another node", lab.members[1].address())
+		if err := lab.stranger.Do(func() error {
+			conn, err := net.Dial("udp4", to.String())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_, err = conn.Write([]byte(end))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		buffer := make([]byte, 1500)
+		if err := socket.SetDeadline(time.Now().Add(markerTimeout)); err != nil {
+			t.Fatal(err)
+		}
+		for got := ""; got != end; {
+			count, _, err := socket.ReadFrom(buffer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got = string(buffer[:count]); got == text {
+				t.Errorf("a member's packet reached node %d", i)
+			}
 		}
 	}
 }

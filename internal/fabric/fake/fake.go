@@ -4,6 +4,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -54,7 +55,7 @@ func (f *Fabric) Attached() map[string]driver.Port {
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.fail["Apply"]; err != nil {
+	if err := errors.Join(ctx.Err(), f.fail["Apply"]); err != nil {
 		return err
 	}
 	if err := fabric.Validate(networks); err != nil {
@@ -66,24 +67,21 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 			delete(f.attached, id)
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // Audit finds no drift: nothing but this process changes its memory.
 func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.fail["Audit"]; err != nil {
-		return nil, err
-	}
-	return nil, ctx.Err()
+	return nil, errors.Join(ctx.Err(), f.fail["Audit"])
 }
 
 // Attach remembers the port.
 func (f *Fabric) Attach(ctx context.Context, port driver.Port) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.fail["Attach"]; err != nil {
+	if err := errors.Join(ctx.Err(), f.fail["Attach"]); err != nil {
 		return err
 	}
 	if err := fabric.FindPort(f.networks, port); err != nil {
@@ -93,16 +91,16 @@ func (f *Fabric) Attach(ctx context.Context, port driver.Port) error {
 		f.attached = map[string]driver.Port{}
 	}
 	f.attached[port.ID] = port
-	return ctx.Err()
+	return nil
 }
 
 // Detach forgets the port.
 func (f *Fabric) Detach(ctx context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.fail["Detach"]; err != nil {
+	if err := errors.Join(ctx.Err(), f.fail["Detach"]); err != nil {
 		return err
 	}
 	delete(f.attached, id)
-	return ctx.Err()
+	return nil
 }

@@ -1,0 +1,92 @@
+//go:build failpoints
+
+package ethernet
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// marks finds the failpoints of this package in its source.
+func marks(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`failpoint\.Hit\("([^"]+)"\)`).FindAllStringSubmatch(string(source), -1) {
+			names = append(names, m[1])
+		}
+	}
+	if len(names) < 5 {
+		t.Fatalf("found only %v", names)
+	}
+	return names
+}
+
+// TestLife is a life of the fabric in the network namespace of the process; TestKill runs it in a process that dies.
+func TestLife(t *testing.T) {
+	space := os.Getenv("NEARMETAL_TEST_MEMBER")
+	if space == "" {
+		t.Skip("is run by TestAKillAtAnyFailpointIsMendedByTheNextProcess")
+	}
+	f, err := New(Config{Underlay: underlayOfWideNode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	networks := wideNetworks()
+	apply(t, f, networks...)
+	port := testDriverPort(networks[0], 0)
+	port.NetNS = space
+	for range 2 {
+		if err := f.Attach(context.Background(), port); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Detach(context.Background(), port.ID); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, f)
+}
+
+func TestAKillAtAnyFailpointIsMendedByTheNextProcess(t *testing.T) {
+	space, cfg := newWideNode(t)
+	before := space.snapshot(t)
+	networks := wideNetworks()
+	for _, mark := range marks(t) {
+		member := newSpace(t)
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLife$")
+		cmd.Env = append(os.Environ(), "NEARMETAL_FAILPOINT="+mark, "NEARMETAL_TEST_MEMBER="+member.Path())
+		var out []byte
+		err := space.Do(func() (err error) {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if !ok || status.Signal() != syscall.SIGKILL {
+			t.Errorf("%s: the process was not killed there: %v\n%s", mark, err, out)
+		}
+		f := newFabric(t, space, cfg)
+		apply(t, f, networks...)
+		a, b := attach(t, f, networks[0], 0), attach(t, f, networks[0], 1)
+		mustReach(t, a.namespace, "another member, after a kill at "+mark, b.address())
+		apply(t, f)
+		if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(space.snapshot(t), "\n")); diff != "" {
+			t.Errorf("%s: -before +after:\n%s", mark, diff)
+		}
+	}
+}

@@ -1,0 +1,241 @@
+// Package fabrictest is the suite that every implementation of fabric.Fabric passes, the fake one included.
+//
+// It tests the contract: what Apply, Attach, Detach and Audit promise to those who call them. What a network lets through is
+// tested where it is implemented. It must never look inside an implementation. Start reading at Run.
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// Harness makes what the suite works on.
+type Harness struct {
+	// New returns a fabric on a node of its own, without networks. It is called again with the same node (a number) when an
+	// agent starts anew.
+	New func(t *testing.T, node int) fabric.Fabric
+	// NetNS returns a path that opens a new network namespace for a member.
+	NetNS func(t *testing.T) string
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	tests := []struct {
+		name string
+		test func(t *testing.T, h Harness)
+	}{
+		{"what was applied shows no drift", noDrift},
+		{"applying again, and less, and nothing, works", applyIsRepeatable},
+		{"invalid networks are refused and change nothing", invalidNetworks},
+		{"a port is attached only when its network was applied with it", attachNeedsApply},
+		{"attaching and detaching may be repeated", attachIsRepeatable},
+		{"a new process finds members attached", survivesRestart},
+		{"ports may come and go at once", parallelPorts},
+		{"a context that has ended ends every call", cancelled},
+	}
+	for node, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			one := Harness{New: func(t *testing.T, n int) fabric.Fabric { t.Helper(); return h.New(t, node*100+n) }, NetNS: h.NetNS}
+			tt.test(t, one)
+		})
+	}
+}
+
+// Network returns a valid network with this many ports.
+func Network(index, ports int) fabric.Network {
+	base := netip.AddrFrom4([4]byte{10, byte(64 + index>>4), byte(index << 4), 0})
+	n := fabric.Network{Network: api.Network{Index: index, Prefix: netip.PrefixFrom(base, 20), Gateway: base.Next()}}
+	address := n.Gateway
+	for i := range ports {
+		address = address.Next()
+		n.Ports = append(n.Ports, fabric.Port{
+			ID: fmt.Sprintf("uid%d.c-%d.1", index, i), Address: address, MAC: fmt.Sprintf("02:00:%02x:%02x:00:%02x", index>>8, index&0xff, i+2),
+		})
+	}
+	return n
+}
+
+// port is what a driver attaches for port i.
+func port(t *testing.T, h Harness, n fabric.Network, i int) driver.Port {
+	t.Helper()
+	return driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC, NetNS: h.NetNS(t)}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustBeAsApplied(t *testing.T, f fabric.Fabric) {
+	t.Helper()
+	drifts, err := f.Audit(context.Background())
+	must(t, err)
+	for _, d := range drifts {
+		t.Errorf("drift in network %d: %s: want %s, got %s", d.Network, d.Object, d.Want, d.Got)
+	}
+}
+
+func noDrift(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	mustBeAsApplied(t, f)
+	must(t, f.Apply(context.Background(), []fabric.Network{Network(1, 2), Network(2, 0)}))
+	mustBeAsApplied(t, f)
+}
+
+func applyIsRepeatable(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	all := []fabric.Network{Network(1, 2), Network(2, 1), Network(3, 1)}
+	for _, networks := range [][]fabric.Network{all, all, all[1:], nil, nil, all[:1]} {
+		must(t, f.Apply(context.Background(), networks))
+		mustBeAsApplied(t, f)
+	}
+}
+
+func invalidNetworks(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	good := Network(1, 1)
+	must(t, f.Apply(context.Background(), []fabric.Network{good}))
+	change := func(c func(n *fabric.Network)) fabric.Network {
+		n := Network(2, 2)
+		c(&n)
+		return n
+	}
+	for what, n := range map[string]fabric.Network{
+		"index 0":                  change(func(n *fabric.Network) { n.Index = 0 }),
+		"an index twice":           good,
+		"an overlapping subnet":    change(func(n *fabric.Network) { n.Prefix, n.Gateway, n.Ports = good.Prefix, good.Gateway, nil }),
+		"no subnet":                change(func(n *fabric.Network) { n.Prefix = netip.Prefix{} }),
+		"a gateway elsewhere":      change(func(n *fabric.Network) { n.Gateway = netip.MustParseAddr("192.0.2.1") }),
+		"a port elsewhere":         change(func(n *fabric.Network) { n.Ports[0].Address = netip.MustParseAddr("192.0.2.1") }),
+		"the gateway's address":    change(func(n *fabric.Network) { n.Ports[0].Address = n.Gateway }),
+		"an address twice":         change(func(n *fabric.Network) { n.Ports[0].Address = n.Ports[1].Address }),
+		"a MAC twice":              change(func(n *fabric.Network) { n.Ports[0].MAC = n.Ports[1].MAC }),
+		"a multicast MAC":          change(func(n *fabric.Network) { n.Ports[0].MAC = "01:00:00:00:00:01" }),
+		"no MAC":                   change(func(n *fabric.Network) { n.Ports[0].MAC = "" }),
+		"a port of another's ID":   change(func(n *fabric.Network) { n.Ports[0].ID = good.Ports[0].ID }),
+		"a port without an ID":     change(func(n *fabric.Network) { n.Ports[0].ID = "" }),
+		"a peer that is not IPv4":  change(func(n *fabric.Network) { n.Peers = []netip.Addr{netip.MustParseAddr("::1")} }),
+		"an index that is too big": change(func(n *fabric.Network) { n.Index = fabric.MaxIndex + 1 }),
+	} {
+		if err := f.Apply(context.Background(), []fabric.Network{good, n}); err == nil {
+			t.Errorf("%s: want an error", what)
+		}
+	}
+	mustBeAsApplied(t, f)
+	must(t, f.Attach(context.Background(), port(t, h, good, 0)))
+}
+
+func attachNeedsApply(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 3)
+	p := port(t, h, n, 2)
+	if err := f.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+		t.Errorf("before any Apply: got %v, want ErrNotApplied", err)
+	}
+	fewer := n
+	fewer.Ports = n.Ports[:2]
+	must(t, f.Apply(context.Background(), []fabric.Network{fewer}))
+	if err := f.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+		t.Errorf("applied without this port: got %v, want ErrNotApplied", err)
+	}
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	other := p
+	other.Address = n.Ports[1].Address
+	if err := f.Attach(context.Background(), other); !errors.Is(err, fabric.ErrNotApplied) {
+		t.Errorf("applied with another address: got %v, want ErrNotApplied", err)
+	}
+	must(t, f.Attach(context.Background(), p))
+}
+
+func attachIsRepeatable(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 1)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	p := port(t, h, n, 0)
+	must(t, f.Detach(context.Background(), p.ID))
+	for range 2 {
+		must(t, f.Attach(context.Background(), p))
+		must(t, f.Attach(context.Background(), p))
+		mustBeAsApplied(t, f)
+		must(t, f.Detach(context.Background(), p.ID))
+		must(t, f.Detach(context.Background(), p.ID))
+		mustBeAsApplied(t, f)
+	}
+}
+
+func survivesRestart(t *testing.T, h Harness) {
+	n := Network(1, 2)
+	before := h.New(t, 0)
+	must(t, before.Apply(context.Background(), []fabric.Network{n}))
+	p := port(t, h, n, 0)
+	must(t, before.Attach(context.Background(), p))
+	after := h.New(t, 0)
+	if err := after.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+		t.Errorf("a new process attaches before it applied: got %v, want ErrNotApplied", err)
+	}
+	must(t, after.Apply(context.Background(), []fabric.Network{n}))
+	mustBeAsApplied(t, after)
+	must(t, after.Attach(context.Background(), p))
+	must(t, after.Detach(context.Background(), p.ID))
+	must(t, after.Apply(context.Background(), nil))
+	mustBeAsApplied(t, after)
+}
+
+func parallelPorts(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 8)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	var wg sync.WaitGroup
+	for i := range n.Ports {
+		p := port(t, h, n, i)
+		wg.Go(func() {
+			for range 2 {
+				if err := errors.Join(f.Attach(context.Background(), p), f.Detach(context.Background(), p.ID), f.Attach(context.Background(), p)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 4 {
+			if err := f.Apply(context.Background(), []fabric.Network{n, Network(2, 1)}); err != nil {
+				t.Error(err)
+			}
+			if err := f.Apply(context.Background(), []fabric.Network{n}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	mustBeAsApplied(t, f)
+}
+
+func cancelled(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 1)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	p := port(t, h, n, 0)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, audit := f.Audit(ctx)
+	for what, err := range map[string]error{
+		"Apply": f.Apply(ctx, nil), "Audit": audit, "Attach": f.Attach(ctx, p), "Detach": f.Detach(ctx, p.ID),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %v, want context.Canceled", what, err)
+		}
+	}
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	mustBeAsApplied(t, f)
+}
