@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -273,7 +274,7 @@ func TestAProcessIsInASessionOfItsOwn(t *testing.T) {
 // addUplink gives the host of a test a link with a default route, on which forwarding is off.
 func addUplink(t *testing.T) {
 	t.Helper()
-	out, err := exec.Command("sh", "-ec", `ip link add up0 type bridge; ip link set up0 up; ip address add 192.0.2.2/24 dev up0
+	out, err := exec.Command("sh", "-ec", `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link add up0 type bridge; ip link set up0 up; ip address add 192.0.2.2/24 dev up0
 		ip route add default via 192.0.2.1`).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -285,5 +286,79 @@ func TestNamesOfNodesAreChecked(t *testing.T) {
 		if _, err := Ensure(context.Background(), Config{StateDir: t.TempDir(), Nodes: nodes}); err == nil {
 			t.Errorf("%q: want an error", nodes)
 		}
+	}
+}
+
+func TestEgressLeadsNodesOutAndNobodyIn(t *testing.T) {
+	onHost(t, func(host netns.Handle) {
+		outside, err := netns.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer outside.Close()
+		script(t, `ip link set lo up; ip link add up0 type veth peer name eth0 netns `+outside.Path()+`
+			ip link set up0 up; ip address add 192.0.2.2/24 dev up0; ip route add default via 192.0.2.1`)
+		if err := outside.Do(func() error {
+			script(t, `ip link set lo up; ip link set eth0 up; ip address add 192.0.2.1/24 dev eth0; ip address add 203.0.113.1/32 dev lo
+				ip route add 198.18.0.0/15 via 192.0.2.2`)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		defer remove(t, dir)
+		listener := func(in func(func() error) error, address string) net.Listener {
+			var l net.Listener
+			if err := in(func() (err error) {
+				l, err = net.Listen("tcp4", net.JoinHostPort(address, "0"))
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+			return l
+		}
+		internet := listener(outside.Do, "203.0.113.1")
+		hostsOwn := listener(host.Do, "192.0.2.2")
+		dial := func(to net.Listener, wait time.Duration) error {
+			conn, err := net.DialTimeout("tcp4", to.Addr().String(), wait)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		}
+		const patience, proof = 5 * time.Second, 300 * time.Millisecond
+
+		spaces := ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}})
+		if err := inside(spaces.Nodes[0], func() error { return dial(internet, proof) }); err == nil {
+			t.Error("without egress a node reaches the outside")
+		}
+		spaces = ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}, Egress: true})
+		nodes := listener(func(f func() error) error { return inside(spaces.Nodes[0], f) }, spaces.Nodes[0].Address.String())
+		server := listener(host.Do, spaces.Host.String())
+		if err := inside(spaces.Nodes[0], func() error { return dial(internet, patience) }); err != nil {
+			t.Errorf("with egress a node does not reach the outside: %v", err)
+		}
+		if err := inside(spaces.Nodes[0], func() error { return dial(server, patience) }); err != nil {
+			t.Errorf("with egress a node does not reach the server: %v", err)
+		}
+		if err := inside(spaces.Nodes[0], func() error { return dial(hostsOwn, proof) }); err == nil {
+			t.Error("a node reaches an address of the host that is not in the underlay")
+		}
+		if err := outside.Do(func() error { return dial(nodes, proof) }); err == nil {
+			t.Error("the outside reaches a node")
+		}
+		ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}})
+		if err := inside(spaces.Nodes[0], func() error { return dial(internet, proof) }); err == nil {
+			t.Error("a node reaches the outside after egress was taken back")
+		}
+	})
+}
+
+// script runs a shell script in the network namespace of the calling thread.
+func script(t *testing.T, text string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-ec", text).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 }
