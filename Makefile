@@ -13,7 +13,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev
 	echo devel-$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown))
 LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
-UNITS = ./api/... ./cmd/... ./internal/... ./testbed/... ./tools/...
+UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 GUEST_UNITS = ./internal/driver/container ./tests/e2e
 GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing
@@ -30,7 +30,7 @@ demo: setup build ## a cluster on this machine, MPI on it, its efficiency, and n
 
 test: setup build unit e2e test-guest ## set-up, build, and all tests: unit, conformance, end to end, in a guest (root or sudo)
 
-check: setup build lint unit e2e test-guest ## what CI runs: formatting, vet, staticcheck, generated files, and all tests
+check: setup build lint unit e2e test-guest ## formatting, vet, staticcheck, and all tests
 
 build: member ## bin/nearmetal
 	@mkdir -p bin
@@ -60,18 +60,20 @@ test-guest: build ## the container stack in a Debian guest with cgroup v2, under
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(SUDO) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 
-lint: member ## formatting, vet, staticcheck, and that generated files are fresh
+lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
 	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
-	@tools/fresh.sh $(GO) generate ./...
 
 fmt: ## format all Go files
 	$(TOOL) gofumpt -l -w $(GO_DIRS)
 
-docs: ## generate what is generated in docs/ and api/
-	$(GO) generate ./...
+# Pages that follow from tables in the code are written by the tests that else compare them.
+docs: member ## write the generated pages of docs/
+	$(GO) test ./internal/apiserver -run ErrorPage -update
+	$(GO) test ./internal/cli -run Documentation -update
+	$(GO) test ./internal/lifecycle -update
 
 bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
 	@setup/install.sh run build test bench
