@@ -50,38 +50,45 @@ func New() (Handle, error) {
 
 // OnThrowawayThread calls f on a thread that ends with it, whatever f did to its namespaces, and waits for it.
 func OnThrowawayThread(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		defer close(result)    // also when f ends its goroutine, as a failing test does
-		runtime.LockOSThread() // and never unlocked: the runtime ends the thread with the goroutine
-		result <- f()
-	}()
-	return <-result
+	return onOwnThread(func() error {
+		defer runtime.LockOSThread() // against the unlocking to come: the runtime ends a locked thread with its goroutine
+		return f()
+	})
 }
 
 // Do calls f on a thread inside the namespace and waits for it. A thread that can't come back is not used again.
 func (h Handle) Do(f func() error) error {
-	result := make(chan error, 1)
-	go func() {
-		defer close(result)
-		runtime.LockOSThread()
+	return onOwnThread(func() error {
 		home, err := os.Open(threadFile)
 		if err != nil {
-			runtime.UnlockOSThread()
-			result <- fmt.Errorf("opening this thread's network namespace: %w", err)
-			return
+			return fmt.Errorf("opening this thread's network namespace: %w", err)
 		}
 		defer home.Close()
-		if err := unix.Setns(int(h.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			result <- fmt.Errorf("entering network namespace %s: %w", h.file.Name(), err)
+		if err := h.Enter(); err != nil {
+			return err
+		}
+		defer func() {
+			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) != nil {
+				runtime.LockOSThread()
+			}
+		}()
+		return f()
+	})
+}
+
+// onOwnThread calls f on a thread that nothing else runs on meanwhile, and waits for it. It is never the first thread of the
+// process: that one can't be ended, and stands for the whole process in /proc/PID/ns and /proc/self.
+func onOwnThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		defer close(result) // also when f ends its goroutine, as a failing test does
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			result <- onOwnThread(f) // on another one, as this one is taken
 			return
 		}
-		err = f()
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		result <- err
+		result <- f()
 	}()
 	return <-result
 }
