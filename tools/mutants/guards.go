@@ -4,7 +4,7 @@ import "slices"
 
 // guards is the list: every guard of the product that a test must miss when it is gone, by area.
 func guards() []Mutant {
-	return slices.Concat(trustGuards, stateGuards, plannerGuards, siteGuards)
+	return slices.Concat(trustGuards, stateGuards, plannerGuards, siteGuards, fabricGuards, containerGuards)
 }
 
 // trustGuards: who may speak to whom.
