@@ -144,12 +144,43 @@ func configureMember(pair veth, network fabric.Network) error {
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("setting %s up: %w", memberLink, err)
 	}
+	if err := introduce(link, pair, network.Ports); err != nil {
+		return err
+	}
 	if !network.Egress {
 		return nil
 	}
 	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice()}
 	if err := netlink.RouteReplace(route); err != nil {
 		return fmt.Errorf("adding the default route by %v: %w", network.Gateway, err)
+	}
+	return nil
+}
+
+// introduce tells a member the MAC addresses of the others on this node for good. All members of a host share one kernel table of
+// what ARP (RFC 826) has found, of 1,024 entries unless the host's administrator raised it (neigh/default/gc_thresh3), which
+// three dozen members that talk to each other overflow; permanent entries do not count. An address never changes its MAC
+// address, since both are made from the same number.
+func introduce(link netlink.Link, pair veth, ports []fabric.Port) error {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	for _, p := range ports {
+		if p.Address == pair.address {
+			continue
+		}
+		mac, err := net.ParseMAC(p.MAC)
+		if err != nil {
+			return err
+		}
+		err = handle.NeighSet(&netlink.Neigh{
+			LinkIndex: link.Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: p.Address.AsSlice(), HardwareAddr: mac,
+		})
+		if err != nil {
+			return fmt.Errorf("adding neighbour %v: %w", p.Address, err)
+		}
 	}
 	return nil
 }
