@@ -27,7 +27,7 @@ func newWideNode(t testing.TB) (namespace, Config) {
 	t.Helper()
 	needRoot(t)
 	space := newSpace(t)
-	space.run(t, `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; ip link add up0 type bridge; ip link set up0 up; ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.2
+	space.run(t, `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up; ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.2
 		ip link add nmbrother type bridge; ip link add nmproxy type bridge
 		printf 'table inet nmother {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n}\n' | nft -f -`)
 	return space, Config{Underlay: underlayOfWideNode}
@@ -201,5 +201,12 @@ func TestAttachWaitsUntilTheBridgeForwards(t *testing.T) {
 	err := lab.node.Do(func() error { return awaitForwarding(ctx, name) })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that it gives up when told to", err)
+	}
+}
+
+func TestAMemberHasNoIPv6(t *testing.T) {
+	lab := newPairLab(t)
+	if out := lab.a.run(t, "ip -6 -o address show dev eth0"); out != "" {
+		t.Errorf("got %s", out)
 	}
 }

@@ -107,7 +107,7 @@ func observeLink(l netlink.Link, link *Link) error {
 			}
 		}
 	case *netlink.Veth:
-		if link.Master != "" {
+		if _, own := ownLink(link.Name); own {
 			return nil // a member's port: no routing happens on it
 		}
 		// Any other veth is an uplink: that of a machine made of namespaces is one.
