@@ -1,44 +1,5 @@
 package main
 
-// fabricGuards: what keeps members apart.
-var fabricGuards = []Mutant{
-	{
-		Guard:   "a member sends under its own identity only",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "@pins iifname . arp saddr ether . arp saddr ip @pins accept\n\t\tdrop\n",
-		Replace: "@pins iifname . arp saddr ether . arp saddr ip @pins accept\n",
-		Test:    "./internal/fabric/ethernet TestAMemberCannotSendUnderAnotherIdentity",
-	},
-	{
-		Guard:   "a member is no DHCP server",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "\t\tudp sport 67 drop\n",
-		Replace: "",
-		Test:    "./internal/fabric/ethernet TestAMemberCannotPlayDHCPServer",
-	},
-	{
-		Guard:   "a member does not reach its node",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "\t\tiifname \"nmp*\" drop\n\t\tiifname \"nmvx*\" drop\n",
-		Replace: "",
-		Test:    "./internal/fabric/ethernet TestAMemberDoesNotReachTheNodeNorOtherNetworks",
-	},
-	{
-		Guard:   "only peers send into a tunnel",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "\t\tudp dport 4789 @th,96,24 @vnis drop\n\t}\n}\n",
-		Replace: "\t}\n}\n",
-		Test:    "./internal/fabric/ethernet TestOnlyPeersCanSendIntoATunnel",
-	},
-	{
-		Guard:   "egress does not lead to other networks or the node's own",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "iifname @egress ip daddr != @protected accept",
-		Replace: "iifname @egress accept",
-		Test:    "./internal/fabric/ethernet TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks",
-	},
-}
-
 // containerGuards: what a member is held to.
 var containerGuards = []Mutant{
 	{
