@@ -53,12 +53,13 @@ e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-f
 	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
 		$(GO) test -exec '$(SUDO) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m ./tests/...
 
-# The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute, and one more the first time. What is tested there is
-# what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
-test-guest: build ## the container stack in a Debian guest with cgroup v2, under QEMU
+# The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute and a half, and one more the first
+# time. What is tested there is what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
+test-guest: build ## in emulated Debian guests: the container stack under cgroup v2, and a power cut
 	@setup/install.sh run build test guest
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(SUDO) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
+	NEARMETAL_GUESTS=1 $(GO) test $(TEST_EXEC) -count=1 ./testbed/powercut
 
 lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
@@ -80,8 +81,9 @@ bench: build ## figures of docs/performance.md, both sides in one run (root or s
 	$(GO) build -o bin/bench ./bench
 	$(SUDO) bin/bench -go $(GO) $(BENCH_FLAGS)
 
-mutants: setup member ## remove each guard in turn; its named test must fail
-	$(GO) run ./tools/mutants $(if $(SUDO),-exec '$(SUDO)') $(MUTANTS_FLAGS)
+mutants: member ## remove each guard in turn; its named test must fail
+	@setup/install.sh run build test guest
+	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants $(if $(SUDO),-exec '$(SUDO)') $(MUTANTS_FLAGS)
 
 install: build ## to /usr/local/bin
 	$(SUDO) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal

@@ -20,16 +20,13 @@ import (
 	"github.com/nearmetal/nearmetal/testbed/guest"
 )
 
-// packages are what a node needs, as in setup/packages.txt.
-var packages = []string{"crun", "runc", "openssh-server", "openssh-client", "openmpi-bin", "nftables"}
-
 func main() {
 	os.Exit(run())
 }
 
 func run() int {
 	var (
-		cacheDir = flag.String("cache", "/var/cache/nearmetal/guest", "`folder` that keeps built guests")
+		cacheDir = flag.String("cache", guest.CacheDir, "`folder` that keeps built guests")
 		cpus     = flag.Int("cpus", max(2, min(4, runtime.NumCPU())), "processors of the guest")
 		memory   = flag.Int("memory-mib", 2048, "memory of the guest in `MiB`")
 		timeout  = flag.Duration("timeout", 10*time.Minute, "cut the guest off after this `time`")
@@ -71,7 +68,7 @@ func inGuest(ctx context.Context, cacheDir string, cpus, memoryMiB int, command 
 			shares = append(shares, own)
 		}
 	}
-	image, err := guest.EnsureImage(ctx, cacheDir, packages)
+	image, err := guest.EnsureImage(ctx, cacheDir, guest.NodePackages())
 	if err != nil {
 		return 0, err
 	}

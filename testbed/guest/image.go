@@ -18,6 +18,14 @@ import (
 // Release is the Debian release of the guest.
 const Release = "bookworm"
 
+// CacheDir is where built images are kept unless said otherwise.
+const CacheDir = "/var/cache/nearmetal/guest"
+
+// NodePackages are what a node needs, as in setup/packages.txt.
+func NodePackages() []string {
+	return []string{"crun", "runc", "openssh-server", "openssh-client", "openmpi-bin", "nftables"}
+}
+
 // basePackages make the guest boot and run one command.
 var basePackages = []string{
 	"linux-image-amd64", "kmod", "busybox-static", "iproute2", "procps", "util-linux", "mount", "ca-certificates",

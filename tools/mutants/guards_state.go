@@ -45,6 +45,13 @@ var stateGuards = []Mutant{
 		Test:    "./internal/state TestOfManyCreatesOfOneNameExactlyOneWins",
 	},
 	{
+		Guard:   "a commit is on the disk before it is acknowledged",
+		File:    "internal/store/etcd/embedded.go",
+		Find:    "\tc.Name = \"nearmetal\"\n",
+		Replace: "\tc.Name = \"nearmetal\"\n\tc.UnsafeNoFsync = true\n",
+		Test:    "./testbed/powercut TestCommitsSurviveAPowerCut",
+	},
+	{
 		Guard:   "the memory store checks the conditions of a commit",
 		File:    "internal/store/memory/memory.go",
 		Find:    "s.entries[c.Key].Revision == c.Revision",

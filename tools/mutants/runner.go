@@ -104,7 +104,7 @@ type outcome struct {
 
 // test runs a mutant's named test, under an overlay unless that is "".
 func (r runner) test(ctx context.Context, m Mutant, overlay string) outcome {
-	args := []string{"test", "-json", "-vet=off", "-timeout", "120s", "-run", m.Pattern()}
+	args := []string{"test", "-json", "-vet=off", "-timeout", "5m", "-run", m.Pattern()}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
