@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Path is where a server takes agent streams.
@@ -62,9 +63,17 @@ func (c *conn) receive(message any) error {
 }
 
 // ServerConn is the server's end of a stream.
-type ServerConn struct{ conn }
+type ServerConn struct {
+	conn
+	control *http.ResponseController
+}
 
-// Send sends a message down. It blocks while the agent does not read; a canceled request ends it with an error.
+// Abort ends the stream, and with it a Send that an agent holds up by not reading. Send must not be called afterwards.
+func (c *ServerConn) Abort() {
+	_ = c.control.SetWriteDeadline(time.Unix(1, 0)) // fails only on a connection that is gone
+}
+
+// Send sends a message down. It blocks while the agent does not read, until Abort.
 func (c *ServerConn) Send(m Down) error { return c.send(m) }
 
 // Receive waits for a message from the agent.
@@ -86,7 +95,7 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.WriteHeader(http.StatusOK)
 		_ = control.Flush()
-		serve(r.Context(), &ServerConn{conn{
+		serve(r.Context(), &ServerConn{control: control, conn: conn{
 			out: w, in: bufio.NewReaderSize(r.Body, 64<<10), flush: func() { _ = control.Flush() },
 		}})
 	})

@@ -171,15 +171,16 @@ func (m *Monitor) node(name string) *node {
 }
 
 // errNameTaken refuses a second machine under the name of a living one.
-var errNameTaken = errors.New("another machine is connected under this node name; give one of them another --name")
+var errNameTaken = errors.New("another machine has this node name and was heard of a moment ago; give one of them another --name")
 
 // connect makes a stream the node's one; a former stream of the same agent is ended.
 func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(hello.Node.Name)
+	// Also while a stream is lost for a moment: whoever came then would be given the members that run on the other machine.
 	silence := m.cfg.Now().Sub(n.lastSeen)
-	if n.stream != nil && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
+	if n.agentID != "" && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
 		return fmt.Errorf("node %q: %w", hello.Node.Name, errNameTaken)
 	}
 	if n.stream != nil {
@@ -200,16 +201,23 @@ func (m *Monitor) disconnect(name string, s *stream) {
 	}
 }
 
-// observe takes the whole of what an agent sees in place of what it said before.
-func (m *Monitor) observe(name string, o agentstream.Observed) {
+// observe takes the whole of what an agent sees in place of what it said before. The last words of a stream that another has
+// replaced say nothing any more: an agent repeats itself only when something changes.
+func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(name)
+	if n.stream != s {
+		return
+	}
 	for _, old := range n.observed.Members {
 		delete(m.members, old.ID)
 	}
 	for _, seen := range o.Members {
 		m.members[seen.ID] = seen
+	}
+	for _, old := range n.observed.Jobs {
+		delete(m.jobs, old.ID)
 	}
 	for _, job := range o.Jobs {
 		m.jobs[job.ID] = job
@@ -218,11 +226,18 @@ func (m *Monitor) observe(name string, o agentstream.Observed) {
 	m.notify()
 }
 
-// heard notes that an agent lives.
-func (m *Monitor) heard(name string) {
+// heard notes that an agent lives. One that was given up and speaks again on the same stream is news: no clock tells of it.
+func (m *Monitor) heard(name string, s *stream) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.node(name).lastSeen = m.cfg.Now()
+	n, now := m.node(name), m.cfg.Now()
+	if n.stream != s {
+		return
+	}
+	if now.Sub(n.lastSeen) >= m.cfg.DeathTimer {
+		m.notify()
+	}
+	n.lastSeen = now
 }
 
 // ForgetJob drops what is held in memory of a job that has ended.

@@ -80,7 +80,8 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 	case err = <-received:
 		cancel(err)
 	}
-	<-ended // nobody may write once the handler has returned
+	conn.Abort() // send may be held up by an agent that does not read
+	<-ended      // nobody may write once the handler has returned
 	log.InfoContext(ctx, "agent disconnected", "reason", err)
 }
 
@@ -127,16 +128,16 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 		}
 		switch {
 		case up.Observed != nil:
-			m.observe(name, *up.Observed)
+			m.observe(name, s, *up.Observed)
 		case up.Log != nil:
 			offset, err := m.log(up.Log.JobID).append(up.Log.Offset, up.Log.Data)
 			if err != nil {
 				m.cfg.Log.ErrorContext(ctx, "a job's output can't be stored; it stays with the agent", "job", up.Log.JobID, "error", err)
 			}
-			m.heard(name)
+			m.heard(name, s)
 			s.ack(up.Log.JobID, offset)
 		default:
-			m.heard(name)
+			m.heard(name, s)
 		}
 	}
 }
