@@ -59,8 +59,11 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	site, err := server.Open(server.Config{
 		Server: config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen}, Also: []string{inner}, Log: log,
 	})
+	if errors.Is(err, server.ErrStateInUse) {
+		return err // the namespaces are that server's
+	}
 	if err != nil {
-		return err
+		return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -116,8 +116,8 @@ func (s *Server) Close() error {
 	return errors.Join(append(errs, s.lock.Close())...)
 }
 
-// errStateInUse refuses a second server on one state directory.
-var errStateInUse = errors.New("another server runs on this state directory")
+// ErrStateInUse is the error of Open for a second server on one state directory.
+var ErrStateInUse = errors.New("another server runs on this state directory")
 
 // lockState takes the lock that one server at a time holds on a state directory. The kernel drops it with the process.
 func lockState(dir string) (*os.File, error) {
@@ -132,7 +132,7 @@ func lockState(dir string) (*os.File, error) {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%w: %s is held by process %s; stop that one, or give another directory with --state",
-				errStateInUse, dir, holder[:n])
+				ErrStateInUse, dir, holder[:n])
 		}
 		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
 	}

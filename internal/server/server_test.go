@@ -27,7 +27,7 @@ func TestASecondServerOnOneStateDirectoryIsRefusedAndToldWhoHoldsIt(t *testing.T
 	}
 	defer first.Close()
 	_, err = Open(testConfig(dir, "127.0.0.1:0"))
-	if !errors.Is(err, errStateInUse) || !strings.Contains(err.Error(), "--state") {
+	if !errors.Is(err, ErrStateInUse) || !strings.Contains(err.Error(), "--state") {
 		t.Fatalf("got %v; want that the directory is in use and what to do", err)
 	}
 }
