@@ -41,10 +41,27 @@ type memberState struct {
 	message   string
 }
 
+// offers tells whether the host checks of a stack's driver passed.
+func (a *Agent) offers(stack api.Stack) bool {
+	for _, check := range a.cfg.Node.Stacks {
+		if check.Stack == stack {
+			return check.OK
+		}
+	}
+	return false
+}
+
 // recover finds the members that an earlier run of the agent left running, and whatever else of them is on the node.
+// A driver whose host checks failed may be unable to look; the node goes without its stack then, and its record says why. Nothing
+// is taken for absent by that: such a driver can neither start nor clean a member.
 func (a *Agent) recover(ctx context.Context) error {
 	for _, d := range a.cfg.Drivers {
 		found, err := d.Observe(ctx)
+		if err != nil && !a.offers(d.Stack()) {
+			a.cfg.Log.ErrorContext(ctx, "this node goes without a stack; correct what its checks found and start the agent again",
+				"stack", d.Stack(), "error", err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("look for members of stack %q on this node: %w", d.Stack(), err)
 		}
