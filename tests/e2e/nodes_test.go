@@ -64,8 +64,11 @@ func TestClustersOnSeveralNodesReachThemselvesAndNothingElse(t *testing.T) {
 		kept    []map[string]string
 	}{
 		{"a", []map[string]string{own}, []map[string]string{forbidden, {"the outside": outside}}},
-		{"e", []map[string]string{{"a member of its own": member(e, 1) + ":22", "the outside": outside}},
-			[]map[string]string{forbidden, {"a member of cluster a": member(a, 0) + ":22"}}},
+		{
+			"e",
+			[]map[string]string{{"a member of its own": member(e, 1) + ":22", "the outside": outside}},
+			[]map[string]string{forbidden, {"a member of cluster a": member(a, 0) + ":22"}},
+		},
 	} {
 		t.Run("who cluster "+test.cluster+" reaches", func(t *testing.T) {
 			s := s.as(t)

@@ -50,9 +50,30 @@ type site struct {
 // newSite returns a site that is not started yet. At the end of the test it is stopped.
 func newSite(t *testing.T, name string, args ...string) *site {
 	t.Helper()
-	s := &site{t, &daemon{program: program(t, name), dir: t.TempDir(), addr: freeAddress(t), args: args, log: &lockedBuffer{}}}
+	return newSiteIn(t, name, shortDir(t), args...)
+}
+
+// newSiteIn is newSite with a given state directory.
+func newSiteIn(t *testing.T, name, dir string, args ...string) *site {
+	t.Helper()
+	s := &site{t, &daemon{program: program(t, name), dir: dir, addr: freeAddress(t), args: args, log: &lockedBuffer{}}}
 	t.Cleanup(s.end)
 	return s
+}
+
+// shortDir is a temporary directory without the test's name in its path: the path of a socket has room for 107 bytes (unix(7)).
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "site")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // startSite starts "nearmetal dev" with these further arguments and waits until this many nodes are ready.

@@ -1,0 +1,303 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// What clients do with a cluster name.
+const (
+	doCreate = "create"
+	doDelete = "delete"
+	doGet    = "get"
+)
+
+// request is one call, result what it answered.
+type request struct{ do, name string }
+
+type result struct {
+	// code is "" for success, else the problem's code; unheard means that no answer came.
+	code     string
+	uid      string
+	deleting bool
+}
+
+const unheard = "no answer"
+
+// cell is what a name stands for: nothing (uid ""), a cluster, or one that is being deleted. anonymous is a cluster whose
+// create was not answered; the first who sees it learns its UID.
+type cell struct {
+	uid      string
+	deleting bool
+}
+
+const anonymous = "?"
+
+// names is the model: create wins where nothing is, delete marks, get sees; a marked cluster goes away by itself, later.
+var names = porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byName := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			name := op.Input.(request).name
+			byName[name] = append(byName[name], op)
+		}
+		var parts [][]porcupine.Operation
+		for _, part := range byName {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() []any { return []any{cell{}} },
+	Step: func(state, input, output any) []any {
+		now := []cell{state.(cell)}
+		if now[0].deleting {
+			now = append(now, cell{})
+		}
+		var next []any
+		for _, c := range now {
+			for _, n := range step(c, input.(request).do, output.(result)) {
+				next = append(next, n)
+			}
+		}
+		return next
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+// step returns what may become of a name when a call is answered so, or nothing when it can't be.
+func step(c cell, do string, r result) []cell {
+	here := c.uid != ""
+	if r.code == unheard {
+		switch {
+		case do == doCreate && !here:
+			return []cell{c, {uid: anonymous}}
+		case do == doDelete && here:
+			return []cell{c, {c.uid, true}}
+		default:
+			return []cell{c}
+		}
+	}
+	same := here && (c.uid == r.uid || c.uid == anonymous)
+	switch {
+	case do == doCreate && r.code == "" && !here:
+		return []cell{{uid: r.uid}}
+	case do == doCreate && r.code == "cluster_exists" && here:
+		return []cell{c}
+	case do == doDelete && r.code == "" && same && r.deleting:
+		return []cell{{r.uid, true}}
+	case do == doGet && r.code == "" && same && r.deleting == c.deleting:
+		return []cell{{r.uid, c.deleting}}
+	case do != doCreate && r.code == "cluster_not_found" && !here:
+		return []cell{c}
+	default:
+		return nil
+	}
+}
+
+func TestConcurrentCreatesAndDeletesAreLinearizable(t *testing.T) {
+	program(t, ordinary)
+	for _, test := range []struct {
+		name  string
+		crash bool
+	}{{"in peace", false}, {"while the server is killed", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			nothingLeft(t)
+			s := startSite(t, 1, "--node-cores", "4")
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			const clients, calls = 6, 40
+			history := &history{begin: time.Now()}
+			var all sync.WaitGroup
+			for i := range clients {
+				api, random := s.api(), rand.New(rand.NewPCG(seed, uint64(i)))
+				all.Go(func() {
+					for range calls {
+						history.call(t.Context(), api, i, random)
+					}
+				})
+			}
+			if test.crash {
+				for _, n := range []int{clients * calls / 4, clients * calls / 2} {
+					s.eventually(2*time.Minute, "calls to be answered", func() bool { return history.length() >= n })
+					s.kill()
+					s.start()
+				}
+			}
+			all.Wait()
+			history.check(t)
+		})
+	}
+}
+
+// history is what happened, as the clients saw it.
+type history struct {
+	begin time.Time
+	mu    sync.Mutex
+	ops   []porcupine.Operation
+}
+
+func (h *history) length() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.ops)
+}
+
+// call makes one call by chance and notes it. A third of the clusters are too large to be placed.
+func (h *history) call(ctx context.Context, c *client.Client, id int, random *rand.Rand) {
+	in := request{do: []string{doCreate, doCreate, doDelete, doDelete, doGet}[random.IntN(5)], name: []string{"a", "b", "c"}[random.IntN(3)]}
+	size := []int{1, 1, 1000}[random.IntN(3)]
+	called := time.Since(h.begin)
+	var cl api.Cluster
+	var err error
+	switch in.do {
+	case doCreate:
+		cl, err = c.CreateCluster(ctx, api.ClusterRequest{Name: in.name, Size: size, Cores: 1, Memory: 64 << 20})
+	case doDelete:
+		cl, err = c.DeleteCluster(ctx, in.name)
+	default:
+		cl, err = c.Cluster(ctx, in.name)
+	}
+	h.note(in, id, called, time.Since(h.begin), cl, err)
+	if err != nil {
+		awaitServer(ctx, c)
+	}
+}
+
+// awaitServer waits until the server serves, for a minute.
+func awaitServer(ctx context.Context, c *client.Client) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for c.Ready(ctx) != nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// note adds a call to the history.
+func (h *history) note(in request, id int, called, answered time.Duration, cl api.Cluster, err error) {
+	returned := answered.Nanoseconds()
+	out := result{uid: cl.UID, deleting: cl.Status.DeletedAt != nil}
+	var problem *client.Error
+	switch {
+	case errors.As(err, &problem) && problem.Code != "unavailable":
+		out = result{code: problem.Code}
+	case err != nil: // what was asked for may happen at any later time
+		out, returned = result{code: unheard}, math.MaxInt64
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, porcupine.Operation{ClientId: id, Input: in, Call: called.Nanoseconds(), Output: out, Return: returned})
+}
+
+// check asks the model. A client whose call was not answered goes on as another one: that call never returned.
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	next, counts := 1000, map[string]int{}
+	for i := range h.ops {
+		out := h.ops[i].Output.(result)
+		counts[h.ops[i].Input.(request).do+" "+out.code]++
+		if out.code == unheard {
+			next++
+			h.ops[i].ClientId = next
+		}
+	}
+	t.Logf("%d calls: %v", len(h.ops), counts)
+	for _, needed := range []string{"create ", "create cluster_exists", "delete ", "delete cluster_not_found", "get "} {
+		if counts[needed] == 0 {
+			t.Errorf("no call was answered with %q: the history shows too little", needed)
+		}
+	}
+	model := names.ToModel()
+	verdict, info := porcupine.CheckOperationsVerbose(model, h.ops, time.Minute)
+	if verdict == porcupine.Ok {
+		return
+	}
+	t.Errorf("the history is %s, want %s", verdict, porcupine.Ok)
+	if file := t.ArtifactDir() + "/history.html"; porcupine.VisualizePath(model, info, file) == nil {
+		t.Logf("drawn in %s (go test -artifacts keeps it)", file)
+	}
+	for _, op := range h.ops {
+		t.Logf("%3d %12d %12d %+v -> %+v", op.ClientId, op.Call, op.Return, op.Input, op.Output)
+	}
+}
+
+func TestOfTwoCreatesOfOneNameOneWins(t *testing.T) {
+	program(t, ordinary)
+	nothingLeft(t)
+	s := startSite(t, 1)
+	for range 5 {
+		var tries [2]*command
+		for i := range tries {
+			tries[i] = s.background(t.Context(), "cluster", "create", "c1", "--size", "1", "--memory", "64MiB")
+		}
+		won, lost := tries[0].wait(), tries[1].wait()
+		if won.code != 0 {
+			won, lost = lost, won
+		}
+		if won.code != 0 || lost.code != exitConflict {
+			t.Fatalf("exit codes %d and %d, want 0 and %d\n%s%s", won.code, lost.code, exitConflict, won.err, lost.err)
+		}
+		wantMessage(t, lost.err, `"c1"`, "exists")
+		s.must("cluster", "delete", "c1")
+	}
+}
+
+func TestTheModelOfNamesRefusesWhatMayNotHappen(t *testing.T) {
+	type call struct {
+		do     string
+		answer result
+	}
+	for _, test := range []struct {
+		name  string
+		calls []call // one after the other
+		want  porcupine.CheckResult
+	}{
+		{"create, delete, gone, create", []call{
+			{doCreate, result{uid: "u"}},
+			{doDelete, result{uid: "u", deleting: true}},
+			{doGet, result{uid: "u", deleting: true}},
+			{doGet, result{code: "cluster_not_found"}},
+			{doCreate, result{uid: "v"}},
+		}, porcupine.Ok},
+		{"a create unheard that took effect", []call{{doCreate, result{code: unheard}}, {doGet, result{uid: "u"}}}, porcupine.Ok},
+		{"two winners", []call{{doCreate, result{uid: "u"}}, {doCreate, result{uid: "v"}}}, porcupine.Illegal},
+		{"a cluster lost", []call{{doCreate, result{uid: "u"}}, {doGet, result{code: "cluster_not_found"}}}, porcupine.Illegal},
+		{"a delete forgotten", []call{
+			{doCreate, result{uid: "u"}},
+			{doDelete, result{uid: "u", deleting: true}},
+			{doGet, result{uid: "u"}},
+		}, porcupine.Illegal},
+		{"a cluster from nowhere", []call{{doGet, result{uid: "u"}}}, porcupine.Illegal},
+		{"a conflict with nothing", []call{{doCreate, result{code: "cluster_exists"}}}, porcupine.Illegal},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var ops []porcupine.Operation
+			for i, c := range test.calls {
+				op := porcupine.Operation{Input: request{c.do, "a"}, Call: int64(2 * i), Output: c.answer, Return: int64(2*i + 1)}
+				if c.answer.code == unheard {
+					op.ClientId, op.Return = 1, math.MaxInt64
+				}
+				ops = append(ops, op)
+			}
+			if got := porcupine.CheckOperationsTimeout(names.ToModel(), ops, time.Minute); got != test.want {
+				t.Errorf("the model says %s, want %s", got, test.want)
+			}
+		})
+	}
+}
