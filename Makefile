@@ -4,8 +4,9 @@
 export GOTOOLCHAIN ?= auto
 # Asked for when first used, because set-up may have just installed it.
 GO = $(or $(go_found),$(eval go_found := $(shell setup/go.sh))$(go_found),go)
-# Tests that need root get it by running the test binaries, not the compiler, with sudo.
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
+# Tests that need root get it by running the test binaries, not the compiler, with sudo. Some run go themselves; as root that shall not
+# leave root's files in the user's build cache.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env GOCACHE=$(CURDIR)/.build/root-cache)
 TEST_EXEC := $(if $(SUDO),-exec '$(SUDO)')
 TOOL = $(GO) tool -modfile=tools/tools.mod
 
