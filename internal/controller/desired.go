@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -38,6 +40,7 @@ type desiredStates struct {
 	jobs      map[string][]agentstream.Job
 	underlays map[string]string
 	told      map[string]bool // nodes that were ever assembled for
+	withheld  map[string]bool // nodes of which a share is not known: what they were told, they go on with
 }
 
 // clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
@@ -56,12 +59,13 @@ func newDesiredStates(siteSecret []byte, nameservers []netip.Addr, pool placemen
 	return &desiredStates{
 		siteSecret: siteSecret, nameservers: nameservers, pool: pool,
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
-		told: map[string]bool{},
+		told: map[string]bool{}, withheld: map[string]bool{},
 	}
 }
 
 // update takes in a view and returns the desired states of the nodes for which something changed. A cluster that can't be
-// rendered keeps its former share and is returned in failed.
+// rendered keeps its former share and is returned in failed. A node whose former share is not known, since another leader
+// gave it, is told nothing: what it is not told of it would stop.
 func (d *desiredStates) update(term int64, view *state.View) (changed map[string]agentstream.Desired, failed map[string]error) {
 	dirty, failed := map[string]bool{}, map[string]error{}
 	underlays := map[string]string{}
@@ -71,6 +75,7 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 	moved := !reflect.DeepEqual(underlays, d.underlays)
 	d.underlays = underlays
 	seen := map[string]bool{}
+	clear(d.withheld)
 	for _, c := range view.Clusters {
 		seen[c.UID()] = true
 		old, known := d.clusters[c.UID()]
@@ -80,6 +85,11 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 		parts, err := d.parts(c)
 		if err != nil {
 			failed[c.Name()] = err
+			if parts == nil && !known {
+				d.withhold(c)
+			}
+		}
+		if parts == nil || err != nil && !incompleteWillDo(c, known) {
 			continue
 		}
 		d.replace(c.UID(), old.byNode, parts, dirty)
@@ -95,9 +105,33 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 	d.updateJobs(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
+		if d.withheld[node] {
+			delete(d.told, node) // all of it is said once it is known
+			continue
+		}
 		changed[node] = d.assemble(node, term, view.Revision)
 	}
 	return changed, failed
+}
+
+// incompleteWillDo tells whether a cluster's share that lacks a peer is better than the former one, or none. Members that run
+// may lose a peer but must stay named, those that are released must be told so, and a new cluster waits for its network.
+func incompleteWillDo(c *state.Cluster, known bool) bool {
+	switch c.Record.Phase {
+	case api.ClusterDeleting:
+		return true
+	case api.ClusterStarting:
+		return false
+	default:
+		return !known
+	}
+}
+
+// withhold notes the nodes that a cluster is on.
+func (d *desiredStates) withhold(c *state.Cluster) {
+	for a := range c.All() {
+		d.withheld[a.Node] = true
+	}
 }
 
 // replace puts a cluster's new share in the place of the old one and marks the nodes it differs on.
@@ -173,7 +207,7 @@ func (d *desiredStates) updateJobs(view *state.View, dirty map[string]bool) {
 }
 
 // first tells, once, that nothing was ever assembled for a node.
-func (d *desiredStates) first(node string) bool { return !d.told[node] }
+func (d *desiredStates) first(node string) bool { return !d.told[node] && !d.withheld[node] }
 
 func (d *desiredStates) assemble(node string, term, revision int64) agentstream.Desired {
 	d.told[node] = true
@@ -193,7 +227,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	return out
 }
 
-// parts computes a cluster's share of every node it is on.
+// parts computes a cluster's share of every node it is on. With an error it is incomplete, in that peers are missing, or nil.
 func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 	parts := map[string]part{}
 	if c.Record == nil {
@@ -208,11 +242,10 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 	for a := range c.Releasing() {
 		nodes[a.Node] = true
 	}
-	for node := range nodes {
+	var incomplete error
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		network, err := d.network(c.Record.Network, node, nodes)
-		if err != nil {
-			return nil, err
-		}
+		incomplete = cmp.Or(incomplete, err)
 		parts[node] = part{network: network}
 	}
 	add := func(m agentstream.Member) {
@@ -242,7 +275,7 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 			Release: true, ReleaseHome: deleting, GraceSeconds: releaseGraceSeconds,
 		})
 	}
-	return parts, nil
+	return parts, incomplete
 }
 
 func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
@@ -255,20 +288,23 @@ func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*cont
 	})
 }
 
-// network is a cluster's network as a node should have it: its peers are the other nodes with members of the cluster.
+// network is a cluster's network as a node should have it: its peers are the other nodes with members of the cluster. With an
+// error it lacks those that have no address.
 func (d *desiredStates) network(n api.Network, node string, nodes map[string]bool) (fabric.Network, error) {
 	out := fabric.Network{Network: n}
+	var missing error
 	for peer := range nodes {
 		if peer == node {
 			continue
 		}
 		address, err := netip.ParseAddr(d.underlays[peer])
 		if err != nil {
-			return out, fmt.Errorf("node %q has no usable underlay address (%q); members on several nodes need one: "+
+			missing = fmt.Errorf("node %q has no usable underlay address (%q); members on several nodes need one: "+
 				"start its agent with --underlay", peer, d.underlays[peer])
+			continue
 		}
 		out.Peers = append(out.Peers, address)
 	}
 	slices.SortFunc(out.Peers, netip.Addr.Compare)
-	return out, nil
+	return out, missing
 }

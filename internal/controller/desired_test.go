@@ -117,6 +117,72 @@ func TestAClusterOverNodesWithoutUnderlayIsNamedAndHarmsNoOther(t *testing.T) {
 	}
 }
 
+// turn commits another phase of a cluster, and all its members to be released when it is deleting.
+func (s *stored) turn(name string, phase api.ClusterPhase) *state.View {
+	s.t.Helper()
+	c := s.cache.View().Cluster(name)
+	record := cloneRecord(c.Record)
+	record.Phase = phase
+	for i := range record.Chunks {
+		record.Chunks[i].Releasing = phase == api.ClusterDeleting
+	}
+	return s.view(s.leader.CommitRecord(s.t.Context(), c, record))
+}
+
+func TestANewLeaderNamesMembersThatRunThoughAPeersUnderlayIsGone(t *testing.T) {
+	s := newStored(t)
+	if _, err := s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n1", Underlay: "198.18.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	s.cluster("a", 1, "n1", "n2") // n2's agent came back without an underlay
+	changed, failed := newDesired().update(1, s.turn("a", api.ClusterReady))
+	if failed["a"] == nil {
+		t.Error("nobody is told what is wrong with the cluster")
+	}
+	for _, node := range []string{"n1", "n2"} {
+		if m := changed[node].Members; len(m) != 1 || m[0].Release {
+			t.Errorf("members of %s: got %+v, want one that stays", node, m)
+		}
+	}
+}
+
+func TestAClusterIsReleasedThoughAPeersUnderlayIsGone(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2"} {
+		if _, err := s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := newDesired()
+	d.update(1, s.cluster("a", 1, "n1", "n2"))
+	s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n2"}))
+	if changed, _ := d.update(1, s.turn("a", api.ClusterReady)); len(changed) > 0 {
+		t.Errorf("while the cluster is ready: told %v, want them to keep their former share", nodesOf(changed))
+	}
+	changed, _ := d.update(1, s.turn("a", api.ClusterDeleting))
+	for _, node := range []string{"n1", "n2"} {
+		if m := changed[node].Members; len(m) != 1 || !m[0].Release {
+			t.Errorf("members of %s: got %+v, want one to be released", node, m)
+		}
+	}
+}
+
+func TestANodeWithAShareThatCannotBeRenderedIsToldNothingByANewLeader(t *testing.T) {
+	s := newStored(t)
+	s.cluster("a", 1, "n1")
+	d := newDesiredStates([]byte("too short"), nil, placement.DefaultPool)
+	changed, failed := d.update(1, s.turn("a", api.ClusterReady))
+	if failed["a"] == nil {
+		t.Fatal("the cluster could be rendered; the test shows nothing")
+	}
+	if len(changed) > 0 || d.first("n1") {
+		t.Errorf("told %v, first %v; want n1 to be told nothing, else it would stop the members of cluster a", nodesOf(changed), d.first("n1"))
+	}
+	if !d.first("n2") {
+		t.Error("n2, which has nothing of the cluster, is not told either")
+	}
+}
+
 func TestAReleasedMemberIsAskedToGoWithItsClustersHomeUntilItIsClean(t *testing.T) {
 	s := newStored(t)
 	d := newDesired()
