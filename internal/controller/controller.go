@@ -88,12 +88,15 @@ type leader struct {
 	wakeAt  time.Time
 	// committed is the newest revision this leader wrote: a pass never plans on less.
 	committed int64
+	doubts    map[string]doubt     // by cluster UID
+	endings   map[string]time.Time // when it was first heard that a job has ended, by this server's clock
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: cfg.Now(), desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
+		doubts: map[string]doubt{}, endings: map[string]time.Time{},
 	}
 }
 
@@ -138,8 +141,9 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	defer cancel()
 	stored := make(chan struct{})
 	go func() {
-		defer close(stored)
-		_, _ = l.cfg.Cache.Wait(ctx, revision)
+		if _, err := l.cfg.Cache.Wait(ctx, revision); err == nil {
+			close(stored)
+		}
 	}()
 	pause := time.Hour
 	if !l.wakeAt.IsZero() {
@@ -171,8 +175,9 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	l.sooner(l.cfg.Agents.NextDeath())
 	view := l.cfg.Cache.View()
 	now := l.cfg.Now()
-	p := &pass{leader: l, view: view, now: now, nodes: map[string]lifecycle.NodeState{}, clean: map[string]bool{}}
+	p := &pass{leader: l, view: view, now: now, nodes: map[string]lifecycle.NodeState{}, clean: map[cleanOn]bool{}}
 	p.observe()
+	p.settle()
 	var errs []error
 	for _, c := range view.Clusters {
 		if err := p.cluster(ctx, c); err != nil && !errors.Is(err, store.ErrConflict) {

@@ -34,6 +34,9 @@ func (p *pass) jobs(ctx context.Context) error {
 			continue
 		}
 		_, revision, err := p.cfg.Repo.UpdateJob(ctx, job.ID, func(stored *api.Job) error {
+			if stored.Phase.Ended() {
+				return nil // another leader has seen its end
+			}
 			cancel := stored.CancelRequested
 			*stored = next
 			stored.CancelRequested = cancel
@@ -42,6 +45,7 @@ func (p *pass) jobs(ctx context.Context) error {
 		p.committed = max(p.committed, revision)
 		if err == nil && next.Phase.Ended() {
 			p.cfg.Agents.ForgetJob(job.ID)
+			delete(p.endings, job.ID)
 		}
 		errs = append(errs, err)
 	}
@@ -55,7 +59,7 @@ func (p *pass) nextJob(job api.Job, seen agentstream.JobObserved, heard bool) (a
 	c := p.view.Cluster(job.Cluster)
 	switch {
 	case heard && seen.Phase.Ended():
-		if seen.LogBytes > next.LogBytes && seen.EndedAt != nil && p.now.Sub(*seen.EndedAt) < logPatience {
+		if seen.LogBytes > next.LogBytes && p.patient(job.ID) {
 			p.sooner(p.now.Add(100 * time.Millisecond))
 			return job, false // who follows the output must see all of it before the end
 		}
@@ -72,6 +76,17 @@ func (p *pass) nextJob(job api.Job, seen agentstream.JobObserved, heard bool) (a
 		next.Phase, next.Message, next.StartedAt = seen.Phase, seen.Message, seen.StartedAt
 	}
 	return next, next.Phase != job.Phase || next.Message != job.Message
+}
+
+// patient tells whether the rest of an ended job's output is still waited for. It counts from when the end was heard of: when it
+// was, and how much output there is, are the word of the member, where the tenant is root.
+func (p *pass) patient(jobID string) bool {
+	heard, ok := p.endings[jobID]
+	if !ok {
+		heard = p.now
+		p.endings[jobID] = heard
+	}
+	return p.now.Sub(heard) < logPatience
 }
 
 // prune removes the oldest ended jobs beyond what is kept.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
 )
 
 // pass is one look at everything.
@@ -19,10 +21,16 @@ type pass struct {
 	view  *state.View
 	now   time.Time
 	nodes map[string]lifecycle.NodeState
-	clean map[string]bool // assignment IDs confirmed by the agent of their node
+	clean map[cleanOn]bool
 	free  *placement.View // made when the first cluster asks for a place
 	taken map[int]bool    // network indexes given out in this pass
 }
+
+// cleanOn is an assignment that a node's agent has confirmed clean.
+type cleanOn struct{ node, assignmentID string }
+
+// isClean tells whether the agent of an assignment's own node, and no other, has confirmed it clean.
+func (p *pass) isClean(a *api.Assignment) bool { return p.clean[cleanOn{a.Node, a.ID}] }
 
 // observe takes down what agents say, once, so that all decisions of a pass rest on the same.
 func (p *pass) observe() {
@@ -30,7 +38,7 @@ func (p *pass) observe() {
 		phase, _, _ := p.cfg.Agents.Node(n.Name)
 		p.nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: p.cfg.Agents.Reported(n.Name)}
 		for _, id := range p.cfg.Agents.Clean(n.Name) {
-			p.clean[id] = true
+			p.clean[cleanOn{n.Name, id}] = true
 		}
 	}
 }
@@ -57,8 +65,7 @@ func (p *pass) cluster(ctx context.Context, c *state.Cluster) error {
 }
 
 func (p *pass) observed(into map[string]lifecycle.Observation, a *api.Assignment) {
-	// Only the word of the agent of the assignment's own node counts.
-	o := lifecycle.Observation{Clean: p.clean[a.ID]}
+	o := lifecycle.Observation{Clean: p.isClean(a)}
 	phase, message, ok := p.cfg.Agents.Member(a.ID)
 	if ok {
 		o.Phase, o.Message = phase, message
@@ -78,7 +85,7 @@ func (p *pass) commit(ctx context.Context, c *state.Cluster, ops []lifecycle.Ope
 	}
 	var events []api.Event
 	forget := false
-	for _, op := range ops {
+	for _, op := range oneCommit(ops) {
 		switch op := op.(type) {
 		case lifecycle.Emit:
 			events = append(events, api.Event{
@@ -121,6 +128,22 @@ func (p *pass) emit(ctx context.Context, events []api.Event) error {
 	}
 	_, err := p.cfg.Repo.AppendEvents(ctx, events...)
 	return err
+}
+
+// quarantinesPerCommit is how many assignments pass into quarantine in one commit, which takes store.MaxOps writes at most.
+const quarantinesPerCommit = store.MaxOps / 2
+
+// oneCommit cuts off what does not fit one commit; the look that follows the commit goes on with it.
+func oneCommit(ops []lifecycle.Operation) []lifecycle.Operation {
+	n := 0
+	for i, op := range ops {
+		if _, ok := op.(lifecycle.Quarantine); ok {
+			if n++; n > quarantinesPerCommit {
+				return ops[:i]
+			}
+		}
+	}
+	return ops
 }
 
 // recordChange collects the changes of one cluster's record.
@@ -182,6 +205,9 @@ func (p *pass) place(ctx context.Context, c *state.Cluster) error {
 	if err != nil {
 		return err
 	}
+	if d, ok := p.doubts[c.UID()]; ok {
+		return p.commitPlaced(ctx, c, d.network, d.assignments)
+	}
 	placed, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: c.Intent.Spec.Groups})
 	if refusal != nil {
 		return p.commit(ctx, c, lifecycle.PlanRefused(refusal.Message, refusal.Undecided || p.justStarted(c), p.now))
@@ -229,17 +255,45 @@ func (p *pass) commitPlaced(ctx context.Context, c *state.Cluster, network api.N
 		}
 	}
 	revision, err := p.writer.CommitGeneration(ctx, c, record, state.Batch{Assignments: assignments})
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotLeader):
 		return err
+	case err != nil:
+		p.doubts[c.UID()] = doubt{network: network, assignments: assignments}
 	}
 	p.committed = max(p.committed, revision)
 	p.taken[network.Index] = true
 	for _, a := range assignments {
-		if err := p.free.Take(a); err != nil {
-			return fmt.Errorf("placement gave out what is taken: %w", err)
+		if p.free.Holds(a.ID) {
+			continue // held since it was in doubt
+		}
+		if takeErr := p.free.Take(a); takeErr != nil {
+			return errors.Join(err, fmt.Errorf("placement gave out what is taken: %w", takeErr))
 		}
 	}
+	if err != nil {
+		return err
+	}
 	return p.emit(ctx, events)
+}
+
+// doubt is a generation whose commit ended with an error that says neither yes nor no, a time-out say: it may be true already or
+// become true later. What it holds is not given to others, and the same is committed again until the state shows it.
+type doubt struct {
+	network     api.Network
+	assignments []api.Assignment
+}
+
+// settle drops the doubts that the view clears: the cluster has a record, or is gone and can get none any more.
+func (p *pass) settle() {
+	if len(p.doubts) == 0 {
+		return
+	}
+	open := map[string]bool{}
+	for _, c := range p.view.Clusters {
+		open[c.UID()] = c.Record == nil
+	}
+	maps.DeleteFunc(p.doubts, func(uid string, _ doubt) bool { return !open[uid] })
 }
 
 // justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.
@@ -270,11 +324,18 @@ func (p *pass) freeView() (*placement.View, error) {
 	for _, q := range p.view.Quarantines {
 		quarantined = append(quarantined, *q)
 	}
+	taken := map[int]bool{}
+	for _, d := range p.doubts {
+		taken[d.network.Index] = true
+		for _, a := range d.assignments {
+			held = append(held, placement.Held{Assignment: a})
+		}
+	}
 	free, err := placement.Build(nodes, held, quarantined)
 	if err != nil {
 		return nil, fmt.Errorf("nothing is placed while stored assignments collide: %w", err)
 	}
-	p.free, p.taken = free, map[int]bool{}
+	p.free, p.taken = free, taken
 	return free, nil
 }
 
@@ -282,18 +343,27 @@ func (p *pass) freeView() (*placement.View, error) {
 func (p *pass) quarantines(ctx context.Context) error {
 	var errs []error
 	for _, q := range p.view.Quarantines {
-		for _, op := range lifecycle.PlanQuarantine(*q, p.clean[q.Assignment.ID]) {
-			switch op := op.(type) {
-			case lifecycle.EndQuarantine:
-				revision, err := p.writer.Unquarantine(ctx, op.ID)
-				p.committed = max(p.committed, revision)
-				errs = append(errs, err)
-			case lifecycle.Emit:
-				errs = append(errs, p.emit(ctx, []api.Event{{
-					Time: p.now, Cluster: q.Assignment.Cluster, Reason: op.Reason, Message: op.Message, Member: op.Member, Node: op.Node,
-				}}))
+		errs = append(errs, p.quarantine(ctx, q))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pass) quarantine(ctx context.Context, q *api.Quarantine) error {
+	for _, op := range lifecycle.PlanQuarantine(*q, p.isClean(&q.Assignment)) {
+		switch op := op.(type) {
+		case lifecycle.EndQuarantine:
+			revision, err := p.writer.Unquarantine(ctx, op.ID)
+			if err != nil {
+				return err // nor has the event happened
+			}
+			p.committed = max(p.committed, revision)
+		case lifecycle.Emit:
+			if err := p.emit(ctx, []api.Event{{
+				Time: p.now, Cluster: q.Assignment.Cluster, Reason: op.Reason, Message: op.Message, Member: op.Member, Node: op.Node,
+			}}); err != nil {
+				return err
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
