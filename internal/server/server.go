@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -214,6 +215,11 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	})
+	group.Go(func() error {
+		// Such a revision never comes: this ends with the view, and a server that goes on with an old one deceives everybody.
+		_, err := cache.WaitRevision(ctx, math.MaxInt64)
+		return err
 	})
 	group.Go(func() error { return httpAPI.Serve(ctx, s.listeners, s.authority.ServerTLS(), s.socket) })
 	if ready != nil {
