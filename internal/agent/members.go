@@ -151,7 +151,7 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 				}
 			})
 		},
-		OnLog: func(l member.Log) { a.outbox.sendLog(agentstream.Log(l)) },
+		OnLog: func(l member.Log) { a.outbox.sendLog(l) },
 	})
 	if err != nil {
 		return err
@@ -160,15 +160,16 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	return nil
 }
 
-// ackLog passes on how much of a job's output the server has stored; the first word on a stream asks for what follows.
-func (a *Agent) ackLog(ack *agentstream.LogAck, first bool) {
+// ackLog passes on how much of a job's output the server has stored; the first word on a stream asks for what follows,
+// under the number of the stream.
+func (a *Agent) ackLog(ack *agentstream.LogAck, stream int64, first bool) {
 	if a.desired == nil {
 		return // its orders were not obeyed
 	}
 	for _, job := range a.desired.Jobs {
 		if m := a.members[job.MemberID]; job.ID == ack.JobID && m != nil && m.control != nil {
 			if first {
-				m.control.RequestLog(ack.JobID, ack.Offset)
+				m.control.RequestLog(ack.JobID, ack.Offset, stream)
 			} else {
 				m.control.AckLog(ack.JobID, ack.Offset)
 			}

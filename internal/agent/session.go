@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/member"
 )
 
 // outbox is what waits to go up: the newest observation, and pieces of job output in order.
@@ -19,6 +20,7 @@ type outbox struct {
 	observed []byte // encoded, to notice that nothing changed
 	newest   *agentstream.Observed
 	stream   *agentstream.ClientConn
+	number   int64 // of the stream, counted from 1
 }
 
 func (o *outbox) set(observed agentstream.Observed) {
@@ -40,20 +42,27 @@ func (o *outbox) set(observed agentstream.Observed) {
 }
 
 // sendLog sends a piece of output on the present stream. It blocks while the server does not read, which holds up the member
-// that prints; without a stream the piece is dropped, and asked for again on the next one.
-func (o *outbox) sendLog(log agentstream.Log) {
+// that prints. A piece that was not asked for on this very stream is dropped: the server has yet to say where its stored
+// output ends, pieces before this one may have gone with the former stream, and it would take the gap for lost output.
+func (o *outbox) sendLog(log member.Log) {
 	o.mu.Lock()
 	stream := o.stream
+	if log.Request != o.number {
+		stream = nil
+	}
 	o.mu.Unlock()
 	if stream != nil {
-		_ = stream.Send(agentstream.Up{Log: &log})
+		_ = stream.Send(agentstream.Up{Log: &agentstream.Log{JobID: log.JobID, Offset: log.Offset, Data: log.Data}})
 	}
 }
 
-func (o *outbox) attach(stream *agentstream.ClientConn) {
+// attach makes this the present stream and returns its number.
+func (o *outbox) attach(stream *agentstream.ClientConn) int64 {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.stream = stream
-	o.mu.Unlock()
+	o.number++
+	return o.number
 }
 
 // connect keeps a stream to the server, for ever and with growing pauses.
@@ -94,7 +103,7 @@ func (a *Agent) session(ctx context.Context) error {
 	if err := stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}}); err != nil {
 		return fmt.Errorf("greet the server: %w", err)
 	}
-	a.outbox.attach(stream)
+	number := a.outbox.attach(stream)
 	defer a.outbox.attach(nil)
 	go func() { cancel(a.sendObservations(ctx, stream)) }()
 	go func() {
@@ -120,7 +129,7 @@ func (a *Agent) session(ctx context.Context) error {
 		case down.LogAck != nil:
 			ack, first := down.LogAck, !requested[down.LogAck.JobID]
 			requested[ack.JobID] = true
-			a.post(ctx, func() { a.ackLog(ack, first) })
+			a.post(ctx, func() { a.ackLog(ack, number, first) })
 		}
 	}
 }

@@ -292,7 +292,7 @@ func TestJobsEndAsTheirCommandsDo(t *testing.T) {
 	for i := range cases {
 		cases[i].job.ID = fmt.Sprintf("job-%d", i)
 		jobs = append(jobs, cases[i].job)
-		n.server.RequestLog(cases[i].job.ID, 0)
+		n.server.RequestLog(cases[i].job.ID, 0, 1)
 	}
 	n.server.SetJobs(jobs)
 	for _, c := range cases {
@@ -386,7 +386,7 @@ func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.
 	path, file := feed(t, p)
 	job := shellJob("j", "head -n 4000 "+path)
 	n.server.SetJobs([]api.Job{job})
-	n.server.RequestLog("j", 0)
+	n.server.RequestLog("j", 0, 1)
 	var want strings.Builder
 	for round := range 4 {
 		for i := range 1000 {
@@ -408,7 +408,7 @@ func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.
 		})
 		n.listen(p.cfg.Socket)
 		n.server.SetJobs([]api.Job{job})
-		n.server.RequestLog("j", int64(stored))
+		n.server.RequestLog("j", int64(stored), 1)
 	}
 	if state := n.untilEnded("j"); state.Phase != api.JobSucceeded {
 		t.Errorf("the job %s: %s", state.Phase, state.Message)
@@ -433,7 +433,7 @@ func TestMuchMoreOutputThanTheSpoolHoldsPassesWhenItIsFetched(t *testing.T) {
 	p.cfg.SpoolBytes = 64 << 20
 	p.start()
 	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
-	n.server.RequestLog("j", 0)
+	n.server.RequestLog("j", 0, 1)
 	n.untilEnded("j")
 	if got := n.output("j"); len(got) != 30000000 || strings.Trim(got, "y\n") != "" {
 		t.Errorf("got %d bytes, want 30000000 of only y and newlines", len(got))
@@ -446,7 +446,7 @@ func TestOutputThatNobodyFetchesIsCutWithAWordAboutIt(t *testing.T) {
 	p.start()
 	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
 	n.until("the job ends", func() bool { return n.states["j"].Phase.Ended() })
-	n.server.RequestLog("j", 0)
+	n.server.RequestLog("j", 0, 1)
 	n.untilEnded("j")
 	got := n.output("j")
 	kept := strings.IndexByte(got, '[') - 1
@@ -473,7 +473,7 @@ func TestACancelledJobIsAskedFirstAndThenMadeToEnd(t *testing.T) {
 			p.start()
 			job := shellJob("j", c.script)
 			n.server.SetJobs([]api.Job{job})
-			n.server.RequestLog("j", 0)
+			n.server.RequestLog("j", 0, 1)
 			n.until("the job is up", func() bool { return strings.HasPrefix(string(n.logs["j"]), "up\n") })
 			job.Phase, job.CancelRequested = api.JobRunning, true
 			n.server.SetJobs([]api.Job{job})
@@ -501,7 +501,7 @@ func TestAMemberEndsWhenAsked(t *testing.T) {
 			n := newNodeAgent(t, p.cfg.Socket, true)
 			p.start()
 			n.server.SetJobs([]api.Job{shellJob("j", "echo $$; exec sleep 1000")})
-			n.server.RequestLog("j", 0)
+			n.server.RequestLog("j", 0, 1)
 			n.until("the job prints its PID", func() bool { return strings.HasSuffix(string(n.logs["j"]), "\n") })
 			began := time.Now()
 			c.ask(p, n)

@@ -149,7 +149,7 @@ func TestMPIJobsRunOverAllMembers(t *testing.T) {
 		t.Run(c.job.ID, func(t *testing.T) {
 			began := time.Now()
 			n.server.SetJobs([]api.Job{c.job})
-			n.server.RequestLog(c.job.ID, 0)
+			n.server.RequestLog(c.job.ID, 0, 1)
 			state := n.untilEnded(c.job.ID)
 			t.Logf("it took %v", time.Since(began))
 			if state.Phase != c.phase {
@@ -190,7 +190,7 @@ func TestEndingAnMPIJobEndsItsRanksEverywhere(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			job := api.Job{ID: c.name, Phase: api.JobPending, JobRequest: api.JobRequest{Command: []string{"./ring", "wait"}, Ranks: 2}}
 			n.server.SetJobs([]api.Job{job})
-			n.server.RequestLog(job.ID, 0)
+			n.server.RequestLog(job.ID, 0, 1)
 			n.until("the ranks are up", func() bool { return strings.Contains(string(n.logs[job.ID]), "token 2\n") })
 			began := time.Now()
 			c.end(job)

@@ -122,7 +122,7 @@ func TestOutputNobodyAskedForOrOutOfOrderIsNotPassedOn(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	n := newNodeAgent(t, socket, false)
 	n.server.SetJobs([]api.Job{shellJob("j", "true"), shellJob("k", "true")})
-	n.server.RequestLog("j", 0)
+	n.server.RequestLog("j", 0, 0)
 	s := hello(t, socket, "i1")
 	piece := func(id string, offset int64, text string) {
 		s.send(member.FromMember{Log: &member.Log{JobID: id, Offset: offset, Data: []byte(text)}})
@@ -142,6 +142,27 @@ func TestOutputNobodyAskedForOrOutOfOrderIsNotPassedOn(t *testing.T) {
 	}
 	if len(n.logs) != 1 {
 		t.Errorf("got output of %d jobs, want that of one", len(n.logs))
+	}
+}
+
+func TestOutputThatWasUnderWayToAnEarlierRequestIsNotTakenForTheAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	n := newNodeAgent(t, socket, false)
+	n.server.SetJobs([]api.Job{shellJob("j", "true")})
+	n.server.RequestLog("j", 0, 1)
+	s := hello(t, socket, "i1")
+	piece := func(request, offset int64, text string) {
+		s.send(member.FromMember{Log: &member.Log{JobID: "j", Offset: offset, Data: []byte(text), Request: request}})
+	}
+	piece(1, 0, "abc")
+	n.until("the first piece came", func() bool { return string(n.logs["j"]) == "abc" })
+	n.note(func() { n.logs["j"] = n.logs["j"][:1] }) // the rest went with a stream that broke
+	n.server.RequestLog("j", 1, 2)
+	piece(1, 3, "def")
+	piece(2, 1, "bcdef")
+	n.until("the rest came", func() bool { return strings.HasSuffix(string(n.logs["j"]), "f") })
+	if got := n.output("j"); got != "abcdef" {
+		t.Errorf("got output %q, want abcdef", got)
 	}
 }
 
@@ -188,9 +209,9 @@ func TestAFloodOfMessagesIsReadSlowly(t *testing.T) {
 func TestWhatMattersIsSentAgainOnEveryConnection(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	n := newNodeAgent(t, socket, true)
-	n.server.RequestLog("j", 7)
+	n.server.RequestLog("j", 7, 0)
 	n.server.SetJobs([]api.Job{shellJob("j", "true")})
-	n.server.RequestLog("j", 7)
+	n.server.RequestLog("j", 7, 0)
 	for range 2 {
 		s := hello(t, socket, "i1")
 		if jobs := s.receive().Jobs; jobs == nil || len(*jobs) != 1 || (*jobs)[0].ID != "j" {

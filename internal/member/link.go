@@ -44,7 +44,7 @@ type linkState struct {
 }
 
 // sendCursor is how far a job's output was sent and acknowledged.
-type sendCursor struct{ next, acked int64 }
+type sendCursor struct{ next, acked, request int64 }
 
 // talk exchanges messages until the connection or ctx ends.
 func (a *agent) talk(ctx context.Context, conn net.Conn) error {
@@ -77,7 +77,7 @@ func (a *agent) receive(conn net.Conn, l *linkState) error {
 		case message.Jobs != nil:
 			a.jobs.set(*message.Jobs)
 		case message.LogFrom != nil:
-			l.follow(message.LogFrom.JobID, message.LogFrom.Offset)
+			l.follow(*message.LogFrom)
 			a.ack(message.LogFrom.JobID, message.LogFrom.Offset)
 		case message.LogAck != nil:
 			l.acked(message.LogAck.JobID, message.LogAck.Offset)
@@ -99,10 +99,10 @@ func (a *agent) ack(jobID string, offset int64) {
 	}
 }
 
-func (l *linkState) follow(jobID string, offset int64) {
+func (l *linkState) follow(from LogFrom) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cursor[jobID] = &sendCursor{next: offset, acked: offset}
+	l.cursor[from.JobID] = &sendCursor{next: from.Offset, acked: from.Offset, request: from.Request}
 	l.signal()
 }
 
@@ -179,7 +179,7 @@ func (a *agent) sendLogs(encoder *json.Encoder, l *linkState) (more bool, err er
 		if len(data) == 0 {
 			continue
 		}
-		if err := encoder.Encode(FromMember{Log: &Log{JobID: id, Offset: offset, Data: data}}); err != nil {
+		if err := encoder.Encode(FromMember{Log: &Log{JobID: id, Offset: offset, Data: data, Request: cursor.request}}); err != nil {
 			return false, err
 		}
 		more = true

@@ -21,7 +21,8 @@ type outbox struct {
 
 type outboxContent struct {
 	jobs, stop bool
-	from, acks map[string]int64
+	from       map[string]LogFrom
+	acks       map[string]int64
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
@@ -29,10 +30,10 @@ func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 func (o *outbox) setJobs() { o.put(func(c *outboxContent) { c.jobs = true }) }
 func (o *outbox) setStop() { o.put(func(c *outboxContent) { c.stop = true }) }
 
-func (o *outbox) logFrom(id string, offset int64) {
+func (o *outbox) logFrom(from LogFrom) {
 	o.put(func(c *outboxContent) {
-		c.from[id] = offset
-		delete(c.acks, id)
+		c.from[from.JobID] = from
+		delete(c.acks, from.JobID)
 	})
 }
 
@@ -44,7 +45,7 @@ func (o *outbox) put(change func(*outboxContent)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.content.from == nil {
-		o.content.from, o.content.acks = map[string]int64{}, map[string]int64{}
+		o.content.from, o.content.acks = map[string]LogFrom{}, map[string]int64{}
 	}
 	change(&o.content)
 	select {

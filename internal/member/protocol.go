@@ -43,10 +43,12 @@ type ToMember struct {
 	Stop *Stop `json:"stop,omitempty"`
 }
 
-// LogFrom asks for a job's output. It acknowledges what lies before Offset.
+// LogFrom asks for a job's output. It acknowledges what lies before Offset. The pieces that answer it carry Request, so that they
+// are told from those which were under way to an earlier one.
 type LogFrom struct {
-	JobID  string `json:"job_id"`
-	Offset int64  `json:"offset"`
+	JobID   string `json:"job_id"`
+	Offset  int64  `json:"offset"`
+	Request int64  `json:"request,omitempty"`
 }
 
 // LogAck acknowledges a job's output before Offset.
@@ -106,4 +108,6 @@ type Log struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`
 	Data   []byte `json:"data"`
+	// Request is that of the LogFrom this answers.
+	Request int64 `json:"request,omitempty"`
 }

@@ -68,7 +68,9 @@ type Server struct {
 type logCursor struct {
 	next  int64 // offset of the next byte OnLog should get
 	acked int64
-	fresh bool // no piece has come since the request, so a gap is possible
+	// request is the number that pieces must carry.
+	request int64
+	fresh   bool // no piece has come since the request, so a gap is possible
 }
 
 // NewServer listens on the socket, in place of a former one, and serves until Close.
@@ -148,16 +150,17 @@ func (s *Server) SetJobs(jobs []api.Job) {
 }
 
 // RequestLog asks for a job's output from offset on and keeps it coming, on later connections too; everything before offset
-// is acknowledged by it. Repeating it starts anew from offset.
-func (s *Server) RequestLog(jobID string, offset int64) {
+// is acknowledged by it. Repeating it starts anew from offset; with another number of the request, nothing that was under way
+// to the former one is taken any more.
+func (s *Server) RequestLog(jobID string, offset, request int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if cursor := s.logs[jobID]; cursor != nil {
 		offset = max(offset, cursor.acked)
 	}
-	s.logs[jobID] = &logCursor{next: offset, acked: offset, fresh: true}
+	s.logs[jobID] = &logCursor{next: offset, acked: offset, request: request, fresh: true}
 	if s.current != nil {
-		s.current.out.logFrom(jobID, offset)
+		s.current.out.logFrom(LogFrom{JobID: jobID, Offset: offset, Request: request})
 	}
 }
 

@@ -122,7 +122,7 @@ func (c *serverConn) greet() {
 	}
 	for id, cursor := range s.logs {
 		cursor.fresh = true
-		c.out.logFrom(id, cursor.next)
+		c.out.logFrom(LogFrom{JobID: id, Offset: cursor.next, Request: cursor.request})
 	}
 	if s.stop {
 		c.out.setStop()
@@ -186,7 +186,7 @@ func (s *Server) expected(piece Log) (Log, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cursor := s.logs[piece.JobID]
-	if cursor == nil || piece.Offset < 0 || len(piece.Data) > maxLogPiece {
+	if cursor == nil || piece.Request != cursor.request || piece.Offset < 0 || len(piece.Data) > maxLogPiece {
 		return Log{}, false
 	}
 	switch {
@@ -239,7 +239,8 @@ func (s *Server) compose(due outboxContent, instance string) []ToMember {
 		}
 	}
 	for _, id := range sortedKeys(due.from) {
-		messages = append(messages, ToMember{LogFrom: &LogFrom{JobID: id, Offset: due.from[id]}})
+		from := due.from[id]
+		messages = append(messages, ToMember{LogFrom: &from})
 	}
 	for _, id := range sortedKeys(due.acks) {
 		messages = append(messages, ToMember{LogAck: &LogAck{JobID: id, Offset: due.acks[id]}})
