@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -98,12 +99,24 @@ func memberProcesses(t *testing.T, uid string) map[string]int {
 			continue
 		}
 		for field := range strings.FieldsSeq(string(text)) {
-			if pid, err := strconv.Atoi(field); err == nil && (first[name] == 0 || pid < first[name]) {
+			if pid, err := strconv.Atoi(field); err == nil && (first[name] == 0 || startedAt(pid) < startedAt(first[name])) {
 				first[name] = pid
 			}
 		}
 	}
 	return first
+}
+
+// startedAt is when a process was started, in ticks after boot (proc_pid_stat(5), field 22); late for one that has ended.
+func startedAt(pid int) uint64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, found := strings.Cut(string(text), ") ") // the name, in parentheses, is the second field
+	if fields := strings.Fields(rest); err == nil && found && len(fields) > 19 {
+		if ticks, err := strconv.ParseUint(fields[19], 10, 64); err == nil {
+			return ticks
+		}
+	}
+	return math.MaxUint64
 }
 
 // agents are the process IDs of the site's agents, in the order of the nodes.
