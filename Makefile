@@ -4,10 +4,8 @@
 export GOTOOLCHAIN ?= auto
 # Asked for when first used, because set-up may have just installed it.
 GO = $(or $(go_found),$(eval go_found := $(shell setup/go.sh))$(go_found),go)
-# Tests that need root get it by running the test binaries, not the compiler, with sudo. Some run go themselves; as root that shall not
-# leave root's files in the user's build cache.
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E env GOCACHE=$(CURDIR)/.build/root-cache)
-TEST_EXEC := $(if $(SUDO),-exec '$(SUDO)')
+# Tests that need root get it by running the test binaries, not the compiler, as root.
+ASROOT := $(CURDIR)/setup/asroot.sh
 TOOL = $(GO) tool -modfile=tools/tools.mod
 
 VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev/null || \
@@ -27,7 +25,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup build ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
-	$(SUDO) bin/nearmetal demo
+	$(ASROOT) bin/nearmetal demo
 
 test: setup build unit e2e test-guest ## set-up, build, and all tests: unit, conformance, end to end, in a guest (root or sudo)
 
@@ -46,21 +44,21 @@ setup:
 	@setup/install.sh run build test
 
 unit: member ## unit and conformance tests only
-	$(GO) test $(TEST_EXEC) -timeout 10m $(UNITS)
+	$(GO) test -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
 e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp
 	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
-		$(GO) test -exec '$(SUDO) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m ./tests/...
+		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m ./tests/...
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute and a half, and one more the first
 # time. What is tested there is what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
 test-guest: build ## in emulated Debian guests: the container stack under cgroup v2, and a power cut
 	@setup/install.sh run build test guest
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(SUDO) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
-	NEARMETAL_GUESTS=1 $(GO) test $(TEST_EXEC) -count=1 ./testbed/powercut
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
+	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
 
 lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
@@ -80,14 +78,14 @@ docs: member ## write the generated pages of docs/
 bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
 	@setup/install.sh run build test bench
 	$(GO) build -o bin/bench ./bench
-	$(SUDO) bin/bench -go $(GO) $(BENCH_FLAGS)
+	$(ASROOT) bin/bench -go $(GO) $(BENCH_FLAGS)
 
 mutants: member ## remove each guard in turn; its named test must fail
 	@setup/install.sh run build test guest
-	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants $(if $(SUDO),-exec '$(SUDO)') $(MUTANTS_FLAGS)
+	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants -exec '$(ASROOT)' $(MUTANTS_FLAGS)
 
 install: build ## to /usr/local/bin
-	$(SUDO) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
+	$(ASROOT) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
 
 clean: ## remove what was built here
 	rm -rf bin .build $(MEMBER)
