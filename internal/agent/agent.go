@@ -45,7 +45,20 @@ type Config struct {
 	// Inspect tells which environments can run here; it is asked once per connection.
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
 	Log     *slog.Logger
+	// Clock paces attempts and patience; nil: the real one. Deadlines of operations are always real.
+	Clock Clock
 }
+
+// Clock tells the time, and how long to sleep until a time.
+type Clock interface {
+	Now() time.Time
+	Until(at time.Time) time.Duration
+}
+
+type realClock struct{}
+
+func (realClock) Now() time.Time                   { return time.Now() }
+func (realClock) Until(at time.Time) time.Duration { return time.Until(at) }
 
 // Deadlines of the operations of one member, and the pace of what repeats.
 const (
@@ -53,6 +66,8 @@ const (
 	updateDeadline = 20 * time.Second
 	stopDeadline   = 60 * time.Second
 	cleanDeadline  = 60 * time.Second
+	lookDeadline   = 20 * time.Second
+	lookPause      = 2 * time.Second
 	applyDeadline  = 30 * time.Second
 	heartbeatEvery = time.Second
 	auditEvery     = 30 * time.Second
@@ -78,6 +93,9 @@ type Agent struct {
 	wake     *time.Timer
 	nextWake time.Duration
 	drift    []string
+	auditing bool
+	// stored is how much of a job's output the server has told to have, by job.
+	stored map[string]storedLog
 }
 
 // Run runs the agent until ctx ends; members go on running.
@@ -94,7 +112,10 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, id: id, term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
-		wake: time.NewTimer(time.Hour),
+		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
+	}
+	if a.cfg.Clock == nil {
+		a.cfg.Clock = realClock{}
 	}
 	for _, d := range cfg.Drivers {
 		a.drivers[d.Stack()] = d
@@ -149,40 +170,47 @@ func (a *Agent) post(ctx context.Context, event func()) {
 	}
 }
 
-// obey takes a desired state unless it comes from an older leader or is older than the present one.
-func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) {
+// obey takes a desired state unless it comes from an older leader or is older than the present one. An error says that the order
+// must be heard again.
+func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	if d.Term < a.term || (a.desired != nil && d.Term == a.desired.Term && d.Revision < a.desired.Revision) {
 		a.cfg.Log.WarnContext(ctx, "an outdated order was ignored",
 			"term", d.Term, "revision", d.Revision, "newest_term", a.term)
-		return
+		return nil
 	}
 	if d.Term > a.term {
 		if err := saveTerm(a.cfg.StateDir, a.cfg.Site, d.Term); err != nil {
 			// Obeying without having written the term down could let an older leader in after a restart.
-			a.cfg.Log.ErrorContext(ctx, "the leader's term can't be stored; its orders wait", "error", err)
-			return
+			return fmt.Errorf("the leader's term can't be stored, so its orders wait: %w", err)
 		}
 		a.term = d.Term
 	}
 	a.desired = d
 	a.setWanted(ctx, d)
+	return nil
 }
 
 // audit looks for what changed behind the agent's back: networks that drifted are applied again.
 func (a *Agent) audit(ctx context.Context) {
-	if a.desired == nil || a.networks.busy {
+	if a.desired == nil || a.networks.busy || a.auditing {
 		return
 	}
+	a.auditing = true
+	applied := a.networks.count
 	go func() {
-		ctx, cancel := context.WithTimeout(ctx, applyDeadline)
+		bounded, cancel := context.WithTimeout(ctx, applyDeadline)
 		defer cancel()
-		found, err := a.cfg.Fabric.Audit(ctx)
+		found, err := a.cfg.Fabric.Audit(bounded)
 		a.post(ctx, func() {
+			a.auditing = false
 			if err != nil {
 				a.cfg.Log.WarnContext(ctx, "the networks can't be audited", "error", err)
 				return
 			}
-			a.drift = a.drift[:0]
+			if a.networks.count != applied {
+				return // what was found is half of what was, half of what is applied since
+			}
+			a.drift = nil // not reused: the last report may be being sent
 			for _, d := range found {
 				a.drift = append(a.drift, fmt.Sprintf("network %d: %s: want %s, got %s", d.Network, d.Object, d.Want, d.Got))
 			}

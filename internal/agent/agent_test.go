@@ -2,9 +2,13 @@ package agent_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
@@ -76,10 +80,8 @@ func TestADeleteWaitsForANodeThatIsAwayAndReleasesNothingBefore(t *testing.T) {
 }
 
 func TestAMemberThatCannotBeStartedFailsTheClusterWithTheReason(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the pauses between the attempts add up to 15 s")
-	}
 	s := newSite(t)
+	s.clock = fast{time.Now()} // the pauses between the attempts add up to 15 s
 	n := s.node("n1", 1)
 	n.host.Script("", fake.Behaviour{StartError: errors.New("no such runtime"), FailStarts: 100})
 	s.create("c1", 1, 1)
@@ -103,6 +105,86 @@ func TestAMemberThatEndsIsStartedAgainAndTheClusterHealsInPlace(t *testing.T) {
 	s.delete("c1")
 	s.awaitGone("c1")
 	s.nothingLeft(n)
+}
+
+func TestAMemberThatCannotBeLookedAtAfterAFailureIsLeftRunning(t *testing.T) {
+	s := newSite(t)
+	s.clock = fast{time.Now()}
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	n.stop()
+	var looks, updates atomic.Int32
+	healed := make(chan struct{})
+	n.observe = func() error {
+		if i := looks.Add(1); i > 1 && i < 4 { // the first look is that of the start
+			return errors.New("too many open files")
+		}
+		return nil
+	}
+	n.update = func() error { // the files of a member that was found are brought up to date
+		if updates.Add(1) == 1 {
+			return errors.New("too many open files")
+		}
+		close(healed)
+		return nil
+	}
+	n.start(1)
+	within(t, "brought up to date", healed)
+	s.awaitPhase("c1", api.ClusterReady)
+	for _, call := range n.host.Calls()[1:] {
+		if !strings.HasPrefix(call, "Update ") {
+			t.Errorf("called %q on a member that runs", call)
+		}
+	}
+}
+
+func TestAMembersSocketThatCannotBeOpenedIsTriedAgain(t *testing.T) {
+	s := newSite(t)
+	s.clock = fast{time.Now()}
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	n.stop()
+	socket := filepath.Join(n.dir, "control", "uc1.c1-0.1", "agent.sock")
+	if err := os.MkdirAll(filepath.Join(socket, "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.start(1)
+	for said := ""; !strings.Contains(said, "agent.sock"); {
+		changed := s.agent.Changed()
+		if _, said, _ = s.agent.Member("uc1.c1-0.1"); !strings.Contains(said, "agent.sock") {
+			<-changed
+		}
+	}
+	s.awaitPhase("c1", api.ClusterDegraded)
+	if err := os.RemoveAll(socket); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitPhase("c1", api.ClusterReady)
+}
+
+func TestAnOrderThatWaitsForTheDiskIsHeardAgain(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.await("", "", func(*state.Cluster) bool { return len(s.cache.View().Nodes) == 1 })
+	n.stop()
+	obstacle := filepath.Join(n.dir, "term")
+	if err := os.Remove(obstacle); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	// In the way of the term's file once the agent has read it; the drivers are asked after that.
+	n.observe = func() error { return os.MkdirAll(filepath.Join(obstacle, "full"), 0o700) }
+	sessions := make(chan struct{}, 100)
+	n.session = func() { sessions <- struct{}{} }
+	n.start(1)
+	within(t, "connected", sessions)
+	within(t, "connected again, since the order could not be obeyed", sessions)
+	s.create("c1", 1, 1)
+	if err := os.RemoveAll(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitPhase("c1", api.ClusterReady)
 }
 
 func TestAJobsEndIsStoredWithItsExitCode(t *testing.T) {

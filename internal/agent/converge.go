@@ -17,12 +17,19 @@ import (
 
 // converge plans every member that no operation is under way for, and starts what is to be done.
 func (a *Agent) converge(ctx context.Context) {
-	now := time.Now()
+	now := a.cfg.Clock.Now()
 	a.nextWake = time.Hour
 	a.wake.Reset(a.nextWake)
 	newest := a.newestGenerations()
 	for _, m := range a.members {
-		if !m.busy {
+		switch {
+		case m.busy:
+		case now.Before(m.lookAt):
+			a.wakeAt(m.lookAt)
+		case !m.lookAt.IsZero():
+			a.look(ctx, m)
+		default:
+			a.listenAgain(ctx, m, now)
 			a.carryOut(ctx, m, lifecycle.PlanMember(a.input(m, newest, now)), now)
 		}
 	}
@@ -111,11 +118,10 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	m.ready, m.exit, m.recovered = false, "", time.Time{}
 	if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
-			m.attempts = m.attempts.Fail(err.Error(), time.Now())
+			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
 			a.wakeAt(m.attempts.NextTry)
 			return
 		}
-		m.control.SetJobs(a.jobsOf(m.id))
 	}
 	want := m.want.Member
 	a.run(ctx, m, startDeadline, func(ctx context.Context) error {
@@ -167,9 +173,9 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	}, func(m *memberState) {
 		m.state, m.exit, m.ready, m.problem, m.given = driver.StateAbsent, "", false, "", nil
 		m.cleaned = final
-		if !m.cleaned { // it is made anew: the old instance's jobs are lost, which its new socket tells
-			m.jobs = nil
-		}
+		m.watched, m.lookAt = false, time.Time{}
+		m.instance++
+		m.loseJobs(a.cfg.Clock.Now())
 	})
 }
 
@@ -194,28 +200,30 @@ func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration,
 				}
 				return
 			}
-			now := time.Now()
-			m.attempts = m.attempts.Fail(err.Error(), now)
+			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
 			a.cfg.Log.WarnContext(ctx, "an operation on a member failed", "member", m.id, "error", err, "attempt", m.attempts.Count)
 			a.look(ctx, m)
 		})
 	}()
 }
 
-// look finds out what state a member is in after an operation failed half way.
+// look finds out what state a member is in after an operation failed half way. As long as that can't be told, nothing is done to
+// the member: it may well run.
 func (a *Agent) look(ctx context.Context, m *memberState) {
 	if m.driver == nil {
 		return
 	}
-	m.busy = true
+	m.busy, m.lookAt = true, time.Time{}
 	d := m.driver
 	go func() {
-		found, err := d.Observe(ctx)
+		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
+		defer cancel()
+		found, err := d.Observe(bounded)
 		a.post(ctx, func() {
 			m.busy = false
 			if err != nil {
 				a.cfg.Log.ErrorContext(ctx, "the members on this node can't be looked at", "error", err)
-				m.state = driver.StatePrepared // something of it may be there: clean before anything else
+				m.lookAt, m.message = a.cfg.Clock.Now().Add(lookPause), err.Error()
 				return
 			}
 			m.state = driver.StateAbsent
@@ -226,6 +234,8 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 			}
 			if m.state == driver.StateRunning {
 				a.watch(ctx, m)
+			} else {
+				m.loseJobs(a.cfg.Clock.Now())
 			}
 		})
 	}()
@@ -244,7 +254,7 @@ func (a *Agent) jobsOf(memberID string) []api.Job {
 
 // wakeAt makes the loop look again at a time.
 func (a *Agent) wakeAt(at time.Time) {
-	if pause := time.Until(at); pause < a.nextWake {
+	if pause := a.cfg.Clock.Until(at); pause < a.nextWake {
 		a.nextWake = max(pause, 0)
 		a.wake.Reset(a.nextWake)
 	}

@@ -75,6 +75,8 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		Server: "https://" + opts.Server, Bearer: token.Bearer(), Site: token.Pin.String(),
 		Client: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
+			// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
+			DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: reconnectMax,
 			// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
 			HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
 		}},

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -30,8 +31,14 @@ type memberState struct {
 	busy    bool // an operation runs
 	watched bool // a goroutine waits for its end
 	given   []driver.File
-	control *member.Server
-	jobs    map[string]agentstream.JobObserved
+	// instance counts how often it was made anew: the end of an earlier one says nothing.
+	instance int
+	// lookAt is when to find out what it is on the host; zero: state is known.
+	lookAt time.Time
+	// listenAt is when to try again to open its socket.
+	listenAt time.Time
+	control  *member.Server
+	jobs     map[string]agentstream.JobObserved
 
 	// recovered is when a restarted agent found it running; zero once this agent has started it itself.
 	recovered time.Time
@@ -39,6 +46,19 @@ type memberState struct {
 	problem   string // what keeps a running member from being ready, in its own words
 	phase     api.MemberPhase
 	message   string
+}
+
+// gone tells whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.
+func (m *memberState) gone() bool { return m.cleaned && m.want != nil && m.want.Release }
+
+// loseJobs notes that jobs which ran in it ended with it; how others ended, before it did, stays true.
+func (m *memberState) loseJobs(now time.Time) {
+	for id, job := range m.jobs {
+		if !job.Phase.Ended() {
+			job.Phase, job.Message, job.EndedAt = api.JobLost, "the member ended, and its jobs with it", &now
+			m.jobs[id] = job
+		}
+	}
 }
 
 // offers tells whether the host checks of a stack's driver passed.
@@ -70,7 +90,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			a.members[o.ID] = m
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if o.State == driver.StateRunning {
-				m.recovered = time.Now()
+				m.recovered = a.cfg.Clock.Now()
 				a.watch(ctx, m)
 			}
 		}
@@ -91,12 +111,18 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			}
 		}
 	}
-	jobs := map[string][]api.Job{}
+	running := map[string]bool{}
 	for _, job := range d.Jobs {
-		jobs[job.MemberID] = append(jobs[job.MemberID], job.Job)
+		running[job.ID] = true
 	}
+	maps.DeleteFunc(a.stored, func(jobID string, _ storedLog) bool { return !running[jobID] })
 	for id, m := range a.members {
 		w := wanted[id]
+		// What the server no longer names has ended and is stored.
+		maps.DeleteFunc(m.jobs, func(jobID string, _ agentstream.JobObserved) bool { return !running[jobID] })
+		if w == nil && m.control != nil && m.state == driver.StateAbsent && !m.busy {
+			m.state = driver.StatePrepared // its socket is there
+		}
 		if w == nil && (m.cleaned || m.state == driver.StateAbsent) && !m.busy {
 			delete(a.members, id)
 			continue
@@ -112,18 +138,30 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			}
 		}
 		m.want = w
-		if w != nil && m.control == nil && m.state == driver.StateRunning {
-			if err := a.listen(ctx, m); err != nil {
-				m.problem = err.Error()
-			}
-		}
+		a.listenAgain(ctx, m, a.cfg.Clock.Now())
 		if m.control != nil {
-			m.control.SetJobs(jobs[id])
+			m.control.SetJobs(a.jobsOf(id))
 		}
 	}
 }
 
-// listen opens the socket that the member's own agent connects to.
+// listenAgain opens the socket of a member that was found running, or that could not be opened before.
+func (a *Agent) listenAgain(ctx context.Context, m *memberState, now time.Time) {
+	switch {
+	case m.want == nil || m.control != nil || m.busy || m.state != driver.StateRunning:
+	case now.Before(m.listenAt):
+		a.wakeAt(m.listenAt)
+	default:
+		if err := a.listen(ctx, m); err != nil {
+			m.problem, m.listenAt = err.Error(), now.Add(lookPause)
+			a.wakeAt(m.listenAt)
+			return
+		}
+		m.problem = ""
+	}
+}
+
+// listen opens the socket that the member's own agent connects to, and gives it its jobs.
 func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	dir := a.controlDir(m.id)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -147,7 +185,9 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 					if m.jobs == nil {
 						m.jobs = map[string]agentstream.JobObserved{}
 					}
-					m.jobs[s.ID] = agentstream.JobObserved(s)
+					if !m.jobs[s.ID].Phase.Ended() { // what has ended does not come back
+						m.jobs[s.ID] = agentstream.JobObserved(s)
+					}
 				}
 			})
 		},
@@ -157,8 +197,18 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 		return err
 	}
 	m.control = control
+	jobs := a.jobsOf(id)
+	control.SetJobs(jobs)
+	for _, job := range jobs {
+		if log, ok := a.stored[job.ID]; ok {
+			control.RequestLog(job.ID, log.offset, log.stream)
+		}
+	}
 	return nil
 }
+
+// storedLog is where a job's stored output ends, as told on the stream of this number.
+type storedLog struct{ offset, stream int64 }
 
 // ackLog passes on how much of a job's output the server has stored; the first word on a stream asks for what follows,
 // under the number of the stream.
@@ -166,6 +216,7 @@ func (a *Agent) ackLog(ack *agentstream.LogAck, stream int64, first bool) {
 	if a.desired == nil {
 		return // its orders were not obeyed
 	}
+	a.stored[ack.JobID] = storedLog{ack.Offset, stream} // for a socket that is not open yet
 	for _, job := range a.desired.Jobs {
 		if m := a.members[job.MemberID]; job.ID == ack.JobID && m != nil && m.control != nil {
 			if first {
@@ -183,7 +234,7 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 		return
 	}
 	m.watched = true
-	id, d := m.id, m.driver
+	id, d, instance := m.id, m.driver, m.instance
 	go func() {
 		end, err := d.Wait(ctx, id)
 		if ctx.Err() != nil {
@@ -191,15 +242,20 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 		}
 		a.post(ctx, func() {
 			m := a.members[id]
-			if m == nil {
+			if m == nil || m.instance != instance {
 				return
 			}
-			m.watched, m.ready = false, false
-			if err != nil {
+			m.watched = false
+			if err != nil && !errors.Is(err, driver.ErrNotFound) {
+				// That it can't be watched is no sign that it ended.
 				a.cfg.Log.WarnContext(ctx, "a member can't be watched", "member", id, "error", err)
+				m.lookAt = a.cfg.Clock.Now().Add(lookPause)
+				return
 			}
+			m.ready = false
 			if !m.busy { // else the operation under way looks for itself
 				m.state, m.exit = driver.StateExited, end.Message
+				m.loseJobs(a.cfg.Clock.Now())
 			}
 		})
 	}()
@@ -210,7 +266,7 @@ func (a *Agent) report() {
 	o := agentstream.Observed{Term: a.term, Drift: a.drift}
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
-		if m.cleaned && m.want != nil && m.want.Release {
+		if m.gone() {
 			if !a.networks.holds(m.want.Network.Index) || a.sharesNetwork(m) {
 				o.Clean = append(o.Clean, id)
 				continue
@@ -234,7 +290,7 @@ func (a *Agent) report() {
 // sharesNetwork tells whether another member on this node still needs the network of a clean one.
 func (a *Agent) sharesNetwork(m *memberState) bool {
 	for id, other := range a.members {
-		if id != m.id && other.want != nil && !other.cleaned && other.want.Network.Index == m.want.Network.Index {
+		if id != m.id && other.want != nil && !other.gone() && other.want.Network.Index == m.want.Network.Index {
 			return true
 		}
 	}

@@ -14,6 +14,7 @@ type networks struct {
 	applied []fabric.Network // nil until the first success
 	ok      bool             // something was applied since the agent started
 	busy    bool
+	count   int  // how often it was begun to apply
 	force   bool // apply again although nothing changed
 	problem string
 	tries   int
@@ -22,6 +23,9 @@ type networks struct {
 
 // has tells whether the network of a port is in force, with the port's identity pinned.
 func (n *networks) has(index int, portID string) bool {
+	if !n.ok {
+		return false
+	}
 	for _, network := range n.applied {
 		if network.Index != index {
 			continue
@@ -53,7 +57,7 @@ func (n *networks) holds(index int) bool {
 func (a *Agent) wantedNetworks() []fabric.Network {
 	needed := map[int]map[string]bool{}
 	for id, m := range a.members {
-		if m.want == nil || m.cleaned {
+		if m.want == nil || m.gone() {
 			continue
 		}
 		index := m.want.Network.Index
@@ -95,6 +99,7 @@ func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 		return
 	}
 	n.busy, n.force = true, false
+	n.count++
 	go n.apply(ctx, want)
 }
 
@@ -108,7 +113,7 @@ func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
 		n.busy = false
 		if err != nil {
 			n.tries++
-			n.next, n.problem = time.Now().Add(backoff(n.tries)), err.Error()
+			n.next, n.problem = a.cfg.Clock.Now().Add(backoff(n.tries)), err.Error()
 			n.ok = false // what is in force is not known
 			a.cfg.Log.ErrorContext(ctx, "the networks can't be made; trying again", "error", err)
 			return

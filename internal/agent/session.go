@@ -125,7 +125,11 @@ func (a *Agent) session(ctx context.Context) error {
 			return errors.New(down.Refused)
 		case down.Desired != nil:
 			desired := down.Desired
-			a.post(ctx, func() { a.obey(ctx, desired) })
+			a.post(ctx, func() {
+				if err := a.obey(ctx, desired); err != nil {
+					cancel(err) // on the next stream everything is said again
+				}
+			})
 		case down.LogAck != nil:
 			ack, first := down.LogAck, !requested[down.LogAck.JobID]
 			requested[ack.JobID] = true
@@ -134,24 +138,53 @@ func (a *Agent) session(ctx context.Context) error {
 	}
 }
 
+// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only.
+const (
+	observationBurst      = 50
+	observationsPerSecond = 20
+)
+
+// pace bounds how often something is done. The zero value has a whole burst.
+type pace struct {
+	spent float64
+	last  time.Time
+}
+
+// take returns 0 and counts once, or how long to wait before asking again.
+func (p *pace) take(now time.Time) time.Duration {
+	p.spent = max(0, p.spent-now.Sub(p.last).Seconds()*observationsPerSecond)
+	p.last = now
+	if wait := p.spent + 1 - observationBurst; wait > 0 {
+		return time.Duration(wait / observationsPerSecond * float64(time.Second))
+	}
+	p.spent++
+	return 0
+}
+
 // sendObservations sends the newest observation when it changed, and a heartbeat when nothing was sent for a while.
 func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn) error {
 	heartbeat := time.NewTicker(heartbeatEvery)
 	defer heartbeat.Stop()
 	fresh := true // everything is said anew on every stream
+	var sends pace
 	for {
+		var again <-chan time.Time
 		a.outbox.mu.Lock()
 		newest := a.outbox.newest
 		a.outbox.mu.Unlock()
 		if fresh && newest != nil {
-			if err := stream.Send(agentstream.Up{Observed: newest}); err != nil {
+			if wait := sends.take(time.Now()); wait > 0 {
+				again = time.After(wait)
+			} else if err := stream.Send(agentstream.Up{Observed: newest}); err != nil {
 				return err
+			} else {
+				fresh = false
 			}
-			fresh = false
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-again:
 		case <-a.outbox.changed:
 			fresh = true
 		case now := <-heartbeat.C:

@@ -39,7 +39,14 @@ type site struct {
 	cache *state.Cache
 	agent *monitor.Monitor
 	http  *httptest.Server
+	clock agent.Clock // of the agents of nodes made from now on; nil: the real one
 }
+
+// fast is a clock that runs a hundred times as fast as the real one.
+type fast struct{ began time.Time }
+
+func (c fast) Now() time.Time                   { return c.began.Add(100 * time.Since(c.began)) }
+func (c fast) Until(at time.Time) time.Duration { return at.Sub(c.Now()) / 100 }
 
 // deathTimer is short, so that the death of a node is seen in a test.
 const deathTimer = 300 * time.Millisecond
@@ -95,6 +102,9 @@ type node struct {
 	fabric *fabricfake.Fabric
 	dir    string
 	stop   func()
+	// Hooks that fail a driver's calls, and one that is called for every session; set them while the agent is away.
+	update, observe func() error
+	session         func()
 }
 
 func (s *site) node(name string, cores int) *node {
@@ -103,7 +113,7 @@ func (s *site) node(name string, cores int) *node {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := &node{site: s, name: name, host: fake.NewHost(), fabric: &fabricfake.Fabric{}, dir: dir, stop: func() {}}
+	n := &node{site: s, name: name, host: fake.NewHost(), fabric: &fabricfake.Fabric{}, dir: dir, stop: func() {}, session: func() {}}
 	n.start(cores)
 	s.t.Cleanup(func() { n.stop() })
 	return n
@@ -116,13 +126,16 @@ func (n *node) start(cores int) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	members := &talkative{Driver: fake.New(n.host, n.fabric), site: n.site}
+	members := &talkative{Driver: fake.New(n.host, n.fabric), node: n, site: n.site}
+	clock := n.site.clock
 	go func() {
 		defer close(ended)
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
 			Client: n.site.http.Client(), Bearer: "token", Drivers: []driver.Driver{members}, Fabric: n.fabric,
+			Clock: clock,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
+				n.session()
 				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}}
 			},
 			Log: slog.New(slog.NewTextHandler(testWriter{n.site.t}, nil)),
@@ -138,7 +151,26 @@ func (n *node) start(cores int) {
 // members they outlive the node's agent and connect again.
 type talkative struct {
 	*fake.Driver
+	node *node
 	site *site
+}
+
+func (d *talkative) Update(ctx context.Context, m driver.Member) error {
+	if d.node.update != nil {
+		if err := d.node.update(); err != nil {
+			return err
+		}
+	}
+	return d.Driver.Update(ctx, m)
+}
+
+func (d *talkative) Observe(ctx context.Context) ([]driver.Observation, error) {
+	if d.node.observe != nil {
+		if err := d.node.observe(); err != nil {
+			return nil, err
+		}
+	}
+	return d.Driver.Observe(ctx)
 }
 
 func (d *talkative) Start(ctx context.Context, m driver.Member) error {
@@ -188,6 +220,16 @@ func speak(ctx context.Context, instance, socket string) {
 			states = append(states, member.JobState{ID: job.ID, Phase: api.JobFailed, ExitCode: &code, StartedAt: &now, EndedAt: &now})
 		}
 		_ = out.Encode(member.FromMember{Jobs: &states})
+	}
+}
+
+// within waits for an event, and not for ever.
+func within(t *testing.T, what string, event <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-event:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("not %s within 20 s", what)
 	}
 }
 

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/member"
+)
+
+// newTestAgent is an agent without its loop, which the test stands in for.
+func newTestAgent(t *testing.T) *Agent {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nm") // t.TempDir is too long for the path of a Unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return &Agent{
+		cfg:    Config{StateDir: dir, Clock: realClock{}, Log: slog.New(slog.DiscardHandler), Fabric: &fabricfake.Fabric{}},
+		events: make(chan func(), 64), members: map[string]*memberState{}, stored: map[string]storedLog{},
+		outbox: outbox{changed: make(chan struct{}, 1)}, wake: time.NewTimer(time.Hour), desired: &agentstream.Desired{},
+	}
+}
+
+func TestAMemberThatIsWantedAgainAfterItWasCleanedGetsItsNetwork(t *testing.T) {
+	a := newTestAgent(t)
+	network := api.Network{Index: 3}
+	want := &agentstream.Member{Member: driver.Member{Network: network}}
+	a.desired.Networks = []fabric.Network{{Network: network, Ports: []fabric.Port{{ID: "a"}}}}
+	a.members["a"] = &memberState{id: "a", want: want, cleaned: true}
+	if got := a.wantedNetworks(); len(got) != 1 || len(got[0].Ports) != 1 {
+		t.Errorf("wanted: got %+v, want its network with its port", got)
+	}
+	want.Release = true
+	if got := a.wantedNetworks(); len(got) != 0 {
+		t.Errorf("released and clean: got %+v, want no network", got)
+	}
+}
+
+func TestNoMemberStartsWhileItIsNotKnownWhatNetworkIsInForce(t *testing.T) {
+	n := networks{ok: true, applied: []fabric.Network{{Network: api.Network{Index: 3}, Ports: []fabric.Port{{ID: "a"}}}}}
+	if !n.has(3, "a") {
+		t.Error("applied with its port: got false, want true")
+	}
+	if n.ok = false; n.has(3, "a") {
+		t.Error("after applying has failed half way: got true, want false")
+	}
+}
+
+func TestJobsEndWithTheirMemberAndWhatHasEndedStays(t *testing.T) {
+	m := &memberState{jobs: map[string]agentstream.JobObserved{"j1": {Phase: api.JobRunning}, "j2": {Phase: api.JobSucceeded}}}
+	m.loseJobs(time.Now())
+	if got := m.jobs["j1"]; got.Phase != api.JobLost || got.EndedAt == nil {
+		t.Errorf("a running job: got %+v, want it lost", got)
+	}
+	if got := m.jobs["j2"].Phase; got != api.JobSucceeded {
+		t.Errorf("a job that had ended: got %s, want succeeded", got)
+	}
+}
+
+func TestJobsThatTheLeaderNoLongerNamesAreForgotten(t *testing.T) {
+	a := newTestAgent(t)
+	a.members["a"] = &memberState{id: "a", state: driver.StateExited, jobs: map[string]agentstream.JobObserved{"j1": {}, "j2": {}}}
+	a.stored["j1"], a.stored["j2"] = storedLog{1, 1}, storedLog{2, 1}
+	a.desired = &agentstream.Desired{
+		Members: []agentstream.Member{{Member: driver.Member{Assignment: api.Assignment{ID: "a"}}}},
+		Jobs:    []agentstream.Job{{Job: api.Job{ID: "j2"}, MemberID: "a"}},
+	}
+	a.setWanted(t.Context(), a.desired)
+	if jobs := a.members["a"].jobs; len(jobs) != 1 || len(a.stored) != 1 {
+		t.Errorf("left: %v and %v, want j2 only", jobs, a.stored)
+	}
+}
+
+func TestAJobsOutputIsAskedForWhenTheMembersSocketIsOpenedLater(t *testing.T) {
+	a := newTestAgent(t)
+	m := &memberState{id: "a", want: &agentstream.Member{}}
+	m.want.Network.IDBase = uint32(os.Geteuid())
+	a.members["a"] = m
+	a.desired.Jobs = []agentstream.Job{{Job: api.Job{ID: "j1", Phase: api.JobPending}, MemberID: "a"}}
+	a.ackLog(&agentstream.LogAck{JobID: "j1", Offset: 7}, 1, true)
+	if err := a.listen(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	defer m.control.Close()
+	conn, err := net.Dial("unix", filepath.Join(a.controlDir("a"), "agent.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	hello := member.FromMember{Hello: &member.Hello{Instance: "i", Version: member.ProtocolVersion}}
+	if err := json.NewEncoder(conn).Encode(hello); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		var got member.ToMember
+		if err := json.Unmarshal(lines.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.LogFrom != nil {
+			if got.LogFrom.JobID != "j1" || got.LogFrom.Offset != 7 || got.LogFrom.Request != 1 {
+				t.Errorf("got %+v, want the output of j1 from 7 on, for stream 1", got.LogFrom)
+			}
+			return
+		}
+	}
+	t.Error("the member is not asked for its job's output")
+}
+
+func TestTheEndOfAnEarlierInstanceSaysNothingOfTheMemberThatRuns(t *testing.T) {
+	a := newTestAgent(t)
+	d := &slowWaiter{ended: make(chan struct{}), err: driver.ErrNotFound}
+	m := &memberState{id: "a", driver: d, state: driver.StateRunning}
+	a.members["a"] = m
+	a.watch(t.Context(), m)
+	m.instance, m.watched, m.ready = 1, false, true // cleaned and made anew
+	close(d.ended)
+	(<-a.events)()
+	if m.state != driver.StateRunning || !m.ready {
+		t.Errorf("got state %s, ready %v; want it to run and be ready", m.state, m.ready)
+	}
+}
+
+func TestAMemberThatCannotBeWatchedIsLookedAtAndNotTakenForEnded(t *testing.T) {
+	a := newTestAgent(t)
+	d := &slowWaiter{ended: make(chan struct{}), err: errors.New("too many open files")}
+	m := &memberState{id: "a", driver: d, state: driver.StateRunning, ready: true}
+	a.members["a"] = m
+	a.watch(t.Context(), m)
+	close(d.ended)
+	(<-a.events)()
+	if m.state != driver.StateRunning || !m.ready || m.lookAt.IsZero() {
+		t.Errorf("got state %s, ready %v, look at %v; want it running, ready, and looked at soon", m.state, m.ready, m.lookAt)
+	}
+}
+
+// slowWaiter is a driver whose Wait ends with err when the test says so.
+type slowWaiter struct {
+	driver.Driver
+	ended chan struct{}
+	err   error
+}
+
+func (d *slowWaiter) Wait(_ context.Context, _ string) (driver.Observation, error) {
+	<-d.ended
+	return driver.Observation{}, d.err
+}
+
+func TestObservationsBeyondABurstKeepAPace(t *testing.T) {
+	var p pace
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i := range observationBurst {
+		if wait := p.take(now); wait != 0 {
+			t.Fatalf("observation %d of a burst waits %s", i, wait)
+		}
+	}
+	wait := p.take(now)
+	if wait != time.Second/observationsPerSecond {
+		t.Fatalf("after the burst: wait %s, want %s", wait, time.Second/observationsPerSecond)
+	}
+	if wait := p.take(now.Add(wait)); wait != 0 {
+		t.Errorf("after that pause: wait %s more", wait)
+	}
+}
