@@ -4,6 +4,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,7 +220,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	group.Go(func() error {
 		// Such a revision never comes: this ends with the view, and a server that goes on with an old one deceives everybody.
 		_, err := cache.WaitRevision(ctx, math.MaxInt64)
-		return err
+		return cmp.Or(stateStore.Err(), err)
 	})
 	group.Go(func() error { return httpAPI.Serve(ctx, s.listeners, s.authority.ServerTLS(), s.socket) })
 	if ready != nil {
