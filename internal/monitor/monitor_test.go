@@ -132,5 +132,9 @@ func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
 	s := m.nodes["n1"].stream
 	m.mu.Unlock()
 	s.end(errors.New("the agent has connected anew"))
-	<-ended
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the handler of a stream that was ended goes on trying to send")
+	}
 }
