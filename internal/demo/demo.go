@@ -53,7 +53,7 @@ type Options struct {
 const stage = "NEARMETAL_DEMO_STAGE"
 
 // ErrLeft: something of the demo is still on the host.
-var ErrLeft = errors.New("the demo left something behind")
+var ErrLeft = errors.New("the demo left something behind, or another program made it meanwhile where nobody can tell (then run it again when that one rests)")
 
 // Run runs the demo and writes what happens to out, as it happens. It fails when any step failed or anything is left.
 func Run(ctx context.Context, opts Options, out io.Writer) error {
