@@ -12,6 +12,10 @@ var module = map[string]string{
 	"go.mod": "module example.org/m\n\ngo 1.21\n",
 	"m.go": `package m
 
+import "syscall"
+
+var _ = syscall.Exit
+
 func double(n int) int {
 	if n < 0 {
 		return 0
@@ -53,6 +57,8 @@ func TestAMutantIsJudgedByItsNamedTestAlone(t *testing.T) {
 		want Verdict
 	}{
 		{"the test notices", Mutant{Find: "n < 0", Replace: "false", Test: ". TestNegative"}, Killed},
+		{"the test crashes", Mutant{Find: "return 0", Replace: "panic(n)", Test: ". TestNegative"}, Killed},
+		{"the process ends in the test", Mutant{Find: "return 0", Replace: "syscall.Exit(3)", Test: ". TestNegative"}, Killed},
 		{"the test does not notice", Mutant{Find: "n < 0", Replace: "false", Test: ". TestPositive"}, Survived},
 		{"it does not compile", Mutant{Find: "n < 0", Replace: "n <", Test: ". TestNegative"}, Invalid},
 		{"its text is gone", Mutant{Find: "n <= 0", Replace: "false", Test: ". TestNegative"}, Invalid},

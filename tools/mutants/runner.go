@@ -96,7 +96,7 @@ func writeOverlay(dir, file, text string) (string, error) {
 	return overlay, errors.Join(os.WriteFile(mutated, []byte(text), 0o600), os.WriteFile(overlay, list, 0o600))
 }
 
-// outcome is what go test -json told about the named test.
+// outcome is what go test -json told about the named test. A test that crashes the process or never ends has failed, too.
 type outcome struct {
 	passed, failed, skipped, unbuilt bool
 	text                             string
@@ -104,7 +104,7 @@ type outcome struct {
 
 // test runs a mutant's named test, under an overlay unless that is "".
 func (r runner) test(ctx context.Context, m Mutant, overlay string) outcome {
-	args := []string{"test", "-json", "-vet=off", "-timeout", "5m", "-run", m.Pattern()}
+	args := []string{"test", "-json", "-vet=off", "-timeout", "3m", "-run", m.Pattern()}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
@@ -125,6 +125,7 @@ func (r runner) test(ctx context.Context, m Mutant, overlay string) outcome {
 func parseEvents(stream []byte) outcome {
 	var o outcome
 	var text strings.Builder
+	begun := false
 	for line := range bytes.Lines(stream) {
 		var event struct{ Action, Test, Output string }
 		if json.Unmarshal(line, &event) != nil {
@@ -134,7 +135,10 @@ func parseEvents(stream []byte) outcome {
 		switch {
 		case event.Action == "build-fail":
 			o.unbuilt = true
+		case event.Action == "run":
+			begun = true
 		case event.Test == "":
+			o.failed = o.failed || event.Action == "fail" && begun
 		case event.Action == "pass":
 			o.passed = true
 		case event.Action == "fail":
