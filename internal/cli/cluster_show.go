@@ -202,7 +202,9 @@ func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, n
 func (a *app) awaitGone(ctx context.Context, c *client.Client, cl api.Cluster) error {
 	p := a.progress()
 	defer p.stop()
-	p.say(stateLine(cl))
+	if cl.Status.Phase != api.ClusterRefused { // a refusal was told by who waited for the cluster
+		p.say(stateLine(cl))
+	}
 	for change, err := range c.WatchCluster(ctx, cl.Name) {
 		switch {
 		case client.HasCode(err, "cluster_not_found"):

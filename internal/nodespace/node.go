@@ -109,9 +109,30 @@ func mendNodeLink(link netlink.Link, egress bool, u underlay) (netip.Addr, error
 	return address, nil
 }
 
-// makeMountNS makes and pins the mount and UTS namespaces of a node. The thread that makes them ends up in them, so it stays while
-// another one, which is still on the host, pins them.
+// makeMountNS makes and pins the mount and UTS namespaces of a node.
+//
+// The kernel lets a mount namespace be pinned only in one with a smaller ID, so that none can hold itself (mnt_ns_loop,
+// fs/namespace.c). Linux 6.18 deals IDs out to each CPU in batches, so a new namespace may have a smaller ID than the one dev runs
+// in, unless that is the first of the host. On the CPU where the latter was made IDs are larger: each CPU is tried.
 func (s *site) makeMountNS(space Space, network netns.Handle) error {
+	err := s.makeMountNSOn(nil, space, network)
+	var allowed unix.CPUSet
+	if !errors.Is(err, unix.EINVAL) || unix.SchedGetaffinity(0, &allowed) != nil {
+		return err
+	}
+	for cpu := 0; cpu < len(allowed)*64 && errors.Is(err, unix.EINVAL); cpu++ {
+		if allowed.IsSet(cpu) {
+			var one unix.CPUSet
+			one.Set(cpu)
+			err = s.makeMountNSOn(&one, space, network)
+		}
+	}
+	return err
+}
+
+// makeMountNSOn makes and pins the namespaces on one of the CPUs, any when nil. The thread that makes them ends up in them, so it
+// stays while another one, which is still on the host, pins them.
+func (s *site) makeMountNSOn(cpus *unix.CPUSet, space Space, network netns.Handle) error {
 	type pins struct{ mount, uts string }
 	made := make(chan pins)
 	pinned := make(chan struct{})
@@ -119,6 +140,11 @@ func (s *site) makeMountNS(space Space, network netns.Handle) error {
 	go func() {
 		defer close(made)
 		result <- netns.OnThrowawayThread(func() error {
+			if cpus != nil {
+				if err := unix.SchedSetaffinity(0, cpus); err != nil {
+					return fmt.Errorf("moving to another CPU: %w", err)
+				}
+			}
 			if err := s.becomeNode(space.Name, network); err != nil {
 				return err
 			}

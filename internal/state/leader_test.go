@@ -277,6 +277,10 @@ func TestADecisionOnAnOldViewIsAConflict(t *testing.T) {
 		beforeDecision := w.c1()
 		w.reach(w.leader.CommitRecord(ctx, w.c1(), rec))
 		beforeDelete := w.c1()
+		// The intent is still the same here: only the record tells that the decision is old.
+		if _, err := w.leader.CommitRecord(ctx, beforeDecision, rec); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("the record changed, the intent did not: %v, want ErrConflict", err)
+		}
 		_, rev, err := w.repo.RequestDelete(ctx, "c1", now)
 		w.reach(rev, err)
 		for name, base := range map[string]*state.Cluster{"the record changed": beforeDecision, "a delete was requested": beforeDelete} {

@@ -272,6 +272,13 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Errorf("cluster kept was %s and is %s", kept.UID, after.UID)
 	}
 	s.must("run", "kept", "--", "true")
+	s.eventually(time.Minute, "the other clusters, which hold cores, to be gone", func() bool {
+		for i := range created + 1 {
+			s.cli("cluster", "delete", fmt.Sprintf("c%d", i), "--no-wait")
+		}
+		a := s.cli("cluster", "list", "-o", "json")
+		return a.code == 0 && strings.Count(a.out, `"uid"`) == 1
+	})
 	s.must("cluster", "create", "after", "--memory", "64MiB")
 }
 

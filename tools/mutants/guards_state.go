@@ -24,6 +24,13 @@ var stateGuards = []Mutant{
 		Test:    "./internal/state TestADecisionOnAnOldViewIsAConflict",
 	},
 	{
+		Guard:   "a decision holds only on the record it was made on",
+		File:    "internal/state/leader.go",
+		Find:    "\t\t{Key: prefixRecord + base.Name(), Revision: base.recordRevision},\n",
+		Replace: "",
+		Test:    "./internal/state TestADecisionOnAnOldViewIsAConflict",
+	},
+	{
 		Guard:   "a cluster is not forgotten while an assignment is not confirmed clean",
 		File:    "internal/state/leader.go",
 		Find:    "\tfor a := range base.All() {\n\t\treturn 0,",

@@ -105,7 +105,7 @@ func runNFT(ctx context.Context, input string, args ...string) (string, error) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("nft is missing: install the package nftables: %w", err)
+			return "", fmt.Errorf("nft is not found: install the package nftables, and have /usr/sbin in PATH: %w", err)
 		}
 		return "", fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
