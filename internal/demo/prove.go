@@ -51,14 +51,20 @@ func prove(ctx context.Context, opts Options, report files, n *narrator) error {
 	return errors.Join(tourErr, err)
 }
 
-// onPurpose tells what the demo leaves because it was asked to.
+// onPurpose tells what the demo leaves because it was asked to: its state, its report, and what its own output was sent to.
 func onPurpose(opts Options, report files) func(hostsnapshot.Kind, string) bool {
+	outputs := map[string]bool{report.html: true, report.json: true}
+	for _, fd := range []string{"1", "2"} {
+		if path, err := os.Readlink("/proc/self/fd/" + fd); err == nil {
+			outputs[path] = true
+		}
+	}
 	return func(kind hostsnapshot.Kind, key string) bool {
 		if kind != hostsnapshot.File {
 			return false
 		}
 		kept := opts.StateDir != "" && (key == opts.StateDir || strings.HasPrefix(key, opts.StateDir+"/"))
-		return kept || key == report.html || key == report.json
+		return kept || outputs[key]
 	}
 }
 
