@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -34,10 +35,18 @@ func ListenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
 	}
-	l, err := net.Listen("unix", path)
+	// Bound through the open directory: the path of a Unix socket holds 107 bytes at most (sun_path, unix(7)).
+	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
-		return nil, fmt.Errorf("listen on the socket %s: %w (is its directory writable, and the path shorter than 108 bytes?)", path, err)
+		return nil, fmt.Errorf("listen on the socket %s: %w", path, err)
 	}
+	defer dir.Close()
+	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on the socket %s: %w (is its directory writable?)", path, err)
+	}
+	l.SetUnlinkOnClose(false) // the short name is void once the directory is closed
 	// Between the two calls the socket has the mode of the umask; the state directory around it is closed to others.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("close the socket %s to others: %w", path, err), l.Close())

@@ -91,7 +91,7 @@ func (s *Server) open() error {
 	if s.authority, err = trust.Open(s.cfg.StateDir, hosts...); err != nil {
 		return err
 	}
-	s.socket, err = listenUnix(filepath.Join(s.cfg.StateDir, config.SocketName))
+	s.socket, err = apiserver.ListenUnix(filepath.Join(s.cfg.StateDir, config.SocketName))
 	return err
 }
 
@@ -145,29 +145,6 @@ func lockState(dir string) (*os.File, error) {
 		}
 	}
 	return f, nil
-}
-
-// listenUnix listens on the API's socket, which only its owner can open. The state's lock tells that a socket found is stale.
-func listenUnix(path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove the stale socket: %w", err)
-	}
-	// Bound through the open directory: the path of a Unix socket holds 107 bytes at most (unix(7)).
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	mask := syscall.Umask(0o177)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{
-		Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), Net: "unix",
-	})
-	syscall.Umask(mask)
-	if err != nil {
-		return nil, fmt.Errorf("listen on the API's socket %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false)
-	return listener, nil
 }
 
 // Run serves until ctx ends or the state fails. ready is called once the API answers; it may be nil.
