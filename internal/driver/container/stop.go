@@ -103,7 +103,7 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 		return fmt.Errorf("detaching it from its network: %w", err)
 	}
 	failpoint.Hit("container.after-detach")
-	if err := os.RemoveAll(d.dir(id)); err != nil {
+	if err := removeDir(d.dir(id)); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-remove-dir")
@@ -161,4 +161,14 @@ func (d *Driver) verifyGone(h *host, id string) error {
 		return fmt.Errorf("still there after cleaning: %s", strings.Join(left, ", "))
 	}
 	return nil
+}
+
+// removeDir removes a member's directory. Whoever reaps its first process may be writing the exit code into it at this moment,
+// which is once: a directory that was not empty after all is removed again.
+func removeDir(path string) error {
+	err := os.RemoveAll(path)
+	for tries := 0; errors.Is(err, unix.ENOTEMPTY) && tries < 3; tries++ {
+		err = os.RemoveAll(path)
+	}
+	return err
 }
