@@ -33,6 +33,23 @@ type Group struct {
 	Environment string `json:"environment,omitempty"`
 	// NodeSelector limits the group to nodes that carry all these labels.
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
+	// Spares is how many more places of this shape are held, on other nodes where possible, for members that die.
+	Spares int `json:"spares,omitempty"`
+	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
+	Checks []Check `json:"checks,omitempty"`
+}
+
+// Check is a command that tells whether a member can do its work: exit code 0 says yes.
+type Check struct {
+	// Name is a DNS label, unique in the group.
+	Name    string   `json:"name"`
+	Command []string `json:"command"`
+	// Interval is the time from the end of one run to the start of the next; it defaults to 30s, and is at least 1s.
+	Interval Duration `json:"interval,omitempty"`
+	// Timeout ends a run that takes longer, which then has failed; it defaults to 10s.
+	Timeout Duration `json:"timeout,omitempty"`
+	// Failures in a row make the member unhealthy; it defaults to 3.
+	Failures int `json:"failures,omitempty"`
 }
 
 // ClusterSpec is what a user asks for, normalized: groups are always listed and every default is filled in.
@@ -40,6 +57,12 @@ type ClusterSpec struct {
 	Groups []Group `json:"groups"`
 	// Egress lets members open connections to the outside (NAT); without it they reach each other and nothing else.
 	Egress bool `json:"egress,omitempty"`
+	// TimeLimit is how long the cluster may live from the moment it is placed; 0: for ever. 'extend' makes it longer.
+	TimeLimit Duration `json:"time_limit,omitempty"`
+	// Priority goes before fair share and age in the queue; higher comes first. Only an administrator may ask for one above 0.
+	Priority int `json:"priority,omitempty"`
+	// Queue lets a request wait that is possible but not now; without it, it is refused.
+	Queue bool `json:"queue,omitempty"`
 }
 
 // ClusterRequest is the body of a create, and what a manifest file holds. Either Groups is given, or the fields of
@@ -49,6 +72,11 @@ type ClusterRequest struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	Egress bool              `json:"egress,omitempty"`
 	Groups []Group           `json:"groups,omitempty"`
+	// Project owns the cluster; it defaults to the token's. Only an administrator may name another.
+	Project   string   `json:"project,omitempty"`
+	TimeLimit Duration `json:"time_limit,omitempty"`
+	Priority  int      `json:"priority,omitempty"`
+	Queue     bool     `json:"queue,omitempty"`
 
 	Size         int               `json:"size,omitempty"`
 	Cores        int               `json:"cores,omitempty"`
@@ -56,6 +84,8 @@ type ClusterRequest struct {
 	Stack        Stack             `json:"stack,omitempty"`
 	Environment  string            `json:"environment,omitempty"`
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
+	Spares       int               `json:"spares,omitempty"`
+	Checks       []Check           `json:"checks,omitempty"`
 }
 
 // ClusterPhase is where a cluster is in its life. internal/lifecycle holds the table of transitions.
@@ -64,10 +94,15 @@ type ClusterPhase string
 // The phases of a cluster.
 const (
 	ClusterPending  ClusterPhase = "pending"  // intent stored, no decision yet
+	ClusterQueued   ClusterPhase = "queued"   // possible, but not now; 'explain' tells its place in the queue
 	ClusterRefused  ClusterPhase = "refused"  // can't be placed; status.message names the binding constraint; holds nothing
 	ClusterStarting ClusterPhase = "starting" // assignments committed, members coming up
 	ClusterReady    ClusterPhase = "ready"    // every member is ready: SSH, names, hostfile
-	ClusterDegraded ClusterPhase = "degraded" // was ready, at least one member is not
+	ClusterScaling  ClusterPhase = "scaling"  // was ready; members are being added, or wait for room; the others can be used
+	ClusterDegraded ClusterPhase = "degraded" // was ready; a member was lost and is being replaced, or waits for room
+	ClusterPausing  ClusterPhase = "pausing"  // its members are being frozen
+	ClusterPaused   ClusterPhase = "paused"   // every member is frozen and holds what it has
+	ClusterResuming ClusterPhase = "resuming" // its members are being woken
 	ClusterFailed   ClusterPhase = "failed"   // a member could not be started; status.message says why
 	ClusterDeleting ClusterPhase = "deleting" // every assignment is releasing; gone when all are confirmed clean
 )
@@ -81,18 +116,26 @@ const (
 	MemberPreparing MemberPhase = "preparing" // root, network and files are being made
 	MemberStarting  MemberPhase = "starting"  // runs, but is not yet reachable by SSH
 	MemberReady     MemberPhase = "ready"
+	MemberUnhealthy MemberPhase = "unhealthy" // runs, but SSH, its network or one of its own checks says that it can't be used
+	MemberPaused    MemberPhase = "paused"    // frozen
 	MemberFailed    MemberPhase = "failed"    // ended or could not be started
+	MemberLost      MemberPhase = "lost"      // died; its replacement has no place yet
+	MemberWaiting   MemberPhase = "waiting"   // asked for by a scale-up, has no place yet
+	MemberSpare     MemberPhase = "spare"     // room held for a replacement
 	MemberUnknown   MemberPhase = "unknown"   // its node is not heard of; never treated as off
 	MemberReleasing MemberPhase = "releasing" // being stopped and cleaned; holds its resources until confirmed clean
 )
 
 // Cluster is a cluster as the API shows it: the user's intent joined with the leader's record and what members report.
 type Cluster struct {
-	Name   string            `json:"name"`
-	UID    string            `json:"uid"`
-	Labels map[string]string `json:"labels,omitempty"`
-	Spec   ClusterSpec       `json:"spec"`
-	Status ClusterStatus     `json:"status"`
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+	// Project and User own it.
+	Project string            `json:"project,omitempty"`
+	User    string            `json:"user,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Spec    ClusterSpec       `json:"spec"`
+	Status  ClusterStatus     `json:"status"`
 }
 
 // ClusterStatus is the observed side of a cluster.
@@ -113,6 +156,10 @@ type ClusterStatus struct {
 	CreatedAt      time.Time      `json:"created_at"`
 	ReadyAt        *time.Time     `json:"ready_at,omitempty"`
 	DeletedAt      *time.Time     `json:"deletion_requested_at,omitempty"`
+	// ExpiresAt is when its time limit ends; nil when it has none, or is not placed yet.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	// Paused tells that it was asked to pause.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // MemberStatus is one member as the API shows it.
@@ -128,4 +175,6 @@ type MemberStatus struct {
 	CPUs           []int `json:"cpus"`
 	MemoryBytes    int64 `json:"memory_bytes"`
 	Oversubscribed bool  `json:"oversubscribed"`
+	// Attempt counts its replacements in a row, 0 for none.
+	Attempt int `json:"attempt,omitempty"`
 }

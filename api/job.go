@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // JobPhase is where a job is in its life.
 type JobPhase string
@@ -34,6 +37,11 @@ type JobRequest struct {
 	Env   map[string]string `json:"env,omitempty"`
 	// Directory is the working directory, by default the shared home.
 	Directory string `json:"directory,omitempty"`
+	// Requeue asks to run the job again, from its start, when a member of its cluster is lost while it runs.
+	Requeue bool `json:"requeue,omitempty"`
+	// FailureSignal is sent to the job's processes when a member of its cluster is lost, such as "USR1"; it defaults to "URG", which
+	// programs that don't know of it ignore (signal(7)).
+	FailureSignal string `json:"failure_signal,omitempty"`
 }
 
 // Job is a command run on a cluster: a stored object, supervised in rank 0's member.
@@ -44,13 +52,19 @@ type Job struct {
 	JobRequest
 	Phase JobPhase `json:"phase"`
 	// ExitCode is set when the command ended by itself: its code, or 128 + N when signal N ended it.
-	ExitCode        *int       `json:"exit_code,omitempty"`
-	Message         string     `json:"message,omitempty"`
-	CancelRequested bool       `json:"cancel_requested,omitempty"`
-	LogBytes        int64      `json:"log_bytes"`
-	CreatedAt       time.Time  `json:"created_at"`
-	StartedAt       *time.Time `json:"started_at,omitempty"`
-	EndedAt         *time.Time `json:"ended_at,omitempty"`
+	ExitCode        *int   `json:"exit_code,omitempty"`
+	Message         string `json:"message,omitempty"`
+	CancelRequested bool   `json:"cancel_requested,omitempty"`
+	// Attempt counts how often it was run again, 0 for the first run.
+	Attempt int `json:"attempt,omitempty"`
+	// MemberID is the assignment that carries out this attempt, decided before it is told: no other ever starts it.
+	MemberID string `json:"member_id,omitempty"`
+	// Failures counts the members lost under this attempt; each is told to it by FailureSignal once.
+	Failures  int        `json:"failures,omitempty"`
+	LogBytes  int64      `json:"log_bytes"`
+	CreatedAt time.Time  `json:"created_at"`
+	StartedAt *time.Time `json:"started_at,omitempty"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
 }
 
 // Event is something that happened to a cluster, in the order the leader saw it.
@@ -63,4 +77,12 @@ type Event struct {
 	Message string `json:"message"`
 	Member  string `json:"member,omitempty"`
 	Node    string `json:"node,omitempty"`
+}
+
+// RunID names one attempt of a job: the job's ID, and from the second attempt on ".N". Output is stored by it.
+func (j *Job) RunID() string {
+	if j.Attempt == 0 {
+		return j.ID
+	}
+	return j.ID + "." + strconv.Itoa(j.Attempt)
 }

@@ -50,9 +50,26 @@ type NodeRecord struct {
 	// Underlay is the node's address on the data network, the VXLAN tunnel end point.
 	Underlay string `json:"underlay,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
-	Oversubscribed bool      `json:"oversubscribed"`
-	AgentVersion   string    `json:"agent_version"`
-	FirstSeenAt    time.Time `json:"first_seen_at"`
+	Oversubscribed bool   `json:"oversubscribed"`
+	AgentVersion   string `json:"agent_version"`
+	// AgentID was made by the node's agent at its first start: another machine under the same name is refused.
+	AgentID     string    `json:"agent_id,omitempty"`
+	FirstSeenAt time.Time `json:"first_seen_at"`
+}
+
+// NodeControl is what operators want of a node; stored apart from what its agent says.
+type NodeControl struct {
+	Name string `json:"name"`
+	// Drained: it gets no new members. Those it has stay.
+	Drained bool      `json:"drained"`
+	Reason  string    `json:"reason,omitempty"`
+	By      string    `json:"by,omitempty"`
+	Since   time.Time `json:"since"`
+}
+
+// DrainRequest is the body of a drain.
+type DrainRequest struct {
+	Reason string `json:"reason,omitempty"`
 }
 
 // EnvironmentOnNode tells whether an environment can run on a node, and its digest there.
@@ -71,6 +88,8 @@ type Node struct {
 	NodeRecord
 	Phase   NodePhase `json:"phase"`
 	Message string    `json:"message,omitempty"`
+	// Drain is set while the node is drained; it is empty of members when Members is.
+	Drain *NodeControl `json:"drain,omitempty"`
 	// Allocated are the slots and bytes of live assignments, those being released included.
 	AllocatedCores       int        `json:"allocated_cores"`
 	AllocatedMemoryBytes int64      `json:"allocated_memory_bytes"`

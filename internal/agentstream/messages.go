@@ -17,6 +17,10 @@ import (
 type Down struct {
 	Desired *Desired `json:"desired,omitempty"`
 	LogAck  *LogAck  `json:"log_ack,omitempty"`
+	// Ping is sent every second; the agent answers with the number of the last one it saw.
+	Ping *Ping `json:"ping,omitempty"`
+	// Tunnel asks the agent to connect a tunnel to a member (POST /agent/v1/tunnel/ID).
+	Tunnel *Tunnel `json:"tunnel,omitempty"`
 	// Refused tells the agent why the server does not take it; the stream ends.
 	Refused string `json:"refused,omitempty"`
 }
@@ -38,9 +42,24 @@ type Hello struct {
 	Term int64 `json:"term"`
 }
 
-// Heartbeat tells that the agent lives; sent when nothing else was for a while.
+// Ping asks whether the agent hears the server: an agent whose words arrive but who hears nothing is not alive.
+type Ping struct {
+	Seq int64 `json:"seq"`
+}
+
+// Tunnel asks for a connection to a TCP port of a member, to be spliced with the request that the agent makes for it.
+type Tunnel struct {
+	// ID names the tunnel; it is random, and good for one request.
+	ID       string `json:"id"`
+	MemberID string `json:"member_id"`
+	Port     int    `json:"port"`
+}
+
+// Heartbeat tells that the agent lives; sent when nothing else was for a while, and as the answer to a ping.
 type Heartbeat struct {
 	Time time.Time `json:"time"`
+	// Ping is the number of the last ping seen on this stream, 0 for none.
+	Ping int64 `json:"ping,omitempty"`
 }
 
 // Desired is everything that should be on the node, as decided by the leader of Term.
@@ -61,6 +80,12 @@ type Member struct {
 	Release bool `json:"release,omitempty"`
 	// ReleaseHome tells that the whole cluster is being deleted: its shared home goes with its members.
 	ReleaseHome bool `json:"release_home,omitempty"`
+	// Paused asks for the member to be frozen.
+	Paused bool `json:"paused,omitempty"`
+	// FilesDigest names the content of Files; the agent reports the digest of what the member has.
+	FilesDigest string `json:"files_digest,omitempty"`
+	// Checks are the group's own health checks, defaults filled in.
+	Checks []api.Check `json:"checks,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 }
@@ -88,10 +113,13 @@ type MemberObserved struct {
 	Generation int64           `json:"generation"`
 	Phase      api.MemberPhase `json:"phase"`
 	Message    string          `json:"message,omitempty"`
+	// FilesDigest names the generated files it has: empty while that is not known.
+	FilesDigest string `json:"files_digest,omitempty"`
 }
 
 // JobObserved is a job as the member agent tells it.
 type JobObserved struct {
+	// ID is the run's (api.Job.RunID).
 	ID        string       `json:"id"`
 	Phase     api.JobPhase `json:"phase"`
 	ExitCode  *int         `json:"exit_code,omitempty"`
@@ -102,8 +130,9 @@ type JobObserved struct {
 	LogBytes int64 `json:"log_bytes"`
 }
 
-// Log is a piece of a job's output.
+// Log is a piece of the output of a job's run.
 type Log struct {
+	// JobID is the run's (api.Job.RunID).
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`
 	Data   []byte `json:"data"`

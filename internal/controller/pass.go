@@ -179,9 +179,7 @@ func (ch *recordChange) apply(op lifecycle.Operation, c *state.Cluster, now time
 		}
 	case lifecycle.Release:
 		for i := range ch.record.Chunks {
-			if slices.Contains(op.Chunks, ch.record.Chunks[i].ID) {
-				ch.record.Chunks[i].Releasing = true
-			}
+			ch.record.Chunks[i].Releasing = true
 		}
 		ch.record.Generation++
 	case lifecycle.ConfirmClean:

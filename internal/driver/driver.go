@@ -8,6 +8,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"time"
 
@@ -58,6 +59,7 @@ const (
 	StateAbsent   State = "absent"   // nothing of it is on this host
 	StatePrepared State = "prepared" // some of it is on this host, and it does not run (also: debris of a crash)
 	StateRunning  State = "running"
+	StatePaused   State = "paused" // frozen: alive, and given no time
 	StateExited   State = "exited"
 )
 
@@ -113,4 +115,17 @@ type Driver interface {
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Clean removes all the member left on the host and verifies it by looking; nil means nothing is left.
 	Clean(ctx context.Context, id string) error
+}
+
+// Pauser is the ability to freeze members where they are. Both calls are idempotent and return when it is so, read back.
+type Pauser interface {
+	// Pause freezes every process of the member; it keeps all it holds.
+	Pause(ctx context.Context, id string) error
+	// Resume lets a frozen member go on.
+	Resume(ctx context.Context, id string) error
+}
+
+// Dialer is the ability to connect to a member's TCP ports from its host, past the rules that keep hosts out of tenants' networks.
+type Dialer interface {
+	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 }

@@ -148,12 +148,10 @@ func (in ClusterInput) since() time.Time {
 }
 
 func (in ClusterInput) planDelete() []Operation {
-	var chunks []string
-	if in.Record != nil {
-		for _, c := range in.Record.Chunks {
-			if !c.Releasing {
-				chunks = append(chunks, c.ID)
-			}
+	var ids []string
+	for _, a := range in.Assignments {
+		if !a.Releasing {
+			ids = append(ids, a.ID)
 		}
 	}
 	if in.Record == nil || len(in.Record.Chunks) == 0 {
@@ -161,7 +159,7 @@ func (in ClusterInput) planDelete() []Operation {
 	}
 	message := "stopping and cleaning " + plural(len(in.Assignments), "member")
 	return []Operation{
-		Release{Chunks: chunks},
+		Release{IDs: ids},
 		SetPhase{To: api.ClusterDeleting, Message: message},
 		Emit{Reason: EventDeleting, Message: message},
 	}

@@ -15,6 +15,7 @@ const (
 	HostAbsent   HostState = "absent"
 	HostPrepared HostState = "prepared"
 	HostRunning  HostState = "running"
+	HostPaused   HostState = "paused"
 	HostExited   HostState = "exited"
 )
 
@@ -73,6 +74,8 @@ type DesiredMember struct {
 	// Release asks to stop and clean it; Grace is how long it is asked politely to stop.
 	Release bool
 	Grace   time.Duration
+	// Paused asks for it to be frozen.
+	Paused bool
 }
 
 // MemberInput is everything an agent's decision about one member depends on.

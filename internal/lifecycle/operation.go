@@ -18,8 +18,54 @@ type SetPhase struct {
 	Message string
 }
 
-// Release turns these chunks, all that are not releasing yet, to releasing, in the commit of the SetPhase beside it.
-type Release struct{ Chunks []string }
+// NeedKind says why members need a place.
+type NeedKind string
+
+// The kinds of needs.
+const (
+	NeedCreate NeedKind = "create" // all members of a new cluster, together or not at all
+	NeedScale  NeedKind = "scale"  // the new members of a cluster that grows, together or not at all
+	NeedHeal   NeedKind = "heal"   // one member in the place of a lost one
+	NeedSpare  NeedKind = "spare"  // one place held for a replacement
+)
+
+// Need asks admission and placement for a place for members. It changes nothing by itself; the answer comes back as a Hold.
+type Need struct {
+	Kind    NeedKind
+	Members []WantedMember
+}
+
+// WantedMember is a member that should have an assignment and has none.
+type WantedMember struct {
+	Group, Member string
+	Rank          int
+	// Replaces is the lost assignment; Attempt that of the replacement; Avoid the node it was lost on, where another would do.
+	Replaces, Avoid string
+	Attempt         int
+	Spare           bool
+}
+
+// Hold makes assignments true. Network is set with the first ones of a cluster. Spares are IDs of spare assignments whose room the new
+// ones take over in the same commit: nothing was ever carried out for a spare, so there is nothing to clean.
+type Hold struct {
+	Assignments []api.Assignment
+	Network     *api.Network
+	Spares      []string
+}
+
+// Release turns these held assignments to releasing. Lost ones are noted in the record, with their names and ranks, for replacement;
+// a spare is simply dropped, since nothing was carried out for it.
+type Release struct {
+	IDs    []string
+	Lost   bool
+	Reason string
+}
+
+// Warn notes that the end of the time limit was warned of; Expire that it has passed: jobs are asked to end, and grace begins.
+type Warn struct{ For time.Time }
+
+// Expire notes that the time limit has passed.
+type Expire struct{}
 
 // ConfirmClean adds assignments to the record's clean list: their resources are free from that commit.
 type ConfirmClean struct{ IDs []string }
@@ -48,6 +94,10 @@ type WakeAt struct{ Time time.Time }
 
 func (Place) operation()         {}
 func (SetPhase) operation()      {}
+func (Need) operation()          {}
+func (Hold) operation()          {}
+func (Warn) operation()          {}
+func (Expire) operation()        {}
 func (Release) operation()       {}
 func (ConfirmClean) operation()  {}
 func (Quarantine) operation()    {}
@@ -60,7 +110,17 @@ func (WakeAt) operation()        {}
 // The reasons of events: fixed words for programs.
 const (
 	EventPlaced         = "Placed"
+	EventQueued         = "Queued"
 	EventRefused        = "Refused"
+	EventMemberLost     = "MemberLost"
+	EventMemberReplaced = "MemberReplaced"
+	EventScaling        = "Scaling"
+	EventReleased       = "Released"
+	EventPausing        = "Pausing"
+	EventPaused         = "Paused"
+	EventResuming       = "Resuming"
+	EventExpiring       = "Expiring"
+	EventExpired        = "Expired"
 	EventReady          = "Ready"
 	EventDegraded       = "Degraded"
 	EventFailed         = "Failed"
@@ -86,6 +146,12 @@ type Update struct{}
 // Stop calls the driver's Stop with this grace; an error is counted with Attempts.Fail.
 type Stop struct{ Grace time.Duration }
 
+// Pause and Resume call those of the driver (driver.Pauser); an error is counted with Attempts.Fail.
+type Pause struct{}
+
+// Resume wakes a frozen member.
+type Resume struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -107,6 +173,8 @@ type Reject struct{ Reason string }
 func (Start) memberOperation()        {}
 func (Update) memberOperation()       {}
 func (Stop) memberOperation()         {}
+func (Pause) memberOperation()        {}
+func (Resume) memberOperation()       {}
 func (Clean) memberOperation()        {}
 func (CountFailure) memberOperation() {}
 func (Report) memberOperation()       {}

@@ -189,7 +189,7 @@ func (c *change) add(op lifecycle.Operation) {
 		c.record.Phase, c.record.Message = op.To, op.Message
 	case lifecycle.Release:
 		for i := range c.record.Chunks {
-			c.record.Chunks[i].Releasing = c.record.Chunks[i].Releasing || slices.Contains(op.Chunks, c.record.Chunks[i].ID)
+			c.record.Chunks[i].Releasing = true
 		}
 		for _, a := range c.assignments {
 			c.then = append(c.then, func() error { return l.view.Release(a.ID) })

@@ -1,0 +1,97 @@
+package api
+
+import "time"
+
+// ScaleRequest is the body of a scale. Either Size is given, or Remove.
+type ScaleRequest struct {
+	// Group is the group to scale; it may be left away when the cluster has one group only.
+	Group string `json:"group,omitempty"`
+	// Size is the number of members the group is to have, at least 1. Growing keeps names and ranks; shrinking releases the highest
+	// ranks first.
+	Size int `json:"size,omitempty"`
+	// Remove names members to release instead. Rank 0, which carries out the cluster's jobs, can't be named.
+	Remove []string `json:"remove,omitempty"`
+	// Queue lets new members wait for room; without it a scale-up that does not fit now is refused.
+	Queue bool `json:"queue,omitempty"`
+}
+
+// ExtendRequest is the body of an extend.
+type ExtendRequest struct {
+	// TimeLimit is the new limit, counted from when the cluster was placed; it must be longer than the present one.
+	TimeLimit Duration `json:"time_limit"`
+}
+
+// LabelsRequest is the body of a change of labels: those with a value are set, those with an empty value are removed.
+type LabelsRequest struct {
+	Labels map[string]string `json:"labels"`
+}
+
+// PlanStep is one change that an apply makes, or would make.
+type PlanStep struct {
+	// Action is "create", "change", "add", "remove" or "keep".
+	Action string `json:"action"`
+	// Path is what changes: "groups[compute].size". From and To are its values as text, empty where there is none.
+	Path string `json:"path"`
+	From string `json:"from,omitempty"`
+	To   string `json:"to,omitempty"`
+	// Message says for people what it does: "2 members are released: compute-6, compute-7".
+	Message string `json:"message,omitempty"`
+}
+
+// ApplyResult is the answer to an apply.
+type ApplyResult struct {
+	Steps []PlanStep `json:"steps"`
+	// Applied is false for a dry run and when there was nothing to change.
+	Applied bool `json:"applied"`
+	// Cluster is the cluster after it; nil for a dry run of one that does not exist.
+	Cluster *Cluster `json:"cluster,omitempty"`
+}
+
+// Explanation tells why a cluster is where it is.
+type Explanation struct {
+	Cluster string       `json:"cluster"`
+	Phase   ClusterPhase `json:"phase"`
+	// Waiting are the requests of the cluster that wait for room: its creation, a scale-up, replacements.
+	Waiting []Waiting `json:"waiting"`
+	// Message is the whole of it in a few sentences for people.
+	Message string `json:"message"`
+}
+
+// Waiting is a request that waits for room.
+type Waiting struct {
+	Cluster string `json:"cluster"`
+	Project string `json:"project"`
+	User    string `json:"user,omitempty"`
+	// Kind is "create", "scale", "heal" or "spare".
+	Kind    string `json:"kind"`
+	Members int    `json:"members"`
+	Cores   int    `json:"cores"`
+	// Position is its place in the queue, 1 for the head; replacements go before all others and have none (0).
+	Position int `json:"position"`
+	// Constraint is what binds ("cores", "quota", "behind the head", ...), Reason says it for people.
+	Constraint string `json:"constraint"`
+	Reason     string `json:"reason"`
+	// Earliest is when it could start at the latest if nothing changes but time limits that end; nil when that is not known.
+	Earliest *time.Time `json:"earliest,omitempty"`
+	Since    time.Time  `json:"since"`
+	Priority int        `json:"priority"`
+	// ShareUsed is the decayed usage of its project over the project's share, in core-seconds a share: lower goes first.
+	ShareUsed float64 `json:"share_used"`
+}
+
+// CertificateRequest asks for a short-lived SSH user certificate.
+type CertificateRequest struct {
+	// PublicKey is in the format of authorized_keys (sshd(8)).
+	PublicKey string `json:"public_key"`
+}
+
+// Certificate is what an SSH client needs to reach the members of a cluster.
+type Certificate struct {
+	// Certificate is in OpenSSH's format, one line; ValidUntil is when no new login is possible with it.
+	Certificate string    `json:"certificate"`
+	ValidUntil  time.Time `json:"valid_until"`
+	// KnownHosts is a known_hosts line that trusts the cluster's authority for its members (sshd(8)).
+	KnownHosts string `json:"known_hosts"`
+	// User is the account to log in to.
+	User string `json:"user"`
+}

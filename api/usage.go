@@ -1,0 +1,87 @@
+package api
+
+import "time"
+
+// SpanKind tells what the resources of a span were used for.
+type SpanKind string
+
+// The kinds of spans. Every core-second of an inventory is in exactly one: these, or, by what is left of the capacity, idle or down.
+const (
+	SpanAllocated SpanKind = "allocated" // held by a cluster, from the decision to the release
+	SpanCleaning  SpanKind = "cleaning"  // released, until it was confirmed clean: the site's own, quarantine included
+)
+
+// UsageSpan is a number of like assignments of a cluster on one node over the same time. It is written in the commit that ends it.
+type UsageSpan struct {
+	Kind SpanKind  `json:"kind"`
+	Node string    `json:"node"`
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Members, Cores and MemoryBytes are sums over the assignments. Spares count, too.
+	Members     int   `json:"members"`
+	Cores       int   `json:"cores"`
+	MemoryBytes int64 `json:"memory_bytes"`
+}
+
+// UsageRecord is the spans of a cluster that ended with one commit; immutable.
+type UsageRecord struct {
+	// Seq counts the records of the cluster, 1 for the first.
+	Seq     int64       `json:"seq"`
+	UID     string      `json:"uid"`
+	Cluster string      `json:"cluster"`
+	Project string      `json:"project"`
+	User    string      `json:"user"`
+	Spans   []UsageSpan `json:"spans"`
+}
+
+// NodeSpan is what a node offered over a time in which neither its capacity nor whether it was down changed.
+type NodeSpan struct {
+	// Seq counts the spans of the node, 1 for the first.
+	Seq         int64  `json:"seq"`
+	Node        string `json:"node"`
+	Cores       int    `json:"cores"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	Down        bool   `json:"down"`
+	// To is nil for the present span of a node.
+	From time.Time  `json:"from"`
+	To   *time.Time `json:"to,omitempty"`
+}
+
+// Amount is a quantity of use.
+type Amount struct {
+	// NodeSeconds are member-seconds weighted by the share of their node's cores: a cluster that holds a whole node for an hour has used
+	// 3,600.
+	NodeSeconds       float64 `json:"node_seconds"`
+	MemberSeconds     float64 `json:"member_seconds"`
+	CoreSeconds       float64 `json:"core_seconds"`
+	MemoryByteSeconds float64 `json:"memory_byte_seconds"`
+}
+
+// UsageRow is the use of one cluster, user or project, or of all, in one period.
+type UsageRow struct {
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	Project string    `json:"project,omitempty"`
+	User    string    `json:"user,omitempty"`
+	Cluster string    `json:"cluster,omitempty"`
+	UID     string    `json:"uid,omitempty"`
+	Amount
+}
+
+// SiteUsage is where the site's capacity went in a period: Capacity = Allocated + Cleaning + Idle + Down, in each unit.
+type SiteUsage struct {
+	From      time.Time `json:"from"`
+	To        time.Time `json:"to"`
+	Capacity  Amount    `json:"capacity"`
+	Allocated Amount    `json:"allocated"`
+	Cleaning  Amount    `json:"cleaning"`
+	Idle      Amount    `json:"idle"`
+	Down      Amount    `json:"down"`
+}
+
+// UsageReport is the answer to a question for usage.
+type UsageReport struct {
+	Rows []UsageRow `json:"rows"`
+	// Site is set for administrators, a row for each period.
+	Site []SiteUsage `json:"site,omitempty"`
+}

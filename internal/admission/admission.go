@@ -1,0 +1,110 @@
+// Package admission decides which of the requests that wait for room get it next, and explains why the others wait.
+//
+// It is pure, and stateless: the queue is a function of what is stored and of what is free, so any server can explain it and a new
+// leader needs nothing but the state. Order: replacements of lost members first (what was theirs is held for them), then spares, then
+// creates and scale-ups by priority, fair share over decayed usage, and age. The first that has no room is the head: its start is
+// reserved at the earliest time at which running clusters' time limits make room for it, and those behind it are started only where
+// that can't delay it. It must never decide where members go (placement does), nor end anything to make room. Start with Plan.
+package admission
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+)
+
+// Kind is why a request asks for room.
+type Kind string
+
+// The kinds, those of lifecycle's needs.
+const (
+	KindHeal   Kind = "heal"
+	KindSpare  Kind = "spare"
+	KindCreate Kind = "create"
+	KindScale  Kind = "scale"
+)
+
+// Request asks for room for members, all of them or none.
+type Request struct {
+	// Cluster is its full name, Kind why it asks.
+	Cluster, UID, Project, User string
+	Kind                        Kind
+	// Groups are normalized; Size is how many members of the group need a place now.
+	Groups   []api.Group
+	Priority int
+	// Since is when it was asked for: older goes first among equals.
+	Since time.Time
+	// Queue lets it wait; without it, what does not fit now is refused. Replacements and spares always wait.
+	Queue bool
+	// Holds is how long it will hold the room at most; 0: there is no limit.
+	Holds time.Duration
+	// Avoid are nodes that are used only when nothing else would do (a member was just lost there, a spare should be elsewhere).
+	Avoid []string
+	// Spares are the cluster's spare assignments of this group, whose room a replacement may take when nothing else fits.
+	Spares []api.Assignment
+}
+
+// Running is a cluster that holds room.
+type Running struct {
+	Cluster, Project string
+	// Assignments are the IDs of all it holds in the free view.
+	Assignments []string
+	// Ends is when it gives its room back at the latest; zero: not known.
+	Ends time.Time
+}
+
+// Account is what a project may hold and holds, in the units of the quota; Shares is its weight.
+type Account struct {
+	Quota  api.Quota
+	Used   api.Quota
+	Shares int
+	// DecayedCoreSeconds is its use, the older the less it counts; ByUser the same of each of its users.
+	DecayedCoreSeconds float64
+	ByUser             map[string]float64
+}
+
+// Input is everything a plan depends on.
+type Input struct {
+	Now time.Time
+	// Free is only read.
+	Free     *placement.View
+	Running  []Running
+	Accounts map[string]Account // by project; one that is missing has no quota and one share
+	Requests []Request
+}
+
+// Verdict is what becomes of a request.
+type Verdict string
+
+// The verdicts.
+const (
+	Admit  Verdict = "admit"
+	Wait   Verdict = "wait"
+	Refuse Verdict = "refuse"
+)
+
+// Decision is the answer to one request.
+type Decision struct {
+	// Request is its index in the input.
+	Request int
+	Verdict Verdict
+	// Placed are its members' places when it is admitted. Names and ranks are not its business: the n-th of a group is the n-th that the
+	// asker wants.
+	Placed []placement.Placed
+	// Spares are the IDs of spare assignments whose room Placed takes over.
+	Spares []string
+	// Position is its place in the queue, 1 for the head; 0 for replacements and spares, and what is not waiting.
+	Position int
+	// Constraint is what binds: a placement.Constraint, "quota", or "queue" (it fits, but would delay the head).
+	Constraint string
+	// Reason says it for people, whole sentences.
+	Reason string
+	// Undecided: nodes that are not heard of would make it fit. Ask again before refusing.
+	Undecided bool
+	// Earliest is when it can start at the latest if only time limits end; zero: not known, or not worked out (only the head's is exact,
+	// those behind it follow by the same order).
+	Earliest time.Time
+	// ShareUsed is what it was ordered by.
+	ShareUsed float64
+}

@@ -1,0 +1,55 @@
+// Package decision turns operations on a cluster into what one commit writes.
+//
+// It is pure, and the only place where a cluster's record changes: the controller commits what Apply returns, the simulator commits the
+// same. So the rules of the record are in one place: a lost assignment leaves its chunk and its name waits in Lost, a chunk that is
+// wholly clean goes, and every stretch of use is written down in the commit that ends it. It must never decide what is to be done.
+// Start with Apply.
+package decision
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Cluster is what is committed of one cluster.
+type Cluster struct {
+	Intent *api.ClusterIntent // nil when it is gone
+	Record *api.ClusterRecord // nil before the first decision
+	// Chunks are those that Record.Chunks names, in that order.
+	Chunks []Chunk
+}
+
+// Chunk is an assignment chunk with its content.
+type Chunk struct {
+	Ref         api.ChunkRef
+	Assignments []api.Assignment
+}
+
+// Batch is new content of chunks: any number of assignments, cut into chunks by who writes them.
+type Batch struct {
+	Assignments []api.Assignment
+	Releasing   bool
+	ReleasedAt  *time.Time
+}
+
+// Change is what one commit writes.
+type Change struct {
+	// Record is the record after the commit. Its Chunks are the old ones that stay; those of Add are appended by the writer.
+	Record api.ClusterRecord
+	// Add are new chunks, written ahead of the record.
+	Add []Batch
+	// Quarantines pass from the cluster to quarantine in the same commit.
+	Quarantines []api.Quarantine
+	// Usage is the record of the spans that end with this commit, nil for none.
+	Usage *api.UsageRecord
+	// Forget removes the cluster instead of writing Record; Usage is written all the same.
+	Forget bool
+	// Dirty: there is something to write.
+	Dirty bool
+	// Events are recorded after the commit; WakeAt asks for another look, zero for none.
+	Events []api.Event
+	WakeAt time.Time
+	// Needs are passed on to admission.
+	Needs []Need
+}

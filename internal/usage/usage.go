@@ -1,0 +1,29 @@
+// Package usage adds up who used what, and when.
+//
+// It is pure: spans, written by the commits that end them, and what is held now give totals for any period, exact to the nanosecond.
+// Nothing is counted while time passes, so nothing is lost with a crash. Capacity is conserved: allocated + cleaning + idle + down.
+// Start with Report; Decay is what fair share orders by.
+package usage
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Open is an assignment that still holds its room.
+type Open struct {
+	Cluster, UID, Project, User string
+	Assignment                  *api.Assignment
+	// ReleasedAt is set when it is being cleaned; quarantined ones are such, too.
+	ReleasedAt *time.Time
+}
+
+// Input is everything totals depend on.
+type Input struct {
+	Now     time.Time
+	Records []*api.UsageRecord
+	Open    []Open
+	// Nodes are all node spans, the present ones included.
+	Nodes []*api.NodeSpan
+}
