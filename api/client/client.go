@@ -41,6 +41,8 @@ type Client struct {
 	bearer  string
 	timeout time.Duration
 	http    *http.Client
+	// dial opens a connection of its own for what is no request and answer: TLS is up on it where the server has it.
+	dial func(ctx context.Context) (net.Conn, error)
 }
 
 // dialTimeout is how long one attempt to connect may take.
@@ -69,12 +71,14 @@ func New(o Options) (*Client, error) {
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", path)
 		}
+		c.dial = func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "unix", path) }
 	} else {
 		host, err := hostPort(o.Addr)
 		if err != nil {
 			return nil, err
 		}
 		c.base = "https://" + host
+		c.dial = func(ctx context.Context) (net.Conn, error) { return dialTLS(ctx, dialer, host, o.TLS) }
 	}
 	c.http = &http.Client{
 		Transport: transport,

@@ -12,6 +12,8 @@ import (
 
 func cluster(name string) string { return "/v1/clusters/" + url.PathEscape(name) }
 
+func node(name string) string { return "/v1/nodes/" + url.PathEscape(name) }
+
 func job(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
 
 // CreateCluster stores a new cluster and returns it, pending.
@@ -70,7 +72,23 @@ func (c *Client) Nodes(ctx context.Context) ([]api.Node, error) {
 
 // Node returns one node.
 func (c *Client) Node(ctx context.Context, name string) (api.Node, error) {
-	return answer[api.Node](ctx, c, http.MethodGet, "/v1/nodes/"+url.PathEscape(name), nil)
+	return answer[api.Node](ctx, c, http.MethodGet, node(name), nil)
+}
+
+// DrainNode keeps new members off a node; those it has stay. Asking again is no error, and changes the reason if one is given.
+func (c *Client) DrainNode(ctx context.Context, name, reason string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/drain", api.DrainRequest{Reason: reason})
+}
+
+// UndrainNode lets a node have new members again.
+func (c *Client) UndrainNode(ctx context.Context, name string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/undrain", nil)
+}
+
+// ForgetNode takes a node out of the inventory that will not come back, or comes back as another machine. It is refused while its agent
+// is connected, or anything is held on it.
+func (c *Client) ForgetNode(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodDelete, node(name), nil, nil)
 }
 
 // Environments lists all environments by name.

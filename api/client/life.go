@@ -1,0 +1,60 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// ScaleCluster changes the members of a group and returns the cluster as it is then: what was added is not there yet. Watch it to
+// see it come. The same size again changes nothing and is no error.
+func (c *Client) ScaleCluster(ctx context.Context, name string, req api.ScaleRequest) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/scale", req)
+}
+
+// PauseCluster asks for a cluster's members to be frozen; they are when its phase says so. Asking again is no error.
+func (c *Client) PauseCluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/pause", nil)
+}
+
+// ResumeCluster asks for a paused cluster's members to be woken.
+func (c *Client) ResumeCluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/resume", nil)
+}
+
+// ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.
+func (c *Client) ExtendCluster(ctx context.Context, name string, limit api.Duration) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/extend", api.ExtendRequest{TimeLimit: limit})
+}
+
+// LabelCluster sets the labels that have a value, and removes those whose value is empty.
+func (c *Client) LabelCluster(ctx context.Context, name string, labels map[string]string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/labels", api.LabelsRequest{Labels: labels})
+}
+
+// ApplyCluster makes a cluster what the request says: it is created when there is none of the name. With dryRun nothing is changed, and
+// the steps tell what would be. Name is the cluster's; the request's own name has to be the same.
+func (c *Client) ApplyCluster(ctx context.Context, name string, req api.ClusterRequest, dryRun bool) (api.ApplyResult, error) {
+	path := cluster(name)
+	if dryRun {
+		path += "?dry_run=true"
+	}
+	return answer[api.ApplyResult](ctx, c, http.MethodPut, path, req)
+}
+
+// Explain tells why a cluster is where it is, and its place in the queue.
+func (c *Client) Explain(ctx context.Context, name string) (api.Explanation, error) {
+	return answer[api.Explanation](ctx, c, http.MethodGet, cluster(name)+"/explain", nil)
+}
+
+// Queue lists what waits for room, the head first. Requests of other projects are among them without the names of their clusters and
+// users, unless an administrator asks.
+func (c *Client) Queue(ctx context.Context) ([]api.Waiting, error) {
+	return items[api.Waiting](ctx, c, "/v1/queue")
+}
+
+// Certificate has a public key (a line as in authorized_keys) certified for a few minutes of logins to the members of a cluster.
+func (c *Client) Certificate(ctx context.Context, name, publicKey string) (api.Certificate, error) {
+	return answer[api.Certificate](ctx, c, http.MethodPost, cluster(name)+"/certificate", api.CertificateRequest{PublicKey: publicKey})
+}
