@@ -59,12 +59,15 @@ type Job struct {
 	Attempt int `json:"attempt,omitempty"`
 	// MemberID is the assignment that carries out this attempt, decided before it is told: no other ever starts it.
 	MemberID string `json:"member_id,omitempty"`
-	// Failures counts the members lost under this attempt; each is told to it by FailureSignal once.
-	Failures  int        `json:"failures,omitempty"`
-	LogBytes  int64      `json:"log_bytes"`
-	CreatedAt time.Time  `json:"created_at"`
-	StartedAt *time.Time `json:"started_at,omitempty"`
-	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	// Failures counts the members lost under this attempt, each told to it by FailureSignal once; LostMembers are their assignments.
+	Failures    int      `json:"failures,omitempty"`
+	LostMembers []string `json:"lost_members,omitempty"`
+	// Requeueing: a member was lost under this attempt, which is being ended to be run again.
+	Requeueing bool       `json:"requeueing,omitempty"`
+	LogBytes   int64      `json:"log_bytes"`
+	CreatedAt  time.Time  `json:"created_at"`
+	StartedAt  *time.Time `json:"started_at,omitempty"`
+	EndedAt    *time.Time `json:"ended_at,omitempty"`
 }
 
 // Event is something that happened to a cluster, in the order the leader saw it.
