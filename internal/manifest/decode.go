@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -72,7 +73,12 @@ func structFields(v reflect.Value, into map[string]reflect.Value) {
 // digits is a whole number of any length.
 var digits = regexp.MustCompile(`^[+-]?[0-9]+$`)
 
-var bytesType = reflect.TypeFor[api.Bytes]()
+// The types that are written as text but are numbers or structs inside.
+var (
+	bytesType    = reflect.TypeFor[api.Bytes]()
+	durationType = reflect.TypeFor[api.Duration]()
+	timeType     = reflect.TypeFor[time.Time]()
+)
 
 func (d *decoder) value(path string, v value, into reflect.Value) {
 	if v.kind == kindNull {
@@ -82,6 +88,10 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 	switch {
 	case into.Type() == bytesType:
 		d.bytes(path, v, into)
+	case into.Type() == durationType:
+		d.duration(path, v, into)
+	case into.Type() == timeType:
+		d.time(path, v, into)
 	case into.Kind() == reflect.String:
 		d.string(path, v, into)
 	case into.Kind() == reflect.Int:
@@ -168,6 +178,32 @@ func (d *decoder) bytes(path string, v value, into reflect.Value) {
 		return
 	}
 	into.SetInt(int64(n))
+}
+
+func (d *decoder) duration(path string, v value, into reflect.Value) {
+	if v.kind != kindString {
+		hint := ""
+		if v.kind == kindNumber {
+			hint = "; a number alone could be anything, write its unit"
+		}
+		d.problem(path, v, "is %s, but has to be a time span like 90s, 30m, 4h or 2d%s", describe(v), hint)
+		return
+	}
+	n, err := api.ParseDuration(v.text)
+	if err != nil {
+		d.problem(path, v, "%v", err)
+		return
+	}
+	into.SetInt(int64(n))
+}
+
+func (d *decoder) time(path string, v value, into reflect.Value) {
+	t, err := time.Parse(time.RFC3339Nano, v.text)
+	if v.kind != kindString || err != nil {
+		d.problem(path, v, "is %s, but has to be a time like 2026-01-31T08:00:00Z", describe(v))
+		return
+	}
+	into.Set(reflect.ValueOf(t))
 }
 
 func (d *decoder) mapping(path string, v value, into reflect.Value) {

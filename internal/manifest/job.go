@@ -56,8 +56,26 @@ func CheckJob(req api.JobRequest, src *Source) error {
 	if req.Directory != "" && (!strings.HasPrefix(req.Directory, "/") || strings.ContainsRune(req.Directory, 0)) {
 		n.add("directory", req.Directory, "%q is not an absolute path; begin it with '/'", req.Directory)
 	}
+	n.failureSignal(req.FailureSignal)
 	if len(n.problems) > 0 {
 		return &Invalid{Problems: n.problems}
 	}
 	return nil
+}
+
+// failureSignals are what can tell a program that a member was lost: no signal of a fault, none that stops it.
+var failureSignals = []string{
+	"ABRT", "ALRM", "CONT", "HUP", "INT", "IO", "KILL", "PROF", "PWR", "QUIT", "TERM", "URG", "USR1", "USR2", "VTALRM", "WINCH",
+}
+
+func (n *normalizer) failureSignal(name string) {
+	const path = "failure_signal"
+	if name == "" && !n.src.has(path) || slices.Contains(failureSignals, name) {
+		return
+	}
+	if short := strings.TrimPrefix(strings.ToUpper(name), "SIG"); slices.Contains(failureSignals, short) {
+		n.add(path, name, "%q is not how a signal is written here; did you mean %q?", name, short)
+		return
+	}
+	n.add(path, name, "%q is not a signal a job can be sent; use one of %s", name, strings.Join(failureSignals, ", "))
 }

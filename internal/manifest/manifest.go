@@ -99,6 +99,13 @@ func DecodeJob(data []byte, format Format) (api.JobRequest, error) {
 	return req, CheckJob(req, src)
 }
 
+// Decode reads any other request, without checking what it asks for. The error is an *Invalid.
+func Decode[T any](data []byte, format Format) (T, *Source, error) {
+	var req T
+	src, err := decode(data, format, &req)
+	return req, src, err
+}
+
 // decode reads text into the struct that into points to.
 func decode(data []byte, format Format, into any) (*Source, error) {
 	root, err := parse(data, format)

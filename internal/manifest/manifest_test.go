@@ -122,12 +122,16 @@ func TestNormalFormIsAFixedPoint(t *testing.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z](-?[a-z0-9]){0,4}`), 1, 5, rapid.ID).Draw(t, "groups")
 		for _, name := range names {
 			req.Groups = append(req.Groups, api.Group{Name: name, Size: rapid.IntRange(1, 12).Draw(t, "size")})
+			if rapid.Bool().Draw(t, "checked") {
+				req.Groups[len(req.Groups)-1].Checks = []api.Check{{Name: "a", Command: []string{"x"}}}
+			}
 		}
+		req.TimeLimit = api.Duration(rapid.Int64Range(0, 9).Draw(t, "limit")) * api.Duration(time.Hour)
 		c, err := manifest.Normalize(req, nil)
 		if err != nil {
 			t.Fatalf("Normalize(%+v): %v", req, err)
 		}
-		again, err := manifest.Normalize(api.ClusterRequest{Name: c.Name, Groups: c.Spec.Groups}, nil)
+		again, err := manifest.Normalize(api.ClusterRequest{Name: c.Name, Groups: c.Spec.Groups, TimeLimit: c.Spec.TimeLimit}, nil)
 		if err != nil || cmp.Diff(c.Spec, again.Spec) != "" {
 			t.Fatalf("Normalize of the normal form: %v\n%s", err, cmp.Diff(c.Spec, again.Spec))
 		}
@@ -201,5 +205,63 @@ func TestJobsAreCheckedAtOnce(t *testing.T) {
 	}
 	if _, err := manifest.DecodeJob([]byte(`{"command": "hostname"}`), manifest.JSON); err == nil {
 		t.Error("a command that is no list was accepted")
+	}
+}
+
+func TestASpareIsNeverCalledLikeAMember(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		stem := rapid.SampledFrom([]string{"a", "a-spare", "a-spare-spare", "b"})
+		req := api.ClusterRequest{Name: "c1"}
+		for _, name := range rapid.SliceOfNDistinct(stem, 1, 4, rapid.ID).Draw(t, "groups") {
+			req.Groups = append(req.Groups, api.Group{Name: name, Size: 2, Spares: rapid.IntRange(0, 2).Draw(t, "spares")})
+		}
+		c, err := manifest.Normalize(req, nil)
+		if err != nil {
+			return
+		}
+		taken := map[string]bool{}
+		for _, g := range c.Spec.Groups {
+			for i := range g.Size + g.Spares {
+				name := manifest.MemberName(g.Name, i)
+				if i >= g.Size {
+					name = manifest.SpareName(g.Name, i-g.Size)
+				}
+				if taken[name] {
+					t.Fatalf("two are called %q in %+v", name, req.Groups)
+				}
+				taken[name] = true
+			}
+		}
+	})
+}
+
+func TestAFailureSignalIsOneThatAJobCanBeSent(t *testing.T) {
+	for text, want := range map[string]string{
+		`"URG"`: "", `"USR1"`: "", `"KILL"`: "", `""`: "is not a signal", `"SIGUSR1"`: `did you mean "USR1"?`, `"usr2"`: `did you mean "USR2"?`,
+		`"SEGV"`: "use one of ABRT", `"STOP"`: "use one of", `10`: "has to be text",
+	} {
+		req, err := manifest.DecodeJob([]byte(`{"command": ["x"], "requeue": true, "failure_signal": `+text+`}`), manifest.JSON)
+		switch {
+		case want == "" && (err != nil || !req.Requeue || `"`+req.FailureSignal+`"` != text):
+			t.Errorf("failure_signal %s: %+v, %v; want it accepted", text, req, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("failure_signal %s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestAnyRequestIsReadStrictlyTimesToo(t *testing.T) {
+	type body struct {
+		api.Project
+		Used api.Quota `json:"used"`
+	}
+	got, _, err := manifest.Decode[body]([]byte(`{"name": "p", "quota": {"cores": 3, "memory": "1GiB"}, "created_at": "2026-01-31T08:00:00Z", "used": {}}`),
+		manifest.JSON)
+	if err != nil || got.Quota.Memory != 1<<30 || got.CreatedAt.Month() != time.January {
+		t.Errorf("read %+v, %v", got, err)
+	}
+	if _, _, err := manifest.Decode[body]([]byte("quota:\n  core: 1\ncreated_at: soon\n"), manifest.YAML); err == nil ||
+		!strings.Contains(err.Error(), `line 2: quota.core: is not a field; did you mean "cores"?`) || !strings.Contains(err.Error(), "line 3: created_at") {
+		t.Errorf("bad fields: %v", err)
 	}
 }

@@ -12,6 +12,8 @@ const (
 	MaxLabel = 63
 	// MaxClusterName leaves room for "-" and a member's number behind a group that is named like its cluster.
 	MaxClusterName = 40
+	// MaxProjectName keeps "PROJECT.NAME" short enough for keys and messages.
+	MaxProjectName = 40
 	// maxLabelKey and maxLabelValue bound the keys and values of labels and node selectors.
 	maxLabelKey   = 63
 	maxLabelValue = 63
@@ -76,6 +78,12 @@ func ValueProblem(value string) string {
 	}
 	return ""
 }
+
+// spareSuffix stands between a group's name and the number of a spare.
+const spareSuffix = "-spare"
+
+// SpareName is the name of a group's spare number i: room held, no machine.
+func SpareName(group string, i int) string { return MemberName(group+spareSuffix, i) }
 
 // MemberName is the name of a group's member number i.
 func MemberName(group string, i int) string { return fmt.Sprintf("%s-%d", group, i) }

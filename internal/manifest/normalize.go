@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -28,6 +29,10 @@ const (
 	maxCores   = 1 << 16
 	maxGroups  = 256
 	maxLabels  = 64
+
+	minTimeLimit = api.Duration(time.Second)
+	maxTimeLimit = api.Duration(3650 * 24 * time.Hour)
+	maxPriority  = 1000
 )
 
 // stacks are the known ones.
@@ -35,9 +40,11 @@ var stacks = []string{string(api.StackMetal), string(api.StackVM), string(api.St
 
 // Cluster is a request in its normal form.
 type Cluster struct {
-	Name   string
-	Labels map[string]string
-	Spec   api.ClusterSpec
+	Name string
+	// Project is empty when the request names none.
+	Project string `json:",omitempty"`
+	Labels  map[string]string
+	Spec    api.ClusterSpec
 }
 
 // Normalize checks a request, fills in every default and lists the groups. The error is an *Invalid that names every problem.
@@ -47,7 +54,14 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 	n := normalizer{src: src}
 	n.label("name", req.Name, MaxClusterName)
 	n.labels("labels", req.Labels)
-	c := Cluster{Name: req.Name, Labels: req.Labels, Spec: api.ClusterSpec{Egress: req.Egress}}
+	c := Cluster{Name: req.Name, Project: req.Project, Labels: req.Labels, Spec: api.ClusterSpec{
+		Egress: req.Egress, TimeLimit: req.TimeLimit, Priority: req.Priority, Queue: req.Queue,
+	}}
+	if req.Project != "" || src.has("project") {
+		n.label("project", req.Project, MaxProjectName)
+	}
+	n.span("time_limit", &c.Spec.TimeLimit, 0, minTimeLimit, maxTimeLimit)
+	n.between("priority", req.Priority, -maxPriority, maxPriority)
 	if len(req.Groups) == 0 && !src.has("groups") {
 		c.Spec.Groups = []api.Group{n.group("", shortForm(req), req.Name)}
 	} else {
@@ -66,7 +80,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
 		Name: req.Name, Size: req.Size, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
-		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector,
+		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Checks: req.Checks,
 	}
 }
 
@@ -85,9 +99,10 @@ func (n *normalizer) add(path, value, format string, args ...any) {
 func (n *normalizer) bothForms(req api.ClusterRequest) {
 	given := map[string]bool{
 		"size": req.Size != 0, "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
-		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0,
+		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
+		"checks": len(req.Checks) > 0,
 	}
-	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector"} {
+	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "checks"} {
 		if given[path] || n.src.has(path) {
 			n.add(path, "", "stands beside groups; move it into a group, or leave groups away")
 		}
@@ -153,6 +168,8 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 		n.label(at, g.Environment, MaxLabel)
 	}
 	n.labels(join(path, "node_selector"), g.NodeSelector)
+	n.between(join(path, "spares"), g.Spares, 0, MaxMembers)
+	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g
 }
 
@@ -209,20 +226,28 @@ func (n *normalizer) labels(path string, labels map[string]string) {
 	}
 }
 
-// total refuses more members than a cluster's network holds.
+// total refuses more members than a cluster's network holds, and spares whose names could be those of members.
 func (n *normalizer) total(groups []api.Group) {
-	if len(groups) < 2 {
-		return // a single group's size has been checked
-	}
-	sum := 0
+	sum, spares := 0, 0
 	for _, g := range groups {
-		if g.Size > MaxMembers {
+		if g.Size > MaxMembers || g.Spares > MaxMembers {
 			return // said already
 		}
-		sum += max(g.Size, 0)
+		sum, spares = sum+max(g.Size, 0), spares+max(g.Spares, 0)
 	}
-	if sum > MaxMembers {
+	switch {
+	case spares == 0 && len(groups) < 2: // a single group's size has been checked
+	case sum > MaxMembers:
 		n.add("groups", strconv.Itoa(sum), "ask for %d members in all; a cluster's network holds %d", sum, MaxMembers)
+	case sum+spares > MaxMembers:
+		n.add("groups", strconv.Itoa(sum+spares), "ask for %d members and %d spares; a cluster's network holds %d in all", sum, spares, MaxMembers)
+	}
+	for i, g := range groups {
+		taken := func(other api.Group) bool { return g.Spares > 0 && other.Name == g.Name+spareSuffix }
+		if j := slices.IndexFunc(groups, taken); j >= 0 {
+			n.add(fmt.Sprintf("groups[%d].name", j), groups[j].Name, "%q is how the spares of groups[%d] are called; give the group another name",
+				groups[j].Name, i)
+		}
 	}
 }
 

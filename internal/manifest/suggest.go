@@ -12,6 +12,9 @@ var otherWords = map[string]string{
 	"count": "size", "replicas": "size", "nodes": "size", "members": "size",
 	"cpus": "cores", "cpu": "cores", "vcpus": "cores", "ram": "memory", "mem": "memory", "memory_bytes": "memory",
 	"env": "environment", "image": "environment", "driver": "stack", "selector": "node_selector", "cmd": "command",
+	"walltime": "time_limit", "duration": "time_limit", "ttl": "time_limit", "limit": "time_limit", "namespace": "project", "account": "project",
+	"tenant": "project", "healthchecks": "checks", "health_checks": "checks", "probes": "checks", "period": "interval", "every": "interval",
+	"retries": "failures", "threshold": "failures", "signal": "failure_signal", "restart": "requeue",
 }
 
 // unknownField says that a field does not exist and which one was perhaps meant.
