@@ -10,7 +10,14 @@ import (
 // greatest: wait for nodes that are not heard of, wait for other clusters to end, get quarantined resources back, get nodes back. When
 // nothing of that helps, it is never possible on this site, and what makes it so is named.
 func refuse(v *View, r Request, f *failure) *Refusal {
-	d := diagnosis{v: v, r: r, group: f.group, used: f.used, level: everything}
+	refusal, d := classify(v, r, f)
+	d.describe(refusal)
+	return refusal
+}
+
+// classify is refuse without the words.
+func classify(v *View, r Request, f *failure) (*Refusal, *diagnosis) {
+	d := &diagnosis{v: v, r: r, group: f.group, used: f.used, level: everything}
 	fits := func(l level) bool { _, failed := planAll(v, r.Groups, conditions{level: l}); return failed == nil }
 	c := ConstraintTogether
 	never := false
@@ -37,8 +44,7 @@ func refuse(v *View, r Request, f *failure) *Refusal {
 		Cluster: r.Cluster, Group: r.Groups[d.group].Name, Constraint: c, Never: never, Need: r.Groups[d.group],
 		Undecided: c == ConstraintDown && fits(freeOrUnknown),
 	}
-	d.describe(refusal)
-	return refusal
+	return refusal, d
 }
 
 // diagnosis looks into one refusal.

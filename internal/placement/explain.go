@@ -59,10 +59,11 @@ func (d *diagnosis) measure(r *Refusal) {
 
 // needs tells what the group asks for.
 func needs(g api.Group) string {
-	return fmt.Sprintf("group %q needs %s", g.Name, membersWith(g.Size, g.Shape))
+	return fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
 }
 
-func membersWith(n int, s api.Shape) string {
+// MembersWith says for people what n members of a shape are: "4 members with 8 cores and 16GiB each".
+func MembersWith(n int, s api.Shape) string {
 	text := plural(n, "member") + " with " + plural(s.Cores, "core")
 	if s.Memory > 0 {
 		text += " and " + s.Memory.String()
@@ -90,7 +91,7 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 		parts = append(parts, d.roomiest(r)...)
 	}
 	if r.Largest != nil {
-		text := membersWith(r.Need.Size, *r.Largest) + " would fit"
+		text := MembersWith(r.Need.Size, *r.Largest) + " would fit"
 		if d.level == everything {
 			text += " were every node up and empty"
 		}

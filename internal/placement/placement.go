@@ -44,11 +44,12 @@ func Place(v *View, r Request) ([]Placed, *Refusal) {
 	if failed != nil {
 		return nil, refuse(v, r, failed)
 	}
-	return layOut(v, r.Groups, counts), nil
+	return layOut(v, r.Groups, counts, nil), nil
 }
 
-// layOut gives every member its slots and rank: groups in the order of the request, nodes in natural order.
-func layOut(v *View, groups []api.Group, counts [][]nodeCount) []Placed {
+// layOut gives every member its slots and rank: groups in the order of the request, nodes in natural order. Occupancy is that of the
+// view, or that of touched, where nodes that members were laid out on before are, and get to be.
+func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32]bitset) []Placed {
 	members, cores := 0, 0
 	for _, g := range groups {
 		members, cores = members+g.Size, cores+g.Size*g.Cores
@@ -57,8 +58,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount) []Placed {
 	// Slots, CPUs and NUMA nodes of all members are cut from one piece of memory.
 	numbers := make([]int, 0, 2*cores+members)
 	// A node is worked on in a copy of its occupancy. Only the next group may meet the node again.
-	var touched map[int32]bitset
-	if len(groups) > 1 {
+	if touched == nil && len(groups) > 1 {
 		touched = make(map[int32]bitset)
 	}
 	var copied bitset

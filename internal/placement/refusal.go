@@ -50,7 +50,9 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// checkRequest refuses what no site could hold.
+// Check refuses what no site could hold, and nothing else.
+func Check(r Request) *Refusal { return checkRequest(r) }
+
 func checkRequest(r Request) *Refusal {
 	refusal := &Refusal{Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true}
 	total := 0

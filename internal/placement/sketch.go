@@ -1,0 +1,221 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Sketch is a copy of what is free that plans are tried on: what a plan has given away already, what will be free later, what is held
+// for somebody. It shares all but the numbers with its view, so it is made and copied in microseconds for a thousand nodes, and it must
+// not be used any more once the view has changed.
+//
+// A sketch counts cores and memory node by node. Only one on which LayOut is called knows single cores besides.
+type Sketch struct {
+	view View
+	// slots is the occupancy of the nodes that members were laid out on.
+	slots map[int32]bitset
+}
+
+// Share is what some members take of one node.
+type Share struct {
+	node   int32
+	cores  int32
+	memory int64
+}
+
+// Fit says how many members of each group go to which node; it holds for the groups it was made for.
+type Fit struct {
+	counts [][]nodeCount
+	// Shares are what it takes of the nodes.
+	Shares []Share
+}
+
+// Sketch returns a copy of what is free.
+func (v *View) Sketch() *Sketch {
+	s := &Sketch{view: *v, slots: map[int32]bitset{}}
+	s.view.rows = slices.Clone(v.rows)
+	return s
+}
+
+// Clone returns a copy that counts; members that were laid out on s are only numbers to it.
+func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
+
+// CopyFrom makes s count what o counts.
+func (s *Sketch) CopyFrom(o *Sketch) { copy(s.view.rows, o.view.rows) }
+
+// ShareOf is what a held assignment gives back when it ends; false when that is nothing: it is not held, it is quarantined, or its node
+// is not in the inventory.
+func (v *View) ShareOf(assignment string) (Share, bool) {
+	h, ok := v.holdings[assignment]
+	if !ok || h.quarantined {
+		return Share{}, false
+	}
+	id := v.ids[h.assignment.Node]
+	n := v.nodes[id]
+	if n.availability == Absent {
+		return Share{}, false
+	}
+	share := Share{node: id, memory: h.assignment.MemoryBytes}
+	for _, slot := range h.assignment.Slots {
+		if _, ok := n.layout.position(slot); ok {
+			share.cores++
+		}
+	}
+	return share, true
+}
+
+// Take takes shares; more than there is leaves less than nothing, which no member fits into.
+func (s *Sketch) Take(shares []Share) {
+	for _, t := range shares {
+		r := &s.view.rows[t.node]
+		r.freeCores, r.freeMemory = r.freeCores-t.cores, r.freeMemory-t.memory
+	}
+}
+
+// Give gives shares back, up to what the nodes have.
+func (s *Sketch) Give(shares []Share) {
+	for _, t := range shares {
+		r, c := &s.view.rows[t.node], &s.view.cold[t.node]
+		r.freeCores, r.freeMemory = min(r.freeCores+t.cores, c.cores), min(r.freeMemory+t.memory, c.memory)
+	}
+}
+
+// Limit leaves on each node no more than o has there, and nothing on nodes that o keeps closed.
+func (s *Sketch) Limit(o *Sketch) {
+	for id := range s.view.rows {
+		s.view.rows[id].limit(&o.view.rows[id])
+	}
+}
+
+// LimitAt is Limit on the nodes of the shares.
+func (s *Sketch) LimitAt(shares []Share, o *Sketch) {
+	for _, t := range shares {
+		s.view.rows[t.node].limit(&o.view.rows[t.node])
+	}
+}
+
+func (r *row) limit(o *row) {
+	r.freeCores, r.freeMemory, r.state = min(r.freeCores, o.freeCores), min(r.freeMemory, o.freeMemory), max(r.state, o.state)
+}
+
+// Close closes every node that could ever hold a member of one of the groups, were it up and empty.
+func (s *Sketch) Close(groups []api.Group) {
+	for _, g := range groups {
+		for _, id := range s.view.order {
+			c := &s.view.cold[id]
+			if int(c.cores) >= g.Cores && c.memory >= int64(g.Memory) && s.view.suits(id, g, &suits{}) == "" {
+				s.view.rows[id].state = rowUnavailable
+			}
+		}
+	}
+}
+
+// Without closes the named nodes until restore is called; nothing else may be called on s in between but Fit. It tells whether any of
+// them was open.
+func (s *Sketch) Without(nodes []string) (restore func(), any bool) {
+	type closed struct {
+		id    int32
+		state rowState
+	}
+	var were []closed
+	for _, name := range nodes {
+		if id, ok := s.view.ids[name]; ok && s.view.rows[id].state == rowSchedulable {
+			were = append(were, closed{id, s.view.rows[id].state})
+			s.view.rows[id].state = rowUnavailable
+		}
+	}
+	return func() {
+		for _, c := range were {
+			s.view.rows[c.id].state = c.state
+		}
+	}, len(were) > 0
+}
+
+// Suits tells whether a node may get a member of the group at all, whatever is free there.
+func (s *Sketch) Suits(node string, g api.Group) bool {
+	id, ok := s.view.ids[node]
+	return ok && s.view.rows[id].state == rowSchedulable && s.view.suits(id, g, &suits{}) == ""
+}
+
+// Fit finds room for all members of all groups, or for none of them; then room is how many members of the group that failed would fit.
+// It works as Place does, and asks nothing about the reason.
+func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
+	counts, failed := planAll(&s.view, groups, conditions{level: freeNow})
+	if failed != nil {
+		return Fit{}, failed.fits, false
+	}
+	nodes := 0
+	for _, c := range counts {
+		nodes += len(c)
+	}
+	fit = Fit{counts: counts, Shares: make([]Share, 0, nodes)}
+	for i, g := range groups {
+		for _, c := range counts[i] {
+			fit.Shares = append(fit.Shares, Share{node: c.id, cores: c.members * int32(g.Cores), memory: int64(c.members) * int64(g.Memory)})
+		}
+	}
+	return fit, 0, true
+}
+
+// LayOut gives the members of a fit their cores. It takes those, but not their number: call Take besides.
+func (s *Sketch) LayOut(groups []api.Group, f Fit) []Placed { return layOut(&s.view, groups, f.counts, s.slots) }
+
+// Capacity is how many members of one group there is room for, under assumptions that give more and more back.
+type Capacity struct {
+	// Now is what fits; NowByCores what would if memory did not count; WithUnknown with what is free on nodes that are not heard of.
+	Now, NowByCores, WithUnknown int
+	// Emptied is what would fit if only what is quarantined were held, Unquarantined if nothing were, Everything with every node up besides.
+	Emptied, Unquarantined, Everything int
+}
+
+// Capacity counts; the group's size does not matter.
+func (s *Sketch) Capacity(g api.Group) Capacity {
+	d := diagnosis{v: &s.view}
+	count := func(c conditions) int { return d.count(g, 0, c, nil) }
+	return Capacity{
+		Now: count(conditions{}), NowByCores: count(conditions{ignore: ConstraintMemory}), WithUnknown: count(conditions{level: freeOrUnknown}),
+		Emptied: count(conditions{level: emptied}), Unquarantined: count(conditions{level: unquarantined}), Everything: count(conditions{level: everything}),
+	}
+}
+
+// Refuse is a Refusal without what needs a closer look (fits, Largest, Message) for a group of this size, all that a cluster asks for:
+// it names the constraint as Place does. Never leaves the constraint out.
+func (c Capacity) Refuse(size int) Refusal {
+	switch {
+	case size <= c.WithUnknown:
+		return Refusal{Constraint: ConstraintDown, Undecided: true}
+	case size <= c.Emptied && size <= c.NowByCores:
+		return Refusal{Constraint: ConstraintMemory}
+	case size <= c.Emptied:
+		return Refusal{Constraint: ConstraintCores}
+	case size <= c.Unquarantined:
+		return Refusal{Constraint: ConstraintQuarantine}
+	case size <= c.Everything:
+		return Refusal{Constraint: ConstraintDown}
+	default:
+		return Refusal{Never: true}
+	}
+}
+
+// Classify is Explain without words, for requests of more than one group.
+func (s *Sketch) Classify(r Request) *Refusal {
+	_, failed := planAll(&s.view, r.Groups, conditions{level: freeNow})
+	if failed == nil {
+		return nil
+	}
+	refusal, _ := classify(&s.view, r, failed)
+	return refusal
+}
+
+// Explain tells why the request does not fit, as Place does; nil when it fits.
+func (s *Sketch) Explain(r Request) *Refusal {
+	if refusal := checkRequest(r); refusal != nil {
+		return refusal
+	}
+	_, failed := planAll(&s.view, r.Groups, conditions{level: freeNow})
+	if failed == nil {
+		return nil
+	}
+	return refuse(&s.view, r, failed)
+}
