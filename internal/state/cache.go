@@ -50,7 +50,8 @@ func (c *Cache) View() *View {
 	if c.view == nil {
 		c.view = &View{
 			Revision: c.revision, Clusters: c.clusters.share(), Nodes: c.nodes.share(),
-			Jobs: c.jobs.share(), Quarantines: c.quarantines.share(), Leader: c.leader,
+			Jobs: c.jobs.share(), Quarantines: c.quarantines.share(), Controls: c.controls.share(), NodeSpans: c.nodeSpans.share(),
+			Usage: c.usage.share(), Projects: c.projects.share(), Tokens: c.tokens.share(), Leader: c.leader,
 		}
 	}
 	return c.view

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,18 +13,41 @@ import (
 )
 
 // CreateCluster stores the intent of a new cluster. Of two creates of one name exactly one wins; the other gets ErrExists, until
-// the winner's cluster is gone altogether. It returns the revision of the commit, for Cache.WaitRevision.
+// the winner's cluster is gone altogether. A project that does not exist is ErrNoProject. It returns the revision of the commit, for
+// Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
 	key := prefixIntent + in.Name
-	revision, err := r.store.Commit(ctx, []store.Cond{{Key: key}}, []store.Op{put(key, in)})
-	if errors.Is(err, store.ErrConflict) {
-		return 0, fmt.Errorf("cluster %q %w", in.Name, ErrExists)
-	}
+	revision, err := r.createIn(ctx, in.Project, put(key, in), fmt.Sprintf("cluster %q", in.Name))
 	if err != nil {
-		return 0, fmt.Errorf("store cluster %q: %w", in.Name, err)
+		return 0, err
 	}
 	failpoint.Hit("state.after-intent")
 	return revision, nil
+}
+
+// UpdateIntent changes what a user wants of a cluster by compare-and-swap: change may be called several times and must depend on its
+// argument only. An error of change ends the update and is returned as it is; nothing is written when change leaves the intent as it
+// was. A cluster of another UID than the one given ("": any) is ErrNotFound: it was made anew. What belongs together stays: change may
+// not touch name, UID, project and time of creation.
+func (r *Repo) UpdateIntent(ctx context.Context, name, uid string, change func(*api.ClusterIntent) error) (api.ClusterIntent, int64, error) {
+	checked := func(in *api.ClusterIntent) error {
+		if uid != "" && in.UID != uid {
+			return fmt.Errorf("cluster %q (%s) %w: it was made anew meanwhile", name, uid, ErrNotFound)
+		}
+		was := *in
+		if err := change(in); err != nil {
+			return err
+		}
+		if in.Name != was.Name || in.UID != was.UID || in.Project != was.Project || !in.CreatedAt.Equal(was.CreatedAt) {
+			return fmt.Errorf("cluster %q: a change of its intent may not change its name, UID, project or time of creation", name)
+		}
+		return nil
+	}
+	in, revision, written, err := update(ctx, r, prefixIntent+name, "cluster", name, nil, checked)
+	if err == nil && written {
+		failpoint.Hit("state.after-intent-change")
+	}
+	return in, revision, err
 }
 
 // RequestDelete marks the cluster as to be deleted since at, unless it already is. It returns the intent as stored and the
@@ -70,6 +94,37 @@ func get[T any](ctx context.Context, r *Repo, key, what, name string) (T, int64,
 		return v, 0, fmt.Errorf("%s %q %w", what, name, ErrNotFound)
 	}
 	return v, e.Revision, decode(e, &v)
+}
+
+// update changes one record by compare-and-swap. absent, if not nil, is what stands for a record that is not there. It returns the
+// record with the revision that holds it, and whether it was written.
+func update[T any](ctx context.Context, r *Repo, key, what, name string, absent *T, change func(*T) error) (T, int64, bool, error) {
+	var none T
+	for {
+		v, revision, err := get[T](ctx, r, key, what, name)
+		if errors.Is(err, ErrNotFound) && absent != nil {
+			v, err = *absent, nil
+		}
+		if err != nil {
+			return none, 0, false, err
+		}
+		before := put(key, v)
+		if err := change(&v); err != nil {
+			return none, 0, false, err
+		}
+		op := put(key, v)
+		if bytes.Equal(op.Value, before.Value) {
+			return v, revision, false, nil
+		}
+		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, []store.Op{op})
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return none, 0, false, fmt.Errorf("update %s %q: %w", what, name, err)
+		}
+		return v, next, true, nil
+	}
 }
 
 func list[T any](ctx context.Context, r *Repo, prefix string) ([]T, error) {

@@ -42,29 +42,8 @@ func (r *Repo) CreateJob(ctx context.Context, job api.Job) (int64, error) {
 // UpdateJob changes a job by compare-and-swap: change may be called several times and must depend on its argument only. An error
 // of change ends the update and is returned as it is; nothing is written when change leaves the job as it was.
 func (r *Repo) UpdateJob(ctx context.Context, id string, change func(*api.Job) error) (api.Job, int64, error) {
-	key := prefixJob + id
-	for {
-		job, revision, err := get[api.Job](ctx, r, key, "job", id)
-		if err != nil {
-			return api.Job{}, 0, err
-		}
-		before := put(key, job)
-		if err := change(&job); err != nil {
-			return api.Job{}, 0, err
-		}
-		op := put(key, job)
-		if string(op.Value) == string(before.Value) {
-			return job, revision, nil
-		}
-		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, []store.Op{op})
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return api.Job{}, 0, fmt.Errorf("update job %q: %w", id, err)
-		}
-		return job, next, nil
-	}
+	job, revision, _, err := update(ctx, r, prefixJob+id, "job", id, nil, change)
+	return job, revision, err
 }
 
 // DeleteJob forgets a job; one that is not there is no error.

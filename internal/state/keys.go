@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The keys. Names in them are DNS labels and IDs are made of [a-z0-9.-], so "/" separates safely.
+// The keys. Names in them are DNS labels (a cluster's is PROJECT.NAME outside the project "default") and IDs are made of [a-z0-9.-], so "/" separates safely.
 //
 //	format                   formatRecord
 //	intent/CLUSTER           api.ClusterIntent, written by API handlers
@@ -13,6 +13,12 @@ import (
 //	chunk/CLUSTERUID/CHUNK   []api.Assignment, immutable, true only when a record names it
 //	quarantine/ASSIGNMENT    api.Quarantine
 //	node/NODE                api.NodeRecord
+//	nodecontrol/NODE         api.NodeControl, written by API handlers; only while the node is drained
+//	nodespan/NODE/SEQ        api.NodeSpan, SEQ as 12 digits; written by the leader
+//	usage/CLUSTERUID/SEQ     api.UsageRecord, SEQ as 12 digits; immutable, written by the leader
+//	project/PROJECT          api.Project, written by API handlers
+//	projectuse/PROJECT       projectUse, written with everything that begins to belong to the project
+//	token/TOKEN              api.TokenInfo, written by API handlers
 //	job/JOB                  api.Job
 //	events/CLUSTER           eventLog, the first and last sequence numbers kept
 //	event/CLUSTER/SEQ        api.Event, SEQ as 12 digits
@@ -23,6 +29,12 @@ const (
 	prefixChunk      = "chunk/"
 	prefixQuarantine = "quarantine/"
 	prefixNode       = "node/"
+	prefixControl    = "nodecontrol/"
+	prefixNodeSpan   = "nodespan/"
+	prefixUsage      = "usage/"
+	prefixProject    = "project/"
+	prefixProjectUse = "projectuse/"
+	prefixToken      = "token/"
 	prefixJob        = "job/"
 	prefixEventLog   = "events/"
 	prefixEvent      = "event/"
@@ -33,6 +45,14 @@ func keyChunk(uid, id string) string { return prefixChunk + uid + "/" + id }
 func keyEvent(cluster string, seq int64) string {
 	return fmt.Sprintf("%s%s/%012d", prefixEvent, cluster, seq)
 }
+
+func keyUsage(uid string, seq int64) string { return prefixUsage + usageKey(uid, seq) }
+
+func keyNodeSpan(node string, seq int64) string { return prefixNodeSpan + nodeSpanKey(node, seq) }
+
+func usageKey(uid string, seq int64) string { return fmt.Sprintf("%s/%012d", uid, seq) }
+
+func nodeSpanKey(node string, seq int64) string { return fmt.Sprintf("%s/%012d", node, seq) }
 
 // splitKey cuts a key into its kind (with the slash) and the rest.
 func splitKey(key string) (kind, rest string) {

@@ -5,13 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
 // PutNode stores what a node's agent reported. A known node keeps its FirstSeenAt; when nothing changed, nothing is written,
-// so that reconnecting agents cost no disk writes. It returns the revision that holds the record.
+// so that reconnecting agents cost no disk writes. A machine that is not the known one of that name is refused with ErrOtherMachine. It
+// returns the revision that holds the record.
 func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) {
 	key := prefixNode + node.Name
 	for {
@@ -23,6 +25,9 @@ func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) 
 			var was api.NodeRecord
 			if err := decode(old, &was); err != nil {
 				return 0, err
+			}
+			if was.AgentID != "" && node.AgentID != was.AgentID {
+				return 0, fmt.Errorf("node %q is %w; if this one replaces it, run: nearmetal node forget %s", node.Name, ErrOtherMachine, node.Name)
 			}
 			node.FirstSeenAt = was.FirstSeenAt
 		}
@@ -39,6 +44,43 @@ func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) 
 		}
 		return revision, nil
 	}
+}
+
+// ForgetNode takes a node out of the inventory, with what operators wanted of it; its past usage stays. It refuses with ErrInUse while
+// view has anything on the node, and ErrNotFound tells that there is none. A node whose agent is connected comes back when the agent
+// next says hello, so whether it is still heard of is for the caller to know.
+func (r *Repo) ForgetNode(ctx context.Context, view *View, name string) (int64, error) {
+	if on := view.OnNode(name); len(on) > 0 {
+		return 0, fmt.Errorf("node %q is %w by %s; drain it and wait until its members are gone, then forget it", name, ErrInUse, several(on, "member"))
+	}
+	for {
+		_, revision, err := get[api.NodeRecord](ctx, r, prefixNode+name, "node", name)
+		if err != nil {
+			return 0, err
+		}
+		ops := []store.Op{{Key: prefixNode + name, Delete: true}, {Key: prefixControl + name, Delete: true}}
+		next, err := r.store.Commit(ctx, []store.Cond{{Key: prefixNode + name, Revision: revision}}, ops)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("forget node %q: %w", name, err)
+		}
+		return next, nil
+	}
+}
+
+// several names the first of a few things: "3 members (a, b, ...)".
+func several(names []string, what string) string {
+	const shown = 3
+	list := strings.Join(names[:min(len(names), shown)], ", ")
+	switch {
+	case len(names) == 1:
+		return fmt.Sprintf("1 %s (%s)", what, list)
+	case len(names) > shown:
+		list += ", ..."
+	}
+	return fmt.Sprintf("%d %ss (%s)", len(names), what, list)
 }
 
 // DeleteNode takes a node out of the inventory; one that is not there is no error. Whether it still holds members is for the

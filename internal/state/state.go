@@ -1,12 +1,12 @@
 // Package state gives the keys and values of the state store their meaning: typed records, and the one way a decision
 // becomes true.
 //
-// Who writes what is the package's point. API handlers write intents and jobs through Repo. Only the leader writes records,
-// assignment chunks and quarantines, through Leader: every such commit is guarded by the election, so a deposed leader can
+// Who writes what is the package's point. API handlers write intents, jobs, projects, tokens and drains through Repo. Only the leader writes
+// records, assignment chunks, quarantines, usage and node spans, through Leader: every such commit is guarded by the election, so a deposed leader can
 // write nothing. Readers use Cache, a view of everything that is kept current by a watch; what it hands out is shared and must
 // never be modified. The package must never decide anything: it knows no placement and no transitions.
 //
-// Start with Repo and keys.go, then leader.go (how a generation is committed), then cache.go.
+// Start with Repo and keys.go, then leader.go (Commit: how a decision is written), then cache.go.
 package state
 
 import (
@@ -25,6 +25,12 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the name is taken.
 	ErrExists = errors.New("already exists")
+	// ErrNoProject: the project that is named does not exist.
+	ErrNoProject = errors.New("no such project")
+	// ErrInUse: it can't go while something depends on it.
+	ErrInUse = errors.New("in use")
+	// ErrOtherMachine: a node of that name is known, and it is another machine.
+	ErrOtherMachine = errors.New("known as another machine")
 	// ErrNewerFormat: the state was written by a newer version of the program.
 	ErrNewerFormat = errors.New("state of a newer version")
 )

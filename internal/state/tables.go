@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -14,13 +15,20 @@ type tables struct {
 	nodes       sorted[api.NodeRecord]
 	jobs        sorted[api.Job]
 	quarantines sorted[api.Quarantine]
+	controls    sorted[api.NodeControl]
+	nodeSpans   sorted[api.NodeSpan]
+	usage       sorted[api.UsageRecord]
+	projects    sorted[api.Project]
+	tokens      sorted[api.TokenInfo]
 	events      map[string][]api.Event // by cluster name, oldest first
 	chunks      map[string][]api.Assignment
 	leader      string
 }
 
 func newTables() tables {
-	return tables{events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}}
+	t := tables{events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}}
+	t.projects.set(api.DefaultProject, defaultProject())
+	return t
 }
 
 // put takes in a key as written.
@@ -48,6 +56,16 @@ func (t *tables) put(e store.Entry) error {
 		return set(&t.jobs, rest, e)
 	case prefixQuarantine:
 		return set(&t.quarantines, rest, e)
+	case prefixControl:
+		return set(&t.controls, rest, e)
+	case prefixNodeSpan:
+		return set(&t.nodeSpans, rest, e)
+	case prefixUsage:
+		return set(&t.usage, rest, e)
+	case prefixProject:
+		return set(&t.projects, rest, e)
+	case prefixToken:
+		return set(&t.tokens, rest, e)
 	case prefixEvent:
 		var ev api.Event
 		if err := decode(e, &ev); err != nil {
@@ -68,20 +86,38 @@ func (t *tables) putRecord(name string, e store.Entry) error {
 	}
 	next := t.cluster(name)
 	next.Record, next.recordRevision, next.Revision = rec, e.Revision, e.Revision
-	next.chunks, next.clean = make([]chunk, len(rec.Chunks)), make(map[string]bool, len(rec.Clean))
+	next.chunks, next.clean = make([]decision.Chunk, len(rec.Chunks)), make(map[string]bool, len(rec.Clean))
 	for i, ref := range rec.Chunks {
 		as, ok := t.chunks[keyChunk(rec.UID, ref.ID)]
 		if !ok || len(as) != ref.Count {
 			return fmt.Errorf("stored state of cluster %q is damaged: generation %d names the chunk %s of %d assignments, %d are there; restore a backup",
 				name, rec.Generation, ref.ID, ref.Count, len(as))
 		}
-		next.chunks[i] = chunk{ref: ref, assignments: as}
+		next.chunks[i] = decision.Chunk{Ref: ref, Assignments: as}
 	}
 	for _, id := range rec.Clean {
 		next.clean[id] = true
 	}
+	next.held = heldTotal(next.chunks)
 	t.clusters.set(name, next)
 	return nil
+}
+
+// heldTotal sums up the assignments that are held.
+func heldTotal(chunks []decision.Chunk) api.Quota {
+	var q api.Quota
+	for _, ch := range chunks {
+		if ch.Ref.Releasing {
+			continue
+		}
+		for i := range ch.Assignments {
+			q.Clusters = 1
+			q.Members++
+			q.Cores += len(ch.Assignments[i].Slots)
+			q.Memory += api.Bytes(ch.Assignments[i].MemoryBytes)
+		}
+	}
+	return q
 }
 
 // cluster returns a copy of a cluster to change, or a new one.
@@ -97,7 +133,7 @@ func (t *tables) cluster(name string) *Cluster {
 func (t *tables) remove(key string) {
 	switch kind, rest := splitKey(key); kind {
 	case prefixIntent:
-		// Intent and record go in one commit (Leader.Forget), so the cluster is gone.
+		// Intent and record go in one commit (Leader.Commit), so the cluster is gone.
 		t.clusters.remove(rest)
 	case prefixChunk:
 		delete(t.chunks, key)
@@ -107,6 +143,16 @@ func (t *tables) remove(key string) {
 		t.jobs.remove(rest)
 	case prefixQuarantine:
 		t.quarantines.remove(rest)
+	case prefixControl:
+		t.controls.remove(rest)
+	case prefixNodeSpan:
+		t.nodeSpans.remove(rest)
+	case prefixUsage:
+		t.usage.remove(rest)
+	case prefixProject:
+		t.projects.remove(rest)
+	case prefixToken:
+		t.tokens.remove(rest)
 	case prefixEvent:
 		// Only the oldest are ever removed.
 		name, _, _ := strings.Cut(rest, "/")

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/decision"
 )
 
 // Cluster is everything stored about a cluster, as of one revision. It is immutable and shared.
@@ -17,13 +18,9 @@ type Cluster struct {
 	Revision int64
 
 	intentRevision, recordRevision int64
-	chunks                         []chunk // of Record.Chunks, in their order
+	chunks                         []decision.Chunk // of Record.Chunks, in their order
 	clean                          map[string]bool
-}
-
-type chunk struct {
-	ref         api.ChunkRef
-	assignments []api.Assignment
+	held                           api.Quota
 }
 
 // Name is the cluster's name.
@@ -44,20 +41,40 @@ func (c *Cluster) All() iter.Seq[*api.Assignment] { return c.each(true, true) }
 // Confirmed tells whether a releasing assignment has been confirmed clean.
 func (c *Cluster) Confirmed(assignmentID string) bool { return c.clean[assignmentID] }
 
-func (c *Cluster) each(held, releasing bool) iter.Seq[*api.Assignment] {
-	return func(yield func(*api.Assignment) bool) {
-		for _, ch := range c.chunks {
-			if ch.ref.Releasing && !releasing || !ch.ref.Releasing && !held {
-				continue
-			}
-			for i := range ch.assignments {
-				a := &ch.assignments[i]
-				if ch.ref.Releasing && c.clean[a.ID] {
+// HeldTotal is what its held assignments, spares included, sum up to, in the units of a quota; Clusters is 1 when there are any.
+func (c *Cluster) HeldTotal() api.Quota { return c.held }
+
+// AllWithRef is All, each with the reference of its chunk, which tells whether it is being released and since when.
+func (c *Cluster) AllWithRef() iter.Seq2[*api.Assignment, *api.ChunkRef] {
+	return func(yield func(*api.Assignment, *api.ChunkRef) bool) {
+		for i := range c.chunks {
+			ch := &c.chunks[i]
+			for j := range ch.Assignments {
+				a := &ch.Assignments[j]
+				if ch.Ref.Releasing && c.clean[a.ID] {
 					continue
 				}
-				if !yield(a) {
+				if !yield(a, &ch.Ref) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// Decision is the cluster as decisions see it. It is shared, too: never to be modified.
+func (c *Cluster) Decision() decision.Cluster {
+	return decision.Cluster{Intent: &c.Intent, Record: c.Record, Chunks: c.chunks}
+}
+
+func (c *Cluster) each(held, releasing bool) iter.Seq[*api.Assignment] {
+	return func(yield func(*api.Assignment) bool) {
+		for a, ref := range c.AllWithRef() {
+			if ref.Releasing && !releasing || !ref.Releasing && !held {
+				continue
+			}
+			if !yield(a) {
+				return
 			}
 		}
 	}
@@ -71,6 +88,15 @@ type View struct {
 	Nodes       []*api.NodeRecord
 	Jobs        []*api.Job
 	Quarantines []*api.Quarantine
+	// Controls are those of drained nodes.
+	Controls []*api.NodeControl
+	// NodeSpans are in the order of NodeSpanKey, Usage in that of UsageKey.
+	NodeSpans []*api.NodeSpan
+	Usage     []*api.UsageRecord
+	// Projects always has api.DefaultProject.
+	Projects []*api.Project
+	// Tokens carry the hashes of their secrets.
+	Tokens []*api.TokenInfo
 	// Leader is the name of the leading candidate, "" when nobody leads.
 	Leader string
 }
@@ -90,6 +116,55 @@ func (v *View) Job(id string) *api.Job {
 	return find(v.Jobs, id, func(j *api.Job) string { return j.ID })
 }
 
+// Control returns what operators want of the node of that name, or nil when it is not drained.
+func (v *View) Control(node string) *api.NodeControl {
+	return find(v.Controls, node, func(c *api.NodeControl) string { return c.Name })
+}
+
+// Project returns the project of that name, or nil.
+func (v *View) Project(name string) *api.Project {
+	return find(v.Projects, name, func(p *api.Project) string { return p.Name })
+}
+
+// Token returns the token of that ID, or nil.
+func (v *View) Token(id string) *api.TokenInfo {
+	return find(v.Tokens, id, func(t *api.TokenInfo) string { return t.ID })
+}
+
+// NodeSpan returns the newest span of a node, or nil when there is none; its To is nil while it goes on.
+func (v *View) NodeSpan(node string) *api.NodeSpan {
+	// '0' is what comes after '/'.
+	i, _ := slices.BinarySearchFunc(v.NodeSpans, node+"0", func(s *api.NodeSpan, k string) int { return strings.Compare(NodeSpanKey(s), k) })
+	if i == 0 || v.NodeSpans[i-1].Node != node {
+		return nil
+	}
+	return v.NodeSpans[i-1]
+}
+
+// OnNode returns the IDs of all assignments whose resources are in use on a node, quarantined ones included.
+func (v *View) OnNode(node string) []string {
+	var ids []string
+	for _, c := range v.Clusters {
+		for a := range c.All() {
+			if a.Node == node {
+				ids = append(ids, a.ID)
+			}
+		}
+	}
+	for _, q := range v.Quarantines {
+		if q.Assignment.Node == node {
+			ids = append(ids, q.Assignment.ID)
+		}
+	}
+	return ids
+}
+
+// NodeSpanKey is what View.NodeSpans is ordered by.
+func NodeSpanKey(s *api.NodeSpan) string { return nodeSpanKey(s.Node, s.Seq) }
+
+// UsageKey is what View.Usage is ordered by.
+func UsageKey(u *api.UsageRecord) string { return usageKey(u.UID, u.Seq) }
+
 func find[T any](sorted []*T, key string, keyOf func(*T) string) *T {
 	i, ok := slices.BinarySearchFunc(sorted, key, func(v *T, k string) int { return strings.Compare(keyOf(v), k) })
 	if !ok {
@@ -103,14 +178,14 @@ func find[T any](sorted []*T, key string, keyOf func(*T) string) *T {
 func Diff[T any](before, after []*T, keyOf func(*T) string) (changed, gone []*T) {
 	for len(before) > 0 || len(after) > 0 {
 		switch {
+		case len(before) > 0 && len(after) > 0 && before[0] == after[0]: // nearly all of them
+			before, after = before[1:], after[1:]
 		case len(before) == 0 || len(after) > 0 && keyOf(after[0]) < keyOf(before[0]):
 			changed, after = append(changed, after[0]), after[1:]
 		case len(after) == 0 || keyOf(before[0]) < keyOf(after[0]):
 			gone, before = append(gone, before[0]), before[1:]
 		default:
-			if before[0] != after[0] {
-				changed = append(changed, after[0])
-			}
+			changed = append(changed, after[0])
 			before, after = before[1:], after[1:]
 		}
 	}

@@ -13,22 +13,26 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
-// Role is what a token's bearer is.
-type Role string
+// Role is what a token's bearer may do.
+type Role = api.Role
 
-// The roles.
+// The roles of the tokens that a server makes by itself.
 const (
-	// RoleUser may do everything the API offers.
-	RoleUser Role = "user"
+	// RoleUser is the role of DIR/token: everything.
+	RoleUser = api.RoleAdmin
 	// RoleAgent may open the agents' stream and nothing else.
-	RoleAgent Role = "agent"
+	RoleAgent = api.RoleAgent
 )
 
 // Principal is who made a request.
 type Principal struct {
 	Role Role
+	// User is who the token was made for; Project is whose clusters they see, empty for those of all.
+	User, Project string
 	// TokenID names the token, for logs; it is not secret. Empty for the Unix socket.
 	TokenID string
 }
@@ -55,8 +59,8 @@ type Token struct {
 	Pin    Pin
 }
 
-// newToken makes a token at random.
-func newToken(pin Pin) Token {
+// NewToken makes a token at random.
+func NewToken(pin Pin) Token {
 	t := Token{Pin: pin}
 	rand.Read(t.id[:]) // never fails (crypto/rand)
 	rand.Read(t.secret[:])
@@ -71,8 +75,27 @@ func (t Token) Bearer() string {
 	return tokenVersion + "." + encoding.EncodeToString(append(append([]byte{}, t.id[:]...), t.secret[:]...))
 }
 
-// line is the token as its file holds it.
-func (t Token) line() string { return t.Bearer() + "." + t.Pin.String() }
+// Line is the token as its file holds it.
+func (t Token) Line() string { return t.Bearer() + "." + t.Pin.String() }
+
+// SHA256 is the hash of the secret, in hexadecimal: what a server keeps. The secret is 32 random bytes, so a plain hash can't be searched
+// backwards.
+func (t Token) SHA256() string {
+	hash := sha256.Sum256(t.secret[:])
+	return hex.EncodeToString(hash[:])
+}
+
+// Is tells whether a stored hash is that of the token's secret. It takes as long for one that is not ("" included), so the time does not
+// tell which tokens exist.
+func (t Token) Is(hash string) bool {
+	got := sha256.Sum256(t.secret[:])
+	want, err := hex.DecodeString(hash)
+	ok := err == nil && len(want) == len(got)
+	if !ok {
+		want = make([]byte, len(got))
+	}
+	return subtle.ConstantTimeCompare(got[:], want) == 1 && ok
+}
 
 // String names the token without its secret, so that no log holds one by accident.
 func (t Token) String() string { return "token " + t.ID() }
@@ -80,8 +103,8 @@ func (t Token) String() string { return "token " + t.ID() }
 // errToken tells what a token looks like, never what was found.
 var errToken = errors.New("is not a token; one is a single line like nm1.XXXX.XXXX")
 
-// parseBearer reads what a client sent.
-func parseBearer(s string) (Token, error) {
+// ParseBearer reads what a client sent.
+func ParseBearer(s string) (Token, error) {
 	var t Token
 	rest, ok := strings.CutPrefix(s, tokenVersion+".")
 	if !ok {
@@ -103,7 +126,7 @@ func ParseToken(line string) (Token, error) {
 	if cut < 0 {
 		return Token{}, errToken
 	}
-	t, err := parseBearer(line[:cut])
+	t, err := ParseBearer(line[:cut])
 	if err != nil {
 		return Token{}, err
 	}
@@ -138,12 +161,12 @@ type Tokens struct {
 type knownToken struct {
 	ID     string `json:"id"`
 	Role   Role   `json:"role"`
-	SHA256 string `json:"sha256"` // of the secret: 32 random bytes, so a plain hash can't be searched backwards
+	SHA256 string `json:"sha256"` // of the secret
 }
 
 // Verify tells who sent a bearer token, and false when it is none that is known.
 func (ts *Tokens) Verify(bearer string) (Principal, bool) {
-	t, err := parseBearer(bearer)
+	t, err := ParseBearer(bearer)
 	if err != nil {
 		return Principal{}, false
 	}
@@ -151,12 +174,7 @@ func (ts *Tokens) Verify(bearer string) (Principal, bool) {
 	known, ok := ts.known[t.ID()]
 	ts.mu.RUnlock()
 	// The hash of an unknown token is compared too: the time taken does not tell which IDs exist.
-	hash := sha256.Sum256(t.secret[:])
-	want, err := hex.DecodeString(known.SHA256)
-	if err != nil || len(want) != len(hash) {
-		want = make([]byte, len(hash))
-	}
-	if subtle.ConstantTimeCompare(hash[:], want) != 1 || !ok {
+	if !t.Is(known.SHA256) || !ok {
 		return Principal{}, false
 	}
 	return Principal{Role: known.Role, TokenID: known.ID}, true
@@ -183,8 +201,7 @@ func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
 		if err != nil {
 			return nil, fmt.Errorf("token of role %q: %w", role, err)
 		}
-		hash := sha256.Sum256(t.secret[:])
-		k := knownToken{ID: t.ID(), Role: role, SHA256: hex.EncodeToString(hash[:])}
+		k := knownToken{ID: t.ID(), Role: role, SHA256: t.SHA256()}
 		ts.known[k.ID] = k
 		current = append(current, k)
 	}
@@ -222,8 +239,8 @@ func ensureToken(path string, pin Pin) (Token, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Token{}, err
 	}
-	t = newToken(pin)
-	if err := writePrivate(path, []byte(t.line()+"\n")); err != nil {
+	t = NewToken(pin)
+	if err := writePrivate(path, []byte(t.Line()+"\n")); err != nil {
 		return Token{}, fmt.Errorf("write %s: %w", path, err)
 	}
 	return t, nil

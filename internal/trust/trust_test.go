@@ -99,8 +99,8 @@ func TestWrongTokensAreRefused(t *testing.T) {
 	flipped := known
 	flipped.id[0] ^= 1
 	for name, bearer := range map[string]string{
-		"empty": "", "no version": known.Bearer()[4:], "with the pin": known.line(), "other secret": forged.Bearer(),
-		"other id": flipped.Bearer(), "random": newToken(a.Pin()).Bearer(), "longer": known.Bearer() + "A", "short": "nm1.AAAA",
+		"empty": "", "no version": known.Bearer()[4:], "with the pin": known.Line(), "other secret": forged.Bearer(),
+		"other id": flipped.Bearer(), "random": NewToken(a.Pin()).Bearer(), "longer": known.Bearer() + "A", "short": "nm1.AAAA",
 		"padded": known.Bearer() + "=", "space": " " + known.Bearer(), "zero": Token{}.Bearer(),
 	} {
 		if p, ok := a.Tokens.Verify(bearer); ok {
@@ -150,7 +150,7 @@ func TestTokenTextRoundTrips(t *testing.T) {
 		copy(tok.id[:], rapid.SliceOfN(rapid.Byte(), idBytes, idBytes).Draw(t, "id"))
 		copy(tok.secret[:], rapid.SliceOfN(rapid.Byte(), secretBytes, secretBytes).Draw(t, "secret"))
 		copy(tok.Pin[:], rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "pin"))
-		back, err := ParseToken(tok.line() + "\n")
+		back, err := ParseToken(tok.Line() + "\n")
 		if err != nil || back != tok {
 			t.Fatalf("ParseToken of its own text: %v", err)
 		}

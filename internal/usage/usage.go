@@ -21,9 +21,19 @@ type Open struct {
 
 // Input is everything totals depend on.
 type Input struct {
+	// Project limits the rows of a report to those of a project; "": all.
+	Project string
 	Now     time.Time
 	Records []*api.UsageRecord
 	Open    []Open
 	// Nodes are all node spans, the present ones included.
 	Nodes []*api.NodeSpan
+}
+
+// QuarantineSpan is the use of a quarantined assignment, up to the end of its quarantine.
+func QuarantineSpan(q *api.Quarantine, to time.Time) api.UsageSpan {
+	a := &q.Assignment
+	return api.UsageSpan{
+		Kind: api.SpanCleaning, Node: a.Node, From: q.Since, To: to, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes,
+	}
 }

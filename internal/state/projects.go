@@ -1,0 +1,198 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// projectUse is written, whatever its revision, in every commit by which something begins to belong to a project. So the removal of a
+// project, which is conditioned on it, fails when something new came after its look; and creates never wait for each other.
+type projectUse struct {
+	Newest string `json:"newest"`
+}
+
+// defaultProject is what stands for the default project as long as nobody has changed it: it always exists.
+func defaultProject() *api.Project { return &api.Project{Name: api.DefaultProject, Shares: 1} }
+
+// CreateProject stores a new project; a taken name is ErrExists.
+func (r *Repo) CreateProject(ctx context.Context, p api.Project) (int64, error) {
+	key := prefixProject + p.Name
+	if p.Name == api.DefaultProject {
+		return 0, fmt.Errorf("project %q %w; change it instead", p.Name, ErrExists)
+	}
+	revision, err := r.store.Commit(ctx, []store.Cond{{Key: key}}, []store.Op{put(key, p)})
+	if errors.Is(err, store.ErrConflict) {
+		return 0, fmt.Errorf("project %q %w", p.Name, ErrExists)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("store project %q: %w", p.Name, err)
+	}
+	return revision, nil
+}
+
+// UpdateProject changes a project by compare-and-swap, as UpdateJob does a job. The default project can be changed without ever having
+// been created.
+func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.Project) error) (api.Project, int64, error) {
+	var absent *api.Project
+	if name == api.DefaultProject {
+		absent = defaultProject()
+	}
+	p, revision, _, err := update(ctx, r, prefixProject+name, "project", name, absent, func(p *api.Project) error {
+		if err := change(p); err != nil {
+			return err
+		}
+		if p.Name != name {
+			return fmt.Errorf("project %q can't be given another name; make a new one", name)
+		}
+		return nil
+	})
+	return p, revision, err
+}
+
+// DeleteProject removes a project. It refuses with ErrInUse while clusters or tokens belong to it, those that come at the same moment
+// included, and for the default project.
+func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
+	if name == api.DefaultProject {
+		return 0, fmt.Errorf("project %q is always %w: clusters belong to it when nobody says otherwise", name, ErrInUse)
+	}
+	key, useKey := prefixProject+name, prefixProjectUse+name
+	for {
+		_, revision, err := get[api.Project](ctx, r, key, "project", name)
+		if err != nil {
+			return 0, err
+		}
+		use, _, err := r.store.Get(ctx, useKey)
+		if err != nil {
+			return 0, fmt.Errorf("read the use of project %q: %w", name, err)
+		}
+		if err := r.unused(ctx, name); err != nil {
+			return 0, err
+		}
+		conds := []store.Cond{{Key: key, Revision: revision}, {Key: useKey, Revision: use.Revision}}
+		next, err := r.store.Commit(ctx, conds, []store.Op{{Key: key, Delete: true}, {Key: useKey, Delete: true}})
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("delete project %q: %w", name, err)
+		}
+		return next, nil
+	}
+}
+
+// unused returns ErrInUse with who uses a project.
+func (r *Repo) unused(ctx context.Context, project string) error {
+	intents, err := r.Intents(ctx)
+	if err != nil {
+		return err
+	}
+	var clusters, tokens []string
+	for i := range intents {
+		if intents[i].Project == project {
+			clusters = append(clusters, intents[i].Name)
+		}
+	}
+	if len(clusters) > 0 {
+		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(clusters, "cluster"))
+	}
+	all, err := r.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if all[i].Project == project {
+			tokens = append(tokens, all[i].ID)
+		}
+	}
+	if len(tokens) > 0 {
+		return fmt.Errorf("project %q is %w by %s; revoke them first", project, ErrInUse, several(tokens, "token"))
+	}
+	return nil
+}
+
+// Project returns a project, or ErrNotFound; the default one is always there.
+func (r *Repo) Project(ctx context.Context, name string) (api.Project, error) {
+	p, _, err := get[api.Project](ctx, r, prefixProject+name, "project", name)
+	if errors.Is(err, ErrNotFound) && name == api.DefaultProject {
+		return *defaultProject(), nil
+	}
+	return p, err
+}
+
+// createIn writes something new that belongs to a project, if the project exists (ErrNoProject) and the key is free (ErrExists). what
+// names it in errors.
+func (r *Repo) createIn(ctx context.Context, project string, op store.Op, what string) (int64, error) {
+	for {
+		conds, ops := []store.Cond{{Key: op.Key}}, []store.Op{op}
+		if project != "" && project != api.DefaultProject {
+			e, ok, err := r.store.Get(ctx, prefixProject+project)
+			if err != nil {
+				return 0, fmt.Errorf("read project %q: %w", project, err)
+			}
+			if !ok {
+				return 0, fmt.Errorf("%s: %w: %q", what, ErrNoProject, project)
+			}
+			conds = append(conds, store.Cond{Key: prefixProject + project, Revision: e.Revision})
+			ops = append(ops, put(prefixProjectUse+project, projectUse{Newest: op.Key}))
+		}
+		revision, err := r.store.Commit(ctx, conds, ops)
+		if !errors.Is(err, store.ErrConflict) {
+			if err != nil {
+				return 0, fmt.Errorf("store %s: %w", what, err)
+			}
+			return revision, nil
+		}
+		_, taken, err := r.store.Get(ctx, op.Key)
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("read %s: %w", what, err)
+		case taken || len(conds) == 1:
+			return 0, fmt.Errorf("%s %w", what, ErrExists)
+		}
+		// The project changed; look again.
+	}
+}
+
+// CreateToken stores a token, of which only the hash is known here. Its project must exist (ErrNoProject).
+func (r *Repo) CreateToken(ctx context.Context, t api.TokenInfo) (int64, error) {
+	return r.createIn(ctx, t.Project, put(prefixToken+t.ID, t), fmt.Sprintf("token %q", t.ID))
+}
+
+// DeleteToken revokes a token. One that is not there, also because it belongs to another project than the one given ("": any), is
+// ErrNotFound.
+func (r *Repo) DeleteToken(ctx context.Context, project, id string) (int64, error) {
+	t, _, err := get[api.TokenInfo](ctx, r, prefixToken+id, "token", id)
+	if err != nil {
+		return 0, err
+	}
+	if project != "" && t.Project != project {
+		return 0, fmt.Errorf("token %q %w", id, ErrNotFound)
+	}
+	// A token never changes, so there is nothing to condition this on.
+	revision, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixToken + id, Delete: true}})
+	if err != nil {
+		return 0, fmt.Errorf("revoke token %q: %w", id, err)
+	}
+	return revision, nil
+}
+
+// Tokens returns all tokens, by ID, with the hashes of their secrets.
+func (r *Repo) Tokens(ctx context.Context) ([]api.TokenInfo, error) {
+	return list[api.TokenInfo](ctx, r, prefixToken)
+}
+
+// PruneTokens removes up to store.MaxOps tokens that ended before a time; they are refused anyway. It returns how many.
+func (l *Leader) PruneTokens(ctx context.Context, view *View, before time.Time) (int, error) {
+	var ops []store.Op
+	for _, t := range view.Tokens {
+		if t.ExpiresAt != nil && t.ExpiresAt.Before(before) && len(ops) < store.MaxOps {
+			ops = append(ops, store.Op{Key: prefixToken + t.ID, Delete: true})
+		}
+	}
+	return l.prune(ctx, ops, "tokens")
+}
