@@ -114,10 +114,20 @@ func (c *Client) Ready(ctx context.Context) error {
 // JobLog copies the output of a job to w, from offset on, and returns how much that was. With follow it goes on until the
 // job has ended, and comes back for the rest when the connection breaks and the server is there again.
 func (c *Client) JobLog(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (int64, error) {
+	return c.copyLog(ctx, job(id)+"/log?", offset, follow, w)
+}
+
+// JobAttemptLog is JobLog for one attempt of a job, 0 for the first. With follow it goes on until that attempt is over.
+func (c *Client) JobAttemptLog(ctx context.Context, id string, attempt int, offset int64, follow bool, w io.Writer) (int64, error) {
+	return c.copyLog(ctx, job(id)+"/log?attempt="+strconv.Itoa(attempt)+"&", offset, follow, w)
+}
+
+// copyLog copies the log that address, which ends where parameters may be added, names.
+func (c *Client) copyLog(ctx context.Context, address string, offset int64, follow bool, w io.Writer) (int64, error) {
 	var copied int64
 	retry, answered := newBackoff(), false
 	for {
-		path := job(id) + "/log?offset=" + strconv.FormatInt(offset+copied, 10)
+		path := address + "offset=" + strconv.FormatInt(offset+copied, 10)
 		if follow {
 			path += "&follow=true"
 		}
