@@ -4,7 +4,8 @@
 // leader needs nothing but the state. Order: replacements of lost members first (what was theirs is held for them), then spares, then
 // creates and scale-ups by priority, fair share over decayed usage, and age. The first that has no room is the head: its start is
 // reserved at the earliest time at which running clusters' time limits make room for it, and those behind it are started only where
-// that can't delay it. It must never decide where members go (placement does), nor end anything to make room. Start with Plan.
+// that can't delay it. It must never decide where members go (placement does), nor end anything to make room. Start with Plan here, then
+// order.go (who goes first), room.go (what each may use), shadow.go (when the head starts), quota.go and reason.go.
 package admission
 
 import (
@@ -30,7 +31,8 @@ type Request struct {
 	// Cluster is its full name, Kind why it asks.
 	Cluster, UID, Project, User string
 	Kind                        Kind
-	// Groups are normalized; Size is how many members of the group need a place now.
+	// Groups are normalized; Size is how many members of the group need a place now. Replacements and spares ask for one. Spares count
+	// for the quota of a create, and are asked for by requests of their own.
 	Groups   []api.Group
 	Priority int
 	// Since is when it was asked for: older goes first among equals.
@@ -45,18 +47,24 @@ type Request struct {
 	Spares []api.Assignment
 }
 
-// Running is a cluster that holds room.
+// Running is a cluster that holds room. One that is being cleaned in part is listed twice.
 type Running struct {
 	Cluster, Project string
-	// Assignments are the IDs of all it holds in the free view.
+	// Assignments are the IDs of all it holds in the free view. Those that are quarantined never end, whatever Ends says.
 	Assignments []string
-	// Ends is when it gives its room back at the latest; zero: not known.
+	// Ends is when it gives its room back at the latest; zero: not known. One that is overdue counts as Releasing.
 	Ends time.Time
+	// Releasing: they are being cleaned, and count as free in ReleaseTime.
+	Releasing bool
 }
+
+// ReleaseTime is how long a member that is being released is taken to hold its room yet.
+const ReleaseTime = 10 * time.Second
 
 // Account is what a project may hold and holds, in the units of the quota; Shares is its weight.
 type Account struct {
-	Quota  api.Quota
+	Quota api.Quota
+	// Used counts members, spares, and lost members that wait for a replacement; not what is being cleaned.
 	Used   api.Quota
 	Shares int
 	// DecayedCoreSeconds is its use, the older the less it counts; ByUser the same of each of its users.
@@ -94,17 +102,44 @@ type Decision struct {
 	Placed []placement.Placed
 	// Spares are the IDs of spare assignments whose room Placed takes over.
 	Spares []string
-	// Position is its place in the queue, 1 for the head; 0 for replacements and spares, and what is not waiting.
+	// Position is its place in the queue, from 1; 0 for replacements and spares, and what is not waiting.
 	Position int
 	// Constraint is what binds: a placement.Constraint, "quota", or "queue" (it fits, but would delay the head).
 	Constraint string
 	// Reason says it for people, whole sentences.
 	Reason string
-	// Undecided: nodes that are not heard of would make it fit. Ask again before refusing.
+	// Undecided: nodes that are not heard of would make it fit. Ask again before refusing, also when the verdict is Refuse.
 	Undecided bool
-	// Earliest is when it can start at the latest if only time limits end; zero: not known, or not worked out (only the head's is exact,
-	// those behind it follow by the same order).
+	// Earliest is when it can start at the latest if only time limits end and nobody goes before it; zero: not known. Only the head and
+	// replacements have one: who is behind them may be passed by others as long as he is.
 	Earliest time.Time
 	// ShareUsed is what it was ordered by.
 	ShareUsed float64
+}
+
+// Plan decides on every request, in the order in which they are to be committed: what is admitted counts as held for those after it. A
+// request waits in one of these ways:
+//   - a replacement that has no room: what it needs is held for it against all but other replacements (a loss is finite, and every
+//     replacement makes a running cluster whole);
+//   - the head, the first create or scale-up that has no room: its start is reserved, and nobody behind it may delay it;
+//   - one behind the head, which is admitted when it ends before the head's start or leaves it the room;
+//   - one that is over the quota, or that would not fit even if every cluster on the nodes at hand ended: it holds up nobody, since no
+//     room that is left free for it would help.
+func Plan(in Input) []Decision {
+	p := newPlanner(in)
+	asks := p.order()
+	heals := 0
+	for heals < len(asks) && asks[heals].request.Kind == KindHeal {
+		p.heal(asks[heals])
+		heals++
+	}
+	for _, a := range asks[:heals] {
+		if a.verdict == Wait {
+			p.holdForHeal(a)
+		}
+	}
+	for _, a := range asks[heals:] {
+		p.decide(a)
+	}
+	return p.explain(asks)
 }

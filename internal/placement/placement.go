@@ -37,7 +37,7 @@ type Placed struct {
 // Place finds a place for every member of the request, or none at all and the reason. The view is only read; equal views give
 // equal answers, in whatever order their nodes were set.
 func Place(v *View, r Request) ([]Placed, *Refusal) {
-	if refusal := checkRequest(r); refusal != nil {
+	if refusal := Check(r); refusal != nil {
 		return nil, refusal
 	}
 	counts, failed := planAll(v, r.Groups, conditions{level: freeNow})

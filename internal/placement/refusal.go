@@ -51,29 +51,31 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Message }
 
 // Check refuses what no site could hold, and nothing else.
-func Check(r Request) *Refusal { return checkRequest(r) }
-
-func checkRequest(r Request) *Refusal {
-	refusal := &Refusal{Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true}
+func Check(r Request) *Refusal {
 	total := 0
 	for _, g := range r.Groups {
 		if g.Size < 1 || g.Cores < 1 || g.Memory < 0 {
-			refusal.Group, refusal.Need = g.Name, g
-			refusal.Message = fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more",
-				r.Cluster, g.Name)
-			return refusal
+			return &Refusal{
+				Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true, Group: g.Name, Need: g,
+				Message: fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more",
+					r.Cluster, g.Name),
+			}
 		}
 		// Sizes are bounded one by one, so that their sum can't overflow.
 		total += min(g.Size, MaxMembers+1)
 	}
 	switch {
 	case len(r.Groups) == 0:
-		refusal.Message = fmt.Sprintf("cluster %q can't be placed: it has no groups", r.Cluster)
+		return &Refusal{
+			Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true,
+			Message: fmt.Sprintf("cluster %q can't be placed: it has no groups", r.Cluster),
+		}
 	case total > MaxMembers:
-		refusal.Constraint = ConstraintAddresses
-		refusal.Message = fmt.Sprintf("cluster %q can't be placed: it has more members than the %d addresses of a cluster network; split it", r.Cluster, MaxMembers)
+		return &Refusal{
+			Cluster: r.Cluster, Constraint: ConstraintAddresses, Never: true,
+			Message: fmt.Sprintf("cluster %q can't be placed: it has more members than the %d addresses of a cluster network; split it", r.Cluster, MaxMembers),
+		}
 	default:
 		return nil
 	}
-	return refusal
 }

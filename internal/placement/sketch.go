@@ -44,6 +44,12 @@ func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 // CopyFrom makes s count what o counts.
 func (s *Sketch) CopyFrom(o *Sketch) { copy(s.view.rows, o.view.rows) }
 
+// Cores is how many cores it is.
+func (s Share) Cores() int { return int(s.cores) }
+
+// Memory is how much memory it is.
+func (s Share) Memory() api.Bytes { return api.Bytes(s.memory) }
+
 // ShareOf is what a held assignment gives back when it ends; false when that is nothing: it is not held, it is quarantined, or its node
 // is not in the inventory.
 func (v *View) ShareOf(assignment string) (Share, bool) {
@@ -158,8 +164,16 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	return fit, 0, true
 }
 
+// FitsEmptied tells whether the request would fit on the nodes at hand if only what is quarantined were held.
+func (s *Sketch) FitsEmptied(groups []api.Group) bool {
+	_, failed := planAll(&s.view, groups, conditions{level: emptied})
+	return failed == nil
+}
+
 // LayOut gives the members of a fit their cores. It takes those, but not their number: call Take besides.
-func (s *Sketch) LayOut(groups []api.Group, f Fit) []Placed { return layOut(&s.view, groups, f.counts, s.slots) }
+func (s *Sketch) LayOut(groups []api.Group, f Fit) []Placed {
+	return layOut(&s.view, groups, f.counts, s.slots)
+}
 
 // Capacity is how many members of one group there is room for, under assumptions that give more and more back.
 type Capacity struct {
@@ -179,8 +193,8 @@ func (s *Sketch) Capacity(g api.Group) Capacity {
 	}
 }
 
-// Refuse is a Refusal without what needs a closer look (fits, Largest, Message) for a group of this size, all that a cluster asks for:
-// it names the constraint as Place does. Never leaves the constraint out.
+// Refuse names what keeps a group of this size, all that a cluster asks for, from being placed now: Constraint, Undecided and Never are
+// those that Place would tell, but for the constraint of what is never possible, which takes a closer look.
 func (c Capacity) Refuse(size int) Refusal {
 	switch {
 	case size <= c.WithUnknown:
@@ -210,7 +224,7 @@ func (s *Sketch) Classify(r Request) *Refusal {
 
 // Explain tells why the request does not fit, as Place does; nil when it fits.
 func (s *Sketch) Explain(r Request) *Refusal {
-	if refusal := checkRequest(r); refusal != nil {
+	if refusal := Check(r); refusal != nil {
 		return refusal
 	}
 	_, failed := planAll(&s.view, r.Groups, conditions{level: freeNow})

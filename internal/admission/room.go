@@ -1,0 +1,187 @@
+package admission
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/placement"
+)
+
+// room is what some requests may use. What failed in it once fails again, because room only shrinks while a plan is made.
+type room struct {
+	sketch *placement.Sketch
+	// most is how many members of a shape fit at most; none: not known.
+	most map[*shape]int
+	// failed are the signatures of requests of several groups that did not fit.
+	failed map[string]bool
+}
+
+func newRoom(s *placement.Sketch) *room {
+	return &room{sketch: s, most: map[*shape]int{}, failed: map[string]bool{}}
+}
+
+// less returns a room that is no larger than r.
+func (r *room) less() *room {
+	return &room{sketch: r.sketch.Clone(), most: maps.Clone(r.most), failed: maps.Clone(r.failed)}
+}
+
+// fit finds room for the request, on other nodes than those to avoid where that can be.
+func (r *room) fit(a *ask) (placement.Fit, bool) {
+	groups := a.request.Groups
+	for i, s := range a.shapes {
+		if most, known := r.most[s]; known && most < groups[i].Size {
+			return placement.Fit{}, false
+		}
+	}
+	signature := ""
+	if len(groups) > 1 {
+		if signature = a.signature(); r.failed[signature] {
+			return placement.Fit{}, false
+		}
+	}
+	if fit, ok := r.fitElsewhere(a); ok {
+		return fit, true
+	}
+	fit, fits, ok := r.sketch.Fit(groups)
+	switch {
+	case ok:
+	case len(groups) == 1:
+		r.most[a.shapes[0]] = fits
+	default:
+		r.failed[signature] = true
+	}
+	return fit, ok
+}
+
+// fitElsewhere finds room on other nodes than those to avoid; not when there are none to avoid.
+func (r *room) fitElsewhere(a *ask) (fit placement.Fit, ok bool) {
+	if len(a.request.Avoid) == 0 {
+		return fit, false
+	}
+	restore, any := r.sketch.Without(a.request.Avoid)
+	if any {
+		fit, _, ok = r.sketch.Fit(a.request.Groups)
+	}
+	restore()
+	return fit, ok
+}
+
+// signature is equal for requests that fit or don't fit alike.
+func (a *ask) signature() string {
+	var key strings.Builder
+	for i, s := range a.shapes {
+		key.WriteString(strconv.Itoa(s.id) + "x" + strconv.Itoa(a.request.Groups[i].Size) + " ")
+	}
+	return key.String()
+}
+
+// rooms is the room that is left, by how long one may use it. Without reservations there is only what is free.
+type rooms struct {
+	free *room
+	// levels are ordered by time, the first has none. Level i is for requests that go on after levels[i].after: what is free now, and then
+	// is neither held nor reserved. So each level has no more than the one before.
+	levels []*level
+	// proofs are reservations for several groups. Which nodes those get follows from more than numbers, so it is tried.
+	proofs []proof
+}
+
+type level struct {
+	*room
+	after time.Time
+}
+
+// proof is a reservation that is checked by placing it: groups fit at the time in what is free then.
+type proof struct {
+	at   time.Time
+	then *placement.Sketch
+	head *ask
+}
+
+// lasts tells whether somebody who ends then is still there at the time.
+func lasts(ends, at time.Time) bool { return ends.IsZero() || ends.After(at) }
+
+// levelFor is the level that a request may use; -1 without reservations.
+func (r *rooms) levelFor(a *ask) int {
+	i := len(r.levels) - 1
+	for i > 0 && !lasts(a.ends, r.levels[i].after) {
+		i--
+	}
+	return i
+}
+
+// fit finds room that delays nobody who has a reservation.
+func (r *rooms) fit(a *ask) (placement.Fit, bool) {
+	i := r.levelFor(a)
+	if i < 0 {
+		return r.free.fit(a)
+	}
+	fit, ok := r.levels[i].fit(a)
+	return fit, ok && r.proves(a, fit)
+}
+
+// proves tells whether the reservations of several groups can still be placed beside the fit.
+func (r *rooms) proves(a *ask, fit placement.Fit) bool {
+	for i, p := range r.proofs {
+		if !lasts(a.ends, p.at) {
+			continue
+		}
+		p.then.Take(fit.Shares)
+		if _, _, ok := p.then.Fit(p.head.request.Groups); !ok {
+			for _, p := range r.proofs[:i+1] {
+				if lasts(a.ends, p.at) {
+					p.then.Give(fit.Shares)
+				}
+			}
+			return false
+		}
+	}
+	return true
+}
+
+// take gives the request its room everywhere. proves has taken it already where it looks.
+func (r *rooms) take(a *ask, fit placement.Fit) {
+	a.placed = r.free.sketch.LayOut(a.request.Groups, fit)
+	r.free.sketch.Take(fit.Shares)
+	own := r.levelFor(a)
+	for i, l := range r.levels {
+		if i <= own {
+			l.sketch.Take(fit.Shares)
+		} else {
+			l.sketch.LimitAt(fit.Shares, r.levels[own].sketch)
+		}
+	}
+}
+
+// base makes the first level.
+func (r *rooms) base() {
+	if len(r.levels) == 0 {
+		r.levels = append(r.levels, &level{room: r.free.less()})
+	}
+}
+
+// reserve keeps requests that last past the time to what is left then.
+func (r *rooms) reserve(at time.Time, left *placement.Sketch) {
+	r.base()
+	i := len(r.levels)
+	for i > 1 && r.levels[i-1].after.After(at) {
+		i--
+	}
+	if i == 1 || !r.levels[i-1].after.Equal(at) {
+		r.levels = slices.Insert(r.levels, i, &level{room: r.levels[i-1].less(), after: at})
+		i++
+	}
+	for _, l := range r.levels[i-1:] {
+		l.sketch.Limit(left)
+	}
+}
+
+// close keeps everybody from all nodes that could ever hold a member of the request.
+func (r *rooms) close(a *ask) {
+	r.base()
+	for _, l := range r.levels {
+		l.sketch.Close(a.request.Groups)
+	}
+}
