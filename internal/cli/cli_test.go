@@ -1,15 +1,9 @@
 package cli_test
 
 import (
-	"bytes"
-	"context"
-	"flag"
-	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,15 +13,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/cli"
-	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
-
-var update = flag.Bool("update", false, "write the expected output instead of comparing")
-
-// t0 is when everything happens in these tests; the command line runs 90 s later.
-var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // newSite starts a site with two nodes whose clock stands still.
 func newSite(t *testing.T) *apiservertest.Site {
@@ -36,32 +24,6 @@ func newSite(t *testing.T) *apiservertest.Site {
 	s.AddNode("n1", 2)
 	s.AddNode("n2", 2)
 	return s
-}
-
-// safeBuffer may be written and read at once.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-// shell runs the command line as a shell with an environment would.
-type shell struct {
-	env        map[string]string
-	in         io.Reader
-	interrupts chan os.Signal
-	commands   cli.Commands
 }
 
 // viaTCP and viaSocket are the two ways to a site.
@@ -73,38 +35,6 @@ func viaSocket(s *apiservertest.Site) shell {
 	return shell{env: map[string]string{"NEARMETAL_STATE": s.Dir}}
 }
 
-// result is what a run left.
-type result struct {
-	code     int
-	out, err string
-}
-
-func (sh shell) run(t *testing.T, args ...string) result {
-	t.Helper()
-	var out, errs safeBuffer
-	in := sh.in
-	if in == nil {
-		in = strings.NewReader("")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	code := cli.Run(ctx, cli.Invocation{
-		Args: args, Streams: config.Streams{In: in, Out: &out, Err: &errs}, Getenv: func(k string) string { return sh.env[k] },
-		Interrupts: sh.interrupts, Now: func() time.Time { return t0.Add(90 * time.Second) }, Commands: sh.commands,
-	})
-	return result{code, out.String(), errs.String()}
-}
-
-// during runs the command line while something else happens.
-func (sh shell) during(t *testing.T, meanwhile func(), args ...string) result {
-	t.Helper()
-	var wg sync.WaitGroup
-	wg.Go(meanwhile)
-	r := sh.run(t, args...)
-	wg.Wait()
-	return r
-}
-
 var uids = regexp.MustCompile(`("?uid"?: )"?[a-z2-7]{12}"?`)
 
 // fixed replaces what is random.
@@ -114,24 +44,6 @@ func fixed(text string, job string) string {
 		text = strings.ReplaceAll(text, job, "JOBID23456")
 	}
 	return text
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
 }
 
 // TestATour walks through everything that prints, over both ways to the server, and compares with golden output.

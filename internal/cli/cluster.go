@@ -13,15 +13,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 func (a *app) clusterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "Create, show and delete clusters", Args: cobra.ArbitraryArgs, RunE: needCommand}
-	cmd.AddCommand(a.clusterCreate(), a.clusterList(), a.clusterShow(), a.clusterDelete(), a.clusterEvents())
+	cmd := &cobra.Command{Use: "cluster", Short: "Create, show, change and delete clusters, and reach their members", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd.AddCommand(
+		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterExplain(), a.clusterEvents(),
+		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterExtend(), a.clusterLabel(), a.clusterDelete(),
+		a.clusterSSH(), a.clusterForward(), a.clusterConnect(),
+	)
 	return a.connects(cmd)
 }
+
+// waitTimeout is how long commands wait by default for members to come up.
+const waitTimeout = 10 * time.Minute
 
 // createFlags are the flags of `cluster create`.
 type createFlags struct {
@@ -34,6 +40,11 @@ type createFlags struct {
 	egress   bool
 	labels   map[string]string
 	selector map[string]string
+	limit    api.Duration
+	queue    bool
+	priority int
+	project  string
+	spares   int
 	noWait   bool
 	timeout  time.Duration
 }
@@ -45,8 +56,10 @@ func (a *app) clusterCreate() *cobra.Command {
 		Short: "Create a cluster and wait until it is ready",
 		Long: `Create a cluster and wait until it is ready: SSH, names and hostfile on every member. A name and flags describe a cluster of
 one group; a file (YAML or JSON, "-" for standard input) describes any. A cluster that can't be placed is refused with the
-reason and exit code 5; it keeps its name until it is deleted.`,
+reason and exit code 5. With --queue it waits for its turn when it could be placed, but not now; meanwhile its place in the
+queue is shown, the reason and, when it is known, the latest time of its start. Ctrl-C ends the waiting only.`,
 		Example: `  nearmetal cluster create c1 --size 2 --cores 1 --memory 512MiB --stack container --env local
+  nearmetal cluster create c2 --size 16 --time-limit 4h --queue
   nearmetal cluster create -f c1.yaml --no-wait -o json`,
 		Args: func(cmd *cobra.Command, args []string) error { return createArgs(cmd, args, f.file) },
 	}
@@ -60,16 +73,25 @@ reason and exit code 5; it keeps its name until it is deleted.`,
 	flags.BoolVar(&f.egress, "egress", false, "let members open connections to the outside")
 	flags.StringToStringVar(&f.labels, "label", nil, "label KEY=VALUE, may be repeated")
 	flags.StringToStringVar(&f.selector, "node-selector", nil, "only nodes with this label KEY=VALUE, may be repeated")
+	flags.Var(span{&f.limit}, "time-limit", "how long it may live from when it is placed, like 4h or 2d (default: for ever)")
+	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
+	flags.IntVar(&f.priority, "priority", 0, "place in the queue before all of lower priority; above 0 for administrators only")
+	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
+	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
-	flags.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait (0: for ever)")
+	flags.DurationVar(&f.timeout, "timeout", waitTimeout, "how long to wait (0: for ever; with --queue that is the default)")
 	out := outputFlag(cmd)
 	// Only fail for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments)
+	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	_ = cmd.RegisterFlagCompletionFunc("stack", cobra.FixedCompletions([]string{"container", "vm", "metal"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := a.clusterRequest(cmd, args, f)
 		if err != nil {
 			return err
+		}
+		if req.Queue && !cmd.Flags().Changed("timeout") {
+			f.timeout = 0
 		}
 		return a.create(cmd.Context(), req, f, out)
 	}
@@ -77,7 +99,7 @@ reason and exit code 5; it keeps its name until it is deleted.`,
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector"}
+var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -110,7 +132,8 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	}
 	req := api.ClusterRequest{
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
-		Environment: f.env, NodeSelector: f.selector,
+		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
+		Spares: f.spares,
 	}
 	_, err = manifest.Normalize(req, manifest.Flags("name", "size", "cores", "memory", "stack", "environment"))
 	var invalid *manifest.Invalid
@@ -129,12 +152,16 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = "NAME"
 		case "environment":
 			p.Location = "--env"
+		case "env":
+			p.Location = strings.TrimSuffix("--env "+rest, " ")
+		case "directory":
+			p.Location = "--dir"
 		case "node_selector":
 			p.Location = strings.TrimSuffix("--node-selector "+rest, " ")
 		case "labels":
 			p.Location = strings.TrimSuffix("--label "+rest, " ")
 		default:
-			p.Location = "--" + p.Location
+			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
 		}
 		renamed.Problems = append(renamed.Problems, p)
 	}
@@ -188,62 +215,11 @@ func (a *app) create(ctx context.Context, req api.ClusterRequest, f createFlags,
 		return err
 	}
 	if !f.noWait {
-		if cl, err = a.awaitReady(ctx, c, cl, f.timeout); err != nil {
+		if cl, err = a.await(ctx, c, cl, untilReady(f.timeout, true)); err != nil {
 			return err
 		}
 	}
 	return out.print(a.Streams.Out, cl, func(w io.Writer) { a.printCluster(w, cl) })
-}
-
-// awaitReady waits until the cluster is ready, or it is certain that it won't be.
-func (a *app) awaitReady(ctx context.Context, c *client.Client, cl api.Cluster, timeout time.Duration) (api.Cluster, error) {
-	bounded, cancel := ctx, context.CancelFunc(func() {})
-	if timeout > 0 {
-		bounded, cancel = context.WithTimeout(ctx, timeout)
-	}
-	defer cancel()
-	p := a.progress()
-	defer p.stop()
-	p.say(stateLine(cl))
-	for change, err := range c.WatchCluster(bounded, cl.Name) {
-		switch {
-		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			return cl, fmt.Errorf("cluster %q is not ready after %s: %s; it goes on, see 'nearmetal cluster show %s'", cl.Name, timeout,
-				strings.TrimPrefix(stateLine(cl), "cluster "+cl.Name+": "), cl.Name)
-		case errors.Is(err, context.Canceled):
-			return cl, fmt.Errorf("interrupted; cluster %q goes on without you, see 'nearmetal cluster show %s'", cl.Name, cl.Name)
-		case err != nil:
-			return cl, err
-		case change.Synced:
-			continue
-		case change.Deleted || change.Cluster.UID != cl.UID || change.Cluster.Status.Phase == api.ClusterDeleting:
-			return cl, &exitError{ExitConflict, fmt.Errorf("cluster %q was deleted before it was ready", cl.Name)}
-		}
-		cl = change.Cluster
-		p.say(stateLine(cl))
-		switch cl.Status.Phase {
-		case api.ClusterReady:
-			return cl, nil
-		case api.ClusterRefused:
-			message := cl.Status.Message
-			if !strings.HasPrefix(message, "cluster ") {
-				message = fmt.Sprintf("cluster %q can't be placed: %s", cl.Name, message)
-			}
-			// It holds nothing but its name, which who asked for it wants back to ask again.
-			_, err := c.DeleteCluster(bounded, cl.Name)
-			if err == nil {
-				err = a.awaitGone(bounded, c, cl)
-			}
-			if err != nil {
-				message += fmt.Sprintf("\nBefore you create it anew: nearmetal cluster delete %s (%v)", cl.Name, err)
-			}
-			return cl, &exitError{ExitRefused, errors.New(message)}
-		case api.ClusterFailed:
-			return cl, fmt.Errorf("cluster %q failed: %s; see 'nearmetal cluster events %s', and remove it with "+
-				"'nearmetal cluster delete %s'", cl.Name, cl.Status.Message, cl.Name, cl.Name)
-		}
-	}
-	return cl, ctx.Err()
 }
 
 // needCommand is what a noun does without a verb.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,11 +29,12 @@ func (a *app) clusterList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
-			t := newTable(w, "NAME", "PHASE", "READY", "SUBNET", "OVERSUBSCRIBED", "AGE", "MESSAGE")
+			projects := severalProjects(all, func(cl api.Cluster) string { return cl.Project })
+			t := newTable(w, projects.row("NAME", "PROJECT", "PHASE", "READY", "SUBNET", "OVERSUBSCRIBED", "EXPIRES", "AGE", "MESSAGE")...)
 			for _, cl := range all {
 				st := cl.Status
-				t.row(cl.Name, string(st.Phase), fmt.Sprintf("%d/%d", st.ReadyMembers, st.TotalMembers), st.CIDR, yesNo(st.Oversubscribed),
-					a.age(st.CreatedAt), st.Message)
+				t.row(projects.row(cl.Name, cl.Project, string(st.Phase), membersText(st), st.CIDR, yesNo(st.Oversubscribed),
+					a.until(st.ExpiresAt), a.age(st.CreatedAt), st.Message)...)
 			}
 			t.flush()
 		})
@@ -70,16 +72,12 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	if st.ReadyAt != nil {
 		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
 	}
-	fields(w, "Name", cl.Name, "Phase", string(st.Phase), "Message", st.Message,
-		"Members", fmt.Sprintf("%d of %d ready", st.ReadyMembers, st.TotalMembers), "Subnet", st.CIDR,
-		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels),
-		"Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
+	fields(w, "Name", cl.Name, "Project", cl.Project, "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st),
+		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Subnet", st.CIDR,
+		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
+		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
 	fmt.Fprintln(w)
-	groups := newTable(w, "GROUP", "SIZE", "CORES", "MEMORY", "STACK", "ENVIRONMENT", "NODE SELECTOR")
-	for _, g := range cl.Spec.Groups {
-		groups.row(g.Name, strconv.Itoa(g.Size), strconv.Itoa(g.Cores), g.Memory.String(), string(g.Stack), g.Environment, labels(g.NodeSelector))
-	}
-	groups.flush()
+	printGroups(w, cl.Spec.Groups)
 	if len(st.Members) == 0 {
 		return
 	}
@@ -91,6 +89,75 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	members.flush()
 }
 
+// printGroups writes groups; what few have gets a column only when one has it.
+func printGroups(w io.Writer, groups []api.Group) {
+	spares := slices.ContainsFunc(groups, func(g api.Group) bool { return g.Spares > 0 })
+	checks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Checks) > 0 })
+	columns := func(cells []string, spareCell, checkCell string) []string {
+		if spares {
+			cells = append(cells, spareCell)
+		}
+		if checks {
+			cells = append(cells, checkCell)
+		}
+		return cells
+	}
+	header := []string{"GROUP", "SIZE", "CORES", "MEMORY", "STACK", "ENVIRONMENT", "NODE SELECTOR"}
+	t := newTable(w, columns(header, "SPARES", "CHECKS")...)
+	for _, g := range groups {
+		var names []string
+		for _, check := range g.Checks {
+			names = append(names, check.Name)
+		}
+		cells := []string{g.Name, strconv.Itoa(g.Size), strconv.Itoa(g.Cores), g.Memory.String(), string(g.Stack), g.Environment, labels(g.NodeSelector)}
+		t.row(columns(cells, strconv.Itoa(g.Spares), strings.Join(names, ","))...)
+	}
+	t.flush()
+}
+
+// membersText is how many members are ready, and what is to be known of others.
+func membersText(st api.ClusterStatus) string {
+	return fmt.Sprintf("%d/%d%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members))
+}
+
+// othersText counts the members that stand beside those that come up and serve: ", 1 lost, 2 spare".
+func othersText(members []api.MemberStatus) string {
+	text := ""
+	for _, phase := range []api.MemberPhase{api.MemberLost, api.MemberWaiting, api.MemberUnhealthy, api.MemberSpare} {
+		n := 0
+		for _, m := range members {
+			if m.Phase == phase {
+				n++
+			}
+		}
+		if n > 0 {
+			text += fmt.Sprintf(", %d %s", n, phase)
+		}
+	}
+	return text
+}
+
+// pausedText says that a cluster was asked to pause when its phase does not say so.
+func pausedText(st api.ClusterStatus) string {
+	if !st.Paused || st.Phase == api.ClusterPaused || st.Phase == api.ClusterPausing {
+		return ""
+	}
+	return "asked for"
+}
+
+// limitText is the time limit of a cluster and when it ends.
+func (a *app) limitText(cl api.Cluster) string {
+	switch {
+	case cl.Spec.TimeLimit == 0:
+		return ""
+	case cl.Status.ExpiresAt == nil:
+		return cl.Spec.TimeLimit.String() + " from when it is placed"
+	default:
+		ends := cl.Status.ExpiresAt.In(a.Now().Location()).Format(timeFormat)
+		return fmt.Sprintf("%s, ends %s (%s)", cl.Spec.TimeLimit, ends, a.until(cl.Status.ExpiresAt))
+	}
+}
+
 func (a *app) clusterEvents() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
@@ -99,7 +166,7 @@ func (a *app) clusterEvents() *cobra.Command {
 		Args:              oneArg("cluster"),
 		ValidArgsFunction: a.completeClusters(1),
 	}
-	cmd.Flags().BoolVar(&follow, "follow", false, "go on as events come, until the cluster is gone")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events come, until the cluster is gone")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -186,14 +253,14 @@ func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, n
 	}
 	for _, cl := range asked {
 		if noWait {
-			fmt.Fprintf(a.Streams.Out, "cluster %s is being deleted\n", cl.Name)
+			fmt.Fprintf(a.Streams.Out, "cluster %s is being deleted\n", ref(cl))
 			continue
 		}
 		if err := a.awaitGone(ctx, c, cl); err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		fmt.Fprintf(a.Streams.Out, "cluster %s deleted\n", cl.Name)
+		fmt.Fprintf(a.Streams.Out, "cluster %s deleted\n", ref(cl))
 	}
 	return joined(failed)
 }
@@ -205,12 +272,12 @@ func (a *app) awaitGone(ctx context.Context, c *client.Client, cl api.Cluster) e
 	if cl.Status.Phase != api.ClusterRefused { // a refusal was told by who waited for the cluster
 		p.say(stateLine(cl))
 	}
-	for change, err := range c.WatchCluster(ctx, cl.Name) {
+	for change, err := range c.WatchCluster(ctx, ref(cl)) {
 		switch {
 		case client.HasCode(err, "cluster_not_found"):
 			return nil
 		case errors.Is(err, context.Canceled):
-			return fmt.Errorf("interrupted; cluster %q is still being deleted, see 'nearmetal cluster show %s'", cl.Name, cl.Name)
+			return fmt.Errorf("interrupted; cluster %q is still being deleted, see 'nearmetal cluster show %s'", ref(cl), ref(cl))
 		case err != nil:
 			return err
 		case change.Synced:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
 )
 
@@ -65,14 +66,92 @@ func (a *app) completeClusters(most int) cobra.CompletionFunc {
 		return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
 			all, err := c.Clusters(ctx)
 			var names []string
+			own := ownProject(ctx, c, all)
 			for _, cl := range all {
-				if !slices.Contains(args, cl.Name) {
-					names = append(names, cl.Name)
+				name := ref(cl)
+				if cl.Project == own {
+					name = cl.Name
+				}
+				if !slices.Contains(args, name) {
+					names = append(names, name)
 				}
 			}
 			return names, err
 		})
 	}
+}
+
+// ownProject is the project whose clusters the user calls by their short names.
+func ownProject(ctx context.Context, c *client.Client, all []api.Cluster) string {
+	if !slices.ContainsFunc(all, func(cl api.Cluster) bool { return ref(cl) != cl.Name }) {
+		return "" // short names do for all
+	}
+	who, err := c.Whoami(ctx)
+	if err != nil {
+		return ""
+	}
+	return who.Project
+}
+
+// completeScale completes a cluster and, when members are to be removed, those.
+func (a *app) completeScale(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Flags().Changed("remove") {
+		return a.completeMembers(cmd, args, typed)
+	}
+	return a.completeClusters(1)(cmd, args, typed)
+}
+
+// completeClusterMember completes a cluster, then one of its members.
+func (a *app) completeClusterMember(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return a.completeClusters(1)(cmd, args, typed)
+	case 1:
+		return a.completeMembers(cmd, args, typed)
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeMembers completes the members of the cluster that the first argument names.
+func (a *app) completeMembers(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		cl, err := c.Cluster(ctx, args[0])
+		var names []string
+		for _, m := range cl.Status.Members {
+			if m.Phase != api.MemberReleasing && m.Phase != api.MemberSpare && !slices.Contains(args, m.Name) {
+				names = append(names, m.Name)
+			}
+		}
+		return names, err
+	})
+}
+
+func (a *app) completeProjects(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Projects(ctx)
+		var names []string
+		for _, p := range all {
+			names = append(names, p.Name)
+		}
+		return names, err
+	})
+}
+
+func (a *app) completeTokens(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Tokens(ctx)
+		var ids []string
+		for _, t := range all {
+			if !slices.Contains(args, t.ID) {
+				ids = append(ids, t.ID+"\t"+string(t.Role)+" "+t.User)
+			}
+		}
+		return ids, err
+	})
 }
 
 func (a *app) completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -89,18 +168,23 @@ func (a *app) completeJobs(cmd *cobra.Command, args []string, _ string) ([]strin
 	})
 }
 
-func (a *app) completeNodes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
-		all, err := c.Nodes(ctx)
-		var names []string
-		for _, n := range all {
-			names = append(names, n.Name)
+// completeNodes completes the names of nodes, at most so many (0: any number), none twice.
+func (a *app) completeNodes(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return names, err
-	})
+		return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+			all, err := c.Nodes(ctx)
+			var names []string
+			for _, n := range all {
+				if !slices.Contains(args, n.Name) {
+					names = append(names, n.Name)
+				}
+			}
+			return names, err
+		})
+	}
 }
 
 func (a *app) completeEnvironments(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -11,8 +11,8 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Show nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
-	cmd.AddCommand(a.nodeList(), a.nodeShow())
+	cmd := &cobra.Command{Use: "node", Short: "Show, drain and forget nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd.AddCommand(a.nodeList(), a.nodeShow(), a.nodeDrain(), a.nodeUndrain(), a.nodeForget())
 	return a.connects(cmd)
 }
 
@@ -29,10 +29,10 @@ func (a *app) nodeList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, nodes, func(w io.Writer) {
-			t := newTable(w, "NAME", "PHASE", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "SEEN", "MESSAGE")
+			t := newTable(w, "NAME", "PHASE", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "DRAIN", "SEEN", "MESSAGE")
 			for _, n := range nodes {
 				t.row(n.Name, string(n.Phase), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)), strings.Join(offered(n), ","),
-					yesNo(n.Oversubscribed), a.ageOf(n.LastSeenAt), n.Message)
+					yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), n.Message)
 			}
 			t.flush()
 		})
@@ -41,7 +41,7 @@ func (a *app) nodeList() *cobra.Command {
 }
 
 func (a *app) nodeShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show a node", Args: oneArg("node"), ValidArgsFunction: a.completeNodes}
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show a node", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1)}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -66,10 +66,10 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	if n.Oversubscribed {
 		over = "yes: physical cores are offered more than once, measurements do not count"
 	}
-	fields(w, "Name", n.Name, "Phase", string(n.Phase), "Message", n.Message, "Labels", labels(n.Labels),
-		"Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
+	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", n.Message}, a.drainFields(n)...)
+	fields(w, append(shown, "Labels", labels(n.Labels), "Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
 		"Oversubscribed", over, "Underlay", n.Underlay, "Agent", n.AgentVersion, "First seen", a.age(n.FirstSeenAt)+" ago",
-		"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))
+		"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))...)
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")
 	for _, s := range n.Stacks {

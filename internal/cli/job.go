@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -33,9 +32,9 @@ func (a *app) jobList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, jobs, func(w io.Writer) {
-			t := newTable(w, "ID", "CLUSTER", "PHASE", "EXIT", "RANKS", "AGE", "COMMAND")
+			t := newTable(w, "ID", "CLUSTER", "PHASE", "EXIT", "RANKS", "ATTEMPT", "AGE", "COMMAND")
 			for _, j := range jobs {
-				t.row(j.ID, j.Cluster, string(j.Phase), exitText(j), ranksText(j), a.age(j.CreatedAt), shorten(commandText(j), 60))
+				t.row(j.ID, j.Cluster, string(j.Phase), exitText(j), ranksText(j), attemptText(j), a.age(j.CreatedAt), shorten(commandText(j), 60))
 			}
 			t.flush()
 		})
@@ -61,7 +60,8 @@ func (a *app) jobShow() *cobra.Command {
 				took = fmt.Sprintf("%.1fs", j.EndedAt.Sub(*j.StartedAt).Seconds())
 			}
 			fields(w, "ID", j.ID, "Cluster", j.Cluster, "Phase", string(j.Phase), "Message", j.Message, "Exit code", exitText(j),
-				"Ranks", ranksText(j), "Command", commandText(j), "Directory", j.Directory, "Environment", labels(j.Env),
+				"Ranks", ranksText(j), "Attempt", attemptText(j), "Members lost", countText(j.Failures), "Failure signal", j.FailureSignal,
+				"Command", commandText(j), "Directory", j.Directory, "Environment", labels(j.Env),
 				"Output", fmt.Sprintf("%d bytes", j.LogBytes), "Created", a.age(j.CreatedAt)+" ago", "Took", took)
 		})
 	}
@@ -70,13 +70,23 @@ func (a *app) jobShow() *cobra.Command {
 
 func (a *app) jobLogs() *cobra.Command {
 	var follow bool
+	var attempt int
 	cmd := &cobra.Command{
 		Use: "logs ID", Aliases: []string{"log"}, Short: "Show a job's output", Args: oneArg("job"), ValidArgsFunction: a.completeJobs,
+		Long: "Show a job's output: that of its latest attempt, or of another. Each attempt's is kept.",
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job has ended")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job, or the attempt named, has ended")
+	cmd.Flags().IntVar(&attempt, "attempt", 0, "attempt, 1 for the first (default: the latest)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("attempt") && attempt < 1 {
+			return usage("--attempt: %d is too small; the first is 1", attempt)
+		}
 		c, err := a.client(0)
 		if err != nil {
+			return err
+		}
+		if attempt > 0 {
+			_, err = c.JobAttemptLog(cmd.Context(), args[0], attempt-1, 0, follow, a.Streams.Out)
 			return err
 		}
 		_, err = c.JobLog(cmd.Context(), args[0], 0, follow, a.Streams.Out)
@@ -116,6 +126,14 @@ func exitText(j api.Job) string {
 	return strconv.Itoa(*j.ExitCode)
 }
 
+// attemptText counts from 1, and says which attempt it is of a job that may have more than one.
+func attemptText(j api.Job) string {
+	if j.Attempt == 0 && !j.Requeue {
+		return ""
+	}
+	return strconv.Itoa(j.Attempt + 1)
+}
+
 func ranksText(j api.Job) string {
 	if j.Ranks == 0 {
 		return ""
@@ -124,16 +142,7 @@ func ranksText(j api.Job) string {
 }
 
 // commandText writes a command so that a shell would read the same words.
-func commandText(j api.Job) string {
-	words := make([]string, len(j.Command))
-	for i, word := range j.Command {
-		words[i] = word
-		if word == "" || strings.ContainsAny(word, " \t\n'\"\\$&|;<>()*?[]{}~#!`") {
-			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
-}
+func commandText(j api.Job) string { return quoteWords(j.Command) }
 
 // shorten cuts a text that is longer than so many characters.
 func shorten(text string, most int) string {

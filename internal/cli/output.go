@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -140,12 +142,30 @@ func printable(s string) string {
 	}, s)
 }
 
+// timeFormat is how moments are written for people, in local time.
+const timeFormat = "2006-01-02 15:04:05"
+
 // age is how long ago something was, in its largest unit that says enough.
 func (a *app) age(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	d := max(a.Now().Sub(t), 0)
+	return largestUnit(max(a.Now().Sub(t), 0))
+}
+
+// until is in how long something will be.
+func (a *app) until(t *time.Time) string {
+	switch {
+	case t == nil:
+		return ""
+	case !t.After(a.Now()):
+		return "now"
+	default:
+		return "in " + largestUnit(t.Sub(a.Now()))
+	}
+}
+
+func largestUnit(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))
@@ -164,6 +184,33 @@ func (a *app) ageOf(t *time.Time) string {
 		return ""
 	}
 	return a.age(*t)
+}
+
+// projectColumn leaves the second column of a table, the project, away where there is only one.
+type projectColumn bool
+
+func severalProjects[T any](all []T, project func(T) string) projectColumn {
+	for _, v := range all {
+		if project(v) != project(all[0]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p projectColumn) row(cells ...string) []string {
+	if p {
+		return cells
+	}
+	return slices.Delete(cells, 1, 2)
+}
+
+// countText is a number, and nothing for 0.
+func countText(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }
 
 // labels writes labels in order.

@@ -97,6 +97,9 @@ func stateLine(c api.Cluster) string {
 		text = fmt.Sprintf("cluster %s: %s, members left: %d", c.Name, st.Phase, len(st.Members))
 	} else {
 		text = fmt.Sprintf("cluster %s: %s, %d/%d members ready", c.Name, st.Phase, st.ReadyMembers, st.TotalMembers)
+		if n := leaving(st.Members); n > 0 {
+			text += fmt.Sprintf(", %d leaving", n)
+		}
 	}
 	if trouble := memberTrouble(st.Members); trouble != "" {
 		text += " (" + trouble + ")"
@@ -104,12 +107,25 @@ func stateLine(c api.Cluster) string {
 	return text
 }
 
+// leaving counts members that are being cleaned.
+func leaving(members []api.MemberStatus) int {
+	n := 0
+	for _, m := range members {
+		if m.Phase == api.MemberReleasing {
+			n++
+		}
+	}
+	return n
+}
+
 // memberTrouble names members that do not come along by themselves.
 func memberTrouble(members []api.MemberStatus) string {
 	var names []string
 	for _, m := range members {
-		if m.Phase == api.MemberFailed || m.Phase == api.MemberUnknown {
+		switch m.Phase {
+		case api.MemberFailed, api.MemberUnknown, api.MemberLost, api.MemberUnhealthy:
 			names = append(names, m.Name+" "+string(m.Phase))
+		default:
 		}
 	}
 	if len(names) > 3 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 // runFlags are the flags of `run`.
@@ -20,6 +20,9 @@ type runFlags struct {
 	env    map[string]string
 	dir    string
 	detach bool
+	// requeue and signal say what happens when a member is lost.
+	requeue bool
+	signal  string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -34,6 +37,9 @@ command begins.
 The job is a stored object: it goes on when this command or the server goes away. Ctrl-C cancels the job and waits for its
 end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of it).
 
+When a member of the cluster is lost while the job runs, its processes get the failure signal, and it goes on if it can. With --requeue it
+is run again from its start once the cluster is whole; the output of each attempt is kept.
+
 The exit code is the job's own (128 + N when signal N ended it). When the job could not be run, it is one of this program's,
 and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
 		Example: `  nearmetal run c1 -n 4 -- ./hello
@@ -47,6 +53,8 @@ and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
 	flags.StringToStringVar(&f.env, "env", nil, "environment variable NAME=VALUE, may be repeated")
 	flags.StringVar(&f.dir, "dir", "", "working directory (default: the shared home)")
 	flags.BoolVar(&f.detach, "detach", false, "print the job's ID and do not wait for it")
+	flags.BoolVar(&f.requeue, "requeue", false, "run it again, from its start, when a member is lost meanwhile")
+	flags.StringVar(&f.signal, "failure-signal", "", "signal its processes get when a member is lost, like USR1 (default: URG, which most ignore)")
 	// The first word is the cluster, the second begins the command: what follows is the command's, flags too.
 	flags.SetInterspersed(false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -64,10 +72,23 @@ and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
 		if err != nil {
 			return err
 		}
-		req := api.JobRequest{Command: command, Ranks: f.ranks, Env: f.env, Directory: f.dir}
+		req := api.JobRequest{Command: command, Ranks: f.ranks, Env: f.env, Directory: f.dir, Requeue: f.requeue, FailureSignal: f.signal}
+		if err := checkJob(req); err != nil {
+			return err
+		}
 		return a.run(cmd.Context(), c, cluster, req, f.detach)
 	}
 	return cmd
+}
+
+// checkJob finds what is wrong with a job before anything is sent, and names it by its flag.
+func checkJob(req api.JobRequest) error {
+	err := manifest.CheckJob(req, nil)
+	var invalid *manifest.Invalid
+	if errors.As(err, &invalid) {
+		return &exitError{ExitUsage, errors.New(asFlags(invalid).Error())}
+	}
+	return err
 }
 
 // splitRun finds the cluster and the command among the arguments, and the flags between them.
@@ -100,7 +121,7 @@ func (a *app) run(ctx context.Context, c *client.Client, cluster string, req api
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go a.cancelOnInterrupt(ctx, c, job.ID, cancel)
-	job, err = followJob(ctx, c, job.ID, a.Streams.Out)
+	job, err = a.followJob(ctx, c, job.ID)
 	if errors.Is(context.Cause(ctx), errDetached) {
 		return &exitError{ExitInterrupted, nil}
 	}
@@ -135,11 +156,12 @@ func (a *app) cancelOnInterrupt(ctx context.Context, c *client.Client, id string
 	}
 }
 
-// followJob copies the output of a job until it has ended, and returns it then.
-func followJob(ctx context.Context, c *client.Client, id string, w io.Writer) (api.Job, error) {
+// followJob copies the output of a job, attempt after attempt, until it has ended, and returns it then.
+func (a *app) followJob(ctx context.Context, c *client.Client, id string) (api.Job, error) {
 	var offset int64
+	attempt := 0
 	for {
-		n, err := c.JobLog(ctx, id, offset, true, w)
+		n, err := c.JobAttemptLog(ctx, id, attempt, offset, true, a.Streams.Out)
 		offset += n
 		if err != nil {
 			return api.Job{ID: id}, err
@@ -147,6 +169,11 @@ func followJob(ctx context.Context, c *client.Client, id string, w io.Writer) (a
 		job, err := c.Job(ctx, id)
 		if err != nil {
 			return api.Job{ID: id}, err
+		}
+		if job.Attempt > attempt {
+			attempt, offset = attempt+1, 0
+			fmt.Fprintf(a.Streams.Err, "job %s runs again from its start: attempt %d\n", id, attempt+1)
+			continue
 		}
 		if job.Phase.Ended() {
 			return job, nil

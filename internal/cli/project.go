@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+func (a *app) projectCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "project", Short: "Show, make and bound projects", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd.AddCommand(a.projectList(), a.projectShow(), a.projectCreate(), a.projectSet(), a.projectDelete())
+	return a.connects(cmd)
+}
+
+func (a *app) projectList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List projects with what they hold now", Args: noArgs}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		all, err := c.Projects(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, all, func(w io.Writer) {
+			t := newTable(w, "NAME", "SHARES", "CORES", "MEMORY", "MEMBERS", "CLUSTERS", "AGE", "DESCRIPTION")
+			for _, p := range all {
+				q := quotaTexts(p)
+				t.row(p.Name, strconv.Itoa(p.Shares), q[0], q[1], q[2], q[3], a.age(p.CreatedAt), p.Description)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+// quotaTexts are cores, memory, members and clusters in use, each with its limit when there is one.
+func quotaTexts(p api.ProjectStatus) [4]string {
+	of := func(used, limit string, limited bool) string {
+		if !limited {
+			return used
+		}
+		return used + " of " + limit
+	}
+	u, q := p.Used, p.Quota
+	return [4]string{
+		of(strconv.Itoa(u.Cores), strconv.Itoa(q.Cores), q.Cores > 0), of(sizeText(int64(u.Memory)), sizeText(int64(q.Memory)), q.Memory > 0),
+		of(strconv.Itoa(u.Members), strconv.Itoa(q.Members), q.Members > 0), of(strconv.Itoa(u.Clusters), strconv.Itoa(q.Clusters), q.Clusters > 0),
+	}
+}
+
+func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
+	q := quotaTexts(p)
+	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
+		"Clusters", q[3], "Created", a.age(p.CreatedAt)+" ago")
+}
+
+func (a *app) projectShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show a project, its quota and what of it is in use", Args: oneArg("project"), ValidArgsFunction: a.completeProjects,
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		p, err := c.Project(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, p, func(w io.Writer) { a.printProject(w, p) })
+	}
+	return cmd
+}
+
+// projectFlags are what can be set of a project.
+type projectFlags struct {
+	api.Project
+	memory string
+}
+
+func (f *projectFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Description, "description", "", "what it is, for people")
+	flags.IntVar(&f.Shares, "shares", 1, "its weight in the fair share, at least 1")
+	flags.IntVar(&f.Quota.Cores, "cores", 0, "cores its clusters may hold at once (0: no limit)")
+	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
+	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
+	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
+}
+
+// check finds what can't be meant.
+func (f *projectFlags) check(flags *pflag.FlagSet) error {
+	if f.memory != "0" {
+		memory, err := api.ParseBytes(f.memory)
+		if err != nil {
+			return usage("--memory: %v", err)
+		}
+		f.Quota.Memory = memory
+	}
+	if f.Shares < 1 {
+		return usage("--shares: %d is too small; give at least 1", f.Shares)
+	}
+	for name, n := range map[string]int64{
+		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters),
+	} {
+		if n < 0 {
+			return usage("--%s: %s is below zero; give a limit, or 0 for none", name, flags.Lookup(name).Value)
+		}
+	}
+	return nil
+}
+
+// over puts what was given over what is there.
+func (f *projectFlags) over(p api.Project, flags *pflag.FlagSet) api.Project {
+	for name, set := range map[string]func(){
+		"description": func() { p.Description = f.Description }, "shares": func() { p.Shares = f.Shares },
+		"cores": func() { p.Quota.Cores = f.Quota.Cores }, "memory": func() { p.Quota.Memory = f.Quota.Memory },
+		"members": func() { p.Quota.Members = f.Quota.Members }, "clusters": func() { p.Quota.Clusters = f.Quota.Clusters },
+	} {
+		if flags.Changed(name) {
+			set()
+		}
+	}
+	return p
+}
+
+func (a *app) projectCreate() *cobra.Command {
+	var f projectFlags
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Make a project",
+		Long:    "Make a project. Its quota bounds what its clusters hold at once; its shares weigh what it has used when there is a queue.",
+		Example: "  nearmetal project create fluids --cores 256 --memory 1TiB --shares 2",
+	}
+	f.add(cmd.Flags())
+	out := outputFlag(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
+			return err
+		}
+		if problem := manifest.LabelProblem(args[0], manifest.MaxProjectName); problem != "" {
+			return usage("NAME: %q %s", args[0], problem)
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		f.Name = args[0]
+		p, err := c.CreateProject(cmd.Context(), f.Project)
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, p, func(w io.Writer) { a.printProject(w, p) })
+	}
+	return cmd
+}
+
+func (a *app) projectSet() *cobra.Command {
+	var f projectFlags
+	cmd := &cobra.Command{
+		Use: "set NAME", Short: "Change quota, shares or description of a project",
+		Long: `Change quota, shares or description of a project; what is not given stays. A quota below what the project holds takes nothing away: it
+keeps more from being placed.`,
+		Example:           "  nearmetal project set fluids --cores 512 --memory 0",
+		ValidArgsFunction: a.completeProjects,
+	}
+	f.add(cmd.Flags())
+	out := outputFlag(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
+			return err
+		}
+		for _, name := range []string{"description", "shares", "cores", "memory", "members", "clusters"} {
+			if cmd.Flags().Changed(name) {
+				return nil
+			}
+		}
+		return usage("say what to change; see '%s --help'", cmd.CommandPath())
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		present, err := c.Project(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		p, err := c.UpdateProject(cmd.Context(), f.over(present.Project, cmd.Flags()))
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, p, func(w io.Writer) { a.printProject(w, p) })
+	}
+	return cmd
+}
+
+func (a *app) projectDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete projects that have no clusters, with their tokens",
+		Args: someArgs("projects to delete"), ValidArgsFunction: a.completeProjects,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var failed []error
+		for _, name := range unique(args) {
+			if err := c.DeleteProject(cmd.Context(), name); err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			fmt.Fprintf(a.Streams.Out, "project %s deleted\n", name)
+		}
+		return joined(failed)
+	}
+	return cmd
+}

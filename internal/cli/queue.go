@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func (a *app) clusterExplain() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain NAME", Short: "Tell why a cluster is where it is", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
+		Long: `Tell why a cluster is where it is: what of it waits for room, its place in the queue, what binds it, and when it starts at the
+latest if nothing changes but time limits that end.`,
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		ex, err := c.Explain(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, ex, func(w io.Writer) {
+			fields(w, "Cluster", ex.Cluster, "Phase", string(ex.Phase), "Message", ex.Message)
+			if len(ex.Waiting) > 0 {
+				fmt.Fprintln(w)
+				a.printWaiting(w, ex.Waiting, false)
+			}
+		})
+	}
+	return cmd
+}
+
+func (a *app) queueCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "queue", Short: "List what waits for room, in its order", Args: noArgs,
+		Long: `List what waits for room, in its order: replacements of lost members first, which have no position, then new clusters and
+members by priority, by the use of their project and user, and by age. EARLIEST is when it starts at the latest if nothing changes
+but time limits that end.`,
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		waiting, err := c.Queue(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, waiting, func(w io.Writer) { a.printWaiting(w, waiting, true) })
+	}
+	return a.connects(cmd)
+}
+
+// printWaiting writes requests that wait; whose they are only where they are many clusters'.
+func (a *app) printWaiting(w io.Writer, waiting []api.Waiting, whose bool) {
+	projects := severalProjects(waiting, func(w api.Waiting) string { return w.Project })
+	row := func(cluster, project, user string, others ...string) []string {
+		if !whose {
+			return others
+		}
+		return projects.row(append([]string{cluster, project, user}, others...)...)
+	}
+	t := newTable(w, row("CLUSTER", "PROJECT", "USER", "POSITION", "KIND", "MEMBERS", "CORES", "PRIORITY", "WAITING", "EARLIEST", "REASON")...)
+	for _, r := range waiting {
+		t.row(row(r.Cluster, r.Project, r.User, countText(r.Position), r.Kind, strconv.Itoa(r.Members), strconv.Itoa(r.Cores),
+			strconv.Itoa(r.Priority), a.age(r.Since), a.until(r.Earliest), r.Reason)...)
+	}
+	t.flush()
+}

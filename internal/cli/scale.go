@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// scaleFlags are the flags of `cluster scale`.
+type scaleFlags struct {
+	group   string
+	size    int
+	remove  []string
+	queue   bool
+	noWait  bool
+	timeout time.Duration
+}
+
+func (a *app) clusterScale() *cobra.Command {
+	var f scaleFlags
+	cmd := &cobra.Command{
+		Use:   "scale NAME --size N | --remove MEMBER...",
+		Short: "Give a cluster more or fewer members",
+		Long: `Give a cluster more or fewer members, and wait until the new ones are ready and nothing is left of the others. Members that
+stay keep their names, ranks and addresses; their jobs go on. A smaller size releases the highest ranks first, --remove those that are
+named. New members that find no room now are refused with the reason and nothing is changed, or wait with --queue. Ctrl-C
+ends the waiting only.`,
+		Example: `  nearmetal cluster scale c1 --size 8
+  nearmetal cluster scale c2 --group compute --size 32 --queue
+  nearmetal cluster scale c1 --remove c1-3 c1-5`,
+		ValidArgsFunction: a.completeScale,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.group, "group", "", "group to scale (may be left away when there is only one)")
+	flags.IntVar(&f.size, "size", 0, "number of members the group is to have")
+	flags.StringSliceVar(&f.remove, "remove", nil, "member to release; more may follow, or be separated by commas")
+	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
+	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is done")
+	flags.DurationVar(&f.timeout, "timeout", waitTimeout, "how long to wait (0: for ever; with --queue that is the default)")
+	out := outputFlag(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("remove", a.completeMembers) // only fails for a flag that does not exist
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := scaleArgs(cmd, args, f); err != nil {
+			return err
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.queue && !cmd.Flags().Changed("timeout") {
+			f.timeout = 0
+		}
+		f.remove = append(f.remove, args[1:]...)
+		return a.scale(cmd.Context(), args[0], f, out)
+	}
+	return cmd
+}
+
+// scaleArgs finds what can't be meant before anything is sent.
+func scaleArgs(cmd *cobra.Command, args []string, f scaleFlags) error {
+	sized, removes := cmd.Flags().Changed("size"), cmd.Flags().Changed("remove")
+	switch {
+	case len(args) == 0 || args[0] == "":
+		return usage("name the cluster: '%s'", cmd.UseLine())
+	case sized && removes:
+		return usage("both --size and --remove are given; one says how many members there are to be, the other which ones are to go")
+	case !sized && !removes:
+		return usage("say how many members there are to be (--size N), or which ones are to go (--remove MEMBER...)")
+	case len(args) > 1 && !removes:
+		return usage("'%s' takes one cluster, %q is one too many", cmd.CommandPath(), args[1])
+	case sized && f.size < 1:
+		return usage("--size: %d is too small; give at least 1 member, or delete the cluster ('nearmetal cluster delete %s')", f.size, args[0])
+	case sized && f.size > manifest.MaxMembers:
+		return usage("--size: %d is too large; the limit is %d", f.size, manifest.MaxMembers)
+	case removes && (slices.Contains(f.remove, "") || slices.Contains(args[1:], "") || len(f.remove) == 0):
+		return usage("--remove: a name is empty; name the members to release, nothing was changed")
+	case removes && f.group != "":
+		return usage("--group says nothing beside --remove: members are named, wherever they are")
+	case removes && f.queue:
+		return usage("--queue says nothing beside --remove: who gives room back does not wait for any")
+	}
+	return nil
+}
+
+// scale asks for it, waits unless told not to, and prints the cluster.
+func (a *app) scale(ctx context.Context, name string, f scaleFlags, out *format) error {
+	c, err := a.client(0)
+	if err != nil {
+		return err
+	}
+	cl, err := c.ScaleCluster(ctx, name, api.ScaleRequest{Group: f.group, Size: f.size, Remove: f.remove, Queue: f.queue})
+	if err != nil {
+		return unknownOutcome(err, name)
+	}
+	if !f.noWait {
+		if cl, err = a.await(ctx, c, cl, untilSettled(cl, f.timeout)); err != nil {
+			return err
+		}
+	}
+	return out.print(a.Streams.Out, cl, func(w io.Writer) { a.printCluster(w, cl) })
+}
+
+// unknownOutcome says of a request that was interrupted that it may have been carried out.
+func unknownOutcome(err error, name string) error {
+	if exitCode(err) != ExitInterrupted {
+		return err
+	}
+	return fmt.Errorf("interrupted; whether cluster %q was changed is not known, see 'nearmetal cluster show %s'", name, name)
+}
+
+func (a *app) clusterPause() *cobra.Command {
+	return a.pauses("pause", "Freeze the members of clusters where they are",
+		`Freeze every process of every member, and wait until all stand still. A paused cluster keeps what it holds; its usage and its time
+limit go on. Members that die meanwhile are replaced once it is resumed.`, api.ClusterPaused, (*client.Client).PauseCluster)
+}
+
+func (a *app) clusterResume() *cobra.Command {
+	return a.pauses("resume", "Wake the members of paused clusters",
+		"Wake the members of paused clusters, and wait until all are ready.", api.ClusterReady, (*client.Client).ResumeCluster)
+}
+
+// pauses is the command that pauses clusters, and the one that resumes them.
+func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
+	ask func(*client.Client, context.Context, string) (api.Cluster, error),
+) *cobra.Command {
+	var noWait bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: verb + " NAME...", Short: short, Long: long,
+		Args: someArgs("clusters to " + verb), ValidArgsFunction: a.completeClusters(0),
+	}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are "+string(goal))
+	cmd.Flags().DurationVar(&timeout, "timeout", waitTimeout, "how long to wait for each (0: for ever)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var asked []api.Cluster
+		var failed []error
+		for _, name := range unique(args) {
+			cl, err := ask(c, cmd.Context(), name)
+			if err != nil {
+				failed = append(failed, unknownOutcome(err, name))
+				continue
+			}
+			asked = append(asked, cl)
+		}
+		for _, cl := range asked {
+			if !noWait {
+				if cl, err = a.await(cmd.Context(), c, cl, untilPhase(goal, cl.Status.Paused, timeout)); err != nil {
+					failed = append(failed, err)
+					continue
+				}
+			}
+			fmt.Fprintf(a.Streams.Out, "cluster %s is %s\n", ref(cl), cl.Status.Phase)
+		}
+		return joined(failed)
+	}
+	return cmd
+}
+
+// untilPhase waits until a cluster that was asked to pause, or to wake, does.
+func untilPhase(goal api.ClusterPhase, paused bool, timeout time.Duration) await {
+	seen := false
+	return await{what: string(goal), timeout: timeout, done: func(cl api.Cluster) (bool, error) {
+		if seen && cl.Status.Paused != paused {
+			return false, &exitError{ExitConflict, fmt.Errorf("somebody else changed cluster %q back before it was %s", ref(cl), goal)}
+		}
+		seen = seen || cl.Status.Paused == paused
+		return seen && cl.Status.Phase == goal, nil
+	}}
+}
+
+// someArgs wants one argument or more, none of them empty.
+func someArgs(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 || slices.Contains(args, "") {
+			return usage("name the %s: '%s'; nothing was changed", what, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+		}
+		return nil
+	}
+}
+
+// unique are the names without repetitions.
+func unique(names []string) []string {
+	var out []string
+	for _, name := range names {
+		if !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
