@@ -1,0 +1,179 @@
+package usage
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// owner is whose use a row is of; fields that a report does not tell apart are empty.
+type owner struct{ project, user, cluster, uid string }
+
+// stretch is a holding over a time, in nanoseconds since 1970.
+type stretch struct {
+	from, to int64
+	holding
+}
+
+// held is an allocated stretch with its owner.
+type held struct {
+	stretch
+	owner owner
+}
+
+// timeline is everything that happened to one node between two times.
+type timeline struct {
+	allocated []held
+	cleaning  []stretch
+	up, down  []stretch
+}
+
+// timelines sorts the input by nodes, clipped to a time.
+func timelines(in *Input, from, to int64) map[string]*timeline {
+	nodes := map[string]*timeline{}
+	of := func(name string) *timeline {
+		if nodes[name] == nil {
+			nodes[name] = &timeline{}
+		}
+		return nodes[name]
+	}
+	in.spans(func(o owner, s api.UsageSpan) {
+		st := stretch{max(s.From.UnixNano(), from), min(s.To.UnixNano(), to), holding{int64(s.Members), int64(s.Cores), s.MemoryBytes}}
+		switch {
+		case st.from >= st.to:
+		case s.Kind == api.SpanAllocated:
+			n := of(s.Node)
+			n.allocated = append(n.allocated, held{st, o})
+		default:
+			n := of(s.Node)
+			n.cleaning = append(n.cleaning, st)
+		}
+	})
+	for _, s := range in.Nodes {
+		end := to
+		if s.To != nil {
+			end = min(to, s.To.UnixNano())
+		}
+		st := stretch{max(s.From.UnixNano(), from), end, holding{0, int64(s.Cores), s.MemoryBytes}}
+		switch n := of(s.Node); {
+		case st.from >= st.to:
+		case s.Down:
+			n.down = append(n.down, st)
+		default:
+			n.up = append(n.up, st)
+		}
+	}
+	return nodes
+}
+
+// spans yields all use, ended or not; what goes on ends now.
+func (in *Input) spans(yield func(owner, api.UsageSpan)) {
+	for _, r := range in.Records {
+		o := owner{project: orDefault(r.Project), user: r.User, cluster: r.Cluster, uid: r.UID}
+		for _, s := range r.Spans {
+			yield(o, s)
+		}
+	}
+	for i := range in.Open {
+		open := &in.Open[i]
+		a := open.Assignment
+		s := api.UsageSpan{
+			Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes,
+		}
+		if open.ReleasedAt != nil {
+			// Its allocated time was written down with its release.
+			s.Kind, s.From = api.SpanCleaning, *open.ReleasedAt
+		}
+		yield(owner{project: orDefault(open.Project), user: open.User, cluster: open.Cluster, uid: open.UID}, s)
+	}
+}
+
+func orDefault(project string) string {
+	if project == "" {
+		return api.DefaultProject
+	}
+	return project
+}
+
+// moment is the state of a node at one time.
+type moment struct {
+	allocated, cleaning holding
+	up, down            holding
+}
+
+// edge is a change of a moment.
+type edge struct {
+	at int64
+	// of is which part of the moment changes, by is added to it.
+	of func(*moment) *holding
+	by holding
+}
+
+// edges are all changes in the order of time.
+func (n *timeline) edges() []edge {
+	var all []edge
+	add := func(s stretch, of func(*moment) *holding) {
+		all = append(all, edge{s.from, of, s.holding}, edge{s.to, of, holding{}.minus(s.holding)})
+	}
+	for _, h := range n.allocated {
+		add(h.stretch, func(m *moment) *holding { return &m.allocated })
+	}
+	for _, s := range n.cleaning {
+		add(s, func(m *moment) *holding { return &m.cleaning })
+	}
+	for _, s := range n.up {
+		add(s, func(m *moment) *holding { return &m.up })
+	}
+	for _, s := range n.down {
+		add(s, func(m *moment) *holding { return &m.down })
+	}
+	slices.SortFunc(all, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
+	return all
+}
+
+// each yields every stretch of time over which nothing about the node changed and that lies within one period.
+func (n *timeline) each(bounds []int64, yield func(period int, from, to int64, m *moment)) {
+	var m moment
+	edges := n.edges()
+	period := 0
+	for i := 0; i < len(edges); {
+		at := edges[i].at
+		for ; i < len(edges) && edges[i].at == at; i++ {
+			part := edges[i].of(&m)
+			*part = part.plus(edges[i].by)
+		}
+		if i == len(edges) {
+			return
+		}
+		for from, to := at, edges[i].at; from < to; {
+			for bounds[period+1] <= from {
+				period++
+			}
+			end := min(to, bounds[period+1])
+			yield(period, from, end, &m)
+			from = end
+		}
+	}
+}
+
+// capacity is what the node offers at a moment: never less than what is held on it, though its agent may have come back with less.
+func (m *moment) capacity() (all, used holding) {
+	used = m.allocated.plus(m.cleaning)
+	offered := m.up.plus(m.down)
+	return holding{used.members, max(offered.cores, used.cores), max(offered.bytes, used.bytes)}, used
+}
+
+// width is a time over which a node had so many cores.
+type width struct {
+	from, to, cores int64
+}
+
+func nanoseconds(times []time.Time) []int64 {
+	all := make([]int64, len(times))
+	for i, t := range times {
+		all[i] = t.UnixNano()
+	}
+	return all
+}
