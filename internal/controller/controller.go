@@ -14,21 +14,17 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
 type Agents interface {
-	Member(assignmentID string) (phase api.MemberPhase, message string, ok bool)
-	// Node tells a node's phase and whether it has reported all it has since it connected.
-	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
-	Reported(name string) bool
-	Clean(name string) []string
+	situation.Heard
 	Jobs() map[string]agentstream.JobObserved
 	LogBytes(jobID string) int64
 	ForgetJob(jobID string)
@@ -84,19 +80,26 @@ type leader struct {
 	log     *slog.Logger
 	writer  *state.Leader
 	since   time.Time
+	clock   clock
 	desired *desiredStates
-	wakeAt  time.Time
+	// room is what is free, kept current from pass to pass; answered is what admission was asked last.
+	room     situation.Room
+	answered planned
+	resting  map[string]resting // by cluster UID
+	offered  offered
+	// wakeAt is when to look again, by the machine's clock.
+	wakeAt time.Time
 	// committed is the newest revision this leader wrote: a pass never plans on less.
 	committed int64
-	doubts    map[string]doubt     // by cluster UID
-	endings   map[string]time.Time // when it was first heard that a job has ended, by this server's clock
+	endings   map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
+	clock := newClock(cfg.Now, cfg.Cache.View().NewestTime())
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
-		since: cfg.Now(), desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
-		doubts: map[string]doubt{}, endings: map[string]time.Time{},
+		since: clock.floor, clock: clock, desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
+		resting: map[string]resting{}, endings: map[string]time.Time{},
 	}
 }
 
@@ -125,11 +128,11 @@ func (l *leader) lead(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return store.ErrNotLeader
-		case errors.Is(err, store.ErrNotLeader):
+		case errors.Is(err, store.ErrNotLeader) || errors.Is(err, errDoubt):
 			return err
 		case err != nil:
 			l.log.ErrorContext(ctx, "a pass of the controller failed; trying again", "error", err)
-			l.sooner(l.cfg.Now().Add(retryPause))
+			l.soonerRaw(l.cfg.Now().Add(retryPause))
 		}
 		l.wait(ctx, revision, changed)
 	}
@@ -159,8 +162,15 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	}
 }
 
-// sooner moves the next pass to at, if it is not earlier already.
+// sooner moves the next pass to a time of the leader's clock, if it is not earlier already.
 func (l *leader) sooner(at time.Time) {
+	if !at.IsZero() {
+		l.soonerRaw(l.clock.started.Add(at.Sub(l.clock.floor)))
+	}
+}
+
+// soonerRaw moves the next pass to a time of the machine's clock.
+func (l *leader) soonerRaw(at time.Time) {
 	if !at.IsZero() && (l.wakeAt.IsZero() || at.Before(l.wakeAt)) {
 		l.wakeAt = at
 	}
@@ -172,19 +182,18 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	l.wakeAt = time.Time{}
-	l.sooner(l.cfg.Agents.NextDeath())
+	l.soonerRaw(l.cfg.Agents.NextDeath())
 	view := l.cfg.Cache.View()
-	now := l.cfg.Now()
-	p := &pass{leader: l, view: view, now: now, nodes: map[string]lifecycle.NodeState{}, clean: map[cleanOn]bool{}}
-	p.observe()
-	p.settle()
+	// Nodes are told first what is true already: what they say of it is judged by that.
+	errs := l.tell(view)
+	p := l.newPass(view)
+	errs = append(errs, p.clusters(ctx), p.admit(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx))
+	return view.Revision, errors.Join(errs...)
+}
+
+// tell hands every node its desired state as far as it changed.
+func (l *leader) tell(view *state.View) []error {
 	var errs []error
-	for _, c := range view.Clusters {
-		if err := p.cluster(ctx, c); err != nil && !errors.Is(err, store.ErrConflict) {
-			errs = append(errs, fmt.Errorf("cluster %q: %w", c.Name(), err))
-		}
-	}
-	errs = append(errs, p.quarantines(ctx), p.jobs(ctx))
 	changed, failed := l.desired.update(l.writer.Term(), view)
 	for name, err := range failed {
 		errs = append(errs, fmt.Errorf("cluster %q can't be carried: %w", name, err))
@@ -198,5 +207,5 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 			l.cfg.Agents.SetDesired(n.Name, l.desired.assemble(n.Name, l.writer.Term(), view.Revision))
 		}
 	}
-	return view.Revision, errors.Join(errs...)
+	return errs
 }

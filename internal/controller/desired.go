@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -45,8 +46,8 @@ type desiredStates struct {
 
 // clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
 type clusterParts struct {
-	revision int64
-	byNode   map[string]part
+	revision, generation int64
+	byNode               map[string]part
 }
 
 // part is what one cluster has on one node.
@@ -89,11 +90,15 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 				d.withhold(c)
 			}
 		}
-		if parts == nil || err != nil && !incompleteWillDo(c, known) {
+		if parts == nil || err != nil && !incompleteWillDo(c, known && old.generation == c.Record.Generation) {
 			continue
 		}
 		d.replace(c.UID(), old.byNode, parts, dirty)
-		d.clusters[c.UID()] = clusterParts{revision: c.Revision, byNode: parts}
+		next := clusterParts{revision: c.Revision, byNode: parts}
+		if c.Record != nil {
+			next.generation = c.Record.Generation
+		}
+		d.clusters[c.UID()] = next
 	}
 	for uid, old := range d.clusters {
 		if !seen[uid] && !strings.HasPrefix(uid, quarantineKey) {
@@ -115,7 +120,8 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 }
 
 // incompleteWillDo tells whether a cluster's share that lacks a peer is better than the former one, or none. Members that run
-// may lose a peer but must stay named, those that are released must be told so, and a new cluster waits for its network.
+// may lose a peer but must stay named, those that are released must be told so, and a new cluster waits for its network. known tells
+// that the former share is of the same members.
 func incompleteWillDo(c *state.Cluster, known bool) bool {
 	switch c.Record.Phase {
 	case api.ClusterDeleting:
@@ -154,21 +160,25 @@ func (d *desiredStates) replace(uid string, before, after map[string]part, dirty
 	}
 }
 
-// updateQuarantines keeps asking for quarantined assignments to be cleaned, one by one, after their cluster is gone.
+// updateQuarantines keeps asking for quarantined assignments to be cleaned, one by one, also after their cluster is gone; only then
+// does the cluster's home go with them.
 func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]bool) {
+	living := map[string]bool{}
+	if len(view.Quarantines) > 0 {
+		for _, c := range view.Clusters {
+			living[c.UID()] = c.Record != nil && c.Record.Phase != api.ClusterDeleting
+		}
+	}
 	quarantined := map[string]bool{}
 	for _, q := range view.Quarantines {
 		a, uid := q.Assignment, quarantineKey+q.Assignment.ID
 		quarantined[uid] = true
-		if _, known := d.clusters[uid]; known {
-			continue
-		}
 		index, _ := d.pool.IndexOf(a.Address)
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
-			Member: driver.Member{Assignment: a, Network: api.Network{Index: index}, User: jobUser}, Release: true, ReleaseHome: true,
-			GraceSeconds: releaseGraceSeconds,
+			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: jobUser},
+			Release: true, ReleaseHome: !living[a.ClusterUID], GraceSeconds: releaseGraceSeconds,
 		}}}}
-		d.replace(uid, nil, byNode, dirty)
+		d.replace(uid, d.clusters[uid].byNode, byNode, dirty)
 		d.clusters[uid] = clusterParts{byNode: byNode}
 	}
 	for uid, old := range d.clusters {
@@ -179,17 +189,19 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 	}
 }
 
-// updateJobs gives each running job to the node of its cluster's rank 0.
+// updateJobs gives each job to the node of the member that carries it out, which is stored before.
 func (d *desiredStates) updateJobs(view *state.View, dirty map[string]bool) {
 	jobs := map[string][]agentstream.Job{}
 	for _, job := range view.Jobs {
 		c := view.Cluster(job.Cluster)
-		if job.Phase.Ended() || c == nil || c.UID() != job.ClusterUID {
+		if job.Phase.Ended() || job.MemberID == "" || c == nil || c.UID() != job.ClusterUID {
 			continue
 		}
 		for a := range c.Held() {
-			if a.Rank == 0 {
-				jobs[a.Node] = append(jobs[a.Node], agentstream.Job{Job: *job, MemberID: a.ID})
+			if a.ID == job.MemberID {
+				told := *job
+				told.CancelRequested = job.CancelRequested || job.Requeueing
+				jobs[a.Node] = append(jobs[a.Node], agentstream.Job{Job: told, MemberID: a.ID})
 			}
 		}
 	}
@@ -234,17 +246,30 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		return parts, nil
 	}
 	var held []api.Assignment
-	nodes := map[string]bool{}
+	// peers are the nodes that members reach each other over. A node that only has members which were lost or let go is none:
+	// whatever runs on there under an old identity reaches nobody.
+	nodes, peers := map[string]bool{}, map[string]bool{}
+	deleting := c.Record.Phase == api.ClusterDeleting
 	for a := range c.Held() {
+		if a.Spare {
+			continue
+		}
 		held = append(held, *a)
-		nodes[a.Node] = true
+		nodes[a.Node], peers[a.Node] = true, true
 	}
 	for a := range c.Releasing() {
 		nodes[a.Node] = true
+		if deleting {
+			peers[a.Node] = true // all go together: cutting them off one from another first would only take time
+		}
 	}
 	var incomplete error
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		network, err := d.network(c.Record.Network, node, nodes)
+		reachable := peers
+		if !peers[node] {
+			reachable = nil
+		}
+		network, err := d.network(c.Record.Network, node, reachable)
 		incomplete = cmp.Or(incomplete, err)
 		parts[node] = part{network: network}
 	}
@@ -265,10 +290,12 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 			if err != nil {
 				return nil, err
 			}
-			add(agentstream.Member{Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: jobUser}})
+			add(agentstream.Member{
+				Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: jobUser},
+				Paused: lifecycle.Frozen(c.Record.Phase), FilesDigest: agentstream.FilesDigest(files), Checks: checksOf(c.Intent.Spec, a.Group),
+			})
 		}
 	}
-	deleting := c.Record.Phase == api.ClusterDeleting
 	for a := range c.Releasing() {
 		add(agentstream.Member{
 			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: jobUser},
@@ -276,6 +303,15 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		})
 	}
 	return parts, incomplete
+}
+
+func checksOf(spec api.ClusterSpec, group string) []api.Check {
+	for _, g := range spec.Groups {
+		if g.Name == group {
+			return g.Checks
+		}
+	}
+	return nil
 }
 
 func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {

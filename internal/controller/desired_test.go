@@ -70,7 +70,7 @@ func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 		s.t.Fatal(err)
 	}
 	record := api.ClusterRecord{Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterStarting, Network: network}
-	return s.view(s.leader.CommitGeneration(s.t.Context(), view.Cluster(name), record, state.Batch{Assignments: assignments}))
+	return s.view(s.leader.Commit(s.t.Context(), view.Cluster(name), state.Write{Record: record, Add: []state.Batch{{Assignments: assignments}}}))
 }
 
 func newDesired() *desiredStates {
@@ -121,12 +121,12 @@ func TestAClusterOverNodesWithoutUnderlayIsNamedAndHarmsNoOther(t *testing.T) {
 func (s *stored) turn(name string, phase api.ClusterPhase) *state.View {
 	s.t.Helper()
 	c := s.cache.View().Cluster(name)
-	record := cloneRecord(c.Record)
-	record.Phase = phase
+	record := *c.Record
+	record.Phase, record.Chunks = phase, slices.Clone(record.Chunks)
 	for i := range record.Chunks {
 		record.Chunks[i].Releasing = phase == api.ClusterDeleting
 	}
-	return s.view(s.leader.CommitRecord(s.t.Context(), c, record))
+	return s.view(s.leader.Commit(s.t.Context(), c, state.Write{Record: record}))
 }
 
 func TestANewLeaderNamesMembersThatRunThoughAPeersUnderlayIsGone(t *testing.T) {
@@ -189,18 +189,18 @@ func TestAReleasedMemberIsAskedToGoWithItsClustersHomeUntilItIsClean(t *testing.
 	view := s.cluster("a", 1, "n1")
 	d.update(1, view)
 	c := view.Cluster("a")
-	record := cloneRecord(c.Record)
+	record := cloned(c.Record)
 	record.Phase, record.Chunks[0].Releasing = api.ClusterDeleting, true
-	view = s.view(s.leader.CommitRecord(t.Context(), c, record))
+	view = s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record}))
 	changed, _ := d.update(1, view)
 	m := changed["n1"].Members
 	if len(m) != 1 || !m[0].Release || !m[0].ReleaseHome {
 		t.Fatalf("members of n1: got %+v, want one to be released with its home", m)
 	}
 	c = view.Cluster("a")
-	record = cloneRecord(c.Record)
+	record = cloned(c.Record)
 	record.Clean = []string{m[0].Assignment.ID}
-	view = s.view(s.leader.CommitRecord(t.Context(), c, record))
+	view = s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record}))
 	if changed, _ = d.update(1, view); len(changed["n1"].Members) > 0 || len(changed["n1"].Networks) > 0 {
 		t.Errorf("after it is clean: %+v, want nothing on n1", changed["n1"])
 	}
@@ -215,19 +215,56 @@ func TestAQuarantinedMemberIsAskedToGoAfterItsClusterIsGone(t *testing.T) {
 		a = *held
 	}
 	c := view.Cluster("a")
-	record := cloneRecord(c.Record)
+	record := cloned(c.Record)
 	record.Phase, record.Chunks[0].Releasing, record.Clean = api.ClusterDeleting, true, []string{a.ID}
-	view = s.view(s.leader.CommitRecord(t.Context(), c, record, api.Quarantine{Assignment: a, Reason: "stuck"}))
-	view = s.view(s.leader.Forget(t.Context(), view.Cluster("a")))
+	view = s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record, Quarantines: []api.Quarantine{api.Quarantine{Assignment: a, Reason: "stuck"}}}))
 	changed, _ := d.update(1, view)
-	m := changed["n1"].Members
+	if m := changed["n1"].Members; len(m) != 1 || !m[0].Release {
+		t.Fatalf("members of n1 before: got %+v, want the quarantined one to be released", m)
+	}
+	view = s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Forget: true}))
+	d.update(1, view)
+	m := d.assemble("n1", 1, view.Revision).Members
 	if len(m) != 1 || !m[0].Release || m[0].Assignment.ID != a.ID {
 		t.Fatalf("members of n1: got %+v, want the quarantined one to be released", m)
+	}
+	if !m[0].ReleaseHome {
+		t.Error("the home of a cluster that is gone stays")
 	}
 	view = s.view(s.leader.Unquarantine(t.Context(), a.ID))
 	if changed, _ = d.update(1, view); len(changed["n1"].Members) > 0 {
 		t.Errorf("after the quarantine: %+v, want nothing on n1", changed["n1"].Members)
 	}
+}
+
+func TestTheHomeOfALivingClusterStaysWhenOneOfItsLostMembersIsCleanedLate(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	view := s.cluster("a", 1, "n1", "n2")
+	var lost, stays []api.Assignment
+	for held := range view.Cluster("a").Held() {
+		if held.Node == "n1" {
+			lost = append(lost, *held)
+		} else {
+			stays = append(stays, *held)
+		}
+	}
+	record := cloned(view.Cluster("a").Record)
+	record.Generation, record.Phase, record.Chunks = 2, api.ClusterReady, nil
+	view = s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{
+		Record: record, Add: []state.Batch{{Assignments: stays}}, Quarantines: []api.Quarantine{{Assignment: lost[0], Reason: "its node is down"}},
+	}))
+	changed, _ := d.update(1, view)
+	if m := changed["n1"].Members; len(m) != 1 || !m[0].Release || m[0].ReleaseHome {
+		t.Errorf("members of n1: got %+v, want the lost one to be released without its cluster's home", m)
+	}
+}
+
+// cloned is a copy of a record to change.
+func cloned(r *api.ClusterRecord) api.ClusterRecord {
+	record := *r
+	record.Chunks = slices.Clone(r.Chunks)
+	return record
 }
 
 func TestADeposedLeaderCommitsNothing(t *testing.T) {
@@ -236,7 +273,7 @@ func TestADeposedLeaderCommitsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	view := s.view(s.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "a", UID: "ua"}))
-	_, err := s.leader.CommitRecord(t.Context(), view.Cluster("a"), api.ClusterRecord{Name: "a", UID: "ua", Phase: api.ClusterRefused})
+	_, err := s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Record: api.ClusterRecord{Name: "a", UID: "ua", Phase: api.ClusterRefused}})
 	if !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("got %v, want ErrNotLeader", err)
 	}

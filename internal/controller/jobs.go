@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -18,7 +21,17 @@ const keptJobs = 1000
 // logPatience is how long the end of a job waits for the rest of its output to arrive.
 const logPatience = 5 * time.Second
 
-// jobs brings stored jobs up to what agents say of them.
+// lossesKept bounds the lost members a job remembers; it is signalled no more than so often.
+const lossesKept = 64
+
+// The reasons of jobs' events.
+const (
+	eventJobTold     = "JobTold"
+	eventJobRequeued = "JobRequeued"
+	eventJobLost     = "JobLost"
+)
+
+// jobs brings stored jobs up to what agents say of them and what became of their clusters.
 func (p *pass) jobs(ctx context.Context) error {
 	var errs []error
 	seen := p.cfg.Agents.Jobs()
@@ -28,65 +41,206 @@ func (p *pass) jobs(ctx context.Context) error {
 			ended = append(ended, job)
 			continue
 		}
-		observed, heard := seen[job.ID]
-		next, changed := p.nextJob(*job, observed, heard)
-		if !changed {
-			continue
-		}
-		_, revision, err := p.cfg.Repo.UpdateJob(ctx, job.ID, func(stored *api.Job) error {
-			if stored.Phase.Ended() {
-				return nil // another leader has seen its end
-			}
-			cancel := stored.CancelRequested
-			*stored = next
-			stored.CancelRequested = cancel
-			return nil
-		})
-		p.committed = max(p.committed, revision)
-		if err == nil && next.Phase.Ended() {
-			p.cfg.Agents.ForgetJob(job.ID)
-			delete(p.endings, job.ID)
-		}
-		errs = append(errs, err)
+		observed, heard := seen[job.RunID()]
+		errs = append(errs, p.job(ctx, job, observed, heard))
 	}
 	return errors.Join(append(errs, p.prune(ctx, ended))...)
 }
 
-// nextJob is a job as it stands now, and whether that differs from what is stored.
-func (p *pass) nextJob(job api.Job, seen agentstream.JobObserved, heard bool) (api.Job, bool) {
-	next := job
-	next.LogBytes = p.cfg.Agents.LogBytes(job.ID)
-	c := p.view.Cluster(job.Cluster)
-	switch {
-	case heard && seen.Phase.Ended():
-		if seen.LogBytes > next.LogBytes && p.patient(job.ID) {
-			p.sooner(p.now.Add(100 * time.Millisecond))
-			return job, false // who follows the output must see all of it before the end
-		}
-		next.Phase, next.ExitCode, next.Message = seen.Phase, seen.ExitCode, seen.Message
-		next.StartedAt, next.EndedAt = seen.StartedAt, seen.EndedAt
-		if next.EndedAt == nil {
-			next.EndedAt = &p.now
-		}
-	case c == nil || c.UID() != job.ClusterUID:
-		next.Phase, next.Message, next.EndedAt = api.JobLost, "its cluster was deleted", &p.now
-	case c.Record != nil && c.Record.Phase == api.ClusterDeleting:
-		next.Phase, next.Message, next.EndedAt = api.JobLost, "its cluster is being deleted", &p.now
-	case heard:
-		next.Phase, next.Message, next.StartedAt = seen.Phase, seen.Message, seen.StartedAt
+// job plans one job and stores what becomes of it.
+func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserved, heard bool) error {
+	if heard && seen.Phase.Ended() && seen.LogBytes > p.cfg.Agents.LogBytes(job.RunID()) && p.patient(job.RunID()) {
+		p.soonerRaw(p.raw.Add(100 * time.Millisecond))
+		return nil // who follows the output must see all of it before the end
 	}
-	return next, next.Phase != job.Phase || next.Message != job.Message
+	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, logBytes: p.cfg.Agents.LogBytes(job.RunID())}
+	if c := p.view.Cluster(job.Cluster); c != nil && c.UID() == job.ClusterUID {
+		in.cluster = c
+	}
+	next, events := planJob(in)
+	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
+		return nil
+	}
+	_, revision, err := p.cfg.Repo.UpdateJob(ctx, job.ID, func(at *api.Job) error {
+		if at.Phase.Ended() || at.RunID() != job.RunID() {
+			return nil // another leader has gone on with it
+		}
+		cancel := at.CancelRequested || next.CancelRequested
+		*at = next
+		at.CancelRequested = cancel
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	p.committed = max(p.committed, revision)
+	failpoint.Hit("controller.after-job")
+	if next.Phase.Ended() || next.RunID() != job.RunID() {
+		p.cfg.Agents.ForgetJob(job.RunID())
+		delete(p.endings, job.RunID())
+	}
+	return p.emit(ctx, events)
+}
+
+// worthAWrite is what of a job is worth a write: its output grows all the time.
+func worthAWrite(job api.Job) api.Job {
+	job.LogBytes = 0
+	return job
+}
+
+// jobInput is everything the next state of a job depends on.
+type jobInput struct {
+	job      api.Job
+	cluster  *state.Cluster // nil when it is gone
+	seen     agentstream.JobObserved
+	heard    bool
+	logBytes int64
+	now      time.Time
+}
+
+// planJob returns a job as it should stand now, and what is to be told of it. It is pure.
+func planJob(in jobInput) (api.Job, []api.Event) {
+	job := in.job
+	job.LogBytes = in.logBytes
+	switch {
+	case in.heard && in.seen.Phase.Ended():
+		return in.ended(job)
+	case in.cluster == nil:
+		return in.lose(job, "its cluster was deleted"), nil
+	case in.cluster.Record == nil:
+		return job, nil
+	case in.cluster.Record.Phase == api.ClusterDeleting && (job.MemberID == "" || !in.holds(job.MemberID)):
+		return in.lose(job, "its cluster is being deleted"), nil
+	case in.cluster.Record.ExpiredAt != nil && !job.CancelRequested:
+		job.CancelRequested, job.Message = true, "the time limit of its cluster has passed"
+		return job, nil
+	case job.MemberID == "":
+		return in.dispatch(job), nil
+	case !in.holds(job.MemberID):
+		return in.memberGone(job)
+	}
+	if in.heard {
+		job.Phase, job.Message, job.StartedAt = in.seen.Phase, in.seen.Message, in.seen.StartedAt
+	}
+	return in.tell(job)
+}
+
+// ended takes over how a run ended, or lets the next one follow.
+func (in jobInput) ended(job api.Job) (api.Job, []api.Event) {
+	if job.Requeueing && !job.CancelRequested && in.seen.Phase != api.JobSucceeded && in.cluster != nil {
+		return in.again(job)
+	}
+	job.Phase, job.ExitCode, job.Message = in.seen.Phase, in.seen.ExitCode, cmp.Or(in.seen.Message, job.Message)
+	job.StartedAt, job.EndedAt = in.seen.StartedAt, in.seen.EndedAt
+	if job.Phase == api.JobLost && job.Requeue && !job.CancelRequested && in.cluster != nil {
+		return in.again(job)
+	}
+	if job.EndedAt == nil {
+		job.EndedAt = &in.now
+	}
+	return job, nil
+}
+
+// dispatch names the member that carries out the attempt: the held one of the lowest rank. A run after a loss waits until the cluster
+// is whole again.
+func (in jobInput) dispatch(job api.Job) api.Job {
+	if job.CancelRequested {
+		job.Phase, job.EndedAt = api.JobCancelled, &in.now
+		return job
+	}
+	if job.Attempt > 0 && in.cluster.Record.Phase != api.ClusterReady {
+		return job
+	}
+	var first *api.Assignment
+	for a := range in.cluster.Held() {
+		if !a.Spare && (first == nil || a.Rank < first.Rank) {
+			first = a
+		}
+	}
+	if first != nil {
+		job.MemberID = first.ID
+	}
+	return job
+}
+
+func (in jobInput) holds(id string) bool {
+	for a := range in.cluster.Held() {
+		if a.ID == id {
+			return true
+		}
+	}
+	return false
+}
+
+// memberGone is a run whose member is no longer one: what it did since is not known and not waited for.
+func (in jobInput) memberGone(job api.Job) (api.Job, []api.Event) {
+	if job.Requeue && !job.CancelRequested {
+		return in.again(job)
+	}
+	job = in.lose(job, "the member that ran it was lost or released")
+	return job, in.event(eventJobLost, fmt.Sprintf("job %s is lost: %s", job.ID, job.Message))
+}
+
+// tell counts the members that were lost under a run; its member signals each to it.
+func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
+	if job.StartedAt == nil || job.Phase != api.JobRunning {
+		return job, nil
+	}
+	var fresh []string
+	note := func(id string, at time.Time) {
+		if !at.Before(*job.StartedAt) && !slices.Contains(job.LostMembers, id) && len(job.LostMembers)+len(fresh) < lossesKept {
+			fresh = append(fresh, id)
+		}
+	}
+	for _, lost := range in.cluster.Record.Lost {
+		note(lost.Assignment, lost.Since)
+	}
+	// One that was replaced before anybody looked is told of by its replacement.
+	for a := range in.cluster.Held() {
+		if a.Replaces != "" {
+			note(a.Replaces, a.TakenAt)
+		}
+	}
+	if len(fresh) == 0 {
+		return job, nil
+	}
+	job.LostMembers = append(slices.Clone(job.LostMembers), fresh...)
+	job.Failures += len(fresh)
+	text := fmt.Sprintf("job %s was told that %d of its cluster's members died (signal %s)", job.ID, len(fresh), cmp.Or(job.FailureSignal, "URG"))
+	if job.Requeue {
+		job.Requeueing = true
+		text += "; it is ended, to be run again"
+	}
+	return job, in.event(eventJobTold, text)
+}
+
+// again makes the next attempt of a job.
+func (in jobInput) again(job api.Job) (api.Job, []api.Event) {
+	job.Attempt++
+	job.Phase, job.MemberID, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil
+	job.Failures, job.LostMembers, job.Requeueing, job.LogBytes = 0, nil, false, 0
+	job.Message = "a member of its cluster was lost; it runs again when the cluster is ready"
+	return job, in.event(eventJobRequeued, fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1))
+}
+
+func (in jobInput) lose(job api.Job, why string) api.Job {
+	job.Phase, job.Message, job.EndedAt = api.JobLost, why, &in.now
+	return job
+}
+
+func (in jobInput) event(reason, message string) []api.Event {
+	return []api.Event{{Time: in.now, Cluster: in.job.Cluster, Reason: reason, Message: message}}
 }
 
 // patient tells whether the rest of an ended job's output is still waited for. It counts from when the end was heard of: when it
 // was, and how much output there is, are the word of the member, where the tenant is root.
-func (p *pass) patient(jobID string) bool {
-	heard, ok := p.endings[jobID]
+func (p *pass) patient(runID string) bool {
+	heard, ok := p.endings[runID]
 	if !ok {
-		heard = p.now
-		p.endings[jobID] = heard
+		heard = p.raw
+		p.endings[runID] = heard
 	}
-	return p.now.Sub(heard) < logPatience
+	return p.raw.Sub(heard) < logPatience
 }
 
 // prune removes the oldest ended jobs beyond what is kept.
@@ -101,7 +255,9 @@ func (p *pass) prune(ctx context.Context, ended []*api.Job) error {
 			errs = append(errs, err)
 			continue
 		}
-		errs = append(errs, p.cfg.Agents.DropLog(job.ID))
+		for run := *job; run.Attempt >= 0; run.Attempt-- {
+			errs = append(errs, p.cfg.Agents.DropLog(run.RunID()))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -26,8 +26,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/etcd"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -175,8 +177,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			return err
 		},
 	})
+	explainer := &situation.Explainer{Views: cache, Heard: agents, Now: time.Now, Since: time.Now(), Deadlines: lifecycle.DefaultDeadlines()}
 	httpAPI := apiserver.New(apiserver.Config{
-		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: s.authority.Tokens,
+		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: tenancy.NewTokens(s.authority.Tokens, cache, time.Now),
 		AgentStream: agentstream.Handler(agents.Serve), Log: s.cfg.Log,
 	})
 	group.Go(func() error {

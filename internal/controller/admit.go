@@ -1,0 +1,213 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/admission"
+	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// errDoubt ends a leadership: a commit that hands out room ended with neither yes nor no (a time-out, say). It may be true already, or
+// become true while this leadership lasts, so nothing may be given out before it is over: the next one reads what became of it.
+var errDoubt = errors.New("it is not known whether what was handed out was committed")
+
+// planned is what admission was asked last, by identity: while it is the same, so is the answer.
+type planned struct {
+	clusters, nodes, quarantines, controls, projects any
+	available                                        string
+	asked                                            string
+}
+
+// admit answers those who need room, as far as there is any.
+func (p *pass) admit(ctx context.Context) error {
+	asks := p.planned()
+	if len(p.asked) == 0 || asks == p.answered {
+		return nil
+	}
+	free, err := p.room.Update(p.view, p.Available)
+	if err != nil {
+		return err
+	}
+	taken := p.takenNetworks()
+	var errs []error
+	unanswered := false
+	for _, a := range p.answers(admission.Plan(p.Admission(p.asked, free))) {
+		switch err := p.answer(ctx, a, taken); {
+		case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
+			return err
+		case errors.Is(err, store.ErrConflict):
+			unanswered = true
+		case err != nil:
+			unanswered = true
+			errs = append(errs, fmt.Errorf("cluster %q: %w", a.cluster.Name(), err))
+		}
+	}
+	if !unanswered && !p.again {
+		p.answered = asks
+	}
+	return errors.Join(errs...)
+}
+
+// answer is what admission says to one cluster: places for some of its needs, which one commit makes true, or why there is none.
+type answer struct {
+	cluster *state.Cluster
+	places  []place
+	waits   []wait
+}
+
+type place struct {
+	need   lifecycle.Need
+	placed []placement.Placed
+	spares []string
+}
+
+type wait struct {
+	kind     lifecycle.NeedKind
+	decision admission.Decision
+}
+
+// answers gathers decisions by cluster, in the order in which they were made.
+func (p *pass) answers(decisions []admission.Decision) []*answer {
+	var all []*answer
+	of := map[*state.Cluster]*answer{}
+	for _, d := range decisions {
+		asked := p.asked[d.Request]
+		a := of[asked.Cluster]
+		if a == nil {
+			a = &answer{cluster: asked.Cluster}
+			of[asked.Cluster], all = a, append(all, a)
+		}
+		if d.Verdict == admission.Admit {
+			a.places = append(a.places, place{need: asked.Need, placed: d.Placed, spares: d.Spares})
+		} else {
+			a.waits = append(a.waits, wait{kind: asked.Need.Kind, decision: d})
+		}
+	}
+	return all
+}
+
+// planned names everything but the time that the answer depends on. Time alone frees nothing.
+func (p *pass) planned() planned {
+	available := make([]byte, 0, len(p.view.Nodes))
+	for _, n := range p.view.Nodes {
+		available = append(available, p.Available(n.Name)[0])
+	}
+	var asked []byte
+	for _, a := range p.asked {
+		asked = fmt.Appendf(asked, "%s %s %d\n", a.Cluster.UID(), a.Need.Kind, len(a.Need.Members))
+	}
+	return planned{
+		clusters: identity(p.view.Clusters), nodes: identity(p.view.Nodes), quarantines: identity(p.view.Quarantines),
+		controls: identity(p.view.Controls), projects: identity(p.view.Projects), available: string(available), asked: string(asked),
+	}
+}
+
+// identity tells lists of views apart: a list that did not change is shared.
+func identity[T any](list []*T) any {
+	if len(list) == 0 {
+		return nil
+	}
+	return struct {
+		first **T
+		n     int
+	}{&list[0], len(list)}
+}
+
+// takenNetworks are the network indexes that must not be given out; what is given out in this pass is added.
+func (p *pass) takenNetworks() map[int]bool {
+	var records []api.ClusterRecord
+	for _, c := range p.view.Clusters {
+		if c.Record != nil && c.Record.Network.Index != 0 {
+			records = append(records, *c.Record)
+		}
+	}
+	return p.cfg.Pool.IndexesInUse(records, p.quarantined())
+}
+
+func (p *pass) quarantined() []api.Quarantine {
+	quarantined := make([]api.Quarantine, 0, len(p.view.Quarantines))
+	for _, q := range p.view.Quarantines {
+		quarantined = append(quarantined, *q)
+	}
+	return quarantined
+}
+
+// answer makes what admission says to one cluster true.
+func (p *pass) answer(ctx context.Context, a *answer, taken map[int]bool) error {
+	if len(a.places) > 0 {
+		return p.place(ctx, a, taken)
+	}
+	c := a.cluster
+	var ops []lifecycle.Operation
+	for _, w := range a.waits {
+		ops = append(ops, lifecycle.PlanRefused(c.Record, lifecycle.Answer{
+			Kind: w.kind, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
+			Constraint: w.decision.Constraint, Reason: w.decision.Reason,
+		}, p.now)...)
+	}
+	change, err := decision.Apply(c.Decision(), ops, p.now)
+	if err != nil {
+		return err
+	}
+	if !change.WakeAt.IsZero() {
+		p.sooner(change.WakeAt)
+		p.again = true
+	}
+	return p.commit(ctx, c, change)
+}
+
+// place commits the assignments of what was admitted for one cluster.
+func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
+	c, base := a.cluster, a.cluster.Decision()
+	at := placement.Decision{ClusterUID: c.UID(), Cluster: c.Name(), Generation: 1, TakenAt: p.now, Held: base.Unclean()}
+	if c.Record != nil {
+		at.Network, at.Generation = c.Record.Network, c.Record.Generation+1
+	}
+	var network *api.Network
+	if at.Network.Index == 0 {
+		fresh, err := p.cfg.Pool.LowestFree(taken, c.Intent.Spec.Egress)
+		if err != nil {
+			a.places, a.waits = nil, append(a.waits, wait{
+				kind: lifecycle.NeedCreate, decision: admission.Decision{Verdict: admission.Wait, Constraint: "networks", Reason: err.Error()},
+			})
+			return p.answer(ctx, a, taken)
+		}
+		at.Network, network = fresh, &fresh
+	}
+	for _, q := range p.view.Quarantines {
+		if q.Assignment.ClusterUID == c.UID() {
+			at.Held = append(at.Held, q.Assignment)
+		}
+	}
+	var ops []lifecycle.Operation
+	for _, place := range a.places {
+		assignments, err := decision.Assign(place.need, place.placed, at)
+		if err != nil {
+			return err
+		}
+		at.Held = append(at.Held, assignments...)
+		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
+			Need: place.need, Assignments: assignments, Network: network, Spares: place.spares,
+		})...)
+		network = nil
+	}
+	change, err := decision.Apply(base, ops, p.now)
+	if err != nil {
+		return err
+	}
+	taken[at.Network.Index] = true
+	failpoint.Hit("controller.before-place")
+	err = p.commit(ctx, c, change)
+	if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotLeader) {
+		return fmt.Errorf("%w: %w", errDoubt, err)
+	}
+	return err
+}

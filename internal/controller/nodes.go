@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// offered is what the account of nodes was last brought up to.
+type offered struct {
+	nodes  any
+	phases string
+}
+
+// nodeSpans keeps the record of what every node offered, and when it was down, for the account of the site's capacity. A node that is
+// only not heard of is what it was.
+func (p *pass) nodeSpans(ctx context.Context) error {
+	phases := make([]byte, 0, len(p.view.Nodes))
+	for _, n := range p.view.Nodes {
+		phases = append(phases, p.Nodes[n.Name].Phase[0])
+	}
+	now := offered{nodes: identity(p.view.Nodes), phases: string(phases)}
+	if now == p.offered {
+		return nil
+	}
+	var errs []error
+	for _, n := range p.view.Nodes {
+		errs = append(errs, p.nodeSpan(ctx, p.view.NodeSpan(n.Name), n))
+	}
+	for _, s := range p.view.NodeSpans {
+		if s.To == nil && p.view.Node(s.Node) == nil {
+			errs = append(errs, p.nodeSpan(ctx, s, nil))
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		p.offered = now
+	}
+	if errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotLeader) {
+		return nil // looked at again with the newer state
+	}
+	return err
+}
+
+// nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil
+// when it never had one; n is nil when it is no longer in the inventory.
+func (p *pass) nodeSpan(ctx context.Context, newest *api.NodeSpan, n *api.NodeRecord) error {
+	var next *api.NodeSpan
+	if n != nil {
+		next = &api.NodeSpan{Node: n.Name, Cores: len(n.Capacity.Cores), MemoryBytes: n.Capacity.MemoryBytes, From: p.now}
+		open := newest != nil && newest.To == nil
+		switch p.Nodes[n.Name].Phase {
+		case api.NodeReady:
+		case api.NodeDown:
+			next.Down = true
+		default:
+			next.Down = open && newest.Down
+		}
+		if open && newest.Cores == next.Cores && newest.MemoryBytes == next.MemoryBytes && newest.Down == next.Down {
+			return nil
+		}
+	}
+	revision, err := p.writer.CommitNodeSpan(ctx, newest, next, p.now)
+	if err != nil {
+		return err
+	}
+	p.committed = max(p.committed, revision)
+	return nil
+}

@@ -1,0 +1,201 @@
+package situation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/admission"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/usage"
+)
+
+// Explainer explains the queue as it is now, by the plan that the leader would make. It may be used from many goroutines.
+type Explainer struct {
+	Views interface{ View() *state.View }
+	Heard Heard
+	Now   func() time.Time
+	// Since is when this server started to hear of nodes.
+	Since     time.Time
+	Deadlines lifecycle.Deadlines
+}
+
+// NoRoom is the error of a change that asks for room there is not.
+type NoRoom struct {
+	// Never is true when the site, or the quota, could never give it; else it could wait.
+	Never      bool
+	Constraint string
+	Reason     string
+}
+
+func (e *NoRoom) Error() string { return e.Reason }
+
+// plan is one look at the queue.
+type plan struct {
+	site      *Site
+	asked     []Asked
+	decisions []admission.Decision
+}
+
+func (e *Explainer) site() *Site {
+	return Observe(e.Views.View(), e.Heard, e.Now().UTC(), e.Since, e.Deadlines)
+}
+
+func (s *Site) plan(asked []Asked) (plan, error) {
+	var room Room
+	free, err := room.Update(s.View, s.Available)
+	if err != nil {
+		return plan{}, err
+	}
+	return plan{site: s, asked: asked, decisions: admission.Plan(s.Admission(asked, free))}, nil
+}
+
+// Queue lists all that waits for room, in the order in which it is planned.
+func (e *Explainer) Queue() ([]api.Waiting, error) {
+	site := e.site()
+	p, err := site.plan(site.Needs())
+	if err != nil {
+		return nil, err
+	}
+	return p.waiting(func(*state.Cluster) bool { return true }), nil
+}
+
+// Explain tells why a cluster is where it is. The cluster must exist.
+func (e *Explainer) Explain(name string) (api.Explanation, error) {
+	site := e.site()
+	c := site.View.Cluster(name)
+	if c == nil {
+		return api.Explanation{}, fmt.Errorf("cluster %q %w", name, state.ErrNotFound)
+	}
+	p, err := site.plan(site.Needs())
+	if err != nil {
+		return api.Explanation{}, err
+	}
+	out := api.Explanation{Cluster: name, Phase: api.ClusterPending, Waiting: p.waiting(func(other *state.Cluster) bool { return other == c })}
+	if c.Record != nil {
+		out.Phase = c.Record.Phase
+	}
+	out.Message = explain(c, out, site.Now)
+	return out, nil
+}
+
+// CanGrow tells whether the cluster, with its intent changed to this, would get the room that it then asks for: nil, or a *NoRoom.
+func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
+	site := e.site()
+	c := site.View.Cluster(intent.Name)
+	if c == nil {
+		return fmt.Errorf("cluster %q %w", intent.Name, state.ErrNotFound)
+	}
+	changed := *c
+	changed.Intent = intent
+	// It is asked as if it could wait: what it gets now is the same, and what can never be is told apart.
+	changed.Intent.Spec.Queue = true
+	asked := slices.DeleteFunc(site.Needs(), func(a Asked) bool { return a.Cluster == c })
+	for _, op := range lifecycle.PlanCluster(site.Cluster(&changed)) {
+		if need, ok := op.(lifecycle.Need); ok {
+			asked = append(asked, Asked{&changed, need})
+		}
+	}
+	p, err := site.plan(asked)
+	if err != nil {
+		return err
+	}
+	for _, d := range p.decisions {
+		a := p.asked[d.Request]
+		if a.Cluster != &changed || a.Need.Kind != lifecycle.NeedScale || d.Verdict == admission.Admit {
+			continue
+		}
+		return &NoRoom{Never: d.Verdict == admission.Refuse, Constraint: d.Constraint, Reason: d.Reason}
+	}
+	return nil
+}
+
+// waiting are the requests that wait, of the clusters chosen.
+func (p plan) waiting(of func(*state.Cluster) bool) []api.Waiting {
+	out := []api.Waiting{}
+	for _, d := range p.decisions {
+		a := p.asked[d.Request]
+		if d.Verdict == admission.Admit || !of(a.Cluster) {
+			continue
+		}
+		intent := &a.Cluster.Intent
+		w := api.Waiting{
+			Cluster: intent.Name, Project: project(a.Cluster), User: intent.User, Kind: string(a.Need.Kind), Members: len(a.Need.Members),
+			Position: d.Position, Constraint: d.Constraint, Reason: d.Reason, Since: p.site.request(a).Since, Priority: intent.Spec.Priority,
+			ShareUsed: d.ShareUsed,
+		}
+		for _, m := range a.Need.Members {
+			for _, g := range intent.Spec.Groups {
+				if g.Name == m.Group {
+					w.Cores += g.Cores
+				}
+			}
+		}
+		if !d.Earliest.IsZero() {
+			earliest := d.Earliest
+			w.Earliest = &earliest
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// explain says it in a few sentences.
+func explain(c *state.Cluster, e api.Explanation, now time.Time) string {
+	var text []string
+	message := ""
+	if c.Record != nil {
+		message = c.Record.Message
+	}
+	switch e.Phase {
+	case api.ClusterPending:
+		text = append(text, "It was just asked for; the leader has not decided yet.")
+	case api.ClusterQueued:
+		text = append(text, "It waits in the queue.")
+	case api.ClusterReady:
+		text = append(text, "It is ready.")
+	default:
+		text = append(text, sentence(fmt.Sprintf("It is %s: %s", e.Phase, cmp.Or(message, "no more is known"))))
+	}
+	for _, w := range e.Waiting {
+		text = append(text, sentence(describe(w, now)))
+	}
+	if len(e.Waiting) == 0 && e.Phase == api.ClusterReady {
+		text = append(text, "Nothing of it waits for room.")
+	}
+	return strings.Join(text, " ")
+}
+
+func describe(w api.Waiting, now time.Time) string {
+	what := map[string]string{
+		"create": "Its %d members wait", "scale": "%d new members wait", "heal": "The replacement of %d lost members waits", "spare": "%d spare places wait",
+	}[w.Kind]
+	if w.Members == 1 {
+		what = map[string]string{
+			"create": "Its %d member waits", "scale": "%d new member waits", "heal": "The replacement of %d lost member waits", "spare": "%d spare place waits",
+		}[w.Kind]
+	}
+	text := fmt.Sprintf(what, w.Members)
+	if w.Position > 0 {
+		text += fmt.Sprintf(" at place %d of the queue", w.Position)
+	}
+	text += ": " + w.Reason
+	if w.Earliest != nil && !strings.Contains(w.Reason, "start") {
+		text += fmt.Sprintf("; it can start in %s at the latest", w.Earliest.Sub(now).Round(time.Second))
+	}
+	return text
+}
+
+func sentence(text string) string {
+	if strings.HasSuffix(text, ".") {
+		return text
+	}
+	return text + "."
+}
+
+// UsageInput is what totals of use depend on, now.
+func (e *Explainer) UsageInput() usage.Input { return e.Views.View().UsageInput(e.Now().UTC()) }

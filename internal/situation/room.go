@@ -1,0 +1,191 @@
+package situation
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// Room is what is free at the site, kept current from one view of the state to the next: a change costs what it touches, not what
+// the site holds. The zero value knows nothing yet. It is owned by one goroutine.
+type Room struct {
+	free *placement.View
+	last *state.View
+	// available is what every node was to placement when it was last told.
+	available map[string]placement.Availability
+	// held are the assignments of each cluster that are not clean, by its UID, and whether they are releasing.
+	held map[string]map[string]bool
+}
+
+// Update brings the room up to a view of the state and what nodes are now, and returns it. What it returns is current until the next
+// Update, and only to be read. The error joins every double allocation that is stored: nothing may be placed then.
+func (r *Room) Update(view *state.View, available func(node string) placement.Availability) (*placement.View, error) {
+	if r.free == nil || r.follow(view, available) != nil {
+		if err := r.build(view, available); err != nil {
+			return nil, err
+		}
+	}
+	r.last = view
+	return r.free, nil
+}
+
+// build makes the room from nothing.
+func (r *Room) build(view *state.View, available func(node string) placement.Availability) error {
+	r.free, r.last = nil, nil
+	r.available, r.held = map[string]placement.Availability{}, map[string]map[string]bool{}
+	nodes := make([]placement.NodeState, 0, len(view.Nodes))
+	for _, n := range view.Nodes {
+		a := available(n.Name)
+		r.available[n.Name] = a
+		nodes = append(nodes, placement.NodeState{Record: *n, Availability: a})
+	}
+	var held []placement.Held
+	for _, c := range view.Clusters {
+		r.held[c.UID()] = holdings(c)
+		for a := range c.Held() {
+			held = append(held, placement.Held{Assignment: *a})
+		}
+		for a := range c.Releasing() {
+			held = append(held, placement.Held{Assignment: *a, Releasing: true})
+		}
+	}
+	quarantined := make([]api.Quarantine, 0, len(view.Quarantines))
+	for _, q := range view.Quarantines {
+		quarantined = append(quarantined, *q)
+	}
+	free, err := placement.Build(nodes, held, quarantined)
+	if err != nil {
+		return fmt.Errorf("nothing is placed while stored assignments collide: %w", err)
+	}
+	r.free = free
+	return nil
+}
+
+// follow takes in what changed since the last view. After an error the room is of no use any more.
+func (r *Room) follow(view *state.View, available func(node string) placement.Availability) error {
+	r.followNodes(view, available)
+	quarantined := make(map[string]bool, len(view.Quarantines))
+	for _, q := range view.Quarantines {
+		quarantined[q.Assignment.ID] = true
+	}
+	changed, gone := state.Diff(r.last.Clusters, view.Clusters, (*state.Cluster).Name)
+	// A name may be another cluster's now.
+	for _, c := range changed {
+		if before := r.last.Cluster(c.Name()); before != nil && before.UID() != c.UID() {
+			gone = append(gone, before)
+		}
+	}
+	// What is given back comes first: another cluster may have it already.
+	for _, c := range gone {
+		if err := r.giveBack(c.UID(), nil, quarantined); err != nil {
+			return err
+		}
+		delete(r.held, c.UID())
+	}
+	now := make([]map[string]bool, len(changed))
+	for i, c := range changed {
+		now[i] = holdings(c)
+		if err := r.giveBack(c.UID(), now[i], quarantined); err != nil {
+			return err
+		}
+	}
+	fresh, over := state.Diff(r.last.Quarantines, view.Quarantines, func(q *api.Quarantine) string { return q.Assignment.ID })
+	for _, q := range over {
+		if err := r.free.Free(q.Assignment.ID); err != nil {
+			return err
+		}
+	}
+	for _, q := range fresh {
+		if r.free.Holds(q.Assignment.ID) {
+			continue // it passed from its cluster just now
+		}
+		if err := r.free.Take(q.Assignment); err != nil {
+			return err
+		}
+		if err := r.free.Quarantine(q.Assignment.ID); err != nil {
+			return err
+		}
+	}
+	for i, c := range changed {
+		if err := r.take(c, now[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Room) followNodes(view *state.View, available func(node string) placement.Availability) {
+	changed, gone := state.Diff(r.last.Nodes, view.Nodes, func(n *api.NodeRecord) string { return n.Name })
+	for _, n := range gone {
+		r.free.RemoveNode(n.Name)
+		delete(r.available, n.Name)
+	}
+	for _, n := range changed {
+		r.available[n.Name] = available(n.Name)
+		r.free.SetNode(*n, r.available[n.Name])
+	}
+	for _, n := range view.Nodes {
+		if a := available(n.Name); a != r.available[n.Name] {
+			r.available[n.Name] = a
+			r.free.SetAvailability(n.Name, a)
+		}
+	}
+}
+
+// giveBack frees what a cluster no longer has; what passed into quarantine stays taken.
+func (r *Room) giveBack(uid string, now map[string]bool, quarantined map[string]bool) error {
+	for id, releasing := range r.held[uid] {
+		if _, has := now[id]; has {
+			continue
+		}
+		if quarantined[id] {
+			if err := r.free.Quarantine(id); err != nil {
+				return err
+			}
+			continue
+		}
+		if !releasing {
+			if err := r.free.Release(id); err != nil {
+				return err
+			}
+		}
+		if err := r.free.Free(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take takes what a cluster has and did not have, and notes what it is giving back.
+func (r *Room) take(c *state.Cluster, now map[string]bool) error {
+	before := r.held[c.UID()]
+	for a := range c.All() {
+		releasing, had := before[a.ID]
+		if !had {
+			if err := r.free.Take(*a); err != nil {
+				return err
+			}
+		}
+		if now[a.ID] && !releasing {
+			if err := r.free.Release(a.ID); err != nil {
+				return err
+			}
+		}
+	}
+	r.held[c.UID()] = now
+	return nil
+}
+
+// holdings are the assignments of a cluster that are not clean, and whether they are releasing.
+func holdings(c *state.Cluster) map[string]bool {
+	all := map[string]bool{}
+	for a := range c.Held() {
+		all[a.ID] = false
+	}
+	for a := range c.Releasing() {
+		all[a.ID] = true
+	}
+	return all
+}

@@ -1,0 +1,198 @@
+package situation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// history makes a stored state change at random, as a leader would change it.
+type history struct {
+	t      *testing.T
+	random *rand.Rand
+	repo   *state.Repo
+	cache  *state.Cache
+	leader *state.Leader
+	slots  map[string]bool // NODE/SLOT in use
+	made   int
+	now    time.Time
+}
+
+func newHistory(t *testing.T, seed uint64) *history {
+	h := &history{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), repo: state.New(memory.New()), slots: map[string]bool{},
+		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+	}
+	var err error
+	if h.cache, err = h.repo.OpenCache(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leadership, err := h.repo.Store().Campaign(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.leader = h.repo.AsLeader(leadership)
+	return h
+}
+
+func (h *history) done(revision int64, err error) {
+	h.t.Helper()
+	if err == nil {
+		_, err = h.cache.WaitRevision(h.t.Context(), revision)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+const (
+	nodes = 4
+	slots = 4
+)
+
+func (h *history) node() {
+	record := api.NodeRecord{Name: fmt.Sprintf("n%d", h.random.IntN(nodes)), Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}}
+	for slot := range slots {
+		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
+	}
+	record.AgentVersion = fmt.Sprint(h.random.IntN(3))
+	h.done(h.repo.PutNode(h.t.Context(), record))
+}
+
+// take makes a cluster of what is free, or adds to one.
+func (h *history) take() {
+	var free []api.Assignment
+	for _, n := range h.cache.View().Nodes {
+		for slot := range slots {
+			if !h.slots[fmt.Sprint(n.Name, "/", slot)] && h.random.IntN(3) == 0 {
+				free = append(free, api.Assignment{Node: n.Name, Slots: []int{slot}, MemoryBytes: 64 << 20})
+			}
+		}
+	}
+	if len(free) == 0 {
+		return
+	}
+	c, record := h.cluster()
+	record.Generation++
+	for i := range free {
+		h.made++
+		free[i].ID = fmt.Sprintf("%s.m%d.%d", c.UID(), h.made, record.Generation)
+		h.slots[fmt.Sprint(free[i].Node, "/", free[i].Slots[0])] = true
+	}
+	h.done(h.leader.Commit(h.t.Context(), c, state.Write{Record: record, Add: []state.Batch{{Assignments: free}}}))
+}
+
+// cluster is one of two clusters, made when it is missing.
+func (h *history) cluster() (*state.Cluster, api.ClusterRecord) {
+	name := string(rune('a' + h.random.IntN(2)))
+	if h.cache.View().Cluster(name) == nil {
+		h.made++
+		h.done(h.repo.CreateCluster(h.t.Context(), api.ClusterIntent{Name: name, UID: fmt.Sprintf("u%d", h.made)}))
+	}
+	c := h.cache.View().Cluster(name)
+	if c.Record == nil {
+		return c, api.ClusterRecord{Name: name, UID: c.UID()}
+	}
+	record := *c.Record
+	record.Chunks, record.Clean = slices.Clone(record.Chunks), slices.Clone(record.Clean)
+	return c, record
+}
+
+// release turns a chunk to releasing.
+func (h *history) release() {
+	c, record := h.cluster()
+	if len(record.Chunks) == 0 {
+		return
+	}
+	record.Chunks[h.random.IntN(len(record.Chunks))].Releasing = true
+	h.done(h.leader.Commit(h.t.Context(), c, state.Write{Record: record}))
+}
+
+// clean confirms releasing assignments clean, or passes them into quarantine, and forgets a cluster that has nothing left.
+func (h *history) clean() {
+	c, record := h.cluster()
+	w := state.Write{}
+	left := 0
+	for a := range c.All() {
+		left++
+		_ = a
+	}
+	for a := range c.Releasing() {
+		switch h.random.IntN(3) {
+		case 0:
+			record.Clean = append(record.Clean, a.ID)
+			delete(h.slots, fmt.Sprint(a.Node, "/", a.Slots[0]))
+		case 1:
+			record.Clean = append(record.Clean, a.ID)
+			w.Quarantines = append(w.Quarantines, api.Quarantine{Assignment: *a, Since: h.now})
+		}
+	}
+	if w.Record = record; left == 0 && c.Record != nil {
+		w = state.Write{Forget: true}
+	}
+	h.done(h.leader.Commit(h.t.Context(), c, w))
+}
+
+func (h *history) unquarantine() {
+	for _, q := range h.cache.View().Quarantines {
+		delete(h.slots, fmt.Sprint(q.Assignment.Node, "/", q.Assignment.Slots[0]))
+		h.done(h.leader.Unquarantine(h.t.Context(), q.Assignment.ID))
+		return
+	}
+}
+
+func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
+	for seed := range uint64(60) {
+		h := newHistory(t, seed)
+		var follows Room
+		followed := 0
+		for step := range 80 {
+			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine}[h.random.IntN(7)]()
+			if h.random.IntN(3) > 0 {
+				continue // several changes come together
+			}
+			view := h.cache.View()
+			available := func(node string) placement.Availability {
+				if (step/10+len(node)+int(node[1]))%3 == 0 {
+					return placement.Down
+				}
+				return placement.Schedulable
+			}
+			if follows.free != nil {
+				if err := follows.follow(view, available); err != nil {
+					t.Fatalf("seed %d, step %d: %v", seed, step, err)
+				}
+				follows.last = view
+				followed++
+			}
+			got, err := follows.Update(view, available)
+			if err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			var anew Room
+			want, err := anew.Update(view, available)
+			if err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			for _, n := range view.Nodes {
+				g, _ := got.Usage(n.Name)
+				w, _ := want.Usage(n.Name)
+				if !reflect.DeepEqual(g, w) || follows.available[n.Name] != anew.available[n.Name] {
+					t.Fatalf("seed %d, step %d, node %s:\n got  %+v %s\n want %+v %s", seed, step, n.Name,
+						g, follows.available[n.Name], w, anew.available[n.Name])
+				}
+			}
+		}
+		if followed == 0 {
+			t.Errorf("seed %d followed nothing", seed)
+		}
+	}
+}

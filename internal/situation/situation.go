@@ -1,0 +1,241 @@
+// Package situation brings together, for one moment, what is stored and what is heard of the nodes, as the planners take it.
+//
+// The leader's controller decides by it, any server explains by it: the same inputs, so the same answers. It must never write anything,
+// nor decide: it calls pure planners and passes on what they say. Start with Site.
+package situation
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/admission"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/usage"
+)
+
+const (
+	// shareHalfLife is the time after which use counts half in the fair share.
+	shareHalfLife = 7 * 24 * time.Hour
+)
+
+// Heard is what is known of agents and members; internal/monitor provides it.
+type Heard interface {
+	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
+	Reported(name string) bool
+	Clean(name string) []string
+	MemberState(assignmentID string) (monitor.MemberState, bool)
+}
+
+// Site is a site at one moment.
+type Site struct {
+	View *state.View
+	Now  time.Time
+	// LeaderSince is when the leader took over; an explanation by another server takes its own start for it.
+	LeaderSince time.Time
+	Deadlines   lifecycle.Deadlines
+	Nodes       map[string]lifecycle.NodeState
+
+	heard   Heard
+	clean   map[cleanOn]bool
+	drained map[string]bool
+}
+
+// cleanOn is an assignment that a node's agent has confirmed clean.
+type cleanOn struct{ node, assignmentID string }
+
+// Observe takes down what agents say, once, so that all decisions rest on the same.
+func Observe(view *state.View, heard Heard, now, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
+	s := &Site{
+		View: view, Now: now, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
+		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
+	}
+	for _, n := range view.Nodes {
+		phase, _, _ := heard.Node(n.Name)
+		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name)}
+		for _, id := range heard.Clean(n.Name) {
+			s.clean[cleanOn{n.Name, id}] = true
+		}
+	}
+	for _, c := range view.Controls {
+		s.drained[c.Name] = c.Drained
+	}
+	return s
+}
+
+// Clean tells whether the agent of an assignment's own node, and no other, has confirmed it clean.
+func (s *Site) Clean(a *api.Assignment) bool { return s.clean[cleanOn{a.Node, a.ID}] }
+
+// Available is what a node is to placement.
+func (s *Site) Available(node string) placement.Availability {
+	return placement.AvailabilityOf(s.Nodes[node].Phase, s.drained[node])
+}
+
+// Cluster is what a decision about one cluster depends on.
+func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
+	in := lifecycle.ClusterInput{
+		Intent: &c.Intent, Record: c.Record, Observed: map[string]lifecycle.Observation{}, Nodes: s.Nodes,
+		Now: s.Now, LeaderSince: s.LeaderSince, Deadlines: s.Deadlines,
+	}
+	in.Assignments = c.Decision().Assignments()
+	for a := range c.All() {
+		o := lifecycle.Observation{Clean: s.Clean(a)}
+		seen, ok := s.heard.MemberState(a.ID)
+		if ok {
+			o.Phase, o.Message, o.Since, o.Current = seen.Phase, seen.Message, seen.Since, seen.Current
+		}
+		if ok || o.Clean {
+			in.Observed[a.ID] = o
+		}
+	}
+	return in
+}
+
+// Asked is a need of a cluster.
+type Asked struct {
+	Cluster *state.Cluster
+	Need    lifecycle.Need
+}
+
+// Needs plans every cluster and returns what they ask for. It is for those who explain: the leader gets them where it plans.
+func (s *Site) Needs() []Asked {
+	var asked []Asked
+	for _, c := range s.View.Clusters {
+		for _, op := range lifecycle.PlanCluster(s.Cluster(c)) {
+			if need, ok := op.(lifecycle.Need); ok {
+				asked = append(asked, Asked{c, need})
+			}
+		}
+	}
+	return asked
+}
+
+// Admission is what a plan of the queue depends on. The n-th request is that of the n-th need.
+func (s *Site) Admission(asked []Asked, free *placement.View) admission.Input {
+	in := admission.Input{Now: s.Now, Free: free, Accounts: s.accounts()}
+	for _, c := range s.View.Clusters {
+		in.Running = append(in.Running, s.running(c)...)
+	}
+	for _, a := range asked {
+		in.Requests = append(in.Requests, s.request(a))
+	}
+	return in
+}
+
+// Ends is when a cluster is gone at the latest, its grace included; zero when it has no limit.
+func (s *Site) Ends(c *state.Cluster) time.Time {
+	if c.Record == nil || c.Record.PlacedAt == nil || c.Intent.Spec.TimeLimit == 0 {
+		return time.Time{}
+	}
+	return c.Record.PlacedAt.Add(c.Intent.Spec.TimeLimit.Std() + s.Deadlines.Grace + admission.ReleaseTime)
+}
+
+func (s *Site) running(c *state.Cluster) []admission.Running {
+	var out []admission.Running
+	holds := admission.Running{Cluster: c.Name(), Project: project(c), Ends: s.Ends(c)}
+	for a := range c.Held() {
+		holds.Assignments = append(holds.Assignments, a.ID)
+	}
+	gives := admission.Running{Cluster: c.Name(), Project: project(c), Releasing: true}
+	for a := range c.Releasing() {
+		gives.Assignments = append(gives.Assignments, a.ID)
+	}
+	if len(holds.Assignments) > 0 {
+		out = append(out, holds)
+	}
+	if len(gives.Assignments) > 0 {
+		out = append(out, gives)
+	}
+	return out
+}
+
+func (s *Site) request(asked Asked) admission.Request {
+	c, need := asked.Cluster, asked.Need
+	intent := &c.Intent
+	r := admission.Request{
+		Cluster: c.Name(), UID: c.UID(), Project: project(c), User: intent.User, Kind: admission.Kind(need.Kind),
+		Priority: intent.Spec.Priority, Since: intent.CreatedAt, Queue: intent.Spec.Queue, Holds: s.holds(c),
+	}
+	if need.Kind == lifecycle.NeedScale && intent.ScaledAt != nil {
+		r.Since = *intent.ScaledAt
+	}
+	count := map[string]int{}
+	avoid := map[string]bool{}
+	for _, m := range need.Members {
+		count[m.Group]++
+		if m.Avoid != "" {
+			avoid[m.Avoid] = true
+		}
+	}
+	for _, g := range intent.Spec.Groups {
+		if count[g.Name] > 0 {
+			g.Size = count[g.Name]
+			r.Groups = append(r.Groups, g)
+		}
+	}
+	for a := range c.Held() {
+		switch {
+		case need.Kind == lifecycle.NeedHeal && a.Spare && count[a.Group] > 0:
+			r.Spares = append(r.Spares, *a)
+		case need.Kind == lifecycle.NeedSpare:
+			avoid[a.Node] = true
+		}
+	}
+	for node := range avoid {
+		r.Avoid = append(r.Avoid, node)
+	}
+	return r
+}
+
+// holds is how long a cluster will hold what it is given now; 0 without a limit.
+func (s *Site) holds(c *state.Cluster) time.Duration {
+	if ends := s.Ends(c); !ends.IsZero() {
+		return max(ends.Sub(s.Now), time.Second)
+	}
+	if limit := c.Intent.Spec.TimeLimit.Std(); limit > 0 {
+		return limit + s.Deadlines.Grace + admission.ReleaseTime
+	}
+	return 0
+}
+
+// accounts are the projects with what they hold and held.
+func (s *Site) accounts() map[string]admission.Account {
+	accounts := map[string]admission.Account{}
+	for _, p := range s.View.Projects {
+		accounts[p.Name] = admission.Account{Quota: p.Quota, Shares: p.Shares}
+	}
+	for _, c := range s.View.Clusters {
+		a := accounts[project(c)]
+		a.Used = tenancy.Plus(a.Used, counted(c))
+		accounts[project(c)] = a
+	}
+	for name, d := range usage.Decay(s.View.UsageInput(s.Now), shareHalfLife) {
+		a := accounts[name]
+		a.DecayedCoreSeconds, a.ByUser = d.Total, d.ByUser
+		accounts[name] = a
+	}
+	return accounts
+}
+
+func project(c *state.Cluster) string { return cmp.Or(c.Intent.Project, api.DefaultProject) }
+
+// counted is what of a cluster counts against its project's quota: what it holds, and what it is to get in the place of what it lost.
+func counted(c *state.Cluster) api.Quota {
+	held := c.HeldTotal()
+	if c.Record == nil || len(c.Record.Lost) == 0 {
+		return held
+	}
+	held.Clusters = 1
+	for _, lost := range c.Record.Lost {
+		for _, g := range c.Intent.Spec.Groups {
+			if g.Name == lost.Group {
+				held = tenancy.Plus(held, api.Quota{Members: 1, Cores: g.Cores, Memory: g.Memory})
+			}
+		}
+	}
+	return held
+}
