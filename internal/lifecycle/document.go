@@ -15,10 +15,11 @@ Generated from ` + "`internal/lifecycle/tables.go`" + ` by ` + "`go test ./inter
 Every change of phase is checked against these tables before it is committed. Every phase has an owner; a phase without a timer is at
 rest: a user chose it, or only a user ends it.
 `)
-	document(&b, Clusters(), "A refusal and a failure are final: the user deletes the cluster and asks again. A cluster that failed keeps what it holds until then, so\n"+
-		"that there is something to look at. Deadlines count from the change of phase or the start of the leader, whichever is later.")
+	document(&b, Clusters(), "A refusal and a failure are final: the user deletes the cluster and asks again. A cluster that failed keeps what it holds until then, or\n"+
+		"until its time limit, so that there is something to look at. Deadlines count from the change of phase or the start of the leader, whichever is later.")
 	document(&b, Members(), "Phases come from the agent of the member's node, as levels: one that did not last until the next report is skipped. While its node is\n"+
-		"not heard of, a member is unknown, which is never treated as off.")
+		"not heard of, a member is unknown, which is never treated as off. A name can be two things for a while: lost, and its old assignment\n"+
+		"releasing.")
 	document(&b, Nodes(), "A new leader starts death timers anew: the time in which nobody listened is no silence. Draining is no phase: a drained node is ready and\n"+
 		"gets no new members.")
 	return b.String()

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -92,6 +93,10 @@ type MemberInput struct {
 	HostMessage string
 	// Ready: the member agent has said that the member can be reached.
 	Ready bool
+	// Unhealthy is why a member that is Ready can't be used, by its member agent or the agent's own look; empty: it can.
+	Unhealthy string
+	// NeverRan: what the driver sees as exited is what a Start that failed left behind. Whatever else has exited has run.
+	NeverRan bool
 	// RecoveredAt is when this agent found the member on its host when it started; zero for one that it started itself. What
 	// runs on through a restart of the agent is not told to be less than it may well be.
 	RecoveredAt time.Time
@@ -134,6 +139,8 @@ func (in MemberInput) planRemoval(grace time.Duration, asked bool) []MemberOpera
 	switch {
 	case in.waiting():
 		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	case in.Host == HostPaused: // what is frozen takes no signal, not even the last one
+		return []MemberOperation{report, Resume{}}
 	case in.Host == HostRunning:
 		return []MemberOperation{report, Stop{Grace: grace}}
 	default:
@@ -141,27 +148,24 @@ func (in MemberInput) planRemoval(grace time.Duration, asked bool) []MemberOpera
 	}
 }
 
-// planPresence starts, keeps up to date, and starts again what ended.
+// planPresence starts, keeps up to date, freezes and wakes. What has run and ended is over: its leader replaces it, and what is left of it
+// stays until then, to be looked at. Only starting is tried again.
 func (in MemberInput) planPresence() []MemberOperation {
 	switch {
 	case in.Host == HostRunning:
 		return in.planRunning()
-	case in.Attempts.Count >= MaxAttempts && !in.forgotten():
+	case in.Host == HostPaused:
+		return in.planPaused()
+	case in.Host == HostExited && !in.NeverRan:
+		return []MemberOperation{Report{Phase: api.MemberFailed, Message: cmp.Or(in.HostMessage, "ended")}}
+	case in.Attempts.Count >= MaxAttempts:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: in.Attempts.LastError}}
-	case in.Host == HostExited && in.waiting():
-		// Its end has been counted already; what is left of it could not be cleaned.
-		return []MemberOperation{in.preparing(in.Attempts.LastError), WakeAt{Time: in.Attempts.NextTry}}
-	case in.Host == HostExited && in.Attempts.Count+1 >= MaxAttempts && !in.forgotten():
-		// What is left of it stays, for its user to look at.
-		return []MemberOperation{CountFailure{Message: in.ended()}, Report{Phase: api.MemberFailed, Message: in.ended()}}
-	case in.Host == HostExited:
-		return []MemberOperation{CountFailure{Message: in.ended()}, in.preparing(in.ended()), Clean{}}
 	case in.waiting():
-		return []MemberOperation{in.preparing(in.Attempts.LastError), WakeAt{Time: in.Attempts.NextTry}}
-	case in.Host == HostPrepared:
-		return []MemberOperation{in.preparing(in.Attempts.LastError), Clean{}}
+		return []MemberOperation{in.preparing(), WakeAt{Time: in.Attempts.NextTry}}
+	case in.Host == HostAbsent:
+		return []MemberOperation{in.preparing(), Start{}}
 	default:
-		return []MemberOperation{in.preparing(in.Attempts.LastError), Start{}}
+		return []MemberOperation{in.preparing(), Clean{}}
 	}
 }
 
@@ -169,16 +173,21 @@ func (in MemberInput) planRunning() []MemberOperation {
 	report := Report{Phase: api.MemberStarting}
 	settled := in.RecoveredAt.Add(recoveryGrace)
 	switch {
+	case in.Ready && in.Unhealthy != "":
+		report = Report{Phase: api.MemberUnhealthy, Message: in.Unhealthy}
 	case in.Ready:
 		report.Phase = api.MemberReady
+	case in.Desired.Paused: // it need not speak up to be frozen
 	case !in.RecoveredAt.IsZero() && in.Now.Before(settled):
 		report = Report{Phase: api.MemberUnknown, Message: "runs; its node's agent has just started and has not heard from it yet"}
 		return []MemberOperation{report, WakeAt{Time: settled}}
 	}
 	switch {
-	case in.Stale && in.waiting():
-		report.Message = in.Attempts.LastError
+	case (in.Desired.Paused || in.Stale) && in.waiting():
+		report.Message = cmp.Or(report.Message, in.Attempts.LastError)
 		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	case in.Desired.Paused:
+		return []MemberOperation{report, Pause{}}
 	case in.Stale:
 		return []MemberOperation{report, Update{}}
 	default:
@@ -186,21 +195,26 @@ func (in MemberInput) planRunning() []MemberOperation {
 	}
 }
 
-func (in MemberInput) waiting() bool { return in.Now.Before(in.Attempts.NextTry) }
-
-func (in MemberInput) forgotten() bool { return in.Now.Sub(in.Attempts.FailedAt) >= forgetAfter }
-
-func (in MemberInput) ended() string {
-	if in.HostMessage == "" {
-		return "ended"
+// planPaused leaves a member frozen, or wakes it.
+func (in MemberInput) planPaused() []MemberOperation {
+	report := Report{Phase: api.MemberPaused}
+	switch {
+	case in.Desired.Paused:
+		return []MemberOperation{report}
+	case in.waiting():
+		report.Message = in.Attempts.LastError
+		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	default:
+		return []MemberOperation{report, Resume{}}
 	}
-	return in.HostMessage
 }
 
+func (in MemberInput) waiting() bool { return in.Now.Before(in.Attempts.NextTry) }
+
 // preparing is the report of a member that is being made, after what went wrong before.
-func (in MemberInput) preparing(last string) Report {
-	if last == "" {
+func (in MemberInput) preparing() Report {
+	if in.Attempts.LastError == "" {
 		return Report{Phase: api.MemberPreparing}
 	}
-	return Report{Phase: api.MemberPreparing, Message: fmt.Sprintf("%s; trying again", last)}
+	return Report{Phase: api.MemberPreparing, Message: in.Attempts.LastError + "; trying again"}
 }

@@ -9,6 +9,7 @@ import (
 
 func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 	wanted := &DesiredMember{Generation: 2}
+	paused := &DesiredMember{Generation: 2, Paused: true}
 	release := &DesiredMember{Generation: 2, Release: true, Grace: 10 * time.Second}
 	failures := func(n int, message string) Attempts {
 		var a Attempts
@@ -40,9 +41,9 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			[]string{"Report failed: no space"},
 		},
 		{
-			"old failures are forgotten",
-			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(5, "no space"), Now: t0.Add(10 * time.Minute)},
-			[]string{"Report preparing: no space; trying again", "Start{}"},
+			"and stays failed, however long ago that was: its leader replaces it",
+			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(5, "no space"), Now: t0.Add(time.Hour)},
+			[]string{"Report failed: no space"},
 		},
 		{"one that runs is starting until it says that it is ready", MemberInput{Desired: wanted, Host: HostRunning}, []string{"Report starting"}},
 		{"then it is ready", MemberInput{Desired: wanted, Host: HostRunning, Ready: true}, []string{"Report ready"}},
@@ -58,25 +59,89 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			[]string{"Report ready: read-only", "WakeAt 1s"},
 		},
 		{
-			"one that ended is counted, cleaned and started again",
+			"one that ended has failed at once, and what is left of it stays",
 			MemberInput{Desired: wanted, Host: HostExited, HostMessage: "ended by signal 9"},
-			[]string{"CountFailure{Message:ended by signal 9}", "Report preparing: ended by signal 9; trying again", "Clean{}"},
+			[]string{"Report failed: ended by signal 9"},
+		},
+		{"also one of which no more is known", MemberInput{Desired: wanted, Host: HostExited}, []string{"Report failed: ended"}},
+		{
+			"also one that was found so by an agent that has just started",
+			MemberInput{Desired: wanted, Host: HostExited, HostMessage: "exit code 1", RecoveredAt: t0},
+			[]string{"Report failed: exit code 1"},
 		},
 		{
-			"one that ended and can't be cleaned waits",
-			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(2, "busy")},
-			[]string{"Report preparing: busy; trying again", "WakeAt 2s"},
+			"also one that could not be updated before",
+			MemberInput{Desired: wanted, Host: HostExited, HostMessage: "exit code 1", Attempts: failures(1, "read-only"), Now: t0.Add(time.Minute)},
+			[]string{"Report failed: exit code 1"},
 		},
 		{
-			"one that ended too often is left as it is, to be looked at",
-			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(4, "x"), Now: t0.Add(time.Minute)},
-			[]string{"CountFailure{Message:ended}", "Report failed: ended"},
+			"what a failed start left behind is cleaned and tried again",
+			MemberInput{Desired: wanted, Host: HostExited, NeverRan: true, Attempts: failures(1, "no space"), Now: t0.Add(time.Minute)},
+			[]string{"Report preparing: no space; trying again", "Clean{}"},
 		},
 		{
-			"and stays failed",
-			MemberInput{Desired: wanted, Host: HostExited, Attempts: failures(5, "ended"), Now: t0.Add(time.Minute)},
-			[]string{"Report failed: ended"},
+			"after a pause",
+			MemberInput{Desired: wanted, Host: HostExited, NeverRan: true, Attempts: failures(1, "no space")},
+			[]string{"Report preparing: no space; trying again", "WakeAt 1s"},
 		},
+		{
+			"and not after the last attempt",
+			MemberInput{Desired: wanted, Host: HostExited, NeverRan: true, Attempts: failures(5, "no space"), Now: t0.Add(time.Minute)},
+			[]string{"Report failed: no space"},
+		},
+		{
+			"one that can't be used is unhealthy",
+			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Unhealthy: "check mpi: exit code 3"},
+			[]string{"Report unhealthy: check mpi: exit code 3"},
+		},
+		{
+			"before it was ready it is only starting",
+			MemberInput{Desired: wanted, Host: HostRunning, Unhealthy: "SSH does not answer"},
+			[]string{"Report starting"},
+		},
+		{
+			"an unhealthy one is brought up to date like any",
+			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Unhealthy: "x", Stale: true},
+			[]string{"Report unhealthy: x", "Update{}"},
+		},
+		{
+			"why it is unhealthy is told before why it could not be updated",
+			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Unhealthy: "x", Stale: true, Attempts: failures(1, "read-only")},
+			[]string{"Report unhealthy: x", "WakeAt 1s"},
+		},
+		{"one that is wanted paused is frozen", MemberInput{Desired: paused, Host: HostRunning, Ready: true}, []string{"Report ready", "Pause{}"}},
+		{
+			"before its files are brought up to date",
+			MemberInput{Desired: paused, Host: HostRunning, Ready: true, Stale: true},
+			[]string{"Report ready", "Pause{}"},
+		},
+		{"a new one is started first", MemberInput{Desired: paused, Host: HostAbsent}, []string{"Report preparing", "Start{}"}},
+		{"then frozen", MemberInput{Desired: paused, Host: HostRunning}, []string{"Report starting", "Pause{}"}},
+		{
+			"one that ran on while the agent restarted need not speak up to be frozen",
+			MemberInput{Desired: paused, Host: HostRunning, RecoveredAt: t0},
+			[]string{"Report starting", "Pause{}"},
+		},
+		{
+			"freezing that failed is tried again later",
+			MemberInput{Desired: paused, Host: HostRunning, Ready: true, Attempts: failures(9, "no freezer")},
+			[]string{"Report ready: no freezer", "WakeAt 30s"},
+		},
+		{"a frozen one is paused", MemberInput{Desired: paused, Host: HostPaused, Ready: true}, []string{"Report paused"}},
+		{"and left alone", MemberInput{Desired: paused, Host: HostPaused, Ready: true, Unhealthy: "x", Stale: true}, []string{"Report paused"}},
+		{"one that is wanted paused no more is woken", MemberInput{Desired: wanted, Host: HostPaused}, []string{"Report paused", "Resume{}"}},
+		{
+			"waking that failed is tried again later",
+			MemberInput{Desired: wanted, Host: HostPaused, Attempts: failures(1, "no cgroup")},
+			[]string{"Report paused: no cgroup", "WakeAt 1s"},
+		},
+		{
+			"a frozen one that is released is woken to be stopped",
+			MemberInput{Desired: release, Host: HostPaused},
+			[]string{"Report releasing", "Resume{}"},
+		},
+		{"so is one that nobody wants", MemberInput{Current: true, Host: HostPaused}, []string{"Report releasing", "Resume{}"}},
+		{"a paused one that ended has failed", MemberInput{Desired: paused, Host: HostExited, HostMessage: "x"}, []string{"Report failed: x"}},
 		{
 			"an older generation is not obeyed",
 			MemberInput{Desired: wanted, Host: HostAbsent, NewestGeneration: 3},

@@ -9,9 +9,6 @@ import (
 // Operation is one step the controller is to take. The set is closed: the types below.
 type Operation interface{ operation() }
 
-// Place asks for a decision: admission and placement. What they say goes to PlanPlaced or PlanRefused.
-type Place struct{}
-
 // SetPhase gives the record another phase, or only another message when To is the phase it has. ChangedAt changes with the phase.
 type SetPhase struct {
 	To      api.ClusterPhase
@@ -29,7 +26,8 @@ const (
 	NeedSpare  NeedKind = "spare"  // one place held for a replacement
 )
 
-// Need asks admission and placement for a place for members. It changes nothing by itself; the answer comes back as a Hold.
+// Need asks admission and placement for a place for members. It changes nothing by itself: what they say goes to PlanPlaced or
+// PlanRefused.
 type Need struct {
 	Kind    NeedKind
 	Members []WantedMember
@@ -38,7 +36,8 @@ type Need struct {
 // WantedMember is a member that should have an assignment and has none.
 type WantedMember struct {
 	Group, Member string
-	Rank          int
+	// Rank is SpareRank for a spare.
+	Rank int
 	// Replaces is the lost assignment; Attempt that of the replacement; Avoid the node it was lost on, where another would do.
 	Replaces, Avoid string
 	Attempt         int
@@ -61,10 +60,13 @@ type Release struct {
 	Reason string
 }
 
-// Warn notes that the end of the time limit was warned of; Expire that it has passed: jobs are asked to end, and grace begins.
+// Drop takes members off the record's list of lost ones: nobody wants them any more.
+type Drop struct{ Members []string }
+
+// Warn notes that the end of the time limit was warned of.
 type Warn struct{ For time.Time }
 
-// Expire notes that the time limit has passed.
+// Expire notes that the time limit has passed: jobs are asked to end, and grace begins.
 type Expire struct{}
 
 // ConfirmClean adds assignments to the record's clean list: their resources are free from that commit.
@@ -92,10 +94,10 @@ type Emit struct{ Reason, Message, Member, Node string }
 // WakeAt asks to be planned again at a time, even if nothing changes until then.
 type WakeAt struct{ Time time.Time }
 
-func (Place) operation()         {}
 func (SetPhase) operation()      {}
 func (Need) operation()          {}
 func (Hold) operation()          {}
+func (Drop) operation()          {}
 func (Warn) operation()          {}
 func (Expire) operation()        {}
 func (Release) operation()       {}
@@ -133,8 +135,8 @@ const (
 	EventNodeDown       = "NodeDown"
 )
 
-// MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop and Clean is in a
-// list. The set is closed: the types below.
+// MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
+// Pause, Resume and Clean is in a list. The set is closed: the types below.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -146,17 +148,14 @@ type Update struct{}
 // Stop calls the driver's Stop with this grace; an error is counted with Attempts.Fail.
 type Stop struct{ Grace time.Duration }
 
-// Pause and Resume call those of the driver (driver.Pauser); an error is counted with Attempts.Fail.
+// Pause calls that of the driver (driver.Pauser); an error is counted with Attempts.Fail.
 type Pause struct{}
 
-// Resume wakes a frozen member.
+// Resume calls that of the driver; an error is counted with Attempts.Fail.
 type Resume struct{}
 
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
-
-// CountFailure counts the end of a member with Attempts.Fail, before the driver's call that may follow.
-type CountFailure struct{ Message string }
 
 // Report tells the leader the member's phase.
 type Report struct {
@@ -170,14 +169,13 @@ type ReportClean struct{}
 // Reject tells that the desired member is not obeyed, for the agent's log.
 type Reject struct{ Reason string }
 
-func (Start) memberOperation()        {}
-func (Update) memberOperation()       {}
-func (Stop) memberOperation()         {}
-func (Pause) memberOperation()        {}
-func (Resume) memberOperation()       {}
-func (Clean) memberOperation()        {}
-func (CountFailure) memberOperation() {}
-func (Report) memberOperation()       {}
-func (ReportClean) memberOperation()  {}
-func (Reject) memberOperation()       {}
-func (WakeAt) memberOperation()       {}
+func (Start) memberOperation()       {}
+func (Update) memberOperation()      {}
+func (Stop) memberOperation()        {}
+func (Pause) memberOperation()       {}
+func (Resume) memberOperation()      {}
+func (Clean) memberOperation()       {}
+func (Report) memberOperation()      {}
+func (ReportClean) memberOperation() {}
+func (Reject) memberOperation()      {}
+func (WakeAt) memberOperation()      {}

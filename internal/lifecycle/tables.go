@@ -4,59 +4,66 @@ import "github.com/nearmetal/nearmetal/api"
 
 // Clusters returns the machine of clusters.
 func Clusters() Machine[api.ClusterPhase] {
+	const (
+		pending, queued, refused    = api.ClusterPending, api.ClusterQueued, api.ClusterRefused
+		starting, ready, failed     = api.ClusterStarting, api.ClusterReady, api.ClusterFailed
+		scaling, degraded, deleting = api.ClusterScaling, api.ClusterDegraded, api.ClusterDeleting
+		pausing, paused, resuming   = api.ClusterPausing, api.ClusterPaused, api.ClusterResuming
+	)
+	type from = []api.ClusterPhase
 	return Machine[api.ClusterPhase]{
 		Name: "cluster",
 		Phases: []PhaseRule[api.ClusterPhase]{
-			{Phase: api.ClusterPending, Owner: "leader: decides at once", Timer: "none of its own: waits only while a node that would make it fit is `unknown`, at most the death timer"},
-			{Phase: api.ClusterRefused, Owner: "user: deletes it, asks for something else"},
-			{Phase: api.ClusterStarting, Owner: "agents of its nodes", Timer: "start deadline, 5 min, then `failed`"},
-			{Phase: api.ClusterReady, Owner: "user: uses it, deletes it"},
-			{Phase: api.ClusterDegraded, Owner: "user: goes on with what is left, or deletes it; agents keep starting what ended"},
-			{Phase: api.ClusterFailed, Owner: "user: looks at what is left, deletes it"},
-			{Phase: api.ClusterDeleting, Owner: "agents of its nodes", Timer: "clean deadline, 10 min, then what is not clean is quarantined"},
+			{Phase: pending, Owner: "leader: decides at once", Timer: "none of its own: waits only while a node that would make it fit is `unknown`, at most the death timer"},
+			{Phase: queued, Owner: "user: waits for room, or deletes it; the leader places it when it is its turn"},
+			{Phase: refused, Owner: "user: deletes it, asks for something else"},
+			{Phase: starting, Owner: "agents of its nodes", Timer: "start deadline, 5 min, or a member's third failure, then `failed`"},
+			{Phase: ready, Owner: "user: uses it, changes it, deletes it", Timer: "the time limit, where there is one; so in every phase from `starting` on"},
+			{Phase: scaling, Owner: "user: waits for room, or takes the change back; agents start the new members", Timer: "start deadline of each new member, which is then replaced"},
+			{Phase: degraded, Owner: "leader: replaces who is lost as soon as there is room; agents start the replacements", Timer: "patience with an unhealthy member, 10 s; start deadline of each replacement"},
+			{Phase: pausing, Owner: "agents of its nodes; user: takes it back", Timer: "pause deadline, 1 min, then its message names who is not frozen"},
+			{Phase: paused, Owner: "user: resumes it, deletes it"},
+			{Phase: resuming, Owner: "agents of its nodes", Timer: "pause deadline, 1 min, then who is still frozen is lost and replaced"},
+			{Phase: failed, Owner: "user: looks at what is left, deletes it"},
+			{Phase: deleting, Owner: "agents of its nodes", Timer: "clean deadline of each assignment, 10 min, then it is quarantined"},
 		},
 		Transitions: []Transition[api.ClusterPhase]{
+			{From: from{""}, To: pending, On: "create", Why: "the intent is stored, no decision yet"},
+			{From: from{pending}, To: queued, On: "possible, but not now", Why: "its user asked to wait; its place in the queue follows from what is stored"},
+			{From: from{pending, queued}, To: starting, On: "placed", Why: "every member has a place, and its assignment is committed"},
 			{
-				From: []api.ClusterPhase{""}, To: api.ClusterPending, On: "create",
-				Why: "the intent is stored, no decision yet",
-			},
-			{
-				From: []api.ClusterPhase{api.ClusterPending}, To: api.ClusterStarting, On: "placed",
-				Why: "every member has a place, and its assignment is committed",
-			},
-			{
-				From: []api.ClusterPhase{api.ClusterPending}, To: api.ClusterRefused, On: "can't be placed",
+				From: from{pending, queued}, To: refused, On: "can't be placed",
 				Why: "the binding constraint is named; it holds nothing, and a refusal is final: ask again when something changed",
 			},
+			{From: from{pending, queued, refused}, To: "", On: "delete", Why: "it holds nothing: there is nothing to clean"},
 			{
-				From: []api.ClusterPhase{api.ClusterPending, api.ClusterRefused}, To: "", On: "delete",
-				Why: "it holds nothing: there is nothing to clean",
-			},
-			{
-				From: []api.ClusterPhase{api.ClusterStarting}, To: api.ClusterReady, On: "every member is ready",
+				From: from{starting, scaling, degraded, resuming}, To: ready, On: "exactly the wanted members are there, ready, and have files that name all others",
 				Why: "SSH, names and hostfile work on all of them",
 			},
 			{
-				From: []api.ClusterPhase{api.ClusterStarting}, To: api.ClusterFailed, On: "a member failed, or the start deadline passed",
+				From: from{starting}, To: failed, On: "a member failed for the third time, or the start deadline passed",
 				Why: "it holds what it has, so that its user can look, until it is deleted",
 			},
 			{
-				From: []api.ClusterPhase{api.ClusterReady}, To: api.ClusterDegraded, On: "a member is not ready, or its node is down",
-				Why: "a node that is only unknown is no evidence: its members run on",
+				From: from{ready, degraded, resuming}, To: scaling, On: "its groups were changed",
+				Why: "new members wait for room or come up, others go; those that stay can be used",
 			},
 			{
-				From: []api.ClusterPhase{api.ClusterDegraded}, To: api.ClusterReady, On: "every member is ready again",
-				Why: "its agent started it again, or its node came back",
+				From: from{ready, scaling, resuming}, To: degraded, On: "a member is lost: it ended, its node is down, or it was unhealthy for too long; or it is not ready",
+				Why: "its name and rank wait for a replacement; a node that is only unknown is no evidence: its members run on",
 			},
 			{
-				From: []api.ClusterPhase{api.ClusterStarting, api.ClusterReady, api.ClusterDegraded, api.ClusterFailed},
-				To:   api.ClusterDeleting, On: "delete",
+				From: from{ready, scaling, degraded, resuming}, To: pausing, On: "pause",
+				Why: "its members are frozen and hold what they have; usage and time limit go on",
+			},
+			{From: from{pausing}, To: paused, On: "every member is frozen", Why: "nothing of it runs; who is lost is noted and replaced later"},
+			{From: from{pausing, paused}, To: resuming, On: "resume, or the time limit passed", Why: "members are woken; jobs that don't run can't end"},
+			{
+				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, failed},
+				To:   deleting, On: "delete, or the grace after the time limit is over",
 				Why: "every assignment is releasing, and holds its resources until it is confirmed clean",
 			},
-			{
-				From: []api.ClusterPhase{api.ClusterDeleting}, To: "", On: "every assignment is clean or quarantined",
-				Why: "nothing is left to care for",
-			},
+			{From: from{deleting}, To: "", On: "every assignment is clean or quarantined", Why: "nothing is left to care for"},
 		},
 	}
 }
@@ -66,42 +73,68 @@ func Clusters() Machine[api.ClusterPhase] {
 func Members() Machine[api.MemberPhase] {
 	const (
 		assigned, preparing, starting = api.MemberAssigned, api.MemberPreparing, api.MemberStarting
-		ready, failed                 = api.MemberReady, api.MemberFailed
-		unknown, releasing            = api.MemberUnknown, api.MemberReleasing
+		ready, unhealthy, paused      = api.MemberReady, api.MemberUnhealthy, api.MemberPaused
+		failed, unknown, releasing    = api.MemberFailed, api.MemberUnknown, api.MemberReleasing
+		lost, waiting, spare          = api.MemberLost, api.MemberWaiting, api.MemberSpare
 	)
 	type from = []api.MemberPhase
 	return Machine[api.MemberPhase]{
 		Name: "member",
 		Phases: []PhaseRule[api.MemberPhase]{
-			{Phase: assigned, Owner: "leader: sends it to its node", Timer: "the cluster's start deadline; `unknown` with its node"},
-			{Phase: preparing, Owner: "agent of its node", Timer: "5 attempts with growing pauses; the cluster's start deadline"},
-			{Phase: starting, Owner: "agent of its node", Timer: "the cluster's start deadline"},
+			{Phase: waiting, Owner: "user: waits for room, or takes the change back"},
+			{Phase: assigned, Owner: "leader: sends it to its node", Timer: "start deadline, 5 min; `unknown` with its node"},
+			{Phase: preparing, Owner: "agent of its node", Timer: "5 attempts with growing pauses; start deadline"},
+			{Phase: starting, Owner: "agent of its node", Timer: "start deadline"},
 			{Phase: ready, Owner: "user"},
-			{Phase: failed, Owner: "user: looks at it, deletes the cluster"},
+			{Phase: unhealthy, Owner: "agent of its node", Timer: "patience, 10 s, then it is lost"},
+			{Phase: paused, Owner: "user: resumes the cluster"},
+			{Phase: failed, Owner: "leader: replaces it", Timer: "none needed: at once; in a cluster that failed it stays for its user to look at"},
+			{Phase: lost, Owner: "leader: replaces it", Timer: "a pause that grows from 0 to 1 min with each loss in a row, then as soon as there is room"},
+			{Phase: spare, Owner: "user: asked for it; the leader gives its room to a replacement"},
 			{Phase: unknown, Owner: "leader: its node comes back or is down", Timer: "the node's death timer"},
-			{Phase: releasing, Owner: "agent of its node", Timer: "the cluster's clean deadline, then quarantined"},
+			{Phase: releasing, Owner: "agent of its node", Timer: "clean deadline, 10 min, then quarantined"},
 		},
 		Transitions: []Transition[api.MemberPhase]{
-			{From: from{""}, To: assigned, On: "assignment committed", Why: "its resources are its own from this commit"},
+			{From: from{""}, To: waiting, On: "its cluster was made larger", Why: "all new members get their places together or not at all"},
+			{From: from{"", waiting, lost}, To: assigned, On: "assignment committed", Why: "its resources are its own from this commit; a replacement is a new generation under the same name and rank"},
 			{
-				From: from{unknown, preparing, starting, ready, failed}, To: assigned, On: "its node tells all it has, and this is not among it",
+				From: from{unknown, preparing, starting, ready, unhealthy, paused, failed}, To: assigned, On: "its node tells all it has, and this is not among it",
 				Why: "its host restarted; the agent makes it again",
 			},
 			{
-				From: from{assigned, starting, ready, failed, unknown}, To: preparing, On: "reported",
-				Why: "root, network and files are made, also anew after it ended",
+				From: from{assigned, starting, ready, unhealthy, paused, failed, unknown}, To: preparing, On: "reported",
+				Why: "root, network and files are made",
 			},
-			{From: from{assigned, preparing, ready, failed, unknown}, To: starting, On: "reported", Why: "it runs and is not yet reachable"},
-			{From: from{assigned, preparing, starting, failed, unknown}, To: ready, On: "reported", Why: "it said itself that SSH works"},
+			{From: from{assigned, preparing, ready, unhealthy, paused, failed, unknown}, To: starting, On: "reported", Why: "it runs and is not yet reachable"},
+			{From: from{assigned, preparing, starting, unhealthy, paused, failed, unknown}, To: ready, On: "reported", Why: "it said itself that SSH works"},
 			{
-				From: from{assigned, preparing, starting, ready, unknown}, To: failed, On: "reported",
-				Why: "it ended or could not be started, and the agent has given up",
+				From: from{assigned, preparing, starting, ready, paused, failed, unknown}, To: unhealthy, On: "reported",
+				Why: "SSH, its network or a check of its own says that it can't be used",
 			},
 			{
-				From: from{assigned, preparing, starting, ready, failed}, To: unknown, On: "its node is not heard of, or its node's agent has just started",
+				From: from{assigned, preparing, starting, ready, unhealthy, failed, unknown}, To: paused, On: "reported",
+				Why: "its cluster is paused, and it is frozen",
+			},
+			{
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, unknown}, To: failed, On: "reported",
+				Why: "it ended, or could not be started and the agent has given up; it is never started again in place",
+			},
+			{
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, failed}, To: unknown, On: "its node is not heard of, or its node's agent has just started",
 				Why: "unknown is not off: it may well run, and be ready",
 			},
-			{From: from{assigned, preparing, starting, ready, failed, unknown}, To: releasing, On: "cluster deleted", Why: "it is stopped and cleaned"},
+			{
+				From: from{failed, unhealthy, unknown, assigned, preparing, starting, paused}, To: lost,
+				On:  "failed, node down, unhealthy or not ready for too long",
+				Why: "its assignment is releasing, and its network and keys are closed to it; its name waits for a replacement",
+			},
+			{From: from{""}, To: spare, On: "assignment committed", Why: "room is held; nothing is carried out on the node"},
+			{From: from{spare}, To: "", On: "a replacement took its room, nobody wants it any more, or its node is down", Why: "there is nothing to clean"},
+			{
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, failed, unknown}, To: releasing,
+				On: "cluster deleted or made smaller, or the member lost", Why: "what is left of it is stopped and cleaned",
+			},
+			{From: from{lost, waiting}, To: "", On: "cluster deleted or made smaller", Why: "nobody wants it any more"},
 			{
 				From: from{releasing}, To: "", On: "confirmed clean, or quarantined",
 				Why: "its resources are free only when its executor looked and found nothing",

@@ -1,0 +1,266 @@
+package decision
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// settledAfter is how long a member must have held its place for its loss not to count as another in a row.
+const settledAfter = 10 * time.Minute
+
+// Apply returns what one commit of these operations writes. It refuses, and nothing is to be written, when an operation does not fit what is
+// committed: then the plan was made on something else, or is wrong. A time before what is committed counts as that.
+func Apply(c Cluster, ops []lifecycle.Operation, now time.Time) (Change, error) {
+	if err := c.check(); err != nil {
+		return Change{}, fmt.Errorf("cluster %q: %w", c.Name(), err)
+	}
+	a := newApplier(c, c.notBefore(now))
+	for _, op := range ops {
+		if err := a.apply(op); err != nil {
+			return Change{}, fmt.Errorf("cluster %q: %T: %w", c.Name(), op, err)
+		}
+	}
+	if err := a.finish(); err != nil {
+		return Change{}, fmt.Errorf("cluster %q: %w", c.Name(), err)
+	}
+	return a.change, nil
+}
+
+// fate is what becomes of a committed assignment.
+type fate int
+
+const (
+	stays    fate = iota
+	released      // held before, releasing now
+	dropped       // a spare: gone without cleaning
+	cleaned       // releasing before, confirmed clean or in quarantine now, or clean already
+)
+
+// place is a committed assignment, where it stands and what becomes of it.
+type place struct {
+	assignment *api.Assignment
+	chunk      int
+	fate       fate
+}
+
+// applier gathers what operations do to one cluster.
+type applier struct {
+	c      Cluster
+	now    time.Time
+	change Change
+	record *api.ClusterRecord // change.Record
+	places map[string]*place
+	held   []api.Assignment // new ones
+	spans  spans
+	// moved: assignments changed, so the generation does.
+	moved bool
+}
+
+func newApplier(c Cluster, now time.Time) *applier {
+	a := &applier{c: c, now: now, change: Change{Record: c.cloneRecord()}, places: map[string]*place{}}
+	a.record = &a.change.Record
+	clean := c.clean()
+	for i, chunk := range c.Chunks {
+		for j := range chunk.Assignments {
+			p := &place{assignment: &chunk.Assignments[j], chunk: i}
+			if chunk.Ref.Releasing && clean[p.assignment.ID] {
+				p.fate = cleaned
+			}
+			a.places[p.assignment.ID] = p
+		}
+	}
+	return a
+}
+
+func (a *applier) apply(op lifecycle.Operation) error {
+	switch op := op.(type) {
+	case lifecycle.Emit:
+		a.change.Events = append(a.change.Events, api.Event{
+			Time: a.now, Cluster: a.c.Name(), Reason: op.Reason, Message: op.Message, Member: op.Member, Node: op.Node,
+		})
+		return nil
+	case lifecycle.WakeAt:
+		if a.change.WakeAt.IsZero() || op.Time.Before(a.change.WakeAt) {
+			a.change.WakeAt = op.Time
+		}
+		return nil
+	case lifecycle.Need:
+		a.change.Needs = append(a.change.Needs, op)
+		return nil
+	}
+	a.change.Dirty = true
+	if a.change.Forget {
+		return fmt.Errorf("the cluster was forgotten by an operation before it")
+	}
+	switch op := op.(type) {
+	case lifecycle.SetPhase:
+		return a.setPhase(op)
+	case lifecycle.Hold:
+		return a.hold(op)
+	case lifecycle.Release:
+		return a.release(op)
+	case lifecycle.Drop:
+		return a.drop(op)
+	case lifecycle.Warn:
+		a.record.WarnedFor = &op.For
+		return nil
+	case lifecycle.Expire:
+		if a.record.ExpiredAt != nil {
+			return fmt.Errorf("its time limit passed at %s already", a.record.ExpiredAt)
+		}
+		at := a.now
+		a.record.ExpiredAt = &at
+		return nil
+	case lifecycle.ConfirmClean:
+		return a.confirm(op.IDs)
+	case lifecycle.Quarantine:
+		return a.quarantine(op)
+	case lifecycle.Forget:
+		return a.forget()
+	default:
+		return fmt.Errorf("no operation on a cluster")
+	}
+}
+
+func (a *applier) setPhase(op lifecycle.SetPhase) error {
+	if op.To != a.record.Phase {
+		if err := lifecycle.Clusters().Check(a.record.Phase, op.To); err != nil {
+			return err
+		}
+		a.record.ChangedAt = a.now
+	}
+	a.record.Phase, a.record.Message = op.To, op.Message
+	if op.To == api.ClusterReady && a.record.ReadyAt == nil {
+		at := a.now
+		a.record.ReadyAt = &at
+	}
+	return nil
+}
+
+// release lets go of held assignments: members are to be cleaned, spares are gone.
+func (a *applier) release(op lifecycle.Release) error {
+	for _, id := range op.IDs {
+		p, err := a.heldPlace(id)
+		if err != nil {
+			return err
+		}
+		a.moved = true
+		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
+		if p.assignment.Spare {
+			p.fate = dropped
+			continue
+		}
+		p.fate = released
+		if !op.Lost {
+			continue
+		}
+		if a.lost(p.assignment.Member) >= 0 {
+			return fmt.Errorf("member %s waits for a replacement already", p.assignment.Member)
+		}
+		a.record.Lost = append(a.record.Lost, a.note(p.assignment, op.Reason))
+	}
+	return nil
+}
+
+// note is what is remembered of a lost member until it is replaced.
+func (a *applier) note(m *api.Assignment, reason string) api.LostMember {
+	attempt := m.Attempt + 1
+	if a.now.Sub(m.TakenAt) >= settledAfter {
+		attempt = 1
+	}
+	return api.LostMember{
+		Group: m.Group, Member: m.Member, Rank: m.Rank, Assignment: m.ID, Node: m.Node, Attempt: attempt, Reason: reason, Since: a.now,
+	}
+}
+
+// heldPlace finds an assignment that is held, and was not let go of by an operation before.
+func (a *applier) heldPlace(id string) (*place, error) {
+	p := a.places[id]
+	switch {
+	case p == nil:
+		return nil, fmt.Errorf("assignment %s is not the cluster's", id)
+	case a.c.Chunks[p.chunk].Ref.Releasing || p.fate != stays:
+		return nil, fmt.Errorf("assignment %s was released already", id)
+	default:
+		return p, nil
+	}
+}
+
+// lost is the index of a name among the lost members, -1 for none.
+func (a *applier) lost(member string) int {
+	return slices.IndexFunc(a.record.Lost, func(m api.LostMember) bool { return m.Member == member })
+}
+
+func (a *applier) drop(op lifecycle.Drop) error {
+	for _, name := range op.Members {
+		i := a.lost(name)
+		if i < 0 {
+			return fmt.Errorf("member %s is not lost", name)
+		}
+		a.record.Lost = slices.Delete(a.record.Lost, i, i+1)
+	}
+	return nil
+}
+
+// releasingPlace finds an assignment that is being cleaned.
+func (a *applier) releasingPlace(id string) (*place, error) {
+	p := a.places[id]
+	switch {
+	case p == nil:
+		return nil, fmt.Errorf("assignment %s is not the cluster's", id)
+	case !a.c.Chunks[p.chunk].Ref.Releasing:
+		return nil, fmt.Errorf("assignment %s is not being released", id)
+	case p.fate == cleaned:
+		return nil, fmt.Errorf("assignment %s is clean already", id)
+	default:
+		return p, nil
+	}
+}
+
+func (a *applier) confirm(ids []string) error {
+	for _, id := range ids {
+		p, err := a.releasingPlace(id)
+		if err != nil {
+			return err
+		}
+		a.clean(p)
+	}
+	return nil
+}
+
+// clean ends the cleaning of an assignment, as far as the cluster is concerned.
+func (a *applier) clean(p *place) {
+	p.fate = cleaned
+	a.record.Clean = append(a.record.Clean, p.assignment.ID)
+	a.spans.add(api.SpanCleaning, p.assignment, a.c.releasedAt(a.c.Chunks[p.chunk].Ref), a.now)
+}
+
+func (a *applier) quarantine(op lifecycle.Quarantine) error {
+	p, err := a.releasingPlace(op.ID)
+	if err != nil {
+		return err
+	}
+	a.clean(p)
+	a.change.Quarantines = append(a.change.Quarantines, api.Quarantine{Assignment: *p.assignment, Reason: op.Reason, Since: a.now})
+	return nil
+}
+
+func (a *applier) forget() error {
+	if err := lifecycle.Clusters().Check(a.record.Phase, ""); err != nil {
+		return err
+	}
+	for id, p := range a.places {
+		if p.fate != cleaned && p.fate != dropped {
+			return fmt.Errorf("assignment %s on node %s is not confirmed clean", id, p.assignment.Node)
+		}
+	}
+	if len(a.held) > 0 {
+		return fmt.Errorf("it has just been given %d assignments", len(a.held))
+	}
+	a.change.Forget = true
+	return nil
+}

@@ -1,0 +1,40 @@
+package decision
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+)
+
+// Assign makes the assignments of a need that has got its places: the n-th place of a group is the n-th wanted member's.
+func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision) ([]api.Assignment, error) {
+	if len(placed) != len(need.Members) {
+		return nil, fmt.Errorf("cluster %q: %d members want a place, %d have got one", d.Cluster, len(need.Members), len(placed))
+	}
+	wanted := map[string][]lifecycle.WantedMember{}
+	for _, m := range need.Members {
+		wanted[m.Group] = append(wanted[m.Group], m)
+	}
+	named := make([]placement.Placed, len(placed))
+	whose := make([]lifecycle.WantedMember, len(placed))
+	for i, p := range placed {
+		rest := wanted[p.Group]
+		if len(rest) == 0 {
+			return nil, fmt.Errorf("cluster %q: a place of group %q is wanted by nobody", d.Cluster, p.Group)
+		}
+		whose[i], wanted[p.Group] = rest[0], rest[1:]
+		p.Member, p.Rank = whose[i].Member, whose[i].Rank
+		named[i] = p
+	}
+	assignments, err := placement.Assign(named, d)
+	if err != nil {
+		return nil, err
+	}
+	for i := range assignments {
+		a, m := &assignments[i], whose[i]
+		a.Replaces, a.Attempt, a.Spare = m.Replaces, m.Attempt, m.Spare
+	}
+	return assignments, nil
+}

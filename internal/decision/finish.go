@@ -1,0 +1,92 @@
+package decision
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// finish works out the chunks, the generation and the usage that follow from what was gathered.
+func (a *applier) finish() error {
+	if !a.change.Dirty {
+		return nil
+	}
+	if a.moved {
+		a.record.Generation++
+	}
+	if len(a.held) > 0 && !takesMembers(a.record.Phase) {
+		return fmt.Errorf("it is %s, and would be given assignments", a.record.Phase)
+	}
+	a.rechunk()
+	a.account()
+	if a.record.ChangedAt.IsZero() {
+		a.record.ChangedAt = a.now
+	}
+	return nil
+}
+
+// takesMembers tells whether a cluster of this phase may be given assignments.
+func takesMembers(phase api.ClusterPhase) bool {
+	switch phase {
+	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming:
+		return true
+	default:
+		return false
+	}
+}
+
+// rechunk keeps chunks whole: one of which all is released just turns, one of which all is clean goes, and only one that would be half of
+// each is written anew.
+func (a *applier) rechunk() {
+	var refs []api.ChunkRef
+	var keep, release []api.Assignment
+	gone := map[string]bool{}
+	now := a.now
+	for _, chunk := range a.c.Chunks {
+		by := map[fate][]api.Assignment{}
+		for _, m := range chunk.Assignments {
+			f := a.places[m.ID].fate
+			by[f] = append(by[f], m)
+		}
+		ref, n := chunk.Ref, len(chunk.Assignments)
+		switch {
+		case len(by[stays]) == n:
+			refs = append(refs, ref)
+		case ref.Releasing && len(by[cleaned]) < n:
+			refs = append(refs, ref)
+		case ref.Releasing:
+			for _, m := range chunk.Assignments {
+				gone[m.ID] = true
+			}
+		case len(by[released]) == n:
+			ref.Releasing, ref.ReleasedAt = true, &now
+			refs = append(refs, ref)
+		default:
+			keep, release = append(keep, by[stays]...), append(release, by[released]...)
+		}
+	}
+	a.record.Chunks = refs
+	a.record.Clean = slices.DeleteFunc(a.record.Clean, func(id string) bool { return gone[id] })
+	if keep = append(keep, a.held...); len(keep) > 0 {
+		a.change.Add = append(a.change.Add, Batch{Assignments: keep})
+	}
+	if len(release) > 0 {
+		a.change.Add = append(a.change.Add, Batch{Assignments: release, Releasing: true, ReleasedAt: &now})
+	}
+}
+
+// account writes down the use that ends with this commit.
+func (a *applier) account() {
+	list := a.spans.list()
+	if len(list) == 0 {
+		return
+	}
+	a.record.UsageSeq++
+	u := api.UsageRecord{Seq: a.record.UsageSeq, UID: a.c.UID(), Cluster: a.c.Name(), Project: projectOf(a.c.Name()), Spans: list}
+	if a.c.Intent != nil {
+		u.Project, u.User = cmp.Or(a.c.Intent.Project, u.Project), a.c.Intent.User
+	}
+	a.change.Usage = &u
+}

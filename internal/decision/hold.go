@@ -1,0 +1,128 @@
+package decision
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// hold makes new assignments true. Spares whose room they take are gone in the same commit.
+func (a *applier) hold(op lifecycle.Hold) error {
+	if len(op.Assignments) == 0 {
+		return errors.New("it holds nothing")
+	}
+	if err := a.holdNetwork(op.Network); err != nil {
+		return err
+	}
+	for _, id := range op.Spares {
+		p, err := a.heldPlace(id)
+		if err != nil {
+			return err
+		}
+		if !p.assignment.Spare {
+			return fmt.Errorf("assignment %s is a member's and no spare: its room is not free before it is clean", id)
+		}
+		p.fate = dropped
+		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
+	}
+	for _, n := range op.Assignments {
+		if err := a.checkNew(n); err != nil {
+			return err
+		}
+		if n.Replaces != "" {
+			i := a.lost(n.Member)
+			a.record.Lost = slices.Delete(a.record.Lost, i, i+1)
+		}
+		n.TakenAt = a.now
+		a.held = append(a.held, n)
+	}
+	a.moved = true
+	if a.record.PlacedAt == nil {
+		at := a.now
+		a.record.PlacedAt = &at
+	}
+	return nil
+}
+
+// holdNetwork takes the network that the first assignments bring; later ones bring none.
+func (a *applier) holdNetwork(n *api.Network) error {
+	switch {
+	case n == nil && a.record.Network.Index == 0:
+		return errors.New("it brings no network, and the cluster has none")
+	case n != nil && a.record.Network.Index != 0 && *n != a.record.Network:
+		return fmt.Errorf("it brings network %d, the cluster has %d", n.Index, a.record.Network.Index)
+	case n != nil:
+		a.record.Network = *n
+	}
+	return nil
+}
+
+// checkNew tells what is wrong with a new assignment.
+func (a *applier) checkNew(n api.Assignment) error {
+	generation := int64(1)
+	if a.c.Record != nil {
+		generation = a.c.Record.Generation + 1
+	}
+	lost := a.lost(n.Member)
+	switch {
+	case n.ID == "" || a.places[n.ID] != nil:
+		return fmt.Errorf("the ID of assignment %q is taken", n.ID)
+	case n.ClusterUID != a.c.UID():
+		return fmt.Errorf("assignment %s is of cluster UID %q, not %q", n.ID, n.ClusterUID, a.c.UID())
+	case n.Generation != generation:
+		return fmt.Errorf("assignment %s is of generation %d, the next is %d", n.ID, n.Generation, generation)
+	case n.Spare && (n.Rank != lifecycle.SpareRank || n.Replaces != ""):
+		return fmt.Errorf("spare %s has rank %d and replaces %q; a spare has no rank and replaces nobody", n.ID, n.Rank, n.Replaces)
+	case n.Spare:
+		return a.checkFree(n)
+	case n.Rank < 0:
+		return fmt.Errorf("member %s has no rank", n.Member)
+	case n.Replaces == "" && lost >= 0:
+		return fmt.Errorf("member %s waits for a replacement of %s, and %s replaces nothing", n.Member, a.record.Lost[lost].Assignment, n.ID)
+	case n.Replaces != "" && (lost < 0 || a.record.Lost[lost].Assignment != n.Replaces || a.record.Lost[lost].Rank != n.Rank):
+		return fmt.Errorf("assignment %s replaces %s at rank %d, and no such member is lost", n.ID, n.Replaces, n.Rank)
+	default:
+		return a.checkFree(n)
+	}
+}
+
+// checkFree tells what of a new assignment another one of the cluster has: its ID, name or rank while it is held, its address until it is
+// clean.
+func (a *applier) checkFree(n api.Assignment) error {
+	against := func(other *api.Assignment, held bool) error {
+		switch {
+		case n.ID == other.ID:
+			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
+		case n.Address.IsValid() && n.Address == other.Address:
+			return fmt.Errorf("assignment %s has the address %s of %s, which is not clean", n.ID, n.Address, other.ID)
+		case held && n.Member == other.Member && n.Spare == other.Spare:
+			return fmt.Errorf("assignment %s is of member %s, which has %s", n.ID, n.Member, other.ID)
+		case held && !n.Spare && n.Rank == other.Rank:
+			return fmt.Errorf("assignment %s has rank %d, which %s has", n.ID, n.Rank, other.ID)
+		default:
+			return nil
+		}
+	}
+	for _, p := range a.places {
+		if p.fate == cleaned || p.fate == dropped {
+			continue
+		}
+		if err := against(p.assignment, p.fate == stays && !a.c.Chunks[p.chunk].Ref.Releasing); err != nil {
+			return err
+		}
+	}
+	for i := range a.held {
+		if err := against(&a.held[i], true); err != nil {
+			return err
+		}
+	}
+	for _, m := range a.record.Lost {
+		if !n.Spare && m.Member != n.Member && m.Rank == n.Rank {
+			return fmt.Errorf("assignment %s has rank %d, which is kept for lost member %s", n.ID, n.Rank, m.Member)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package lifecycle
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Placed is a need that has got its place.
+type Placed struct {
+	Need        Need
+	Assignments []api.Assignment
+	// Network is set with the first assignments of a cluster.
+	Network *api.Network
+	// Spares are the IDs of spare assignments whose room is taken over.
+	Spares []string
+}
+
+// PlanPlaced returns what to commit for members that have got a place.
+func PlanPlaced(p Placed) []Operation {
+	ops := []Operation{Hold{Assignments: p.Assignments, Network: p.Network, Spares: p.Spares}}
+	nodes := map[string]bool{}
+	names := make([]string, 0, len(p.Assignments))
+	for _, a := range p.Assignments {
+		nodes[a.Node] = true
+		names = append(names, a.Member)
+	}
+	where := fmt.Sprintf("%s on %s", plural(len(p.Assignments), "member"), plural(len(nodes), "node"))
+	switch p.Need.Kind {
+	case NeedCreate:
+		ops = append(ops, SetPhase{To: api.ClusterStarting, Message: "waiting for " + where}, Emit{Reason: EventPlaced, Message: "placed " + where})
+	case NeedScale:
+		ops = append(ops, Emit{Reason: EventScaling, Message: "added " + where + ": " + list(names)})
+	case NeedHeal:
+		for i, a := range p.Assignments {
+			text := fmt.Sprintf("%s moves from %s to %s", a.Member, p.Need.Members[i].Avoid, a.Node)
+			if a.Attempt > 1 {
+				text += fmt.Sprintf(", attempt %d in a row", a.Attempt)
+			}
+			if len(p.Spares) > 0 {
+				text += ", into the room of a spare"
+			}
+			ops = append(ops, Emit{Reason: EventMemberReplaced, Message: text, Member: a.Member, Node: a.Node})
+		}
+	case NeedSpare:
+		for _, a := range p.Assignments {
+			ops = append(ops, Emit{Reason: EventPlaced, Message: "room for a spare is held on " + a.Node, Member: a.Member, Node: a.Node})
+		}
+	}
+	return ops
+}
+
+// Answer is why a need has got no place.
+type Answer struct {
+	Kind NeedKind
+	// Refuse: it does not wait, because it never can be, or because its user did not ask it to.
+	Refuse bool
+	// Undecided: nodes that are not heard of would make it fit.
+	Undecided bool
+	// Constraint is what binds, a fixed word; Reason says it for people.
+	Constraint, Reason string
+}
+
+// undecidedPause is the pause before it is asked again what was not decided.
+const undecidedPause = time.Second
+
+// PlanRefused returns what to do about an answer. While nodes are not heard of that would make a new cluster fit, it stays pending: they
+// are ready or down within the death timer, and it is asked again. Replacements, scale-ups and spares wait without a word in the record:
+// their cluster's phase tells of them already.
+func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation {
+	if a.Kind != NeedCreate {
+		return nil
+	}
+	phase, said := api.ClusterPending, ""
+	if record != nil {
+		phase, said = record.Phase, record.Message
+	}
+	message := a.Constraint + ": " + a.Reason
+	switch {
+	case a.Undecided:
+		return []Operation{WakeAt{Time: now.Add(undecidedPause)}}
+	case a.Refuse:
+		return []Operation{SetPhase{To: api.ClusterRefused, Message: a.Reason}, Emit{Reason: EventRefused, Message: a.Reason}}
+	case phase != api.ClusterQueued:
+		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: message}}
+	case !strings.HasPrefix(said, a.Constraint+": "):
+		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}}
+	default:
+		return nil // the figures change with every look, and are told by 'explain'
+	}
+}

@@ -1,0 +1,149 @@
+package lifecycle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func TestWhatFollowsWhenMembersHaveGotAPlace(t *testing.T) {
+	on := func(id, member, node string) api.Assignment {
+		return api.Assignment{ID: id, Member: member, Node: node}
+	}
+	again := on("b1", "c-1", "n3")
+	again.Attempt = 2
+	tests := []struct {
+		name string
+		in   Placed
+		want []string
+	}{
+		{
+			"a new cluster starts",
+			Placed{Need: Need{Kind: NeedCreate}, Assignments: []api.Assignment{on("a0", "c-0", "n1"), on("a1", "c-1", "n1")}, Network: &api.Network{Index: 1}},
+			[]string{
+				"Hold [a0 a1] network true spares []", "SetPhase starting: waiting for 2 members on 1 node", "Emit Placed: placed 2 members on 1 node||",
+			},
+		},
+		{
+			"new members are told of together",
+			Placed{Need: Need{Kind: NeedScale}, Assignments: []api.Assignment{on("b2", "c-2", "n1"), on("b3", "c-3", "n2")}},
+			[]string{"Hold [b2 b3] network false spares []", "Emit Scaling: added 2 members on 2 nodes: c-2; c-3||"},
+		},
+		{
+			"a replacement is told with its old and its new node",
+			Placed{Need: Need{Kind: NeedHeal, Members: []WantedMember{{Avoid: "n2"}}}, Assignments: []api.Assignment{on("b1", "c-1", "n3")}},
+			[]string{"Hold [b1] network false spares []", "Emit MemberReplaced: c-1 moves from n2 to n3|c-1|n3"},
+		},
+		{
+			"and how often, and into whose room",
+			Placed{Need: Need{Kind: NeedHeal, Members: []WantedMember{{Avoid: "n2"}}}, Assignments: []api.Assignment{again}, Spares: []string{"s0"}},
+			[]string{
+				"Hold [b1] network false spares [s0]",
+				"Emit MemberReplaced: c-1 moves from n2 to n3, attempt 2 in a row, into the room of a spare|c-1|n3",
+			},
+		},
+		{
+			"a spare is only room",
+			Placed{Need: Need{Kind: NeedSpare}, Assignments: []api.Assignment{on("s0", "c-spare-0", "n4")}},
+			[]string{"Hold [s0] network false spares []", "Emit Placed: room for a spare is held on n4|c-spare-0|n4"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, sketch(PlanPlaced(tt.in))); diff != "" {
+				t.Errorf("operations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
+	queued := &api.ClusterRecord{Phase: api.ClusterQueued, Message: "cores: 5 more are needed"}
+	tests := []struct {
+		name   string
+		record *api.ClusterRecord
+		answer Answer
+		want   []string
+	}{
+		{
+			"what is not possible, or does not want to wait, is refused", nil,
+			Answer{Kind: NeedCreate, Refuse: true, Constraint: "cores", Reason: "too large"},
+			[]string{"SetPhase refused: too large", "Emit Refused: too large||"},
+		},
+		{
+			"also when it has waited", queued,
+			Answer{Kind: NeedCreate, Refuse: true, Constraint: "cores", Reason: "too large"},
+			[]string{"SetPhase refused: too large", "Emit Refused: too large||"},
+		},
+		{
+			"what waits is queued, and told what binds", nil,
+			Answer{Kind: NeedCreate, Constraint: "cores", Reason: "5 more are needed"},
+			[]string{"SetPhase queued: cores: 5 more are needed", "Emit Queued: cores: 5 more are needed||"},
+		},
+		{"figures that change are no news", queued, Answer{Kind: NeedCreate, Constraint: "cores", Reason: "4 more are needed"}, []string{}},
+		{
+			"another constraint is", queued,
+			Answer{Kind: NeedCreate, Constraint: "quota", Reason: "the project holds 8 of 8 cores"},
+			[]string{"SetPhase queued: quota: the project holds 8 of 8 cores"},
+		},
+		{
+			"nothing is decided while nodes are not heard of", nil,
+			Answer{Kind: NeedCreate, Refuse: true, Undecided: true, Constraint: "down", Reason: "x"},
+			[]string{"WakeAt 1s"},
+		},
+		{"a replacement waits", queued, Answer{Kind: NeedHeal, Refuse: true}, []string{}},
+		{"new members wait", queued, Answer{Kind: NeedScale, Refuse: true}, []string{}},
+		{"spares wait", queued, Answer{Kind: NeedSpare, Refuse: true}, []string{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, sketch(PlanRefused(tt.record, tt.answer, t0))); diff != "" {
+				t.Errorf("operations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAQuarantineEndsWhenTheAgentConfirmsItClean(t *testing.T) {
+	q := api.Quarantine{Assignment: api.Assignment{ID: "a0", Member: "c-0", Node: "n1"}}
+	if got := PlanQuarantine(q, false); len(got) != 0 {
+		t.Errorf("not clean: want nothing, got %v", sketch(got))
+	}
+	want := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: cleaned at last; its resources are free|c-0|n1"}
+	if diff := cmp.Diff(want, sketch(PlanQuarantine(q, true))); diff != "" {
+		t.Errorf("operations (-want +got):\n%s", diff)
+	}
+}
+
+func TestReplacementsOfWhatDiesAgainAndAgainWaitLonger(t *testing.T) {
+	for attempt, want := range []time.Duration{0, 0, 2 * time.Second, 5 * time.Second, 15 * time.Second, time.Minute, time.Minute} {
+		if got := backoff(attempt); got != want {
+			t.Errorf("attempt %d: want a pause of %s, got %s", attempt, want, got)
+		}
+	}
+}
+
+func TestATimeLimitCountsFromThePlacement(t *testing.T) {
+	at := t0
+	placed := &api.ClusterRecord{PlacedAt: &at}
+	limited := api.ClusterSpec{TimeLimit: api.Duration(time.Hour)}
+	tests := []struct {
+		name   string
+		spec   api.ClusterSpec
+		record *api.ClusterRecord
+		want   time.Time
+	}{
+		{"placed", limited, placed, t0.Add(time.Hour)},
+		{"without a limit", api.ClusterSpec{}, placed, time.Time{}},
+		{"not placed yet", limited, &api.ClusterRecord{}, time.Time{}},
+		{"not decided yet", limited, nil, time.Time{}},
+	}
+	for _, tt := range tests {
+		if got := Expires(tt.spec, tt.record); !got.Equal(tt.want) {
+			t.Errorf("%s: want %s, got %s", tt.name, tt.want, got)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package lifecycle
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// quarantinesPerLook is how many assignments pass into quarantine at once, each of which costs its commit a write; the next look goes on.
+const quarantinesPerLook = 40
+
+// planDelete releases all that is held. Why is the beginning of what is said of it.
+func (in ClusterInput) planDelete(why string) []Operation {
+	if in.Record == nil || len(in.Record.Chunks) == 0 && len(in.Assignments) == 0 {
+		return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; it held nothing"}}
+	}
+	var ops []Operation
+	members := 0
+	for _, a := range in.Assignments {
+		if !a.Spare {
+			members++
+		}
+	}
+	if ids := in.holding(); len(ids) > 0 {
+		ops = append(ops, Release{IDs: ids, Reason: "the cluster is deleted"})
+	}
+	message := why + "stopping and cleaning " + plural(members, "member")
+	return append(ops, SetPhase{To: api.ClusterDeleting, Message: message}, Emit{Reason: EventDeleting, Message: message})
+}
+
+// holding are the IDs of what is held, spares included.
+func (in ClusterInput) holding() []string {
+	var ids []string
+	for _, a := range in.Assignments {
+		if !a.Releasing {
+			ids = append(ids, a.ID)
+		}
+	}
+	return ids
+}
+
+func (in ClusterInput) planDeleting() []Operation {
+	ops := in.planCleaning()
+	if ids := in.holding(); len(ids) > 0 {
+		ops = append(ops, Release{IDs: ids, Reason: "the cluster is deleted"})
+	}
+	for _, a := range in.Assignments {
+		if !a.Clean {
+			return ops // the commit of the last confirmation is followed by another look
+		}
+	}
+	return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; nothing is left of it"}}
+}
+
+// planCleaning confirms what its node's agent says is clean, and passes into quarantine what is not clean in time. Deadlines are those of
+// each assignment: members are replaced and released in all phases.
+func (in ClusterInput) planCleaning() []Operation {
+	var clean []string
+	var late []Operation
+	var next time.Time
+	for _, a := range in.Assignments {
+		switch deadline := in.cleanBy(a); {
+		case !a.Releasing || a.Clean:
+		case in.Observed[a.ID].Clean:
+			clean = append(clean, a.ID)
+		case in.Now.Before(deadline):
+			if next.IsZero() || deadline.Before(next) {
+				next = deadline
+			}
+		case len(late) < 2*quarantinesPerLook:
+			reason := fmt.Sprintf("not clean within %s: %s", in.Deadlines.Clean, in.whyUnclean(a))
+			late = append(late, Quarantine{ID: a.ID, Reason: reason},
+				Emit{Reason: EventQuarantined, Message: reason, Member: a.Member, Node: a.Node})
+		}
+	}
+	var ops []Operation
+	if len(clean) > 0 {
+		ops = append(ops, ConfirmClean{IDs: clean})
+	}
+	ops = append(ops, late...)
+	if !next.IsZero() {
+		ops = append(ops, WakeAt{Time: next})
+	}
+	return ops
+}
+
+// cleanBy is the clean deadline of a releasing assignment.
+func (in ClusterInput) cleanBy(a ClusterAssignment) time.Time {
+	return latest(in.LeaderSince, a.ReleasedAt).Add(in.Deadlines.Clean)
+}
+
+func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
+	switch node := in.Nodes[a.Node]; {
+	case node.Phase == api.NodeDown:
+		return fmt.Sprintf("node %s is down", a.Node)
+	case node.Phase != api.NodeReady:
+		return fmt.Sprintf("node %s is not heard of", a.Node)
+	default:
+		return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s does not say why", a.Node))
+	}
+}
+
+// PlanQuarantine frees a quarantined assignment once its node's agent confirms it clean after all.
+func PlanQuarantine(q api.Quarantine, clean bool) []Operation {
+	if !clean {
+		return nil
+	}
+	a := q.Assignment
+	return []Operation{
+		EndQuarantine{ID: a.ID},
+		Emit{Reason: EventQuarantineOver, Message: "cleaned at last; its resources are free", Member: a.Member, Node: a.Node},
+	}
+}

@@ -1,0 +1,117 @@
+package lifecycle
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func TestTheMembersOfAClusterFollowFromItsIntent(t *testing.T) {
+	spec := api.ClusterSpec{Groups: []api.Group{{Name: "head", Size: 1}, {Name: "work", Size: 3, Spares: 2}}}
+	tests := []struct {
+		name    string
+		removed []string
+		want    string
+	}{
+		{"in the order of the groups", nil, " head-0@0 work-0@1 work-1@2 work-2@3"},
+		{"without those taken out", []string{"work-0", "work-2"}, " head-0@0 work-1@1 work-3@2 work-4@3"},
+		{"names that are none of it change nothing", []string{"work-9", "x"}, " head-0@0 work-0@1 work-1@2 work-2@3"},
+	}
+	for _, tt := range tests {
+		if got := sketchWanted(DesiredMembers(spec, tt.removed)); got != tt.want {
+			t.Errorf("%s: want %q, got %q", tt.name, tt.want, got)
+		}
+	}
+	if diff := cmp.Diff([]WantedMember{
+		{Group: "work", Member: "work-spare-0", Rank: -1, Spare: true}, {Group: "work", Member: "work-spare-1", Rank: -1, Spare: true},
+	}, DesiredSpares(spec)); diff != "" {
+		t.Errorf("spares (-want +got):\n%s", diff)
+	}
+}
+
+func TestNewMembersGetTheLowestRanksThatNobodyKeeps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		size := rapid.IntRange(1, 12).Draw(t, "size")
+		desired := DesiredMembers(api.ClusterSpec{Groups: []api.Group{{Name: "c", Size: size}}}, nil)
+		used := map[int]string{}
+		rank := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}).Draw(t, "ranks")
+		var have []ClusterAssignment
+		var lost []api.LostMember
+		wanted := map[string]bool{}
+		for i, m := range desired {
+			a := &api.Assignment{ID: fmt.Sprint(i), Member: m.Member, Rank: rank[i]}
+			switch rapid.SampledFrom([]string{"held", "lost", "released", "none"}).Draw(t, m.Member) {
+			case "held":
+				have, used[rank[i]] = append(have, ClusterAssignment{Assignment: a}), m.Member
+			case "lost":
+				have = append(have, ClusterAssignment{Assignment: a, Releasing: true})
+				lost, used[rank[i]] = append(lost, api.LostMember{Member: m.Member, Rank: rank[i]}), m.Member
+			case "released":
+				have, wanted[m.Member] = append(have, ClusterAssignment{Assignment: a, Releasing: true}), true
+			case "none":
+				wanted[m.Member] = true
+			}
+		}
+		have = append(have, ClusterAssignment{Assignment: &api.Assignment{ID: "s", Member: "c-spare-0", Rank: SpareRank, Spare: true}})
+		kept := len(used)
+		for _, m := range MissingMembers(desired, have, lost) {
+			if !wanted[m.Member] {
+				t.Fatalf("%s is asked for, and is there, lost, or asked for twice", m.Member)
+			}
+			delete(wanted, m.Member)
+			if other, taken := used[m.Rank]; taken {
+				t.Fatalf("%s gets rank %d, which %s has", m.Member, m.Rank, other)
+			}
+			for r := range m.Rank {
+				if _, taken := used[r]; !taken {
+					t.Fatalf("%s gets rank %d though %d is free", m.Member, m.Rank, r)
+				}
+			}
+			used[m.Rank] = m.Member
+		}
+		if len(wanted) > 0 {
+			t.Fatalf("of %d, %d kept: not asked for: %v", size, kept, wanted)
+		}
+	})
+}
+
+func TestMembersAreFrozenOnceTheirLeaderHasDecidedSo(t *testing.T) {
+	for _, rule := range Clusters().Phases {
+		want := rule.Phase == api.ClusterPausing || rule.Phase == api.ClusterPaused
+		if got := Frozen(rule.Phase); got != want {
+			t.Errorf("members of a %s cluster frozen: want %t, got %t", rule.Phase, want, got)
+		}
+	}
+}
+
+func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
+	nodes := map[string]NodeState{
+		"up": {api.NodeReady, true}, "silent": {api.NodeUnknown, true}, "new": {api.NodeReady, false}, "down": {api.NodeDown, true},
+	}
+	seen := map[string]Observation{"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Clean: true}}
+	tests := []struct {
+		name    string
+		a       ClusterAssignment
+		phase   api.MemberPhase
+		message string
+	}{
+		{"told", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "up"}}, api.MemberReady, "m"},
+		{"not told of", ClusterAssignment{Assignment: &api.Assignment{ID: "b", Node: "up"}}, api.MemberAssigned, ""},
+		{"told no more than that nothing is left", ClusterAssignment{Assignment: &api.Assignment{ID: "clean", Node: "up"}}, api.MemberAssigned, ""},
+		{"on a silent node", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "silent"}}, api.MemberUnknown, "node silent is not heard of"},
+		{"on a node that has not told all", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "new"}}, api.MemberUnknown, "node new is not heard of"},
+		{"on a node that is down", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}}, api.MemberUnknown, "node down is down"},
+		{"on a node nobody knows", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "x"}}, api.MemberUnknown, "node x is not heard of"},
+		{"being released", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}, Releasing: true}, api.MemberReleasing, "m"},
+		{"a spare", ClusterAssignment{Assignment: &api.Assignment{ID: "s", Node: "up", Spare: true}}, api.MemberSpare, ""},
+	}
+	for _, tt := range tests {
+		if phase, message := MemberPhase(tt.a, seen, nodes); phase != tt.phase || message != tt.message {
+			t.Errorf("%s: want %s (%s), got %s (%s)", tt.name, tt.phase, tt.message, phase, message)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package lifecycle
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// loss tells why a member must be replaced, or when it must be if nothing changes until then.
+func (in ClusterInput) loss(m member) (string, time.Time) {
+	phase := in.Record.Phase
+	began := latest(in.LeaderSince, m.TakenAt, m.seen.Since)
+	within := func(began time.Time, patience time.Duration, reason string) (string, time.Time) {
+		if at := began.Add(patience); in.Now.Before(at) {
+			return "", at
+		}
+		return reason, time.Time{}
+	}
+	switch {
+	case in.Nodes[m.Node].Phase == api.NodeDown:
+		return fmt.Sprintf("node %s is down", m.Node), time.Time{}
+	case m.phase == api.MemberFailed:
+		return cmp.Or(m.message, "it ended"), time.Time{}
+	case Frozen(phase): // a frozen member can't speak for itself
+		return "", time.Time{}
+	case m.phase == api.MemberUnhealthy:
+		return within(began, in.Deadlines.Unhealthy, fmt.Sprintf("unhealthy for %s%s", in.Deadlines.Unhealthy, because(m.message)))
+	case phase == api.ClusterStarting: // its own deadline bounds it
+		return "", time.Time{}
+	case m.phase == api.MemberPaused:
+		return within(latest(began, in.Record.ChangedAt), in.Deadlines.Pause,
+			fmt.Sprintf("still frozen after %s%s", in.Deadlines.Pause, because(m.message)))
+	case m.phase == api.MemberAssigned: // since when its node does not have it is not known
+		return within(latest(began, in.Record.ChangedAt), in.Deadlines.Start, fmt.Sprintf("not started within %s", in.Deadlines.Start))
+	case m.phase == api.MemberPreparing || m.phase == api.MemberStarting:
+		return within(began, in.Deadlines.Start, fmt.Sprintf("still %s after %s%s", m.phase, in.Deadlines.Start, because(m.message)))
+	default:
+		return "", time.Time{}
+	}
+}
+
+// planLosses lets go of every lost member and notes its name for replacement.
+func (l *look) planLosses() []Operation {
+	var ops []Operation
+	for _, m := range l.members {
+		if m.loss != "" {
+			ops = append(ops, Release{IDs: []string{m.ID}, Lost: true, Reason: m.loss},
+				Emit{Reason: EventMemberLost, Message: m.lost(), Member: m.Member, Node: m.Node})
+		}
+	}
+	return ops
+}
+
+// backoff is how long a name waits before its replacement is asked for, by attempt: what dies again and again is not to keep a site
+// busy.
+func backoff(attempt int) time.Duration {
+	pauses := []time.Duration{0, 0, 2 * time.Second, 5 * time.Second, 15 * time.Second, time.Minute}
+	return pauses[min(attempt, len(pauses)-1)]
+}
+
+// needs asks for a place for everyone who has none: one for each lost member, one for all new members together, one for each spare.
+func (l *look) needs() []Operation {
+	var ops []Operation
+	for _, m := range l.waiting {
+		if at := m.Since.Add(backoff(m.Attempt)); l.Now.Before(at) {
+			l.wake(at)
+			continue
+		}
+		ops = append(ops, Need{Kind: NeedHeal, Members: []WantedMember{{
+			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt,
+		}}})
+	}
+	if missing := l.missing(); len(missing) > 0 {
+		ops = append(ops, Need{Kind: NeedScale, Members: missing})
+	}
+	return append(ops, missingSpares(DesiredSpares(l.Intent.Spec), l.spares)...)
+}
