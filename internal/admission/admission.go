@@ -128,18 +128,6 @@ type Decision struct {
 func Plan(in Input) []Decision {
 	p := newPlanner(in)
 	asks := p.order()
-	heals := 0
-	for heals < len(asks) && asks[heals].request.Kind == KindHeal {
-		p.heal(asks[heals])
-		heals++
-	}
-	for _, a := range asks[:heals] {
-		if a.verdict == Wait {
-			p.holdForHeal(a)
-		}
-	}
-	for _, a := range asks[heals:] {
-		p.decide(a)
-	}
+	p.run(asks)
 	return p.explain(asks)
 }

@@ -44,10 +44,11 @@ const (
 	neverPossible       // the site could not hold it
 	overQuota
 	neverInQuota
-	noRoom  // does not fit now
-	noNodes // does not fit on the nodes at hand, whoever ends
-	ownRoom // does not fit beside what its own cluster holds, whoever else ends
-	delays  // fits, but would delay the head or a replacement
+	noRoom      // does not fit now
+	noNodes     // does not fit on the nodes at hand, whoever ends
+	notTogether // each of its groups would fit, but no way was found to place them all, whoever ends
+	ownRoom     // does not fit beside what its own cluster holds, whoever else ends
+	delays      // fits, but would delay the head or a replacement
 )
 
 // shape is what groups have in common that fit or don't fit alike, but for their size.

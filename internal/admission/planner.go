@@ -23,14 +23,30 @@ type planner struct {
 	head *ask
 	// taken are spares that replacements have taken over.
 	taken map[string]bool
-	// possible says of requests of several groups, by signature, what can't change while a plan is made.
-	possible map[string]cause
+	// site is what all nodes have.
+	site *placement.Room
 }
 
 func newPlanner(in Input) *planner {
 	return &planner{
 		in: in, rooms: rooms{free: newRoom(in.Free.Sketch())}, accounts: map[string]*account{}, taken: map[string]bool{},
-		possible: map[string]cause{},
+	}
+}
+
+// run decides on all requests, which are in their order.
+func (p *planner) run(asks []*ask) {
+	heals := 0
+	for heals < len(asks) && asks[heals].request.Kind == KindHeal {
+		p.heal(asks[heals])
+		heals++
+	}
+	for _, a := range asks[:heals] {
+		if a.verdict == Wait {
+			p.holdForHeal(a)
+		}
+	}
+	for _, a := range asks[heals:] {
+		p.decide(a)
 	}
 }
 
@@ -90,7 +106,7 @@ func (p *planner) holdForHeal(a *ask) {
 	case a.cause != noCause:
 		return
 	case len(p.reserved) >= maxReserved:
-		a.shadow = &shadow{}
+		a.shadow = &shadow{skipped: true}
 	default:
 		a.shadow = p.findShadow(a)
 	}
@@ -107,8 +123,8 @@ func (p *planner) decide(a *ask) {
 	if p.refuseInvalid(a) {
 		return
 	}
-	if c := p.possibly(a); c == neverPossible && a.request.Kind != KindSpare {
-		a.verdict, a.cause = Refuse, c
+	if a.request.Kind != KindSpare && p.never(a) {
+		a.verdict, a.cause = Refuse, neverPossible
 		return
 	}
 	if c := p.checkQuota(a); c != noCause {
@@ -142,34 +158,43 @@ func (p *planner) refuseInvalid(a *ask) bool {
 	return true
 }
 
+// never tells whether the site could not hold the request even with every node up and empty.
+func (p *planner) never(a *ask) bool {
+	groups := a.request.Groups
+	for i, s := range a.shapes {
+		if groups[i].Size > p.capacity(s).Everything {
+			return true
+		}
+	}
+	if len(groups) == 1 {
+		return false
+	}
+	if p.site == nil {
+		total := p.rooms.free.sketch.Total()
+		p.site = &total
+	}
+	var cores int
+	var memory api.Bytes
+	for _, g := range groups {
+		cores, memory = cores+g.Size*g.Cores, memory+api.Bytes(g.Size)*g.Memory
+	}
+	return cores > p.site.Cores || memory > p.site.Memory
+}
+
 // possibly tells whether the request would fit if every cluster ended: noCause, or what it is that stands against it then.
 func (p *planner) possibly(a *ask) cause {
-	groups := a.request.Groups
-	if len(groups) == 1 {
-		switch c := p.capacity(a.shapes[0]); {
-		case groups[0].Size <= c.Emptied:
-			return noCause
-		case groups[0].Size <= c.Everything:
+	if p.never(a) {
+		return neverPossible
+	}
+	for i, s := range a.shapes {
+		if a.request.Groups[i].Size > p.capacity(s).Emptied {
 			return noNodes
-		default:
-			return neverPossible
 		}
 	}
-	key := a.signature()
-	if c, ok := p.possible[key]; ok {
-		return c
+	if len(a.shapes) > 1 && !p.rooms.free.sketch.FitsEmptied(a.request.Groups) {
+		return notTogether
 	}
-	c := noCause
-	if _, _, ok := p.rooms.free.sketch.Fit(groups); !ok {
-		switch r := p.rooms.free.sketch.Classify(placement.Request{Groups: groups}); {
-		case r.Never:
-			c = neverPossible
-		case !p.rooms.free.sketch.FitsEmptied(groups):
-			c = noNodes
-		}
-	}
-	p.possible[key] = c
-	return c
+	return noCause
 }
 
 // capacity counts once for each shape. What it says of what is free now may be out of date.
@@ -189,25 +214,18 @@ func (p *planner) capacityNow(s *shape) *placement.Capacity {
 	return p.capacity(s)
 }
 
-// leavesQuota tells whether the request leaves the head, when that is of the same project, its quota.
+// leavesQuota tells whether the request leaves the head, when that is of the same project, its quota. It must, also when it ends in time:
+// a head that was over its quota meanwhile would be none.
 func (p *planner) leavesQuota(a *ask) bool {
-	if a.account.later == nil || !p.outlastsHead(a) {
-		return true
-	}
-	return !exceeds(*a.account.later, a.wants, a.account.quota)
-}
-
-func (p *planner) outlastsHead(a *ask) bool {
-	return p.head.shadow == nil || p.head.shadow.at.IsZero() || lasts(a.ends, p.head.shadow.at)
+	return a.account.withHead == nil || !exceeds(*a.account.withHead, a.wants, a.account.quota)
 }
 
 func (p *planner) admit(a *ask, fit placement.Fit) {
 	a.verdict = Admit
 	p.rooms.take(a, fit)
 	a.account.used = add(a.account.used, a.wants)
-	if a.account.later != nil && p.outlastsHead(a) {
-		later := add(*a.account.later, a.wants)
-		a.account.later = &later
+	if a.account.withHead != nil {
+		*a.account.withHead = add(*a.account.withHead, a.wants)
 	}
 	p.ends = nil
 	p.admitted = append(p.admitted, ending{
@@ -218,13 +236,16 @@ func (p *planner) admit(a *ask, fit placement.Fit) {
 // block deals with a request that has no room. The first that may wait becomes the head, unless no end of others would help it.
 func (p *planner) block(a *ask, c cause) {
 	a.head = p.head
-	switch possible := p.possibly(a); {
-	case !p.putOff(a, c) || a.request.Kind == KindSpare || p.head != nil && c == delays:
+	if !p.putOff(a, c) {
 		return
-	case possible != noCause:
-		a.cause = possible
-		return
-	case p.head != nil:
+	}
+	if len(a.shapes) == 1 || p.head == nil {
+		if possible := p.possibly(a); possible != noCause {
+			a.cause = possible
+			return
+		}
+	}
+	if p.head != nil || a.request.Kind == KindSpare {
 		return
 	}
 	if a.shadow = p.findShadow(a); a.shadow == nil {
@@ -233,8 +254,8 @@ func (p *planner) block(a *ask, c cause) {
 	}
 	p.head = a
 	p.hold(a)
-	later := add(a.account.used, a.wants)
-	a.account.later = &later
+	withHead := add(a.account.used, a.wants)
+	a.account.withHead = &withHead
 }
 
 // putOff lets a request wait that may, and refuses another.

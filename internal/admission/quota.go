@@ -13,9 +13,8 @@ type account struct {
 	quota   api.Quota
 	// used is what the project holds, with what this plan has admitted.
 	used api.Quota
-	// later is what it will hold when the head, one of its own, starts: with the head, and without what ends before that. Nil: the head is
-	// not of this project.
-	later     *api.Quota
+	// withHead is what it will hold with the head besides; nil: the head is not of this project.
+	withHead  *api.Quota
 	shareUsed float64
 	byUser    map[string]float64
 }

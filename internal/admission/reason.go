@@ -83,16 +83,20 @@ func (e *explainer) constrain(a *ask, d *Decision) {
 		d.Constraint = ConstraintQueue
 		return
 	}
-	if len(a.shapes) == 1 {
-		r := e.capacityNow(a.shapes[0]).Refuse(a.request.Groups[0].Size)
-		d.Constraint, d.Undecided = string(r.Constraint), r.Undecided
-		if r.Never {
-			d.Constraint = string(e.refusal(a).Constraint)
+	var binds *placement.Refusal
+	for i, s := range a.shapes {
+		c := e.capacityNow(s)
+		if size := a.request.Groups[i].Size; size > c.Now {
+			if r := c.Refuse(size); binds == nil || binds.Undecided {
+				binds = &r
+			}
 		}
-		return
 	}
-	r := e.refusal(a)
-	d.Constraint, d.Undecided = string(r.Constraint), r.Undecided
+	if binds == nil || binds.Never || binds.Undecided && len(a.shapes) > 1 {
+		// No group binds for itself, or it takes a closer look to tell.
+		binds = e.refusal(a)
+	}
+	d.Constraint, d.Undecided = string(binds.Constraint), binds.Undecided
 }
 
 // needsText tells what is asked for and how much of it there is room for.
@@ -139,10 +143,14 @@ func (e *explainer) prospect(a *ask, d *Decision) string {
 		return "what would do is quarantined, not confirmed clean; it does not hold up others until then"
 	case a.cause == noNodes:
 		return "nodes that would do are down, drained, quarantined or not heard of; it does not hold up others until they are back"
+	case a.cause == notTogether:
+		return "no way was found to place all of it, even if all others ended; it does not hold up others"
 	case a.cause == ownRoom:
 		return "it would not fit beside the cluster's own members even if all others ended; it does not hold up others"
+	case a.shadow != nil && a.shadow.skipped:
+		return "when it can start is not worked out, because too many others wait for a replacement"
 	case a.shadow != nil && a.shadow.at.IsZero():
-		return "when it can start is not known, because there is no time limit on what holds the room"
+		return "when it can start is not known, because not all that holds the room has a time limit"
 	case a.shadow != nil:
 		return "can start at " + e.clock(a.shadow.at) + " at the latest" + e.because(a)
 	case a.request.Kind == KindSpare:
@@ -158,7 +166,7 @@ func (e *explainer) prospect(a *ask, d *Decision) string {
 
 // startOf tells of the head that a request would delay when that starts, and how not to delay it.
 func (e *explainer) startOf(a *ask) string {
-	if a.head == nil || a.head.shadow == nil || a.head.shadow.at.IsZero() {
+	if a.head == nil || a.head.shadow.at.IsZero() || e.healsHold() {
 		return ""
 	}
 	text := ", which can start at " + e.clock(a.head.shadow.at) + " at the latest"
@@ -173,11 +181,19 @@ func (e *explainer) nameOf(other, to *ask) string {
 	switch {
 	case other == nil:
 		return "the replacement of a lost member"
+	case e.healsHold():
+		return "those that need room before it"
 	case other.request.Project != to.request.Project:
 		return "the first in the queue that needs room"
 	default:
 		return other.request.Cluster + ", the first in the queue that needs room"
 	}
+}
+
+// healsHold tells whether room is held for replacements: then it is not told who of those it is that another would delay.
+func (e *explainer) healsHold() bool {
+	held := len(e.reserved) + len(e.closed)
+	return held > 1 || held == 1 && e.head == nil
 }
 
 // because tells whose end makes the room.

@@ -21,8 +21,9 @@ type ending struct {
 
 // shadow is the start of a request that waits.
 type shadow struct {
-	// at is when it fits at the latest; zero: not known.
-	at time.Time
+	// at is when it fits at the latest; zero: not known, or skipped, not worked out.
+	at      time.Time
+	skipped bool
 	// by are those whose end makes room for it then.
 	by []ending
 	// then is what is free at that time, fit where the request goes in that.

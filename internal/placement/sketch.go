@@ -193,6 +193,23 @@ func (s *Sketch) Capacity(g api.Group) Capacity {
 	}
 }
 
+// Room is cores and memory.
+type Room struct {
+	Cores  int
+	Memory api.Bytes
+}
+
+// Total is what the nodes of the inventory have, whatever is held and whether they are up or not.
+func (s *Sketch) Total() Room {
+	var total Room
+	for _, id := range s.view.order {
+		if c, m, ok := s.view.available(id, everything); ok {
+			total.Cores, total.Memory = total.Cores+int(c), total.Memory+api.Bytes(m)
+		}
+	}
+	return total
+}
+
 // Refuse names what keeps a group of this size, all that a cluster asks for, from being placed now: Constraint, Undecided and Never are
 // those that Place would tell, but for the constraint of what is never possible, which takes a closer look.
 func (c Capacity) Refuse(size int) Refusal {
@@ -212,7 +229,7 @@ func (c Capacity) Refuse(size int) Refusal {
 	}
 }
 
-// Classify is Explain without words, for requests of more than one group.
+// Classify is Explain without words: Constraint, Undecided and Never, and nothing about why it is so.
 func (s *Sketch) Classify(r Request) *Refusal {
 	_, failed := planAll(&s.view, r.Groups, conditions{level: freeNow})
 	if failed == nil {
