@@ -72,7 +72,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	if st.ReadyAt != nil {
 		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
 	}
-	fields(w, "Name", cl.Name, "Project", cl.Project, "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st),
+	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st),
 		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Subnet", st.CIDR,
 		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
 		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
@@ -84,7 +84,11 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	fmt.Fprintln(w)
 	members := newTable(w, "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")
 	for _, m := range st.Members {
-		members.row(strconv.Itoa(m.Rank), m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)
+		rank := strconv.Itoa(m.Rank)
+		if m.Phase == api.MemberSpare {
+			rank = "" // it gets that of the member it replaces
+		}
+		members.row(rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)
 	}
 	members.flush()
 }
@@ -135,6 +139,14 @@ func othersText(members []api.MemberStatus) string {
 		}
 	}
 	return text
+}
+
+// otherProject is a project that is not the default one.
+func otherProject(project string) string {
+	if project == api.DefaultProject {
+		return ""
+	}
+	return project
 }
 
 // pausedText says that a cluster was asked to pause when its phase does not say so.
