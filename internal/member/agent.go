@@ -29,6 +29,8 @@ type Config struct {
 	SSHDDirectory string
 	// SpoolBytes bounds how much of a job's output is kept until the node agent has it.
 	SpoolBytes int64
+	// ProbeEvery is the time between two looks at whether a member that was ready still is.
+	ProbeEvery time.Duration
 	// ReadyPatience is after which time a member that sshd does not make ready tells so.
 	ReadyPatience time.Duration
 	// InterruptGrace and TerminateGrace are how long a cancelled job has after SIGINT and then after SIGTERM, before SIGKILL.
@@ -42,7 +44,7 @@ type Config struct {
 func LoadConfig(path string) (Config, error) {
 	c := Config{
 		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
-		SpoolBytes: 16 << 20, ReadyPatience: 15 * time.Second, StopGrace: time.Second,
+		SpoolBytes: 16 << 20, ReadyPatience: 15 * time.Second, StopGrace: time.Second, ProbeEvery: 5 * time.Second,
 		// mpirun gives its ranks a second between SIGTERM and SIGKILL when it is interrupted.
 		InterruptGrace: 4 * time.Second, TerminateGrace: 2 * time.Second,
 	}
@@ -63,12 +65,13 @@ type agent struct {
 	instance string
 	children *children
 	jobs     *jobs
+	health   *health
 	stop     context.CancelFunc
 
 	mu      sync.Mutex
 	ready   *Ready
 	problem *Problem
-	changed chan struct{} // has an element when ready or problem changed
+	changed chan struct{} // has an element when ready, problem or health changed
 }
 
 // Run is the member agent: it returns when ctx ends or the node agent asks for it, with all jobs told to end. The process
@@ -86,6 +89,7 @@ func Run(ctx context.Context, cfg Config) error {
 		children: newChildren(),
 	}
 	a.jobs = newJobs(cfg, a.children)
+	a.health = newHealth(ctx, a.runCheck, a.signalChange)
 	if err := raiseLoopback(); err != nil {
 		a.log.Warn("the loopback interface is down and can't be raised", "error", err)
 	}
@@ -116,6 +120,11 @@ func (a *agent) note(ready *Ready, problem *Problem) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ready, a.problem = ready, problem
+	a.signalChange()
+}
+
+// signalChange has the node agent told of what changed.
+func (a *agent) signalChange() {
 	select {
 	case a.changed <- struct{}{}:
 	default:

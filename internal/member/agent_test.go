@@ -90,7 +90,7 @@ func newProcess(t *testing.T) *process {
 		},
 		Socket: filepath.Join(dir, "agent.sock"), SSHPort: uint16(port), SSHDDirectory: filepath.Join(dir, "sshd"),
 		SSHD: []string{"/bin/sh", "-c", `printf 'SSH-2.0-stand-in\r\n'`}, SpoolBytes: 1 << 20,
-		ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
+		ProbeEvery: patience, ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
 	}}
 	return p
 }
@@ -134,6 +134,7 @@ type nodeAgent struct {
 	changed  chan struct{} // closed at each change
 	ready    int
 	problems []string
+	health   []member.Health
 	states   map[string]member.JobState
 	logs     map[string][]byte
 	ended    int
@@ -163,6 +164,7 @@ func (n *nodeAgent) listen(socket string) {
 		Path: socket, Owner: n.owner,
 		OnReady:   func(member.Ready) { n.note(func() { n.ready++ }) },
 		OnProblem: func(p member.Problem) { n.note(func() { n.problems = append(n.problems, p.Message) }) },
+		OnHealth: func(h member.Health) { n.note(func() { n.health = append(n.health, h) }) },
 		OnJobs: func(states []member.JobState) {
 			n.note(func() {
 				for _, s := range states {
@@ -216,7 +218,7 @@ func (n *nodeAgent) until(what string, done func() bool) {
 		select {
 		case <-changed:
 		case <-deadline:
-			n.t.Fatalf("waited in vain: %s; states %+v, problems %q", what, n.states, n.problems)
+			n.t.Fatalf("waited in vain: %s; states %+v, problems %q, health %+v", what, n.states, n.problems, n.health[max(0, len(n.health)-3):])
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"cmp"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -203,6 +204,32 @@ func TestEndingAnMPIJobEndsItsRanksEverywhere(t *testing.T) {
 				s.untilGone(m, "ring", "orted", "mpirun")
 			}
 			t.Logf("all its processes had ended %v later", time.Since(began))
+		})
+	}
+}
+
+func TestALostMemberIsToldToEveryRankOfAnMPIJob(t *testing.T) {
+	s := newSandbox(t, 2)
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		t.Skipf("needs mpirun: %v", err)
+	}
+	n := s.startAll()[0]
+	for _, name := range []string{"", "USR1", "PWR"} {
+		t.Run("signal "+name, func(t *testing.T) {
+			job := api.Job{ID: "told" + name, Phase: api.JobPending, JobRequest: api.JobRequest{
+				Command: []string{"sh", "-c", `trap "echo told on $(hostname); exit 0" ` + cmp.Or(name, "URG") + `; echo up; while :; do sleep 0.01; done`},
+				Ranks:   2, FailureSignal: name,
+			}}
+			n.server.SetJobs([]api.Job{job})
+			n.server.RequestLog(job.ID, 0, 1)
+			n.until("both ranks are up", func() bool { return strings.Count(string(n.logs[job.ID]), "up\n") == 2 })
+			job.Phase, job.Failures = api.JobRunning, 1
+			n.server.SetJobs([]api.Job{job})
+			state := n.untilEnded(job.ID)
+			output := n.output(job.ID)
+			if state.Phase != api.JobSucceeded || strings.Count(output, "told on c1-0\n") != 1 || strings.Count(output, "told on c1-1\n") != 1 {
+				t.Errorf("got %+v, and it printed\n%s\nwant both ranks told once, and success", state, output)
+			}
 		})
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// givenJobs remembers, beyond the life of the node agent, which job was given to which instance of the member agent, so that a
-// job is never started twice. The file lives as long as the member: lines "JOB INSTANCE", appended. It is not synced, since a
+// givenJobs remembers, beyond the life of the node agent, which run of a job was given to which instance of the member agent, so that
+// none is ever started twice. The file lives as long as the member: lines "RUN INSTANCE", appended. It is not synced, since a
 // crash of the machine ends the member too.
 type givenJobs struct {
 	mu        sync.Mutex
@@ -47,24 +47,24 @@ func seekTo(file *os.File, offset int64) error {
 	return err
 }
 
-// claim returns the instance that has the job: the one it was given to before, else this one, from now on.
-func (g *givenJobs) claim(jobID, instance string) (string, error) {
+// claim returns the instance that has the run: the one it was given to before, else this one, from now on.
+func (g *givenJobs) claim(runID, instance string) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if owner, ok := g.instances[jobID]; ok {
+	if owner, ok := g.instances[runID]; ok {
 		return owner, nil
 	}
-	if jobID == "" || strings.ContainsAny(jobID, " \n") {
-		return "", fmt.Errorf("%q is no job ID", jobID)
+	if runID == "" || strings.ContainsAny(runID, " \n") {
+		return "", fmt.Errorf("%q names no run of a job", runID)
 	}
-	line := jobID + " " + instance + "\n"
+	line := runID + " " + instance + "\n"
 	n, err := g.file.WriteString(line)
 	if err != nil {
 		// A part of the line would spoil the next one.
 		end, seekErr := g.file.Seek(int64(-n), io.SeekCurrent)
 		return "", errors.Join(err, seekErr, g.file.Truncate(end))
 	}
-	g.instances[jobID] = instance
+	g.instances[runID] = instance
 	return instance, nil
 }
 

@@ -2,6 +2,7 @@ package member
 
 import (
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -9,33 +10,60 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// jobs are the jobs this member knows. Each is started at most once in the life of the member agent: what has ended is
-// remembered, and what was begun by an earlier member agent is lost.
+// jobs are the runs of jobs this member knows. Each is started at most once in the life of the member agent: what has ended is
+// remembered, and what was begun by an earlier member agent is lost. No two attempts of a job run at once.
 type jobs struct {
 	cfg      Config
 	children *children
 
 	mu sync.Mutex
-	// known has every job ever seen.
+	// known has every run ever seen, by its ID; latest the highest attempt of every job.
 	known   map[string]*job
+	latest  map[string]*job
 	running sync.WaitGroup
 	ending  bool
 	// wake has an element when states or output changed.
 	wake chan struct{}
 }
 
-// job is one job. Its fields are guarded by jobs.mu.
+// job is one run of a job. Its fields are guarded by jobs.mu.
 type job struct {
+	attempt   int
 	state     JobState
 	changed   bool // state was not sent on the present connection
 	forgotten bool // no longer in the node agent's list
 	spool     *spool
-	cancel    chan struct{} // closed when the user asks to end it
+	cancel    chan struct{} // closed when it is to be ended
 	cancelled bool
+	why       string        // it was cancelled, for people
+	ended     chan struct{} // closed when nothing of it runs any more
+
+	// failures is how many lost members were counted, signalled how many of them it was told of; pid is 0 unless it runs.
+	failures, signalled int
+	failureSignal       syscall.Signal
+	pid                 int
+}
+
+// end has the run ended; jobs.mu is held.
+func (j *job) end(why string) {
+	if !j.cancelled {
+		j.cancelled, j.why = true, why
+		close(j.cancel)
+	}
+}
+
+// tell sends the failure signal to the run's process group, once for all members that were lost since the last time; jobs.mu is
+// held.
+func (j *job) tell() {
+	if j.pid == 0 || j.failures <= j.signalled || j.failureSignal == 0 {
+		return
+	}
+	j.signalled = j.failures
+	_ = syscall.Kill(-j.pid, j.failureSignal)
 }
 
 func newJobs(cfg Config, children *children) *jobs {
-	return &jobs{cfg: cfg, children: children, known: map[string]*job{}, wake: make(chan struct{}, 1)}
+	return &jobs{cfg: cfg, children: children, known: map[string]*job{}, latest: map[string]*job{}, wake: make(chan struct{}, 1)}
 }
 
 // signal tells that there is something to send.
@@ -52,18 +80,19 @@ func (j *jobs) set(list []api.Job) {
 	defer j.mu.Unlock()
 	listed := map[string]bool{}
 	for _, wanted := range list {
-		listed[wanted.ID] = true
-		known, ok := j.known[wanted.ID]
+		id := wanted.RunID()
+		listed[id] = true
+		known, ok := j.known[id]
 		if !ok {
 			if wanted.Phase.Ended() {
 				continue
 			}
 			known = j.admit(wanted)
 		}
-		if wanted.CancelRequested && !known.cancelled {
-			known.cancelled = true
-			close(known.cancel)
+		if wanted.CancelRequested {
+			known.end("ended at a user's request")
 		}
+		j.noteFailures(known, wanted)
 	}
 	for id, known := range j.known {
 		known.forgotten = !listed[id]
@@ -75,33 +104,80 @@ func (j *jobs) set(list []api.Job) {
 	j.signal()
 }
 
-// admit makes a job that was not known and starts it if it is to be started; j.mu is held.
+// noteFailures tells a run of members that were lost under it; j.mu is held. A run that has not begun will be told when it has.
+func (j *jobs) noteFailures(known *job, wanted api.Job) {
+	if wanted.Failures <= known.failures || known.state.Phase.Ended() {
+		return
+	}
+	known.failures = wanted.Failures
+	signal, err := failureSignal(wanted)
+	if err != nil {
+		known.state.Message, known.changed = err.Error(), true
+		return
+	}
+	known.failureSignal = signal
+	known.tell()
+}
+
+// admit makes a run that was not known and starts it if it is to be started; j.mu is held. An earlier attempt of the same job is
+// ended, and has ended before this one starts.
 func (j *jobs) admit(wanted api.Job) *job {
-	created := &job{state: JobState{ID: wanted.ID, Phase: api.JobPending}, changed: true, cancel: make(chan struct{})}
-	j.known[wanted.ID] = created
+	created := &job{
+		attempt: wanted.Attempt, state: JobState{ID: wanted.RunID(), Phase: api.JobPending}, changed: true,
+		cancel: make(chan struct{}), ended: make(chan struct{}),
+		// What was lost before it began is not its business.
+		failures: wanted.Failures, signalled: wanted.Failures,
+	}
+	j.known[wanted.RunID()] = created
+	before := j.latest[wanted.ID]
 	switch {
+	case before != nil && before.attempt > wanted.Attempt:
+		created.state.Phase, created.state.EndedAt = api.JobCancelled, now()
+		created.state.Message = "a later attempt of the job has begun"
+		close(created.ended)
+		return created
 	case wanted.Phase != api.JobPending || wanted.StartedAt != nil:
 		created.state.Phase = api.JobLost
 		created.state.Message = "the member was started again and its jobs ended with it"
 		created.state.StartedAt = wanted.StartedAt
 	case wanted.CancelRequested || j.ending:
-		created.state.Phase = api.JobCancelled
-		created.state.Message = "ended before it was started"
-		created.state.EndedAt = now()
+		created.state.Phase, created.state.EndedAt = api.JobCancelled, now()
+		created.state.Message = cancelledEarly
 	default:
 		output, err := newSpool(j.cfg.SpoolBytes, j.signal)
 		if err != nil {
 			created.state.Phase, created.state.Message = api.JobFailed, err.Error()
-			return created
 		}
 		created.spool = output
-		j.running.Go(func() { j.supervise(wanted, created) })
 	}
+	j.latest[wanted.ID] = created
+	if before != nil {
+		before.end("ended, to be run again from its start")
+	}
+	begin := created.spool != nil
+	j.running.Go(func() {
+		defer close(created.ended)
+		if before != nil {
+			<-before.ended
+		}
+		if begin {
+			j.supervise(wanted, created)
+		}
+	})
 	return created
 }
 
+const cancelledEarly = "ended before it was started"
+
 // supervise runs a job to its end.
 func (j *jobs) supervise(wanted api.Job, job *job) {
+	select {
+	case <-job.cancel:
+		job.spool.seal()
+		j.update(job, func(s *JobState) { s.Phase, s.Message, s.EndedAt = api.JobCancelled, cancelledEarly, now() })
+		return
+	default:
+	}
 	run, err := j.launch(wanted, job.spool)
 	if err != nil {
 		job.spool.seal()
@@ -113,14 +189,19 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 		})
 		return
 	}
-	j.update(job, func(s *JobState) { s.Phase, s.StartedAt = api.JobRunning, now() })
-	status, cancelled := run.wait(job.cancel, j.cfg)
+	j.update(job, func(s *JobState) {
+		s.Phase, s.StartedAt = api.JobRunning, now()
+		job.pid = run.pid
+		job.tell()
+	})
+	status, cancelled := run.wait(job.cancel, func() syscall.WaitStatus { return run.interrupt(j.cfg) })
 	job.spool.seal()
 	j.update(job, func(s *JobState) {
+		job.pid = 0
 		s.EndedAt = now()
 		switch code := exitCode(status); {
 		case cancelled:
-			s.Phase, s.Message = api.JobCancelled, "ended at a user's request"
+			s.Phase, s.Message = api.JobCancelled, job.why
 		case code == 0:
 			s.Phase, s.ExitCode = api.JobSucceeded, &code
 		default:
@@ -151,10 +232,7 @@ func (j *jobs) end(grace time.Duration) {
 	j.mu.Lock()
 	j.ending = true
 	for _, job := range j.known {
-		if !job.cancelled {
-			job.cancelled = true
-			close(job.cancel)
-		}
+		job.end("ended with its member")
 	}
 	j.mu.Unlock()
 	ended := make(chan struct{})

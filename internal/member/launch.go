@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -31,24 +32,27 @@ type launchError struct {
 
 func (e *launchError) Error() string { return e.message }
 
-// launch starts a job in a session of its own as the member's user, with its output going to out.
+// launch starts a job, with its output going to out.
 func (j *jobs) launch(wanted api.Job, out io.Writer) (*run, *launchError) {
-	user := j.cfg.User
 	if len(wanted.Command) == 0 {
 		return nil, &launchError{"the job has no command", exitNotFound}
 	}
-	dir := user.Home
+	dir := j.cfg.User.Home
 	if wanted.Directory != "" {
 		dir = wanted.Directory
 		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(user.Home, dir)
+			dir = filepath.Join(j.cfg.User.Home, dir)
 		}
 	}
+	return launch(j.cfg, j.children, dir, jobEnv(j.cfg, wanted), jobArgs(j.cfg, wanted), out)
+}
+
+// launch starts a command in a session of its own as the member's user, with its output going to out.
+func launch(cfg Config, children *children, dir string, env map[string]string, args []string, out io.Writer) (*run, *launchError) {
+	user := cfg.User
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, &launchError{fmt.Sprintf("the working directory %s does not exist in member %s", dir, j.cfg.Member), 0}
+		return nil, &launchError{fmt.Sprintf("the working directory %s does not exist in member %s", dir, cfg.Member), 0}
 	}
-	env := jobEnv(j.cfg, wanted)
-	args := jobArgs(j.cfg, wanted)
 	path, lookErr := lookCommand(args[0], dir, env["PATH"])
 	if lookErr != nil {
 		return nil, lookErr
@@ -57,7 +61,7 @@ func (j *jobs) launch(wanted api.Job, out io.Writer) (*run, *launchError) {
 	if int(user.UID) != os.Geteuid() {
 		attr.Sys.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: []uint32{user.GID}}
 	}
-	return startRun(j.children, path, args, attr, out)
+	return startRun(children, path, args, attr, out)
 }
 
 // jobArgs is the command line: MPI jobs are started by mpirun over the cluster's hostfile, with the job's variables carried to
@@ -66,23 +70,36 @@ func jobArgs(cfg Config, wanted api.Job) []string {
 	if wanted.Ranks <= 0 {
 		return wanted.Command
 	}
-	args := []string{"mpirun", "-n", fmt.Sprint(wanted.Ranks), "--hostfile", cfg.Hostfile, "-x", "NEARMETAL_JOB_ID"}
+	args := []string{
+		"mpirun", "-n", fmt.Sprint(wanted.Ranks), "--hostfile", cfg.Hostfile, "-x", "NEARMETAL_JOB_ID", "-x", "NEARMETAL_JOB_ATTEMPT",
+	}
 	for _, name := range slices.Sorted(maps.Keys(wanted.Env)) {
-		if !strings.HasPrefix(name, "OMPI_") && name != "NEARMETAL_JOB_ID" {
+		if !strings.HasPrefix(name, "OMPI_") && name != "NEARMETAL_JOB_ID" && name != "NEARMETAL_JOB_ATTEMPT" {
 			args = append(args, "-x", name)
 		}
 	}
 	return append(args, wanted.Command...)
 }
 
-// jobEnv is the environment: that of a login, then the cluster's, then the job's own.
+// jobEnv is a job's environment: that of the user, then the job's own.
 func jobEnv(cfg Config, wanted api.Job) map[string]string {
+	env := userEnv(cfg)
+	if name := forwardSignal(wanted); wanted.Ranks > 0 && name != "" {
+		env["OMPI_MCA_ess_base_forward_signals"], env["PRTE_MCA_ess_base_forward_signals"] = name, name
+	}
+	maps.Copy(env, wanted.Env)
+	env["NEARMETAL_JOB_ID"] = wanted.ID
+	env["NEARMETAL_JOB_ATTEMPT"] = strconv.Itoa(wanted.Attempt)
+	env["NEARMETAL_MEMBER"] = cfg.Member
+	return env
+}
+
+// userEnv is the environment of a login, then the cluster's.
+func userEnv(cfg Config) map[string]string {
 	env := map[string]string{
 		"HOME": cfg.User.Home, "USER": cfg.User.Name, "LOGNAME": cfg.User.Name, "SHELL": cfg.User.Shell, "PATH": jobPath, "LANG": "C.UTF-8",
 	}
 	maps.Copy(env, cfg.Env)
-	maps.Copy(env, wanted.Env)
-	env["NEARMETAL_JOB_ID"] = wanted.ID
 	env["NEARMETAL_MEMBER"] = cfg.Member
 	return env
 }

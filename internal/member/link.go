@@ -82,6 +82,8 @@ func (a *agent) receive(conn net.Conn, l *linkState) error {
 		case message.LogAck != nil:
 			l.acked(message.LogAck.JobID, message.LogAck.Offset)
 			a.ack(message.LogAck.JobID, message.LogAck.Offset)
+		case message.Checks != nil:
+			a.health.setChecks(*message.Checks)
 		case message.Stop != nil:
 			a.log.Info("the node agent asks the member to end")
 			a.stop()
@@ -158,7 +160,13 @@ func (a *agent) sendStatus(encoder *json.Encoder) error {
 	if ready == nil && problem == nil {
 		return nil
 	}
-	return encoder.Encode(FromMember{Ready: ready, Problem: problem})
+	if err := encoder.Encode(FromMember{Ready: ready, Problem: problem}); err != nil {
+		return err
+	}
+	if health := a.health.status(); health != nil {
+		return encoder.Encode(FromMember{Health: health})
+	}
+	return nil
 }
 
 // sendLogs sends one piece of every job whose output is followed, and tells whether there is more.

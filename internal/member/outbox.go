@@ -20,15 +20,17 @@ type outbox struct {
 }
 
 type outboxContent struct {
-	jobs, stop bool
-	from       map[string]LogFrom
-	acks       map[string]int64
+	jobs, checks, stop bool
+	from               map[string]LogFrom
+	acks               map[string]int64
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
 func (o *outbox) setJobs() { o.put(func(c *outboxContent) { c.jobs = true }) }
 func (o *outbox) setStop() { o.put(func(c *outboxContent) { c.stop = true }) }
+
+func (o *outbox) setChecks() { o.put(func(c *outboxContent) { c.checks = true }) }
 
 func (o *outbox) logFrom(from LogFrom) {
 	o.put(func(c *outboxContent) {

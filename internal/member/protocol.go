@@ -1,8 +1,8 @@
 // Package member is the member agent, the first process of every member beside the tenant's root, and the messages it
 // exchanges with the node agent over a Unix socket (/run/nearmetal/agent.sock); both ends live here and are tested together.
 //
-// The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness and supervises the jobs of rank 0. The
-// node agent's end (Server, in server.go) believes it about nothing but that: the tenant's root may replace the member agent
+// The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness, runs the group's health checks and supervises
+// the jobs of rank 0. The node agent's end (Server, in server.go) believes it about nothing but that: the tenant's root may replace the member agent
 // at will, so Server bounds what it reads in size, rate and meaning. It must never act on the host at a member's request.
 //
 // Messages are JSON lines, each with exactly one field set; unknown ones are ignored, since a member keeps the binary it was
@@ -16,8 +16,12 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// ProtocolVersion is told in Hello; it grows when an old member agent could misread a new node agent.
-const ProtocolVersion = 1
+// ProtocolVersion is told in Hello; it grows when an old member agent could misread a new node agent. Version 2 knows attempts of a
+// job, failure signals and checks; a member of version 1 runs no checks and never says Health.
+const ProtocolVersion = 2
+
+// attemptsVersion is the first version that tells the attempts of a job apart.
+const attemptsVersion = 2
 
 const (
 	// maxLine bounds one message, in bytes, newline included.
@@ -33,8 +37,10 @@ const (
 // ToMember is a message from the node agent.
 type ToMember struct {
 	// Jobs is the whole list of jobs this member should supervise. A running job that is missing from it goes on; only
-	// CancelRequested and Stop end jobs.
+	// CancelRequested, Stop and a later attempt of the same job end jobs. Everywhere else a job is named by its RunID.
 	Jobs *[]api.Job `json:"jobs,omitempty"`
+	// Checks is the whole list of the group's health checks, every default filled in.
+	Checks *[]api.Check `json:"checks,omitempty"`
 	// LogFrom asks for a job's output from an offset on; the member agent then keeps sending what is printed.
 	LogFrom *LogFrom `json:"log_from,omitempty"`
 	// LogAck tells that the output before an offset is stored for good; the member agent drops it.
@@ -46,6 +52,7 @@ type ToMember struct {
 // LogFrom asks for a job's output. It acknowledges what lies before Offset. The pieces that answer it carry Request, so that they
 // are told from those which were under way to an earlier one.
 type LogFrom struct {
+	// JobID is the run's (api.Job.RunID), here and in the other messages about output.
 	JobID   string `json:"job_id"`
 	Offset  int64  `json:"offset"`
 	Request int64  `json:"request,omitempty"`
@@ -71,6 +78,8 @@ type FromMember struct {
 	Log  *Log        `json:"log,omitempty"`
 	// Problem tells why the member is not ready.
 	Problem *Problem `json:"problem,omitempty"`
+	// Health tells whether a ready member can still be used: after connecting, and when it changes.
+	Health *Health `json:"health,omitempty"`
 }
 
 // Hello introduces a member agent.
@@ -90,8 +99,16 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// JobState is a job as the member agent supervises it.
+// Health tells whether a member that was ready can be used.
+type Health struct {
+	Healthy bool `json:"healthy"`
+	// Message tells, for people, why not.
+	Message string `json:"message,omitempty"`
+}
+
+// JobState is a run of a job as the member agent supervises it.
 type JobState struct {
+	// ID is the run's (api.Job.RunID).
 	ID        string       `json:"id"`
 	Phase     api.JobPhase `json:"phase"`
 	ExitCode  *int         `json:"exit_code,omitempty"`

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// run is a running job: a session, whose leader is the command.
+// run is a running job or check: a session, whose leader is the command.
 type run struct {
 	pid    int
 	ended  <-chan syscall.WaitStatus
@@ -76,14 +77,15 @@ func (r *run) drain(buffer []byte, out io.Writer) {
 }
 
 // wait returns when the command has ended, what it left in its session was killed, and its output was copied. Once cancel is
-// closed it ends the job, and tells so.
-func (r *run) wait(cancel <-chan struct{}, cfg Config) (status syscall.WaitStatus, cancelled bool) {
+// closed it ends the command by end, and tells so.
+func (r *run) wait(cancel <-chan struct{}, end func() syscall.WaitStatus) (status syscall.WaitStatus, cancelled bool) {
 	select {
 	case status = <-r.ended:
 	case <-cancel:
-		status, cancelled = r.interrupt(cfg), true
+		status, cancelled = end(), true
 	}
 	r.killSession(syscall.SIGKILL)
+	r.awaitSession()
 	_ = r.output.SetReadDeadline(time.Unix(1, 0))
 	<-r.copied
 	_ = r.output.Close()
@@ -109,6 +111,12 @@ func (r *run) interrupt(cfg Config) syscall.WaitStatus {
 	return <-r.ended
 }
 
+// kill ends the command at once.
+func (r *run) kill() syscall.WaitStatus {
+	r.killSession(syscall.SIGKILL)
+	return <-r.ended
+}
+
 // killSession signals every process of the command's session, mpirun's local ranks among them: those have process groups of
 // their own. It looks again until it finds none that it has not signalled.
 func (r *run) killSession(signal syscall.Signal) {
@@ -116,12 +124,32 @@ func (r *run) killSession(signal syscall.Signal) {
 	for again := true; again; {
 		again = false
 		for _, pid := range processes() {
-			if !signalled[pid] && sessionOf(pid) == r.pid {
+			if session, _ := sessionOf(pid); !signalled[pid] && session == r.pid {
 				signalled[pid], again = true, true
 				_ = syscall.Kill(pid, signal)
 			}
 		}
 	}
+}
+
+// sessionPatience bounds how long killed processes are waited for; one that the kernel can't end by then runs no more of its program.
+const sessionPatience = 2 * time.Second
+
+// awaitSession returns when no process of the session, all of which were killed, runs any more.
+func (r *run) awaitSession() {
+	deadline := time.Now().Add(sessionPatience)
+	for delay := time.Millisecond; r.hasProcesses() && time.Now().Before(deadline); delay = min(2*delay, 50*time.Millisecond) {
+		pause(context.Background(), delay)
+	}
+}
+
+func (r *run) hasProcesses() bool {
+	for _, pid := range processes() {
+		if session, state := sessionOf(pid); session == r.pid && state != "Z" {
+			return true
+		}
+	}
+	return false
 }
 
 // processes lists the PIDs there are.
@@ -141,21 +169,21 @@ func processes() []int {
 	return pids
 }
 
-// sessionOf returns the session of a process, -1 when it is gone (proc(5), /proc/PID/stat: the fourth field after the name,
-// which is in parentheses and may hold any character).
-func sessionOf(pid int) int {
+// sessionOf returns the session of a process, -1 when it is gone, and its state (proc(5), /proc/PID/stat: the fourth and the first
+// field after the name, which is in parentheses and may hold any character).
+func sessionOf(pid int) (session int, state string) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return -1
+		return -1, ""
 	}
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 4 {
-		return -1
+		return -1, ""
 	}
-	session, err := strconv.Atoi(fields[3])
+	session, err = strconv.Atoi(fields[3])
 	if err != nil {
-		return -1
+		return -1, ""
 	}
-	return session
+	return session, fields[0]
 }

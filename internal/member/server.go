@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,6 +35,9 @@ type ServerConfig struct {
 	OnReady func(Ready)
 	// OnProblem tells what keeps the member from being ready.
 	OnProblem func(Problem)
+	// OnHealth tells whether a ready member can be used: once for every connection, then at every change. Members that were started
+	// by an earlier version never say it.
+	OnHealth func(Health)
 	// OnJobs gets the states of those jobs of SetJobs that the member told something about, or that are lost: always all.
 	OnJobs func([]JobState)
 	// OnLog gets output that was asked for by RequestLog, in order, without overlap. A gap is possible only in the first piece
@@ -57,7 +61,8 @@ type Server struct {
 	mu       sync.Mutex
 	closed   bool
 	current  *serverConn
-	jobs     map[string]api.Job // nil until SetJobs: an agent that knows nothing yet must say nothing
+	jobs     map[string]api.Job // by run ID; nil until SetJobs: an agent that knows nothing yet must say nothing
+	checks   *[]api.Check       // nil until SetChecks
 	reported map[string]JobState
 	lost     map[string]JobState
 	logs     map[string]*logCursor
@@ -123,13 +128,14 @@ func listen(path string, owner uint32) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// SetJobs gives the whole list of jobs the member should supervise. A job is started once: one that was given to an earlier
-// instance of the member agent is not given again but reported lost. Until the first call the member is told nothing.
+// SetJobs gives the whole list of jobs the member should supervise, each in the attempt that is to run: an earlier one is ended then.
+// An attempt is started once: one that was given to an earlier instance of the member agent is not given again but reported lost.
+// Until the first call the member is told nothing.
 func (s *Server) SetJobs(jobs []api.Job) {
 	s.mu.Lock()
 	next := make(map[string]api.Job, len(jobs))
 	for _, job := range jobs {
-		next[job.ID] = job
+		next[job.RunID()] = job
 	}
 	changed := s.jobs == nil || !reflect.DeepEqual(s.jobs, next)
 	s.jobs = next
@@ -149,32 +155,48 @@ func (s *Server) SetJobs(jobs []api.Job) {
 	go s.reportJobs() // not under the caller, who may hold locks that OnJobs takes
 }
 
-// RequestLog asks for a job's output from offset on and keeps it coming, on later connections too; everything before offset
-// is acknowledged by it. Repeating it starts anew from offset; with another number of the request, nothing that was under way
-// to the former one is taken any more.
-func (s *Server) RequestLog(jobID string, offset, request int64) {
+// SetChecks gives the whole list of the group's health checks, every default filled in.
+func (s *Server) SetChecks(checks []api.Check) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if cursor := s.logs[jobID]; cursor != nil {
-		offset = max(offset, cursor.acked)
+	if s.checks != nil && slices.EqualFunc(*s.checks, checks, sameCheck) {
+		return
 	}
-	s.logs[jobID] = &logCursor{next: offset, acked: offset, request: request, fresh: true}
+	checks = append([]api.Check{}, checks...) // never nil, which would say nothing
+	s.checks = &checks
 	if s.current != nil {
-		s.current.out.logFrom(LogFrom{JobID: jobID, Offset: offset, Request: request})
+		s.current.out.setChecks()
 	}
 }
 
-// AckLog tells that a job's output before offset is stored for good. The member sends only about 1 MiB ahead of it.
-func (s *Server) AckLog(jobID string, offset int64) {
+func sameCheck(a, b api.Check) bool { return reflect.DeepEqual(a, b) }
+
+// RequestLog asks for the output of a job's run from offset on and keeps it coming, on later connections too; everything before offset
+// is acknowledged by it. Repeating it starts anew from offset; with another number of the request, nothing that was under way
+// to the former one is taken any more.
+func (s *Server) RequestLog(runID string, offset, request int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cursor := s.logs[jobID]
+	if cursor := s.logs[runID]; cursor != nil {
+		offset = max(offset, cursor.acked)
+	}
+	s.logs[runID] = &logCursor{next: offset, acked: offset, request: request, fresh: true}
+	if s.current != nil {
+		s.current.out.logFrom(LogFrom{JobID: runID, Offset: offset, Request: request})
+	}
+}
+
+// AckLog tells that a run's output before offset is stored for good. The member sends only about 1 MiB ahead of it.
+func (s *Server) AckLog(runID string, offset int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cursor := s.logs[runID]
 	if cursor == nil || offset <= cursor.acked {
 		return
 	}
 	cursor.acked = offset
 	if s.current != nil {
-		s.current.out.logAck(jobID, offset)
+		s.current.out.logAck(runID, offset)
 	}
 }
 

@@ -40,6 +40,7 @@ type serverConn struct {
 	cancel context.CancelCauseFunc
 	hello  *Hello
 	ready  bool
+	health *Health
 }
 
 func newServerConn(s *Server, nc *net.UnixConn) *serverConn {
@@ -124,6 +125,9 @@ func (c *serverConn) greet() {
 		cursor.fresh = true
 		c.out.logFrom(LogFrom{JobID: id, Offset: cursor.next, Request: cursor.request})
 	}
+	if s.checks != nil {
+		c.out.setChecks()
+	}
 	if s.stop {
 		c.out.setStop()
 	}
@@ -147,6 +151,8 @@ func (c *serverConn) handle(message FromMember) {
 			defer s.calls.Unlock()
 			s.cfg.OnProblem(Problem{Message: plain(message.Problem.Message)})
 		}
+	case message.Health != nil:
+		c.tellHealth(Health{Healthy: message.Health.Healthy, Message: plain(message.Health.Message)})
 	case message.Jobs != nil:
 		s.mu.Lock()
 		for _, state := range *message.Jobs {
@@ -160,6 +166,20 @@ func (c *serverConn) handle(message FromMember) {
 			defer s.calls.Unlock()
 			s.cfg.OnLog(piece)
 		}
+	}
+}
+
+// tellHealth passes on what is new; a member that is not ready has no health.
+func (c *serverConn) tellHealth(health Health) {
+	s := c.server
+	if !c.ready || c.health != nil && *c.health == health {
+		return
+	}
+	c.health = &health
+	if s.cfg.OnHealth != nil {
+		s.calls.Lock()
+		defer s.calls.Unlock()
+		s.cfg.OnHealth(health)
 	}
 }
 
@@ -215,7 +235,7 @@ func (c *serverConn) write() {
 			return
 		case <-c.out.wake:
 		}
-		for _, message := range c.server.compose(c.out.take(), c.hello.Instance) {
+		for _, message := range c.server.compose(c.out.take(), *c.hello) {
 			err := c.conn.SetWriteDeadline(time.Now().Add(writeDeadline))
 			if err == nil {
 				err = encoder.Encode(message)
@@ -229,14 +249,20 @@ func (c *serverConn) write() {
 }
 
 // compose turns what is due into messages. Every job that goes out for the first time is written down before.
-func (s *Server) compose(due outboxContent, instance string) []ToMember {
+func (s *Server) compose(due outboxContent, to Hello) []ToMember {
 	var messages []ToMember
 	if due.jobs {
-		jobs, lost := s.give(instance)
+		jobs, lost := s.give(to)
 		messages = append(messages, ToMember{Jobs: &jobs})
 		if lost {
 			s.reportJobs()
 		}
+	}
+	if due.checks {
+		s.mu.Lock()
+		checks := *s.checks
+		s.mu.Unlock()
+		messages = append(messages, ToMember{Checks: &checks})
 	}
 	for _, id := range sortedKeys(due.from) {
 		from := due.from[id]
@@ -252,7 +278,7 @@ func (s *Server) compose(due outboxContent, instance string) []ToMember {
 }
 
 // give returns the jobs an instance of the member agent should have, and whether one was found to be lost.
-func (s *Server) give(instance string) (jobs []api.Job, foundLost bool) {
+func (s *Server) give(to Hello) (jobs []api.Job, foundLost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs = []api.Job{}
@@ -262,22 +288,33 @@ func (s *Server) give(instance string) (jobs []api.Job, foundLost bool) {
 			jobs = append(jobs, job)
 			continue
 		}
-		owner, err := s.given.claim(id, instance)
+		if job.Attempt > 0 && to.Version < attemptsVersion {
+			foundLost = s.lose(id, "the member was started by an earlier version of nearmetal, which can't run a job again") || foundLost
+			continue
+		}
+		owner, err := s.given.claim(id, to.Instance)
 		if err != nil {
 			s.log.Error("a job is held back, since it can't be written down that it starts", "job", id, "error", err)
 			continue
 		}
-		if owner == instance {
+		if owner == to.Instance {
 			jobs = append(jobs, job)
-		} else if _, known := s.lost[id]; !known {
-			foundLost = true
-			state := s.reported[id]
-			state.ID, state.Phase = id, api.JobLost
-			state.Message = "the member was started again and its jobs ended with it"
-			s.lost[id] = state
+		} else {
+			foundLost = s.lose(id, "the member was started again and its jobs ended with it") || foundLost
 		}
 	}
 	return jobs, foundLost
+}
+
+// lose notes that a run is lost and returns whether that is new; s.mu is held.
+func (s *Server) lose(id, message string) bool {
+	if _, known := s.lost[id]; known {
+		return false
+	}
+	state := s.reported[id]
+	state.ID, state.Phase, state.Message = id, api.JobLost, message
+	s.lost[id] = state
+	return true
 }
 
 // validInstance accepts what can stand in a line of the given-jobs file.

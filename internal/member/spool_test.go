@@ -109,21 +109,29 @@ func TestMPIJobsAreStartedByMpirunWithTheirVariablesOnAllRanks(t *testing.T) {
 		Cluster: "c1", Member: "c1-0", Hostfile: "/etc/nearmetal/hostfile", Env: map[string]string{"NEARMETAL_CLUSTER": "c1"},
 		User: memberconfig.User{Name: "hpc", Home: "/home/hpc", Shell: "/bin/bash"},
 	}}
-	job := api.Job{ID: "j1", JobRequest: api.JobRequest{
-		Command: []string{"./a.out", "-n", "1"}, Ranks: 4, Env: map[string]string{"B": "2", "A": "1", "OMPI_MCA_btl": "tcp,self", "NEARMETAL_JOB_ID": "forged"},
+	job := api.Job{ID: "j1", Attempt: 2, JobRequest: api.JobRequest{
+		Command: []string{"./a.out", "-n", "1"}, Ranks: 4, Env: map[string]string{"B": "2", "A": "1", "OMPI_MCA_btl": "tcp,self", "NEARMETAL_JOB_ID": "forged", "NEARMETAL_JOB_ATTEMPT": "9"},
 	}}
 	wantArgs := []string{
-		"mpirun", "-n", "4", "--hostfile", "/etc/nearmetal/hostfile", "-x", "NEARMETAL_JOB_ID", "-x", "A", "-x", "B", "./a.out", "-n", "1",
+		"mpirun", "-n", "4", "--hostfile", "/etc/nearmetal/hostfile", "-x", "NEARMETAL_JOB_ID",
+		"-x", "NEARMETAL_JOB_ATTEMPT", "-x", "A", "-x", "B", "./a.out", "-n", "1",
 	}
 	if diff := cmp.Diff(wantArgs, jobArgs(cfg, job)); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}
 	wantEnv := []string{
-		"A=1", "B=2", "HOME=/home/hpc", "LANG=C.UTF-8", "LOGNAME=hpc", "NEARMETAL_CLUSTER=c1", "NEARMETAL_JOB_ID=j1", "NEARMETAL_MEMBER=c1-0",
-		"OMPI_MCA_btl=tcp,self", "PATH=/usr/local/bin:/usr/bin:/bin", "SHELL=/bin/bash", "USER=hpc",
+		"A=1", "B=2", "HOME=/home/hpc", "LANG=C.UTF-8", "LOGNAME=hpc", "NEARMETAL_CLUSTER=c1", "NEARMETAL_JOB_ATTEMPT=2",
+		"NEARMETAL_JOB_ID=j1", "NEARMETAL_MEMBER=c1-0", "OMPI_MCA_btl=tcp,self", "OMPI_MCA_ess_base_forward_signals=SIGURG",
+		"PATH=/usr/local/bin:/usr/bin:/bin", "PRTE_MCA_ess_base_forward_signals=SIGURG", "SHELL=/bin/bash", "USER=hpc",
 	}
 	if diff := cmp.Diff(wantEnv, environ(jobEnv(cfg, job))); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"USR1", "TERM", "NONSENSE"} {
+		job.FailureSignal = name
+		if got, ok := jobEnv(cfg, job)["OMPI_MCA_ess_base_forward_signals"]; ok {
+			t.Errorf("failure signal %s: mpirun is asked to pass on %s, which it does anyway or refuses", name, got)
+		}
 	}
 	job.Ranks = 0
 	if diff := cmp.Diff(job.Command, jobArgs(cfg, job)); diff != "" {

@@ -121,13 +121,14 @@ func hasten(ctx context.Context, raw syscall.RawConn, ended <-chan syscall.WaitS
 	}
 }
 
-// probe reports the member ready once sshd answers on its own address.
+// probe reports the member ready once sshd answers on its own address, and looks again from time to time from then on.
 func (a *agent) probe(ctx context.Context, said *lastLine) {
 	deadline := time.Now().Add(a.cfg.ReadyPatience)
 	for delay := probeFirst; ctx.Err() == nil; delay = min(delay*3/2, probeLast) {
 		err := a.readBanner(ctx)
 		if err == nil {
 			a.setReady()
+			a.watch(ctx, said)
 			return
 		}
 		if time.Now().After(deadline) && ctx.Err() == nil {
