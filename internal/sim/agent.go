@@ -3,45 +3,27 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
-// node is one machine: what is on its host survives its agent, and its disk survives the machine.
-type node struct {
-	w      *world
-	record api.NodeRecord
-	up     bool
-	// boots counts starts of the machine: what a driver did before the last is over.
-	boots int
-	host  map[string]*hostMember
-	agent *agent // nil while none runs
-	conn  *connection
-	// sick: whatever its drivers do fails.
-	sick bool
-	// silentSince: the agent is connected and says nothing, since then.
-	silentSince time.Time
-}
-
-// hostMember is what is on a host of one member.
-type hostMember struct {
-	state   lifecycle.HostState
-	message string
-	// since is when it began to run.
-	since time.Time
-}
-
 // agent is one run of a node's agent: a memory that is lost with it.
 type agent struct {
-	n       *node
-	over    bool
+	n    *node
+	over bool
+	// asleep: it is stopped, and what happens meanwhile happens to it when it wakes.
+	asleep   bool
+	deferred []func()
+	conn     *connection
+	// said is what it told last on the connection.
+	said    map[string]report
 	epoch   lifecycle.Epoch
 	current bool
-	desired map[string]lifecycle.DesiredMember
+	desired map[string]wanted
 	members map[string]*memberMemory
-	woken   *event
+	alarm   alarm
 }
 
 // memberMemory is what an agent remembers of one member.
@@ -50,127 +32,94 @@ type memberMemory struct {
 	ready     bool
 	cleaned   bool
 	release   bool
+	neverRan  bool
+	unhealthy string
 	recovered time.Time
 	attempts  lifecycle.Attempts
 	report    *lifecycle.Report
 	clean     bool
 }
 
+// wanted is what the leader wants of a member.
+type wanted struct {
+	lifecycle.DesiredMember
+	cluster, name string
+	// files names the generated files it should have.
+	files string
+}
+
 // desired is all that a leader wants on a node.
 type desired struct {
-	epoch   lifecycle.Epoch
-	members map[string]lifecycle.DesiredMember
+	epoch    lifecycle.Epoch
+	members  map[string]wanted
+	networks map[string]network
 }
 
-// connection is one stream between one run of an agent and one leader. Reports on it arrive in order; what was under way when it broke is lost.
-type connection struct {
-	l        *leader
-	a        *agent
-	closed   bool
-	reported bool
-	last     time.Time
+// report is what an agent says of one member.
+type report struct {
+	lifecycle.Observation
+	files string
 }
 
-func (n *node) startAgent() {
-	if !n.up || n.agent != nil {
-		return
+func newAgent(n *node) {
+	a := &agent{n: n, desired: map[string]wanted{}, members: map[string]*memberMemory{}}
+	n.agent = a
+	a.epoch.Term = n.term
+	if n.w.cfg.Without == GuardTerm {
+		a.epoch.Term = 0
 	}
-	n.w.trace("agent of %s starts", n.record.Name)
-	n.agent = &agent{n: n, desired: map[string]lifecycle.DesiredMember{}, members: map[string]*memberMemory{}}
-	n.silentSince = time.Time{}
 	for _, id := range slices.Sorted(maps.Keys(n.host)) {
+		h := n.host[id]
 		if n.w.cfg.Without != GuardRecovery {
-			n.agent.member(id).recovered = n.w.now
+			a.member(id).recovered = n.w.now
 		}
-		if n.host[id].state == lifecycle.HostRunning {
-			n.agent.hearMember(id)
+		if h.state == lifecycle.HostRunning {
+			a.hearReady(id, h)
 		}
 	}
-	n.reconnect()
-	n.agent.wake(0)
-}
-
-func (n *node) stopAgent() {
-	if n.agent == nil {
-		return
-	}
-	n.w.trace("agent of %s ends", n.record.Name)
-	n.agent.over = true
-	n.agent = nil
-	n.disconnect()
-}
-
-// reconnect lets the agent find the leader after a while.
-func (n *node) reconnect() {
-	a := n.agent
-	n.w.after(n.w.between(time.Millisecond, time.Second), func() {
-		l := n.w.leader
-		if a == nil || a.over || n.conn != nil || l == nil {
-			return
-		}
-		n.conn = &connection{l: l, a: a}
-		s := l.states[n.record.Name]
-		s.conn, s.heard, s.sent, s.looked = n.conn, n.w.now, "nothing", -1
-		l.wake(0)
-		a.report()
-	})
-}
-
-func (n *node) disconnect() {
-	c := n.conn
-	if c == nil {
-		return
-	}
-	n.w.trace("%s disconnects", n.record.Name)
-	c.closed = true
-	n.conn = nil
-	s := c.l.states[n.record.Name]
-	s.conn = nil
-	s.heard = n.lastWord()
-	n.silentSince = time.Time{}
-	c.l.wake(0)
-	n.reconnect()
-}
-
-// lastWord is when a connected agent was last heard of: it talks all the time, unless it has fallen silent.
-func (n *node) lastWord() time.Time {
-	if n.silentSince.IsZero() {
-		return n.w.now
-	}
-	return n.silentSince
-}
-
-// send brings a desired state to the agent that runs now. It may come late: after one sent later, or by a leader deposed meanwhile.
-func (n *node) send(d desired) {
-	a := n.agent
-	delay := n.w.between(time.Millisecond, 20*time.Millisecond)
-	if n.w.chance(10) {
-		delay = n.w.between(time.Millisecond, 20*time.Second)
-	}
-	n.w.after(delay, func() {
-		if a != nil && !a.over {
-			a.obey(d)
-		}
-	})
-}
-
-func (a *agent) obey(d desired) {
-	if err := a.epoch.Accept(d.epoch); err != nil && a.n.w.cfg.Without != GuardEpoch {
-		a.n.w.trace("%s does not obey: %v", a.n.record.Name, err)
-		return
-	}
-	a.epoch, a.current, a.desired = d.epoch, true, d.members
+	a.dial()
 	a.wake(0)
 }
 
-// hearMember lets the member's own agent say, after a while, that the member can be reached.
-func (a *agent) hearMember(id string) {
-	a.n.w.after(a.n.w.between(10*time.Millisecond, 2*time.Second), func() {
-		if h := a.n.host[id]; !a.over && h != nil && h.state == lifecycle.HostRunning {
-			a.member(id).ready = true
-			a.wake(0)
-		}
-	})
+// run does something to the agent, now or when it wakes.
+func (a *agent) run(do func()) {
+	switch {
+	case a.over:
+	case a.asleep:
+		a.deferred = append(a.deferred, do)
+	default:
+		do()
+	}
+}
+
+// awake lets the agent go on: all that has waited for it happens at once.
+func (a *agent) awake() {
+	if a.over || !a.asleep {
+		return
+	}
+	a.n.w.trace("agent of %s wakes", a.n.record.Name)
+	a.asleep = false
+	a.n.relook()
+	deferred := a.deferred
+	a.deferred = nil
+	for _, do := range deferred {
+		a.run(do)
+	}
+}
+
+// obey takes over what a leader wants.
+func (a *agent) obey(d desired) {
+	w := a.n.w
+	if err := a.epoch.Accept(d.epoch); err != nil && w.cfg.Without != GuardEpoch {
+		w.trace("%s does not obey: %v", a.n.record.Name, err)
+		return
+	}
+	w.checkObedience(a, d.epoch)
+	a.epoch, a.current, a.desired = d.epoch, true, d.members
+	a.n.term = max(a.n.term, d.epoch.Term)
+	a.n.networks, a.n.applied = d.networks, d.epoch
+	w.touched()
+	a.wake(0)
 }
 
 func (a *agent) member(id string) *memberMemory {
@@ -181,28 +130,15 @@ func (a *agent) member(id string) *memberMemory {
 }
 
 func (a *agent) wake(d time.Duration) {
-	w := a.n.w
-	t := w.now.Add(d)
-	if a.woken != nil && !a.woken.at.After(t) {
-		return
-	}
-	if a.woken != nil {
-		a.woken.cancelled = true
-	}
-	a.woken = w.at(t, func() {
-		a.woken = nil
-		a.converge()
-	})
+	a.alarm.by(a.n.w, d, func() { a.run(a.converge) })
 }
 
 // converge plans every member that is wanted, remembered or found, and begins what is to be done.
 func (a *agent) converge() {
-	if a.over {
-		return
-	}
-	ids := map[string]bool{}
-	for id := range a.desired {
+	ids, newest := map[string]bool{}, map[string]int64{}
+	for id, d := range a.desired {
 		ids[id] = true
+		newest[lineage(id)] = max(newest[lineage(id)], d.Generation)
 	}
 	for id := range a.n.host {
 		ids[id] = ids[id] || a.n.w.cfg.Without != GuardDebris
@@ -216,139 +152,151 @@ func (a *agent) converge() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		if ids[id] {
-			a.plan(id)
+			a.plan(id, newest[lineage(id)])
 		}
 	}
 	a.report()
 }
 
-func (a *agent) plan(id string) {
+// lineage is an assignment ID without its generation.
+func lineage(id string) string { return id[:strings.LastIndexByte(id, '.')] }
+
+func (a *agent) plan(id string, newest int64) {
 	m := a.member(id)
 	in := lifecycle.MemberInput{
-		Current: a.current || a.n.w.cfg.Without == GuardCurrent, Host: lifecycle.HostAbsent, Ready: m.ready, Cleaned: m.cleaned, RecoveredAt: m.recovered,
-		Attempts: m.attempts, Now: a.n.w.now,
+		Current: a.current || a.n.w.cfg.Without == GuardCurrent, NewestGeneration: newest, Host: lifecycle.HostAbsent,
+		Ready: m.ready, Unhealthy: m.unhealthy, NeverRan: m.neverRan, Cleaned: m.cleaned, RecoveredAt: m.recovered, Now: a.n.w.now,
 	}
-	if d, ok := a.desired[id]; ok {
-		in.Desired = &d
+	d, ok := a.desired[id]
+	if ok {
+		in.Desired = &d.DesiredMember
 		if d.Release && !m.release {
-			m.release, m.attempts, in.Attempts = true, lifecycle.Attempts{}, lifecycle.Attempts{}
+			m.release, m.attempts = true, lifecycle.Attempts{}
 		}
 	}
+	in.Attempts = m.attempts
 	if h := a.n.host[id]; h != nil {
-		in.Host, in.HostMessage = h.state, h.message
+		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
 	}
-	m.report, m.clean = nil, in.Desired != nil && in.Desired.Release && a.n.w.cfg.Without == GuardLooking
+	m.report, m.clean = nil, ok && d.Release && a.n.w.cfg.Without == GuardLooking
 	for _, op := range lifecycle.PlanMember(in) {
-		switch op := op.(type) {
-		case lifecycle.Report:
-			m.report = &op
-		case lifecycle.ReportClean:
-			m.clean = true
-		case lifecycle.CountFailure:
-			m.attempts = m.attempts.Fail(op.Message, a.n.w.now)
-			a.wake(m.attempts.NextTry.Sub(a.n.w.now))
-		case lifecycle.WakeAt:
-			a.wake(op.Time.Sub(a.n.w.now))
-		case lifecycle.Start:
-			a.start(id, m)
-		case lifecycle.Stop:
-			a.drive(id, m, "stop", op.Grace+100*time.Millisecond, func(failed bool) {
-				if h := a.n.host[id]; h != nil && !failed {
-					h.state, h.message = lifecycle.HostExited, "stopped"
-				}
-			})
-		case lifecycle.Clean:
-			a.drive(id, m, "clean", time.Second, func(failed bool) {
-				if !failed {
-					delete(a.n.host, id)
-					m.cleaned, m.ready = true, false
-				}
-			})
-		}
+		a.carryOut(id, m, d, op)
 	}
 }
 
-func (a *agent) start(id string, m *memberMemory) {
-	m.cleaned, m.ready, m.recovered = false, false, time.Time{}
-	a.n.host[id] = &hostMember{state: lifecycle.HostPrepared}
-	a.drive(id, m, "start", 3*time.Second, func(failed bool) {
-		if h := a.n.host[id]; h != nil && !failed {
-			h.state, h.since = lifecycle.HostRunning, a.n.w.now
-			a.hearMember(id)
-			a.endSomeDay(id, h)
-		}
+func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.MemberOperation) {
+	switch op := op.(type) {
+	case lifecycle.Report:
+		m.report = &op
+	case lifecycle.ReportClean:
+		m.clean = true
+	case lifecycle.WakeAt:
+		a.wake(op.Time.Sub(a.n.w.now))
+	case lifecycle.Reject:
+		a.n.w.trace("%s does not start %s: %s", a.n.record.Name, id, op.Reason)
+	case lifecycle.Start:
+		a.start(id, m, d)
+	case lifecycle.Update:
+		a.drive(id, m, StartFails, "update", time.Second, func(h *hostMember) { h.files = d.files })
+	case lifecycle.Pause:
+		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
+			if h.state == lifecycle.HostRunning {
+				h.state = lifecycle.HostPaused
+			}
+		})
+	case lifecycle.Resume:
+		a.drive(id, m, FreezeFails, "resume", time.Second, func(h *hostMember) {
+			if h.state == lifecycle.HostPaused {
+				h.state = lifecycle.HostRunning
+			}
+		})
+	case lifecycle.Stop:
+		a.drive(id, m, CleanFails, "stop", op.Grace+100*time.Millisecond, func(h *hostMember) {
+			h.state, h.message = lifecycle.HostExited, "stopped"
+		})
+	case lifecycle.Clean:
+		a.drive(id, m, CleanFails, "clean", time.Second, func(*hostMember) {
+			delete(a.n.host, id)
+			m.cleaned, m.ready, m.neverRan, m.unhealthy = true, false, false, ""
+		})
+	default:
+		a.n.w.fail("must", "the simulated agent does not know operation %T", op)
+	}
+}
+
+func (a *agent) start(id string, m *memberMemory, d wanted) {
+	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
+	h := &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, files: d.files}
+	a.n.host[id] = h
+	a.n.w.touched()
+	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
+		h.state, h.since = lifecycle.HostRunning, a.n.w.now
+		m.neverRan = false
+		a.hearReady(id, h)
+		a.n.endSomeDay(id, h)
+		a.n.fallIllSomeDay(id, h)
 	})
 }
 
 // drive runs a driver's call: it takes its time, and may fail. When the agent ends meanwhile, what had begun may or may not be
 // carried through on the host; nobody hears of it.
-func (a *agent) drive(id string, m *memberMemory, what string, longest time.Duration, done func(failed bool)) {
-	w := a.n.w
+func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longest time.Duration, done func(*hostMember)) {
+	w, n := a.n.w, a.n
 	m.busy = true
-	failed := w.chance(12) || a.n.sick
-	boot := a.n.boots
-	w.after(w.between(time.Millisecond, longest), func() {
-		if a.over && (boot != a.n.boots || a.n.agent != nil || w.random.IntN(2) == 0) {
-			return // the machine has failed, the next agent has killed what was left of the call, or it died with the agent
+	failed := w.chance(fails, 12) || n.sick
+	boot, half := n.boots, w.random.IntN(2) == 0
+	finish := func() {
+		w.trace("%s: %s of %s, failed %t", n.record.Name, what, id, failed)
+		h := n.host[id]
+		if (h != nil || what == "clean") && !failed {
+			done(h)
 		}
-		w.trace("%s: %s of %s, failed %t", a.n.record.Name, what, id, failed)
-		done(failed)
+		if failed && what == "start" && h != nil && half {
+			h.state, m.neverRan = lifecycle.HostExited, true // it came up and did not get far
+		}
+		w.touched()
 		m.busy = false
 		if failed {
 			m.attempts = m.attempts.Fail(what+" failed", w.now)
 		}
-		if !a.over {
-			a.wake(0)
-		}
-	})
-}
-
-// endSomeDay lets some members end by themselves.
-func (a *agent) endSomeDay(id string, h *hostMember) {
-	n, w := a.n, a.n.w
-	if !w.chance(6) {
-		return
 	}
-	w.after(w.between(time.Second, 2*time.Minute), func() {
-		if n.host[id] != h || h.state != lifecycle.HostRunning {
+	w.after(w.between(time.Millisecond, longest), func() {
+		if !a.over {
+			a.run(func() {
+				finish()
+				a.wake(0)
+			})
 			return
 		}
-		w.trace("%s: %s ends by itself", n.record.Name, id)
-		h.state, h.message = lifecycle.HostExited, "ended by signal 9"
-		if n.agent != nil {
-			n.agent.member(id).ready = false
-			n.agent.wake(0)
+		// The machine has failed, the next agent has killed what was left of the call, or it died with the agent.
+		if boot == n.boots && n.agent == nil && half {
+			finish()
 		}
 	})
 }
 
-// report tells the leader all the agent has, in order on the connection.
+// report tells the leader all the agent has, when that is not what it said last.
 func (a *agent) report() {
-	c, w := a.n.conn, a.n.w
-	if c == nil || c.a != a || !a.n.silentSince.IsZero() {
+	c := a.conn
+	if c == nil {
 		return
 	}
-	o := observed{members: map[string]lifecycle.Observation{}}
+	told := make(map[string]report, len(a.members))
 	for id, m := range a.members {
 		switch {
 		case m.clean && !m.busy:
-			o.members[id] = lifecycle.Observation{Clean: true}
+			told[id] = report{Observation: lifecycle.Observation{Clean: true}}
 		case m.report != nil:
-			o.members[id] = lifecycle.Observation{Phase: m.report.Phase, Message: m.report.Message}
+			r := report{Observation: lifecycle.Observation{Phase: m.report.Phase, Message: m.report.Message}}
+			if h := a.n.host[id]; h != nil {
+				r.files = h.files
+			}
+			told[id] = r
 		}
 	}
-	at := w.now.Add(w.between(time.Millisecond, 20*time.Millisecond))
-	if at.Before(c.last) {
-		at = c.last
+	if a.said != nil && maps.Equal(a.said, told) {
+		return
 	}
-	c.last = at
-	w.at(at, func() {
-		if c.closed || c.l.over {
-			return
-		}
-		c.reported = true
-		s := c.l.states[a.n.record.Name]
-		s.observed, s.heard = o, w.now
-		c.l.wake(0)
-	})
+	a.said = told
+	c.say(func() { c.l.hear(c, told) })
 }

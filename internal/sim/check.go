@@ -2,8 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -11,224 +9,256 @@ import (
 	"github.com/nearmetal/nearmetal/internal/placement"
 )
 
-// check tells the first thing that does not hold though it always must. What only a commit can break is looked at after commits.
-func (w *world) check() error {
-	if w.checked != w.store.revision {
-		live, err := w.checkAllocations()
-		if err != nil {
-			return err
-		}
-		if err := w.checkLeader(); err != nil {
-			return err
-		}
-		w.live, w.checked = live, w.store.revision
-	}
-	if err := w.checkHosts(); err != nil {
-		return err
-	}
-	if w.stats.Steps%16 == 0 {
-		return w.checkDeadlines()
-	}
-	return nil
+// checks remember what the checks need to know from step to step.
+type checks struct {
+	// live are the IDs of assignments that hold something, as of the revision checked; hosts tells that a host has changed since.
+	live    map[string]bool
+	checked int64
+	hosts   bool
+	// disturbed counts what makes forecasts void.
+	disturbed int
+	promise   promise
+	ledger    map[string]*account
 }
 
-// checkAllocations checks, over what is committed, that no core slot, no memory, no address and no network is allocated twice. It returns
-// the IDs of all assignments that hold something.
-func (w *world) checkAllocations() (map[string]bool, error) {
+func newChecks(w *world) checks {
+	return checks{checked: -1, ledger: map[string]*account{}}
+}
+
+// touched notes that something on a host has changed.
+func (w *world) touched() { w.checks.hosts = true }
+
+// check fails with the first thing that does not hold though it always must. What only a commit or a host can break is looked at when
+// one of them has changed.
+func (w *world) check() {
+	c := &w.checks
+	stored := c.checked != w.store.revision
+	if stored {
+		w.checkAllocations()
+		w.checkMembers()
+		w.checkQuotas()
+		c.checked = w.store.revision
+	}
+	if stored || c.hosts {
+		w.checkHosts()
+		w.checkIdentities()
+		c.hosts = false
+	}
+	if w.stats.Steps%16 == 0 {
+		w.checkDeadlines()
+	}
+	if w.stats.Steps%4096 == 0 {
+		w.checkReport()
+	}
+}
+
+// checkAllocations checks, over what is committed, that no core slot, no memory, no address and no network is allocated twice.
+func (w *world) checkAllocations() {
 	live := map[string]bool{}
-	holders := map[string]string{}
+	holders := map[any]string{}
 	memory := map[string]int64{}
 	for _, n := range w.nodes {
 		memory[n.record.Name] = n.record.Capacity.MemoryBytes
 	}
 	networks := map[int]string{}
-	take := func(a *api.Assignment) error {
+	type slot struct {
+		node string
+		slot int
+	}
+	take := func(a *api.Assignment) {
 		live[a.ID] = true
 		for _, s := range a.Slots {
-			key := fmt.Sprintf("core slot %d of %s", s, a.Node)
+			key := slot{a.Node, s}
 			if other, taken := holders[key]; taken {
-				return fmt.Errorf("%s is allocated twice: to %s and %s", key, other, a.ID)
+				w.fail("double allocation", "core slot %d of %s is allocated twice: to %s and %s", s, a.Node, other, a.ID)
 			}
 			holders[key] = a.ID
 		}
 		if memory[a.Node] -= a.MemoryBytes; memory[a.Node] < 0 {
-			return fmt.Errorf("more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
+			w.fail("double allocation", "more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
 		}
-		key := "address " + a.Address.String()
-		if other, taken := holders[key]; taken {
-			return fmt.Errorf("%s is allocated twice: to %s and %s", key, other, a.ID)
+		if other, taken := holders[a.Address]; taken {
+			w.fail("double allocation", "address %s is allocated twice: to %s and %s", a.Address, other, a.ID)
 		}
-		holders[key] = a.ID
+		holders[a.Address] = a.ID
 		index, _ := placement.DefaultPool.IndexOf(a.Address)
 		if other, taken := networks[index]; taken && other != a.ClusterUID {
-			return fmt.Errorf("network %d is allocated twice: to %s and %s", index, other, a.ClusterUID)
+			w.fail("double allocation", "network %d is allocated twice: to %s and %s", index, other, a.ClusterUID)
 		}
 		networks[index] = a.ClusterUID
-		return nil
 	}
 	for _, name := range w.store.names() {
-		for _, a := range w.store.assignments(w.store.records[name]) {
-			if a.Clean {
-				continue
-			}
-			if err := take(a.Assignment); err != nil {
-				return nil, err
+		for _, a := range w.store.assignments(w.store.clusters[name].record) {
+			if !a.clean {
+				take(a.Assignment)
 			}
 		}
 	}
-	for _, q := range w.store.quarantined() {
-		if err := take(&q.Assignment); err != nil {
-			return nil, err
+	for _, q := range w.store.quarantines {
+		take(&q.Assignment)
+	}
+	w.checks.live = live
+}
+
+// checkMembers checks that names and ranks are unique among the held and the lost members of each cluster.
+func (w *world) checkMembers() {
+	for _, name := range w.store.names() {
+		r := w.store.clusters[name].record
+		names, ranks := map[string]string{}, map[int]string{}
+		see := func(member string, rank int, what string) {
+			if other, taken := names[member]; taken {
+				w.fail("identity", "cluster %s has two members %s: %s and %s", name, member, other, what)
+			}
+			if other, taken := ranks[rank]; taken && rank != lifecycle.SpareRank {
+				w.fail("identity", "cluster %s has two members of rank %d: %s and %s", name, rank, other, what)
+			}
+			names[member], ranks[rank] = what, what
+		}
+		for _, a := range w.store.assignments(r) {
+			if a.releasedAt == nil {
+				see(a.Member, a.Rank, a.ID)
+			}
+			if a.Spare && a.releasedAt != nil {
+				w.fail("spare", "spare %s is released, and nothing can be cleaned of it", a.ID)
+			}
+		}
+		if r != nil {
+			for _, l := range r.Lost {
+				see(l.Member, l.Rank, "lost "+l.Assignment)
+			}
 		}
 	}
-	return live, nil
+}
+
+// checkQuotas checks that no project holds more than it may.
+func (w *world) checkQuotas() {
+	for name, p := range w.store.projects {
+		used, q := w.store.used(name), p.Quota
+		over := func(what string, has, may int64) {
+			if may > 0 && has > may {
+				w.fail("quota", "project %s holds %d %s, its quota is %d", name, has, what, may)
+			}
+		}
+		over("cores", int64(used.Cores), int64(q.Cores))
+		over("bytes of memory", int64(used.Memory), int64(q.Memory))
+		over("members", int64(used.Members), int64(q.Members))
+		over("clusters", int64(used.Clusters), int64(q.Clusters))
+	}
 }
 
 // checkHosts checks that nothing is left on any host of what was confirmed clean: its cores and addresses may be another's by now.
-func (w *world) checkHosts() error {
+func (w *world) checkHosts() {
 	for _, n := range w.nodes {
 		for id, h := range n.host {
-			if !w.live[id] {
-				return fmt.Errorf("%s on %s was confirmed clean and is %s", id, n.record.Name, h.state)
+			if !w.checks.live[id] {
+				w.fail("hosts", "%s on %s was confirmed clean and is %s", id, n.record.Name, h.state)
 			}
 		}
 	}
-	return nil
 }
 
-// checkLeader checks that the leader's view is what a replay of the committed records gives.
-func (w *world) checkLeader() error {
-	if w.leader == nil || w.leader.over {
-		return nil
+// checkPhase checks what a change of phase says against what is so.
+func (w *world) checkPhase(r *api.ClusterRecord, from api.ClusterPhase) {
+	all := w.store.assignments(r)
+	switch {
+	case r.Phase == api.ClusterDegraded && from == api.ClusterReady && len(r.Lost) == 0:
+		w.checkAlarm(r, all)
+	case r.Phase == api.ClusterReady:
+		w.checkReady(r, all)
+	case r.Phase == api.ClusterDeleting:
+		for _, a := range all {
+			if a.releasedAt == nil && !a.clean {
+				w.fail("phases", "cluster %s is being deleted and still holds %s", r.Name, a.ID)
+			}
+		}
 	}
-	replayed, err := w.replay(w.leader)
-	if err != nil {
-		return fmt.Errorf("the committed records can't be replayed: %w", err)
-	}
-	return sameView(w.leader.view, replayed)
 }
 
-// slack is how much longer than its deadline a phase may last until the leader has acted.
-const slack = time.Second
+// checkReady checks that a cluster is called ready with all that its user asked for in place.
+func (w *world) checkReady(r *api.ClusterRecord, all []held) {
+	in := w.store.clusters[r.Name].intent
+	names := map[string]bool{}
+	for _, a := range all {
+		if a.releasedAt == nil && !a.Spare {
+			names[a.Member] = true
+		}
+	}
+	for _, m := range lifecycle.DesiredMembers(in.Spec, in.Removed) {
+		if !names[m.Member] {
+			w.fail("ready", "cluster %s is called ready without %s", r.Name, m.Member)
+		}
+		delete(names, m.Member)
+	}
+	if len(names) > 0 {
+		w.fail("ready", "cluster %s is called ready with %v, which its user does not want", r.Name, names)
+	}
+}
 
-// checkDeadlines checks that no phase outlives its timer.
-func (w *world) checkDeadlines() error {
-	l := w.leader
-	if l == nil || l.over {
-		return nil
-	}
-	limit := map[api.ClusterPhase]time.Duration{
-		api.ClusterPending:  lifecycle.DefaultDeathTimer + time.Second,
-		api.ClusterStarting: lifecycle.DefaultDeadlines().Start,
-		api.ClusterDeleting: lifecycle.DefaultDeadlines().Clean,
-	}
-	for _, name := range w.store.names() {
-		phase, since := api.ClusterPending, l.since
-		if r := w.store.records[name]; r != nil {
-			phase, since = r.Phase, later(since, r.ChangedAt)
-		} else {
-			since = later(since, w.store.intents[name].CreatedAt)
+// checkAlarm checks that a cluster is not called degraded whose members all run as they did when it was ready, well and with
+// nodes that are not down.
+func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
+	was := w.store.clusters[r.Name].record
+	for _, a := range all {
+		if a.releasedAt != nil || a.Spare {
+			continue
 		}
-		if bound, ok := limit[phase]; ok && w.now.Sub(since) > bound+slack {
-			return fmt.Errorf("cluster %s is %s for %s, its deadline is %s", name, phase, w.now.Sub(since), bound)
+		n := w.node(a.Node)
+		h := n.host[a.ID]
+		trouble := w.leader != nil && w.leader.states[a.Node].phase == api.NodeDown
+		if trouble || h == nil || h.state != lifecycle.HostRunning || h.everIll || a.TakenAt.After(was.ChangedAt) {
+			return
 		}
 	}
-	return nil
+	w.fail("alarm", "cluster %s is called degraded (%s), and every member of it runs as it did when it was ready", r.Name, r.Message)
 }
 
 // checkDeath checks that no node is called down that was heard of, or could not have been, within the death timer.
-func (l *leader) checkDeath(n *node, to api.NodePhase) error {
-	if to != api.NodeDown || l != l.w.leader {
-		return nil
+func (l *leader) checkDeath(n *node, to api.NodePhase) {
+	if to != api.NodeDown {
+		return
 	}
-	if silent := l.w.now.Sub(later(l.since, l.states[n.record.Name].heard)); silent < lifecycle.DefaultDeathTimer {
-		return fmt.Errorf("node %s is called down %s after this leader could first have heard of it", n.record.Name, silent)
+	if silent := l.w.now.Sub(later(l.clock.read, l.states[n.record.Name].heard)); silent < deathTimer {
+		l.w.fail("death", "node %s is called down %s after this leader could first have heard of it", n.record.Name, silent)
 	}
-	return nil
 }
 
-// checkAlarm checks that a cluster is not called degraded whose members all run as they did when it was ready, on nodes that
-// are not down.
-func (l *leader) checkAlarm(c *change) error {
-	if l != l.w.leader {
-		return nil
+// slack is how much longer than its deadline something may last until the leader has acted.
+const slack = time.Second
+
+// checkDeadlines checks that no phase outlives its timer, and that no assignment is cleaned for longer than it may be.
+func (w *world) checkDeadlines() {
+	l := w.leader
+	if l == nil || l.over || l.inDoubt() {
+		return
 	}
-	for _, a := range c.assignments {
-		n := l.w.nodes[slices.IndexFunc(l.w.nodes, func(n *node) bool { return n.record.Name == a.Node })]
-		h := n.host[a.ID]
-		if l.states[a.Node].phase == api.NodeDown || h == nil || h.state != lifecycle.HostRunning || h.since.After(c.record.ChangedAt) {
-			return nil
+	now, deadlines := l.now(), lifecycle.DefaultDeadlines()
+	for _, name := range w.store.names() {
+		e := w.store.clusters[name]
+		r := e.record
+		overdue := func(what string, since time.Time, bound time.Duration) {
+			if lasted := now.Sub(later(l.since, since)); lasted > bound+slack {
+				w.fail("deadline", "%s of cluster %s lasts for %s, its deadline is %s", what, name, lasted, bound)
+			}
+		}
+		switch {
+		case r == nil:
+			overdue("the decision", e.intent.CreatedAt, deathTimer+time.Second)
+			continue
+		case r.Phase == api.ClusterStarting:
+			overdue("the start", r.ChangedAt, deadlines.Start)
+		case r.ExpiredAt != nil && r.Phase != api.ClusterDeleting:
+			overdue("the grace", *r.ExpiredAt, deadlines.Grace)
+		}
+		if e.intent.DeleteRequestedAt != nil && r.Phase != api.ClusterDeleting {
+			overdue("the wait for its deletion", *e.intent.DeleteRequestedAt, 0)
+		}
+		for _, a := range w.store.assignments(r) {
+			if a.releasedAt != nil && !a.clean {
+				overdue(fmt.Sprintf("the cleaning of %s", a.ID), *a.releasedAt, deadlines.Clean)
+			}
 		}
 	}
-	return fmt.Errorf("cluster %s is called degraded, and every member of it runs as it did when it was ready", c.record.Name)
 }
 
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-func sameView(live, replayed *placement.View) error {
-	if !slices.Equal(live.Nodes(), replayed.Nodes()) {
-		return fmt.Errorf("the leader knows nodes %v, the committed records %v", live.Nodes(), replayed.Nodes())
-	}
-	for _, name := range live.Nodes() {
-		have, _ := live.Usage(name)
-		want, _ := replayed.Usage(name)
-		if have.FreeCores != want.FreeCores || have.FreeMemoryBytes != want.FreeMemoryBytes || have.QuarantinedCores != want.QuarantinedCores ||
-			!slices.Equal(have.Holders, want.Holders) {
-			return fmt.Errorf("the leader's view of %s is not what the committed records give:\nleader  %+v\nreplay  %+v", name, have, want)
-		}
-	}
-	return nil
-}
-
-// checkEnd checks that nothing is left when all is deleted and calm.
-func (w *world) checkEnd() error {
-	if names := w.store.names(); len(names) > 0 {
-		phase := api.ClusterPending
-		if r := w.store.records[names[0]]; r != nil {
-			phase = r.Phase
-		}
-		return fmt.Errorf("clusters %v were deleted and stay for ever, %s is %s", names, names[0], phase)
-	}
-	if left := len(w.store.chunks) + len(w.store.quarantines); left > 0 {
-		return fmt.Errorf("%v and %v are left for ever", slices.Sorted(maps.Keys(w.store.chunks)), slices.Sorted(maps.Keys(w.store.quarantines)))
-	}
-	for _, n := range w.nodes {
-		for id, h := range n.host {
-			return fmt.Errorf("%s is left on %s for ever: %s", id, n.record.Name, h.state)
-		}
-		if u, _ := w.leader.view.Usage(n.record.Name); u.FreeCores != u.Cores || u.FreeMemoryBytes != u.MemoryBytes || len(u.Holders) > 0 {
-			return fmt.Errorf("not all of %s is free at the end: %+v", n.record.Name, u)
-		}
-	}
-	return nil
-}
-
-// everyTransition lists the transitions of all tables as Stats names them.
-func everyTransition() []string {
-	return slices.Concat(transitionsOf(lifecycle.Clusters()), transitionsOf(lifecycle.Members()), transitionsOf(lifecycle.Nodes()))
-}
-
-func transitionsOf[P ~string](m lifecycle.Machine[P]) []string {
-	var all []string
-	for _, t := range m.Transitions {
-		for _, from := range t.From {
-			all = append(all, transitionName(m.Name, from, t.To))
-		}
-	}
-	return all
-}
-
-func transitionName[P ~string](kind string, from, to P) string {
-	name := func(p P, none string) string {
-		if p == "" {
-			return none
-		}
-		return string(p)
-	}
-	return fmt.Sprintf("%s %s -> %s", kind, name(from, "new"), name(to, "gone"))
-}
+// inDoubt tells whether the leader waits for a commit of unknown outcome to be settled, or has just begun.
+func (l *leader) inDoubt() bool { return len(l.doubts) > 0 || l.w.now.Sub(l.doubtful) < 15*time.Second }

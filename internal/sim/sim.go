@@ -1,53 +1,46 @@
-// Package sim lives through whole sites on a virtual clock: users who create and delete clusters, a leader that decides with
-// internal/placement and internal/lifecycle, agents that carry out what lifecycle tells them, and everything that goes wrong between
-// them: members that end, starts and cleanings that fail, agents and machines that restart, messages that come late, leaders that
-// crash between two writes or go on believing that they lead.
+// Package sim lives through whole sites on a virtual clock: users who create, scale, pause, extend and delete clusters, a leader that
+// decides with internal/lifecycle, internal/admission, internal/placement and internal/decision, agents that carry out what lifecycle
+// tells them, and everything that goes wrong between them: members that end, machines that die, networks that are cut one way or both,
+// messages that come late, agents that sleep, clocks that jump, commits of unknown outcome, leaders that crash between two writes or
+// go on believing that they lead.
 //
-// After every step it checks what must always hold (check.go). A run is determined by its seed: a failure is replayed by it. It must
-// never do anything the real controller and agents could not: it calls the same planners, and the store obeys the same guards.
+// After every step it checks what must always hold (the check files). A run is determined by its settings, one word: a failure is
+// made smaller (shrink.go) and replayed by it. It must never do anything the real controller and agents could not: it calls the same
+// planners, and the store obeys the same guards.
 //
 // Start with Run, then leader.go and agent.go.
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
 // Config says what is lived through.
 type Config struct {
-	Seed uint64
-	// Lives is how many clusters are created.
-	Lives int
+	Settings
 	// Trace, if any, is told every step.
 	Trace io.Writer
 	// Without leaves out one of the guards, to show that the checks notice.
 	Without Guard
 }
 
-// Guard is something that keeps a site sound; a run Without it must fail.
-type Guard string
+// Violation is a check that failed.
+type Violation struct {
+	Settings Settings
+	// Check names what failed; After is the time on the virtual clock.
+	Check, Message string
+	After          time.Duration
+}
 
-// The guards that a run can do without.
-const (
-	GuardElection   Guard = "election"       // a commit needs the leadership
-	GuardEpoch      Guard = "epoch"          // agents obey no former leader and no earlier state
-	GuardLooking    Guard = "looking"        // an agent confirms clean only what it looked for and did not find
-	GuardConfirming Guard = "confirming"     // the leader frees only what was confirmed clean
-	GuardQuarantine Guard = "quarantine"     // the network of a quarantined member is not given to others
-	GuardGrace      Guard = "grace"          // a new leader starts death timers anew
-	GuardReported   Guard = "reported"       // what a node does not speak of counts only once it has told all
-	GuardRecovery   Guard = "recovery"       // a member that ran through a restart of its agent may well be ready
-	GuardGarbage    Guard = "garbage"        // a new leader removes chunks that no record names
-	GuardCurrent    Guard = "current"        // what an agent does not know of is left alone until it has heard the leader
-	GuardDebris     Guard = "debris"         // what the leader does not know of is cleaned
-	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
-)
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%s: %s\n%s into the run %s", v.Check, v.Message, v.After, v.Settings)
+}
 
 // Stats are what a run saw.
 type Stats struct {
@@ -56,42 +49,44 @@ type Stats struct {
 	Virtual time.Duration
 	// Transitions counts changes of phase, as "cluster pending -> starting".
 	Transitions map[string]int
-	// Events counts recorded events by reason.
-	Events map[string]int
+	// Events counts recorded events by reason, Happened other things by name.
+	Events, Happened map[string]int
 }
-
-// epoch is when every simulation begins.
-var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // world is one simulated site.
 type world struct {
-	cfg    Config
-	random *rand.Rand
+	cfg Config
+	// Users, faults and all the rest draw from sources of their own: with fewer faults the users still ask for the same.
+	random, userRandom, faultRandom *rand.Rand
+
 	now    time.Time
 	queue  queue
 	seq    int64
+	atOnce int           // steps since the clock moved
+	skew   time.Duration // what machines' clocks say, less what the time is
 
-	store  *store
-	leader *leader // nil while nobody leads
-	nodes  []*node
-	atOnce int  // steps since the clock moved
-	steady bool // leaders stay
-	calm   bool // nothing goes wrong any more
-	ids    int
+	store   *store
+	leader  *leader   // nil while nobody leads
+	zombies []*leader // deposed, and unaware of it
+	nodes   []*node
+	ids     int
+	steady  bool // leaders stay
+	calm    bool // nothing goes wrong any more
+	over    bool // everything is being deleted
+
 	stats  Stats
-	err    error
-
-	// live are the IDs of assignments that hold something, as of the revision checked.
-	live    map[string]bool
-	checked int64
+	err    *Violation
+	checks checks
 }
 
-// Run lives through one site. The error tells the first check that failed, and when.
+// Run lives through one site. The error is a *Violation: the first check that failed.
 func Run(cfg Config) (Stats, error) {
 	w := &world{
-		cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, 0x6e6d)), now: epoch, store: newStore(),
-		stats: Stats{Transitions: map[string]int{}, Events: map[string]int{}},
+		cfg: cfg, now: epoch, store: newStore(),
+		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
+		stats: Stats{Transitions: map[string]int{}, Events: map[string]int{}, Happened: map[string]int{}},
 	}
+	w.checks = newChecks(w)
 	w.store.unguarded = cfg.Without == GuardElection
 	w.makeNodes()
 	w.elect()
@@ -99,94 +94,56 @@ func Run(cfg Config) (Stats, error) {
 	w.scheduleFaults()
 	w.drive()
 	if w.err == nil {
-		w.err = w.checkEnd()
+		w.checkEnd()
 	}
 	w.stats.Virtual = w.now.Sub(epoch)
 	if w.err != nil {
-		return w.stats, fmt.Errorf("seed %d, %s into the simulation: %w", cfg.Seed, w.stats.Virtual, w.err)
+		return w.stats, w.err
 	}
 	return w.stats, nil
 }
 
-// longest bounds the virtual time of a run: what is not at its end by then never gets there.
-const longest = 24 * time.Hour
+func source(seed uint64, purpose string) *rand.Rand {
+	var salt uint64
+	for _, c := range purpose {
+		salt = salt<<8 | uint64(c)
+	}
+	return rand.New(rand.NewPCG(seed, salt))
+}
 
-// mostAtOnce bounds how much happens while the clock stands still.
-const mostAtOnce = 10_000
-
-// drive takes one step after the other until nothing is left to happen.
-func (w *world) drive() {
-	for w.queue.Len() > 0 && w.err == nil {
-		e := heap.Pop(&w.queue).(*event)
-		if e.cancelled {
-			continue
-		}
-		if e.at.After(w.now) {
-			w.now, w.atOnce = e.at, 0
-		}
-		if w.atOnce++; w.atOnce > mostAtOnce {
-			w.err = fmt.Errorf("the site goes round in circles: %d steps at one moment", w.atOnce)
-			return
-		}
-		if w.now.Sub(epoch) > longest {
-			w.err = fmt.Errorf("the site does not come to rest: something is still to happen after %s", longest)
-			return
-		}
-		w.stats.Steps++
-		e.do()
-		if w.err == nil {
-			w.err = w.check()
-		}
+// fail notes the first check that fails; it ends the run.
+func (w *world) fail(check, format string, args ...any) {
+	if w.err == nil {
+		w.err = &Violation{Settings: w.cfg.Settings, Check: check, Message: fmt.Sprintf(format, args...), After: w.now.Sub(epoch)}
 	}
 }
 
-// event is something that happens at a time.
-type event struct {
-	at        time.Time
-	seq       int64
-	do        func()
-	cancelled bool
-}
-
-// queue orders events by time, and those of one time as they were scheduled.
-type queue []*event
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	if q[i].at.Equal(q[j].at) {
-		return q[i].seq < q[j].seq
+// must fails when what can't fail fails.
+func (w *world) must(err error) {
+	if err != nil {
+		w.fail("must", "%v", err)
 	}
-	return q[i].at.Before(q[j].at)
 }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(*event)) }
-func (q *queue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*q = old[:len(old)-1]
-	return e
-}
-
-func (w *world) at(t time.Time, do func()) *event {
-	if t.Before(w.now) {
-		t = w.now
-	}
-	w.seq++
-	e := &event{at: t, seq: w.seq, do: do}
-	heap.Push(&w.queue, e)
-	return e
-}
-
-func (w *world) after(d time.Duration, do func()) *event { return w.at(w.now.Add(d), do) }
 
 // between draws a duration.
-func (w *world) between(low, high time.Duration) time.Duration {
-	return low + time.Duration(w.random.Int64N(int64(high-low)+1))
+func (w *world) between(low, high time.Duration) time.Duration { return span(w.random, low, high) }
+
+func span(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)+1))
 }
 
-// chance is true once in n times, and never when it is calm.
-func (w *world) chance(n int) bool { return !w.calm && w.random.IntN(n) == 0 }
+// chance is true once in n times, and never when it is calm or the kind must not happen.
+func (w *world) chance(k Kind, n int) bool {
+	hit := w.random.IntN(n) == 0
+	if !hit || w.calm || !w.cfg.Kinds.Has(k) {
+		return false
+	}
+	w.happened(k.String())
+	return true
+}
+
+// happened counts that something of the name happened.
+func (w *world) happened(name string) { w.stats.Happened[name]++ }
 
 func (w *world) trace(format string, args ...any) {
 	if w.cfg.Trace != nil {
@@ -194,21 +151,60 @@ func (w *world) trace(format string, args ...any) {
 	}
 }
 
+// transition checks a change of phase against the table, and counts it.
+func transition[P ~string](w *world, m lifecycle.Machine[P], from, to P) {
+	if err := m.Check(from, to); err != nil {
+		w.fail("phases", "%v", err)
+	}
+	name := transitionName(m.Name, from, to)
+	w.stats.Transitions[name]++
+	w.trace("%s", name)
+}
+
+func transitionName[P ~string](kind string, from, to P) string {
+	name := func(p P, none string) string {
+		if p == "" {
+			return none
+		}
+		return string(p)
+	}
+	return fmt.Sprintf("%s %s -> %s", kind, name(from, "new"), name(to, "gone"))
+}
+
+// mostNodes is how many machines a site has at most.
+const mostNodes = 6
+
 // makeNodes draws the machines of the site.
 func (w *world) makeNodes() {
-	for i := range 2 + w.random.IntN(5) {
+	count := 2 + w.random.IntN(mostNodes-1)
+	for i := range mostNodes {
 		cores := 2 + w.random.IntN(7)
+		memory := int64(2+w.random.IntN(8)) << 30
+		if i >= count || w.cfg.Nodes != 0 && i >= w.cfg.Nodes {
+			continue
+		}
 		rec := api.NodeRecord{
-			Name:         fmt.Sprintf("n%d", i+1),
+			Name: fmt.Sprintf("n%d", i+1), Labels: map[string]string{"rack": fmt.Sprintf("r%d", i%2)},
 			Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
 			Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+			Underlay:     fmt.Sprintf("192.0.2.%d", i+1), FirstSeenAt: epoch,
 		}
-		rec.Capacity.MemoryBytes = int64(2+w.random.IntN(8)) << 30
+		rec.Capacity.MemoryBytes = memory
 		for c := range cores {
 			rec.Capacity.Cores = append(rec.Capacity.Cores, api.Core{Slot: c, CPU: c, NUMANode: 2 * c / cores})
 		}
-		n := &node{w: w, record: rec, up: true, host: map[string]*hostMember{}}
+		n := newNode(w, rec)
 		w.nodes = append(w.nodes, n)
 		n.startAgent()
 	}
+}
+
+// node returns the machine of this name.
+func (w *world) node(name string) *node {
+	for _, n := range w.nodes {
+		if n.record.Name == name {
+			return n
+		}
+	}
+	return nil
 }

@@ -1,16 +1,21 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
-// scheduleUsers lets users create clusters one after the other and delete each some time later. After the last it becomes calm: all
-// is deleted, all machines come back, and nothing goes wrong any more.
+// scheduleUsers lets users create clusters one after the other, change them, and delete each some time later. After the last it
+// becomes calm.
 func (w *world) scheduleUsers() {
+	w.makeProjects()
 	t := time.Duration(0)
 	for i := range w.cfg.Lives {
 		if i == w.cfg.Lives*2/3 {
@@ -18,62 +23,289 @@ func (w *world) scheduleUsers() {
 			w.after(t, func() { w.steady = true })
 		}
 		if i < w.cfg.Lives*2/3 {
-			t += w.between(0, 20*time.Second)
+			t += span(w.userRandom, 0, 20*time.Second)
 		} else {
-			t += w.between(0, 3*time.Minute)
+			t += span(w.userRandom, 0, 3*time.Minute)
 		}
-		w.after(t, w.create)
+		life := w.drawLife(i)
+		w.after(t, func() { w.create(life) })
 	}
-	rest := w.between(time.Second, 5*time.Minute)
-	if w.random.IntN(4) == 0 {
+	rest := span(w.userRandom, time.Second, 5*time.Minute)
+	if w.userRandom.IntN(4) == 0 {
 		rest += 2 * lifecycle.DefaultDeadlines().Clean // long enough for what can't be cleaned to be quarantined
 	}
-	w.after(t+rest, w.becomeCalm)
+	t += rest
+	if w.cfg.Until != 0 {
+		t = min(t, w.cfg.Until)
+	}
+	w.after(t, w.becomeCalm)
+	w.scheduleOperators()
 }
 
-func (w *world) create() {
-	w.ids++
-	name := fmt.Sprintf("c%d", w.ids)
-	if w.chance(4) {
-		// Some names are used again and again; a name that is taken is refused.
-		name = fmt.Sprintf("again%d", w.random.IntN(3))
+// life is what one user wants: a cluster, and changes of it after some time each.
+type life struct {
+	intent  api.ClusterIntent
+	changes []change
+	lasts   time.Duration
+}
+
+type change struct {
+	after time.Duration
+	kind  Kind
+	group int
+	size  int
+	queue bool
+	limit time.Duration
+}
+
+func (w *world) makeProjects() {
+	w.store.projects[api.DefaultProject] = api.Project{Name: api.DefaultProject, Shares: 1, CreatedAt: epoch}
+	w.store.projects["lab"] = api.Project{Name: "lab", Shares: 3, CreatedAt: epoch, Quota: api.Quota{Cores: 8 + w.userRandom.IntN(8), Clusters: 3}}
+	w.store.projects["class"] = api.Project{
+		Name: "class", Shares: 1, CreatedAt: epoch, Quota: api.Quota{Members: 4 + w.userRandom.IntN(6), Memory: api.Bytes(4+w.userRandom.IntN(8)) << 30},
 	}
-	if w.store.intents[name] != nil {
+}
+
+// drawLife draws all of it first and then drops what must not happen.
+func (w *world) drawLife(i int) life {
+	r, may := w.userRandom, w.cfg.Kinds.Has
+	in := api.ClusterIntent{Name: fmt.Sprintf("c%d", i+1), Project: api.DefaultProject, User: fmt.Sprintf("user%d", r.IntN(2)+1)}
+	if r.IntN(4) == 0 {
+		// Some names are used again and again; a name that is taken is refused.
+		in.Name = fmt.Sprintf("again%d", r.IntN(3))
+	}
+	if p := []string{api.DefaultProject, "lab", "class"}[r.IntN(3)]; may(Projects) {
+		in.Project = p
+	}
+	if in.Project != api.DefaultProject {
+		in.Name = in.Project + "." + in.Name
+	}
+	groups := 1 + r.IntN(2)
+	for g := range 2 {
+		group := w.drawGroup(fmt.Sprintf("g%d", g))
+		if g < groups && (g == 0 || may(Groups)) {
+			in.Spec.Groups = append(in.Spec.Groups, group)
+		}
+	}
+	limit, priority, queue := api.Duration(span(r, 20*time.Second, 8*time.Minute)), r.IntN(3), r.IntN(3) > 0
+	if limited := r.IntN(2) == 0; limited && may(Limits) {
+		in.Spec.TimeLimit = limit
+	}
+	if chosen := r.IntN(4) == 0; chosen && may(Priorities) {
+		in.Spec.Priority = priority
+	}
+	in.Spec.Queue = queue && may(Queues)
+	l := life{intent: in, lasts: span(r, 10*time.Second, 5*time.Minute)}
+	if r.IntN(5) == 0 {
+		l.lasts = span(r, 0, 3*time.Second) // deleted before it is up
+	}
+	for range r.IntN(5) {
+		l.changes = append(l.changes, drawChange(r, l.lasts))
+	}
+	return l
+}
+
+func (w *world) drawGroup(name string) api.Group {
+	r, may := w.userRandom, w.cfg.Kinds.Has
+	g := api.Group{
+		Name: name, Size: 1 + r.IntN(4), Shape: api.Shape{Cores: 1 + r.IntN(3), Memory: api.Bytes(r.IntN(3)) << 29},
+		Stack: api.StackContainer, Environment: "local",
+	}
+	spares, rack, check := r.IntN(3), fmt.Sprintf("r%d", r.IntN(2)), r.IntN(2) == 0
+	if spares == 1 && may(Spares) {
+		g.Spares = spares
+	}
+	if chosen := r.IntN(6) == 0; chosen && may(Selectors) {
+		g.NodeSelector = map[string]string{"rack": rack}
+	}
+	if check && may(MemberIll) {
+		g.Checks = []api.Check{{Name: "works", Command: []string{"true"}, Interval: api.Duration(30 * time.Second), Failures: 3}}
+	}
+	return g
+}
+
+func drawChange(r *rand.Rand, lasts time.Duration) change {
+	kind := []Kind{Scale, Scale, Remove, Pause, Pause, Extend, Relabel}[r.IntN(7)]
+	return change{
+		after: span(r, 0, lasts), kind: kind, group: r.IntN(2), size: 1 + r.IntN(6), queue: r.IntN(2) == 0,
+		limit: span(r, time.Minute, 10*time.Minute),
+	}
+}
+
+// create is what the API does with the request, if a server is there to ask.
+func (w *world) create(l life) {
+	if w.calm {
 		return
 	}
-	in := &api.ClusterIntent{Name: name, UID: fmt.Sprintf("u%d", w.ids), CreatedAt: w.now}
-	for g := range 1 + w.random.IntN(2) {
-		in.Spec.Groups = append(in.Spec.Groups, api.Group{
-			Name: fmt.Sprintf("%s-%d", name, g), Size: 1 + w.random.IntN(4),
-			Shape: api.Shape{Cores: 1 + w.random.IntN(3), Memory: api.Bytes(w.random.IntN(3)) << 29},
-			Stack: api.StackContainer, Environment: "local",
-		})
+	if w.leader == nil {
+		w.after(time.Second, func() { w.create(l) })
+		return
 	}
+	if w.store.clusters[l.intent.Name].intent != nil {
+		return // refused: the name is taken
+	}
+	w.ids++
+	in := l.intent
+	in.UID, in.CreatedAt = fmt.Sprintf("u%d", w.ids), w.leader.now()
 	w.stats.Lives++
-	w.stats.Transitions[transitionName("cluster", "", api.ClusterPending)]++
-	w.trace("create %s (%s)", name, in.UID)
-	w.store.intents[name] = in
-	w.store.revision++
+	transition(w, lifecycle.Clusters(), "", api.ClusterPending)
+	w.trace("create %s (%s): %+v", in.Name, in.UID, in.Spec)
+	w.store.putIntent(&in)
 	w.wakeLeader()
-	// Most live for a while; some are deleted before they are up.
-	life := w.between(10*time.Second, 4*time.Minute)
-	if w.chance(4) {
-		life = w.between(0, 3*time.Second)
+	for _, c := range l.changes {
+		w.after(c.after, func() { w.change(in.Name, in.UID, c) })
 	}
-	w.after(life, func() { w.delete(in) })
+	w.after(l.lasts, func() { w.delete(w.store.intentOf(in.Name, in.UID)) })
+}
+
+// intentOf is the present intent of a cluster; nil when it is gone or another has its name.
+func (s *store) intentOf(name, uid string) *api.ClusterIntent {
+	if in := s.clusters[name].intent; in != nil && in.UID == uid {
+		return in
+	}
+	return nil
 }
 
 func (w *world) delete(in *api.ClusterIntent) {
-	if w.store.intents[in.Name] != in || in.DeleteRequestedAt != nil {
+	if in == nil || in.DeleteRequestedAt != nil || w.store.clusters[in.Name].intent != in {
+		return
+	}
+	if w.leader == nil {
+		w.after(time.Second, func() { w.delete(w.store.intentOf(in.Name, in.UID)) })
 		return
 	}
 	w.trace("delete %s", in.Name)
-	at := w.now
+	at := w.leader.now()
 	changed := *in
 	changed.DeleteRequestedAt = &at
-	w.store.intents[in.Name] = &changed
-	w.store.revision++
+	w.store.putIntent(&changed)
 	w.wakeLeader()
+}
+
+// change is what the API does with a change of a cluster: it validates, and stores another intent.
+func (w *world) change(name, uid string, c change) {
+	in := w.store.intentOf(name, uid)
+	if in == nil || in.DeleteRequestedAt != nil || !w.cfg.Kinds.Has(c.kind) || w.calm || w.leader == nil {
+		return
+	}
+	record := w.store.clusters[name].record
+	changed := *in
+	ok := false
+	switch c.kind {
+	case Scale:
+		ok = w.changeSize(&changed, record, c)
+	case Remove:
+		ok = w.changeRemoved(&changed, record, c)
+	case Pause:
+		// It goes on after a while, even if much goes wrong meanwhile.
+		if ok = changed.Paused || pausable(record); ok {
+			changed.Paused = !changed.Paused
+		}
+		if ok && changed.Paused {
+			w.after(c.limit/4, func() { w.resume(name, uid) })
+		}
+	case Extend:
+		ok = changed.Spec.TimeLimit != 0 && c.limit > changed.Spec.TimeLimit.Std() && (record == nil || record.ExpiredAt == nil)
+		changed.Spec.TimeLimit = api.Duration(c.limit)
+		if ok {
+			w.checks.disturbed++
+		}
+	case Relabel:
+		ok = true
+		changed.Labels = map[string]string{"note": c.limit.String()}
+	}
+	if !ok {
+		return
+	}
+	w.happened(c.kind.String())
+	w.trace("%s %s: %d members in groups of %v, without %v, paused %t, limit %s", c.kind, name, len(lifecycle.DesiredMembers(changed.Spec, changed.Removed)),
+		changed.Spec.Groups, changed.Removed, changed.Paused, changed.Spec.TimeLimit)
+	w.store.putIntent(&changed)
+	w.wakeLeader()
+}
+
+func (w *world) resume(name, uid string) {
+	if w.leader == nil {
+		w.after(time.Second, func() { w.resume(name, uid) })
+		return
+	}
+	if in := w.store.intentOf(name, uid); in != nil && in.Paused && in.DeleteRequestedAt == nil {
+		changed := *in
+		changed.Paused = false
+		w.trace("resume %s", name)
+		w.store.putIntent(&changed)
+		w.wakeLeader()
+	}
+}
+
+// scalable tells whether the API takes a scale.
+func scalable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
+	if in.Paused || r == nil || r.ExpiredAt != nil {
+		return false
+	}
+	return slices.Contains([]api.ClusterPhase{api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterStarting}, r.Phase)
+}
+
+// pausable tells whether the API takes a pause.
+func pausable(r *api.ClusterRecord) bool {
+	if r == nil || r.ExpiredAt != nil {
+		return false
+	}
+	return slices.Contains([]api.ClusterPhase{api.ClusterReady, api.ClusterScaling, api.ClusterDegraded}, r.Phase)
+}
+
+// changeSize gives a group another size. A group that grows takes back names first that were taken out, the lowest first.
+func (w *world) changeSize(in *api.ClusterIntent, r *api.ClusterRecord, c change) bool {
+	at := c.group % len(in.Spec.Groups)
+	if !scalable(in, r) || in.Spec.Groups[at].Size == c.size {
+		return false
+	}
+	in.Spec.Groups = slices.Clone(in.Spec.Groups)
+	g := &in.Spec.Groups[at]
+	back := c.size - g.Size
+	g.Size = c.size
+	removed := slices.Clone(in.Removed)
+	slices.SortFunc(removed, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	in.Removed = slices.DeleteFunc(removed, func(name string) bool {
+		back--
+		if !strings.HasPrefix(name, g.Name+"-") {
+			back++
+			return false
+		}
+		return back >= 0
+	})
+	scaled := w.leader.now()
+	in.ScaledAt = &scaled
+	return true
+}
+
+// changeRemoved takes one member out by name; rank 0, which carries out jobs, can't be taken out, nor the last of a group.
+func (w *world) changeRemoved(in *api.ClusterIntent, r *api.ClusterRecord, c change) bool {
+	at := c.group % len(in.Spec.Groups)
+	if !scalable(in, r) || in.Spec.Groups[at].Size == 1 {
+		return false
+	}
+	var names []string
+	for _, m := range lifecycle.DesiredMembers(in.Spec, in.Removed) {
+		if m.Group == in.Spec.Groups[at].Name {
+			names = append(names, m.Member)
+		}
+	}
+	name := names[c.size%len(names)]
+	for _, a := range w.store.assignments(r) {
+		if a.Member == name && a.Rank == 0 && a.releasedAt == nil {
+			return false
+		}
+	}
+	if slices.ContainsFunc(r.Lost, func(l api.LostMember) bool { return l.Member == name && l.Rank == 0 }) {
+		return false
+	}
+	in.Spec.Groups = slices.Clone(in.Spec.Groups)
+	in.Spec.Groups[at].Size--
+	in.Removed = append(slices.Clone(in.Removed), name)
+	scaled := w.leader.now()
+	in.ScaledAt = &scaled
+	return true
 }
 
 func (w *world) wakeLeader() {
@@ -82,130 +314,39 @@ func (w *world) wakeLeader() {
 	}
 }
 
-// becomeCalm ends all faults.
-func (w *world) becomeCalm() {
-	w.trace("calm")
-	w.calm = true
-	for _, name := range w.store.names() {
-		if in := w.store.intents[name]; in != nil {
-			w.delete(in)
-		}
-	}
-	for _, n := range w.nodes {
-		if !n.silentSince.IsZero() {
-			n.silentSince = time.Time{}
-			n.disconnect()
-		}
-		n.up, n.sick = true, false
-		n.startAgent()
-	}
-	w.wakeLeader()
-}
-
-// scheduleFaults lets one thing after the other go wrong until it is calm.
-func (w *world) scheduleFaults() {
-	w.after(w.between(time.Second, 40*time.Second), func() {
+// scheduleOperators lets operators drain machines for a while.
+func (w *world) scheduleOperators() {
+	r := w.faultRandom
+	w.after(span(r, time.Second, 3*time.Minute), func() {
 		if w.calm {
 			return
 		}
-		w.fault()
-		w.scheduleFaults()
+		n, away := w.nodes[r.IntN(mostNodes)%len(w.nodes)].record.Name, span(r, time.Second, 5*time.Minute)
+		if w.cfg.Kinds.Has(Drain) && w.leader != nil {
+			w.happened(Drain.String())
+			w.drain(n, true)
+			w.after(away, func() { w.drain(n, false) })
+		}
+		w.scheduleOperators()
 	})
 }
 
-func (w *world) fault() {
-	n := w.nodes[w.random.IntN(len(w.nodes))]
-	switch w.random.IntN(8) {
-	case 0:
-		n.stopAgent()
-		w.after(w.between(100*time.Millisecond, 30*time.Second), n.startAgent)
-	case 1:
-		n.fail()
-	case 2:
-		n.disconnect()
-	case 3:
-		n.fallSilent()
-	case 4:
-		if w.leader != nil && !w.steady {
-			w.leader.crash()
-		}
-	case 5:
-		if !w.steady {
-			w.usurp()
-		}
-	case 6:
-		n.fallSick()
-	case 7:
-		n.reinstall()
+func (w *world) drain(node string, drained bool) {
+	w.trace("%s drained: %t", node, drained)
+	w.checks.disturbed++
+	since := w.store.newestTime()
+	if w.leader != nil {
+		since = w.leader.now()
 	}
+	w.store.revision++
+	w.store.controls[node] = api.NodeControl{Name: node, Drained: drained, Since: since}
+	w.wakeLeader()
 }
 
-// fail lets a machine lose its power, and come back much later.
-func (n *node) fail() {
-	if !n.up {
-		return
-	}
-	n.w.trace("%s fails", n.record.Name)
-	n.stopAgent()
-	n.up = false
-	n.boots++
-	for _, h := range n.host {
-		// Nothing runs any more, but files are left on its disk.
-		h.state = lifecycle.HostPrepared
-	}
-	away := n.w.between(time.Second, time.Minute)
-	if n.w.chance(3) {
-		away = n.w.between(time.Minute, 30*time.Minute)
-	}
-	n.w.after(away, func() {
-		n.up = true
-		n.startAgent()
-	})
-}
-
-// fallSick lets everything fail that drivers do on the node, for a while.
-func (n *node) fallSick() {
-	n.w.trace("%s falls sick", n.record.Name)
-	n.sick = true
-	n.w.after(n.w.between(10*time.Second, 15*time.Minute), func() { n.sick = false })
-}
-
-// reinstall lets a machine come back without anything that was on it.
-func (n *node) reinstall() {
-	if n.up {
-		n.fail()
-		clear(n.host)
-	}
-}
-
-// fallSilent lets an agent hang with its connection open, and break it at last.
-func (n *node) fallSilent() {
-	if n.conn == nil || !n.silentSince.IsZero() {
-		return
-	}
-	n.w.trace("%s falls silent", n.record.Name)
-	n.silentSince = n.w.now
-	n.conn.l.wake(0)
-	c := n.conn
-	n.w.after(n.w.between(time.Second, 20*time.Second), func() {
-		if n.conn == c {
-			n.disconnect()
-		}
-	})
-}
-
-// usurp elects another leader while the old one goes on, believing that it leads: what it still decides must not become true.
-func (w *world) usurp() {
-	old := w.leader
-	if old == nil {
-		return
-	}
-	w.trace("leader of term %d is deposed and does not notice", old.term)
+func (w *world) undrainAll() {
 	for _, n := range w.nodes {
-		n.disconnect()
-	}
-	w.elect()
-	for range 3 {
-		w.after(w.between(0, 5*time.Second), old.pass)
+		if w.store.controls[n.record.Name].Drained {
+			w.drain(n.record.Name, false)
+		}
 	}
 }

@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// owner is a member that is alive on a machine.
+type owner struct {
+	id   string
+	node *node
+	h    *hostMember
+}
+
+// checkIdentities checks that of the living members of one name in one cluster at most one is not fenced: others may run on machines that
+// nobody hears of, but they are talked to by nobody who is up to date.
+func (w *world) checkIdentities() {
+	var owners map[string][]owner
+	seen := map[string]string{}
+	for _, n := range w.nodes {
+		for id, h := range n.host {
+			if !h.runs() {
+				continue
+			}
+			name := h.cluster + "." + h.name
+			if first, twice := seen[name]; twice && first != id {
+				if owners == nil {
+					owners = map[string][]owner{}
+				}
+				owners[name] = nil
+			}
+			seen[name] = id
+		}
+	}
+	if owners == nil {
+		return
+	}
+	w.happened("two alive")
+	for _, n := range w.nodes {
+		for id, h := range n.host {
+			name := h.cluster + "." + h.name
+			if _, twice := owners[name]; twice && h.runs() {
+				owners[name] = append(owners[name], owner{id: id, node: n, h: h})
+			}
+		}
+	}
+	for name, all := range owners {
+		var open []string
+		why := ""
+		for _, o := range all {
+			if reason := w.unfenced(o); reason != "" {
+				open = append(open, o.id)
+				why += "; " + o.id + " " + reason
+			}
+		}
+		if len(open) > 1 {
+			w.fail("identity", "%s has %d living owners that are not fenced: %v%s", name, len(open), open, why)
+		}
+	}
+}
+
+// unfenced tells why a living member is not fenced, "" when it is: its assignment is releasing in the store, and no node that is up to
+// date talks to its node on the cluster's network, unless for the sake of another member there.
+func (w *world) unfenced(o owner) string {
+	if w.store.released[o.id] == 0 {
+		return "holds its assignment"
+	}
+	for _, name := range w.store.names() {
+		e := w.store.clusters[name]
+		if e.intent.UID != o.h.cluster || e.record == nil {
+			continue
+		}
+		for _, a := range w.store.assignments(e.record) {
+			if a.Node == o.node.record.Name && a.releasedAt == nil {
+				return "" // its node is talked to for another's sake
+			}
+		}
+	}
+	left := w.store.left[onNode{o.h.cluster, o.node.record.Name}]
+	for _, n := range w.nodes {
+		current := n.applied.Term == w.store.term && n.applied.Revision >= left
+		if n != o.node && current && n.networks[o.h.cluster].peers[o.node.record.Name] {
+			return fmt.Sprintf("can be talked to by %s", n.record.Name)
+		}
+	}
+	return ""
+}
+
+// checkObedience checks that an agent takes no orders of a deposed leader after those of its successor, nor older ones of the same.
+func (w *world) checkObedience(a *agent, next lifecycle.Epoch) {
+	switch {
+	case next.Term < a.n.newest.Term:
+		w.fail("obedience", "the agent of %s obeys the leader of term %d after that of term %d", a.n.record.Name, next.Term, a.n.newest.Term)
+	case next.Term == a.n.newest.Term && next.Revision < a.epoch.Revision && a.epoch.Term == next.Term:
+		w.fail("obedience", "the agent of %s obeys revision %d of term %d after revision %d", a.n.record.Name, next.Revision, next.Term, a.epoch.Revision)
+	}
+	if next.Term > a.n.newest.Term || next.Revision > a.n.newest.Revision {
+		a.n.newest = next
+	}
+}
