@@ -50,7 +50,9 @@ func (l *leader) sendDesired(n *node) {
 	s.conn.tell(func(a *agent) { a.obey(d) })
 }
 
-func (n network) equal(o network) bool { return maps.Equal(n.ports, o.ports) && maps.Equal(n.peers, o.peers) }
+func (n network) equal(o network) bool {
+	return maps.Equal(n.ports, o.ports) && maps.Equal(n.peers, o.peers)
+}
 
 // desiredOf is all that should be on a node.
 func (l *leader) desiredOf(node string) desired {

@@ -23,9 +23,9 @@ type leader struct {
 	doubts map[string]doubt // by cluster
 	// doubtful is when the outcome of a commit was last unknown.
 	doubtful time.Time
-	files  map[string]files // by cluster
-	chunks int
-	alarm  alarm
+	files    map[string]files // by cluster
+	chunks   int
+	alarm    alarm
 }
 
 // nodeMemory is what a leader knows of one node.

@@ -21,8 +21,8 @@ type node struct {
 	// term is the highest its agent has obeyed, on its disk; newest is what was obeyed there indeed.
 	term   int64
 	newest lifecycle.Epoch
-	agent *agent // nil while none runs
-	conns []*connection
+	agent  *agent // nil while none runs
+	conns  []*connection
 	// upCut, downCut: nothing gets from it, or to it.
 	upCut, downCut bool
 	// sick: whatever its drivers do fails.

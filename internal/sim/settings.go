@@ -25,7 +25,9 @@ type Settings struct {
 const DefaultLives = 30
 
 // NewSettings are those of a whole run: everything may happen.
-func NewSettings(seed uint64) Settings { return Settings{Seed: seed, Lives: DefaultLives, Kinds: AllKinds()} }
+func NewSettings(seed uint64) Settings {
+	return Settings{Seed: seed, Lives: DefaultLives, Kinds: AllKinds()}
+}
 
 // Kind is one kind of thing that users ask for or that goes wrong.
 type Kind uint8
