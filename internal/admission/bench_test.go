@@ -79,3 +79,37 @@ func BenchmarkPlan10000(b *testing.B) {
 		b.ReportMetric(float64(n), string(v))
 	}
 }
+
+// BenchmarkPlanBurst plans a queue of 10,000 small requests over 1,000 empty nodes: a third of it gets room.
+func BenchmarkPlanBurst(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 2))
+	in := Input{Now: noon, Free: placement.NewView()}
+	for i := range 1000 {
+		in.Free.SetNode(testNode(fmt.Sprint("n", i), 32, 128), placement.Schedulable)
+	}
+	for i := range 10_000 {
+		in.Requests = append(in.Requests, Request{
+			Cluster: fmt.Sprint("q", i), Project: "p", Kind: KindCreate, Since: noon, Queue: true, Holds: time.Duration(random.IntN(300)) * time.Minute,
+			Groups: []api.Group{testGroup("g", 1+random.IntN(4), 1+random.IntN(8), 1)},
+		})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Plan(in)
+	}
+}
+
+// BenchmarkPlanDistress plans after 30 nodes of a full site have died: hundreds of members wait for a replacement, and a queue behind.
+func BenchmarkPlanDistress(b *testing.B) {
+	in := busySite(b, 1000, 1000)
+	for i := range 300 {
+		in.Requests = append(in.Requests, Request{
+			Cluster: fmt.Sprint("lost", i), Project: "p1", Kind: KindHeal, Groups: []api.Group{testGroup("g", 1, []int{8, 16, 32}[i%3], 16)}, Since: noon,
+			Avoid: []string{"r001-n01"},
+		})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Plan(in)
+	}
+}

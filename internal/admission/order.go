@@ -19,9 +19,7 @@ type ask struct {
 	account *account
 	wants   api.Quota
 	// ends is when it gives its room back if it is admitted now; zero: not known.
-	ends             time.Time
-	rank             int
-	share, userShare float64
+	ends time.Time
 
 	verdict Verdict
 	placed  []placement.Placed
@@ -72,21 +70,24 @@ func (p *planner) order() []*ask {
 	all := make([]ask, len(p.in.Requests))
 	asks := make([]*ask, len(all))
 	shapes := map[shapeKey]*shape{}
+	keys := make([]key, len(all))
 	for i := range all {
 		r := &p.in.Requests[i]
 		a := &all[i]
-		*a = ask{request: r, index: i, account: p.accountOf(r.Project), wants: wants(r), rank: rankOf(r.Kind)}
+		*a = ask{request: r, index: i, account: p.accountOf(r.Project), wants: wants(r)}
 		if r.Holds > 0 {
 			a.ends = p.in.Now.Add(r.Holds)
 		}
-		a.share, a.userShare = a.account.shareUsed, a.account.byUser[r.User]
+		keys[i] = keyOf(a)
 		a.shapes = make([]*shape, len(r.Groups))
 		for g := range r.Groups {
 			a.shapes[g] = internShape(shapes, &r.Groups[g])
 		}
-		asks[i] = a
 	}
-	slices.SortFunc(asks, before)
+	slices.SortFunc(keys, before)
+	for i, k := range keys {
+		asks[i] = k.ask
+	}
 	return asks
 }
 
@@ -111,28 +112,50 @@ func selectorKey(selector map[string]string) string {
 	return key.String()
 }
 
-func rankOf(k Kind) int {
-	switch k {
-	case KindHeal:
-		return 0
-	case KindSpare:
-		return 1
-	default:
-		return 2
-	}
+// key is what the order goes by.
+type key struct {
+	rank, priority   int32
+	share, userShare float64
+	since            int64
+	ask              *ask
 }
 
-// before is the order of the queue. Among replacements, and among spares, fair share does not count: who lost first is first.
-func before(a, b *ask) int {
-	if c := cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.request.Priority, a.request.Priority)); c != 0 {
+// The ranks of kinds.
+const (
+	rankHeal int32 = iota
+	rankSpare
+	rankQueue
+)
+
+func keyOf(a *ask) key {
+	r := a.request
+	k := key{priority: int32(r.Priority), since: r.Since.UnixNano(), ask: a}
+	switch r.Kind {
+	case KindHeal:
+		k.rank = rankHeal
+	case KindSpare:
+		k.rank = rankSpare
+	default:
+		k.rank, k.share, k.userShare = rankQueue, a.account.shareUsed, a.account.byUser[r.User]
+	}
+	return k
+}
+
+// before is the order of the queue. Fair share does not count among replacements, nor among spares: who lost first is first.
+func before(a, b key) int {
+	if c := cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.priority, a.priority), cmp.Compare(a.share, b.share)); c != 0 {
 		return c
 	}
-	if a.rank == rankOf(KindCreate) {
-		if c := cmp.Or(cmp.Compare(a.share, b.share), strings.Compare(a.request.Project, b.request.Project),
-			cmp.Compare(a.userShare, b.userShare)); c != 0 {
+	ra, rb := a.ask.request, b.ask.request
+	if a.rank == rankQueue {
+		// Users are compared within their project.
+		if c := cmp.Or(strings.Compare(ra.Project, rb.Project), cmp.Compare(a.userShare, b.userShare)); c != 0 {
 			return c
 		}
 	}
-	return cmp.Or(a.request.Since.Compare(b.request.Since), strings.Compare(a.request.Cluster, b.request.Cluster),
-		strings.Compare(string(a.request.Kind), string(b.request.Kind)), cmp.Compare(a.index, b.index))
+	return cmp.Or(cmp.Compare(a.since, b.since), strings.Compare(ra.Cluster, rb.Cluster), strings.Compare(string(ra.Kind), string(rb.Kind)),
+		cmp.Compare(a.ask.index, b.ask.index))
 }
+
+// queued tells whether the request stands in the queue: replacements and spares do not.
+func (a *ask) queued() bool { return a.request.Kind != KindHeal && a.request.Kind != KindSpare }

@@ -15,10 +15,12 @@ type planner struct {
 	// owned is what clusters hold, made when the first is asked for.
 	owned map[string]api.Quota
 	// ends are made when the first request has no room; admitted are those of requests admitted before.
-	ends, admitted []ending
+	ends, admitted []*ending
 	// reserved is what is reserved for those that wait, closed are those for whom nodes are kept free altogether.
 	reserved [][]placement.Share
 	closed   []*ask
+	// healHeld: room is held for a replacement.
+	healHeld bool
 	// head is the first create or scale-up that waits for room.
 	head *ask
 	// taken are spares that replacements have taken over.
@@ -115,6 +117,7 @@ func (p *planner) holdForHeal(a *ask) {
 		a.cause = ownRoom
 		return
 	}
+	p.healHeld = true
 	p.hold(a)
 }
 
@@ -228,7 +231,7 @@ func (p *planner) admit(a *ask, fit placement.Fit) {
 		*a.account.withHead = add(*a.account.withHead, a.wants)
 	}
 	p.ends = nil
-	p.admitted = append(p.admitted, ending{
+	p.admitted = append(p.admitted, &ending{
 		at: a.ends, cluster: a.request.Cluster, project: a.request.Project, shares: fit.Shares,
 	})
 }

@@ -19,8 +19,8 @@ const (
 // explainer puts decisions into words, when all are made: what it says of free room is what the plan leaves.
 type explainer struct {
 	*planner
-	// needs are texts by shape and size, refusals by signature.
-	needs    map[need]string
+	// known is worked out once for each shape and size, refusals for each signature.
+	known    map[need]known
 	refusals map[string]*placement.Refusal
 	waiting  int
 }
@@ -30,13 +30,20 @@ type need struct {
 	size  int
 }
 
+// known is what there is to say of all that need the same.
+type known struct {
+	text       string
+	constraint placement.Constraint
+	undecided  bool
+}
+
 // explain lists the decisions in the order of the plan.
 func (p *planner) explain(asks []*ask) []Decision {
-	e := explainer{planner: p, needs: map[need]string{}, refusals: map[string]*placement.Refusal{}}
+	e := explainer{planner: p, known: map[need]known{}, refusals: map[string]*placement.Refusal{}}
 	decisions := make([]Decision, len(asks))
 	for i, a := range asks {
 		d := &decisions[i]
-		d.Request, d.Verdict, d.Placed, d.Spares, d.ShareUsed = a.index, a.verdict, a.placed, a.spares, a.share
+		d.Request, d.Verdict, d.Placed, d.Spares, d.ShareUsed = a.index, a.verdict, a.placed, a.spares, a.account.shareUsed
 		switch a.verdict {
 		case Wait:
 			e.wait(a, d)
@@ -50,7 +57,7 @@ func (p *planner) explain(asks []*ask) []Decision {
 
 func (e *explainer) wait(a *ask, d *Decision) {
 	parts := make([]string, 0, 3)
-	if a.rank == rankOf(KindCreate) {
+	if a.queued() {
 		e.waiting++
 		d.Position = e.waiting
 		switch others := e.waiting - 1; others {
@@ -69,7 +76,7 @@ func (e *explainer) wait(a *ask, d *Decision) {
 		d.Reason = strings.Join(append(parts, a.over, "it does not hold up others"), "; ")
 		return
 	}
-	parts = append(parts, e.needsText(a))
+	parts = append(parts, e.need(a).text)
 	d.Reason = strings.Join(append(parts, e.prospect(a, d)), "; ")
 }
 
@@ -83,6 +90,33 @@ func (e *explainer) constrain(a *ask, d *Decision) {
 		d.Constraint = ConstraintQueue
 		return
 	}
+	k := e.need(a)
+	d.Constraint, d.Undecided = string(k.constraint), k.undecided
+}
+
+// need tells what is asked for, how much of it there is room for, and what binds.
+func (e *explainer) need(a *ask) known {
+	if len(a.shapes) == 1 {
+		key := need{a.shapes[0], a.request.Groups[0].Size}
+		k, ok := e.known[key]
+		if !ok {
+			k.text = "needs " + e.groupText(a, 0)
+			k.constraint, k.undecided = e.binding(a)
+			e.known[key] = k
+		}
+		return k
+	}
+	texts := make([]string, len(a.shapes))
+	for i, g := range a.request.Groups {
+		texts[i] = fmt.Sprintf("%s (group %q)", e.groupText(a, i), g.Name)
+	}
+	k := known{text: "needs " + strings.Join(texts, " and ")}
+	k.constraint, k.undecided = e.binding(a)
+	return k
+}
+
+// binding is the constraint that binds: that of the first group which does not fit alone, or of all together.
+func (e *explainer) binding(a *ask) (c placement.Constraint, undecided bool) {
 	var binds *placement.Refusal
 	for i, s := range a.shapes {
 		c := e.capacityNow(s)
@@ -92,29 +126,14 @@ func (e *explainer) constrain(a *ask, d *Decision) {
 			}
 		}
 	}
-	if binds == nil || binds.Never || binds.Undecided && len(a.shapes) > 1 {
+	switch {
+	case binds == nil && len(a.shapes) == 1:
+		return "", false // it fits; what keeps it waiting is not room
+	case binds == nil || binds.Never || binds.Undecided && len(a.shapes) > 1:
 		// No group binds for itself, or it takes a closer look to tell.
 		binds = e.refusal(a)
 	}
-	d.Constraint, d.Undecided = string(binds.Constraint), binds.Undecided
-}
-
-// needsText tells what is asked for and how much of it there is room for.
-func (e *explainer) needsText(a *ask) string {
-	if len(a.shapes) == 1 {
-		key := need{a.shapes[0], a.request.Groups[0].Size}
-		text, ok := e.needs[key]
-		if !ok {
-			text = "needs " + e.groupText(a, 0)
-			e.needs[key] = text
-		}
-		return text
-	}
-	texts := make([]string, len(a.shapes))
-	for i, g := range a.request.Groups {
-		texts[i] = fmt.Sprintf("%s (group %q)", e.groupText(a, i), g.Name)
-	}
-	return "needs " + strings.Join(texts, " and ")
+	return binds.Constraint, binds.Undecided
 }
 
 func (e *explainer) groupText(a *ask, group int) string {
@@ -166,7 +185,7 @@ func (e *explainer) prospect(a *ask, d *Decision) string {
 
 // startOf tells of the head that a request would delay when that starts, and how not to delay it.
 func (e *explainer) startOf(a *ask) string {
-	if a.head == nil || a.head.shadow.at.IsZero() || e.healsHold() {
+	if a.head == nil || a.head.shadow.at.IsZero() || e.healHeld {
 		return ""
 	}
 	text := ", which can start at " + e.clock(a.head.shadow.at) + " at the latest"
@@ -181,7 +200,7 @@ func (e *explainer) nameOf(other, to *ask) string {
 	switch {
 	case other == nil:
 		return "the replacement of a lost member"
-	case e.healsHold():
+	case e.healHeld: // it is not told who of those it is that another would delay
 		return "those that need room before it"
 	case other.request.Project != to.request.Project:
 		return "the first in the queue that needs room"
@@ -190,22 +209,16 @@ func (e *explainer) nameOf(other, to *ask) string {
 	}
 }
 
-// healsHold tells whether room is held for replacements: then it is not told who of those it is that another would delay.
-func (e *explainer) healsHold() bool {
-	held := len(e.reserved) + len(e.closed)
-	return held > 1 || held == 1 && e.head == nil
-}
-
 // because tells whose end makes the room.
 func (e *explainer) because(a *ask) string {
-	by := slices.DeleteFunc(slices.Clone(a.shadow.by), func(b ending) bool { return len(b.shares) == 0 })
+	by := slices.DeleteFunc(slices.Clone(a.shadow.by), func(b *ending) bool { return len(b.shares) == 0 })
 	switch {
 	case len(by) == 0:
 		return ""
-	case !slices.ContainsFunc(by, func(b ending) bool { return !b.releasing }):
+	case !slices.ContainsFunc(by, func(b *ending) bool { return !b.releasing }):
 		return ", when what is being released is clean"
 	}
-	by = slices.DeleteFunc(by, func(b ending) bool { return b.releasing })
+	by = slices.DeleteFunc(by, func(b *ending) bool { return b.releasing })
 	name := by[0].cluster
 	if by[0].project != a.request.Project {
 		name = "a cluster of another project"

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"strings"
@@ -25,7 +26,7 @@ type shadow struct {
 	at      time.Time
 	skipped bool
 	// by are those whose end makes room for it then.
-	by []ending
+	by []*ending
 	// then is what is free at that time, fit where the request goes in that.
 	then *placement.Sketch
 	fit  placement.Fit
@@ -39,14 +40,14 @@ const maxReserved = 16
 const maxSteps = 256
 
 // endings lists what running clusters, and what this plan has admitted, will give back.
-func (p *planner) endings() []ending {
+func (p *planner) endings() []*ending {
 	if p.ends != nil {
 		return p.ends
 	}
-	p.ends = make([]ending, 0, len(p.in.Running)+len(p.admitted))
+	p.ends = make([]*ending, 0, len(p.in.Running)+len(p.admitted))
 	soon := p.in.Now.Add(ReleaseTime)
 	for _, r := range p.in.Running {
-		e := ending{at: r.Ends, cluster: r.Cluster, project: r.Project, releasing: r.Releasing}
+		e := &ending{at: r.Ends, cluster: r.Cluster, project: r.Project, releasing: r.Releasing}
 		if r.Releasing || !e.at.IsZero() && !e.at.After(p.in.Now) {
 			e.at = soon
 		}
@@ -58,26 +59,24 @@ func (p *planner) endings() []ending {
 		p.ends = append(p.ends, e)
 	}
 	p.ends = append(p.ends, p.admitted...)
-	slices.SortStableFunc(p.ends, func(a, b ending) int {
+	slices.SortStableFunc(p.ends, func(a, b *ending) int {
 		switch {
-		case a.at.IsZero() != b.at.IsZero():
-			if a.at.IsZero() {
-				return 1
-			}
+		case a.at.IsZero() && b.at.IsZero():
+			return 0
+		case a.at.IsZero():
+			return 1
+		case b.at.IsZero():
 			return -1
-		case !a.at.Equal(b.at):
-			return a.at.Compare(b.at)
-		default:
-			return strings.Compare(a.cluster, b.cluster)
 		}
+		return cmp.Or(a.at.Compare(b.at), strings.Compare(a.cluster, b.cluster))
 	})
 	return p.ends
 }
 
 // future gives back on s what others than the request's own cluster give back. What that is having cleaned counts, too.
-func future(s *placement.Sketch, ends []ending, a *ask) {
-	for i := range ends {
-		if e := &ends[i]; e.releasing || e.cluster != a.request.Cluster {
+func future(s *placement.Sketch, ends []*ending, a *ask) {
+	for _, e := range ends {
+		if e.releasing || e.cluster != a.request.Cluster {
 			s.Give(e.shares)
 		}
 	}
@@ -145,8 +144,10 @@ func eachFits(s *placement.Sketch, groups []api.Group) bool {
 // hold keeps for a request that waits what it needs to start at its shadow's time, or all that it could ever use when that is not known.
 func (p *planner) hold(a *ask) {
 	if a.shadow.at.IsZero() {
-		p.closed = append(p.closed, a)
-		p.rooms.close(a)
+		if !slices.ContainsFunc(p.closed, func(c *ask) bool { return slices.Equal(c.shapes, a.shapes) }) {
+			p.closed = append(p.closed, a)
+			p.rooms.close(a)
+		}
 		return
 	}
 	if len(a.request.Groups) > 1 {

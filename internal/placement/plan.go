@@ -193,7 +193,7 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 			return 0, 0, 0
 		}
 	}
-	if !f.platforms[r.platform] || f.labels != nil && !f.labels[r.labels] {
+	if !f.suits(r) {
 		return 0, 0, 0
 	}
 	if f.used != nil {
@@ -209,6 +209,9 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 	}
 	return members, freeCores - members*f.cores, over
 }
+
+// suits tells whether a node with cores, which has a platform, offers what the group runs on and carries its labels.
+func (f *finder) suits(r *row) bool { return f.platforms[r.platform] && (f.labels == nil || f.labels[r.labels]) }
 
 // nodes is how many nodes can hold a member.
 func (f *finder) nodes() int {

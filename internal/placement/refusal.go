@@ -53,10 +53,11 @@ func (r *Refusal) Error() string { return r.Message }
 // Check refuses what no site could hold, and nothing else.
 func Check(r Request) *Refusal {
 	total := 0
-	for _, g := range r.Groups {
+	for i := range r.Groups {
+		g := &r.Groups[i]
 		if g.Size < 1 || g.Cores < 1 || g.Memory < 0 {
 			return &Refusal{
-				Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true, Group: g.Name, Need: g,
+				Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true, Group: g.Name, Need: *g,
 				Message: fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more",
 					r.Cluster, g.Name),
 			}

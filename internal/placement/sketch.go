@@ -108,10 +108,11 @@ func (r *row) limit(o *row) {
 // Close closes every node that could ever hold a member of one of the groups, were it up and empty.
 func (s *Sketch) Close(groups []api.Group) {
 	for _, g := range groups {
+		f := s.view.finder(g, 0, conditions{}, nil)
 		for _, id := range s.view.order {
-			c := &s.view.cold[id]
-			if int(c.cores) >= g.Cores && c.memory >= int64(g.Memory) && s.view.suits(id, g, &suits{}) == "" {
-				s.view.rows[id].state = rowUnavailable
+			c, r := &s.view.cold[id], &s.view.rows[id]
+			if c.cores >= f.cores && c.memory >= f.memory && f.suits(r) {
+				r.state = rowUnavailable
 			}
 		}
 	}
