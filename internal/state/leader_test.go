@@ -236,6 +236,15 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 				return err
 			},
 			"Unquarantine": func() error { _, err := w.leader.Unquarantine(ctx, as[0].ID); return err },
+			"CommitNodeSpan": func() error {
+				_, err := w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "n1"}, now)
+				return err
+			},
+			"PruneUsage": func() error {
+				old := &state.View{Usage: []*api.UsageRecord{{UID: "u", Seq: 1}}}
+				_, err := w.leader.PruneUsage(ctx, old, now)
+				return err
+			},
 		}
 		for name, attempt := range attempts {
 			if err := attempt(); !errors.Is(err, store.ErrNotLeader) {
