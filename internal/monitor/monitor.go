@@ -40,7 +40,9 @@ type Monitor struct {
 	members map[string]agentstream.MemberObserved
 	jobs    map[string]agentstream.JobObserved
 	changed chan struct{}
-	logs    map[string]*jobLog
+	// serial counts the changes of what is known of nodes.
+	serial uint64
+	logs   map[string]*jobLog
 }
 
 // node is one agent, connected or not.
@@ -51,6 +53,8 @@ type node struct {
 	observed agentstream.Observed
 	reported bool // it has said all it has since it connected
 	desired  *agentstream.Desired
+	// serial is that of the newest change of what is known of this node.
+	serial uint64
 }
 
 // New returns a monitor that has heard of nobody.
@@ -69,8 +73,27 @@ func (m *Monitor) Changed() <-chan struct{} {
 	return m.changed
 }
 
-// notify wakes all who wait; the lock is held.
-func (m *Monitor) notify() {
+// ChangedNodes returns the nodes whose agent said or did something new after a serial number, and the number that this is current to;
+// after 0 come all. Phases that change by the clock alone are not among them.
+func (m *Monitor) ChangedNodes(after uint64) ([]string, uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if after == m.serial {
+		return nil, after
+	}
+	var names []string
+	for name, n := range m.nodes {
+		if n.serial > after {
+			names = append(names, name)
+		}
+	}
+	return names, m.serial
+}
+
+// notify wakes all who wait, and notes which node there is news of; the lock is held.
+func (m *Monitor) notify(n *node) {
+	m.serial++
+	n.serial = m.serial
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
@@ -187,7 +210,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 		n.stream.end(errors.New("the agent has connected anew"))
 	}
 	n.agentID, n.stream, n.lastSeen, n.reported = hello.AgentID, s, m.cfg.Now(), false
-	m.notify()
+	m.notify(n)
 	return nil
 }
 
@@ -197,7 +220,7 @@ func (m *Monitor) disconnect(name string, s *stream) {
 	defer m.mu.Unlock()
 	if n := m.nodes[name]; n != nil && n.stream == s {
 		n.stream = nil
-		m.notify()
+		m.notify(n)
 	}
 }
 
@@ -223,7 +246,7 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 		m.jobs[job.ID] = job
 	}
 	n.observed, n.lastSeen, n.reported = o, m.cfg.Now(), true
-	m.notify()
+	m.notify(n)
 }
 
 // heard notes that an agent lives. One that was given up and speaks again on the same stream is news: no clock tells of it.
@@ -235,7 +258,7 @@ func (m *Monitor) heard(name string, s *stream) {
 		return
 	}
 	if now.Sub(n.lastSeen) >= m.cfg.DeathTimer {
-		m.notify()
+		m.notify(n)
 	}
 	n.lastSeen = now
 }
