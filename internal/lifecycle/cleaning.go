@@ -13,7 +13,8 @@ const quarantinesPerLook = 40
 
 // planDelete releases all that is held. Why is the beginning of what is said of it.
 func (in ClusterInput) planDelete(why string) []Operation {
-	if in.Record == nil || len(in.Record.Chunks) == 0 && len(in.Assignments) == 0 {
+	// One that was placed goes through deleting even when it holds nothing any more, its members lost and cleaned.
+	if phase := in.phase(); phase == api.ClusterPending || phase == api.ClusterQueued || phase == api.ClusterRefused {
 		return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; it held nothing"}}
 	}
 	var ops []Operation
