@@ -143,16 +143,11 @@ func keyOf(a *ask) key {
 
 // before is the order of the queue. Fair share does not count among replacements, nor among spares: who lost first is first.
 func before(a, b key) int {
-	if c := cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.priority, a.priority), cmp.Compare(a.share, b.share)); c != 0 {
+	if c := cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(b.priority, a.priority), cmp.Compare(a.share, b.share),
+		cmp.Compare(a.userShare, b.userShare)); c != 0 {
 		return c
 	}
 	ra, rb := a.ask.request, b.ask.request
-	if a.rank == rankQueue {
-		// Users are compared within their project.
-		if c := cmp.Or(strings.Compare(ra.Project, rb.Project), cmp.Compare(a.userShare, b.userShare)); c != 0 {
-			return c
-		}
-	}
 	return cmp.Or(cmp.Compare(a.since, b.since), strings.Compare(ra.Cluster, rb.Cluster), strings.Compare(string(ra.Kind), string(rb.Kind)),
 		cmp.Compare(a.ask.index, b.ask.index))
 }

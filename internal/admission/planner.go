@@ -107,6 +107,8 @@ func (p *planner) holdForHeal(a *ask) {
 	switch a.cause = p.possibly(a); {
 	case a.cause != noCause:
 		return
+	case p.isClosedFor(a):
+		a.shadow = &shadow{}
 	case len(p.reserved) >= maxReserved:
 		a.shadow = &shadow{skipped: true}
 	default:

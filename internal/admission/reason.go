@@ -71,27 +71,17 @@ func (e *explainer) wait(a *ask, d *Decision) {
 	if a.shadow != nil {
 		d.Earliest = a.shadow.at
 	}
-	e.constrain(a, d)
 	if a.cause == overQuota {
-		d.Reason = strings.Join(append(parts, a.over, "it does not hold up others"), "; ")
-		return
-	}
-	parts = append(parts, e.need(a).text)
-	d.Reason = strings.Join(append(parts, e.prospect(a, d)), "; ")
-}
-
-// constrain names what binds.
-func (e *explainer) constrain(a *ask, d *Decision) {
-	switch a.cause {
-	case overQuota, neverInQuota:
 		d.Constraint = ConstraintQuota
-		return
-	case delays:
-		d.Constraint = ConstraintQueue
+		d.Reason = strings.Join(append(parts, a.over, "it does not hold up others"), "; ")
 		return
 	}
 	k := e.need(a)
 	d.Constraint, d.Undecided = string(k.constraint), k.undecided
+	if a.cause == delays {
+		d.Constraint, d.Undecided = ConstraintQueue, false
+	}
+	d.Reason = strings.Join(append(parts, k.text, e.prospect(a, d)), "; ")
 }
 
 // need tells what is asked for, how much of it there is room for, and what binds.
@@ -142,10 +132,10 @@ func (e *explainer) groupText(a *ask, group int) string {
 	switch now := e.capacityNow(a.shapes[group]).Now; {
 	case now == 0:
 		return text + ", none fits now"
-	case now >= g.Size && len(a.shapes) == 1:
-		return text + ", which fit now"
+	case now >= g.Size && len(a.shapes) > 1:
+		return text + ", for which alone there is room now"
 	case now >= g.Size:
-		return text + ", which alone fit now"
+		return text + ", for which there is room now"
 	case now == 1:
 		return text + ", 1 of which fits now"
 	default:
@@ -177,7 +167,7 @@ func (e *explainer) prospect(a *ask, d *Decision) string {
 	case a.cause == delays:
 		return "would delay " + e.nameOf(a.head, a) + e.startOf(a)
 	case a.head != nil:
-		return "it starts before " + e.nameOf(a.head, a) + " only where that delays nobody"
+		return "it starts before " + e.nameOf(a.head, a) + ", only where that delays nobody"
 	default:
 		return "it starts when there is room"
 	}

@@ -144,7 +144,7 @@ func eachFits(s *placement.Sketch, groups []api.Group) bool {
 // hold keeps for a request that waits what it needs to start at its shadow's time, or all that it could ever use when that is not known.
 func (p *planner) hold(a *ask) {
 	if a.shadow.at.IsZero() {
-		if !slices.ContainsFunc(p.closed, func(c *ask) bool { return slices.Equal(c.shapes, a.shapes) }) {
+		if !p.isClosedFor(a) {
 			p.closed = append(p.closed, a)
 			p.rooms.close(a)
 		}
@@ -156,4 +156,9 @@ func (p *planner) hold(a *ask) {
 	a.shadow.then.Take(a.shadow.fit.Shares)
 	p.reserved = append(p.reserved, a.shadow.fit.Shares)
 	p.rooms.reserve(a.shadow.at, a.shadow.then)
+}
+
+// isClosedFor tells whether nodes are kept free for one that needs the same shapes.
+func (p *planner) isClosedFor(a *ask) bool {
+	return slices.ContainsFunc(p.closed, func(c *ask) bool { return slices.Equal(c.shapes, a.shapes) })
 }

@@ -1,0 +1,342 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+)
+
+func fast(r *Request) { r.Groups[0].NodeSelector = map[string]string{"disk": "fast"} }
+
+func (s *scene) label(node string) *scene {
+	rec := testNode(node, 8, 32)
+	rec.Labels = map[string]string{"disk": "fast"}
+	s.in.Free.SetNode(rec, placement.Schedulable)
+	return s
+}
+
+func TestThoseBehindTheHeadGetRoomWhereTheyDoNotDelayIt(t *testing.T) {
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"when they end before it starts", func(s *scene) {
+				s.runs("a", time.Hour, 8, "n1").runs("b", 0, 4, "n2").creates("head", 2, 4).creates("x", 1, 4, lasting(time.Hour))
+			},
+			[]string{"head wait cores", "x admit n2"},
+		},
+		{
+			"not when they end a moment later", func(s *scene) {
+				s.runs("a", time.Hour, 8, "n1").runs("b", 0, 6, "n2").creates("head", 5, 2).creates("x", 1, 2, lasting(time.Hour+1))
+			},
+			[]string{"head wait cores", "x wait queue"},
+		},
+		{
+			"when there is more than it needs by then", func(s *scene) {
+				s.runs("a", time.Hour, 8, "n1").runs("b", 0, 4, "n2").creates("head", 1, 8).creates("x", 1, 3).creates("y", 1, 3)
+			},
+			[]string{"head wait cores", "x admit n2", "y wait cores"},
+		},
+		{
+			"on other nodes than it is going to have", func(s *scene) {
+				// Placement alone would put x where it fits most tightly, n2; the head is reserved n1 and n2.
+				s.runs("a", time.Hour, 6, "n1").runs("b", time.Hour, 6, "n2").runs("c", 0, 4, "n3").creates("head", 2, 8).creates("x", 1, 2)
+			},
+			[]string{"head wait cores", "x admit n3"},
+		},
+		{
+			"where it could never be, when its start is not known", func(s *scene) {
+				s.label("n2").runs("a", 0, 4, "n2").creates("head", 1, 8, fast).creates("x", 1, 2, fast, lasting(time.Minute)).creates("y", 1, 2)
+			},
+			[]string{"head wait cores", "x wait queue", "y admit n1"},
+		},
+		{
+			"and nowhere else then", func(s *scene) {
+				s.runs("a", 0, 4, "n1", "n2").creates("head", 1, 8).creates("x", 1, 1, lasting(time.Second)).creates("y", 1, 1, noQueue)
+			},
+			[]string{"head wait cores", "x wait queue", "y refuse queue"},
+		},
+		{
+			"and leave it its quota, however short they are", func(s *scene) {
+				s.runs("p.a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Cores: 16}, Used: api.Quota{Cores: 8}})
+				s.creates("p.head", 1, 8).creates("p.x", 1, 1, lasting(time.Minute)).creates("q.y", 1, 1)
+				s.runs("b", 0, 1, "n2")
+			},
+			[]string{"p.head wait cores", "p.x wait queue", "q.y admit n2"},
+		},
+		{
+			"when it needs nodes that are down: it waits without holding them up", func(s *scene) {
+				s.in.Free.SetAvailability("n2", placement.Down)
+				s.creates("head", 2, 8).creates("x", 1, 8)
+			},
+			[]string{"head wait unavailable", "x admit n1"},
+		},
+		{
+			"when it needs what is quarantined", func(s *scene) {
+				s.runs("a", 0, 8, "n2").creates("head", 2, 8).creates("x", 1, 8)
+				_ = s.in.Free.Quarantine("a.n2")
+			},
+			[]string{"head wait quarantine", "x admit n1"},
+		},
+		{
+			"when it could not start if all others ended", func(s *scene) {
+				s.runs("head", time.Hour, 8, "n1").asks("head", KindScale, 2, 8).creates("x", 1, 8)
+			},
+			[]string{"head wait cores", "x admit n2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			if strings.Contains(tt.name, "other nodes") {
+				s = newScene(t, 3)
+			}
+			tt.site(s)
+			check(t, s.verdicts(), tt.want...)
+		})
+	}
+}
+
+func TestWhatALostMemberNeedsIsHeldForIt(t *testing.T) {
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"its own room is free in ten seconds, and nobody gets it before", func(s *scene) {
+				s.runs("c", 0, 8, "n1").releasing("c").runs("x", 0, 4, "n2")
+				s.creates("a", 1, 8, noQueue).creates("b", 1, 4).asks("c", KindHeal, 1, 8)
+			},
+			[]string{"c wait cores", "a refuse cores", "b admit n2"},
+		},
+		{
+			"what ends in time may use it", func(s *scene) {
+				s.runs("c", 0, 4, "n1").releasing("c").runs("x", 0, 8, "n2")
+				s.creates("a", 1, 2).creates("b", 1, 4, lasting(ReleaseTime)).asks("c", KindHeal, 1, 8)
+			},
+			[]string{"c wait cores", "a wait queue", "b wait queue"},
+		},
+		{
+			"a spare does not get it", func(s *scene) {
+				s.runs("c", 0, 4, "n1").releasing("c").runs("x", 0, 8, "n2").asks("c", KindSpare, 1, 4).asks("c", KindHeal, 1, 8)
+			},
+			[]string{"c wait cores", "c wait queue"},
+		},
+		{
+			"another replacement does", func(s *scene) {
+				s.runs("c", 0, 4, "n1").releasing("c").runs("x", 0, 8, "n2").asks("c", KindHeal, 1, 8).asks("d", KindHeal, 1, 4)
+			},
+			[]string{"c wait cores", "d admit n1"},
+		},
+		{
+			"its own cluster's end is no help", func(s *scene) {
+				s.runs("c", time.Hour, 8, "n1").runs("x", 0, 4, "n2").asks("c", KindHeal, 1, 8).creates("a", 1, 4, lasting(time.Minute))
+			},
+			[]string{"c wait cores", "a wait queue"},
+		},
+		{
+			"when no node at hand could hold it, nothing is held", func(s *scene) {
+				s.label("n2").in.Free.SetAvailability("n2", placement.Down)
+				s.asks("c", KindHeal, 1, 8, fast).creates("a", 1, 8)
+			},
+			[]string{"c wait unavailable", "a admit n1"},
+		},
+		{
+			"a quota does not keep it waiting", func(s *scene) {
+				s.account("p", Account{Quota: api.Quota{Cores: 4}, Used: api.Quota{Cores: 12}}).asks("p.c", KindHeal, 1, 4)
+			},
+			[]string{"p.c admit n1"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			tt.site(s)
+			check(t, s.verdicts(), tt.want...)
+		})
+	}
+}
+
+func TestTwoReplacementsDoNotTakeTheSameSpare(t *testing.T) {
+	spares := []api.Assignment{held("c.g-spare-1.1", "n2", 2), held("c.g-spare-0.1", "n1", 2)}
+	s := newScene(t, 2).runs("x", 0, 4, "n1", "n2")
+	for i := range spares {
+		spares[i].Slots = []int{4, 5}
+		if err := s.in.Free.Take(spares[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, node := range []string{"n1", "n2"} {
+		rest := held("rest-"+node, node, 2)
+		rest.Slots = []int{6, 7}
+		if err := s.in.Free.Take(rest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	with := func(r *Request) { r.Spares = spares }
+	for range 3 {
+		s.asks("c", KindHeal, 1, 2, with)
+	}
+	check(t, s.verdicts(), "c admit n1 for c.g-spare-0.1", "c admit n2 for c.g-spare-1.1", "c wait cores")
+	d := Plan(s.in)[0]
+	if p := d.Placed[0]; p.Slots[0] != 4 || p.Slots[1] != 5 || p.MemoryBytes != gib || p.Node != "n1" {
+		t.Errorf("the replacement is given %+v, not what the spare has", p)
+	}
+	for name, change := range map[string]func(*api.Assignment){
+		"of another group": func(a *api.Assignment) { a.Group = "other" },
+		"of another size":  func(a *api.Assignment) { a.Slots = []int{4} },
+		"that is gone":     func(a *api.Assignment) { a.ID = "gone" },
+	} {
+		wrong := spares[1]
+		change(&wrong)
+		s.in.Requests = s.in.Requests[:0]
+		s.asks("c", KindHeal, 1, 2, func(r *Request) { r.Spares = []api.Assignment{wrong} })
+		if got := s.verdicts()[0]; got != "c wait cores" {
+			t.Errorf("a spare %s: %s", name, got)
+		}
+	}
+}
+
+func TestSparesGoElsewhereAndHoldUpNobody(t *testing.T) {
+	s := newScene(t, 2).asks("c", KindSpare, 1, 4, avoiding("n1")).asks("c", KindSpare, 1, 8, avoiding("n1")).asks("c", KindSpare, 1, 8).creates("a", 1, 4)
+	check(t, s.verdicts(), "c admit n2", "c admit n1", "c wait cores", "a admit n2")
+	if reason := Plan(s.in)[2].Reason; !strings.HasSuffix(reason, "none fits now; it is asked for again whenever room gets free") {
+		t.Errorf("reason %q", reason)
+	}
+}
+
+func TestARequestThatNodesNotHeardOfWouldDoForIsUndecided(t *testing.T) {
+	s := newScene(t, 2)
+	s.in.Free.SetAvailability("n2", placement.Unknown)
+	s.creates("waits", 2, 8).creates("refused", 2, 8, noQueue).creates("never", 3, 8)
+	for i, want := range []struct {
+		verdict              Verdict
+		undecided            bool
+		constraint, contains string
+	}{
+		{Wait, true, "unavailable", "does not hold up others until they are back"},
+		{Refuse, true, "unavailable", `cluster "refused" can't be placed: group "g" needs 2 members with 8 cores and 1GiB each`},
+		{Refuse, false, "cores", "more than this site has"},
+	} {
+		d := Plan(s.in)[i]
+		if d.Verdict != want.verdict || d.Undecided != want.undecided || d.Constraint != want.constraint || !strings.Contains(d.Reason, want.contains) {
+			t.Errorf("%s: got %+v, want %+v", s.in.Requests[i].Cluster, d, want)
+		}
+	}
+}
+
+func TestARequestOfSeveralGroupsIsExplainedGroupByGroup(t *testing.T) {
+	two := func(r *Request) { r.Groups = append([]api.Group{testGroup("head", 1, 2, 1)}, r.Groups...) }
+	s := newScene(t, 2).runs("a", time.Hour, 8, "n1").runs("b", 2*time.Hour, 2, "n2").creates("c", 1, 8, two).creates("d", 2, 4, two, noQueue)
+	check(t, s.plan(),
+		`c wait (cores) needs 1 member with 2 cores and 1GiB, for which alone there is room now (group "head") and 1 member with 8 cores and 1GiB, `+
+			`none fits now (group "g"); can start at 13:00 UTC at the latest, when a reaches its time limit`,
+		`d refuse (cores) cluster "d" can't be placed: group "g" needs 2 members with 4 cores and 1GiB each; 1 member fits now (n2); `+
+			`n1 has 0 of 8 cores free; 2 members with 3 cores and 1GiB each would fit`)
+}
+
+func TestAScaleUpThatIsRefusedIsNotSaidToBeACluster(t *testing.T) {
+	s := newScene(t, 1).asks("c", KindScale, 2, 8, noQueue)
+	check(t, s.plan(), `c refuse (cores) what cluster "c" is to grow by can't be placed: group "g" needs 2 members with 8 cores and 1GiB each; `+
+		"more than this site has: 1 member fits even with every node up and empty (n1); 2 members with 4 cores and 1GiB each would fit were every node up and empty")
+}
+
+func TestQuotas(t *testing.T) {
+	of := func(quota, used api.Quota) func(*scene) {
+		return func(s *scene) { s.account("p", Account{Quota: quota, Used: used}) }
+	}
+	spares := func(r *Request) { r.Groups[0].Spares = 2 }
+	tests := []struct {
+		name string
+		site func(*scene)
+		ask  func(*scene)
+		want []string
+	}{
+		{
+			"exactly full is not over", of(api.Quota{Cores: 8, Members: 4, Clusters: 2, Memory: 4 * gib}, api.Quota{Cores: 4, Members: 2, Clusters: 1, Memory: 2 * gib}),
+			func(s *scene) { s.creates("p.a", 2, 2) },
+			[]string{"p.a admit n1 n1"},
+		},
+		{
+			"over now waits, and holds up nobody", of(api.Quota{Cores: 8}, api.Quota{Cores: 4}),
+			func(s *scene) { s.creates("p.a", 1, 5).creates("p.b", 1, 4).creates("q.c", 1, 4) },
+			[]string{`p.a wait (quota) needs 5 cores, of which project "p" holds 4 cores and the quota is 8 cores; it does not hold up others`, "p.b admit n1", "q.c admit n1"},
+		},
+		{
+			"over now is refused without queue", of(api.Quota{Members: 2}, api.Quota{Members: 2}),
+			func(s *scene) { s.creates("p.a", 1, 1, noQueue) },
+			[]string{
+				`p.a refuse (quota) cluster "p.a" can't be placed: it needs 1 member, of which project "p" holds 2 members and the quota is 2 members; ` +
+					"ask with queue to wait for it",
+			},
+		},
+		{
+			"what this plan admits counts", of(api.Quota{Clusters: 1}, api.Quota{}),
+			func(s *scene) { s.creates("p.a", 1, 1).creates("p.b", 1, 1) },
+			[]string{"p.a admit n1", `p.b wait (quota) needs 1 cluster, of which project "p" holds 1 cluster and the quota is 1 cluster; it does not hold up others`},
+		},
+		{
+			"more than the quota itself is refused, also with queue", of(api.Quota{Cores: 8, Memory: gib}, api.Quota{Cores: 4}),
+			func(s *scene) { s.creates("p.a", 2, 5) },
+			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 10 cores, of which the quota is 8 cores; needs 2GiB of memory, of which the quota is 1GiB of memory`},
+		},
+		{
+			"spares count for it", of(api.Quota{Members: 3}, api.Quota{}),
+			func(s *scene) { s.creates("p.a", 2, 1, spares) },
+			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 4 members, of which the quota is 3 members`},
+		},
+		{
+			"a scale-up that the quota will never allow is refused", func(s *scene) {
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+			},
+			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
+			[]string{
+				`p.a refuse (quota) what cluster "p.a" is to grow by can't be placed: it needs 5 cores, of which the cluster holds 4 cores and the quota is 8 cores`,
+			},
+		},
+		{
+			"a scale-up that it may allow later waits", func(s *scene) {
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+			},
+			func(s *scene) { s.asks("p.a", KindScale, 1, 4) },
+			[]string{`p.a wait (quota) needs 4 cores, of which project "p" holds 6 cores and the quota is 8 cores; it does not hold up others`},
+		},
+		{
+			"a scale-up is no new cluster", of(api.Quota{Clusters: 1}, api.Quota{Clusters: 1}),
+			func(s *scene) { s.asks("p.a", KindScale, 1, 4) },
+			[]string{"p.a admit n1"},
+		},
+		{
+			"a spare waits, whatever the quota is", of(api.Quota{Members: 1}, api.Quota{Members: 1}),
+			func(s *scene) { s.asks("p.a", KindSpare, 1, 4) },
+			[]string{`p.a wait (quota) needs 1 member, of which project "p" holds 1 member and the quota is 1 member; it does not hold up others`},
+		},
+		{
+			"a limit that the request does not add to is no obstacle", of(api.Quota{Memory: gib, Cores: 8}, api.Quota{Memory: 5 * gib}),
+			func(s *scene) { s.creates("p.a", 1, 4, func(r *Request) { r.Groups[0].Memory = 0 }) },
+			[]string{"p.a admit n1"},
+		},
+		{
+			"what the site can't hold is refused for that", of(api.Quota{Cores: 8}, api.Quota{Cores: 8}),
+			func(s *scene) { s.creates("p.a", 1, 9) },
+			[]string{
+				`p.a refuse (cores) cluster "p.a" can't be placed: group "g" needs 1 member with 9 cores and 1GiB; more than any node of this site has: ` +
+					"the largest, n1, has 8 cores; 1 member with 8 cores and 1GiB would fit were every node up and empty",
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			tt.site(s)
+			tt.ask(s)
+			check(t, s.plan(), tt.want...)
+		})
+	}
+}
