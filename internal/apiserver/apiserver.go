@@ -1,9 +1,9 @@
 // Package apiserver is the HTTP API: it authenticates, validates and records what users intend, and shows what is, as answers
 // and as watch streams.
 //
-// It writes intents and jobs only. It calls no driver, holds no state of its own but the recent history of watches, and must
+// It writes what people want only: intents, jobs, projects, tokens, drains. It calls no driver, holds no state of its own but the recent history of watches, and must
 // never decide where or whether a cluster runs. Start with New, then operations.go (the list of operations) and join.go (how
-// intent, record and observations become what users see).
+// intent, record and observations become what users see), authorize.go (who may do what).
 package apiserver
 
 import (
@@ -22,15 +22,27 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
-// Writer records intent. *state.Repo is one. Revisions are for Reader.WaitRevision.
+// Writer records what users and operators want. *state.Repo is one. Revisions are for Reader.WaitRevision.
 type Writer interface {
 	CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error)
+	UpdateIntent(ctx context.Context, name, uid string, change func(*api.ClusterIntent) error) (api.ClusterIntent, int64, error)
 	RequestDelete(ctx context.Context, name string, at time.Time) (api.ClusterIntent, int64, error)
 	CreateJob(ctx context.Context, job api.Job) (int64, error)
 	UpdateJob(ctx context.Context, id string, change func(*api.Job) error) (api.Job, int64, error)
+
+	SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error)
+	Undrain(ctx context.Context, node string) (int64, error)
+	ForgetNode(ctx context.Context, view *state.View, name string) (int64, error)
+
+	CreateProject(ctx context.Context, p api.Project) (int64, error)
+	UpdateProject(ctx context.Context, name string, change func(*api.Project) error) (api.Project, int64, error)
+	DeleteProject(ctx context.Context, name string) (int64, error)
+	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
+	DeleteToken(ctx context.Context, project, id string) (int64, error)
 }
 
 // Reader is the stored state in memory, kept current. *state.Cache is one.
@@ -40,9 +52,9 @@ type Reader interface {
 	WaitRevision(ctx context.Context, revision int64) (int64, error)
 }
 
-// Verifier tells whose a bearer token is. *trust.Tokens is one.
+// Verifier tells whose a bearer token is. *tenancy.Tokens is one.
 type Verifier interface {
-	Verify(bearer string) (trust.Principal, bool)
+	Verify(bearer string) (tenancy.Principal, bool)
 }
 
 // Config is what a Server needs.
@@ -52,8 +64,15 @@ type Config struct {
 	Live   Live
 	Logs   Logs
 	Tokens Verifier
-	// AgentStream handles POST /agent/v1/stream, the agents' full-duplex HTTP/2 stream; nil: there is none.
+	// Pin is of the site's CA; tokens made here carry it.
+	Pin       trust.Pin
+	Explainer Explainer
+	Certifier Certifier
+	Tunnels   Tunnels
+	// AgentStream handles POST /agent/v1/stream, the agents' full-duplex HTTP/2 stream, and AgentTunnel POST /agent/v1/tunnel/ID, theirs for
+	// tunnels to members; nil: there is none.
 	AgentStream http.Handler
+	AgentTunnel http.Handler
 	// Ready tells why the server can't serve yet; nil error or nil function: it can.
 	Ready func() error
 	Log   *slog.Logger
@@ -71,6 +90,8 @@ type Server struct {
 	mux *http.ServeMux
 	api huma.API
 	hub *hub
+	// access is who may call what, by the mux's pattern; what is not in it nobody may.
+	access map[string]Access
 	// stopping is closed when the server shuts down; streams end then.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -92,7 +113,9 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux(), hub: newHub(cfg.Reader, cfg.Live), stopping: make(chan struct{})}
+	s := &Server{
+		cfg: cfg, mux: http.NewServeMux(), hub: newHub(cfg.Reader, cfg.Live), access: map[string]Access{}, stopping: make(chan struct{}),
+	}
 	s.api = humago.New(s.mux, apiConfig(s))
 	s.register()
 	return s
@@ -108,11 +131,14 @@ func (s *Server) Handler() http.Handler { return s.handler(s.authenticate) }
 func (s *Server) LocalHandler() http.Handler {
 	return s.handler(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			owner := session{principal: trust.Principal{Role: trust.RoleUser}, valid: func() bool { return true }}
+			owner := session{principal: tenancy.Principal{Role: api.RoleAdmin}, valid: func() bool { return true }}
 			next.ServeHTTP(w, r.WithContext(withSession(r.Context(), owner)))
 		})
 	})
 }
+
+// administrator is what who asks by the Unix socket, or by the token of the server's directory, is called.
+const administrator = "admin"
 
 // handler is what all requests pass, from the outside in.
 func (s *Server) handler(identify func(http.Handler) http.Handler) http.Handler {

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // uidLetters is the length of a cluster's unique ID: 60 random bits.
@@ -18,68 +20,109 @@ func noCluster(name string) *failure {
 	return fail(codeNoCluster, "there is no cluster %q; 'nearmetal cluster list' shows those there are", name)
 }
 
-func (s *Server) listClusters(context.Context, *struct{}) (*body[api.List[api.Cluster]], error) {
-	view := s.cfg.Reader.View()
-	list := api.List[api.Cluster]{Items: make([]api.Cluster, len(view.Clusters))}
-	for i, c := range view.Clusters {
-		list.Items[i] = joinCluster(c, s.cfg.Live)
+func (s *Server) listClusters(ctx context.Context, _ *struct{}) (*body[api.List[api.Cluster]], error) {
+	view, p := s.cfg.Reader.View(), who(ctx)
+	list := api.List[api.Cluster]{Items: make([]api.Cluster, 0, len(view.Clusters))}
+	for _, c := range view.Clusters {
+		if sees(p, c.Intent.Project) {
+			list.Items = append(list.Items, joinCluster(c, s.cfg.Live))
+		}
 	}
 	return &body[api.List[api.Cluster]]{list}, nil
 }
 
-func (s *Server) getCluster(_ context.Context, in *byName) (*body[api.Cluster], error) {
-	c := s.cfg.Reader.View().Cluster(in.Name)
-	if c == nil {
-		return nil, noCluster(in.Name)
+func (s *Server) getCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
+	c, err := s.findCluster(ctx, in.Name)
+	if err != nil {
+		return nil, err
 	}
 	return &body[api.Cluster]{joinCluster(c, s.cfg.Live)}, nil
 }
 
-// createInput is documented as an api.ClusterRequest.
-type createInput struct {
-	ContentType string `header:"Content-Type" hidden:"true"`
-	RawBody     []byte `contentType:"application/json"`
-}
-
-func (s *Server) createCluster(ctx context.Context, in *createInput) (*created[api.Cluster], error) {
+// readCluster reads a body that asks for a cluster into its normal form.
+func (s *Server) readCluster(in rawBody) (manifest.Cluster, error) {
+	var none manifest.Cluster
 	format, err := bodyFormat(in.ContentType)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	req, src, err := manifest.DecodeCluster(in.RawBody, format)
 	if err != nil {
-		return nil, failInvalid(err, codeInvalidCluster)
+		return none, failInvalid(err, codeInvalidCluster)
 	}
 	normal, err := manifest.Normalize(req, src)
 	if err != nil {
-		return nil, failInvalid(err, codeInvalidCluster)
+		return none, failInvalid(err, codeInvalidCluster)
 	}
-	if err := knownHere(normal.Spec, s.cfg.Reader.View()); err != nil {
-		return nil, err
-	}
-	intent := api.ClusterIntent{
-		Name: normal.Name, UID: newID(uidLetters), Labels: normal.Labels, Spec: normal.Spec, CreatedAt: s.cfg.Now().UTC(),
-	}
-	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
-	if errors.Is(err, state.ErrExists) {
-		return nil, s.clusterExists(normal.Name)
-	}
+	return normal, nil
+}
+
+func (s *Server) createCluster(ctx context.Context, in *rawBody) (*created[api.Cluster], error) {
+	normal, err := s.readCluster(*in)
 	if err != nil {
 		return nil, err
 	}
-	c := &state.Cluster{Intent: intent}
-	if view, ok := s.readOwnWrite(ctx, revision); ok {
-		// It may even be gone again by now; what was created is then still the answer.
-		if now := view.Cluster(intent.Name); now != nil && now.UID() == intent.UID {
-			c = now
-		}
+	intent, err := s.newIntent(ctx, normal)
+	if err != nil {
+		return nil, err
 	}
-	return &created[api.Cluster]{Location: "/v1/clusters/" + intent.Name, Body: joinCluster(c, s.cfg.Live)}, nil
+	c, err := s.storeCluster(ctx, intent)
+	if err != nil {
+		return nil, err
+	}
+	return &created[api.Cluster]{Location: "/v1/clusters/" + intent.Name, Body: c}, nil
+}
+
+// newIntent is the intent of a new cluster that who asks may have.
+func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.ClusterIntent, error) {
+	var none api.ClusterIntent
+	p, view := who(ctx), s.cfg.Reader.View()
+	project := cmp.Or(want.Project, projectOr(p.Project))
+	if !sees(p, project) {
+		return none, fail(codeForbidden, "your token is for project %q; only an administrator may create a cluster in project %q",
+			projectOr(p.Project), project)
+	}
+	if view.Project(project) == nil {
+		return none, noProject(project)
+	}
+	if err := mayPrioritize(ctx, want.Spec); err != nil {
+		return none, err
+	}
+	if err := knownHere(want.Spec, view); err != nil {
+		return none, err
+	}
+	return api.ClusterIntent{
+		Name: tenancy.FullName(project, want.Name), UID: newID(uidLetters), Labels: want.Labels, Spec: want.Spec,
+		Project: project, User: userOf(ctx), CreatedAt: s.cfg.Now().UTC(),
+	}, nil
+}
+
+// mayPrioritize refuses a priority that only an administrator may ask for.
+func mayPrioritize(ctx context.Context, spec api.ClusterSpec) error {
+	if spec.Priority > 0 && !isAdmin(ctx) {
+		return fail(codeForbidden, "only an administrator may ask for a priority above 0, not %d; leave it away, or give 0 or less", spec.Priority)
+	}
+	return nil
+}
+
+// storeCluster stores a new cluster and returns it as it is then.
+func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (api.Cluster, error) {
+	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
+	switch {
+	case errors.Is(err, state.ErrExists):
+		return api.Cluster{}, s.clusterExists(ctx, intent.Name)
+	case errors.Is(err, state.ErrNoProject):
+		return api.Cluster{}, noProject(intent.Project)
+	case err != nil:
+		return api.Cluster{}, err
+	}
+	return joinCluster(s.afterWrite(ctx, intent, revision, nil), s.cfg.Live), nil
 }
 
 // clusterExists says what has the name, and what to do.
-func (s *Server) clusterExists(name string) error {
-	if c := s.cfg.Reader.View().Cluster(name); c != nil && c.Intent.DeleteRequestedAt != nil {
+func (s *Server) clusterExists(ctx context.Context, full string) error {
+	name := shownName(who(ctx), full)
+	if c := s.cfg.Reader.View().Cluster(full); c != nil && c.Intent.DeleteRequestedAt != nil {
 		return fail(codeClusterExists, "cluster %q is still being deleted; wait until it is gone "+
 			"('nearmetal cluster delete %s' waits), or choose another name", name, name)
 	}
@@ -163,18 +206,16 @@ func stackTrouble(stack api.Stack, view *state.View) string {
 }
 
 func (s *Server) deleteCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
-	intent, revision, err := s.cfg.Writer.RequestDelete(ctx, in.Name, s.cfg.Now().UTC())
+	full, err := resolve(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	intent, revision, err := s.cfg.Writer.RequestDelete(ctx, full, s.cfg.Now().UTC())
 	if errors.Is(err, state.ErrNotFound) {
 		return nil, noCluster(in.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c := &state.Cluster{Intent: intent}
-	if view, ok := s.readOwnWrite(ctx, revision); ok {
-		if now := view.Cluster(intent.Name); now != nil && now.UID() == intent.UID {
-			c = now
-		}
-	}
-	return &body[api.Cluster]{joinCluster(c, s.cfg.Live)}, nil
+	return &body[api.Cluster]{joinCluster(s.afterWrite(ctx, intent, revision, nil), s.cfg.Live)}, nil
 }

@@ -30,7 +30,8 @@ var (
 	}
 	codeForbidden = Code{
 		"forbidden", http.StatusForbidden, "Not allowed",
-		"The token is valid, but its role may not do this: agents may open their stream only, users everything else.",
+		"The token is valid, but its role may not do this: viewers only read, members act in their project only, some things are for " +
+			"administrators, and agents may open their streams only.",
 		"Use a token of the role that `detail` names.",
 	}
 	codeNoPath = Code{
@@ -39,7 +40,20 @@ var (
 	}
 	codeNoCluster = Code{
 		"cluster_not_found", http.StatusNotFound, "There is no such cluster",
-		"No cluster has this name: it was never created, or is deleted altogether.", "List the clusters and correct the name.",
+		"No cluster that the token may see has this name: it was never created, is deleted altogether, or belongs to another project.",
+		"List the clusters and correct the name.",
+	}
+	codeNoMember = Code{
+		"member_not_found", http.StatusNotFound, "There is no such member",
+		"No member of the cluster has this name and a place on a node.", "Show the cluster and correct the name.",
+	}
+	codeNoProject = Code{
+		"project_not_found", http.StatusNotFound, "There is no such project",
+		"No project that the token may see has this name.", "List the projects and correct the name.",
+	}
+	codeNoToken = Code{
+		"token_not_found", http.StatusNotFound, "There is no such token",
+		"No token that was made has this ID; those in DIR/token and DIR/agent-token are not among them.", "List the tokens and correct the ID.",
 	}
 	codeNoJob = Code{
 		"job_not_found", http.StatusNotFound, "There is no such job",
@@ -65,6 +79,43 @@ var (
 		"cluster_exists", http.StatusConflict, "The name is taken",
 		"A cluster of this name exists, perhaps being deleted still. Of two creates at once exactly one wins.",
 		"Choose another name, or delete the cluster and wait until it is gone.",
+	}
+	codeWrongPhase = Code{
+		"wrong_phase", http.StatusConflict, "The cluster's phase does not allow it",
+		"What was asked for is not possible in the phase the cluster is in; `detail` tells the phase and what to do.",
+		"Do what `detail` says, then try again.",
+	}
+	codeNoRoom = Code{
+		"no_room", http.StatusConflict, "There is no room now",
+		"The new members don't fit now, and the request may not wait; `detail` names what is short.",
+		"Ask for less, wait, or let it wait for room with `queue`.",
+	}
+	codeOverQuota = Code{
+		"over_quota", http.StatusConflict, "More than the project may hold",
+		"The cluster would be larger than its project's quota, or the quota is used up and the request may not wait.",
+		"Ask for less, free something, or have an administrator raise the quota.",
+	}
+	codeCantExtend = Code{
+		"cant_extend", http.StatusConflict, "The time limit can't be changed so",
+		"The cluster has no time limit, the new one is not longer or already over, the limit has passed, or others wait for the room.",
+		"See `detail`; an administrator may extend while others wait.",
+	}
+	codeProjectExists = Code{
+		"project_exists", http.StatusConflict, "The project exists",
+		"A project of this name exists.", "Choose another name, or change the project.",
+	}
+	codeProjectInUse = Code{
+		"project_in_use", http.StatusConflict, "The project is in use",
+		"The project owns clusters, or is the default project, which always exists.", "Delete its clusters first.",
+	}
+	codeQuotaInUse = Code{
+		"quota_in_use", http.StatusConflict, "More than the quota is in use",
+		"The quota is below what the project's clusters hold now; `errors` names both numbers.", "Free something first, or give a higher quota.",
+	}
+	codeNodeInUse = Code{
+		"node_in_use", http.StatusConflict, "The node is in use",
+		"The node's agent is connected, or members or quarantined resources are on it; `detail` names them.",
+		"Drain the node, wait until it is empty, and stop its agent.",
 	}
 	codeNotReady = Code{
 		"cluster_not_ready", http.StatusConflict, "The cluster is not ready",
@@ -93,6 +144,20 @@ var (
 		"Fields are unknown, of a wrong type or out of range; `errors` lists every one with its location and line.",
 		"Correct the fields.",
 	}
+	codeInvalidRequest = Code{
+		"invalid_request", http.StatusUnprocessableEntity, "The request is invalid",
+		"Fields are unknown, of a wrong type or out of range; `errors` lists every one with its location and line.",
+		"Correct the fields.",
+	}
+	codeOtherCluster = Code{
+		"other_cluster", http.StatusUnprocessableEntity, "The file is of another cluster",
+		"The name in the body is not the name in the path; `detail` names both.", "Apply the file under its own name.",
+	}
+	codeUnchangeable = Code{
+		"unchangeable", http.StatusUnprocessableEntity, "Some fields can't be changed",
+		"The cluster exists, and fields differ that are fixed for its life; `errors` lists every one.",
+		"Put the fields back, or make another cluster.",
+	}
 	codeUnknownEnvironment = Code{
 		"unknown_environment", http.StatusUnprocessableEntity, "No node knows the environment",
 		"A group asks for an environment that no node reports; `detail` lists the known ones.", "Choose one of those.",
@@ -106,10 +171,19 @@ var (
 		"too_many_ranks", http.StatusUnprocessableEntity, "More ranks than cores",
 		"The job asks for more MPI ranks than the cluster has cores.", "Ask for at most as many, or for a larger cluster.",
 	}
+	codeUpgrade = Code{
+		"upgrade_required", http.StatusUpgradeRequired, "The connection has to be upgraded",
+		"A tunnel is opened by HTTP/1.1 with `Connection: Upgrade` and `Upgrade: nearmetal-tunnel`.", "Send these headers, by HTTP/1.1.",
+	}
 	codeInternal = Code{
 		"internal_error", http.StatusInternalServerError, "The server failed",
 		"Something went wrong in the server that the request is not to blame for; its log tells what, by the ID in `detail`.",
 		"Try again; if it happens again, report it with the log.",
+	}
+	codeUnreachable = Code{
+		"member_unreachable", http.StatusBadGateway, "The member can't be reached",
+		"The agent of the member's node is not connected, or the member does not accept the connection; `detail` tells.",
+		"See the cluster's members, then try again.",
 	}
 	codeUnavailable = Code{
 		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
@@ -121,9 +195,10 @@ var (
 // codeTable lists every code in the order of the documentation.
 func codeTable() []Code {
 	return []Code{
-		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoJob, codeNoNode,
-		codeNoEnvironment, codeMethod, codeTimeout, codeClusterExists, codeNotReady, codeHistoryGone, codeTooLarge, codeMediaType,
-		codeInvalidCluster, codeInvalidJob, codeUnknownEnvironment, codeUnknownStack, codeTooManyRanks, codeInternal,
-		codeUnavailable,
+		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
+		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeTooLarge,
+		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
+		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeUnavailable,
 	}
 }

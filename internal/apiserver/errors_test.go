@@ -181,10 +181,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"unauthorized", "not known", func() *http.Response {
 			return sendTCP(t, s, "", request{method: "GET", path: "/v1/clusters", header: map[string]string{"Authorization": "Bearer nm1.x"}})
 		}},
-		{"forbidden", `role "agent" may not`, func() *http.Response {
+		{"forbidden", `is for node agents`, func() *http.Response {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
-		{"forbidden", "node agents", func() *http.Response {
+		{"forbidden", "use a token of role", func() *http.Response {
 			return sendTCP(t, s, trust.RoleUser, request{method: "POST", path: "/agent/v1/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
@@ -195,7 +195,47 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/jobs/nix/log"}) }},
 		{"node_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/nodes/nix"}) }},
 		{"environment_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/environments/nix"}) }},
-		{"method_not_allowed", "GET", func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters/c1"}) }},
+		{"method_not_allowed", "GET", func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters"}) }},
+		{"member_not_found", `"x"`, func() *http.Response { return send(t, s, tunnelRequest("/v1/clusters/ready/members/x/connect")) }},
+		{"upgrade_required", "HTTP/1.1", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/clusters/ready/members/ready-0/connect"})
+		}},
+		{"invalid_parameter", "query.port", func() *http.Response {
+			return send(t, s, tunnelRequest("/v1/clusters/ready/members/ready-0/connect?port=80"))
+		}},
+		{"member_unreachable", "is asleep", func() *http.Response {
+			s.Tunnels.SetBroken(errors.New("its agent is asleep"))
+			return send(t, s, tunnelRequest("/v1/clusters/ready/members/ready-0/connect"))
+		}},
+		{"project_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/projects/nix"}) }},
+		{"token_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/tokens/nix"}) }},
+		{"wrong_phase", "not paused", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resume"}) }},
+		{"no_room", "3 cores are missing", func() *http.Response {
+			s.Explainer.SetNoRoom(errors.New("3 cores are missing"))
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})
+		}},
+		{"over_quota", "quota is 1", func() *http.Response {
+			send(t, s, request{method: "PUT", path: "/v1/projects/default", body: `{"quota": {"members": 1}}`})
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})
+		}},
+		{"quota_in_use", "512KiB is less than the 512MiB in use", func() *http.Response {
+			return send(t, s, request{method: "PUT", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
+		}},
+		{"cant_extend", "no time limit", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/extend", body: `{"time_limit": "4h"}`})
+		}},
+		{"project_exists", `"default"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/projects", body: `{"name": "default"}`})
+		}},
+		{"project_in_use", `"default"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/projects/default"}) }},
+		{"node_in_use", "is ready", func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1"}) }},
+		{"invalid_request", "line 2: size: 0 is too small", func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: "{\n\"size\": 0}"})
+		}},
+		{"other_cluster", `"c1"`, func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters/ready", body: c1}) }},
+		{"unchangeable", "groups[ready].cores: is 1 and can't become 2", func() *http.Response {
+			return send(t, s, request{method: "PUT", path: "/v1/clusters/ready", body: `{"name": "ready", "cores": 2}`})
+		}},
 		{"request_timeout", "complete in time", func() *http.Response { return slowBody(t) }},
 		{"cluster_exists", "already exists", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: c1})
@@ -263,6 +303,11 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 	for code := range seen {
 		t.Errorf("code %s occurs but is not documented", code)
 	}
+}
+
+// tunnelRequest asks for a tunnel.
+func tunnelRequest(path string) request {
+	return request{method: "GET", path: path, header: map[string]string{"Connection": "Upgrade", "Upgrade": "nearmetal-tunnel"}}
 }
 
 // slowBody sends a body that never ends to a server that does not wait long.

@@ -2,7 +2,10 @@ package apiserver
 
 import (
 	"context"
+	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,29 +16,55 @@ import (
 const (
 	// historyKept is how many changes of clusters are kept for watches that resume or are slow.
 	historyKept = 4096
-	// hubInterval bounds how often everything is joined anew: many observations in a row become one change.
+	// hubInterval bounds how often changes are taken in: many observations in a row become one change.
 	hubInterval = 10 * time.Millisecond
+	// sweepInterval is how often nodes are looked at that nobody told of: a node that is silent goes down by the clock alone.
+	sweepInterval = time.Second
 )
 
-// change is one cluster as it became at a revision, or its end.
+// change is one cluster as it became at a revision, or its end. It is shared by all watches.
 type change struct {
 	// seq numbers the changes of this hub; revision is that of the stored state it was seen at. Observations change no
 	// stored state, so several changes may share a revision.
 	seq      uint64
 	revision int64
-	cluster  api.Cluster
-	deleted  bool
+	*shown
+	deleted bool
 }
 
-// hub joins stored state and observations whenever either changes, and keeps the recent history for watches.
+// shown is a cluster as it is shown; it never changes.
+type shown struct {
+	name, project string // the full name
+	cluster       api.Cluster
+
+	once sync.Once
+	text []byte
+	err  error
+}
+
+// encoded is the cluster as JSON, made once for all watches.
+func (s *shown) encoded() ([]byte, error) {
+	s.once.Do(func() { s.text, s.err = json.Marshal(s.cluster) })
+	return s.text, s.err
+}
+
+// hub joins stored state and observations when either changes, only for the clusters that the change is about, and keeps the recent
+// history for watches.
 type hub struct {
 	reader Reader
 	live   Live
 
+	// Of the goroutine of run alone.
+	view     *state.View
+	observed uint64 // what Live has told of is taken in up to here
+	nodes    map[string]*hubNode
+	swept    time.Time
+
 	mu       sync.Mutex
 	started  bool
 	revision int64
-	clusters []api.Cluster // as of revision, by name
+	order    []*state.Cluster  // as of revision, by name
+	shown    map[string]*shown // by full name
 	history  []change
 	seq      uint64 // of the newest change
 	// floor is the oldest revision from which the history is whole.
@@ -43,12 +72,23 @@ type hub struct {
 	changed chan struct{}
 }
 
+// hubNode is a node that members of clusters are on.
+type hubNode struct {
+	phase    api.NodePhase
+	clusters map[string]bool
+}
+
 func newHub(reader Reader, live Live) *hub {
-	return &hub{reader: reader, live: live, changed: make(chan struct{})}
+	return &hub{
+		reader: reader, live: live, view: &state.View{}, nodes: map[string]*hubNode{}, shown: map[string]*shown{},
+		changed: make(chan struct{}),
+	}
 }
 
 // run keeps the hub current until ctx ends.
 func (h *hub) run(ctx context.Context) {
+	sweep := time.NewTicker(sweepInterval)
+	defer sweep.Stop()
 	for {
 		observed := h.live.Changed()
 		view := h.reader.View()
@@ -58,6 +98,7 @@ func (h *hub) run(ctx context.Context) {
 		select {
 		case <-observed:
 		case <-stored:
+		case <-sweep.C:
 		case <-ctx.Done():
 		}
 		stop()
@@ -82,38 +123,55 @@ func (h *hub) stored(ctx context.Context, revision int64) (<-chan struct{}, cont
 	return done, cancel
 }
 
-// take joins the view with what is observed now and notes what is different.
+// take joins anew the clusters that the view, or what is observed now, may have changed, and notes what is different.
 func (h *hub) take(view *state.View) {
-	joined := make([]api.Cluster, len(view.Clusters))
-	for i, c := range view.Clusters {
-		joined[i] = joinCluster(c, h.live)
+	stored, gone := state.Diff(h.view.Clusters, view.Clusters, (*state.Cluster).Name)
+	stale := map[string]*state.Cluster{}
+	for _, c := range stored {
+		stale[c.Name()] = c
 	}
+	for name := range h.unsettled() {
+		if c := view.Cluster(name); c != nil {
+			stale[name] = c
+		}
+	}
+	var fresh []*shown
+	for name, c := range stale {
+		h.place(name, h.view.Cluster(name), c)
+		joined := joinCluster(c, h.live)
+		if old := h.shown[name]; old == nil || !reflect.DeepEqual(old.cluster, joined) {
+			fresh = append(fresh, &shown{name: name, project: joined.Project, cluster: joined})
+		}
+	}
+	for _, c := range gone {
+		h.place(c.Name(), c, nil)
+	}
+	slices.SortFunc(fresh, func(a, b *shown) int { return strings.Compare(a.name, b.name) })
+	h.view = view
+	h.tell(view, fresh, gone)
+}
+
+// tell makes what was taken in visible to the watches.
+func (h *hub) tell(view *state.View, fresh []*shown, gone []*state.Cluster) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.started {
 		h.started, h.floor = true, view.Revision
 	}
 	before, beforeRevision := h.seq, h.revision
-	h.revision = view.Revision
-	old := h.clusters
-	h.clusters = joined
-	for len(old) > 0 || len(joined) > 0 {
-		switch {
-		case len(joined) == 0 || len(old) > 0 && old[0].Name < joined[0].Name:
-			h.note(old[0], true)
-			old = old[1:]
-		case len(old) == 0 || joined[0].Name < old[0].Name:
-			h.note(joined[0], false)
-			joined = joined[1:]
-		default:
-			if old[0].UID != joined[0].UID {
-				h.note(old[0], true)
-				h.note(joined[0], false)
-			} else if !reflect.DeepEqual(old[0], joined[0]) {
-				h.note(joined[0], false)
-			}
-			old, joined = old[1:], joined[1:]
+	h.revision, h.order = view.Revision, view.Clusters
+	for _, c := range gone {
+		if last := h.shown[c.Name()]; last != nil {
+			h.note(last, true)
+			delete(h.shown, c.Name())
 		}
+	}
+	for _, now := range fresh {
+		if last := h.shown[now.name]; last != nil && last.cluster.UID != now.cluster.UID {
+			h.note(last, true)
+		}
+		h.shown[now.name] = now
+		h.note(now, false)
 	}
 	h.trim()
 	if h.seq != before || h.revision != beforeRevision {
@@ -122,51 +180,124 @@ func (h *hub) take(view *state.View) {
 	}
 }
 
+// unsettled returns the names of the clusters with members on nodes that have said something new, or whose phase has changed.
+func (h *hub) unsettled() map[string]bool {
+	names := map[string]bool{}
+	add := func(n *hubNode) {
+		for name := range n.clusters {
+			names[name] = true
+		}
+	}
+	var told []string
+	told, h.observed = h.live.ChangedNodes(h.observed)
+	for _, node := range told {
+		if n := h.nodes[node]; n != nil {
+			n.phase, _, _ = h.live.Node(node)
+			add(n)
+		}
+	}
+	if time.Since(h.swept) < sweepInterval {
+		return names
+	}
+	h.swept = time.Now()
+	for node, n := range h.nodes {
+		if phase, _, _ := h.live.Node(node); phase != n.phase {
+			n.phase = phase
+			add(n)
+		}
+	}
+	return names
+}
+
+// place notes on which nodes a cluster has members now.
+func (h *hub) place(name string, before, after *state.Cluster) {
+	if before == after {
+		return
+	}
+	if before != nil {
+		for a := range before.All() {
+			if n := h.nodes[a.Node]; n != nil {
+				delete(n.clusters, name)
+				if len(n.clusters) == 0 {
+					delete(h.nodes, a.Node)
+				}
+			}
+		}
+	}
+	if after == nil {
+		return
+	}
+	for a := range after.All() {
+		n := h.nodes[a.Node]
+		if n == nil {
+			n = &hubNode{clusters: map[string]bool{}}
+			n.phase, _, _ = h.live.Node(a.Node)
+			h.nodes[a.Node] = n
+		}
+		n.clusters[name] = true
+	}
+}
+
 // note adds a change; the lock is held.
-func (h *hub) note(c api.Cluster, deleted bool) {
+func (h *hub) note(s *shown, deleted bool) {
 	h.seq++
-	h.history = append(h.history, change{seq: h.seq, revision: h.revision, cluster: c, deleted: deleted})
+	h.history = append(h.history, change{seq: h.seq, revision: h.revision, shown: s, deleted: deleted})
 }
 
 // trim drops the oldest changes beyond what is kept; the lock is held.
 func (h *hub) trim() {
-	keep := max(historyKept, 2*len(h.clusters))
-	if excess := len(h.history) - keep; excess > 0 {
+	keep := max(historyKept, 2*len(h.shown))
+	// Only now and then: every time would copy the whole history for each change.
+	if excess := len(h.history) - keep; excess > keep/4 {
 		h.floor = h.history[excess-1].revision + 1
 		h.history = append([]change(nil), h.history[excess:]...)
 	}
 }
 
+// scope is what a watch may see and asks for.
+type scope struct {
+	// name limits the watch to one cluster; "" is all.
+	name string
+	sees func(project string) bool
+}
+
+func (w scope) covers(s *shown) bool { return (w.name == "" || s.name == w.name) && w.sees(s.project) }
+
 // cursor is where a watch is in the history.
 type cursor struct {
 	hub *hub
-	// name limits the watch to one cluster; "" is all.
-	name string
-	seq  uint64
+	scope
+	seq uint64
 }
 
 // snapshot returns what is there now, by name, its revision, and a cursor for what comes after.
-func (h *hub) snapshot(name string) ([]api.Cluster, int64, *cursor) {
+func (h *hub) snapshot(of scope) ([]*shown, int64, *cursor) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var found []api.Cluster
-	for _, c := range h.clusters {
-		if name == "" || c.Name == name {
-			found = append(found, c)
+	var found []*shown
+	if of.name != "" {
+		if s := h.shown[of.name]; s != nil && of.covers(s) {
+			found = append(found, s)
+		}
+		return found, h.revision, &cursor{hub: h, scope: of, seq: h.seq}
+	}
+	for _, c := range h.order {
+		if s := h.shown[c.Name()]; s != nil && of.covers(s) {
+			found = append(found, s)
 		}
 	}
-	return found, h.revision, &cursor{hub: h, name: name, seq: h.seq}
+	return found, h.revision, &cursor{hub: h, scope: of, seq: h.seq}
 }
 
 // resume returns a cursor for the changes at and after a revision, or false when they are not all kept. The changes at the
 // revision itself are repeated: observations of the same revision may have come after what the client saw.
-func (h *hub) resume(name string, revision int64) (*cursor, bool) {
+func (h *hub) resume(of scope, revision int64) (*cursor, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.started || revision < h.floor || revision > h.revision {
 		return nil, false
 	}
-	c := &cursor{hub: h, name: name, seq: h.seq}
+	c := &cursor{hub: h, scope: of, seq: h.seq}
 	for i := len(h.history) - 1; i >= 0 && h.history[i].revision >= revision; i-- {
 		c.seq = h.history[i].seq - 1
 	}
@@ -184,7 +315,7 @@ func (c *cursor) next() ([]change, <-chan struct{}, bool) {
 	}
 	var fresh []change
 	for i := len(h.history) - int(h.seq-c.seq); i < len(h.history); i++ {
-		if ch := h.history[i]; c.name == "" || ch.cluster.Name == c.name {
+		if ch := h.history[i]; c.covers(ch.shown) {
 			fresh = append(fresh, ch)
 		}
 	}

@@ -1,25 +1,131 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
-func (s *Server) listNodes(context.Context, *struct{}) (*body[api.List[api.Node]], error) {
-	return &body[api.List[api.Node]]{api.List[api.Node]{Items: joinNodes(s.cfg.Reader.View(), s.cfg.Live)}}, nil
+func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*body[api.List[api.Node]], error) {
+	return &body[api.List[api.Node]]{api.List[api.Node]{Items: joinNodes(s.cfg.Reader.View(), s.cfg.Live, who(ctx))}}, nil
 }
 
-func (s *Server) getNode(_ context.Context, in *byName) (*body[api.Node], error) {
-	for _, n := range joinNodes(s.cfg.Reader.View(), s.cfg.Live) {
-		if n.Name == in.Name {
+func noNode(name string) *failure {
+	return fail(codeNoNode, "there is no node %q; 'nearmetal node list' shows those that have ever connected", name)
+}
+
+func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], error) {
+	return s.showNode(ctx, in.Name)
+}
+
+func (s *Server) showNode(ctx context.Context, name string) (*body[api.Node], error) {
+	for _, n := range joinNodes(s.cfg.Reader.View(), s.cfg.Live, who(ctx)) {
+		if n.Name == name {
 			return &body[api.Node]{n}, nil
 		}
 	}
-	return nil, fail(codeNoNode, "there is no node %q; 'nearmetal node list' shows those that have ever connected", in.Name)
+	return nil, noNode(name)
+}
+
+// maxReason is how long the reason of a drain may be.
+const maxReason = 1000
+
+func (s *Server) drainNode(ctx context.Context, in *namedBody) (*body[api.Node], error) {
+	var req api.DrainRequest
+	if len(bytes.TrimSpace(in.RawBody)) > 0 { // a reason is no must
+		var err error
+		if req, _, err = readBody[api.DrainRequest](in.body()); err != nil {
+			return nil, err
+		}
+	}
+	if len(req.Reason) > maxReason {
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{
+			Location: "reason", Message: fmt.Sprintf("is %d bytes long; use at most %d", len(req.Reason), maxReason),
+		})
+	}
+	_, revision, err := s.cfg.Writer.SetDrain(ctx, in.Name, req.Reason, userOf(ctx), s.cfg.Now().UTC())
+	return s.nodeAfter(ctx, in.Name, revision, err)
+}
+
+func (s *Server) undrainNode(ctx context.Context, in *byName) (*body[api.Node], error) {
+	revision, err := s.cfg.Writer.Undrain(ctx, in.Name)
+	return s.nodeAfter(ctx, in.Name, revision, err)
+}
+
+// nodeAfter is a node as it is after a write.
+func (s *Server) nodeAfter(ctx context.Context, name string, revision int64, err error) (*body[api.Node], error) {
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, noNode(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.readOwnWrite(ctx, revision)
+	return s.showNode(ctx, name)
+}
+
+func (s *Server) forgetNode(ctx context.Context, in *byName) (*struct{}, error) {
+	view := s.cfg.Reader.View()
+	if view.Node(in.Name) == nil {
+		return nil, noNode(in.Name)
+	}
+	if phase, _, _ := s.cfg.Live.Node(in.Name); phase != api.NodeDown {
+		return nil, fail(codeNodeInUse, "node %q is %s: its agent is connected or was a moment ago; stop the agent and wait until the node is down",
+			in.Name, phase)
+	}
+	revision, err := s.cfg.Writer.ForgetNode(ctx, view, in.Name)
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		return nil, noNode(in.Name)
+	case errors.Is(err, state.ErrInUse):
+		return nil, fail(codeNodeInUse, "%v", err)
+	case err != nil:
+		return nil, err
+	}
+	s.readOwnWrite(ctx, revision)
+	return nil, nil
+}
+
+// joinNodes makes what a principal sees of all nodes. It is pure.
+func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
+	nodes := make([]api.Node, 0, len(v.Nodes))
+	index := map[string]int{}
+	for i, rec := range v.Nodes {
+		n := api.Node{NodeRecord: *rec, Members: []string{}, Drain: v.Control(rec.Name)}
+		phase, lastSeen, message := seen.Node(rec.Name)
+		n.Phase, n.Message = phase, message
+		if !lastSeen.IsZero() {
+			n.LastSeenAt = &lastSeen
+		}
+		nodes, index[rec.Name] = append(nodes, n), i
+	}
+	for _, c := range v.Clusters {
+		visible, name := sees(p, c.Intent.Project), shownName(p, c.Name())
+		for a := range c.All() {
+			i, ok := index[a.Node]
+			if !ok {
+				continue // the node was taken out of the inventory while it held members
+			}
+			nodes[i].AllocatedCores += len(a.Slots)
+			nodes[i].AllocatedMemoryBytes += a.MemoryBytes
+			if visible {
+				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
+			}
+		}
+	}
+	for _, q := range v.Quarantines {
+		if i, ok := index[q.Assignment.Node]; ok {
+			nodes[i].QuarantinedCores += len(q.Assignment.Slots)
+		}
+	}
+	return nodes
 }
 
 func (s *Server) listEnvironments(context.Context, *struct{}) (*body[api.List[api.Environment]], error) {

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -14,61 +15,92 @@ const (
 	// logTail is how long a follower of an ended job waits for output its agent has announced but not delivered (a lost
 	// node never will).
 	logTail = 5 * time.Second
+	// attemptTail is the same for the output of an attempt that another has followed.
+	attemptTail = time.Second
 )
 
-// jobLog sends the output of a job from an offset on: what is stored, or with follow until the job has ended.
+// jobLog sends the output of an attempt of a job from an offset on: what is stored, or with follow until the attempt has ended.
 func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	if s.cfg.Reader.View().Job(id) == nil {
-		noJob(id).write(w)
+	job, err := s.findJob(r.Context(), id)
+	if err != nil {
+		failureOf(err).write(w)
 		return
 	}
-	offset, follow, f := logParameters(r)
+	q, f := logParameters(r, job)
 	if f != nil {
 		f.write(w)
 		return
 	}
+	attempt := *job
+	attempt.Attempt = q.attempt
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
+	h.Set(attemptHeader, strconv.Itoa(q.attempt))
 	first := make([]byte, logChunk)
-	n, err := s.cfg.Logs.ReadLog(id, first, offset)
+	n, err := s.cfg.Logs.ReadLog(attempt.RunID(), first, q.offset)
 	if err != nil {
 		h.Del("Content-Type")
 		s.asFailure(r.Context(), err).write(w)
 		return
 	}
 	w.WriteHeader(http.StatusOK)
-	l := logStream{s: s, r: r, w: w, rc: http.NewResponseController(w), id: id, offset: offset, buf: first}
-	if l.send(n) && l.rest() && follow {
+	l := logStream{
+		s: s, r: r, w: w, rc: http.NewResponseController(w), id: id, run: attempt.RunID(), attempt: q.attempt, offset: q.offset, buf: first,
+	}
+	if l.send(n) && l.rest() && q.follow {
 		l.follow()
 	}
 }
 
-func logParameters(r *http.Request) (offset int64, follow bool, f *failure) {
+// attemptHeader tells which attempt of the job the output is of.
+const attemptHeader = "Nearmetal-Job-Attempt"
+
+// logQuery is what of a log is asked for.
+type logQuery struct {
+	offset  int64
+	attempt int
+	follow  bool
+}
+
+func logParameters(r *http.Request, job *api.Job) (logQuery, *failure) {
+	q := logQuery{attempt: job.Attempt}
 	if text := r.URL.Query().Get("offset"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 {
-			return 0, false, failFields(codeParameter, api.FieldProblem{
+			return q, failFields(codeParameter, api.FieldProblem{
 				Location: "query.offset", Value: text, Message: "is not an offset; give a number of bytes, 0 or more",
 			})
 		}
-		offset = n
+		q.offset = n
 	}
-	follow, f = boolParameter(r, "follow")
-	return offset, follow, f
+	if text := r.URL.Query().Get("attempt"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > job.Attempt {
+			return q, failFields(codeParameter, api.FieldProblem{
+				Location: "query.attempt", Value: text, Message: fmt.Sprintf("is not an attempt of this job; the newest is %d, the first 0", job.Attempt),
+			})
+		}
+		q.attempt = n
+	}
+	var f *failure
+	q.follow, f = boolParameter(r, "follow")
+	return q, f
 }
 
 // logStream is one answer with a job's output.
 type logStream struct {
-	s      *Server
-	r      *http.Request
-	w      http.ResponseWriter
-	rc     *http.ResponseController
-	id     string
-	offset int64
-	buf    []byte
+	s  *Server
+	r  *http.Request
+	w  http.ResponseWriter
+	rc *http.ResponseController
+	// id is the job's, run that of its attempt.
+	id, run string
+	attempt int
+	offset  int64
+	buf     []byte
 }
 
 // send writes the first n bytes of the buffer; false when the client is gone.
@@ -84,10 +116,10 @@ func (l *logStream) send(n int) bool {
 // rest sends all that is stored; false when the client is gone or nothing can be read.
 func (l *logStream) rest() bool {
 	for {
-		n, err := l.s.cfg.Logs.ReadLog(l.id, l.buf, l.offset)
+		n, err := l.s.cfg.Logs.ReadLog(l.run, l.buf, l.offset)
 		if err != nil {
 			// Half the answer is out; breaking the connection tells the client that it is not whole.
-			l.s.cfg.Log.ErrorContext(l.r.Context(), "job log", "job", l.id, "error", err)
+			l.s.cfg.Log.ErrorContext(l.r.Context(), "job log", "job", l.run, "error", err)
 			panic(http.ErrAbortHandler)
 		}
 		if n == 0 {
@@ -99,20 +131,28 @@ func (l *logStream) rest() bool {
 	}
 }
 
-// follow sends output as it comes, until the job has ended and all of it is sent.
+// follow sends output as it comes, until the job has ended, or is being run again, and all of it is sent.
 func (l *logStream) follow() {
 	var tail <-chan time.Time
-	who := sessionOf(l.r.Context())
-	for who.valid() {
+	asker := sessionOf(l.r.Context())
+	for asker.valid() {
 		// Channel and job first, output second: so neither a change nor the last bytes are missed.
-		more := l.s.cfg.Logs.LogChanged(l.id)
+		more := l.s.cfg.Logs.LogChanged(l.run)
 		view := l.s.cfg.Reader.View()
 		job := view.Job(l.id)
-		if !l.rest() || job == nil || job.Phase.Ended() && l.offset >= job.LogBytes {
+		if !l.rest() || job == nil {
 			return
 		}
-		if job.Phase.Ended() && tail == nil {
-			timer := time.NewTimer(logTail)
+		ended, over := job.Phase.Ended(), job.Attempt > l.attempt
+		if ended && !over && l.offset >= job.LogBytes {
+			return
+		}
+		if (ended || over) && tail == nil {
+			wait := logTail
+			if over {
+				wait = attemptTail // how much an attempt that was given up has said is not stored
+			}
+			timer := time.NewTimer(wait)
 			defer timer.Stop()
 			tail = timer.C
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // jobLetters is the length of a job's ID: 50 random bits.
@@ -18,32 +19,26 @@ func noJob(id string) *failure {
 	return fail(codeNoJob, "there is no job %q; 'nearmetal job list' shows those there are", id)
 }
 
-// jobInput is documented as an api.JobRequest.
-type jobInput struct {
-	Name        string `path:"name" doc:"Name of the cluster"`
-	ContentType string `header:"Content-Type" hidden:"true"`
-	RawBody     []byte `contentType:"application/json"`
-}
-
-func (s *Server) createJob(ctx context.Context, in *jobInput) (*created[api.Job], error) {
+func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job], error) {
 	format, err := bodyFormat(in.ContentType)
 	if err != nil {
 		return nil, err
 	}
-	c := s.cfg.Reader.View().Cluster(in.Name)
-	if c == nil {
-		return nil, noCluster(in.Name)
+	c, err := s.findCluster(ctx, in.Name)
+	if err != nil {
+		return nil, err
 	}
 	req, err := manifest.DecodeJob(in.RawBody, format)
 	if err != nil {
 		return nil, failInvalid(err, codeInvalidJob)
 	}
-	if err := canRun(joinCluster(c, s.cfg.Live)); err != nil {
+	joined, name := joinCluster(c, s.cfg.Live), shownName(who(ctx), c.Name())
+	if err := canRun(name, joined); err != nil {
 		return nil, err
 	}
-	if slots := slotsOf(c); req.Ranks > slots {
+	if slots := slotsOf(c, joined); req.Ranks > slots {
 		f := fail(codeTooManyRanks, "%d ranks are more than the %d cores of cluster %q; ask for at most %d, or make a larger cluster",
-			req.Ranks, slots, in.Name, slots)
+			req.Ranks, slots, name, slots)
 		return nil, f
 	}
 	job := api.Job{
@@ -52,46 +47,83 @@ func (s *Server) createJob(ctx context.Context, in *jobInput) (*created[api.Job]
 	}
 	revision, err := s.cfg.Writer.CreateJob(ctx, job)
 	if errors.Is(err, state.ErrNotFound) {
-		return nil, fail(codeNotReady, "cluster %q was deleted meanwhile; the job was not stored", in.Name)
+		return nil, fail(codeNotReady, "cluster %q was deleted meanwhile; the job was not stored", name)
 	}
 	if err != nil {
 		return nil, err
 	}
+	return &created[api.Job]{Location: "/v1/jobs/" + job.ID, Body: s.jobAfter(ctx, job, revision)}, nil
+}
+
+// jobAfter is a job as who asks sees it after a write.
+func (s *Server) jobAfter(ctx context.Context, job api.Job, revision int64) api.Job {
 	if view, ok := s.readOwnWrite(ctx, revision); ok {
 		if now := view.Job(job.ID); now != nil {
 			job = *now
 		}
 	}
-	return &created[api.Job]{Location: "/v1/jobs/" + job.ID, Body: job}, nil
+	return shownJob(who(ctx), job)
+}
+
+// shownJob is a job with its cluster as a principal would write it.
+func shownJob(p tenancy.Principal, job api.Job) api.Job {
+	job.Cluster = shownName(p, job.Cluster)
+	return job
+}
+
+// findJob returns the job of an ID if who asks may know of it.
+func (s *Server) findJob(ctx context.Context, id string) (*api.Job, error) {
+	job := s.cfg.Reader.View().Job(id)
+	if job == nil {
+		return nil, noJob(id)
+	}
+	if project, _ := tenancy.Split(job.Cluster); !sees(who(ctx), project) {
+		return nil, noJob(id)
+	}
+	return job, nil
 }
 
 // canRun refuses jobs on a cluster that is not ready, with the phase and what to do.
-func canRun(c api.Cluster) error {
+func canRun(name string, c api.Cluster) error {
 	what := ""
 	switch c.Status.Phase {
-	case api.ClusterReady:
-		return nil
-	case api.ClusterPending, api.ClusterStarting:
-		what = "wait until it is ready: nearmetal cluster show " + c.Name
+	case api.ClusterReady, api.ClusterScaling:
+		if !c.Status.Paused {
+			return nil
+		}
+		c.Status.Phase = api.ClusterPausing
+		what = "resume it first: nearmetal cluster resume " + name
+	case api.ClusterPending, api.ClusterStarting, api.ClusterResuming:
+		what = "wait until it is ready: nearmetal cluster show " + name
+	case api.ClusterQueued:
+		what = "it waits for room; see why: nearmetal cluster explain " + name
+	case api.ClusterPausing, api.ClusterPaused:
+		what = "resume it first: nearmetal cluster resume " + name
 	case api.ClusterDegraded, api.ClusterFailed, api.ClusterRefused:
-		what = "see why: nearmetal cluster events " + c.Name
+		what = "see why: nearmetal cluster events " + name
 	case api.ClusterDeleting:
 		what = "create another cluster"
 	default:
-		what = "see nearmetal cluster show " + c.Name
+		what = "see nearmetal cluster show " + name
 	}
-	text := fmt.Sprintf("cluster %q is %s", c.Name, c.Status.Phase)
+	text := fmt.Sprintf("cluster %q is %s", name, c.Status.Phase)
 	if phase := c.Status.Phase; phase == api.ClusterPending || phase == api.ClusterStarting || phase == api.ClusterDegraded {
 		text += fmt.Sprintf(", %d of %d members are ready", c.Status.ReadyMembers, c.Status.TotalMembers)
 	}
 	return fail(codeNotReady, "%s; jobs run on ready clusters: %s", text, what)
 }
 
-// slotsOf is how many ranks fit a cluster: the cores of its members.
-func slotsOf(c *state.Cluster) int {
+// slotsOf is how many ranks fit a cluster now: the cores of its members, while it grows those of the ready ones.
+func slotsOf(c *state.Cluster, joined api.Cluster) int {
+	ready := map[string]bool{}
+	for _, m := range joined.Status.Members {
+		ready[m.Name] = ready[m.Name] || m.Phase == api.MemberReady
+	}
 	slots := 0
 	for a := range c.Held() {
-		slots += len(a.Slots)
+		if !a.Spare && (joined.Status.Phase != api.ClusterScaling || ready[a.Member]) {
+			slots += len(a.Slots)
+		}
 	}
 	return slots
 }
@@ -101,26 +133,37 @@ type jobsInput struct {
 	Cluster string `query:"cluster" doc:"Only jobs of this cluster"`
 }
 
-func (s *Server) listJobs(_ context.Context, in *jobsInput) (*body[api.List[api.Job]], error) {
+func (s *Server) listJobs(ctx context.Context, in *jobsInput) (*body[api.List[api.Job]], error) {
+	only, p := "", who(ctx)
+	if in.Cluster != "" {
+		var err error
+		if only, err = resolve(ctx, in.Cluster); err != nil {
+			return nil, err
+		}
+	}
 	list := api.List[api.Job]{Items: []api.Job{}}
 	for _, j := range s.cfg.Reader.View().Jobs {
-		if in.Cluster == "" || j.Cluster == in.Cluster {
-			list.Items = append(list.Items, *j)
+		project, _ := tenancy.Split(j.Cluster)
+		if (only == "" || j.Cluster == only) && sees(p, project) {
+			list.Items = append(list.Items, shownJob(p, *j))
 		}
 	}
 	slices.SortStableFunc(list.Items, func(a, b api.Job) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return &body[api.List[api.Job]]{list}, nil
 }
 
-func (s *Server) getJob(_ context.Context, in *byID) (*body[api.Job], error) {
-	j := s.cfg.Reader.View().Job(in.ID)
-	if j == nil {
-		return nil, noJob(in.ID)
+func (s *Server) getJob(ctx context.Context, in *byID) (*body[api.Job], error) {
+	j, err := s.findJob(ctx, in.ID)
+	if err != nil {
+		return nil, err
 	}
-	return &body[api.Job]{*j}, nil
+	return &body[api.Job]{shownJob(who(ctx), *j)}, nil
 }
 
 func (s *Server) cancelJob(ctx context.Context, in *byID) (*body[api.Job], error) {
+	if _, err := s.findJob(ctx, in.ID); err != nil {
+		return nil, err
+	}
 	job, revision, err := s.cfg.Writer.UpdateJob(ctx, in.ID, func(j *api.Job) error {
 		j.CancelRequested = j.CancelRequested || !j.Phase.Ended()
 		return nil
@@ -131,10 +174,5 @@ func (s *Server) cancelJob(ctx context.Context, in *byID) (*body[api.Job], error
 	if err != nil {
 		return nil, err
 	}
-	if view, ok := s.readOwnWrite(ctx, revision); ok {
-		if now := view.Job(job.ID); now != nil {
-			job = *now
-		}
-	}
-	return &body[api.Job]{job}, nil
+	return &body[api.Job]{s.jobAfter(ctx, job, revision)}, nil
 }

@@ -1,10 +1,13 @@
 package apiserver
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // Observed is the reading side of Live: what joining needs.
@@ -15,35 +18,67 @@ type Observed interface {
 
 // joinCluster makes what users see of a cluster: the user's intent, the leader's record and what agents report. It is pure.
 func joinCluster(c *state.Cluster, seen Observed) api.Cluster {
+	in := &c.Intent
+	project, name := tenancy.Split(in.Name)
 	out := api.Cluster{
-		Name: c.Intent.Name, UID: c.Intent.UID, Labels: c.Intent.Labels, Spec: c.Intent.Spec,
+		Name: name, UID: in.UID, Project: project, User: in.User, Labels: in.Labels, Spec: in.Spec,
 		Status: api.ClusterStatus{
-			Phase: api.ClusterPending, Message: "waiting for a decision",
-			Members: []api.MemberStatus{}, CreatedAt: c.Intent.CreatedAt, DeletedAt: c.Intent.DeleteRequestedAt,
+			Phase: api.ClusterPending, Message: "waiting for a decision", Paused: in.Paused,
+			Members: []api.MemberStatus{}, CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt,
 		},
 	}
 	st := &out.Status
-	settled := false
 	if rec := c.Record; rec != nil {
 		st.Phase, st.Message, st.Generation, st.ReadyAt = rec.Phase, rec.Message, rec.Generation, rec.ReadyAt
+		st.ExpiresAt = expiry(c)
 		if rec.Network.Prefix.IsValid() {
 			st.CIDR = rec.Network.Prefix.String()
 		}
-		settled = rec.Phase == api.ClusterReady || rec.Phase == api.ClusterDegraded
 	}
-	if c.Intent.DeleteRequestedAt != nil && st.Phase != api.ClusterDeleting {
+	if in.DeleteRequestedAt != nil && st.Phase != api.ClusterDeleting {
 		// The leader has not taken notice yet; to the user it is being deleted from the moment they asked.
 		st.Phase, st.Message = api.ClusterDeleting, "waiting for its members to be released"
 	}
+	joinMembers(st, c, seen)
+	if st.TotalMembers == 0 {
+		for _, g := range in.Spec.Groups {
+			st.TotalMembers += g.Size
+		}
+	}
+	return out
+}
+
+// expiry is when the cluster's time limit ends; nil when it has none, or is not placed yet.
+func expiry(c *state.Cluster) *time.Time {
+	end := lifecycle.Expires(c.Intent.Spec, c.Record)
+	if end.IsZero() {
+		return nil
+	}
+	return &end
+}
+
+// joinMembers lists the members: those that hold something by rank, those without a place, spares, and those that are going.
+func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
+	st.Members = make([]api.MemberStatus, 0, memberCount(c))
+	var spares []api.MemberStatus
 	for a := range c.Held() {
-		m := joinMember(a, seen, settled)
+		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
+		if a.Spare {
+			spares = append(spares, joinSpare(a, seen))
+			continue
+		}
+		m := joinMember(a, seen, settled(c, a))
 		if m.Phase == api.MemberReady {
 			st.ReadyMembers++
 		}
-		st.TotalMembers++
 		st.Members = append(st.Members, m)
 	}
+	st.Members = append(st.Members, placeless(c)...)
+	st.TotalMembers = len(st.Members)
+	slices.SortStableFunc(st.Members, byRank)
+	st.Members = append(st.Members, spares...)
 	for a := range c.Releasing() {
+		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		m := newMember(a)
 		m.Phase = api.MemberReleasing
 		if phase, _, message := seen.Node(a.Node); phase != api.NodeReady {
@@ -51,22 +86,80 @@ func joinCluster(c *state.Cluster, seen Observed) api.Cluster {
 		}
 		st.Members = append(st.Members, m)
 	}
-	if st.TotalMembers == 0 {
-		for _, g := range c.Intent.Spec.Groups {
-			st.TotalMembers += g.Size
+}
+
+// memberCount is how many members will be listed, about.
+func memberCount(c *state.Cluster) int {
+	if c.Record == nil {
+		return 0
+	}
+	n := len(c.Record.Lost)
+	for _, ref := range c.Record.Chunks {
+		n += ref.Count
+	}
+	return n
+}
+
+// byRank orders members by rank; those that have none yet come last.
+func byRank(a, b api.MemberStatus) int { return cmpRank(a.Rank) - cmpRank(b.Rank) }
+
+func cmpRank(rank int) int {
+	if rank == noRank {
+		return 1 << 30
+	}
+	return rank
+}
+
+// noRank stands for the rank of a member that has none yet.
+const noRank = -1
+
+// placeless are the members that should be there and hold nothing: those lost, and those a scale-up asks for.
+func placeless(c *state.Cluster) []api.MemberStatus {
+	rec := c.Record
+	if rec == nil || c.Intent.DeleteRequestedAt != nil {
+		return nil
+	}
+	var out []api.MemberStatus
+	here := map[string]bool{}
+	for _, l := range rec.Lost {
+		here[l.Member] = true
+		out = append(out, api.MemberStatus{
+			Name: l.Member, Group: l.Group, Rank: l.Rank, Node: l.Node, Phase: api.MemberLost, Message: l.Reason, CPUs: []int{}, Attempt: l.Attempt,
+		})
+	}
+	switch rec.Phase {
+	case api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterFailed, api.ClusterDeleting:
+		return out // nothing was placed yet, or nothing will be any more
+	}
+	for a := range c.Held() {
+		here[a.Member] = true
+	}
+	for _, m := range lifecycle.DesiredMembers(c.Intent.Spec, c.Intent.Removed) {
+		if !here[m.Member] {
+			out = append(out, api.MemberStatus{
+				Name: m.Member, Group: m.Group, Rank: noRank, Phase: api.MemberWaiting, Message: "waits for room", CPUs: []int{},
+			})
 		}
 	}
-	for _, m := range st.Members {
-		st.Oversubscribed = st.Oversubscribed || m.Oversubscribed
-	}
 	return out
+}
+
+// settled tells that the cluster was ready with this assignment: nobody's word on it is then not new but missing (the server has just
+// started).
+func settled(c *state.Cluster, a *api.Assignment) bool {
+	switch c.Record.Phase {
+	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming:
+		return c.Record.ReadyAt == nil || !a.TakenAt.After(*c.Record.ReadyAt)
+	default:
+		return false
+	}
 }
 
 // newMember is the part of a member that its assignment says.
 func newMember(a *api.Assignment) api.MemberStatus {
 	m := api.MemberStatus{
 		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: a.CPUs, MemoryBytes: a.MemoryBytes,
-		Oversubscribed: a.Oversubscribed,
+		Oversubscribed: a.Oversubscribed, Attempt: a.Attempt,
 	}
 	if a.Address.IsValid() {
 		m.Address = a.Address.String()
@@ -77,8 +170,17 @@ func newMember(a *api.Assignment) api.MemberStatus {
 	return m
 }
 
-// joinMember adds what the member's node says. settled tells that the cluster has been ready: a member nobody has reported on
-// is then not new but unknown (the server has just started).
+// joinSpare shows room that is held; a node that can't be heard of makes it of no use.
+func joinSpare(a *api.Assignment, seen Observed) api.MemberStatus {
+	m := newMember(a)
+	m.Phase, m.Address = api.MemberSpare, ""
+	if phase, _, message := seen.Node(a.Node); phase != api.NodeReady {
+		m.Message = "node " + a.Node + ": " + message
+	}
+	return m
+}
+
+// joinMember adds what the member's node says. settled tells that the cluster has been ready with it.
 func joinMember(a *api.Assignment, seen Observed, settled bool) api.MemberStatus {
 	m := newMember(a)
 	node, _, trouble := seen.Node(a.Node)
@@ -94,36 +196,4 @@ func joinMember(a *api.Assignment, seen Observed, settled bool) api.MemberStatus
 		m.Phase = api.MemberAssigned
 	}
 	return m
-}
-
-// joinNodes makes what users see of all nodes. It is pure.
-func joinNodes(v *state.View, seen Observed) []api.Node {
-	nodes := make([]api.Node, 0, len(v.Nodes))
-	index := map[string]int{}
-	for i, rec := range v.Nodes {
-		n := api.Node{NodeRecord: *rec, Members: []string{}}
-		phase, lastSeen, message := seen.Node(rec.Name)
-		n.Phase, n.Message = phase, message
-		if !lastSeen.IsZero() {
-			n.LastSeenAt = &lastSeen
-		}
-		nodes, index[rec.Name] = append(nodes, n), i
-	}
-	for _, c := range v.Clusters {
-		for a := range c.All() {
-			i, ok := index[a.Node]
-			if !ok {
-				continue // the node was taken out of the inventory while it held members
-			}
-			nodes[i].AllocatedCores += len(a.Slots)
-			nodes[i].AllocatedMemoryBytes += a.MemoryBytes
-			nodes[i].Members = append(nodes[i].Members, c.Name()+"/"+a.Member)
-		}
-	}
-	for _, q := range v.Quarantines {
-		if i, ok := index[q.Assignment.Node]; ok {
-			nodes[i].QuarantinedCores += len(q.Assignment.Slots)
-		}
-	}
-	return nodes
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // observed is a fixed Observed: members by ID, trouble of nodes by name (absent: ready).
@@ -110,15 +111,15 @@ func TestJoiningIntentRecordAndObservations(t *testing.T) {
 			"a starting member nobody reported on is assigned", api.ClusterStarting, false,
 			observed{members: map[string]api.MemberPhase{m0: api.MemberReady}},
 			api.ClusterStarting,
-			[]string{"c1-0 ready", "c1-1 assigned", "c1-2 releasing"},
-			1, 2,
+			[]string{"c1-0 ready", "c1-1 assigned", "c1-2 waiting", "c1-2 releasing"},
+			1, 3,
 		},
 		{
 			"a member of a ready cluster nobody reported on is unknown, not new", api.ClusterReady, false,
 			observed{members: map[string]api.MemberPhase{m0: api.MemberReady}},
 			api.ClusterReady,
-			[]string{"c1-0 ready", "c1-1 unknown", "c1-2 releasing"},
-			1, 2,
+			[]string{"c1-0 ready", "c1-1 unknown", "c1-2 waiting", "c1-2 releasing"},
+			1, 3,
 		},
 		{
 			"a silent node makes its members unknown, whatever they last said", api.ClusterReady, false,
@@ -127,8 +128,8 @@ func TestJoiningIntentRecordAndObservations(t *testing.T) {
 				trouble: map[string]string{"n1": "its agent is disconnected"},
 			},
 			api.ClusterReady,
-			[]string{"c1-0 unknown", "c1-1 ready", "c1-2 releasing"},
-			1, 2,
+			[]string{"c1-0 unknown", "c1-1 ready", "c1-2 waiting", "c1-2 releasing"},
+			1, 3,
 		},
 		{
 			"a failed member shows as failed", api.ClusterFailed, false,
@@ -167,7 +168,7 @@ func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
 		Clusters: []*state.Cluster{c}, Nodes: []*api.NodeRecord{{Name: "n1"}, {Name: "n2"}},
 		Quarantines: []*api.Quarantine{{Assignment: api.Assignment{Node: "n1", Slots: []int{3, 4}}}, {Assignment: api.Assignment{Node: "gone"}}},
 	}
-	got := joinNodes(view, observed{trouble: map[string]string{"n1": "silent"}})
+	got := joinNodes(view, observed{trouble: map[string]string{"n1": "silent"}}, tenancy.Principal{Role: api.RoleAdmin})
 	type row struct {
 		Phase                 api.NodePhase
 		Cores, Quarantined    int

@@ -15,12 +15,15 @@ type Live interface {
 	// Changed returns a channel that is closed at the next change of what Member or Node return. Take the channel first,
 	// then read: so no change is missed.
 	Changed() <-chan struct{}
+	// ChangedNodes returns the nodes that were told about or from after a serial number, and the number that this is current to; after 0
+	// come all. Phases that change by the clock alone are not among them.
+	ChangedNodes(after uint64) (nodes []string, now uint64)
 }
 
-// Logs is the stored output of jobs.
+// Logs is the stored output of jobs, by the ID of the run (api.Job.RunID).
 type Logs interface {
-	// ReadLog copies stored output of the job, from offset on, into p. It returns 0 and no error when there is none (yet).
-	ReadLog(jobID string, p []byte, offset int64) (int, error)
-	// LogChanged returns a channel that is closed when more output of the job is stored. Take the channel first, then read.
-	LogChanged(jobID string) <-chan struct{}
+	// ReadLog copies stored output of the run, from offset on, into p. It returns 0 and no error when there is none (yet).
+	ReadLog(runID string, p []byte, offset int64) (int, error)
+	// LogChanged returns a channel that is closed when more output of the run is stored. Take the channel first, then read.
+	LogChanged(runID string) <-chan struct{}
 }

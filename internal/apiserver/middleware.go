@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // session is who makes a request, and whether they still may: streams ask again before every event.
 type session struct {
-	principal trust.Principal
+	principal tenancy.Principal
 	valid     func() bool
 }
 
@@ -71,19 +71,27 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// agentPath is where the agents' streams are.
-const agentPath = "/agent/v1/stream"
+// The paths of agents.
+const (
+	agentPath       = "/agent/v1/"
+	agentStreamPath = agentPath + "stream"
+	agentTunnelPath = agentPath + "tunnel/"
+)
 
 // route checks the role, and answers by problem details what the mux would answer by plain text.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
-	role := sessionOf(r.Context()).principal.Role
-	switch {
+	principal := who(r.Context())
+	access := AccessRead // of what is not there: agents must not find out either
+	switch _, pattern := s.mux.Handler(r); {
 	case open(r.URL.Path):
-	case r.URL.Path == agentPath && role != trust.RoleAgent:
-		fail(codeForbidden, "this path is for node agents; use a token of role %q (DIR/agent-token)", trust.RoleAgent).write(w)
-		return
-	case r.URL.Path != agentPath && role != trust.RoleUser:
-		fail(codeForbidden, "a token of role %q may not do this; use a token of role %q (DIR/token)", role, trust.RoleUser).write(w)
+		access = AccessOpen
+	case pattern != "":
+		access = s.access[pattern]
+	case strings.HasPrefix(r.URL.Path, agentPath):
+		access = AccessAgent
+	}
+	if f := allow(principal, access); f != nil {
+		f.write(w)
 		return
 	}
 	if _, pattern := s.mux.Handler(r); pattern != "" {

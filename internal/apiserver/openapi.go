@@ -39,7 +39,7 @@ func apiConfig(s *Server) huma.Config {
 			Components: &huma.Components{
 				Schemas: registry,
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"token": {Type: "http", Scheme: "bearer", Description: "The token of DIR/token without its last part (the pin). The Unix socket needs none."},
+					"token": {Type: "http", Scheme: "bearer", Description: "A token without its last part (the pin). The Unix socket needs none."},
 				},
 			},
 			Security: []map[string][]string{{"token": {}}},
@@ -60,6 +60,8 @@ type (
 	memberPhaseSchema  struct{}
 	nodePhaseSchema    struct{}
 	jobPhaseSchema     struct{}
+	roleSchema         struct{}
+	durationSchema     struct{}
 )
 
 func words[T ~string](all ...T) *huma.Schema {
@@ -82,13 +84,13 @@ func (stackSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (clusterPhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.ClusterPending, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterDegraded, api.ClusterFailed,
-		api.ClusterDeleting)
+	return words(api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterScaling,
+		api.ClusterDegraded, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterFailed, api.ClusterDeleting)
 }
 
 func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberFailed, api.MemberUnknown,
-		api.MemberReleasing)
+	return words(api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused,
+		api.MemberFailed, api.MemberLost, api.MemberWaiting, api.MemberSpare, api.MemberUnknown, api.MemberReleasing)
 }
 
 func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
@@ -99,6 +101,14 @@ func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.JobPending, api.JobRunning, api.JobSucceeded, api.JobFailed, api.JobCancelled, api.JobLost)
 }
 
+func (roleSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.RoleAdmin, api.RoleMember, api.RoleViewer, api.RoleAgent)
+}
+
+func (durationSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "A time span with its units: days, hours, minutes, seconds.", Examples: []any{"1d12h"}}
+}
+
 func schemaAliases() map[reflect.Type]reflect.Type {
 	return map[reflect.Type]reflect.Type{
 		reflect.TypeFor[api.Bytes]():        reflect.TypeFor[quantitySchema](),
@@ -107,6 +117,8 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.MemberPhase]():  reflect.TypeFor[memberPhaseSchema](),
 		reflect.TypeFor[api.NodePhase]():    reflect.TypeFor[nodePhaseSchema](),
 		reflect.TypeFor[api.JobPhase]():     reflect.TypeFor[jobPhaseSchema](),
+		reflect.TypeFor[api.Role]():         reflect.TypeFor[roleSchema](),
+		reflect.TypeFor[api.Duration]():     reflect.TypeFor[durationSchema](),
 	}
 }
 
@@ -137,7 +149,16 @@ func (s *Server) document(op *huma.Operation) {
 	}
 	request := map[string]reflect.Type{
 		"create-cluster": reflect.TypeFor[api.ClusterRequest](),
+		"apply-cluster":  reflect.TypeFor[api.ClusterRequest](),
 		"create-job":     reflect.TypeFor[api.JobRequest](),
+		"scale-cluster":  reflect.TypeFor[api.ScaleRequest](),
+		"extend-cluster": reflect.TypeFor[api.ExtendRequest](),
+		"label-cluster":  reflect.TypeFor[api.LabelsRequest](),
+		"certify-key":    reflect.TypeFor[api.CertificateRequest](),
+		"drain-node":     reflect.TypeFor[api.DrainRequest](),
+		"create-project": reflect.TypeFor[api.Project](),
+		"update-project": reflect.TypeFor[api.Project](),
+		"create-token":   reflect.TypeFor[api.TokenRequest](),
 	}[op.OperationID]
 	if request == nil {
 		return
@@ -158,13 +179,16 @@ func documented(doc *huma.OpenAPI, method, path string) *huma.Operation {
 	if item == nil {
 		return &huma.Operation{}
 	}
-	if method == http.MethodPost {
+	switch method {
+	case http.MethodPost:
 		return item.Post
-	}
-	if method == http.MethodDelete {
+	case http.MethodPut:
+		return item.Put
+	case http.MethodDelete:
 		return item.Delete
+	default:
+		return item.Get
 	}
-	return item.Get
 }
 
 // responses are the successful answer as huma documented it, and the problems the operation can answer with.

@@ -16,6 +16,7 @@ func (s *Server) documentStreams() {
 	number := &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: new(float64)}
 	boolean := &huma.Schema{Type: huma.TypeBoolean}
 	name := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the cluster"}
+	member := &huma.Param{Name: "member", In: "path", Required: true, Schema: text, Description: "Name of the member"}
 	id := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the job"}
 	last := &huma.Param{Name: "Last-Event-ID", In: "header", Schema: number, Description: "id of the last event received; the stream goes on after it"}
 	watch := "Server-sent events. First every cluster as it is (`event: cluster`, data a Cluster), then `event: sync`, then changes as they come: " +
@@ -39,8 +40,33 @@ func (s *Server) documentStreams() {
 		[]*huma.Param{
 			id,
 			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
-			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until the job has ended"},
+			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until the job has ended, or is being run again"},
+			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt of a job that was run again, 0 the first; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoJob)
+	s.documentStream("/v1/clusters/{name}/members/{member}/connect", "connect-member", "Open a byte stream to a member's SSH server",
+		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream; each direction "+
+			"may be closed by itself.",
+		[]*huma.Param{name, member, {Name: "port", In: "query", Schema: number, Description: "22, the only one"}},
+		nil, codeNoCluster, codeNoMember, codeUpgrade, codeUnreachable)
+	s.documentUsage(text)
+}
+
+// documentUsage adds the usage report.
+func (s *Server) documentUsage(text *huma.Schema) {
+	word := func(name, description string, all ...string) *huma.Param {
+		return &huma.Param{Name: name, In: "query", Schema: words(all...), Description: description}
+	}
+	s.documentStream("/v1/usage", "get-usage", "Tell who used how much",
+		"Sums over what is stored, exact for any time. Of one's own project, for an administrator of all, with the site's capacity and where it went.",
+		[]*huma.Param{
+			{Name: "from", In: "query", Schema: text, Description: "Begin, RFC 3339 or a date; a day before the end by default"},
+			{Name: "to", In: "query", Schema: text, Description: "End, RFC 3339 or a date; now by default"},
+			word("period", "A row for each of these, in UTC; none by default", "none", "hour", "day", "week", "month"),
+			word("by", "A row for each of these; project by default", "cluster", "user", "project", "all", "site"),
+			word("format", "json by default", "json", "csv"),
+		}, map[string]*huma.MediaType{
+			"application/json": {Schema: s.schema(reflect.TypeFor[api.UsageReport]())}, "text/csv": {Schema: text},
+		})
 }
 
 // sseOf is the content of a stream of events whose data are such things.
@@ -53,11 +79,15 @@ func sseOf(schema string) map[string]*huma.MediaType {
 func (s *Server) documentStream(path, id, summary, description string, params []*huma.Param,
 	content map[string]*huma.MediaType, codes ...Code,
 ) {
+	status := http.StatusOK
+	if content == nil {
+		status = http.StatusSwitchingProtocols
+	}
 	op := &huma.Operation{
 		OperationID: id, Method: http.MethodGet, Path: path, Summary: summary, Description: description, Tags: []string{tagOf(path)},
 		Parameters: params,
-		Responses:  map[string]*huma.Response{strconv.Itoa(http.StatusOK): {Description: "OK", Content: content}},
+		Responses:  map[string]*huma.Response{strconv.Itoa(status): {Description: http.StatusText(status), Content: content}},
 	}
-	op.Responses = s.responses(op, http.StatusOK, codes)
+	op.Responses = s.responses(op, status, codes)
 	s.api.OpenAPI().AddOperation(op)
 }

@@ -14,13 +14,28 @@ import (
 // byName and byID are the inputs of operations on one thing. Whatever is no name of a thing is not found.
 type (
 	byName struct {
-		Name string `path:"name" doc:"Name"`
+		Name string `path:"name" doc:"Name; of a cluster NAME or PROJECT.NAME"`
 	}
 	byID struct {
-		ID string `path:"id" doc:"ID of the job"`
+		ID string `path:"id" doc:"ID"`
 	}
 	body[T any] struct{ Body T }
 )
+
+// rawBody is a request's body, which package manifest reads: it knows the lines of what is wrong.
+type rawBody struct {
+	ContentType string `header:"Content-Type" hidden:"true"`
+	RawBody     []byte `contentType:"application/json"`
+}
+
+// namedBody is a body that is about something with a name. (Package huma looks into exported fields only, so nothing is embedded.)
+type namedBody struct {
+	Name        string `path:"name" doc:"Name; of a cluster NAME or PROJECT.NAME"`
+	ContentType string `header:"Content-Type" hidden:"true"`
+	RawBody     []byte `contentType:"application/json"`
+}
+
+func (b *namedBody) body() rawBody { return rawBody{b.ContentType, b.RawBody} }
 
 // created is the answer to what made something, with its address (RFC 9110, section 15.3.2).
 type created[T any] struct {
@@ -28,44 +43,28 @@ type created[T any] struct {
 	Body     T
 }
 
-// register mounts every operation. Streams are plain handlers, documented by openapi.go.
+// register mounts every operation. Streams are plain handlers, documented by openapi_streams.go.
 func (s *Server) register() {
-	operation(s, "GET /v1/clusters", "list-clusters", "List clusters", "Clusters by name, with their members.",
-		http.StatusOK, s.listClusters)
-	operation(s, "POST /v1/clusters", "create-cluster", "Create a cluster",
-		"Stores what is wanted and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
-			"Either `groups` is given, or the fields of one group stand at the top.",
-		http.StatusCreated, s.createCluster, codeMalformed, codeTooLarge, codeTimeout, codeMediaType, codeInvalidCluster, codeUnknownEnvironment, codeUnknownStack,
-		codeClusterExists)
-	operation(s, "GET /v1/clusters/{name}", "get-cluster", "Show a cluster", "The intent, joined with what the leader decided and what members report.",
-		http.StatusOK, s.getCluster, codeNoCluster)
-	operation(s, "DELETE /v1/clusters/{name}", "delete-cluster", "Delete a cluster",
-		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Asking again is no error.",
-		http.StatusAccepted, s.deleteCluster, codeNoCluster)
-	operation(s, "POST /v1/clusters/{name}/jobs", "create-job", "Run a job on a cluster",
-		"Stores the job; it is started on rank 0's member, by mpirun over the cluster's hostfile when `ranks` is given.",
-		http.StatusCreated, s.createJob, codeMalformed, codeTooLarge, codeTimeout, codeMediaType, codeInvalidJob, codeTooManyRanks, codeNotReady, codeNoCluster)
-	operation(s, "GET /v1/jobs", "list-jobs", "List jobs", "Jobs, the oldest first.", http.StatusOK, s.listJobs)
-	operation(s, "GET /v1/jobs/{id}", "get-job", "Show a job", "", http.StatusOK, s.getJob, codeNoJob)
-	operation(s, "POST /v1/jobs/{id}/cancel", "cancel-job", "Cancel a job",
-		"Asks the job to end; it has ended when its phase says so. Cancelling one that has ended changes nothing.",
-		http.StatusAccepted, s.cancelJob, codeNoJob)
-	operation(s, "GET /v1/nodes", "list-nodes", "List nodes", "Nodes by name: what they offer, what is taken, whether they are heard of.",
-		http.StatusOK, s.listNodes)
-	operation(s, "GET /v1/nodes/{name}", "get-node", "Show a node", "", http.StatusOK, s.getNode, codeNoNode)
-	operation(s, "GET /v1/environments", "list-environments", "List environments", "Environments by name, gathered from the nodes.",
-		http.StatusOK, s.listEnvironments)
-	operation(s, "GET /v1/environments/{name}", "get-environment", "Show an environment", "", http.StatusOK, s.getEnvironment, codeNoEnvironment)
-	operation(s, "GET /v1/version", "get-version", "Show the server's version", "", http.StatusOK, s.version)
-	operation(s, "GET /healthz", "healthz", "Tell that the server lives", "Needs no token.", http.StatusOK, s.healthz)
-	operation(s, "GET /readyz", "readyz", "Tell whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
+	s.registerClusters()
+	s.registerLife()
+	s.registerJobs()
+	s.registerNodes()
+	s.registerTenants()
+	operation(s, "GET /v1/version", AccessRead, "get-version", "Show the server's version", "", http.StatusOK, s.version)
+	operation(s, "GET /healthz", AccessOpen, "healthz", "Tell that the server lives", "Needs no token.", http.StatusOK, s.healthz)
+	operation(s, "GET /readyz", AccessOpen, "readyz", "Tell whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
 
-	s.stream("GET /v1/watch", s.watchClusters)
-	s.stream("GET /v1/clusters/{name}/watch", s.watchClusters)
-	s.stream("GET /v1/clusters/{name}/events", s.clusterEvents)
-	s.stream("GET /v1/jobs/{id}/log", s.jobLog)
+	s.stream("GET /v1/watch", AccessRead, s.watchClusters)
+	s.stream("GET /v1/clusters/{name}/watch", AccessRead, s.watchClusters)
+	s.stream("GET /v1/clusters/{name}/events", AccessRead, s.clusterEvents)
+	s.stream("GET /v1/clusters/{name}/members/{member}/connect", AccessChange, s.connectMember)
+	s.stream("GET /v1/jobs/{id}/log", AccessRead, s.jobLog)
+	s.stream("GET /v1/usage", AccessRead, s.usageReport)
 	if s.cfg.AgentStream != nil {
-		s.mux.Handle("POST "+agentPath, s.untilStopping(s.cfg.AgentStream))
+		s.stream("POST "+agentStreamPath, AccessAgent, s.untilStopping(s.cfg.AgentStream))
+	}
+	if s.cfg.AgentTunnel != nil {
+		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.untilStopping(s.cfg.AgentTunnel))
 	}
 	s.documentStreams()
 	// Errors are api.Problem; huma lists its own, which no answer holds.
@@ -74,27 +73,141 @@ func (s *Server) register() {
 	}
 }
 
-// stream mounts a handler that answers for as long as it likes.
-func (s *Server) stream(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, h) }
+// bodyCodes are the errors of an operation with a body, those that any such may have among them.
+func bodyCodes(more ...Code) []Code {
+	return append([]Code{codeMalformed, codeTooLarge, codeTimeout, codeMediaType}, more...)
+}
+
+func (s *Server) registerClusters() {
+	operation(s, "GET /v1/clusters", AccessRead, "list-clusters", "List clusters",
+		"Clusters by name, with their members: those of the token's project, for an administrator those of all.",
+		http.StatusOK, s.listClusters)
+	operation(s, "POST /v1/clusters", AccessChange, "create-cluster", "Create a cluster",
+		"Stores what is wanted and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
+			"Either `groups` is given, or the fields of one group stand at the top.",
+		http.StatusCreated, s.createCluster,
+		bodyCodes(codeInvalidCluster, codeUnknownEnvironment, codeUnknownStack, codeClusterExists, codeNoProject)...)
+	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
+		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
+	operation(s, "PUT /v1/clusters/{name}", AccessChange, "apply-cluster", "Make a cluster what the body says",
+		"Creates the cluster when there is none of the name; else changes sizes, spares, checks, labels, time limit, priority and queue to what "+
+			"the body says, with defaults for what it does not. The answer lists the changes in words; with `dry_run` nothing is changed.",
+		http.StatusOK, s.applyCluster,
+		bodyCodes(codeInvalidCluster, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownStack, codeClusterExists,
+			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
+	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
+		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Asking again is no error.",
+		http.StatusAccepted, s.deleteCluster, codeNoCluster)
+	operation(s, "GET /v1/clusters/{name}/explain", AccessRead, "explain-cluster", "Tell why a cluster is where it is",
+		"What of the cluster waits for room, what binds it, its place in the queue and the earliest start that is known.",
+		http.StatusOK, s.explainCluster, codeNoCluster)
+	operation(s, "GET /v1/queue", AccessRead, "list-queue", "List what waits for room",
+		"In the order of the queue. Requests of other projects are told without their clusters and users.", http.StatusOK, s.listQueue)
+}
+
+func (s *Server) registerLife() {
+	operation(s, "POST /v1/clusters/{name}/scale", AccessChange, "scale-cluster", "Add or remove members",
+		"Gives a group a size, or removes members by name. Those that stay keep name, rank and address, and go on running. The same size again "+
+			"changes nothing.",
+		http.StatusOK, s.scaleCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota)...)
+	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
+		"Members hold what they have; usage and time limit go on. Asking again is no error.",
+		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)
+	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members", "",
+		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
+	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Make a cluster's time limit longer",
+		"While others wait in the queue for room, only administrators may.",
+		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)
+	operation(s, "POST /v1/clusters/{name}/labels", AccessChange, "label-cluster", "Change a cluster's labels",
+		"Labels with a value are set, those with an empty value are removed; others stay.",
+		http.StatusOK, s.labelCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase)...)
+	operation(s, "POST /v1/clusters/{name}/certificate", AccessChange, "certify-key", "Get an SSH certificate for a cluster",
+		"Certifies a public key for a few minutes of logins to the cluster's members.",
+		http.StatusOK, s.certifyKey, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase)...)
+}
+
+func (s *Server) registerJobs() {
+	operation(s, "POST /v1/clusters/{name}/jobs", AccessChange, "create-job", "Run a job on a cluster",
+		"Stores the job; it is started on rank 0's member, by mpirun over the cluster's hostfile when `ranks` is given.",
+		http.StatusCreated, s.createJob, bodyCodes(codeInvalidJob, codeTooManyRanks, codeNotReady, codeNoCluster)...)
+	operation(s, "GET /v1/jobs", AccessRead, "list-jobs", "List jobs", "Jobs, the oldest first.", http.StatusOK, s.listJobs, codeNoCluster)
+	operation(s, "GET /v1/jobs/{id}", AccessRead, "get-job", "Show a job", "", http.StatusOK, s.getJob, codeNoJob)
+	operation(s, "POST /v1/jobs/{id}/cancel", AccessChange, "cancel-job", "Cancel a job",
+		"Asks the job to end; it has ended when its phase says so. Cancelling one that has ended changes nothing.",
+		http.StatusAccepted, s.cancelJob, codeNoJob)
+}
+
+func (s *Server) registerNodes() {
+	operation(s, "GET /v1/nodes", AccessRead, "list-nodes", "List nodes",
+		"Nodes by name: what they offer, what is taken, whether they are heard of. Members of other projects are counted, not named.",
+		http.StatusOK, s.listNodes)
+	operation(s, "GET /v1/nodes/{name}", AccessRead, "get-node", "Show a node", "", http.StatusOK, s.getNode, codeNoNode)
+	operation(s, "POST /v1/nodes/{name}/drain", AccessAdmin, "drain-node", "Give a node no new members",
+		"Those it has stay until their clusters release them. Asking again is no error.",
+		http.StatusOK, s.drainNode, bodyCodes(codeInvalidRequest, codeNoNode)...)
+	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
+		http.StatusOK, s.undrainNode, codeNoNode)
+	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Take a node out of the inventory",
+		"For one that will not come back, or comes back as another machine. Refused while its agent is connected or anything is held on it.",
+		http.StatusNoContent, s.forgetNode, codeNoNode, codeNodeInUse)
+	operation(s, "GET /v1/environments", AccessRead, "list-environments", "List environments", "Environments by name, gathered from the nodes.",
+		http.StatusOK, s.listEnvironments)
+	operation(s, "GET /v1/environments/{name}", AccessRead, "get-environment", "Show an environment", "",
+		http.StatusOK, s.getEnvironment, codeNoEnvironment)
+}
+
+func (s *Server) registerTenants() {
+	operation(s, "GET /v1/whoami", AccessRead, "whoami", "Tell who asks", "What the server takes the bearer of the token for.",
+		http.StatusOK, s.whoami)
+	operation(s, "GET /v1/projects", AccessRead, "list-projects", "List projects", "With what their clusters hold; those the token may see.",
+		http.StatusOK, s.listProjects)
+	operation(s, "GET /v1/projects/{name}", AccessRead, "get-project", "Show a project", "", http.StatusOK, s.getProject, codeNoProject)
+	operation(s, "POST /v1/projects", AccessAdmin, "create-project", "Make a project", "",
+		http.StatusCreated, s.createProject, bodyCodes(codeInvalidRequest, codeProjectExists)...)
+	operation(s, "PUT /v1/projects/{name}", AccessAdmin, "update-project", "Change a project",
+		"Description, quota and shares become what the body says. A quota below what is in use is refused.",
+		http.StatusOK, s.updateProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
+	operation(s, "DELETE /v1/projects/{name}", AccessAdmin, "delete-project", "Remove a project",
+		"Refused while clusters or tokens belong to it.", http.StatusNoContent, s.deleteProject, codeNoProject, codeProjectInUse)
+	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "Those that were made by the API, without their secrets.",
+		http.StatusOK, s.listTokens)
+	operation(s, "POST /v1/tokens", AccessAdmin, "create-token", "Make a token",
+		"The answer is the only place where its secret is told.",
+		http.StatusCreated, s.createToken, bodyCodes(codeInvalidRequest, codeNoProject)...)
+	operation(s, "DELETE /v1/tokens/{id}", AccessAdmin, "revoke-token", "Revoke a token", "It is void at once, also for open streams.",
+		http.StatusNoContent, s.revokeToken, codeNoToken)
+}
+
+// stream mounts a handler that answers by itself.
+func (s *Server) stream(pattern string, access Access, h http.HandlerFunc) {
+	s.access[pattern] = access
+	s.mux.Handle(pattern, h)
+}
 
 // untilStopping ends a stream's context when the server shuts down.
-func (s *Server) untilStopping(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithCancel(r.Context())
+func (s *Server) untilStopping(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := s.untilStopped(r.Context())
 		defer cancel()
-		go func() {
-			select {
-			case <-s.stopping:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
 		next.ServeHTTP(w, r.WithContext(ctx))
-	})
+	}
+}
+
+// untilStopped is a context that ends when the server shuts down, too.
+func (s *Server) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // operation mounts one documented operation with the codes of the errors of its own; those that any may have are added.
-func operation[I, O any](s *Server, pattern, id, summary, description string, status int,
+func operation[I, O any](s *Server, pattern string, access Access, id, summary, description string, status int,
 	handle func(context.Context, *I) (*O, error), codes ...Code,
 ) {
 	method, path := splitPattern(pattern)
@@ -104,6 +217,7 @@ func operation[I, O any](s *Server, pattern, id, summary, description string, st
 		// Bodies are read by package manifest, which knows their lines.
 		SkipValidateBody: true,
 	}
+	s.access[pattern] = access
 	s.document(&op)
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
@@ -116,6 +230,9 @@ func operation[I, O any](s *Server, pattern, id, summary, description string, st
 	})
 	inDocument := documented(s.api.OpenAPI(), method, path)
 	inDocument.Responses = s.responses(inDocument, status, codes)
+	if id == "drain-node" {
+		inDocument.RequestBody.Required = false // a reason is no must
+	}
 }
 
 func (s *Server) version(context.Context, *struct{}) (*body[api.Version], error) {

@@ -32,8 +32,21 @@ func (s *eventStream) send(event string, id int64, data any) error {
 	if err != nil {
 		return fmt.Errorf("encode event %q: %w", event, err)
 	}
+	return s.sendText(event, id, text)
+}
+
+// sendShown writes an event about a cluster.
+func (s *eventStream) sendShown(event string, id int64, c *shown) error {
+	text, err := c.encoded()
+	if err != nil {
+		return fmt.Errorf("encode event %q: %w", event, err)
+	}
+	return s.sendText(event, id, text)
+}
+
+func (s *eventStream) sendText(event string, id int64, text []byte) error {
 	s.deadline()
-	_, err = fmt.Fprintf(s.w, "id: %d\nevent: %s\ndata: %s\n\n", id, event, text) // JSON holds no line break
+	_, err := fmt.Fprintf(s.w, "id: %d\nevent: %s\ndata: %s\n\n", id, event, text) // JSON holds no line break
 	return err
 }
 

@@ -117,7 +117,7 @@ func TestAWatchTellsEveryPhaseUntilTheClusterIsGone(t *testing.T) {
 			s.Place("c1")
 		case "c1 starting 0/2":
 			for a := range s.Cache.Cluster("c1").Held() {
-				s.Live.SetMember(a.ID, api.MemberReady, "")
+				s.Live.SetMember(a.Node, a.ID, api.MemberReady, "")
 				break
 			}
 		case "c1 starting 1/2":

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,12 +19,20 @@ const (
 
 // watchClusters streams changes of clusters: of one when the path names it, else of all.
 func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
+	p := who(r.Context())
+	of := scope{sees: func(project string) bool { return sees(p, project) }}
+	if name := r.PathValue("name"); name != "" {
+		var err error
+		if of.name, err = resolve(r.Context(), name); err != nil {
+			failureOf(err).write(w)
+			return
+		}
+	}
 	if !s.hub.ready() || !s.catchUp(r) {
 		fail(codeUnavailable, "the server is starting or stopping; try again in a moment").write(w)
 		return
 	}
-	var first []api.Cluster
+	var first []*shown
 	var revision int64
 	var cur *cursor
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
@@ -35,22 +44,22 @@ func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		var ok bool
-		if cur, ok = s.hub.resume(name, after); !ok {
+		if cur, ok = s.hub.resume(of, after); !ok {
 			fail(codeHistoryGone, "the changes after revision %d are no longer kept; watch again without Last-Event-ID: "+
 				"everything that exists is sent first", after).write(w)
 			return
 		}
 		revision = after
 	} else {
-		first, revision, cur = s.hub.snapshot(name)
-		if name != "" && len(first) == 0 {
-			noCluster(name).write(w)
+		first, revision, cur = s.hub.snapshot(of)
+		if of.name != "" && len(first) == 0 {
+			noCluster(r.PathValue("name")).write(w)
 			return
 		}
 	}
 	out := beginEvents(w)
 	for _, c := range first {
-		if out.send(eventCluster, revision, c) != nil {
+		if out.sendShown(eventCluster, revision, c) != nil {
 			return
 		}
 	}
@@ -84,10 +93,10 @@ func (s *Server) catchUp(r *http.Request) bool {
 func (s *Server) followClusters(r *http.Request, out *eventStream, cur *cursor) {
 	alive := time.NewTicker(s.cfg.KeepAlive)
 	defer alive.Stop()
-	who := sessionOf(r.Context())
+	asker := sessionOf(r.Context())
 	for {
 		fresh, more, whole := cur.next()
-		if !whole || !who.valid() {
+		if !whole || !asker.valid() {
 			return // the client comes back, and is told why it can't go on
 		}
 		for _, ch := range fresh {
@@ -95,7 +104,7 @@ func (s *Server) followClusters(r *http.Request, out *eventStream, cur *cursor) 
 			if ch.deleted {
 				event = eventDeleted
 			}
-			if out.send(event, ch.revision, ch.cluster) != nil {
+			if out.sendShown(event, ch.revision, ch.shown) != nil {
 				return
 			}
 		}
@@ -121,7 +130,11 @@ func (s *Server) followClusters(r *http.Request, out *eventStream, cur *cursor) 
 
 // clusterEvents answers with the events of a cluster, as a list or, when asked, as a stream that goes on.
 func (s *Server) clusterEvents(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
+	name, err := resolve(r.Context(), r.PathValue("name"))
+	if err != nil {
+		failureOf(err).write(w)
+		return
+	}
 	after, watch, f := eventsParameters(r)
 	if f != nil {
 		f.write(w)
@@ -129,10 +142,10 @@ func (s *Server) clusterEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	// A cluster that is gone still tells its last events; names that never were have none.
 	if s.cfg.Reader.View().Cluster(name) == nil && len(s.cfg.Reader.Events(name, 0)) == 0 {
-		noCluster(name).write(w)
+		noCluster(r.PathValue("name")).write(w)
 		return
 	}
-	events := s.eventsOf(name, after)
+	events := s.eventsOf(r.Context(), name, after)
 	if !watch {
 		writeJSON(w, http.StatusOK, api.List[api.Event]{Items: events})
 		return
@@ -140,7 +153,7 @@ func (s *Server) clusterEvents(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Last-Event-ID") != "" || r.URL.Query().Get("after") != "" {
 		if kept := s.cfg.Reader.Events(name, 0); len(kept) > 0 && kept[0].Seq > after+1 {
 			fail(codeHistoryGone, "the events after %d of cluster %q are no longer kept, the oldest is %d; watch again without "+
-				"Last-Event-ID and after", after, name, kept[0].Seq).write(w)
+				"Last-Event-ID and after", after, r.PathValue("name"), kept[0].Seq).write(w)
 			return
 		}
 	}
@@ -168,7 +181,7 @@ func eventsParameters(r *http.Request) (after int64, watch bool, f *failure) {
 }
 
 // eventsOf are the events of the cluster that has the name now; of a former one only while no other has it.
-func (s *Server) eventsOf(name string, after int64) []api.Event {
+func (s *Server) eventsOf(ctx context.Context, name string, after int64) []api.Event {
 	events := s.cfg.Reader.Events(name, after)
 	if c := s.cfg.Reader.View().Cluster(name); c != nil {
 		for len(events) > 0 && events[0].Time.Before(c.Intent.CreatedAt) {
@@ -178,6 +191,10 @@ func (s *Server) eventsOf(name string, after int64) []api.Event {
 	if events == nil {
 		events = []api.Event{}
 	}
+	shown := shownName(who(ctx), name)
+	for i := range events {
+		events[i].Cluster = shown
+	}
 	return events
 }
 
@@ -185,15 +202,15 @@ func (s *Server) eventsOf(name string, after int64) []api.Event {
 func (s *Server) followEvents(r *http.Request, out *eventStream, name string, after int64) {
 	alive := time.NewTicker(s.cfg.KeepAlive)
 	defer alive.Stop()
-	who := sessionOf(r.Context())
+	asker := sessionOf(r.Context())
 	if out.flush() != nil {
 		return
 	}
-	for who.valid() {
+	for asker.valid() {
 		view := s.cfg.Reader.View()
 		gone := view.Cluster(name) == nil
 		stored, stop := s.hub.stored(r.Context(), view.Revision)
-		events := s.eventsOf(name, after)
+		events := s.eventsOf(r.Context(), name, after)
 		for _, e := range events {
 			if out.send(eventEvent, e.Seq, e) != nil {
 				stop()

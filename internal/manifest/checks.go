@@ -37,7 +37,7 @@ func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
 	checks = slices.Clone(checks)
 	for i := range checks {
 		c, at := &checks[i], fmt.Sprintf("%s[%d]", path, i)
-		if c.Name == "" && !n.src.has(at+".name") {
+		if c.Name == "" && !n.src.Has(at+".name") {
 			n.missing(at, "name", "is missing; every check needs a name")
 		} else {
 			n.label(at+".name", c.Name, MaxLabel)
@@ -58,7 +58,7 @@ func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
 func (n *normalizer) checkCommand(at string, command []string) {
 	path := at + ".command"
 	switch {
-	case len(command) == 0 && !n.src.has(path):
+	case len(command) == 0 && !n.src.Has(path):
 		n.missing(at, "command", "is missing; give the program and its arguments, for example [\"test\", \"-e\", \"/home\"]")
 		return
 	case len(command) == 0:
@@ -79,13 +79,13 @@ func (n *normalizer) checkCommand(at string, command []string) {
 
 // missing is a problem of a field that is not there, at the line of what it should stand in.
 func (n *normalizer) missing(at, field, message string) {
-	n.problems = append(n.problems, api.FieldProblem{Location: join(at, field), Line: n.src.line(at), Message: message})
+	n.problems = append(n.problems, api.FieldProblem{Location: join(at, field), Line: n.src.Line(at), Message: message})
 }
 
 // span fills in the default of a time span that was not given and refuses one out of bounds; a default of 0 is no limit.
 func (n *normalizer) span(path string, d *api.Duration, fallback, least, most api.Duration) {
 	switch {
-	case *d == 0 && !n.src.has(path):
+	case *d == 0 && !n.src.Has(path):
 		*d = fallback
 	case *d < least:
 		n.add(path, d.String(), "%s is too short; give at least %s, or leave the field out", *d, least)

@@ -70,7 +70,7 @@ var failureSignals = []string{
 
 func (n *normalizer) failureSignal(name string) {
 	const path = "failure_signal"
-	if name == "" && !n.src.has(path) || slices.Contains(failureSignals, name) {
+	if name == "" && !n.src.Has(path) || slices.Contains(failureSignals, name) {
 		return
 	}
 	if short := strings.TrimPrefix(strings.ToUpper(name), "SIG"); slices.Contains(failureSignals, short) {

@@ -65,16 +65,16 @@ func Flags(paths ...string) *Source {
 	return s
 }
 
-// line of the field, 0 when unknown.
-func (s *Source) line(path string) int {
+// Line of the field, 0 when unknown.
+func (s *Source) Line(path string) int {
 	if s == nil {
 		return 0
 	}
 	return s.lines[path]
 }
 
-// has tells whether the field was given, zero or not.
-func (s *Source) has(path string) bool {
+// Has tells whether the field was given, zero or not.
+func (s *Source) Has(path string) bool {
 	if s == nil {
 		return false
 	}

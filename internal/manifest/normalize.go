@@ -57,12 +57,12 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 	c := Cluster{Name: req.Name, Project: req.Project, Labels: req.Labels, Spec: api.ClusterSpec{
 		Egress: req.Egress, TimeLimit: req.TimeLimit, Priority: req.Priority, Queue: req.Queue,
 	}}
-	if req.Project != "" || src.has("project") {
+	if req.Project != "" || src.Has("project") {
 		n.label("project", req.Project, MaxProjectName)
 	}
 	n.span("time_limit", &c.Spec.TimeLimit, 0, minTimeLimit, maxTimeLimit)
 	n.between("priority", req.Priority, -maxPriority, maxPriority)
-	if len(req.Groups) == 0 && !src.has("groups") {
+	if len(req.Groups) == 0 && !src.Has("groups") {
 		c.Spec.Groups = []api.Group{n.group("", shortForm(req), req.Name)}
 	} else {
 		n.bothForms(req)
@@ -91,7 +91,7 @@ type normalizer struct {
 
 func (n *normalizer) add(path, value, format string, args ...any) {
 	n.problems = append(n.problems, api.FieldProblem{
-		Location: path, Line: n.src.line(path), Value: value, Message: fmt.Sprintf(format, args...),
+		Location: path, Line: n.src.Line(path), Value: value, Message: fmt.Sprintf(format, args...),
 	})
 }
 
@@ -103,7 +103,7 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 		"checks": len(req.Checks) > 0,
 	}
 	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "checks"} {
-		if given[path] || n.src.has(path) {
+		if given[path] || n.src.Has(path) {
 			n.add(path, "", "stands beside groups; move it into a group, or leave groups away")
 		}
 	}
@@ -122,7 +122,7 @@ func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 	first := map[string]int{}
 	for i, g := range req.Groups {
 		path := fmt.Sprintf("groups[%d]", i)
-		if g.Name == "" && len(req.Groups) == 1 && !n.src.has(path+".name") {
+		if g.Name == "" && len(req.Groups) == 1 && !n.src.Has(path+".name") {
 			g.Name = req.Name
 		} else {
 			n.groupName(path, g.Name)
@@ -140,9 +140,9 @@ func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 // groupName checks the name of one of several groups, which has no default.
 func (n *normalizer) groupName(path, name string) {
 	at := path + ".name"
-	if name == "" && !n.src.has(at) {
+	if name == "" && !n.src.Has(at) {
 		n.problems = append(n.problems, api.FieldProblem{
-			Location: at, Line: n.src.line(path), Message: "is missing; every one of several groups needs a name",
+			Location: at, Line: n.src.Line(path), Message: "is missing; every one of several groups needs a name",
 		})
 		return
 	}
@@ -156,13 +156,13 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, maxCores, "core per member")
 	n.memory(join(path, "memory"), &g.Memory)
 	at := join(path, "stack")
-	if g.Stack == "" && !n.src.has(at) {
+	if g.Stack == "" && !n.src.Has(at) {
 		g.Stack = DefaultStack
 	} else if !slices.Contains(stacks, string(g.Stack)) {
 		n.add(at, string(g.Stack), "%q is not a stack; %s", g.Stack, oneOf(string(g.Stack), stacks))
 	}
 	at = join(path, "environment")
-	if g.Environment == "" && !n.src.has(at) {
+	if g.Environment == "" && !n.src.Has(at) {
 		g.Environment = DefaultEnvironment
 	} else {
 		n.label(at, g.Environment, MaxLabel)
@@ -176,7 +176,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 // atLeast fills in the default of a count that was not given and refuses one below 1 or above most.
 func (n *normalizer) atLeast(path string, count *int, fallback, most int, what string) {
 	switch {
-	case *count == 0 && !n.src.has(path):
+	case *count == 0 && !n.src.Has(path):
 		*count = fallback
 	case *count < 1:
 		n.add(path, strconv.Itoa(*count), "%d is too small; give at least 1 %s", *count, what)
@@ -187,7 +187,7 @@ func (n *normalizer) atLeast(path string, count *int, fallback, most int, what s
 
 func (n *normalizer) memory(path string, m *api.Bytes) {
 	switch {
-	case *m == 0 && !n.src.has(path):
+	case *m == 0 && !n.src.Has(path):
 		*m = DefaultMemory
 	case *m < MinMemory:
 		n.add(path, m.String(), "%s is too small; give at least %s per member", *m, MinMemory)
@@ -197,7 +197,7 @@ func (n *normalizer) memory(path string, m *api.Bytes) {
 }
 
 func (n *normalizer) label(path, name string, maxLength int) {
-	if name == "" && !n.src.has(path) {
+	if name == "" && !n.src.Has(path) {
 		n.add(path, "", "is missing; give a name of lower-case letters, digits and '-'")
 		return
 	}
@@ -257,4 +257,40 @@ func oneOf(typed string, names []string) string {
 		return fmt.Sprintf("did you mean %q?", s)
 	}
 	return "use " + strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+}
+
+// CheckTimeLimit refuses a time limit that no cluster can be given. The error is an *Invalid.
+func CheckTimeLimit(limit api.Duration, src *Source) error {
+	n := normalizer{src: src}
+	const path = "time_limit"
+	switch {
+	case limit == 0 && !src.Has(path):
+		n.add(path, "", "is missing; give a time span like 90s, 30m, 4h or 2d")
+	case limit < minTimeLimit:
+		n.add(path, limit.String(), "%s is too short; give at least %s", limit, minTimeLimit)
+	case limit > maxTimeLimit:
+		n.add(path, limit.String(), "%s is too long; the limit is %s", limit, maxTimeLimit)
+	}
+	return n.err()
+}
+
+// CheckLabels refuses labels that no cluster can have: those given, and all that there would be then. The error is an *Invalid.
+func CheckLabels(given, all map[string]string, src *Source) error {
+	n := normalizer{src: src}
+	if len(given) == 0 {
+		n.add("labels", "", "is missing; give the labels to set, with an empty value those to remove")
+	}
+	n.labels("labels", given)
+	if len(all) > maxLabels {
+		n.add("labels", strconv.Itoa(len(all)), "would be %d in all; at most %d are possible", len(all), maxLabels)
+	}
+	return n.err()
+}
+
+// err is the error of what was found, nil when that is nothing.
+func (n *normalizer) err() error {
+	if len(n.problems) == 0 {
+		return nil
+	}
+	return &Invalid{Problems: n.problems}
 }

@@ -15,6 +15,8 @@ type Live struct {
 	nodes   map[string]saidNode
 	changed chan struct{}
 	now     func() time.Time
+	serial  uint64
+	told    map[string]uint64 // by node
 }
 
 type said struct {
@@ -29,7 +31,7 @@ type saidNode struct {
 }
 
 func newLive() *Live {
-	return &Live{members: map[string]said{}, nodes: map[string]saidNode{}, changed: make(chan struct{}), now: time.Now}
+	return &Live{members: map[string]said{}, nodes: map[string]saidNode{}, changed: make(chan struct{}), now: time.Now, told: map[string]uint64{}}
 }
 
 // Member tells what was set.
@@ -58,12 +60,25 @@ func (l *Live) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// SetMember reports on an assignment.
-func (l *Live) SetMember(id string, phase api.MemberPhase, message string) {
+// ChangedNodes returns the nodes that were told about after a serial number.
+func (l *Live) ChangedNodes(after uint64) ([]string, uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var names []string
+	for name, serial := range l.told {
+		if serial > after {
+			names = append(names, name)
+		}
+	}
+	return names, l.serial
+}
+
+// SetMember reports on an assignment, by the agent of its node.
+func (l *Live) SetMember(node, id string, phase api.MemberPhase, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.members[id] = said{phase, message}
-	l.wake()
+	l.wake(node)
 }
 
 // SetNode reports on a node, heard just now.
@@ -71,10 +86,19 @@ func (l *Live) SetNode(name string, phase api.NodePhase, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nodes[name] = saidNode{phase, l.now(), message}
-	l.wake()
+	l.wake(name)
 }
 
-func (l *Live) wake() {
+// SetNodeQuietly makes a node be in another phase without anybody telling, as the clock does.
+func (l *Live) SetNodeQuietly(name string, phase api.NodePhase, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nodes[name] = saidNode{phase, l.now(), message}
+}
+
+func (l *Live) wake(node string) {
+	l.serial++
+	l.told[node] = l.serial
 	close(l.changed)
 	l.changed = make(chan struct{})
 }

@@ -20,8 +20,11 @@ import (
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -37,8 +40,12 @@ type Site struct {
 	Live   *Live
 	Logs   *Logs
 	Server *apiserver.Server
+	// Explainer, Tunnels and Certifier stand for the planner, the agents and the certificate authority.
+	Explainer *Explainer
+	Tunnels   *Tunnels
 
 	t    testing.TB
+	pin  trust.Pin
 	now  func() time.Time
 	stop func()
 }
@@ -57,8 +64,12 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	s.Leader = s.Repo.AsLeader(lead)
 	authority, err := trust.Open(s.Dir, "127.0.0.1")
 	must(t, err)
+	now := func() time.Time { return s.now() }
+	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
 	cfg := apiserver.Config{
-		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Tokens: authority.Tokens, Log: slog.New(slog.DiscardHandler),
+		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
+		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin,
+		Explainer: s.Explainer, Tunnels: s.Tunnels, Certifier: Certifier{now},
 	}
 	if change != nil {
 		change(&cfg)
@@ -123,6 +134,42 @@ func (s *Site) Client() *client.Client {
 	c, err := client.New(client.Options{Addr: s.Addr, Bearer: token.Bearer(), TLS: trust.ClientTLS(token.Pin, "127.0.0.1")})
 	must(s.t, err)
 	return c
+}
+
+// Token makes a token and returns its line, as a token file holds it.
+func (s *Site) Token(user, project string, role api.Role) string {
+	s.t.Helper()
+	token := trust.NewToken(s.pin)
+	rev, err := s.Repo.CreateToken(context.Background(), api.TokenInfo{
+		ID: token.ID(), User: user, Project: project, Role: role, SHA256: token.SHA256(), CreatedAt: s.now().UTC(),
+	})
+	must(s.t, err)
+	s.reach(rev)
+	return token.Line()
+}
+
+// ClientOf returns a client over TLS with a token's line.
+func (s *Site) ClientOf(line string) *client.Client {
+	s.t.Helper()
+	token, err := trust.ParseToken(line)
+	must(s.t, err)
+	c, err := client.New(client.Options{Addr: s.Addr, Bearer: token.Bearer(), TLS: trust.ClientTLS(token.Pin, "127.0.0.1")})
+	must(s.t, err)
+	return c
+}
+
+// ClientAs returns a client over TLS with a new token.
+func (s *Site) ClientAs(user, project string, role api.Role) *client.Client {
+	s.t.Helper()
+	return s.ClientOf(s.Token(user, project, role))
+}
+
+// Project makes a project.
+func (s *Site) Project(name string, quota api.Quota) {
+	s.t.Helper()
+	rev, err := s.Repo.CreateProject(context.Background(), api.Project{Name: name, Quota: quota, Shares: 1, CreatedAt: s.now().UTC()})
+	must(s.t, err)
+	s.reach(rev)
 }
 
 // LocalClient returns a client over the Unix socket.
@@ -194,33 +241,59 @@ func (s *Site) await(name string) *state.Cluster {
 	}
 }
 
-// Place waits for a cluster and commits a placement of it: the members in turn over the nodes, one core each, phase starting.
+// Place waits for a cluster (by its full name) and commits a placement of it: the members in turn over the nodes, one core each, then the
+// spares; phase starting.
 func (s *Site) Place(name string) {
 	s.t.Helper()
 	c := s.await(name)
 	var batch state.Batch
 	nodes := s.Cache.View().Nodes
 	rank := 0
-	for _, g := range c.Intent.Spec.Groups {
-		for i := range g.Size {
-			member := fmt.Sprintf("%s-%d", g.Name, i)
-			node := nodes[rank%len(nodes)].Name
-			batch.Assignments = append(batch.Assignments, api.Assignment{
-				ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
-				Rank: rank, Node: node, Slots: []int{rank / len(nodes)}, CPUs: []int{rank / len(nodes)}, NUMANodes: []int{0},
-				MemoryBytes: int64(g.Memory), Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + rank)}), Stack: g.Stack, Environment: g.Environment,
-			})
+	hold := func(g api.Group, member string, spare bool) {
+		n := len(batch.Assignments)
+		a := api.Assignment{
+			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
+			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
+			MemoryBytes: int64(g.Memory), Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
+			Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}),
+		}
+		if spare {
+			a.Rank, a.Address = lifecycle.SpareRank, netip.Addr{}
+		} else {
 			rank++
 		}
+		batch.Assignments = append(batch.Assignments, a)
 	}
+	for _, g := range c.Intent.Spec.Groups {
+		for i := range g.Size {
+			hold(g, manifest.MemberName(g.Name, i), false)
+		}
+	}
+	for _, g := range c.Intent.Spec.Groups {
+		for i := range g.Spares {
+			hold(g, manifest.SpareName(g.Name, i), true)
+		}
+	}
+	now := s.now().UTC()
 	rec := api.ClusterRecord{
-		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: s.now().UTC(),
+		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: now, PlacedAt: &now,
 		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
 	}
 	rev, err := s.Leader.CommitGeneration(context.Background(), c, rec, batch)
 	must(s.t, err)
 	s.reach(rev)
 	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))
+}
+
+// ChangeRecord commits a change of a cluster's record.
+func (s *Site) ChangeRecord(name string, change func(*api.ClusterRecord)) {
+	s.t.Helper()
+	c := s.await(name)
+	rec := *c.Record
+	change(&rec)
+	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	must(s.t, err)
+	s.reach(rev)
 }
 
 // SetPhase commits a phase of a cluster, without a placement when it has none.
@@ -244,7 +317,7 @@ func (s *Site) SetPhase(name string, phase api.ClusterPhase, message string) {
 func (s *Site) MakeReady(name string) {
 	s.t.Helper()
 	for a := range s.await(name).Held() {
-		s.Live.SetMember(a.ID, api.MemberReady, "")
+		s.Live.SetMember(a.Node, a.ID, api.MemberReady, "")
 	}
 	s.SetPhase(name, api.ClusterReady, "")
 	s.Event(name, "Ready", "every member is ready")

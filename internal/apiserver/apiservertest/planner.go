@@ -1,0 +1,141 @@
+package apiservertest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// Explainer is the plan of the queue, set by the test.
+type Explainer struct {
+	mu      sync.Mutex
+	cache   *state.Cache
+	waiting []api.Waiting
+	noRoom  error
+	asked   []api.ClusterIntent
+}
+
+// SetWaiting sets what waits for room, by full names.
+func (e *Explainer) SetWaiting(waiting ...api.Waiting) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting = waiting
+}
+
+// SetNoRoom makes every growth have no room, nil: have it.
+func (e *Explainer) SetNoRoom(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.noRoom = err
+}
+
+// Asked returns the intents that were asked about.
+func (e *Explainer) Asked() []api.ClusterIntent {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]api.ClusterIntent(nil), e.asked...)
+}
+
+// Explain tells what of a cluster waits.
+func (e *Explainer) Explain(name string) (api.Explanation, error) {
+	c := e.cache.Cluster(name)
+	if c == nil {
+		return api.Explanation{}, state.ErrNotFound
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := api.Explanation{Cluster: name, Phase: api.ClusterPending, Waiting: []api.Waiting{}, Message: "nothing waits"}
+	if c.Record != nil {
+		out.Phase = c.Record.Phase
+	}
+	for _, w := range e.waiting {
+		if w.Cluster == name {
+			out.Waiting, out.Message = append(out.Waiting, w), w.Reason
+		}
+	}
+	return out, nil
+}
+
+// Queue returns what waits.
+func (e *Explainer) Queue() ([]api.Waiting, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]api.Waiting{}, e.waiting...), nil
+}
+
+// CanGrow tells what was set.
+func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = append(e.asked, intent)
+	return e.noRoom
+}
+
+// Certifier certifies every key alike.
+type Certifier struct{ now func() time.Time }
+
+// Certify returns a line that names what it is for.
+func (c Certifier) Certify(intent api.ClusterIntent, key ssh.PublicKey, user string) (api.Certificate, error) {
+	return api.Certificate{
+		Certificate: key.Type() + "-cert for " + intent.UID + " and " + user, ValidUntil: c.now().Add(10 * time.Minute).UTC(),
+		KnownHosts: "@cert-authority * ssh-ed25519 AAAA", User: "hpc",
+	}, nil
+}
+
+// Tunnels opens streams to a server of the test's, for which members stand.
+type Tunnels struct {
+	mu     sync.Mutex
+	opened []string
+	broken error
+	// Member serves a stream; it is closed when Member returns. Set it before the first tunnel; nil: what comes is sent back.
+	Member func(conn *net.TCPConn)
+}
+
+// SetBroken makes opening fail, nil: work.
+func (t *Tunnels) SetBroken(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.broken = err
+}
+
+// Opened returns which were opened, as NODE/ASSIGNMENT.
+func (t *Tunnels) Opened() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append([]string(nil), t.opened...)
+}
+
+// OpenTunnel connects to the test's server.
+func (t *Tunnels) OpenTunnel(ctx context.Context, node, memberID string, _ int) (io.ReadWriteCloser, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.broken != nil {
+		return nil, t.broken
+	}
+	t.opened = append(t.opened, node+"/"+memberID)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		conn, err := l.Accept()
+		if err = errors.Join(err, l.Close()); err != nil {
+			return
+		}
+		defer conn.Close()
+		if t.Member != nil {
+			t.Member(conn.(*net.TCPConn))
+			return
+		}
+		_, _ = io.Copy(conn, conn)
+	}()
+	return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+}

@@ -1,0 +1,184 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+func noProject(name string) *failure {
+	return fail(codeNoProject, "there is no project %q; 'nearmetal project list' shows those there are", name)
+}
+
+func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], error) {
+	p := who(ctx)
+	return &body[api.Identity]{api.Identity{User: userOf(ctx), Project: p.Project, Role: p.Role}}, nil
+}
+
+// projectStatus is a project as it is shown.
+func projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
+	out := api.ProjectStatus{Project: *p, Used: tenancy.Used(view)[p.Name]}
+	out.Shares = max(out.Shares, 1)
+	return out
+}
+
+func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[api.ProjectStatus]], error) {
+	view := s.cfg.Reader.View()
+	used := tenancy.Used(view)
+	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
+	for _, p := range view.Projects {
+		if sees(who(ctx), p.Name) {
+			out := api.ProjectStatus{Project: *p, Used: used[p.Name]}
+			out.Shares = max(out.Shares, 1)
+			list.Items = append(list.Items, out)
+		}
+	}
+	return &body[api.List[api.ProjectStatus]]{list}, nil
+}
+
+func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectStatus], error) {
+	view := s.cfg.Reader.View()
+	p := view.Project(in.Name)
+	if p == nil || !sees(who(ctx), in.Name) {
+		return nil, noProject(in.Name)
+	}
+	return &body[api.ProjectStatus]{projectStatus(view, p)}, nil
+}
+
+// projectBody is a project as it is shown, so that what was read can be changed and sent back: what is not for users to say is not looked
+// at.
+type projectBody struct {
+	api.Project
+	Used api.Quota `json:"used"`
+}
+
+// Limits of a project.
+const (
+	maxDescription = 1000
+	maxShares      = 1_000_000
+	maxQuota       = 1 << 30
+)
+
+// checkProject fills in defaults and refuses what no project can be.
+func checkProject(p *api.Project, src *manifest.Source) error {
+	var problems []api.FieldProblem
+	wrong := func(path, value, format string, args ...any) {
+		problems = append(problems, api.FieldProblem{Location: path, Line: src.Line(path), Value: value, Message: fmt.Sprintf(format, args...)})
+	}
+	if problem := manifest.LabelProblem(p.Name, manifest.MaxProjectName); problem != "" {
+		wrong("name", p.Name, "%q %s", p.Name, problem)
+	}
+	if len(p.Description) > maxDescription {
+		wrong("description", "", "is %d bytes long; use at most %d", len(p.Description), maxDescription)
+	}
+	if p.Shares == 0 && !src.Has("shares") {
+		p.Shares = 1
+	}
+	if p.Shares < 1 || p.Shares > maxShares {
+		wrong("shares", strconv.Itoa(p.Shares), "%d is not a weight; give 1 to %d", p.Shares, maxShares)
+	}
+	for _, bound := range []struct {
+		name  string
+		value int
+	}{{"cores", p.Quota.Cores}, {"members", p.Quota.Members}, {"clusters", p.Quota.Clusters}} {
+		if bound.value < 0 || bound.value > maxQuota {
+			wrong("quota."+bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
+		}
+	}
+	if len(problems) > 0 {
+		return failFields(codeInvalidRequest, problems...)
+	}
+	return nil
+}
+
+func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.ProjectStatus], error) {
+	req, src, err := readBody[projectBody](*in)
+	if err != nil {
+		return nil, err
+	}
+	p := req.Project
+	if err := checkProject(&p, src); err != nil {
+		return nil, err
+	}
+	p.CreatedAt = s.cfg.Now().UTC()
+	revision, err := s.cfg.Writer.CreateProject(ctx, p)
+	if errors.Is(err, state.ErrExists) {
+		return nil, fail(codeProjectExists, "project %q already exists; choose another name, or change it: nearmetal project set %s", p.Name, p.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	view, _ := s.readOwnWrite(ctx, revision)
+	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: projectStatus(view, &p)}, nil
+}
+
+func (s *Server) updateProject(ctx context.Context, in *namedBody) (*body[api.ProjectStatus], error) {
+	req, src, err := readBody[projectBody](in.body())
+	if err != nil {
+		return nil, err
+	}
+	if req.Name == "" && !src.Has("name") {
+		req.Name = in.Name
+	}
+	if req.Name != in.Name {
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{
+			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q, and a project keeps its name", in.Name),
+		})
+	}
+	if err := checkProject(&req.Project, src); err != nil {
+		return nil, err
+	}
+	p, revision, err := s.cfg.Writer.UpdateProject(ctx, in.Name, func(p *api.Project) error {
+		if problems := belowUse(req.Quota, tenancy.Used(s.cfg.Reader.View())[in.Name], src); len(problems) > 0 {
+			return failFields(codeQuotaInUse, problems...)
+		}
+		p.Description, p.Quota, p.Shares = req.Description, req.Quota, req.Shares
+		return nil
+	})
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, noProject(in.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	view, _ := s.readOwnWrite(ctx, revision)
+	return &body[api.ProjectStatus]{projectStatus(view, &p)}, nil
+}
+
+// belowUse lists every bound of a quota that is below what is in use, with both numbers.
+func belowUse(quota, used api.Quota, src *manifest.Source) []api.FieldProblem {
+	var problems []api.FieldProblem
+	check := func(name string, below bool, asked, inUse string) {
+		if below {
+			problems = append(problems, api.FieldProblem{
+				Location: "quota." + name, Line: src.Line("quota." + name), Value: asked,
+				Message: fmt.Sprintf("%s is less than the %s in use; free something first, or give at least that", asked, inUse),
+			})
+		}
+	}
+	check("cores", quota.Cores > 0 && quota.Cores < used.Cores, strconv.Itoa(quota.Cores), strconv.Itoa(used.Cores))
+	check("memory", quota.Memory > 0 && quota.Memory < used.Memory, quota.Memory.String(), used.Memory.String())
+	check("members", quota.Members > 0 && quota.Members < used.Members, strconv.Itoa(quota.Members), strconv.Itoa(used.Members))
+	check("clusters", quota.Clusters > 0 && quota.Clusters < used.Clusters, strconv.Itoa(quota.Clusters), strconv.Itoa(used.Clusters))
+	return problems
+}
+
+func (s *Server) deleteProject(ctx context.Context, in *byName) (*struct{}, error) {
+	revision, err := s.cfg.Writer.DeleteProject(ctx, in.Name)
+	switch {
+	case errors.Is(err, state.ErrNotFound):
+		return nil, noProject(in.Name)
+	case errors.Is(err, state.ErrInUse):
+		return nil, fail(codeProjectInUse, "%v", err)
+	case err != nil:
+		return nil, err
+	}
+	s.readOwnWrite(ctx, revision)
+	return nil, nil
+}

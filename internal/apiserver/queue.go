@@ -1,0 +1,89 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// Explainer tells what waits for room, and why: the leader's plan, made again from what this server knows. Names are full ones.
+type Explainer interface {
+	Explain(name string) (api.Explanation, error)
+	Queue() ([]api.Waiting, error)
+	// CanGrow tells whether the members that a cluster should have would all have room now; the error says what is short.
+	CanGrow(intent api.ClusterIntent) error
+}
+
+func (s *Server) explainCluster(ctx context.Context, in *byName) (*body[api.Explanation], error) {
+	c, err := s.findCluster(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.cfg.Explainer.Explain(c.Name())
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, noCluster(in.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.Cluster = shownName(who(ctx), c.Name())
+	waiting := make([]api.Waiting, len(e.Waiting))
+	for i, w := range e.Waiting {
+		waiting[i] = shownWaiting(who(ctx), w)
+	}
+	e.Waiting = waiting
+	return &body[api.Explanation]{e}, nil
+}
+
+func (s *Server) listQueue(ctx context.Context, _ *struct{}) (*body[api.List[api.Waiting]], error) {
+	queue, err := s.cfg.Explainer.Queue()
+	if err != nil {
+		return nil, err
+	}
+	list := api.List[api.Waiting]{Items: make([]api.Waiting, len(queue))}
+	for i, w := range queue {
+		list.Items[i] = shownWaiting(who(ctx), w)
+	}
+	return &body[api.List[api.Waiting]]{list}, nil
+}
+
+// shownWaiting is a request in the queue as a principal may see it: of another project's they learn that it is there and how large it is,
+// not what it is.
+func shownWaiting(p tenancy.Principal, w api.Waiting) api.Waiting {
+	project, _ := tenancy.Split(w.Cluster)
+	if sees(p, project) {
+		w.Cluster, w.Project = shownName(p, w.Cluster), project
+		return w
+	}
+	return api.Waiting{
+		Kind: w.Kind, Members: w.Members, Cores: w.Cores, Position: w.Position, Constraint: w.Constraint, Earliest: w.Earliest, Since: w.Since,
+		Reason: "a request of another project",
+	}
+}
+
+// queueHead is the first request in the queue, nil when nothing waits. Replacements and spares are no part of it.
+func (s *Server) queueHead() *api.Waiting {
+	queue, err := s.cfg.Explainer.Queue()
+	if err != nil {
+		return nil // the room of whoever waits is not known, so nobody is kept from extending
+	}
+	for _, w := range queue {
+		if w.Position > 0 {
+			return &w
+		}
+	}
+	return nil
+}
+
+// describeWaiting names a request in the queue as far as who asks may know of it.
+func (s *Server) describeWaiting(ctx context.Context, w api.Waiting) string {
+	w = shownWaiting(who(ctx), w)
+	if w.Cluster == "" {
+		return w.Reason
+	}
+	return fmt.Sprintf("cluster %q", w.Cluster)
+}

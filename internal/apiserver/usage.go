@@ -1,0 +1,139 @@
+package apiserver
+
+import (
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/usage"
+)
+
+const (
+	usageDefault = 24 * time.Hour
+	// usageRows bounds the periods of one answer.
+	usagePeriods = 10_000
+)
+
+// usageQuery is what a report of usage is asked for by.
+type usageQuery struct {
+	from, to time.Time
+	period   usage.Period
+	by       usage.By
+	format   string
+	site     bool
+}
+
+// usageReport tells who used how much. It is a plain handler: the answer may be comma-separated values.
+func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
+	now, p := s.cfg.Now().UTC(), who(r.Context())
+	q, f := usageParameters(r.URL.Query(), now)
+	if f != nil {
+		f.write(w)
+		return
+	}
+	in := s.cfg.Reader.View().UsageInput(now)
+	admin := tenancy.May(p, tenancy.Administer, tenancy.Site) == nil
+	if !admin {
+		in.Project = projectOr(p.Project)
+	}
+	report, err := usage.Report(in, q.from, q.to, q.period, q.by)
+	if err != nil {
+		failFields(codeParameter, api.FieldProblem{Location: "query", Message: err.Error()}).write(w)
+		return
+	}
+	if !admin {
+		report.Site = nil
+	}
+	if report.Rows == nil {
+		report.Rows = []api.UsageRow{}
+	}
+	for i := range report.Rows {
+		if row := &report.Rows[i]; row.Cluster != "" {
+			row.Cluster = shownName(p, row.Cluster)
+		}
+	}
+	if q.format == "json" {
+		writeJSON(w, http.StatusOK, report)
+		return
+	}
+	var text []byte
+	if q.site && admin {
+		text, err = usage.SiteCSV(report.Site)
+	} else {
+		text, err = usage.CSV(report.Rows)
+	}
+	if err != nil {
+		s.asFailure(r.Context(), err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8; header=present") // RFC 4180, section 3
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(text) // a client that does not take the answer is gone
+}
+
+// usageParameters reads the query.
+func usageParameters(query url.Values, now time.Time) (usageQuery, *failure) {
+	q := usageQuery{to: now}
+	var problems []api.FieldProblem
+	wrong := func(name, message string) {
+		problems = append(problems, api.FieldProblem{Location: "query." + name, Value: query.Get(name), Message: message})
+	}
+	at := func(name string, into *time.Time) {
+		text := query.Get(name)
+		if text == "" {
+			return
+		}
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			if t, err = time.Parse(time.DateOnly, text); err != nil {
+				wrong(name, "is no time; write one like 2026-01-31T08:00:00Z or 2026-01-31")
+				return
+			}
+		}
+		*into = t.UTC()
+	}
+	at("to", &q.to)
+	q.from = q.to.Add(-usageDefault)
+	at("from", &q.from)
+	if len(problems) == 0 && !q.from.Before(q.to) {
+		wrong("from", "is not before the end, "+q.to.Format(time.RFC3339)+"; give an earlier time")
+	}
+	if q.from.Year() < 1970 || q.to.Year() > 9999 {
+		wrong("from", "is out of range")
+	}
+	choice(query, "period", wrong, map[string]func(){
+		"": func() { q.period = usage.Whole }, "none": func() { q.period = usage.Whole }, "hour": func() { q.period = usage.Hour },
+		"day": func() { q.period = usage.Day }, "week": func() { q.period = usage.Week }, "month": func() { q.period = usage.Month },
+	}, []string{"none", "hour", "day", "week", "month"})
+	choice(query, "by", wrong, map[string]func(){
+		"": func() { q.by = usage.ByProject }, "all": func() { q.by = usage.ByAll }, "cluster": func() { q.by = usage.ByCluster },
+		"user": func() { q.by = usage.ByUser }, "project": func() { q.by = usage.ByProject }, "site": func() { q.by, q.site = usage.ByAll, true },
+	}, []string{"cluster", "user", "project", "all", "site"})
+	choice(query, "format", wrong, map[string]func(){
+		"": func() { q.format = "json" }, "json": func() { q.format = "json" }, "csv": func() { q.format = "csv" },
+	}, []string{"json", "csv"})
+	if shortest := map[usage.Period]time.Duration{usage.Hour: time.Hour, usage.Day: 24 * time.Hour}[q.period]; shortest > 0 &&
+		q.to.Sub(q.from) > usagePeriods*shortest {
+		wrong("period", "makes more rows than one answer holds; ask for a longer period or a shorter time")
+	}
+	if len(problems) > 0 {
+		return q, failFields(codeParameter, problems...)
+	}
+	return q, nil
+}
+
+// choice reads a parameter that is one of a few words.
+func choice(query url.Values, name string, wrong func(name, message string), words map[string]func(), all []string) {
+	if take := words[query.Get(name)]; take != nil {
+		take()
+		return
+	}
+	message := "is not known; use one of " + quoteAll(all)
+	if near := manifest.Closest(query.Get(name), all); near != "" {
+		message = "is not known; did you mean \"" + near + "\"?"
+	}
+	wrong(name, message)
+}
