@@ -15,6 +15,9 @@ const settledAfter = 10 * time.Minute
 // Apply returns what one commit of these operations writes. It refuses, and nothing is to be written, when an operation does not fit what is
 // committed: then the plan was made on something else, or is wrong. A time before what is committed counts as that.
 func Apply(c Cluster, ops []lifecycle.Operation, now time.Time) (Change, error) {
+	if !slices.ContainsFunc(ops, changes) {
+		return passOn(c, ops, now), nil
+	}
 	if err := c.check(); err != nil {
 		return Change{}, fmt.Errorf("cluster %q: %w", c.Name(), err)
 	}
@@ -28,6 +31,29 @@ func Apply(c Cluster, ops []lifecycle.Operation, now time.Time) (Change, error) 
 		return Change{}, fmt.Errorf("cluster %q: %w", c.Name(), err)
 	}
 	return a.change, nil
+}
+
+// changes tells whether an operation changes anything that is stored with the cluster.
+func changes(op lifecycle.Operation) bool {
+	switch op.(type) {
+	case lifecycle.Emit, lifecycle.WakeAt, lifecycle.Need:
+		return false
+	default:
+		return true
+	}
+}
+
+// passOn is a change that writes nothing: most looks at most clusters end so.
+func passOn(c Cluster, ops []lifecycle.Operation, now time.Time) Change {
+	var a applier
+	a.c, a.now = c, now
+	if c.Record != nil {
+		a.change.Record = *c.Record
+	}
+	for _, op := range ops {
+		a.pass(op)
+	}
+	return a.change
 }
 
 // fate is what becomes of a committed assignment.
@@ -76,20 +102,25 @@ func newApplier(c Cluster, now time.Time) *applier {
 	return a
 }
 
-func (a *applier) apply(op lifecycle.Operation) error {
+// pass hands on what is not stored with the cluster.
+func (a *applier) pass(op lifecycle.Operation) {
 	switch op := op.(type) {
 	case lifecycle.Emit:
 		a.change.Events = append(a.change.Events, api.Event{
 			Time: a.now, Cluster: a.c.Name(), Reason: op.Reason, Message: op.Message, Member: op.Member, Node: op.Node,
 		})
-		return nil
 	case lifecycle.WakeAt:
 		if a.change.WakeAt.IsZero() || op.Time.Before(a.change.WakeAt) {
 			a.change.WakeAt = op.Time
 		}
-		return nil
 	case lifecycle.Need:
 		a.change.Needs = append(a.change.Needs, op)
+	}
+}
+
+func (a *applier) apply(op lifecycle.Operation) error {
+	if !changes(op) {
+		a.pass(op)
 		return nil
 	}
 	a.change.Dirty = true

@@ -305,6 +305,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		return lifecycle.Hold{Assignments: []api.Assignment{a}}
 	}
 	release := func(ids ...string) lifecycle.Operation { return lifecycle.Release{IDs: ids} }
+	say := []lifecycle.Operation{lifecycle.SetPhase{To: api.ClusterReady, Message: "x"}}
 	tests := []struct {
 		name  string
 		given func(*Cluster)
@@ -435,12 +436,12 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			"was forgotten",
 		},
 		{"an operation on nodes", nil, []lifecycle.Operation{lifecycle.SetNodePhase{}}, "no operation on a cluster"},
-		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, nil, "names 3 chunks, 2 are given"},
-		{"another chunk", func(c *Cluster) { c.Chunks[0].Ref.ID = "k9" }, nil, "chunk k9 of 2 assignments stands where its record names k1"},
-		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, nil, "stands where"},
-		{"a chunk that turned", func(c *Cluster) { c.Chunks[0].Ref.Releasing = true }, nil, "stands where"},
-		{"an assignment that is there twice", func(c *Cluster) { c.Chunks[1].Assignments[0].ID = "u1.c-0.1" }, nil, "u1.c-0.1 is in it twice"},
-		{"a record of another cluster", func(c *Cluster) { c.Intent.UID = "u2" }, nil, "its intent of u2"},
+		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, say, "names 3 chunks, 2 are given"},
+		{"another chunk", func(c *Cluster) { c.Chunks[0].Ref.ID = "k9" }, say, "chunk k9 of 2 assignments stands where its record names k1"},
+		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, say, "stands where"},
+		{"a chunk that turned", func(c *Cluster) { c.Chunks[0].Ref.Releasing = true }, say, "stands where"},
+		{"an assignment that is there twice", func(c *Cluster) { c.Chunks[1].Assignments[0].ID = "u1.c-0.1" }, say, "u1.c-0.1 is in it twice"},
+		{"a record of another cluster", func(c *Cluster) { c.Intent.UID = "u2" }, say, "its intent of u2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

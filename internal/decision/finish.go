@@ -10,9 +10,6 @@ import (
 
 // finish works out the chunks, the generation and the usage that follow from what was gathered.
 func (a *applier) finish() error {
-	if !a.change.Dirty {
-		return nil
-	}
 	if a.moved {
 		a.record.Generation++
 	}

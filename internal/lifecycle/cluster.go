@@ -142,6 +142,8 @@ type look struct {
 	members []member
 	spares  []ClusterAssignment
 	surplus []ClusterAssignment
+	// missing are desired and have no place, nor wait for a replacement.
+	missing []WantedMember
 	// waiting are the members of the record's lost ones that are still desired; dropped are the names of the others.
 	waiting []api.LostMember
 	dropped []string
@@ -162,8 +164,9 @@ type member struct {
 // look sorts out who is there. While a cluster is frozen its size stays as it is.
 func (in ClusterInput) look() look {
 	l := look{ClusterInput: in, desired: DesiredMembers(in.Intent.Spec, in.Intent.Removed)}
+	l.missing = MissingMembers(l.desired, in.Assignments, in.Record.Lost)
 	frozen := Frozen(in.Record.Phase)
-	members, spares := map[string]bool{}, map[string]bool{}
+	members, spares := make(map[string]bool, len(l.desired)), map[string]bool{}
 	for _, m := range l.desired {
 		members[m.Member] = true
 	}

@@ -891,6 +891,14 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 			},
 		},
 		{
+			"the next of several deadlines is the earliest", api.ClusterDeleting,
+			func(l *life) {
+				l.deleting()
+				l.Assignments[1].ReleasedAt = t0.Add(-time.Minute)
+			},
+			[]string{"WakeAt 9m0s"},
+		},
+		{
 			"what is said to be clean is confirmed", api.ClusterDeleting,
 			func(l *life) { l.deleting(); l.Observed["a0"] = Observation{Clean: true} },
 			[]string{"ConfirmClean{IDs:[a0]}", "WakeAt 10m0s"},

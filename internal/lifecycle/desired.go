@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -20,7 +21,7 @@ func DesiredMembers(spec api.ClusterSpec, removed []string) []WantedMember {
 	var members []WantedMember
 	for _, g := range spec.Groups {
 		for i, n := 0, 0; n < g.Size; i++ {
-			name := fmt.Sprintf("%s-%d", g.Name, i)
+			name := g.Name + "-" + strconv.Itoa(i)
 			if out[name] {
 				continue
 			}
@@ -45,7 +46,7 @@ func DesiredSpares(spec api.ClusterSpec) []WantedMember {
 // MissingMembers are the desired members that have no assignment and do not wait for a replacement, with the ranks they are to get: the
 // lowest that no held and no lost member has. Assignments that are being released hold no name any more.
 func MissingMembers(desired []WantedMember, assignments []ClusterAssignment, lost []api.LostMember) []WantedMember {
-	names, ranks := map[string]bool{}, map[int]bool{}
+	names, ranks := make(map[string]bool, len(desired)), make(map[int]bool, len(desired))
 	for _, a := range assignments {
 		if !a.Releasing && !a.Spare {
 			names[a.Member], ranks[a.Rank] = true, true

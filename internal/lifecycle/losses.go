@@ -72,8 +72,8 @@ func (l *look) needs() []Operation {
 			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt,
 		}}})
 	}
-	if missing := l.missing(); len(missing) > 0 {
-		ops = append(ops, Need{Kind: NeedScale, Members: missing})
+	if len(l.missing) > 0 {
+		ops = append(ops, Need{Kind: NeedScale, Members: l.missing})
 	}
 	return append(ops, missingSpares(DesiredSpares(l.Intent.Spec), l.spares)...)
 }

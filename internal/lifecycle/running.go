@@ -55,7 +55,7 @@ func (l *look) turn() []Operation {
 		return l.ready()
 	case l.Record.Phase == api.ClusterDegraded && l.unheard():
 		return nil // nothing better is known of whom it was degraded for
-	case len(l.missing()) > 0 || len(l.known()) > 0 || slices.ContainsFunc(l.surplus, isMember):
+	case len(l.missing) > 0 || len(l.known()) > 0 || slices.ContainsFunc(l.surplus, isMember):
 		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(len(l.desired), "member"))
 	default:
 		return nil // someone is not heard of, or has not got its new files yet
@@ -72,15 +72,10 @@ func (l *look) ready() []Operation {
 
 // settled tells whether exactly the desired members are there, and each is ready and has the files that name all others.
 func (l *look) settled() bool {
-	if len(l.waiting) > 0 || len(l.dropped) > 0 || len(l.missing()) > 0 || slices.ContainsFunc(l.surplus, isMember) {
+	if len(l.waiting) > 0 || len(l.dropped) > 0 || len(l.missing) > 0 || slices.ContainsFunc(l.surplus, isMember) {
 		return false
 	}
 	return !slices.ContainsFunc(l.members, func(m member) bool { return m.loss != "" || m.phase != api.MemberReady || !m.seen.Current })
-}
-
-// missing are the desired members that a scale-up has to find places for.
-func (l *look) missing() []WantedMember {
-	return MissingMembers(l.desired, l.Assignments, l.Record.Lost)
 }
 
 // lost says who has no place any more, or is about to lose it.
@@ -143,7 +138,7 @@ func (l *look) unready() []string {
 			texts = append(texts, fmt.Sprintf("%s on %s has not got its new files", m.Member, m.Node))
 		}
 	}
-	for _, m := range l.missing() {
+	for _, m := range l.missing {
 		texts = append(texts, m.Member+" has no place")
 	}
 	return texts
