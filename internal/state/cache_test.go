@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -194,4 +195,67 @@ func benchmarkCommit(b *testing.B, clusters, members int) {
 		commits++
 	}
 	b.ReportMetric(float64(commits*clusters*members)/b.Elapsed().Seconds(), "members/s")
+}
+
+// manyClusters is a cache of so many placed clusters, each with its usage of the past.
+func manyClusters(b *testing.B, clusters, records int) (*state.Repo, *state.Cache) {
+	s := openMemory(b)
+	for i := range clusters {
+		name := fmt.Sprintf("c%05d", i)
+		var ops []store.Op
+		for kind, v := range map[string]any{
+			"intent/": intent(name), "record/": api.ClusterRecord{Name: name, UID: "uid-" + name, Generation: 1, Phase: api.ClusterReady},
+		} {
+			data, err := json.Marshal(v)
+			must(b, err)
+			ops = append(ops, store.Op{Key: kind + name, Value: data})
+		}
+		_, err := s.Commit(b.Context(), nil, ops)
+		must(b, err)
+	}
+	for i := range records {
+		data, err := json.Marshal(api.UsageRecord{Seq: 1, UID: fmt.Sprintf("u%06d", i)})
+		must(b, err)
+		_, err = s.Commit(b.Context(), nil, []store.Op{{Key: fmt.Sprintf("usage/u%06d/000000000001", i), Value: data}})
+		must(b, err)
+	}
+	repo := state.New(s)
+	cache, err := repo.OpenCache(b.Context())
+	must(b, err)
+	return repo, cache
+}
+
+// BenchmarkOneChangeAmongMany changes one cluster, or writes one usage record, with a new view and the difference to the last after each.
+func BenchmarkOneChangeAmongMany(b *testing.B) {
+	b.Run("clusters=10000", func(b *testing.B) {
+		repo, cache := manyClusters(b, 10_000, 0)
+		before := cache.View()
+		n := 0
+		for b.Loop() {
+			n++
+			_, rev, err := repo.UpdateIntent(b.Context(), "c05000", "", func(in *api.ClusterIntent) error { in.Spec.Priority = n; return nil })
+			must(b, err)
+			_, err = cache.WaitRevision(b.Context(), rev)
+			must(b, err)
+			after := cache.View()
+			if changed, _ := state.Diff(before.Clusters, after.Clusters, (*state.Cluster).Name); len(changed) != 1 {
+				b.Fatalf("%d changed", len(changed))
+			}
+			before = after
+		}
+	})
+	for _, records := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprintf("usage=%d", records), func(b *testing.B) {
+			repo, cache := manyClusters(b, 0, records)
+			n := 0
+			for b.Loop() {
+				n++
+				rev, err := repo.Store().Commit(b.Context(), nil, []store.Op{{Key: fmt.Sprintf("usage/u%d/000000000001", n%records), Value: []byte("{}")}})
+				must(b, err)
+				_, err = cache.WaitRevision(b.Context(), rev)
+				must(b, err)
+				cache.View()
+			}
+		})
+	}
 }

@@ -429,3 +429,54 @@ func TestTheInputOfUsageHasAllThatHoldsRoom(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+func TestAQuarantineEndsOnceWhateverHappensMeanwhile(t *testing.T) {
+	for name, meanwhile := range map[string]func(w *world, leader *state.Leader, as []api.Assignment) error{
+		"it ended": func(w *world, leader *state.Leader, as []api.Assignment) error {
+			_, err := leader.Unquarantine(w.Context(), as[0].ID)
+			return err
+		},
+		"another one of the cluster ended": func(w *world, leader *state.Leader, as []api.Assignment) error {
+			_, err := leader.Unquarantine(w.Context(), as[1].ID, span(api.SpanCleaning, now, now))
+			return err
+		},
+	} {
+		w := newWorld(t, openMemory(t))
+		as := assignments("c1", 2, 1)
+		for _, a := range as {
+			w.reach(w.leader.Quarantine(t.Context(), api.Quarantine{Assignment: a, Since: now}))
+		}
+		w.store.fail = func([]store.Op) error {
+			w.store.fail = nil
+			return meanwhile(w, state.New(w.store.Store).AsLeader(w.won), as)
+		}
+		if _, err := w.leader.Unquarantine(t.Context(), as[0].ID, span(api.SpanCleaning, now, now)); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", name, err)
+		}
+	}
+}
+
+func TestAClosedNodeSpanIsNotClosedAgain(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "n1", From: now}, now))
+	open := w.cache.View().NodeSpan("n1")
+	end := func(leader *state.Leader, at time.Time) error {
+		_, err := leader.CommitNodeSpan(ctx, open, nil, at)
+		return err
+	}
+	w.store.fail = func([]store.Op) error {
+		w.store.fail = nil
+		return end(state.New(w.store.Store).AsLeader(w.won), now.Add(time.Minute)) // between our look and our write
+	}
+	for _, when := range []string{"at the same time", "later"} {
+		if err := end(w.leader, now.Add(time.Hour)); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", when, err)
+		}
+	}
+	later, err := w.repo.OpenCache(ctx)
+	must(t, err)
+	if got := later.View().NodeSpan("n1").To; got == nil || !got.Equal(now.Add(time.Minute)) {
+		t.Errorf("it ended at %v, want a minute after it began", got)
+	}
+}

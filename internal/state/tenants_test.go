@@ -292,3 +292,21 @@ func TestADrainIsSetOnceAndEnds(t *testing.T) {
 		}
 	})
 }
+
+func TestANodeForgottenMeanwhileIsNotDrained(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	rev, err := w.repo.PutNode(ctx, api.NodeRecord{Name: "n1"})
+	w.reach(rev, err)
+	w.store.fail = func([]store.Op) error {
+		w.store.fail = nil
+		_, err := state.New(w.store.Store).ForgetNode(ctx, w.cache.View(), "n1")
+		return err
+	}
+	if _, _, err := w.repo.SetDrain(ctx, "n1", "", "", now); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+	left, err := w.store.List(ctx, "node")
+	must(t, err)
+	equal(t, len(left.Entries), 0)
+}
