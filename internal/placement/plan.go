@@ -211,7 +211,9 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 }
 
 // suits tells whether a node with cores, which has a platform, offers what the group runs on and carries its labels.
-func (f *finder) suits(r *row) bool { return f.platforms[r.platform] && (f.labels == nil || f.labels[r.labels]) }
+func (f *finder) suits(r *row) bool {
+	return f.platforms[r.platform] && (f.labels == nil || f.labels[r.labels])
+}
 
 // nodes is how many nodes can hold a member.
 func (f *finder) nodes() int {

@@ -1,0 +1,91 @@
+package placement
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
+	network, err := DefaultPool.Network(7, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	placed, refusal := Place(viewOf(t, testNode("n1", 8, 1, 8)), Request{Cluster: "c", Groups: []api.Group{group("a", 2, 1, 1), group("b", 2, 1, 1)}})
+	if refusal != nil {
+		t.Fatal(refusal.Message)
+	}
+	noon := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+	d := Decision{
+		ClusterUID: "u", Cluster: "c", Generation: 4, Network: network, TakenAt: noon,
+		// Two are held: one of the cluster, one that is quarantined.
+		Held: []api.Assignment{{Address: offset(network.Prefix.Addr(), firstHost)}, {Address: offset(network.Prefix.Addr(), firstHost+2)}},
+		Members: []MemberName{
+			{Group: "b", Member: "b-7", Rank: 9, Replaces: "u.b-7.2", Attempt: 3},
+			{Group: "a", Member: "a-1", Rank: 1},
+			{Group: "a", Member: "a-spare-0", Rank: 12, Spare: true},
+			{Group: "b", Member: "b-0", Rank: 2},
+		},
+	}
+	assignments, err := Assign(placed, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type line struct {
+		ID, Member, Replaces, Address string
+		Rank, Attempt                 int
+		Spare                         bool
+	}
+	var got []line
+	for _, a := range assignments {
+		if !a.TakenAt.Equal(noon) {
+			t.Errorf("%s is taken at %v", a.ID, a.TakenAt)
+		}
+		got = append(got, line{a.ID, a.Member, a.Replaces, a.Address.String(), a.Rank, a.Attempt, a.Spare})
+	}
+	want := []line{
+		{"u.a-1.4", "a-1", "", "10.64.112.3", 1, 0, false},
+		{"u.a-spare-0.4", "a-spare-0", "", "10.64.112.5", 12, 0, true},
+		{"u.b-7.4", "b-7", "u.b-7.2", "10.64.112.6", 9, 3, false},
+		{"u.b-0.4", "b-0", "", "10.64.112.7", 2, 0, false},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("assignments (-want +got):\n%s", diff)
+	}
+	for name, members := range map[string][]MemberName{
+		"asked for, 4 are placed": append(d.Members, MemberName{Group: "a"}),
+		"more members of group":   d.Members[:3],
+	} {
+		d := d
+		d.Members = members
+		if _, err := Assign(placed, d); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("names that don't match what is placed: %v, want %q", err, name)
+		}
+	}
+}
+
+func TestASpareIsGivenBackAtOnceAndItsRoomTakenOver(t *testing.T) {
+	v := viewOf(t, testNode("n1", 2, 1, 8))
+	spare := api.Assignment{ID: "spare", Node: "n1", Slots: []int{0, 1}, MemoryBytes: gib, Spare: true}
+	heir := spare
+	heir.ID, heir.Spare = "heir", false
+	if err := v.Take(spare); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Take(heir); err == nil {
+		t.Fatal("a held spare's room was given away")
+	}
+	if err := v.Release("spare"); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Free("spare"); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Take(heir); err != nil {
+		t.Fatal(err)
+	}
+}
