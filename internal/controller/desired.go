@@ -20,8 +20,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// jobUser is the unprivileged account of members, who owns the shared home and runs the jobs.
-var jobUser = driver.User{Name: "hpc", UID: 1000, GID: 1000}
+// JobUser is the unprivileged account of members, who owns the shared home and runs the jobs.
+var JobUser = driver.User{Name: "hpc", UID: 1000, GID: 1000}
 
 // releaseGraceSeconds is how long a released member is asked politely before it is ended by force.
 const releaseGraceSeconds = 5
@@ -175,7 +175,7 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 		quarantined[uid] = true
 		index, _ := d.pool.IndexOf(a.Address)
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
-			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: jobUser},
+			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: JobUser},
 			Release: true, ReleaseHome: !living[a.ClusterUID], GraceSeconds: releaseGraceSeconds,
 		}}}}
 		d.replace(uid, d.clusters[uid].byNode, byNode, dirty)
@@ -291,14 +291,14 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 				return nil, err
 			}
 			add(agentstream.Member{
-				Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: jobUser},
+				Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: JobUser},
 				Paused: lifecycle.Frozen(c.Record.Phase), FilesDigest: agentstream.FilesDigest(files), Checks: checksOf(c.Intent.Spec, a.Group),
 			})
 		}
 	}
 	for a := range c.Releasing() {
 		add(agentstream.Member{
-			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: jobUser},
+			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: JobUser},
 			Release: true, ReleaseHome: deleting, GraceSeconds: releaseGraceSeconds,
 		})
 	}
@@ -320,7 +320,7 @@ func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*cont
 		return nil, err
 	}
 	return contextualization.New(contextualization.Cluster{
-		Name: c.Name(), Authority: authority, Network: c.Record.Network, Members: held, User: jobUser, Nameservers: d.nameservers,
+		Name: c.Name(), Authority: authority, Network: c.Record.Network, Members: held, User: JobUser, Nameservers: d.nameservers,
 	})
 }
 
