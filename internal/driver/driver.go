@@ -125,6 +125,12 @@ type Pauser interface {
 	Resume(ctx context.Context, id string) error
 }
 
+// Mender is the ability to mend what connects a running member to its network, after something on the host broke it. It is
+// idempotent; an error tells what can't be mended.
+type Mender interface {
+	Mend(ctx context.Context, id string) error
+}
+
 // Dialer is the ability to connect to a member's TCP ports from its host, past the rules that keep hosts out of tenants' networks.
 type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)

@@ -2,12 +2,19 @@ package container_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // expired is a deadline that has passed.
@@ -15,7 +22,7 @@ var expired = time.Unix(1, 0)
 
 // waiting is a driver whose Start waits for the test member's connection, so that a signal sent next meets its handler.
 type waiting struct {
-	driver.Driver
+	*container.Driver
 	rig *rig
 }
 
@@ -30,7 +37,15 @@ func testContract(t *testing.T, runtime string) {
 			Driver: r,
 			Ports:  r.ports,
 			Reopen: func(t *testing.T) driver.Driver { return waiting{Driver: r.open(t), rig: r} },
-			Member: func(t *testing.T) driver.Member { return r.member(t) },
+			Member: func(t *testing.T) driver.Member {
+				m := r.member(t)
+				m.Files = append(m.Files, driver.File{Path: "/etc/nearmetal/counting", Mode: 0o644})
+				return m
+			},
+			Progress: r.progress,
+			Listen: func(t *testing.T, id string) int {
+				return r.listen(t, id, "127.0.0.1")
+			},
 			Stubborn: func(m *driver.Member) {
 				m.Files = append(slices.Clone(m.Files), driver.File{Path: "/etc/nearmetal/stubborn", Mode: 0o644})
 			},
@@ -43,6 +58,75 @@ func testContract(t *testing.T, runtime string) {
 func TestContainersOnCrunMeetTheDriverContract(t *testing.T) { testContract(t, "crun") }
 
 func TestContainersOnRuncMeetTheDriverContract(t *testing.T) { testContract(t, "runc") }
+
+func TestAMembersOwnAddressIsTriedBeforeItsLoopback(t *testing.T) {
+	r := newRig(t, "crun")
+	m := r.member(t)
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	id, address := m.Assignment.ID, m.Assignment.Address.String()
+	space, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", pidOf(t, r, id)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer space.Close()
+	err = space.Do(func() error { return exec.Command("ip", "address", "add", address+"/32", "dev", "lo").Run() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := r.Dial(t.Context(), id, r.listen(t, id, address))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got := conn.RemoteAddr().(*net.TCPAddr).IP.String(); got != address {
+		t.Errorf("connected to %s, want %s", got, address)
+	}
+}
+
+func TestADialEndsWithItsContext(t *testing.T) {
+	r := newRig(t, "crun")
+	m := r.member(t)
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Dial(ctx, m.Assignment.ID, 22); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it is cancelled", err)
+	}
+}
+
+func TestAnAgentThatDiesWhileItPausesAMemberLeavesOneThatCanBeResumedOrCleaned(t *testing.T) {
+	for _, next := range []string{"resume", "clean"} {
+		t.Run(next, func(t *testing.T) {
+			r := newRig(t, "crun")
+			m := r.member(t)
+			if err := r.Start(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			crash(t, r, "container.after-freeze", doomed{
+				StateDir: r.cfg.StateDir, Node: r.cfg.Node, MemberBinary: r.cfg.MemberBinary, Pause: true, Member: m,
+			})
+			second := r.open(t)
+			if got := stateBy(t, second, m.Assignment.ID); got != driver.StatePaused {
+				t.Errorf("after the crash the member is seen as %s, want paused", got)
+			}
+			if next == "resume" {
+				if err := second.Resume(t.Context(), m.Assignment.ID); err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.TrimSpace(r.run(t, m.Assignment.ID, "echo", "alive")); got != "alive" {
+					t.Errorf("resumed, it answers %q", got)
+				}
+			}
+			if err := second.Clean(t.Context(), m.Assignment.ID); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
 
 func TestTwoInstallationsOnOneMachineDoNotTakeEachOthersMembersForDebris(t *testing.T) {
 	r := newRig(t, "crun")

@@ -21,7 +21,7 @@ import (
 // doomed is what an agent that will crash is told to do, by its environment.
 type doomed struct {
 	StateDir, Node, MemberBinary string
-	Clean                        bool
+	Clean, Pause                 bool
 	Member                       driver.Member
 }
 
@@ -42,6 +42,9 @@ func beDoomed(text string) error {
 	}
 	if job.Clean {
 		return d.Clean(context.Background(), job.Member.Assignment.ID)
+	}
+	if job.Pause {
+		return d.Pause(context.Background(), job.Member.Assignment.ID)
 	}
 	return d.Start(context.Background(), job.Member)
 }

@@ -3,13 +3,16 @@ package container_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +32,7 @@ const idBase = 3_000_000_000
 
 // rig is a node with a container driver, in a temporary directory.
 type rig struct {
-	driver.Driver
+	*container.Driver
 	t        testing.TB
 	cfg      container.Config
 	ports    *drivertest.Ports
@@ -166,7 +169,7 @@ func (r *rig) startBy(ctx context.Context, d driver.Driver, m driver.Member) err
 		return err
 	}
 	for _, o := range observations {
-		if o.ID == id && o.State == driver.StateRunning {
+		if o.ID == id && (o.State == driver.StateRunning || o.State == driver.StatePaused) {
 			return d.Start(ctx, m)
 		}
 	}
@@ -236,6 +239,30 @@ func (r *rig) run(t testing.TB, id string, args ...string) string {
 		t.Errorf("%s in the member: %s: %s", strings.Join(args, " "), a.Err, a.Output)
 	}
 	return a.Output
+}
+
+// progress is how often a member that counts has done so: one byte a time, in the shared home.
+func (r *rig) progress(t *testing.T, id string) int64 {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(r.dir, "home", "progress-"+strings.Split(id, ".")[1]))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// listen makes a member send back what it is sent, and returns the port.
+func (r *rig) listen(t *testing.T, id, address string) int {
+	t.Helper()
+	a := r.tell(t, id, order{Probe: "echo", Argument: address})
+	port, err := strconv.Atoi(a.Output)
+	if err != nil || a.Err != "" {
+		t.Fatalf("the member listens at %q: %s", a.Output, a.Err)
+	}
+	return port
 }
 
 // left lists what of this rig's members is on the host.

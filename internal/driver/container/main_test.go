@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,6 +57,9 @@ func beMember(stubborn bool) {
 			os.Exit(0)
 		}()
 	}
+	if _, err := os.Stat("/etc/nearmetal/counting"); err == nil {
+		go count()
+	}
 	conn, err := net.Dial("unix", "/run/nearmetal/agent.sock")
 	if err != nil {
 		os.Stderr.WriteString(err.Error() + "\n")
@@ -69,6 +73,23 @@ func beMember(stubborn bool) {
 			select {} // the test has gone; stay until stopped
 		}
 		_ = answers.Encode(obey(o))
+	}
+}
+
+// count writes a byte every millisecond of the time it is given.
+func count() {
+	name, err := os.Hostname()
+	if err != nil {
+		return
+	}
+	file, err := os.OpenFile("/home/progress-"+name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return
+	}
+	for range time.Tick(time.Millisecond) {
+		if _, err := file.WriteString("."); err != nil {
+			return
+		}
 	}
 }
 

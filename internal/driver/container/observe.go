@@ -14,7 +14,7 @@ import (
 // sight is what a look at the host shows of a member.
 type sight struct {
 	state driver.State
-	// init is the first process while the member runs, or 0.
+	// init is the first process while the member runs or is frozen, or 0.
 	init int
 	// member is what it was started with; nil for debris.
 	member *driver.Member
@@ -26,11 +26,14 @@ type evidence struct {
 	group     bool // a control group is
 	started   bool // its record is there: the first process was let go
 	initAlive bool // the process it names is in the member's control group
+	frozen    bool // its control group is frozen, or was told to be
 }
 
 // stateOf is the table from facts to state.
 func stateOf(e evidence) driver.State {
 	switch {
+	case e.started && e.initAlive && e.frozen:
+		return driver.StatePaused
 	case e.started && e.initAlive:
 		return driver.StateRunning
 	case e.started:
@@ -49,15 +52,19 @@ func (d *Driver) look(h *host, id string) sight {
 		dir: exists(d.dir(id)), group: slices.ContainsFunc(h.cgroups.dirs(id), exists),
 		started: err == nil, initAlive: err == nil && h.cgroups.contains(id, r.PID),
 	}
+	e.frozen = e.initAlive && h.cgroups.frozen(id)
 	s := sight{state: stateOf(e)}
-	if s.state == driver.StateRunning {
+	if s.alive() {
 		s.init = r.PID
 	}
-	if s.state == driver.StateRunning || s.state == driver.StateExited {
+	if s.alive() || s.state == driver.StateExited {
 		s.member = &r.Member
 	}
 	return s
 }
+
+// alive tells whether the first process is there, frozen or not.
+func (s sight) alive() bool { return s.state == driver.StateRunning || s.state == driver.StatePaused }
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
@@ -111,7 +118,7 @@ func (d *Driver) observation(id string, seen sight) driver.Observation {
 	o := driver.Observation{ID: id, State: seen.state, PID: seen.init}
 	output := d.path(id, fileOutput)
 	switch seen.state {
-	case driver.StateRunning:
+	case driver.StateRunning, driver.StatePaused:
 		if err := boundOutput(output); err != nil {
 			d.log.Warn("a member's output can't be kept short", "member", id, "err", err)
 		}
@@ -145,7 +152,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, driver.ErrNotFound)
 	}
 	seen := d.look(h, id)
-	if seen.state == driver.StateRunning {
+	if seen.alive() {
 		if err := d.waitInit(ctx, h, id, seen.init); err != nil {
 			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
 		}

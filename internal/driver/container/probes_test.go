@@ -3,8 +3,10 @@ package container_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"unsafe"
 
@@ -33,6 +35,7 @@ var probes = map[string]func(argument string) (string, error){
 		}
 		return "", err
 	},
+	"echo":        echo,
 	"mount tmpfs": func(path string) (string, error) { return "", unix.Mount("tmpfs", path, "tmpfs", 0, "") },
 	"remount writable": func(path string) (string, error) {
 		return "", unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND, "")
@@ -70,6 +73,24 @@ var probes = map[string]func(argument string) (string, error){
 		}
 		return "", err
 	},
+}
+
+// echo sends back whatever comes to a port of its own choice, which it returns.
+func echo(address string) (string, error) {
+	l, err := net.Listen("tcp4", address+":0")
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(conn, conn) }()
+		}
+	}()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
 }
 
 func listDir(path string) (string, error) {

@@ -75,7 +75,10 @@ func TestAStateFollowsFromWhatIsOnTheHost(t *testing.T) {
 		{evidence{group: true}, driver.StatePrepared},
 		{evidence{dir: true, group: true}, driver.StatePrepared},
 		{evidence{dir: true, group: true, started: true, initAlive: true}, driver.StateRunning},
+		{evidence{dir: true, group: true, started: true, initAlive: true, frozen: true}, driver.StatePaused},
 		{evidence{dir: true, group: true, started: true}, driver.StateExited},
+		{evidence{dir: true, group: true, started: true, frozen: true}, driver.StateExited},
+		{evidence{dir: true, group: true, frozen: true}, driver.StatePrepared},
 		{evidence{dir: true, started: true}, driver.StateExited},
 	}
 	for _, c := range cases {

@@ -37,7 +37,7 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	switch seen := d.look(h, id); seen.state {
-	case driver.StateRunning:
+	case driver.StateRunning, driver.StatePaused:
 		return nil
 	case driver.StatePrepared, driver.StateExited:
 		if err := d.removeRuntime(ctx, h, id); err != nil {

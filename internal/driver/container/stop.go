@@ -25,6 +25,9 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
+	if err := h.cgroups.thaw(ctx, id); err != nil { // a frozen process hears of nothing
+		return fmt.Errorf("stopping member %q: %w", id, err)
+	}
 	seen := d.look(h, id)
 	if seen.state == driver.StateRunning && grace > 0 {
 		if err := d.askToEnd(ctx, h, id, seen.init, grace); err != nil {
@@ -65,6 +68,10 @@ func (d *Driver) askToEnd(ctx context.Context, h *host, id string, pid int, grac
 func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
+	// With cgroup v1 a frozen process does not even end by force until it is thawed.
+	if err := h.cgroups.thaw(ctx, id); err != nil {
+		return err
+	}
 	// The kernel ends a PID namespace with its first process; the control group holds whatever else there is.
 	if seen.init != 0 {
 		err := killProcess(ctx, seen.init, func() bool { return h.cgroups.contains(id, seen.init) })

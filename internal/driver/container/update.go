@@ -96,7 +96,7 @@ func (d *Driver) openRoot(id string) (*os.File, error) {
 		return nil, err
 	}
 	seen := d.look(h, id)
-	if seen.state != driver.StateRunning {
+	if !seen.alive() {
 		return nil, fmt.Errorf("it is %s and must be started anew", seen.state)
 	}
 	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", seen.init))

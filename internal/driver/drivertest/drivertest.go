@@ -28,6 +28,11 @@ type Fixture struct {
 	Stubborn func(m *driver.Member)
 	// End makes a running member's first process end by itself with this exit code.
 	End func(t *testing.T, o driver.Observation, code int)
+	// Progress is how much a started member's first process has done; it grows for as long as the process is given time, and is
+	// kept outside of it.
+	Progress func(t *testing.T, id string) int64
+	// Listen makes a running member send back what it is sent on a TCP port, which is returned.
+	Listen func(t *testing.T, id string) int
 	// Left tells what is left of this driver's members on the host.
 	Left func(t *testing.T) []string
 }
@@ -56,6 +61,14 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a running member's files can be updated, an unknown one's can't", update},
 		{"observations carry what a member was started with, but no file contents", observeConfig},
 		{"many members start and are cleaned at once", many},
+		{"a paused member makes no progress until it is resumed", pauseStops},
+		{"pausing and resuming may be repeated, and what does not run can't be paused", pauseTwice},
+		{"a paused member is found by a new driver, and resumed by it", pauseReopen},
+		{"a paused member can be stopped politely and by force", pauseStop},
+		{"cleaning a paused member ends it", pauseClean},
+		{"a paused member's files can be updated", pauseUpdate},
+		{"a member's port is reached from its host", dial},
+		{"mending attaches the port of a running member, and of no other", mend},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -29,8 +30,8 @@ type Behaviour struct {
 	ExitCode  int
 	// Stubborn members end only by force.
 	Stubborn bool
-	// FailCleans is how many Cleans fail before one succeeds.
-	FailCleans int
+	// FailCleans, FailPauses and FailMends are how many of these calls fail before one succeeds.
+	FailCleans, FailPauses, FailMends int
 }
 
 // Host is a pretended machine. Members go on living there when their driver is dropped.
@@ -49,7 +50,14 @@ type member struct {
 	code    *int
 	message string
 	ended   chan struct{} // closed at the first process' end
+	// progress is how much its first process has done, see Host.Progress.
+	progress int64
+	// services are what listens in it, by port.
+	services map[int]func(net.Conn)
 }
+
+// alive tells whether its first process is there, frozen or not.
+func (m *member) alive() bool { return m.state == driver.StateRunning || m.state == driver.StatePaused }
 
 // NewHost makes an empty machine.
 func NewHost() *Host {
@@ -79,6 +87,33 @@ func (h *Host) Crash() {
 	for _, m := range h.members {
 		m.end(137)
 	}
+}
+
+// Progress lets every process of this machine do one more piece of work, but for the frozen ones, and returns how much that of a
+// member has done.
+func (h *Host) Progress(id string) int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, m := range h.members {
+		if m.state == driver.StateRunning {
+			m.progress++
+		}
+	}
+	if m := h.members[id]; m != nil {
+		return m.progress
+	}
+	return 0
+}
+
+// Listen makes a running member serve connections to a port.
+func (h *Host) Listen(id string, port int, serve func(net.Conn)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.members[id]
+	if m.services == nil {
+		m.services = map[int]func(net.Conn){}
+	}
+	m.services[port] = serve
 }
 
 // IDs lists the members there is anything of on this machine, in order.
@@ -126,7 +161,7 @@ func (h *Host) behaviour(id string) *Behaviour {
 }
 
 func (m *member) end(code int) {
-	if m.state != driver.StateRunning {
+	if !m.alive() {
 		return
 	}
 	m.state, m.pid, m.code = driver.StateExited, 0, &code
@@ -182,7 +217,7 @@ func (d *Driver) prepare(m driver.Member) (delay time.Duration, proceed bool, er
 	if !validID(id) {
 		return 0, false, fmt.Errorf("starting member %q: that can't be a member's ID", id)
 	}
-	if old := h.members[id]; old != nil && old.state == driver.StateRunning {
+	if old := h.members[id]; old != nil && old.alive() {
 		return 0, false, nil
 	}
 	h.members[id] = &member{config: m, state: driver.StatePrepared, message: "prepared"}
@@ -202,7 +237,7 @@ func (h *Host) launch(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m := h.members[id]
-	if m == nil || m.state == driver.StateRunning {
+	if m == nil || m.alive() {
 		return
 	}
 	h.nextPID++
@@ -258,7 +293,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 	h := d.host
 	h.mu.Lock()
 	m := h.members[id]
-	if m != nil && m.state == driver.StateRunning {
+	if m != nil && m.alive() {
 		ended := m.ended
 		h.mu.Unlock()
 		select {
@@ -281,10 +316,11 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 	h.mu.Lock()
 	h.calls = append(h.calls, "Stop "+id)
 	m := h.members[id]
-	if m == nil || m.state != driver.StateRunning {
+	if m == nil || !m.alive() {
 		h.mu.Unlock()
 		return nil
 	}
+	m.state = driver.StateRunning // a frozen process hears of nothing
 	b := *h.behaviour(id)
 	h.mu.Unlock()
 	patience, code := b.StopDelay, 0
@@ -322,12 +358,85 @@ func (h *Host) tryClean(id string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls = append(h.calls, "Clean "+id)
-	b := h.behaviour(id)
-	if b.FailCleans == 0 {
+	return scripted("cleaning", id, &h.behaviour(id).FailCleans)
+}
+
+// scripted fails as long as a count is above zero.
+func scripted(what, id string, failures *int) error {
+	if *failures == 0 {
 		return nil
 	}
-	b.FailCleans--
-	return fmt.Errorf("cleaning member %q: %w", id, errScripted)
+	*failures--
+	return fmt.Errorf("%s member %q: %w", what, id, errScripted)
+}
+
+// Pause freezes a member.
+func (d *Driver) Pause(_ context.Context, id string) error {
+	return d.host.freeze("Pause", "pausing", id, driver.StatePaused)
+}
+
+// Resume lets a frozen member go on.
+func (d *Driver) Resume(_ context.Context, id string) error {
+	return d.host.freeze("Resume", "resuming", id, driver.StateRunning)
+}
+
+func (h *Host) freeze(call, what, id string, to driver.State) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, call+" "+id)
+	m := h.members[id]
+	if m == nil {
+		return fmt.Errorf("%s member %q: %w", what, id, driver.ErrNotFound)
+	}
+	if !m.alive() {
+		return fmt.Errorf("%s member %q: it is %s", what, id, m.state)
+	}
+	if err := scripted(what, id, &h.behaviour(id).FailPauses); err != nil {
+		return err
+	}
+	m.state = to
+	return nil
+}
+
+// Mend attaches the port of a running member again.
+func (d *Driver) Mend(ctx context.Context, id string) error {
+	port, err := d.host.mend(id)
+	if err != nil {
+		return err
+	}
+	return d.attacher.Attach(ctx, port)
+}
+
+func (h *Host) mend(id string) (driver.Port, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, "Mend "+id)
+	m := h.members[id]
+	if m == nil || m.state != driver.StateRunning {
+		return driver.Port{}, fmt.Errorf("mending member %q: %w", id, driver.ErrNotFound)
+	}
+	a := m.config.Assignment
+	port := driver.Port{ID: id, Network: m.config.Network, Address: a.Address, MAC: a.MAC, NetNS: "/fake/" + id}
+	return port, scripted("mending", id, &h.behaviour(id).FailMends)
+}
+
+// Dial connects to what Host.Listen made a member serve.
+func (d *Driver) Dial(_ context.Context, id string, port int) (net.Conn, error) {
+	h := d.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.members[id]
+	switch {
+	case m == nil:
+		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, driver.ErrNotFound)
+	case m.state != driver.StateRunning:
+		return nil, fmt.Errorf("connecting to port %d of member %q: it is %s", port, id, m.state)
+	case m.services[port] == nil:
+		return nil, fmt.Errorf("connecting to port %d of member %q: connection refused", port, id)
+	}
+	near, far := net.Pipe()
+	go m.services[port](far)
+	return near, nil
 }
 
 var errScripted = errors.New("scripted to fail")
@@ -350,4 +459,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-var _ driver.Driver = (*Driver)(nil)
+var (
+	_ driver.Driver = (*Driver)(nil)
+	_ driver.Pauser = (*Driver)(nil)
+	_ driver.Dialer = (*Driver)(nil)
+	_ driver.Mender = (*Driver)(nil)
+)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,8 +29,13 @@ func TestTheFakeMeetsTheDriverContract(t *testing.T) {
 			Stubborn: func(m *driver.Member) {
 				host.Script(m.Assignment.ID, fake.Behaviour{Stubborn: true})
 			},
-			End:  func(_ *testing.T, o driver.Observation, code int) { host.End(o.ID, code) },
-			Left: func(*testing.T) []string { return host.IDs() },
+			End:      func(_ *testing.T, o driver.Observation, code int) { host.End(o.ID, code) },
+			Left:     func(*testing.T) []string { return host.IDs() },
+			Progress: func(_ *testing.T, id string) int64 { return host.Progress(id) },
+			Listen: func(_ *testing.T, id string) int {
+				host.Listen(id, 7, func(c net.Conn) { _, _ = io.Copy(c, c) })
+				return 7
+			},
 		}
 	})
 }

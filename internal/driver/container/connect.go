@@ -1,0 +1,107 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/netns"
+)
+
+// inside opens the network namespace of a running member. It is opened first and then made sure of: from then on no other
+// process can be taken for the member's first one.
+func (d *Driver) inside(id string) (netns.Handle, sight, error) {
+	if !validName(id) {
+		return netns.Handle{}, sight{}, driver.ErrNotFound
+	}
+	h, err := d.host()
+	if err != nil {
+		return netns.Handle{}, sight{}, err
+	}
+	seen := d.look(h, id)
+	switch seen.state {
+	case driver.StateAbsent:
+		return netns.Handle{}, seen, driver.ErrNotFound
+	case driver.StateRunning:
+	case driver.StatePaused:
+		return netns.Handle{}, seen, errors.New("it is paused; resume its cluster first")
+	default:
+		return netns.Handle{}, seen, fmt.Errorf("it is not running (%s)", seen.state)
+	}
+	space, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", seen.init))
+	if err != nil {
+		return netns.Handle{}, seen, err
+	}
+	if !h.cgroups.contains(id, seen.init) {
+		return netns.Handle{}, seen, errors.Join(errors.New("it has just ended"), space.Close())
+	}
+	return space, seen, nil
+}
+
+// Dial connects to a TCP port of a member from within its own network namespace, where no rule of the host is in the way. A service
+// that listens on its loopback only is reached, too, as by a user who is logged in there.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	conn, err := d.dial(ctx, id, port)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, err)
+	}
+	return conn, nil
+}
+
+func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, errors.New("a port is a number from 1 to 65535")
+	}
+	space, seen, err := d.inside(id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = space.Close() }()
+	var conn net.Conn
+	err = space.Do(func() error {
+		// A single numeric address is connected to on this very thread, which is what is in the namespace.
+		var dialer net.Dialer
+		var err error
+		conn, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(seen.member.Assignment.Address, uint16(port)).String())
+		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETUNREACH) {
+			conn, err = dialer.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		}
+		return err
+	})
+	return conn, err
+}
+
+// Mend attaches the port of a running member again, which makes anew what is gone of it and leaves alone what is there.
+func (d *Driver) Mend(ctx context.Context, id string) error {
+	if err := d.mend(ctx, id); err != nil {
+		return fmt.Errorf("mending the port of member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) mend(ctx context.Context, id string) error {
+	space, seen, err := d.inside(id)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = space.Close() }()
+	m := seen.member
+	return d.cfg.Attacher.Attach(ctx, driver.Port{
+		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC,
+		// The way by the process stays good for as long as the member lives; by this handle it would end with it.
+		NetNS: fmt.Sprintf("/proc/%d/ns/net", seen.init),
+	})
+}
+
+var (
+	_ driver.Driver = (*Driver)(nil)
+	_ driver.Pauser = (*Driver)(nil)
+	_ driver.Dialer = (*Driver)(nil)
+	_ driver.Mender = (*Driver)(nil)
+)
