@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
-	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 func span(kind api.SpanKind, from, to time.Time) api.UsageSpan {
@@ -213,14 +213,14 @@ func TestTheEndOfAQuarantineIsWrittenDownOnce(t *testing.T) {
 		}))
 		end := now.Add(time.Hour)
 		for _, q := range quarantines {
-			w.reach(w.leader.Unquarantine(t.Context(), q.Assignment.ID, usage.QuarantineSpan(&q, end)))
-			w.reach(w.leader.Unquarantine(t.Context(), q.Assignment.ID, usage.QuarantineSpan(&q, end.Add(time.Hour))))
+			w.reach(w.leader.Unquarantine(t.Context(), q.Assignment.ID, decision.EndQuarantine(q, end).Spans...))
+			w.reach(w.leader.Unquarantine(t.Context(), q.Assignment.ID, decision.EndQuarantine(q, end.Add(time.Hour)).Spans...))
 		}
 		equal(t, len(w.cache.View().Quarantines), 0)
 		got := w.cache.View().Usage
 		equal(t, len(got), 3)
 		for i, u := range got[1:] {
-			want := usageRecord(1_000_000_001+int64(i), usage.QuarantineSpan(&quarantines[i], end))
+			want := usageRecord(1_000_000_001+int64(i), decision.EndQuarantine(quarantines[i], end).Spans...)
 			equal(t, *u, *want)
 		}
 		// The cluster's own records go on counting where they were.

@@ -15,39 +15,30 @@ import (
 // that was committed after our reading fails the condition on the record. Another leader's late write-ahead is fenced by the
 // election.
 func (l *Leader) CollectGarbage(ctx context.Context) (int, error) {
-	// Chunks before records would be wrong: a header between the two readings would name chunks we had seen unnamed. So
-	// everything is read as of one revision.
-	snap, err := l.repo.store.List(ctx, "")
+	// The order of these readings matters. A chunk seen first and not named by a record read later is either still to be named, which its
+	// condition on that record finds out, or garbage; and a chunk whose cluster has neither record nor intent by then is of one that was
+	// forgotten, whose UID never comes back.
+	chunks, err := l.repo.store.List(ctx, prefixChunk)
 	if err != nil {
-		return 0, fmt.Errorf("list the state: %w", err)
+		return 0, fmt.Errorf("list the chunks: %w", err)
 	}
-	named := map[string]bool{}
-	record := map[string]store.Cond{} // by cluster UID
+	named, record, err := l.readRecords(ctx)
+	if err != nil {
+		return 0, err
+	}
+	intents, err := l.repo.Intents(ctx)
+	if err != nil {
+		return 0, err
+	}
 	intent := map[string]store.Cond{}
-	for _, e := range snap.Entries {
-		switch kind, _ := splitKey(e.Key); kind {
-		case prefixIntent:
-			var in api.ClusterIntent
-			if err := decode(e, &in); err != nil {
-				return 0, err
-			}
-			// A cluster without a record: nothing may have been decided meanwhile.
-			intent[in.UID] = store.Cond{Key: prefixRecord + in.Name}
-		case prefixRecord:
-			var rec api.ClusterRecord
-			if err := decode(e, &rec); err != nil {
-				return 0, err
-			}
-			record[rec.UID] = store.Cond{Key: e.Key, Revision: e.Revision}
-			for _, ref := range rec.Chunks {
-				named[keyChunk(rec.UID, ref.ID)] = true
-			}
-		}
+	for i := range intents {
+		// A cluster without a record: nothing may have been decided meanwhile.
+		intent[intents[i].UID] = store.Cond{Key: prefixRecord + intents[i].Name}
 	}
 	removed := 0
-	for _, e := range snap.Entries {
-		kind, rest := splitKey(e.Key)
-		if kind != prefixChunk || named[e.Key] || l.flying(e.Key) {
+	for _, e := range chunks.Entries {
+		_, rest := splitKey(e.Key)
+		if named[e.Key] || l.flying(e.Key) {
 			continue
 		}
 		uid, _, _ := strings.Cut(rest, "/")
@@ -67,6 +58,26 @@ func (l *Leader) CollectGarbage(ctx context.Context) (int, error) {
 		}
 	}
 	return removed, nil
+}
+
+// readRecords returns the keys of the chunks that records name, and for each cluster UID the condition that its record is unchanged.
+func (l *Leader) readRecords(ctx context.Context) (named map[string]bool, unchanged map[string]store.Cond, err error) {
+	snap, err := l.repo.store.List(ctx, prefixRecord)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the records: %w", err)
+	}
+	named, unchanged = map[string]bool{}, map[string]store.Cond{}
+	for _, e := range snap.Entries {
+		var rec api.ClusterRecord
+		if err := decode(e, &rec); err != nil {
+			return nil, nil, err
+		}
+		unchanged[rec.UID] = store.Cond{Key: e.Key, Revision: e.Revision}
+		for _, ref := range rec.Chunks {
+			named[keyChunk(rec.UID, ref.ID)] = true
+		}
+	}
+	return named, unchanged, nil
 }
 
 func (l *Leader) flying(key string) bool {

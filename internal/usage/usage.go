@@ -29,11 +29,3 @@ type Input struct {
 	// Nodes are all node spans, the present ones included.
 	Nodes []*api.NodeSpan
 }
-
-// QuarantineSpan is the use of a quarantined assignment, up to the end of its quarantine.
-func QuarantineSpan(q *api.Quarantine, to time.Time) api.UsageSpan {
-	a := &q.Assignment
-	return api.UsageSpan{
-		Kind: api.SpanCleaning, Node: a.Node, From: q.Since, To: to, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes,
-	}
-}

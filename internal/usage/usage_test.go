@@ -488,15 +488,6 @@ func TestTablesCarryTheirUnitsInTheHeader(t *testing.T) {
 	}
 }
 
-func TestAQuarantineIsCleaningThatHasNotEnded(t *testing.T) {
-	t.Parallel()
-	q := api.Quarantine{Assignment: api.Assignment{Node: "n1", Slots: []int{1, 2}, MemoryBytes: 9}, Since: at(1)}
-	want := api.UsageSpan{Kind: api.SpanCleaning, Node: "n1", From: at(1), To: at(3), Members: 1, Cores: 2, MemoryBytes: 9}
-	if got := QuarantineSpan(&q, at(3)); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 // year is the use of a year: clusters of 8 members on 100 nodes, each for some hours.
 func year(clusters int) Input {
 	in := Input{Now: midnight.AddDate(1, 0, 0)}
