@@ -93,7 +93,7 @@ func newApplier(c Cluster, now time.Time) *applier {
 	for i, chunk := range c.Chunks {
 		for j := range chunk.Assignments {
 			p := &place{assignment: &chunk.Assignments[j], chunk: i}
-			if chunk.Ref.Releasing && clean[p.assignment.ID] {
+			if clean[p.assignment.ID] {
 				p.fate = cleaned
 			}
 			a.places[p.assignment.ID] = p

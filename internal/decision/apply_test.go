@@ -293,6 +293,12 @@ func TestAClusterIsForgottenOnceAllOfItIsClean(t *testing.T) {
 		t.Errorf("forget %t, dirty %t; want it gone", change.Forget, change.Dirty)
 	}
 	equal(t, "usage", []string{"cleaning n9 0s-1m0s 1 members 2 cores 1000 bytes"}, usage(change))
+	left := running()
+	left.Record.Phase, left.Record.Chunks, left.Chunks = api.ClusterDeleting, left.Record.Chunks[1:2], left.Chunks[1:2]
+	left.Chunks[0].Assignments, left.Chunks[0].Ref.Count, left.Record.Chunks[0].Count = []api.Assignment{spare(2)}, 1, 1
+	if change := apply(t, left, 0, lifecycle.Release{IDs: []string{"u1.c-spare-0.2"}}, lifecycle.Forget{}); !change.Forget {
+		t.Error("a cluster that holds nothing but a spare is not forgotten with it")
+	}
 	if change := apply(t, Cluster{Intent: running().Intent}, 0, lifecycle.Forget{}); !change.Forget {
 		t.Error("a cluster without a record is not forgotten")
 	}
@@ -441,6 +447,8 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, say, "stands where"},
 		{"a chunk that turned", func(c *Cluster) { c.Chunks[0].Ref.Releasing = true }, say, "stands where"},
 		{"an assignment that is there twice", func(c *Cluster) { c.Chunks[1].Assignments[0].ID = "u1.c-0.1" }, say, "u1.c-0.1 is in it twice"},
+		{"a held assignment that is called clean", func(c *Cluster) { c.Record.Clean = []string{"u1.c-0.1"} }, say, "in no releasing chunk"},
+		{"a clean one that is nowhere", func(c *Cluster) { c.Record.Clean = []string{"x"} }, say, "in no releasing chunk"},
 		{"a record of another cluster", func(c *Cluster) { c.Intent.UID = "u2" }, say, "its intent of u2"},
 	}
 	for _, tt := range tests {
@@ -486,6 +494,13 @@ func TestPlacesAreGivenToTheWantedMembersOfTheirGroup(t *testing.T) {
 		`u1.a-1.4@4 on n1, attempt 0 for "", spare false`, `u1.a-spare-0.4@-1 on n2, attempt 0 for "", spare true`,
 		`u1.b-3.4@9 on n3, attempt 2 for "x", spare false`, `u1.b-7.4@2 on n4, attempt 0 for "", spare false`,
 	}, lines)
+	full := d
+	for i := range placement.MaxMembers {
+		full.Held = append(full.Held, api.Assignment{Address: nth(network.Gateway, i+1)})
+	}
+	if _, err := Assign(need, placed, full); err == nil {
+		t.Error("addresses are given out of a network that has none")
+	}
 	if _, err := Assign(need, placed[:3], d); err == nil {
 		t.Error("3 places for 4 members are taken")
 	}
@@ -515,5 +530,25 @@ func TestAssignmentsAreSeenAsTheirChunksAre(t *testing.T) {
 	c.Chunks[2].Ref.ReleasedAt = nil
 	if got := c.Assignments()[5].ReleasedAt; got != c.Record.ChangedAt {
 		t.Errorf("a chunk that does not tell when it was released: %s; want when the phase changed, %s", got, c.Record.ChangedAt)
+	}
+}
+
+// nth is the n-th address after another.
+func nth(a netip.Addr, n int) netip.Addr {
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+func TestAClusterWhoseIntentIsGoneIsStillCleanedUp(t *testing.T) {
+	c := running()
+	c.Intent = nil
+	change := apply(t, c, time.Minute, lifecycle.Release{IDs: []string{"u1.c-0.1", "u1.c-1.1"}}, lifecycle.Emit{Reason: "x"})
+	if u := change.Usage; u.UID != "u1" || u.Cluster != "lab.c" || u.Project != "lab" || change.Events[0].Cluster != "lab.c" {
+		t.Errorf("use of %+v, event of %q; want both lab.c's, by its record", u, change.Events[0].Cluster)
+	}
+	if q := EndQuarantine(api.Quarantine{Assignment: api.Assignment{Cluster: "c"}}, t0); q.Project != api.DefaultProject {
+		t.Errorf("a cluster without a project in its name is of project %q, want the default one", q.Project)
 	}
 }

@@ -93,7 +93,7 @@ func (c Cluster) check() error {
 	if c.Record != nil && c.Intent != nil && c.Record.UID != c.Intent.UID {
 		return fmt.Errorf("its record is of UID %s, its intent of %s", c.Record.UID, c.Intent.UID)
 	}
-	seen := map[string]bool{}
+	seen, clean := map[string]bool{}, c.clean()
 	for i, chunk := range c.Chunks {
 		if chunk.Ref.ID != refs[i].ID || chunk.Ref.Releasing != refs[i].Releasing || len(chunk.Assignments) != refs[i].Count {
 			return fmt.Errorf("chunk %s of %d assignments stands where its record names %s of %d",
@@ -104,7 +104,13 @@ func (c Cluster) check() error {
 				return fmt.Errorf("assignment %s is in it twice", a.ID)
 			}
 			seen[a.ID] = true
+			if chunk.Ref.Releasing {
+				delete(clean, a.ID)
+			}
 		}
+	}
+	for id := range clean {
+		return fmt.Errorf("assignment %s is in its clean list and in no releasing chunk", id)
 	}
 	return nil
 }

@@ -873,6 +873,22 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 			},
 		},
 		{
+			"one that has lost all its members goes the same way", api.ClusterDegraded,
+			func(l *life) {
+				l.Assignments, l.Record.Chunks = nil, nil
+				l.deleteIt()
+			},
+			[]string{"SetPhase deleting: stopping and cleaning 0 members", "Emit Deleting: stopping and cleaning 0 members||"},
+		},
+		{
+			"of which nothing is left", api.ClusterDeleting,
+			func(l *life) {
+				l.Assignments, l.Record.Chunks = nil, nil
+				l.deleteIt()
+			},
+			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
+		},
+		{
 			"spares go with it, and are not cleaned", api.ClusterReady,
 			func(l *life) { l.add("c-spare-0", "n3", SpareRank).Spare = true; l.deleteIt() },
 			append([]string{"Release [a0 a1 a2]: the cluster is deleted"}, released[1:]...),
