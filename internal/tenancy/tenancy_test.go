@@ -247,6 +247,7 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 	s := newSite(t)
 	s.reach(s.repo.CreateProject(t.Context(), api.Project{Name: "physics", Shares: 1}))
 	spec := api.ClusterSpec{Groups: []api.Group{{Name: "g", Size: 3, Spares: 1, Shape: api.Shape{Cores: 2, Memory: 1 << 30}}}}
+	phase := api.ClusterDegraded
 	place := func(name, project string, placed bool, held int) {
 		s.reach(s.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, Project: project, Spec: spec}))
 		if !placed {
@@ -258,7 +259,7 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 		}
 		releasing := decision.Batch{Assignments: []api.Assignment{{ID: "old" + name, Slots: []int{3}}}, Releasing: true, ReleasedAt: &now}
 		s.reach(s.leader.Commit(t.Context(), s.cache.Cluster(name), state.Write{
-			Record: api.ClusterRecord{Name: name, UID: "u" + name, PlacedAt: &now, Phase: api.ClusterDegraded},
+			Record: api.ClusterRecord{Name: name, UID: "u" + name, PlacedAt: &now, Phase: phase},
 			Add:    []state.Batch{batch, releasing},
 		}))
 	}
@@ -269,8 +270,10 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 	place("goes", "physics", true, 1)
 	_, rev, err := s.repo.RequestDelete(t.Context(), "goes", now)
 	s.reach(rev, err)
+	phase = api.ClusterDeleting
+	place("expired", "", true, 1)
 	want := map[string]api.Quota{
-		"default": {Clusters: 1, Members: 4, Cores: 8, Memory: 4 << 30},
+		"default": {Clusters: 2, Members: 5, Cores: 10, Memory: 5 << 30},
 		"physics": {Clusters: 3, Members: 6 + 4 + 1, Cores: 12 + 8 + 2, Memory: 11 << 30},
 	}
 	if diff := cmp.Diff(want, Used(s.cache.View())); diff != "" {

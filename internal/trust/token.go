@@ -90,11 +90,10 @@ func (t Token) SHA256() string {
 func (t Token) Is(hash string) bool {
 	got := sha256.Sum256(t.secret[:])
 	want, err := hex.DecodeString(hash)
-	ok := err == nil && len(want) == len(got)
-	if !ok {
-		want = make([]byte, len(got))
+	if err != nil || len(want) != len(got) {
+		want = make([]byte, len(got)) // the hash of no secret anybody knows
 	}
-	return subtle.ConstantTimeCompare(got[:], want) == 1 && ok
+	return subtle.ConstantTimeCompare(got[:], want) == 1
 }
 
 // String names the token without its secret, so that no log holds one by accident.
