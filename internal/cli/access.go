@@ -95,18 +95,22 @@ func (acc *access) fill(ctx context.Context, a *app, c *client.Client, cluster s
 	if acc.env, err = a.connectionEnv(); err != nil {
 		return err
 	}
-	tunnel := quoteWords([]string{self, "cluster", "connect", "--", cluster, acc.member})
 	acc.options = []string{"-F", "/dev/null"} // nothing of the user's or the machine's configuration
 	for _, o := range []string{
 		"IdentityFile=" + quoteOption(filepath.Join(acc.dir, "key")), "IdentitiesOnly=yes", "IdentityAgent=none",
 		"CertificateFile=" + quoteOption(filepath.Join(acc.dir, "key-cert.pub")), "PreferredAuthentications=publickey",
 		"UserKnownHostsFile=" + quoteOption(filepath.Join(acc.dir, "known_hosts")), "GlobalKnownHostsFile=/dev/null",
 		"StrictHostKeyChecking=yes", "UpdateHostKeys=no", "CheckHostIP=no", "HostKeyAlias=" + acc.member, "User=" + cert.User,
-		"ControlMaster=no", "ControlPath=none", "LogLevel=ERROR", "ProxyCommand=" + strings.ReplaceAll(tunnel, "%", "%%"),
+		"ControlMaster=no", "ControlPath=none", "LogLevel=ERROR", "ProxyCommand=" + tunnelCommand(self, cluster, acc.member),
 	} {
 		acc.options = append(acc.options, "-o", o)
 	}
 	return nil
+}
+
+// tunnelCommand is what ssh runs in place of opening a connection: by a shell, after it has expanded percent signs.
+func tunnelCommand(self, cluster, member string) string {
+	return strings.ReplaceAll(quoteWords([]string{self, "cluster", "connect", "--", cluster, member}), "%", "%%")
 }
 
 // quoteOption keeps blanks in a value of an option together (ssh_config(5)), and its percent signs from being expanded.

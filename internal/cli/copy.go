@@ -100,7 +100,7 @@ func (p copyPlan) words(member string) []string {
 		switch {
 		case path.remote:
 			words[i] = member + ":" + path.path
-		case strings.HasPrefix(path.path, "/") || strings.HasPrefix(path.path, "."):
+		case strings.HasPrefix(path.path, "/"):
 			words[i] = path.path
 		default:
 			words[i] = "./" + path.path // neither a colon nor a dash means anything after it

@@ -161,8 +161,9 @@ func TestPauseAndResumeWaitForEveryCluster(t *testing.T) {
 		return after(ready("c1", 1), func(c *api.Cluster) { c.Status.Phase, c.Status.Paused = phase, wanted })
 	}
 	f.fixed("POST /v1/clusters/c1/pause", paused(api.ClusterReady, true))
-	f.watches("c1", paused(api.ClusterReady, false), paused(api.ClusterPausing, true), paused(api.ClusterPaused, true))
-	has(t, f.shell().run(t, "cluster", "pause", "c1", "c1", "nix"), cli.ExitNotFound, "cluster c1 is paused\n", "nothing is at /v1/clusters/nix/pause")
+	// The first is older than the request: of a pause before this one.
+	f.watches("c1", paused(api.ClusterPaused, false), paused(api.ClusterPausing, true), paused(api.ClusterPaused, true))
+	has(t, f.shell().run(t, "cluster", "pause", "c1", "c1", "nix"), cli.ExitNotFound, "cluster c1 is paused\n", "pausing", "nothing is at /v1/clusters/nix/pause")
 	f.expect("POST /v1/clusters/c1/pause")
 
 	f = newFake(t)
@@ -322,4 +323,26 @@ func TestListAndShowTellOfLimitsProjectsAndMembersThatAreMissing(t *testing.T) {
 		script.WriteString("$ nearmetal " + args + "\n" + r.out + "\n")
 	}
 	golden(t, "life", script.String())
+}
+
+func TestAPlaceInTheQueueIsAskedForAgainThoughTheClusterDoesNotChange(t *testing.T) {
+	t.Parallel() // it takes as long as the command line waits before it asks again
+	f := newFake(t)
+	queued := cluster("c1", 1, api.ClusterQueued)
+	f.fixed("POST /v1/clusters", queued)
+	f.watches("c1", queued)
+	position := 3
+	f.on("GET /v1/clusters/c1/explain", func(*http.Request, string) any {
+		position--
+		return api.Explanation{Waiting: []api.Waiting{{Kind: "create", Position: position, Reason: "no room"}}}
+	})
+	sh := f.shell()
+	interrupts := make(chan os.Signal, 8)
+	sh.interrupts = interrupts
+	sh.told = func(text string) {
+		if strings.Contains(text, "number 1 in the queue") {
+			interrupts <- syscall.SIGINT
+		}
+	}
+	has(t, sh.run(t, "cluster", "create", "c1", "--queue"), cli.ExitInterrupted, "number 2 in the queue: no room\n")
 }

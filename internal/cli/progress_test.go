@@ -69,3 +69,10 @@ func TestAgesAndRangesAreShort(t *testing.T) {
 		t.Errorf("ranges: %s", got)
 	}
 }
+
+func TestTheTunnelsCommandIsReadByAShellAsItStands(t *testing.T) {
+	got := tunnelCommand("/opt/my tools/100%/nearmetal", "lab.c1", "c1-0")
+	if want := "'/opt/my tools/100%%/nearmetal' cluster connect -- lab.c1 c1-0"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

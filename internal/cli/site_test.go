@@ -248,6 +248,9 @@ func TestTheOutputOfARequeuedJobIsShownAttemptAfterAttempt(t *testing.T) {
 	if got := f.requests()[0]; got != `POST /v1/clusters/c1/jobs {"command":["x"],"requeue":true,"failure_signal":"USR1"}` {
 		t.Errorf("asked %s", got)
 	}
+	if got := f.requests()[3]; got != "GET /v1/jobs/j1/log?attempt=1&offset=0&follow=true" {
+		t.Errorf("the second attempt's output is asked for by %s", got)
+	}
 	golden(t, "attempts", f.script("job list", "job show j1", "job logs j1 --attempt 1", "job logs j1"))
 }
 

@@ -255,14 +255,14 @@ func TestFilesAreCopiedBothWays(t *testing.T) {
 	s := newSSHSite(t)
 	there, here := t.TempDir(), t.TempDir()
 	t.Chdir(here)
-	for _, name := range []string{"a:b", "-dash", "with blank"} {
+	for _, name := range []string{"a:b", ".c:d", "-dash", "with blank"} {
 		if err := os.WriteFile(name, []byte(name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	has(t, s.shell().run(t, "cp", "--", "./a:b", "-dash", "with blank", "c1:"+there+"/"), 0)
+	has(t, s.shell().run(t, "cp", "--", "./a:b", ".c:d", "-dash", "with blank", "c1:"+there+"/"), 0)
 	has(t, s.shell().run(t, "cp", "-r", "c1/c1-0:"+there, here+"/back"), 0)
-	for _, name := range []string{"a:b", "-dash", "with blank"} {
+	for _, name := range []string{"a:b", ".c:d", "-dash", "with blank"} {
 		if text, err := os.ReadFile(filepath.Join(here, "back", name)); err != nil || string(text) != name {
 			t.Errorf("%s came back as %q, %v", name, text, err)
 		}
@@ -327,6 +327,17 @@ func TestForwardLeadsToAPortOfTheMemberUntilCtrlC(t *testing.T) {
 	if strings.Contains(r.err, "Error:") {
 		t.Errorf("Ctrl-C is an error: %s", r.err)
 	}
+	s.leavesNothing()
+}
+
+func TestForwardEndsWhenAPortOfThisMachineIsTaken(t *testing.T) {
+	s := newSSHSite(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	has(t, s.shell().run(t, "cluster", "forward", "c1", fmt.Sprintf("%d:80", taken.Addr().(*net.TCPAddr).Port)), 255, "Address already in use")
 	s.leavesNothing()
 }
 
