@@ -66,6 +66,7 @@ const (
 	updateDeadline = 20 * time.Second
 	stopDeadline   = 60 * time.Second
 	cleanDeadline  = 60 * time.Second
+	pauseDeadline  = 30 * time.Second
 	lookDeadline   = 20 * time.Second
 	lookPause      = 2 * time.Second
 	applyDeadline  = 30 * time.Second

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -58,7 +60,7 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, Unhealthy: m.unhealthy, NeverRan: m.neverRan,
 		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
 	}
 	if m.want != nil {
@@ -66,6 +68,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 			Generation: m.want.Assignment.Generation, Release: m.want.Release,
 			Grace: time.Duration(m.want.GraceSeconds * float64(time.Second)),
 		}
+		in.Desired.Paused = m.want.Paused
 		in.Stale = !m.want.Release && !reflect.DeepEqual(m.given, m.want.Files)
 	}
 	return in
@@ -78,8 +81,6 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.Me
 		case lifecycle.Report:
 			m.phase, m.message = op.Phase, op.Message
 		case lifecycle.ReportClean: // report looks at m.cleaned
-		case lifecycle.CountFailure:
-			m.attempts = m.attempts.Fail(op.Message, now)
 		case lifecycle.WakeAt:
 			a.wakeAt(op.Time)
 		case lifecycle.Reject:
@@ -89,7 +90,7 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.Me
 		case lifecycle.Update:
 			want := m.want.Member
 			a.run(ctx, m, updateDeadline, func(ctx context.Context) error { return m.driver.Update(ctx, want) }, func(m *memberState) {
-				m.given = want.Files
+				m.given, m.digest = want.Files, agentstream.FilesDigest(want.Files)
 			})
 		case lifecycle.Stop:
 			if m.control != nil {
@@ -99,6 +100,10 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.Me
 				failpoint.Hit("agent.before-stop")
 				return m.driver.Stop(ctx, m.id, op.Grace)
 			}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
+		case lifecycle.Pause:
+			a.freeze(ctx, m, driver.Pauser.Pause, driver.StatePaused)
+		case lifecycle.Resume:
+			a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
 		case lifecycle.Clean:
 			a.clean(ctx, m)
 		}
@@ -115,7 +120,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
-	m.ready, m.exit, m.recovered = false, "", time.Time{}
+	m.ready, m.unhealthy, m.exit, m.recovered = false, "", "", time.Time{}
 	if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
@@ -124,6 +129,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want := m.want.Member
+	m.neverRan = true
 	a.run(ctx, m, startDeadline, func(ctx context.Context) error {
 		if err := os.MkdirAll(want.HomeDir, 0o755); err != nil {
 			return err
@@ -133,8 +139,21 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		failpoint.Hit("agent.after-start")
 		return err
 	}, func(m *memberState) {
-		m.state, m.given, m.cleaned = driver.StateRunning, want.Files, false
+		m.state, m.given, m.digest = driver.StateRunning, want.Files, agentstream.FilesDigest(want.Files)
+		m.cleaned, m.neverRan = false, false
 	})
+}
+
+// freeze makes a member stand still or go on, and says what state that leaves it in.
+func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pauser, context.Context, string) error, state driver.State) {
+	a.run(ctx, m, pauseDeadline, func(ctx context.Context) error {
+		pauser, ok := m.driver.(driver.Pauser)
+		if !ok {
+			return fmt.Errorf("members of stack %q can't be paused", m.driver.Stack())
+		}
+		failpoint.Hit("agent.before-freeze")
+		return call(pauser, ctx, m.id)
+	}, func(m *memberState) { m.state = state })
 }
 
 // clean removes what is left of a member, and the shared home of a cluster that is being deleted.
@@ -171,7 +190,8 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		}
 		return os.RemoveAll(a.controlDir(m.id))
 	}, func(m *memberState) {
-		m.state, m.exit, m.ready, m.problem, m.given = driver.StateAbsent, "", false, "", nil
+		m.state, m.exit, m.ready, m.unhealthy, m.problem = driver.StateAbsent, "", false, "", ""
+		m.given, m.digest, m.neverRan = nil, "", false
 		m.cleaned = final
 		m.watched, m.lookAt = false, time.Time{}
 		m.instance++
@@ -195,7 +215,7 @@ func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration,
 			m.busy = false
 			if err == nil {
 				done(m)
-				if m.state == driver.StateRunning {
+				if alive(m.state) {
 					a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
 				}
 				return
@@ -232,7 +252,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 					m.state, m.exit = o.State, o.Message
 				}
 			}
-			if m.state == driver.StateRunning {
+			if alive(m.state) {
 				a.watch(ctx, m)
 			} else {
 				m.loseJobs(a.cfg.Clock.Now())
@@ -240,6 +260,9 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 		})
 	}()
 }
+
+// alive tells whether a member's processes are there, running or frozen.
+func alive(s driver.State) bool { return s == driver.StateRunning || s == driver.StatePaused }
 
 // jobsOf are the jobs that a member should supervise.
 func (a *Agent) jobsOf(memberID string) []api.Job {

@@ -31,6 +31,9 @@ type memberState struct {
 	busy    bool // an operation runs
 	watched bool // a goroutine waits for its end
 	given   []driver.File
+	digest  string // of given
+	// neverRan: a start is under way or has failed, and what there is of the member is what it left.
+	neverRan bool
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
 	instance int
 	// lookAt is when to find out what it is on the host; zero: state is known.
@@ -44,6 +47,7 @@ type memberState struct {
 	recovered time.Time
 	attempts  lifecycle.Attempts
 	problem   string // what keeps a running member from being ready, in its own words
+	unhealthy string // why a member that was ready can't be used, in its own words
 	phase     api.MemberPhase
 	message   string
 }
@@ -89,7 +93,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message}
 			a.members[o.ID] = m
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
-			if o.State == driver.StateRunning {
+			if alive(o.State) {
 				m.recovered = a.cfg.Clock.Now()
 				a.watch(ctx, m)
 			}
@@ -113,7 +117,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 	}
 	running := map[string]bool{}
 	for _, job := range d.Jobs {
-		running[job.ID] = true
+		running[job.RunID()] = true
 	}
 	maps.DeleteFunc(a.stored, func(jobID string, _ storedLog) bool { return !running[jobID] })
 	for id, m := range a.members {
@@ -141,6 +145,9 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 		a.listenAgain(ctx, m, a.cfg.Clock.Now())
 		if m.control != nil {
 			m.control.SetJobs(a.jobsOf(id))
+			if w != nil {
+				m.control.SetChecks(w.Checks)
+			}
 		}
 	}
 }
@@ -148,7 +155,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 // listenAgain opens the socket of a member that was found running, or that could not be opened before.
 func (a *Agent) listenAgain(ctx context.Context, m *memberState, now time.Time) {
 	switch {
-	case m.want == nil || m.control != nil || m.busy || m.state != driver.StateRunning:
+	case m.want == nil || m.control != nil || m.busy || !alive(m.state):
 	case now.Before(m.listenAt):
 		a.wakeAt(m.listenAt)
 	default:
@@ -177,7 +184,15 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	}
 	control, err := member.NewServer(member.ServerConfig{
 		Path: filepath.Join(dir, "agent.sock"), Owner: m.want.Network.IDBase, Log: a.cfg.Log.With("member", id),
-		OnReady:   func(member.Ready) { on(func(m *memberState) { m.ready, m.problem = true, "" }) },
+		OnReady: func(member.Ready) { on(func(m *memberState) { m.ready, m.problem = true, "" }) },
+		OnHealth: func(h member.Health) {
+			on(func(m *memberState) {
+				m.unhealthy = ""
+				if !h.Healthy {
+					m.unhealthy = cmp.Or(h.Message, "it says that it can't be used")
+				}
+			})
+		},
 		OnProblem: func(p member.Problem) { on(func(m *memberState) { m.problem = p.Message }) },
 		OnJobs: func(states []member.JobState) {
 			on(func(m *memberState) {
@@ -199,9 +214,10 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	m.control = control
 	jobs := a.jobsOf(id)
 	control.SetJobs(jobs)
+	control.SetChecks(m.want.Checks)
 	for _, job := range jobs {
-		if log, ok := a.stored[job.ID]; ok {
-			control.RequestLog(job.ID, log.offset, log.stream)
+		if log, ok := a.stored[job.RunID()]; ok {
+			control.RequestLog(job.RunID(), log.offset, log.stream)
 		}
 	}
 	return nil
@@ -218,7 +234,7 @@ func (a *Agent) ackLog(ack *agentstream.LogAck, stream int64, first bool) {
 	}
 	a.stored[ack.JobID] = storedLog{ack.Offset, stream} // for a socket that is not open yet
 	for _, job := range a.desired.Jobs {
-		if m := a.members[job.MemberID]; job.ID == ack.JobID && m != nil && m.control != nil {
+		if m := a.members[job.MemberID]; job.RunID() == ack.JobID && m != nil && m.control != nil {
 			if first {
 				m.control.RequestLog(ack.JobID, ack.Offset, stream)
 			} else {
@@ -275,7 +291,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem)}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem), FilesDigest: m.digest}
 		if m.want != nil {
 			seen.Generation = m.want.Assignment.Generation
 		}

@@ -37,7 +37,7 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*node
-	members map[string]agentstream.MemberObserved
+	members map[string]memberSeen
 	jobs    map[string]agentstream.JobObserved
 	changed chan struct{}
 	// serial counts the changes of what is known of nodes.
@@ -53,15 +53,34 @@ type node struct {
 	observed agentstream.Observed
 	reported bool // it has said all it has since it connected
 	desired  *agentstream.Desired
+	// digests are those of the files that the desired members should have, by assignment ID.
+	digests map[string]string
 	// serial is that of the newest change of what is known of this node.
 	serial uint64
+}
+
+// memberSeen is what an agent last said of a member, and since when the phase has been the same.
+type memberSeen struct {
+	agentstream.MemberObserved
+	node  string
+	since time.Time
+}
+
+// MemberState is a member as its node's agent last told it.
+type MemberState struct {
+	Phase   api.MemberPhase
+	Message string
+	// Since is when this server first heard of the phase that it has since been in.
+	Since time.Time
+	// Current: the generated files it has are those of the desired state that its node was last given.
+	Current bool
 }
 
 // New returns a monitor that has heard of nobody.
 func New(cfg Config) *Monitor {
 	return &Monitor{
 		cfg: cfg, started: cfg.Now(),
-		nodes: map[string]*node{}, members: map[string]agentstream.MemberObserved{},
+		nodes: map[string]*node{}, members: map[string]memberSeen{},
 		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
 	}
 }
@@ -104,6 +123,22 @@ func (m *Monitor) Member(assignmentID string) (api.MemberPhase, string, bool) {
 	defer m.mu.Unlock()
 	seen, ok := m.members[assignmentID]
 	return seen.Phase, seen.Message, ok
+}
+
+// MemberState tells what the agent last said of an assignment, since when, and whether its files are those desired.
+func (m *Monitor) MemberState(assignmentID string) (MemberState, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen, ok := m.members[assignmentID]
+	if !ok {
+		return MemberState{}, false
+	}
+	state := MemberState{Phase: seen.Phase, Message: seen.Message, Since: seen.since}
+	if n := m.nodes[seen.node]; n != nil {
+		want, told := n.digests[assignmentID]
+		state.Current = told && seen.FilesDigest == want
+	}
+	return state, true
 }
 
 // Node tells whether a node's agent is heard of. A node that was not heard of since this monitor started is unknown until
@@ -175,7 +210,10 @@ func (m *Monitor) Jobs() map[string]agentstream.JobObserved {
 func (m *Monitor) SetDesired(nodeName string, desired agentstream.Desired) {
 	m.mu.Lock()
 	n := m.node(nodeName)
-	n.desired = &desired
+	n.desired, n.digests = &desired, make(map[string]string, len(desired.Members))
+	for _, member := range desired.Members {
+		n.digests[member.Assignment.ID] = member.FilesDigest
+	}
 	s := n.stream
 	m.mu.Unlock()
 	if s != nil {
@@ -233,11 +271,17 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	if n.stream != s {
 		return
 	}
+	before := map[string]memberSeen{}
 	for _, old := range n.observed.Members {
+		before[old.ID] = m.members[old.ID]
 		delete(m.members, old.ID)
 	}
 	for _, seen := range o.Members {
-		m.members[seen.ID] = seen
+		since := m.cfg.Now()
+		if was, ok := before[seen.ID]; ok && was.Phase == seen.Phase {
+			since = was.since
+		}
+		m.members[seen.ID] = memberSeen{MemberObserved: seen, node: name, since: since}
 	}
 	for _, old := range n.observed.Jobs {
 		delete(m.jobs, old.ID)

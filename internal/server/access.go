@@ -1,14 +1,11 @@
 package server
 
 import (
-	"context"
-	"io"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -34,11 +31,4 @@ func (c certifier) Certify(intent api.ClusterIntent, key ssh.PublicKey, user str
 	return api.Certificate{
 		Certificate: string(cert.Line), ValidUntil: cert.ValidUntil, KnownHosts: string(authority.KnownHosts()), User: c.user,
 	}, nil
-}
-
-// tunnels opens tunnels to members by their nodes' agents.
-type tunnels struct{ agents *monitor.Monitor }
-
-func (t tunnels) OpenTunnel(ctx context.Context, node, memberID string, port int) (io.ReadWriteCloser, error) {
-	return t.agents.OpenTunnel(ctx, node, memberID, port)
 }

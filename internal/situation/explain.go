@@ -42,7 +42,8 @@ type plan struct {
 }
 
 func (e *Explainer) site() *Site {
-	return Observe(e.Views.View(), e.Heard, e.Now().UTC(), e.Since, e.Deadlines)
+	now := e.Now()
+	return Observe(e.Views.View(), e.Heard, now.Round(0).UTC(), now, e.Since, e.Deadlines)
 }
 
 func (s *Site) plan(asked []Asked) (plan, error) {

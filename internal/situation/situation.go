@@ -41,6 +41,7 @@ type Site struct {
 	Nodes       map[string]lifecycle.NodeState
 
 	heard   Heard
+	reading time.Time
 	clean   map[cleanOn]bool
 	drained map[string]bool
 }
@@ -48,10 +49,11 @@ type Site struct {
 // cleanOn is an assignment that a node's agent has confirmed clean.
 type cleanOn struct{ node, assignmentID string }
 
-// Observe takes down what agents say, once, so that all decisions rest on the same.
-func Observe(view *state.View, heard Heard, now, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
+// Observe takes down what agents say, once, so that all decisions rest on the same. now is the time of decisions, reading the clock by
+// which agents were heard at the same moment.
+func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
 	s := &Site{
-		View: view, Now: now, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
+		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
 	}
 	for _, n := range view.Nodes {
@@ -86,7 +88,8 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		o := lifecycle.Observation{Clean: s.Clean(a)}
 		seen, ok := s.heard.MemberState(a.ID)
 		if ok {
-			o.Phase, o.Message, o.Since, o.Current = seen.Phase, seen.Message, seen.Since, seen.Current
+			o.Phase, o.Message, o.Current = seen.Phase, seen.Message, seen.Current
+			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 		}
 		if ok || o.Clean {
 			in.Observed[a.ID] = o
