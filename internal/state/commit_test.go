@@ -480,3 +480,37 @@ func TestAClosedNodeSpanIsNotClosedAgain(t *testing.T) {
 		t.Errorf("it ended at %v, want a minute after it began", got)
 	}
 }
+
+func TestAFirstDecisionThatLandsBesideACollectionKeepsItsChunks(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	timeout := errors.New("timeout")
+	var header []store.Op
+	w.store.fail = func(ops []store.Op) error {
+		if strings.HasPrefix(ops[0].Key, "record/") {
+			header = ops
+			return timeout
+		}
+		return nil
+	}
+	as := assignments("c1", 3, 1)
+	_, err := w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}})
+	if !errors.Is(err, timeout) {
+		t.Fatal(err)
+	}
+	// A collector that knows nothing of the commit under way: it lands between the collector's look and its removal.
+	w.store.fail = func(ops []store.Op) error {
+		if !ops[0].Delete {
+			return nil
+		}
+		w.store.fail = nil
+		_, err := w.store.Store.Commit(ctx, nil, header)
+		return err
+	}
+	removed, err := w.repo.AsLeader(w.won).CollectGarbage(ctx)
+	must(t, err)
+	equal(t, removed, 0)
+	later, err := w.repo.OpenCache(ctx)
+	must(t, err)
+	equal(t, ids(later.Cluster("c1").Held()), idsOf(as))
+}
