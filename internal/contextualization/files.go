@@ -32,7 +32,7 @@ func (r *Renderer) renderShared() []driver.File {
 		public("/etc/ssh/sshd_config", r.sshdConfig()),
 		public("/etc/ssh/ssh_config", r.sshConfig()),
 		public(caPath, string(r.cluster.Authority.PublicKey())),
-		public(knownPath, "@cert-authority * "+string(r.cluster.Authority.PublicKey())),
+		public(knownPath, string(r.cluster.Authority.KnownHosts())),
 		public(principalsDir+"/"+user.Name, r.principals()),
 	}
 	if r.resolves() {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
 // sshdConfig is made for many quick logins at once: an MPI launch over n members opens up to n sessions on one. Options are
@@ -36,6 +38,11 @@ LogLevel ERROR
 MaxSessions 1024
 LoginGraceTime 60
 X11Forwarding no
+# People reach what listens on the member's loopback interface. Nothing of theirs is reached from the member.
+AllowTcpForwarding local
+PermitOpen localhost:* 127.0.0.1:* [::1]:*
+AllowStreamLocalForwarding no
+PermitTunnel no
 AcceptEnv LANG LC_*
 SetEnv` + env.String() + `
 Subsystem sftp internal-sftp
@@ -87,11 +94,13 @@ func (r *Renderer) hostPatterns() []string {
 	return patterns
 }
 
-// principals are the assignments whose user may log in: those the cluster holds.
+// principals are who may log in as the user: the user of the assignments that the cluster holds, and people, whose certificates the
+// authority signs for a short time only.
 func (r *Renderer) principals() string {
 	var b strings.Builder
 	for _, m := range r.members {
 		fmt.Fprintln(&b, m.ID)
 	}
+	fmt.Fprintln(&b, sshca.People)
 	return b.String()
 }

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(configVariable); config != "" {
 		os.Exit(runAsMember(config))
 	}
+	if address := os.Getenv(proxyVariable); address != "" {
+		os.Exit(runAsProxy(address))
+	}
 	code := m.Run()
 	removeMemberBinary()
 	os.Exit(code)
@@ -164,7 +167,7 @@ func (n *nodeAgent) listen(socket string) {
 		Path: socket, Owner: n.owner,
 		OnReady:   func(member.Ready) { n.note(func() { n.ready++ }) },
 		OnProblem: func(p member.Problem) { n.note(func() { n.problems = append(n.problems, p.Message) }) },
-		OnHealth: func(h member.Health) { n.note(func() { n.health = append(n.health, h) }) },
+		OnHealth:  func(h member.Health) { n.note(func() { n.health = append(n.health, h) }) },
 		OnJobs: func(states []member.JobState) {
 			n.note(func() {
 				for _, s := range states {

@@ -4,8 +4,9 @@
 // same bytes. The authority's key stays on the server: members get their own keys and certificates only. The package does no
 // I/O, has no clock and no randomness of its own. Start with New.
 //
-// A user certificate names its assignment as its only principal. Members accept the principals of the assignments their
+// A member's user certificate names its assignment as its only principal. Members accept the principals of the assignments their
 // cluster holds, so a replaced member's identity is revoked by leaving it out of that list; there is no expiry beside that.
+// Certificates for people (people.go) are on keys of their own and expire soon instead.
 package sshca
 
 import (
