@@ -552,3 +552,10 @@ func TestAClusterWhoseIntentIsGoneIsStillCleanedUp(t *testing.T) {
 		t.Errorf("a cluster without a project in its name is of project %q, want the default one", q.Project)
 	}
 }
+
+func TestAChunkThatDoesNotTellWhenItWasReleasedWasSoWhenThePhaseChanged(t *testing.T) {
+	c := running()
+	c.Chunks[2].Ref.ReleasedAt, c.Record.Chunks[2].ReleasedAt = nil, nil
+	change := apply(t, c, time.Minute, lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}})
+	equal(t, "usage", []string{"cleaning n9 0s-1m0s 1 members 2 cores 1000 bytes"}, usage(change))
+}

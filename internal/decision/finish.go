@@ -18,9 +18,6 @@ func (a *applier) finish() error {
 	}
 	a.rechunk()
 	a.account()
-	if a.record.ChangedAt.IsZero() {
-		a.record.ChangedAt = a.now
-	}
 	return nil
 }
 

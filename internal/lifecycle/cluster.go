@@ -137,7 +137,7 @@ func (in ClusterInput) say(message string) []Operation {
 // look is what a plan finds when it looks at a cluster that has its place: who should be there, who is, and who must be replaced.
 type look struct {
 	ClusterInput
-	desired []WantedMember
+	size int // how many members are desired
 	// members are those held and desired; spares the places held for replacements; surplus are held of either kind and not desired.
 	members []member
 	spares  []ClusterAssignment
@@ -163,22 +163,22 @@ type member struct {
 
 // look sorts out who is there. While a cluster is frozen its size stays as it is.
 func (in ClusterInput) look() look {
-	l := look{ClusterInput: in, desired: DesiredMembers(in.Intent.Spec, in.Intent.Removed)}
-	l.missing = MissingMembers(l.desired, in.Assignments, in.Record.Lost)
+	l := look{ClusterInput: in, members: make([]member, 0, len(in.Assignments))}
+	desired := desiredNames(in.Intent.Spec, in.Intent.Removed)
+	l.size = desired.size
 	frozen := Frozen(in.Record.Phase)
-	members, spares := make(map[string]bool, len(l.desired)), map[string]bool{}
-	for _, m := range l.desired {
-		members[m.Member] = true
-	}
+	spares := map[string]bool{}
 	for _, s := range DesiredSpares(in.Intent.Spec) {
 		spares[s.Member] = true
 	}
+	there := 0
 	for _, a := range in.Assignments {
 		switch {
 		case a.Releasing:
 		case a.Spare && spares[a.Member] && in.Nodes[a.Node].Phase != api.NodeDown:
 			l.spares = append(l.spares, a)
-		case !a.Spare && (members[a.Member] || frozen):
+		case !a.Spare && (frozen || desired.has(a.Group, a.Member)):
+			there++
 			m := member{ClusterAssignment: a, seen: in.Observed[a.ID]}
 			m.phase, m.message = MemberPhase(a, in.Observed, in.Nodes)
 			var at time.Time
@@ -191,11 +191,15 @@ func (in ClusterInput) look() look {
 		}
 	}
 	for _, m := range in.Record.Lost {
-		if members[m.Member] || frozen {
+		if desired.has(m.Group, m.Member) {
+			there++
 			l.waiting = append(l.waiting, m)
 		} else {
 			l.dropped = append(l.dropped, m.Member)
 		}
+	}
+	if there < l.size {
+		l.missing = MissingMembers(DesiredMembers(in.Intent.Spec, in.Intent.Removed), in.Assignments, in.Record.Lost)
 	}
 	return l
 }

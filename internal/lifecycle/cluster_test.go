@@ -358,6 +358,27 @@ func TestHowAClusterHeals(t *testing.T) {
 			},
 		},
 		{
+			"the patience with each ends by itself", api.ClusterDegraded,
+			func(l *life) {
+				l.size(3)
+				l.add("c-2", "n3", 2)
+				l.Observed["a0"] = Observation{Phase: unhealthy, Since: l.Now.Add(-time.Second)}
+				l.Observed["a1"] = Observation{Phase: unhealthy, Since: l.Now.Add(-3 * time.Second)}
+				l.Observed["a2"] = Observation{Phase: unhealthy, Since: l.Now.Add(-2 * time.Second)}
+				l.Record.Message = "c-0 on n1 is unhealthy; c-1 on n2 is unhealthy; c-2 on n3 is unhealthy"
+			},
+			[]string{"WakeAt 1m7s"},
+		},
+		{
+			"whoever is well meanwhile", api.ClusterDegraded,
+			func(l *life) {
+				l.seeAll(ready)
+				l.Observed["a0"] = Observation{Phase: unhealthy, Since: l.Now.Add(-time.Second)}
+				l.Record.Message = "c-0 on n1 is unhealthy"
+			},
+			[]string{"WakeAt 1m9s"},
+		},
+		{
 			"a new leader is patient anew", api.ClusterDegraded,
 			func(l *life) {
 				l.seeAll(ready)
@@ -706,6 +727,17 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 		{
 			"only noted", api.ClusterPaused, func(l *life) { pause(l); l.seeAll(frozen); l.node("n2", api.NodeDown) },
 			[]string{"Lose [a1]: node n2 is down", "Emit MemberLost: c-1 on n2 is lost (node n2 is down)|c-1|n2"},
+		},
+		{
+			"a spare on a node that is down waits, too", api.ClusterPaused,
+			func(l *life) {
+				pause(l)
+				l.seeAll(frozen)
+				l.Intent.Spec.Groups[0].Spares = 1
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+				l.node("n3", api.NodeDown)
+			},
+			[]string{},
 		},
 		{
 			"a frozen member is not unhealthy for want of an answer", api.ClusterPaused, func(l *life) { pause(l); l.seeAll(api.MemberUnhealthy) },

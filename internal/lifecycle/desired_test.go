@@ -33,6 +33,47 @@ func TestTheMembersOfAClusterFollowFromItsIntent(t *testing.T) {
 	}
 }
 
+func TestNoSpareHasTheNameOfAMemberOrOfAnotherSpare(t *testing.T) {
+	spec := api.ClusterSpec{Groups: []api.Group{
+		{Name: "c", Size: 2, Spares: 2}, {Name: "c-spare", Size: 2, Spares: 2}, {Name: "c-spare-spare-spare", Size: 2, Spares: 2}, {Name: "d", Size: 1},
+	}}
+	seen := map[string]string{}
+	for _, m := range append(DesiredMembers(spec, nil), DesiredSpares(spec)...) {
+		if other, taken := seen[m.Member]; taken {
+			t.Errorf("%s is the name of a place of group %s and of one of %s", m.Member, m.Group, other)
+		}
+		seen[m.Member] = m.Group
+	}
+	if len(seen) != 13 {
+		t.Errorf("%d names, want 7 members and 6 spares: %v", len(seen), seen)
+	}
+}
+
+func TestANameIsDesiredExactlyWhenItIsListed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		groups := []api.Group{{Name: "a", Size: rapid.IntRange(1, 5).Draw(t, "a")}, {Name: "a-0", Size: rapid.IntRange(1, 5).Draw(t, "a-0")}}
+		label := rapid.Custom(func(t *rapid.T) string {
+			return rapid.SampledFrom([]string{"a", "a-0", "b", ""}).Draw(t, "group") + rapid.SampledFrom([]string{"-", "", "--"}).Draw(t, "dash") +
+				rapid.SampledFrom([]string{"0", "1", "2", "3", "4", "5", "6", "-1", "+1", "01", "", "x"}).Draw(t, "number")
+		})
+		removed := rapid.SliceOfN(label, 0, 6).Draw(t, "removed")
+		spec := api.ClusterSpec{Groups: groups}
+		listed := map[string]bool{}
+		for _, m := range DesiredMembers(spec, removed) {
+			listed[m.Group+"/"+m.Member] = true
+		}
+		if len(listed) != groups[0].Size+groups[1].Size {
+			t.Fatalf("%d names for %d members: %v", len(listed), groups[0].Size+groups[1].Size, listed)
+		}
+		for range 20 {
+			group, name := rapid.SampledFrom([]string{"a", "a-0", "b"}).Draw(t, "group"), label.Draw(t, "name")
+			if got := desiredNames(spec, removed).has(group, name); got != listed[group+"/"+name] {
+				t.Fatalf("%s of group %s: desired %t; listed are %v", name, group, got, listed)
+			}
+		}
+	})
+}
+
 func TestNewMembersGetTheLowestRanksThatNobodyKeeps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 12).Draw(t, "size")

@@ -56,7 +56,7 @@ func (l *look) turn() []Operation {
 	case l.Record.Phase == api.ClusterDegraded && l.unheard():
 		return nil // nothing better is known of whom it was degraded for
 	case len(l.missing) > 0 || len(l.known()) > 0 || slices.ContainsFunc(l.surplus, isMember):
-		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(len(l.desired), "member"))
+		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(l.size, "member"))
 	default:
 		return nil // someone is not heard of, or has not got its new files yet
 	}
