@@ -229,7 +229,9 @@ func needCommand(cmd *cobra.Command, args []string) error {
 	}
 	var names []string
 	for _, sub := range cmd.Commands() {
-		names = append(names, sub.Name())
+		if !sub.Hidden {
+			names = append(names, sub.Name())
+		}
 	}
 	return usage("'%s' needs one of: %s; see '%s --help'", cmd.CommandPath(), strings.Join(names, ", "), cmd.CommandPath())
 }

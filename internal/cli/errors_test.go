@@ -43,7 +43,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 	}{
 		{"unknown command", sh, "clutser list", 2, []string{`no command "clutser"`, `did you mean "cluster"?`}},
 		{"unknown verb", sh, "cluster destroy c1", 2, []string{`no command "destroy"`}},
-		{"noun alone", sh, "cluster", 2, []string{"needs one of: create, delete, events, list, show"}},
+		{"noun alone", sh, "cluster", 2, []string{"needs one of: apply, create, delete, events, explain, "}},
 		{"unknown flag", sh, "cluster list --wide", 2, []string{"--wide", "--help"}},
 		{"unknown format", sh, "cluster list -o xml", 2, []string{"table, json or yaml"}},
 		{"no name", sh, "cluster show", 2, []string{"name the cluster"}},
@@ -86,7 +86,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		},
 		{"no token", shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_STATE": t.TempDir()}}, "cluster list", 7, []string{"NEARMETAL_TOKEN_FILE"}},
 		{"token others can read", shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": exposed}}, "cluster list", 7, []string{"chmod 600"}},
-		{"token of an agent", agent, "cluster list", 7, []string{`role "agent" may not`}},
+		{"token of an agent", agent, "cluster list", 7, []string{"is for node agents", "nearmetal token create"}},
 		{
 			"token of another site",
 			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile(trust.RoleUser)}},

@@ -18,7 +18,7 @@ const (
 	ExitUsage        = 2   // wrong usage or invalid input
 	ExitNotFound     = 3   // what was named does not exist
 	ExitConflict     = 4   // exists already, or is not in the right phase (not ready)
-	ExitRefused      = 5   // the cluster can't be placed
+	ExitRefused      = 5   // the cluster, or more members of it, can't be placed
 	ExitUnreachable  = 6   // the server can't be reached
 	ExitUnauthorized = 7   // no token, a wrong one, or not allowed
 	ExitInterrupted  = 130 // ended by Ctrl-C, as shells count it: 128 + SIGINT
@@ -34,7 +34,7 @@ var exitMeanings = []struct {
 	{ExitUsage, "wrong usage or invalid input; nothing was changed"},
 	{ExitNotFound, "what was named does not exist"},
 	{ExitConflict, "it exists already, or is not in a phase that allows this (not ready)"},
-	{ExitRefused, "the cluster can't be placed; the message names the binding constraint"},
+	{ExitRefused, "the cluster, or more members of it, can't be placed; the message names the binding constraint"},
 	{ExitUnreachable, "the server can't be reached"},
 	{ExitUnauthorized, "no token, a wrong one, or not allowed"},
 	{ExitInterrupted, "ended by Ctrl-C"},
@@ -77,6 +77,9 @@ func exitCode(err error) int {
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
 	case errors.As(err, &answered):
+		if answered.Code == "no_room" || answered.Code == "over_quota" {
+			return ExitRefused
+		}
 		return exitOfStatus(answered.Status)
 	case errors.Is(err, trust.ErrWrongServer):
 		return ExitUnauthorized

@@ -49,6 +49,12 @@ func TestAScaleDownIsOverWhenNothingIsLeftOfTheOthers(t *testing.T) {
 	f.expect(`POST /v1/clusters/c1/scale {"remove":["c1-1","c1-2"]}`)
 }
 
+func TestAScaleUpWithoutRoomIsRefused(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/clusters/c1/scale", &api.Problem{Status: http.StatusConflict, Code: "no_room", Detail: "1 core is needed, 0 are free"})
+	has(t, f.shell().run(t, "cluster", "scale", "c1", "--size", "3"), cli.ExitRefused, "Error: 1 core is needed, 0 are free\n")
+}
+
 func TestAScaleUpThatQueuesTellsWhatItWaitsFor(t *testing.T) {
 	f := newFake(t)
 	waiting := cluster("c1", 3, api.ClusterScaling, append(ready("c1", 2).Status.Members, member("c1", 2, api.MemberWaiting))...)

@@ -170,8 +170,8 @@ func (a *app) projectSet() *cobra.Command {
 	var f projectFlags
 	cmd := &cobra.Command{
 		Use: "set NAME", Short: "Change quota, shares or description of a project",
-		Long: `Change quota, shares or description of a project; what is not given stays. A quota below what the project holds takes nothing away: it
-keeps more from being placed.`,
+		Long: `Change quota, shares or description of a project; what is not given stays. A quota below what the project's clusters hold now is
+refused.`,
 		Example:           "  nearmetal project set fluids --cores 512 --memory 0",
 		ValidArgsFunction: a.completeProjects,
 	}
