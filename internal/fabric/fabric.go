@@ -49,4 +49,7 @@ type Fabric interface {
 	Apply(ctx context.Context, networks []Network) error
 	// Audit reads the kernel and reports what differs from the networks last applied.
 	Audit(ctx context.Context) ([]Drift, error)
+	// Probe tells what is wrong with the ports of the networks last applied, by member ID: those that are as they should be are
+	// not in it. A port that was never attached is wrong, too. It changes nothing and costs one look at the kernel's links.
+	Probe(ctx context.Context) (map[string]string, error)
 }

@@ -112,6 +112,49 @@ func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	return drifts, nil
 }
 
+// Probe looks at the ports.
+func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var links map[string]Link
+	err := f.node.Do(func() (err error) {
+		links, err = listPorts()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	wrong := map[string]string{}
+	for _, n := range f.applied {
+		for _, p := range n.Ports {
+			if problem := portProblem(links, PortName(p.ID), bridgeName(n.Index)); problem != "" {
+				wrong[p.ID] = problem
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// portProblem tells what is wrong with a port, "" for nothing.
+func portProblem(links map[string]Link, name, bridge string) string {
+	port, exists := links[name]
+	switch {
+	case !exists:
+		return "its network port is gone"
+	case !port.Up:
+		return "its network port is down"
+	case port.Master != bridge:
+		return "its network port is not on its network's bridge"
+	case !links[bridge].Up:
+		return "its network's bridge is down"
+	default:
+		return ""
+	}
+}
+
 // plan reads the kernel and plans.
 func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (Observed, []Operation, error) {
 	seen, err := f.observe(ctx)

@@ -1,9 +1,12 @@
 package ethernet
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 
 	"github.com/vishvananda/netlink"
@@ -70,6 +73,10 @@ func (f *Fabric) execute(ctx context.Context, op Operation) error {
 			return changePeer(netlink.NeighAppend, o.Link, o.Peer.AsSlice())
 		case DeletePeer:
 			return changePeer(netlink.NeighDel, o.Link, o.Peer.AsSlice())
+		case ForgetPeer:
+			err := forgetPeer(o.Link, o.Peer)
+			failpoint.Hit("ethernet.after-forget")
+			return err
 		default:
 			return fmt.Errorf("unknown operation %T", op)
 		}
@@ -171,4 +178,26 @@ func changePeer(change func(*netlink.Neigh) error, name string, ip net.IP) error
 		LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF,
 		IP: ip, HardwareAddr: allZero,
 	})
+}
+
+// forgetPeer removes the entries of a tunnel's table that send frames to single members at a peer. One that went away meanwhile, as
+// entries do when nothing is heard for a while, is no error.
+func forgetPeer(name string, peer netip.Addr) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	entries, err := tunnelTable(link.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if addr4(e.IP) != peer || bytes.Equal(e.HardwareAddr, allZero) {
+			continue
+		}
+		if err := netlink.NeighDel(&e); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("forgetting %s: %w", e.HardwareAddr, err)
+		}
+	}
+	return nil
 }

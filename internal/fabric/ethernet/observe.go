@@ -86,6 +86,23 @@ func observeLinks(cfg Config) (Observed, error) {
 	return seen, nil
 }
 
+// listPorts reads what Probe has to know, in the thread's network namespace.
+func listPorts() (map[string]Link, error) {
+	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
+	if err != nil {
+		return nil, fmt.Errorf("reading links: %w", err)
+	}
+	names, links := map[int]string{}, map[string]Link{}
+	for _, l := range list {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	for _, l := range list {
+		attrs := l.Attrs()
+		links[attrs.Name] = Link{Name: attrs.Name, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0}
+	}
+	return links, nil
+}
+
 // observeLink adds what belongs to one kind of link only.
 func observeLink(l netlink.Link, link *Link) error {
 	switch l := l.(type) {
@@ -95,15 +112,16 @@ func observeLink(l netlink.Link, link *Link) error {
 	case *netlink.Vxlan:
 		link.VNI, link.Port, link.Learning = l.VxlanId, l.Port, l.Learning
 		link.Local = addr4(l.SrcAddr)
-		entries, err := dump(func() ([]netlink.Neigh, error) {
-			return netlink.NeighListExecute(netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(l.Index)})
-		})
+		entries, err := tunnelTable(l.Index)
 		if err != nil {
 			return fmt.Errorf("reading peers of %s: %w", link.Name, err)
 		}
 		for _, e := range entries {
-			if e.LinkIndex == l.Index && bytes.Equal(e.HardwareAddr, allZero) && e.IP != nil {
-				link.Peers = append(link.Peers, addr4(e.IP))
+			switch peer := addr4(e.IP); {
+			case bytes.Equal(e.HardwareAddr, allZero):
+				link.Peers = append(link.Peers, peer)
+			case !slices.Contains(link.Learned, peer):
+				link.Learned = append(link.Learned, peer)
 			}
 		}
 	case *netlink.Veth:
@@ -121,6 +139,14 @@ func observeLink(l netlink.Link, link *Link) error {
 	}
 	link.Forwarding = strings.TrimSpace(string(content)) == "1"
 	return nil
+}
+
+// tunnelTable lists where a tunnel sends frames.
+func tunnelTable(index int) ([]netlink.Neigh, error) {
+	entries, err := dump(func() ([]netlink.Neigh, error) {
+		return netlink.NeighListExecute(netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(index)})
+	})
+	return slices.DeleteFunc(entries, func(e netlink.Neigh) bool { return e.LinkIndex != index || e.IP == nil }), err
 }
 
 // allZero is the address whose entries in a tunnel's table list where frames of unknown destination go.

@@ -67,6 +67,13 @@ type DeletePeer struct {
 	Peer    netip.Addr
 }
 
+// ForgetPeer ends what a tunnel has learned of a former peer: frames to members that were heard from there go to nobody.
+type ForgetPeer struct {
+	Network int
+	Link    string
+	Peer    netip.Addr
+}
+
 // SetForwarding switches the forwarding of IPv4 packets that come in over a link.
 type SetForwarding struct {
 	Network int
@@ -132,6 +139,10 @@ func (o DeletePeer) String() string {
 	return fmt.Sprintf("bridge fdb delete 00:00:00:00:00:00 dev %s dst %s self", o.Link, o.Peer)
 }
 
+func (o ForgetPeer) String() string {
+	return fmt.Sprintf("bridge fdb flush dev %s dst %s dynamic", o.Link, o.Peer)
+}
+
 func (o SetForwarding) String() string {
 	on := 0
 	if o.On {
@@ -178,6 +189,11 @@ func (o AddPeer) Drift() fabric.Drift {
 // Drift implements Operation.
 func (o DeletePeer) Drift() fabric.Drift {
 	return fabric.Drift{Network: o.Network, Object: "peer of " + o.Link, Want: "absent", Got: o.Peer.String()}
+}
+
+// Drift implements Operation.
+func (o ForgetPeer) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.Network, Object: "members heard from a former peer of " + o.Link, Want: "forgotten", Got: o.Peer.String()}
 }
 
 // Drift implements Operation.

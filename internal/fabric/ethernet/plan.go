@@ -48,6 +48,8 @@ type Link struct {
 	Port     int
 	Learning bool
 	Peers    []netip.Addr
+	// Learned are the peers that single members were heard from, as far as frames to those still go there.
+	Learned []netip.Addr
 }
 
 // Observed is the kernel's state as far as it concerns a plan.
@@ -63,7 +65,8 @@ type Observed struct {
 }
 
 // Plan lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
-// come before the links they watch, so that a plan that breaks off anywhere has opened nothing.
+// come before the links they watch, and links go before the rules that watched them, so that a plan that breaks off anywhere has
+// opened nothing: the members of a node that was fenced off reach nobody through a tunnel that is still there.
 func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
 	if err := fabric.Validate(networks); err != nil {
 		return nil, err
@@ -77,11 +80,13 @@ func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, er
 	want := desiredRules(cfg, networks, seen)
 
 	var ops []Operation
+	remove, change := planLinks(networks, links, seen)
 	ops = append(ops, planForwardingOff(want, seen)...)
+	ops = append(ops, remove...)
 	if script := rulesScript(want, seen.Rules); script != "" {
 		ops = append(ops, LoadRules{Script: script})
 	}
-	ops = append(ops, planLinks(networks, links, seen)...)
+	ops = append(ops, change...)
 	ops = append(ops, planForwardingOn(want, seen)...)
 	return ops, nil
 }
@@ -126,10 +131,9 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 	return links, nil
 }
 
-// planLinks removes what is too much or can't be mended, then makes and mends bridges and tunnels, then mends ports.
+// planLinks removes what is too much or can't be mended; then makes and mends bridges and tunnels, then mends ports.
 // Missing ports are not made: that is what Attach is for.
-func planLinks(networks []fabric.Network, want []Link, seen Observed) []Operation {
-	var remove, change []Operation
+func planLinks(networks []fabric.Network, want []Link, seen Observed) (remove, change []Operation) {
 	wanted := map[string]bool{}
 	gone := map[string]bool{}
 	for _, w := range want {
@@ -163,7 +167,7 @@ func planLinks(networks []fabric.Network, want []Link, seen Observed) []Operatio
 			remove = append(remove, DeleteLink{Network: index, Name: name, Why: "not wanted"})
 		}
 	}
-	return append(remove, change...)
+	return remove, change
 }
 
 func wantedLink(links []Link, name string) Link {
@@ -213,6 +217,11 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 	for _, p := range seen.Peers {
 		if !slices.Contains(want.Peers, p) {
 			ops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})
+		}
+	}
+	for _, p := range seen.Learned {
+		if !slices.Contains(want.Peers, p) {
+			ops = append(ops, ForgetPeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}
 	for _, p := range want.Peers {

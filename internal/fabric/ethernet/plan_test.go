@@ -84,6 +84,8 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Peers = append(slices.Clone(l.Peers), o.Peer) })
 	case DeletePeer:
 		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
+	case ForgetPeer:
+		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Peer) })
 	case SetForwarding:
 		m.change(o.Link, func(l *Link) { l.Forwarding = o.On })
 	}
@@ -263,7 +265,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 	})
 }
 
-func finish(t *rapid.T, m *machine, networks []fabric.Network) {
+func finish(t rapid.TB, m *machine, networks []fabric.Network) {
 	ops, err := Plan(planConfig, networks, m.Observed)
 	if err != nil {
 		t.Fatal(err)

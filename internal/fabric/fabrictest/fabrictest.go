@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 
@@ -40,6 +42,7 @@ func Run(t *testing.T, h Harness) {
 		{"attaching and detaching may be repeated", attachIsRepeatable},
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
+		{"a probe tells which ports are not there", probe},
 		{"a context that has ended ends every call", cancelled},
 	}
 	for node, tt := range tests {
@@ -221,6 +224,28 @@ func parallelPorts(t *testing.T, h Harness) {
 	mustBeAsApplied(t, f)
 }
 
+func probe(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 2)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	must(t, f.Attach(context.Background(), port(t, h, n, 0)))
+	wantWrong := func(after string, want ...string) {
+		t.Helper()
+		wrong, err := f.Probe(context.Background())
+		must(t, err)
+		if got := slices.Sorted(maps.Keys(wrong)); !slices.Equal(got, want) {
+			t.Errorf("after %s: wrong are %v, want %v", after, got, want)
+		}
+	}
+	wantWrong("one of two ports was attached", n.Ports[1].ID)
+	must(t, f.Attach(context.Background(), port(t, h, n, 1)))
+	wantWrong("both were attached")
+	must(t, f.Detach(context.Background(), n.Ports[0].ID))
+	wantWrong("one was detached", n.Ports[0].ID)
+	must(t, f.Apply(context.Background(), nil))
+	wantWrong("no network was left")
+}
+
 func cancelled(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	n := Network(1, 1)
@@ -229,8 +254,9 @@ func cancelled(t *testing.T, h Harness) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, audit := f.Audit(ctx)
+	_, probed := f.Probe(ctx)
 	for what, err := range map[string]error{
-		"Apply": f.Apply(ctx, nil), "Audit": audit, "Attach": f.Attach(ctx, p), "Detach": f.Detach(ctx, p.ID),
+		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Attach": f.Attach(ctx, p), "Detach": f.Detach(ctx, p.ID),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want context.Canceled", what, err)

@@ -23,7 +23,7 @@ type Fabric struct {
 
 var _ fabric.Fabric = (*Fabric)(nil)
 
-// Fail makes every later call of the named method (Apply, Audit, Attach, Detach) return err; nil ends that.
+// Fail makes every later call of the named method (Apply, Audit, Probe, Attach, Detach) return err; nil ends that.
 func (f *Fabric) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,6 +75,21 @@ func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return nil, errors.Join(ctx.Err(), f.fail["Audit"])
+}
+
+// Probe finds the ports that are not attached.
+func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wrong := map[string]string{}
+	for _, n := range f.networks {
+		for _, p := range n.Ports {
+			if _, ok := f.attached[p.ID]; !ok {
+				wrong[p.ID] = "its network port is gone"
+			}
+		}
+	}
+	return wrong, errors.Join(ctx.Err(), f.fail["Probe"])
 }
 
 // Attach remembers the port.

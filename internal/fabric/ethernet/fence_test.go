@@ -1,0 +1,137 @@
+package ethernet
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// TestANodeThatIsNoLongerAPeerReachesNoMember is what a fenced node meets: its agent is not heard of, so it goes on sending as it
+// did, and the other nodes have to drop that by themselves.
+func TestANodeThatIsNoLongerAPeerReachesNoMember(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		peers  []netip.Addr
+		egress bool
+	}{
+		{name: "others stay", peers: []netip.Addr{underlayAddress(2)}},
+		{name: "others stay, with egress", peers: []netip.Addr{underlayAddress(2)}, egress: true},
+		{name: "it was the last"},
+		{name: "it was the last, with egress", egress: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) { testFenced(t, newUnderlayLab(t, tt.egress), tt.peers) })
+	}
+}
+
+func testFenced(t *testing.T, lab underlayLab, peers []netip.Addr) {
+	a, b := lab.members[0], lab.members[1]
+	// A second member beside either, whose frames tell when those before them would have come.
+	for i := range lab.nodes {
+		n := &lab.networks[i]
+		n.Ports = append(n.Ports, testPort(*n, 12+i))
+		apply(t, lab.nodes[i].fabric, *n)
+		lab.members = append(lab.members, attach(t, lab.nodes[i].fabric, *n, 1))
+	}
+	besideA, besideB := lab.members[2], lab.members[3]
+	mustReach(t, a.namespace, "a member on another node", b.address())
+	mustReach(t, b.namespace, "a member on another node", a.address())
+
+	fenced := lab.networks[0]
+	fenced.Peers = peers
+	apply(t, lab.nodes[0].fabric, fenced)
+
+	mustNotReach(t, b.namespace, "a member whose node has fenced this one off", a.address())
+	for _, way := range []struct {
+		what             string
+		from, to, beside member
+	}{
+		{"to the fenced node", a, b, besideB},
+		{"from the fenced node", b, a, besideA},
+	} {
+		heard := way.to.listen(t, memberLink)
+		frame, text := way.from.marker(way.to) // straight to its address: both know it well
+		way.from.send(t, memberLink, frame)
+		// Behind it on the way between the nodes comes a ping, then one from next door.
+		mustReach(t, lab.nodes[0].namespace, "the other node", underlayAddress(1).String())
+		last, end := way.beside.marker(way.to)
+		way.beside.send(t, memberLink, last)
+		frames, ok := heard.until(end, markerTimeout)
+		if !ok {
+			t.Fatal("a frame of the member next door did not arrive")
+		}
+		if contains(frames, text) {
+			t.Errorf("a frame %s arrived", way.what)
+		}
+	}
+	if drifts, err := lab.nodes[0].fabric.Audit(context.Background()); err != nil || len(drifts) > 0 {
+		t.Errorf("audit: %v, %v", drifts, err)
+	}
+
+	// Cleaned and taken in again, it is a peer like any other.
+	apply(t, lab.nodes[0].fabric, lab.networks[0])
+	mustReach(t, b.namespace, "a member, as a peer again", a.address())
+}
+
+func TestATunnelThatIsNotWantedGoesBeforeItsGuard(t *testing.T) {
+	alone := testNetwork(3, 2)
+	wide := alone
+	wide.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	m := newMachine()
+	finish(t, m, []fabric.Network{wide})
+	ops, err := Plan(planConfig, []fabric.Network{alone}, m.Observed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range ops {
+		switch o := op.(type) {
+		case LoadRules:
+			t.Fatalf("the rules that guard %s are loaded away while it is there:\n%v", tunnelName(3), ops)
+		case DeleteLink:
+			if o.Name == tunnelName(3) {
+				return
+			}
+		}
+	}
+	t.Fatalf("%s is not removed: %v", tunnelName(3), ops)
+}
+
+func TestFramesToMembersHeardFromAFormerPeerGoToNobody(t *testing.T) {
+	n := testNetwork(3, 2)
+	former, present := netip.MustParseAddr("198.18.0.2"), netip.MustParseAddr("198.18.0.3")
+	n.Peers = []netip.Addr{present}
+	m := newMachine()
+	finish(t, m, []fabric.Network{n})
+	m.change(tunnelName(3), func(l *Link) { l.Learned = []netip.Addr{former, present} })
+	ops, err := Plan(planConfig, []fabric.Network{n}, m.Observed)
+	if err != nil || len(ops) != 1 || ops[0] != Operation(ForgetPeer{Network: 3, Link: tunnelName(3), Peer: former}) {
+		t.Errorf("got %v, %v; want that the former peer is forgotten", ops, err)
+	}
+}
+
+func TestAProbeTellsWhatIsWrongWithAPort(t *testing.T) {
+	lab := newPairLab(t)
+	id := lab.a.port.ID
+	for _, tt := range []struct{ meddling, want string }{
+		{"true", ""},
+		{"ip link set " + PortName(id) + " down", "its network port is down"},
+		{"ip link set " + PortName(id) + " nomaster", "its network port is not on its network's bridge"},
+		{"ip link set nmbr1 down", "its network's bridge is down"},
+		{"ip link delete " + PortName(id), "its network port is gone"},
+	} {
+		lab.node.run(t, tt.meddling)
+		wrong, err := lab.node.fabric.Probe(t.Context())
+		if err != nil || wrong[id] != tt.want {
+			t.Errorf("after %q: got %q, %v; want %q", tt.meddling, wrong[id], err, tt.want)
+		}
+		apply(t, lab.node.fabric, lab.network)
+		if err := lab.node.fabric.Attach(t.Context(), lab.a.port); err != nil {
+			t.Fatal(err)
+		}
+		if wrong, err := lab.node.fabric.Probe(t.Context()); err != nil || wrong[id] != "" {
+			t.Errorf("attached again after %q: got %q, %v", tt.meddling, wrong[id], err)
+		}
+		mustReach(t, lab.a.namespace, "another member", lab.b.address())
+	}
+}
