@@ -9,7 +9,7 @@
 // another member could take them. Root can't log in: MPI needs no root, and a certificate that the user can read must not
 // make root of it.
 //
-// What a driver has to provide is written in docs/decisions/member-needs.md.
+// What a driver has to provide is written in docs/decisions/010-what-a-member-needs.md.
 package contextualization
 
 import (

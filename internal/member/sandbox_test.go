@@ -45,7 +45,7 @@ type sandboxMember struct {
 // testIDBase is the first host ID of the sandboxes' user namespace.
 const testIDBase = 1_800_000_000
 
-// capabilities are those a member needs: docs/decisions/member-needs.md tells what for.
+// capabilities are those a member needs: docs/decisions/010-what-a-member-needs.md tells what for.
 var capabilities = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID",
 	"CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT",
