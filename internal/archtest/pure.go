@@ -19,6 +19,9 @@ type planner struct {
 var planners = []planner{
 	{"internal/placement", []string{"./api"}},
 	{"internal/lifecycle", []string{"./api"}},
+	{"internal/usage", []string{"./api"}},
+	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
+	{"internal/admission", []string{"./api", "./internal/placement"}},
 	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric"}},
 	{"internal/fabric/*/rules.go", []string{"./api", "./internal/fabric"}},
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/sshca"}},

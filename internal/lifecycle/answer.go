@@ -36,6 +36,9 @@ func PlanPlaced(p Placed) []Operation {
 	case NeedHeal:
 		for i, a := range p.Assignments {
 			text := fmt.Sprintf("%s moves from %s to %s", a.Member, p.Need.Members[i].Avoid, a.Node)
+			if a.Node == p.Need.Members[i].Avoid {
+				text = fmt.Sprintf("%s starts anew on %s", a.Member, a.Node)
+			}
 			if a.Attempt > 1 {
 				text += fmt.Sprintf(", attempt %d in a row", a.Attempt)
 			}
