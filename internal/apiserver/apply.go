@@ -102,7 +102,7 @@ func (s *Server) applyNew(ctx context.Context, want manifest.Cluster, dryRun boo
 	for _, g := range want.Spec.Groups {
 		steps = append(steps, api.PlanStep{
 			Action: "create", Path: groupPath(g.Name), To: members(g.Size),
-			Message: fmt.Sprintf("%s created, with %s and %s each: %s", areMembers(g.Size), cores(g.Cores), g.Memory,
+			Message: fmt.Sprintf("%s created, with %s and %s each: %s", are(g.Size, "member"), cores(g.Cores), g.Memory,
 				memberNames(namesOf(want.Spec, nil, g.Name))),
 		})
 	}
@@ -313,7 +313,7 @@ func applyGroups(c *state.Cluster, intent *api.ClusterIntent, want api.ClusterSp
 			intent.Spec.Groups = append(intent.Spec.Groups, w)
 			steps = append(steps, api.PlanStep{
 				Action: "add", Path: groupPath(w.Name), To: members(w.Size),
-				Message: fmt.Sprintf("%s added, with %s and %s each: %s", areMembers(w.Size), cores(w.Cores), w.Memory,
+				Message: fmt.Sprintf("%s added, with %s and %s each: %s", are(w.Size, "member"), cores(w.Cores), w.Memory,
 					memberNames(namesOf(intent.Spec, intent.Removed, w.Name))),
 			})
 			continue
@@ -350,13 +350,13 @@ func applyGroup(intent *api.ClusterIntent, i int, want api.Group, rank map[strin
 		}
 		steps = append(steps, api.PlanStep{
 			Action: "change", Path: path + ".size", From: strconv.Itoa(g.Size), To: strconv.Itoa(want.Size),
-			Message: fmt.Sprintf("%s %s: %s", areMembers(len(names)), verb, memberNames(names)),
+			Message: fmt.Sprintf("%s %s: %s", are(len(names), "member"), verb, memberNames(names)),
 		})
 	}
 	if g.Spares != want.Spares {
-		message := counted(want.Spares-g.Spares, "more spare") + " held"
+		message := are(want.Spares-g.Spares, "more spare") + " held"
 		if want.Spares < g.Spares {
-			message = counted(g.Spares-want.Spares, "spare") + " given back"
+			message = are(g.Spares-want.Spares, "spare") + " given back"
 		}
 		steps = append(steps, api.PlanStep{
 			Action: "change", Path: path + ".spares", From: strconv.Itoa(g.Spares), To: strconv.Itoa(want.Spares), Message: message,
@@ -407,14 +407,14 @@ func dropGroup(intent *api.ClusterIntent, name string, rank map[string]int) (api
 	from := members(intent.Spec.Groups[i].Size)
 	intent.Spec.Groups = slices.Delete(slices.Clone(intent.Spec.Groups), i, i+1)
 	return api.PlanStep{
-		Action: "remove", Path: groupPath(name), From: from, Message: fmt.Sprintf("%s released: %s", areMembers(len(names)), memberNames(names)),
+		Action: "remove", Path: groupPath(name), From: from, Message: fmt.Sprintf("%s released: %s", are(len(names), "member"), memberNames(names)),
 	}, nil
 }
 
-// areMembers is "1 member is" or "3 members are".
-func areMembers(n int) string {
+// are is "1 member is" or "3 members are".
+func are(n int, what string) string {
 	if n == 1 {
-		return "1 member is"
+		return counted(n, what) + " is"
 	}
-	return fmt.Sprintf("%d members are", n)
+	return counted(n, what) + " are"
 }

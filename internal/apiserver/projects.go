@@ -77,7 +77,7 @@ func checkProject(p *api.Project, src *manifest.Source) error {
 	if len(p.Description) > maxDescription {
 		wrong("description", "", "is %d bytes long; use at most %d", len(p.Description), maxDescription)
 	}
-	if p.Shares == 0 && !src.Has("shares") {
+	if p.Shares == 0 {
 		p.Shares = 1
 	}
 	if p.Shares < 1 || p.Shares > maxShares {

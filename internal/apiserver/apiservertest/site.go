@@ -412,6 +412,14 @@ func (s *Site) EndJob(id string, phase api.JobPhase, code int, message string) {
 	s.reach(rev)
 }
 
+// ChangeJob stores a change of a job.
+func (s *Site) ChangeJob(id string, change func(*api.Job)) {
+	s.t.Helper()
+	_, rev, err := s.Repo.UpdateJob(context.Background(), id, func(j *api.Job) error { change(j); return nil })
+	must(s.t, err)
+	s.reach(rev)
+}
+
 // Manifest writes a file of the test and returns its path.
 func (s *Site) Manifest(name, text string) string {
 	s.t.Helper()

@@ -1,0 +1,272 @@
+package apiserver_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// contextOf is a context for what a site's levers do.
+func contextOf(*apiservertest.Site) context.Context { return context.Background() }
+
+// matrix says for every operation which roles may call it: a(dmin), m(ember), v(iewer), (a)g(ent), o for everybody, without a token too.
+// An operation that is not listed fails the test: who adds one says here who may call it.
+var matrix = map[string]string{
+	"GET /healthz": "amvgo", "GET /readyz": "amvgo",
+	"GET /v1/version": "amv", "GET /v1/whoami": "amv", "GET /v1/watch": "amv", "GET /v1/queue": "amv", "GET /v1/usage": "amv",
+	"GET /v1/clusters": "amv", "POST /v1/clusters": "am",
+	"GET /v1/clusters/{name}": "amv", "PUT /v1/clusters/{name}": "am", "DELETE /v1/clusters/{name}": "am",
+	"GET /v1/clusters/{name}/watch": "amv", "GET /v1/clusters/{name}/events": "amv", "GET /v1/clusters/{name}/explain": "amv",
+	"POST /v1/clusters/{name}/jobs": "am", "POST /v1/clusters/{name}/scale": "am", "POST /v1/clusters/{name}/pause": "am",
+	"POST /v1/clusters/{name}/resume": "am", "POST /v1/clusters/{name}/extend": "am", "POST /v1/clusters/{name}/labels": "am",
+	"POST /v1/clusters/{name}/certificate": "am", "GET /v1/clusters/{name}/members/{member}/connect": "am",
+	"GET /v1/jobs": "amv", "GET /v1/jobs/{id}": "amv", "GET /v1/jobs/{id}/log": "amv", "POST /v1/jobs/{id}/cancel": "am",
+	"GET /v1/nodes": "amv", "GET /v1/nodes/{name}": "amv",
+	"POST /v1/nodes/{name}/drain": "a", "POST /v1/nodes/{name}/undrain": "a", "DELETE /v1/nodes/{name}": "a",
+	"GET /v1/environments": "amv", "GET /v1/environments/{name}": "amv",
+	"GET /v1/projects": "amv", "GET /v1/projects/{name}": "amv",
+	"POST /v1/projects": "a", "PUT /v1/projects/{name}": "a", "DELETE /v1/projects/{name}": "a",
+	"GET /v1/tokens": "a", "POST /v1/tokens": "a", "DELETE /v1/tokens/{id}": "a",
+	"POST /agent/v1/stream": "g", "POST /agent/v1/tunnel/{id}": "g",
+}
+
+// TestEveryRoleMayDoWhatIsItsOwnAndNothingElse calls every operation with every role. Things named do not exist, so what is allowed ends
+// in another error, or none.
+func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.AgentTunnel = ok, ok })
+	tokens := map[rune]string{
+		'a': s.Token("root", "", api.RoleAdmin), 'm': s.Token("ann", "default", api.RoleMember),
+		'v': s.Token("vic", "default", api.RoleViewer), 'g': s.Token("n1", "", api.RoleAgent),
+	}
+	unlisted := map[string]bool{}
+	for op := range matrix {
+		unlisted[op] = true
+	}
+	for _, op := range s.Server.Operations() {
+		name := op.Method + " " + op.Path
+		roles, listed := matrix[name]
+		if !listed {
+			t.Errorf("%s is not in the table: say there which roles may call it", name)
+			continue
+		}
+		delete(unlisted, name)
+		path := strings.NewReplacer("{name}", "nix", "{id}", "nix", "{member}", "nix").Replace(op.Path)
+		for letter, line := range tokens {
+			code, status := call(t, s, line, op.Method, path)
+			if allowed := strings.ContainsRune(roles, letter); allowed == (code == "forbidden") {
+				t.Errorf("%s with role %c: %d %s; allowed should be %v", name, letter, status, code, allowed)
+			}
+		}
+		code, status := call(t, s, "", op.Method, path)
+		if allowed := strings.Contains(roles, "o"); allowed == (code == "unauthorized") {
+			t.Errorf("%s without a token: %d %s; allowed should be %v", name, status, code, allowed)
+		}
+	}
+	for op := range unlisted {
+		t.Errorf("%s is in the table, but the API has no such operation", op)
+	}
+}
+
+// call makes a request with a token's line ("": none) and returns the code of the problem, if it is one. Streams are left.
+func call(t *testing.T, s *apiservertest.Site, line, method, path string) (string, int) {
+	t.Helper()
+	r := request{method: method, path: path}
+	pin, err := trust.ReadToken(s.TokenFile(trust.RoleUser))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line != "" {
+		token, err := trust.ParseToken(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.header = map[string]string{"Authorization": "Bearer " + token.Bearer()}
+	}
+	resp := sendBy(t, &http.Client{Transport: &http.Transport{
+		TLSClientConfig: trust.ClientTLS(pin.Pin, "127.0.0.1"), ForceAttemptHTTP2: true,
+	}}, "https://"+s.Addr, r)
+	if resp.Header.Get("Content-Type") != "application/problem+json" {
+		return "", resp.StatusCode
+	}
+	return problemOf(t, resp).Code, resp.StatusCode
+}
+
+func TestAProjectSeesNothingOfAnother(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 8)
+	s.Project("fluids", api.Quota{})
+	s.Project("solids", api.Quota{})
+	ctx := t.Context()
+	fluids, solids, admin := s.ClientAs("ann", "fluids", api.RoleMember), s.ClientAs("bob", "solids", api.RoleMember), s.Client()
+	for _, c := range []*client.Client{fluids, solids, admin} {
+		if _, err := c.CreateCluster(ctx, api.ClusterRequest{Name: "c1", Size: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, full := range []string{"fluids.c1", "solids.c1", "c1"} {
+		s.Place(full)
+		s.MakeReady(full)
+	}
+	job, err := solids.CreateJob(ctx, "c1", api.JobRequest{Command: []string{"secret"}})
+	if err != nil || job.Cluster != "c1" {
+		t.Fatalf("job %+v, %v", job, err)
+	}
+
+	own, err := fluids.Clusters(ctx)
+	if err != nil || len(own) != 1 || own[0].Name != "c1" || own[0].Project != "fluids" || own[0].User != "ann" {
+		t.Errorf("a project's clusters: %+v, %v", own, err)
+	}
+	if all, err := admin.Clusters(ctx); err != nil || len(all) != 3 {
+		t.Errorf("an administrator's clusters: %d, %v; want 3", len(all), err)
+	}
+	for _, name := range []string{"c1", "fluids.c1"} {
+		if c, err := fluids.Cluster(ctx, name); err != nil || c.UID != own[0].UID {
+			t.Errorf("%q in its project: %+v, %v", name, c, err)
+		}
+	}
+	if c, err := admin.Cluster(ctx, "solids.c1"); err != nil || c.Project != "solids" || c.Name != "c1" {
+		t.Errorf("an administrator by the full name: %+v, %v", c, err)
+	}
+	checkHidden(t, fluids, job)
+
+	nodes, err := fluids.Nodes(ctx)
+	if err != nil || strings.Join(nodes[0].Members, " ") != "c1/c1-0 c1/c1-1" || nodes[0].AllocatedCores != 6 {
+		t.Errorf("a project's node: %v, %d cores, %v; want its own members and all cores", nodes[0].Members, nodes[0].AllocatedCores, err)
+	}
+	nodes, err = admin.Nodes(ctx)
+	if err != nil || strings.Join(nodes[0].Members, " ") != "c1/c1-0 c1/c1-1 fluids.c1/c1-0 fluids.c1/c1-1 solids.c1/c1-0 solids.c1/c1-1" {
+		t.Errorf("an administrator's node: %v, %v", nodes[0].Members, err)
+	}
+	projects, err := fluids.Projects(ctx)
+	if err != nil || len(projects) != 1 || projects[0].Name != "fluids" || projects[0].Used.Members != 2 {
+		t.Errorf("a project's projects: %+v, %v", projects, err)
+	}
+	if me, err := fluids.Whoami(ctx); err != nil || me != (api.Identity{User: "ann", Project: "fluids", Role: api.RoleMember}) {
+		t.Errorf("whoami: %+v, %v", me, err)
+	}
+	if events, err := admin.Events(ctx, "solids.c1", 0); err != nil || len(events) != 2 || events[0].Cluster != "solids.c1" {
+		t.Errorf("an administrator's events: %+v, %v", events, err)
+	}
+	if events, err := solids.Events(ctx, "c1", 0); err != nil || len(events) != 2 || events[0].Cluster != "c1" {
+		t.Errorf("a project's events: %+v, %v", events, err)
+	}
+	if jobs, err := admin.Jobs(ctx, "solids.c1"); err != nil || len(jobs) != 1 || jobs[0].Cluster != "solids.c1" {
+		t.Errorf("an administrator's jobs: %+v, %v", jobs, err)
+	}
+}
+
+// checkHidden tries everything on another project's cluster and job: it is as if they were not there.
+func checkHidden(t *testing.T, c *client.Client, job api.Job) {
+	t.Helper()
+	ctx, other := t.Context(), "solids.c1"
+	err := func(_ any, err error) error { return err }
+	last := func(stream func(func(client.ClusterChange, error) bool)) error {
+		for _, err := range stream {
+			return err
+		}
+		return nil
+	}
+	for what, got := range map[string]error{
+		"show": err(c.Cluster(ctx, other)), "delete": err(c.DeleteCluster(ctx, other)), "events": err(c.Events(ctx, other, 0)),
+		"scale": err(c.ScaleCluster(ctx, other, api.ScaleRequest{Size: 1})), "pause": err(c.PauseCluster(ctx, other)),
+		"resume": err(c.ResumeCluster(ctx, other)), "extend": err(c.ExtendCluster(ctx, other, 1e12)),
+		"labels": err(c.LabelCluster(ctx, other, map[string]string{"a": "b"})), "explain": err(c.Explain(ctx, other)),
+		"apply": err(c.ApplyCluster(ctx, other, api.ClusterRequest{Name: "c1"}, false)), "certificate": err(c.Certificate(ctx, other, "x")),
+		"connect": err(c.ConnectMember(ctx, other, "c1-0", 22)), "jobs": err(c.Jobs(ctx, other)), "watch": last(c.WatchCluster(ctx, other)),
+		"run": err(c.CreateJob(ctx, other, api.JobRequest{Command: []string{"x"}})), "not a name": err(c.Cluster(ctx, "a.b.c")),
+	} {
+		if !client.HasCode(got, "cluster_not_found") {
+			t.Errorf("%s of another project's cluster: %v, want cluster_not_found", what, got)
+		}
+	}
+	for what, got := range map[string]error{
+		"show": err(c.Job(ctx, job.ID)), "cancel": err(c.CancelJob(ctx, job.ID)), "log": err(c.JobLog(ctx, job.ID, 0, false, io.Discard)),
+	} {
+		if !client.HasCode(got, "job_not_found") {
+			t.Errorf("%s of another project's job: %v, want job_not_found", what, got)
+		}
+	}
+	if jobs, err := c.Jobs(ctx, ""); err != nil || len(jobs) != 0 {
+		t.Errorf("jobs: %+v, %v; want none of another project's", jobs, err)
+	}
+	if _, err := c.Project(ctx, "solids"); !client.HasCode(err, "project_not_found") {
+		t.Errorf("another project: %v", err)
+	}
+	if _, err := c.CreateCluster(ctx, api.ClusterRequest{Name: "c2", Project: "solids"}); !client.HasCode(err, "forbidden") {
+		t.Errorf("create in another project: %v, want forbidden", err)
+	}
+}
+
+func TestAWatchTellsOfItsProjectOnly(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.Project("fluids", api.Quota{})
+	ctx, admin := t.Context(), s.Client()
+	fluids := s.ClientAs("ann", "fluids", api.RoleViewer)
+	create := func(project, name string) {
+		t.Helper()
+		if _, err := admin.CreateCluster(ctx, api.ClusterRequest{Name: name, Project: project}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("default", "theirs")
+	create("fluids", "ours")
+	var told []string
+	for change, err := range fluids.WatchClusters(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if change.Synced {
+			create("default", "theirs2")
+			create("fluids", "last")
+			continue
+		}
+		told = append(told, change.Cluster.Project+"/"+change.Cluster.Name)
+		if change.Cluster.Name == "last" {
+			break
+		}
+	}
+	if got := fmt.Sprint(told); got != "[fluids/ours fluids/last]" {
+		t.Errorf("told %s, want those of the project only", got)
+	}
+}
+
+func TestARevokedTokenEndsItsStreams(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	line := s.Token("ann", "default", api.RoleMember)
+	token, err := trust.ParseToken(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := s.Client()
+	if _, err := admin.CreateCluster(t.Context(), api.ClusterRequest{Name: "c1"}); err != nil {
+		t.Fatal(err)
+	}
+	for change, err := range s.ClientOf(line).WatchCluster(t.Context(), "c1") {
+		if err != nil {
+			if !client.HasCode(err, "unauthorized") {
+				t.Errorf("the watch ended with %v, want unauthorized", err)
+			}
+			return
+		}
+		if change.Synced {
+			if err := admin.RevokeToken(t.Context(), token.ID()); err != nil {
+				t.Fatal(err)
+			}
+			s.SetPhase("c1", api.ClusterStarting, "") // what it is no longer told
+		}
+		if change.Cluster.Status.Phase == api.ClusterStarting {
+			t.Error("told after the token was revoked")
+		}
+	}
+}
