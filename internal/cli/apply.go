@@ -123,7 +123,7 @@ func printSteps(w io.Writer, steps []api.PlanStep) {
 	for _, s := range steps {
 		fmt.Fprintln(w, printable(stepLine(s)))
 	}
-	if !changes(steps) {
+	if len(steps) == 0 {
 		fmt.Fprintln(w, "nothing to change")
 	}
 }
@@ -131,6 +131,8 @@ func printSteps(w io.Writer, steps []api.PlanStep) {
 func stepLine(s api.PlanStep) string {
 	line := sign(s.Action) + " " + s.Path
 	switch {
+	case s.Path == "":
+		return line + s.Message
 	case s.From != "" && s.To != "" && s.From != s.To:
 		line += ": " + s.From + " -> " + s.To
 	case s.Action == "remove" && s.From != "":

@@ -161,8 +161,19 @@ func (a *app) until(t *time.Time) string {
 	case !t.After(a.Now()):
 		return "now"
 	default:
-		return "in " + largestUnit(t.Sub(a.Now()))
+		return "in " + largestUnit(rounded(t.Sub(a.Now())))
 	}
+}
+
+// rounded is a span to the nearest of the unit it is written in: "in 59m" of a limit of an hour that has just begun would puzzle.
+func rounded(d time.Duration) time.Duration {
+	near := d.Round(time.Second)
+	for _, unit := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
+		if near >= 2*unit {
+			near = d.Round(unit)
+		}
+	}
+	return near
 }
 
 func largestUnit(d time.Duration) string {

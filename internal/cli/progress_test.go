@@ -65,6 +65,15 @@ func TestAgesAndRangesAreShort(t *testing.T) {
 			t.Errorf("age of %s is %s, want %s", d, got, want)
 		}
 	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "now", 90 * time.Second: "in 90s", time.Hour - time.Second: "in 60m", 4*time.Hour - time.Minute: "in 4h",
+		2*time.Hour - time.Second: "in 2h", 30*24*time.Hour - time.Second: "in 30d", 119*time.Second + 900*time.Millisecond: "in 2m",
+	} {
+		at := now.Add(d)
+		if got := a.until(&at); got != want {
+			t.Errorf("in %s is written %q, want %q", d, got, want)
+		}
+	}
 	if got := ranges([]int{0, 1, 2, 5, 7, 8}); got != "0-2,5,7-8" {
 		t.Errorf("ranges: %s", got)
 	}

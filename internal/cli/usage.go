@@ -159,6 +159,9 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 	fmt.Fprintln(w)
 	site := newTable(w, "CORE-HOURS OF THE SITE", "CAPACITY", "= ALLOCATED", "+ CLEANING", "+ IDLE", "+ DOWN", "SUM")
 	for _, s := range report.Site {
+		if s.Capacity == (api.Amount{}) && len(report.Site) > 1 {
+			continue // before the first node came
+		}
 		total := add(add(s.Allocated, s.Cleaning), add(s.Idle, s.Down))
 		site.row(a.periodText(s.From, s.To, q.Period), coreHours(s.Capacity), coreHours(s.Allocated), coreHours(s.Cleaning), coreHours(s.Idle),
 			coreHours(s.Down), sumText(s.Capacity, total))
