@@ -86,6 +86,13 @@ func (a *app) jobLogs() *cobra.Command {
 			return err
 		}
 		if attempt > 0 {
+			job, err := c.Job(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if attempt > job.Attempt+1 {
+				return usage("--attempt: job %s has had %s so far, no attempt %d", job.ID, plural(job.Attempt+1, "attempt"), attempt)
+			}
 			_, err = c.JobAttemptLog(cmd.Context(), args[0], attempt-1, 0, follow, a.Streams.Out)
 			return err
 		}

@@ -251,6 +251,7 @@ func TestTheOutputOfARequeuedJobIsShownAttemptAfterAttempt(t *testing.T) {
 	if got := f.requests()[3]; got != "GET /v1/jobs/j1/log?attempt=1&offset=0&follow=true" {
 		t.Errorf("the second attempt's output is asked for by %s", got)
 	}
+	has(t, f.shell().run(t, "job", "logs", "j1", "--attempt", "3"), cli.ExitUsage, "has had 2 attempts so far, no attempt 3")
 	golden(t, "attempts", f.script("job list", "job show j1", "job logs j1 --attempt 1", "job logs j1"))
 }
 
