@@ -215,7 +215,7 @@ func TestAReplacementTakesNameRankAndTheRoomOfASpare(t *testing.T) {
 	c := running()
 	c.Record.Lost = []api.LostMember{{Member: "c-5", Rank: 5, Assignment: "u1.c-5.2"}, {Member: "c-6", Rank: 6, Assignment: "u1.c-6.2"}}
 	n := assignment("c-6", 6, 4)
-	n.Replaces, n.Node = "u1.c-6.2", "n9"
+	n.Replaces, n.Node, n.Address = "u1.c-6.2", "n9", spare(2).Address // nobody ever answered at a spare's address
 	change := apply(t, c, time.Minute, lifecycle.Hold{Assignments: []api.Assignment{n}, Spares: []string{"u1.c-spare-0.2"}})
 	equal(t, "new chunks", []string{"held u1.c-2.1 u1.c-6.4"}, batches(change))
 	equal(t, "lost", c.Record.Lost[:1], change.Record.Lost)

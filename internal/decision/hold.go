@@ -120,7 +120,7 @@ func (a *applier) checkFree(n api.Assignment) error {
 		}
 	}
 	for _, m := range a.record.Lost {
-		if !n.Spare && m.Member != n.Member && m.Rank == n.Rank {
+		if m.Member != n.Member && m.Rank == n.Rank {
 			return fmt.Errorf("assignment %s has rank %d, which is kept for lost member %s", n.ID, n.Rank, m.Member)
 		}
 	}

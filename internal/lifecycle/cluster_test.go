@@ -409,6 +409,19 @@ func TestHowAClusterHeals(t *testing.T) {
 			},
 		},
 		{
+			"nor for one that is made and made again", api.ClusterDegraded,
+			func(l *life) {
+				l.seeAll(ready)
+				l.see("a1", api.MemberPreparing, "no space")
+				l.Now = t0.Add(5 * time.Minute)
+			},
+			[]string{
+				"Lose [a1]: still preparing after 5m0s: no space",
+				"Emit MemberLost: c-1 on n2 is lost (still preparing after 5m0s: no space)|c-1|n2",
+				"SetPhase degraded: c-1 on n2 is lost (still preparing after 5m0s: no space)",
+			},
+		},
+		{
 			"each lost member asks for its own replacement", api.ClusterDegraded,
 			func(l *life) {
 				l.add("c-2", "n3", 2)
@@ -870,6 +883,31 @@ func TestHowATimeLimitEnds(t *testing.T) {
 			[]string{
 				"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
 				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+			},
+		},
+		{
+			"what is being cleaned and spares are nobody", api.ClusterDegraded,
+			func(l *life) {
+				expired(l, time.Second)
+				l.see("a0", api.MemberFailed, "")
+				l.lose(1, 1, "x")
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+			},
+			[]string{
+				"WakeAt 10m0s", "Release [a0 a2]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+			},
+		},
+		{
+			"a spare alone is nobody, too", api.ClusterDegraded,
+			func(l *life) {
+				expired(l, time.Second)
+				l.Assignments = nil
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+			},
+			[]string{
+				"Release [a0]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 0 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 0 members||",
 			},
 		},
 		{

@@ -59,7 +59,7 @@ type Attempts struct {
 
 // Fail counts one more failure: the pause doubles from one second to half a minute. Old failures are forgotten.
 func (a Attempts) Fail(message string, now time.Time) Attempts {
-	if a.Count > 0 && now.Sub(a.FailedAt) >= forgetAfter {
+	if now.Sub(a.FailedAt) >= forgetAfter {
 		a = Attempts{}
 	}
 	pause := longestWait
@@ -112,14 +112,14 @@ type MemberInput struct {
 // none is under way for this member.
 func PlanMember(in MemberInput) []MemberOperation {
 	switch d := in.Desired; {
-	case d == nil && !in.Current && in.Host == HostAbsent:
+	case d == nil && in.Host == HostAbsent:
 		return nil
 	case d == nil && !in.Current:
 		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "found by its node's agent, which has just started"}}
 	case d == nil:
-		return in.planRemoval(0, false)
+		return in.planRemoval(0)
 	case d.Release:
-		return in.planRemoval(d.Grace, true)
+		return in.planRemoval(d.Grace)
 	case d.Generation < in.NewestGeneration:
 		return []MemberOperation{Reject{Reason: fmt.Sprintf("generation %d, the newest is %d", d.Generation, in.NewestGeneration)}}
 	default:
@@ -127,13 +127,10 @@ func PlanMember(in MemberInput) []MemberOperation {
 	}
 }
 
-// planRemoval stops, cleans, and says so when asked to. It is never given up: the leader quarantines what takes too long.
-func (in MemberInput) planRemoval(grace time.Duration, asked bool) []MemberOperation {
-	if in.Host == HostAbsent && (in.Cleaned || !asked) {
-		if asked {
-			return []MemberOperation{ReportClean{}}
-		}
-		return nil
+// planRemoval stops, cleans, and says so. It is never given up: the leader quarantines what takes too long.
+func (in MemberInput) planRemoval(grace time.Duration) []MemberOperation {
+	if in.Host == HostAbsent && in.Cleaned {
+		return []MemberOperation{ReportClean{}}
 	}
 	report := Report{Phase: api.MemberReleasing, Message: in.Attempts.LastError}
 	switch {
