@@ -4,9 +4,9 @@
 // so that 1.0 means "as good as the baseline" and more is better, whatever the metric's direction. A comparison is made of
 // pairs: the two sides run one after the other, in alternating order, so that what drifts with time hits both alike.
 //
-// The package must never run anything itself and must never drop a run: what was measured is in the report, oversubscription
-// included. Start with Experiment (what was run), Analyze (what it says) and Report (how it is shown). mpi.go holds the MPI
-// programs whose output is measured.
+// The package must never start a cluster or a job itself and must never drop a run: what was measured is in the report,
+// oversubscription included. Start with Experiment (what was run), Pairs (how sides take turns), Analyze (what it says) and Report (how
+// it is shown). mpi.go holds the MPI programs whose output is measured, hpcc.go the HPC Challenge benchmark.
 package measure
 
 import (
