@@ -27,10 +27,12 @@ func (a *app) clusterApply() *cobra.Command {
 		Short: "Make a cluster what a file describes",
 		Long: `Make a cluster what a file (YAML or JSON, "-" for standard input) describes: create it when there is none of its name, else
 change what differs, and wait until it is so. The plan is printed first, a line for each change:
+
   + what is created or added
   ~ what is changed
   - what is removed
   = what stays
+
 What can't be changed is refused, and nothing is. With --dry-run the plan is all. A NAME only guards against the wrong file: it has to be
 the one in it.`,
 		Example: `  nearmetal cluster apply -f c1.yaml --dry-run

@@ -48,17 +48,12 @@ ends the waiting only.`,
 	flags.DurationVar(&f.timeout, "timeout", waitTimeout, "how long to wait (0: for ever; with --queue that is the default)")
 	out := outputFlag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("remove", a.completeMembers) // only fails for a flag that does not exist
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := scaleArgs(cmd, args, f); err != nil {
-			return err
-		}
-		return nil
-	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error { return scaleArgs(cmd, args, f) }
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.queue && !cmd.Flags().Changed("timeout") {
 			f.timeout = 0
 		}
-		f.remove = append(f.remove, args[1:]...)
+		f.remove = unique(append(f.remove, args[1:]...))
 		return a.scale(cmd.Context(), args[0], f, out)
 	}
 	return cmd
