@@ -26,7 +26,7 @@ func TestThoseBehindTheHeadGetRoomWhereTheyDoNotDelayIt(t *testing.T) {
 	}{
 		{
 			"when they end before it starts", func(s *scene) {
-				s.runs("a", time.Hour, 8, "n1").runs("b", 0, 4, "n2").creates("head", 2, 4).creates("x", 1, 4, lasting(time.Hour))
+				s.runs("a", time.Hour, 8, "n1").runs("b", 0, 4, "n2").creates("head", 3, 4).creates("x", 1, 4, lasting(time.Hour))
 			},
 			[]string{"head wait cores", "x admit n2"},
 		},
@@ -161,6 +161,82 @@ func TestWhatALostMemberNeedsIsHeldForIt(t *testing.T) {
 			check(t, s.verdicts(), tt.want...)
 		})
 	}
+}
+
+func TestWaitingReplacementsHaveTheirStartsOneAfterTheOther(t *testing.T) {
+	s := newScene(t, 3).label("n3").runs("a", time.Hour, 4, "n1").runs("b", 2*time.Hour, 4, "n2").runs("c", 10*time.Minute, 4, "n3")
+	s.asks("one", KindHeal, 1, 8, fast, at(-1)).asks("two", KindHeal, 1, 7).asks("three", KindHeal, 1, 8)
+	s.creates("x", 1, 4, lasting(10*time.Minute)).creates("y", 1, 4, lasting(30*time.Minute)).creates("z", 1, 4, lasting(90*time.Minute))
+	s.creates("w", 1, 3, lasting(3*time.Hour)).creates("v", 1, 1, lasting(3*time.Hour))
+	check(t, s.verdicts(), "two wait cores", "three wait cores", "one wait cores", "x admit n1", "y admit n2", "z wait queue", "w wait queue", "v wait queue")
+	for i, want := range []time.Duration{10 * time.Minute, time.Hour, 0} {
+		d := Plan(s.in)[i]
+		if want == 0 && !d.Earliest.IsZero() || want != 0 && !d.Earliest.Equal(noon.Add(want)) {
+			t.Errorf("%s can start at %v, want %v", s.in.Requests[d.Request].Cluster, d.Earliest, want)
+		}
+	}
+}
+
+func TestAStartThatComesEarlierIsHeldFromThenOn(t *testing.T) {
+	s := newScene(t, 2).label("n1").runs("a", time.Hour, 4, "n1").runs("b", 10*time.Minute, 4, "n2")
+	s.asks("late", KindHeal, 1, 8, fast).asks("soon", KindHeal, 1, 8)
+	s.creates("x", 1, 4, lasting(30*time.Minute)).creates("y", 1, 4, lasting(30*time.Minute)).creates("z", 1, 4, lasting(10*time.Minute))
+	check(t, s.verdicts(), "late wait cores", "soon wait cores", "x admit n1", "y wait queue", "z wait queue")
+}
+
+func TestTooManyReplacementsThatWaitKeepAllRoomThatWouldDo(t *testing.T) {
+	s := newScene(t, maxReserved+2).label("n18")
+	for i := range maxReserved + 1 {
+		node := s.in.Free.Nodes()[i]
+		s.runs("a"+node, time.Hour, 4, node).asks("c"+node, KindHeal, 1, 8, func(r *Request) { r.Groups[0].NodeSelector = nil })
+	}
+	s.runs("b", 0, 4, "n18").creates("x", 1, 4, lasting(time.Minute)).creates("y", 1, 9)
+	d := Plan(s.in)
+	for i := range maxReserved {
+		if !d[i].Earliest.Equal(noon.Add(time.Hour)) {
+			t.Errorf("%s can start at %v", s.in.Requests[d[i].Request].Cluster, d[i].Earliest)
+		}
+	}
+	if last := d[maxReserved]; !last.Earliest.IsZero() || !strings.HasSuffix(last.Reason, "is not worked out, because too many others wait for a replacement") {
+		t.Errorf("the last: %+v", last)
+	}
+	check(t, s.plan()[maxReserved+1:maxReserved+2], "x wait (queue) needs 1 member with 4 cores and 1GiB, for which there is room now; "+
+		"when it can start is not known, because not all that holds the room has a time limit")
+}
+
+func TestTheHeadDoesNotReckonWithWhatIsHeldForReplacements(t *testing.T) {
+	s := newScene(t, 2).label("n1").runs("a", 0, 4, "n1").runs("b", time.Hour, 4, "n1").runs("c", 2*time.Hour, 8, "n2")
+	s.asks("lost", KindHeal, 1, 8, fast).creates("head", 1, 4).creates("x", 1, 4, fast)
+	check(t, s.plan()[1:],
+		"head wait (cores) needs 1 member with 4 cores and 1GiB, none fits now; can start at 14:00 UTC at the latest, when c reaches its time limit",
+		"x wait (cores) behind 1 other; needs 1 member with 4 cores and 1GiB, none fits now; it starts before those that need room before it, only where that delays nobody")
+}
+
+func TestTheHeadReckonsWithTheEndsOfWhatThisPlanAdmits(t *testing.T) {
+	s := newScene(t, 2).label("n2").runs("a", 0, 4, "n2")
+	s.asks("lost", KindHeal, 1, 8, fast).creates("first", 1, 8, lasting(time.Hour)).creates("head", 1, 8)
+	check(t, s.plan()[1:], "first admit n1",
+		"head wait (cores) needs 1 member with 8 cores and 1GiB, none fits now; can start at 13:00 UTC at the latest, when first reaches its time limit")
+}
+
+func TestGroupsThatDoNotFitTogether(t *testing.T) {
+	groups := func(groups ...api.Group) func(*Request) { return func(r *Request) { r.Groups = groups } }
+	s := newScene(t, 2)
+	s.creates("sum", 1, 1, groups(testGroup("a", 2, 5, 1), testGroup("b", 2, 4, 1)))
+	s.creates("shape", 1, 1, groups(testGroup("a", 2, 5, 1), testGroup("b", 1, 6, 1)))
+	s.creates("x", 2, 8)
+	check(t, s.plan(),
+		`sum refuse (together) cluster "sum" can't be placed: group "a" needs 2 members with 5 cores and 1GiB each; `+
+			"each group of the cluster would fit alone, but not all at once; none fits now",
+		`shape wait (cores) needs 2 members with 5 cores and 1GiB each, none fits now (group "a") and 1 member with 6 cores and 1GiB, `+
+			`none fits now (group "b"); no way was found to place all of it, even if all others ended; it does not hold up others`,
+		"x admit n1 n2")
+}
+
+func TestAReplacementAddsNothingToWhatItsProjectHolds(t *testing.T) {
+	s := newScene(t, 2).account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+	s.asks("p.c", KindHeal, 1, 2).creates("p.d", 1, 2)
+	check(t, s.verdicts(), "p.c admit n1", "p.d admit n1")
 }
 
 func TestTwoReplacementsDoNotTakeTheSameSpare(t *testing.T) {
@@ -299,6 +375,13 @@ func TestQuotas(t *testing.T) {
 			[]string{
 				`p.a refuse (quota) what cluster "p.a" is to grow by can't be placed: it needs 5 cores, of which the cluster holds 4 cores and the quota is 8 cores`,
 			},
+		},
+		{
+			"what a cluster is giving back does not count against its growth", func(s *scene) {
+				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+			},
+			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
+			[]string{`p.a wait (quota) needs 5 cores, of which project "p" holds 6 cores and the quota is 8 cores; it does not hold up others`},
 		},
 		{
 			"a scale-up that it may allow later waits", func(s *scene) {

@@ -17,7 +17,7 @@ type planner struct {
 	// ends are made when the first request has no room; admitted are those of requests admitted before.
 	ends, admitted []*ending
 	// reserved is what is reserved for those that wait, closed are those for whom nodes are kept free altogether.
-	reserved [][]placement.Share
+	reserved []reservation
 	closed   []*ask
 	// healHeld: room is held for a replacement.
 	healHeld bool

@@ -88,9 +88,11 @@ type rooms struct {
 	proofs []proof
 }
 
+// level has the least of what the level before has and of left, what is free after the time, less what is reserved by then.
 type level struct {
 	*room
 	after time.Time
+	left  *placement.Sketch
 }
 
 // proof is a reservation that is checked by placing it: groups fit at the time in what is free then.
@@ -124,33 +126,37 @@ func (r *rooms) fit(a *ask) (placement.Fit, bool) {
 
 // proves tells whether the reservations of several groups can still be placed beside the fit.
 func (r *rooms) proves(a *ask, fit placement.Fit) bool {
-	for i, p := range r.proofs {
+	for _, p := range r.proofs {
 		if !lasts(a.ends, p.at) {
 			continue
 		}
-		p.then.Take(fit.Shares)
-		if _, _, ok := p.then.Fit(p.head.request.Groups); !ok {
-			for _, p := range r.proofs[:i+1] {
-				if lasts(a.ends, p.at) {
-					p.then.Give(fit.Shares)
-				}
-			}
+		then := p.then.Clone()
+		then.Take(fit.Shares)
+		if _, _, ok := then.Fit(p.head.request.Groups); !ok {
 			return false
 		}
 	}
 	return true
 }
 
-// take gives the request its room everywhere. proves has taken it already where it looks.
+// take gives the request its room everywhere.
 func (r *rooms) take(a *ask, fit placement.Fit) {
 	a.placed = r.free.sketch.LayOut(a.request.Groups, fit)
 	r.free.sketch.Take(fit.Shares)
 	own := r.levelFor(a)
 	for i, l := range r.levels {
-		if i <= own {
-			l.sketch.Take(fit.Shares)
-		} else {
+		if i > own {
 			l.sketch.LimitAt(fit.Shares, r.levels[own].sketch)
+			continue
+		}
+		l.sketch.Take(fit.Shares)
+		if l.left != nil {
+			l.left.Take(fit.Shares)
+		}
+	}
+	for _, p := range r.proofs {
+		if lasts(a.ends, p.at) {
+			p.then.Take(fit.Shares)
 		}
 	}
 }
@@ -162,19 +168,18 @@ func (r *rooms) base() {
 	}
 }
 
-// reserve keeps requests that last past the time to what is left then.
-func (r *rooms) reserve(at time.Time, left *placement.Sketch) {
+// reserve keeps shares for somebody from a time on, at which left is free without them.
+func (r *rooms) reserve(at time.Time, left *placement.Sketch, shares []placement.Share) {
 	r.base()
 	i := len(r.levels)
 	for i > 1 && r.levels[i-1].after.After(at) {
 		i--
+		r.levels[i].left.Take(shares)
 	}
-	if i == 1 || !r.levels[i-1].after.Equal(at) {
-		r.levels = slices.Insert(r.levels, i, &level{room: r.levels[i-1].less(), after: at})
-		i++
-	}
-	for _, l := range r.levels[i-1:] {
-		l.sketch.Limit(left)
+	r.levels = slices.Insert(r.levels, i, &level{room: r.levels[i-1].less(), after: at, left: left})
+	for ; i < len(r.levels); i++ {
+		r.levels[i].sketch.CopyFrom(r.levels[i-1].sketch)
+		r.levels[i].sketch.Limit(r.levels[i].left)
 	}
 }
 
@@ -183,5 +188,8 @@ func (r *rooms) close(a *ask) {
 	r.base()
 	for _, l := range r.levels {
 		l.sketch.Close(a.request.Groups)
+		if l.left != nil {
+			l.left.Close(a.request.Groups)
+		}
 	}
 }

@@ -27,9 +27,15 @@ type shadow struct {
 	skipped bool
 	// by are those whose end makes room for it then.
 	by []*ending
-	// then is what is free at that time, fit where the request goes in that.
+	// then is what is free at that time, less all that is reserved, also for later; fit is where the request goes in that.
 	then *placement.Sketch
 	fit  placement.Fit
+}
+
+// reservation is room that is kept for one who waits, from a time on.
+type reservation struct {
+	at     time.Time
+	shares []placement.Share
 }
 
 // maxReserved is how many waiting replacements have a start worked out each. For the rest, which is a site in distress, every node that
@@ -104,8 +110,8 @@ func (p *planner) findShadow(a *ask) *shadow {
 		}
 	}
 	now := p.rooms.free.sketch.Clone()
-	for _, shares := range p.reserved {
-		now.Take(shares)
+	for _, r := range p.reserved {
+		now.Take(r.shares)
 	}
 	for _, closed := range p.closed {
 		now.Close(closed.request.Groups)
@@ -153,9 +159,15 @@ func (p *planner) hold(a *ask) {
 	if len(a.request.Groups) > 1 {
 		p.rooms.proofs = append(p.rooms.proofs, proof{at: a.shadow.at, then: a.shadow.then.Clone(), head: a})
 	}
-	a.shadow.then.Take(a.shadow.fit.Shares)
-	p.reserved = append(p.reserved, a.shadow.fit.Shares)
-	p.rooms.reserve(a.shadow.at, a.shadow.then)
+	left, own := a.shadow.then, reservation{a.shadow.at, a.shadow.fit.Shares}
+	left.Take(own.shares)
+	for _, r := range p.reserved {
+		if r.at.After(own.at) {
+			left.Give(r.shares)
+		}
+	}
+	p.reserved = append(p.reserved, own)
+	p.rooms.reserve(own.at, left, own.shares)
 }
 
 // isClosedFor tells whether nodes are kept free for one that needs the same shapes.
