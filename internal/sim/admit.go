@@ -39,7 +39,7 @@ func (p *pass) admit() {
 			return
 		}
 		a := p.asked[d.Request]
-		if p.w.cfg.Without == GuardHead && d.Verdict != admission.Admit && a.need.Kind == lifecycle.NeedCreate {
+		if p.w.cfg.Without == GuardHead {
 			alone := in
 			alone.Requests = in.Requests[d.Request : d.Request+1]
 			d = admission.Plan(alone)[0]

@@ -244,6 +244,9 @@ func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longe
 	w, n := a.n.w, a.n
 	m.busy = true
 	failed := w.chance(fails, 12) || n.sick
+	if failed {
+		w.checks.disturbed++
+	}
 	boot, half := n.boots, w.random.IntN(2) == 0
 	finish := func() {
 		w.trace("%s: %s of %s, failed %t", n.record.Name, what, id, failed)

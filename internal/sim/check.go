@@ -46,6 +46,7 @@ func (w *world) check() {
 	}
 	if w.stats.Steps%16 == 0 {
 		w.checkDeadlines()
+		w.checkSilence()
 	}
 	if w.stats.Steps%4096 == 0 {
 		w.checkReport()
@@ -219,6 +220,32 @@ func (l *leader) checkDeath(n *node, to api.NodePhase) {
 	}
 	if silent := l.w.now.Sub(later(l.clock.read, l.states[n.record.Name].heard)); silent < deathTimer {
 		l.w.fail("death", "node %s is called down %s after this leader could first have heard of it", n.record.Name, silent)
+	}
+}
+
+// noteAnswers notes, before a step, which machines have answered the leader up to now.
+func (w *world) noteAnswers() {
+	if w.leader == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		c := w.leader.states[n.record.Name].conn
+		if c != nil && !c.agentGone && !c.a.over && !c.a.asleep && n.up && !n.upCut && !n.downCut {
+			n.answered = w.now
+		}
+	}
+}
+
+// checkSilence checks that a machine that can't answer is down for the leader as soon as the death timer has run out.
+func (w *world) checkSilence() {
+	if w.leader == nil || w.leader.over {
+		return
+	}
+	for _, n := range w.nodes {
+		silent := w.now.Sub(later(n.answered, w.leader.clock.read))
+		if phase := w.leader.states[n.record.Name].phase; silent > deathTimer+slack && phase != api.NodeDown {
+			w.fail("death", "node %s could not answer for %s and is %s", n.record.Name, silent, phase)
+		}
 	}
 }
 

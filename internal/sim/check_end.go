@@ -142,6 +142,13 @@ func (w *world) checkEnd() {
 	w.checkReport()
 }
 
+// checkGarbage checks that nothing of what never became true outlives the leader that wrote it.
+func (w *world) checkGarbage() {
+	if left := w.store.garbage(); len(left) > 0 {
+		w.fail("garbage", "chunks %v are named by no record, and a new leader leaves them where they are", left)
+	}
+}
+
 // everyTransition lists the transitions of all tables as Stats names them.
 func everyTransition() []string {
 	return slices.Concat(transitionsOf(lifecycle.Clusters()), transitionsOf(lifecycle.Members()), transitionsOf(lifecycle.Nodes()))

@@ -91,6 +91,7 @@ func (w *world) drive() {
 			return
 		}
 		w.stats.Steps++
+		w.noteAnswers()
 		e.do()
 		if w.err == nil {
 			w.check()

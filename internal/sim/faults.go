@@ -72,6 +72,10 @@ func (w *world) fault() {
 	case Usurp:
 		if !w.steady {
 			w.usurp()
+			if one {
+				n.stopAgent() // it has nothing but its disk to tell the two leaders apart
+				w.after(time.Second, n.startAgent)
+			}
 		}
 	case ClockJump:
 		w.skew = span(r, -20*time.Minute, 20*time.Minute)

@@ -56,6 +56,7 @@ func (w *world) elect() {
 	if w.cfg.Without != GuardGarbage {
 		w.store.collectGarbage()
 	}
+	w.checkGarbage()
 	for _, n := range w.nodes {
 		l.states[n.record.Name] = &nodeMemory{looked: -1, since: map[string]time.Time{}}
 	}
@@ -164,7 +165,11 @@ func (l *leader) commit(c condition, write func(), format string, args ...any) e
 		return errDeposed
 	}
 	later := w.between(10*time.Millisecond, 10*time.Second)
-	if w.chance(CommitUnknown, 150) {
+	odds := 150
+	if c.takes {
+		odds = 50
+	}
+	if w.chance(CommitUnknown, odds) {
 		switch w.random.IntN(3) {
 		case 0:
 			w.trace("it is not known whether this was committed (it was): "+format, args...)

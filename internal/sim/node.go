@@ -25,6 +25,8 @@ type node struct {
 	conns  []*connection
 	// upCut, downCut: nothing gets from it, or to it.
 	upCut, downCut bool
+	// answered is when it last could answer the leader.
+	answered time.Time
 	// sick: whatever its drivers do fails.
 	sick bool
 }

@@ -202,7 +202,7 @@ func (p *pass) write(base entry, change decision.Change, at time.Time, why strin
 	}
 	c := condition{
 		term: p.term, cluster: name, intentRevision: base.intentRevision, recordRevision: base.recordRevision,
-		blind: w.cfg.Without == GuardConflict,
+		blind: w.cfg.Without == GuardConflict, takes: len(takes) > 0,
 	}
 	err := p.commit(c, func() { w.land(base, change, record, at) }, "%s: %s", name, why)
 	if err == errUnknown && len(takes) > 0 && w.cfg.Without != GuardDoubt {
@@ -226,6 +226,10 @@ func (p *pass) write(base entry, change decision.Change, at time.Time, why strin
 // land is what a commit does to the store at last.
 func (w *world) land(base entry, change decision.Change, record api.ClusterRecord, at time.Time) {
 	s, name := w.store, base.intent.Name
+	if in := s.clusters[name].intent; in == nil || in.UID != base.intent.UID {
+		w.fail("conflict", "what was decided about cluster %s (%s) came true when it was gone", name, base.intent.UID)
+		return
+	}
 	w.checks.before(w, base.intent, at)
 	for _, q := range change.Quarantines {
 		s.quarantines[q.Assignment.ID] = q

@@ -24,9 +24,13 @@ type Settings struct {
 // DefaultLives is how many clusters a run sees unless it says otherwise.
 const DefaultLives = 30
 
-// NewSettings are those of a whole run: everything may happen.
+// NewSettings are those of a whole run. Everything may happen, but for one site in eight, where nothing goes wrong: there forecasts hold.
 func NewSettings(seed uint64) Settings {
-	return Settings{Seed: seed, Lives: DefaultLives, Kinds: AllKinds()}
+	s := Settings{Seed: seed, Lives: DefaultLives, Kinds: AllKinds()}
+	if seed%8 == 0 {
+		s.Kinds = QuietKinds()
+	}
+	return s
 }
 
 // Kind is one kind of thing that users ask for or that goes wrong.
@@ -85,6 +89,11 @@ func (k Kind) String() string { return kindNames[k] }
 // AllKinds is the set of every kind.
 func AllKinds() Kinds { return 1<<kinds - 1 }
 
+// QuietKinds is what users may ask for without disturbing forecasts.
+func QuietKinds() Kinds {
+	return 1<<Groups | 1<<Limits | 1<<Queues | 1<<Priorities | 1<<Projects | 1<<Selectors
+}
+
 // Has tells whether the set has the kind.
 func (s Kinds) Has(k Kind) bool { return s&(1<<k) != 0 }
 
@@ -119,7 +128,7 @@ func (s Settings) String() string {
 	if s.Until != 0 {
 		text += fmt.Sprintf("/until=%s", s.Until)
 	}
-	if s.Kinds != AllKinds() {
+	if s.Kinds != NewSettings(s.Seed).Kinds {
 		text += "/only=" + s.Kinds.String()
 	}
 	return text

@@ -66,8 +66,8 @@ type condition struct {
 	// cluster is the name of the one that must not have changed; empty: none.
 	cluster                        string
 	intentRevision, recordRevision int64
-	// blind: the cluster may have changed after all.
-	blind bool
+	// blind: the cluster may have changed after all. takes: the commit takes room.
+	blind, takes bool
 }
 
 // commit applies a leader's writes.
@@ -187,6 +187,13 @@ func (s *store) putRecord(name string, r *api.ClusterRecord) {
 
 // collectGarbage removes chunks that no record names, left by a crash before the header.
 func (s *store) collectGarbage() {
+	for _, key := range s.garbage() {
+		delete(s.chunks, key)
+	}
+}
+
+// garbage are the chunks that no record names.
+func (s *store) garbage() []string {
 	named := map[string]bool{}
 	for _, e := range s.clusters {
 		if e.record != nil {
@@ -195,7 +202,13 @@ func (s *store) collectGarbage() {
 			}
 		}
 	}
-	maps.DeleteFunc(s.chunks, func(key string, _ []api.Assignment) bool { return !named[key] })
+	var unnamed []string
+	for _, key := range slices.Sorted(maps.Keys(s.chunks)) {
+		if !named[key] {
+			unnamed = append(unnamed, key)
+		}
+	}
+	return unnamed
 }
 
 // newestTime is the newest of all times stored.
