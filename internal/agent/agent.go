@@ -7,6 +7,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
 // Config is what an agent needs.
@@ -47,6 +49,9 @@ type Config struct {
 	Log     *slog.Logger
 	// Clock paces attempts and patience; nil: the real one. Deadlines of operations are always real.
 	Clock Clock
+	// Silence is how long nothing may be heard from the server before the stream is ended and what it wanted counts as not known;
+	// 0: as long as a server waits before it gives an agent up.
+	Silence time.Duration
 }
 
 // Clock tells the time, and how long to sleep until a time.
@@ -70,8 +75,8 @@ const (
 	lookDeadline   = 20 * time.Second
 	lookPause      = 2 * time.Second
 	applyDeadline  = 30 * time.Second
-	heartbeatEvery = time.Second
 	auditEvery     = 30 * time.Second
+	probeEvery     = 5 * time.Second
 	reconnectMin   = 100 * time.Millisecond
 	reconnectMax   = 3 * time.Second
 )
@@ -86,6 +91,10 @@ type Agent struct {
 	// slots bounds how many members are worked on at once.
 	slots chan struct{}
 
+	// hearing tells whether desired is still what the leader wants; tunnels bounds how many there are at once.
+	hearing *hearing
+	tunnels chan struct{}
+
 	term     int64
 	desired  *agentstream.Desired
 	members  map[string]*memberState
@@ -95,6 +104,7 @@ type Agent struct {
 	nextWake time.Duration
 	drift    []string
 	auditing bool
+	probing  bool
 	// stored is how much of a job's output the server has told to have, by job.
 	stored map[string]storedLog
 }
@@ -118,6 +128,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.cfg.Clock == nil {
 		a.cfg.Clock = realClock{}
 	}
+	a.hearing = &hearing{clock: a.cfg.Clock, patience: cmp.Or(cfg.Silence, lifecycle.DefaultDeathTimer), last: a.cfg.Clock.Now()}
+	a.tunnels = make(chan struct{}, maxTunnels)
 	for _, d := range cfg.Drivers {
 		a.drivers[d.Stack()] = d
 		a.cfg.Node.Stacks = append(a.cfg.Node.Stacks, d.Check(ctx))
@@ -133,8 +145,9 @@ func Run(ctx context.Context, cfg Config) error {
 
 // loop owns all state: it runs the closures that arrive, then converges and reports.
 func (a *Agent) loop(ctx context.Context) {
-	audit := time.NewTicker(auditEvery)
+	audit, probe := time.NewTicker(auditEvery), time.NewTicker(probeEvery)
 	defer audit.Stop()
+	defer probe.Stop()
 	for {
 		a.converge(ctx)
 		a.report()
@@ -147,6 +160,8 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-a.wake.C:
 		case <-audit.C:
 			a.audit(ctx)
+		case <-probe.C:
+			a.probe(ctx)
 		}
 	}
 }
@@ -169,6 +184,17 @@ func (a *Agent) post(ctx context.Context, event func()) {
 	case a.events <- event:
 	case <-ctx.Done():
 	}
+}
+
+// hear obeys a desired state that was heard under this number, see hearing.
+func (a *Agent) hear(ctx context.Context, d *agentstream.Desired, number int64) error {
+	if err := a.obey(ctx, d); err != nil {
+		return err
+	}
+	if a.desired == d {
+		a.hearing.obeyed(number)
+	}
+	return nil
 }
 
 // obey takes a desired state unless it comes from an older leader or is older than the present one. An error says that the order

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -32,7 +31,7 @@ func (a *Agent) converge(ctx context.Context) {
 			a.look(ctx, m)
 		default:
 			a.listenAgain(ctx, m, now)
-			a.carryOut(ctx, m, lifecycle.PlanMember(a.input(m, newest, now)), now)
+			a.carryOut(ctx, m, a.held(m, lifecycle.PlanMember(a.input(m, newest, now))), now)
 		}
 	}
 	a.convergeNetworks(ctx, now)
@@ -60,7 +59,8 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, Unhealthy: m.unhealthy, NeverRan: m.neverRan,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, NeverRan: m.neverRan,
+		Unhealthy:   joined(m.unhealthy, m.cut),
 		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
 	}
 	if m.want != nil {
@@ -69,9 +69,33 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 			Grace: time.Duration(m.want.GraceSeconds * float64(time.Second)),
 		}
 		in.Desired.Paused = m.want.Paused
-		in.Stale = !m.want.Release && !reflect.DeepEqual(m.given, m.want.Files)
+		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
+}
+
+// joined puts two reasons together; either may be empty.
+func joined(a, b string) string {
+	if a != "" && b != "" {
+		return a + "; " + b
+	}
+	return a + b
+}
+
+// held takes out of a plan what must not be done while the leader has not been heard: its present wishes may be others. What was released
+// stays released for ever, so that goes on.
+func (a *Agent) held(m *memberState, ops []lifecycle.MemberOperation) []lifecycle.MemberOperation {
+	if m.want != nil && m.want.Release || a.hearing.current() {
+		return ops
+	}
+	return slices.DeleteFunc(ops, func(op lifecycle.MemberOperation) bool {
+		switch op.(type) {
+		case lifecycle.Start, lifecycle.Update, lifecycle.Pause, lifecycle.Resume, lifecycle.Stop, lifecycle.Clean:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // carryOut does what was planned for a member; a driver's call runs by itself and posts how it went.
@@ -88,10 +112,11 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.Me
 		case lifecycle.Start:
 			a.start(ctx, m)
 		case lifecycle.Update:
-			want := m.want.Member
-			a.run(ctx, m, updateDeadline, func(ctx context.Context) error { return m.driver.Update(ctx, want) }, func(m *memberState) {
-				m.given, m.digest = want.Files, agentstream.FilesDigest(want.Files)
-			})
+			want, digest := m.want.Member, m.wanted
+			m.digest = "" // until it is done
+			a.run(ctx, m, updateDeadline, a.ifKnown(m, func(ctx context.Context) error {
+				return a.changeFiles(m.id, digest, func() error { return m.driver.Update(ctx, want) })
+			}), func(m *memberState) { m.digest = digest })
 		case lifecycle.Stop:
 			if m.control != nil {
 				m.control.StopMember()
@@ -110,6 +135,17 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.Me
 	}
 }
 
+// ifKnown holds a call back that was planned in time, when this agent was stopped, or cut off, before it came to it.
+func (a *Agent) ifKnown(m *memberState, call func(context.Context) error) func(context.Context) error {
+	released := m.want.Release
+	return func(ctx context.Context) error {
+		if !released && !a.hearing.current() {
+			return errNotKnown
+		}
+		return call(ctx)
+	}
+}
+
 // start starts a member once its network is in force with its port pinned.
 func (a *Agent) start(ctx context.Context, m *memberState) {
 	if m.driver == nil {
@@ -120,7 +156,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
-	m.ready, m.unhealthy, m.exit, m.recovered = false, "", "", time.Time{}
+	m.ready, m.unhealthy, m.cut, m.exit, m.recovered = false, "", "", "", time.Time{}
 	if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
@@ -128,32 +164,31 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 			return
 		}
 	}
-	want := m.want.Member
-	m.neverRan = true
-	a.run(ctx, m, startDeadline, func(ctx context.Context) error {
+	want, digest := m.want.Member, m.wanted
+	m.neverRan, m.digest = true, ""
+	a.run(ctx, m, startDeadline, a.ifKnown(m, func(ctx context.Context) error {
 		if err := os.MkdirAll(want.HomeDir, 0o755); err != nil {
 			return err
 		}
 		failpoint.Hit("agent.before-start")
-		err := m.driver.Start(ctx, want)
+		err := a.changeFiles(m.id, digest, func() error { return m.driver.Start(ctx, want) })
 		failpoint.Hit("agent.after-start")
 		return err
-	}, func(m *memberState) {
-		m.state, m.given, m.digest = driver.StateRunning, want.Files, agentstream.FilesDigest(want.Files)
-		m.cleaned, m.neverRan = false, false
+	}), func(m *memberState) {
+		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
 	})
 }
 
 // freeze makes a member stand still or go on, and says what state that leaves it in.
 func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pauser, context.Context, string) error, state driver.State) {
-	a.run(ctx, m, pauseDeadline, func(ctx context.Context) error {
+	a.run(ctx, m, pauseDeadline, a.ifKnown(m, func(ctx context.Context) error {
 		pauser, ok := m.driver.(driver.Pauser)
 		if !ok {
 			return fmt.Errorf("members of stack %q can't be paused", m.driver.Stack())
 		}
 		failpoint.Hit("agent.before-freeze")
 		return call(pauser, ctx, m.id)
-	}, func(m *memberState) { m.state = state })
+	}), func(m *memberState) { m.state = state })
 }
 
 // clean removes what is left of a member, and the shared home of a cluster that is being deleted.
@@ -190,8 +225,8 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		}
 		return os.RemoveAll(a.controlDir(m.id))
 	}, func(m *memberState) {
-		m.state, m.exit, m.ready, m.unhealthy, m.problem = driver.StateAbsent, "", false, "", ""
-		m.given, m.digest, m.neverRan = nil, "", false
+		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.problem = driver.StateAbsent, "", false, "", "", ""
+		m.digest, m.neverRan = "", false
 		m.cleaned = final
 		m.watched, m.lookAt = false, time.Time{}
 		m.instance++
@@ -215,6 +250,8 @@ func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration,
 			m.busy = false
 			if err == nil {
 				done(m)
+			}
+			if err == nil || errors.Is(err, errNotKnown) {
 				if alive(m.state) {
 					a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
 				}

@@ -27,11 +27,11 @@ type memberState struct {
 	state   driver.State
 	exit    string // how the first process ended
 	ready   bool
-	cleaned bool // the driver has verified that nothing is left
-	busy    bool // an operation runs
-	watched bool // a goroutine waits for its end
-	given   []driver.File
-	digest  string // of given
+	cleaned bool   // the driver has verified that nothing is left
+	busy    bool   // an operation runs
+	watched bool   // a goroutine waits for its end
+	digest  string // of the generated files it has, "" while that is not known
+	wanted  string // of those it should have
 	// neverRan: a start is under way or has failed, and what there is of the member is what it left.
 	neverRan bool
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -48,6 +48,7 @@ type memberState struct {
 	attempts  lifecycle.Attempts
 	problem   string // what keeps a running member from being ready, in its own words
 	unhealthy string // why a member that was ready can't be used, in its own words
+	cut       string // what is wrong with its network, as seen from the host
 	phase     api.MemberPhase
 	message   string
 }
@@ -94,7 +95,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			a.members[o.ID] = m
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
-				m.recovered = a.cfg.Clock.Now()
+				m.recovered, m.digest = a.cfg.Clock.Now(), a.loadDigest(o.ID)
 				a.watch(ctx, m)
 			}
 		}
@@ -134,6 +135,10 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 		if w != nil {
 			w.HomeDir = filepath.Join(a.cfg.HomeDir, w.Assignment.ClusterUID)
 			w.ControlDir = a.controlDir(id)
+			m.wanted = w.FilesDigest
+			if m.wanted == "" {
+				m.wanted = agentstream.FilesDigest(w.Files)
+			}
 			if m.driver == nil {
 				m.driver = a.drivers[w.Assignment.Stack]
 			}

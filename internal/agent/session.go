@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -78,7 +79,11 @@ func (a *Agent) connect(ctx context.Context) {
 			pause = reconnectMin
 		}
 		if text := err.Error(); text != said {
-			a.cfg.Log.WarnContext(ctx, "not connected to the server; trying again", "server", a.cfg.Server, "error", err)
+			level := slog.LevelWarn
+			if refused := new(refusal); errors.As(err, &refused) {
+				level = slog.LevelError // somebody has to do something
+			}
+			a.cfg.Log.Log(ctx, level, "not connected to the server; trying again", "server", a.cfg.Server, "error", err)
 			said = text
 		}
 		select {
@@ -90,8 +95,8 @@ func (a *Agent) connect(ctx context.Context) {
 }
 
 // session is the life of one stream; it always returns an error.
-func (a *Agent) session(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (a *Agent) session(agentCtx context.Context) error {
+	ctx, cancel := context.WithCancelCause(agentCtx)
 	defer cancel(nil)
 	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server, a.cfg.Bearer)
 	if err != nil {
@@ -103,9 +108,11 @@ func (a *Agent) session(ctx context.Context) error {
 	if err := stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}}); err != nil {
 		return fmt.Errorf("greet the server: %w", err)
 	}
-	number := a.outbox.attach(stream)
+	number, silence := a.outbox.attach(stream), a.hearing.begin()
 	defer a.outbox.attach(nil)
-	go func() { cancel(a.sendObservations(ctx, stream)) }()
+	pings := make(chan int64, 1)
+	go func() { cancel(a.sendObservations(ctx, stream, pings)) }()
+	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go func() {
 		<-ctx.Done()
 		stream.Close() // unblocks Receive
@@ -120,16 +127,27 @@ func (a *Agent) session(ctx context.Context) error {
 			}
 			return fmt.Errorf("the stream to the server ended: %w", err)
 		}
+		if !a.hearing.heard(silence) {
+			return errSilence // what is read now was said before it
+		}
 		switch {
 		case down.Refused != "":
-			return errors.New(down.Refused)
+			return &refusal{down.Refused}
 		case down.Desired != nil:
 			desired := down.Desired
 			a.post(ctx, func() {
-				if err := a.obey(ctx, desired); err != nil {
+				if err := a.hear(ctx, desired, silence); err != nil {
 					cancel(err) // on the next stream everything is said again
 				}
 			})
+		case down.Ping != nil:
+			select {
+			case <-pings: // an answer to the newest answers those before it
+			default:
+			}
+			pings <- down.Ping.Seq
+		case down.Tunnel != nil:
+			go a.tunnel(agentCtx, *down.Tunnel)
 		case down.LogAck != nil:
 			ack, first := down.LogAck, !requested[down.LogAck.JobID]
 			requested[ack.JobID] = true
@@ -161,10 +179,29 @@ func (p *pace) take(now time.Time) time.Duration {
 	return 0
 }
 
-// sendObservations sends the newest observation when it changed, and a heartbeat when nothing was sent for a while.
-func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn) error {
-	heartbeat := time.NewTicker(heartbeatEvery)
-	defer heartbeat.Stop()
+// listenFor returns when nothing was heard on the stream for too long. Bytes of a long message count, too.
+func (a *Agent) listenFor(ctx context.Context, stream *agentstream.ClientConn, number int64) error {
+	look := time.NewTicker(min(time.Second, a.hearing.patience/5))
+	defer look.Stop()
+	reads := stream.Reads()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+		before := reads
+		if reads = stream.Reads(); reads != before {
+			a.hearing.heard(number)
+		}
+		if !a.hearing.goesOn(number) {
+			return errSilence
+		}
+	}
+}
+
+// sendObservations sends the newest observation when it changed, and answers pings.
+func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn, pings <-chan int64) error {
 	fresh := true // everything is said anew on every stream
 	var sends pace
 	for {
@@ -187,8 +224,8 @@ func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.Client
 		case <-again:
 		case <-a.outbox.changed:
 			fresh = true
-		case now := <-heartbeat.C:
-			if err := stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: now}}); err != nil {
+		case seq := <-pings:
+			if err := stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: seq}}); err != nil {
 				return err
 			}
 		}

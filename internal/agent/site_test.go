@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -49,7 +50,7 @@ func (c fast) Now() time.Time                   { return c.began.Add(100 * time.
 func (c fast) Until(at time.Time) time.Duration { return at.Sub(c.Now()) / 100 }
 
 // deathTimer is short, so that the death of a node is seen in a test.
-const deathTimer = 300 * time.Millisecond
+const deathTimer = 2 * time.Second
 
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -65,7 +66,10 @@ func newSite(t *testing.T) *site {
 		LogDir: t.TempDir(), DeathTimer: deathTimer, Now: time.Now, Log: log,
 		Register: func(ctx context.Context, n api.NodeRecord) error { _, err := s.repo.PutNode(ctx, n); return err },
 	})
-	s.http = httptest.NewUnstartedServer(agentstream.Handler(s.agent.Serve))
+	mux := http.NewServeMux()
+	mux.Handle(agentstream.Path, agentstream.Handler(s.agent.Serve))
+	mux.Handle(agentstream.TunnelPath, s.agent.ServeTunnel())
+	s.http = httptest.NewUnstartedServer(mux)
 	s.http.EnableHTTP2 = true
 	s.http.StartTLS()
 	ended := make(chan struct{})
@@ -127,13 +131,16 @@ func (n *node) start(cores int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	members := &talkative{Driver: fake.New(n.host, n.fabric), node: n, site: n.site}
-	clock := n.site.clock
+	clock, silence := n.site.clock, deathTimer
+	if clock != nil {
+		silence = time.Hour // by a clock that runs fast
+	}
 	go func() {
 		defer close(ended)
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
 			Client: n.site.http.Client(), Bearer: "token", Drivers: []driver.Driver{members}, Fabric: n.fabric,
-			Clock: clock,
+			Clock: clock, Silence: silence,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()
 				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}}

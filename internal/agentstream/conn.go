@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -102,7 +103,27 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 }
 
 // ClientConn is the agent's end of a stream.
-type ClientConn struct{ conn }
+type ClientConn struct {
+	conn
+	reads *countingReader
+}
+
+// Reads counts how often bytes came from the server. It grows while a long message arrives, before Receive returns it.
+func (c *ClientConn) Reads() int64 { return c.reads.count.Load() }
+
+// countingReader counts the reads that brought something.
+type countingReader struct {
+	io.Reader
+	count atomic.Int64
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.count.Add(1)
+	}
+	return n, err
+}
 
 // Send sends a message up.
 func (c *ClientConn) Send(m Up) error { return c.send(m) }
@@ -141,8 +162,9 @@ func Dial(ctx context.Context, client *http.Client, server, bearer string) (*Cli
 		cancel()
 		return nil, fmt.Errorf("the server at %s refused this agent: %s: %s", server, resp.Status, strings.TrimSpace(string(text)))
 	}
-	return &ClientConn{conn{
-		out: writer, in: bufio.NewReaderSize(resp.Body, 64<<10),
+	reads := &countingReader{Reader: resp.Body}
+	return &ClientConn{reads: reads, conn: conn{
+		out: writer, in: bufio.NewReaderSize(reads, 64<<10),
 		close: func() {
 			_ = writer.CloseWithError(io.ErrClosedPipe)
 			cancel()

@@ -55,7 +55,7 @@ type Tunnel struct {
 	Port     int    `json:"port"`
 }
 
-// Heartbeat tells that the agent lives; sent when nothing else was for a while, and as the answer to a ping.
+// Heartbeat is the answer to a ping: nothing else that an agent says tells that it hears the server.
 type Heartbeat struct {
 	Time time.Time `json:"time"`
 	// Ping is the number of the last ping seen on this stream, 0 for none.

@@ -22,12 +22,16 @@ import (
 type Config struct {
 	// LogDir is where the output of jobs is stored, one file a job.
 	LogDir string
-	// DeathTimer is how long an agent may be silent before its node counts as down.
+	// DeathTimer is how long an agent may not answer before its node counts as down.
 	DeathTimer time.Duration
-	// Register stores what an agent says of its node when it connects.
+	// Register stores what an agent says of its node when it connects. An error is told to the agent, for the people there, and it is
+	// not taken.
 	Register func(ctx context.Context, node api.NodeRecord) error
-	Now      func() time.Time
-	Log      *slog.Logger
+	// Now is read for differences only: it must carry a monotonic reading, as time.Now does, or jumps of the clock kill nodes.
+	Now func() time.Time
+	// Tick paces the pings of a stream; nil: a time.Ticker.
+	Tick func(d time.Duration) (ticks <-chan time.Time, stop func())
+	Log  *slog.Logger
 }
 
 // Monitor is what a server knows of its agents.
@@ -43,11 +47,14 @@ type Monitor struct {
 	// serial counts the changes of what is known of nodes.
 	serial uint64
 	logs   map[string]*jobLog
+	// tunnels are those that wait for the agent they were asked of, by ID.
+	tunnels map[string]*tunnel
 }
 
 // node is one agent, connected or not.
 type node struct {
-	agentID  string
+	agentID string
+	// lastSeen is when the newest ping was sent that it has answered; words that arrive without answers are not enough.
 	lastSeen time.Time
 	stream   *stream // nil when not connected
 	observed agentstream.Observed
@@ -78,8 +85,14 @@ type MemberState struct {
 
 // New returns a monitor that has heard of nobody.
 func New(cfg Config) *Monitor {
+	if cfg.Tick == nil {
+		cfg.Tick = func(d time.Duration) (<-chan time.Time, func()) {
+			ticker := time.NewTicker(d)
+			return ticker.C, ticker.Stop
+		}
+	}
 	return &Monitor{
-		cfg: cfg, started: cfg.Now(),
+		cfg: cfg, tunnels: map[string]*tunnel{}, started: cfg.Now(),
 		nodes: map[string]*node{}, members: map[string]memberSeen{},
 		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
 	}
@@ -136,7 +149,7 @@ func (m *Monitor) MemberState(assignmentID string) (MemberState, bool) {
 	state := MemberState{Phase: seen.Phase, Message: seen.Message, Since: seen.since}
 	if n := m.nodes[seen.node]; n != nil {
 		want, told := n.digests[assignmentID]
-		state.Current = told && seen.FilesDigest == want
+		state.Current = told && want != "" && seen.FilesDigest == want
 	}
 	return state, true
 }
@@ -159,6 +172,8 @@ func (m *Monitor) Node(name string) (api.NodePhase, time.Time, string) {
 		return api.NodeDown, n.lastSeen, fmt.Sprintf("its agent has been silent for %s", silence.Round(time.Second))
 	case n.stream == nil:
 		return api.NodeUnknown, n.lastSeen, "its agent is disconnected"
+	case silence >= m.cfg.DeathTimer/2:
+		return api.NodeUnknown, n.lastSeen, "its agent is connected and does not answer"
 	default:
 		return api.NodeReady, n.lastSeen, ""
 	}
@@ -173,7 +188,10 @@ func (m *Monitor) NextDeath() time.Time {
 		next = time.Time{}
 	}
 	for _, n := range m.nodes {
-		at := n.lastSeen.Add(m.cfg.DeathTimer)
+		at := n.lastSeen.Add(m.cfg.DeathTimer / 2)
+		if n.stream == nil || !at.After(now) {
+			at = n.lastSeen.Add(m.cfg.DeathTimer)
+		}
 		if at.After(now) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -234,15 +252,30 @@ func (m *Monitor) node(name string) *node {
 // errNameTaken refuses a second machine under the name of a living one.
 var errNameTaken = errors.New("another machine has this node name and was heard of a moment ago; give one of them another --name")
 
+// admit refuses an agent under the name of another that lives.
+func (m *Monitor) admit(hello *agentstream.Hello) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mayTake(m.node(hello.Node.Name), hello)
+}
+
+// mayTake is admit; the lock is held. Also while a stream is lost for a moment: whoever came then would be given the members that run
+// on the other machine.
+func (m *Monitor) mayTake(n *node, hello *agentstream.Hello) error {
+	silence := m.cfg.Now().Sub(n.lastSeen)
+	if n.agentID != "" && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
+		return fmt.Errorf("node %q: %w", hello.Node.Name, errNameTaken)
+	}
+	return nil
+}
+
 // connect makes a stream the node's one; a former stream of the same agent is ended.
 func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(hello.Node.Name)
-	// Also while a stream is lost for a moment: whoever came then would be given the members that run on the other machine.
-	silence := m.cfg.Now().Sub(n.lastSeen)
-	if n.agentID != "" && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
-		return fmt.Errorf("node %q: %w", hello.Node.Name, errNameTaken)
+	if err := m.mayTake(n, hello); err != nil {
+		return err
 	}
 	if n.stream != nil {
 		n.stream.end(errors.New("the agent has connected anew"))
@@ -289,22 +322,8 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	for _, job := range o.Jobs {
 		m.jobs[job.ID] = job
 	}
-	n.observed, n.lastSeen, n.reported = o, m.cfg.Now(), true
+	n.observed, n.reported = o, true
 	m.notify(n)
-}
-
-// heard notes that an agent lives. One that was given up and speaks again on the same stream is news: no clock tells of it.
-func (m *Monitor) heard(name string, s *stream) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, now := m.node(name), m.cfg.Now()
-	if n.stream != s {
-		return
-	}
-	if now.Sub(n.lastSeen) >= m.cfg.DeathTimer {
-		m.notify(n)
-	}
-	n.lastSeen = now
 }
 
 // ForgetJob drops what is held in memory of a job that has ended.

@@ -3,7 +3,9 @@ package monitor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -42,25 +44,6 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func TestANodeThatSpeaksAgainAfterItWasGivenUpIsNews(t *testing.T) {
-	m, now := clocked(t)
-	s := connected(t, m, "a1")
-	*now = now.Add(6 * time.Second)
-	if phase, _, _ := m.Node("n1"); phase != api.NodeDown {
-		t.Fatalf("after 6 s of silence: %s, want down", phase)
-	}
-	changed := m.Changed()
-	m.heard("n1", s)
-	if phase, _, _ := m.Node("n1"); phase != api.NodeReady || !isClosed(changed) {
-		t.Errorf("after a heartbeat: %s, told: %v; want it ready, and who waits told", phase, isClosed(changed))
-	}
-	changed = m.Changed()
-	*now = now.Add(time.Second)
-	if m.heard("n1", s); isClosed(changed) {
-		t.Error("an ordinary heartbeat wakes who waits for changes")
-	}
-}
-
 func TestTheLastWordsOfAReplacedStreamSayNothing(t *testing.T) {
 	m, now := clocked(t)
 	old := connected(t, m, "a1")
@@ -74,8 +57,10 @@ func TestTheLastWordsOfAReplacedStreamSayNothing(t *testing.T) {
 	if phase, _, _ := m.Member("x"); phase != api.MemberReady {
 		t.Errorf("member: got %s, want ready as the newest stream says", phase)
 	}
-	*now = now.Add(6 * time.Second)
-	if m.heard("n1", old); m.nodes["n1"].lastSeen.Equal(*now) {
+	m.ping("n1", fresh)
+	before := m.nodes["n1"].lastSeen
+	*now = now.Add(time.Second)
+	if m.answered("n1", old, 1); !m.nodes["n1"].lastSeen.Equal(before) {
 		t.Error("a replaced stream keeps its node alive")
 	}
 }
@@ -94,6 +79,102 @@ func TestAMachineThatLostItsStreamForAMomentKeepsItsName(t *testing.T) {
 	}
 }
 
+func TestAMachineThatMayNotHaveANameIsToldWhyAndChangesNothing(t *testing.T) {
+	m := newTest(t)
+	m.cfg.Register = func(_ context.Context, node api.NodeRecord) error {
+		if node.AgentID != "a1" {
+			return fmt.Errorf("node %q is another machine; give this one another --name", node.Name)
+		}
+		return nil
+	}
+	server := serve(t, m, nil)
+	greet := func(agentID string) *agentstream.ClientConn {
+		c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		err = c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	other := greet("a2")
+	down, err := other.Receive()
+	if err != nil || !strings.Contains(down.Refused, "give this one another --name") {
+		t.Errorf("the other machine is told %+v, %v; want what to do", down, err)
+	}
+	if _, err := other.Receive(); err == nil {
+		t.Error("the stream of a machine that was refused goes on")
+	}
+	if phase, _, _ := m.Node("n1"); phase == api.NodeReady {
+		t.Error("the node counts as ready by a machine that was refused")
+	}
+	m.SetDesired("n1", agentstream.Desired{Term: 7})
+	if down, err := greet("a1").Receive(); err != nil || down.Desired == nil {
+		t.Errorf("the node's own machine is told %+v, %v; want its desired state", down, err)
+	}
+}
+
+func TestTheTimeOfAPhaseCountsFromWhenItWasFirstHeardInARow(t *testing.T) {
+	m, now := clocked(t)
+	say := func(s *stream, phase api.MemberPhase) {
+		m.observe("n1", s, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", Phase: phase}}})
+	}
+	s := connected(t, m, "a1")
+	began := *now
+	want := func(what string, since time.Time) {
+		t.Helper()
+		if got, ok := m.MemberState("x"); !ok || !got.Since.Equal(since) {
+			t.Errorf("%s: got since %v, %t; want %v", what, got.Since, ok, since)
+		}
+	}
+	say(s, api.MemberUnhealthy)
+	*now = now.Add(3 * time.Second)
+	say(s, api.MemberUnhealthy)
+	want("said again", began)
+	m.disconnect("n1", s)
+	s = connected(t, m, "a1")
+	*now = now.Add(3 * time.Second)
+	say(s, api.MemberUnhealthy)
+	want("said again on another stream", began)
+	say(s, api.MemberReady)
+	*now = now.Add(time.Second)
+	say(s, api.MemberUnhealthy)
+	want("after another phase", *now)
+}
+
+func TestAMemberIsCurrentWithTheFilesThatItsNodeWasLastToldOf(t *testing.T) {
+	m, _ := clocked(t)
+	s := connected(t, m, "a1")
+	tell := func(digest string) {
+		member := agentstream.Member{FilesDigest: digest}
+		member.Assignment.ID = "x"
+		m.SetDesired("n1", agentstream.Desired{Members: []agentstream.Member{member}})
+	}
+	say := func(digest string) {
+		m.observe("n1", s, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", FilesDigest: digest}}})
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"nothing was told", func() { say("1") }, false},
+		{"it has what was told", func() { tell("1") }, true},
+		{"other files were told", func() { tell("2") }, false},
+		{"it has them", func() { say("2") }, true},
+		{"what it has is not known", func() { say("") }, false},
+		{"nor what it should have", func() { tell("") }, false},
+	} {
+		step.do()
+		if got, _ := m.MemberState("x"); got.Current != step.want {
+			t.Errorf("%s: current is %t, want %t", step.what, got.Current, step.want)
+		}
+	}
+}
+
 func TestJobsThatAnAgentNoLongerTellsOfAreForgotten(t *testing.T) {
 	m, _ := clocked(t)
 	s := connected(t, m, "a1")
@@ -104,30 +185,53 @@ func TestJobsThatAnAgentNoLongerTellsOfAreForgotten(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
-	m := newTest(t)
-	registered, ended := make(chan struct{}), make(chan struct{})
-	m.cfg.Register = func(context.Context, api.NodeRecord) error { close(registered); return nil }
-	server := httptest.NewUnstartedServer(agentstream.Handler(func(ctx context.Context, c *agentstream.ServerConn) {
+// serve serves the streams of agents, and tunnels; ended is called when a stream has ended.
+func serve(t *testing.T, m *Monitor, ended func()) *httptest.Server {
+	t.Helper()
+	if m.cfg.Register == nil {
+		m.cfg.Register = func(context.Context, api.NodeRecord) error { return nil }
+	}
+	mux := http.NewServeMux()
+	mux.Handle(agentstream.Path, agentstream.Handler(func(ctx context.Context, c *agentstream.ServerConn) {
 		m.Serve(ctx, c)
-		close(ended)
+		if ended != nil {
+			ended()
+		}
 	}))
+	mux.Handle(agentstream.TunnelPath, m.ServeTunnel())
+	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
 	server.StartTLS()
-	defer server.Close()
+	t.Cleanup(server.Close)
+	t.Cleanup(server.CloseClientConnections) // first
+	return server
+}
+
+// greeted is an agent's end of a stream that the server has taken.
+func greeted(t *testing.T, m *Monitor, server *httptest.Server, agentID string) *agentstream.ClientConn {
+	t.Helper()
 	c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(c.Close)
+	changed := m.Changed()
+	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	<-changed
+	return c
+}
+
+func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
+	m := newTest(t)
+	ended := make(chan struct{})
+	server := serve(t, m, func() { close(ended) })
 	// More than fits the connection's flow-control window, so that sending blocks.
 	m.SetDesired("n1", agentstream.Desired{Members: []agentstream.Member{{Release: true}}, Jobs: []agentstream.Job{
 		{Job: api.Job{ID: strings.Repeat("j", 16<<20)}},
 	}})
-	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: "a1", Node: api.NodeRecord{Name: "n1"}}}); err != nil {
-		t.Fatal(err)
-	}
-	<-registered
+	greeted(t, m, server, "a1")
 	m.mu.Lock()
 	s := m.nodes["n1"].stream
 	m.mu.Unlock()

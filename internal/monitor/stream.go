@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -14,8 +15,12 @@ type stream struct {
 	cancel context.CancelCauseFunc
 	woken  chan struct{}
 
-	mu   sync.Mutex
-	acks map[string]int64 // newest log acknowledgement by job
+	pings pings
+
+	mu      sync.Mutex
+	acks    map[string]int64 // newest log acknowledgement by run
+	pinged  int64            // the newest ping to send, 0 when it is sent
+	tunnels []agentstream.Tunnel
 }
 
 func (s *stream) wake() {
@@ -34,12 +39,37 @@ func (s *stream) ack(jobID string, offset int64) {
 	s.wake()
 }
 
-func (s *stream) takeAcks() map[string]int64 {
+func (s *stream) ping(seq int64) {
+	s.mu.Lock()
+	s.pinged = seq
+	s.mu.Unlock()
+	s.wake()
+}
+
+func (s *stream) tunnel(t agentstream.Tunnel) {
+	s.mu.Lock()
+	s.tunnels = append(s.tunnels, t)
+	s.mu.Unlock()
+	s.wake()
+}
+
+// take returns what is to be sent beside the desired state, once.
+func (s *stream) take() []agentstream.Down {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	acks := s.acks
-	s.acks = map[string]int64{}
-	return acks
+	var down []agentstream.Down
+	if s.pinged != 0 {
+		down = append(down, agentstream.Down{Ping: &agentstream.Ping{Seq: s.pinged}})
+	}
+	for i := range s.tunnels {
+		down = append(down, agentstream.Down{Tunnel: &s.tunnels[i]})
+	}
+	for run, offset := range s.acks {
+		down = append(down, agentstream.Down{LogAck: &agentstream.LogAck{JobID: run, Offset: offset}})
+	}
+	s.pinged, s.tunnels = 0, nil
+	clear(s.acks)
+	return down
 }
 
 // Serve is the life of one agent's stream; it returns when the stream ends.
@@ -54,17 +84,12 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 	hello := first.Hello
 	log := m.cfg.Log.With("node", hello.Node.Name)
 	s := &stream{conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]int64{}}
-	if err := m.connect(hello, s); err != nil {
+	if err := m.welcome(ctx, hello, s); err != nil {
 		log.WarnContext(ctx, "agent refused", "error", err)
 		_ = conn.Send(agentstream.Down{Refused: err.Error()})
 		return
 	}
 	defer m.disconnect(hello.Node.Name, s)
-	hello.Node.FirstSeenAt = m.cfg.Now() // a known node keeps its own
-	if err := m.cfg.Register(ctx, hello.Node); err != nil {
-		log.ErrorContext(ctx, "the node can't be registered", "error", err)
-		return
-	}
 	log.InfoContext(ctx, "agent connected", "version", hello.Node.AgentVersion)
 	ended := make(chan struct{})
 	go func() {
@@ -74,18 +99,44 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 	}()
 	received := make(chan error, 1)
 	go func() { received <- m.receive(ctx, hello.Node.Name, s) }()
-	select {
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case err = <-received:
-		cancel(err)
-	}
+	err = m.accompany(ctx, hello.Node.Name, s, received)
+	cancel(err)
 	conn.Abort() // send may be held up by an agent that does not read
 	<-ended      // nobody may write once the handler has returned
 	log.InfoContext(ctx, "agent disconnected", "reason", err)
 }
 
-// send writes the newest desired state whenever it changed, and log acknowledgements.
+// welcome registers an agent's node and makes the stream its one. A machine that may not have the name changes nothing, neither here
+// nor in what is stored.
+func (m *Monitor) welcome(ctx context.Context, hello *agentstream.Hello, s *stream) error {
+	if err := m.admit(hello); err != nil {
+		return err
+	}
+	hello.Node.AgentID = hello.AgentID
+	hello.Node.FirstSeenAt = m.cfg.Now() // a known node keeps its own
+	if err := m.cfg.Register(ctx, hello.Node); err != nil {
+		return fmt.Errorf("the node can't be registered: %w", err)
+	}
+	return m.connect(hello, s)
+}
+
+// accompany pings until the stream ends and returns why it did.
+func (m *Monitor) accompany(ctx context.Context, name string, s *stream, received <-chan error) error {
+	ticks, stop := m.cfg.Tick(m.pingPace())
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case err := <-received:
+			return err
+		case <-ticks:
+			m.ping(name, s)
+		}
+	}
+}
+
+// send writes the newest desired state whenever it changed, pings, requests for tunnels and log acknowledgements.
 func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 	var sent *agentstream.Desired
 	told := map[string]bool{}
@@ -98,16 +149,16 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 				return
 			}
 			for _, job := range desired.Jobs {
-				if !told[job.ID] {
+				if run := job.RunID(); !told[run] {
 					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
-					told[job.ID] = true
-					s.ack(job.ID, m.log(job.ID).size())
+					told[run] = true
+					s.ack(run, m.log(run).size())
 				}
 			}
 			sent = desired
 		}
-		for id, offset := range s.takeAcks() {
-			if s.conn.Send(agentstream.Down{LogAck: &agentstream.LogAck{JobID: id, Offset: offset}}) != nil {
+		for _, down := range s.take() {
+			if s.conn.Send(down) != nil {
 				return
 			}
 		}
@@ -134,10 +185,9 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			if err != nil {
 				m.cfg.Log.ErrorContext(ctx, "a job's output can't be stored; it stays with the agent", "job", up.Log.JobID, "error", err)
 			}
-			m.heard(name, s)
 			s.ack(up.Log.JobID, offset)
-		default:
-			m.heard(name, s)
+		case up.Heartbeat != nil:
+			m.answered(name, s, up.Heartbeat.Ping)
 		}
 	}
 }

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// probe looks whether the ports of running members are there and up, as their own agents can't see, and mends what is not.
+func (a *Agent) probe(ctx context.Context) {
+	if a.desired == nil || a.networks.busy || !a.networks.ok || a.probing {
+		return
+	}
+	a.probing = true
+	applied := a.networks.count
+	go func() {
+		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
+		defer cancel()
+		wrong, err := a.cfg.Fabric.Probe(bounded)
+		a.post(ctx, func() {
+			a.probing = false
+			if err != nil {
+				a.cfg.Log.WarnContext(ctx, "the members' ports can't be looked at", "error", err)
+				return
+			}
+			if a.networks.count != applied || a.networks.busy {
+				return // what was found may be of before
+			}
+			for id, m := range a.members {
+				if m.busy || m.want == nil || m.want.Release || m.state != driver.StateRunning {
+					continue // a frozen member is not judged
+				}
+				if wrong[id] == "" {
+					m.cut = ""
+				} else if a.hearing.current() {
+					a.mend(ctx, m, wrong[id])
+				}
+			}
+		})
+	}()
+}
+
+// mend has a member's port mended. What can't be mended makes the member unhealthy, and is tried again.
+func (a *Agent) mend(ctx context.Context, m *memberState, problem string) {
+	mender, ok := m.driver.(driver.Mender)
+	if !ok {
+		m.cut = problem
+		return
+	}
+	m.busy = true
+	go func() {
+		a.slots <- struct{}{}
+		bounded, cancel := context.WithTimeout(ctx, applyDeadline)
+		err := mender.Mend(bounded, m.id)
+		cancel()
+		<-a.slots
+		a.post(ctx, func() {
+			m.busy = false
+			m.cut = ""
+			if err != nil {
+				m.cut = fmt.Sprintf("%s, and it can't be mended: %v", problem, err)
+			}
+			a.cfg.Log.WarnContext(ctx, "a member's port was not as it should be", "member", m.id, "problem", problem, "mended", err == nil, "error", err)
+			if m.state == driver.StateRunning {
+				a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
+			}
+		})
+	}()
+}

@@ -1,0 +1,129 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+const (
+	// maxTunnels bounds how many tunnels there are at once.
+	maxTunnels = 256
+	// dialTime bounds how long a member's port is waited for; the server's patience is a little longer.
+	dialTime = 4 * time.Second
+)
+
+// tunnel connects the server to a port of a member, as asked, until either end closes it.
+func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
+	request := agentstream.TunnelRequest{ID: asked.ID, AgentID: a.id}
+	client, done := a.tunnelClient()
+	defer done()
+	conn, err := a.reach(ctx, asked)
+	if err != nil {
+		a.cfg.Log.InfoContext(ctx, "a tunnel can't be made", "member", asked.MemberID, "port", asked.Port, "error", err)
+		request.Failure = err.Error()
+		bounded, cancel := context.WithTimeout(ctx, dialTime)
+		defer cancel()
+		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, a.cfg.Bearer, request); err != nil {
+			a.cfg.Log.WarnContext(ctx, "the server can't be told that a tunnel can't be made", "error", err)
+		}
+		return
+	}
+	defer func() { <-a.tunnels }()
+	defer func() { _ = conn.Close() }()
+	brought, err := agentstream.BringTunnel(ctx, client, a.cfg.Server, a.cfg.Bearer, request)
+	if err != nil {
+		a.cfg.Log.WarnContext(ctx, "a tunnel can't be brought", "member", asked.MemberID, "error", err)
+		return
+	}
+	splice(ctx, conn, brought)
+}
+
+// tunnelClient is a client with a connection of its own: what is sent through a tunnel whose other end does not read fills the window that
+// all requests of a connection share, and the stream's answers would wait for it.
+func (a *Agent) tunnelClient() (*http.Client, func()) {
+	shared, ok := a.cfg.Client.Transport.(*http.Transport)
+	if !ok {
+		return a.cfg.Client, func() {}
+	}
+	own := shared.Clone()
+	return &http.Client{Transport: own}, own.CloseIdleConnections
+}
+
+// reach connects to a member's port and takes one of the places for tunnels.
+func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	found := make(chan driver.Driver, 1)
+	a.post(ctx, func() {
+		var d driver.Driver
+		if m := a.members[asked.MemberID]; m != nil && m.want != nil && !m.want.Release {
+			d = m.driver
+		}
+		found <- d
+	})
+	var d driver.Driver
+	select {
+	case d = <-found:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if d == nil {
+		return nil, errors.New("no such member is on this node")
+	}
+	dialer, ok := d.(driver.Dialer)
+	if !ok {
+		return nil, fmt.Errorf("members of stack %q can't be reached from their host", d.Stack())
+	}
+	select {
+	case a.tunnels <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("this node has %d tunnels already, which is as many as it may have; close some", maxTunnels)
+	}
+	conn, err := dialer.Dial(ctx, asked.MemberID, asked.Port)
+	if err != nil {
+		<-a.tunnels
+	}
+	return conn, err
+}
+
+// splice passes bytes on both ways, each until it is closed, and all until something breaks off.
+func splice(ctx context.Context, member net.Conn, tunnel *agentstream.TunnelConn) {
+	end := func() {
+		_ = member.Close()
+		_ = tunnel.Close()
+	}
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		if pass(tunnel, member, tunnel.CloseWrite) != nil {
+			end()
+		}
+	}()
+	shut := member.Close
+	if half, ok := member.(interface{ CloseWrite() error }); ok {
+		shut = half.CloseWrite
+	}
+	if pass(member, tunnel, shut) != nil {
+		end()
+	}
+	<-up
+	end()
+}
+
+// pass copies until from ends, and passes its end on.
+func pass(to io.Writer, from io.Reader, shut func() error) error {
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return shut()
+}

@@ -1,0 +1,104 @@
+package monitor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+)
+
+// tunnelPatience is how long an agent is waited for to bring a tunnel.
+const tunnelPatience = 5 * time.Second
+
+// tunnel is one that an agent was asked for.
+type tunnel struct {
+	// agentID is the only agent that may bring it.
+	agentID string
+	// brought gets the tunnel, or why there is none; it has room for it.
+	brought chan broughtTunnel
+}
+
+type broughtTunnel struct {
+	conn *agentstream.TunnelConn
+	err  error
+}
+
+// OpenTunnel connects to a TCP port of a member through its node's agent. What it returns has CloseWrite, for one way; Close ends both.
+func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, port int) (io.ReadWriteCloser, error) {
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("port %d: a port is a number from 1 to 65535", port)
+	}
+	id, t, err := m.askForTunnel(nodeName, memberID, port)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, tunnelPatience)
+	defer cancel()
+	select {
+	case b := <-t.brought:
+		return b.result()
+	case <-ctx.Done():
+	}
+	if m.takeTunnel(id, t.agentID) != nil {
+		return nil, fmt.Errorf("the agent of node %q did not bring the tunnel in time: %w", nodeName, ctx.Err())
+	}
+	// It was brought at this very moment.
+	return (<-t.brought).result()
+}
+
+func (b broughtTunnel) result() (io.ReadWriteCloser, error) {
+	if b.err != nil {
+		return nil, b.err
+	}
+	return b.conn, nil
+}
+
+// askForTunnel asks a node's agent for a tunnel. Its ID can't be guessed: it is what the agent shows to have been asked.
+func (m *Monitor) askForTunnel(nodeName, memberID string, port int) (string, *tunnel, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[nodeName]
+	if n == nil || n.stream == nil {
+		return "", nil, fmt.Errorf("the agent of node %q is not connected to this server", nodeName)
+	}
+	id, t := rand.Text(), &tunnel{agentID: n.agentID, brought: make(chan broughtTunnel, 1)}
+	m.tunnels[id] = t
+	n.stream.tunnel(agentstream.Tunnel{ID: id, MemberID: memberID, Port: port})
+	return id, t, nil
+}
+
+// takeTunnel returns the tunnel that was asked for, once, and only for the agent that was asked; nil when there is none.
+func (m *Monitor) takeTunnel(id, agentID string) *tunnel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.tunnels[id]
+	if t == nil || t.agentID != agentID {
+		return nil
+	}
+	delete(m.tunnels, id)
+	return t
+}
+
+var errNotAsked = errors.New("no such tunnel was asked of this agent, or it came too late")
+
+// ServeTunnel handles the requests by which agents bring tunnels, at agentstream.TunnelPath. The requests must be those of agents: who may
+// make them is for the caller to check.
+func (m *Monitor) ServeTunnel() http.Handler {
+	return agentstream.TunnelHandler(func(request agentstream.TunnelRequest, conn *agentstream.TunnelConn) error {
+		t := m.takeTunnel(request.ID, request.AgentID)
+		switch {
+		case t == nil:
+			return errNotAsked
+		case conn == nil:
+			t.brought <- broughtTunnel{err: errors.New(request.Failure)}
+		default:
+			t.brought <- broughtTunnel{conn: conn}
+		}
+		return nil
+	})
+}
