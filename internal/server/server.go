@@ -180,9 +180,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	explainer := &situation.Explainer{Views: cache, Heard: agents, Now: time.Now, Since: time.Now(), Deadlines: lifecycle.DefaultDeadlines()}
 	httpAPI := apiserver.New(apiserver.Config{
 		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: tenancy.NewTokens(s.authority.Tokens, cache, time.Now),
-		Pin: s.authority.Pin(), Explainer: explainer,
+		Pin: s.authority.Pin(), Explainer: explainer, Tunnels: agents,
 		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
-		AgentStream: agentstream.Handler(agents.Serve), Log: s.cfg.Log,
+		AgentStream: agentstream.Handler(agents.Serve), AgentTunnel: agents.ServeTunnel(), Log: s.cfg.Log,
 	})
 	group.Go(func() error {
 		return controller.Run(ctx, controller.Config{
