@@ -241,6 +241,26 @@ func TestHowAClusterStarts(t *testing.T) {
 			[]string{"Lose [a1]: x", "Emit MemberLost: c-1 on n2 is lost (x)|c-1|n2", "SetPhase starting: c-1 on n2 is lost (x)", "WakeAt 5m0s"},
 		},
 		{
+			"a third attempt that may still succeed is waited for", api.ClusterStarting,
+			func(l *life) {
+				l.see("a0", ready, "")
+				l.see("a1", starting, "")
+				l.Assignments[1].Attempt = 2
+			},
+			[]string{"WakeAt 5m0s"},
+		},
+		{
+			"who is lost at the deadline is named once", api.ClusterStarting,
+			func(l *life) {
+				l.see("a0", ready, "")
+				l.see("a1", failed, "x")
+				l.Now = t0.Add(5 * time.Minute)
+			},
+			[]string{
+				"SetPhase failed: not ready within 5m0s: c-1 on n2 is lost (x)", "Emit Failed: not ready within 5m0s: c-1 on n2 is lost (x)||",
+			},
+		},
+		{
 			"the third is the last, and what is left stays to be looked at", api.ClusterStarting,
 			func(l *life) {
 				l.see("a0", failed, "y")
@@ -534,6 +554,76 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.Record.Message = "its size changes to 3 members"
 			},
 			[]string{"WakeAt 5m50s"},
+		},
+		{
+			"but one that was ready with them is degraded without them", api.ClusterReady,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.see("a2", starting, "")
+			},
+			[]string{"SetPhase degraded: c-2 on n3 is coming up", "Emit Degraded: c-2 on n3 is coming up||", "WakeAt 5m50s"},
+		},
+		{
+			"and stays so until they are back", api.ClusterDegraded,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.see("a2", starting, "")
+				l.Record.Message = "c-2 on n3 is coming up"
+			},
+			[]string{"WakeAt 5m50s"},
+		},
+		{
+			"one that was paused while members were added goes on adding them", api.ClusterResuming,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.see("a2", starting, "")
+			},
+			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "WakeAt 5m50s"},
+		},
+		{
+			"a replacement that comes up is trouble, though members are added", api.ClusterScaling,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.see("a2", starting, "")
+				l.Assignments[2].Replaces = "x"
+			},
+			[]string{"SetPhase degraded: c-2 on n3 is coming up", "Emit Degraded: c-2 on n3 is coming up||", "WakeAt 5m50s"},
+		},
+		{
+			"so is any member where it is not known since when the cluster is ready", api.ClusterScaling,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.see("a2", starting, "")
+				l.Record.ReadyAt = nil
+			},
+			[]string{"SetPhase degraded: c-2 on n3 is coming up", "Emit Degraded: c-2 on n3 is coming up||", "WakeAt 5m50s"},
+		},
+		{
+			"a degraded one that is whole again and is to grow scales", api.ClusterDegraded,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+			},
+			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2"},
+		},
+		{
+			"a ready one scales though a node is not heard of", api.ClusterReady,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.node("n2", api.NodeUnknown)
+			},
+			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2"},
 		},
 		{
 			"one that takes too long is replaced", api.ClusterScaling,

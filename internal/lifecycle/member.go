@@ -175,7 +175,7 @@ func (in MemberInput) planRunning() []MemberOperation {
 	case in.Ready:
 		report.Phase = api.MemberReady
 	case in.Desired.Paused: // it need not speak up to be frozen
-	case !in.RecoveredAt.IsZero() && in.Now.Before(settled):
+	case in.Now.Before(settled):
 		report = Report{Phase: api.MemberUnknown, Message: "runs; its node's agent has just started and has not heard from it yet"}
 		return []MemberOperation{report, WakeAt{Time: settled}}
 	}

@@ -45,17 +45,19 @@ func (l *look) planRunning() []Operation {
 
 // turn is the phase that a running cluster should have now.
 func (l *look) turn() []Operation {
+	was := l.Record.Phase
 	trouble := slices.Concat(l.lost(), l.troubled())
+	coming := l.known()
 	switch {
 	case len(trouble) > 0:
 		return l.change(api.ClusterDegraded, EventDegraded, list(trouble))
-	case l.Record.Phase == api.ClusterReady && len(l.known()) > 0:
-		return l.change(api.ClusterDegraded, EventDegraded, list(l.known()))
+	case len(coming) > 0 && (was == api.ClusterReady || was == api.ClusterDegraded):
+		return l.change(api.ClusterDegraded, EventDegraded, list(coming))
 	case l.settled():
 		return l.ready()
-	case l.Record.Phase == api.ClusterDegraded && l.unheard():
+	case was == api.ClusterDegraded && l.unheard():
 		return nil // nothing better is known of whom it was degraded for
-	case len(l.missing) > 0 || len(l.known()) > 0 || slices.ContainsFunc(l.surplus, isMember):
+	case len(l.missing) > 0 || len(coming) > 0 || slices.ContainsFunc(l.surplus, isMember):
 		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(l.size, "member"))
 	default:
 		return nil // someone is not heard of, or has not got its new files yet
@@ -116,7 +118,7 @@ func (l *look) joining(m member) bool {
 func (l *look) known() []string {
 	var texts []string
 	for _, m := range l.members {
-		if m.loss == "" && !m.unknown() && m.phase != api.MemberReady {
+		if !m.unknown() && m.phase != api.MemberReady {
 			texts = append(texts, m.describe())
 		}
 	}
