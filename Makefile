@@ -58,7 +58,7 @@ test-guest: build ## in emulated Debian guests: the container stack under cgroup
 	@setup/install.sh run build test guest
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
-	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
+	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
 
 lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
