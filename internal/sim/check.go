@@ -21,7 +21,7 @@ type checks struct {
 	ledger    map[string]*account
 }
 
-func newChecks(w *world) checks {
+func newChecks() checks {
 	return checks{checked: -1, ledger: map[string]*account{}}
 }
 

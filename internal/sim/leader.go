@@ -18,8 +18,9 @@ type leader struct {
 	// over: it has crashed, or learned that it does not lead. A leader that was deposed without noticing is not over, only guarded.
 	over   bool
 	states map[string]*nodeMemory
-	// last are the member phases seen last, by assignment ID: for the check of transitions.
-	last   map[string]api.MemberPhase
+	// last is what was seen last of members, by cluster, for the check of transitions; first: nothing was looked at yet.
+	last   map[string]*memberLog
+	first  bool
 	doubts map[string]doubt // by cluster
 	// doubtful is when the outcome of a commit was last unknown.
 	doubtful time.Time
@@ -48,7 +49,7 @@ func (w *world) elect() {
 	w.checks.disturbed++
 	l := &leader{
 		w: w, term: w.store.term, clock: w.newSiteClock(), states: map[string]*nodeMemory{},
-		last: map[string]api.MemberPhase{}, doubts: map[string]doubt{}, files: map[string]files{},
+		last: map[string]*memberLog{}, first: true, doubts: map[string]doubt{}, files: map[string]files{},
 	}
 	l.since = l.now()
 	w.leader = l
@@ -117,7 +118,7 @@ func (l *leader) planNode(n *node) {
 		case lifecycle.SetNodePhase:
 			if l.leads() {
 				l.checkDeath(n, op.To)
-				transition(l.w, lifecycle.Nodes(), s.phase, op.To)
+				transition(l.w, l.w.tables.nodes, s.phase, op.To)
 			}
 			s.phase = op.To
 			l.wake(0)
@@ -178,6 +179,9 @@ func (l *leader) commit(c condition, write func(), format string, args ...any) e
 			w.trace("it is not known whether this was committed (it will be, if it still can): "+format, args...)
 			w.after(later, func() {
 				err := w.store.commit(c, write)
+				if err == errConflict {
+					w.happened("conflict")
+				}
 				w.trace("late commit, %v: "+format, append([]any{err}, args...)...)
 				w.wakeLeader()
 			})

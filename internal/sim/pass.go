@@ -49,6 +49,7 @@ func (l *leader) pass() {
 		}
 		p.cluster(name)
 	}
+	p.noteGone()
 	p.admit()
 	for _, q := range l.w.store.quarantined() {
 		p.quarantine(q)
@@ -69,7 +70,7 @@ func (p *pass) cluster(name string) {
 	}
 	c := p.w.store.cluster(name)
 	in := p.input(name, c)
-	p.noteMembers(in)
+	p.noteMembers(name, in)
 	ops := lifecycle.PlanCluster(in)
 	change := p.apply(name, c, ops)
 	if change == nil || change.Dirty {
@@ -105,37 +106,6 @@ func (p *pass) input(name string, c decision.Cluster) lifecycle.ClusterInput {
 		}
 	}
 	return in
-}
-
-// noteMembers checks that members change phase as the table says.
-func (p *pass) noteMembers(in lifecycle.ClusterInput) {
-	if !p.leads() {
-		return
-	}
-	table := lifecycle.Members()
-	for _, a := range in.Assignments {
-		from, known := p.last[a.ID]
-		if a.Clean {
-			if known {
-				transition(p.w, table, from, "")
-				delete(p.last, a.ID)
-			}
-			continue
-		}
-		if !known {
-			// Committed just now, or read by a new leader: from here on it is watched.
-			from = api.MemberAssigned
-			if a.Spare {
-				from = api.MemberSpare
-			}
-			transition(p.w, table, "", from)
-		}
-		to, _ := lifecycle.MemberPhase(a, in.Observed, in.Nodes)
-		if to != from {
-			transition(p.w, table, from, to)
-		}
-		p.last[a.ID] = to
-	}
 }
 
 // apply turns operations into a commit and makes it; it returns what they come to, nil when that is nothing.
@@ -246,11 +216,11 @@ func (w *world) land(base entry, change decision.Change, record api.ClusterRecor
 		from = e.record.Phase
 	}
 	if change.Forget {
-		transition(w, lifecycle.Clusters(), from, "")
+		transition(w, w.tables.clusters, from, "")
 		s.putRecord(name, nil)
 	} else {
 		if record.Phase != from {
-			transition(w, lifecycle.Clusters(), from, record.Phase)
+			transition(w, w.tables.clusters, from, record.Phase)
 			w.checkPhase(&record, from)
 		}
 		s.putRecord(name, &record)

@@ -77,6 +77,14 @@ type world struct {
 	stats  Stats
 	err    *Violation
 	checks checks
+	tables tables
+}
+
+// tables are the phases and what may follow what.
+type tables struct {
+	clusters lifecycle.Machine[api.ClusterPhase]
+	members  lifecycle.Machine[api.MemberPhase]
+	nodes    lifecycle.Machine[api.NodePhase]
 }
 
 // Run lives through one site. The error is a *Violation: the first check that failed.
@@ -86,7 +94,8 @@ func Run(cfg Config) (Stats, error) {
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
 		stats: Stats{Transitions: map[string]int{}, Events: map[string]int{}, Happened: map[string]int{}},
 	}
-	w.checks = newChecks(w)
+	w.checks = newChecks()
+	w.tables = tables{clusters: lifecycle.Clusters(), members: lifecycle.Members(), nodes: lifecycle.Nodes()}
 	w.store.unguarded = cfg.Without == GuardElection
 	w.makeNodes()
 	w.elect()

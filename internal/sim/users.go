@@ -99,8 +99,11 @@ func (w *world) drawLife(i int) life {
 	if r.IntN(5) == 0 {
 		l.lasts = span(r, 0, 3*time.Second) // deleted before it is up
 	}
+	if stays := r.IntN(6) == 0; stays {
+		l.lasts = longest // nobody deletes it, until everything is
+	}
 	for range r.IntN(5) {
-		l.changes = append(l.changes, drawChange(r, l.lasts))
+		l.changes = append(l.changes, drawChange(r, min(l.lasts, 5*time.Minute)))
 	}
 	return l
 }
@@ -148,14 +151,21 @@ func (w *world) create(l life) {
 	in := l.intent
 	in.UID, in.CreatedAt = fmt.Sprintf("u%d", w.ids), w.leader.now()
 	w.stats.Lives++
-	transition(w, lifecycle.Clusters(), "", api.ClusterPending)
+	transition(w, w.tables.clusters, "", api.ClusterPending)
 	w.trace("create %s (%s): %+v", in.Name, in.UID, in.Spec)
 	w.store.putIntent(&in)
 	w.wakeLeader()
 	for _, c := range l.changes {
 		w.after(c.after, func() { w.change(in.Name, in.UID, c) })
 	}
-	w.after(l.lasts, func() { w.delete(w.store.intentOf(in.Name, in.UID)) })
+	if l.lasts == longest {
+		return
+	}
+	w.after(l.lasts, func() {
+		if !w.calm { // what is there then is left alone for a while
+			w.delete(w.store.intentOf(in.Name, in.UID))
+		}
+	})
 }
 
 // intentOf is the present intent of a cluster; nil when it is gone or another has its name.
@@ -197,11 +207,11 @@ func (w *world) change(name, uid string, c change) {
 	case Remove:
 		ok = w.changeRemoved(&changed, record, c)
 	case Pause:
-		// It goes on after a while, even if much goes wrong meanwhile.
+		// Most go on after a while, even if much goes wrong meanwhile.
 		if ok = changed.Paused || pausable(record); ok {
 			changed.Paused = !changed.Paused
 		}
-		if ok && changed.Paused {
+		if ok && changed.Paused && c.size > 1 {
 			w.after(c.limit/4, func() { w.resume(name, uid) })
 		}
 	case Extend:
