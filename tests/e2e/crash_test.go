@@ -1,11 +1,12 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,110 +17,255 @@ import (
 // aboutSites tells whether the way to a mark is the start or the end of a site, not a cluster.
 func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.") }
 
-// TestACrashAtAnyMarkInTheLifeOfAClusterIsOutlived kills the server or a node's agent at every failpoint that creating a
-// cluster, running a job on it and deleting it come by, each in turn.
+// lanes is how many sites live through crashes side by side.
+const lanes = 4
+
+// TestACrashAtAnyMarkInTheLifeOfAClusterIsOutlived kills the server or a node's agent at every failpoint that the acts of a
+// cluster's life come by. The marks are dealt out to a few sites. In a short run all marks of a site are armed in each act, so that
+// it dies again and again until it has died at each; with NEARMETAL_FAULT_ROUNDS above 1 each mark is armed by itself, too.
 func TestACrashAtAnyMarkInTheLifeOfAClusterIsOutlived(t *testing.T) {
 	program(t, failpoints)
 	marks := slices.DeleteFunc(marksInSource(t), aboutSites)
 	nothingLeft(t)
-	// Two nodes with one core each: the cluster spans both, so there is a tunnel.
-	s := newSite(t, failpoints, "--nodes", "2", "--node-cores", "1")
-	arms := armory{t, t.TempDir()}
-	s.start(arms.environment())
-	s.waitForNodes(2)
-	for i, mark := range marks {
-		passed := t.Run(mark, func(t *testing.T) {
-			l := life{site: s.as(t), arms: armory{t, arms.dir}, mark: mark, cluster: fmt.Sprintf("crash-%d", i)}
-			died := l.live()
-			if reason, listed := unreached[mark]; listed == (len(died) > 0) {
-				t.Errorf("processes died in %q; listed as unreached: %v (%s). List it with a reason if nothing can come by it",
-					died, listed, reason)
+	var mu sync.Mutex
+	died := map[string][]string{} // act to marks
+	t.Run("lanes", func(t *testing.T) {
+		for lane := range lanes {
+			var mine []string
+			for i := lane; i < len(marks); i += lanes {
+				mine = append(mine, marks[i])
 			}
-		})
-		if !passed {
-			return // what follows would only tell the same
+			t.Run(fmt.Sprint(lane), func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, failpoints, "--nodes", "3", "--node-cores", "2")
+				arms := armory{t, t.TempDir()}
+				s.start(arms.environment())
+				s.waitForNodes(3)
+				rounds := [][]string{mine}
+				if faultRounds(1) > 1 {
+					for _, mark := range mine {
+						rounds = append(rounds, []string{mark})
+					}
+				}
+				for i, volley := range rounds {
+					l := life{site: s, arms: arms, volley: volley, cluster: fmt.Sprintf("crash-%d", i), died: map[string][]string{}}
+					l.live()
+					if t.Failed() {
+						return // what follows would only tell the same
+					}
+					mu.Lock()
+					for act, at := range l.died {
+						died[act] = append(died[act], at...)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+	})
+	if !t.Failed() {
+		checkReached(t, marks, died)
+	}
+}
+
+// checkReached checks that every mark was hit, and in each act those that it can't do without.
+func checkReached(t *testing.T, marks []string, died map[string][]string) {
+	t.Helper()
+	reached := map[string]bool{}
+	crashes := 0
+	for act, at := range died {
+		crashes += len(at)
+		slices.Sort(at)
+		t.Logf("%s: %s", act, strings.Join(slices.Compact(slices.Clone(at)), " "))
+		for _, mark := range at {
+			reached[mark] = true
+		}
+	}
+	t.Logf("%d crashes", crashes)
+	for _, mark := range marks {
+		if reason, listed := unreached[mark]; listed == reached[mark] {
+			t.Errorf("somebody died at %s: %v; listed as unreached: %v (%s). List it with a reason if nothing can come by it",
+				mark, reached[mark], listed, reason)
+		}
+	}
+	for act, least := range acts {
+		for _, mark := range least {
+			if !slices.Contains(died[act], mark) {
+				t.Errorf("nobody died at %s in the act %q, which can't do without coming by it", mark, act)
+			}
 		}
 	}
 }
 
-// life is one cluster's life with a crash in it.
+// Marks that acts have in common.
+var (
+	committing = []string{"state.after-chunks", "state.before-header", "state.after-header"}
+	beginning  = slices.Concat(committing, []string{
+		"controller.before-place", "agent.before-start", "agent.after-start", "container.after-write", "container.after-create",
+		"container.after-attach", "container.after-start", "container.after-running", "ethernet.after-veth", "ethernet.after-rules",
+	})
+	ending = []string{
+		"agent.before-clean", "agent.after-clean", "container.after-remove-dir", "container.after-remove-cgroups", "state.after-record",
+	}
+)
+
+// acts are the acts of a life, each with marks that it can't do without: were it to come by none, it would show nothing.
+var acts = map[string][]string{
+	"create":     append([]string{"state.after-intent"}, beginning...),
+	"job":        {"state.after-job", "controller.after-job"},
+	"scale up":   append([]string{"state.after-intent-change", "ethernet.after-peer"}, beginning...),
+	"scale down": append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "ethernet.after-forget"}, ending...),
+	"pause":      {"state.after-intent-change", "state.after-record", "agent.before-freeze", "container.after-freeze"},
+	"resume":     {"state.after-intent-change", "state.after-record", "agent.before-freeze"},
+	"heal":       slices.Concat(beginning, ending),
+	"requeue":    append([]string{"controller.after-job"}, beginning...),
+	"drain":      beginning,
+	"extend":     {"state.after-intent-change"},
+	"delete":     append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop"}, ending...),
+}
+
+// life is one cluster's life with crashes in it.
 type life struct {
 	*site
 	arms    armory
-	mark    string
+	volley  []string // marks that are armed together
 	cluster string
+	died    map[string][]string
 }
 
-// live creates the cluster, runs a job on it and deletes it, with the mark armed anew for each, and returns what was
-// being done when a process died.
-func (l life) live() (died []string) {
+// live makes a cluster live through every act, with the volley armed anew for each.
+func (l life) live() {
 	l.t.Helper()
 	before := l.lookAtNodes()
-	for _, act := range []struct {
-		name string
-		do   func()
-	}{
-		{"create", func() {
-			l.retry(exitConflict, "cluster", "create", l.cluster, "--size", "2", "--cores", "1", "--memory", "128MiB", "--egress")
-		}},
-		{"job", func() { l.cli("run", l.cluster, "-n", "2", "--", "hostname") }},
-		{"delete", func() { l.retry(exitNotFound, "cluster", "delete", l.cluster) }},
-	} {
-		var c api.Cluster
-		if act.name != "create" {
-			c = l.waitReady(l.cluster)
+	l.revive(true)
+	three, five := first(3, l.cluster), first(5, l.cluster)
+	l.act("create", func() {
+		l.retry("cluster", "create", l.cluster, "--size", "3", "--cores", "1", "--memory", "64MiB", "--egress", "--time-limit", "1h")
+		l.waitMembers(l.cluster, three)
+	})
+	l.act("job", func() { l.checkJob(l.submit(l.cluster, "-n", "3", "--", "hostname"), three) })
+	l.act("scale up", func() {
+		l.retry("cluster", "scale", l.cluster, "--size", "5")
+		l.waitMembers(l.cluster, five)
+		l.checkJob(l.submit(l.cluster, "-n", "5", "--", "hostname"), five) // every node hears of every other
+	})
+	l.act("scale down", func() {
+		l.retry("cluster", "scale", l.cluster, "--size", "3")
+		l.waitMembers(l.cluster, three)
+	})
+	l.act("pause", func() {
+		l.retry("cluster", "pause", l.cluster)
+		l.waitPhase(api.ClusterPaused)
+	})
+	l.act("resume", func() {
+		l.retry("cluster", "resume", l.cluster)
+		l.waitMembers(l.cluster, three)
+	})
+	l.act("heal", func() { l.waitReplaced(l.killMembers(l.cluster, three[2]), three, three[2]) })
+	l.act("requeue", func() { l.requeue(three) })
+	l.act("drain", func() {
+		l.retry("node", "drain", "n3", "--reason", "crashes")
+		l.retry("cluster", "scale", l.cluster, "--size", "4")
+		for name, m := range placed(l.waitMembers(l.cluster, first(4, l.cluster))) {
+			if m.Node == "n3" && name == l.cluster+"-3" {
+				l.t.Errorf("member %s was placed on the drained node", name)
+			}
 		}
-		l.arms.arm(l.mark)
-		l.revive(true)
-		act.do()
-		if pid, hit := l.arms.disarm(l.mark); hit {
-			died = append(died, act.name)
-			l.eventually(time.Minute, fmt.Sprintf("process %d, which came by the mark, to be dead", pid), func() bool { return !alive(pid) })
+		l.retry("node", "undrain", "n3")
+	})
+	l.act("extend", func() {
+		l.retry("cluster", "extend", l.cluster, "--to", "2h")
+		c := l.waitMembers(l.cluster, first(4, l.cluster))
+		if limit := time.Duration(c.Spec.TimeLimit); limit != 2*time.Hour {
+			l.t.Errorf("the time limit is %v, want 2h", limit)
 		}
-		switch act.name {
-		case "job":
-			l.checkJobs()
-		case "delete":
-			l.waitGone(l.cluster)
-			l.waitForNodes(2)
-			l.revive(false)
-			l.wantNothingOf(c.UID, before)
-		}
-	}
-	return died
+	})
+	c := l.waitMembers(l.cluster, first(4, l.cluster))
+	l.checkUsable(c)
+	l.checkSound()
+	l.act("delete", func() {
+		l.retry("cluster", "delete", l.cluster)
+		l.waitGone(l.cluster)
+	})
+	l.waitForNodes(3)
+	l.revive(false)
+	l.wantNothingOf(c.UID, before)
 }
 
-// retry runs a command again while the server is away. The code is that of a command whose first try took effect unheard.
-func (l life) retry(unheard int, args ...string) {
+// act does something while the volley is armed, and notes who died of it.
+func (l life) act(name string, do func()) {
 	l.t.Helper()
+	if l.t.Failed() {
+		l.t.FailNow()
+	}
+	for _, mark := range l.volley {
+		l.arms.arm(mark)
+	}
+	do()
+	for _, mark := range l.volley {
+		if pid, hit := l.arms.disarm(mark); hit {
+			l.died[name] = append(l.died[name], mark)
+			l.eventually(time.Minute, fmt.Sprintf("process %d, which came by %s, to be dead", pid, mark), func() bool { return !alive(pid) })
+		}
+	}
+	l.waitForNodes(3)
+}
+
+// retry runs a command again while the server is away. Its second try may find what the first, unheard, has done.
+func (l life) retry(args ...string) {
+	l.t.Helper()
+	unheard := map[string]int{
+		"create": exitConflict, "delete": exitNotFound, "extend": exitConflict, "pause": exitConflict, "resume": exitConflict,
+	}[args[1]]
+	tries := 0
 	l.eventually(2*time.Minute, strings.Join(args, " "), func() bool {
 		a := l.cli(args...)
-		if a.code != 0 && a.code != unheard && a.code != exitUnreachable {
+		tries++
+		if a.code != 0 && (a.code != unheard || tries == 1) && a.code != exitUnreachable {
 			l.t.Fatalf("nearmetal %s: exit code %d\n%s%s", strings.Join(args, " "), a.code, a.out, a.err)
 		}
 		return a.code != exitUnreachable
 	})
 }
 
-// checkJobs waits until the cluster's job has ended, however the crash hit it, and checks that it ran once on both members.
-func (l life) checkJobs() {
+// waitPhase waits until the cluster is in a phase.
+func (l life) waitPhase(want api.ClusterPhase) {
 	l.t.Helper()
-	var jobs []api.Job
-	l.eventually(time.Minute, "the job to end", func() bool {
-		jobs = nil
-		a := l.cli("job", "list", "--cluster", l.cluster, "-o", "json")
-		if a.code != 0 || json.Unmarshal([]byte(a.out), &jobs) != nil {
-			return false
-		}
-		return !slices.ContainsFunc(jobs, func(j api.Job) bool { return !j.Phase.Ended() })
-	})
-	if len(jobs) != 1 || jobs[0].Phase != api.JobSucceeded {
-		l.t.Fatalf("want one job that succeeded, got %+v", jobs)
+	l.waitCluster(l.cluster, string(want), func(c api.Cluster) bool { return c.Status.Phase == want })
+}
+
+// checkJob waits until a job has ended, however crashes hit it, and checks that it ran on all members, each once.
+func (l life) checkJob(id string, members []string) {
+	l.t.Helper()
+	job := l.waitJob(id, "end", func(j api.Job) bool { return j.Phase.Ended() })
+	if job.Phase != api.JobSucceeded {
+		l.t.Fatalf("want a job that succeeded, got %+v", job)
 	}
-	out := strings.Fields(l.must("job", "logs", jobs[0].ID))
-	if len(out) != 2 || out[0] == out[1] {
-		l.t.Errorf("hostname on 2 ranks printed %q, want the names of both members once", out)
+	out := strings.Fields(l.logOf(id))
+	if slices.Sort(out); !slices.Equal(out, members) {
+		l.t.Errorf("hostname on %d ranks printed %q, want %q", len(members), out, members)
 	}
+}
+
+// requeue kills a member under a job that asked to be run again then, and checks that it was, from its start and to its end.
+func (l life) requeue(members []string) {
+	l.t.Helper()
+	c, err := l.api().Cluster(l.t.Context(), l.cluster)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	id := l.submit(l.cluster, "--requeue", "--", "sh", "-c", "echo begin; until [ -e go ]; do sleep 0.02; done; echo end")
+	running := l.waitJob(id, "run", func(j api.Job) bool { return j.Phase == api.JobRunning })
+	before := l.killMembers(l.cluster, members[1])
+	l.waitJob(id, "run again", func(j api.Job) bool { return j.Attempt > running.Attempt && j.Phase == api.JobRunning })
+	l.waitReplaced(before, members, members[1])
+	if err := os.WriteFile(filepath.Join(l.sharedHome(c), "go"), nil, 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+	job := l.waitJob(id, "end", func(j api.Job) bool { return j.Phase.Ended() })
+	if out := l.logOf(id); job.Phase != api.JobSucceeded || out != "begin\nend\n" {
+		l.t.Errorf("the last attempt of the job printed %q, want %q; %+v", out, "begin\nend\n", job)
+	}
+	l.waitMembers(l.cluster, members)
 }
 
 // TestACrashAtAnyMarkInTheLifeOfASiteIsOutlived kills dev at every failpoint that making and removing the nodes' namespaces
@@ -155,3 +301,4 @@ func alive(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && !strings.Contains(string(status), "\nState:\tZ") && syscall.Kill(pid, 0) == nil
 }
+
