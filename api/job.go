@@ -40,7 +40,8 @@ type JobRequest struct {
 	// Requeue asks to run the job again, from its start, when a member of its cluster is lost while it runs.
 	Requeue bool `json:"requeue,omitempty"`
 	// FailureSignal is sent to the job's processes when a member of its cluster is lost, such as "USR1"; it defaults to "URG", which
-	// programs that don't know of it ignore (signal(7)).
+	// programs that don't know of it ignore (signal(7)). A job that is to be requeued is ended then, and gets no signal before that
+	// unless one is named here.
 	FailureSignal string `json:"failure_signal,omitempty"`
 }
 
@@ -59,7 +60,7 @@ type Job struct {
 	Attempt int `json:"attempt,omitempty"`
 	// MemberID is the assignment that carries out this attempt, decided before it is told: no other ever starts it.
 	MemberID string `json:"member_id,omitempty"`
-	// Failures counts the members lost under this attempt, each told to it by FailureSignal once; LostMembers are their assignments.
+	// LostMembers are the assignments of members lost under this attempt; Failures counts those told to it by FailureSignal, once each.
 	Failures    int      `json:"failures,omitempty"`
 	LostMembers []string `json:"lost_members,omitempty"`
 	// Requeueing: a member was lost under this attempt, which is being ended to be run again.

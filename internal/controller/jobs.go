@@ -205,10 +205,15 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 		return job, nil
 	}
 	job.LostMembers = append(slices.Clone(job.LostMembers), fresh...)
+	died := fmt.Sprintf("%d of its cluster's members died", len(fresh))
+	job.Requeueing = job.Requeue
+	if job.Requeue && job.FailureSignal == "" {
+		// It is ended in any case, by SIGTERM: another signal beside it only confuses (mpirun, for one, forwards it while it aborts).
+		return job, in.event(eventJobTold, fmt.Sprintf("job %s is ended, to be run again: %s", job.ID, died))
+	}
 	job.Failures += len(fresh)
-	text := fmt.Sprintf("job %s was told that %d of its cluster's members died (signal %s)", job.ID, len(fresh), cmp.Or(job.FailureSignal, "URG"))
+	text := fmt.Sprintf("job %s was told that %s (signal %s)", job.ID, died, cmp.Or(job.FailureSignal, "URG"))
 	if job.Requeue {
-		job.Requeueing = true
 		text += "; it is ended, to be run again"
 	}
 	return job, in.event(eventJobTold, text)

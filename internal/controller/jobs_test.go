@@ -90,7 +90,7 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 		{"it is told once", jobScene{lost: 1, phase: api.ClusterDegraded}, told, api.JobRunning, func(j api.Job) bool { return j.Failures == 1 }, ""},
 		{
 			"it is ended to run again when it asked to", jobScene{lost: 1, phase: api.ClusterDegraded}, requeue, api.JobRunning,
-			func(j api.Job) bool { return j.Requeueing && j.Attempt == 0 && j.MemberID != "" }, eventJobTold,
+			func(j api.Job) bool { return j.Requeueing && j.Failures == 0 && j.Attempt == 0 && j.MemberID != "" }, eventJobTold,
 		},
 		{
 			"the next attempt waits once the first has ended", jobScene{lost: 1, phase: api.ClusterDegraded}, ending, api.JobCancelled,
