@@ -2,6 +2,9 @@ package agent_test
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
+	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -94,17 +100,234 @@ func TestAMemberThatCannotBeStartedFailsTheClusterWithTheReason(t *testing.T) {
 	s.nothingLeft(n)
 }
 
-func TestAMemberThatEndsIsStartedAgainAndTheClusterHealsInPlace(t *testing.T) {
+func TestAMemberThatEndsIsReportedWithItsEndAndReplaced(t *testing.T) {
 	s := newSite(t)
 	n := s.node("n1", 1)
 	s.create("c1", 1, 1)
 	s.awaitPhase("c1", api.ClusterReady)
 	n.host.End("uc1.c1-0.1", 137)
-	s.awaitPhase("c1", api.ClusterDegraded)
-	s.awaitPhase("c1", api.ClusterReady)
+	c := s.await("c1", "ready with another member", func(c *state.Cluster) bool {
+		for a := range c.Held() {
+			return c.Record.Phase == api.ClusterReady && a.Replaces == "uc1.c1-0.1"
+		}
+		return false
+	})
+	for a := range c.Held() {
+		if a.Member != "c1-0" || a.Rank != 0 {
+			t.Errorf("the replacement is %s of rank %d, want c1-0 of rank 0", a.Member, a.Rank)
+		}
+	}
+	if starts := calls(n, "Start uc1.c1-0.1"); starts != 1 {
+		t.Errorf("the member that ended was started %d times, want once: it is not for its node to start it again", starts)
+	}
 	s.delete("c1")
 	s.awaitGone("c1")
 	s.nothingLeft(n)
+}
+
+// calls counts the calls of a node's driver.
+func calls(n *node, call string) int {
+	count := 0
+	for _, c := range n.host.Calls() {
+		if strings.HasPrefix(c, call) {
+			count++
+		}
+	}
+	return count
+}
+
+func TestAPausedClusterStandsStillAndGoesOnWhereItWasAlsoAfterARestartOfTheAgent(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 2)
+	s.create("c1", 2, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	pause := func(paused bool) {
+		t.Helper()
+		_, _, err := s.repo.UpdateIntent(t.Context(), "c1", "uc1", func(in *api.ClusterIntent) error { in.Paused = paused; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pause(true)
+	s.awaitPhase("c1", api.ClusterPaused)
+	before := n.host.Progress("uc1.c1-0.1")
+	n.restart(2)
+	s.awaitMember("uc1.c1-0.1", api.MemberPaused)
+	if after := n.host.Progress("uc1.c1-0.1"); after != before {
+		t.Errorf("a paused member went on from %d to %d", before, after)
+	}
+	pause(false)
+	s.awaitPhase("c1", api.ClusterReady)
+	if after := n.host.Progress("uc1.c1-0.1"); after == before {
+		t.Error("a resumed member does not go on")
+	}
+	if got := calls(n, "Start "); got != 2 {
+		t.Errorf("members were started %d times, want 2", got)
+	}
+	pause(true)
+	s.awaitPhase("c1", api.ClusterPaused)
+	s.delete("c1")
+	s.awaitGone("c1")
+	s.nothingLeft(n)
+}
+
+func TestAnAgentThatStartsAgainKnowsWhichFilesItsMembersHave(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	n.restart(1)
+	s.awaitState("uc1.c1-0.1", "ready and current", func(m monitor.MemberState) bool { return m.Phase == api.MemberReady && m.Current })
+	if got := calls(n, "Update "); got != 0 {
+		t.Errorf("files that were known to be there were written %d times more", got)
+	}
+	n.stop()
+	if err := os.Remove(filepath.Join(n.dir, "control", "uc1.c1-0.1", "files.digest")); err != nil {
+		t.Fatal(err)
+	}
+	n.startAnew(1)
+	s.awaitState("uc1.c1-0.1", "ready and current", func(m monitor.MemberState) bool { return m.Phase == api.MemberReady && m.Current })
+	if got := calls(n, "Update "); got != 1 {
+		t.Errorf("files that were not known were written %d times, want once", got)
+	}
+}
+
+func TestATunnelReachesAMembersPort(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	const id = "uc1.c1-0.1"
+	n.host.Listen(id, 22, func(c net.Conn) {
+		_, _ = io.Copy(c, c)
+		_ = c.Close()
+	})
+	conn, err := s.agent.OpenTunnel(t.Context(), "n1", id, 22)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("ping")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4)
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "ping" {
+		t.Errorf("got %q, %v back", got, err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, tt := range []struct {
+		what, member string
+		port         int
+		want         string
+	}{
+		{"a port that nobody listens on", id, 23, "connection refused"},
+		{"a member that is not there", "uc1.c1-9.1", 22, "no such member is on this node"},
+	} {
+		if _, err := s.agent.OpenTunnel(t.Context(), "n1", tt.member, tt.port); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", tt.what, err, tt.want)
+		}
+	}
+}
+
+func TestTheEndOfAMembersConnectionEndsItsTunnel(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	ended := make(chan struct{})
+	n.host.Listen("uc1.c1-0.1", 22, func(c net.Conn) {
+		_, _ = c.Write([]byte("bye"))
+		_ = c.Close()
+	})
+	n.host.Listen("uc1.c1-0.1", 23, func(c net.Conn) {
+		_, _ = io.Copy(io.Discard, c)
+		close(ended)
+	})
+	conn, err := s.agent.OpenTunnel(t.Context(), "n1", "uc1.c1-0.1", 22)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if text, err := io.ReadAll(conn); err != nil || string(text) != "bye" {
+		t.Errorf("got %q, %v; want all that was said, and its end", text, err)
+	}
+	// The other way round.
+	conn, err = s.agent.OpenTunnel(t.Context(), "n1", "uc1.c1-0.1", 23)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+	within(t, "ended in the member", ended)
+}
+
+func TestAFullDiskEndsNoMemberAndWhatCannotBeDoneIsDoneLater(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: mounts a small disk")
+	}
+	s := newSite(t)
+	n := s.newNode("n1")
+	if err := unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=256k,nr_inodes=200,mode=755"); err != nil {
+		t.Skipf("needs a mount namespace that it may mount in: %v", err)
+	}
+	t.Cleanup(func() {
+		n.stop()
+		if err := unix.Unmount(n.dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	n.start(2)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	full := func(m monitor.MemberState) bool { return strings.Contains(m.Message, "no space left") }
+
+	empty := fill(t, n.dir)
+	s.create("c2", 1, 1)
+	s.awaitState("uc2.c2-0.1", "without room on the disk", full)
+	if phase, message, _ := s.agent.Member("uc1.c1-0.1"); phase != api.MemberReady {
+		t.Errorf("the member that ran is %s: %s", phase, message)
+	}
+	empty()
+	s.awaitPhase("c2", api.ClusterReady)
+
+	n.stop()
+	empty = fill(t, n.dir)
+	n.startAnew(2)
+	s.awaitState("uc1.c1-0.1", "without room on the disk", full)
+	empty()
+	s.awaitMember("uc1.c1-0.1", api.MemberReady)
+	s.awaitPhase("c1", api.ClusterReady)
+	if got := calls(n, "Stop uc1") + calls(n, "Clean uc1"); got != 0 || calls(n, "Start uc1") != 1 {
+		t.Errorf("the member that ran was touched: %v", n.host.Calls())
+	}
+}
+
+// fill leaves no room on a disk, neither for bytes nor for files, and returns what makes room again.
+func fill(t *testing.T, dir string) (empty func()) {
+	t.Helper()
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	for i := 0; os.Mkdir(filepath.Join(dir, fmt.Sprint("inode", i)), 0o700) == nil; i++ {
+		if i > 1000 {
+			t.Fatal("the disk is never full")
+		}
+	}
+	return func() {
+		t.Helper()
+		left, err := filepath.Glob(filepath.Join(dir, "inode*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range append(left, ballast) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func TestAMemberThatCannotBeLookedAtAfterAFailureIsLeftRunning(t *testing.T) {
@@ -128,6 +351,9 @@ func TestAMemberThatCannotBeLookedAtAfterAFailureIsLeftRunning(t *testing.T) {
 		}
 		close(healed)
 		return nil
+	}
+	if err := os.Remove(filepath.Join(n.dir, "control", "uc1.c1-0.1", "files.digest")); err != nil {
+		t.Fatal(err)
 	}
 	n.start(1)
 	within(t, "brought up to date", healed)
@@ -158,7 +384,7 @@ func TestAMembersSocketThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 		}
 	}
 	s.awaitPhase("c1", api.ClusterDegraded)
-	if err := os.RemoveAll(socket); err != nil {
+	if err := os.Remove(filepath.Join(socket, "in the way")); err != nil {
 		t.Fatal(err)
 	}
 	s.awaitPhase("c1", api.ClusterReady)

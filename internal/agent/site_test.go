@@ -112,15 +112,34 @@ type node struct {
 }
 
 func (s *site) node(name string, cores int) *node {
+	n := s.newNode(name)
+	n.start(cores)
+	return n
+}
+
+// newNode is a machine whose agent has not been started.
+func (s *site) newNode(name string) *node {
 	dir, err := os.MkdirTemp("", "nm") // t.TempDir is too long for the path of a Unix socket
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	n := &node{site: s, name: name, host: fake.NewHost(), fabric: &fabricfake.Fabric{}, dir: dir, stop: func() {}, session: func() {}}
-	n.start(cores)
 	s.t.Cleanup(func() { n.stop() })
 	return n
+}
+
+// restart ends the agent and starts it again.
+func (n *node) restart(cores int) {
+	n.stop()
+	n.startAnew(cores)
+}
+
+// startAnew starts an agent that was ended, and returns when all that is known of the node is what the new one says.
+func (n *node) startAnew(cores int) {
+	n.site.awaitReported(n.name, false)
+	n.start(cores)
+	n.site.awaitReported(n.name, true)
 }
 
 func (n *node) start(cores int) {
@@ -279,6 +298,45 @@ func (s *site) await(name, what string, ok func(*state.Cluster) bool) *state.Clu
 func (s *site) awaitPhase(name string, phase api.ClusterPhase) *state.Cluster {
 	s.t.Helper()
 	return s.await(name, string(phase), func(c *state.Cluster) bool { return c != nil && c.Record != nil && c.Record.Phase == phase })
+}
+
+// awaitState waits until what the agent says of a member is as asked.
+func (s *site) awaitState(id, what string, ok func(monitor.MemberState) bool) {
+	s.t.Helper()
+	patience := time.After(20 * time.Second)
+	for {
+		changed := s.agent.Changed()
+		state, known := s.agent.MemberState(id)
+		if known && ok(state) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-patience:
+			s.t.Fatalf("member %s is not %s; it is %+v", id, what, state)
+		}
+	}
+}
+
+func (s *site) awaitReported(node string, want bool) {
+	s.t.Helper()
+	patience := time.After(20 * time.Second)
+	for {
+		changed := s.agent.Changed()
+		if s.agent.Reported(node) == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-patience:
+			s.t.Fatalf("node %s has reported: %t, want %t", node, !want, want)
+		}
+	}
+}
+
+func (s *site) awaitMember(id string, phase api.MemberPhase) {
+	s.t.Helper()
+	s.awaitState(id, string(phase), func(m monitor.MemberState) bool { return m.Phase == phase })
 }
 
 func (s *site) awaitGone(name string) {
