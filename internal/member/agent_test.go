@@ -70,6 +70,8 @@ type process struct {
 	cfg member.Config
 	cmd *exec.Cmd
 	log bytes.Buffer
+	// ownNetwork starts it in a network namespace of its own.
+	ownNetwork bool
 }
 
 func newProcess(t *testing.T) *process {
@@ -109,6 +111,9 @@ func (p *process) start() {
 	p.cmd.Env = append(os.Environ(), configVariable+"="+string(config))
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.WaitDelay = time.Second
+	if p.ownNetwork {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -138,12 +139,44 @@ func TestAMemberWithoutItsAddressIsUnhealthy(t *testing.T) {
 	})
 }
 
+func TestAMemberWhoseInterfaceIsDownIsUnhealthy(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: it makes a network namespace")
+	}
+	p := newProcess(t)
+	p.cfg.ProbeEvery = time.Millisecond
+	p.cfg.Address = netip.MustParseAddr("10.9.9.9")
+	p.ownNetwork = true
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	ip := func(args ...string) {
+		t.Helper()
+		args = append([]string{"-t", fmt.Sprint(p.cmd.Process.Pid), "-n", "ip"}, args...)
+		if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+			t.Fatalf("nsenter %v: %v: %s", args, err, out)
+		}
+	}
+	ip("link", "add", "n0", "type", "veth", "peer", "name", "n1")
+	ip("addr", "add", "10.9.9.9/24", "dev", "n0")
+	ip("link", "set", "n0", "up")
+	ip("link", "set", "n1", "up")
+	n.untilHealth("a ready member is healthy", "")
+	for _, end := range []string{"n0", "n1"} { // its own end, then that of the node: no carrier
+		ip("link", "set", end, "down")
+		n.until("it is unhealthy", func() bool {
+			return strings.Contains(n.health[len(n.health)-1].Message, "interface n0, which has the address 10.9.9.9, is down or has no carrier")
+		})
+		ip("link", "set", end, "up")
+		n.untilHealth("it is healthy again", "")
+	}
+}
+
 func TestHealthIsToldOfReadyMembersOnlyOnceAndPrintable(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	n := newNodeAgent(t, socket, true)
 	s := hello(t, socket, "i1")
 	sick := member.Health{Message: "bad\x1b[2J\nnews" + strings.Repeat("!", 5000)}
-	s.send(member.FromMember{Health: &sick})
+	s.send(member.FromMember{Health: &member.Health{Message: "too early"}})
 	s.send(member.FromMember{Ready: &member.Ready{}})
 	s.send(member.FromMember{Health: &sick})
 	s.send(member.FromMember{Health: &sick})

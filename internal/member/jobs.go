@@ -38,10 +38,8 @@ type job struct {
 	why       string        // it was cancelled, for people
 	ended     chan struct{} // closed when nothing of it runs any more
 
-	// failures is how many lost members were counted, signalled how many of them it was told of; pid is 0 unless it runs.
-	failures, signalled int
-	failureSignal       syscall.Signal
-	pid                 int
+	failures int // lost members that it was told of
+	pid      int // of its session's leader; 0 unless it runs
 }
 
 // end has the run ended; jobs.mu is held.
@@ -50,16 +48,6 @@ func (j *job) end(why string) {
 		j.cancelled, j.why = true, why
 		close(j.cancel)
 	}
-}
-
-// tell sends the failure signal to the run's process group, once for all members that were lost since the last time; jobs.mu is
-// held.
-func (j *job) tell() {
-	if j.pid == 0 || j.failures <= j.signalled || j.failureSignal == 0 {
-		return
-	}
-	j.signalled = j.failures
-	_ = syscall.Kill(-j.pid, j.failureSignal)
 }
 
 func newJobs(cfg Config, children *children) *jobs {
@@ -104,19 +92,22 @@ func (j *jobs) set(list []api.Job) {
 	j.signal()
 }
 
-// noteFailures tells a run of members that were lost under it; j.mu is held. A run that has not begun will be told when it has.
+// noteFailures tells a run of members that were lost under it: once, however many they are and however often it is said; j.mu is held.
+// One that has not begun is not told, since its program could not expect the signal yet.
 func (j *jobs) noteFailures(known *job, wanted api.Job) {
 	if wanted.Failures <= known.failures || known.state.Phase.Ended() {
 		return
 	}
 	known.failures = wanted.Failures
+	if known.pid == 0 {
+		return
+	}
 	signal, err := failureSignal(wanted)
 	if err != nil {
 		known.state.Message, known.changed = err.Error(), true
 		return
 	}
-	known.failureSignal = signal
-	known.tell()
+	_ = syscall.Kill(-known.pid, signal)
 }
 
 // admit makes a run that was not known and starts it if it is to be started; j.mu is held. An earlier attempt of the same job is
@@ -125,8 +116,6 @@ func (j *jobs) admit(wanted api.Job) *job {
 	created := &job{
 		attempt: wanted.Attempt, state: JobState{ID: wanted.RunID(), Phase: api.JobPending}, changed: true,
 		cancel: make(chan struct{}), ended: make(chan struct{}),
-		// What was lost before it began is not its business.
-		failures: wanted.Failures, signalled: wanted.Failures,
 	}
 	j.known[wanted.RunID()] = created
 	before := j.latest[wanted.ID]
@@ -192,7 +181,6 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 	j.update(job, func(s *JobState) {
 		s.Phase, s.StartedAt = api.JobRunning, now()
 		job.pid = run.pid
-		job.tell()
 	})
 	status, cancelled := run.wait(job.cancel, func() syscall.WaitStatus { return run.interrupt(j.cfg) })
 	job.spool.seal()
