@@ -330,8 +330,10 @@ func TestAJobStartsOnceThroughReconnectionsAndRestarts(t *testing.T) {
 	p := newProcess(t)
 	n := newNodeAgent(t, p.cfg.Socket, true)
 	p.start()
-	job := shellJob("once", "echo started >>$HOME/starts; cat "+fifo(t, p))
+	job := shellJob("once", "echo started >>$HOME/starts; echo up; cat "+fifo(t, p))
 	n.server.SetJobs([]api.Job{job})
+	n.server.RequestLog("once", 0, 1)
+	n.until("its command is up", func() bool { return string(n.logs["once"]) == "up\n" })
 	running := func() bool { return n.states["once"].Phase == api.JobRunning }
 	n.until("the job runs", running)
 
