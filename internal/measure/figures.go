@@ -15,6 +15,9 @@ type figure struct {
 
 // figures draws one figure a metric and one a set of efficiencies.
 func (r Report) figures() []figure {
+	if len(r.sizes()) == 1 {
+		return r.pairFigures()
+	}
 	var out []figure
 	for _, m := range r.Experiment.Metrics {
 		if f, ok := r.metricFigure(m); ok {
@@ -28,9 +31,6 @@ func (r Report) figures() []figure {
 		if f, ok := r.efficiencyFigure(m); ok {
 			out = append(out, f)
 		}
-	}
-	for i := range out {
-		out[i].caption = fmt.Sprintf("Figure %d. %s", i+1, out[i].caption)
 	}
 	return out
 }

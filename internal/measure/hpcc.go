@@ -51,10 +51,15 @@ func FindHPCC() error {
 type HPCC struct {
 	// N is the order of HPL's matrix, NB the block its columns are dealt out by, P x Q the grid of ranks.
 	N, NB, P, Q int
+	// Solves is how often HPL solves its system in one run, of which the fastest counts; 0 is once.
+	Solves int
 }
 
 // Ranks is how many ranks it is for.
 func (h HPCC) Ranks() int { return h.P * h.Q }
+
+// solves is Solves with its default.
+func (h HPCC) solves() int { return max(1, h.Solves) }
 
 // hpccBlock suits a BLAS without tuning, such as the reference implementation.
 const hpccBlock = 80
@@ -75,7 +80,7 @@ func (h HPCC) Expected() time.Duration {
 		table *= 2
 	}
 	solve := 2.0 / 3 * words * float64(h.N) / (hpccFlopsARank * float64(h.Ranks()))
-	return hpccFixed + time.Duration(table*float64(hpccPerWord)) + time.Duration(solve*float64(time.Second))
+	return hpccFixed + time.Duration(table*float64(hpccPerWord)) + time.Duration(float64(h.solves())*solve*float64(time.Second))
 }
 
 // PlanHPCC chooses the largest problem for this many ranks that takes about the budget or less and a quarter of the memory a rank has,
@@ -106,7 +111,7 @@ func (h HPCC) Input() []byte {
 	var b bytes.Buffer
 	for _, line := range []string{
 		"HPLinpack benchmark input file", "written by nearmetal", "hpccoutf.txt output file name (ignored)", "8 device out (ignored)",
-		"1 # of problems sizes (N)", fmt.Sprintf("%d Ns", h.N), "1 # of NBs", fmt.Sprintf("%d NBs", h.NB),
+		fmt.Sprintf("%d # of problems sizes (N)", h.solves()), strings.Repeat(fmt.Sprintf("%d ", h.N), h.solves()) + "Ns", "1 # of NBs", fmt.Sprintf("%d NBs", h.NB),
 		"0 PMAP process mapping (0=Row-,1=Column-major)", "1 # of process grids (P x Q)", fmt.Sprintf("%d Ps", h.P), fmt.Sprintf("%d Qs", h.Q),
 		fmt.Sprintf("%.1f threshold", hplThreshold), "1 # of panel fact", "2 PFACTs (0=left, 1=Crout, 2=Right)",
 		"1 # of recursive stopping criterium", "4 NBMINs (>= 1)", "1 # of panels in recursion", "2 NDIVs",

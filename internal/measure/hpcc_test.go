@@ -63,8 +63,8 @@ func TestAnHPCCRunThatIsNotWholeOrNotRightIsRefused(t *testing.T) {
 		was, _, _ := strings.Cut(rest, "\n")
 		return change("\n"+name+"="+was+"\n", "\n"+name+"="+with+"\n")
 	}
-	other := recorded
-	other.N = 1040
+	other, often := recorded, recorded
+	other.N, often.Solves = 1040, 5
 	for _, c := range []struct {
 		name, output string
 		setting      HPCC
@@ -91,6 +91,7 @@ func TestAnHPCCRunThatIsNotWholeOrNotRightIsRefused(t *testing.T) {
 		{"HPL that did not run", change("              1 tests completed and passed", "              0 tests completed and passed"), recorded, HPCCWrong, "residual check"},
 		{"vectors that are not validated", strings.ReplaceAll(good, "Solution Validates", "Failed Validation"), recorded, HPCCWrong, "STREAM"},
 		{"vectors that are wrong on a node", strings.ReplaceAll(good, "Node(s) with error 0", "Node(s) with error 1"), recorded, HPCCWrong, "STREAM"},
+		{"HPL that solved once and should have five times", good, often, HPCCWrong, "solved 5 times"},
 		{"another order", good, other, HPCCOther, "HPL_N is 960"},
 		{"ranks that did not find each other", value("CommWorldProcs", "1"), recorded, HPCCOther, "CommWorldProcs is 1"},
 	} {
@@ -116,13 +117,13 @@ func TestAnHPCCProblemFitsTimeAndMemory(t *testing.T) {
 		budget time.Duration
 		want   HPCC
 	}{
-		{"two ranks", 2, gib / 2, 8 * time.Second, HPCC{960, 80, 1, 2}},
-		{"less time", 2, gib / 2, 5 * time.Second, HPCC{720, 80, 1, 2}},
-		{"little memory", 2, 8 << 20, time.Hour, HPCC{720, 80, 1, 2}},
-		{"four ranks stand in a square", 4, gib / 2, 8 * time.Second, HPCC{960, 80, 2, 2}},
-		{"a prime number of ranks", 7, gib / 2, 8 * time.Second, HPCC{960, 80, 1, 7}},
-		{"twelve ranks", 12, gib / 2, 8 * time.Second, HPCC{960, 80, 3, 4}},
-		{"one rank", 1, gib / 2, 8 * time.Second, HPCC{960, 80, 1, 1}},
+		{"two ranks", 2, gib / 2, 8 * time.Second, HPCC{N: 960, NB: 80, P: 1, Q: 2}},
+		{"less time", 2, gib / 2, 5 * time.Second, HPCC{N: 720, NB: 80, P: 1, Q: 2}},
+		{"little memory", 2, 8 << 20, time.Hour, HPCC{N: 720, NB: 80, P: 1, Q: 2}},
+		{"four ranks stand in a square", 4, gib / 2, 8 * time.Second, HPCC{N: 960, NB: 80, P: 2, Q: 2}},
+		{"a prime number of ranks", 7, gib / 2, 8 * time.Second, HPCC{N: 960, NB: 80, P: 1, Q: 7}},
+		{"twelve ranks", 12, gib / 2, 8 * time.Second, HPCC{N: 960, NB: 80, P: 3, Q: 4}},
+		{"one rank", 1, gib / 2, 8 * time.Second, HPCC{N: 960, NB: 80, P: 1, Q: 1}},
 	} {
 		h, err := PlanHPCC(c.ranks, c.memory, c.budget)
 		if err != nil || h != c.want {
@@ -148,6 +149,10 @@ func TestTheHPCCInputHasItsValuesOnTheLinesThatAreRead(t *testing.T) {
 	if len(lines) != 37 || lines[36] != "" {
 		t.Fatalf("it has %d lines, want 36", len(lines)-1)
 	}
+	often := strings.Split(string(HPCC{N: 1440, NB: 80, P: 2, Q: 3, Solves: 3}.Input()), "\n")
+	if got := often[4:6]; got[0] != "3 # of problems sizes (N)" || got[1] != "1440 1440 1440 Ns" || len(often) != len(lines) {
+		t.Errorf("three times the same problem: %q in %d lines", got, len(often)-1)
+	}
 	for number, want := range map[int]string{5: "1", 6: "1440", 7: "1", 8: "80", 10: "1", 11: "2", 12: "3", 13: "16.0", 33: "0", 35: "0"} {
 		if got := strings.Fields(lines[number-1])[0]; got != want {
 			t.Errorf("line %d begins with %s, want %s", number, got, want)
@@ -166,7 +171,7 @@ func TestHPCCRunsAsPairsAndIsReported(t *testing.T) {
 	if _, err := exec.LookPath("mpirun"); err != nil {
 		t.Skip("needs mpirun")
 	}
-	setting := HPCC{N: 160, NB: 80, P: 1, Q: 2}
+	setting := HPCC{N: 160, NB: 80, P: 1, Q: 2, Solves: 3}
 	script, err := setting.Script()
 	if err != nil {
 		t.Fatal(err)
@@ -252,6 +257,13 @@ func TestPairsTakeTurnsAndStopAtTheFirstRunThatDoesNotCount(t *testing.T) {
 		t.Errorf("%d runs in the record and %d made, error %v; want it ended at the fourth", len(runs), len(order), err)
 	}
 	p := pairs(0)
+	for patience, want := range map[time.Duration]int{time.Second: 1, 7 * time.Second: 1, 8 * time.Second: 2, 12 * time.Second: 3} {
+		p.Patience, order = patience, nil
+		if runs, err := p.Measure(t.Context()); err != nil || len(runs) != 2*want {
+			t.Errorf("with rounds of 4 s and patience for %v: %d runs, %v; want %d rounds", patience, len(runs), err, want)
+		}
+	}
+	p = pairs(0)
 	delete(p.Run, "cluster")
 	if _, err := p.Measure(t.Context()); err == nil || len(order) != 0 {
 		t.Errorf("a side without a runner: %v, after %d runs", err, len(order))

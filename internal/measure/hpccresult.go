@@ -167,8 +167,9 @@ func (r HPCCResult) checkResults(output []byte) error {
 		return wrong("HPL's scaled residual is %.3g; it has to be below %.1f", r.Residual, hplThreshold)
 	}
 	_, hpl, _ := strings.Cut(string(output), "Begin of HPL section.")
-	if !hasCount(hpl, "1", "tests completed and passed residual checks") || !hasCount(hpl, "0", "tests completed and failed residual checks") {
-		return wrong("HPL does not say that its one test passed the residual check")
+	passed, failed := strconv.Itoa(r.Setting.solves()), "0"
+	if !hasCount(hpl, passed, "tests completed and passed residual checks") || !hasCount(hpl, failed, "tests completed and failed residual checks") {
+		return wrong("HPL does not say that it solved %s times and passed the residual check each time", passed)
 	}
 	if strings.Contains(hpl, "FAILED") {
 		return wrong("HPL says that a test FAILED")
@@ -213,9 +214,13 @@ func (n *hpccNumbers) atLeastZero(name string) float64 {
 
 // Conditions are what a reader has to know of the run to judge its numbers.
 func (r HPCCResult) Conditions() []Condition {
+	best := ""
+	if n := r.Setting.solves(); n > 1 {
+		best = fmt.Sprintf(" (the fastest of %d times)", n)
+	}
 	return []Condition{
-		{"HPL", fmt.Sprintf("order %d, blocks of %d, %d x %d ranks, solved in %s s, scaled residual %s",
-			r.Setting.N, r.Setting.NB, r.Setting.P, r.Setting.Q, number(r.HPLSeconds), number(r.Residual))},
+		{"HPL", fmt.Sprintf("order %d, blocks of %d, %d x %d ranks, solved in %s s%s, scaled residual %s",
+			r.Setting.N, r.Setting.NB, r.Setting.P, r.Setting.Q, number(r.HPLSeconds), best, number(r.Residual))},
 		{"STREAM", fmt.Sprintf("three vectors of %s MiB a rank; caches that hold them are what is measured", number(float64(r.StreamWords)*8/(1<<20)))},
 		{"HPC Challenge", strings.Join([]string{r.Summary["VersionMajor"], r.Summary["VersionMinor"], r.Summary["VersionMicro"]}, ".") + r.Summary["VersionRelease"]},
 	}

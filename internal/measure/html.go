@@ -48,11 +48,13 @@ func WriteHTML(w io.Writer, title string, made time.Time, reports ...Report) err
 		Title, Made string
 		Sections    []pageSection
 	}{Title: title, Made: made.UTC().Format("2 January 2006, 15:04 UTC")}
+	count := 0
 	for i, r := range reports {
 		s := pageSection{Report: r, Number: i + 1, Method: r.method(), Cards: r.cards()}
 		for _, f := range r.figures() {
+			count++
 			//nolint:gosec // drawn by this package, which escapes all text
-			s.Figures = append(s.Figures, pageFigure{SVG: template.HTML(f.svg), Caption: f.caption, Wide: f.wide})
+			s.Figures = append(s.Figures, pageFigure{SVG: template.HTML(f.svg), Caption: fmt.Sprintf("Figure %d. %s", count, f.caption), Wide: f.wide})
 		}
 		for _, t := range r.tables() {
 			s.Tables = append(s.Tables, pageTable{t.title, t.header, t.rows})

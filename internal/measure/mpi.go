@@ -19,6 +19,8 @@ var (
 	helloSource []byte
 	//go:embed mpi/pingpong.c
 	pingPongSource []byte
+	//go:embed mpi/steps.c
+	stepsSource []byte
 )
 
 // Names of the ping-pong's metrics in its output.
@@ -42,6 +44,8 @@ var ErrNoCompiler = errors.New("mpicc is not installed; it compiles the MPI prog
 type Programs struct {
 	Hello    string
 	PingPong string
+	// Steps computes in steps and goes on where an earlier attempt in the same directory stopped; it measures nothing.
+	Steps string
 }
 
 // BuildPrograms compiles the MPI programs into dir with mpicc; ErrNoCompiler when there is none.
@@ -55,7 +59,7 @@ func BuildPrograms(ctx context.Context, dir string) (Programs, error) {
 		if err := os.WriteFile(in, source, 0o644); err != nil {
 			return "", fmt.Errorf("the source of %s can't be written: %w", name, err)
 		}
-		if text, err := exec.CommandContext(ctx, mpicc, "-O2", "-o", out, in).CombinedOutput(); err != nil {
+		if text, err := exec.CommandContext(ctx, mpicc, "-O2", "-o", out, in, "-lm").CombinedOutput(); err != nil {
 			return "", fmt.Errorf("mpicc can't compile %s: %w: %s", in, err, strings.TrimSpace(string(text)))
 		}
 		return out, os.Remove(in)
@@ -65,6 +69,9 @@ func BuildPrograms(ctx context.Context, dir string) (Programs, error) {
 		return Programs{}, err
 	}
 	if p.PingPong, err = build("pingpong", pingPongSource); err != nil {
+		return Programs{}, err
+	}
+	if p.Steps, err = build("steps", stepsSource); err != nil {
 		return Programs{}, err
 	}
 	return p, nil

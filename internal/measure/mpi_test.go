@@ -3,7 +3,11 @@ package measure
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -38,6 +42,42 @@ func TestTheProgramsMeasureWhatTheySay(t *testing.T) {
 	for _, p := range points {
 		// Half a round trip and size over it, as in the OSU benchmarks: the two metrics must agree with each other.
 		near(t, "bandwidth", p.Values[BandwidthMBPerS], p.X/p.Values[LatencyUS], 0.02*p.Values[BandwidthMBPerS]+1e-3)
+	}
+}
+
+func TestStepsGoOnWhereAnEarlierAttemptStopped(t *testing.T) {
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		t.Skip("needs mpirun")
+	}
+	dir := t.TempDir()
+	programs, err := BuildPrograms(t.Context(), dir)
+	if errors.Is(err, ErrNoCompiler) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func() string {
+		cmd := HostCommand(t.Context(), []int{0, 1}, TransportSharedMemory, dir, programs.Steps, "4", "1")
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	whole := run()
+	if !strings.HasPrefix(whole, "2 ranks begin\nstep 1 of 4\n") || !strings.Contains(whole, "pi is 3.1415926536") {
+		t.Errorf("from the beginning it says:\n%s", whole)
+	}
+	// As an attempt that was killed in its third step leaves it: the integral from 0 to 1/2.
+	half := fmt.Sprintf("2 %x\n", 4*math.Atan(0.5))
+	if err := os.WriteFile(filepath.Join(dir, "steps.state"), []byte(half), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	rest := run()
+	if !strings.HasPrefix(rest, "2 ranks go on after step 2 of 4\nstep 3 of 4\n") || !strings.Contains(rest, "pi is 3.1415926536") {
+		t.Errorf("after two steps it says:\n%s", rest)
 	}
 }
 

@@ -20,6 +20,9 @@ type Pairs struct {
 	Parse func(output []byte) ([]Point, error)
 	// Now is the clock of the record.
 	Now func() time.Time
+	// Patience, if not 0, is how long it may take on a machine that is slow or busy: a round that would end later, at the pace of those
+	// before, is not begun, nor any after it. The first always is. Time decides, not what was measured, so this chooses nothing.
+	Patience time.Duration
 	// Done, if not nil, is told of every round that ended.
 	Done func(pair int, runs []Run)
 }
@@ -32,7 +35,11 @@ func (p Pairs) Measure(ctx context.Context) ([]Run, error) {
 		}
 	}
 	var runs []Run
+	start := p.Now()
 	for pair, order := range Schedule(p.Sides, p.Count) {
+		if spent := p.Now().Sub(start); p.Patience > 0 && pair > 0 && spent+spent/time.Duration(pair) > p.Patience {
+			return runs, nil
+		}
 		for _, side := range order {
 			began := p.Now()
 			output, err := p.Run[side](ctx)

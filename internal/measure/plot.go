@@ -26,6 +26,8 @@ type series struct {
 	points []plotPoint
 	// bars draws the spread as error bars besides the band.
 	bars bool
+	// loose leaves the points unconnected: their order means nothing.
+	loose bool
 }
 
 type plotPoint struct{ x, y, low, high float64 }
@@ -197,7 +199,7 @@ func (p plot) frame(b *strings.Builder) {
 
 // band fills the area between low and high.
 func (p plot) band(b *strings.Builder, s series) {
-	if len(s.points) < 2 {
+	if len(s.points) < 2 || s.loose {
 		return
 	}
 	var forth, back strings.Builder
@@ -218,7 +220,9 @@ func (p plot) line(b *strings.Builder, s series) {
 			fmt.Fprintf(b, `<path class="bar %s" d="M%.1f %.1fV%.1fm-3 0h6M%.1f %.1fh6"/>`, s.class, x, p.py(q.low), p.py(q.high), x-3, p.py(q.low))
 		}
 	}
-	fmt.Fprintf(b, `<path class="line %s" d="%s"/>`, s.class, path.String())
+	if !s.loose {
+		fmt.Fprintf(b, `<path class="line %s" d="%s"/>`, s.class, path.String())
+	}
 	for _, q := range s.points {
 		p.mark(b, s.class, p.px(q.x), p.py(q.y))
 	}
@@ -233,6 +237,8 @@ func (p plot) mark(b *strings.Builder, class string, x, y float64) {
 	case "s1":
 		fmt.Fprintf(b, `<path class="mark %s" d="M%.1f %.1fh6.2v6.2h-6.2z"/>`, class, x-3.1, y-3.1)
 	case "ref":
+	case "each":
+		fmt.Fprintf(b, `<circle class="mark %s" cx="%.1f" cy="%.1f" r="2.6"/>`, class, x, y)
 	default:
 		fmt.Fprintf(b, `<path class="mark %s" d="M%.1f %.1fl3.8 6.6h-7.6z"/>`, class, x, y-4)
 	}
@@ -245,7 +251,9 @@ func (p plot) legend(b *strings.Builder) {
 	}
 	for i, s := range p.series {
 		x, y := marginLeft+14, marginTop+20+float64(i)*19
-		fmt.Fprintf(b, `<path class="line %s" d="M%.1f %.1fh26"/>`, s.class, x, y)
+		if !s.loose || s.bars {
+			fmt.Fprintf(b, `<path class="line %s" d="M%.1f %.1fh26"/>`, s.class, x, y)
+		}
 		p.mark(b, s.class, x+13, y)
 		fmt.Fprintf(b, `<text class="legend" x="%.1f" y="%.1f" dy=".35em">%s</text>`+"\n", x+34, y, html.EscapeString(s.name))
 	}

@@ -28,6 +28,15 @@ func (r Report) WriteJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
+// WriteJSON writes everything of several reports: {"reports": [...]}.
+func WriteJSON(w io.Writer, reports ...Report) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", " ")
+	return enc.Encode(struct {
+		Reports []Report `json:"reports"`
+	}{reports})
+}
+
 // WriteText writes a table for a terminal: a line a size, the sides' medians, the efficiency with its interval.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
