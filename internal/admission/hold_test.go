@@ -184,6 +184,43 @@ func TestAStartThatComesEarlierIsHeldFromThenOn(t *testing.T) {
 	check(t, s.verdicts(), "late wait cores", "soon wait cores", "x admit n1", "y wait queue", "z wait queue")
 }
 
+func TestWhatIsHeldForSeveralIsHeldForAllOfThem(t *testing.T) {
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"an earlier start counts for those who last past a later one", func(s *scene) {
+				s.label("n1").runs("a", time.Hour, 4, "n1").runs("b", 10*time.Minute, 4, "n2").runs("c", 30*time.Minute, 2, "n2")
+				s.asks("late", KindHeal, 1, 8, fast).asks("soon", KindHeal, 1, 6).creates("x", 1, 2, lasting(3*time.Hour))
+			},
+			[]string{"late wait cores", "soon wait cores", "x wait queue"},
+		},
+		{
+			"two on one node have room beside each other", func(s *scene) {
+				s.runs("b", 10*time.Minute, 6, "n1").runs("a", time.Hour, 8, "n2")
+				s.asks("late", KindHeal, 2, 5).asks("soon", KindHeal, 1, 3).creates("x", 1, 2, lasting(3*time.Hour))
+			},
+			[]string{"late wait cores", "soon wait cores", "x wait queue"},
+		},
+		{
+			"what was let in before the head was found is not let in again after", func(s *scene) {
+				s.label("n1").runs("a", time.Hour, 4, "n1").runs("c", 30*time.Minute, 8, "n2").asks("lost", KindHeal, 1, 6, fast)
+				s.creates("x", 1, 1, lasting(3*time.Hour)).creates("head", 1, 8).creates("y", 1, 2, lasting(3*time.Hour)).creates("z", 1, 1)
+			},
+			[]string{"lost wait cores", "x admit n1", "head wait cores", "y wait queue", "z admit n1"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene(t, 2)
+			tt.site(s)
+			check(t, s.verdicts(), tt.want...)
+		})
+	}
+}
+
 func TestTooManyReplacementsThatWaitKeepAllRoomThatWouldDo(t *testing.T) {
 	s := newScene(t, maxReserved+2).label("n18")
 	for i := range maxReserved + 1 {
@@ -421,5 +458,23 @@ func TestQuotas(t *testing.T) {
 			tt.ask(s)
 			check(t, s.plan(), tt.want...)
 		})
+	}
+}
+
+func TestTheProofOfAReservationCountsThoseWhoLastPastItAndNoOthers(t *testing.T) {
+	two := func(r *Request) { r.Groups = append(r.Groups, testGroup("b", 1, 1, 1)) }
+	s := newScene(t, 3).runs("a", time.Hour, 8, "n1").runs("c", 0, 4, "n2").creates("head", 2, 8, two)
+	s.runs("d", 0, 2, "n3").creates("past", 1, 1, lasting(2*time.Hour)).creates("before", 1, 1, lasting(time.Hour))
+	s.in.Requests[0].Groups[0].Size = 1
+	s.in.Requests[0].Groups[1].Size = 8
+	p := newPlanner(s.in)
+	asks := p.order()
+	p.run(asks)
+	if len(p.rooms.proofs) != 1 || asks[1].verdict != Admit || asks[2].verdict != Admit {
+		t.Fatalf("%d proofs, %s, %s; want 1 and both admitted", len(p.rooms.proofs), asks[1].verdict, asks[2].verdict)
+	}
+	// In an hour 24 - 4 - 2 cores are free, less the one of "past".
+	if got := p.rooms.proofs[0].then.Capacity(testGroup("x", 1, 1, 0)).Now; got != 17 {
+		t.Errorf("%d cores are free when the head starts, want 17", got)
 	}
 }

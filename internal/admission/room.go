@@ -188,8 +188,5 @@ func (r *rooms) close(a *ask) {
 	r.base()
 	for _, l := range r.levels {
 		l.sketch.Close(a.request.Groups)
-		if l.left != nil {
-			l.left.Close(a.request.Groups)
-		}
 	}
 }
