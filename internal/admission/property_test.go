@@ -208,7 +208,7 @@ func drawSite(t testing.TB, seed uint64, d drawing) *site {
 	return s
 }
 
-const seeds = 600
+const seeds = 300
 
 func firstSeeds(n int) []uint64 {
 	all := make([]uint64, n)
@@ -258,7 +258,7 @@ func TestBackfillNeverDelaysTheHead(t *testing.T) {
 			}
 		}
 	}
-	if heads < 1000 || backfilled < 300 {
+	if heads < 600 || backfilled < 150 {
 		t.Fatalf("the sites prove too little: %d heads, %d backfilled", heads, backfilled)
 	}
 	t.Logf("%d heads, %d backfilled", heads, backfilled)

@@ -4,7 +4,7 @@
 // It is pure: no I/O, no clock, no randomness, and Place leaves the view as it was; the caller takes the assignments once they
 // are committed. It must never decide when a cluster is placed (that is admission's) nor free anything by itself: only
 // what an executor confirmed clean may be freed. Start with Place here, then view.go (what is free), plan.go (how many
-// members go to which node), slots.go (which cores they get) and refusal.go (why not).
+// members go to which node), slots.go (which cores they get), refusal.go (why not) and sketch.go (what would be if).
 package placement
 
 import (
