@@ -127,17 +127,22 @@ func TestAnAgentThatWakesUpDoesNothingToItsMembersBeforeItHearsWhatIsWantedNow(t
 		name   string
 		change func(*agentstream.Member)
 		state  func(m *memberState, now time.Time)
+		goesOn bool
 	}{
-		{"a start that was to be tried again", nil, func(m *memberState, now time.Time) {
+		{name: "a start that was to be tried again", state: func(m *memberState, now time.Time) {
 			m.attempts = lifecycle.Attempts{}.Fail("no such runtime", now)
 		}},
-		{"a first start", nil, func(*memberState, time.Time) {}},
-		{"files to be brought up to date", nil, func(m *memberState, _ time.Time) { m.state, m.digest = driver.StateRunning, "0" }},
-		{"a pause", func(m *agentstream.Member) { m.Paused = true }, func(m *memberState, _ time.Time) {
+		{name: "a first start", state: func(*memberState, time.Time) {}},
+		{name: "files to be brought up to date", state: func(m *memberState, _ time.Time) { m.state, m.digest = driver.StateRunning, "0" }},
+		{name: "a pause", change: func(m *agentstream.Member) { m.Paused = true }, state: func(m *memberState, _ time.Time) {
 			m.state, m.digest = driver.StateRunning, "1"
 		}},
-		{"a resume", nil, func(m *memberState, _ time.Time) { m.state, m.digest = driver.StatePaused, "1" }},
-		{"debris", nil, func(m *memberState, _ time.Time) { m.state = driver.StatePrepared }},
+		{name: "a resume", state: func(m *memberState, _ time.Time) { m.state, m.digest = driver.StatePaused, "1" }},
+		{name: "debris", state: func(m *memberState, _ time.Time) { m.state = driver.StatePrepared }},
+		{
+			name: "a release, which is never taken back", change: func(m *agentstream.Member) { m.Release = true },
+			state: func(m *memberState, _ time.Time) { m.state = driver.StateRunning }, goesOn: true,
+		},
 	} {
 		for _, slept := range []bool{false, true} {
 			a, clock, _ := asleep(t)
@@ -157,7 +162,7 @@ func TestAnAgentThatWakesUpDoesNothingToItsMembersBeforeItHearsWhatIsWantedNow(t
 				_, report := op.(lifecycle.Report)
 				return !report
 			})
-			if does == slept {
+			if does != (!slept || tt.goesOn) {
 				t.Errorf("%s, after a sleep: %t; planned %#v", tt.name, slept, plan)
 			}
 		}

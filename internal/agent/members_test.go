@@ -176,3 +176,25 @@ func TestObservationsBeyondABurstKeepAPace(t *testing.T) {
 		t.Errorf("after that pause: wait %s more", wait)
 	}
 }
+
+func TestWhatFilesAMemberHasIsNotKnownWhileTheyAreChanged(t *testing.T) {
+	a := newTestAgent(t)
+	if err := os.MkdirAll(a.controlDir("a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		digest string
+		err    error
+		want   string
+	}{{"1", nil, "1"}, {"2", errors.New("half of them"), ""}, {"3", nil, "3"}} {
+		err := a.changeFiles("a", step.digest, func() error {
+			if got := a.loadDigest("a"); got != "" {
+				t.Errorf("while files of %s are written, %q are said to be there", step.digest, got)
+			}
+			return step.err
+		})
+		if got := a.loadDigest("a"); !errors.Is(err, step.err) || got != step.want {
+			t.Errorf("files of %s: got %v and digest %q, want %v and %q", step.digest, err, got, step.err, step.want)
+		}
+	}
+}

@@ -160,6 +160,24 @@ func TestAWriterIsHeldUpByAReaderThatDoesNotReadAndFreedByClose(t *testing.T) {
 	})
 }
 
+func TestWhatBreaksOffIsNotTakenForWhatHasEnded(t *testing.T) {
+	for text, want := range map[string]error{
+		"\x00\x00\x00\x03abc\x00\x00\x00\x00": nil,
+		"\x00\x00\x00\x03abc":                 io.ErrUnexpectedEOF,
+		"\x00\x00\x00\x09abc":                 io.ErrUnexpectedEOF,
+		"\x00\x00\x00\x03abc\x00\x00":         io.ErrUnexpectedEOF,
+	} {
+		c := newTunnelConn(strings.NewReader(text), io.Discard, nil, nil, nil)
+		if got, err := io.ReadAll(c); !errors.Is(err, want) || string(got) != "abc" {
+			t.Errorf("%q: got %q, %v; want abc, %v", text, got, err, want)
+		}
+	}
+	c := newTunnelConn(strings.NewReader("\xff\xff\xff\xffabc"), io.Discard, nil, nil, nil)
+	if _, err := io.ReadAll(c); err == nil {
+		t.Error("a frame of 4 GiB was taken")
+	}
+}
+
 func TestATunnelThatCannotBeConnectedTellsWhyInOneLine(t *testing.T) {
 	told := make(chan TunnelRequest, 1)
 	s := httptest.NewUnstartedServer(TunnelHandler(func(r TunnelRequest, c *TunnelConn) error {
