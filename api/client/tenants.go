@@ -37,7 +37,7 @@ func (c *Client) UpdateProject(ctx context.Context, p api.Project) (api.ProjectS
 	return answer[api.ProjectStatus](ctx, c, http.MethodPut, project(p.Name), p)
 }
 
-// DeleteProject removes a project that owns no cluster any more, and its tokens.
+// DeleteProject removes a project that no cluster and no token belongs to any more.
 func (c *Client) DeleteProject(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, project(name), nil, nil)
 }

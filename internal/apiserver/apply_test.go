@@ -1,7 +1,6 @@
 package apiserver_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -148,7 +147,9 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 		}, false},
 		{"the group of rank 0", nil, func(r *api.ClusterRequest) { r.Groups = r.Groups[1:] }, "unchangeable", []string{"groups[head]: holds rank 0 (head-0)"}, false},
 		{"a shorter limit", nil, func(r *api.ClusterRequest) { r.TimeLimit = api.Duration(time.Hour) }, "cant_extend", []string{"can only be made longer"}, false},
-		{"no room", func(s *apiservertest.Site) { s.Explainer.SetNoRoom(errors.New("2 cores are missing")) }, func(r *api.ClusterRequest) { r.Groups[1].Size = 6 }, "no_room", []string{"2 cores"}, false},
+		{"no room", func(s *apiservertest.Site) {
+			s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "2 cores are missing"})
+		}, func(r *api.ClusterRequest) { r.Groups[1].Size = 6 }, "no_room", []string{"2 cores"}, false},
 		{"over quota", func(s *apiservertest.Site) { quota(s, api.Quota{Cores: 5}) }, func(r *api.ClusterRequest) { r.Groups[1].Spares = 1 }, "over_quota", []string{"quota is 5"}, false},
 		{"unknown environment of a new group", nil, func(r *api.ClusterRequest) { r.Groups = append(r.Groups, api.Group{Name: "x", Environment: "nix"}) }, "unknown_environment", []string{"nix"}, false},
 		{"paused", func(s *apiservertest.Site) { s.SetPhase("c1", api.ClusterPaused, "") }, func(r *api.ClusterRequest) { r.Groups[1].Size = 3 }, "wrong_phase", []string{"resume it"}, false},

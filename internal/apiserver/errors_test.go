@@ -211,7 +211,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"token_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/tokens/nix"}) }},
 		{"wrong_phase", "not paused", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resume"}) }},
 		{"no_room", "3 cores are missing", func() *http.Response {
-			s.Explainer.SetNoRoom(errors.New("3 cores are missing"))
+			s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "3 cores are missing"})
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})
 		}},
 		{"over_quota", "quota is 1", func() *http.Response {

@@ -218,12 +218,21 @@ func TestTheHubLooksAtWhatChangedOnly(t *testing.T) {
 	rec.Chunks = nil
 	m.reach(t)(m.leader.CommitRecord(t.Context(), c, rec))
 	expect("a cluster that holds nothing any more", 0, "c0007 ready 0")
+	if on := h.nodes["n0007"].clusters; len(on) != 1 || !on[clusterName(6)] {
+		t.Errorf("on n0007 are %v, want c0006 only", on)
+	}
 	m.live.say("n0007", m.id(6, 1), api.MemberReady)
 	expect("its node is another's only", 2, "c0006 ready 1")
 	m.reach(t)(m.leader.Forget(t.Context(), m.cache.Cluster(clusterName(7))))
 	expect("gone", 0, "c0007 gone")
-	if snap, _, _ := h.snapshot(everything()); len(snap) != 50 || snap[7].name != clusterName(8) || len(h.nodes) != 52 {
-		t.Errorf("%d clusters on %d nodes are left, want 50 on 52", len(snap), len(h.nodes))
+	c = m.cache.Cluster(clusterName(50))
+	rec = *c.Record
+	rec.Chunks = nil
+	m.reach(t)(m.leader.CommitRecord(t.Context(), c, rec))
+	m.reach(t)(m.leader.Forget(t.Context(), m.cache.Cluster(clusterName(50))))
+	expect("gone between two looks", 0, "c0050 gone")
+	if snap, _, _ := h.snapshot(everything()); len(snap) != 49 || snap[7].name != clusterName(8) || len(h.nodes) != 51 {
+		t.Errorf("%d clusters on %d nodes are left, want 49 on 51", len(snap), len(h.nodes))
 	}
 }
 

@@ -142,17 +142,30 @@ func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.Cluster
 		}
 		placed := c.HeldTotal().Clusters > 0
 		if err := tenancy.CheckQuota(project.Quota, tenancy.Used(view)[project.Name], add); err != nil && placed && !queue {
-			return fail(codeOverQuota, "cluster %q can't grow now: %v; or let it wait with \"queue\": true", shortName(want.Name), err)
+			return fail(codeOverQuota, "cluster %q can't grow now: %v; or %s", shortName(want.Name), err, letWait)
 		}
 	}
-	if queue || phaseOf(c) == api.ClusterPending || phaseOf(c) == api.ClusterQueued {
+	if phaseOf(c) == api.ClusterPending || phaseOf(c) == api.ClusterQueued {
 		return nil
 	}
-	if err := s.cfg.Explainer.CanGrow(want); err != nil {
-		return fail(codeNoRoom, "cluster %q can't grow now: %v; or let it wait with \"queue\": true", shortName(want.Name), err)
+	err := s.cfg.Explainer.CanGrow(want)
+	var short NoRoom
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &short):
+		return err
+	case short.Impossible():
+		return fail(codeNoRoom, "cluster %q can't grow: %v", shortName(want.Name), err)
+	case queue:
+		return nil
+	default:
+		return fail(codeNoRoom, "cluster %q can't grow now: %v; or %s", shortName(want.Name), err, letWait)
 	}
-	return nil
 }
+
+// letWait is what lets a request wait for room.
+const letWait = `let it wait: "queue": true in the request, --queue on the command line`
 
 func shortName(full string) string {
 	_, name := tenancy.Split(full)

@@ -77,14 +77,14 @@ func TestLostMembersAreShownUntilTheyAreReplaced(t *testing.T) {
 	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 3})
 	s.ChangeRecord("c1", func(rec *api.ClusterRecord) {
 		rec.Phase = api.ClusterDegraded
-		rec.Lost = []api.LostMember{{Group: "c1", Member: "c1-3", Rank: 3, Node: "n9", Reason: "its node is down", Attempt: 2, Since: t0}}
+		rec.Lost = []api.LostMember{{Group: "c1", Member: "c1-9", Rank: 1, Node: "n9", Reason: "its node is down", Attempt: 2, Since: t0}}
 	})
 	cl, err := c.Cluster(t.Context(), "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lost := cl.Status.Members[3]
-	if lost.Name != "c1-3" || lost.Phase != api.MemberLost || lost.Message != "its node is down" || lost.Node != "n9" || lost.Attempt != 2 ||
+	lost := cl.Status.Members[2] // by rank
+	if lost.Name != "c1-9" || lost.Phase != api.MemberLost || lost.Message != "its node is down" || lost.Node != "n9" || lost.Attempt != 2 ||
 		cl.Status.TotalMembers != 4 {
 		t.Errorf("lost member %+v of %d", lost, cl.Status.TotalMembers)
 	}
@@ -101,7 +101,9 @@ func TestScalingIsRefusedWithoutChange(t *testing.T) {
 		{"size 0", nil, "c1", api.ScaleRequest{}, "invalid_request", "size: is missing"},
 		{"rank 0", nil, "c1", api.ScaleRequest{Remove: []string{"c1-0"}}, "invalid_request", "rank 0"},
 		{"no such cluster", nil, "c2", api.ScaleRequest{Size: 2}, "cluster_not_found", `"c2"`},
-		{"no room", func(s *apiservertest.Site) { s.Explainer.SetNoRoom(errors.New("2 cores are missing")) }, "c1", api.ScaleRequest{Size: 4}, "no_room", "2 cores are missing"},
+		{"no room", func(s *apiservertest.Site) {
+			s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "2 cores are missing"})
+		}, "c1", api.ScaleRequest{Size: 4}, "no_room", "2 cores are missing"},
 		{"more than the quota", func(s *apiservertest.Site) { quota(s, api.Quota{Cores: 3}) }, "c1", api.ScaleRequest{Size: 4, Queue: true}, "over_quota", "quota is 3"},
 		{"paused", func(s *apiservertest.Site) { s.SetPhase("c1", api.ClusterPaused, "") }, "c1", api.ScaleRequest{Size: 4}, "wrong_phase", "resume it first"},
 		{"refused", func(s *apiservertest.Site) { s.SetPhase("c1", api.ClusterRefused, "") }, "c1", api.ScaleRequest{Size: 4}, "wrong_phase", "was refused"},
@@ -135,10 +137,20 @@ func quota(s *apiservertest.Site, q api.Quota) {
 
 func TestAScaleUpWithoutRoomMayWait(t *testing.T) {
 	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 3})
-	s.Explainer.SetNoRoom(errors.New("no"))
+	s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "no"})
 	quota(s, api.Quota{Members: 4, Clusters: 1})
 	if cl, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 4, Queue: true}); err != nil || cl.Status.TotalMembers != 4 {
 		t.Errorf("with queue: %v, %s", err, shape(cl))
+	}
+	s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "no node is so large", Never: true})
+	quota(s, api.Quota{})
+	_, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 5, Queue: true})
+	if !client.HasCode(err, "no_room") || strings.Contains(err.Error(), "wait") {
+		t.Errorf("what will never have room: %v, want a refusal without the advice to wait", err)
+	}
+	s.Explainer.SetNoRoom(errors.New("the plan failed"))
+	if _, err = c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 5}); !client.HasCode(err, "internal_error") {
+		t.Errorf("a plan that failed: %v", err)
 	}
 	if cl, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 1}); err != nil {
 		t.Errorf("shrinking needs no room: %v, %s", err, shape(cl))
@@ -308,5 +320,19 @@ func TestTheQueueIsShownAndExplained(t *testing.T) {
 	}
 	if _, err := fluids.Explain(t.Context(), "default.c1"); !client.HasCode(err, "cluster_not_found") {
 		t.Errorf("another project's: %v", err)
+	}
+}
+
+func TestAScaleUpBeyondWhatIsLeftOfTheQuotaMayWait(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 3})
+	create(t, c, "c2")
+	s.Place("c2")
+	quota(s, api.Quota{Members: 5})
+	_, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 4})
+	if !client.HasCode(err, "over_quota") || !strings.Contains(err.Error(), "uses 5 of its quota of 5") || !strings.Contains(err.Error(), "let it wait") {
+		t.Errorf("without queue: %v", err)
+	}
+	if _, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 4, Queue: true}); err != nil {
+		t.Errorf("with queue: %v", err)
 	}
 }

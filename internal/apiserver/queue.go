@@ -14,8 +14,15 @@ import (
 type Explainer interface {
 	Explain(name string) (api.Explanation, error)
 	Queue() ([]api.Waiting, error)
-	// CanGrow tells whether the members that a cluster should have would all have room now; the error says what is short.
+	// CanGrow tells whether the members that a cluster should have would all have room now; a NoRoom says what is short.
 	CanGrow(intent api.ClusterIntent) error
+}
+
+// NoRoom is the error of what has no room now. *situation.NoRoom is one.
+type NoRoom interface {
+	error
+	// Impossible: there will never be room, so waiting would not help.
+	Impossible() bool
 }
 
 func (s *Server) explainCluster(ctx context.Context, in *byName) (*body[api.Explanation], error) {

@@ -240,6 +240,16 @@ func TestEventsAreListedResumedAndFollowed(t *testing.T) {
 	if events, err := c.Events(t.Context(), "c1", 0); err != nil || len(events) != 4 {
 		t.Errorf("events of a cluster that is gone: %d, %v; want 4", len(events), err)
 	}
+	var late []string
+	for e, err := range c.FollowEvents(ctx, "c1", 2) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		late = append(late, e.Reason)
+	}
+	if diff := cmp.Diff([]string{"Two", "Gone"}, late); diff != "" {
+		t.Errorf("followed after the second (-want +got):\n%s", diff)
+	}
 	create(t, c, "c1")
 	if events, err := c.Events(t.Context(), "c1", 0); err != nil || len(events) != 0 {
 		t.Errorf("events of a new cluster of the name: %+v, %v; want none", events, err)
@@ -434,18 +444,16 @@ func TestTheDocumentNamesEveryPathAndIsOpen(t *testing.T) {
 	if !strings.HasPrefix(doc.OpenAPI, "3.1") {
 		t.Errorf("version %q, want 3.1", doc.OpenAPI)
 	}
-	for _, path := range []string{
-		"/v1/clusters", "/v1/clusters/{name}", "/v1/clusters/{name}/events", "/v1/clusters/{name}/watch", "/v1/clusters/{name}/jobs", "/v1/watch",
-		"/v1/jobs", "/v1/jobs/{id}", "/v1/jobs/{id}/cancel", "/v1/jobs/{id}/log", "/v1/nodes", "/v1/nodes/{name}", "/v1/environments",
-		"/v1/environments/{name}", "/v1/version", "/healthz", "/readyz",
-	} {
-		for method, op := range doc.Paths[path] {
-			if op["summary"] == "" || op["summary"] == nil {
-				t.Errorf("%s %s has no summary", method, path)
-			}
+	for _, operation := range s.Server.Operations() {
+		if strings.HasPrefix(operation.Path, "/agent/") {
+			continue // between parts of the program, not for others
 		}
-		if len(doc.Paths[path]) == 0 {
-			t.Errorf("%s is not documented", path)
+		op := doc.Paths[operation.Path][strings.ToLower(operation.Method)]
+		if op["summary"] == "" || op["summary"] == nil {
+			t.Errorf("%s %s is not documented, or has no summary", operation.Method, operation.Path)
+		}
+		if _, hasBody := op["requestBody"]; !hasBody && (operation.Method == "PUT" || op["operationId"] == "scale-cluster") {
+			t.Errorf("%s %s has no documented body", operation.Method, operation.Path)
 		}
 	}
 }

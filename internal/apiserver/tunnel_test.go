@@ -110,6 +110,13 @@ func TestTunnelsToWhatIsNotThereAreRefused(t *testing.T) {
 	if err := connect("c1", "c1-7", 22); !client.HasCode(err, "member_not_found") || !strings.Contains(err.Error(), "c1-0, c1-1") {
 		t.Errorf("no member: %v, want those there are", err)
 	}
+	if _, err := c.CreateCluster(ctx, api.ClusterRequest{Name: "spared", Spares: 1}); err != nil {
+		t.Fatal(err)
+	}
+	s.Place("spared")
+	if err := connect("spared", "spared-spare-0", 22); !client.HasCode(err, "member_not_found") {
+		t.Errorf("a spare, where nothing runs: %v", err)
+	}
 	if err := connect("c1", "c1-0", 80); !client.HasCode(err, "invalid_parameter") || !strings.Contains(err.Error(), "22") {
 		t.Errorf("another port: %v", err)
 	}

@@ -34,6 +34,9 @@ type NoRoom struct {
 
 func (e *NoRoom) Error() string { return e.Reason }
 
+// Impossible tells that waiting would not help.
+func (e *NoRoom) Impossible() bool { return e.Never }
+
 // plan is one look at the queue.
 type plan struct {
 	site      *Site

@@ -30,7 +30,18 @@ func (e *Explainer) SetWaiting(waiting ...api.Waiting) {
 	e.waiting = waiting
 }
 
-// SetNoRoom makes every growth have no room, nil: have it.
+// NoRoom is the error of a growth that has no room.
+type NoRoom struct {
+	Reason string
+	Never  bool
+}
+
+func (e *NoRoom) Error() string { return e.Reason }
+
+// Impossible tells what was set.
+func (e *NoRoom) Impossible() bool { return e.Never }
+
+// SetNoRoom makes every growth fail with an error, a *NoRoom say; nil: have room.
 func (e *Explainer) SetNoRoom(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
