@@ -35,7 +35,7 @@ const (
 
 // lifecycles measures creating and deleting on all sides in turn, and the memory of the idle control plane before.
 func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) ([]measure.Report, error) {
-	dev, err := startSite(ctx, o.nearmetal, filepath.Join(work, "state"), max(slices.Max(o.sizes), runtime.NumCPU()), memory)
+	dev, err := startSite(ctx, o.nearmetal, filepath.Join(work, "state"), max(slices.Max(o.sizes), runtime.NumCPU(), 2*grown), memory)
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +46,11 @@ func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, t
 	}()
 	if err := idle(ctx, dev, text); err != nil {
 		return nil, err
+	}
+	if o.life {
+		if err := life(ctx, dev, log, text); err != nil {
+			return nil, err
+		}
 	}
 	profile := filepath.Join(work, "seccomp.json")
 	if err := seccompProfile(profile); err != nil {

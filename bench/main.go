@@ -35,6 +35,8 @@ type options struct {
 	rounds    int
 	podman    bool
 	placement bool
+	life      bool
+	noise     bool
 }
 
 func main() {
@@ -47,8 +49,17 @@ func main() {
 	flag.StringVar(&sizes, "sizes", "1,8,32", "numbers of members")
 	flag.IntVar(&o.rounds, "rounds", 10, "rounds; 6 or more give 95% intervals, an even number cancels drift")
 	flag.BoolVar(&o.podman, "podman", true, "measure podman too")
-	flag.BoolVar(&o.placement, "placement", true, "measure placement too")
+	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
+	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
+	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
 	flag.Parse()
+	if os.Getenv(quantaVariable) != "" {
+		if err := runQuanta(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	for _, s := range strings.Split(sizes, ",") {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 1000 {
@@ -93,8 +104,13 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if o.noise {
+		if err := noise(ctx, o, work, log, text); err != nil {
+			return err
+		}
+	}
 	if o.placement {
-		if err := placementCost(ctx, o, text); err != nil {
+		if err := planningCost(ctx, o, text); err != nil {
 			return err
 		}
 	}
