@@ -225,6 +225,28 @@ func TestAReplacementTakesNameRankAndTheRoomOfASpare(t *testing.T) {
 	}
 }
 
+// halfClean is running with c-8, which is not clean, in the chunk of c-9, which is.
+func halfClean() Cluster {
+	c := running()
+	c.Chunks[2].Assignments = append(c.Chunks[2].Assignments, assignment("c-8", 8, 1))
+	c.Chunks[2].Ref.Count, c.Record.Chunks[2].Count, c.Record.Clean = 2, 2, []string{"u1.c-9.1"}
+	return c
+}
+
+func TestAnAddressIsFreeOnceItIsClean(t *testing.T) {
+	n := assignment("c-7", 7, 4)
+	n.Address = assignment("c-9", 9, 1).Address
+	change := apply(t, halfClean(), time.Minute, lifecycle.Hold{Assignments: []api.Assignment{n}})
+	equal(t, "new chunks", []string{"held u1.c-7.4"}, batches(change))
+}
+
+func TestThoseWithoutAnAddressDoNotShareOne(t *testing.T) {
+	a, b := assignment("c-7", 7, 4), assignment("c-8", 8, 4)
+	a.Address, b.Address = netip.Addr{}, netip.Addr{}
+	change := apply(t, running(), time.Minute, lifecycle.Hold{Assignments: []api.Assignment{a, b}})
+	equal(t, "new chunks", []string{"held u1.c-7.4 u1.c-8.4"}, batches(change))
+}
+
 func TestWhatIsCleanGoesWithItsChunk(t *testing.T) {
 	c := running()
 	c.Chunks[0].Ref.Releasing, c.Chunks[0].Ref.ReleasedAt = true, at(time.Minute)
@@ -348,6 +370,12 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{"a quarantine of what is held", nil, []lifecycle.Operation{lifecycle.Quarantine{ID: "u1.c-0.1"}}, "is not being released"},
 		{"a hold of nothing", nil, []lifecycle.Operation{lifecycle.Hold{}}, "it holds nothing"},
 		{"a hold of an ID that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-0.1" })}, "is taken"},
+		{"a hold without an ID", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "" })}, "is taken"},
+		{
+			"a hold of an ID that was confirmed clean", func(c *Cluster) { *c = halfClean() },
+			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })},
+			"is taken",
+		},
 		{"a hold of an ID that is being cleaned", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })}, "is taken"},
 		{
 			"two holds of one ID", nil,

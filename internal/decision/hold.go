@@ -98,7 +98,7 @@ func (a *applier) checkFree(n api.Assignment) error {
 			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
 		case n.Address.IsValid() && n.Address == other.Address:
 			return fmt.Errorf("assignment %s has the address %s of %s, which is not clean", n.ID, n.Address, other.ID)
-		case held && n.Member == other.Member && n.Spare == other.Spare:
+		case held && n.Member == other.Member:
 			return fmt.Errorf("assignment %s is of member %s, which has %s", n.ID, n.Member, other.ID)
 		case held && !n.Spare && n.Rank == other.Rank:
 			return fmt.Errorf("assignment %s has rank %d, which %s has", n.ID, n.Rank, other.ID)
