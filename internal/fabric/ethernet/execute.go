@@ -121,7 +121,17 @@ func addLink(l Link) error {
 	return nil
 }
 
+// setLink changes an attribute of a link. A port that is gone by then is no error: it goes with its member's last process, whenever that
+// ends, and must not keep the others from being brought up to date.
 func (f *Fabric) setLink(o SetLink) error {
+	err := f.setAttribute(o)
+	if o.Link.Kind == KindVeth && isGone(err) {
+		return nil
+	}
+	return err
+}
+
+func (f *Fabric) setAttribute(o SetLink) error {
 	link, err := netlink.LinkByName(o.Link.Name)
 	if err != nil {
 		return err
