@@ -66,7 +66,7 @@ func sendTCP(t *testing.T, s *apiservertest.Site, role trust.Role, r request) *h
 	t.Helper()
 	file := role
 	if role == "" {
-		file = trust.RoleUser
+		file = trust.RoleAdmin
 	}
 	token, err := trust.ReadToken(s.TokenFile(file))
 	if err != nil {
@@ -185,7 +185,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
 		{"forbidden", "use a token of role", func() *http.Response {
-			return sendTCP(t, s, trust.RoleUser, request{method: "POST", path: "/agent/v1/stream"})
+			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v1/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
 		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/clusters/nix"}) }},

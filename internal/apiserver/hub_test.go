@@ -135,7 +135,7 @@ func (m *many) add(t testing.TB, i int) {
 		})
 	}
 	rec := api.ClusterRecord{Name: name, UID: in.UID, Generation: 1, Phase: api.ClusterReady, ChangedAt: time.Unix(1, 0).UTC()}
-	m.reach(t)(m.leader.CommitGeneration(ctx, m.cache.Cluster(name), rec, batch))
+	m.reach(t)(m.leader.Commit(ctx, m.cache.Cluster(name), state.Write{Record: rec, Add: []state.Batch{batch}}))
 }
 
 func (m *many) id(i, k int) string {
@@ -161,7 +161,7 @@ func (m *many) setPhase(t testing.TB, i int, phase api.ClusterPhase) {
 	c := m.cache.Cluster(clusterName(i))
 	rec := *c.Record
 	rec.Phase = phase
-	m.reach(t)(m.leader.CommitRecord(context.Background(), c, rec))
+	m.reach(t)(m.leader.Commit(context.Background(), c, state.Write{Record: rec}))
 }
 
 func everything() scope { return scope{sees: func(string) bool { return true }} }
@@ -216,20 +216,20 @@ func TestTheHubLooksAtWhatChangedOnly(t *testing.T) {
 	c := m.cache.Cluster(clusterName(7))
 	rec := *c.Record
 	rec.Chunks = nil
-	m.reach(t)(m.leader.CommitRecord(t.Context(), c, rec))
+	m.reach(t)(m.leader.Commit(t.Context(), c, state.Write{Record: rec}))
 	expect("a cluster that holds nothing any more", 0, "c0007 ready 0")
 	if on := h.nodes["n0007"].clusters; len(on) != 1 || !on[clusterName(6)] {
 		t.Errorf("on n0007 are %v, want c0006 only", on)
 	}
 	m.live.say("n0007", m.id(6, 1), api.MemberReady)
 	expect("its node is another's only", 2, "c0006 ready 1")
-	m.reach(t)(m.leader.Forget(t.Context(), m.cache.Cluster(clusterName(7))))
+	m.reach(t)(m.leader.Commit(t.Context(), m.cache.Cluster(clusterName(7)), state.Write{Forget: true}))
 	expect("gone", 0, "c0007 gone")
 	c = m.cache.Cluster(clusterName(50))
 	rec = *c.Record
 	rec.Chunks = nil
-	m.reach(t)(m.leader.CommitRecord(t.Context(), c, rec))
-	m.reach(t)(m.leader.Forget(t.Context(), m.cache.Cluster(clusterName(50))))
+	m.reach(t)(m.leader.Commit(t.Context(), c, state.Write{Record: rec}))
+	m.reach(t)(m.leader.Commit(t.Context(), m.cache.Cluster(clusterName(50)), state.Write{Forget: true}))
 	expect("gone between two looks", 0, "c0050 gone")
 	if snap, _, _ := h.snapshot(everything()); len(snap) != 49 || snap[7].name != clusterName(8) || len(h.nodes) != 51 {
 		t.Errorf("%d clusters on %d nodes are left, want 49 on 51", len(snap), len(h.nodes))
@@ -266,8 +266,8 @@ func TestAClusterMadeAnewBetweenTwoLooksIsToldAsGoneFirst(t *testing.T) {
 	c := m.cache.Cluster(clusterName(0))
 	rec := *c.Record
 	rec.Chunks = nil
-	m.reach(t)(m.leader.CommitRecord(t.Context(), c, rec))
-	m.reach(t)(m.leader.Forget(t.Context(), m.cache.Cluster(clusterName(0))))
+	m.reach(t)(m.leader.Commit(t.Context(), c, state.Write{Record: rec}))
+	m.reach(t)(m.leader.Commit(t.Context(), m.cache.Cluster(clusterName(0)), state.Write{Forget: true}))
 	m.reach(t)(m.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: clusterName(0), UID: "another"}))
 	h.take(m.cache.View())
 	if got := told(t, cur); !slices.Equal(got, []string{"c0000 gone", "c0000 pending 0"}) {

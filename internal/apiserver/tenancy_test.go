@@ -82,7 +82,7 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 func call(t *testing.T, s *apiservertest.Site, line, method, path string) (string, int) {
 	t.Helper()
 	r := request{method: method, path: path}
-	pin, err := trust.ReadToken(s.TokenFile(trust.RoleUser))
+	pin, err := trust.ReadToken(s.TokenFile(trust.RoleAdmin))
 	if err != nil {
 		t.Fatal(err)
 	}

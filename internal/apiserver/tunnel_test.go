@@ -124,7 +124,7 @@ func TestTunnelsToWhatIsNotThereAreRefused(t *testing.T) {
 	if err := connect("c1", "c1-0", 22); !client.HasCode(err, "member_unreachable") || !strings.Contains(err.Error(), "disconnected") {
 		t.Errorf("no agent: %v", err)
 	}
-	if p := problemOf(t, sendTCP(t, s, trust.RoleUser, request{method: "GET", path: "/v1/clusters/c1/members/c1-0/connect"})); p.Code != "upgrade_required" {
+	if p := problemOf(t, sendTCP(t, s, trust.RoleAdmin, request{method: "GET", path: "/v1/clusters/c1/members/c1-0/connect"})); p.Code != "upgrade_required" {
 		t.Errorf("by HTTP/2: %s", p.Code)
 	}
 	if opened := s.Tunnels.Opened(); len(opened) != 0 {

@@ -28,7 +28,7 @@ func newSite(t *testing.T) *apiservertest.Site {
 
 // viaTCP and viaSocket are the two ways to a site.
 func viaTCP(s *apiservertest.Site) shell {
-	return shell{env: map[string]string{"NEARMETAL_ADDR": "https://" + s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleUser)}}
+	return shell{env: map[string]string{"NEARMETAL_ADDR": "https://" + s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAdmin)}}
 }
 
 func viaSocket(s *apiservertest.Site) shell {

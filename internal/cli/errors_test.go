@@ -26,7 +26,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 	wrong := s.Manifest("wrong.json", "\n{\"name\": \"c9\",\n \"size\": 0}\n")
 	agent := shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAgent)}}
 	exposed := filepath.Join(t.TempDir(), "token")
-	text, err := os.ReadFile(s.TokenFile(trust.RoleUser))
+	text, err := os.ReadFile(s.TokenFile(trust.RoleAdmin))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		{"no server at the socket", shell{env: map[string]string{"NEARMETAL_STATE": t.TempDir()}}, "cluster list", 6, []string{"nearmetal dev"}},
 		{
 			"no server at the port",
-			shell{env: map[string]string{"NEARMETAL_ADDR": "127.0.0.1:1", "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleUser)}},
+			shell{env: map[string]string{"NEARMETAL_ADDR": "127.0.0.1:1", "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAdmin)}},
 			"cluster list", 6,
 			[]string{"127.0.0.1:1", "is it running there?"},
 		},
@@ -89,7 +89,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		{"token of an agent", agent, "cluster list", 7, []string{"is for node agents", "nearmetal token create"}},
 		{
 			"token of another site",
-			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile(trust.RoleUser)}},
+			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile(trust.RoleAdmin)}},
 			"cluster list", 7,
 			[]string{"not the one this token is for"},
 		},

@@ -35,9 +35,9 @@ func TestAViewNeverChangesAndADiffTellsWhatDid(t *testing.T) {
 
 		rev, err := w.repo.CreateCluster(ctx, intent("c0"))
 		w.reach(rev, err)
-		w.reach(w.leader.Forget(ctx, w.cache.Cluster("c2")))
+		w.reach(w.leader.Commit(ctx, w.cache.Cluster("c2"), state.Write{Forget: true}))
 		rec := api.ClusterRecord{Name: "c3", UID: "uid-c3", Phase: api.ClusterRefused}
-		w.reach(w.leader.CommitRecord(ctx, w.cache.Cluster("c3"), rec))
+		w.reach(w.leader.Commit(ctx, w.cache.Cluster("c3"), state.Write{Record: rec}))
 
 		after := w.cache.View()
 		equal(t, names(before.Clusters), []string{"c1", "c2", "c3"})
@@ -182,7 +182,7 @@ func benchmarkCommit(b *testing.B, clusters, members int) {
 			go func() {
 				base := cache.Cluster(name)
 				rec := api.ClusterRecord{Name: name, UID: base.UID(), Generation: int64(commits + 1), Phase: api.ClusterStarting}
-				rev, err := leader.CommitGeneration(ctx, base, rec, state.Batch{Assignments: assignments(name, members, rec.Generation)})
+				rev, err := leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: assignments(name, members, rec.Generation)}}})
 				if err == nil {
 					_, err = cache.WaitRevision(ctx, rev)
 				}

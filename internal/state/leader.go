@@ -125,21 +125,6 @@ func (l *Leader) commitGeneration(ctx context.Context, base *Cluster, w Write, c
 	return revision, nil
 }
 
-// CommitGeneration commits a record with new assignments and nothing else.
-func (l *Leader) CommitGeneration(ctx context.Context, base *Cluster, rec api.ClusterRecord, add ...Batch) (int64, error) {
-	return l.Commit(ctx, base, Write{Record: rec, Add: add})
-}
-
-// CommitRecord commits a record, and quarantines, without new assignments.
-func (l *Leader) CommitRecord(ctx context.Context, base *Cluster, rec api.ClusterRecord, quarantine ...api.Quarantine) (int64, error) {
-	return l.Commit(ctx, base, Write{Record: rec, Quarantines: quarantine})
-}
-
-// Forget removes the cluster.
-func (l *Leader) Forget(ctx context.Context, base *Cluster) (int64, error) {
-	return l.Commit(ctx, base, Write{Forget: true})
-}
-
 // forget removes record, chunks and intent in one commit.
 func (l *Leader) forget(ctx context.Context, base *Cluster, w Write) (int64, error) {
 	for a := range base.All() {

@@ -83,15 +83,6 @@ func several(names []string, what string) string {
 	return fmt.Sprintf("%d %ss (%s)", len(names), what, list)
 }
 
-// DeleteNode takes a node out of the inventory; one that is not there is no error. Whether it still holds members is for the
-// caller to know.
-func (r *Repo) DeleteNode(ctx context.Context, name string) error {
-	if _, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixNode + name, Delete: true}}); err != nil {
-		return fmt.Errorf("delete node %q: %w", name, err)
-	}
-	return nil
-}
-
 // Nodes returns all nodes, by name.
 func (r *Repo) Nodes(ctx context.Context) ([]api.NodeRecord, error) {
 	return list[api.NodeRecord](ctx, r, prefixNode)

@@ -250,10 +250,6 @@ func TestANodeKeepsWhenItWasFirstSeenAndIsWrittenOnlyWhenItChanged(t *testing.T)
 		nodes, err := repo.Nodes(ctx)
 		must(t, err)
 		equal(t, nodes, []api.NodeRecord{node})
-		must(t, repo.DeleteNode(ctx, "n1"))
-		nodes, err = repo.Nodes(ctx)
-		must(t, err)
-		equal(t, len(nodes), 0)
 	})
 }
 

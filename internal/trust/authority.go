@@ -63,7 +63,7 @@ func open(dir string, now func() time.Time, hosts []string) (*Authority, error) 
 	}
 	var err error
 	a.Tokens, err = openTokens(dir, a.Pin(), map[Role]string{
-		RoleUser:  filepath.Join(dir, config.TokenName),
+		RoleAdmin: filepath.Join(dir, config.TokenName),
 		RoleAgent: filepath.Join(dir, config.AgentTokenName),
 	})
 	return a, err

@@ -22,8 +22,8 @@ type Role = api.Role
 
 // The roles of the tokens that a server makes by itself.
 const (
-	// RoleUser is the role of DIR/token: everything.
-	RoleUser = api.RoleAdmin
+	// RoleAdmin is the role of DIR/token: everything.
+	RoleAdmin = api.RoleAdmin
 	// RoleAgent may open the agents' stream and nothing else.
 	RoleAgent = api.RoleAgent
 )
@@ -195,7 +195,7 @@ func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
 		}
 	}
 	var current []knownToken
-	for _, role := range []Role{RoleUser, RoleAgent} {
+	for _, role := range []Role{RoleAdmin, RoleAgent} {
 		t, err := ensureToken(files[role], pin)
 		if err != nil {
 			return nil, fmt.Errorf("token of role %q: %w", role, err)

@@ -66,7 +66,7 @@ func TestTokensSurviveARestartAndKnowTheirRole(t *testing.T) {
 	if a.Pin() != b.Pin() {
 		t.Fatal("the CA changed with a restart")
 	}
-	for file, role := range map[string]Role{"token": RoleUser, "agent-token": RoleAgent} {
+	for file, role := range map[string]Role{"token": RoleAdmin, "agent-token": RoleAgent} {
 		tok, err := ReadToken(filepath.Join(dir, file))
 		if err != nil {
 			t.Fatal(err)

@@ -129,7 +129,7 @@ func (s *Site) TokenFile(role trust.Role) string {
 // Client returns a client over TLS with the user's token.
 func (s *Site) Client() *client.Client {
 	s.t.Helper()
-	token, err := trust.ReadToken(s.TokenFile(trust.RoleUser))
+	token, err := trust.ReadToken(s.TokenFile(trust.RoleAdmin))
 	must(s.t, err)
 	c, err := client.New(client.Options{Addr: s.Addr, Bearer: token.Bearer(), TLS: trust.ClientTLS(token.Pin, "127.0.0.1")})
 	must(s.t, err)
@@ -279,7 +279,7 @@ func (s *Site) Place(name string) {
 		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: now, PlacedAt: &now,
 		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
 	}
-	rev, err := s.Leader.CommitGeneration(context.Background(), c, rec, batch)
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}})
 	must(s.t, err)
 	s.reach(rev)
 	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))
@@ -291,7 +291,7 @@ func (s *Site) ChangeRecord(name string, change func(*api.ClusterRecord)) {
 	c := s.await(name)
 	rec := *c.Record
 	change(&rec)
-	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec})
 	must(s.t, err)
 	s.reach(rev)
 }
@@ -308,7 +308,7 @@ func (s *Site) SetPhase(name string, phase api.ClusterPhase, message string) {
 	if phase == api.ClusterReady && rec.ReadyAt == nil {
 		rec.ReadyAt = &rec.ChangedAt
 	}
-	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec})
 	must(s.t, err)
 	s.reach(rev)
 }
@@ -336,7 +336,7 @@ func (s *Site) Release(name string) {
 	for i := range rec.Chunks {
 		rec.Chunks[i].Releasing = true
 	}
-	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec})
 	must(s.t, err)
 	s.reach(rev)
 }
@@ -347,10 +347,10 @@ func (s *Site) Forget(name string) {
 	c := s.await(name)
 	rec := *c.Record
 	rec.Chunks = nil
-	rev, err := s.Leader.CommitRecord(context.Background(), c, rec)
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec})
 	must(s.t, err)
 	s.reach(rev)
-	rev, err = s.Leader.Forget(context.Background(), s.await(name))
+	rev, err = s.Leader.Commit(context.Background(), s.await(name), state.Write{Forget: true})
 	must(s.t, err)
 	s.reach(rev)
 }
