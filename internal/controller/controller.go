@@ -63,7 +63,10 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("campaign for leadership: %w", err)
 		}
 		cfg.Log.InfoContext(ctx, "leading", "term", leadership.Term())
-		err = newLeader(cfg, leadership).lead(ctx)
+		// The view may be behind the election. The leader's time begins after all that was decided before.
+		if _, err = cfg.Cache.WaitRevision(ctx, leadership.Term()); err == nil {
+			err = newLeader(cfg, leadership).lead(ctx)
+		}
 		if ctx.Err() != nil {
 			resign, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
@@ -89,7 +92,8 @@ type leader struct {
 	offered  offered
 	// wakeAt is when to look again, by the machine's clock.
 	wakeAt time.Time
-	// committed is the newest revision this leader wrote: a pass never plans on less.
+	// committed is the newest revision this leader wrote, its election at first: a pass never plans on less. On an older view, room
+	// that the leader before gave away would look free.
 	committed int64
 	endings   map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
 }
@@ -99,7 +103,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
-		resting: map[string]resting{}, endings: map[string]time.Time{},
+		resting: map[string]resting{}, endings: map[string]time.Time{}, committed: leadership.Term(),
 	}
 }
 

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -350,4 +353,78 @@ func TestWhatCannotBePlacedYetIsPlacedWhenThereIsRoom(t *testing.T) {
 	if phase := view.Cluster("b").Record.Phase; phase != api.ClusterStarting {
 		t.Errorf("b is %s once a is gone, want starting", phase)
 	}
+}
+
+// lagging is a store whose changes arrive when the test says so.
+type lagging struct {
+	store.Store
+	held atomic.Bool
+	open chan struct{}
+}
+
+type laggingWatch struct {
+	store.Watch
+	changes chan []store.Change
+}
+
+func (w laggingWatch) Changes() <-chan []store.Change { return w.changes }
+
+func (s *lagging) Watch(ctx context.Context, prefix string, after int64) store.Watch {
+	w := laggingWatch{s.Store.Watch(ctx, prefix, after), make(chan []store.Change)}
+	go func() {
+		defer close(w.changes)
+		for changes := range w.Watch.Changes() {
+			if s.held.Load() {
+				<-s.open
+			}
+			w.changes <- changes
+		}
+	}()
+	return w
+}
+
+func TestANewLeaderGivesNothingOutBeforeItSeesWhatTheOneBeforeDid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &lagging{Store: memory.New(), open: make(chan struct{})}
+		l := newLed(t, s)
+		l.node("n1", 1)
+		l.want("a")
+		view := l.want("b")
+		stale := view.Cluster("b")
+		s.held.Store(true)
+		// The former leader gives the only core to b; this server does not know yet.
+		leadership, err := s.Campaign(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := l.repo.AsLeader(leadership)
+		assignment := api.Assignment{
+			ID: "ub.b-0.1", ClusterUID: "ub", Cluster: "b", Generation: 1, Group: "b", Member: "b-0", Node: "n1", Slots: []int{0}, CPUs: []int{0},
+			MemoryBytes: 64 << 20, TakenAt: l.now, Address: netip.MustParseAddr("10.64.16.2"),
+		}
+		network, err := placement.DefaultPool.Network(1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := api.ClusterRecord{Name: "b", UID: "ub", Generation: 1, Phase: api.ClusterStarting, Network: network, PlacedAt: &l.now, ChangedAt: l.now}
+		write := state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{assignment}}}}
+		if _, err := before.Commit(t.Context(), stale, write); err != nil {
+			t.Fatal(err)
+		}
+		l.campaign()
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.lead.pass(t.Context())
+			done <- err
+		}()
+		synctest.Wait()
+		close(s.open)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		view = l.view(l.lead.committed, nil)
+		if a := view.Cluster("a").Record; a == nil || a.Phase != api.ClusterRefused {
+			t.Errorf("a has %+v, want it refused: b holds the only core", a)
+		}
+	})
 }
