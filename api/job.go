@@ -60,6 +60,8 @@ type Job struct {
 	Attempt int `json:"attempt,omitempty"`
 	// MemberID is the assignment that carries out this attempt, decided before it is told: no other ever starts it.
 	MemberID string `json:"member_id,omitempty"`
+	// DispatchedAt is when that was decided, by the site's clock. StartedAt and EndedAt are by the clock of the member's machine.
+	DispatchedAt *time.Time `json:"dispatched_at,omitempty"`
 	// LostMembers are the assignments of members lost under this attempt; Failures counts those told to it by FailureSignal, once each.
 	Failures    int      `json:"failures,omitempty"`
 	LostMembers []string `json:"lost_members,omitempty"`

@@ -217,7 +217,7 @@ func TestAQuarantinedMemberIsAskedToGoAfterItsClusterIsGone(t *testing.T) {
 	c := view.Cluster("a")
 	record := cloned(c.Record)
 	record.Phase, record.Chunks[0].Releasing, record.Clean = api.ClusterDeleting, true, []string{a.ID}
-	view = s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record, Quarantines: []api.Quarantine{api.Quarantine{Assignment: a, Reason: "stuck"}}}))
+	view = s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record, Quarantines: []api.Quarantine{{Assignment: a, Reason: "stuck"}}}))
 	changed, _ := d.update(1, view)
 	if m := changed["n1"].Members; len(m) != 1 || !m[0].Release {
 		t.Fatalf("members of n1 before: got %+v, want the quarantined one to be released", m)

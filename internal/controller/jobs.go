@@ -61,16 +61,17 @@ func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserv
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
 		return nil
 	}
+	written := false
 	_, revision, err := p.cfg.Repo.UpdateJob(ctx, job.ID, func(at *api.Job) error {
-		if at.Phase.Ended() || at.RunID() != job.RunID() {
-			return nil // another leader has gone on with it
+		if written = sameButForCancel(*at, *job); !written {
+			return nil // another leader has gone on with it: no second member may be told to start it
 		}
 		cancel := at.CancelRequested || next.CancelRequested
 		*at = next
 		at.CancelRequested = cancel
 		return nil
 	})
-	if err != nil {
+	if err != nil || !written {
 		return err
 	}
 	p.committed = max(p.committed, revision)
@@ -86,6 +87,12 @@ func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserv
 func worthAWrite(job api.Job) api.Job {
 	job.LogBytes = 0
 	return job
+}
+
+// sameButForCancel tells whether a job still is what was decided on. Its user may ask for its end at any time.
+func sameButForCancel(now, was api.Job) bool {
+	now.CancelRequested = was.CancelRequested
+	return reflect.DeepEqual(worthAWrite(now), worthAWrite(was))
 }
 
 // jobInput is everything the next state of a job depends on.
@@ -158,7 +165,7 @@ func (in jobInput) dispatch(job api.Job) api.Job {
 		}
 	}
 	if first != nil {
-		job.MemberID = first.ID
+		job.MemberID, job.DispatchedAt = first.ID, &in.now
 	}
 	return job
 }
@@ -186,9 +193,12 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 	if job.StartedAt == nil || job.Phase != api.JobRunning {
 		return job, nil
 	}
+	// Both times are the leader's. When it started is the word of another machine, whose clock may be ahead, and nothing be told, or
+	// behind, and each attempt be ended for a loss from before it.
+	since := *cmp.Or(job.DispatchedAt, job.StartedAt)
 	var fresh []string
 	note := func(id string, at time.Time) {
-		if !at.Before(*job.StartedAt) && !slices.Contains(job.LostMembers, id) && len(job.LostMembers)+len(fresh) < lossesKept {
+		if !at.Before(since) && !slices.Contains(job.LostMembers, id) && len(job.LostMembers)+len(fresh) < lossesKept {
 			fresh = append(fresh, id)
 		}
 	}
@@ -222,7 +232,7 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 // again makes the next attempt of a job.
 func (in jobInput) again(job api.Job) (api.Job, []api.Event) {
 	job.Attempt++
-	job.Phase, job.MemberID, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil
+	job.Phase, job.MemberID, job.DispatchedAt, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil, nil
 	job.Failures, job.LostMembers, job.Requeueing, job.LogBytes = 0, nil, false, 0
 	job.Message = "a member of its cluster was lost; it runs again when the cluster is ready"
 	return job, in.event(eventJobRequeued, fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1))

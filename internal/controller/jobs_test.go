@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
 // jobScene is a cluster "a" of ranks 0 and 1, and what became of it.
@@ -66,6 +68,11 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 	second.Attempt = 1
 	cancelled := second
 	cancelled.CancelRequested = true
+	dispatched, ahead, behind := jobStart.Add(30*time.Second), jobLater.Add(time.Hour), jobStart.Add(-time.Hour)
+	aheadOfUs, behindUs := running, requeue
+	aheadOfUs.DispatchedAt, aheadOfUs.StartedAt = &dispatched, &ahead
+	afterwards := jobLater.Add(time.Second)
+	behindUs.DispatchedAt, behindUs.StartedAt = &afterwards, &behind
 	told := running
 	told.Failures, told.LostMembers = 1, []string{"ua.a-1.1"}
 
@@ -77,63 +84,98 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 		want  func(api.Job) bool
 		event string
 	}{
-		{"a new one is given to rank 0", whole, waiting, "", func(j api.Job) bool { return j.MemberID == "ua.a-0.1" && j.Phase == api.JobPending }, ""},
+		{"a new one is given to rank 0", whole, waiting, "", func(j api.Job) bool {
+			return j.MemberID == "ua.a-0.1" && j.Phase == api.JobPending && j.DispatchedAt != nil
+		}, ""},
 		{"nothing changes while it runs", whole, running, api.JobRunning, func(j api.Job) bool { return j.Phase == api.JobRunning && j.Failures == 0 }, ""},
 		{
-			"it is told of a lost member", jobScene{lost: 1, phase: api.ClusterDegraded}, running, api.JobRunning,
+			"it is told of a lost member",
+			jobScene{lost: 1, phase: api.ClusterDegraded},
+			running, api.JobRunning,
 			func(j api.Job) bool { return j.Failures == 1 && !j.Requeueing && j.Phase == api.JobRunning }, eventJobTold,
 		},
 		{
-			"it is told of a lost member that was replaced before anybody looked", jobScene{lost: 1, replaced: true, phase: api.ClusterReady}, running,
+			"it is told of a lost member that was replaced before anybody looked",
+			jobScene{lost: 1, replaced: true, phase: api.ClusterReady},
+			running,
 			api.JobRunning, func(j api.Job) bool { return j.Failures == 1 }, eventJobTold,
+		},
+		{
+			"it is told of a lost member though its machine's clock is ahead",
+			jobScene{lost: 1, phase: api.ClusterDegraded},
+			aheadOfUs, api.JobRunning,
+			func(j api.Job) bool { return j.Failures == 1 }, eventJobTold,
+		},
+		{
+			"it is not ended for a loss from before it though its machine's clock is behind",
+			jobScene{lost: 1, replaced: true, phase: api.ClusterReady},
+			behindUs, api.JobRunning, func(j api.Job) bool { return !j.Requeueing && len(j.LostMembers) == 0 }, "",
 		},
 		{"it is told once", jobScene{lost: 1, phase: api.ClusterDegraded}, told, api.JobRunning, func(j api.Job) bool { return j.Failures == 1 }, ""},
 		{
-			"it is ended to run again when it asked to", jobScene{lost: 1, phase: api.ClusterDegraded}, requeue, api.JobRunning,
+			"it is ended to run again when it asked to",
+			jobScene{lost: 1, phase: api.ClusterDegraded},
+			requeue, api.JobRunning,
 			func(j api.Job) bool { return j.Requeueing && j.Failures == 0 && j.Attempt == 0 && j.MemberID != "" }, eventJobTold,
 		},
 		{
-			"the next attempt waits once the first has ended", jobScene{lost: 1, phase: api.ClusterDegraded}, ending, api.JobCancelled,
+			"the next attempt waits once the first has ended",
+			jobScene{lost: 1, phase: api.ClusterDegraded},
+			ending, api.JobCancelled,
 			func(j api.Job) bool {
 				return j.Attempt == 1 && j.MemberID == "" && j.Phase == api.JobPending && !j.Requeueing && j.Failures == 0
 			}, eventJobRequeued,
 		},
 		{
-			"one that succeeded all the same is done", jobScene{lost: 1, phase: api.ClusterDegraded}, ending, api.JobSucceeded,
+			"one that succeeded all the same is done",
+			jobScene{lost: 1, phase: api.ClusterDegraded},
+			ending, api.JobSucceeded,
 			func(j api.Job) bool { return j.Phase == api.JobSucceeded && j.Attempt == 0 }, "",
 		},
 		{"the next attempt waits for the cluster", jobScene{lost: 1, phase: api.ClusterDegraded}, second, "", func(j api.Job) bool { return j.MemberID == "" }, ""},
 		{"the next attempt runs when the cluster is ready", whole, second, "", func(j api.Job) bool { return j.MemberID == "ua.a-0.1" }, ""},
 		{"a cancelled one does not run again", whole, cancelled, "", func(j api.Job) bool { return j.Phase == api.JobCancelled && j.EndedAt != nil }, ""},
 		{
-			"it is lost with its own member", jobScene{lost: 0, phase: api.ClusterDegraded}, running, "",
+			"it is lost with its own member",
+			jobScene{lost: 0, phase: api.ClusterDegraded},
+			running, "",
 			func(j api.Job) bool { return j.Phase == api.JobLost && j.EndedAt != nil }, eventJobLost,
 		},
 		{
-			"it is lost with its own member though that was replaced", jobScene{lost: 0, replaced: true, phase: api.ClusterReady}, running, "",
+			"it is lost with its own member though that was replaced",
+			jobScene{lost: 0, replaced: true, phase: api.ClusterReady},
+			running, "",
 			func(j api.Job) bool { return j.Phase == api.JobLost }, eventJobLost,
 		},
 		{
-			"it runs again after its own member was lost when it asked to", jobScene{lost: 0, phase: api.ClusterDegraded}, requeue, "",
+			"it runs again after its own member was lost when it asked to",
+			jobScene{lost: 0, phase: api.ClusterDegraded},
+			requeue, "",
 			func(j api.Job) bool { return j.Phase == api.JobPending && j.Attempt == 1 && j.MemberID == "" }, eventJobRequeued,
 		},
 		{
-			"it is asked to end when the time limit has passed", jobScene{lost: -1, phase: api.ClusterReady, expired: true}, running, api.JobRunning,
+			"it is asked to end when the time limit has passed",
+			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
+			running, api.JobRunning,
 			func(j api.Job) bool { return j.CancelRequested && strings.Contains(j.Message, "time limit") }, "",
 		},
 		{
-			"it runs on while a deleted cluster still holds its member", jobScene{lost: -1, phase: api.ClusterDeleting}, running, api.JobRunning,
+			"it runs on while a deleted cluster still holds its member",
+			jobScene{lost: -1, phase: api.ClusterDeleting},
+			running, api.JobRunning,
 			func(j api.Job) bool { return j.Phase == api.JobRunning }, "",
 		},
 		{
-			"a waiting one is lost with its cluster", jobScene{lost: -1, phase: api.ClusterDeleting}, waiting, "",
+			"a waiting one is lost with its cluster",
+			jobScene{lost: -1, phase: api.ClusterDeleting},
+			waiting, "",
 			func(j api.Job) bool { return j.Phase == api.JobLost }, "",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := jobInput{job: tc.job, cluster: tc.scene.cluster(t), now: jobLater.Add(time.Second)}
 			if tc.seen != "" {
-				in.heard, in.seen = true, agentstream.JobObserved{ID: tc.job.RunID(), Phase: tc.seen, StartedAt: &jobStart}
+				in.heard, in.seen = true, agentstream.JobObserved{ID: tc.job.RunID(), Phase: tc.seen, StartedAt: cmp.Or(tc.job.StartedAt, &jobStart)}
 			}
 			got, events := planJob(in)
 			if !tc.want(got) {
@@ -158,5 +200,24 @@ func TestAJobWhoseClusterIsGoneIsLost(t *testing.T) {
 	got, _ := planJob(jobInput{job: api.Job{ID: "j", Phase: api.JobRunning, JobRequest: api.JobRequest{Requeue: true}}, now: jobLater})
 	if got.Phase != api.JobLost || got.EndedAt == nil {
 		t.Errorf("got %+v, want it lost", got)
+	}
+}
+
+func TestAJobThatAnotherLeaderGaveToAMemberIsGivenToNoSecondOne(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 2)
+	l.cluster("a", 1, "n1")
+	view := l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending}))
+	_, revision, err := l.repo.UpdateJob(t.Context(), "j1", func(j *api.Job) error {
+		j.MemberID, j.CancelRequested = "ua.a-0.7", true
+		return nil
+	})
+	l.view(revision, err)
+	// This leader looked before, and does not know yet that it is deposed.
+	if err := l.lead.newPass(view).jobs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.repo.Job(t.Context(), "j1"); err != nil || got.MemberID != "ua.a-0.7" {
+		t.Errorf("it is given to %q (%v), want it left to ua.a-0.7", got.MemberID, err)
 	}
 }

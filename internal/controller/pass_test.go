@@ -36,6 +36,7 @@ func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
 	seen, ok := s.members[id]
 	return seen, ok
 }
+
 func (s *scripted) Node(name string) (api.NodePhase, time.Time, string) {
 	if s.down[name] {
 		return api.NodeDown, time.Time{}, ""
