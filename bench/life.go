@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,9 +22,10 @@ import (
 )
 
 const (
-	// healRounds is how many members are killed, and how many jobs lose one.
+	// healRounds is how many members are killed, jobRounds how many jobs lose one, nodeRounds how many nodes fall silent.
 	healRounds = 20
 	jobRounds  = 8
+	nodeRounds = 6
 	// grown is how many members a cluster of as many grows by, against a fresh one of as many.
 	grown = 4
 	// waitingClusters wait in the queue while lists and watches are measured; listed is how often all are listed, watched how many
@@ -47,6 +49,64 @@ func life(ctx context.Context, dev *site, log *slog.Logger, text *bytes.Buffer) 
 		}
 	}
 	return nil
+}
+
+// loseNode stops the agents of nodes with SIGSTOP, so that they fall silent as a machine does that has died, and measures until the cluster
+// is whole again on another node: the death timer, and what comes after.
+func loseNode(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) (err error) {
+	log.Info("measuring", "what", "a silent node")
+	s, err := startSite(ctx, o.nearmetal, filepath.Join(work, "nodes", "state"), 3, 2, memory)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	var times []float64
+	for range nodeRounds {
+		took, err := s.loseOne(ctx)
+		if err != nil {
+			return err
+		}
+		times = append(times, took.Seconds())
+	}
+	text.WriteString(summary("Node silent, to members replaced and ready", times))
+	fmt.Fprintf(text, "  of which the death timer: 5000.0 ms\n\n")
+	return nil
+}
+
+// loseOne makes a cluster of a member on each of two nodes, stops the agent of one and waits for the replacement on the third.
+func (s *site) loseOne(ctx context.Context) (took time.Duration, err error) {
+	if _, err := s.client.CreateCluster(ctx, api.ClusterRequest{Name: clusterName, Size: 2, Cores: 2, Memory: s.memory}); err != nil {
+		return 0, err
+	}
+	if err := s.await(ctx, func(c api.Cluster) bool { return c.Status.ReadyMembers == 2 }); err != nil {
+		return 0, err
+	}
+	c, err := s.client.Cluster(ctx, clusterName)
+	if err != nil {
+		return 0, err
+	}
+	silent := c.Status.Members[1].Node
+	pid, err := s.agentOf(silent)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return 0, err
+	}
+	err = s.await(ctx, func(c api.Cluster) bool {
+		return c.Status.ReadyMembers == 2 && !slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
+			return m.Node == silent && m.Phase != api.MemberReleasing
+		})
+	})
+	took = time.Since(start)
+	if err := errors.Join(err, syscall.Kill(pid, syscall.SIGCONT)); err != nil {
+		return 0, err
+	}
+	if err := s.nodesReady(ctx, 3); err != nil {
+		return 0, err
+	}
+	return took, s.Delete(ctx)
 }
 
 // summary is the spread of times on one line.

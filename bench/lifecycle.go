@@ -35,7 +35,7 @@ const (
 
 // lifecycles measures creating and deleting on all sides in turn, and the memory of the idle control plane before.
 func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) ([]measure.Report, error) {
-	dev, err := startSite(ctx, o.nearmetal, filepath.Join(work, "state"), max(slices.Max(o.sizes), runtime.NumCPU(), 2*grown), memory)
+	dev, err := startSite(ctx, o.nearmetal, filepath.Join(work, "state"), 1, max(slices.Max(o.sizes), runtime.NumCPU(), 2*grown), memory)
 	if err != nil {
 		return nil, err
 	}

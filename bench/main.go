@@ -104,6 +104,11 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if o.life {
+		if err := loseNode(ctx, o, work, log, text); err != nil {
+			return err
+		}
+	}
 	if o.noise {
 		if err := noise(ctx, o, work, log, text); err != nil {
 			return err

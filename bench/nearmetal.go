@@ -30,8 +30,8 @@ type site struct {
 	memory  api.Bytes
 }
 
-// startSite starts `nearmetal dev` with one node that has enough slots, and waits until the node is ready.
-func startSite(ctx context.Context, program, dir string, slots int, memory api.Bytes) (*site, error) {
+// startSite starts `nearmetal dev` with nodes of so many slots each, and waits until they are ready.
+func startSite(ctx context.Context, program, dir string, nodes, slots int, memory api.Bytes) (*site, error) {
 	listen, err := freePort(ctx)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func startSite(ctx context.Context, program, dir string, slots int, memory api.B
 	}
 	s := &site{log: log, memory: memory}
 	// Not CommandContext: the site is stopped in order, after its clusters.
-	s.process = exec.Command(program, "dev", "--state", dir, "--listen", listen, "--nodes", "1", "--node-cores", strconv.Itoa(slots))
+	s.process = exec.Command(program, "dev", "--state", dir, "--listen", listen, "--nodes", strconv.Itoa(nodes), "--node-cores", strconv.Itoa(slots))
 	s.process.Stdout, s.process.Stderr = log, log
 	if err := s.process.Start(); err != nil {
 		return nil, fmt.Errorf("nearmetal dev can't be started (build it first: make build): %w", err)
@@ -57,19 +57,25 @@ func startSite(ctx context.Context, program, dir string, slots int, memory api.B
 	if s.client, err = client.New(client.Options{Addr: "unix:" + filepath.Join(dir, "server.sock")}); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
-	if err := s.nodeReady(ctx); err != nil {
+	if err := s.nodesReady(ctx, nodes); err != nil {
 		said, _ := os.ReadFile(log.Name())
 		return nil, errors.Join(fmt.Errorf("nearmetal dev: %w; its log: %s", err, said), s.stop())
 	}
 	return s, nil
 }
 
-func (s *site) nodeReady(ctx context.Context) error {
+func (s *site) nodesReady(ctx context.Context, wanted int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
 		nodes, err := s.client.Nodes(ctx)
-		if err == nil && len(nodes) > 0 && nodes[0].Phase == api.NodeReady {
+		ready := 0
+		for _, n := range nodes {
+			if n.Phase == api.NodeReady {
+				ready++
+			}
+		}
+		if err == nil && ready >= wanted {
 			return nil
 		}
 		select {
@@ -150,28 +156,42 @@ func (s *site) idleMemory() (server, agents int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	// A child is listed with the thread that started it.
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.process.Process.Pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	var pids strings.Builder
-	for _, t := range tasks {
-		children, err := os.ReadFile(t)
-		if err == nil {
-			pids.Write(append(children, ' '))
-		}
-	}
-	for field := range strings.FieldsSeq(pids.String()) {
-		pid, err := strconv.Atoi(field)
-		if err != nil {
-			continue
-		}
+	for _, pid := range s.children() {
 		if bytes, err := residentBytes(pid); err == nil {
 			agents += bytes
 		}
 	}
 	return server, agents, nil
+}
+
+// children are the processes that the site's own has started: the agents.
+func (s *site) children() []int {
+	// A child is listed with the thread that started it. The pattern is well formed.
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.process.Process.Pid))
+	var pids []int
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for field := range strings.FieldsSeq(string(children)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// agentOf is the process of a node's agent.
+func (s *site) agentOf(node string) (int, error) {
+	for _, pid := range s.children() {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.Contains(string(line), "--name\x00"+node+"\x00") {
+			return pid, nil
+		}
+	}
+	return 0, fmt.Errorf("the agent of node %s is not to be found", node)
 }
 
 // residentBytes reads VmRSS of proc(5).

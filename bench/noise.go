@@ -100,7 +100,7 @@ func noise(ctx context.Context, o options, work string, log *slog.Logger, text *
 
 // besideSite runs quanta while a site carries an idle cluster of two members.
 func besideSite(ctx context.Context, o options, dir string, into *quantaResult) error {
-	dev, err := startSite(ctx, o.nearmetal, dir, max(2, runtime.NumCPU()), memory)
+	dev, err := startSite(ctx, o.nearmetal, dir, 1, max(2, runtime.NumCPU()), memory)
 	if err != nil {
 		return err
 	}
