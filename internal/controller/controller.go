@@ -90,6 +90,8 @@ type leader struct {
 	answered planned
 	resting  map[string]resting // by cluster UID
 	offered  offered
+	// pruned is when nothing was left to be pruned last.
+	pruned time.Time
 	// wakeAt is when to look again, by the machine's clock.
 	wakeAt time.Time
 	// committed is the newest revision this leader wrote, its election at first: a pass never plans on less. On an older view, room
@@ -191,7 +193,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	// Nodes are told first what is true already: what they say of it is judged by that.
 	errs := l.tell(view)
 	p := l.newPass(view)
-	errs = append(errs, p.clusters(ctx), p.admit(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx))
+	errs = append(errs, p.clusters(ctx), p.admit(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

@@ -44,7 +44,7 @@ func (p *pass) jobs(ctx context.Context) error {
 		observed, heard := seen[job.RunID()]
 		errs = append(errs, p.job(ctx, job, observed, heard))
 	}
-	return errors.Join(append(errs, p.prune(ctx, ended))...)
+	return errors.Join(append(errs, p.pruneJobs(ctx, ended))...)
 }
 
 // job plans one job and stores what becomes of it.
@@ -258,8 +258,8 @@ func (p *pass) patient(runID string) bool {
 	return p.raw.Sub(heard) < logPatience
 }
 
-// prune removes the oldest ended jobs beyond what is kept.
-func (p *pass) prune(ctx context.Context, ended []*api.Job) error {
+// pruneJobs removes the oldest ended jobs beyond what is kept.
+func (p *pass) pruneJobs(ctx context.Context, ended []*api.Job) error {
 	if len(ended) <= keptJobs {
 		return nil
 	}

@@ -3,8 +3,10 @@ package controller
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -42,6 +44,30 @@ func (p *pass) nodeSpans(ctx context.Context) error {
 		return nil // looked at again with the newer state
 	}
 	return err
+}
+
+// pruneEvery is how often what is kept for a time only is looked through.
+const pruneEvery = time.Hour
+
+// prune removes usage that is older than it is kept, and tokens that have long expired.
+func (p *pass) prune(ctx context.Context) error {
+	if !p.pruned.IsZero() && p.now.Sub(p.pruned) < pruneEvery {
+		p.sooner(p.pruned.Add(pruneEvery))
+		return nil
+	}
+	before := p.now.Add(-state.UsageKept)
+	usage, err := p.writer.PruneUsage(ctx, p.view, before)
+	if err != nil {
+		return err
+	}
+	tokens, err := p.writer.PruneTokens(ctx, p.view, before)
+	if err != nil {
+		return err
+	}
+	if usage+tokens == 0 { // else there may be more
+		p.pruned = p.now
+	}
+	return nil
 }
 
 // nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil

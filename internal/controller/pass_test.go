@@ -429,3 +429,20 @@ func TestANewLeaderGivesNothingOutBeforeItSeesWhatTheOneBeforeDid(t *testing.T) 
 		}
 	})
 }
+
+func TestUsageIsPrunedOnceItIsOlderThanItIsKept(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 2)
+	l.mustPass() // opens the node's span
+	changed := api.NodeRecord{Name: "n1", Capacity: api.NodeCapacity{MemoryBytes: 4 << 30}}
+	l.view(l.repo.PutNode(t.Context(), changed))
+	l.now = l.now.Add(time.Hour)
+	if view := l.mustPass(); len(view.NodeSpans) != 2 {
+		t.Fatalf("%d spans after the node changed, want 2", len(view.NodeSpans))
+	}
+	l.now = l.now.Add(state.UsageKept + time.Minute)
+	before := l.mustPass().Revision
+	if view := l.view(before+1, nil); len(view.NodeSpans) != 1 || view.NodeSpans[0].To != nil {
+		t.Errorf("spans after %s: %+v, want only the present one", state.UsageKept, view.NodeSpans)
+	}
+}
