@@ -165,10 +165,11 @@ func (a *app) demoCommand() *cobra.Command {
 	opts := config.Demo{Streams: a.Streams}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show it all: a cluster, an MPI job and how near to bare metal it runs",
-		Long: `Start an embedded server, create a 2-member cluster, run an MPI program on it, measure ping-pong on the bare host and in
-the cluster alternately on the same cores, write an HTML report, delete the cluster and prove that nothing is left.
-Takes under 2 minutes on 2 cores. Needs root.`,
+		Short: "Show it all: a cluster's life, and how near to bare metal it runs",
+		Long: `Start an embedded site, create a cluster of 2 members and run an MPI program on it. Measure ping-pong, HPL and STREAM on the bare host
+and in the cluster alternately on the same cores, and write an HTML report; a run with a wrong result ends the demo. Then let the
+cluster grow to a second node, kill a member while a job runs and show how both go on, drain the node, shrink the cluster, show its
+usage, delete it, and prove that nothing is left. Takes about 2 minutes, and under 3 on 2 cores. Needs root, mpicc and hpcc.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opts.Pairs < 2 {

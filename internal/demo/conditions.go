@@ -12,36 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
-
-// experiment describes what is measured and under which conditions; the runs come later.
-func (v *visit) experiment(cpus []int) measure.Experiment {
-	return measure.Experiment{
-		Title: "MPI ping-pong: a container cluster and the bare host, on the same cores",
-		Summary: "Two ranks send a message back and forth. On the host they run as plain processes, in the cluster as a job on two " +
-			"members, pinned to the same cores, from the same file. Both sides use Open MPI's TCP transport and no other: members are " +
-			"separate machines to each other and share no memory, so the host's ranks are not allowed to either. The host's messages " +
-			"cross the loopback interface, the cluster's a veth pair and a bridge; the difference is the price of the private network. " +
-			"The dotted line shows what the host does through shared memory, which no network can.",
-		Axis:    measure.Axis{Name: "Message size", Unit: "B", Bytes: true},
-		Metrics: measure.PingPongMetrics(),
-		Sides: []measure.Side{
-			{Name: hostSide, Description: fmt.Sprintf("bare processes on CPUs %s; Open MPI btl tcp,self over lo", list(cpus))},
-			{Name: clusterSide, Description: fmt.Sprintf("container members on CPUs %s, one core each; Open MPI btl tcp,self over eth0 (veth, bridge)", list(cpus))},
-			{Name: memorySide, Description: fmt.Sprintf("bare processes on CPUs %s; Open MPI btl vader,self (shared memory), measured once", list(cpus)), Reference: true},
-		},
-		Highlights: []measure.Highlight{
-			{Metric: measure.LatencyUS, Side: clusterSide, X: 8, Goal: goal},
-			{Metric: measure.BandwidthMBPerS, Side: clusterSide, X: 4 << 20, Goal: goal},
-		},
-		Oversubscribed: oversubscription(v.cluster),
-		Conditions: append(machine(),
-			measure.Condition{Name: "Per run", Value: fmt.Sprintf("%d ms a message size, median of 5 loops after a warm-up", v.milliseconds())},
-			measure.Condition{Name: "Nearmetal", Value: config.Version()}),
-	}
-}
 
 // oversubscription says which members share a core; "" when none does.
 func oversubscription(c api.Cluster) string {
@@ -67,13 +39,18 @@ func oversubscription(c api.Cluster) string {
 func machine() []measure.Condition {
 	var kernel unix.Utsname
 	_ = unix.Uname(&kernel)
-	load, _, _ := strings.Cut(strings.TrimSpace(read("/proc/loadavg")), " ")
 	return []measure.Condition{
 		{Name: "Processor", Value: processor()},
 		{Name: "Kernel", Value: fmt.Sprintf("%s %s %s", text(kernel.Sysname[:]), text(kernel.Release[:]), text(kernel.Machine[:]))},
 		{Name: "System", Value: release()},
-		{Name: "Load before", Value: load + " (1 minute average; other work on this machine shows in the spread)"},
+		{Name: "Load before", Value: load() + " (1 minute average; other work on this machine shows in the spread)"},
 	}
+}
+
+// load is the average number of runnable processes over the last minute.
+func load() string {
+	average, _, _ := strings.Cut(strings.TrimSpace(read("/proc/loadavg")), " ")
+	return average
 }
 
 func processor() string {

@@ -1,12 +1,14 @@
-// Package demo is `nearmetal demo`: it shows the whole product in under two minutes on the machine at hand. It starts an
-// embedded site, creates a cluster, runs MPI on it, measures it against the bare host on the same cores, and proves that
-// nothing is left.
+// Package demo is `nearmetal demo`: it shows the whole product in under three minutes on the machine at hand. It starts an
+// embedded site, creates a cluster, runs MPI on it, measures it against the bare host on the same cores, lets it grow, kills a
+// member of it and shows how it heals, drains a node, shrinks it, and proves that nothing is left.
 //
 // The proof must not depend on what is to be proven. So the demo is two processes: the outer one looks at the whole host, runs
 // the inner one (this program again), collects whatever it leaves orphaned, and looks again once it has ended; the inner one
-// does the tour and knows nothing of the snapshots. The package must never touch members other than through the API.
+// does the tour and knows nothing of the snapshots. The package must never touch members other than through the API, but for the
+// one it kills; and it must never measure on cores that are shared without saying so.
 //
-// Start with Run; the outer process is in prove.go, the inner one in tour.go, the measurement in pingpong.go.
+// Start with Run; the outer process is in prove.go, the inner one in tour.go, the measurements in pingpong.go and hpcc.go, what
+// happens to the cluster afterwards in life.go.
 package demo
 
 import (
@@ -27,12 +29,20 @@ import (
 // Client is what the demo needs of the API; *client.Client has it.
 type Client interface {
 	Nodes(ctx context.Context) ([]api.Node, error)
+	Node(ctx context.Context, name string) (api.Node, error)
+	DrainNode(ctx context.Context, name, reason string) (api.Node, error)
+	UndrainNode(ctx context.Context, name string) (api.Node, error)
 	CreateCluster(ctx context.Context, req api.ClusterRequest) (api.Cluster, error)
 	WatchCluster(ctx context.Context, name string) iter.Seq2[client.ClusterChange, error]
+	ScaleCluster(ctx context.Context, name string, req api.ScaleRequest) (api.Cluster, error)
 	DeleteCluster(ctx context.Context, name string) (api.Cluster, error)
+	Events(ctx context.Context, name string, after int64) ([]api.Event, error)
+	FollowEvents(ctx context.Context, name string, after int64) iter.Seq2[api.Event, error]
 	CreateJob(ctx context.Context, cluster string, req api.JobRequest) (api.Job, error)
 	Job(ctx context.Context, id string) (api.Job, error)
 	JobLog(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (int64, error)
+	JobAttemptLog(ctx context.Context, id string, attempt int, offset int64, follow bool, w io.Writer) (int64, error)
+	Usage(ctx context.Context, q client.UsageQuery) (api.UsageReport, error)
 }
 
 // Serve runs an embedded site until ctx ends, and calls ready once its API answers. What it started has ended when it returns.
@@ -43,10 +53,14 @@ type Options struct {
 	config.Demo
 	// Serve is how the embedded site is started; the wiring passes it in.
 	Serve Serve
-	// SizeMilliseconds is how long one message size is measured in one run; 0 means 100.
+	// SizeMilliseconds is how long one message size is measured in one run; 0 means 60.
 	SizeMilliseconds int
 	// SingleProcess runs the tour in this process, without the proof; tests use it.
 	SingleProcess bool
+
+	// cpus is how many this machine is taken to have, 0: as many as there are; kill ends a member's first process, nil: really.
+	cpus int
+	kill func(uid, member string) (int, error)
 }
 
 // stage marks the inner process in its environment.

@@ -3,140 +3,79 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"iter"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/hostsnapshot"
+	"github.com/nearmetal/nearmetal/internal/measure"
 )
-
-// site is an API that does what the demo asks, without members: jobs print canned output.
-type site struct {
-	stateDir string
-	phase    api.ClusterPhase
-	jobFails string // the end of the name of a program whose job fails
-	onJob    func()
-
-	cluster *api.Cluster
-	jobs    map[string]api.Job
-	deleted bool
-	stopped bool
-}
-
-func (s *site) serve(ctx context.Context, opts config.Dev, ready func(Client)) error {
-	s.stateDir, s.jobs = opts.StateDir, map[string]api.Job{}
-	ready(s)
-	<-ctx.Done()
-	s.stopped = true
-	return nil
-}
-
-func (s *site) Nodes(context.Context) ([]api.Node, error) {
-	n := api.Node{Phase: api.NodeReady}
-	n.Stacks = []api.StackCheck{{Stack: api.StackContainer, OK: true}}
-	return []api.Node{n}, nil
-}
-
-func (s *site) CreateCluster(_ context.Context, req api.ClusterRequest) (api.Cluster, error) {
-	s.cluster = &api.Cluster{Name: req.Name, UID: "uid1", Status: api.ClusterStatus{Phase: s.phase, Message: "because of a test"}}
-	for rank := range req.Size {
-		s.cluster.Status.Members = append(s.cluster.Status.Members, api.MemberStatus{
-			Name: fmt.Sprintf("%s-%d", req.Name, rank), Rank: rank, CPUs: []int{rank % 2}, Phase: api.MemberReady,
-		})
-	}
-	return *s.cluster, os.MkdirAll(filepath.Join(s.stateDir, "home", "uid1", "hpc"), 0o755)
-}
-
-func (s *site) WatchCluster(context.Context, string) iter.Seq2[client.ClusterChange, error] {
-	return func(yield func(client.ClusterChange, error) bool) {
-		yield(client.ClusterChange{Cluster: *s.cluster, Deleted: s.deleted}, nil)
-	}
-}
-
-func (s *site) DeleteCluster(context.Context, string) (api.Cluster, error) {
-	s.deleted = true
-	return *s.cluster, nil
-}
-
-func (s *site) CreateJob(ctx context.Context, _ string, req api.JobRequest) (api.Job, error) {
-	if s.onJob != nil {
-		s.onJob()
-	}
-	if err := ctx.Err(); err != nil {
-		return api.Job{}, err
-	}
-	job := api.Job{ID: fmt.Sprint("job", len(s.jobs)), JobRequest: req, Phase: api.JobSucceeded}
-	if s.jobFails != "" && strings.HasSuffix(req.Command[0], s.jobFails) {
-		code := 17
-		job.Phase, job.ExitCode = api.JobFailed, &code
-	}
-	s.jobs[job.ID] = job
-	return job, nil
-}
-
-func (s *site) Job(_ context.Context, id string) (api.Job, error) { return s.jobs[id], nil }
-
-func (s *site) JobLog(_ context.Context, id string, _ int64, _ bool, w io.Writer) (int64, error) {
-	text := "Hello from rank 0 of 2 on demo-0\nHello from rank 1 of 2 on demo-1\n"
-	if strings.HasSuffix(s.jobs[id].Command[0], "pingpong") {
-		text = `{"program":"pingpong","mpi":"Open MPI v4.1.4","processors":["demo-0","demo-1"]}` + "\n"
-		for size := 8; size <= 4<<20; size *= 2 {
-			text += fmt.Sprintf(`{"bytes":%d,"latency_us":7.5,"bandwidth_mb_per_s":%d}`+"\n", size, size)
-		}
-	}
-	n, err := io.WriteString(w, text)
-	return int64(n), err
-}
-
-// visitSite runs the tour against a site.
-func visitSite(t *testing.T, s *site) (string, string, error) {
-	t.Helper()
-	if _, err := exec.LookPath("mpicc"); err != nil {
-		t.Skip("needs mpicc and mpirun")
-	}
-	t.Setenv("TMPDIR", t.TempDir())
-	if s.phase == "" {
-		s.phase = api.ClusterReady
-	}
-	report := filepath.Join(t.TempDir(), "r.html")
-	var out bytes.Buffer
-	opts := Options{Demo: config.Demo{Report: report, Pairs: 2}, Serve: s.serve, SizeMilliseconds: 1}
-	err := tour(t.Context(), opts, newNarrator(&out))
-	if left, _ := os.ReadDir(os.Getenv("TMPDIR")); len(left) > 0 {
-		t.Errorf("the tour left %v in its temporary directory", left)
-	}
-	return out.String(), report, err
-}
 
 func TestTheTourShowsEveryStepAndWritesTheReport(t *testing.T) {
 	s := &site{}
-	out, report, err := visitSite(t, s)
+	out, report, err := visitSite(t, s, 4)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	at := 0
 	for _, must := range []string{
-		"demo-1", "Hello from rank 1 of 2", "pair 2 of 2", "cluster µs", "4 MiB", "undecided", report, "deleting the cluster: done",
-		"stopping server and agent: done",
+		"agents of 2 nodes with 2 cores each ... done", "demo-1", "Hello from rank 1 of 2", "load of the machine before", "pair 2 of 2", "cluster µs", "4 MiB",
+		"undecided", report, "pair 2 of 2: host 2.00 Gflop/s, 44.2 GB/s; cluster", "checked all 4 runs", "cluster Gflop/s", "undecided", report,
+		"from 2 to 3 members ... done", "demo-2 is on another node", "step 3 of 8", "killed the first process of demo-2 on node n2 (process 4242",
+		"MemberLost", "MemberReplaced", "Ready", "JobRequeued", "from the kill to ready", "go on after step 3", "second attempt: done",
+		"drained node n2", "waits for demo/demo-2", "asked for 4 members meanwhile, and refused: there is no room\n", "from 3 to 2 members ... done",
+		"n2 is empty", "undrained node n2", "capacity 10.0 = allocated 6.0 + cleaning 1.0 + idle 3.0 + down 0.0",
+		"deleting the cluster ... done", "stopping server and agents ... done",
 	} {
-		if !strings.Contains(out, must) {
-			t.Errorf("the output lacks %q:\n%s", must, out)
+		next := strings.Index(out[at:], must)
+		if next < 0 {
+			t.Fatalf("the output lacks %q after its first %d characters:\n%s", must, at, out)
 		}
+		at += next
+	}
+	if strings.Contains(out, "OVERSUBSCRIBED: 4 core slots") || strings.Contains(out, "ORTE") {
+		t.Errorf("separate cores are called shared, or mpirun's last words are shown:\n%s", out)
 	}
 	page, err := os.ReadFile(report)
-	if err != nil || !bytes.Contains(page, []byte("Open MPI v4.1.4")) || !bytes.Contains(page, []byte("loopback")) {
-		t.Errorf("the page does not name MPI's version and the transports: %v", err)
+	if err != nil || !bytes.Contains(page, []byte("Open MPI v4.1.4")) || !bytes.Contains(page, []byte("loopback")) || !bytes.Contains(page, []byte("2. HPL and STREAM")) {
+		t.Errorf("the page does not name MPI's version, the transports and both measurements: %v", err)
 	}
-	if _, err := os.Stat(strings.TrimSuffix(report, ".html") + ".json"); err != nil {
-		t.Error(err)
+	var data struct{ Reports []measure.Report }
+	text, err := os.ReadFile(strings.TrimSuffix(report, ".html") + ".json")
+	if err := errors.Join(err, json.Unmarshal(text, &data)); err != nil || len(data.Reports) != 2 || len(data.Reports[1].Experiment.Runs) != 4 {
+		t.Errorf("the data does not hold both measurements: %v", err)
+	}
+}
+
+func TestOnFewCoresMembersAreMeasuredOnASiteWhereTheyHaveCoresOfTheirOwn(t *testing.T) {
+	for cpus, want := range map[int]string{
+		1: "1x2 hello ping-pong hpcc, 2x2 life", 2: "1x2 hello ping-pong hpcc, 2x2 life", 3: "1x3 hello ping-pong hpcc, 2x2 life",
+		4: "2x2 hello ping-pong hpcc life", 64: "2x2 hello ping-pong hpcc life",
+	} {
+		names := map[int]string{3: " hello ping-pong hpcc", 4: " life", 7: " hello ping-pong hpcc life"}
+		var got []string
+		for _, l := range layouts(cpus) {
+			got = append(got, fmt.Sprintf("%dx%d%s", l.nodes, l.cores, names[len(l.acts)]))
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%d CPUs: got %v, want %s", cpus, got, want)
+		}
+	}
+	s := &site{}
+	out, _, err := visitSite(t, s, 2)
+	if err != nil || len(s.sites) != 2 || s.stopped != 2 || s.sites[0].Nodes != 1 || s.sites[1].Nodes != 2 {
+		t.Fatalf("sites %+v, %d stopped, %v\n%s", s.sites, s.stopped, err, out)
+	}
+	before, after, found := strings.Cut(out, "OVERSUBSCRIBED: 4 core slots on 2 CPUs")
+	if !found || !strings.Contains(before, "measuring HPL") || strings.Contains(after, "measuring") || !strings.Contains(after, "MemberReplaced") {
+		t.Errorf("it was measured on shared cores, or they are not called so:\n%s", out)
 	}
 }
 
@@ -145,33 +84,107 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 		site *site
 		says string
 	}{
-		"the hello fails":        {&site{jobFails: "hello"}, "exit code 17"},
-		"the measurement fails":  {&site{jobFails: "pingpong"}, "the ping-pong on the cluster"},
-		"the cluster is refused": {&site{phase: api.ClusterRefused}, "because of a test"},
-		"the cluster fails":      {&site{phase: api.ClusterFailed}, "because of a test"},
+		"the hello fails":                  {&site{jobFails: "hello"}, "exit code 17"},
+		"the ping-pong fails":              {&site{jobFails: "pingpong"}, "cluster, pair 1 of 2: on the cluster"},
+		"the members are on two nodes":     {&site{spreads: true}, "have to be on one to be measured"},
+		"hpcc fails":                       {&site{jobFails: "hpcc-rank"}, "cluster, pair 1 of 2: on the cluster"},
+		"hpcc computes something wrong":    {&site{wrongHPL: true}, "counts for nothing (wrong results)"},
+		"the cluster does not heal":        {&site{doesNotHeal: true}, "before it was whole again"},
+		"the second attempt fails":         {&site{jobFails: "steps"}, "is failed after attempt 2"},
+		"a drained node gets members":      {&site{takesDrained: true}, "accepted"},
+		"the usage report does not add up": {&site{doesNotAddUp: true}, "does not add up"},
+		"the cluster is refused":           {&site{phase: api.ClusterRefused}, "because of a test"},
+		"the cluster fails":                {&site{phase: api.ClusterFailed}, "because of a test"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, _, err := visitSite(t, c.site)
+			out, _, err := visitSite(t, c.site, 4)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want an error that says %q\n%s", err, c.says, out)
 			}
-			if !c.site.deleted || !c.site.stopped {
-				t.Errorf("deleted %v, stopped %v", c.site.deleted, c.site.stopped)
+			if !c.site.deleted || c.site.stopped != len(c.site.sites) || c.site.drained {
+				t.Errorf("deleted %v, stopped %d of %d sites, a node left drained %v", c.site.deleted, c.site.stopped, len(c.site.sites), c.site.drained)
 			}
 		})
 	}
 }
 
 func TestAnInterruptedTourCleansUp(t *testing.T) {
+	if err := checkPrograms(); err != nil {
+		t.Skip(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &site{phase: api.ClusterReady, onJob: cancel}
-	if _, err := exec.LookPath("mpicc"); err != nil {
-		t.Skip("needs mpicc")
-	}
 	var out bytes.Buffer
 	err := tour(ctx, Options{Demo: config.Demo{Report: filepath.Join(t.TempDir(), "r.html"), Pairs: 2}, Serve: s.serve}, newNarrator(&out))
-	if !errors.Is(err, context.Canceled) || !s.deleted || !s.stopped {
+	if !errors.Is(err, context.Canceled) || !s.deleted || s.stopped != 1 {
 		t.Errorf("got %v, deleted %v, stopped %v\n%s", err, s.deleted, s.stopped, out.String())
+	}
+}
+
+func TestEverythingThatIsMissingIsNamedAtOnceWithItsPackage(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	err := checkPrograms()
+	if err == nil {
+		t.Fatal("an empty machine has everything")
+	}
+	for _, must := range []string{"mpirun", "mpicc", "hpcc", "taskset", "apt-get install openmpi-bin libopenmpi-dev gcc libc6-dev hpcc util-linux"} {
+		if !strings.Contains(err.Error(), must) {
+			t.Errorf("got %q, which lacks %q", err, must)
+		}
+	}
+}
+
+func TestAStepIsOneLineUnlessSomethingIsSaidMeanwhile(t *testing.T) {
+	var out bytes.Buffer
+	n := newNarrator(&out)
+	_ = n.step("one", func() error { return nil })
+	_ = n.step("two", func() error { n.show("a line\n"); return nil })
+	_ = n.step("three", func() error { return errors.New("x") })
+	_ = n.step("outer", func() error { return n.step("inner", func() error { return nil }) })
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		_, text, found := strings.Cut(strings.TrimSuffix(line, "\n"), " s] ")
+		if !found {
+			text = strings.TrimSpace(line)
+		}
+		lines = append(lines, text)
+	}
+	want := "one ... done in T|two ...|a line|two: done in T|three ... failed after T|outer ...|inner ... done in T|outer: done in T"
+	if got := regexp.MustCompile(`[0-9.]+ s\b`).ReplaceAllString(strings.Join(lines, "|"), "T"); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestTheFirstProcessOfAMemberIsFoundByItsControlGroup(t *testing.T) {
+	proc := t.TempDir()
+	process := func(pid, cgroup, ids string) {
+		dir := filepath.Join(proc, pid)
+		err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o644),
+			os.WriteFile(filepath.Join(dir, "status"), []byte("Name:\tx\nNSpid:\t"+ids+"\n"), 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	v1 := func(id string) string {
+		return "9:name=systemd:/nearmetal/n2-ec04/" + id + "\n8:pids:/nearmetal/n2-ec04/" + id + "\n"
+	}
+	process("1", "0::/\n", "1")
+	process("700", v1("uid1.demo-2.1"), "700\t1")
+	process("701", v1("uid1.demo-2.1"), "701\t9")
+	process("710", v1("uid1.demo-20.1"), "710\t1")
+	process("720", v1("uid2.demo-2.1"), "720\t1")
+	process("730", "0::/nearmetal/n2-ec04/uid1.demo-1.3\n", "730\t1")
+	if err := os.Mkdir(filepath.Join(proc, "self"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for member, want := range map[string]int{"demo-2": 700, "demo-20": 710, "demo-1": 730, "demo-3": 0} {
+		if pid, err := firstProcess(proc, "uid1", member); pid != want || (err == nil) != (want != 0) {
+			t.Errorf("%s: got %d, %v; want %d", member, pid, err, want)
+		}
+	}
+	process("740", v1("uid1.demo-2.2"), "740\t1")
+	if pid, err := firstProcess(proc, "uid1", "demo-2"); err == nil {
+		t.Errorf("of two that look alike %d was chosen", pid)
 	}
 }
 

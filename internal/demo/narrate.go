@@ -16,6 +16,8 @@ type narrator struct {
 	mu    sync.Mutex
 	out   io.Writer
 	began time.Time
+	// open tells that the last line is that of a step under way, to be ended when something else is written.
+	open bool
 	// rest is the beginning of a job's line whose end has not come yet.
 	rest []byte
 }
@@ -31,32 +33,67 @@ func newNarrator(out io.Writer) *narrator {
 	return n
 }
 
+// part begins a part of the demo with a title of its own.
+func (n *narrator) part(title string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.endLine()
+	fmt.Fprintf(n.out, "\n%s\n%s\n", title, strings.Repeat("-", len([]rune(title))))
+}
+
 // say writes a line with the time since the start.
 func (n *narrator) say(format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	fmt.Fprintf(n.out, "[%5.1f s] %s\n", time.Since(n.began).Seconds(), fmt.Sprintf(format, args...))
+	n.endLine()
+	n.line(format+"\n", args...)
 }
 
 // show writes text as it is, indented below the line it belongs to.
 func (n *narrator) show(text string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.endLine()
 	for line := range strings.Lines(strings.TrimRight(text, "\n")) {
 		fmt.Fprintf(n.out, "           %s\n", strings.TrimRight(line, "\n"))
 	}
 }
 
-// step says what begins, does it, and says how long it took.
+// step says what begins, does it, and says how long it took: on the same line when nothing was written meanwhile.
 func (n *narrator) step(what string, do func() error) error {
-	n.say("%s ...", what)
+	n.mu.Lock()
+	n.endLine()
+	n.line("%s ...", what)
+	n.open = true
+	n.mu.Unlock()
 	start := time.Now()
-	if err := do(); err != nil {
-		n.say("%s: failed after %.1f s", what, time.Since(start).Seconds())
+	err := do()
+	outcome := fmt.Sprintf("done in %.1f s", time.Since(start).Seconds())
+	if err != nil {
+		outcome = fmt.Sprintf("failed after %.1f s", time.Since(start).Seconds())
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.open {
+		fmt.Fprintf(n.out, " %s\n", outcome)
+		n.open = false
 		return err
 	}
-	n.say("%s: done in %.1f s", what, time.Since(start).Seconds())
-	return nil
+	n.line("%s: %s\n", what, outcome)
+	return err
+}
+
+// line writes the time since the start and a text.
+func (n *narrator) line(format string, args ...any) {
+	fmt.Fprintf(n.out, "[%5.1f s] %s", time.Since(n.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// endLine ends the line of a step under way.
+func (n *narrator) endLine() {
+	if n.open {
+		fmt.Fprintln(n.out)
+		n.open = false
+	}
 }
 
 // Write shows what a job prints, whole lines as they come.

@@ -25,7 +25,7 @@ const (
 
 // prove takes the snapshots around the tour.
 func prove(ctx context.Context, opts Options, report files, n *narrator) error {
-	n.say("nearmetal demo: a cluster on demand on this machine, and how near to the bare machine it runs")
+	n.say("nearmetal demo: the life of a cluster on this machine, and how near to the bare machine it runs")
 	// Descent is the evidence: whatever the tour makes, however orphaned, stays below this process until it is gone.
 	if err := hostsnapshot.AdoptOrphans(); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
@@ -27,20 +25,44 @@ const (
 	startWindow  = 30 * time.Second
 	readyWindow  = 60 * time.Second
 	deleteWindow = 60 * time.Second
-	jobWindow    = 60 * time.Second
+	jobWindow    = 2 * time.Minute
 )
 
 // visit is one tour under way.
 type visit struct {
 	*narrator
 	opts     Options
-	report   files
+	files    files
 	api      Client
 	programs measure.Programs
 	stateDir string
 	// scratch holds what the tour needs besides the state; it is removed at the end.
 	scratch string
 	cluster api.Cluster
+	// siteBegan is when the site was started.
+	siteBegan time.Time
+	reports   []measure.Report
+}
+
+// act is something done on the cluster.
+type act func(*visit, context.Context) error
+
+// layout is a site, and what is done on a cluster of it.
+type layout struct {
+	nodes, cores int
+	acts         []act
+}
+
+// layouts chooses the sites. The members that are measured are on one node and have cores of their own; what comes after wants two nodes.
+// A machine with too few cores for both at once gets one site after the other, and the cores of the second are shared.
+func layouts(cpus int) []layout {
+	measured := []act{(*visit).hello, (*visit).pingPong, (*visit).hpcc}
+	life := []act{(*visit).grow, (*visit).heal, (*visit).drain, (*visit).usage}
+	if cpus >= 2*members {
+		return []layout{{nodes: 2, cores: members, acts: append(measured, life...)}}
+	}
+	// At least one slot a member, though they may have to share a core.
+	return []layout{{nodes: 1, cores: max(cpus, members), acts: measured}, {nodes: 2, cores: members, acts: life}}
 }
 
 // tour does everything but the snapshots.
@@ -49,25 +71,59 @@ func tour(ctx context.Context, opts Options, n *narrator) (err error) {
 	if err != nil {
 		return err
 	}
-	v := &visit{narrator: n, opts: opts, report: report, stateDir: opts.StateDir}
+	if opts.cpus == 0 {
+		opts.cpus = runtime.NumCPU()
+	}
+	if opts.kill == nil {
+		opts.kill = killMember
+	}
+	v := &visit{narrator: n, opts: opts, files: report, stateDir: opts.StateDir}
 	if err := v.prepare(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(v.scratch)) }()
-	return v.withSite(ctx, func(ctx context.Context) error {
-		return v.withCluster(ctx, func(ctx context.Context) error {
-			if err := v.hello(ctx); err != nil {
-				return err
-			}
-			return v.measure(ctx)
+	for _, l := range layouts(opts.cpus) {
+		err := v.withSite(ctx, l, func(ctx context.Context) error {
+			return v.withCluster(ctx, func(ctx context.Context) error {
+				for _, act := range l.acts {
+					if err := act(v, ctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
 		})
-	})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPrograms tells everything that is missing at once.
+func checkPrograms() error {
+	var missing, packages []string
+	for _, need := range []struct{ program, packages string }{
+		{"mpirun", "openmpi-bin"},
+		{"mpicc", "libopenmpi-dev gcc libc6-dev"},
+		{"hpcc", "hpcc"},
+		{"taskset", "util-linux"},
+	} {
+		if _, err := exec.LookPath(need.program); err != nil {
+			missing, packages = append(missing, need.program), append(packages, need.packages)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("not installed: %s; the demo compiles, runs and measures MPI programs: apt-get install %s (make demo does it)",
+		strings.Join(missing, ", "), strings.Join(packages, " "))
 }
 
 // prepare checks what is needed and compiles the programs.
 func (v *visit) prepare(ctx context.Context) error {
-	if _, err := exec.LookPath("mpirun"); err != nil {
-		return errors.New("mpirun is not installed; the demo runs MPI programs: apt-get install openmpi-bin libopenmpi-dev gcc")
+	if err := checkPrograms(); err != nil {
+		return err
 	}
 	scratch, err := os.MkdirTemp("", "nearmetal-demo-")
 	if err != nil {
@@ -91,75 +147,6 @@ func (v *visit) prepare(ctx context.Context) error {
 	return nil
 }
 
-// withSite runs an embedded site around do.
-func (v *visit) withSite(ctx context.Context, do func(context.Context) error) error {
-	listen, err := freePort(ctx)
-	if err != nil {
-		return err
-	}
-	// At least one slot a member, though they may have to share a core.
-	opts := config.Dev{
-		Streams: v.opts.Streams, Log: v.opts.Log, StateDir: v.stateDir, Listen: listen, Nodes: 1, NodeCores: max(runtime.NumCPU(), members),
-	}
-	siteCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	ready, ended := make(chan Client, 1), make(chan error, 1)
-	err = v.step("starting an embedded server and a node agent", func() error {
-		go func() { ended <- v.opts.Serve(siteCtx, opts, func(c Client) { ready <- c }) }()
-		select {
-		case v.api = <-ready:
-			return v.nodeReady(ctx)
-		case err := <-ended:
-			ended <- err
-			return fmt.Errorf("the embedded server did not start: %w", err)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
-	if err == nil {
-		err = do(ctx)
-	}
-	return errors.Join(err, v.step("stopping server and agent", func() error {
-		stop()
-		return <-ended
-	}))
-}
-
-// nodeReady waits for a node that members can be placed on.
-func (v *visit) nodeReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startWindow)
-	defer cancel()
-	last := "no node has registered"
-	for {
-		nodes, err := v.api.Nodes(ctx)
-		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("the nodes can't be listed: %w", err)
-		}
-		for _, node := range nodes {
-			if node.Phase != api.NodeReady {
-				last = fmt.Sprintf("node %s is %s: %s", node.Name, node.Phase, node.Message)
-				continue
-			}
-			for _, s := range node.Stacks {
-				if s.Stack != api.StackContainer {
-					continue
-				}
-				if s.OK {
-					return nil
-				}
-				return fmt.Errorf("this machine can't carry containers:\n%s", strings.Join(s.Problems, "\n"))
-			}
-		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return fmt.Errorf("no node became ready in %s; %s; the agent's log is below %s", startWindow, last, v.stateDir)
-		case <-timer.C:
-		}
-	}
-}
-
 // withCluster has a cluster around do, and deletes it whatever happens.
 func (v *visit) withCluster(ctx context.Context, do func(context.Context) error) error {
 	err := v.step(fmt.Sprintf("creating cluster %q: %d members, 1 core and %d MiB each", clusterName, members, memory>>20), func() error {
@@ -167,22 +154,24 @@ func (v *visit) withCluster(ctx context.Context, do func(context.Context) error)
 		if _, err := v.api.CreateCluster(ctx, request); err != nil {
 			return err
 		}
-		return v.clusterReady(ctx)
+		return v.clusterReady(ctx, members)
 	})
 	if err == nil {
 		v.show(describe(v.cluster))
 		err = do(ctx)
 	}
+	v.part("Giving it back")
 	return errors.Join(err, v.step("deleting the cluster", func() error { return v.deleteCluster(context.WithoutCancel(ctx)) }))
 }
 
-func (v *visit) clusterReady(ctx context.Context) error {
+// clusterReady waits until the cluster has so many members and no others, all of them ready.
+func (v *visit) clusterReady(ctx context.Context, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWindow)
 	defer cancel()
 	for change, err := range v.api.WatchCluster(ctx, clusterName) {
 		switch {
 		case err != nil:
-			return fmt.Errorf("cluster %q was not ready in %s (it is %s: %s): %w", clusterName, readyWindow,
+			return fmt.Errorf("cluster %q did not have %d members ready in %s (it is %s: %s): %w", clusterName, size, readyWindow,
 				v.cluster.Status.Phase, v.cluster.Status.Message, err)
 		case change.Deleted:
 			return fmt.Errorf("cluster %q was deleted by someone else", clusterName)
@@ -192,13 +181,25 @@ func (v *visit) clusterReady(ctx context.Context) error {
 		v.cluster = change.Cluster
 		switch v.cluster.Status.Phase {
 		case api.ClusterReady:
-			return nil
+			if readyMembers(v.cluster) == size && len(v.cluster.Status.Members) == size {
+				return nil
+			}
 		case api.ClusterRefused, api.ClusterFailed:
 			return fmt.Errorf("cluster %q is %s: %s", clusterName, v.cluster.Status.Phase, v.cluster.Status.Message)
 		default:
 		}
 	}
 	return fmt.Errorf("the watch on cluster %q ended early", clusterName)
+}
+
+func readyMembers(c api.Cluster) int {
+	count := 0
+	for _, m := range c.Status.Members {
+		if m.Phase == api.MemberReady {
+			count++
+		}
+	}
+	return count
 }
 
 func (v *visit) deleteCluster(ctx context.Context) error {
@@ -285,14 +286,4 @@ func describe(c api.Cluster) string {
 	}
 	_ = t.Flush()
 	return b.String()
-}
-
-// freePort finds a port on loopback that nobody listens on.
-func freePort(ctx context.Context) (string, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("no port for the embedded server: %w", err)
-	}
-	return l.Addr().String(), l.Close()
 }

@@ -118,9 +118,7 @@ func (r Report) efficiencyFigure(m Metric) (figure, bool) {
 		return figure{}, false
 	}
 	for _, goal := range r.goals(m) {
-		if math.Abs(goal-1) > 0.02*max(high-low, 0.1) {
-			p.rules = append(p.rules, rule{goal, fmt.Sprintf("goal %.3g", goal), "goal"})
-		}
+		p.addGoal(goal, low, high)
 		low, high = min(low, goal), max(high, goal)
 	}
 	p.y = linear(min(low, 0.98), max(high, 1.02))

@@ -2,7 +2,9 @@ package measure
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -63,7 +65,7 @@ func (r Report) ratiosFigure() (figure, bool) {
 	var titles []string
 	base := r.Experiment.Sides[0].Name
 	p := plot{label: "Efficiency with confidence intervals, by metric", yTitle: "Efficiency", width: 1140, height: 340, rules: []rule{{1, "1.0: as good as " + base, "one"}}}
-	low, high := 1.0, 1.0
+	low, high, goals := 1.0, 1.0, map[float64]bool{}
 	each := series{name: "one pair", class: "each", loose: true}
 	medians := make([]series, len(r.compared()))
 	for i, side := range r.compared() {
@@ -97,7 +99,7 @@ func (r Report) ratiosFigure() (figure, bool) {
 		}
 		for _, goal := range r.goals(m) {
 			low, high = min(low, goal), max(high, goal)
-			p.addGoal(goal)
+			goals[goal] = true
 		}
 	}
 	if len(titles) == 0 {
@@ -105,6 +107,9 @@ func (r Report) ratiosFigure() (figure, bool) {
 	}
 	p.series = append(medians, each)
 	p.x = counts(len(titles), func(i int) string { return titles[i-1] })
+	for _, goal := range slices.Sorted(maps.Keys(goals)) {
+		p.addGoal(goal, low, high)
+	}
 	low, high = min(low, 0.98), max(high, 1.02)
 	p.y = linear(low, high+0.15*(high-low)) // room for the legend
 	pairs, _ := r.pairs()
@@ -112,14 +117,11 @@ func (r Report) ratiosFigure() (figure, bool) {
 		"(sign test); beside it every pair. Above 1 is better than %s.", base, pairs, 100*r.Analysis.Level, base)}, true
 }
 
-// addGoal draws a goal once, unless it is where 1.0 is drawn.
-func (p *plot) addGoal(goal float64) {
-	for _, r := range p.rules {
-		if r.y == goal {
-			return
-		}
+// addGoal draws a goal, unless it lies where 1.0 is drawn in a figure of that range.
+func (p *plot) addGoal(goal, low, high float64) {
+	if math.Abs(goal-1) > 0.02*max(high-low, 0.1) {
+		p.rules = append(p.rules, rule{goal, fmt.Sprintf("goal %.3g", goal), "goal"})
 	}
-	p.rules = append(p.rules, rule{goal, fmt.Sprintf("goal %.3g", goal), "goal"})
 }
 
 // counts is a scale of the numbers 1 to n with a label each, and room at both ends.

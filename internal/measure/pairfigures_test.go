@@ -81,3 +81,11 @@ func TestFewPairsOfOneSizeAreDrawnWithoutNumbersThatAreNone(t *testing.T) {
 		}
 	}
 }
+
+func TestZeroHasNoSignOnAnAxis(t *testing.T) {
+	for _, tick := range linear(-0.1, 2).ticks {
+		if tick.label == "-0.0" {
+			t.Errorf("an axis from below 0 has the label %s", tick.label)
+		}
+	}
+}

@@ -140,7 +140,8 @@ func linear(low, high float64) scale {
 	s := scale{low: low, high: high}
 	digits := max(0, int(math.Ceil(-math.Log10(step)-1e-9)))
 	for i := math.Ceil(low / step); i*step <= high; i++ {
-		s.ticks = append(s.ticks, tick{i * step, fmt.Sprintf("%.*f", digits, i*step)})
+		at := i*step + 0 // never -0, which would be written so
+		s.ticks = append(s.ticks, tick{at, fmt.Sprintf("%.*f", digits, at)})
 	}
 	return s
 }

@@ -1,0 +1,144 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/measure"
+)
+
+// The sides of the comparisons. The memory side is measured once and compared with nothing.
+const (
+	hostSide    = "host"
+	clusterSide = "cluster"
+	memorySide  = "shared memory"
+)
+
+// goal is the efficiency container members are built for.
+const goal = 0.99
+
+// tcpSides describes the two sides that are compared.
+func tcpSides(cpus []int) []measure.Side {
+	return []measure.Side{
+		{Name: hostSide, Description: fmt.Sprintf("bare processes on CPUs %s; Open MPI btl tcp,self over lo", list(cpus))},
+		{Name: clusterSide, Description: fmt.Sprintf("container members on CPUs %s, one core each, on one node; Open MPI btl tcp,self over eth0 (veth, bridge)", list(cpus))},
+	}
+}
+
+// terms says how two sides are measured: how often, where, and what else the machine does.
+func (v *visit) terms(cpus []int) string {
+	return fmt.Sprintf("%d pairs of host and cluster in turn, both on CPUs %s; load of the machine before: %s", v.opts.Pairs, list(cpus), load())
+}
+
+// inTurn measures host and cluster in turn and tells of every pair. Fewer pairs than asked for are left when the machine is too busy.
+func (v *visit) inTurn(ctx context.Context, p measure.Pairs, line func(measure.Run) string) ([]measure.Run, error) {
+	p.Count, p.Sides, p.Now = v.opts.Pairs, []string{hostSide, clusterSide}, time.Now
+	p.Done = func(pair int, runs []measure.Run) {
+		runs = slices.Clone(runs)
+		slices.SortFunc(runs, func(a, b measure.Run) int { return -strings.Compare(a.Side, b.Side) }) // host first
+		parts := make([]string, 0, len(runs))
+		for _, r := range runs {
+			parts = append(parts, r.Side+" "+line(r))
+		}
+		v.say("pair %d of %d: %s", pair+1, p.Count, strings.Join(parts, "; "))
+	}
+	runs, err := p.Measure(ctx)
+	if err == nil && len(runs) < 2*p.Count {
+		v.say("%d of %d pairs took the %s there are for them: this machine is busy, or slow", len(runs)/2, p.Count, p.Patience)
+	}
+	return runs, err
+}
+
+// memberCPUs returns the CPU of each rank's member. Between nodes of a site on one machine messages cross a tunnel that no host has,
+// so members on two nodes are not measured.
+func (v *visit) memberCPUs() ([]int, error) {
+	cpus := make([]int, members)
+	for _, m := range v.cluster.Status.Members {
+		if m.Rank >= members || len(m.CPUs) == 0 {
+			return nil, fmt.Errorf("member %s has rank %d and CPUs %v; it should have one core of %d members", m.Name, m.Rank, m.CPUs, members)
+		}
+		if first := v.cluster.Status.Members[0]; m.Node != first.Node {
+			return nil, fmt.Errorf("members %s and %s are on nodes %s and %s; they have to be on one to be measured", first.Name, m.Name, first.Node, m.Node)
+		}
+		cpus[m.Rank] = m.CPUs[0]
+	}
+	return cpus, nil
+}
+
+// onHost runs a program on the bare host, a rank on each of the CPUs.
+func (v *visit) onHost(cpus []int, transport measure.Transport, program string, args ...string) measure.Runner {
+	return func(ctx context.Context) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, jobWindow)
+		defer cancel()
+		cmd := measure.HostCommand(ctx, cpus, transport, v.scratch, program, args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("on the bare host over %s: %w: %s", transport, err, ending(stderr.String()))
+		}
+		return out, nil
+	}
+}
+
+// onCluster runs a program as a job of the cluster, a rank on each member.
+func (v *visit) onCluster(program string, args ...string) measure.Runner {
+	return func(ctx context.Context) ([]byte, error) {
+		var out bytes.Buffer
+		request := api.JobRequest{
+			Command: append([]string{program}, args...), Ranks: members, Env: measure.TransportTCP.Environment("eth0"),
+		}
+		if err := v.run(ctx, request, &out); err != nil {
+			return nil, fmt.Errorf("on the cluster: %w; the end of its output: %s", err, ending(out.String()))
+		}
+		return out.Bytes(), nil
+	}
+}
+
+// ending is the end of what a program printed, for an error.
+func ending(text string) string {
+	const most = 1000
+	text = strings.TrimSpace(text)
+	if len(text) > most {
+		text = "..." + text[len(text)-most:]
+	}
+	return text
+}
+
+// publish shows what was measured, and writes the report's files anew with all that was measured so far.
+func (v *visit) publish(e measure.Experiment) error {
+	report, err := measure.NewReport(e, 0)
+	if err != nil {
+		return err
+	}
+	v.reports = append(v.reports, report)
+	var table, page, data bytes.Buffer
+	err = errors.Join(report.WriteText(&table), measure.WriteJSON(&data, v.reports...),
+		measure.WriteHTML(&page, "A container cluster and the bare host, on the same cores", time.Now(), v.reports...))
+	if err != nil {
+		return err
+	}
+	v.show(table.String())
+	for path, content := range map[string][]byte{v.files.html: page.Bytes(), v.files.json: data.Bytes()} {
+		if err := os.WriteFile(path, content, 0o644); err != nil {
+			return fmt.Errorf("the report can't be written: %w", err)
+		}
+	}
+	v.say("report: %s (data: %s)", v.files.html, v.files.json)
+	return nil
+}
+
+// isGone tells whether the API said that there is no such cluster.
+func isGone(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.Status == http.StatusNotFound
+}

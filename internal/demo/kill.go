@@ -1,0 +1,70 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// killMember ends the first process of a member, as a crash would: from outside, without a word to anyone. It returns its process ID.
+func killMember(uid, member string) (int, error) {
+	pid, err := firstProcess("/proc", uid, member)
+	if err != nil {
+		return 0, err
+	}
+	p, err := os.FindProcess(pid) // a handle (pidfd_open(2)): what is killed is what is looked at from here on
+	if err != nil {
+		return 0, fmt.Errorf("the first process of %s: %w", member, err)
+	}
+	defer func() { _ = p.Release() }()
+	again, err := firstProcess("/proc", uid, member)
+	if err == nil && again != pid {
+		err = fmt.Errorf("member %s was replaced before it was killed: its first process was %d, and is %d now", member, pid, again)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return pid, p.Kill()
+}
+
+// firstProcess finds the first process of a member by its control group, whose name begins with the cluster's UID and the member's
+// name, and by its being process 1 in a namespace of processes of its own (NSpid in proc_pid_status(5)).
+func firstProcess(proc, uid, member string) (int, error) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return 0, err
+	}
+	var found []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join(proc, e.Name())
+		if strings.Contains(read(filepath.Join(dir, "cgroup")), "/"+uid+"."+member+".") && isFirst(read(filepath.Join(dir, "status"))) {
+			found = append(found, pid)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return 0, errors.New("no process of this machine is the first one of member " + member)
+	case 1:
+		return found[0], nil
+	default:
+		return 0, fmt.Errorf("processes %v all look like the first one of member %s", found, member)
+	}
+}
+
+// isFirst tells whether a process is the first one of the innermost namespace it is in.
+func isFirst(status string) bool {
+	for line := range strings.Lines(status) {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			fields := strings.Fields(ids)
+			return len(fields) > 1 && fields[len(fields)-1] == "1"
+		}
+	}
+	return false
+}
