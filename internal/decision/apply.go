@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -204,8 +205,24 @@ func (a *applier) note(m *api.Assignment, reason string) api.LostMember {
 		attempt = 1
 	}
 	return api.LostMember{
-		Group: m.Group, Member: m.Member, Rank: m.Rank, Assignment: m.ID, Node: m.Node, Attempt: attempt, Reason: reason, Since: a.now,
+		Group: m.Group, Member: m.Member, Rank: m.Rank, Assignment: m.ID, Node: m.Node, Attempt: attempt, Reason: brief(reason), Since: a.now,
 	}
+}
+
+// maxReason bounds what is kept of why a member was lost, in bytes: it is the word of the member, and a thousand may be lost in one
+// commit. The event has all of it.
+const maxReason = 200
+
+func brief(text string) string {
+	if len(text) <= maxReason {
+		return text
+	}
+	const more = "..."
+	end := maxReason - len(more)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + more
 }
 
 // heldPlace finds an assignment that is held, and was not let go of by an operation before.

@@ -11,6 +11,10 @@ import (
 // quarantinesPerLook is how many assignments pass into quarantine at once, each of which costs its commit a write; the next look goes on.
 const quarantinesPerLook = 40
 
+// membersPerLook is how many members are released, confirmed clean or noted as lost at once: the use that ends with it is written in the
+// same commit, and the largest cluster may have a node for each of its members. The next look goes on.
+const membersPerLook = 1000
+
 // planDelete releases all that is held. Why is the beginning of what is said of it.
 func (in ClusterInput) planDelete(why string) []Operation {
 	// One that was placed goes through deleting even when it holds nothing any more, its members lost and cleaned.
@@ -25,7 +29,7 @@ func (in ClusterInput) planDelete(why string) []Operation {
 		}
 	}
 	if ids := in.holding(); len(ids) > 0 {
-		ops = append(ops, Release{IDs: ids, Reason: "the cluster is deleted"})
+		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is deleted"})
 	}
 	message := why + "stopping and cleaning " + plural(members, "member")
 	return append(ops, SetPhase{To: api.ClusterDeleting, Message: message}, Emit{Reason: EventDeleting, Message: message})
@@ -45,7 +49,7 @@ func (in ClusterInput) holding() []string {
 func (in ClusterInput) planDeleting() []Operation {
 	ops := in.planCleaning()
 	if ids := in.holding(); len(ids) > 0 {
-		ops = append(ops, Release{IDs: ids, Reason: "the cluster is deleted"})
+		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is deleted"})
 	}
 	for _, a := range in.Assignments {
 		if !a.Clean {
@@ -65,7 +69,9 @@ func (in ClusterInput) planCleaning() []Operation {
 		switch deadline := in.cleanBy(a); {
 		case !a.Releasing || a.Clean:
 		case in.Observed[a.ID].Clean:
-			clean = append(clean, a.ID)
+			if len(clean) < membersPerLook {
+				clean = append(clean, a.ID)
+			}
 		case in.Now.Before(deadline):
 			if next.IsZero() || deadline.Before(next) {
 				next = deadline

@@ -41,11 +41,14 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 	}
 }
 
-// planLosses lets go of every lost member and notes its name for replacement.
+// planLosses lets go of every lost member and notes its name for replacement. What a record notes is bounded: beyond that, members are
+// let go of when others have been replaced.
 func (l *look) planLosses() []Operation {
 	var ops []Operation
+	room := membersPerLook - len(l.Record.Lost)
 	for _, m := range l.members {
-		if m.loss != "" {
+		if m.loss != "" && room > 0 {
+			room--
 			ops = append(ops, Release{IDs: []string{m.ID}, Lost: true, Reason: m.loss},
 				Emit{Reason: EventMemberLost, Message: m.lost(), Member: m.Member, Node: m.Node})
 		}

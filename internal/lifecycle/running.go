@@ -157,7 +157,7 @@ func (l *look) planSize() []Operation {
 	}
 	slices.SortFunc(l.surplus, func(a, b ClusterAssignment) int { return b.Rank - a.Rank })
 	var ids, names []string
-	for _, a := range l.surplus {
+	for _, a := range l.surplus[:min(len(l.surplus), membersPerLook)] {
 		ids = append(ids, a.ID)
 		if isMember(a) {
 			names = append(names, a.Member)
