@@ -182,7 +182,7 @@ func benchmarkCommit(b *testing.B, clusters, members int) {
 			go func() {
 				base := cache.Cluster(name)
 				rec := api.ClusterRecord{Name: name, UID: base.UID(), Generation: int64(commits + 1), Phase: api.ClusterStarting}
-				rev, err := leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: assignments(name, members, rec.Generation)}}})
+				rev, err := leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{{Assignments: assignments(name, members, rec.Generation)}}})
 				if err == nil {
 					_, err = cache.WaitRevision(ctx, rev)
 				}

@@ -79,7 +79,7 @@ func TestAGenerationIsSeenAsItWasCommitted(t *testing.T) {
 		as := assignments("c1", 150, 1)
 		rec := w.generation(1, api.ClusterStarting)
 		rec.Network = api.Network{Index: 3, IDBase: 1 << 20, IDCount: 1 << 16}
-		w.reach(w.leader.Commit(t.Context(), w.c1(), state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: as}}}))
+		w.reach(w.leader.Commit(t.Context(), w.c1(), state.Write{Record: rec, Add: []state.Batch{{Assignments: as}}}))
 
 		c := w.c1()
 		if got := len(c.Record.Chunks); got != 3 || w.chunks() != 3 {
@@ -106,7 +106,7 @@ func TestALifeEndsWithNothingStored(t *testing.T) {
 		w := newWorld(t, s)
 		ctx := t.Context()
 		as := assignments("c1", 70, 1)
-		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: as}}}))
+		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}}))
 		_, rev, err := w.repo.RequestDelete(ctx, "c1", now)
 		w.reach(rev, err)
 
@@ -155,7 +155,7 @@ func TestACrashBeforeTheHeaderLeavesThePreviousGenerationTrue(t *testing.T) {
 		w := newWorld(t, s)
 		ctx := t.Context()
 		first := assignments("c1", 3, 1)
-		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: first}}}))
+		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: first}}}))
 
 		crash := errors.New("crash")
 		w.store.fail = func(ops []store.Op) error {
@@ -164,7 +164,7 @@ func TestACrashBeforeTheHeaderLeavesThePreviousGenerationTrue(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(2, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: assignments("c1", 130, 2)}}})
+		_, err := w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(2, api.ClusterStarting), Add: []state.Batch{{Assignments: assignments("c1", 130, 2)}}})
 		if !errors.Is(err, crash) {
 			t.Fatalf("CommitGeneration: %v, want the crash", err)
 		}
@@ -198,7 +198,7 @@ func TestACrashAfterTheHeaderLeavesTheNewGenerationTrue(t *testing.T) {
 			return nil
 		}
 		as := assignments("c1", 5, 1)
-		_, err := w.leader.Commit(t.Context(), w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: as}}})
+		_, err := w.leader.Commit(t.Context(), w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}})
 		if !errors.Is(err, crash) {
 			t.Fatalf("CommitGeneration: %v, want the crash", err)
 		}
@@ -226,7 +226,7 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		rec := w.generation(1, api.ClusterStarting)
 		attempts := map[string]func() error{
 			"CommitGeneration": func() error {
-				_, err := w.leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: as}}})
+				_, err := w.leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{{Assignments: as}}})
 				return err
 			},
 			"CommitRecord": func() error { _, err := w.leader.Commit(ctx, base, state.Write{Record: rec}); return err },
@@ -267,7 +267,7 @@ func TestALeaderDeposedBetweenChunksAndHeaderMakesNothingTrue(t *testing.T) {
 			}
 			return nil
 		}
-		_, err := w.leader.Commit(t.Context(), w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: assignments("c1", 3, 1)}}})
+		_, err := w.leader.Commit(t.Context(), w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: assignments("c1", 3, 1)}}})
 		if !errors.Is(err, store.ErrNotLeader) {
 			t.Fatalf("CommitGeneration: %v, want ErrNotLeader", err)
 		}
@@ -293,7 +293,7 @@ func TestADecisionOnAnOldViewIsAConflict(t *testing.T) {
 		_, rev, err := w.repo.RequestDelete(ctx, "c1", now)
 		w.reach(rev, err)
 		for name, base := range map[string]*state.Cluster{"the record changed": beforeDecision, "a delete was requested": beforeDelete} {
-			_, err := w.leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: assignments("c1", 2, 1)}}})
+			_, err := w.leader.Commit(ctx, base, state.Write{Record: rec, Add: []state.Batch{{Assignments: assignments("c1", 2, 1)}}})
 			if !errors.Is(err, store.ErrConflict) {
 				t.Errorf("%s: %v, want ErrConflict", name, err)
 			}
@@ -321,13 +321,13 @@ func TestAReplacedChunkGoesInTheCommitThatReplacesIt(t *testing.T) {
 		w := newWorld(t, s)
 		ctx := t.Context()
 		as := assignments("c1", 70, 1)
-		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: as}}}))
+		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}}))
 		// Heal: member 1 is lost. The first chunk is rewritten, the second stays.
 		fresh := assignments("c1", 2, 2)[1]
 		rec := *w.c1().Record
 		rec.Generation, rec.Chunks = 2, rec.Chunks[1:]
 		healed := append([]api.Assignment{as[0], fresh}, as[2:64]...)
-		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: rec, Add: []state.Batch{state.Batch{Assignments: healed}, state.Batch{Assignments: as[1:2], Releasing: true}}}))
+		w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: rec, Add: []state.Batch{{Assignments: healed}, {Assignments: as[1:2], Releasing: true}}}))
 		equal(t, ids(w.c1().Held()), append(idsOf(as[64:]), idsOf(healed)...))
 		equal(t, ids(w.c1().Releasing()), idsOf(as[1:2]))
 		equal(t, w.chunks(), 3)
@@ -348,7 +348,7 @@ func TestGarbageIsCollectedBesideCommitsOfTheSameLeader(t *testing.T) {
 		}
 		for g := int64(1); g <= 5; g++ {
 			as := assignments("c1", 65, g)
-			w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(g, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: as}}}))
+			w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(g, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}}))
 			equal(t, ids(w.c1().Held()), idsOf(as))
 			equal(t, w.chunks(), 2)
 		}
@@ -368,7 +368,7 @@ func TestChunksOfACommitWhoseFateIsUnknownAreKept(t *testing.T) {
 		return nil
 	}
 	as := assignments("c1", 3, 1)
-	_, err := w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{state.Batch{Assignments: as}}})
+	_, err := w.leader.Commit(ctx, w.c1(), state.Write{Record: w.generation(1, api.ClusterStarting), Add: []state.Batch{{Assignments: as}}})
 	if !errors.Is(err, timeout) {
 		t.Fatal(err)
 	}
