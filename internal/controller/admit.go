@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
@@ -19,7 +20,11 @@ import (
 // become true while this leadership lasts, so nothing may be given out before it is over: the next one reads what became of it.
 var errDoubt = errors.New("it is not known whether what was handed out was committed")
 
-// planned is what admission was asked last, by identity: while it is the same, so is the answer.
+// answerHolds is how long an answer holds while nothing changes. Time alone frees nothing, but as use grows and decays another may become
+// the first in the queue, and have room that is not enough for the one before.
+const answerHolds = time.Minute
+
+// planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
 	clusters, nodes, quarantines, controls, projects any
 	available                                        string
@@ -28,8 +33,12 @@ type planned struct {
 
 // admit answers those who need room, as far as there is any.
 func (p *pass) admit(ctx context.Context) error {
-	asks := p.planned()
-	if len(p.asked) == 0 || asks == p.answered {
+	if len(p.asked) == 0 {
+		return nil
+	}
+	asks, next := p.planned(), p.answeredAt.Add(answerHolds)
+	if asks == p.answered && p.raw.Before(next) {
+		p.soonerRaw(next)
 		return nil
 	}
 	free, err := p.room.Update(p.view, p.Available)
@@ -51,7 +60,8 @@ func (p *pass) admit(ctx context.Context) error {
 		}
 	}
 	if !unanswered && !p.again {
-		p.answered = asks
+		p.answered, p.answeredAt = asks, p.raw
+		p.soonerRaw(p.raw.Add(answerHolds))
 	}
 	return errors.Join(errs...)
 }
@@ -94,7 +104,7 @@ func (p *pass) answers(decisions []admission.Decision) []*answer {
 	return all
 }
 
-// planned names everything but the time that the answer depends on. Time alone frees nothing.
+// planned names everything but the time that the answer depends on.
 func (p *pass) planned() planned {
 	available := make([]byte, 0, len(p.view.Nodes))
 	for _, n := range p.view.Nodes {

@@ -85,11 +85,13 @@ type leader struct {
 	since   time.Time
 	clock   clock
 	desired *desiredStates
-	// room is what is free, kept current from pass to pass; answered is what admission was asked last.
-	room     situation.Room
-	answered planned
-	resting  map[string]resting // by cluster UID
-	offered  offered
+	// room is what is free, kept current from pass to pass; answered is what admission was asked last, answeredAt when, by the machine's
+	// clock.
+	room       situation.Room
+	answered   planned
+	answeredAt time.Time
+	resting    map[string]resting // by cluster UID
+	offered    offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
 	// wakeAt is when to look again, by the machine's clock.

@@ -21,6 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // scripted are agents that say what a test wants.
@@ -444,5 +445,46 @@ func TestUsageIsPrunedOnceItIsOlderThanItIsKept(t *testing.T) {
 	before := l.mustPass().Revision
 	if view := l.view(before+1, nil); len(view.NodeSpans) != 1 || view.NodeSpans[0].To != nil {
 		t.Errorf("spans after %s: %+v, want only the present one", state.UsageKept, view.NodeSpans)
+	}
+}
+
+func TestWhoComesToTheFrontOfTheQueueAsUseGrowsIsPlacedThoughNothingElseChanges(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 2)
+	l.view(l.repo.CreateProject(t.Context(), api.Project{Name: "lab", Shares: 1}))
+	ask := func(project, name string, size int) {
+		l.now = l.now.Add(time.Second)
+		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
+			Name: tenancy.FullName(project, name), UID: "u" + name, Project: project, CreatedAt: l.now, Spec: api.ClusterSpec{
+				Queue: true, Groups: []api.Group{{
+					Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+				}},
+			},
+		}))
+	}
+	ask("lab", "past", 1)
+	past := only(t, l.mustPass().Cluster("lab.past"))
+	l.now = l.now.Add(time.Hour)
+	_, revision, err := l.repo.RequestDelete(t.Context(), "lab.past", l.now)
+	l.view(revision, err)
+	l.mustPass()
+	l.agents.clean["n1"] = []string{past.ID}
+	ask("", "runs", 1)
+	ask("", "large", 2)
+	ask("lab", "small", 1)
+	var view *state.View
+	for range 3 {
+		view = l.mustPass()
+	}
+	if phase := view.Cluster("lab.small").Record.Phase; phase != api.ClusterQueued {
+		t.Fatalf("behind one that waits for both cores it is %s, want queued", phase)
+	}
+	// By now the other project has used more than its own.
+	l.now = l.now.Add(3 * time.Hour)
+	if view = l.mustPass(); view.Cluster("lab.small").Record.Phase != api.ClusterStarting {
+		t.Errorf("first in the queue, with room, it is %+v; want it starting", view.Cluster("lab.small").Record)
+	}
+	if l.lead.wakeAt.IsZero() || l.lead.wakeAt.After(l.now.Add(answerHolds)) {
+		t.Errorf("while others wait the next look is at %s, want one within %s", l.lead.wakeAt, answerHolds)
 	}
 }
