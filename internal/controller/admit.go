@@ -79,6 +79,10 @@ type place struct {
 	spares []string
 }
 
+// front is how many in the queue have their records written anew when what binds them changes. That changes for all with each little
+// room that comes or goes, and ten thousand writes would hold up everything else.
+const front = 32
+
 type wait struct {
 	kind     lifecycle.NeedKind
 	decision admission.Decision
@@ -160,7 +164,7 @@ func (p *pass) answer(ctx context.Context, a *answer, taken map[int]bool) error 
 	for _, w := range a.waits {
 		ops = append(ops, lifecycle.PlanRefused(c.Record, lifecycle.Answer{
 			Kind: w.kind, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
-			Constraint: w.decision.Constraint, Reason: w.decision.Reason,
+			Far: w.decision.Position > front, Constraint: w.decision.Constraint, Reason: w.decision.Reason,
 		}, p.now)...)
 	}
 	change, err := decision.Apply(c.Decision(), ops, p.now)

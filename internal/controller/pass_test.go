@@ -488,3 +488,49 @@ func TestWhoComesToTheFrontOfTheQueueAsUseGrowsIsPlacedThoughNothingElseChanges(
 		t.Errorf("while others wait the next look is at %s, want one within %s", l.lead.wakeAt, answerHolds)
 	}
 }
+
+func TestOnlyTheFrontOfTheQueueIsWrittenAnewWhenWhatBindsChanges(t *testing.T) {
+	const behind = 3 * front
+	l := newLed(t, memory.New())
+	l.node("n1", 4)
+	ask := func(name string, size int) {
+		l.now = l.now.Add(time.Second)
+		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
+			Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Queue: true, Groups: []api.Group{{
+				Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+			}}},
+		}))
+	}
+	ask("x", 1)
+	x := only(t, l.mustPass().Cluster("x"))
+	ask("y", 3)
+	l.mustPass()
+	ask("large", 4)
+	for i := range behind {
+		ask(fmt.Sprintf("small%03d", i), 1)
+	}
+	view := l.mustPass()
+	_, revision, err := l.repo.RequestDelete(t.Context(), "x", l.now)
+	before := l.view(revision, err)
+	l.mustPass()
+	l.agents.clean["n1"] = []string{x.ID}
+	for range 3 {
+		view = l.mustPass()
+	}
+	written, waits := 0, 0
+	for _, c := range view.Clusters {
+		was := before.Cluster(c.Name())
+		if strings.HasPrefix(c.Name(), "small") && c.Revision != was.Revision {
+			written++
+		}
+		if c.Record.Phase == api.ClusterQueued {
+			waits++
+		}
+	}
+	if waits != behind+1 {
+		t.Fatalf("%d wait, want %d", waits, behind+1)
+	}
+	if written == 0 || written > front {
+		t.Errorf("now that there is a core which would delay the first in the queue, %d records are written anew; want some, at most %d", written, front)
+	}
+}

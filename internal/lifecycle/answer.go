@@ -62,6 +62,8 @@ type Answer struct {
 	Refuse bool
 	// Undecided: nodes that are not heard of would make it fit.
 	Undecided bool
+	// Far: so many are before it in the queue that what binds it now is not worth a write; 'explain' tells.
+	Far bool
 	// Constraint is what binds, a fixed word; Reason says it for people.
 	Constraint, Reason string
 }
@@ -88,7 +90,7 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation
 		return []Operation{SetPhase{To: api.ClusterRefused, Message: a.Reason}, Emit{Reason: EventRefused, Message: a.Reason}}
 	case phase != api.ClusterQueued:
 		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: message}}
-	case !strings.HasPrefix(said, a.Constraint+": "):
+	case !a.Far && !strings.HasPrefix(said, a.Constraint+": "):
 		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}}
 	default:
 		return nil // the figures change with every look, and are told by 'explain'
