@@ -59,7 +59,13 @@ func (f *Fabric) attach(ctx context.Context, port driver.Port) error {
 		return fmt.Errorf("inside the member: %w", err)
 	}
 	failpoint.Hit("ethernet.after-member-address")
-	return f.node.Do(func() error { return awaitForwarding(ctx, pair.name) })
+	if err := f.node.Do(func() error { return awaitForwarding(ctx, pair.name) }); err != nil {
+		return err
+	}
+	if err := member.Do(func() error { return announce(pair) }); err != nil {
+		return fmt.Errorf("announcing the member: %w", err)
+	}
+	return nil
 }
 
 // makePair makes the veth pair, unless it is there and leads into this member.

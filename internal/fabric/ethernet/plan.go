@@ -219,8 +219,10 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 			ops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}
+	added := slices.ContainsFunc(want.Peers, func(p netip.Addr) bool { return !slices.Contains(seen.Peers, p) })
 	for _, p := range seen.Learned {
-		if !slices.Contains(want.Peers, p) {
+		// A new peer may have a member with an address that was heard from another before; its announcement was kept out until now.
+		if added || !slices.Contains(want.Peers, p) {
 			ops = append(ops, ForgetPeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}

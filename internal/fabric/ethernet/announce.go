@@ -1,0 +1,42 @@
+package ethernet
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// announce broadcasts an ARP announcement (RFC 5227, section 2.3) from a member, in the member's network namespace. An address may
+// have been that of a former member on another node, and bridges and tunnels remember for minutes where its MAC address was
+// heard last: until the new one speaks, frames to it would go there. A member may well say nothing before it is spoken to.
+func announce(pair veth) error {
+	link, err := netlink.LinkByName(memberLink)
+	if err != nil {
+		return err
+	}
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // protocol 0: nothing is received
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(socket) }()
+	to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: uint8(len(pair.mac))}
+	return unix.Sendto(socket, announcement(pair), 0, to)
+}
+
+// announcement is the frame: a request for the member's own address (RFC 826).
+func announcement(pair veth) []byte {
+	const (
+		ethernetHardware = 1
+		request          = 1
+	)
+	address := pair.address.AsSlice()
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, pair.mac)
+	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_ARP)
+	frame = binary.BigEndian.AppendUint16(frame, ethernetHardware)
+	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_IP)
+	frame = append(frame, byte(len(pair.mac)), byte(len(address)))
+	frame = binary.BigEndian.AppendUint16(frame, request)
+	return slices.Concat(frame, pair.mac, address, make([]byte, len(pair.mac)), address)
+}
