@@ -176,7 +176,7 @@ func (l life) live() {
 		l.retry("cluster", "resume", l.cluster)
 		l.waitMembers(l.cluster, three)
 	})
-	l.act("heal", func() { l.waitReplaced(l.killMembers(l.cluster, three[2]), three, three[2]) })
+	l.act("heal", func() { l.waitReplaced(l.killMembers(l.cluster, three[2]), three) })
 	l.act("requeue", func() { l.requeue(three) })
 	l.act("drain", func() {
 		l.retry("node", "drain", "n3", "--reason", "crashes")
@@ -271,9 +271,9 @@ func (l life) requeue(members []string) {
 	}
 	id := l.submit(l.cluster, "--requeue", "--", "sh", "-c", "echo begin; until [ -e go ]; do sleep 0.02; done; echo end")
 	running := l.waitJob(id, "run", func(j api.Job) bool { return j.Phase == api.JobRunning })
-	before := l.killMembers(l.cluster, members[1])
+	killed := l.killMembers(l.cluster, members[1])
 	l.waitJob(id, "run again", func(j api.Job) bool { return j.Attempt > running.Attempt && j.Phase == api.JobRunning })
-	l.waitReplaced(before, members, members[1])
+	l.waitReplaced(killed, members)
 	if err := os.WriteFile(filepath.Join(l.sharedHome(c), "go"), nil, 0o644); err != nil {
 		l.t.Fatal(err)
 	}

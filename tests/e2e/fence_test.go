@@ -289,7 +289,7 @@ func (q *question) ask() {
 func (s *site) processAt(c api.Cluster, m api.MemberStatus) int {
 	s.t.Helper()
 	for id, pid := range memberProcesses(s.t, c.UID) {
-		if strings.Split(id, ".")[1] == m.Name && slices.Contains(addressesOf(s.t, pid), m.Address) {
+		if nameIn(id) == m.Name && slices.Contains(addressesOf(s.t, pid), m.Address) {
 			return pid
 		}
 	}

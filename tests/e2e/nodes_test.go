@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -302,5 +304,56 @@ func needOwnNetwork(t *testing.T) {
 	}
 	if len(links) != 1 {
 		t.Skip("this is not a network of the test's own; run make e2e, which makes one")
+	}
+}
+
+// TestAnAddressThatMovedToAnotherNodeIsReachedAtOnce gives a member the address that another one had on another node. Bridges and
+// tunnels remember for minutes where they heard it last, and a member that nobody has spoken to says nothing by itself.
+func TestAnAddressThatMovedToAnotherNodeIsReachedAtOnce(t *testing.T) {
+	program(t, ordinary)
+	nothingLeft(t)
+	s := startSite(t, 3, "--nodes", "3", "--node-cores", "3")
+	c := s.cluster("c", 5)
+	place := func(c api.Cluster, name string) (node, address string) {
+		return placed(c)[name].Node, placed(c)[name].Address
+	}
+	from, _ := place(c, "c-0")
+	there, _ := place(c, "c-3")
+	if node, _ := place(c, "c-4"); from == there || node != there {
+		t.Fatalf("c-3 and c-4 should share a node that c-0 is not on: %+v", c.Status.Members)
+	}
+	hear := func() {
+		s.must("run", "c", "-n", "5", "--", "hostname")
+		s.must("run", "c", "--", "ssh", "c-3", "ssh", "c-1", "hostname")
+	}
+	hear()
+	moved := func(name string, change ...[]string) (node string) {
+		t.Helper()
+		oldNode, oldAddress := place(c, name)
+		for _, args := range change {
+			s.must(args...)
+		}
+		c = s.waitMembers("c", first(5, "c"))
+		node, address := place(c, name)
+		if node == oldNode || address != oldAddress {
+			t.Fatalf("%s was on %s at %s and is on %s at %s; the test needs it on another node at the same address", name, oldNode, oldAddress, node, address)
+		}
+		for _, way := range [][]string{{"ssh", address, "hostname"}, {"ssh", "c-3", "ssh", address, "hostname"}} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			a := s.run(ctx, append([]string{"run", "c", "--"}, way...)...)
+			cancel()
+			if strings.TrimSpace(a.out) != name {
+				t.Errorf("%s, now on %s, is not reached within 10 s by %v: %q %s", name, node, way, a.out, a.err)
+			}
+		}
+		return node
+	}
+	// The node it was on stays a peer: c-3 is there.
+	third := moved("c-4", []string{"node", "drain", there}, []string{"cluster", "scale", "c", "--size", "4"}, []string{"cluster", "scale", "c", "--size", "5"})
+	hear()
+	// It comes to a node that heard it from elsewhere before.
+	if node := moved("c-1", []string{"node", "undrain", there}, []string{"node", "drain", from}, []string{"node", "drain", third},
+		[]string{"cluster", "scale", "c", "--remove", "c-1"}, []string{"cluster", "scale", "c", "--size", "5"}); node != there {
+		t.Fatalf("c-1 is on %s, the test needs it on %s with c-3", node, there)
 	}
 }

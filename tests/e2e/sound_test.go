@@ -3,9 +3,11 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -135,7 +137,7 @@ func (s *site) checkMembers(c api.Cluster, cores map[string]int, taken map[strin
 	}
 	running := map[string]int{}
 	for id := range memberProcesses(s.t, c.UID) {
-		running[strings.Split(id, ".")[1]]++
+		running[nameIn(id)]++
 	}
 	for name, n := range running {
 		if n != 1 || !want[name] {
@@ -181,7 +183,15 @@ func (s *site) checkUsable(c api.Cluster) {
 	s.t.Helper()
 	all := slices.Sorted(maps.Keys(placed(c)))
 	script := "getent hosts " + strings.Join(all, " ") + " | wc -l; hostname"
-	out := strings.Fields(s.must("run", c.Name, "-n", fmt.Sprint(len(all)), "--", "sh", "-c", script))
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	a := s.run(ctx, "run", c.Name, "-n", fmt.Sprint(len(all)), "--", "sh", "-c", script)
+	if a.code != 0 {
+		s.t.Errorf("a rank on each of %v: exit code %d\n%s%s", all, a.code, a.out, a.err)
+		s.showMembers(c)
+		return
+	}
+	out := strings.Fields(a.out)
 	counts := map[string]int{}
 	for _, word := range out {
 		counts[word]++
@@ -195,38 +205,66 @@ func (s *site) checkUsable(c api.Cluster) {
 	}
 }
 
-// killMembers kills the first processes of members, as a crash would, and returns the cluster as it was.
-func (s *site) killMembers(cluster string, members ...string) api.Cluster {
+// showMembers shows what runs in members, and who they know.
+func (s *site) showMembers(c api.Cluster) {
+	s.t.Helper()
+	for id, pid := range memberProcesses(s.t, c.UID) {
+		look := "ip -br addr; ip neigh; ss -tn; ps -eo pid,stat,etimes,args"
+		out, _ := exec.Command("nsenter", "-t", fmt.Sprint(pid), "--net", "--pid", "--mount", "sh", "-c", look).CombinedOutput()
+		s.t.Logf("member %s, process %d:\n%s", id, pid, out)
+	}
+	for _, dir := range below(filepath.Join(s.dir, "spaces")) {
+		out, _ := exec.Command("nsenter", "--net="+filepath.Join(dir, "net"), "bridge", "fdb").CombinedOutput()
+		s.t.Logf("%s:\n%s", filepath.Base(dir), out)
+	}
+}
+
+// victims are members that were killed, by the IDs they had.
+type victims struct {
+	cluster api.Cluster // as it was
+	ids     map[string]bool
+}
+
+// killMembers kills the first processes of members, as a crash would.
+func (s *site) killMembers(cluster string, members ...string) victims {
 	s.t.Helper()
 	c, err := s.api().Cluster(s.t.Context(), cluster)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	processes := memberProcesses(s.t, c.UID)
-	for _, m := range members {
-		for id, pid := range processes {
-			if strings.Split(id, ".")[1] == m {
-				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
-					s.t.Fatalf("member %s, process %d: %v", id, pid, err)
-				}
+	killed := victims{c, map[string]bool{}}
+	for id, pid := range memberProcesses(s.t, c.UID) {
+		if slices.Contains(members, nameIn(id)) {
+			killed.ids[id] = true
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				s.t.Fatalf("member %s, process %d: %v", id, pid, err)
 			}
 		}
 	}
-	return c
+	if len(killed.ids) != len(members) {
+		s.t.Fatalf("to be killed were %v, there are only %v", members, killed.ids)
+	}
+	return killed
 }
 
-// waitReplaced waits until a cluster is ready with these members, and those that were killed are others than before.
-func (s *site) waitReplaced(before api.Cluster, want []string, killed ...string) api.Cluster {
+// nameIn is the member's name in an assignment's ID.
+func nameIn(id string) string { return strings.Split(id, ".")[1] }
+
+// waitReplaced waits until a cluster is ready with these members, none of which was killed, and all have their ranks.
+func (s *site) waitReplaced(killed victims, want []string) api.Cluster {
 	s.t.Helper()
-	was := placed(before)
-	what := fmt.Sprintf("ready with other members %v in place of those killed", killed)
-	s.waitCluster(before.Name, what, func(c api.Cluster) bool {
-		is := placed(c)
-		return c.Status.Phase == api.ClusterReady && !slices.ContainsFunc(killed, func(m string) bool {
-			return is[m].Address == was[m].Address || is[m].Phase != api.MemberReady
-		})
+	s.eventually(time.Minute, "other members in place of those killed", func() bool {
+		running := map[string]bool{}
+		for id := range memberProcesses(s.t, killed.cluster.UID) {
+			if killed.ids[id] {
+				return false
+			}
+			running[nameIn(id)] = true
+		}
+		return !slices.ContainsFunc(want, func(name string) bool { return !running[name] })
 	})
-	after := s.waitMembers(before.Name, want)
+	after := s.waitMembers(killed.cluster.Name, want)
+	was := placed(killed.cluster)
 	for name, m := range placed(after) {
 		if old, ok := was[name]; ok && old.Rank != m.Rank {
 			s.t.Errorf("member %s had rank %d and has %d", name, old.Rank, m.Rank)
