@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -61,10 +62,10 @@ func (s *Server) register() {
 	s.stream("GET /v1/jobs/{id}/log", AccessRead, s.jobLog)
 	s.stream("GET /v1/usage", AccessRead, s.usageReport)
 	if s.cfg.AgentStream != nil {
-		s.stream("POST "+agentStreamPath, AccessAgent, s.untilStopping(s.cfg.AgentStream))
+		s.stream("POST "+agentStreamPath, AccessAgent, s.whileValid(s.cfg.AgentStream))
 	}
 	if s.cfg.AgentTunnel != nil {
-		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.untilStopping(s.cfg.AgentTunnel))
+		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.whileValid(s.cfg.AgentTunnel))
 	}
 	s.documentStreams()
 	// Errors are api.Problem; huma lists its own, which no answer holds.
@@ -184,11 +185,24 @@ func (s *Server) stream(pattern string, access Access, h http.HandlerFunc) {
 	s.mux.Handle(pattern, h)
 }
 
-// untilStopping ends a stream's context when the server shuts down.
-func (s *Server) untilStopping(next http.Handler) http.HandlerFunc {
+// whileValid ends a stream's context when the server shuts down, or soon after its token is void.
+func (s *Server) whileValid(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := s.untilStopped(r.Context())
 		defer cancel()
+		asker := sessionOf(ctx)
+		go func() {
+			look := time.NewTicker(s.cfg.KeepAlive)
+			defer look.Stop()
+			for asker.valid() {
+				select {
+				case <-look.C:
+				case <-ctx.Done():
+					return
+				}
+			}
+			cancel()
+		}()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	}
 }

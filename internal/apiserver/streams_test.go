@@ -402,6 +402,44 @@ func TestTheAgentsStreamIsFullDuplexAndForAgentsOnly(t *testing.T) {
 	feed.Close()
 }
 
+func TestAnAgentsStreamEndsWithItsToken(t *testing.T) {
+	open, ended := make(chan struct{}), make(chan struct{})
+	wait := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(open)
+		<-r.Context().Done()
+		close(ended)
+	})
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.KeepAlive = wait, 5*time.Millisecond })
+	token, err := trust.ParseToken(s.Token("n1", "", api.RoleAgent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}}
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v1/stream", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token.Bearer())
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if resp, err := hc.Do(req); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	<-open
+	if err := s.Client().RevokeToken(t.Context(), token.ID()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the stream goes on after its token was revoked")
+	}
+	s.Stop()
+	<-answered
+}
+
 func TestAServerThatStopsEndsItsStreamsAndCountsAsUnreachable(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	c := s.Client()
