@@ -19,10 +19,11 @@ type checks struct {
 	disturbed int
 	promise   promise
 	ledger    map[string]*account
+	used      map[string]api.Quota // by project, when it was last checked
 }
 
 func newChecks() checks {
-	return checks{checked: -1, ledger: map[string]*account{}}
+	return checks{checked: -1, ledger: map[string]*account{}, used: map[string]api.Quota{}}
 }
 
 // touched notes that something on a host has changed.
@@ -131,19 +132,20 @@ func (w *world) checkMembers() {
 	}
 }
 
-// checkQuotas checks that no project holds more than it may.
+// checkQuotas checks that no project gets more than it may hold. One whose quota was lowered keeps what it has.
 func (w *world) checkQuotas() {
 	for name, p := range w.store.projects {
-		used, q := w.store.used(name), p.Quota
-		over := func(what string, has, may int64) {
-			if may > 0 && has > may {
-				w.fail("quota", "project %s holds %d %s, its quota is %d", name, has, what, may)
+		used, had, q := w.store.used(name), w.checks.used[name], p.Quota
+		w.checks.used[name] = used
+		over := func(what string, has, had, may int64) {
+			if may > 0 && has > may && has > had {
+				w.fail("quota", "project %s is given %d %s, its quota is %d", name, has, what, may)
 			}
 		}
-		over("cores", int64(used.Cores), int64(q.Cores))
-		over("bytes of memory", int64(used.Memory), int64(q.Memory))
-		over("members", int64(used.Members), int64(q.Members))
-		over("clusters", int64(used.Clusters), int64(q.Clusters))
+		over("cores", int64(used.Cores), int64(had.Cores), int64(q.Cores))
+		over("bytes of memory", int64(used.Memory), int64(had.Memory), int64(q.Memory))
+		over("members", int64(used.Members), int64(had.Members), int64(q.Members))
+		over("clusters", int64(used.Clusters), int64(had.Clusters), int64(q.Clusters))
 	}
 }
 

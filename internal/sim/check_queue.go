@@ -30,6 +30,8 @@ func (p *pass) checkQueue(in admission.Input, decisions []admission.Decision) {
 		r := in.Requests[d.Request]
 		switch {
 		case r.Kind != admission.KindCreate:
+		case d.Verdict == admission.Admit && head == (promise{}) && r.UID != c.promise.uid:
+			c.disturbed++ // it comes before the head by right
 		case d.Verdict == admission.Wait && d.Undecided:
 			return // nodes are not heard of
 		case d.Verdict == admission.Wait && d.Position == 1:

@@ -73,8 +73,11 @@ func (w *world) fault() {
 		if !w.steady {
 			w.usurp()
 			if one {
-				n.stopAgent() // it has nothing but its disk to tell the two leaders apart
-				w.after(time.Second, n.startAgent)
+				// Its next agent has nothing but the disk to tell the two leaders apart.
+				w.after(time.Second+short/15, func() {
+					n.stopAgent()
+					n.startAgent()
+				})
 			}
 		}
 	case ClockJump:

@@ -185,7 +185,7 @@ func (n *node) reach() *leader {
 		return nil
 	}
 	l := w.leader
-	if len(w.zombies) > 0 && (l == nil || w.random.IntN(3) == 0) {
+	if len(w.zombies) > 0 && (l == nil || w.random.IntN(2) == 0) {
 		l = w.zombies[w.random.IntN(len(w.zombies))]
 	}
 	if l == nil || l.over || n.term > l.term && w.cfg.Without != GuardTerm {

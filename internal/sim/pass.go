@@ -63,7 +63,7 @@ func (l *leader) pass() {
 func (p *pass) cluster(name string) {
 	if d, ok := p.doubts[name]; ok {
 		if d.open(p.w.store) {
-			p.write(d.base, d.change, d.at, "again")
+			p.write(d.base, d.change, d.at, nil)
 			return
 		}
 		delete(p.doubts, name)
@@ -120,7 +120,7 @@ func (p *pass) apply(name string, c decision.Cluster, ops []lifecycle.Operation)
 		return &change
 	}
 	e := p.w.store.clusters[name]
-	p.write(e, change, p.at, fmt.Sprintf("%+v", ops))
+	p.write(e, change, p.at, ops)
 	return &change
 }
 
@@ -143,7 +143,7 @@ func (d doubt) open(s *store) bool {
 const chunkSize = 2
 
 // write makes a change true: chunks ahead, then the record with all that belongs to it.
-func (p *pass) write(base entry, change decision.Change, at time.Time, why string) {
+func (p *pass) write(base entry, change decision.Change, at time.Time, why []lifecycle.Operation) {
 	w, name := p.w, base.intent.Name
 	p.committed[name] = true
 	record := change.Record
@@ -174,7 +174,7 @@ func (p *pass) write(base entry, change decision.Change, at time.Time, why strin
 		term: p.term, cluster: name, intentRevision: base.intentRevision, recordRevision: base.recordRevision,
 		blind: w.cfg.Without == GuardConflict, takes: len(takes) > 0,
 	}
-	err := p.commit(c, func() { w.land(base, change, record, at) }, "%s: %s", name, why)
+	err := p.commit(c, func() { w.land(base, change, record, at) }, "%s: %s", name, operations(why))
 	if err == errUnknown && len(takes) > 0 && w.cfg.Without != GuardDoubt {
 		p.doubts[name] = doubt{base: base, change: change, at: at, takes: takes}
 	}

@@ -54,6 +54,7 @@ const (
 	Extend
 	Relabel
 	Drain
+	Quotas
 
 	MemberEnds
 	MemberIll
@@ -79,7 +80,7 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas",
 	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "clock",
 }

@@ -154,12 +154,6 @@ func (w *world) chance(k Kind, n int) bool {
 // happened counts that something of the name happened.
 func (w *world) happened(name string) { w.stats.Happened[name]++ }
 
-func (w *world) trace(format string, args ...any) {
-	if w.cfg.Trace != nil {
-		fmt.Fprintf(w.cfg.Trace, "%12s  %s\n", w.now.Sub(epoch), fmt.Sprintf(format, args...))
-	}
-}
-
 // transition checks a change of phase against the table, and counts it.
 func transition[P ~string](w *world, m lifecycle.Machine[P], from, to P) {
 	if err := m.Check(from, to); err != nil {

@@ -261,7 +261,7 @@ func pausable(r *api.ClusterRecord) bool {
 	if r == nil || r.ExpiredAt != nil {
 		return false
 	}
-	return slices.Contains([]api.ClusterPhase{api.ClusterReady, api.ClusterScaling, api.ClusterDegraded}, r.Phase)
+	return slices.Contains([]api.ClusterPhase{api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming}, r.Phase)
 }
 
 // changeSize gives a group another size. A group that grows takes back names first that were taken out, the lowest first.
@@ -321,42 +321,5 @@ func (w *world) changeRemoved(in *api.ClusterIntent, r *api.ClusterRecord, c cha
 func (w *world) wakeLeader() {
 	if w.leader != nil {
 		w.leader.wake(0)
-	}
-}
-
-// scheduleOperators lets operators drain machines for a while.
-func (w *world) scheduleOperators() {
-	r := w.faultRandom
-	w.after(span(r, time.Second, 3*time.Minute), func() {
-		if w.calm {
-			return
-		}
-		n, away := w.nodes[r.IntN(mostNodes)%len(w.nodes)].record.Name, span(r, time.Second, 5*time.Minute)
-		if w.cfg.Kinds.Has(Drain) && w.leader != nil {
-			w.happened(Drain.String())
-			w.drain(n, true)
-			w.after(away, func() { w.drain(n, false) })
-		}
-		w.scheduleOperators()
-	})
-}
-
-func (w *world) drain(node string, drained bool) {
-	w.trace("%s drained: %t", node, drained)
-	w.checks.disturbed++
-	since := w.store.newestTime()
-	if w.leader != nil {
-		since = w.leader.now()
-	}
-	w.store.revision++
-	w.store.controls[node] = api.NodeControl{Name: node, Drained: drained, Since: since}
-	w.wakeLeader()
-}
-
-func (w *world) undrainAll() {
-	for _, n := range w.nodes {
-		if w.store.controls[n.record.Name].Drained {
-			w.drain(n.record.Name, false)
-		}
 	}
 }
