@@ -292,6 +292,8 @@ func TestAClockThatWentBackEndsNothingBeforeItBegan(t *testing.T) {
 	c.Chunks[2].Ref.ReleasedAt = at(time.Hour)
 	c.Record.Chunks[2].ReleasedAt = at(time.Hour)
 	equal(t, "usage", nil, usage(apply(t, c, time.Minute, lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}})))
+	quarantine := apply(t, c, time.Minute, lifecycle.Quarantine{ID: "u1.c-9.1"}).Quarantines[0]
+	equal(t, "quarantined since", t0.Add(time.Hour), quarantine.Since)
 }
 
 func TestTheTimeLimitIsNoted(t *testing.T) {

@@ -796,6 +796,16 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 			[]string{"WakeAt 1m0s"},
 		},
 		{
+			"also for one that is not wanted any more", api.ClusterPausing, func(l *life) {
+				pause(l)
+				l.size(1)
+				l.see("a0", frozen, "")
+				l.see("a1", ready, "")
+				l.Now = t0.Add(59 * time.Second)
+			},
+			[]string{"WakeAt 1m0s"},
+		},
+		{
 			"and says who is not after the deadline", api.ClusterPausing,
 			func(l *life) {
 				pause(l)
