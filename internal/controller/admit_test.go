@@ -33,12 +33,12 @@ func TestTwoClustersThatArePlacedTogetherGetTwoNetworks(t *testing.T) {
 
 func TestAClusterOfASiteWhoseNodesHaveNotJoinedYetIsNotRefused(t *testing.T) {
 	l := newLed(t, memory.New())
-	view := l.want("a")
-	if view = l.mustPass(); view.Cluster("a").Record != nil {
+	l.want("a")
+	if view := l.mustPass(); view.Cluster("a").Record != nil {
 		t.Errorf("at once: %+v, want no decision", view.Cluster("a").Record)
 	}
 	l.now = l.now.Add(lifecycle.DefaultDeathTimer)
-	if view = l.mustPass(); view.Cluster("a").Record == nil || view.Cluster("a").Record.Phase != api.ClusterRefused {
+	if view := l.mustPass(); view.Cluster("a").Record == nil || view.Cluster("a").Record.Phase != api.ClusterRefused {
 		t.Errorf("after %s: %+v, want it refused", lifecycle.DefaultDeathTimer, view.Cluster("a").Record)
 	}
 }
