@@ -53,7 +53,7 @@ func (v *visit) inTurn(ctx context.Context, p measure.Pairs, line func(measure.R
 	}
 	runs, err := p.Measure(ctx)
 	if err == nil && len(runs) < 2*p.Count {
-		v.say("%d of %d pairs took the %s there are for them: this machine is busy, or slow", len(runs)/2, p.Count, p.Patience)
+		v.say("%d of %d pairs took the %s there are for them: this machine is busy, or slow", len(runs)/2, p.Count, p.Patience.Round(time.Second))
 	}
 	return runs, err
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
-// pingPongPatience bounds the ping-pong by its number of pairs: each takes about five seconds, and more on a machine that is busy.
-const pingPongPatience = 10 * time.Second
+// pingPongTime bounds the ping-pong by its number of pairs: each takes about four seconds, and more on a machine that is busy.
+const pingPongTime = 8 * time.Second
 
 // pingPong measures how messages travel, on both sides in turn.
 func (v *visit) pingPong(ctx context.Context) error {
@@ -42,7 +42,7 @@ func (v *visit) pingPong(ctx context.Context) error {
 				hostSide:    v.onHost(cpus, measure.TransportTCP, v.programs.PingPong, argument),
 				clusterSide: v.onCluster(program, argument),
 			},
-			Parse: parse, Patience: time.Duration(v.opts.Pairs) * pingPongPatience,
+			Parse: parse, Patience: time.Duration(v.opts.Pairs) * pingPongTime,
 		}, pingPongLine)
 		if err != nil {
 			return err
@@ -61,6 +61,7 @@ func (v *visit) pingPong(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.measured = time.Since(e.Runs[0].StartedAt)
 	return v.publish(e)
 }
 

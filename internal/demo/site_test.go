@@ -235,7 +235,7 @@ VersionMicro=0
 VersionRelease=f
 Success=1
 CommWorldProcs=2
-HPL_N=720
+HPL_N=960
 HPL_NB=80
 HPL_nprow=1
 HPL_npcol=2
@@ -247,7 +247,7 @@ HPL_XnormI=8.1
 HPL_AnormI=190
 HPL_BnormI=0.5
 StarSTREAM_Triad=44.2
-STREAM_VectorSize=86400
+STREAM_VectorSize=153600
 End of Summary section.
 End of HPC Challenge tests.
 `

@@ -42,6 +42,8 @@ type visit struct {
 	// siteBegan is when the site was started.
 	siteBegan time.Time
 	reports   []measure.Report
+	// measured is how long the ping-pong took.
+	measured time.Duration
 }
 
 // act is something done on the cluster.
