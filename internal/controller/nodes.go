@@ -49,7 +49,7 @@ func (p *pass) nodeSpans(ctx context.Context) error {
 // pruneEvery is how often what is kept for a time only is looked through.
 const pruneEvery = time.Hour
 
-// prune removes usage that is older than it is kept, and tokens that have long expired.
+// prune removes usage that is older than it is kept, tokens that have long expired, and events of clusters that are long gone.
 func (p *pass) prune(ctx context.Context) error {
 	if !p.pruned.IsZero() && p.now.Sub(p.pruned) < pruneEvery {
 		p.sooner(p.pruned.Add(pruneEvery))
@@ -64,7 +64,11 @@ func (p *pass) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if usage+tokens == 0 { // else there may be more
+	events, err := p.writer.PruneEvents(ctx, p.cfg.Cache, p.now.Add(-state.EventsKeptAfter))
+	if err != nil {
+		return err
+	}
+	if usage+tokens+events == 0 { // else there may be more
 		p.pruned = p.now
 	}
 	return nil

@@ -431,6 +431,16 @@ func TestANewLeaderGivesNothingOutBeforeItSeesWhatTheOneBeforeDid(t *testing.T) 
 	})
 }
 
+func TestTheEventsOfAClusterThatIsLongGoneAreRemoved(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.view(l.repo.AppendEvents(t.Context(), api.Event{Cluster: "gone", Time: l.now}))
+	l.now = l.now.Add(state.EventsKeptAfter + time.Minute)
+	before := l.mustPass().Revision
+	if l.view(before+1, nil); len(l.cache.Events("gone", 0)) > 0 {
+		t.Error("they are there")
+	}
+}
+
 func TestUsageIsPrunedOnceItIsOlderThanItIsKept(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.node("n1", 2)

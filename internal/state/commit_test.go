@@ -327,6 +327,39 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 	equal(t, again, 0)
 }
 
+func TestTheEventsOfAClusterThatIsLongGoneGo(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, st store.Store) {
+		w := newWorld(t, st)
+		ctx := t.Context()
+		event := func(cluster string, at time.Time) {
+			t.Helper()
+			w.reach(w.repo.AppendEvents(ctx, api.Event{Cluster: cluster, Time: at, Reason: "Placed"}, api.Event{Cluster: cluster, Time: at, Reason: "Deleted"}))
+		}
+		event("c1", now)
+		event("lab.old", now)
+		event("lab.old-2", now.Add(time.Hour))
+		event("lab.o", now.Add(time.Hour))
+		for _, want := range []int{1, 0} {
+			removed, err := w.leader.PruneEvents(ctx, w.cache, now.Add(time.Minute))
+			must(t, err)
+			equal(t, removed, want)
+			event("c1", now)
+		}
+		left, err := st.List(ctx, "event")
+		must(t, err)
+		for _, e := range left.Entries {
+			if strings.HasPrefix(e.Key, "event/lab.old/") || e.Key == "events/lab.old" {
+				t.Errorf("%s is left", e.Key)
+			}
+		}
+		for cluster, want := range map[string]int{"c1": 6, "lab.old": 0, "lab.old-2": 2, "lab.o": 2} {
+			equal(t, len(w.cache.Events(cluster, 0)), want)
+		}
+		event("lab.old", now)
+		equal(t, len(w.cache.Events("lab.old", 0)), 2)
+	})
+}
+
 func TestPruningIsBounded(t *testing.T) {
 	w := newWorld(t, openMemory(t))
 	const n = 1005

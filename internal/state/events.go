@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -11,6 +12,9 @@ import (
 
 // EventsKept is how many events of one cluster name are kept; older ones go when new ones come.
 const EventsKept = 1000
+
+// EventsKeptAfter is how long the events of a cluster are kept that is gone: names that never come back would add up for ever.
+const EventsKeptAfter = 30 * 24 * time.Hour
 
 // eventLog is where a cluster's events begin and end: [First, Last] are kept.
 type eventLog struct {
@@ -86,4 +90,36 @@ func (r *Repo) Events(ctx context.Context, cluster string, after int64) ([]api.E
 		all = all[1:]
 	}
 	return all, nil
+}
+
+// forgottenEvents returns up to limit cluster names of which there are events, all older than a time, and no cluster.
+func (c *Cache) forgottenEvents(before time.Time, limit int) []string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var names []string
+	for name, log := range c.events {
+		if len(names) < limit && log[len(log)-1].Time.Before(before) && c.clusters.get(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// PruneEvents removes the events of clusters that were gone before a time, a bounded number of clusters, and returns how many. Call it
+// again while it returns more than 0.
+func (l *Leader) PruneEvents(ctx context.Context, cache *Cache, before time.Time) (int, error) {
+	names := cache.forgottenEvents(before, store.MaxOps)
+	for _, name := range names {
+		key := prefixEventLog + name
+		head, _, err := l.repo.store.Get(ctx, key)
+		if err != nil {
+			return 0, fmt.Errorf("read the events of cluster %q: %w", name, err)
+		}
+		conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: head.Revision}, {Key: prefixIntent + name}}
+		ops := []store.Op{{Key: key, Delete: true}, {Key: prefixEvent + name + "/", DeletePrefix: true}}
+		if _, err := l.repo.store.Commit(ctx, conds, ops); err != nil && !errors.Is(err, store.ErrConflict) {
+			return 0, fmt.Errorf("remove the events of cluster %q, which is gone: %w", name, err)
+		}
+	}
+	return len(names), nil
 }
