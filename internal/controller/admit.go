@@ -189,8 +189,12 @@ func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
 	if at.Network.Index == 0 {
 		fresh, err := p.cfg.Pool.LowestFree(taken, c.Intent.Spec.Egress)
 		if err != nil {
+			verdict := admission.Refuse
+			if c.Intent.Spec.Queue {
+				verdict = admission.Wait
+			}
 			a.places, a.waits = nil, append(a.waits, wait{
-				kind: lifecycle.NeedCreate, decision: admission.Decision{Verdict: admission.Wait, Constraint: "networks", Reason: err.Error()},
+				kind: lifecycle.NeedCreate, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
 			})
 			return p.answer(ctx, a, taken)
 		}

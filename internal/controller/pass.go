@@ -114,10 +114,21 @@ func (p *pass) emit(ctx context.Context, events []api.Event) error {
 	return err
 }
 
+// quarantinesPerPass bounds how many quarantines end in one pass, each by a commit: when a rack comes back, who is lost elsewhere is not
+// to wait for all of it. The next pass goes on.
+const quarantinesPerPass = 50
+
 // quarantines frees what was quarantined and has been confirmed clean after all.
 func (p *pass) quarantines(ctx context.Context) error {
 	var errs []error
+	ended := 0
 	for _, q := range p.view.Quarantines {
+		if !p.Clean(&q.Assignment) {
+			continue
+		}
+		if ended++; ended > quarantinesPerPass {
+			break
+		}
 		errs = append(errs, p.quarantine(ctx, q))
 	}
 	return errors.Join(errs...)

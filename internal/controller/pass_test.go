@@ -544,3 +544,42 @@ func TestOnlyTheFrontOfTheQueueIsWrittenAnewWhenWhatBindsChanges(t *testing.T) {
 		t.Errorf("now that there is a core which would delay the first in the queue, %d records are written anew; want some, at most %d", written, front)
 	}
 }
+
+func TestWhoDoesNotWaitInTheQueueIsRefusedWhenAllNetworksAreInUse(t *testing.T) {
+	for queue, want := range map[bool]api.ClusterPhase{false: api.ClusterRefused, true: api.ClusterQueued} {
+		l := newLed(t, memory.New())
+		pool, err := placement.NewPool(netip.MustParsePrefix("10.0.0.0/19"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.lead.cfg.Pool = pool
+		l.node("n1", 2)
+		l.want("a")
+		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
+			Name: "b", UID: "ub", CreatedAt: l.now.Add(time.Second), Spec: api.ClusterSpec{Queue: queue, Groups: []api.Group{{
+				Name: "b", Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+			}}},
+		}))
+		if b := l.mustPass().Cluster("b").Record; b == nil || b.Phase != want || !strings.Contains(b.Message, "networks") {
+			t.Errorf("queue %t: got %+v, want it %s", queue, b, want)
+		}
+	}
+}
+
+func TestQuarantinesThatEndTogetherDoNotHoldUpOnePass(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	var ids []string
+	var view *state.View
+	for i := range quarantinesPerPass + 10 {
+		q := api.Quarantine{Since: l.now, Assignment: api.Assignment{ID: fmt.Sprintf("ua.a-%d.1", i), ClusterUID: "ua", Cluster: "a", Node: "n1"}}
+		view = l.view(l.leader.Quarantine(t.Context(), q))
+		ids = append(ids, q.Assignment.ID)
+	}
+	l.agents.clean["n1"] = ids
+	for _, want := range []int{10, 0} {
+		if view = l.mustPass(); len(view.Quarantines) != want {
+			t.Errorf("%d are left, want %d", len(view.Quarantines), want)
+		}
+	}
+}
