@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -166,7 +167,7 @@ func (n *node) start(cores int) {
 			},
 			Log: slog.New(slog.NewTextHandler(testWriter{n.site.t}, nil)),
 		})
-		if err != nil {
+		if err != nil && !errors.Is(err, context.Canceled) { // it may be ended while it starts
 			n.site.t.Errorf("agent of %s: %v", n.name, err)
 		}
 	}()

@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// leaving is a driver whose Start ends as a test says, and leaves something behind that looks like a member which has ended.
+type leaving struct {
+	driver.Driver
+	start error
+}
+
+func (d leaving) Start(context.Context, driver.Member) error { return d.start }
+func (d leaving) Clean(context.Context, string) error        { return nil }
+func (d leaving) Observe(context.Context) ([]driver.Observation, error) {
+	return []driver.Observation{{ID: "a", State: driver.StateExited}}, nil
+}
+
+func (d leaving) Wait(ctx context.Context, _ string) (driver.Observation, error) {
+	<-ctx.Done()
+	return driver.Observation{}, ctx.Err()
+}
+
+// startable is a member whose network is in force.
+func startable(t *testing.T, a *Agent, d driver.Driver) *memberState {
+	t.Helper()
+	m := &memberState{id: "a", driver: d, want: &agentstream.Member{Member: driver.Member{
+		Assignment: api.Assignment{ID: "a"}, Network: api.Network{Index: 3, IDBase: uint32(os.Geteuid())},
+		HomeDir: filepath.Join(a.cfg.StateDir, "home"),
+	}}}
+	a.members["a"] = m
+	a.networks.ok, a.networks.applied = true, []fabric.Network{{Network: m.want.Network, Ports: []fabric.Port{{ID: "a"}}}}
+	t.Cleanup(func() {
+		if m.control != nil {
+			_ = m.control.Close()
+		}
+	})
+	return m
+}
+
+func TestWhatAFailedStartLeavesHasNeverRunAndWhatStartedHas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err      error
+		neverRan bool
+	}{
+		"the start fails":    {errors.New("no"), true},
+		"the start succeeds": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newTestAgent(t)
+			m := startable(t, a, leaving{start: tc.err})
+			a.start(t.Context(), m)
+			(<-a.events)() // how the start went
+			if tc.err != nil {
+				(<-a.events)() // what a look finds
+			}
+			if got := a.input(m, nil, a.cfg.Clock.Now()).NeverRan; got != tc.neverRan {
+				t.Errorf("never ran: got %t, want %t; its host says %s", got, tc.neverRan, m.state)
+			}
+		})
+	}
+}
+
+func TestCleaningLeavesWhatTheNextStartAndOtherMembersNeed(t *testing.T) {
+	for name, tc := range map[string]struct{ release, releaseHome, control, home bool }{
+		"a start that failed is tried again":          {false, false, true, true},
+		"a member of a living cluster is released":    {true, false, false, true},
+		"a member is released with its whole cluster": {true, true, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newTestAgent(t)
+			m := startable(t, a, leaving{})
+			m.want.Release, m.want.ReleaseHome = tc.release, tc.releaseHome
+			for _, dir := range []string{a.controlDir("a"), m.want.HomeDir} {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.clean(t.Context(), m)
+			(<-a.events)()
+			there := func(path string) bool {
+				_, err := os.Stat(path)
+				return err == nil
+			}
+			if control, home := there(a.controlDir("a")), there(m.want.HomeDir); control != tc.control || home != tc.home {
+				t.Errorf("there afterwards: control directory %t, home %t; want %t and %t", control, home, tc.control, tc.home)
+			}
+		})
+	}
+}
+
+func TestNobodyIsLedToAMemberThatIsReleased(t *testing.T) {
+	a := newTestAgent(t)
+	startable(t, a, leaving{}).want.Release = true
+	go func() { (<-a.events)() }()
+	if _, err := a.reach(t.Context(), agentstream.Tunnel{MemberID: "a", Port: 22}); err == nil || !strings.Contains(err.Error(), "no such member") {
+		t.Errorf("got %v, want that there is no such member", err)
+	}
+}
