@@ -270,3 +270,68 @@ func TestARevokedTokenEndsItsStreams(t *testing.T) {
 		}
 	}
 }
+
+// revocable is a site with a ready cluster "c1", a client of a member of its project, and what revokes that one's token.
+func revocable(t *testing.T) (s *apiservertest.Site, member *client.Client, revoke func()) {
+	t.Helper()
+	s = apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 4)
+	admin := s.Client()
+	create(t, admin, "c1")
+	s.Place("c1")
+	s.MakeReady("c1")
+	line := s.Token("ann", "default", api.RoleMember)
+	token, err := trust.ParseToken(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, s.ClientOf(line), func() {
+		if err := admin.RevokeToken(t.Context(), token.ID()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestARevokedTokenEndsTheEventsThatAreFollowedWithIt(t *testing.T) {
+	s, member, revoke := revocable(t)
+	for e, err := range member.FollowEvents(t.Context(), "c1", 0) {
+		if err != nil {
+			if !client.HasCode(err, "unauthorized") {
+				t.Errorf("the events ended with %v, want unauthorized", err)
+			}
+			return
+		}
+		if e.Reason == "After" {
+			t.Fatal("told after the token was revoked")
+		}
+		if e.Reason == "Placed" {
+			revoke()
+			s.Event("c1", "After", "what it is no longer told")
+		}
+	}
+}
+
+func TestARevokedTokenEndsTheOutputThatIsFollowedWithIt(t *testing.T) {
+	s, member, revoke := revocable(t)
+	job, err := member.CreateJob(t.Context(), "c1", api.JobRequest{Command: []string{"x"}, Ranks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &lockedBuffer{wrote: make(chan struct{}, 1)}
+	done := make(chan error, 1)
+	go func() {
+		_, err := member.JobLog(t.Context(), job.ID, 0, true, out)
+		done <- err
+	}()
+	s.Logs.Write(job.ID, "before\n")
+	<-out.wrote
+	revoke()
+	s.Logs.Write(job.ID, "after\n")
+	s.EndJob(job.ID, api.JobSucceeded, 0, "")
+	if err := <-done; err != nil && !client.HasCode(err, "unauthorized") {
+		t.Errorf("the output ended with %v", err)
+	}
+	if got := out.String(); got != "before\n" {
+		t.Errorf("told %q, want nothing after the token was revoked", got)
+	}
+}
