@@ -16,6 +16,9 @@ import (
 const (
 	// historyKept is how many changes of clusters are kept for watches that resume or are slow.
 	historyKept = 4096
+	// membersKept is how many members these changes may list in all: every change of a cluster lists all of its members, about 500 bytes
+	// each.
+	membersKept = 400_000
 	// hubInterval bounds how often changes are taken in: many observations in a row become one change.
 	hubInterval = 10 * time.Millisecond
 	// sweepInterval is how often nodes are looked at that nobody told of: a node that is silent goes down by the clock alone.
@@ -66,6 +69,7 @@ type hub struct {
 	order    []*state.Cluster  // as of revision, by name
 	shown    map[string]*shown // by full name
 	history  []change
+	members  int    // that history lists
 	seq      uint64 // of the newest change
 	// floor is the oldest revision from which the history is whole.
 	floor   int64
@@ -242,16 +246,29 @@ func (h *hub) place(name string, before, after *state.Cluster) {
 func (h *hub) note(s *shown, deleted bool) {
 	h.seq++
 	h.history = append(h.history, change{seq: h.seq, revision: h.revision, shown: s, deleted: deleted})
+	h.members += len(s.cluster.Status.Members)
 }
 
 // trim drops the oldest changes beyond what is kept; the lock is held.
 func (h *hub) trim() {
 	keep := max(historyKept, 2*len(h.shown))
 	// Only now and then: every time would copy the whole history for each change.
-	if excess := len(h.history) - keep; excess > keep/4 {
-		h.floor = h.history[excess-1].revision + 1
-		h.history = append([]change(nil), h.history[excess:]...)
+	if len(h.history) <= keep+keep/4 && h.members <= membersKept+membersKept/4 {
+		return
 	}
+	excess := max(0, len(h.history)-keep)
+	for i, ch := range h.history[:len(h.history)-1] {
+		if i >= excess && h.members <= membersKept {
+			break
+		}
+		h.members -= len(ch.cluster.Status.Members)
+		excess = max(excess, i+1)
+	}
+	if excess == 0 {
+		return // the newest is kept, however large
+	}
+	h.floor = h.history[excess-1].revision + 1
+	h.history = append([]change(nil), h.history[excess:]...)
 }
 
 // scope is what a watch may see and asks for.

@@ -293,6 +293,39 @@ func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
 	}
 }
 
+func TestTheHistoryOfLargeClustersIsBoundedByTheirMembers(t *testing.T) {
+	h := newHub(nil, nil)
+	_, _, slow := h.snapshot(everything())
+	listed := func() (n int) {
+		for _, ch := range h.history {
+			n += len(ch.cluster.Status.Members)
+		}
+		return n
+	}
+	large := func(members int) *shown {
+		return &shown{name: "c", cluster: api.Cluster{Status: api.ClusterStatus{Members: make([]api.MemberStatus, members)}}}
+	}
+	h.note(large(2*membersKept), false)
+	h.trim()
+	for i := range historyKept {
+		h.revision = int64(i)
+		h.note(large(1000), false)
+		h.trim()
+		if n := listed(); n != h.members || n > membersKept+membersKept/4 {
+			t.Fatalf("after %d changes %d members are listed (counted %d), want at most %d", i+1, n, h.members, membersKept+membersKept/4)
+		}
+	}
+	if _, _, whole := slow.next(); whole {
+		t.Error("a cursor whose changes were dropped went on")
+	}
+	_, _, cur := h.snapshot(everything())
+	h.note(large(2*membersKept), false)
+	h.trim()
+	if fresh, _, whole := cur.next(); !whole || len(fresh) != 1 {
+		t.Errorf("the newest change: got %d, whole %t; want it kept however large it is", len(fresh), whole)
+	}
+}
+
 // BenchmarkTake is what one word of an agent costs among so many clusters.
 func BenchmarkTake(b *testing.B) {
 	for _, n := range []int{100, 1000} {
