@@ -105,7 +105,7 @@ func (p *pass) running() []admission.Running {
 	var all []admission.Running
 	for _, name := range p.w.store.names() {
 		e := p.w.store.clusters[name]
-		r := admission.Running{Cluster: name, Project: e.intent.Project, Ends: ends(e)}
+		r := admission.Running{Cluster: name, Project: e.intent.Project, Ends: p.ends(e)}
 		releasing := admission.Running{Cluster: name, Project: e.intent.Project, Releasing: true}
 		for _, a := range p.w.store.assignments(e.record) {
 			switch {
@@ -126,11 +126,17 @@ func (p *pass) running() []admission.Running {
 	return all
 }
 
-// ends is when a cluster has given back its room at the latest; zero when that is not known.
-func ends(e entry) time.Time {
+// ends is when a cluster has given back its room at the latest; zero when that is not known. Its grace begins when the end of its limit
+// is noticed, which may be late.
+func (p *pass) ends(e entry) time.Time {
 	expires := lifecycle.Expires(e.intent.Spec, e.record)
-	if expires.IsZero() {
+	switch {
+	case expires.IsZero():
 		return expires
+	case e.record.ExpiredAt != nil:
+		expires = *e.record.ExpiredAt
+	default:
+		expires = later(expires, p.at)
 	}
 	return expires.Add(lifecycle.DefaultDeadlines().Grace + admission.ReleaseTime)
 }
@@ -148,7 +154,7 @@ func (p *pass) request(a asked) admission.Request {
 	if limit := in.Spec.TimeLimit.Std(); limit > 0 {
 		r.Holds = limit + lifecycle.DefaultDeadlines().Grace + admission.ReleaseTime
 	}
-	if end := ends(e); !end.IsZero() {
+	if end := p.ends(e); !end.IsZero() {
 		r.Holds = max(end.Sub(p.at), time.Second)
 	}
 	count, avoid := map[string]int{}, map[string]bool{}

@@ -181,6 +181,8 @@ func (l *leader) commit(c condition, write func(), format string, args ...any) e
 				err := w.store.commit(c, write)
 				if err == errConflict {
 					w.happened("conflict")
+				} else if err == nil {
+					delete(l.last, c.cluster) // it was decided on what was seen then
 				}
 				w.trace("late commit, %v: "+format, append([]any{err}, args...)...)
 				w.wakeLeader()
