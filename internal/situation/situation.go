@@ -161,7 +161,9 @@ func (s *Site) request(asked Asked) admission.Request {
 	intent := &c.Intent
 	r := admission.Request{
 		Cluster: c.Name(), UID: c.UID(), Project: project(c), User: intent.User, Kind: admission.Kind(need.Kind),
-		Priority: intent.Spec.Priority, Since: intent.CreatedAt, Queue: intent.Spec.Queue, Holds: s.holds(c),
+		Priority: intent.Spec.Priority, Since: intent.CreatedAt, Holds: s.holds(c),
+		// What a cluster is to grow by waits once it is wanted: whether it may was asked when it was asked for.
+		Queue: intent.Spec.Queue || need.Kind == lifecycle.NeedScale,
 	}
 	if need.Kind == lifecycle.NeedScale && intent.ScaledAt != nil {
 		r.Since = *intent.ScaledAt
