@@ -110,7 +110,11 @@ func (l *logStream) send(n int) bool {
 		return false
 	}
 	l.offset += int64(n)
-	return l.rc.Flush() == nil
+	if l.rc.Flush() != nil {
+		return false
+	}
+	_ = l.rc.SetWriteDeadline(time.Time{}) // a job may say nothing for long: HTTP/2 would break the stream when the deadline passes
+	return true
 }
 
 // rest sends all that is stored; false when the client is gone or nothing can be read.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -64,13 +65,14 @@ func TestASilentNode(t *testing.T) {
 // and rank, and from then on nobody reaches the old one and it reaches nobody. When the node is heard again, nothing is
 // left of it.
 func longSilence(t *testing.T) {
-	s := startSite(t, 8, "--nodes", "8", "--node-cores", "1")
+	s := startSite(t, 8, "--nodes", "8", "--node-cores", "1", "--log-level", "debug") // which tells of every request that ends
 	members := first(5, "c")
 	s.cluster("c", 5)
 	c := s.waitMembers("c", members)
 	if err := os.Mkdir(filepath.Join(s.sharedHome(c), "stolen"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	defer s.quietJob()()
 	for i, silence := range silences {
 		t.Run(silence.name, func(t *testing.T) {
 			s := s.as(t)
@@ -128,6 +130,29 @@ func longSilence(t *testing.T) {
 			}
 			s.checkUsable(now)
 		})
+	}
+}
+
+// quietJob runs a job that says nothing for longer than any stream may stand still, and returns what waits for it and checks that
+// it was waited for to its end.
+func (s *site) quietJob() (check func()) {
+	quiet := s.cluster("quiet", 1)
+	job := s.background(context.WithoutCancel(s.t.Context()), "run", "quiet", "--", "sh", "-c", "until [ -e over ]; do sleep 0.1; done; echo over")
+	began := time.Now()
+	return func() {
+		if s.t.Failed() {
+			return // it may end before its time
+		}
+		s.eventually(time.Minute, "a long silence", func() bool { return time.Since(began) > 25*time.Second })
+		if request := "path=/v1/jobs/" + s.runningJob("quiet") + "/log"; strings.Contains(s.log.String(), request) {
+			s.t.Errorf("the stream of a job's output ended though the job goes on: the server's log has %q", request)
+		}
+		if err := os.WriteFile(filepath.Join(s.sharedHome(quiet), "over"), nil, 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+		if a := job.wait(); a.code != 0 || a.out != "over\n" {
+			s.t.Errorf("a job that says nothing for long: exit code %d and %q, want 0 and that it is over\n%s", a.code, a.out, a.err)
+		}
 	}
 }
 
