@@ -116,6 +116,11 @@ func ending(text string) string {
 
 // publish shows what was measured, and writes the report's files anew with all that was measured so far.
 func (v *visit) publish(e measure.Experiment) error {
+	if pairs := countRuns(e, clusterSide); pairs < v.opts.Pairs {
+		e.Conditions = append(e.Conditions, measure.Condition{
+			Name: "Pairs", Value: fmt.Sprintf("%d of %d; this machine was too busy, or is too slow, for more in the time there is", pairs, v.opts.Pairs),
+		})
+	}
 	report, err := measure.NewReport(e, 0)
 	if err != nil {
 		return err
@@ -135,6 +140,16 @@ func (v *visit) publish(e measure.Experiment) error {
 	}
 	v.say("report: %s (data: %s)", v.files.html, v.files.json)
 	return nil
+}
+
+func countRuns(e measure.Experiment, side string) int {
+	count := 0
+	for _, r := range e.Runs {
+		if r.Side == side {
+			count++
+		}
+	}
+	return count
 }
 
 // isGone tells whether the API said that there is no such cluster.

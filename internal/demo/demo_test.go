@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -105,6 +106,26 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 				t.Errorf("deleted %v, stopped %d of %d sites, a node left drained %v", c.site.deleted, c.site.stopped, len(c.site.sites), c.site.drained)
 			}
 		})
+	}
+}
+
+func TestPairsThatWereLeftOutAreAConditionOfTheReport(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r")
+	v := &visit{narrator: newNarrator(io.Discard), files: files{html: path + ".html", json: path + ".json"}, opts: Options{Demo: config.Demo{Pairs: 6}}}
+	e := measure.Experiment{Metrics: measure.HPCCMetrics(), Axis: measure.HPCCAxis(), Sides: tcpSides([]int{0, 1})}
+	for pair := range 2 {
+		for _, side := range e.Sides {
+			points := []measure.Point{{X: 2, Values: map[string]float64{measure.HPLGflops: 1}}}
+			e.Runs = append(e.Runs, measure.Run{Side: side.Name, Pair: pair, Points: points})
+		}
+	}
+	if err := v.publish(e); err != nil {
+		t.Fatal(err)
+	}
+	for _, end := range []string{".html", ".json"} {
+		if text := read(path + end); !strings.Contains(text, "2 of 6; this machine was too busy") {
+			t.Errorf("the report's %s does not say that pairs are missing", end)
+		}
 	}
 }
 
