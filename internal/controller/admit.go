@@ -24,6 +24,9 @@ var errDoubt = errors.New("it is not known whether what was handed out was commi
 // the first in the queue, and have room that is not enough for the one before.
 const answerHolds = time.Minute
 
+// admitFor is how long a pass goes on writing answers. Only the next one tells nodes what they were given, and sees who was lost meanwhile.
+const admitFor = time.Second
+
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
 	clusters, nodes, quarantines, controls, projects any
@@ -48,6 +51,7 @@ func (p *pass) admit(ctx context.Context) error {
 	taken := p.takenNetworks()
 	var errs []error
 	unanswered := false
+	began, before := p.cfg.Now(), p.committed
 	for _, a := range p.answers(admission.Plan(p.Admission(p.asked, free))) {
 		switch err := p.answer(ctx, a, taken); {
 		case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
@@ -57,6 +61,10 @@ func (p *pass) admit(ctx context.Context) error {
 		case err != nil:
 			unanswered = true
 			errs = append(errs, fmt.Errorf("cluster %q: %w", a.cluster.Name(), err))
+		}
+		if p.committed > before && p.cfg.Now().Sub(began) >= admitFor {
+			unanswered = true // what was written brings the next pass
+			break
 		}
 	}
 	if !unanswered && !p.again {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
@@ -40,5 +41,35 @@ func TestAClusterThatWaitsToGrowIsNotPassedByThoseWhoCameLater(t *testing.T) {
 	}
 	if later := view.Cluster("later").Record; later == nil || later.Phase != api.ClusterQueued {
 		t.Errorf("the later one: got %+v, want it queued: it would take what the one before waits for", later)
+	}
+}
+
+func TestThoseWhoGetRoomFirstAreNotHeldUpByThoseWhoGetItLast(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 8)
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	var view *state.View
+	for _, name := range names {
+		view = l.want(name)
+	}
+	l.lead.cfg.Now = func() time.Time { l.now = l.now.Add(admitFor / 3); return l.now } // each commit takes a while
+	placed := 0
+	for passes := 1; placed < len(names); passes++ {
+		view = l.mustPass()
+		before := placed
+		placed = 0
+		for _, c := range view.Clusters {
+			if c.Record != nil {
+				placed++
+			}
+		}
+		if placed-before > 4 || placed == before {
+			t.Fatalf("pass %d placed %d, want some, and not those who would take more than %s", passes, placed-before, admitFor)
+		}
+	}
+	for _, c := range view.Clusters {
+		if c.Record.Phase != api.ClusterStarting {
+			t.Errorf("%s is %s, want starting", c.Name(), c.Record.Phase)
+		}
 	}
 }
