@@ -55,7 +55,7 @@ func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserv
 	}
 	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, logBytes: p.cfg.Agents.LogBytes(job.RunID())}
 	if c := p.view.Cluster(job.Cluster); c != nil && c.UID() == job.ClusterUID {
-		in.cluster = c
+		in.cluster, in.whole = c, job.Attempt > 0 && p.whole(c)
 	}
 	next, events := planJob(in)
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
@@ -99,6 +99,7 @@ func sameButForCancel(now, was api.Job) bool {
 type jobInput struct {
 	job      api.Job
 	cluster  *state.Cluster // nil when it is gone
+	whole    bool           // each of its members is ready and has current files; it may still wait for more of them
 	seen     agentstream.JobObserved
 	heard    bool
 	logBytes int64
@@ -148,6 +149,23 @@ func (in jobInput) ended(job api.Job) (api.Job, []api.Event) {
 	return job, nil
 }
 
+// whole tells whether nobody is lost, and each member is ready and has the files that name all others.
+func (p *pass) whole(c *state.Cluster) bool {
+	if c.Record == nil || len(c.Record.Lost) > 0 {
+		return false
+	}
+	for a := range c.Held() {
+		if a.Spare {
+			continue
+		}
+		seen, ok := p.cfg.Agents.MemberState(a.ID)
+		if !ok || seen.Phase != api.MemberReady || !seen.Current || p.Nodes[a.Node].Phase != api.NodeReady {
+			return false
+		}
+	}
+	return true
+}
+
 // dispatch names the member that carries out the attempt: the held one of the lowest rank. A run after a loss waits until the cluster
 // is whole again.
 func (in jobInput) dispatch(job api.Job) api.Job {
@@ -155,8 +173,9 @@ func (in jobInput) dispatch(job api.Job) api.Job {
 		job.Phase, job.EndedAt = api.JobCancelled, &in.now
 		return job
 	}
-	if job.Attempt > 0 && in.cluster.Record.Phase != api.ClusterReady {
-		return job
+	phase := in.cluster.Record.Phase
+	if job.Attempt > 0 && phase != api.ClusterReady && (phase != api.ClusterScaling || !in.whole) {
+		return job // what the cluster is to grow by may wait for room for ever
 	}
 	var first *api.Assignment
 	for a := range in.cluster.Held() {

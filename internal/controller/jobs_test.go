@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -219,5 +220,30 @@ func TestAJobThatAnotherLeaderGaveToAMemberIsGivenToNoSecondOne(t *testing.T) {
 	}
 	if got, err := l.repo.Job(t.Context(), "j1"); err != nil || got.MemberID != "ua.a-0.7" {
 		t.Errorf("it is given to %q (%v), want it left to ua.a-0.7", got.MemberID, err)
+	}
+}
+
+func TestAJobRunsAgainWhenItsClusterIsWholeThoughItWaitsToGrow(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.want("a")
+	a := only(t, l.mustPass().Cluster("a"))
+	l.agents.members[a.ID] = monitor.MemberState{Phase: api.MemberReady, Current: true, Since: l.now}
+	l.mustPass()
+	_, revision, err := l.repo.UpdateIntent(t.Context(), "a", "ua", func(in *api.ClusterIntent) error {
+		in.Spec.Groups[0].Size = 2
+		return nil
+	})
+	l.view(revision, err)
+	l.mustPass()
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending, Attempt: 1}))
+	l.agents.members[a.ID] = monitor.MemberState{Phase: api.MemberReady, Since: l.now}
+	view := l.mustPass()
+	if phase := view.Cluster("a").Record.Phase; phase != api.ClusterScaling || view.Job("j1").MemberID != "" {
+		t.Fatalf("the cluster is %s, and the job with %q; want it scaling, and the job to wait for current files", phase, view.Job("j1").MemberID)
+	}
+	l.agents.members[a.ID] = monitor.MemberState{Phase: api.MemberReady, Current: true, Since: l.now}
+	if view = l.mustPass(); view.Job("j1").MemberID != a.ID {
+		t.Errorf("the job is with %q, want %s", view.Job("j1").MemberID, a.ID)
 	}
 }
