@@ -55,7 +55,7 @@ func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserv
 	}
 	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, logBytes: p.cfg.Agents.LogBytes(job.RunID())}
 	if c := p.view.Cluster(job.Cluster); c != nil && c.UID() == job.ClusterUID {
-		in.cluster, in.whole = c, job.Attempt > 0 && p.whole(c)
+		in.cluster, in.whole = c, job.Attempt > 0 && job.MemberID == "" && p.whole(c)
 	}
 	next, events := planJob(in)
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
