@@ -570,15 +570,14 @@ func TestQuarantinesThatEndTogetherDoNotHoldUpOnePass(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.node("n1", 1)
 	var ids []string
-	var view *state.View
 	for i := range quarantinesPerPass + 10 {
 		q := api.Quarantine{Since: l.now, Assignment: api.Assignment{ID: fmt.Sprintf("ua.a-%d.1", i), ClusterUID: "ua", Cluster: "a", Node: "n1"}}
-		view = l.view(l.leader.Quarantine(t.Context(), q))
+		l.view(l.leader.Quarantine(t.Context(), q))
 		ids = append(ids, q.Assignment.ID)
 	}
 	l.agents.clean["n1"] = ids
 	for _, want := range []int{10, 0} {
-		if view = l.mustPass(); len(view.Quarantines) != want {
+		if view := l.mustPass(); len(view.Quarantines) != want {
 			t.Errorf("%d are left, want %d", len(view.Quarantines), want)
 		}
 	}
