@@ -120,7 +120,7 @@ func planJob(in jobInput) (api.Job, []api.Event) {
 	case in.cluster.Record.Phase == api.ClusterDeleting && (job.MemberID == "" || !in.holds(job.MemberID)):
 		return in.lose(job, "its cluster is being deleted"), nil
 	case in.cluster.Record.ExpiredAt != nil && !job.CancelRequested:
-		job.CancelRequested, job.Message = true, "the time limit of its cluster has passed"
+		job.CancelRequested, job.Message = true, limitPassed
 		return job, nil
 	case job.MemberID == "":
 		return in.dispatch(job), nil
@@ -128,9 +128,21 @@ func planJob(in jobInput) (api.Job, []api.Event) {
 		return in.memberGone(job)
 	}
 	if in.heard {
-		job.Phase, job.Message, job.StartedAt = in.seen.Phase, in.seen.Message, in.seen.StartedAt
+		job.Phase, job.Message, job.StartedAt = in.seen.Phase, in.message(), in.seen.StartedAt
 	}
 	return in.tell(job)
+}
+
+// limitPassed is why a job is ended with its cluster.
+const limitPassed = "the time limit of its cluster has passed"
+
+// message is what the job's member says of the run, except of why it is ended with its cluster: to the member every end that is asked for
+// is a user's.
+func (in jobInput) message() string {
+	if in.job.CancelRequested && in.job.Message == limitPassed && (in.seen.Phase == api.JobCancelled || in.seen.Message == "") {
+		return limitPassed
+	}
+	return in.seen.Message
 }
 
 // ended takes over how a run ended, or lets the next one follow.
@@ -138,7 +150,7 @@ func (in jobInput) ended(job api.Job) (api.Job, []api.Event) {
 	if job.Requeueing && !job.CancelRequested && in.seen.Phase != api.JobSucceeded && in.cluster != nil {
 		return in.again(job)
 	}
-	job.Phase, job.ExitCode, job.Message = in.seen.Phase, in.seen.ExitCode, cmp.Or(in.seen.Message, job.Message)
+	job.Phase, job.ExitCode, job.Message = in.seen.Phase, in.seen.ExitCode, cmp.Or(in.message(), job.Message)
 	job.StartedAt, job.EndedAt = in.seen.StartedAt, in.seen.EndedAt
 	if job.Phase == api.JobLost && job.Requeue && !job.CancelRequested && in.cluster != nil {
 		return in.again(job)

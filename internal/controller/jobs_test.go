@@ -69,6 +69,9 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 	second.Attempt = 1
 	cancelled := second
 	cancelled.CancelRequested = true
+	limited, stopped := running, running
+	limited.CancelRequested, limited.Message = true, limitPassed
+	stopped.CancelRequested = true
 	dispatched, ahead, behind := jobStart.Add(30*time.Second), jobLater.Add(time.Hour), jobStart.Add(-time.Hour)
 	aheadOfUs, behindUs := running, requeue
 	aheadOfUs.DispatchedAt, aheadOfUs.StartedAt = &dispatched, &ahead
@@ -161,6 +164,30 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 			func(j api.Job) bool { return j.CancelRequested && strings.Contains(j.Message, "time limit") }, "",
 		},
 		{
+			"it was ended by the time limit, whatever its member takes that for",
+			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
+			limited, api.JobCancelled,
+			func(j api.Job) bool { return j.Phase == api.JobCancelled && j.Message == limitPassed }, "",
+		},
+		{
+			"it is known why it is to end until it has ended",
+			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
+			limited, api.JobRunning,
+			func(j api.Job) bool { return j.Phase == api.JobRunning && j.Message == limitPassed }, "",
+		},
+		{
+			"one that failed while it was to end tells of itself",
+			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
+			limited, api.JobFailed,
+			func(j api.Job) bool { return j.Phase == api.JobFailed && j.Message == "said by the member" }, "",
+		},
+		{
+			"it was ended by its user before the time limit passed",
+			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
+			stopped, api.JobCancelled,
+			func(j api.Job) bool { return j.Phase == api.JobCancelled && j.Message == "said by the member" }, "",
+		},
+		{
 			"it runs on while a deleted cluster still holds its member",
 			jobScene{lost: -1, phase: api.ClusterDeleting},
 			running, api.JobRunning,
@@ -177,6 +204,9 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 			in := jobInput{job: tc.job, cluster: tc.scene.cluster(t), now: jobLater.Add(time.Second)}
 			if tc.seen != "" {
 				in.heard, in.seen = true, agentstream.JobObserved{ID: tc.job.RunID(), Phase: tc.seen, StartedAt: cmp.Or(tc.job.StartedAt, &jobStart)}
+				if tc.seen.Ended() {
+					in.seen.Message = "said by the member"
+				}
 			}
 			got, events := planJob(in)
 			if !tc.want(got) {
