@@ -273,10 +273,11 @@ func (w *world) checkDeadlines() {
 		case r == nil:
 			overdue("the decision", e.intent.CreatedAt, deathTimer+time.Second)
 			continue
-		case r.Phase == api.ClusterStarting:
-			overdue("the start", r.ChangedAt, deadlines.Start)
 		case r.ExpiredAt != nil && r.Phase != api.ClusterDeleting:
 			overdue("the grace", *r.ExpiredAt, deadlines.Grace)
+		case r.ExpiredAt != nil:
+		case r.Phase == api.ClusterStarting:
+			overdue("the start", r.ChangedAt, deadlines.Start)
 		}
 		if e.intent.DeleteRequestedAt != nil && r.Phase != api.ClusterDeleting {
 			overdue("the wait for its deletion", *e.intent.DeleteRequestedAt, 0)
