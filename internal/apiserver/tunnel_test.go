@@ -80,10 +80,15 @@ func TestATunnelEndsWithItsTokenAndItsServer(t *testing.T) {
 	if err := s.Client().RevokeToken(t.Context(), token.ID()); err != nil {
 		t.Fatal(err)
 	}
+	goesOn := time.AfterFunc(10*time.Second, func() {
+		t.Error("the tunnel of a revoked token goes on")
+		_ = tunnel.Close()
+	})
 	if _, err := io.ReadAll(tunnel); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "reset") {
 		t.Logf("the tunnel of a revoked token ended by %v", err)
 	}
 	<-gone
+	goesOn.Stop()
 	tunnel, err = s.LocalClient().ConnectMember(t.Context(), "c1", "c1-0", 22)
 	if err != nil {
 		t.Fatal(err)
