@@ -108,6 +108,9 @@ func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.P
 	}
 	p.CreatedAt = s.cfg.Now().UTC()
 	revision, err := s.cfg.Writer.CreateProject(ctx, p)
+	if errors.Is(err, state.ErrNameUsed) {
+		return nil, fail(codeProjectExists, "a project %q was deleted, and its jobs and usage are still kept under that name; choose another name", p.Name)
+	}
 	if errors.Is(err, state.ErrExists) {
 		return nil, fail(codeProjectExists, "project %q already exists; choose another name, or change it: nearmetal project set %s", p.Name, p.Name)
 	}

@@ -36,7 +36,7 @@ type planned struct {
 
 // admit answers those who need room, as far as there is any.
 func (p *pass) admit(ctx context.Context) error {
-	if len(p.asked) == 0 {
+	if p.lost || len(p.asked) == 0 {
 		return nil
 	}
 	asks, next := p.planned(), p.answeredAt.Add(answerHolds)

@@ -273,11 +273,14 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		incomplete = cmp.Or(incomplete, err)
 		parts[node] = part{network: network}
 	}
+	lost := lostBy(c)
 	add := func(m agentstream.Member) {
 		a := m.Assignment
 		p := parts[a.Node]
 		p.members = append(p.members, m)
-		p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address, MAC: a.MAC})
+		if !lost[a.ID] || deleting { // whatever still runs of a lost one is cut off at once, before it is stopped
+			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address, MAC: a.MAC})
+		}
 		parts[a.Node] = p
 	}
 	if len(held) > 0 {
@@ -297,12 +300,30 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		}
 	}
 	for a := range c.Releasing() {
+		grace := float64(releaseGraceSeconds)
+		if lost[a.ID] {
+			grace = 0
+		}
 		add(agentstream.Member{
 			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: JobUser},
-			Release: true, ReleaseHome: deleting, GraceSeconds: releaseGraceSeconds,
+			Release: true, ReleaseHome: deleting, GraceSeconds: grace,
 		})
 	}
 	return parts, incomplete
+}
+
+// lostBy are the assignments that a cluster has lost, replaced since or not.
+func lostBy(c *state.Cluster) map[string]bool {
+	lost := map[string]bool{}
+	for i := range c.Record.Lost {
+		lost[c.Record.Lost[i].Assignment] = true
+	}
+	for a := range c.Held() {
+		if a.Replaces != "" {
+			lost[a.Replaces] = true
+		}
+	}
+	return lost
 }
 
 func checksOf(spec api.ClusterSpec, group string) []api.Check {

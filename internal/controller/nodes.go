@@ -68,6 +68,10 @@ func (p *pass) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Decisions that met a conflict leave chunks that no record names.
+	if _, err := p.writer.CollectGarbage(ctx); err != nil {
+		return err
+	}
 	if usage+tokens+events == 0 { // else there may be more
 		p.pruned = p.now
 	}

@@ -25,6 +25,8 @@ type pass struct {
 	asked    []situation.Asked
 	// again: an answer of admission is to be asked for again, though nothing but time may have changed.
 	again bool
+	// lost: members were lost in this pass. Their replacements are asked for in the next, and come before all others then.
+	lost bool
 }
 
 // newPass looks at everything once.
@@ -99,6 +101,7 @@ func (p *pass) commit(ctx context.Context, c *state.Cluster, change decision.Cha
 		return err
 	}
 	p.committed = max(p.committed, revision)
+	p.lost = p.lost || c.Record != nil && len(change.Record.Lost) > len(c.Record.Lost)
 	return p.emit(ctx, change.Events)
 }
 
@@ -123,7 +126,7 @@ func (p *pass) quarantines(ctx context.Context) error {
 	var errs []error
 	ended := 0
 	for _, q := range p.view.Quarantines {
-		if !p.Clean(&q.Assignment) {
+		if !p.Clean(&q.Assignment) && p.view.Node(q.Assignment.Node) != nil {
 			continue
 		}
 		if ended++; ended > quarantinesPerPass {
@@ -135,7 +138,11 @@ func (p *pass) quarantines(ctx context.Context) error {
 }
 
 func (p *pass) quarantine(ctx context.Context, q *api.Quarantine) error {
-	for _, op := range lifecycle.PlanQuarantine(*q, p.Clean(&q.Assignment)) {
+	ops := lifecycle.PlanQuarantine(*q, p.Clean(&q.Assignment))
+	if p.view.Node(q.Assignment.Node) == nil {
+		ops = lifecycle.PlanForgotten(*q)
+	}
+	for _, op := range ops {
 		switch op := op.(type) {
 		case lifecycle.EndQuarantine:
 			revision, err := p.writer.Unquarantine(ctx, op.ID, decision.EndQuarantine(*q, p.now).Spans...)

@@ -298,8 +298,10 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
 		t.Errorf("node %s still has the lost one for a peer: %+v", fresh.Node, d.Networks)
 	}
-	if d := l.agents.desired[old.Node]; len(d.Members) != 1 || !d.Members[0].Release {
-		t.Errorf("node %s is not told to release what it had: %+v", old.Node, d.Members)
+	if d := l.agents.desired[old.Node]; len(d.Members) != 1 || !d.Members[0].Release || d.Members[0].GraceSeconds != 0 {
+		t.Errorf("node %s is not told to end what it had at once: %+v", old.Node, d.Members)
+	} else if len(d.Networks) != 1 || len(d.Networks[0].Ports) != 0 {
+		t.Errorf("node %s leaves the lost member its port: %+v", old.Node, d.Networks)
 	}
 	l.report(api.MemberReady)
 	if view = l.mustPass(); view.Cluster("a").Record.Phase != api.ClusterReady {
@@ -580,5 +582,40 @@ func TestQuarantinesThatEndTogetherDoNotHoldUpOnePass(t *testing.T) {
 		if view := l.mustPass(); len(view.Quarantines) != want {
 			t.Errorf("%d are left, want %d", len(view.Quarantines), want)
 		}
+	}
+}
+
+func TestWhatIsQuarantinedOnAForgottenNodeIsForgottenWithIt(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.want("a")
+	view := l.mustPass()
+	a := only(t, view.Cluster("a"))
+	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "x", Node: "n2", Cluster: "b"}, Since: l.now}))
+	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "y", Node: "n1", Cluster: "b"}, Since: l.now}))
+	if view = l.mustPass(); len(view.Quarantines) != 1 || view.Quarantines[0].Assignment.ID != "y" {
+		t.Errorf("quarantined: %+v, want only that of the node which is there (cluster a has %s)", view.Quarantines, a.ID)
+	}
+}
+
+func TestARequestThatComesWithALossGetsNotTheRoomOfItsReplacement(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.node("n2", 1)
+	l.want("b")
+	l.mustPass()
+	l.report(api.MemberReady)
+	view := l.mustPass()
+	lost := only(t, view.Cluster("b"))
+	l.want("a") // planned before b, by its name
+	l.agents.down[lost.Node] = true
+	for range 3 {
+		view = l.mustPass()
+	}
+	if fresh := only(t, view.Cluster("b")); fresh.Replaces != lost.ID {
+		t.Errorf("b holds %+v, want the replacement of %s", fresh, lost.ID)
+	}
+	for a := range view.Cluster("a").Held() {
+		t.Errorf("a got %+v", a)
 	}
 }

@@ -120,3 +120,13 @@ func PlanQuarantine(q api.Quarantine, clean bool) []Operation {
 		Emit{Reason: EventQuarantineOver, Message: "cleaned at last; its resources are free", Member: a.Member, Node: a.Node},
 	}
 }
+
+// PlanForgotten frees a quarantined assignment whose node was taken out of the inventory: who did so says that the machine is gone. Should
+// it come back all the same, its agent cleans whatever it finds before anything is placed there.
+func PlanForgotten(q api.Quarantine) []Operation {
+	a := q.Assignment
+	return []Operation{
+		EndQuarantine{ID: a.ID},
+		Emit{Reason: EventQuarantineOver, Message: "its node was forgotten, and what it held with it", Member: a.Member, Node: a.Node},
+	}
+}

@@ -19,14 +19,18 @@ type projectUse struct {
 // defaultProject is what stands for the default project as long as nobody has changed it: it always exists.
 func defaultProject() *api.Project { return &api.Project{Name: api.DefaultProject, Shares: 1} }
 
-// CreateProject stores a new project; a taken name is ErrExists.
+// CreateProject stores a new project; a taken name is ErrExists, one that a deleted project has used ErrNameUsed.
 func (r *Repo) CreateProject(ctx context.Context, p api.Project) (int64, error) {
 	key := prefixProject + p.Name
 	if p.Name == api.DefaultProject {
 		return 0, fmt.Errorf("project %q %w; change it instead", p.Name, ErrExists)
 	}
-	revision, err := r.store.Commit(ctx, []store.Cond{{Key: key}}, []store.Op{put(key, p)})
+	conds := []store.Cond{{Key: key}, {Key: prefixProjectUse + p.Name}}
+	revision, err := r.store.Commit(ctx, conds, []store.Op{put(key, p)})
 	if errors.Is(err, store.ErrConflict) {
+		if _, exists, err := r.store.Get(ctx, key); err == nil && !exists {
+			return 0, fmt.Errorf("%w: project %q", ErrNameUsed, p.Name)
+		}
 		return 0, fmt.Errorf("project %q %w", p.Name, ErrExists)
 	}
 	if err != nil {
@@ -74,7 +78,7 @@ func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 			return 0, err
 		}
 		conds := []store.Cond{{Key: key, Revision: revision}, {Key: useKey, Revision: use.Revision}}
-		next, err := r.store.Commit(ctx, conds, []store.Op{{Key: key, Delete: true}, {Key: useKey, Delete: true}})
+		next, err := r.store.Commit(ctx, conds, []store.Op{{Key: key, Delete: true}}) // the mark of its use stays, see CreateProject
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}

@@ -31,6 +31,8 @@ var (
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.
 	ErrOtherMachine = errors.New("known as another machine")
+	// ErrNameUsed: a project of this name was deleted, and jobs, events and usage of it may still be kept, which are nobody else's.
+	ErrNameUsed = errors.New("the name was used before")
 	// ErrNewerFormat: the state was written by a newer version of the program.
 	ErrNewerFormat = errors.New("state of a newer version")
 )

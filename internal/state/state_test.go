@@ -192,6 +192,20 @@ func TestAJobIsTakenOnlyForACluster(t *testing.T) {
 	})
 }
 
+func TestAJobIsNotTakenForAClusterThatGoesMeanwhile(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	w.reach(w.repo.CreateCluster(t.Context(), intent("c1")))
+	w.store.fail = func([]store.Op) error {
+		w.store.fail = nil
+		_, _, err := state.New(w.store.Store).RequestDelete(t.Context(), "c1", now) // between the look and the write
+		return err
+	}
+	job := api.Job{ID: "j1", Cluster: "c1", ClusterUID: "uid-c1", Phase: api.JobPending, CreatedAt: now}
+	if _, err := w.repo.CreateJob(t.Context(), job); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+}
+
 func TestConcurrentUpdatesOfAJobAllCount(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s store.Store) {
 		ctx := t.Context()

@@ -107,9 +107,10 @@ func TestAProjectGoesOnlyWhenNothingBelongsToIt(t *testing.T) {
 		}
 		equal(t, len(w.cache.View().Projects), 1)
 		equal(t, len(w.cache.View().Tokens), 0)
-		left, err := s.List(ctx, "project")
-		must(t, err)
-		equal(t, len(left.Entries), 0)
+		// Its jobs and usage may be kept still: another project of the name would be shown them.
+		if _, err := w.repo.CreateProject(ctx, api.Project{Name: "physics"}); !errors.Is(err, state.ErrNameUsed) {
+			t.Errorf("a new project of the name: %v, want ErrNameUsed", err)
+		}
 	})
 }
 
@@ -250,10 +251,8 @@ func TestANodeIsNotForgottenWhileSomethingIsOnIt(t *testing.T) {
 	}
 	rec := w.generation(2, api.ClusterDeleting)
 	w.reach(w.leader.Commit(ctx, w.c1(), state.Write{Record: rec, Quarantines: []api.Quarantine{{Assignment: as[0]}}}))
-	if _, err := w.repo.ForgetNode(ctx, w.cache.View(), "node-0"); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("a quarantine is on it: %v, want ErrInUse", err)
-	}
-	w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "node-1"))
+	// A machine that never comes back can't clean what is quarantined on it.
+	w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "node-0"))
 }
 
 func TestADrainIsSetOnceAndEnds(t *testing.T) {

@@ -141,7 +141,8 @@ func (v *View) NodeSpan(node string) *api.NodeSpan {
 	return v.NodeSpans[i-1]
 }
 
-// OnNode returns the IDs of all assignments whose resources are in use on a node, quarantined ones included.
+// OnNode returns the IDs of all assignments of clusters whose resources are in use on a node. What is quarantined there belongs to no
+// cluster any more.
 func (v *View) OnNode(node string) []string {
 	var ids []string
 	for _, c := range v.Clusters {
@@ -149,11 +150,6 @@ func (v *View) OnNode(node string) []string {
 			if a.Node == node {
 				ids = append(ids, a.ID)
 			}
-		}
-	}
-	for _, q := range v.Quarantines {
-		if q.Assignment.Node == node {
-			ids = append(ids, q.Assignment.ID)
 		}
 	}
 	return ids
