@@ -168,6 +168,8 @@ func (w *world) checkPhase(r *api.ClusterRecord, from api.ClusterPhase) {
 		w.checkAlarm(r, all)
 	case r.Phase == api.ClusterReady:
 		w.checkReady(r, all)
+	case r.Phase == api.ClusterFailed && w.leader != nil:
+		w.checkFailed(r, all)
 	case r.Phase == api.ClusterDeleting:
 		for _, a := range all {
 			if a.releasedAt == nil && !a.clean {
@@ -194,6 +196,25 @@ func (w *world) checkReady(r *api.ClusterRecord, all []held) {
 	}
 	if len(names) > 0 {
 		w.fail("ready", "cluster %s is called ready with %v, which its user does not want", r.Name, names)
+	}
+}
+
+// checkFailed checks that a cluster is not called failed all of whose members run and are well.
+func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
+	for _, a := range all {
+		if a.releasedAt != nil || a.Spare {
+			continue
+		}
+		h := w.node(a.Node).host[a.ID]
+		if h == nil || h.state != lifecycle.HostRunning || h.everIll || w.now.Sub(h.since) < time.Minute || h.files != w.leader.filesOf(r.Name) {
+			return
+		}
+		if s := w.leader.states[a.Node]; s.phase != api.NodeReady || s.observed[a.ID].Phase != api.MemberReady {
+			return
+		}
+	}
+	if len(r.Lost) == 0 {
+		w.fail("failed", "cluster %s is called failed (%s), and all members it has run and are well", r.Name, r.Message)
 	}
 }
 

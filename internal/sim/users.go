@@ -250,10 +250,12 @@ func (w *world) resume(name, uid string) {
 
 // scalable tells whether the API takes a scale.
 func scalable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
-	if in.Paused || r == nil || r.ExpiredAt != nil {
+	if in.Paused || r != nil && r.ExpiredAt != nil {
 		return false
 	}
-	return slices.Contains([]api.ClusterPhase{api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterStarting}, r.Phase)
+	return r == nil || slices.Contains([]api.ClusterPhase{
+		api.ClusterQueued, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterStarting,
+	}, r.Phase)
 }
 
 // pausable tells whether the API takes a pause.
@@ -292,7 +294,7 @@ func (w *world) changeSize(in *api.ClusterIntent, r *api.ClusterRecord, c change
 // changeRemoved takes one member out by name; rank 0, which carries out jobs, can't be taken out, nor the last of a group.
 func (w *world) changeRemoved(in *api.ClusterIntent, r *api.ClusterRecord, c change) bool {
 	at := c.group % len(in.Spec.Groups)
-	if !scalable(in, r) || in.Spec.Groups[at].Size == 1 {
+	if !scalable(in, r) || r == nil || in.Spec.Groups[at].Size == 1 {
 		return false
 	}
 	var names []string
