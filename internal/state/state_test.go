@@ -194,7 +194,6 @@ func TestAJobIsTakenOnlyForACluster(t *testing.T) {
 
 func TestAJobIsNotTakenForAClusterThatGoesMeanwhile(t *testing.T) {
 	w := newWorld(t, openMemory(t))
-	w.reach(w.repo.CreateCluster(t.Context(), intent("c1")))
 	w.store.fail = func([]store.Op) error {
 		w.store.fail = nil
 		_, _, err := state.New(w.store.Store).RequestDelete(t.Context(), "c1", now) // between the look and the write
