@@ -166,7 +166,8 @@ func (a *applier) setPhase(op lifecycle.SetPhase) error {
 		a.record.ChangedAt = a.now
 	}
 	a.record.Phase, a.record.Message = op.To, op.Message
-	if op.To == api.ClusterReady && a.record.ReadyAt == nil {
+	// One that was made larger while it started has had its first members ready, too, when it is scaling.
+	if (op.To == api.ClusterReady || op.To == api.ClusterScaling) && a.record.ReadyAt == nil {
 		at := a.now
 		a.record.ReadyAt = &at
 	}

@@ -160,6 +160,10 @@ func TestAPhaseIsDatedByItsFirstMoment(t *testing.T) {
 	if first.ReadyAt == nil || *first.ReadyAt != t0.Add(time.Minute) {
 		t.Errorf("ready for the first time: at %v, want at the commit", first.ReadyAt)
 	}
+	larger := apply(t, c, time.Minute, lifecycle.SetPhase{To: api.ClusterScaling}).Record
+	if larger.ReadyAt == nil || *larger.ReadyAt != t0.Add(time.Minute) {
+		t.Errorf("its first members were ready, more are to come: ready at %v, want at the commit", larger.ReadyAt)
+	}
 	if first.Generation != 3 {
 		t.Errorf("generation %d after a change of phase; want 3 as before", first.Generation)
 	}

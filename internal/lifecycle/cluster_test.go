@@ -285,6 +285,16 @@ func TestHowAClusterStarts(t *testing.T) {
 			},
 		},
 		{
+			"one that was made larger meanwhile does not fail for want of room: it scales once its first members are ready", api.ClusterStarting,
+			func(l *life) { l.seeAll(ready); l.size(3); l.Now = t0.Add(5 * time.Minute) },
+			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||"},
+		},
+		{
+			"it waits for its first members before it scales", api.ClusterStarting,
+			func(l *life) { l.see("a0", ready, ""); l.size(3) },
+			[]string{"Need scale c-2@2", "WakeAt 5m0s"},
+		},
+		{
 			"who has no files yet, or no place, is named, too", api.ClusterStarting,
 			func(l *life) {
 				l.size(3)

@@ -24,6 +24,10 @@ func (l *look) planStarting() []Operation {
 	if l.settled() {
 		return l.ready()
 	}
+	if l.well() && len(l.members) > 0 && len(l.missing) > 0 {
+		// It has all that it was placed with; what its user has asked for since must not make it fail.
+		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(l.size, "member"))
+	}
 	deadline := l.since().Add(l.Deadlines.Start)
 	if !l.Now.Before(deadline) {
 		return l.change(api.ClusterFailed, EventFailed, fmt.Sprintf("not ready within %s: %s", l.Deadlines.Start, list(l.unready())))
@@ -74,7 +78,12 @@ func (l *look) ready() []Operation {
 
 // settled tells whether exactly the desired members are there, and each is ready and has the files that name all others.
 func (l *look) settled() bool {
-	if len(l.waiting) > 0 || len(l.dropped) > 0 || len(l.missing) > 0 || slices.ContainsFunc(l.surplus, isMember) {
+	return l.well() && len(l.missing) == 0 && !slices.ContainsFunc(l.surplus, isMember)
+}
+
+// well tells whether nobody is lost, and each member that is there is ready and has its files.
+func (l *look) well() bool {
+	if len(l.waiting) > 0 || len(l.dropped) > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(l.members, func(m member) bool { return m.loss != "" || m.phase != api.MemberReady || !m.seen.Current })

@@ -45,7 +45,7 @@ func Clusters() Machine[api.ClusterPhase] {
 				Why: "it holds what it has, so that its user can look, until it is deleted",
 			},
 			{
-				From: from{ready, degraded, resuming}, To: scaling, On: "its groups were changed",
+				From: from{starting, ready, degraded, resuming}, To: scaling, On: "its groups were changed",
 				Why: "new members wait for room or come up, others go; those that stay can be used",
 			},
 			{
