@@ -15,7 +15,7 @@ MEMBER := internal/memberbin/embedded/nearmetal-member
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 GUEST_UNITS = ./internal/driver/container ./tests/e2e
-GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing
+GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClockMayJump
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

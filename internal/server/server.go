@@ -177,12 +177,16 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			return err
 		},
 	})
-	explainer := &situation.Explainer{Views: cache, Heard: agents, Now: time.Now, Since: time.Now(), Deadlines: lifecycle.DefaultDeadlines()}
+	siteTime := controller.SiteTime(time.Now, cache.View().NewestTime())
+	explainer := &situation.Explainer{
+		Views: cache, Heard: agents, Now: time.Now, Time: siteTime, Since: siteTime(time.Now()), Deadlines: lifecycle.DefaultDeadlines(),
+	}
 	httpAPI := apiserver.New(apiserver.Config{
 		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: tenancy.NewTokens(s.authority.Tokens, cache, time.Now),
 		Pin: s.authority.Pin(), Explainer: explainer, Tunnels: agents,
 		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(agents.Serve), AgentTunnel: agents.ServeTunnel(), Log: s.cfg.Log,
+		Now: func() time.Time { return siteTime(time.Now()) },
 	})
 	group.Go(func() error {
 		return controller.Run(ctx, controller.Config{

@@ -18,7 +18,9 @@ import (
 type Explainer struct {
 	Views interface{ View() *state.View }
 	Heard Heard
-	Now   func() time.Time
+	// Now reads the machine's clock, Time makes the site's time of a reading.
+	Now  func() time.Time
+	Time func(reading time.Time) time.Time
 	// Since is when this server started to hear of nodes.
 	Since     time.Time
 	Deadlines lifecycle.Deadlines
@@ -45,8 +47,8 @@ type plan struct {
 }
 
 func (e *Explainer) site() *Site {
-	now := e.Now()
-	return Observe(e.Views.View(), e.Heard, now.Round(0).UTC(), now, e.Since, e.Deadlines)
+	reading := e.Now()
+	return Observe(e.Views.View(), e.Heard, e.Time(reading), reading, e.Since, e.Deadlines)
 }
 
 func (s *Site) plan(asked []Asked) (plan, error) {
@@ -202,4 +204,4 @@ func sentence(text string) string {
 }
 
 // UsageInput is what totals of use depend on, now.
-func (e *Explainer) UsageInput() usage.Input { return e.Views.View().UsageInput(e.Now().UTC()) }
+func (e *Explainer) UsageInput() usage.Input { return e.Views.View().UsageInput(e.Time(e.Now())) }

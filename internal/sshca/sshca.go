@@ -25,8 +25,9 @@ import (
 // MinSecretBytes is the least length of a site secret.
 const MinSecretBytes = 32
 
-// clockSkew is how much, in time, a member's clock may be behind the server's: certificates are valid that much earlier.
-const clockSkew = 10 * time.Minute
+// clockSkew is how much a member's clock may be behind the server's, or be set back while it runs: certificates are valid that much
+// earlier. A machine that lost its time is years behind; when a cluster was made protects nothing, its keys do.
+const clockSkew = 10 * 365 * 24 * time.Hour
 
 // salt separates these keys from whatever else is derived from the site secret; the version changes with the derivation.
 const salt = "nearmetal ssh authority v1"

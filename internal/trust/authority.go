@@ -28,8 +28,9 @@ const (
 	caLife     = 20 * 365 * 24 * time.Hour
 	serverLife = 90 * 24 * time.Hour
 	renewLeft  = serverLife / 3
-	// backdate allows for clocks that are behind.
-	backdate = time.Hour
+	// backdate allows for clocks that are behind, or were set back: by hours, or by years where a machine lost its time. Who is trusted
+	// is said by the CA's key, which clients pin, not by when that was made.
+	backdate = 10 * 365 * 24 * time.Hour
 )
 
 // Authority is a site's CA with the server's certificate and the tokens it accepts.

@@ -91,9 +91,10 @@ func moduleRoot(dir string) string {
 	return dir
 }
 
-// environment is what the guest's command inherits: this product's own variables.
+// environment is what the guest's command inherits: this product's own variables. Tests that need a machine of their own, whose clock
+// they may set, look for NEARMETAL_GUEST.
 func environment() []string {
-	var own []string
+	own := []string{"NEARMETAL_GUEST=1"}
 	for _, variable := range os.Environ() {
 		if strings.HasPrefix(variable, "NEARMETAL_") {
 			own = append(own, variable)
