@@ -147,7 +147,7 @@ func underlayAddress(option, server string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("--underlay: interface %s has no IPv4 address", option)
 }
 
-// lockNode takes the lock that one agent at a time holds on a node's directory.
+// lockNode takes the lock that one agent at a time holds on a node's directory; the file tells its process ID.
 func lockNode(dir, name string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -156,6 +156,10 @@ func lockNode(dir, name string) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("an agent for node %q runs already on %s; stop it, or give this one another --name", name, dir)
+	}
+	// Whoever finds the lock held wants to know by whom. A full disk keeps that from them, not the node from its agent.
+	if f.Truncate(0) == nil {
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
 	}
 	return f, nil
 }

@@ -217,9 +217,6 @@ func (p agentProcess) run(ctx context.Context) error {
 	if err := nodespace.Start(p.space, cmd); err != nil {
 		return err
 	}
-	if err := os.WriteFile(p.pidFile(), fmt.Appendf(nil, "%d\n", cmd.Process.Pid), 0o600); err != nil {
-		p.log.WarnContext(ctx, "the agent's process ID can't be written", "error", err)
-	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
@@ -231,8 +228,7 @@ func (p agentProcess) run(ctx context.Context) error {
 	}
 }
 
-func (p agentProcess) dir() string     { return filepath.Join(p.opts.StateDir, "nodes", p.space.Name) }
-func (p agentProcess) pidFile() string { return filepath.Join(p.dir(), "agent.pid") }
+func (p agentProcess) dir() string { return filepath.Join(p.opts.StateDir, "nodes", p.space.Name) }
 
 // endFormer ends the agent that a killed dev left running: it may be of another version, and this one could not wait for it.
 func (p agentProcess) endFormer(ctx context.Context) error {
@@ -242,16 +238,15 @@ func (p agentProcess) endFormer(ctx context.Context) error {
 	}
 	defer func() { _ = lock.Close() }()
 	if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-		return nil
+		return lock.Truncate(0) // an ended agent's number may be another process's by now
 	}
-	text, err := os.ReadFile(p.pidFile())
+	// Its holder writes who it is: so that is known whenever this process's forerunner died, also just after it had started it.
 	var pid int
-	if _, scanErr := fmt.Sscan(string(text), &pid); err != nil || scanErr != nil || pid <= 1 {
-		return fmt.Errorf("an agent of node %s runs already, and %s does not tell which; end it", p.space.Name, p.pidFile())
+	if _, err := fmt.Fscan(lock, &pid); err != nil || pid <= 1 {
+		return fmt.Errorf("an agent of node %s runs already, and %s does not tell which (yet); end it", p.space.Name, lock.Name())
 	}
-	// The lock is held, so the agent lives; the file was written when it was started: no other process has its ID.
 	p.log.InfoContext(ctx, "ending the agent of an earlier run", "pid", pid)
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("end the former agent: %w", err)
 	}
 	return waitLock(ctx, lock)

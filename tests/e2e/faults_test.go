@@ -224,7 +224,9 @@ func (f *faults) processes() map[string]int {
 
 func (f *faults) killAgents(n int) {
 	for _, node := range f.choose(n, []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"}) {
-		f.killProcess(f.agentOf(node))
+		pid := f.agentOf(node)
+		f.killProcess(pid)
+		f.eventually(time.Minute, fmt.Sprintf("the agent of %s to be dead", node), func() bool { return !alive(pid) })
 	}
 }
 

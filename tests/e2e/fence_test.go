@@ -376,14 +376,14 @@ func echoes(address string) (bool, error) {
 	}
 }
 
-// agentOf is the process ID of a node's agent.
-func (s *site) agentOf(node string) int {
+// agentOf is the process ID of a node's agent, which it writes into the file that it locks.
+func (s *site) agentOf(node string) (pid int) {
 	s.t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.dir, "nodes", node, "agent.pid"))
-	pid := 0
-	if _, scanned := fmt.Sscan(string(text), &pid); err != nil || scanned != nil {
-		s.t.Fatalf("the agent of node %s: %v, %v", node, err, scanned)
-	}
+	s.eventually(time.Minute, "an agent of node "+node, func() bool {
+		text, err := os.ReadFile(filepath.Join(s.dir, "nodes", node, "lock"))
+		_, scanned := fmt.Sscan(string(text), &pid)
+		return err == nil && scanned == nil
+	})
 	return pid
 }
 
