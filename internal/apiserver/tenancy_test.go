@@ -267,7 +267,7 @@ func TestARevokedTokenEndsItsStreams(t *testing.T) {
 			s.SetPhase("c1", api.ClusterStarting, "") // what it is no longer told
 		}
 		if change.Cluster.Status.Phase == api.ClusterStarting {
-			t.Error("told after the token was revoked")
+			t.Fatal("told after the token was revoked")
 		}
 	}
 }
