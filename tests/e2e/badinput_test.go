@@ -239,6 +239,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	s.start()
 	s.waitForNodes(1)
 	kept := s.cluster("kept", 1)
+	hurt := s.cluster("hurt", 1)
 
 	filler := filepath.Join(s.dir, "filler")
 	fill(t, filler)
@@ -252,6 +253,12 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		}
 		created++
 		s.cli("cluster", "delete", name, "--no-wait")
+	}
+	// What happens to members while nothing can be stored is found afterwards.
+	for id, pid := range memberProcesses(t, hurt.UID) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatalf("member %s: %v", id, err)
+		}
 	}
 	t.Logf("%d clusters were created on the full disk; then exit code %d: %s", created, last.code, last.err)
 	if last.code == 0 {
@@ -272,6 +279,11 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Errorf("cluster kept was %s and is %s", kept.UID, after.UID)
 	}
 	s.must("run", "kept", "--", "true")
+	if after := s.waitMembers("hurt", []string{"hurt-0"}); after.UID != hurt.UID {
+		t.Errorf("cluster hurt was %s and is %s", hurt.UID, after.UID)
+	}
+	s.must("run", "hurt", "--", "true")
+	s.must("cluster", "delete", "hurt")
 	s.eventually(time.Minute, "the other clusters, which hold cores, to be gone", func() bool {
 		for i := range created + 1 {
 			s.cli("cluster", "delete", fmt.Sprintf("c%d", i), "--no-wait")
@@ -280,6 +292,50 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		return a.code == 0 && strings.Count(a.out, `"uid"`) == 1
 	})
 	s.must("cluster", "create", "after", "--memory", "64MiB")
+}
+
+// TestAFullDiskOfANodeIsToldAndMembersGoElsewhere runs a node on a small file system, which is full while a cluster grows and heals.
+func TestAFullDiskOfANodeIsToldAndMembersGoElsewhere(t *testing.T) {
+	program(t, ordinary)
+	nothingLeft(t)
+	dir := shortDir(t)
+	node := filepath.Join(dir, "nodes", "n1")
+	if err := os.MkdirAll(node, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	mountSmall(t, node, "32m")
+	s := newSiteIn(t, ordinary, dir, "--nodes", "2", "--node-cores", "3")
+	s.start()
+	s.waitForNodes(2)
+	before := s.cluster("c", 2)
+	for _, m := range before.Status.Members {
+		if m.Node != "n1" {
+			t.Fatalf("the test needs both members on n1: %+v", before.Status.Members)
+		}
+	}
+	filler := filepath.Join(node, "filler")
+	fill(t, filler)
+	s.must("cluster", "scale", "c", "--size", "3")
+	if node := placed(s.waitMembers("c", first(3, "c")))["c-2"].Node; node != "n2" {
+		t.Errorf("c-2 is on %s, where there is no room for it", node)
+	}
+	wantMessage(t, s.must("cluster", "events", "c"), "no space left", "n1", "n2")
+	after := s.waitReplaced(s.killMembers("c", "c-1"), first(3, "c"))
+	if node := placed(after)["c-1"].Node; node != "n2" {
+		t.Errorf("c-1 is on %s, where there is no room for it", node)
+	}
+	s.checkUsable(after)
+	s.must("node", "show", "n1")
+
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	s.must("node", "drain", "n2")
+	s.must("cluster", "scale", "c", "--size", "4")
+	if node := placed(s.waitMembers("c", first(4, "c")))["c-3"].Node; node != "n1" {
+		t.Errorf("c-3 is on %s, want it on n1, which has room again", node)
+	}
+	s.checkSound()
 }
 
 // TestADiskWithoutRoomIsTold starts a site where not even its first files fit.
@@ -295,6 +351,12 @@ func TestADiskWithoutRoomIsTold(t *testing.T) {
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := shortDir(t)
+	mountSmall(t, dir, size)
+	return dir
+}
+
+func mountSmall(t *testing.T, dir, size string) {
+	t.Helper()
 	if err := unix.Mount("small", dir, "tmpfs", 0, "mode=755,size="+size); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +365,6 @@ func smallDisk(t *testing.T, size string) string {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	})
-	return dir
 }
 
 // fill writes until there is no room left.

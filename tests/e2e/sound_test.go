@@ -9,6 +9,7 @@ import (
 	"math"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -178,6 +179,9 @@ func (s *site) checkUsage() {
 	}
 }
 
+// openMPIWarning is what mpirun prints when a child was quicker to start than its parent to give it a process group (setpgid(2), EACCES).
+var openMPIWarning = regexp.MustCompile(`(?m)^.*Warning: plm:rsh: setpgid.*\n`)
+
 // checkUsable checks that all members of a cluster can be used together: MPI starts a rank on each, and each knows all by name.
 func (s *site) checkUsable(c api.Cluster) {
 	s.t.Helper()
@@ -191,7 +195,7 @@ func (s *site) checkUsable(c api.Cluster) {
 		s.showMembers(c)
 		return
 	}
-	out := strings.Fields(a.out)
+	out := strings.Fields(openMPIWarning.ReplaceAllString(a.out, ""))
 	counts := map[string]int{}
 	for _, word := range out {
 		counts[word]++
