@@ -86,7 +86,11 @@ func (p *pass) compare(before, now memberLog) {
 	// Of names only what assignments don't tell: those that wait, and those that are lost.
 	waits := func(phase api.MemberPhase) bool { return phase == api.MemberWaiting || phase == api.MemberLost }
 	for _, name := range slices.Sorted(maps.Keys(now.names)) {
-		if from, to := before.names[name], now.names[name]; waits(to) && from != to {
+		from, to := before.names[name], now.names[name]
+		if to == api.MemberWaiting && !waits(from) {
+			from = "" // it was let go of, and asked for again
+		}
+		if waits(to) && from != to {
 			see(from, to)
 		} else if waits(from) && from != to {
 			see(from, api.MemberAssigned)
