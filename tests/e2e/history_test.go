@@ -20,17 +20,22 @@ import (
 const (
 	doCreate = "create"
 	doDelete = "delete"
+	doScale  = "scale"
 	doGet    = "get"
 )
 
-// request is one call, result what it answered.
-type request struct{ do, name string }
+// request is one call, result what it answered. size is that of the cluster, as asked for and as told.
+type request struct {
+	do, name string
+	size     int
+}
 
 type result struct {
 	// code is "" for success, else the problem's code; unheard means that no answer came.
 	code     string
 	uid      string
 	deleting bool
+	size     int
 }
 
 const unheard = "no answer"
@@ -40,11 +45,13 @@ const unheard = "no answer"
 type cell struct {
 	uid      string
 	deleting bool
+	size     int
 }
 
 const anonymous = "?"
 
-// names is the model: create wins where nothing is, delete marks, get sees; a marked cluster goes away by itself, later.
+// names is the model: create wins where nothing is, delete marks, scale changes the size of what is not marked, get sees; a marked
+// cluster goes away by itself, later.
 var names = porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byName := map[string][]porcupine.Operation{}
@@ -66,7 +73,7 @@ var names = porcupine.NondeterministicModel{
 		}
 		var next []any
 		for _, c := range now {
-			for _, n := range step(c, input.(request).do, output.(result)) {
+			for _, n := range step(c, input.(request), output.(result)) {
 				next = append(next, n)
 			}
 		}
@@ -76,36 +83,49 @@ var names = porcupine.NondeterministicModel{
 }
 
 // step returns what may become of a name when a call is answered so, or nothing when it can't be.
-func step(c cell, do string, r result) []cell {
+func step(c cell, in request, r result) []cell {
 	here := c.uid != ""
 	if r.code == unheard {
-		switch {
-		case do == doCreate && !here:
-			return []cell{c, {uid: anonymous}}
-		case do == doDelete && here:
-			return []cell{c, {c.uid, true}}
-		default:
-			return []cell{c}
-		}
+		return append(effect(c, in), c)
 	}
 	same := here && (c.uid == r.uid || c.uid == anonymous)
+	seen := cell{r.uid, c.deleting, c.size}
 	switch {
-	case do == doCreate && r.code == "" && !here:
-		return []cell{{uid: r.uid}}
-	case do == doCreate && r.code == "cluster_exists" && here:
+	case in.do == doCreate && r.code == "" && !here && r.size == in.size:
+		return []cell{{uid: r.uid, size: in.size}}
+	case in.do == doCreate && r.code == "cluster_exists" && here:
 		return []cell{c}
-	case do == doDelete && r.code == "" && same && r.deleting:
-		return []cell{{r.uid, true}}
-	case do == doGet && r.code == "" && same && r.deleting == c.deleting:
-		return []cell{{r.uid, c.deleting}}
-	case do != doCreate && r.code == "cluster_not_found" && !here:
+	case in.do == doDelete && r.code == "" && same && r.deleting && r.size == c.size:
+		return []cell{{r.uid, true, c.size}}
+	case in.do == doScale && r.code == "" && same && !c.deleting && r.size == in.size:
+		return []cell{{r.uid, false, in.size}}
+	case in.do == doScale && r.code != "" && r.code != "cluster_not_found" && here:
+		return []cell{c} // it may not be scaled now, or there is no room: nothing is changed
+	case in.do == doGet && r.code == "" && same && r.deleting == c.deleting && r.size == c.size:
+		return []cell{seen}
+	case in.do != doCreate && r.code == "cluster_not_found" && !here:
 		return []cell{c}
 	default:
 		return nil
 	}
 }
 
-func TestConcurrentCreatesAndDeletesAreLinearizable(t *testing.T) {
+// effect is what a call makes of a name if it has an effect.
+func effect(c cell, in request) []cell {
+	here := c.uid != ""
+	switch {
+	case in.do == doCreate && !here:
+		return []cell{{uid: anonymous, size: in.size}}
+	case in.do == doDelete && here:
+		return []cell{{c.uid, true, c.size}}
+	case in.do == doScale && here && !c.deleting:
+		return []cell{{c.uid, false, in.size}}
+	default:
+		return nil
+	}
+}
+
+func TestConcurrentCreatesScalesAndDeletesAreLinearizable(t *testing.T) {
 	program(t, ordinary)
 	for _, test := range []struct {
 		name  string
@@ -116,7 +136,7 @@ func TestConcurrentCreatesAndDeletesAreLinearizable(t *testing.T) {
 			s := startSite(t, 1, "--node-cores", "4")
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
-			const clients, calls = 6, 40
+			const clients, calls = 6, 60
 			history := &history{begin: time.Now()}
 			var all sync.WaitGroup
 			for i := range clients {
@@ -153,18 +173,22 @@ func (h *history) length() int {
 	return len(h.ops)
 }
 
-// call makes one call by chance and notes it. A third of the clusters are too large to be placed.
+// call makes one call by chance and notes it. Some sizes are too large to be placed.
 func (h *history) call(ctx context.Context, c *client.Client, id int, random *rand.Rand) {
-	in := request{do: []string{doCreate, doCreate, doDelete, doDelete, doGet}[random.IntN(5)], name: []string{"a", "b", "c"}[random.IntN(3)]}
-	size := []int{1, 1, 1000}[random.IntN(3)]
+	in := request{
+		do:   []string{doCreate, doCreate, doDelete, doScale, doScale, doGet}[random.IntN(6)],
+		name: []string{"a", "b", "c"}[random.IntN(3)], size: []int{1, 2, 1, 2, 1000}[random.IntN(5)],
+	}
 	called := time.Since(h.begin)
 	var cl api.Cluster
 	var err error
 	switch in.do {
 	case doCreate:
-		cl, err = c.CreateCluster(ctx, api.ClusterRequest{Name: in.name, Size: size, Cores: 1, Memory: 64 << 20})
+		cl, err = c.CreateCluster(ctx, api.ClusterRequest{Name: in.name, Size: in.size, Cores: 1, Memory: 64 << 20})
 	case doDelete:
 		cl, err = c.DeleteCluster(ctx, in.name)
+	case doScale:
+		cl, err = c.ScaleCluster(ctx, in.name, api.ScaleRequest{Size: in.size})
 	default:
 		cl, err = c.Cluster(ctx, in.name)
 	}
@@ -193,6 +217,9 @@ func awaitServer(ctx context.Context, c *client.Client) {
 func (h *history) note(in request, id int, called, answered time.Duration, cl api.Cluster, err error) {
 	returned := answered.Nanoseconds()
 	out := result{uid: cl.UID, deleting: cl.Status.DeletedAt != nil}
+	for _, g := range cl.Spec.Groups {
+		out.size += g.Size
+	}
 	var problem *client.Error
 	switch {
 	case errors.As(err, &problem) && problem.Code != "unavailable":
@@ -218,7 +245,7 @@ func (h *history) check(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls: %v", len(h.ops), counts)
-	for _, needed := range []string{"create ", "create cluster_exists", "delete ", "delete cluster_not_found", "get "} {
+	for _, needed := range []string{"create ", "create cluster_exists", "delete ", "delete cluster_not_found", "scale ", "get "} {
 		if counts[needed] == 0 {
 			t.Errorf("no call was answered with %q: the history shows too little", needed)
 		}
@@ -262,6 +289,7 @@ func TestTheModelOfNamesRefusesWhatMayNotHappen(t *testing.T) {
 	type call struct {
 		do     string
 		answer result
+		size   int // asked for; 0: 1
 	}
 	for _, test := range []struct {
 		name  string
@@ -269,27 +297,62 @@ func TestTheModelOfNamesRefusesWhatMayNotHappen(t *testing.T) {
 		want  porcupine.CheckResult
 	}{
 		{"create, delete, gone, create", []call{
-			{doCreate, result{uid: "u"}},
-			{doDelete, result{uid: "u", deleting: true}},
-			{doGet, result{uid: "u", deleting: true}},
-			{doGet, result{code: "cluster_not_found"}},
-			{doCreate, result{uid: "v"}},
+			{doCreate, result{uid: "u"}, 0},
+			{doDelete, result{uid: "u", deleting: true}, 0},
+			{doGet, result{uid: "u", deleting: true}, 0},
+			{doGet, result{code: "cluster_not_found"}, 0},
+			{doCreate, result{uid: "v"}, 0},
 		}, porcupine.Ok},
-		{"a create unheard that took effect", []call{{doCreate, result{code: unheard}}, {doGet, result{uid: "u"}}}, porcupine.Ok},
-		{"two winners", []call{{doCreate, result{uid: "u"}}, {doCreate, result{uid: "v"}}}, porcupine.Illegal},
-		{"a cluster lost", []call{{doCreate, result{uid: "u"}}, {doGet, result{code: "cluster_not_found"}}}, porcupine.Illegal},
-		{"a delete forgotten", []call{
-			{doCreate, result{uid: "u"}},
-			{doDelete, result{uid: "u", deleting: true}},
-			{doGet, result{uid: "u"}},
+		{"create, scale, get", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doScale, result{uid: "u", size: 2}, 2},
+			{doGet, result{uid: "u", size: 2}, 0},
+		}, porcupine.Ok},
+		{"a scale that is refused", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doScale, result{code: "no_room"}, 1000},
+			{doGet, result{uid: "u"}, 0},
+		}, porcupine.Ok},
+		{"a scale lost", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doScale, result{uid: "u", size: 2}, 2},
+			{doGet, result{uid: "u"}, 0},
 		}, porcupine.Illegal},
-		{"a cluster from nowhere", []call{{doGet, result{uid: "u"}}}, porcupine.Illegal},
-		{"a conflict with nothing", []call{{doCreate, result{code: "cluster_exists"}}}, porcupine.Illegal},
+		{"a scale refused that took effect", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doScale, result{code: "no_room"}, 2},
+			{doGet, result{uid: "u", size: 2}, 0},
+		}, porcupine.Illegal},
+		{"a scale of what is being deleted", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doDelete, result{uid: "u", deleting: true}, 0},
+			{doScale, result{uid: "u", size: 2}, 2},
+		}, porcupine.Illegal},
+		{"a scale of nothing", []call{{doScale, result{uid: "u", size: 2}, 2}}, porcupine.Illegal},
+		{"a scale unheard that took effect", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doScale, result{code: unheard}, 2},
+			{doGet, result{uid: "u", size: 2}, 0},
+		}, porcupine.Ok},
+		{"a create unheard that took effect", []call{{doCreate, result{code: unheard}, 0}, {doGet, result{uid: "u"}, 0}}, porcupine.Ok},
+		{"two winners", []call{{doCreate, result{uid: "u"}, 0}, {doCreate, result{uid: "v"}, 0}}, porcupine.Illegal},
+		{"a cluster lost", []call{{doCreate, result{uid: "u"}, 0}, {doGet, result{code: "cluster_not_found"}, 0}}, porcupine.Illegal},
+		{"a delete forgotten", []call{
+			{doCreate, result{uid: "u"}, 0},
+			{doDelete, result{uid: "u", deleting: true}, 0},
+			{doGet, result{uid: "u"}, 0},
+		}, porcupine.Illegal},
+		{"a cluster from nowhere", []call{{doGet, result{uid: "u"}, 0}}, porcupine.Illegal},
+		{"a conflict with nothing", []call{{doCreate, result{code: "cluster_exists"}, 0}}, porcupine.Illegal},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var ops []porcupine.Operation
 			for i, c := range test.calls {
-				op := porcupine.Operation{Input: request{c.do, "a"}, Call: int64(2 * i), Output: c.answer, Return: int64(2*i + 1)}
+				c.size = max(c.size, 1)
+				if c.answer.code == "" {
+					c.answer.size = max(c.answer.size, 1)
+				}
+				op := porcupine.Operation{Input: request{c.do, "a", c.size}, Call: int64(2 * i), Output: c.answer, Return: int64(2*i + 1)}
 				if c.answer.code == unheard {
 					op.ClientId, op.Return = 1, math.MaxInt64
 				}
