@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/member"
@@ -55,6 +56,35 @@ func TestALostMemberIsSignalledToTheJobOncePerLoss(t *testing.T) {
 	}
 	if got := n.output("j"); got != "up\nsignalled\none\nsignalled\nend\n" {
 		t.Errorf("it printed %q", got)
+	}
+}
+
+func TestAJobThatIsToldAndEndedInOneListHasTimeToActOnTheSignal(t *testing.T) {
+	for _, grace := range []time.Duration{patience, 50 * time.Millisecond} {
+		p := newProcess(t)
+		p.cfg.InterruptGrace = grace
+		n := newNodeAgent(t, p.cfg.Socket, true)
+		p.start()
+		path, file := feed(t, p)
+		job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; exit 0; done`)
+		job.FailureSignal = "USR1"
+		n.server.SetJobs([]api.Job{job})
+		n.server.RequestLog("j", 0, 1)
+		n.until("it is up", func() bool { return string(n.logs["j"]) == "up\n" })
+		job.Phase, job.Failures, job.CancelRequested = api.JobRunning, 1, true
+		n.server.SetJobs([]api.Job{job})
+		n.server.SetJobs([]api.Job{job})
+		want := api.JobCancelled
+		if grace == patience {
+			want = api.JobSucceeded
+			n.until("it acts on the signal", func() bool { return string(n.logs["j"]) == "up\nsignalled\n" })
+			if _, err := file.WriteString("checkpoint written\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if state := n.untilEnded("j"); state.Phase != want {
+			t.Errorf("with %s to act: got %+v, want it %s", grace, state, want)
+		}
 	}
 }
 

@@ -38,8 +38,9 @@ type job struct {
 	why       string        // it was cancelled, for people
 	ended     chan struct{} // closed when nothing of it runs any more
 
-	failures int // lost members that it was told of
-	pid      int // of its session's leader; 0 unless it runs
+	failures int       // lost members that it was told of
+	told     time.Time // when it last was, by a signal of its user's choice
+	pid      int       // of its session's leader; 0 unless it runs
 }
 
 // end has the run ended; jobs.mu is held.
@@ -77,10 +78,10 @@ func (j *jobs) set(list []api.Job) {
 			}
 			known = j.admit(wanted)
 		}
-		if wanted.CancelRequested {
-			known.end("ended at a user's request")
-		}
 		j.noteFailures(known, wanted)
+		if wanted.CancelRequested {
+			j.cancel(known, "ended at a user's request")
+		}
 	}
 	for id, known := range j.known {
 		known.forgotten = !listed[id]
@@ -90,6 +91,21 @@ func (j *jobs) set(list []api.Job) {
 		}
 	}
 	j.signal()
+}
+
+// cancel has a run ended, once it has had time to act on the failure signal it was told by; j.mu is held. One that is to be run again is
+// told and ended in one list.
+func (j *jobs) cancel(known *job, why string) {
+	left := j.cfg.InterruptGrace - time.Since(known.told)
+	if known.told.IsZero() || left <= 0 {
+		known.end(why)
+		return
+	}
+	time.AfterFunc(left, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		known.end(why)
+	})
 }
 
 // noteFailures tells a run of members that were lost under it: once, however many they are and however often it is said; j.mu is held.
@@ -106,6 +122,9 @@ func (j *jobs) noteFailures(known *job, wanted api.Job) {
 	if err != nil {
 		known.state.Message, known.changed = err.Error(), true
 		return
+	}
+	if wanted.FailureSignal != "" {
+		known.told = time.Now()
 	}
 	_ = syscall.Kill(-known.pid, signal)
 }
