@@ -26,7 +26,7 @@ import (
 type Options struct {
 	// Addr is HOST:PORT, https://HOST:PORT or unix:PATH.
 	Addr string
-	// Bearer is the bearer token; the Unix socket needs none.
+	// Bearer is the bearer token; the Unix socket needs none, and who sends one there is who it says.
 	Bearer string
 	// TLS is the configuration for an HTTPS server.
 	TLS *tls.Config

@@ -127,10 +127,16 @@ func (s *Server) Run(ctx context.Context) { s.hub.run(ctx) }
 // Handler serves requests from the network: every one but those of health and documentation needs a bearer token.
 func (s *Server) Handler() http.Handler { return s.handler(s.authenticate) }
 
-// LocalHandler serves requests from the Unix socket: who can open it is the owner, and needs no token.
+// LocalHandler serves requests from the Unix socket: who can open it is the owner, and needs no token. Who sends one is who it says: an
+// owner who tries a viewer's token must not delete with it.
 func (s *Server) LocalHandler() http.Handler {
 	return s.handler(func(next http.Handler) http.Handler {
+		byToken := s.authenticate(next)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "" {
+				byToken.ServeHTTP(w, r)
+				return
+			}
 			owner := session{principal: tenancy.Principal{Role: api.RoleAdmin}, valid: func() bool { return true }}
 			next.ServeHTTP(w, r.WithContext(withSession(r.Context(), owner)))
 		})

@@ -79,6 +79,42 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestWhoSendsATokenOverTheSocketIsWhoItSays(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	by := func(line string) api.Identity {
+		t.Helper()
+		token, err := trust.ParseToken(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.New(client.Options{Addr: "unix:" + s.Socket(), Bearer: token.Bearer()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := c.Whoami(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.DeleteCluster(t.Context(), "nix"); client.HasCode(err, "forbidden") != (who.Role == api.RoleViewer) {
+			t.Errorf("delete by %s: %v", who.Role, err)
+		}
+		return who
+	}
+	if who := by(s.Token("vic", "default", api.RoleViewer)); who.User != "vic" || who.Role != api.RoleViewer {
+		t.Errorf("it is %+v, want vic, a viewer", who)
+	}
+	if who := by(s.Token("root", "", api.RoleAdmin)); who.User != "root" || who.Role != api.RoleAdmin {
+		t.Errorf("it is %+v, want root, an administrator", who)
+	}
+	c, err := client.New(client.Options{Addr: "unix:" + s.Socket(), Bearer: "of.another"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Whoami(t.Context()); !client.HasCode(err, "unauthorized") {
+		t.Errorf("with a token that is not this server's: %v", err)
+	}
+}
+
 // call makes a request with a token's line ("": none) and returns the code of the problem, if it is one. Streams are left.
 func call(t *testing.T, s *apiservertest.Site, line, method, path string) (string, int) {
 	t.Helper()

@@ -122,18 +122,21 @@ func (a *app) connectionEnv() ([]string, error) {
 	if addr == "" {
 		addr = "unix:" + filepath.Join(a.state(), config.SocketName)
 	}
-	if tokenFile == "" {
+	var err error
+	path, unix := strings.CutPrefix(addr, "unix:")
+	if tokenFile == "" && !unix {
 		tokenFile = filepath.Join(a.state(), config.TokenName)
 	}
-	var err error
-	if path, unix := strings.CutPrefix(addr, "unix:"); unix {
+	if unix {
 		if path, err = filepath.Abs(strings.TrimPrefix(path, "//")); err != nil {
 			return nil, err
 		}
 		addr = "unix:" + path
 	}
-	if tokenFile, err = filepath.Abs(tokenFile); err != nil {
-		return nil, err
+	if tokenFile != "" {
+		if tokenFile, err = filepath.Abs(tokenFile); err != nil {
+			return nil, err
+		}
 	}
 	return []string{"NEARMETAL_ADDR=" + addr, "NEARMETAL_TOKEN_FILE=" + tokenFile}, nil
 }

@@ -27,7 +27,7 @@ type connectionFlags struct {
 func (a *app) connects(cmd *cobra.Command) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&a.connection.addr, "addr", "", "server: HOST:PORT, https://HOST:PORT or unix:PATH (NEARMETAL_ADDR)")
-	flags.StringVar(&a.connection.tokenFile, "token-file", "", "token file for a server reached by TCP (NEARMETAL_TOKEN_FILE)")
+	flags.StringVar(&a.connection.tokenFile, "token-file", "", "token file; the socket needs none (NEARMETAL_TOKEN_FILE)")
 	return cmd
 }
 
@@ -49,17 +49,21 @@ func (a *app) client(timeout time.Duration) (*client.Client, error) {
 	if err != nil {
 		return nil, &exitError{ExitUsage, err}
 	}
-	if host != "" {
-		path := a.setting(a.connection.tokenFile, "NEARMETAL_TOKEN_FILE")
-		if path == "" {
-			path = filepath.Join(a.state(), config.TokenName)
-		}
+	path := a.setting(a.connection.tokenFile, "NEARMETAL_TOKEN_FILE")
+	if host != "" && path == "" {
+		path = filepath.Join(a.state(), config.TokenName)
+	}
+	// The socket needs no token, but who names one means to be who it says.
+	if path != "" {
 		token, err := trust.ReadToken(path)
 		if err != nil {
 			return nil, &exitError{ExitUnauthorized, fmt.Errorf("%w; set NEARMETAL_TOKEN_FILE to a copy of the token file that the "+
 				"server wrote (DIR/token)", err)}
 		}
-		opts.Bearer, opts.TLS = token.Bearer(), trust.ClientTLS(token.Pin, host)
+		opts.Bearer = token.Bearer()
+		if host != "" {
+			opts.TLS = trust.ClientTLS(token.Pin, host)
+		}
 	}
 	c, err := client.New(opts)
 	if err != nil {
