@@ -270,7 +270,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"stack_unavailable", `known stacks: "container"; node "n1" says: /dev/kvm`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "stack": "vm"}`})
 		}},
-		{"too_many_ranks", "2 ranks are more than the 1 cores", func() *http.Response {
+		{"too_many_ranks", "2 ranks are more than the 1 core of", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"], "ranks": 2}`})
 		}},
 		{"internal_error", "at request", func() *http.Response {

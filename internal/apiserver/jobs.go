@@ -36,9 +36,12 @@ func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job
 	if err := canRun(name, joined); err != nil {
 		return nil, err
 	}
+	if c.Record != nil && c.Record.ExpiredAt != nil {
+		return nil, fail(codeNotReady, "the time limit of cluster %q has passed, its members are being released; create another cluster", name)
+	}
 	if slots := slotsOf(c, joined); req.Ranks > slots {
-		f := fail(codeTooManyRanks, "%d ranks are more than the %d cores of cluster %q; ask for at most %d, or make a larger cluster",
-			req.Ranks, slots, name, slots)
+		f := fail(codeTooManyRanks, "%d ranks are more than the %s of cluster %q; ask for at most %d, or make a larger cluster",
+			req.Ranks, cores(slots), name, slots)
 		return nil, f
 	}
 	job := api.Job{

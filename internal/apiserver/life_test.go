@@ -230,6 +230,10 @@ func TestATimeLimitCanOnlyBeMadeLonger(t *testing.T) {
 	if _, err := c.ExtendCluster(t.Context(), "c1", 9*hour); !client.HasCode(err, "cant_extend") || !strings.Contains(err.Error(), "has passed") {
 		t.Errorf("after its end: %v", err)
 	}
+	if _, err := c.CreateJob(t.Context(), "c1", api.JobRequest{Command: []string{"true"}}); !client.HasCode(err, "cluster_not_ready") ||
+		!strings.Contains(err.Error(), "has passed") {
+		t.Errorf("a job after its end: %v", err)
+	}
 }
 
 func TestLabelsAreSetAndRemoved(t *testing.T) {
