@@ -130,7 +130,7 @@ func (a *app) watchInterrupts(cmd *cobra.Command) {
 func unknownCommand(cmd *cobra.Command, name string) error {
 	message := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), name)
 	if s := cmd.SuggestionsFor(name); len(s) > 0 {
-		message += fmt.Sprintf("; did you mean %q?", s[0])
+		return usage("%s; did you mean %q? See '%s --help'", message, s[0], cmd.CommandPath())
 	}
 	return usage("%s; see '%s --help'", message, cmd.CommandPath())
 }

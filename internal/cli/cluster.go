@@ -13,11 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Create, show, change and delete clusters, and reach their members", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd.Long = cmd.Short + ". A cluster is named NAME, one of another project than the token's PROJECT.NAME."
 	cmd.AddCommand(
 		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterExplain(), a.clusterEvents(),
 		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterExtend(), a.clusterLabel(), a.clusterDelete(),
@@ -166,6 +168,23 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 		renamed.Problems = append(renamed.Problems, p)
 	}
 	return renamed
+}
+
+// inFlags names the flags where a server names the fields and lines of a request that was made from flags.
+func inFlags(err error) error {
+	var refused *client.Error
+	if !errors.As(err, &refused) || len(refused.Errors) == 0 {
+		return err
+	}
+	renamed := &manifest.Invalid{}
+	for _, p := range refused.Errors {
+		field, _, _ := strings.Cut(strings.TrimPrefix(p.Location, "quota."), "[")
+		p.Location, p.Line = "--"+field, 0
+		renamed.Problems = append(renamed.Problems, p)
+	}
+	told := *refused
+	told.Detail = renamed.Error()
+	return &told
 }
 
 // readManifest reads and checks a file that describes a cluster.

@@ -85,8 +85,8 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	members := newTable(w, "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")
 	for _, m := range st.Members {
 		rank := strconv.Itoa(m.Rank)
-		if m.Phase == api.MemberSpare {
-			rank = "" // it gets that of the member it replaces
+		if m.Phase == api.MemberSpare || m.Rank < 0 {
+			rank = "" // a spare gets that of the member it replaces, one that waits gets it with its room
 		}
 		members.row(rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)
 	}
@@ -209,11 +209,11 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, name string, o
 			return err
 		}
 		err = out.printStream(a.Streams.Out, e, func(w io.Writer) {
-			where := ""
-			if e.Member != "" {
-				where = e.Member + ": "
+			text := e.Message
+			if e.Member != "" && !strings.Contains(text, e.Member) {
+				text = e.Member + ": " + text
 			}
-			fmt.Fprintf(w, "%s  %-12s  %s\n", e.Time.Local().Format(time.TimeOnly), printable(e.Reason), printable(where+e.Message))
+			fmt.Fprintf(w, "%s  %-14s  %s\n", e.Time.Local().Format(time.TimeOnly), printable(e.Reason), printable(text))
 		})
 		if err != nil {
 			return err

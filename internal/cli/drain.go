@@ -67,6 +67,14 @@ func leftText(members []string) string {
 	return "members left: " + clustersOf(members)
 }
 
+func interruptedDrain(names []string) error {
+	verb := "stays"
+	if len(names) > 1 {
+		verb = "stay"
+	}
+	return fmt.Errorf("interrupted; %s %s drained, see 'nearmetal node list'", strings.Join(names, ", "), verb)
+}
+
 // awaitEmpty waits until no member is left on any of the nodes. A node's members come and go with changes of clusters.
 func (a *app) awaitEmpty(ctx context.Context, c *client.Client, names []string) error {
 	p := a.progress()
@@ -74,7 +82,7 @@ func (a *app) awaitEmpty(ctx context.Context, c *client.Client, names []string) 
 	there := map[string]bool{} // by UID: clusters that were last seen on one of the nodes
 	for change, err := range c.WatchClusters(ctx) {
 		if errors.Is(err, context.Canceled) {
-			return fmt.Errorf("interrupted; %s stay drained, see 'nearmetal node list'", strings.Join(names, ", "))
+			return interruptedDrain(names)
 		}
 		if err != nil {
 			return err
@@ -92,7 +100,7 @@ func (a *app) awaitEmpty(ctx context.Context, c *client.Client, names []string) 
 			case client.HasCode(err, "node_not_found"):
 				continue // forgotten meanwhile
 			case errors.Is(err, context.Canceled):
-				return fmt.Errorf("interrupted; %s stay drained, see 'nearmetal node list'", strings.Join(names, ", "))
+				return interruptedDrain(names)
 			case err != nil:
 				return err
 			case n.Drain == nil || !n.Drain.Drained:

@@ -34,14 +34,15 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := newSite(t)
-	tests := []struct {
+	type testCase struct {
 		name string
 		sh   shell
 		args string
 		code int
 		says []string
-	}{
-		{"unknown command", sh, "clutser list", 2, []string{`no command "clutser"`, `did you mean "cluster"?`}},
+	}
+	tests := []testCase{
+		{"unknown command", sh, "clutser list", 2, []string{`no command "clutser"`, `did you mean "cluster"? See 'nearmetal --help'`}},
 		{"unknown verb", sh, "cluster destroy c1", 2, []string{`no command "destroy"`}},
 		{"noun alone", sh, "cluster", 2, []string{"needs one of: apply, create, delete, events, explain, "}},
 		{"unknown flag", sh, "cluster list --wide", 2, []string{"--wide", "--help"}},
@@ -94,6 +95,15 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 			[]string{"not the one this token is for"},
 		},
 	}
+	member := filepath.Join(t.TempDir(), "member")
+	if err := os.WriteFile(member, []byte(s.Token("ann", "default", api.RoleMember)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	local := map[string]string{"NEARMETAL_STATE": s.Dir, "NEARMETAL_TOKEN_FILE": member}
+	tests = append(tests, []testCase{
+		{"a token is who it says over the socket too", shell{env: local}, "node drain n1", 7, []string{`"ann"`, "role member"}},
+		{"a flag that only the server can judge", sh, "cluster scale taken --remove taken-7", 2, []string{`Error: --remove: "taken-7" is not a member`}},
+	}...)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			args := strings.Fields(tt.args)

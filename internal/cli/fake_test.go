@@ -70,7 +70,7 @@ func (f *fake) on(pattern string, answer func(r *http.Request, body string) any)
 		f.mu.Unlock()
 		switch v := answer(r, string(body)).(type) {
 		case *api.Problem:
-			writeProblem(w, v.Status, v.Code, v.Detail)
+			writeJSON(w, v.Status, v)
 		case string:
 			_, _ = io.WriteString(w, v)
 		default:

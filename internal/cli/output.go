@@ -197,16 +197,11 @@ func (a *app) ageOf(t *time.Time) string {
 	return a.age(*t)
 }
 
-// projectColumn leaves the second column of a table, the project, away where there is only one.
+// projectColumn leaves the second column of a table, the project, away where everything belongs to the default one.
 type projectColumn bool
 
 func severalProjects[T any](all []T, project func(T) string) projectColumn {
-	for _, v := range all {
-		if project(v) != project(all[0]) {
-			return true
-		}
-	}
-	return false
+	return projectColumn(slices.ContainsFunc(all, func(v T) bool { return otherProject(project(v)) != "" }))
 }
 
 func (p projectColumn) row(cells ...string) []string {

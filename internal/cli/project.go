@@ -58,9 +58,12 @@ func quotaTexts(p api.ProjectStatus) [4]string {
 }
 
 func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
-	q := quotaTexts(p)
+	q, created := quotaTexts(p), ""
+	if !p.CreatedAt.IsZero() { // the default project was never made
+		created = a.age(p.CreatedAt) + " ago"
+	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Created", a.age(p.CreatedAt)+" ago")
+		"Clusters", q[3], "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -199,7 +202,7 @@ refused.`,
 		}
 		p, err := c.UpdateProject(cmd.Context(), f.over(present.Project, cmd.Flags()))
 		if err != nil {
-			return err
+			return inFlags(err)
 		}
 		return out.print(a.Streams.Out, p, func(w io.Writer) { a.printProject(w, p) })
 	}

@@ -93,7 +93,7 @@ func (a *app) scale(ctx context.Context, name string, f scaleFlags, out *format)
 	}
 	cl, err := c.ScaleCluster(ctx, name, api.ScaleRequest{Group: f.group, Size: f.size, Remove: f.remove, Queue: f.queue})
 	if err != nil {
-		return unknownOutcome(err, name)
+		return unknownOutcome(inFlags(err), name)
 	}
 	if !f.noWait {
 		if cl, err = a.await(ctx, c, cl, untilSettled(cl, f.timeout)); err != nil {

@@ -95,7 +95,7 @@ func TestCtrlCEndsTheWaitForADrainAndNotTheDrain(t *testing.T) {
 		default:
 		}
 	}
-	has(t, sh.run(t, "node", "drain", "n1", "--wait"), cli.ExitInterrupted, "interrupted; n1 stay drained")
+	has(t, sh.run(t, "node", "drain", "n1", "--wait"), cli.ExitInterrupted, "interrupted; n1 stays drained")
 }
 
 func TestUndrainAndForgetTellWhatFailed(t *testing.T) {
@@ -117,6 +117,15 @@ func TestProjectsAreShownAndSetWithoutTouchingTheRest(t *testing.T) {
 	f.fixed("GET /v1/projects/lab", lab)
 	f.fixed("PUT /v1/projects/lab", lab)
 	f.fixed("POST /v1/projects", lab)
+	f.fixed("PUT /v1/projects/tight", &api.Problem{
+		Status: http.StatusConflict, Code: "quota_in_use", Detail: "line 1: quota.cores: 1 is less than the 2 in use",
+		Errors: []api.FieldProblem{{Location: "quota.cores", Line: 1, Message: "1 is less than the 2 in use"}},
+	})
+	f.fixed("GET /v1/projects/tight", api.ProjectStatus{Project: api.Project{Name: "tight", Shares: 1}})
+	has(t, f.shell().run(t, "project", "set", "tight", "--cores", "1"), cli.ExitConflict, "Error: --cores: 1 is less than the 2 in use")
+	if r := f.shell().run(t, "project", "show", "tight"); strings.Contains(r.out, "ago") {
+		t.Errorf("a project that nobody made was made some time ago:\n%s", r.out)
+	}
 	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Project: "lab", Role: api.RoleMember})
 	golden(t, "project", f.script("project list", "project show lab", "project show lab -o yaml", "whoami"))
 	f.mu.Lock()
