@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -82,17 +81,18 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation
 	if record != nil {
 		phase, said = record.Phase, record.Message
 	}
-	message := a.Constraint + ": " + a.Reason
+	// Figures, times and the names of others change with every look: what is stored must stay true, the event is of its moment.
+	message := fmt.Sprintf("waits for room (%s); 'explain' tells what for", a.Constraint)
 	switch {
 	case a.Undecided:
 		return []Operation{WakeAt{Time: now.Add(undecidedPause)}}
 	case a.Refuse:
 		return []Operation{SetPhase{To: api.ClusterRefused, Message: a.Reason}, Emit{Reason: EventRefused, Message: a.Reason}}
 	case phase != api.ClusterQueued:
-		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: message}}
-	case !a.Far && !strings.HasPrefix(said, a.Constraint+": "):
+		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: a.Constraint + ": " + a.Reason}}
+	case !a.Far && said != message:
 		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}}
 	default:
-		return nil // the figures change with every look, and are told by 'explain'
+		return nil
 	}
 }

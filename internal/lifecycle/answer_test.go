@@ -61,7 +61,7 @@ func TestWhatFollowsWhenMembersHaveGotAPlace(t *testing.T) {
 }
 
 func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
-	queued := &api.ClusterRecord{Phase: api.ClusterQueued, Message: "cores: 5 more are needed"}
+	queued := &api.ClusterRecord{Phase: api.ClusterQueued, Message: "waits for room (cores); 'explain' tells what for"}
 	tests := []struct {
 		name   string
 		record *api.ClusterRecord
@@ -81,13 +81,13 @@ func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
 		{
 			"what waits is queued, and told what binds", nil,
 			Answer{Kind: NeedCreate, Constraint: "cores", Reason: "5 more are needed"},
-			[]string{"SetPhase queued: cores: 5 more are needed", "Emit Queued: cores: 5 more are needed||"},
+			[]string{"SetPhase queued: waits for room (cores); 'explain' tells what for", "Emit Queued: cores: 5 more are needed||"},
 		},
 		{"figures that change are no news", queued, Answer{Kind: NeedCreate, Constraint: "cores", Reason: "4 more are needed"}, []string{}},
 		{
 			"another constraint is", queued,
 			Answer{Kind: NeedCreate, Constraint: "quota", Reason: "the project holds 8 of 8 cores"},
-			[]string{"SetPhase queued: quota: the project holds 8 of 8 cores"},
+			[]string{"SetPhase queued: waits for room (quota); 'explain' tells what for"},
 		},
 		{
 			"nothing is decided while nodes are not heard of", nil,
