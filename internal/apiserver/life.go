@@ -156,11 +156,12 @@ func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.Cluster
 	case !errors.As(err, &short):
 		return err
 	case short.Impossible():
-		return fail(codeNoRoom, "cluster %q can't grow: %v", shortName(want.Name), err)
+		reason := strings.Replace(err.Error(), fmt.Sprintf("what cluster %q is to grow by", want.Name), "what is to be added", 1)
+		return fail(codeNoRoom, "cluster %q can't grow: %s", shortName(want.Name), reason)
 	case queue:
 		return nil
 	default:
-		return fail(codeNoRoom, "cluster %q can't grow now: %v; or %s", shortName(want.Name), err, letWait)
+		return fail(codeNoRoom, "cluster %q can't grow now: %v; %s", shortName(want.Name), err, letWait)
 	}
 }
 
