@@ -11,7 +11,7 @@ var stateGuards = []Mutant{
 	},
 	{
 		Guard:   "chunks written ahead are guarded by the leader's election key",
-		File:    "internal/state/leader.go",
+		File:    "internal/state/chunks.go",
 		Find:    "conds := []store.Cond{l.leadership.Guard()}\n\t\tn, bytes := 0, 0",
 		Replace: "conds := []store.Cond{}\n\t\tn, bytes := 0, 0",
 		Test:    "./internal/state TestADeposedLeaderWritesNothing",
@@ -46,9 +46,9 @@ var stateGuards = []Mutant{
 	},
 	{
 		Guard:   "of two creates of one name one wins",
-		File:    "internal/state/intents.go",
-		Find:    "r.store.Commit(ctx, []store.Cond{{Key: key}}, []store.Op{put(key, in)})",
-		Replace: "r.store.Commit(ctx, nil, []store.Op{put(key, in)})",
+		File:    "internal/state/projects.go",
+		Find:    "conds, ops := []store.Cond{{Key: op.Key}}, []store.Op{op}",
+		Replace: "conds, ops := []store.Cond{}, []store.Op{op}",
 		Test:    "./internal/state TestOfManyCreatesOfOneNameExactlyOneWins",
 	},
 	{

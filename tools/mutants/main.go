@@ -2,7 +2,7 @@
 //
 // A guard nobody would miss is either untested or unneeded. The source tree is never touched: go test -overlay shows the compiler
 // another text of one file. It fails when a mutant survives, does not compile, or when its text is no longer in the file.
-// Start with guards.go, the list.
+// Start with guards.go, the list; each of the other guards_*.go holds those of an area.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +26,7 @@ func main() {
 func run() int {
 	var (
 		only     = flag.String("only", "", "run only mutants whose guard, file or test contains this `text`")
-		parallel = flag.Int("parallel", 2, "how many at once")
+		parallel = flag.Int("parallel", max(2, runtime.NumCPU()), "how many at once")
 		goExec   = flag.String("exec", "", "go test -exec `command`, such as sudo")
 		root     = flag.String("root", ".", "`folder` of the module")
 	)
@@ -36,7 +37,7 @@ func run() int {
 	mutants := matching(guards(), *only)
 	runner := runner{root: *root, exec: *goExec}
 	fmt.Printf("%d mutants; first their tests on the unchanged source\n", len(mutants))
-	if err := runner.baseline(ctx, mutants); err != nil {
+	if err := runner.baseline(ctx, mutants, *parallel); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		return 1
 	}

@@ -13,24 +13,20 @@ type Mutant struct {
 	File    string
 	Find    string
 	Replace string
-	// Test is PACKAGE TESTNAME, such as "./internal/store/memory TestConformance/a_commit_is_guarded".
+	// Test is PACKAGE TESTNAME, such as "./internal/state TestADeposedLeaderWritesNothing".
 	Test string
 }
 
-// Package and Pattern are the two words of Test; the pattern matches that one test.
+// Package is the first word of Test.
 func (m Mutant) Package() string {
 	pkg, _, _ := strings.Cut(m.Test, " ")
 	return pkg
 }
 
-// Pattern is the -run argument that selects the named test.
-func (m Mutant) Pattern() string {
+// TestName is the second word of Test.
+func (m Mutant) TestName() string {
 	_, name, _ := strings.Cut(m.Test, " ")
-	parts := strings.Split(name, "/")
-	for i, part := range parts {
-		parts[i] = "^" + part + "$"
-	}
-	return strings.Join(parts, "/")
+	return name
 }
 
 // apply returns the mutated text of the file.
@@ -39,7 +35,7 @@ func (m Mutant) apply(text string) (string, error) {
 	case 1:
 		return strings.Replace(text, m.Find, m.Replace, 1), nil
 	case 0:
-		return "", fmt.Errorf("the text to find is not in %s any more; bring tools/mutants/guards.go up to date", m.File)
+		return "", fmt.Errorf("the text to find is not in %s any more; bring tools/mutants/guards*.go up to date", m.File)
 	default:
 		return "", fmt.Errorf("the text to find is %d times in %s; make it longer", n, m.File)
 	}

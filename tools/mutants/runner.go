@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Verdict is what became of a mutant.
@@ -35,19 +38,31 @@ type runner struct {
 	exec string
 }
 
-// baseline checks that every named test passes on the unchanged source: a test that fails anyway notices nothing.
-func (r runner) baseline(ctx context.Context, mutants []Mutant) error {
-	var done []string
-	var errs []error
+// baseline checks that every named test passes on the unchanged source: a test that fails anyway notices nothing. Those of one package
+// run together.
+func (r runner) baseline(ctx context.Context, mutants []Mutant, parallel int) error {
+	tests := map[string][]string{} // by package
 	for _, m := range mutants {
-		if slices.Contains(done, m.Test) {
-			continue
-		}
-		done = append(done, m.Test)
-		if o := r.test(ctx, m, ""); !o.passed || o.failed {
-			errs = append(errs, fmt.Errorf("%s does not pass on the unchanged source (skipped: %t):\n%s", m.Test, o.skipped, o.text))
+		if !slices.Contains(tests[m.Package()], m.TestName()) {
+			tests[m.Package()] = append(tests[m.Package()], m.TestName())
 		}
 	}
+	packages := slices.Sorted(maps.Keys(tests))
+	errs := make([]error, len(packages))
+	var group errgroup.Group
+	group.SetLimit(max(1, parallel))
+	for i, pkg := range packages {
+		group.Go(func() error {
+			out := r.test(ctx, pkg, "^("+strings.Join(tests[pkg], "|")+")$", "")
+			for _, name := range tests[pkg] {
+				if o := out.of(name); !o.passed || o.failed {
+					errs[i] = errors.Join(errs[i], fmt.Errorf("%s %s does not pass on the unchanged source (skipped: %t):\n%s", pkg, name, o.skipped, out.text))
+				}
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
 	return errors.Join(errs...)
 }
 
@@ -74,15 +89,16 @@ func (r runner) try(ctx context.Context, m Mutant) Result {
 	if err != nil {
 		return Result{Invalid, err.Error()}
 	}
-	switch o := r.test(ctx, m, overlay); {
-	case o.failed:
+	out := r.test(ctx, m.Package(), "^"+m.TestName()+"$", overlay)
+	switch o := out.of(m.TestName()); {
+	case o.failed || out.failed:
 		return Result{Verdict: Killed}
-	case o.unbuilt:
-		return Result{Invalid, "does not compile:\n" + o.text}
+	case out.unbuilt:
+		return Result{Invalid, "does not compile:\n" + out.text}
 	case o.passed:
 		return Result{Survived, "the test passes without the guard"}
 	default:
-		return Result{Invalid, "the test did not run:\n" + o.text}
+		return Result{Invalid, "the test did not run:\n" + out.text}
 	}
 }
 
@@ -96,22 +112,34 @@ func writeOverlay(dir, file, text string) (string, error) {
 	return overlay, errors.Join(os.WriteFile(mutated, []byte(text), 0o600), os.WriteFile(overlay, list, 0o600))
 }
 
-// outcome is what go test -json told about the named test. A test that crashes the process or never ends has failed, too.
-type outcome struct {
-	passed, failed, skipped, unbuilt bool
-	text                             string
+// output is what go test -json told. A process that crashes or never ends, and one that ends badly after its tests, has failed.
+type output struct {
+	tests           map[string]*outcome
+	failed, unbuilt bool
+	text            string
 }
 
-// test runs a mutant's named test, under an overlay unless that is "".
-func (r runner) test(ctx context.Context, m Mutant, overlay string) outcome {
-	args := []string{"test", "-json", "-vet=off", "-timeout", "3m", "-run", m.Pattern()}
+// outcome is what became of one test.
+type outcome struct{ passed, failed, skipped bool }
+
+// of is what became of a test; the zero outcome if it did not run.
+func (o output) of(test string) outcome {
+	if known := o.tests[test]; known != nil {
+		return *known
+	}
+	return outcome{}
+}
+
+// test runs tests of a package, under an overlay unless that is "".
+func (r runner) test(ctx context.Context, pkg, pattern, overlay string) output {
+	args := []string{"test", "-json", "-vet=off", "-timeout", "3m", "-run", pattern}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
 	if r.exec != "" {
 		args = append(args, "-exec", r.exec)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, m.Package())...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Dir = r.root
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
@@ -122,8 +150,8 @@ func (r runner) test(ctx context.Context, m Mutant, overlay string) outcome {
 }
 
 // parseEvents reads the events of go test -json (see go doc test2json).
-func parseEvents(stream []byte) outcome {
-	var o outcome
+func parseEvents(stream []byte) output {
+	o := output{tests: map[string]*outcome{}}
 	var text strings.Builder
 	begun := false
 	for line := range bytes.Lines(stream) {
@@ -132,6 +160,9 @@ func parseEvents(stream []byte) outcome {
 			continue
 		}
 		text.WriteString(event.Output)
+		if event.Test != "" && o.tests[event.Test] == nil {
+			o.tests[event.Test] = &outcome{}
+		}
 		switch {
 		case event.Action == "build-fail":
 			o.unbuilt = true
@@ -140,11 +171,11 @@ func parseEvents(stream []byte) outcome {
 		case event.Test == "":
 			o.failed = o.failed || event.Action == "fail" && begun
 		case event.Action == "pass":
-			o.passed = true
+			o.tests[event.Test].passed = true
 		case event.Action == "fail":
-			o.failed = true
+			o.tests[event.Test].failed = true
 		case event.Action == "skip":
-			o.skipped = true
+			o.tests[event.Test].skipped = true
 		}
 	}
 	o.text = text.String()
