@@ -39,8 +39,8 @@ end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of 
 limit has passed, gets SIGINT, SIGTERM 4 seconds later and SIGKILL 2 seconds after that.
 
 When a member of the cluster is lost while the job runs, its processes get the failure signal, and it goes on if it can. With --requeue it
-is ended and run again from its start once the cluster is whole; when --failure-signal is given, it has 4 seconds after the signal before
-it is ended. The output of each attempt is kept.
+is ended, unless it ends by itself with 0, and run again from its start once the cluster is whole; when --failure-signal is given, it has
+4 seconds after the signal before it is ended. The output of each attempt is kept.
 
 The exit code is the job's own (128 + N when signal N ended it). When the job could not be run, it is one of this program's,
 and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
