@@ -211,7 +211,7 @@ refused.`,
 
 func (a *app) projectDelete() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete projects that have no clusters, with their tokens",
+		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete projects that have no clusters and no tokens",
 		Args: someArgs("projects to delete"), ValidArgsFunction: a.completeProjects,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -179,14 +179,15 @@ func TestASecretThatCanNotBeKeptIsRevoked(t *testing.T) {
 	f := newFake(t)
 	file := filepath.Join(t.TempDir(), "token")
 	f.on("POST /v1/tokens", func(*http.Request, string) any {
-		return api.NewToken{TokenInfo: api.TokenInfo{ID: "abc"}, Token: strings.Repeat("x", 4096)}
+		return api.NewToken{TokenInfo: api.TokenInfo{ID: "abc"}, Token: strings.Repeat("x", 8<<20)}
 	})
 	f.fixed("DELETE /v1/tokens/abc", struct{}{})
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	bounded := syscall.Rlimit{Cur: 1024, Max: limit.Max}
+	// It bounds the whole process, whose test log, which is short, is written meanwhile.
+	bounded := syscall.Rlimit{Cur: 4 << 20, Max: limit.Max}
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &bounded); err != nil {
 		t.Fatal(err)
 	}
