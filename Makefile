@@ -19,7 +19,7 @@ GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member demo test unit e2e test-guest check lint fmt docs bench mutants install clean setup
+.PHONY: help build member demo test unit e2e faults test-guest check lint fmt docs bench mutants install clean setup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,13 @@ e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-f
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp
 	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
-		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m ./tests/...
+		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/...
+
+# What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.
+NEARMETAL_FAULT_ROUNDS ?= 50
+faults: ## faults by chance, for NEARMETAL_FAULT_ROUNDS=50 rounds: kills, silence, crashes at each mark, histories (root or sudo)
+	NEARMETAL_FAULT_ROUNDS=$(NEARMETAL_FAULT_ROUNDS) $(MAKE) e2e \
+		E2E_FLAGS='-timeout 12h -v -run "Fault|Crash|Silent|Linearizable|MovedToAnotherNode" $(FAULTS_FLAGS)'
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute and a half, and one more the first
 # time. What is tested there is what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.

@@ -66,6 +66,16 @@ func TestASilentNode(t *testing.T) {
 // left of it.
 func longSilence(t *testing.T) {
 	s := startSite(t, 8, "--nodes", "8", "--node-cores", "1", "--log-level", "debug") // which tells of every request that ends
+	for range 1 + faultRounds(1)/10 {
+		if silenceEach(t, s); t.Failed() {
+			return
+		}
+		s.must("cluster", "delete", "c", "quiet")
+	}
+}
+
+// silenceEach makes a node fall silent in each way, one after the other.
+func silenceEach(t *testing.T, s *site) {
 	members := first(5, "c")
 	s.cluster("c", 5)
 	c := s.waitMembers("c", members)

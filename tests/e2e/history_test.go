@@ -131,33 +131,41 @@ func TestConcurrentCreatesScalesAndDeletesAreLinearizable(t *testing.T) {
 		name  string
 		crash bool
 	}{{"in peace", false}, {"while the server is killed", true}} {
-		t.Run(test.name, func(t *testing.T) {
-			nothingLeft(t)
-			s := startSite(t, 1, "--node-cores", "4")
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			const clients, calls = 6, 60
-			history := &history{begin: time.Now()}
-			var all sync.WaitGroup
-			for i := range clients {
-				api, random := s.api(), rand.New(rand.NewPCG(seed, uint64(i)))
-				all.Go(func() {
-					for range calls {
-						history.call(t.Context(), api, i, random)
-					}
-				})
+		for range faultRounds(1) {
+			passed := t.Run(test.name, func(t *testing.T) { concurrently(t, test.crash) })
+			if !passed {
+				return
 			}
-			if test.crash {
-				for _, n := range []int{clients * calls / 4, clients * calls / 2} {
-					s.eventually(2*time.Minute, "calls to be answered", func() bool { return history.length() >= n })
-					s.kill()
-					s.start()
-				}
+		}
+	}
+}
+
+// concurrently lets clients make calls by chance, and checks what they were answered.
+func concurrently(t *testing.T, crash bool) {
+	nothingLeft(t)
+	s := startSite(t, 1, "--node-cores", "4")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const clients, calls = 6, 60
+	history := &history{begin: time.Now()}
+	var all sync.WaitGroup
+	for i := range clients {
+		api, random := s.api(), rand.New(rand.NewPCG(seed, uint64(i)))
+		all.Go(func() {
+			for range calls {
+				history.call(t.Context(), api, i, random)
 			}
-			all.Wait()
-			history.check(t)
 		})
 	}
+	if crash {
+		for _, n := range []int{clients * calls / 4, clients * calls / 2} {
+			s.eventually(2*time.Minute, "calls to be answered", func() bool { return history.length() >= n })
+			s.kill()
+			s.start()
+		}
+	}
+	all.Wait()
+	history.check(t)
 }
 
 // history is what happened, as the clients saw it.
