@@ -65,4 +65,11 @@ var memberGuards = []Mutant{
 		Replace: `old.Phase == "" {`,
 		Test:    "./internal/member TestWhatAMemberSaysOfJobsThatAreNotItsOwnIsNotKept",
 	},
+	{
+		Guard:   "a job that is told and ended at once has time to act on the signal",
+		File:    "internal/member/jobs.go",
+		Find:    `if known.told.IsZero() || left <= 0 {`,
+		Replace: `if true {`,
+		Test:    "./internal/member TestAJobThatIsToldAndEndedInOneListHasTimeToActOnTheSignal",
+	},
 }
