@@ -204,8 +204,13 @@ func (s *Server) resumeCluster(ctx context.Context, in *byName) (*body[api.Clust
 		return nil, err
 	}
 	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
-		if !intent.Paused {
-			return fail(codeWrongPhase, "cluster %q is not paused, it is %s; there is nothing to resume", shownName(who(ctx), c.Name()), phaseOf(c))
+		phase := phaseOf(c)
+		switch {
+		case intent.Paused:
+		case phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
+			return nil // it was asked for before, and is being done
+		default:
+			return fail(codeWrongPhase, "cluster %q is not paused, it is %s; there is nothing to resume", shownName(who(ctx), c.Name()), phase)
 		}
 		intent.Paused = false
 		return nil

@@ -175,8 +175,12 @@ func TestPausingIsIdempotentAndResumingNeedsAPause(t *testing.T) {
 	if cl, err := c.ResumeCluster(t.Context(), "c1"); err != nil || cl.Status.Paused {
 		t.Errorf("resume: %v", err)
 	}
+	if cl, err := c.ResumeCluster(t.Context(), "c1"); err != nil || cl.Status.Paused {
+		t.Errorf("resume again while it wakes: %v", err)
+	}
+	s.SetPhase("c1", api.ClusterReady, "")
 	if _, err := c.ResumeCluster(t.Context(), "c1"); !client.HasCode(err, "wrong_phase") {
-		t.Errorf("resume again: %v", err)
+		t.Errorf("resume once it is awake: %v", err)
 	}
 	for _, phase := range []api.ClusterPhase{api.ClusterStarting, api.ClusterFailed, api.ClusterRefused, api.ClusterQueued} {
 		s.SetPhase("c1", phase, "")
