@@ -34,6 +34,8 @@ func (p *pass) admit() {
 	if p.leads() {
 		p.checkQueue(in, decisions)
 	}
+	var order []string
+	given := map[string][]place{} // by cluster: all that one gets now is one commit
 	for _, d := range decisions {
 		if p.over || p.w.err != nil {
 			return
@@ -44,18 +46,31 @@ func (p *pass) admit() {
 			alone.Requests = in.Requests[d.Request : d.Request+1]
 			d = admission.Plan(alone)[0]
 		}
-		if p.committed[a.name] {
-			continue // its next need comes with the next pass
-		}
-		if d.Verdict != admission.Admit {
+		switch {
+		case d.Verdict != admission.Admit && !p.committed[a.name]:
 			p.refuse(a, d)
-			continue
+		case d.Verdict != admission.Admit:
+		case p.w.cfg.Without == GuardHead:
+			p.give(a.name, []place{{a.need, d}}, free, taken)
+		default:
+			if given[a.name] == nil {
+				order = append(order, a.name)
+			}
+			given[a.name] = append(given[a.name], place{a.need, d})
 		}
-		p.place(a, d, free, taken)
+	}
+	for _, name := range order {
+		p.give(name, given[name], free, taken)
 	}
 }
 
-// free is what is free as of now, and which networks are taken; what is in doubt is not free.
+// place is what a need gets.
+type place struct {
+	need     lifecycle.Need
+	decision admission.Decision
+}
+
+// free is what is free as of now, and which networks are taken.
 func (p *pass) free() (*placement.View, map[int]bool) {
 	s := p.w.store
 	var nodes []placement.NodeState
@@ -82,18 +97,8 @@ func (p *pass) free() (*placement.View, map[int]bool) {
 		networks = nil
 	}
 	taken := placement.DefaultPool.IndexesInUse(records, networks)
-	for _, name := range slices.Sorted(maps.Keys(p.doubts)) {
-		d := p.doubts[name]
-		if !d.open(s) {
-			continue
-		}
-		taken[d.change.Record.Network.Index] = true
-		for _, a := range d.takes {
-			holds = append(holds, placement.Held{Assignment: a})
-		}
-	}
 	view, err := placement.Build(nodes, holds, quarantined)
-	if err != nil && len(p.doubts) == 0 {
+	if err != nil {
 		p.w.must(err)
 		return nil, nil
 	}
@@ -262,23 +267,23 @@ func (p *pass) refuse(a asked, d admission.Decision) {
 	}, p.at))
 }
 
-// place commits what admission has given.
-func (p *pass) place(a asked, d admission.Decision, free *placement.View, taken map[int]bool) {
-	c := p.w.store.cluster(a.name)
-	generation := int64(1)
-	placed := lifecycle.Placed{Need: a.need, Spares: d.Spares}
-	where := placement.Decision{ClusterUID: c.Intent.UID, Cluster: a.name}
+// give commits what admission has given to one cluster.
+func (p *pass) give(name string, places []place, free *placement.View, taken map[int]bool) {
+	if p.over || p.w.err != nil || p.committed[name] {
+		return
+	}
+	c := p.w.store.cluster(name)
+	where := placement.Decision{ClusterUID: c.Intent.UID, Cluster: name, Generation: 1}
+	var network *api.Network
 	if c.Record != nil {
-		generation = c.Record.Generation + 1
-		where.Network = c.Record.Network
+		where.Generation, where.Network = c.Record.Generation+1, c.Record.Network
 	}
 	if where.Network.Index == 0 {
-		network, err := placement.DefaultPool.LowestFree(taken, false)
+		fresh, err := placement.DefaultPool.LowestFree(taken, false)
 		p.w.must(err)
-		where.Network, placed.Network = network, &network
-		taken[network.Index] = true
+		where.Network, network = fresh, &fresh
+		taken[fresh.Index] = true
 	}
-	where.Generation = generation
 	if p.w.cfg.Without != GuardAddress {
 		where.Held = c.Unclean()
 		for _, q := range p.w.store.quarantined() {
@@ -287,21 +292,26 @@ func (p *pass) place(a asked, d admission.Decision, free *placement.View, taken 
 			}
 		}
 	}
-	assignments, err := decision.Assign(a.need, d.Placed, where)
-	if err != nil {
-		p.w.must(err)
-		return
+	var ops []lifecycle.Operation
+	for _, place := range places {
+		assignments, err := decision.Assign(place.need, place.decision.Placed, where)
+		if err != nil {
+			p.w.must(err)
+			return
+		}
+		where.Held = append(where.Held, assignments...)
+		for _, id := range place.decision.Spares {
+			p.w.happened("spare taken over")
+			p.w.must(cmp.Or(free.Release(id), free.Free(id)))
+		}
+		for _, a := range assignments {
+			p.w.must(free.Take(a))
+		}
+		p.w.happened("admitted " + string(place.need.Kind))
+		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
+			Need: place.need, Assignments: assignments, Network: network, Spares: place.decision.Spares,
+		})...)
+		network = nil
 	}
-	placed.Assignments = assignments
-	for _, id := range d.Spares {
-		p.w.must(cmp.Or(free.Release(id), free.Free(id)))
-	}
-	for _, a := range assignments {
-		p.w.must(free.Take(a))
-	}
-	p.w.happened("admitted " + string(a.need.Kind))
-	if len(d.Spares) > 0 {
-		p.w.happened("spare taken over")
-	}
-	p.apply(a.name, c, lifecycle.PlanPlaced(placed))
+	p.apply(name, c, ops)
 }

@@ -20,10 +20,11 @@ type checks struct {
 	promise   promise
 	ledger    map[string]*account
 	used      map[string]api.Quota // by project, when it was last checked
+	ready     map[string]time.Time // when a cluster was last called ready, by the world's clock
 }
 
 func newChecks() checks {
-	return checks{checked: -1, ledger: map[string]*account{}, used: map[string]api.Quota{}}
+	return checks{checked: -1, ledger: map[string]*account{}, used: map[string]api.Quota{}, ready: map[string]time.Time{}}
 }
 
 // touched notes that something on a host has changed.
@@ -167,6 +168,7 @@ func (w *world) checkPhase(r *api.ClusterRecord, from api.ClusterPhase) {
 	case r.Phase == api.ClusterDegraded && from == api.ClusterReady && len(r.Lost) == 0:
 		w.checkAlarm(r, all)
 	case r.Phase == api.ClusterReady:
+		w.checks.ready[r.Name] = w.now
 		w.checkReady(r, all)
 	case r.Phase == api.ClusterFailed && w.leader != nil:
 		w.checkFailed(r, all)
@@ -221,7 +223,6 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 // checkAlarm checks that a cluster is not called degraded whose members all run as they did when it was ready, well and with
 // nodes that are not down.
 func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
-	was := w.store.clusters[r.Name].record
 	for _, a := range all {
 		if a.releasedAt != nil || a.Spare {
 			continue
@@ -229,7 +230,7 @@ func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
 		n := w.node(a.Node)
 		h := n.host[a.ID]
 		trouble := w.leader != nil && w.leader.states[a.Node].phase == api.NodeDown
-		if trouble || h == nil || h.state != lifecycle.HostRunning || h.everIll || a.TakenAt.After(was.ChangedAt) {
+		if trouble || h == nil || h.state != lifecycle.HostRunning || h.everIll || h.since.After(w.checks.ready[r.Name]) {
 			return
 		}
 	}
@@ -311,5 +312,5 @@ func (w *world) checkDeadlines() {
 	}
 }
 
-// inDoubt tells whether the leader waits for a commit of unknown outcome to be settled, or has just begun.
-func (l *leader) inDoubt() bool { return len(l.doubts) > 0 || l.w.now.Sub(l.doubtful) < 15*time.Second }
+// inDoubt tells whether the leader has yet to try again what it does not know the outcome of.
+func (l *leader) inDoubt() bool { return l.w.now.Sub(l.doubtful) < 15*time.Second }

@@ -29,5 +29,5 @@ const (
 	GuardHead       Guard = "head"           // nothing that delays the head of the queue is started before it
 	GuardQuota      Guard = "quota"          // a pass counts what it has admitted itself
 	GuardSpare      Guard = "spare"          // nothing is carried out for a spare
-	GuardDoubt      Guard = "doubt"          // what a commit of unknown outcome takes is not given to others
+	GuardDoubt      Guard = "doubt"          // a leader that does not know what it has given out steps down
 )

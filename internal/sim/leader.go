@@ -19,9 +19,8 @@ type leader struct {
 	over   bool
 	states map[string]*nodeMemory
 	// last is what was seen last of members, by cluster, for the check of transitions; first: nothing was looked at yet.
-	last   map[string]*memberLog
-	first  bool
-	doubts map[string]doubt // by cluster
+	last  map[string]*memberLog
+	first bool
 	// doubtful is when the outcome of a commit was last unknown.
 	doubtful time.Time
 	files    map[string]files // by cluster
@@ -49,7 +48,7 @@ func (w *world) elect() {
 	w.checks.disturbed++
 	l := &leader{
 		w: w, term: w.store.term, clock: w.newSiteClock(), states: map[string]*nodeMemory{},
-		last: map[string]*memberLog{}, first: true, doubts: map[string]doubt{}, files: map[string]files{},
+		last: map[string]*memberLog{}, first: true, files: map[string]files{},
 	}
 	l.since = l.now()
 	w.leader = l
@@ -165,7 +164,7 @@ func (l *leader) commit(c condition, write func(), format string, args ...any) e
 	if l.over {
 		return errDeposed
 	}
-	later := w.between(10*time.Millisecond, 10*time.Second)
+	whenever := w.between(10*time.Millisecond, 10*time.Second)
 	odds := 150
 	if c.takes {
 		odds = 50
@@ -177,7 +176,7 @@ func (l *leader) commit(c condition, write func(), format string, args ...any) e
 			_ = w.store.commit(c, write)
 		case 1:
 			w.trace("it is not known whether this was committed (it will be, if it still can): "+format, args...)
-			w.after(later, func() {
+			w.after(whenever, func() {
 				err := w.store.commit(c, write)
 				if err == errConflict {
 					w.happened("conflict")

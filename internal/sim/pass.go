@@ -61,13 +61,6 @@ func (l *leader) pass() {
 
 // cluster plans one cluster and makes the plan true.
 func (p *pass) cluster(name string) {
-	if d, ok := p.doubts[name]; ok {
-		if d.open(p.w.store) {
-			p.write(d.base, d.change, d.at, nil)
-			return
-		}
-		delete(p.doubts, name)
-	}
 	c := p.w.store.cluster(name)
 	in := p.input(name, c)
 	p.noteMembers(name, in)
@@ -120,39 +113,21 @@ func (p *pass) apply(name string, c decision.Cluster, ops []lifecycle.Operation)
 		return &change
 	}
 	e := p.w.store.clusters[name]
-	p.write(e, change, p.at, ops)
+	p.write(e, change, ops)
 	return &change
-}
-
-// doubt is a commit that takes something and ended with an error that says neither yes nor no: it may be true already or become true
-// later. What it takes is not given to others, and the same is committed again until the store shows it.
-type doubt struct {
-	base   entry
-	change decision.Change
-	at     time.Time
-	takes  []api.Assignment
-}
-
-// open tells whether it is still in doubt: neither intent nor record have changed, so it may still come true.
-func (d doubt) open(s *store) bool {
-	e := s.clusters[d.base.intent.Name]
-	return e.intentRevision == d.base.intentRevision && e.recordRevision == d.base.recordRevision
 }
 
 // chunkSize is how many assignments a chunk holds here: few, so that there are many chunks.
 const chunkSize = 2
 
 // write makes a change true: chunks ahead, then the record with all that belongs to it.
-func (p *pass) write(base entry, change decision.Change, at time.Time, why []lifecycle.Operation) {
+func (p *pass) write(base entry, change decision.Change, why []lifecycle.Operation) {
 	w, name := p.w, base.intent.Name
 	p.committed[name] = true
 	record := change.Record
 	record.Chunks = slices.Clone(record.Chunks)
-	var takes []api.Assignment
+	takes := slices.ContainsFunc(why, func(op lifecycle.Operation) bool { _, ok := op.(lifecycle.Hold); return ok })
 	for _, b := range change.Add {
-		if !b.Releasing {
-			takes = append(takes, b.Assignments...)
-		}
 		for part := range slices.Chunk(b.Assignments, chunkSize) {
 			p.chunks++
 			ref := api.ChunkRef{
@@ -172,16 +147,17 @@ func (p *pass) write(base entry, change decision.Change, at time.Time, why []lif
 	}
 	c := condition{
 		term: p.term, cluster: name, intentRevision: base.intentRevision, recordRevision: base.recordRevision,
-		blind: w.cfg.Without == GuardConflict, takes: len(takes) > 0,
+		blind: w.cfg.Without == GuardConflict, takes: takes,
 	}
-	err := p.commit(c, func() { w.land(base, change, record, at) }, "%s: %s", name, operations(why))
-	if err == errUnknown && len(takes) > 0 && w.cfg.Without != GuardDoubt {
-		p.doubts[name] = doubt{base: base, change: change, at: at, takes: takes}
+	err := p.commit(c, func() { w.land(base, change, record, p.at) }, "%s: %s", name, operations(why))
+	if err == errUnknown && takes && w.cfg.Without != GuardDoubt {
+		// It may be true, or become true while this leadership lasts: nothing may be given out before it is over.
+		w.trace("leader of term %d steps down", p.term)
+		p.end(true)
 	}
 	if err != nil {
 		return
 	}
-	delete(p.doubts, name)
 	if w.chance(CrashBetweenWrites, 200) {
 		p.crash(false) // committed, and nobody was told
 		return

@@ -197,16 +197,16 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		check string
 		seed  uint64
 	}{
-		GuardElection: {"", 20}, GuardConflict: {"", 1}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 11}, GuardStream: {"", 7},
+		GuardElection: {"", 27}, GuardConflict: {"", 1}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 11}, GuardStream: {"", 11},
 		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardQuarantine: {"double allocation", 17},
-		GuardAddress: {"", 1}, GuardFence: {"identity", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 1}, GuardRecovery: {"", 6},
-		GuardGarbage: {"garbage", 1}, GuardCurrent: {"", 3}, GuardDebris: {"", 6}, GuardDeadline: {"", 11}, GuardEcho: {"death", 2},
+		GuardAddress: {"", 1}, GuardFence: {"identity", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 1}, GuardRecovery: {"", 27},
+		GuardGarbage: {"garbage", 1}, GuardCurrent: {"", 11}, GuardDebris: {"", 11}, GuardDeadline: {"", 11}, GuardEcho: {"death", 2},
 		GuardUsage: {"usage", 1}, GuardClock: {"usage", 1}, GuardHead: {"", 24}, GuardQuota: {"quota", 3}, GuardSpare: {"hosts", 1},
-		GuardDoubt: {"double allocation", 265},
+		GuardDoubt: {"double allocation", 410},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
 			t.Parallel()
-			const hunt = 400
+			const hunt = 1000
 			for seed := want.seed; seed < want.seed+hunt; seed++ {
 				_, err := Run(Config{Settings: NewSettings(seed), Without: guard})
 				var v *Violation
