@@ -98,7 +98,14 @@ var tenantGuards = []Mutant{
 		File:    "internal/apiserver/apply.go",
 		Find:    "\tif !other {\n",
 		Replace: "\tif other || !other {\n",
-		Test:    "./internal/apiserver TestMistakesInFlagsOfChangesSendNothing",
+		Test:    "./internal/apiserver TestApplyIsRefusedWithoutChange",
+	},
+	{
+		Guard:   "the file of another cluster than was named is not sent",
+		File:    "internal/cli/apply.go",
+		Find:    `if len(args) == 1 && args[0] != req.Name && args[0] != name {`,
+		Replace: `if false {`,
+		Test:    "./internal/cli TestMistakesInFlagsOfChangesSendNothing",
 	},
 	{
 		Guard:   "a watch ends with the token it was begun with",
