@@ -65,6 +65,9 @@ type Job struct {
 	// LostMembers are the assignments of members lost under this attempt; Failures counts those told to it by FailureSignal, once each.
 	Failures    int      `json:"failures,omitempty"`
 	LostMembers []string `json:"lost_members,omitempty"`
+	// GraceSeconds is how long a job that its cluster's time limit ends has after SIGTERM, before SIGKILL; 0 for one that a user ends,
+	// which is interrupted first (SIGINT).
+	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 	// Requeueing: a member was lost under this attempt, which is being ended to be run again.
 	Requeueing bool       `json:"requeueing,omitempty"`
 	LogBytes   int64      `json:"log_bytes"`

@@ -21,6 +21,10 @@ const keptJobs = 1000
 // logPatience is how long the end of a job waits for the rest of its output to arrive.
 const logPatience = 5 * time.Second
 
+// jobGraceSeconds is how long a job whose cluster's time limit has passed has to end: most of the cluster's grace, so that the rest of its
+// output still arrives.
+const jobGraceSeconds = 25
+
 // lossesKept bounds the lost members a job remembers; it is signalled no more than so often.
 const lossesKept = 64
 
@@ -120,7 +124,7 @@ func planJob(in jobInput) (api.Job, []api.Event) {
 	case in.cluster.Record.Phase == api.ClusterDeleting && (job.MemberID == "" || !in.holds(job.MemberID)):
 		return in.lose(job, "its cluster is being deleted"), nil
 	case in.cluster.Record.ExpiredAt != nil && !job.CancelRequested:
-		job.CancelRequested, job.Message = true, limitPassed
+		job.CancelRequested, job.GraceSeconds, job.Message = true, jobGraceSeconds, limitPassed
 		return job, nil
 	case job.MemberID == "":
 		return in.dispatch(job), nil

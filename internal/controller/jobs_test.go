@@ -161,7 +161,9 @@ func TestAJobFollowsWhatBecomesOfItsMembers(t *testing.T) {
 			"it is asked to end when the time limit has passed",
 			jobScene{lost: -1, phase: api.ClusterReady, expired: true},
 			running, api.JobRunning,
-			func(j api.Job) bool { return j.CancelRequested && strings.Contains(j.Message, "time limit") }, "",
+			func(j api.Job) bool {
+				return j.CancelRequested && j.GraceSeconds == jobGraceSeconds && strings.Contains(j.Message, "time limit")
+			}, "",
 		},
 		{
 			"it was ended by the time limit, whatever its member takes that for",

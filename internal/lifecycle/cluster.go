@@ -42,6 +42,8 @@ type NodeState struct {
 	Phase api.NodePhase
 	// Reported: since it connected, the node has told all it has. Only then does it mean something that it did not tell of a member.
 	Reported bool
+	// Drained: an operator wants it to become empty.
+	Drained bool
 }
 
 // ClusterAssignment is an assignment the record's chunks hold.
@@ -175,7 +177,7 @@ func (in ClusterInput) look() look {
 	for _, a := range in.Assignments {
 		switch {
 		case a.Releasing:
-		case a.Spare && spares[a.Member] && in.Nodes[a.Node].Phase != api.NodeDown:
+		case a.Spare && spares[a.Member] && in.Nodes[a.Node].Phase != api.NodeDown && !in.Nodes[a.Node].Drained:
 			l.spares = append(l.spares, a)
 		case !a.Spare && (frozen || desired.has(a.Group, a.Member)):
 			there++

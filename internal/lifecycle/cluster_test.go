@@ -73,7 +73,7 @@ func newLife(phase api.ClusterPhase) *life {
 			Name: "c", Generation: 1, Phase: phase, ChangedAt: t0, PlacedAt: &at, Chunks: []api.ChunkRef{{ID: "k1", Count: 1}, {ID: "k2", Count: 1}},
 		},
 		Observed: map[string]Observation{},
-		Nodes:    map[string]NodeState{"n1": {api.NodeReady, true}, "n2": {api.NodeReady, true}, "n3": {api.NodeReady, true}},
+		Nodes:    map[string]NodeState{"n1": {Phase: api.NodeReady, Reported: true}, "n2": {Phase: api.NodeReady, Reported: true}, "n3": {Phase: api.NodeReady, Reported: true}},
 		Now:      t0.Add(time.Minute), LeaderSince: t0.Add(-time.Hour), Deadlines: DefaultDeadlines(),
 	}}
 	if phase != api.ClusterStarting {
@@ -767,6 +767,14 @@ func TestHowSparesAreHeld(t *testing.T) {
 			"those nobody wants go without a word", api.ClusterReady,
 			func(l *life) { spares(l, 0); spare(l, 0, "n3") },
 			[]string{"Release [a2]: not wanted any more"},
+		},
+		{
+			"one on a drained node is let go, so that the node becomes empty", api.ClusterReady, func(l *life) {
+				spares(l, 1)
+				spare(l, 0, "n3")
+				l.Nodes["n3"] = NodeState{Phase: api.NodeReady, Reported: true, Drained: true}
+			},
+			[]string{"Release [a2]: not wanted any more", "Need spare c-spare-0@-1"},
 		},
 		{
 			"room on a node that is down is given up, and asked for elsewhere", api.ClusterReady,

@@ -131,7 +131,7 @@ func TestMembersAreFrozenOnceTheirLeaderHasDecidedSo(t *testing.T) {
 
 func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 	nodes := map[string]NodeState{
-		"up": {api.NodeReady, true}, "silent": {api.NodeUnknown, true}, "new": {api.NodeReady, false}, "down": {api.NodeDown, true},
+		"up": {Phase: api.NodeReady, Reported: true}, "silent": {Phase: api.NodeUnknown, Reported: true}, "new": {Phase: api.NodeReady, Reported: false}, "down": {Phase: api.NodeDown, Reported: true},
 	}
 	seen := map[string]Observation{"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Clean: true}}
 	tests := []struct {

@@ -472,11 +472,14 @@ func TestACancelledJobIsAskedFirstAndThenMadeToEnd(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
 		output       string
+		graceSeconds float64
 	}{
-		{"one that obeys the interrupt", "echo up; exec sleep 1000", "up\n"},
-		{"one that has to be terminated", `trap "" INT; echo up; while :; do sleep 0.01; done`, "up\n"},
-		{"one that has to be killed", `trap "" INT TERM; echo up; while :; do sleep 0.01; done`, "up\n"},
-		{"one that cleans up", `trap "echo cleaned; exit 0" INT; echo up; while :; do sleep 0.01; done`, "up\ncleaned\n"},
+		{"one that obeys the interrupt", "echo up; exec sleep 1000", "up\n", 0},
+		{"one that has to be terminated", `trap "" INT; echo up; while :; do sleep 0.01; done`, "up\n", 0},
+		{"one that has to be killed", `trap "" INT TERM; echo up; while :; do sleep 0.01; done`, "up\n", 0},
+		{"one that cleans up", `trap "echo cleaned; exit 0" INT; echo up; while :; do sleep 0.01; done`, "up\ncleaned\n", 0},
+		{"one that a time limit ends", `trap "echo late" INT; trap "echo cleaned; exit 0" TERM; echo up; while :; do :; done`, "up\ncleaned\n", 60},
+		{"one that outstays its grace", `trap "" TERM; echo up; while :; do :; done`, "up\n", 0.2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProcess(t)
@@ -487,7 +490,7 @@ func TestACancelledJobIsAskedFirstAndThenMadeToEnd(t *testing.T) {
 			n.server.SetJobs([]api.Job{job})
 			n.server.RequestLog("j", 0, 1)
 			n.until("the job is up", func() bool { return strings.HasPrefix(string(n.logs["j"]), "up\n") })
-			job.Phase, job.CancelRequested = api.JobRunning, true
+			job.Phase, job.CancelRequested, job.GraceSeconds = api.JobRunning, true, c.graceSeconds
 			n.server.SetJobs([]api.Job{job})
 			state := n.untilEnded("j")
 			if state.Phase != api.JobCancelled || state.ExitCode != nil || state.EndedAt == nil {

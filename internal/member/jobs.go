@@ -37,6 +37,7 @@ type job struct {
 	cancelled bool
 	why       string        // it was cancelled, for people
 	ended     chan struct{} // closed when nothing of it runs any more
+	grace     time.Duration // after SIGTERM; 0: it is interrupted first
 
 	failures int       // lost members that it was told of
 	told     time.Time // when it last was, by a signal of its user's choice
@@ -80,6 +81,9 @@ func (j *jobs) set(list []api.Job) {
 		}
 		j.noteFailures(known, wanted)
 		if wanted.CancelRequested {
+			if !known.cancelled {
+				known.grace = time.Duration(wanted.GraceSeconds * float64(time.Second))
+			}
 			j.cancel(known, "ended at a user's request")
 		}
 	}
@@ -201,7 +205,15 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 		s.Phase, s.StartedAt = api.JobRunning, now()
 		job.pid = run.pid
 	})
-	status, cancelled := run.wait(job.cancel, func() syscall.WaitStatus { return run.interrupt(j.cfg) })
+	status, cancelled := run.wait(job.cancel, func() syscall.WaitStatus {
+		j.mu.Lock()
+		grace := job.grace
+		j.mu.Unlock()
+		if grace > 0 {
+			return run.terminate(grace)
+		}
+		return run.interrupt(j.cfg)
+	})
 	job.spool.seal()
 	j.update(job, func(s *JobState) {
 		job.pid = 0

@@ -111,6 +111,19 @@ func (r *run) interrupt(cfg Config) syscall.WaitStatus {
 	return <-r.ended
 }
 
+// terminate ends the command as a batch system does whose time limit has passed: SIGTERM, all of the grace, SIGKILL.
+func (r *run) terminate(grace time.Duration) syscall.WaitStatus {
+	r.killSession(syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case status := <-r.ended:
+		return status
+	case <-timer.C:
+		return r.kill()
+	}
+}
+
 // kill ends the command at once.
 func (r *run) kill() syscall.WaitStatus {
 	r.killSession(syscall.SIGKILL)

@@ -56,15 +56,15 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
 	}
+	for _, c := range view.Controls {
+		s.drained[c.Name] = c.Drained
+	}
 	for _, n := range view.Nodes {
 		phase, _, _ := heard.Node(n.Name)
-		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name)}
+		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: s.drained[n.Name]}
 		for _, id := range heard.Clean(n.Name) {
 			s.clean[cleanOn{n.Name, id}] = true
 		}
-	}
-	for _, c := range view.Controls {
-		s.drained[c.Name] = c.Drained
 	}
 	return s
 }
@@ -134,7 +134,14 @@ func (s *Site) Ends(c *state.Cluster) time.Time {
 	if c.Record == nil || c.Record.PlacedAt == nil || c.Intent.Spec.TimeLimit == 0 {
 		return time.Time{}
 	}
-	return c.Record.PlacedAt.Add(c.Intent.Spec.TimeLimit.Std() + s.Deadlines.Grace + admission.ReleaseTime)
+	expires := lifecycle.Expires(c.Intent.Spec, c.Record)
+	switch {
+	case c.Record.ExpiredAt != nil: // grace begins when the end was noticed
+		expires = *c.Record.ExpiredAt
+	case expires.Before(s.Now):
+		expires = s.Now
+	}
+	return expires.Add(s.Deadlines.Grace + admission.ReleaseTime)
 }
 
 func (s *Site) running(c *state.Cluster) []admission.Running {
