@@ -35,8 +35,8 @@ member. Its output is shown as it comes, standard output and error in one; stand
 command begins.
 
 The job is a stored object: it goes on when this command or the server goes away. Ctrl-C cancels the job and waits for its
-end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of it). What is cancelled, or on a cluster whose time
-limit has passed, gets SIGINT, SIGTERM 4 seconds later and SIGKILL 2 seconds after that.
+end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of it). What is cancelled gets SIGINT, SIGTERM 4 seconds
+later and SIGKILL 2 seconds after that; on a cluster whose time limit has passed, a job gets SIGTERM, and SIGKILL 25 seconds later.
 
 When a member of the cluster is lost while the job runs, its processes get the failure signal, and it goes on if it can. With --requeue it
 is ended, unless it ends by itself with 0, and run again from its start once the cluster is whole; when --failure-signal is given, it has

@@ -47,6 +47,9 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	if err := os.MkdirAll(stateDir, 0o711); err != nil {
 		return fmt.Errorf("the state directory can't be made: %w; give another one with --state", err)
 	}
+	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
+		return err
+	}
 	spaces, err := nodespace.Ensure(ctx, nodespace.Config{StateDir: stateDir, Nodes: names, Egress: true, Logger: log})
 	if err != nil {
 		return fmt.Errorf("make the namespaces of the nodes: %w", err)
