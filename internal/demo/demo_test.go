@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
@@ -28,7 +29,7 @@ func TestTheTourShowsEveryStepAndWritesTheReport(t *testing.T) {
 	at := 0
 	for _, must := range []string{
 		"agents of 2 nodes with 2 cores each ... done", "demo-1", "Hello from rank 1 of 2", "load of the machine before", "pair 2 of 2", "cluster µs", "4 MiB",
-		"undecided", report, "pair 2 of 2: host 2.00 Gflop/s, 44.2 GB/s; cluster", "checked all 4 runs", "cluster Gflop/s", "undecided", report,
+		"undecided", report, "by a trial on the host ... done", "solved 2 times a run", "pair 2 of 2: host 2.00 Gflop/s, 44.2 GB/s; cluster", "checked all 4 runs", "cluster Gflop/s", "undecided", report,
 		"from 2 to 3 members ... done", "demo-2 is on another node", "step 3 of 8", "killed the first process of demo-2 on node n2 (process 4242",
 		"MemberLost", "MemberReplaced", "Ready", "JobRequeued", "from the kill to ready", "go on after step 3", "second attempt: done",
 		"drained node n2", "waits for demo/demo-2", "asked for 4 members meanwhile, and refused: there is no room\n", "from 3 to 2 members ... done",
@@ -106,6 +107,29 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 				t.Errorf("deleted %v, stopped %d of %d sites, a node left drained %v", c.site.deleted, c.site.stopped, len(c.site.sites), c.site.drained)
 			}
 		})
+	}
+}
+
+func TestTheProblemFitsTheMachine(t *testing.T) {
+	trial, err := measure.PlanHPCC(members, memory, trialTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name          string
+		took, solving time.Duration
+		order, solves int
+	}{
+		{"as the plan says", trial.Expected(), 40 * time.Millisecond, 720, 11},
+		{"twice as fast", trial.Expected() / 2, 20 * time.Millisecond, 960, 9},
+		{"three times as fast", trial.Expected() / 3, 10 * time.Millisecond, 1440, 5},
+		{"twice as slow", 2 * trial.Expected(), 80 * time.Millisecond, 480, 18},
+		{"busy: the smallest that is worth it", 20 * trial.Expected(), 2 * time.Second, 480, 2},
+	} {
+		got, err := problem(trial, c.took, c.solving)
+		if err != nil || got.N != c.order || got.Solves != c.solves {
+			t.Errorf("%s: got %+v, %v; want order %d solved %d times", c.name, got, err, c.order, c.solves)
+		}
 	}
 }
 

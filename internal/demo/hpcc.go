@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,12 +13,14 @@ import (
 )
 
 const (
-	// hpccBudget is about how long one run is to take at most: 12 of them leave time for the rest of the demo.
-	hpccBudget = 8 * time.Second
+	// hpccTime is about how long one run is to take, and hplTime how much more for solving again and again: solving once takes a fraction
+	// of a second, and is at the mercy of chance. 12 runs leave time for the rest of the demo.
+	hpccTime = 6 * time.Second
+	hplTime  = 1500 * time.Millisecond
+	// trialTime is what the plan of the run before all others may say.
+	trialTime = 3500 * time.Millisecond
 	// measureTime bounds all that is measured, the ping-pong included, by the number of pairs.
 	measureTime = 22 * time.Second
-	// hplSolves is how often HPL solves in one run; solving takes a fraction of a second, so that one alone is at the mercy of chance.
-	hplSolves = 10
 )
 
 // hpcc measures how a cluster computes, on both sides in turn: HPL and STREAM of HPC Challenge. A run that is not whole or not right ends
@@ -28,24 +31,23 @@ func (v *visit) hpcc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	setting, err := measure.PlanHPCC(members, memory, hpccBudget)
+	var setting measure.HPCC
+	err = v.step("choosing a problem for hpcc by a trial on the host", func() error {
+		setting, err = v.chooseProblem(ctx, cpus)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	setting.Solves = hplSolves
-	script, err := setting.Script()
+	onHost, err := v.writeScript(setting)
 	if err != nil {
 		return err
-	}
-	onHost := filepath.Join(v.scratch, "hpcc-rank")
-	if err := os.WriteFile(onHost, script, 0o755); err != nil {
-		return fmt.Errorf("the benchmark's script can't be written: %w", err)
 	}
 	inHome, err := v.install(onHost)
 	if err != nil {
 		return err
 	}
-	e := v.hpccExperiment(cpus, setting)
+	e := v.hpccExperiment(cpus)
 	var results []measure.HPCCResult
 	parse := func(output []byte) ([]measure.Point, error) {
 		result, err := measure.ParseHPCC(output, setting)
@@ -56,7 +58,8 @@ func (v *visit) hpcc(ctx context.Context) error {
 		return result.Points(), nil
 	}
 	err = v.step("measuring HPL and STREAM by hpcc", func() error {
-		v.say("%s; %.0f s a run or less when nothing disturbs", v.terms(cpus), setting.Expected().Seconds())
+		v.say("%s", v.terms(cpus))
+		v.say("HPL of order %d, solved %d times a run of which the fastest counts", setting.N, setting.Solves)
 		e.Runs, err = v.inTurn(ctx, measure.Pairs{
 			Run: map[string]measure.Runner{
 				hostSide:    v.onHost(cpus, measure.TransportTCP, onHost),
@@ -80,9 +83,58 @@ func (v *visit) hpcc(ctx context.Context) error {
 	return v.publish(e)
 }
 
+// writeScript writes the program of both sides and returns where the host finds it.
+func (v *visit) writeScript(setting measure.HPCC) (string, error) {
+	script, err := setting.Script()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(v.scratch, "hpcc-rank")
+	if err := os.WriteFile(path, script, 0o755); err != nil {
+		return "", fmt.Errorf("the benchmark's script can't be written: %w", err)
+	}
+	return path, nil
+}
+
+// chooseProblem runs a small problem on the host, uncounted, and takes from it how fast this machine is.
+func (v *visit) chooseProblem(ctx context.Context, cpus []int) (measure.HPCC, error) {
+	trial, err := measure.PlanHPCC(members, memory, trialTime)
+	if err != nil {
+		return measure.HPCC{}, err
+	}
+	script, err := v.writeScript(trial)
+	if err != nil {
+		return measure.HPCC{}, err
+	}
+	began := time.Now()
+	output, err := v.onHost(cpus, measure.TransportTCP, script)(ctx)
+	if err != nil {
+		return measure.HPCC{}, err
+	}
+	took := time.Since(began)
+	result, err := measure.ParseHPCC(output, trial)
+	if err != nil {
+		return measure.HPCC{}, err
+	}
+	return problem(trial, took, time.Duration(result.HPLSeconds*float64(time.Second)))
+}
+
+// problem chooses the setting by what a trial took in all, and for solving: its size fills the time of a run, as far as memory and the
+// coarse steps allow, and it is solved as often as the time for that holds.
+func problem(trial measure.HPCC, took, solving time.Duration) (measure.HPCC, error) {
+	pace := float64(took) / float64(trial.Expected())
+	budget := max(time.Duration(float64(hpccTime)/max(pace, 0.1)), trial.Expected())
+	setting, err := measure.PlanHPCC(members, memory, budget)
+	if err != nil {
+		return measure.HPCC{}, err
+	}
+	each := float64(solving) * math.Pow(float64(setting.N)/float64(trial.N), 3)
+	setting.Solves = min(max(int(float64(hplTime)/each), 2), 25)
+	return setting, nil
+}
+
 // hpccExperiment describes what is measured and under which conditions; the runs come later.
-func (v *visit) hpccExperiment(cpus []int, setting measure.HPCC) measure.Experiment {
-	ranks := float64(setting.Ranks())
+func (v *visit) hpccExperiment(cpus []int) measure.Experiment {
 	return measure.Experiment{
 		Title: "HPL and STREAM: bare host and cluster",
 		Summary: "HPC Challenge, Debian's package hpcc, runs as two ranks on either side, pinned and connected as for the ping-pong. HPL solves " +
@@ -94,8 +146,8 @@ func (v *visit) hpccExperiment(cpus []int, setting measure.HPCC) measure.Experim
 		Metrics: measure.HPCCMetrics(),
 		Sides:   tcpSides(cpus),
 		Highlights: []measure.Highlight{
-			{Metric: measure.HPLGflops, Side: clusterSide, X: ranks, Goal: goal},
-			{Metric: measure.StreamTriadGBPerS, Side: clusterSide, X: ranks, Goal: goal},
+			{Metric: measure.HPLGflops, Side: clusterSide, X: members, Goal: goal},
+			{Metric: measure.StreamTriadGBPerS, Side: clusterSide, X: members, Goal: goal},
 		},
 		Oversubscribed: oversubscription(v.cluster),
 		Conditions:     append(machine(), measure.Condition{Name: "Nearmetal", Value: config.Version()}),
