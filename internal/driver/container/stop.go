@@ -127,6 +127,11 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 	if err := d.endAll(ctx, h, id, d.look(h, id)); err != nil {
 		return err
 	}
+	if !exists(d.path(id, fileMember)) {
+		if err := d.endStrays(ctx, id); err != nil {
+			return err
+		}
+	}
 	d.disown(id)
 	failpoint.Hit("container.after-kill")
 	if err := h.cgroups.remove(ctx, id); err != nil {
