@@ -97,7 +97,7 @@ func step(c cell, in request, r result) []cell {
 		return []cell{c}
 	case in.do == doDelete && r.code == "" && same && r.deleting && r.size == c.size:
 		return []cell{{r.uid, true, c.size}}
-	case in.do == doScale && r.code == "" && same && !c.deleting && r.size == in.size:
+	case in.do == doScale && r.code == "" && same && !c.deleting: // the answer shows the cluster as it is then, scaled again perhaps
 		return []cell{{r.uid, false, in.size}}
 	case in.do == doScale && r.code != "" && r.code != "cluster_not_found" && here:
 		return []cell{c} // it may not be scaled now, or there is no room: nothing is changed
