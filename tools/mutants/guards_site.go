@@ -35,7 +35,7 @@ var siteGuards = []Mutant{
 		File:    "internal/monitor/monitor.go",
 		Find:    `n.agentID != hello.AgentID && silence`,
 		Replace: `false && silence`,
-		Test:    "./internal/agent TestASecondMachineUnderANameInUseIsRefused",
+		Test:    "./internal/monitor TestAMachineThatLostItsStreamForAMomentKeepsItsName",
 	},
 	{
 		Guard:   "a released member is clean only when its network is gone from the node",
