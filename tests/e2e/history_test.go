@@ -184,7 +184,7 @@ func (h *history) length() int {
 // call makes one call by chance and notes it. Some sizes are too large to be placed.
 func (h *history) call(ctx context.Context, c *client.Client, id int, random *rand.Rand) {
 	in := request{
-		do:   []string{doCreate, doCreate, doDelete, doScale, doScale, doGet}[random.IntN(6)],
+		do:   []string{doCreate, doCreate, doDelete, doDelete, doScale, doScale, doGet}[random.IntN(7)],
 		name: []string{"a", "b", "c"}[random.IntN(3)], size: []int{1, 2, 1, 2, 1000}[random.IntN(5)],
 	}
 	called := time.Since(h.begin)

@@ -180,7 +180,7 @@ func (s *site) checkUsage() {
 }
 
 // openMPIWarning is what mpirun prints when a child was quicker to start than its parent to give it a process group (setpgid(2), EACCES).
-var openMPIWarning = regexp.MustCompile(`(?m)^.*Warning: plm:rsh: setpgid.*\n`)
+var openMPIWarning = regexp.MustCompile(`(?m)^.*plm:rsh.*setpgid.*\n`)
 
 // checkUsable checks that all members of a cluster can be used together: MPI starts a rank on each, and each knows all by name.
 func (s *site) checkUsable(c api.Cluster) {
