@@ -280,9 +280,9 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	l.node("n1", 1)
 	l.node("n2", 1)
 	l.want("a")
-	view := l.mustPass()
+	l.mustPass()
 	l.report(api.MemberReady)
-	view = l.mustPass()
+	view := l.mustPass()
 	old := only(t, view.Cluster("a"))
 	if phase := view.Cluster("a").Record.Phase; phase != api.ClusterReady {
 		t.Fatalf("before: %s, want ready", phase)
