@@ -33,6 +33,8 @@ type Assignment struct {
 	MAC         string `json:"mac"`
 	Stack       Stack  `json:"stack"`
 	Environment string `json:"environment"`
+	// EnvironmentDigest is the image that the environment's name stood for when this was decided; empty for "local", which has none.
+	EnvironmentDigest string `json:"environment_digest,omitempty"`
 	// TakenAt is when it was decided, by the site's clock: usage counts from then.
 	TakenAt time.Time `json:"taken_at"`
 	// Replaces is the ID of the lost assignment in whose place it stands; empty for a member that is the first of its name.

@@ -10,6 +10,7 @@ const (
 	NodeReady   NodePhase = "ready"   // its agent is connected and the host checks passed
 	NodeUnknown NodePhase = "unknown" // its agent is not heard of, the death timer has not run out
 	NodeDown    NodePhase = "down"    // not heard of for longer than the death timer
+	NodeOff     NodePhase = "off"     // powered off on purpose, or never booted: its machine's phase tells more
 )
 
 // Core is one core slot a node offers. A node offers a physical CPU in more than one slot only when it is oversubscribed.
@@ -40,6 +41,12 @@ type StackCheck struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
+// BuilderCheck tells whether a node can build environments.
+type BuilderCheck struct {
+	OK       bool     `json:"ok"`
+	Problems []string `json:"problems,omitempty"`
+}
+
 // NodeRecord is a node of the inventory as its agent last reported it; stored.
 type NodeRecord struct {
 	Name         string              `json:"name"`
@@ -53,8 +60,14 @@ type NodeRecord struct {
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
 	// AgentID was made by the node's agent at its first start: another machine under the same name is refused.
-	AgentID     string    `json:"agent_id,omitempty"`
-	FirstSeenAt time.Time `json:"first_seen_at"`
+	AgentID string `json:"agent_id,omitempty"`
+	// BootGeneration is the generation of the boot that the agent runs in; 0: it was not booted by us.
+	BootGeneration int64 `json:"boot_generation,omitempty"`
+	// Images: the node can carry built environments on the container stack (it can mount their roots).
+	Images bool `json:"images,omitempty"`
+	// Builder is the result of the checks whether environments can be built on the node; nil: it offers no builds.
+	Builder     *BuilderCheck `json:"builder,omitempty"`
+	FirstSeenAt time.Time     `json:"first_seen_at"`
 }
 
 // NodeControl is what operators want of a node; stored apart from what its agent says.
@@ -96,6 +109,8 @@ type Node struct {
 	QuarantinedCores     int        `json:"quarantined_cores"`
 	Members              []string   `json:"members"`
 	LastSeenAt           *time.Time `json:"last_seen_at,omitempty"`
+	// Machine is set for a node whose power and boot are ours.
+	Machine *Machine `json:"machine,omitempty"`
 }
 
 // Environment is an environment as the API shows it, gathered from the nodes.

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/image"
 )
 
 // Down is a message from the server to the agent.
@@ -71,6 +72,26 @@ type Desired struct {
 	Members  []Member         `json:"members"`
 	// Jobs of the members on this node that are rank 0 of their cluster.
 	Jobs []Job `json:"jobs"`
+	// Images are those the node should hold: members here need them. What is not named may be dropped when room is needed.
+	Images []Image `json:"images,omitempty"`
+	// Builds are those the node should carry out; one that is no longer named is ended.
+	Builds []api.Build `json:"builds,omitempty"`
+	// PowerOff asks the node to power itself off, once nothing of its members runs.
+	PowerOff *PowerOff `json:"power_off,omitempty"`
+}
+
+// Image is an image that a node should hold.
+type Image struct {
+	Digest image.Digest `json:"digest"`
+	// Signature is the site's, of the manifest.
+	Signature []byte `json:"signature"`
+	// Peers are URLs of other nodes that hold it, below which blobs are by their digits; empty while few fetch it. The server has it always.
+	Peers []string `json:"peers,omitempty"`
+}
+
+// PowerOff is an in-band order to power off. An agent of another boot generation does not obey it.
+type PowerOff struct {
+	BootGeneration int64 `json:"boot_generation"`
 }
 
 // Member is a member that should be, or should no longer be, on the node.
@@ -102,9 +123,39 @@ type Observed struct {
 	Term    int64            `json:"term"`
 	Members []MemberObserved `json:"members"`
 	// Clean are IDs of released assignments of which nothing is left, verified by looking.
-	Clean []string      `json:"clean,omitempty"`
-	Jobs  []JobObserved `json:"jobs,omitempty"`
-	Drift []string      `json:"drift,omitempty"`
+	Clean  []string        `json:"clean,omitempty"`
+	Jobs   []JobObserved   `json:"jobs,omitempty"`
+	Drift  []string        `json:"drift,omitempty"`
+	Images []ImageObserved `json:"images,omitempty"`
+	Builds []BuildObserved `json:"builds,omitempty"`
+	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
+	PeerURL string `json:"peer_url,omitempty"`
+}
+
+// ImageObserved is an image on a node, whole or being fetched.
+type ImageObserved struct {
+	Digest image.Digest `json:"digest"`
+	// Whole: everything of it is there, verified.
+	Whole      bool   `json:"whole"`
+	HeldBytes  int64  `json:"held_bytes"`
+	TotalBytes int64  `json:"total_bytes"`
+	Message    string `json:"message,omitempty"`
+}
+
+// BuildObserved is a build on a node.
+type BuildObserved struct {
+	ID      string         `json:"id"`
+	Attempt int            `json:"attempt"`
+	Phase   api.BuildPhase `json:"phase"`
+	Step    string         `json:"step,omitempty"`
+	Percent int            `json:"percent"`
+	Message string         `json:"message,omitempty"`
+	// Manifest is that of the image, stored on the server before this is said.
+	Manifest  image.Digest `json:"manifest,omitempty"`
+	StartedAt *time.Time   `json:"started_at,omitempty"`
+	EndedAt   *time.Time   `json:"ended_at,omitempty"`
+	// LogBytes is how much it has printed; the output itself goes as Log with JobID "build."+ID+"."+Attempt.
+	LogBytes int64 `json:"log_bytes"`
 }
 
 // MemberObserved is a member as the agent sees it.

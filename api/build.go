@@ -1,0 +1,84 @@
+package api
+
+import "time"
+
+// BuildPhase is where a build is in its life.
+type BuildPhase string
+
+// The phases of a build.
+const (
+	BuildPending   BuildPhase = "pending" // waits for a builder node
+	BuildRunning   BuildPhase = "running"
+	BuildSucceeded BuildPhase = "succeeded"
+	BuildFailed    BuildPhase = "failed"
+	BuildCancelled BuildPhase = "cancelled"
+)
+
+// Ended tells whether nothing follows.
+func (p BuildPhase) Ended() bool {
+	return p == BuildSucceeded || p == BuildFailed || p == BuildCancelled
+}
+
+// Build is one build of an environment; stored.
+type Build struct {
+	ID          string `json:"id"`
+	Environment string `json:"environment"`
+	// Recipe is the text as given, in YAML; RecipeDigest that of its normal form with the digests of all it takes in: two builds with the
+	// same one make the same image.
+	Recipe       string     `json:"recipe"`
+	RecipeDigest string     `json:"recipe_digest"`
+	Phase        BuildPhase `json:"phase"`
+	Message      string     `json:"message,omitempty"`
+	// Node is the builder node it was given to, since Attempt.
+	Node    string `json:"node,omitempty"`
+	Attempt int    `json:"attempt,omitempty"`
+	// Step is what it does now; Percent how far all of it is, 0 to 100.
+	Step    string `json:"step,omitempty"`
+	Percent int    `json:"percent"`
+	// Digest is of the image's manifest, once it succeeded. Reused: an image of the same recipe was there, nothing was built.
+	Digest          string     `json:"digest,omitempty"`
+	Reused          bool       `json:"reused,omitempty"`
+	CancelRequested bool       `json:"cancel_requested,omitempty"`
+	CreatedAt       time.Time  `json:"created_at"`
+	StartedAt       *time.Time `json:"started_at,omitempty"`
+	EndedAt         *time.Time `json:"ended_at,omitempty"`
+	By              string     `json:"by,omitempty"`
+	LogBytes        int64      `json:"log_bytes"`
+}
+
+// BuildRequest is the body that asks for a build.
+type BuildRequest struct {
+	// Recipe is the YAML text, or Shipped the name of a recipe that comes with the product; one of both.
+	Recipe  string `json:"recipe,omitempty"`
+	Shipped string `json:"shipped,omitempty"`
+	// Force builds although there is an image of the same recipe.
+	Force bool `json:"force,omitempty"`
+}
+
+// Image is a built environment; stored under its digest. Environment names point at one (EnvironmentRecord).
+type Image struct {
+	// Digest is sha256:HEX of the manifest, which names everything else by digest.
+	Digest       string       `json:"digest"`
+	Environment  string       `json:"environment"`
+	Description  string       `json:"description,omitempty"`
+	RecipeDigest string       `json:"recipe_digest"`
+	Architecture string       `json:"architecture"`
+	Stacks       []Stack      `json:"stacks"`
+	Requirements Requirements `json:"requirements"`
+	// RootBytes is the size of the root's image, RootUnpackedBytes of the files in it, MetalBytes of kernel and initrd.
+	RootBytes         int64     `json:"root_bytes"`
+	RootUnpackedBytes int64     `json:"root_unpacked_bytes"`
+	MetalBytes        int64     `json:"metal_bytes,omitempty"`
+	KernelVersion     string    `json:"kernel_version,omitempty"`
+	BuiltAt           time.Time `json:"built_at"`
+	BuildID           string    `json:"build_id"`
+}
+
+// EnvironmentRecord says which image an environment's name stands for; stored.
+type EnvironmentRecord struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+	// Recipe is the text it was last built from.
+	Recipe    string    `json:"recipe"`
+	UpdatedAt time.Time `json:"updated_at"`
+}

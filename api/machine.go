@@ -1,0 +1,281 @@
+package api
+
+import (
+	"net/netip"
+	"time"
+)
+
+// MachinePhase is where a machine is in its life: what the leader has decided about its power and what it boots.
+type MachinePhase string
+
+// The phases of a machine.
+const (
+	MachineEnrolled   MachinePhase = "enrolled"   // known by its addresses, never inspected
+	MachineInspecting MachinePhase = "inspecting" // boots or runs the environment "inspect"
+	MachineOff        MachinePhase = "off"        // inspected, healthy, powered off on purpose
+	MachineBooting    MachinePhase = "booting"    // powered on, its agent has not called yet
+	MachineReady      MachinePhase = "ready"      // its agent is connected from this boot and the checks passed
+	MachineStopping   MachinePhase = "stopping"   // asked to power off
+	MachineFailed     MachinePhase = "failed"     // a step missed its deadline or was refused; Message tells what to do
+	MachineRemoving   MachinePhase = "removing"   // to be forgotten once it is off
+)
+
+// Firmware is how a machine starts.
+type Firmware string
+
+// The kinds of firmware.
+const (
+	FirmwareBIOS Firmware = "bios"
+	FirmwareUEFI Firmware = "uefi"
+)
+
+// PowerKind is how a machine's power is controlled.
+type PowerKind string
+
+// The kinds of power control.
+const (
+	PowerWakeOnLAN PowerKind = "wol"     // magic packet; off in-band by the agent; can't force off
+	PowerIPMI      PowerKind = "ipmi"    // IPMI 2.0 over LAN
+	PowerRedfish   PowerKind = "redfish" // DMTF Redfish
+	PowerManual    PowerKind = "manual"  // a person presses the button
+)
+
+// PowerState is what is known of a machine's power.
+type PowerState string
+
+// The power states. PowerUnknown is never taken for PowerOff.
+const (
+	PowerOn      PowerState = "on"
+	PowerOff     PowerState = "off"
+	PowerUnknown PowerState = "unknown"
+)
+
+// PowerControl says how to reach a machine's power switch.
+type PowerControl struct {
+	Kind PowerKind `json:"kind"`
+	// Address is the BMC's: HOST[:PORT] for ipmi (623), an http or https URL for redfish; empty for wol and manual.
+	Address string `json:"address,omitempty"`
+	// System names one of several systems behind one Redfish service: its Id, UUID or Name.
+	System string `json:"system,omitempty"`
+	User   string `json:"user,omitempty"`
+	// CertificateSHA256 pins the certificate of an https BMC, in hexadecimal; empty: it must be valid for the machine's trust store.
+	CertificateSHA256 string `json:"certificate_sha256,omitempty"`
+}
+
+// MachineSpec is what operators say of a machine.
+type MachineSpec struct {
+	// MACs are of its provisioning NICs, the one it boots from first.
+	MACs []string `json:"macs"`
+	// Firmware may be left empty: its first boot tells (DHCP option 93, RFC 4578).
+	Firmware Firmware     `json:"firmware,omitempty"`
+	Power    PowerControl `json:"power"`
+	// Console is where its serial console can be reached: tcp://HOST:PORT (a console server's raw port) or ipmi-sol; empty: nowhere.
+	Console string            `json:"console,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+}
+
+// MachineIntent is what operators want of a machine; stored, written by API handlers.
+type MachineIntent struct {
+	Name string `json:"name"`
+	// UID tells a machine from an earlier one of the same name.
+	UID  string      `json:"uid"`
+	Spec MachineSpec `json:"spec"`
+	// Sealed is the BMC's password, encrypted with a key of the site secret; nothing shows it.
+	Sealed []byte `json:"sealed,omitempty"`
+	// Request is the newest request about its power, Inspect the number of the newest request to inspect it.
+	Request PowerRequest `json:"request"`
+	Inspect int64        `json:"inspect,omitempty"`
+	// RemoveRequestedAt is set once it is to be forgotten.
+	RemoveRequestedAt *time.Time `json:"remove_requested_at,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+	By                string     `json:"by"`
+}
+
+// PowerAction is what is asked of a machine's power.
+type PowerAction string
+
+// The power actions.
+const (
+	PowerActionOn    PowerAction = "on"
+	PowerActionOff   PowerAction = "off"   // in-band and soft first, then hard
+	PowerActionCycle PowerAction = "cycle" // off, then on with the same environment
+)
+
+// PowerRequest is one request about a machine's power.
+type PowerRequest struct {
+	// Number grows with each request of a machine; 0 is none yet.
+	Number int64       `json:"number"`
+	Action PowerAction `json:"action,omitempty"`
+	// Environment is what it shall boot, for on and cycle; empty with cycle: what it has.
+	Environment string `json:"environment,omitempty"`
+	// Force: members that run on it do not keep it from going off, and it is not asked politely first.
+	Force bool      `json:"force,omitempty"`
+	At    time.Time `json:"at,omitzero"`
+	By    string    `json:"by,omitempty"`
+}
+
+// MachineRecord is what was decided and learned about a machine; stored, written by the leader.
+type MachineRecord struct {
+	Name    string       `json:"name"`
+	UID     string       `json:"uid"`
+	Phase   MachinePhase `json:"phase"`
+	Message string       `json:"message,omitempty"`
+	// Index is its place in the provisioning range, from 0; its address follows from it. No two machines share one.
+	Index int `json:"index"`
+	// Generation grows with every decision that an executor carries out: power orders and boots are fenced with it.
+	Generation int64 `json:"generation"`
+	// Power is the power last observed and when; PowerMessage tells why it is unknown.
+	Power           PowerState `json:"power"`
+	PowerMessage    string     `json:"power_message,omitempty"`
+	PowerObservedAt time.Time  `json:"power_observed_at,omitzero"`
+	// DoneRequest and DoneInspect number the newest requests that were taken up.
+	DoneRequest int64 `json:"done_request,omitempty"`
+	DoneInspect int64 `json:"done_inspect,omitempty"`
+	// Boot is the boot that goes on or went on last; nil: it never booted here.
+	Boot *Boot `json:"boot,omitempty"`
+	// Attempt counts the tries at what goes on now.
+	Attempt int `json:"attempt,omitempty"`
+	// Firmware and Architecture are what its DHCP requests said (option 93, RFC 4578).
+	Firmware     Firmware `json:"firmware,omitempty"`
+	Architecture string   `json:"architecture,omitempty"`
+	// InspectedAt is when Hardware (stored apart) was last reported; Health are the results of the checks then.
+	InspectedAt *time.Time     `json:"inspected_at,omitempty"`
+	Health      []HealthResult `json:"health,omitempty"`
+	// LastVerifiedAt is when it last proved that it boots: its agent called.
+	LastVerifiedAt *time.Time `json:"last_verified_at,omitempty"`
+	ChangedAt      time.Time  `json:"changed_at"`
+}
+
+// BootStage is one stage of a boot. Each lasts from the end of the one before to its own end.
+type BootStage string
+
+// The stages of a boot, in their order.
+const (
+	StagePower    BootStage = "power"    // ends when the power is on, or the magic packet is sent
+	StageFirmware BootStage = "firmware" // ends with the first DHCP request
+	StageDHCP     BootStage = "dhcp"     // ends with the first request for a loader or script
+	StageLoader   BootStage = "loader"   // ends when kernel and initrd are handed over
+	StageKernel   BootStage = "kernel"   // ends when the machine calls in from its initrd
+	StageRoot     BootStage = "root"     // ends when its root is mounted
+	StageAgent    BootStage = "agent"    // ends when its node agent is connected
+	StageReady    BootStage = "ready"    // ends when its root is wholly local and the checks passed
+)
+
+// BootStages are all stages in their order.
+func BootStages() []BootStage {
+	return []BootStage{StagePower, StageFirmware, StageDHCP, StageLoader, StageKernel, StageRoot, StageAgent, StageReady}
+}
+
+// BootPurpose is why a machine boots.
+type BootPurpose string
+
+// The purposes of a boot.
+const (
+	BootEnroll      BootPurpose = "enroll"      // a stranger: inspected, then it waits to be taken in
+	BootInspect     BootPurpose = "inspect"     // a known machine is looked at
+	BootEnvironment BootPurpose = "environment" // what an operator asked for
+)
+
+// Boot is one boot of a machine.
+type Boot struct {
+	// Generation is the record's when it was decided.
+	Generation int64       `json:"generation"`
+	Purpose    BootPurpose `json:"purpose"`
+	// Environment is its name, Digest that of the image's manifest.
+	Environment string    `json:"environment"`
+	Digest      string    `json:"digest"`
+	DecidedAt   time.Time `json:"decided_at"`
+	// Deadline is when it has failed unless it is ready.
+	Deadline time.Time `json:"deadline"`
+	// RedeemedAt is when its boot token was exchanged; a token is good for one boot.
+	RedeemedAt *time.Time `json:"redeemed_at,omitempty"`
+	// Stages are the ends of the stages reached so far, in their order.
+	Stages []StageTime `json:"stages,omitempty"`
+	// LoaderBytes were sent over TFTP and HTTP before the kernel ran; ReadyBytes of the root were read before its agent called, of
+	// RootBytes in all.
+	LoaderBytes int64 `json:"loader_bytes,omitempty"`
+	ReadyBytes  int64 `json:"ready_bytes,omitempty"`
+	RootBytes   int64 `json:"root_bytes,omitempty"`
+	// Local is true once nothing of the root is read over the network any more.
+	Local bool `json:"local,omitempty"`
+}
+
+// StageTime is when a stage ended.
+type StageTime struct {
+	Stage BootStage `json:"stage"`
+	At    time.Time `json:"at"`
+}
+
+// HealthResult is the result of one health check.
+type HealthResult struct {
+	Check   string `json:"check"`
+	OK      bool   `json:"ok"`
+	Message string `json:"message,omitempty"`
+	// DurationSeconds is how long it took.
+	DurationSeconds float64 `json:"duration_seconds"`
+}
+
+// Machine is a machine as the API shows it, as part of its node.
+type Machine struct {
+	Spec          MachineSpec   `json:"spec"`
+	Record        MachineRecord `json:"record"`
+	Address       netip.Addr    `json:"address,omitzero"`
+	Request       PowerRequest  `json:"request"`
+	Hardware      *Hardware     `json:"hardware,omitempty"`
+	EnrolledAt    time.Time     `json:"enrolled_at"`
+	TargetSeconds float64       `json:"target_seconds,omitempty"`
+}
+
+// Candidate is a stranger that booted on the provisioning network and waits to be taken in; stored.
+type Candidate struct {
+	// MAC is of the NIC it booted from, and its name here.
+	MAC      string    `json:"mac"`
+	Hardware *Hardware `json:"hardware,omitempty"`
+	// Address is its lease on the provisioning network.
+	Address     netip.Addr `json:"address,omitzero"`
+	FirstSeenAt time.Time  `json:"first_seen_at"`
+	LastSeenAt  time.Time  `json:"last_seen_at"`
+	// Problem tells why its enrolment token, if it had one, was refused.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Lease is an address given to a stranger; stored before it is offered (RFC 2131). Known machines need none: theirs follow from Index.
+type Lease struct {
+	MAC       string     `json:"mac"`
+	Address   netip.Addr `json:"address"`
+	ExpiresAt time.Time  `json:"expires_at"`
+}
+
+// EnrollRequest is the body that enrols a machine.
+type EnrollRequest struct {
+	Name string      `json:"name"`
+	Spec MachineSpec `json:"spec"`
+	// Password is the BMC's. It is sealed at once and never shown.
+	Password string `json:"password,omitempty"`
+	// Inspect asks to power it on and look at it at once.
+	Inspect bool `json:"inspect,omitempty"`
+}
+
+// NodePowerRequest is the body of a request about the power of nodes.
+type NodePowerRequest struct {
+	Action      PowerAction `json:"action"`
+	Environment string      `json:"environment,omitempty"`
+	Force       bool        `json:"force,omitempty"`
+}
+
+// EnrollmentToken lets machines that carry it enrol by themselves; stored, only its secret's hash.
+type EnrollmentToken struct {
+	ID   string `json:"id"`
+	Hash []byte `json:"hash,omitempty"`
+	// Secret is told once, in the answer that made it.
+	Secret string `json:"secret,omitempty"`
+	// Prefix begins the names of the machines it enrols: PREFIX1, PREFIX2 ...
+	Prefix string `json:"prefix"`
+	// Uses is how many more machines it enrols.
+	Uses      int          `json:"uses"`
+	Power     PowerControl `json:"power"`
+	Sealed    []byte       `json:"sealed,omitempty"`
+	CreatedAt time.Time    `json:"created_at"`
+	ExpiresAt time.Time    `json:"expires_at"`
+	By        string       `json:"by"`
+}

@@ -1,0 +1,135 @@
+// Package boot is what a booting machine and its server say to each other: the kernel's command line, the exchange of the boot token,
+// and what the machine reports until its node agent takes over.
+//
+// It holds types, their encoding, and the making and checking of boot tokens; it opens no connection. The kernel's command line comes over the provisioning
+// network, whose word is taken for the server's address and CA pin; from then on everything goes over TLS pinned to that CA, and images are
+// verified by digest and signature. Start with Arguments.
+package boot
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+// Arguments are what the kernel's command line tells the boot agent, as nearmetal.KEY=VALUE (see Encode and Parse).
+type Arguments struct {
+	// Server is HOST:PORT of the boot API over TLS, at the server's address on the provisioning network.
+	Server string
+	// Pin is the pin of the site's CA (trust.Pin as text).
+	Pin string
+	// Token is the boot token.
+	Token string
+	// MAC is of the NIC it boots from.
+	MAC string
+	// Purpose is why it boots, Manifest what.
+	Purpose  api.BootPurpose
+	Manifest image.Digest
+	// Images is the URL below which blobs are, as Images + HEX; plain HTTP with ranges (RFC 9110, section 14).
+	Images string
+}
+
+// TokenClaims are what a boot token is bound to; see Seal and Open.
+type TokenClaims struct {
+	MAC        string          `json:"mac"`
+	Machine    string          `json:"machine,omitempty"` // UID; empty for a stranger
+	Generation int64           `json:"generation"`
+	Purpose    api.BootPurpose `json:"purpose"`
+	// Port is where its DHCP request came in: the relay's circuit ID (option 82, RFC 3046), else the server's interface.
+	Port      string    `json:"port"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// HelloPath and the others are paths of the boot API (HTTPS, JSON bodies, POST). All but HelloPath want the session in the header
+// Authorization: Bearer.
+const (
+	HelloPath  = "/boot/v1/hello"
+	StagePath  = "/boot/v1/stage"
+	ReportPath = "/boot/v1/report"
+	// AgentBinaryPath, GET: the node agent's binary (application/octet-stream), its digest in Welcome.Agent.
+	AgentBinaryPath = "/boot/v1/agent"
+)
+
+// Hello is the first word of a booting machine: it exchanges its token. The same token may be exchanged again by the same machine while
+// Nonce is the same (a lost answer), never by another one.
+type Hello struct {
+	Token string `json:"token"`
+	// Nonce is made once in this boot.
+	Nonce string   `json:"nonce"`
+	MACs  []string `json:"macs"`
+}
+
+// Welcome answers Hello.
+type Welcome struct {
+	// Session authenticates what follows of this boot.
+	Session string `json:"session"`
+	// Name is the machine's name and host name; empty for a stranger.
+	Name    string          `json:"name"`
+	Purpose api.BootPurpose `json:"purpose"`
+	// Manifest is the image's manifest and Signature the site's (image.Verify with PublicKey).
+	Manifest  []byte `json:"manifest"`
+	Signature []byte `json:"signature"`
+	PublicKey []byte `json:"public_key"`
+	// Peers are nodes that have the image and serve its chunks, URLs like Arguments.Images; empty while few fetch it.
+	Peers []string `json:"peers,omitempty"`
+	// RateBytesPerSecond bounds the filling of the root in the background; 0: no bound.
+	RateBytesPerSecond int64 `json:"rate_bytes_per_second,omitempty"`
+	// Agent is the node agent to run; nil for a boot without one.
+	Agent *Agent `json:"agent,omitempty"`
+	// RootPasswordHash is root's for the console in this boot, as crypt(5) has it.
+	RootPasswordHash string `json:"root_password_hash,omitempty"`
+	// AuthorizedKeys of root, for SSH.
+	AuthorizedKeys []string `json:"authorized_keys,omitempty"`
+	// Time is the server's clock: machines without a battery have none.
+	Time time.Time `json:"time"`
+	// HealthDeadline bounds each health check.
+	HealthDeadline time.Duration `json:"health_deadline"`
+}
+
+// Agent is the node agent a machine runs.
+type Agent struct {
+	Binary image.Blob `json:"binary"`
+	// Token is the text of its token file, AgentID who it is, for this machine the same in each boot.
+	Token   string `json:"token"`
+	AgentID string `json:"agent_id"`
+	Server  string `json:"server"` // HOST:PORT
+	// Labels, Underlay and Generation go to its options.
+	Labels     map[string]string `json:"labels,omitempty"`
+	Generation int64             `json:"generation"`
+}
+
+// StageReport tells that a stage has ended.
+type StageReport struct {
+	Stage api.BootStage `json:"stage"`
+	// AgoSeconds is how long before this report, by the machine's monotonic clock: clocks of machines are not trusted.
+	AgoSeconds float64 `json:"ago_seconds"`
+	ReadBytes  int64   `json:"read_bytes,omitempty"`
+	RootBytes  int64   `json:"root_bytes,omitempty"`
+	// Local: the root is wholly on the machine, verified.
+	Local bool `json:"local,omitempty"`
+	// Problem tells why the boot can't go on.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Report is what inspection found.
+type Report struct {
+	Hardware api.Hardware       `json:"hardware"`
+	Health   []api.HealthResult `json:"health"`
+}
+
+// Instruction answers Report and StageReport: what the machine shall do next.
+type Instruction struct {
+	// Do is "wait" (ask again with the same report after RetrySeconds), "reboot", "poweroff" or "continue".
+	Do           string  `json:"do"`
+	RetrySeconds float64 `json:"retry_seconds,omitempty"`
+	Message      string  `json:"message,omitempty"`
+}
+
+// Lease is what DHCP gave the boot agent's interface.
+type Lease struct {
+	Interface string
+	Address   netip.Prefix
+	Gateway   netip.Addr
+}
