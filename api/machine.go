@@ -133,8 +133,10 @@ type MachineRecord struct {
 	DoneInspect int64 `json:"done_inspect,omitempty"`
 	// Boot is the boot that goes on or went on last; nil: it never booted here.
 	Boot *Boot `json:"boot,omitempty"`
-	// Attempt counts the tries at what goes on now.
+	// Attempt counts the tries at what goes on now, from 1.
 	Attempt int `json:"attempt,omitempty"`
+	// Stop tells how a machine that is stopping is stopped, and what follows; nil in other phases.
+	Stop *MachineStop `json:"stop,omitempty"`
 	// Firmware and Architecture are what its DHCP requests said (option 93, RFC 4578).
 	Firmware     Firmware `json:"firmware,omitempty"`
 	Architecture string   `json:"architecture,omitempty"`
@@ -144,6 +146,18 @@ type MachineRecord struct {
 	// LastVerifiedAt is when it last proved that it boots: its agent called.
 	LastVerifiedAt *time.Time `json:"last_verified_at,omitempty"`
 	ChangedAt      time.Time  `json:"changed_at"`
+}
+
+// MachineStop is how a machine is stopped and what follows.
+type MachineStop struct {
+	// Generation fences the order to cut the power.
+	Generation int64 `json:"generation"`
+	// CutAt is when its power is cut unless it is off by then; the time of the decision with force.
+	CutAt time.Time `json:"cut_at"`
+	// Deadline is when stopping has failed.
+	Deadline time.Time `json:"deadline"`
+	// ThenBoot is the environment to boot once it is off, empty for none.
+	ThenBoot string `json:"then_boot,omitempty"`
 }
 
 // BootStage is one stage of a boot. Each lasts from the end of the one before to its own end.

@@ -1,0 +1,474 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// MachineDeadlines bound the phases of machines.
+type MachineDeadlines struct {
+	// Boot is from the decision to ready.
+	Boot time.Duration
+	// Soft is how long a machine may take to go off by itself, Stop how long it may take in all.
+	Soft, Stop time.Duration
+	// Attempts is how often a boot is tried before the machine has failed.
+	Attempts int
+	// Silence is how long a machine that was told to go off, and whose power can't be read, must be silent until that is believed.
+	Silence time.Duration
+}
+
+// DefaultMachineDeadlines are for real machines, whose firmware may need minutes.
+func DefaultMachineDeadlines() MachineDeadlines {
+	return MachineDeadlines{Boot: 15 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second}
+}
+
+// PowerSeen is what the provisioner knows of a machine's power.
+type PowerSeen struct {
+	// Known: the provisioner of this leader has looked at it at all.
+	Known      bool
+	State      api.PowerState
+	ObservedAt time.Time
+	// Generation and Cut are of the order carried out last, done at DoneAt.
+	Generation int64
+	Order      PowerOrder
+	Done       bool
+	DoneAt     time.Time
+	Problem    string
+	// Final: trying again is of no use.
+	Final bool
+	// Observes and ForcesOff are what this kind of switch can do.
+	Observes, ForcesOff bool
+}
+
+// BootSeen is what was heard of one boot.
+type BootSeen struct {
+	// Generation is of the boot it is about.
+	Generation int64
+	Stages     []api.StageTime
+	// LoaderBytes, ReadyBytes, RootBytes and Local are as in api.Boot.
+	LoaderBytes, ReadyBytes, RootBytes int64
+	Local                              bool
+	RedeemedAt                         time.Time
+	// Problem is why the machine says it can't go on.
+	Problem string
+	// Reported: it has sent an inspection report, with these results.
+	Reported bool
+	Health   []api.HealthResult
+	// LastHeard is when it last said anything.
+	LastHeard    time.Time
+	Firmware     api.Firmware
+	Architecture string
+}
+
+// AgentSeen is what is known of the node agent.
+type AgentSeen struct {
+	Connected      bool
+	BootGeneration int64
+	LastSeen       time.Time
+}
+
+// MachineInput is everything a decision about one machine depends on.
+type MachineInput struct {
+	Intent *api.MachineIntent
+	// Record is nil before the first decision; FreeIndex is then the place it gets, negative when there is none left.
+	Record    *api.MachineRecord
+	FreeIndex int
+	Power     PowerSeen
+	Boot      BootSeen
+	Agent     AgentSeen
+	// InUse tells, in words, what runs on it; empty for nothing.
+	InUse string
+	// Environment tells what a name stands for: the digest, or the problem that keeps this machine from booting it.
+	Environment func(name string) (digest, problem string)
+	Now         time.Time
+	Deadlines   MachineDeadlines
+}
+
+// InspectEnvironment is what machines boot to be looked at.
+const InspectEnvironment = "inspect"
+
+// PowerOrder is what a machine's power should come to.
+type PowerOrder string
+
+// The orders.
+const (
+	OrderLeave PowerOrder = "leave"
+	OrderWake  PowerOrder = "wake"
+	OrderCut   PowerOrder = "cut"
+)
+
+// Order is what a machine's power should come to now, and the generation that fences the order.
+func Order(r *api.MachineRecord, now time.Time) (order PowerOrder, generation int64) {
+	switch {
+	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting) && r.Boot != nil:
+		return OrderWake, r.Boot.Generation
+	case r.Stop != nil && !now.Before(r.Stop.CutAt):
+		return OrderCut, r.Stop.Generation
+	default:
+		return OrderLeave, r.Generation
+	}
+}
+
+// MayBoot tells whether a machine in this state is given anything to boot.
+func MayBoot(r *api.MachineRecord) bool {
+	return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting)
+}
+
+// PlanMachine returns what is to be done about a machine now.
+func PlanMachine(in MachineInput) []Operation {
+	if in.Record == nil {
+		if in.FreeIndex < 0 {
+			return nil // enrolling is refused before; a race leaves it waiting for an address
+		}
+		return []Operation{EnrollMachine{Index: in.FreeIndex}, machineEvent(in, EventMachineEnrolled, "machine %s is enrolled", in.Intent.Name)}
+	}
+	ops := in.note()
+	switch in.Record.Phase {
+	case api.MachineEnrolled, api.MachineOff, api.MachineFailed:
+		return append(ops, in.atRest()...)
+	case api.MachineInspecting:
+		return append(ops, in.inspecting()...)
+	case api.MachineBooting:
+		return append(ops, in.booting()...)
+	case api.MachineReady:
+		return append(ops, in.ready()...)
+	case api.MachineStopping, api.MachineRemoving:
+		return append(ops, in.stopping()...)
+	default:
+		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("unknown phase %q; a newer server wrote it", in.Record.Phase)})
+	}
+}
+
+// note takes down what was observed.
+func (in MachineInput) note() []Operation {
+	var ops []Operation
+	r := in.Record
+	if p := in.Power; p.Known && (p.State != r.Power || p.Problem != r.PowerMessage) {
+		ops = append(ops, NotePower{State: p.State, Message: p.Problem, At: p.ObservedAt})
+	}
+	if r.Boot == nil {
+		return ops
+	}
+	b := in.Boot
+	if b.Generation != r.Boot.Generation {
+		b = BootSeen{}
+	}
+	if in.Power.Done && in.Power.Order == OrderWake && in.Power.Generation == r.Boot.Generation {
+		b.Stages = append(slices.Clone(b.Stages), api.StageTime{Stage: api.StagePower, At: in.Power.DoneAt})
+	}
+	if in.agentOfThisBoot() {
+		b.Stages = append(slices.Clone(b.Stages), api.StageTime{Stage: api.StageAgent, At: in.Now})
+		if b.Local || r.Boot.Local {
+			b.Stages = append(b.Stages, api.StageTime{Stage: api.StageReady, At: in.Now})
+		}
+	}
+	if news(r, b) {
+		ops = append(ops, NoteBoot{Seen: b})
+	}
+	return ops
+}
+
+// news tells whether something of what was heard is not in the record yet.
+func news(r *api.MachineRecord, b BootSeen) bool {
+	for _, s := range b.Stages {
+		if !slices.ContainsFunc(r.Boot.Stages, func(have api.StageTime) bool { return have.Stage == s.Stage }) {
+			return true
+		}
+	}
+	return b.Local && !r.Boot.Local || b.LoaderBytes > r.Boot.LoaderBytes && b.Local || !b.RedeemedAt.IsZero() && r.Boot.RedeemedAt == nil ||
+		b.Firmware != "" && b.Firmware != r.Firmware || b.Architecture != "" && b.Architecture != r.Architecture
+}
+
+func (in MachineInput) agentOfThisBoot() bool {
+	return in.Record.Boot != nil && in.Agent.Connected && in.Agent.BootGeneration == in.Record.Boot.Generation
+}
+
+// atRest is a machine that waits for a request.
+func (in MachineInput) atRest() []Operation {
+	r, req := in.Record, in.Intent.Request
+	if in.Intent.RemoveRequestedAt != nil {
+		if r.Phase == api.MachineFailed && r.Power == api.PowerOn && in.Power.ForcesOff && r.Stop == nil {
+			return in.stop(api.MachineRemoving, true, "")
+		}
+		return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, "machine %s is removed", r.Name)}
+	}
+	switch {
+	case req.Number > r.DoneRequest:
+		return in.request(req)
+	case in.Intent.Inspect > r.DoneInspect:
+		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
+	case r.Phase == api.MachineFailed && in.Power.Known && in.Power.State == api.PowerOff && in.Power.Observes && r.Power != api.PowerOff:
+		return []Operation{WakeAt{Time: in.Now}} // noted above; nothing else follows from it
+	}
+	return nil
+}
+
+// request takes up a request about the power of a machine that is at rest.
+func (in MachineInput) request(req api.PowerRequest) []Operation {
+	took := TakeUp{Request: req.Number, Inspect: in.Record.DoneInspect}
+	switch req.Action {
+	case api.PowerActionOn, api.PowerActionCycle:
+		environment := req.Environment
+		if environment == "" && in.Record.Boot != nil {
+			environment = in.Record.Boot.Environment
+		}
+		return in.begin(api.BootEnvironment, environment, took)
+	default:
+		if in.Record.Phase == api.MachineFailed || in.Record.Phase == api.MachineEnrolled || in.Power.State == api.PowerOn {
+			return append([]Operation{took}, in.stop(api.MachineStopping, req.Force || in.Record.Phase != api.MachineReady, "")...)
+		}
+		return []Operation{took}
+	}
+}
+
+// begin decides a boot, or tells why there can be none.
+func (in MachineInput) begin(purpose api.BootPurpose, environment string, took TakeUp) []Operation {
+	digest, problem := in.Environment(environment)
+	if problem != "" {
+		message := fmt.Sprintf("can't boot %q: %s", environment, problem)
+		rest := in.Record.Phase
+		if rest == api.MachineStopping {
+			rest = api.MachineOff
+		}
+		return []Operation{
+			took, SetMachinePhase{To: rest, Message: message}, machineEvent(in, EventMachineRefused, "machine %s: %s", in.Record.Name, message),
+		}
+	}
+	to := api.MachineBooting
+	if purpose == api.BootInspect {
+		to = api.MachineInspecting
+	}
+	deadline := in.Now.Add(in.Deadlines.Boot)
+	return []Operation{
+		took,
+		BeginBoot{Purpose: purpose, Environment: environment, Digest: digest, Deadline: deadline, Attempt: 1},
+		SetMachinePhase{To: to},
+		machineEvent(in, EventMachineBooting, "machine %s boots %s", in.Record.Name, environment),
+		WakeAt{Time: deadline},
+	}
+}
+
+// inspecting is a machine on its way through inspection.
+func (in MachineInput) inspecting() []Operation {
+	if in.Boot.Generation != in.Record.Boot.Generation || !in.Boot.Reported {
+		return in.trouble()
+	}
+	ops := []Operation{NoteInspection{Health: in.Boot.Health}}
+	for _, h := range in.Boot.Health {
+		if !h.OK {
+			ops = append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s: %s; mend it, then run: nearmetal node inspect %s",
+				h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
+			return ops
+		}
+	}
+	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s is inspected", in.Record.Name))
+	// If somebody wants it on, it need not go off first: waking it again resets it.
+	return append(ops, in.stop(api.MachineStopping, false, "")...)
+}
+
+// booting is a machine on its way to be a node.
+func (in MachineInput) booting() []Operation {
+	if in.agentOfThisBoot() && (in.Boot.Generation == in.Record.Boot.Generation && in.Boot.Local || in.Record.Boot.Local) {
+		return []Operation{
+			SetMachinePhase{To: api.MachineReady}, Verified{},
+			machineEvent(in, EventMachineReady, "machine %s is ready with %s", in.Record.Name, in.Record.Boot.Environment),
+		}
+	}
+	return in.trouble()
+}
+
+// trouble looks for what keeps a boot from going on.
+func (in MachineInput) trouble() []Operation {
+	r := in.Record
+	if in.Intent.RemoveRequestedAt != nil {
+		return in.stop(api.MachineRemoving, true, "")
+	}
+	if req := in.Intent.Request; req.Number > r.DoneRequest && req.Action != api.PowerActionOn {
+		then := ""
+		if req.Action == api.PowerActionCycle {
+			then = orElse(req.Environment, r.Boot.Environment)
+		}
+		return append([]Operation{TakeUp{Request: req.Number, Inspect: r.DoneInspect}}, in.stop(api.MachineStopping, true, then)...)
+	}
+	ordered := in.Power.Generation == r.Boot.Generation && in.Power.Order == OrderWake
+	switch {
+	case ordered && in.Power.Final:
+		return in.fail(in.Power.Problem)
+	case ordered && in.Power.Done && in.Power.State == api.PowerOff && in.Power.Observes && in.Power.ObservedAt.After(in.Power.DoneAt):
+		return in.again("its power went off")
+	case in.Boot.Generation == r.Boot.Generation && in.Boot.Problem != "":
+		return in.again(in.Boot.Problem)
+	case !in.Now.Before(r.Boot.Deadline):
+		return in.again(fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power)))
+	}
+	return []Operation{WakeAt{Time: r.Boot.Deadline}}
+}
+
+func wantedOf(phase api.MachinePhase) string {
+	if phase == api.MachineInspecting {
+		return "inspected"
+	}
+	return "ready"
+}
+
+// reached tells how far a boot came.
+func reached(b *api.Boot, p PowerSeen) string {
+	switch {
+	case len(b.Stages) > 0:
+		return fmt.Sprintf("; the last stage it ended was %q: look at its console", b.Stages[len(b.Stages)-1].Stage)
+	case p.Problem != "":
+		return "; its power was never switched on: " + p.Problem
+	default:
+		return "; nothing was heard of it: is it cabled to the provisioning network, and does it boot from there first?"
+	}
+}
+
+// again tries a boot once more, or gives up.
+func (in MachineInput) again(problem string) []Operation {
+	r := in.Record
+	if r.Attempt >= in.Deadlines.Attempts {
+		return in.fail(problem)
+	}
+	deadline := in.Now.Add(in.Deadlines.Boot)
+	return []Operation{
+		BeginBoot{Purpose: r.Boot.Purpose, Environment: r.Boot.Environment, Digest: r.Boot.Digest, Deadline: deadline, Attempt: r.Attempt + 1},
+		SetMachinePhase{To: r.Phase, Message: fmt.Sprintf("attempt %d of %d: %s", r.Attempt+1, in.Deadlines.Attempts, problem)},
+		machineEvent(in, EventMachineRetry, "machine %s boots again: %s", r.Name, problem),
+		WakeAt{Time: deadline},
+	}
+}
+
+func (in MachineInput) fail(problem string) []Operation {
+	return []Operation{
+		SetMachinePhase{To: api.MachineFailed, Message: problem},
+		machineEvent(in, EventMachineFailed, "machine %s failed: %s", in.Record.Name, problem),
+	}
+}
+
+// ready is a machine in use, or free for it.
+func (in MachineInput) ready() []Operation {
+	r, req := in.Record, in.Intent.Request
+	switch {
+	case in.Intent.RemoveRequestedAt != nil:
+		return in.stop(api.MachineRemoving, false, "")
+	case req.Number > r.DoneRequest:
+		return in.whileReady(req)
+	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
+		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
+	case in.Power.Observes && in.Power.State == api.PowerOff && in.Power.ObservedAt.After(r.ChangedAt) && !in.Agent.Connected:
+		return []Operation{
+			SetMachinePhase{To: api.MachineOff, Message: "its power went off, nobody asked for it"},
+			machineEvent(in, EventMachineLostPower, "machine %s lost its power", r.Name),
+		}
+	}
+	return nil
+}
+
+// whileReady takes up a request about a machine that is on.
+func (in MachineInput) whileReady(req api.PowerRequest) []Operation {
+	r := in.Record
+	took := TakeUp{Request: req.Number, Inspect: r.DoneInspect}
+	environment := orElse(req.Environment, r.Boot.Environment)
+	switch {
+	case req.Action == api.PowerActionOn && environment == r.Boot.Environment:
+		return []Operation{took}
+	case in.InUse != "" && !req.Force:
+		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it all the same", req.Action, in.InUse)
+		return []Operation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
+	case req.Action == api.PowerActionOff:
+		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, "")...)
+	default:
+		if _, problem := in.Environment(environment); problem != "" {
+			return in.begin(api.BootEnvironment, environment, took) // tells why not, and leaves it as it is
+		}
+		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, environment)...)
+	}
+}
+
+// stop decides that a machine goes off.
+func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Operation {
+	cut := in.Now.Add(in.Deadlines.Soft)
+	if force {
+		cut = in.Now
+	}
+	deadline := in.Now.Add(in.Deadlines.Stop)
+	return []Operation{
+		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then}, SetMachinePhase{To: to},
+		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name), WakeAt{Time: cut}, WakeAt{Time: deadline},
+	}
+}
+
+// stopping is a machine on its way off.
+func (in MachineInput) stopping() []Operation {
+	r := in.Record
+	if r.Stop == nil {
+		return in.stop(r.Phase, false, "")
+	}
+	off, how := in.isOff()
+	switch {
+	case off && r.Phase == api.MachineRemoving:
+		return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, "machine %s is removed", r.Name)}
+	case off:
+		return in.wentOff(how)
+	case !in.Now.Before(r.Stop.Deadline):
+		message := "still not off, or nothing tells that it is"
+		if in.Power.Problem != "" {
+			message += ": " + in.Power.Problem
+		} else if !in.Power.ForcesOff {
+			message += ": this kind of power control can't force it off; press its button, then run: nearmetal node power off " + r.Name
+		}
+		return in.fail(message)
+	case in.Power.Known && !in.Power.Observes:
+		return []Operation{WakeAt{Time: r.Stop.Deadline}, WakeAt{Time: in.silentAt()}}
+	default:
+		return []Operation{WakeAt{Time: r.Stop.CutAt}, WakeAt{Time: r.Stop.Deadline}}
+	}
+}
+
+// wentOff is a machine that has just gone off on purpose.
+func (in MachineInput) wentOff(how string) []Operation {
+	r := in.Record
+	ops := []Operation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
+	if r.Stop.ThenBoot != "" {
+		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
+	}
+	return ops
+}
+
+// isOff tells whether the machine is off for certain: read from its BMC since the decision to stop it, or, where there is nothing to
+// read, told by itself before it fell silent.
+func (in MachineInput) isOff() (off bool, how string) {
+	r := in.Record
+	if in.Power.Observes {
+		return in.Power.State == api.PowerOff && in.Power.ObservedAt.After(r.ChangedAt), ""
+	}
+	if !in.Power.Known || in.Agent.Connected || in.Now.Before(in.silentAt()) {
+		return false, ""
+	}
+	return true, "told to go off and silent since; nothing can read its power"
+}
+
+// silentAt is when the silence of a machine whose power can't be read has lasted long enough.
+func (in MachineInput) silentAt() time.Time {
+	last := in.Record.ChangedAt
+	for _, t := range []time.Time{in.Boot.LastHeard, in.Agent.LastSeen} {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last.Add(in.Deadlines.Silence)
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func machineEvent(in MachineInput, reason, format string, args ...any) Operation {
+	return Emit{Reason: reason, Message: fmt.Sprintf(format, args...), Node: in.Intent.Name}
+}

@@ -1,0 +1,78 @@
+package lifecycle
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// EnrollMachine makes the record of a machine, with this place in the provisioning range.
+type EnrollMachine struct{ Index int }
+
+// SetMachinePhase gives a machine another phase, or only another message when To is the phase it has. ChangedAt changes with the phase.
+type SetMachinePhase struct {
+	To      api.MachinePhase
+	Message string
+}
+
+// TakeUp notes the newest requests that were taken up.
+type TakeUp struct{ Request, Inspect int64 }
+
+// BeginBoot decides a boot: a new generation, in which the machine is woken and given this image.
+type BeginBoot struct {
+	Purpose             api.BootPurpose
+	Environment, Digest string
+	Deadline            time.Time
+	Attempt             int
+}
+
+// BeginStop decides that a machine goes off: a new generation, in which its power may be cut.
+type BeginStop struct {
+	CutAt, Deadline time.Time
+	ThenBoot        string
+}
+
+// NotePower takes down the power that was observed.
+type NotePower struct {
+	State   api.PowerState
+	Message string
+	At      time.Time
+}
+
+// NoteBoot takes down what was heard of the boot that goes on.
+type NoteBoot struct{ Seen BootSeen }
+
+// NoteInspection takes down the results of an inspection; the hardware is stored with it.
+type NoteInspection struct{ Health []api.HealthResult }
+
+// Verified notes that the machine has proved that it boots.
+type Verified struct{}
+
+// ForgetMachine removes intent, record and hardware.
+type ForgetMachine struct{}
+
+func (EnrollMachine) operation()   {}
+func (SetMachinePhase) operation() {}
+func (TakeUp) operation()          {}
+func (BeginBoot) operation()       {}
+func (BeginStop) operation()       {}
+func (NotePower) operation()       {}
+func (NoteBoot) operation()        {}
+func (NoteInspection) operation()  {}
+func (Verified) operation()        {}
+func (ForgetMachine) operation()   {}
+
+// The reasons of events of machines.
+const (
+	EventMachineEnrolled  = "MachineEnrolled"
+	EventMachineInspected = "MachineInspected"
+	EventMachineBooting   = "MachineBooting"
+	EventMachineRetry     = "MachineRetry"
+	EventMachineReady     = "MachineReady"
+	EventMachineStopping  = "MachineStopping"
+	EventMachineOff       = "MachineOff"
+	EventMachineLostPower = "MachineLostPower"
+	EventMachineFailed    = "MachineFailed"
+	EventMachineRefused   = "MachineRefused"
+	EventMachineRemoved   = "MachineRemoved"
+)
