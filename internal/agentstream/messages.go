@@ -74,6 +74,8 @@ type Desired struct {
 	Jobs []Job `json:"jobs"`
 	// Images are those the node should hold: members here need them. What is not named may be dropped when room is needed.
 	Images []Image `json:"images,omitempty"`
+	// ImageKey is the site's public key (Ed25519), by which the signatures of Images are verified; without it none is taken.
+	ImageKey []byte `json:"image_key,omitempty"`
 	// Builds are those the node should carry out; one that is no longer named is ended.
 	Builds []api.Build `json:"builds,omitempty"`
 	// PowerOff asks the node to power itself off, once nothing of its members runs.

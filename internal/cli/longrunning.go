@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/spf13/cobra"
 
@@ -111,7 +112,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var cpus, memory string
+	var cpus, memory, builder string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -140,8 +141,9 @@ agent finds them when it starts again. Needs root.`,
 				}
 				opts.MemoryBytes = int64(bytes)
 			}
+			opts.Builder = config.Builder(builder)
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
-				checkLog(opts.Log)); err != nil {
+				checkImageOptions(opts), checkLog(opts.Log)); err != nil {
 				return err
 			}
 			return call(cmd.Context(), "agent", a.Commands.Agent, opts)
@@ -157,8 +159,32 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
+	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
+	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
+	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off")
+	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")
+	cmd.Flags().BoolVar(&opts.AllowPowerOff, "allow-power-off", false, "let the server power off this machine although it did not boot it")
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
+}
+
+// checkImageOptions checks the agent's options on images, builds and power.
+func checkImageOptions(opts config.Agent) error {
+	if opts.PeerListen != "" && opts.PeerListen != config.PeerListenOff {
+		if _, err := netip.ParseAddrPort(opts.PeerListen); err != nil {
+			return usage("--peer-listen %q: give ADDRESS:PORT like 10.0.0.5:7702, or off", opts.PeerListen)
+		}
+	}
+	if opts.KeepImages < 0 {
+		return usage("--keep-images is %d; give a number of images, or 0 for none", opts.KeepImages)
+	}
+	if opts.Builder != config.BuilderAuto && opts.Builder != config.BuilderOff {
+		return usage("--builder is %q; use auto or off", opts.Builder)
+	}
+	if opts.BootGeneration < 0 {
+		return usage("--boot-generation is %d; generations count from 1", opts.BootGeneration)
+	}
+	return nil
 }
 
 func (a *app) demoCommand() *cobra.Command {

@@ -82,7 +82,33 @@ type Agent struct {
 	MemoryBytes int64
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
+	// BootGeneration is the generation of the boot the agent runs in, as the server gave it to a machine that it booted; 0: another's.
+	BootGeneration int64
+	// PeerListen is ADDRESS:PORT at which the node serves the images it holds to other nodes. Empty is any port of the underlay address,
+	// when that is known; PeerListenOff serves none.
+	PeerListen string
+	// KeepImages is how many images that nothing needs any more are kept while there is room.
+	KeepImages int
+	// Builder tells whether the node offers to build environments.
+	Builder Builder
+	// AllowPowerOff lets the server power off a machine that it did not boot.
+	AllowPowerOff bool
 }
+
+// PeerListenOff is the value of Agent.PeerListen that serves no images to other nodes.
+const PeerListenOff = "off"
+
+// DefaultKeepImages is how many images that nothing needs a node keeps by default.
+const DefaultKeepImages = 2
+
+// Builder tells when a node offers to build environments.
+type Builder string
+
+// The values of Builder.
+const (
+	BuilderAuto Builder = "auto" // when the host checks pass; else its record says what they found
+	BuilderOff  Builder = "off"
+)
 
 // Demo are the options of `nearmetal demo`.
 type Demo struct {
