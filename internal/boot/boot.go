@@ -29,6 +29,10 @@ type Arguments struct {
 	Manifest image.Digest
 	// Images is the URL below which blobs are, as Images + HEX; plain HTTP with ranges (RFC 9110, section 14).
 	Images string
+	// Time is the server's clock when it wrote the arguments: a machine without a clock battery could not verify a certificate. Zero: unknown.
+	Time time.Time
+	// Disk is a disk or partition to keep the root on instead of RAM, /dev/...; what is on it is overwritten. Empty: RAM.
+	Disk string
 }
 
 // TokenClaims are what a boot token is bound to; see Seal and Open.
