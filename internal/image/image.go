@@ -26,8 +26,10 @@ type Digest string
 // DigestOf is the digest of data.
 func DigestOf(data []byte) Digest {
 	sum := sha256.Sum256(data)
-	return Digest("sha256:" + hex.EncodeToString(sum[:]))
+	return digestOfSum(sum[:])
 }
+
+func digestOfSum(sum []byte) Digest { return Digest("sha256:" + hex.EncodeToString(sum)) }
 
 // ErrDigest: content is not what its digest says.
 var ErrDigest = errors.New("digest mismatch")
@@ -130,3 +132,6 @@ func (m *Manifest) Blobs() []Blob {
 	}
 	return blobs
 }
+
+// Roots are the root and the layers over it, the topmost last.
+func (m *Manifest) Roots() []Root { return append([]Root{m.Root}, m.Layers...) }
