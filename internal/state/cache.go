@@ -52,6 +52,8 @@ func (c *Cache) View() *View {
 			Revision: c.revision, Clusters: c.clusters.share(), Nodes: c.nodes.share(),
 			Jobs: c.jobs.share(), Quarantines: c.quarantines.share(), Controls: c.controls.share(), NodeSpans: c.nodeSpans.share(),
 			Usage: c.usage.share(), Projects: c.projects.share(), Tokens: c.tokens.share(), Leader: c.leader,
+			Machines: c.machines.share(), Candidates: c.candidates.share(), Leases: c.leases.share(), EnrollTokens: c.enrollTokens.share(),
+			Builds: c.builds.share(), Images: c.images.share(), Environments: c.environments.share(),
 		}
 	}
 	return c.view
@@ -67,11 +69,11 @@ func (c *Cache) Revision() int64 {
 	return c.revision
 }
 
-// Events returns the kept events of a cluster name after sequence number after, oldest first.
-func (c *Cache) Events(cluster string, after int64) []api.Event {
+// Events returns the kept events of a log (a cluster's name, or NodeLog of a machine's) after sequence number after, oldest first.
+func (c *Cache) Events(name string, after int64) []api.Event {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	log := c.events[cluster]
+	log := c.events[name]
 	from := sort.Search(len(log), func(i int) bool { return log[i].Seq > after })
 	return slices.Clone(log[from:])
 }

@@ -37,6 +37,16 @@ func (v *View) NewestTime() time.Time {
 	for _, q := range v.Quarantines {
 		see(q.Since)
 	}
+	for _, m := range v.Machines {
+		if m.Record == nil {
+			continue
+		}
+		see(m.Record.ChangedAt)
+		see(m.Record.PowerObservedAt)
+		if m.Record.Boot != nil {
+			see(m.Record.Boot.DecidedAt)
+		}
+	}
 	for _, u := range v.Usage {
 		for i := range u.Spans {
 			see(u.Spans[i].To)

@@ -20,8 +20,19 @@ import (
 //	projectuse/PROJECT       projectUse, written with everything that begins to belong to the project
 //	token/TOKEN              api.TokenInfo, written by API handlers
 //	job/JOB                  api.Job
-//	events/CLUSTER           eventLog, the first and last sequence numbers kept
-//	event/CLUSTER/SEQ        api.Event, SEQ as 12 digits
+//	events/LOG               eventLog, the first and last sequence numbers kept; LOG is CLUSTER, or @NODE for a machine's
+//	event/LOG/SEQ            api.Event, SEQ as 12 digits
+//	machine/NODE             api.MachineIntent, written by API handlers, and by the leader for what enrols by a token
+//	mac/MAC                  macRecord, whose a provisioning NIC is; MAC as 12 digits in pairs with hyphens; written with the machine
+//	machinerecord/NODE       api.MachineRecord, written by the leader
+//	machineindex/INDEX       indexRecord, whose a place in the provisioning range is; written with the machine's record
+//	hardware/NODE            api.Hardware, written by the leader, or taken over from the candidate with the machine
+//	candidate/MAC            api.Candidate, written by who serves strangers
+//	lease/MAC                api.Lease, written by who serves strangers, before it is offered
+//	enrolltoken/TOKEN        api.EnrollmentToken, written by API handlers, and by the leader with each use
+//	build/BUILD              api.Build, written by API handlers, and by the leader as it goes on
+//	image/HEX                api.Image, HEX as 64 digits; immutable
+//	environment/NAME         api.EnvironmentRecord
 const (
 	keyFormat        = "format"
 	prefixIntent     = "intent/"
@@ -38,6 +49,18 @@ const (
 	prefixJob        = "job/"
 	prefixEventLog   = "events/"
 	prefixEvent      = "event/"
+
+	prefixMachine       = "machine/"
+	prefixMAC           = "mac/"
+	prefixMachineRecord = "machinerecord/"
+	prefixMachineIndex  = "machineindex/"
+	prefixHardware      = "hardware/"
+	prefixCandidate     = "candidate/"
+	prefixLease         = "lease/"
+	prefixEnrollToken   = "enrolltoken/"
+	prefixBuild         = "build/"
+	prefixImage         = "image/"
+	prefixEnvironment   = "environment/"
 )
 
 func keyChunk(uid, id string) string { return prefixChunk + uid + "/" + id }

@@ -1,12 +1,12 @@
 // Package state gives the keys and values of the state store their meaning: typed records, and the one way a decision
 // becomes true.
 //
-// Who writes what is the package's point. API handlers write intents, jobs, projects, tokens and drains through Repo. Only the leader writes
-// records, assignment chunks, quarantines, usage and node spans, through Leader: every such commit is guarded by the election, so a deposed leader can
+// Who writes what is the package's point. API handlers write intents, jobs, projects, tokens, drains and builds through Repo. Only the leader writes
+// records, assignment chunks, quarantines, usage, node spans and machines' records, through Leader: every such commit is guarded by the election, so a deposed leader can
 // write nothing. Readers use Cache, a view of everything that is kept current by a watch; what it hands out is shared and must
 // never be modified. The package must never decide anything: it knows no placement and no transitions.
 //
-// Start with Repo and keys.go, then leader.go (Commit: how a decision is written), then cache.go.
+// Start with Repo and keys.go, then leader.go (Commit: how a decision is written) and machineleader.go (the same for machines), then cache.go.
 package state
 
 import (

@@ -20,9 +20,10 @@ type tables struct {
 	usage       sorted[api.UsageRecord]
 	projects    sorted[api.Project]
 	tokens      sorted[api.TokenInfo]
-	events      map[string][]api.Event // by cluster name, oldest first
-	chunks      map[string][]api.Assignment
-	leader      string
+	machineTables
+	events map[string][]api.Event // by the name of their log, oldest first
+	chunks map[string][]api.Assignment
+	leader string
 }
 
 func newTables() tables {
@@ -75,6 +76,8 @@ func (t *tables) put(e store.Entry) error {
 		t.events[name] = append(t.events[name], ev)
 	case store.ElectionKey:
 		t.leader = string(e.Value)
+	default:
+		return t.machineTables.put(kind, rest, e)
 	}
 	return nil
 }
@@ -163,6 +166,8 @@ func (t *tables) remove(key string) {
 		}
 	case store.ElectionKey:
 		t.leader = ""
+	default:
+		t.machineTables.remove(kind, rest)
 	}
 }
 

@@ -97,6 +97,17 @@ type View struct {
 	Projects []*api.Project
 	// Tokens carry the hashes of their secrets.
 	Tokens []*api.TokenInfo
+
+	Machines []*Machine
+	// Candidates and Leases are in the order of their MACs.
+	Candidates []*api.Candidate
+	Leases     []*api.Lease
+	// EnrollTokens carry the hashes of their secrets.
+	EnrollTokens []*api.EnrollmentToken
+	Builds       []*api.Build
+	// Images are in the order of their digests.
+	Images       []*api.Image
+	Environments []*api.EnvironmentRecord
 	// Leader is the name of the leading candidate, "" when nobody leads.
 	Leader string
 }

@@ -1,0 +1,81 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// Redemption is the exchange of a boot token: stored at redeemed/UID, the newest of each machine only.
+type Redemption struct {
+	// UID is the machine's, Generation of its boot.
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+	// NonceSHA256 is the hash, in hexadecimal, of what the machine made once in this boot: whoever else has the token has not that.
+	NonceSHA256 string    `json:"nonce_sha256"`
+	At          time.Time `json:"at"`
+	// TokenID is of the token its node agent was given; it is void with the next boot.
+	TokenID string `json:"token_id,omitempty"`
+}
+
+// ErrRedeemed: a boot token was exchanged before, by another machine or in another life of this one.
+var ErrRedeemed = errors.New("the boot token was exchanged already")
+
+// prefixRedeemed is followed by a machine's UID.
+const prefixRedeemed = "redeemed/"
+
+// RedeemBoot notes that a boot token was exchanged, and makes the node agent's token, nil for none, true in the same commit; that of the
+// boot before is void from then on. The same nonce may come again, for an answer that was lost, and gets another token. Another nonce, or
+// a generation older than the newest exchanged, is ErrRedeemed.
+func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api.TokenInfo) (int64, error) {
+	key := prefixRedeemed + redemption.UID
+	for {
+		old, revision, err := get[Redemption](ctx, r, key, "boot of machine", redemption.UID)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return 0, err
+		}
+		if old.Generation > redemption.Generation || old.Generation == redemption.Generation && old.NonceSHA256 != redemption.NonceSHA256 && revision != 0 {
+			return 0, fmt.Errorf("boot %d of the machine: %w", redemption.Generation, ErrRedeemed)
+		}
+		var ops []store.Op
+		if old.TokenID != "" {
+			ops = append(ops, store.Op{Key: prefixToken + old.TokenID, Delete: true})
+		}
+		if token != nil {
+			redemption.TokenID = token.ID
+			ops = append(ops, put(prefixToken+token.ID, *token))
+		}
+		ops = append(ops, put(key, redemption))
+		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, ops)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("store the exchange of a boot token: %w", err)
+		}
+		return next, nil
+	}
+}
+
+// EndBoot makes the token of a machine's node agent void: it has gone off, or is no machine of this site any more.
+func (r *Repo) EndBoot(ctx context.Context, uid string) error {
+	old, revision, err := get[Redemption](ctx, r, prefixRedeemed+uid, "boot of machine", uid)
+	if errors.Is(err, ErrNotFound) || err == nil && old.TokenID == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	id := old.TokenID
+	old.TokenID = ""
+	_, err = r.store.Commit(ctx, []store.Cond{{Key: prefixRedeemed + uid, Revision: revision}},
+		[]store.Op{{Key: prefixToken + id, Delete: true}, put(prefixRedeemed+uid, old)})
+	if errors.Is(err, store.ErrConflict) {
+		return nil // it boots again meanwhile, which voids the token too
+	}
+	return err
+}
