@@ -66,6 +66,15 @@ var (
 	ErrStale = errors.New("a newer order was given since")
 )
 
+// ByHandError is what a switch without a wire to the machine returns: a person has to do it, and nobody can tell when they have. The order
+// counts as given; the text is for the person.
+type ByHandError struct{ Do string }
+
+func (e *ByHandError) Error() string { return e.Do }
+
+// Is makes it an ErrCannot, for those who only ask that.
+func (e *ByHandError) Is(target error) bool { return target == ErrCannot }
+
 // Fence orders what is asked of one machine: a pair is older than another when its term is, or, in one term, its generation.
 type Fence struct {
 	// Term is the leader's, Generation the machine record's.

@@ -28,6 +28,11 @@ type Machine struct {
 	Order      Order
 	// Boot is what it boots from when the order is Wake.
 	Boot power.BootDevice
+	// WasDone: the record says that this generation's order was carried out already, under an earlier leader. It is reported as done and not
+	// carried out again: a new leader must not cut the power of a machine that boots.
+	WasDone bool
+	// Heard: the machine called in since this generation was decided. It implies WasDone, and ends the repetition of magic packets.
+	Heard bool
 }
 
 // Order is what a machine's power should come to. An order is carried out once for a (term, generation): a machine that goes off later
