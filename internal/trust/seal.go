@@ -1,0 +1,77 @@
+package trust
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+)
+
+// Sealer encrypts the secrets that are stored, such as BMC passwords, with a key that only the site secret gives. It may be used from many
+// goroutines.
+type Sealer struct{ aead cipher.AEAD }
+
+// ErrSealed is the error of a sealed secret that does not open.
+var ErrSealed = errors.New("the stored secret can't be opened: it was sealed with another site secret or for another machine, or it is damaged; " +
+	"enter the password anew")
+
+// sealVersion is the first byte of what is sealed: AES-256-GCM, nonce of 12 random bytes, key by HKDF-SHA256 (RFC 5869).
+const sealVersion = 1
+
+// NewSealer makes a sealer from the site secret.
+func NewSealer(siteSecret []byte) (*Sealer, error) {
+	if len(siteSecret) != SecretBytes {
+		return nil, fmt.Errorf("a site secret has %d bytes, this has %d", SecretBytes, len(siteSecret))
+	}
+	key, err := hkdf.Key(sha256.New, siteSecret, nil, "nearmetal sealed secrets 1", 32)
+	if err != nil {
+		return nil, fmt.Errorf("derive the key of sealed secrets: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("make the cipher of sealed secrets: %w", err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, fmt.Errorf("make the cipher of sealed secrets: %w", err)
+	}
+	return &Sealer{aead: aead}, nil
+}
+
+// Seal encrypts a secret of the machine with this UID; sealed for one, it does not open for another. A short secret's length is hidden: what
+// is sealed is padded to whole blocks of 32 bytes.
+func (s *Sealer) Seal(uid string, secret []byte) []byte {
+	padded := make([]byte, (len(secret)/sealBlock+1)*sealBlock)
+	copy(padded, secret)
+	padded[len(secret)] = 1 // then zeros: ISO/IEC 7816-4
+	return s.aead.Seal([]byte{sealVersion}, nil, padded, sealedFor(uid))
+}
+
+// sealBlock is what lengths are rounded up to.
+const sealBlock = 32
+
+// Open decrypts what Seal made. The error is ErrSealed whatever is wrong.
+func (s *Sealer) Open(uid string, sealed []byte) ([]byte, error) {
+	if len(sealed) == 0 || sealed[0] != sealVersion {
+		return nil, ErrSealed
+	}
+	padded, err := s.aead.Open(nil, nil, sealed[1:], sealedFor(uid))
+	if err != nil {
+		return nil, ErrSealed
+	}
+	for i := len(padded) - 1; i >= 0; i-- {
+		switch padded[i] {
+		case 0:
+		case 1:
+			return padded[:i], nil
+		default:
+			return nil, ErrSealed
+		}
+	}
+	return nil, ErrSealed
+}
+
+// sealedFor is the associated data.
+func sealedFor(uid string) []byte { return append([]byte{sealVersion}, "machine "+uid...) }
