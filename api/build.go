@@ -25,10 +25,12 @@ type Build struct {
 	Environment string `json:"environment"`
 	// Recipe is the text as given, in YAML; RecipeDigest that of its normal form with the digests of all it takes in: two builds with the
 	// same one make the same image.
-	Recipe       string     `json:"recipe"`
-	RecipeDigest string     `json:"recipe_digest"`
-	Phase        BuildPhase `json:"phase"`
-	Message      string     `json:"message,omitempty"`
+	Recipe       string `json:"recipe"`
+	RecipeDigest string `json:"recipe_digest"`
+	// Force: it is built although there is an image of the same recipe.
+	Force   bool       `json:"force,omitempty"`
+	Phase   BuildPhase `json:"phase"`
+	Message string     `json:"message,omitempty"`
 	// Node is the builder node it was given to, since Attempt.
 	Node    string `json:"node,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`

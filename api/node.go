@@ -118,6 +118,11 @@ type Environment struct {
 	Name        string  `json:"name"`
 	Description string  `json:"description"`
 	Stacks      []Stack `json:"stacks"`
+	// Image is what a built environment's name stands for, Recipe the text it was built from (where one environment is shown). Nil for one
+	// of the nodes' own.
+	Image     *Image     `json:"image,omitempty"`
+	Recipe    string     `json:"recipe,omitempty"`
+	UpdatedAt *time.Time `json:"updated_at,omitempty"`
 	// Nodes tells for every node whether it can run there.
 	Nodes []EnvironmentNode `json:"nodes"`
 }

@@ -1,0 +1,55 @@
+package api
+
+import "time"
+
+// NodesPowerRequest is the body of a power request for several nodes. Either Nodes is given or Selector; an empty selection is refused.
+type NodesPowerRequest struct {
+	Nodes []string `json:"nodes,omitempty"`
+	// Selector selects the machines that carry all these labels. It can't be given together with force: what members run on is named.
+	Selector map[string]string `json:"selector,omitempty"`
+	NodePowerRequest
+}
+
+// EnrollList is a file of machines to enrol. What a machine leaves out is as said at the top.
+type EnrollList struct {
+	Power    PowerControl      `json:"power,omitzero"`
+	Password string            `json:"password,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Inspect  bool              `json:"inspect,omitempty"`
+	Machines []EnrollRequest   `json:"machines"`
+}
+
+// EnrollTokenRequest is the body that makes an enrolment token.
+type EnrollTokenRequest struct {
+	// Prefix begins the names of the machines: PREFIX1, PREFIX2 ...
+	Prefix string `json:"prefix"`
+	// Uses is how many machines it enrols; it defaults to 1.
+	Uses int `json:"uses,omitempty"`
+	// ValidFor is how long; it defaults to a day.
+	ValidFor Duration `json:"valid_for,omitempty"`
+	// Power is how the machines are controlled, "manual" by default. A BMC's address may be left out: inspection finds it.
+	Power PowerControl `json:"power,omitzero"`
+	// Password is the BMCs'. It is sealed at once and never shown.
+	Password string `json:"password,omitempty"`
+}
+
+// ConsoleLogin is how to log in at a machine's console, in its present boot.
+type ConsoleLogin struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+}
+
+// Recipe is a recipe that comes with the product.
+type Recipe struct {
+	Name string `json:"name"`
+	// Text is the recipe, in YAML.
+	Text string `json:"text"`
+}
+
+// EnvironmentCheck tells where an environment can run, as far as is known of the nodes.
+type EnvironmentCheck struct {
+	Environment string            `json:"environment"`
+	Digest      string            `json:"digest,omitempty"`
+	CheckedAt   time.Time         `json:"checked_at"`
+	Nodes       []EnvironmentNode `json:"nodes"`
+}

@@ -1,0 +1,299 @@
+package manifest
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Limits of machines.
+const (
+	maxMACs = 16
+	// maxMachines bounds one file of machines.
+	maxMachines = 10_000
+	maxPassword = 256
+	maxUserName = 64
+	// maxPrefix leaves room for the number behind it.
+	maxPrefix     = 48
+	maxUses       = 10_000
+	minTokenSpan  = api.Duration(time.Minute)
+	maxTokenSpan  = api.Duration(365 * 24 * time.Hour)
+	defaultUses   = 1
+	defaultExpiry = api.Duration(24 * time.Hour)
+)
+
+// The words of a machine's description.
+var (
+	powerKinds = []string{string(api.PowerRedfish), string(api.PowerIPMI), string(api.PowerWakeOnLAN), string(api.PowerManual)}
+	firmwares  = []string{string(api.FirmwareBIOS), string(api.FirmwareUEFI)}
+)
+
+// ConsoleSOL is the console by IPMI's serial over LAN.
+const ConsoleSOL = "ipmi-sol"
+
+// NormalizeMachine checks what is said of a machine and brings it into its normal form: MACs in lower case with colons, the BMC's address
+// with its port. The error is an *Invalid that names every problem.
+func NormalizeMachine(req api.EnrollRequest, src *Source) (api.EnrollRequest, error) {
+	n := normalizer{src: src}
+	req = n.machine("", req)
+	return req, n.err()
+}
+
+// DecodeMachines reads a file of machines, gives them what stands at its top, and normalizes each. The error is an *Invalid.
+func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
+	list, src, err := Decode[api.EnrollList](data, format)
+	if err != nil {
+		return nil, err
+	}
+	n := normalizer{src: src}
+	if len(list.Machines) == 0 || len(list.Machines) > maxMachines {
+		n.add("machines", strconv.Itoa(len(list.Machines)), "lists %d machines; give 1 to %d", len(list.Machines), maxMachines)
+		return nil, n.err()
+	}
+	names, macs := map[string]int{}, map[string]int{}
+	for i := range list.Machines {
+		at := fmt.Sprintf("machines[%d]", i)
+		m := n.machine(at, inherit(list, at, list.Machines[i], src))
+		if j, twice := names[m.Name]; twice && m.Name != "" {
+			n.add(at+".name", m.Name, "%q is the name of machines[%d] too; give every machine its own", m.Name, j)
+		}
+		names[m.Name] = i
+		for k, mac := range m.Spec.MACs {
+			if j, twice := macs[mac]; twice && j != i {
+				n.add(fmt.Sprintf("%s.spec.macs[%d]", at, k), mac, "%s is of machines[%d] too; no two machines share a MAC", mac, j)
+			}
+			macs[mac] = i
+		}
+		list.Machines[i] = m
+	}
+	return list.Machines, n.err()
+}
+
+// inherit gives a machine what stands at the top of the file and it does not say itself.
+func inherit(list api.EnrollList, at string, m api.EnrollRequest, src *Source) api.EnrollRequest {
+	for _, field := range []struct{ own, top *string }{
+		{(*string)(&m.Spec.Power.Kind), (*string)(&list.Power.Kind)},
+		{&m.Spec.Power.Address, &list.Power.Address},
+		{&m.Spec.Power.System, &list.Power.System},
+		{&m.Spec.Power.User, &list.Power.User},
+		{&m.Spec.Power.CertificateSHA256, &list.Power.CertificateSHA256},
+		{&m.Password, &list.Password},
+	} {
+		if *field.own == "" {
+			*field.own = *field.top
+		}
+	}
+	if m.Spec.Labels == nil {
+		m.Spec.Labels = list.Labels
+	}
+	if !src.Has(at + ".inspect") {
+		m.Inspect = list.Inspect
+	}
+	return m
+}
+
+func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest {
+	n.label(join(at, "name"), req.Name, MaxLabel)
+	spec := join(at, "spec")
+	req.Spec.MACs = n.macs(spec+".macs", req.Spec.MACs)
+	if f := req.Spec.Firmware; f != "" && f != api.FirmwareBIOS && f != api.FirmwareUEFI {
+		n.add(spec+".firmware", string(f), "%q is no kind of firmware; %s, or leave it out: its first boot tells", f, oneOf(string(f), firmwares))
+	}
+	req.Spec.Power = n.power(spec+".power", req.Spec.Power, true)
+	n.password(join(at, "password"), req.Password, req.Spec.Power)
+	n.console(spec+".console", req.Spec)
+	n.labels(spec+".labels", req.Spec.Labels)
+	return req
+}
+
+func (n *normalizer) macs(path string, macs []string) []string {
+	if len(macs) == 0 {
+		n.add(path, "", "is missing; give the MAC address of the NIC it boots from, and those of other provisioning NICs behind it")
+		return nil
+	}
+	if len(macs) > maxMACs {
+		n.add(path, strconv.Itoa(len(macs)), "has %d entries; at most %d are possible", len(macs), maxMACs)
+		return nil
+	}
+	normal, seen := make([]string, len(macs)), map[string]bool{}
+	for i, text := range macs {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		mac, err := net.ParseMAC(text)
+		switch {
+		case err != nil || len(mac) != 6:
+			n.add(at, text, "%q is no MAC address; one is like 52:54:00:12:34:56", text)
+		case mac[0]&1 != 0: // IEEE 802-2014, section 8.2.2
+			n.add(at, text, "%s is a group address, no NIC has it; look the NIC's own up", text)
+		case mac.String() == "00:00:00:00:00:00":
+			n.add(at, text, "is all zeros; look the NIC's address up")
+		case seen[mac.String()]:
+			n.add(at, text, "%s is listed twice; keep one", text)
+		}
+		normal[i] = mac.String()
+		seen[normal[i]] = true
+	}
+	return normal
+}
+
+// power checks how a machine's power is controlled. A BMC must have an address unless inspection is to find it.
+func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.PowerControl {
+	bmc := p.Kind == api.PowerIPMI || p.Kind == api.PowerRedfish
+	switch {
+	case p.Kind == "":
+		n.add(path+".kind", "", "is missing; use %s", strings.Join(powerKinds, ", "))
+		return p
+	case !bmc && p.Kind != api.PowerWakeOnLAN && p.Kind != api.PowerManual:
+		n.add(path+".kind", string(p.Kind), "%q is no kind of power control; %s", p.Kind, oneOf(string(p.Kind), powerKinds))
+		return p
+	case !bmc:
+		for _, field := range []struct{ name, value string }{
+			{"address", p.Address}, {"system", p.System}, {"user", p.User}, {"certificate_sha256", p.CertificateSHA256},
+		} {
+			if field.value != "" {
+				n.add(path+"."+field.name, field.value, "is given, but %s has no BMC; leave it away", kindText(p.Kind))
+			}
+		}
+		return p
+	}
+	switch {
+	case p.Address == "" && addressed:
+		n.add(path+".address", "", "is missing; give the BMC's address")
+	case p.Address != "":
+		p.Address = n.bmcAddress(path+".address", p)
+	}
+	if p.User == "" {
+		n.add(path+".user", "", "is missing; give the user to log in to the BMC as")
+	} else if len(p.User) > maxUserName {
+		n.add(path+".user", p.User, "is %d bytes long; use at most %d", len(p.User), maxUserName)
+	}
+	if p.System != "" && p.Kind != api.PowerRedfish {
+		n.add(path+".system", p.System, "is given, but only redfish has systems; leave it away")
+	}
+	if pin := p.CertificateSHA256; pin != "" {
+		p.CertificateSHA256 = strings.ToLower(strings.ReplaceAll(pin, ":", ""))
+		if sum, err := hex.DecodeString(p.CertificateSHA256); err != nil || len(sum) != 32 {
+			n.add(path+".certificate_sha256", pin, "is no SHA-256; give 64 hexadecimal digits, with or without colons")
+		} else if !strings.HasPrefix(p.Address, "https://") && p.Address != "" {
+			n.add(path+".certificate_sha256", pin, "is given, but the address is no https URL")
+		}
+	}
+	return p
+}
+
+func kindText(kind api.PowerKind) string {
+	if kind == api.PowerWakeOnLAN {
+		return "Wake-on-LAN"
+	}
+	return fmt.Sprintf("kind %q", kind)
+}
+
+// bmcAddress checks a BMC's address: HOST[:PORT] for IPMI (port 623, IPMI 2.0 section 13.1.2), a URL for Redfish.
+func (n *normalizer) bmcAddress(path string, p api.PowerControl) string {
+	if p.Kind == api.PowerRedfish {
+		u, err := url.Parse(p.Address)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+			n.add(path, p.Address, "%q is no URL; write https://HOST[:PORT]", p.Address)
+		case u.User != nil:
+			n.add(path, "", "holds a user; give it as user, and the password apart")
+		case u.RawQuery != "" || u.Fragment != "":
+			n.add(path, p.Address, "%q has more than a host; write https://HOST[:PORT]", p.Address)
+		}
+		return strings.TrimSuffix(p.Address, "/")
+	}
+	address := p.Address
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(strings.Trim(address, "[]"), "623")
+	}
+	if problem := hostPortProblem(address); problem != "" {
+		n.add(path, p.Address, "%q %s; write HOST or HOST:PORT", p.Address, problem)
+	}
+	return address
+}
+
+// hostPortProblem tells why an address is not HOST:PORT, or "".
+func hostPortProblem(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return "names no host"
+	}
+	if strings.ContainsAny(host, " /\\@?#") {
+		return "holds what no host name does"
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		return "has no port from 1 to 65535"
+	}
+	return ""
+}
+
+func (n *normalizer) password(path, password string, p api.PowerControl) {
+	switch {
+	case password == "":
+	case p.Kind == api.PowerWakeOnLAN || p.Kind == api.PowerManual:
+		n.add(path, "", "is given, but %s has no BMC; leave it away", kindText(p.Kind))
+	case len(password) > maxPassword:
+		n.add(path, "", "is %d bytes long; use at most %d", len(password), maxPassword)
+	case p.Kind == api.PowerIPMI && len(password) > 20: // IPMI 2.0, section 22.30
+		n.add(path, "", "is %d bytes long; IPMI 2.0 knows passwords of at most 20", len(password))
+	}
+}
+
+// console checks where a machine's serial console is.
+func (n *normalizer) console(path string, spec api.MachineSpec) {
+	switch address, tcp := strings.CutPrefix(spec.Console, "tcp://"); {
+	case spec.Console == "":
+	case spec.Console == ConsoleSOL:
+		if spec.Power.Kind != api.PowerIPMI {
+			n.add(path, spec.Console, "is by IPMI, but the machine's power is controlled by %q; give tcp://HOST:PORT, or leave it away", spec.Power.Kind)
+		}
+	case !tcp:
+		n.add(path, spec.Console, "%q is no console; write tcp://HOST:PORT or %s", spec.Console, ConsoleSOL)
+	default:
+		if problem := hostPortProblem(address); problem != "" {
+			n.add(path, spec.Console, "%q %s; write tcp://HOST:PORT", spec.Console, problem)
+		}
+	}
+}
+
+// NormalizeEnrollToken checks a request for an enrolment token and fills in its defaults. The error is an *Invalid.
+func NormalizeEnrollToken(req api.EnrollTokenRequest, src *Source) (api.EnrollTokenRequest, error) {
+	n := normalizer{src: src}
+	n.label("prefix", req.Prefix, maxPrefix)
+	n.atLeast("uses", &req.Uses, defaultUses, maxUses, "use")
+	n.span("valid_for", &req.ValidFor, defaultExpiry, minTokenSpan, maxTokenSpan)
+	if req.Power.Kind == "" && !src.Has("power") {
+		req.Power.Kind = api.PowerManual
+	}
+	req.Power = n.power("power", req.Power, false)
+	n.password("password", req.Password, req.Power)
+	return req, n.err()
+}
+
+// CheckPower refuses a power request that can't be meant. The error is an *Invalid.
+func CheckPower(req api.NodePowerRequest, src *Source) error {
+	n := normalizer{src: src}
+	actions := []string{string(api.PowerActionOn), string(api.PowerActionOff), string(api.PowerActionCycle)}
+	switch req.Action {
+	case api.PowerActionOn, api.PowerActionCycle:
+		if req.Environment != "" || src.Has("environment") {
+			n.label("environment", req.Environment, MaxLabel)
+		} else if req.Action == api.PowerActionOn {
+			n.add("environment", "", "is missing; name what the machines shall boot")
+		}
+	case api.PowerActionOff:
+		if req.Environment != "" {
+			n.add("environment", req.Environment, "is given, but a machine that goes off boots nothing; leave it away")
+		}
+	case "":
+		n.add("action", "", "is missing; use %s", strings.Join(actions, ", "))
+	default:
+		n.add("action", string(req.Action), "%q is no power action; %s", req.Action, oneOf(string(req.Action), actions))
+	}
+	return n.err()
+}
