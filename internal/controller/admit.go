@@ -29,9 +29,9 @@ const admitFor = time.Second
 
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
-	clusters, nodes, quarantines, controls, projects any
-	available                                        string
-	asked                                            string
+	clusters, nodes, quarantines, controls, projects, environments any
+	available                                                      string
+	asked                                                          string
 }
 
 // admit answers those who need room, as far as there is any.
@@ -128,7 +128,7 @@ func (p *pass) planned() planned {
 	}
 	return planned{
 		clusters: identity(p.view.Clusters), nodes: identity(p.view.Nodes), quarantines: identity(p.view.Quarantines),
-		controls: identity(p.view.Controls), projects: identity(p.view.Projects), available: string(available), asked: string(asked),
+		controls: identity(p.view.Controls), projects: identity(p.view.Projects), environments: identity(p.view.Environments), available: string(available), asked: string(asked),
 	}
 }
 
@@ -219,6 +219,7 @@ func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
 		if err != nil {
 			return err
 		}
+		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
 		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
 			Need: place.need, Assignments: assignments, Network: network, Spares: place.spares,

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
@@ -33,6 +34,12 @@ type Agents interface {
 	Changed() <-chan struct{}
 	// NextDeath is when the clock alone changes a node's phase next; zero: never.
 	NextDeath() time.Time
+	// Connected tells whether a node's agent is connected and heard of, and when it was heard last.
+	Connected(node string) (bool, time.Time)
+	// Builds are what connected nodes last said of builds, by node.
+	Builds() map[string][]agentstream.BuildObserved
+	// Holders are the nodes that serve an image, with the URLs they serve it at, and how many others fetch it.
+	Holders(digest image.Digest) (urls map[string]string, fetching int)
 }
 
 // Config is what a controller needs.
@@ -48,8 +55,11 @@ type Config struct {
 	Nameservers []netip.Addr
 	Pool        placement.Pool
 	Deadlines   lifecycle.Deadlines
-	Now         func() time.Time
-	Log         *slog.Logger
+	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
+	Images       Images
+	Provisioning *Provisioning
+	Now          func() time.Time
+	Log          *slog.Logger
 }
 
 // Run campaigns and leads, again and again, until ctx ends.
@@ -99,14 +109,16 @@ type leader struct {
 	// committed is the newest revision this leader wrote, its election at first: a pass never plans on less. On an older view, room
 	// that the leader before gave away would look free.
 	committed int64
-	endings   map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
+	// provisioner is that of this leadership, nil for a site without machines.
+	provisioner Provisioner
+	endings     map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
 	clock := newClock(cfg.Now, cfg.Cache.View().NewestTime())
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
-		since: clock.floor, clock: clock, desired: newDesiredStates(cfg.SiteSecret, cfg.Nameservers, cfg.Pool),
+		since: clock.floor, clock: clock, desired: newDesiredStates(cfg),
 		resting: map[string]resting{}, endings: map[string]time.Time{}, committed: leadership.Term(),
 	}
 }
@@ -125,6 +137,7 @@ func (l *leader) lead(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
+	defer l.provision(ctx)()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {
 		l.log.WarnContext(ctx, "leftovers of an earlier leader can't be removed yet", "error", err)
 	} else if n > 0 {
@@ -162,10 +175,16 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+	var powered, heard <-chan struct{} // nil, and never ready, at a site without machines
+	if l.provisioner != nil {
+		powered, heard = l.provisioner.Changed(), l.cfg.Provisioning.Heard.Changed()
+	}
 	select {
 	case <-ctx.Done():
 	case <-stored:
 	case <-changed:
+	case <-powered:
+	case <-heard:
 	case <-timer.C:
 	}
 }
@@ -193,9 +212,9 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	l.soonerRaw(l.cfg.Agents.NextDeath())
 	view := l.cfg.Cache.View()
 	// Nodes are told first what is true already: what they say of it is judged by that.
-	errs := l.tell(view)
+	errs := append(l.tell(view), l.tellMachines(view)...)
 	p := l.newPass(view)
-	errs = append(errs, p.clusters(ctx), p.admit(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
+	errs = append(errs, p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

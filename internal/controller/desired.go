@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/sshca"
@@ -41,6 +42,9 @@ type desiredStates struct {
 	jobs      map[string][]agentstream.Job
 	underlays map[string]string
 	told      map[string]bool // nodes that were ever assembled for
+	machines  map[string]machinePart
+	images    Images
+	holders   func(image.Digest) (map[string]string, int)
 	withheld  map[string]bool // nodes of which a share is not known: what they were told, they go on with
 }
 
@@ -56,9 +60,10 @@ type part struct {
 	members []agentstream.Member
 }
 
-func newDesiredStates(siteSecret []byte, nameservers []netip.Addr, pool placement.Pool) *desiredStates {
+func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
-		siteSecret: siteSecret, nameservers: nameservers, pool: pool,
+		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, pool: cfg.Pool, images: cfg.Images, machines: map[string]machinePart{},
+		holders:  cfg.Agents.Holders,
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
@@ -108,6 +113,7 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 	}
 	d.updateQuarantines(view, dirty)
 	d.updateJobs(view, dirty)
+	d.updateMachines(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
 		if d.withheld[node] {
@@ -225,6 +231,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
+		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.network.Prefix.IsValid() { // what is quarantined has none any more
@@ -236,6 +243,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	slices.SortFunc(out.Members, func(a, b agentstream.Member) int {
 		return strings.Compare(a.Assignment.ID, b.Assignment.ID)
 	})
+	d.addImages(node, &out)
 	return out
 }
 

@@ -57,6 +57,8 @@ type BootSeen struct {
 	// Reported: it has sent an inspection report, with these results.
 	Reported bool
 	Health   []api.HealthResult
+	// Blocking are those of Health that keep it from being free.
+	Blocking []api.HealthResult
 	// LastHeard is when it last said anything.
 	LastHeard    time.Time
 	Firmware     api.Firmware
@@ -110,6 +112,11 @@ func Order(r *api.MachineRecord, now time.Time) (order PowerOrder, generation in
 	default:
 		return OrderLeave, r.Generation
 	}
+}
+
+// Reached tells whether a boot has ended a stage.
+func Reached(b *api.Boot, stage api.BootStage) bool {
+	return b != nil && slices.ContainsFunc(b.Stages, func(s api.StageTime) bool { return s.Stage == stage })
 }
 
 // MayBoot tells whether a machine in this state is given anything to boot.
@@ -257,12 +264,9 @@ func (in MachineInput) inspecting() []Operation {
 		return in.trouble()
 	}
 	ops := []Operation{NoteInspection{Health: in.Boot.Health}}
-	for _, h := range in.Boot.Health {
-		if !h.OK {
-			ops = append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s: %s; mend it, then run: nearmetal node inspect %s",
-				h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
-			return ops
-		}
+	for _, h := range in.Boot.Blocking {
+		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s: %s; mend it, then run: nearmetal node inspect %s",
+			h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
 	}
 	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s is inspected", in.Record.Name))
 	// If somebody wants it on, it need not go off first: waking it again resets it.

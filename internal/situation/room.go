@@ -22,13 +22,31 @@ type Room struct {
 // Update brings the room up to a view of the state and what nodes are now, and returns it. What it returns is current until the next
 // Update, and only to be read. The error joins every double allocation that is stored: nothing may be placed then.
 func (r *Room) Update(view *state.View, available func(node string) placement.Availability) (*placement.View, error) {
-	if r.free == nil || r.follow(view, available) != nil {
+	if r.free == nil || r.environmentsChanged(view) || r.follow(view, available) != nil {
 		if err := r.build(view, available); err != nil {
 			return nil, err
 		}
 	}
 	r.last = view
 	return r.free, nil
+}
+
+// environmentsChanged tells whether built environments, or what machines are made of, changed: rare enough to make all of it anew.
+func (r *Room) environmentsChanged(view *state.View) bool {
+	changed, gone := state.Diff(r.last.Environments, view.Environments, func(e *api.EnvironmentRecord) string { return e.Name })
+	if len(changed)+len(gone) > 0 {
+		return true
+	}
+	if len(view.Environments) == 0 {
+		return false
+	}
+	machines, removed := state.Diff(r.last.Machines, view.Machines, (*state.Machine).Name)
+	for _, m := range machines {
+		if before := r.last.Machine(m.Name()); before == nil || before.Hardware != m.Hardware {
+			return true
+		}
+	}
+	return len(removed) > 0
 }
 
 // build makes the room from nothing.
@@ -39,7 +57,7 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	for _, n := range view.Nodes {
 		a := available(n.Name)
 		r.available[n.Name] = a
-		nodes = append(nodes, placement.NodeState{Record: *n, Availability: a})
+		nodes = append(nodes, placement.NodeState{Record: *Offered(view, n), Availability: a})
 	}
 	var held []placement.Held
 	for _, c := range view.Clusters {
@@ -124,7 +142,7 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 	}
 	for _, n := range changed {
 		r.available[n.Name] = available(n.Name)
-		r.free.SetNode(*n, r.available[n.Name])
+		r.free.SetNode(*Offered(view, n), r.available[n.Name])
 	}
 	for _, n := range view.Nodes {
 		if a := available(n.Name); a != r.available[n.Name] {

@@ -40,6 +40,8 @@ type Site struct {
 	Deadlines   lifecycle.Deadlines
 	Nodes       map[string]lifecycle.NodeState
 
+	// off are the machines that are off for certain: nothing that they carried is left, since they keep nothing on disk.
+	off     map[string]bool
 	heard   Heard
 	reading time.Time
 	clean   map[cleanOn]bool
@@ -55,12 +57,19 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 	s := &Site{
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
+		off: map[string]bool{},
+	}
+	for _, m := range view.Machines {
+		s.off[m.Name()] = IsOff(m)
 	}
 	for _, c := range view.Controls {
 		s.drained[c.Name] = c.Drained
 	}
 	for _, n := range view.Nodes {
 		phase, _, _ := heard.Node(n.Name)
+		if s.off[n.Name] {
+			phase = api.NodeDown // no timer needs to run out
+		}
 		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: s.drained[n.Name]}
 		for _, id := range heard.Clean(n.Name) {
 			s.clean[cleanOn{n.Name, id}] = true
@@ -69,8 +78,13 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 	return s
 }
 
-// Clean tells whether the agent of an assignment's own node, and no other, has confirmed it clean.
-func (s *Site) Clean(a *api.Assignment) bool { return s.clean[cleanOn{a.Node, a.ID}] }
+// Clean tells whether the agent of an assignment's own node, and no other, has confirmed it clean, or that node is off for certain.
+func (s *Site) Clean(a *api.Assignment) bool { return s.off[a.Node] || s.clean[cleanOn{a.Node, a.ID}] }
+
+// IsOff tells whether a machine is off for certain, as far as is stored: its BMC said so after it was stopped.
+func IsOff(m *state.Machine) bool {
+	return m.Record != nil && m.Record.Phase == api.MachineOff && m.Record.Power == api.PowerOff
+}
 
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {

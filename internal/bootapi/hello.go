@@ -1,0 +1,123 @@
+package bootapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// hello exchanges a boot token.
+func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
+	hello, err := read[boot.Hello](w, r)
+	if err != nil {
+		s.answer(w, r, nil, err)
+		return
+	}
+	welcome, err := s.welcome(r.Context(), hello)
+	s.answer(w, r, welcome, err)
+}
+
+func (s *Server) welcome(ctx context.Context, hello boot.Hello) (*boot.Welcome, error) {
+	claims, err := boot.Open(s.cfg.Secret, hello.Token, s.cfg.SiteTime())
+	if err != nil {
+		return nil, refuse(http.StatusUnauthorized, "the boot token is not valid: %v; boot again to get another one", err)
+	}
+	if !slices.ContainsFunc(hello.MACs, func(mac string) bool { return strings.EqualFold(mac, claims.MAC) }) {
+		return nil, refuse(http.StatusForbidden, "the boot token is for %s, which is none of this machine's NICs", claims.MAC)
+	}
+	if port := s.cfg.Port(claims.MAC); port != "" && port != claims.Port {
+		return nil, refuse(http.StatusForbidden, "the boot token is for port %q, and %s was last seen at %q", claims.Port, claims.MAC, port)
+	}
+	if hello.Nonce == "" {
+		return nil, refuse(http.StatusBadRequest, "the nonce is missing")
+	}
+	welcome := &boot.Welcome{
+		Purpose: claims.Purpose, Time: s.cfg.SiteTime(), HealthDeadline: healthDeadline, PublicKey: s.cfg.PublicKey,
+		Session: boot.Seal(s.sessionKey, withExpiry(claims, s.cfg.SiteTime().Add(sessionLife))),
+	}
+	if claims.Machine == "" {
+		return welcome, s.welcomeStranger(claims, welcome)
+	}
+	return welcome, s.welcomeMachine(ctx, hello, claims, welcome)
+}
+
+// welcomeStranger lets an unknown machine tell what it is, and nothing else.
+func (s *Server) welcomeStranger(claims boot.TokenClaims, welcome *boot.Welcome) error {
+	if m := s.cfg.Reader.View().MachineByMAC(claims.MAC); m != nil {
+		return refuse(http.StatusGone, "%s is machine %s by now; boot again", claims.MAC, m.Name())
+	}
+	return s.addManifest(welcome, s.cfg.StrangerImage())
+}
+
+// welcomeMachine gives a known machine what its boot is for.
+func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims boot.TokenClaims, welcome *boot.Welcome) error {
+	m := s.cfg.Reader.View().MachineByUID(claims.Machine)
+	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Generation != claims.Generation || !lifecycle.MayBoot(m.Record) {
+		return refuse(http.StatusGone, "the boot token is of an earlier boot; this machine is not meant to boot that any more")
+	}
+	b := m.Record.Boot
+	welcome.Name = m.Name()
+	if err := s.addManifest(welcome, image.Digest(b.Digest)); err != nil {
+		return err
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(ConsolePassword(s.cfg.Secret, m.UID(), b.Generation)), bcrypt.MinCost)
+	if err != nil {
+		return fmt.Errorf("make the console's password: %w", err)
+	}
+	welcome.RootPasswordHash = string(hash)
+	nonce := sha256.Sum256([]byte(hello.Nonce))
+	redemption := state.Redemption{UID: m.UID(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
+	var info *api.TokenInfo
+	if b.Purpose == api.BootEnvironment {
+		token := trust.NewToken(s.cfg.Pin)
+		info = &api.TokenInfo{ID: token.ID(), User: "node " + m.Name(), Role: api.RoleAgent, SHA256: token.SHA256(), CreatedAt: redemption.At}
+		welcome.Agent = &boot.Agent{
+			Binary: s.cfg.AgentBinary, Token: token.Line(), AgentID: agentID(s.cfg.Secret, m.UID()), Server: s.cfg.AgentServer,
+			Labels: m.Intent.Spec.Labels, Generation: b.Generation,
+		}
+	}
+	revision, err := s.cfg.Writer.RedeemBoot(ctx, redemption, info)
+	if errors.Is(err, state.ErrRedeemed) {
+		return refuse(http.StatusConflict, "%v; if this is the machine itself, boot again", err)
+	}
+	if err != nil {
+		return err
+	}
+	// The agent's token is known once the view has it; an agent that came earlier would be turned away.
+	if _, err := s.cfg.Reader.WaitRevision(ctx, revision); err != nil {
+		return err
+	}
+	s.cfg.Heard.redeemed(m.UID(), b.Generation, redemption.At)
+	return nil
+}
+
+// addManifest adds what the machine boots, for those that boot an image.
+func (s *Server) addManifest(welcome *boot.Welcome, digest image.Digest) error {
+	if digest == "" {
+		return nil
+	}
+	manifest, signature, err := s.cfg.Images.Manifest(digest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return refuse(http.StatusGone, "the image %s is not there any more; boot again", digest)
+	}
+	if err != nil {
+		return err
+	}
+	welcome.Manifest, welcome.Signature, welcome.Peers = manifest, signature, s.cfg.Peers(digest)
+	return nil
+}

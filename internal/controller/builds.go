@@ -1,0 +1,221 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// buildAttempts is how often a build is given to a node before it has failed: a node that goes away is not the recipe's fault.
+const buildAttempts = 3
+
+// builds plans every build that has not ended and makes the plans true.
+func (p *pass) builds(ctx context.Context) error {
+	var errs []error
+	busy := map[string]int{}
+	for _, b := range p.view.Builds {
+		if b.Phase == api.BuildRunning {
+			busy[b.Node]++
+		}
+	}
+	observed := p.cfg.Agents.Builds()
+	for _, b := range p.view.Builds {
+		if b.Phase.Ended() {
+			continue
+		}
+		next, manifest := planBuild(*b, p.buildSeen(b, busy, observed), p.now)
+		if next == nil {
+			continue
+		}
+		if next.Phase == api.BuildRunning && b.Phase == api.BuildPending {
+			busy[next.Node]++
+		}
+		err := p.commitBuild(ctx, b, *next, manifest)
+		if errors.Is(err, store.ErrNotLeader) {
+			return err
+		}
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			errs = append(errs, fmt.Errorf("build %s of %q: %w", b.ID, b.Environment, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *pass) nodeIsDown(name string) bool {
+	return name != "" && (p.view.Node(name) == nil || p.Nodes[name].Phase == api.NodeDown)
+}
+
+// builder is the node that a pending build is to go to: the least busy one that can build; "" and why when there is none.
+func (p *pass) builder(b *api.Build, busy map[string]int) (choice builderChoice) {
+	if b.Phase != api.BuildPending {
+		return builderChoice{}
+	}
+	best := -1
+	for _, n := range p.view.Nodes {
+		switch {
+		case n.Builder == nil:
+		case !n.Builder.OK:
+			choice.problem = fmt.Sprintf("node %s can't build: %s", n.Name, first(n.Builder.Problems))
+		case p.Nodes[n.Name].Phase != api.NodeReady:
+			choice.problem = fmt.Sprintf("the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
+		case best < 0 || busy[n.Name] < best:
+			choice.node, best = n.Name, busy[n.Name]
+		}
+	}
+	if choice.node == "" && choice.problem == "" {
+		choice.problem = "no node offers builds; start an agent with --builder on"
+	}
+	return choice
+}
+
+type builderChoice struct{ node, problem string }
+
+// buildSeen is what the next step of a build depends on.
+type buildSeen struct {
+	builderChoice
+	// heard: its node is connected, and said has all that it says of builds; down: it is gone.
+	heard, down bool
+	said        []agentstream.BuildObserved
+}
+
+func (p *pass) buildSeen(b *api.Build, busy map[string]int, said map[string][]agentstream.BuildObserved) buildSeen {
+	seen := buildSeen{builderChoice: p.builder(b, busy), down: p.nodeIsDown(b.Node), said: said[b.Node]}
+	if b.Node != "" {
+		seen.heard, _ = p.cfg.Agents.Connected(b.Node)
+	}
+	return seen
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return "no reason is given"
+	}
+	return list[0]
+}
+
+// planBuild is what becomes of a build, nil for no change, and the manifest of the image when it has succeeded. It is pure.
+func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Digest) {
+	next := b
+	end := func(phase api.BuildPhase, message string) {
+		at := now
+		next.Phase, next.Message, next.EndedAt = phase, message, &at
+	}
+	switch {
+	case b.Phase == api.BuildPending && b.CancelRequested:
+		end(api.BuildCancelled, "cancelled before it began")
+		return &next, ""
+	case b.Phase == api.BuildPending && seen.node != "":
+		at := now
+		next.Phase, next.Node, next.Message, next.StartedAt = api.BuildRunning, seen.node, "", &at
+		next.Attempt++
+		return &next, ""
+	case b.Phase == api.BuildPending:
+		next.Message = "waits: " + seen.problem
+		return changed(b, next), ""
+	case seen.down && b.Attempt < buildAttempts && !b.CancelRequested:
+		next.Phase, next.Message, next.Node, next.Step, next.Percent = api.BuildPending, fmt.Sprintf("node %s went away; it begins anew", b.Node), "", "", 0
+		return &next, ""
+	case seen.down:
+		end(api.BuildFailed, fmt.Sprintf("node %s went away", b.Node))
+		return &next, ""
+	}
+	for _, o := range seen.said {
+		if o.ID != b.ID || o.Attempt != b.Attempt {
+			continue
+		}
+		next.Step, next.Percent, next.LogBytes = o.Step, o.Percent/10*10, b.LogBytes
+		switch {
+		case o.Phase == api.BuildSucceeded:
+			next.Percent, next.LogBytes, next.Step = 100, o.LogBytes, ""
+			end(api.BuildSucceeded, o.Message)
+			next.Digest = string(o.Manifest)
+			return &next, o.Manifest
+		case o.Phase.Ended():
+			next.LogBytes = o.LogBytes
+			end(o.Phase, o.Message)
+			return &next, ""
+		}
+		return changed(b, next), ""
+	}
+	// A node says nothing more of a build that it was told to end and has ended.
+	if b.CancelRequested && seen.heard {
+		end(api.BuildCancelled, "cancelled")
+		return &next, ""
+	}
+	return nil, ""
+}
+
+// changed is next, or nil when nothing differs.
+func changed(b, next api.Build) *api.Build {
+	if b.Step == next.Step && b.Percent == next.Percent && b.Message == next.Message {
+		return nil
+	}
+	return &next
+}
+
+// commitBuild makes what became of a build true. A success makes its image true, and the environment's name stand for it, in one commit.
+func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Build, manifest image.Digest) error {
+	if manifest == "" {
+		_, revision, err := p.cfg.Repo.UpdateBuild(ctx, next.ID, func(b *api.Build) error {
+			cancel := b.CancelRequested
+			*b = next
+			b.CancelRequested = cancel || next.CancelRequested
+			return nil
+		})
+		p.committed = max(p.committed, revision)
+		return err
+	}
+	m, err := p.cfg.Images.Load(manifest)
+	if err != nil {
+		at := p.now
+		next.Phase, next.EndedAt, next.Message = api.BuildFailed, &at, "the image it made is not in the site's store: "+err.Error()
+		return p.commitBuild(ctx, before, next, "")
+	}
+	img := imageOf(m, manifest)
+	img.BuiltAt, img.BuildID = p.now, next.ID
+	revision, err := p.writer.FinishBuild(ctx, next, img, api.EnvironmentRecord{
+		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, UpdatedAt: p.now,
+	})
+	p.committed = max(p.committed, revision)
+	return err
+}
+
+// imageOf is what the API tells of an image.
+func imageOf(m *image.Manifest, digest image.Digest) api.Image {
+	img := api.Image{
+		Digest: string(digest), Environment: m.Environment, Description: m.Description, RecipeDigest: m.RecipeDigest, Architecture: m.Architecture,
+		Stacks: m.Stacks, Requirements: m.Requirements, RootBytes: m.Root.SizeBytes, RootUnpackedBytes: m.Root.UnpackedBytes,
+	}
+	for _, l := range m.Layers {
+		img.RootBytes += l.SizeBytes
+		img.RootUnpackedBytes += l.UnpackedBytes
+	}
+	if m.Metal != nil {
+		img.MetalBytes, img.KernelVersion = m.Metal.Kernel.SizeBytes+m.Metal.Initrd.SizeBytes, m.Metal.KernelVersion
+	}
+	return img
+}
+
+// pinImages gives new assignments the images that their environments' names stand for. Members of one group run one image: those that
+// come later get that of those that are there.
+func pinImages(view *state.View, c *state.Cluster, assignments []api.Assignment) {
+	held := map[string]string{}
+	for a := range c.Held() {
+		held[a.Group] = a.EnvironmentDigest
+	}
+	for i := range assignments {
+		a := &assignments[i]
+		if digest, ok := held[a.Group]; ok {
+			a.EnvironmentDigest = digest
+		} else if img := view.ImageOf(a.Environment); img != nil {
+			a.EnvironmentDigest = img.Digest
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package controller
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// peersFrom is how many must fetch an image at once for it to spread from node to node; below, the server alone is as fast. Measured:
+// docs/performance.md.
+const peersFrom = 4
+
+// maxPeers bounds how many sources a node is told of.
+const maxPeers = 8
+
+// machinePart is what a node is to do besides carrying members and jobs.
+type machinePart struct {
+	builds   []api.Build
+	powerOff *agentstream.PowerOff
+}
+
+// updateMachines gives builds to their nodes, and nodes that are to go off the order to do so themselves.
+func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) {
+	parts := map[string]machinePart{}
+	for _, b := range view.Builds {
+		// A cancelled one is no longer named: its node ends it. Until that is reported it stays running.
+		if b.Phase == api.BuildRunning && !b.CancelRequested {
+			part := parts[b.Node]
+			told := *b
+			told.Step, told.Percent, told.Message, told.LogBytes = "", 0, "", 0 // what the node says itself is no news to it
+			part.builds = append(part.builds, told)
+			parts[b.Node] = part
+		}
+	}
+	for _, m := range view.Machines {
+		r := m.Record
+		if r != nil && r.Stop != nil && r.Boot != nil && (r.Phase == api.MachineStopping || r.Phase == api.MachineRemoving) {
+			part := parts[m.Name()]
+			part.powerOff = &agentstream.PowerOff{BootGeneration: r.Boot.Generation}
+			parts[m.Name()] = part
+		}
+	}
+	for node, part := range parts {
+		if !reflect.DeepEqual(part, d.machines[node]) {
+			dirty[node] = true
+		}
+	}
+	for node := range d.machines {
+		if _, ok := parts[node]; !ok {
+			dirty[node] = true
+		}
+	}
+	d.machines = parts
+}
+
+// addImages names the images that the members of a node need.
+func (d *desiredStates) addImages(node string, out *agentstream.Desired) {
+	need := map[image.Digest]bool{}
+	for i := range out.Members {
+		if digest := out.Members[i].Assignment.EnvironmentDigest; digest != "" {
+			need[image.Digest(digest)] = true
+		}
+	}
+	if len(need) == 0 {
+		return
+	}
+	out.ImageKey = d.images.PublicKey()
+	for _, digest := range slices.Sorted(maps.Keys(need)) {
+		signature, err := d.images.Signature(digest)
+		if err != nil {
+			continue // the member tells that its image is not there
+		}
+		out.Images = append(out.Images, agentstream.Image{Digest: digest, Signature: signature, Peers: peers(d.holders, digest, node)})
+	}
+}
+
+// peers are the URLs a node may fetch an image from besides the server.
+func peers(holders func(image.Digest) (map[string]string, int), digest image.Digest, node string) []string {
+	urls, fetching := holders(digest)
+	if fetching < peersFrom {
+		return nil
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(urls)) {
+		if name != node && len(list) < maxPeers {
+			list = append(list, urls[name])
+		}
+	}
+	return list
+}

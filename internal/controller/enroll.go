@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// enroll takes in a stranger by its enrolment token; problem says in words why the token is of no use.
+func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, err error) {
+	token, err := trust.ParseBearer(s.Token)
+	if err != nil {
+		return "what it carries is no enrolment token", nil //nolint:nilerr // told to operators
+	}
+	known := p.view.EnrollToken(token.ID())
+	if known == nil || !token.Is(hex.EncodeToString(known.Hash)) {
+		return "its enrolment token is not known", nil
+	}
+	if !p.now.Before(known.ExpiresAt) {
+		return "its enrolment token has expired", nil
+	}
+	uid := uuid.NewString()
+	intent := api.MachineIntent{
+		UID: uid, Spec: api.MachineSpec{MACs: []string{s.MAC}, Power: known.Power}, Inspect: 1, CreatedAt: p.now, By: "enrolment token " + known.ID,
+	}
+	if len(known.Sealed) > 0 {
+		password, err := p.cfg.Provisioning.Unseal(known.ID, known.Sealed)
+		if err != nil {
+			return "", err
+		}
+		if intent.Sealed, err = p.cfg.Provisioning.Seal(uid, password); err != nil {
+			return "", err
+		}
+	}
+	if intent.Spec.Power.Kind != api.PowerWakeOnLAN && intent.Spec.Power.Kind != api.PowerManual && intent.Spec.Power.Address == "" {
+		if s.Hardware.BMC == nil || s.Hardware.BMC.Address == "" {
+			return fmt.Sprintf("its token asks for power control by %s, and its BMC's address could not be read", intent.Spec.Power.Kind), nil
+		}
+		intent.Spec.Power.Address = s.Hardware.BMC.Address
+	}
+	name, revision, err := p.writer.TakeCandidate(ctx, s.MAC, known.ID, p.now, intent)
+	if errors.Is(err, state.ErrTokenSpent) {
+		return "its enrolment token is used up", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	p.committed = max(p.committed, revision)
+	return "", p.emit(ctx, []api.Event{{
+		Time: p.now, Node: name, Reason: "MachineEnrolled", Message: fmt.Sprintf("machine %s is taken in by enrolment token %s", name, known.ID),
+	}})
+}

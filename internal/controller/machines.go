@@ -1,0 +1,296 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/compatibility"
+	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/inspection/health"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// Provisioner carries out what is decided about machines' power; internal/provisioner provides it.
+type Provisioner interface {
+	Run(ctx context.Context) error
+	Set(desired provisioner.Desired)
+	Observed() []provisioner.Observed
+	Changed() <-chan struct{}
+}
+
+// Provisioning is what a leader needs to care for machines.
+type Provisioning struct {
+	// New makes the executor of one leadership.
+	New func() Provisioner
+	// SetTable hands network boot what to answer.
+	SetTable func(netboot.Table)
+	Heard    *bootapi.Heard
+	Network  netboot.Network
+	// Seal and Unseal close and open a BMC's password, bound to whose it is.
+	Seal      func(uid string, secret []byte) ([]byte, error)
+	Unseal    func(uid string, sealed []byte) ([]byte, error)
+	Deadlines lifecycle.MachineDeadlines
+}
+
+// Images are the built environments of the site.
+type Images interface {
+	// Load reads a manifest; the error is fs.ErrNotExist when there is none.
+	Load(digest image.Digest) (*image.Manifest, error)
+	// Signature is the site's, of that manifest, made with PublicKey's other half.
+	Signature(digest image.Digest) ([]byte, error)
+	PublicKey() []byte
+}
+
+// Addresses are how many machines a range has addresses for.
+func Addresses(r netboot.Range) int {
+	if !r.From.Is4() || !r.To.Is4() || r.To.Less(r.From) {
+		return 0
+	}
+	return int(number(r.To)-number(r.From)) + 1
+}
+
+// AddressAt is the address of a machine by its place in the range; invalid when the range is too small.
+func AddressAt(r netboot.Range, index int) netip.Addr {
+	if index < 0 || index >= Addresses(r) {
+		return netip.Addr{}
+	}
+	n := number(r.From) + uint32(index)
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// provision runs the executor of this leadership; what it returns ends it.
+func (l *leader) provision(ctx context.Context) (end func()) {
+	if l.cfg.Provisioning == nil {
+		return func() {}
+	}
+	l.provisioner = l.cfg.Provisioning.New()
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := l.provisioner.Run(ctx); err != nil && ctx.Err() == nil {
+			l.log.ErrorContext(ctx, "the provisioner ended", "error", err)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// machines plans every machine and makes the plans true.
+func (p *pass) machines(ctx context.Context) error {
+	if p.cfg.Provisioning == nil {
+		return nil
+	}
+	var errs []error
+	for _, problem := range p.cfg.Provisioning.Heard.Problems() {
+		p.log.WarnContext(ctx, "network boot", "problem", problem)
+	}
+	seen := map[string]provisioner.Observed{}
+	for _, o := range p.provisioner.Observed() {
+		seen[o.UID] = o
+	}
+	taken := map[int]bool{}
+	for _, m := range p.view.Machines {
+		if m.Record != nil {
+			taken[m.Record.Index] = true
+		}
+	}
+	for _, m := range p.view.Machines {
+		err := p.machine(ctx, m, seen[m.UID()], taken)
+		if errors.Is(err, store.ErrNotLeader) {
+			return err
+		}
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			errs = append(errs, fmt.Errorf("machine %q: %w", m.Name(), err))
+		}
+	}
+	errs = append(errs, p.strangers(ctx))
+	return errors.Join(errs...)
+}
+
+// machine plans one machine.
+func (p *pass) machine(ctx context.Context, m *state.Machine, seen provisioner.Observed, taken map[int]bool) error {
+	in := p.machineInput(m, seen, taken)
+	change, err := decision.ApplyMachine(&m.Intent, m.Record, lifecycle.PlanMachine(in), p.now)
+	if err != nil {
+		return err
+	}
+	p.sooner(change.WakeAt)
+	switch {
+	case !change.Dirty:
+	case change.Forget:
+		if err := p.cfg.Repo.EndBoot(ctx, m.UID()); err != nil {
+			return err
+		}
+		revision, err := p.writer.ForgetMachine(ctx, m)
+		if err != nil {
+			return err
+		}
+		p.committed = max(p.committed, revision)
+		p.cfg.Provisioning.Heard.ForgetMachine(m.UID())
+	default:
+		if err := p.commitMachine(ctx, m, change); err != nil {
+			return err
+		}
+		taken[change.Record.Index] = true
+	}
+	return p.emit(ctx, change.Events)
+}
+
+func (p *pass) commitMachine(ctx context.Context, m *state.Machine, change decision.MachineChange) error {
+	write := state.MachineWrite{Record: change.Record}
+	if change.Inspected {
+		report, ok := p.cfg.Provisioning.Heard.Report(m.UID(), m.Record.Boot.Generation)
+		if !ok {
+			return errors.New("the inspection that was planned on is not there any more")
+		}
+		hardware := withRoles(report.Hardware, m.Intent.Spec.MACs)
+		write.Hardware = &hardware
+	}
+	revision, err := p.writer.CommitMachine(ctx, m, write)
+	if err != nil {
+		return err
+	}
+	p.committed = max(p.committed, revision)
+	if change.Record.Phase == api.MachineOff && m.Record != nil && m.Record.Phase != api.MachineOff {
+		return p.cfg.Repo.EndBoot(ctx, m.UID())
+	}
+	return nil
+}
+
+// withRoles marks the NICs that the machine is provisioned by.
+func withRoles(hardware api.Hardware, macs []string) api.Hardware {
+	hardware.NICs = slices.Clone(hardware.NICs)
+	for i := range hardware.NICs {
+		if slices.Contains(macs, strings.ToLower(hardware.NICs[i].MAC)) {
+			hardware.NICs[i].Role = "provisioning"
+		}
+	}
+	return hardware
+}
+
+// machineInput is what a decision about one machine depends on.
+func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken map[int]bool) lifecycle.MachineInput {
+	in := lifecycle.MachineInput{
+		Intent: &m.Intent, Record: m.Record, FreeIndex: -1, Now: p.now, Deadlines: p.cfg.Provisioning.Deadlines,
+		Environment: func(name string) (string, string) { return p.bootable(m, name) },
+	}
+	if m.Record == nil {
+		for i := range Addresses(p.cfg.Provisioning.Network.Machines) {
+			if !taken[i] {
+				in.FreeIndex = i
+				break
+			}
+		}
+		return in
+	}
+	if seen.UID == m.UID() {
+		in.Power = p.powerSeen(seen)
+	}
+	in.Boot = p.cfg.Provisioning.Heard.Seen(m.UID())
+	in.Boot.Blocking = health.DefaultPolicy().Blocks(in.Boot.Health)
+	if n := p.view.Node(m.Name()); n != nil {
+		connected, last := p.cfg.Agents.Connected(m.Name())
+		in.Agent = lifecycle.AgentSeen{Connected: connected, BootGeneration: n.BootGeneration}
+		if !last.IsZero() {
+			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
+		}
+	}
+	if on := p.view.OnNode(m.Name()); len(on) > 0 {
+		in.InUse = p.inUse(on)
+	}
+	return in
+}
+
+// powerSeen is what the provisioner saw, in the leader's time.
+func (p *pass) powerSeen(o provisioner.Observed) lifecycle.PowerSeen {
+	at := func(t time.Time) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return p.now.Add(t.Sub(p.raw))
+	}
+	return lifecycle.PowerSeen{
+		Known: !o.ObservedAt.IsZero() || o.Done || o.Final || o.Problem != "", State: o.State, ObservedAt: at(o.ObservedAt), Generation: o.Generation,
+		Order: lifecycle.PowerOrder(o.Order), Done: o.Done, DoneAt: at(o.DoneAt), Problem: o.Problem, Final: o.Final,
+		Observes: o.Abilities.Observes, ForcesOff: o.Abilities.ForcesOff,
+	}
+}
+
+// inUse says whose members a machine carries.
+func (p *pass) inUse(assignments []string) string {
+	clusters := map[string]bool{}
+	for _, c := range p.view.Clusters {
+		for a := range c.All() {
+			if slices.Contains(assignments, a.ID) {
+				clusters[c.Name()] = true
+			}
+		}
+	}
+	names := make([]string, 0, len(clusters))
+	for name := range clusters {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("it carries %d members of cluster %s", len(assignments), strings.Join(names, ", "))
+}
+
+// bootable tells which image a machine would boot for an environment's name, or why it can't.
+func (p *pass) bootable(m *state.Machine, name string) (digest, problem string) {
+	img := p.view.ImageOf(name)
+	switch {
+	case name == "":
+		return "", "no environment was named; give one with --environment"
+	case img == nil:
+		return "", fmt.Sprintf("there is no built environment %q; build it with: nearmetal env build %s", name, name)
+	}
+	if !slices.Contains(img.Stacks, api.StackMetal) {
+		return "", "it has no kernel for bare metal; give its recipe one and build it again"
+	}
+	if m.Hardware != nil {
+		if problems := compatibility.Check(m.Hardware, *img); len(problems) > 0 {
+			return "", strings.Join(problems, "; ")
+		}
+	}
+	return img.Digest, ""
+}
+
+// strangers takes in the machines that carry a valid enrolment token.
+func (p *pass) strangers(ctx context.Context) error {
+	var errs []error
+	for _, s := range p.cfg.Provisioning.Heard.Strangers() {
+		if s.Token == "" || p.view.MachineByMAC(s.MAC) != nil {
+			p.cfg.Provisioning.Heard.ForgetStranger(s.MAC)
+			continue
+		}
+		problem, err := p.enroll(ctx, s)
+		switch {
+		case errors.Is(err, store.ErrNotLeader):
+			return err
+		case err != nil:
+			errs = append(errs, fmt.Errorf("stranger %s: %w", s.MAC, err))
+			continue
+		case problem != "":
+			_, err = p.cfg.Repo.UpsertCandidate(ctx, s.MAC, func(c *api.Candidate) { c.Problem = problem })
+			errs = append(errs, err)
+		}
+		p.cfg.Provisioning.Heard.ForgetStranger(s.MAC)
+	}
+	return errors.Join(errs...)
+}

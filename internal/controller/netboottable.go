@@ -1,0 +1,100 @@
+package controller
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/power"
+	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// tellMachines hands network boot and the provisioner what is true now.
+func (l *leader) tellMachines(view *state.View) []error {
+	pr := l.cfg.Provisioning
+	if pr == nil {
+		return nil
+	}
+	var errs []error
+	table := netboot.Table{Term: l.writer.Term(), Revision: view.Revision, Machines: map[string]*netboot.Machine{}}
+	if img := view.ImageOf(lifecycle.InspectEnvironment); img != nil {
+		boot, err := l.bootOf(api.Boot{Purpose: api.BootEnroll, Digest: img.Digest})
+		errs = append(errs, err)
+		table.Stranger = boot
+	}
+	desired := provisioner.Desired{Term: l.writer.Term()}
+	now := l.clock.at(l.cfg.Now())
+	for _, m := range view.Machines {
+		if m.Record == nil {
+			continue
+		}
+		var boot *netboot.Boot
+		if lifecycle.MayBoot(m.Record) {
+			var err error
+			if boot, err = l.bootOf(*m.Record.Boot); err != nil {
+				errs = append(errs, err)
+			} else {
+				boot.Machine = m.UID()
+			}
+		}
+		for _, mac := range m.Intent.Spec.MACs {
+			table.Machines[mac] = &netboot.Machine{Name: m.Name(), MAC: mac, Address: AddressAt(pr.Network.Machines, m.Record.Index), Boot: boot}
+		}
+		machine, err := l.ordered(m, boot != nil, now)
+		errs = append(errs, err)
+		desired.Machines = append(desired.Machines, machine)
+	}
+	pr.SetTable(table)
+	l.provisioner.Set(desired)
+	return errs
+}
+
+// bootOf is a boot as network boot takes it.
+func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
+	manifest, err := l.cfg.Images.Load(image.Digest(b.Digest))
+	if err != nil {
+		return nil, err
+	}
+	out := &netboot.Boot{
+		Generation: b.Generation, Purpose: b.Purpose, Manifest: image.Digest(b.Digest), Architecture: manifest.Architecture, ExpiresAt: b.Deadline,
+	}
+	if manifest.Metal != nil {
+		out.Kernel, out.Initrd, out.Arguments = manifest.Metal.Kernel.Digest, manifest.Metal.Initrd.Digest, manifest.Metal.Arguments
+	}
+	return out, nil
+}
+
+// ordered is what the provisioner is to do about a machine.
+func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provisioner.Machine, error) {
+	order, generation := lifecycle.Order(m.Record, now)
+	out := provisioner.Machine{
+		Name: m.Name(), UID: m.UID(), Generation: generation, Order: provisioner.Order(order),
+		Target: power.Target{
+			Name: m.Name(), Control: m.Intent.Spec.Power, MACs: m.Intent.Spec.MACs, Credentials: power.Credentials{User: m.Intent.Spec.Power.User},
+		},
+		Boot: power.BootDevice{Network: true, Firmware: m.Intent.Spec.Firmware},
+	}
+	if out.Boot.Firmware == "" {
+		out.Boot.Firmware = m.Record.Firmware
+	}
+	if order == lifecycle.OrderWake {
+		seen := l.cfg.Provisioning.Heard.Seen(m.UID())
+		out.WasDone = lifecycle.Reached(m.Record.Boot, api.StagePower)
+		out.Heard = seen.Generation == generation && !seen.LastHeard.IsZero() || m.Record.Boot.RedeemedAt != nil
+		if !boots {
+			out.Order = provisioner.Leave // waking it for nothing would leave it at the next boot device
+		}
+	}
+	if len(m.Intent.Sealed) > 0 {
+		password, err := l.cfg.Provisioning.Unseal(m.UID(), m.Intent.Sealed)
+		if err != nil {
+			out.Order = provisioner.Leave
+			return out, err
+		}
+		out.Target.Credentials.Password = string(password)
+	}
+	return out, nil
+}

@@ -1,0 +1,86 @@
+package monitor
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+// Connected tells whether a node's agent has a stream and was heard on it of late, and when it was heard last.
+func (m *Monitor) Connected(nodeName string) (connected bool, lastSeen time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[nodeName]
+	if n == nil {
+		return false, time.Time{}
+	}
+	return n.stream != nil && n.reported && m.cfg.Now().Sub(n.lastSeen) < m.cfg.DeathTimer/2, n.lastSeen
+}
+
+// Builds returns what connected nodes last said of builds, by node.
+func (m *Monitor) Builds() map[string][]agentstream.BuildObserved {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	builds := map[string][]agentstream.BuildObserved{}
+	for name, n := range m.nodes {
+		if n.stream != nil && n.reported && len(n.observed.Builds) > 0 {
+			builds[name] = n.observed.Builds
+		}
+	}
+	return builds
+}
+
+// Build is what was last said of an attempt at a build, by whichever connected node carries it out.
+func (m *Monitor) Build(id string, attempt int) (agentstream.BuildObserved, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, n := range m.nodes {
+		if n.stream == nil {
+			continue
+		}
+		for _, b := range n.observed.Builds {
+			if b.ID == id && b.Attempt == attempt {
+				return b, true
+			}
+		}
+	}
+	return agentstream.BuildObserved{}, false
+}
+
+// Holders are the connected nodes that hold an image wholly and serve it, by name, with the URLs that they serve it at, and how many others
+// are fetching it.
+func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	urls = map[string]string{}
+	for name, n := range m.nodes {
+		if n.stream == nil || !n.reported {
+			continue
+		}
+		for _, i := range n.observed.Images {
+			switch {
+			case i.Digest != digest:
+			case !i.Whole:
+				fetching++
+			case n.observed.PeerURL != "":
+				urls[name] = n.observed.PeerURL
+			}
+		}
+	}
+	return urls, fetching
+}
+
+// Image is what a connected node last said of an image.
+func (m *Monitor) Image(nodeName string, digest image.Digest) (agentstream.ImageObserved, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[nodeName]; n != nil && n.stream != nil {
+		for _, i := range n.observed.Images {
+			if i.Digest == digest {
+				return i, true
+			}
+		}
+	}
+	return agentstream.ImageObserved{}, false
+}
