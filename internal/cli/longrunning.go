@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
 // logFlags adds the logging flags of the long-running commands.
@@ -43,6 +44,17 @@ func (a *app) stateDir(cmd *cobra.Command, flag string) string {
 		return flag
 	}
 	return a.state()
+}
+
+// provisionFlags adds the flags of servers that boot machines.
+func provisionFlags(cmd *cobra.Command, p *config.Provision) {
+	cmd.Flags().StringVar(&p.Interface, "provision", "", "interface on the provisioning network: machines boot over it (empty: none do)")
+	cmd.Flags().BoolVar(&p.Proxy, "provision-proxy", false, "another DHCP server gives addresses there; only tell machines what to boot")
+	cmd.Flags().StringVar(&p.Machines, "machine-range", "", "addresses of machines, FROM-TO (default: the most of the interface's network)")
+	cmd.Flags().StringVar(&p.Strangers, "stranger-range", "", "addresses of machines that are not enrolled yet, FROM-TO (default: a quarter of it)")
+	cmd.Flags().StringVar(&p.Loaders, "loaders", config.Loaders, "folder of iPXE's loaders")
+	cmd.Flags().DurationVar(&p.Target, "boot-target", config.BootTarget, "how long a boot should take; a slower one is shown as such")
+	cmd.Flags().DurationVar(&p.BootDeadline, "boot-deadline", lifecycle.DefaultMachineDeadlines().Boot, "how long a boot may take before it has failed")
 }
 
 // call runs a wired-in command.
@@ -83,6 +95,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
+	provisionFlags(cmd, &opts.Provision)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
@@ -106,6 +119,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
+	provisionFlags(cmd, &opts.Provision)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }

@@ -4,7 +4,10 @@
 // flags, files or the environment itself. Start with Dev.
 package config
 
-import "io"
+import (
+	"io"
+	"time"
+)
 
 // Defaults that the command line, the server and the documentation share.
 const (
@@ -47,6 +50,7 @@ type Dev struct {
 	// NodeCores is the number of core slots each node offers; 0 divides the machine's cores among the nodes, and more
 	// than that oversubscribes them.
 	NodeCores int
+	Provision Provision
 }
 
 // Server are the options of `nearmetal server`.
@@ -55,8 +59,38 @@ type Server struct {
 	Log      Log
 	StateDir string
 	// Listen is HOST:PORT of the HTTPS API.
-	Listen string
+	Listen    string
+	Provision Provision
 }
+
+// Provision says where and how machines boot over the network.
+type Provision struct {
+	// Interface is on the provisioning network, with an IPv4 address; empty: this server boots no machines.
+	Interface string
+	// Proxy: another DHCP server gives addresses there.
+	Proxy bool
+	// Machines and Strangers are ranges of addresses, FROM-TO; empty: three quarters and one quarter of the interface's network.
+	Machines, Strangers string
+	// Loaders is the folder of iPXE's loaders.
+	Loaders string
+	// Target is how long a boot should take at most; a slower one is shown as such.
+	Target time.Duration
+	// BootDeadline is how long it may take before it has failed.
+	BootDeadline time.Duration
+}
+
+// Ports on the provisioning network, besides those of DHCP and TFTP.
+const (
+	// BootPort serves the boot API by HTTPS, ImagePort scripts, kernels and images by HTTP.
+	BootPort  = 7701
+	ImagePort = 7780
+)
+
+// Defaults of provisioning.
+const (
+	Loaders    = "/usr/lib/ipxe"
+	BootTarget = 3 * time.Minute
+)
 
 // Agent are the options of `nearmetal agent`.
 type Agent struct {
