@@ -1,0 +1,222 @@
+package lazyroot
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+const (
+	// maxPeerFaults is how often a peer may fail before it is no longer asked.
+	maxPeerFaults = 3
+	// maxWrong is how often the server may give wrong content before the image is given up.
+	maxWrong = 4
+)
+
+// source is where blobs come from.
+type source struct {
+	url    string
+	peer   bool
+	faults int
+}
+
+// sources chooses among peers and the server.
+type sources struct {
+	mu     sync.Mutex
+	server *source
+	peers  []*source
+}
+
+func newSources(server string, peers []string) *sources {
+	s := &sources{server: &source{url: server}}
+	for _, url := range peers {
+		if !strings.HasSuffix(url, "/") {
+			url += "/"
+		}
+		s.peers = append(s.peers, &source{url: url, peer: true})
+	}
+	return s
+}
+
+// pick returns a peer that still answers, chosen by the number so that neighbours spread, else the server.
+func (s *sources) pick(number int) *source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.peers) == 0 {
+		return s.server
+	}
+	return s.peers[number%len(s.peers)]
+}
+
+// fault notes that a source failed; wrong content ends a peer at once.
+func (s *sources) fault(from *source, wrong bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from.faults++
+	if !from.peer || (!wrong && from.faults < maxPeerFaults) {
+		return
+	}
+	for i, p := range s.peers {
+		if p == from {
+			s.peers = append(s.peers[:i:i], s.peers[i+1:]...)
+			return
+		}
+	}
+}
+
+// fetch asks a source for the chunks from to before end and takes them as they come. What did not come is not coming any more afterwards;
+// whoever waits for it asks again.
+func (m *Image) fetch(from, end int, src *source, r *run, limit *pace) {
+	got, err := m.request(from, end, src, r, limit)
+	wrong := errors.Is(err, image.ErrDigest)
+	if err != nil && m.ctx.Err() == nil {
+		m.sources.fault(src, wrong)
+		m.cfg.Log.Warn("a piece of the root could not be read", "from", src.url, "chunk", from+got, "error", err)
+		if !src.peer {
+			m.serverFailed(wrong, from+got, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := from + got; c < end; c++ {
+		close(m.coming[c].ended)
+		delete(m.coming, c)
+	}
+}
+
+// serverFailed waits before the server is asked again, or gives the image up when its content is wrong.
+func (m *Image) serverFailed(wrong bool, chunk int, err error) {
+	if wrong {
+		m.mu.Lock()
+		m.badFrom++
+		giveUp := m.badFrom >= maxWrong
+		m.mu.Unlock()
+		if giveUp {
+			m.fail(fmt.Errorf("%w: chunk %d was wrong %d times: %w", ErrWrongContent, chunk, maxWrong, err))
+			return
+		}
+	}
+	select {
+	case <-time.After(m.cfg.RetryPause):
+	case <-m.ctx.Done():
+	}
+}
+
+// fail gives the image up.
+func (m *Image) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err == nil {
+		m.err = err
+		close(m.failed)
+	}
+}
+
+// request returns how many chunks were taken.
+func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, error) {
+	size := m.cfg.Root.ChunkBytes
+	first, after := int64(from)*size, min(int64(end)*size, m.cfg.Root.SizeBytes)
+	ctx, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	idle := time.AfterFunc(m.cfg.IdleTimeout, cancel)
+	defer idle.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, src.url+m.cfg.Root.Digest.Hex(), nil)
+	if err != nil {
+		return 0, err
+	}
+	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", first, after-1))
+	resp, err := m.cfg.Client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	want := fmt.Sprintf("bytes %d-%d/%d", first, after-1, m.cfg.Root.SizeBytes)
+	if got := resp.Header.Get("Content-Range"); resp.StatusCode != http.StatusPartialContent || got != want {
+		return 0, fmt.Errorf("asked for %s, it answered %s %q", want, resp.Status, got)
+	}
+	buffer := make([]byte, size)
+	for c := from; c < end; c++ {
+		idle.Stop()
+		if err := m.yield(r, limit); err != nil {
+			return c - from, err
+		}
+		idle.Reset(m.cfg.IdleTimeout)
+		data := buffer[:min(size, m.cfg.Root.SizeBytes-int64(c)*size)]
+		if _, err := io.ReadFull(resp.Body, data); err != nil {
+			return c - from, err
+		}
+		if err := m.take(c, data); err != nil {
+			return c - from, err
+		}
+	}
+	return end - from, nil
+}
+
+// take keeps a chunk if it is what the chunk list says.
+func (m *Image) take(c int, data []byte) error {
+	if sum := sha256.Sum256(data); string(sum[:]) != string(m.cfg.Sums[c*sha256.Size:(c+1)*sha256.Size]) {
+		return fmt.Errorf("chunk %d: %w", c, image.ErrDigest)
+	}
+	if _, err := m.cfg.Backing.WriteAt(data, int64(c)*m.cfg.Root.ChunkBytes); err != nil {
+		err = fmt.Errorf("the root can't be kept here: %w", err)
+		m.fail(err)
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.present[c] = true
+	m.held++
+	close(m.coming[c].ended)
+	delete(m.coming, c)
+	if m.held == m.chunks {
+		close(m.whole)
+	}
+	return nil
+}
+
+// FetchBlob reads a whole small blob, from peers first if any, and verifies it. limit bounds its size.
+func FetchBlob(ctx context.Context, client *http.Client, urls []string, blob image.Blob, limit int64) ([]byte, error) {
+	if blob.SizeBytes < 0 || blob.SizeBytes > limit {
+		return nil, fmt.Errorf("blob %s has %d bytes, more than the %d that are taken", blob.Digest, blob.SizeBytes, limit)
+	}
+	var errs []error
+	for _, url := range urls {
+		data, err := fetchBlob(ctx, client, url+blob.Digest.Hex(), blob)
+		if err == nil {
+			return data, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", url, err))
+	}
+	return nil, fmt.Errorf("blob %s: %w", blob.Digest, errors.Join(errs...))
+}
+
+func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.Blob) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answered %s", resp.Status)
+	}
+	data := make([]byte, blob.SizeBytes)
+	if _, err := io.ReadFull(resp.Body, data); err != nil {
+		return nil, err
+	}
+	if got := image.DigestOf(data); got != blob.Digest {
+		return nil, fmt.Errorf("%w: it is %s", image.ErrDigest, got)
+	}
+	return data, nil
+}
