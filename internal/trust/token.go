@@ -42,6 +42,17 @@ type Pin [sha256.Size]byte
 
 func (p Pin) String() string { return encoding.EncodeToString(p[:]) }
 
+// ParsePin reads what String wrote.
+func ParsePin(text string) (Pin, error) {
+	var p Pin
+	raw, err := encoding.DecodeString(text)
+	if err != nil || len(raw) != len(p) {
+		return Pin{}, fmt.Errorf("%q is no pin of a CA; one is %d characters of base64url", text, encoding.EncodedLen(len(p)))
+	}
+	copy(p[:], raw)
+	return p, nil
+}
+
 const (
 	tokenVersion = "nm1"
 	idBytes      = 8
