@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -51,28 +50,6 @@ type Images interface {
 	// Signature is the site's, of that manifest, made with PublicKey's other half.
 	Signature(digest image.Digest) ([]byte, error)
 	PublicKey() []byte
-}
-
-// Addresses are how many machines a range has addresses for.
-func Addresses(r netboot.Range) int {
-	if !r.From.Is4() || !r.To.Is4() || r.To.Less(r.From) {
-		return 0
-	}
-	return int(number(r.To)-number(r.From)) + 1
-}
-
-// AddressAt is the address of a machine by its place in the range; invalid when the range is too small.
-func AddressAt(r netboot.Range, index int) netip.Addr {
-	if index < 0 || index >= Addresses(r) {
-		return netip.Addr{}
-	}
-	n := number(r.From) + uint32(index)
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-}
-
-func number(a netip.Addr) uint32 {
-	b := a.As4()
-	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 }
 
 // provision runs the executor of this leadership; what it returns ends it.
@@ -192,7 +169,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken m
 		Environment: func(name string) (string, string) { return p.bootable(m, name) },
 	}
 	if m.Record == nil {
-		for i := range Addresses(p.cfg.Provisioning.Network.Machines) {
+		for i := range p.cfg.Provisioning.Network.Machines.Size() {
 			if !taken[i] {
 				in.FreeIndex = i
 				break

@@ -41,7 +41,7 @@ func (l *leader) tellMachines(view *state.View) []error {
 			}
 		}
 		for _, mac := range m.Intent.Spec.MACs {
-			table.Machines[mac] = &netboot.Machine{Name: m.Name(), MAC: mac, Address: AddressAt(pr.Network.Machines, m.Record.Index), Boot: boot}
+			table.Machines[mac] = &netboot.Machine{Name: m.Name(), MAC: mac, Address: pr.Network.Machines.At(m.Record.Index), Boot: boot}
 		}
 		machine, err := l.ordered(m, boot != nil, now)
 		errs = append(errs, err)

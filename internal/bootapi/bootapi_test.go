@@ -1,0 +1,343 @@
+package bootapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+const (
+	mac   = "52:54:00:00:00:01"
+	other = "52:54:00:00:00:02"
+	eth   = "prov0"
+)
+
+var secret = bytes.Repeat([]byte{7}, trust.SecretBytes)
+
+// manifests are images by digest.
+type manifests map[image.Digest][]byte
+
+func (m manifests) Manifest(d image.Digest) ([]byte, []byte, error) {
+	data, ok := m[d]
+	if !ok {
+		return nil, nil, fs.ErrNotExist
+	}
+	return data, []byte("signature"), nil
+}
+
+// site is a boot API over stored state.
+type site struct {
+	t       *testing.T
+	repo    *state.Repo
+	cache   *state.Cache
+	leader  *state.Leader
+	heard   *bootapi.Heard
+	handler http.Handler
+	digest  image.Digest
+	now     time.Time
+	ports   map[string]string
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t: t, repo: state.New(memory.New()), now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), ports: map[string]string{mac: eth}}
+	var err error
+	if s.cache, err = s.repo.OpenCache(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	won, err := s.repo.Store().Campaign(context.WithoutCancel(t.Context()), "server-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.leader = s.repo.AsLeader(won)
+	m := image.Manifest{Environment: "debian-mpi", Architecture: "x86_64"}
+	data, digest, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.digest = digest
+	s.heard = bootapi.NewHeard(func() time.Time { return s.now })
+	server, err := bootapi.New(bootapi.Config{
+		Reader: s.cache, Writer: s.repo, Images: manifests{digest: data}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1},
+		PublicKey: []byte("public"), Port: func(mac string) string { return s.ports[mac] }, Peers: func(image.Digest) []string { return nil },
+		AgentBinary: image.Blob{Digest: image.DigestOf([]byte("agent")), SizeBytes: 5}, AgentServer: "10.9.0.1:7700",
+		StrangerImage: func() image.Digest { return digest }, SiteTime: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handler = server.Handler()
+	return s
+}
+
+// machine makes the machine n1 in this phase, in boot generation 3.
+func (s *site) machine(phase api.MachinePhase, purpose api.BootPurpose) {
+	s.t.Helper()
+	_, err := s.repo.CreateMachine(s.t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{mac}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.phase(phase, purpose, 3)
+}
+
+func (s *site) phase(phase api.MachinePhase, purpose api.BootPurpose, generation int64) {
+	s.t.Helper()
+	s.synced()
+	revision, err := s.leader.CommitMachine(s.t.Context(), s.cache.View().Machine("n1"), state.MachineWrite{Record: api.MachineRecord{
+		Name: "n1", UID: "u1", Phase: phase, Generation: generation,
+		Boot: &api.Boot{Generation: generation, Purpose: purpose, Environment: "debian-mpi", Digest: string(s.digest)},
+	}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.cache.WaitRevision(s.t.Context(), revision); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// synced waits until the cache has all that was written.
+func (s *site) synced() {
+	s.t.Helper()
+	revision, err := s.repo.UpsertCandidate(s.t.Context(), "52:54:00:00:00:ff", func(c *api.Candidate) { c.LastSeenAt = c.LastSeenAt.Add(1) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.cache.WaitRevision(s.t.Context(), revision); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) claims(generation int64, purpose api.BootPurpose) boot.TokenClaims {
+	return boot.TokenClaims{MAC: mac, Machine: "u1", Generation: generation, Purpose: purpose, Port: eth, ExpiresAt: s.now.Add(time.Hour)}
+}
+
+// post sends a message; detail is that of a refusal.
+func post[T any](s *site, path, session string, body any) (answer T, status int, detail string) {
+	s.t.Helper()
+	data, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(data))
+	r.Header.Set("Authorization", "Bearer "+session)
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	if w.Code == http.StatusOK {
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
+			s.t.Fatal(err)
+		}
+		return answer, w.Code, ""
+	}
+	var problem struct{ Detail string }
+	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
+		s.t.Fatalf("%d %s: %v", w.Code, w.Body, err)
+	}
+	return answer, w.Code, problem.Detail
+}
+
+func (s *site) hello(claims boot.TokenClaims, nonce string, macs ...string) (boot.Welcome, int, string) {
+	s.t.Helper()
+	if len(macs) == 0 {
+		macs = []string{other, strings.ToUpper(mac)}
+	}
+	return post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: boot.Seal(secret, claims), Nonce: nonce, MACs: macs})
+}
+
+func TestABootTokenIsExchangedForAllThatTheBootNeeds(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	w, status, detail := s.hello(s.claims(3, api.BootEnvironment), "once")
+	if status != http.StatusOK {
+		t.Fatal(status, detail)
+	}
+	if w.Name != "n1" || len(w.Manifest) == 0 || string(w.Signature) != "signature" || w.Agent == nil || w.Agent.Generation != 3 {
+		t.Errorf("welcome %+v", w)
+	}
+	password := bootapi.ConsolePassword(secret, "u1", 3)
+	if err := bcrypt.CompareHashAndPassword([]byte(w.RootPasswordHash), []byte(password)); err != nil {
+		t.Errorf("the console's password %q is not that of the hash: %v", password, err)
+	}
+	token, err := trust.ParseToken(w.Agent.Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := s.cache.View().Token(token.ID())
+	if stored == nil || stored.Role != api.RoleAgent || !token.Is(stored.SHA256) {
+		t.Errorf("the agent's token is stored as %+v", stored)
+	}
+	if seen := s.heard.Seen("u1"); seen.Generation != 3 || seen.RedeemedAt.IsZero() {
+		t.Errorf("heard %+v", seen)
+	}
+}
+
+func TestALostAnswerMayBeAskedForAgainByTheSameMachineOnly(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	first, status, detail := s.hello(s.claims(3, api.BootEnvironment), "mine")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	again, status, detail := s.hello(s.claims(3, api.BootEnvironment), "mine")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	if _, status, detail = s.hello(s.claims(3, api.BootEnvironment), "theirs"); status != http.StatusConflict {
+		t.Errorf("another machine got %d %s", status, detail)
+	}
+	// Only the newest token of the machine is good.
+	old, _ := trust.ParseToken(first.Agent.Token)
+	fresh, _ := trust.ParseToken(again.Agent.Token)
+	if s.cache.View().Token(old.ID()) != nil || s.cache.View().Token(fresh.ID()) == nil {
+		t.Error("the first token is still good, or the second is not")
+	}
+	if first.Agent.AgentID != again.Agent.AgentID {
+		t.Error("a machine's agent is another one after a second hello")
+	}
+}
+
+func TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *site, c *boot.TokenClaims) (macs []string)
+		status int
+		detail string
+	}{
+		"earlier boot":    {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "of an earlier boot"},
+		"unknown machine": {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "of an earlier boot"},
+		"other port":      {func(_ *site, c *boot.TokenClaims) []string { c.Port = "prov1"; return nil }, http.StatusForbidden, `for port "prov1"`},
+		"other NIC":       {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "none of this machine's NICs"},
+		"expired":         {func(s *site, c *boot.TokenClaims) []string { c.ExpiresAt = s.now; return nil }, http.StatusUnauthorized, "expired"},
+		"not to boot": {func(s *site, _ *boot.TokenClaims) []string {
+			s.phase(api.MachineReady, api.BootEnvironment, 3)
+			return nil
+		}, http.StatusGone, "not meant to boot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.machine(api.MachineBooting, api.BootEnvironment)
+			claims := s.claims(3, api.BootEnvironment)
+			macs := test.change(s, &claims)
+			_, status, detail := s.hello(claims, "n", macs...)
+			if status != test.status || !strings.Contains(detail, test.detail) {
+				t.Errorf("got %d %q, want %d with %q", status, detail, test.status, test.detail)
+			}
+			if len(s.cache.View().Tokens) != 0 {
+				t.Error("a refused machine got a token for its agent")
+			}
+		})
+	}
+}
+
+func TestAForgedTokenIsRefused(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	forged := boot.Seal(bytes.Repeat([]byte{8}, sha256.Size), s.claims(3, api.BootEnvironment))
+	if _, status, detail := post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: forged, Nonce: "n", MACs: []string{mac}}); status != http.StatusUnauthorized {
+		t.Error(status, detail)
+	}
+}
+
+func TestAMachineIsToldToGoOnAndToStopAsWasDecided(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineInspecting, api.BootInspect)
+	w, status, detail := s.hello(s.claims(3, api.BootInspect), "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	if w.Agent != nil || len(s.cache.View().Tokens) != 0 {
+		t.Error("a machine that is only looked at got a node agent")
+	}
+	told, _, _ := post[boot.Instruction](s, boot.StagePath, w.Session, boot.StageReport{Stage: api.StageRoot, AgoSeconds: 2})
+	if told.Do != "continue" {
+		t.Errorf("told to %q", told.Do)
+	}
+	seen := s.heard.Seen("u1")
+	if i := len(seen.Stages) - 1; i < 0 || seen.Stages[i].Stage != api.StageRoot || !seen.Stages[i].At.Equal(s.now.Add(-2*time.Second)) {
+		t.Errorf("stages %v", seen.Stages)
+	}
+	report := boot.Report{Hardware: api.Hardware{Serial: "S1", EnrollmentToken: "secret"}}
+	if told, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, report); told.Do != "wait" {
+		t.Errorf("after its report it is told to %q", told.Do)
+	}
+	if kept, ok := s.heard.Report("u1", 3); !ok || kept.Hardware.Serial != "S1" || kept.Hardware.EnrollmentToken != "" {
+		t.Errorf("kept %+v, %v", kept, ok)
+	}
+	s.phase(api.MachineStopping, api.BootInspect, 3)
+	if told, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, report); told.Do != "poweroff" {
+		t.Errorf("told to %q by a leader that stops it", told.Do)
+	}
+	s.phase(api.MachineBooting, api.BootEnvironment, 4)
+	if told, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, report); told.Do != "reboot" {
+		t.Errorf("told to %q when it shall boot something else", told.Do)
+	}
+	if _, status, _ := post[boot.Instruction](s, boot.StagePath, "forged", boot.StageReport{}); status != http.StatusUnauthorized {
+		t.Errorf("a forged session got %d", status)
+	}
+}
+
+func TestAStrangerMayTellWhatItIsAndNothingElse(t *testing.T) {
+	s := newSite(t)
+	claims := boot.TokenClaims{MAC: mac, Purpose: api.BootEnroll, Port: eth, ExpiresAt: s.now.Add(time.Hour)}
+	w, status, detail := s.hello(claims, "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	if w.Name != "" || w.Agent != nil || w.RootPasswordHash != "" || len(w.AuthorizedKeys) != 0 {
+		t.Errorf("a stranger got %+v", w)
+	}
+	told, _, _ := post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{Hardware: api.Hardware{Serial: "S1", EnrollmentToken: "tok"}})
+	if told.Do != "wait" || !strings.Contains(told.Message, "nearmetal node enroll") {
+		t.Errorf("told %+v", told)
+	}
+	s.synced()
+	c := s.cache.View().Candidate(mac)
+	if c == nil || c.Hardware.Serial != "S1" || c.Hardware.EnrollmentToken != "" {
+		t.Errorf("candidate %+v", c)
+	}
+	if list := s.heard.Strangers(); len(list) != 1 || list[0].Token != "tok" {
+		t.Errorf("strangers %+v", list)
+	}
+	s.machine(api.MachineInspecting, api.BootInspect)
+	if told, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{}); told.Do != "reboot" {
+		t.Errorf("once it is known and to be inspected it is told to %q", told.Do)
+	}
+	if _, status, detail := s.hello(claims, "n"); status != http.StatusGone {
+		t.Errorf("a known machine is welcomed as a stranger: %d %s", status, detail)
+	}
+}
+
+func TestEventsOfAnEarlierBootAreNotHeard(t *testing.T) {
+	s := newSite(t)
+	event := func(generation int64, stage api.BootStage) {
+		s.heard.Event("u1", netboot.Event{Generation: generation, Stage: stage, Bytes: 10})
+	}
+	event(4, api.StageFirmware)
+	event(3, api.StageDHCP)
+	event(4, api.StageDHCP)
+	seen := s.heard.Seen("u1")
+	if seen.Generation != 4 || len(seen.Stages) != 2 || seen.LoaderBytes != 20 {
+		t.Errorf("heard %+v", seen)
+	}
+	select {
+	case <-s.heard.Changed():
+	default:
+		t.Error("nobody was told")
+	}
+}

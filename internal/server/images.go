@@ -1,0 +1,92 @@
+package server
+
+import (
+	"crypto/ed25519"
+	"io"
+	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/imagestore"
+)
+
+// images are the site's built environments: the store, and the key that their manifests are signed with.
+type images struct {
+	store *imagestore.Store
+	key   ed25519.PrivateKey
+
+	mu        sync.Mutex
+	manifests map[image.Digest]*signedManifest
+}
+
+type signedManifest struct {
+	manifest  *image.Manifest
+	data      []byte
+	signature []byte
+}
+
+func openImages(dir string, secret []byte) (*images, error) {
+	key, err := image.SigningKey(secret)
+	if err != nil {
+		return nil, err
+	}
+	store, err := imagestore.Open(dir, imagestore.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &images{store: store, key: key, manifests: map[image.Digest]*signedManifest{}}, nil
+}
+
+// signed reads a manifest and signs it, once: content under a digest never changes.
+func (i *images) signed(digest image.Digest) (*signedManifest, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if m := i.manifests[digest]; m != nil {
+		return m, nil
+	}
+	blob, err := i.store.Open(digest)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = blob.Close() }()
+	data := make([]byte, blob.Size())
+	if _, err := io.ReadFull(io.NewSectionReader(blob, 0, blob.Size()), data); err != nil {
+		return nil, err
+	}
+	manifest, err := image.Decode(data, digest)
+	if err != nil {
+		return nil, err
+	}
+	m := &signedManifest{manifest: manifest, data: data, signature: image.Sign(i.key, data)}
+	i.manifests[digest] = m
+	return m, nil
+}
+
+// Load reads a manifest.
+func (i *images) Load(digest image.Digest) (*image.Manifest, error) {
+	m, err := i.signed(digest)
+	if err != nil {
+		return nil, err
+	}
+	return m.manifest, nil
+}
+
+// Manifest reads an encoded manifest with the site's signature.
+func (i *images) Manifest(digest image.Digest) (manifest, signature []byte, err error) {
+	m, err := i.signed(digest)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.data, m.signature, nil
+}
+
+// Signature is the site's, of a manifest.
+func (i *images) Signature(digest image.Digest) ([]byte, error) {
+	m, err := i.signed(digest)
+	if err != nil {
+		return nil, err
+	}
+	return m.signature, nil
+}
+
+// PublicKey verifies signatures.
+func (i *images) PublicKey() []byte { return image.PublicKey(i.key) }
