@@ -20,6 +20,7 @@ var planners = []planner{
 	{"internal/placement", []string{"./api"}},
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api"}},
+	{"internal/compatibility", []string{"./api"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
 	{"internal/admission", []string{"./api", "./internal/placement"}},
 	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric"}},
