@@ -57,6 +57,8 @@ type TokenInfo struct {
 	User    string `json:"user"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role"`
+	// Node is the only node that a token of role agent is for, which was made for one boot of it; empty: for any.
+	Node string `json:"node,omitempty"`
 	// SHA256 is the hash of the secret, in hexadecimal; it is stored and never shown.
 	SHA256    string     `json:"sha256,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`

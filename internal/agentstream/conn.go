@@ -67,6 +67,8 @@ func (c *conn) receive(message any) error {
 type ServerConn struct {
 	conn
 	control *http.ResponseController
+	// Node is the only node that the agent may speak for; empty: any.
+	Node string
 }
 
 // Abort ends the stream, and with it a Send that an agent holds up by not reading. Send must not be called afterwards.
@@ -84,6 +86,13 @@ func (c *ServerConn) Receive() (Up, error) {
 	return m, err
 }
 
+type nodeKey struct{}
+
+// ForNode marks a request as one whose bearer may speak for this node only.
+func ForNode(ctx context.Context, node string) context.Context {
+	return context.WithValue(ctx, nodeKey{}, node)
+}
+
 // Handler serves the streams of agents: serve is called for each and the stream ends when it returns.
 func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,7 +105,8 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.WriteHeader(http.StatusOK)
 		_ = control.Flush()
-		serve(r.Context(), &ServerConn{control: control, conn: conn{
+		node, _ := r.Context().Value(nodeKey{}).(string)
+		serve(r.Context(), &ServerConn{control: control, Node: node, conn: conn{
 			out: w, in: bufio.NewReaderSize(r.Body, 64<<10), flush: func() { _ = control.Flush() },
 		}})
 	})

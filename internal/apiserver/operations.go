@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -203,7 +204,7 @@ func (s *Server) whileValid(next http.Handler) http.HandlerFunc {
 			}
 			cancel()
 		}()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, r.WithContext(agentstream.ForNode(ctx, asker.principal.Node)))
 	}
 }
 

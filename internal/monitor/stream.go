@@ -82,6 +82,11 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 		return
 	}
 	hello := first.Hello
+	if conn.Node != "" && hello.Node.Name != conn.Node {
+		m.cfg.Log.WarnContext(ctx, "an agent speaks for another node than its token is for", "node", hello.Node.Name, "token of", conn.Node)
+		_ = conn.Send(agentstream.Down{Refused: fmt.Sprintf("this token is for node %q only", conn.Node)})
+		return
+	}
 	log := m.cfg.Log.With("node", hello.Node.Name)
 	s := &stream{conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]int64{}}
 	if err := m.welcome(ctx, hello, s); err != nil {

@@ -51,5 +51,5 @@ func (t *Tokens) Verify(bearer string) (Principal, bool) {
 	if stored.ExpiresAt != nil && !t.now().Before(*stored.ExpiresAt) {
 		return Principal{}, false
 	}
-	return Principal{Role: stored.Role, User: stored.User, Project: stored.Project, TokenID: stored.ID}, true
+	return Principal{Role: stored.Role, User: stored.User, Project: stored.Project, Node: stored.Node, TokenID: stored.ID}, true
 }

@@ -33,6 +33,8 @@ type Principal struct {
 	Role Role
 	// User is who the token was made for; Project is whose clusters they see, empty for those of all.
 	User, Project string
+	// Node is the only node that an agent's token is for; empty: for any.
+	Node string
 	// TokenID names the token, for logs; it is not secret. Empty for the Unix socket.
 	TokenID string
 }

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/power"
+	"github.com/nearmetal/nearmetal/internal/power/console"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// consoles reaches machines' serial consoles.
+type consoles struct {
+	cache  *state.Cache
+	sealer *trust.Sealer
+	secret []byte
+}
+
+// Dial connects to a machine's serial console.
+func (c consoles) Dial(ctx context.Context, node string) (io.ReadWriteCloser, error) {
+	m := c.cache.View().Machine(node)
+	if m == nil {
+		return nil, fmt.Errorf("machine %q %w", node, state.ErrNotFound)
+	}
+	spec := m.Intent.Spec
+	if spec.Console == "" {
+		return nil, fmt.Errorf("nobody said where the console of %s is; enrol it with --console tcp://HOST:PORT or --console ipmi-sol", node)
+	}
+	target := power.Target{Name: node, Control: spec.Power, Credentials: power.Credentials{User: spec.Power.User}, MACs: spec.MACs}
+	if len(m.Intent.Sealed) > 0 {
+		password, err := c.sealer.Open(m.UID(), m.Intent.Sealed)
+		if err != nil {
+			return nil, err
+		}
+		target.Credentials.Password = string(password)
+	}
+	return console.Dial(ctx, spec.Console, target)
+}
+
+// Password is root's on a machine's console in the boot that goes on.
+func (c consoles) Password(_ context.Context, node string) (user, password string, err error) {
+	m := c.cache.View().Machine(node)
+	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.RedeemedAt == nil {
+		return "", "", fmt.Errorf("machine %q runs no boot of this site, so there is no login: %w", node, state.ErrNotFound)
+	}
+	return "root", bootapi.ConsolePassword(c.secret, m.UID(), m.Record.Boot.Generation), nil
+}
+
+// addresses is what the API tells of the provisioning network.
+type addresses struct {
+	network netboot.Network
+	target  time.Duration
+}
+
+// Capacity is how many machines the range has addresses for.
+func (a addresses) Capacity() int { return a.network.Machines.Size() }
+
+// Address is that of a machine by its place in the range.
+func (a addresses) Address(index int) netip.Addr { return a.network.Machines.At(index) }
+
+// Range is the range in words.
+func (a addresses) Range() string {
+	if a.network.Machines.Size() == 0 {
+		return ""
+	}
+	return a.network.Machines.String()
+}
+
+// TargetSeconds is how long a boot should take.
+func (a addresses) TargetSeconds() float64 { return a.target.Seconds() }
+
