@@ -43,12 +43,15 @@ type Writer interface {
 	DeleteProject(ctx context.Context, name string) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
+
+	MachineWriter
 }
 
 // Reader is the stored state in memory, kept current. *state.Cache is one.
 type Reader interface {
 	View() *state.View
-	Events(cluster string, after int64) []api.Event
+	// Events are those of a cluster, or of a machine by state.NodeLog.
+	Events(log string, after int64) []api.Event
 	WaitRevision(ctx context.Context, revision int64) (int64, error)
 }
 
@@ -69,6 +72,14 @@ type Config struct {
 	Explainer Explainer
 	Certifier Certifier
 	Tunnels   Tunnels
+	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the
+	// site has no such thing, and the operations say so.
+	Provisioning Provisioning
+	Sealer       Sealer
+	Consoles     Consoles
+	Images       Images
+	Recipes      Recipes
+	Compatible   Compatible
 	// AgentStream handles POST /agent/v1/stream, the agents' full-duplex HTTP/2 stream, and AgentTunnel POST /agent/v1/tunnel/ID, theirs for
 	// tunnels to members; nil: there is none.
 	AgentStream http.Handler

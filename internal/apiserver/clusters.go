@@ -153,6 +153,9 @@ func knownHere(spec api.ClusterSpec, view *state.View) error {
 			}
 		}
 	}
+	for _, e := range view.Environments { // nodes fetch what was built when a member needs it
+		environments = append(environments, e.Name)
+	}
 	slices.Sort(environments)
 	slices.Sort(stacks)
 	environments, stacks = slices.Compact(environments), slices.Compact(stacks)

@@ -61,11 +61,11 @@ var (
 	}
 	codeNoNode = Code{
 		"node_not_found", http.StatusNotFound, "There is no such node",
-		"No node of this name has ever connected.", "List the nodes and correct the name.",
+		"No node of this name has ever connected, and no machine of this name was enrolled.", "List the nodes and correct the name.",
 	}
 	codeNoEnvironment = Code{
 		"environment_not_found", http.StatusNotFound, "There is no such environment",
-		"No node reports an environment of this name.", "List the environments and correct the name.",
+		"No node has an environment of this name, and none was built.", "List the environments and correct the name.",
 	}
 	codeMethod = Code{
 		"method_not_allowed", http.StatusMethodNotAllowed, "This path has no such method",
@@ -194,11 +194,11 @@ var (
 
 // codeTable lists every code in the order of the documentation.
 func codeTable() []Code {
-	return []Code{
+	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
 		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeUnavailable,
-	}
+	}, machineCodes()...)
 }

@@ -14,11 +14,22 @@ import (
 )
 
 func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*body[api.List[api.Node]], error) {
-	return &body[api.List[api.Node]]{api.List[api.Node]{Items: joinNodes(s.cfg.Reader.View(), s.cfg.Live, who(ctx))}}, nil
+	return &body[api.List[api.Node]]{api.List[api.Node]{Items: s.listedNodes(ctx)}}, nil
+}
+
+// listedNodes are all nodes, without the details of their machines' hardware, which would be most of the answer.
+func (s *Server) listedNodes(ctx context.Context) []api.Node {
+	nodes := s.joinNodes(ctx, s.cfg.Reader.View())
+	for i := range nodes {
+		if nodes[i].Machine != nil {
+			nodes[i].Machine.Hardware = nil
+		}
+	}
+	return nodes
 }
 
 func noNode(name string) *failure {
-	return fail(codeNoNode, "there is no node %q; 'nearmetal node list' shows those that have ever connected", name)
+	return fail(codeNoNode, "there is no node %q; 'nearmetal node list' shows those that have ever connected or were enrolled", name)
 }
 
 func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], error) {
@@ -26,7 +37,7 @@ func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], erro
 }
 
 func (s *Server) showNode(ctx context.Context, name string) (*body[api.Node], error) {
-	for _, n := range joinNodes(s.cfg.Reader.View(), s.cfg.Live, who(ctx)) {
+	for _, n := range s.joinNodes(ctx, s.cfg.Reader.View()) {
 		if n.Name == name {
 			return &body[api.Node]{n}, nil
 		}
@@ -71,8 +82,11 @@ func (s *Server) nodeAfter(ctx context.Context, name string, revision int64, err
 	return s.showNode(ctx, name)
 }
 
-func (s *Server) forgetNode(ctx context.Context, in *byName) (*struct{}, error) {
+func (s *Server) forgetNode(ctx context.Context, in *forceInput) (*struct{}, error) {
 	view := s.cfg.Reader.View()
+	if m := view.Machine(in.Name); m != nil {
+		return nil, s.removeMachine(ctx, view, m, in.Force)
+	}
 	if view.Node(in.Name) == nil {
 		return nil, noNode(in.Name)
 	}
@@ -126,19 +140,6 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 		}
 	}
 	return nodes
-}
-
-func (s *Server) listEnvironments(context.Context, *struct{}) (*body[api.List[api.Environment]], error) {
-	return &body[api.List[api.Environment]]{api.List[api.Environment]{Items: joinEnvironments(s.cfg.Reader.View())}}, nil
-}
-
-func (s *Server) getEnvironment(_ context.Context, in *byName) (*body[api.Environment], error) {
-	for _, e := range joinEnvironments(s.cfg.Reader.View()) {
-		if e.Name == in.Name {
-			return &body[api.Environment]{e}, nil
-		}
-	}
-	return nil, fail(codeNoEnvironment, "there is no environment %q; 'nearmetal env list' shows those that nodes report", in.Name)
 }
 
 // joinEnvironments gathers the environments from what the nodes report of them, by name. It is pure.

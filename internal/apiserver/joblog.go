@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 const (
@@ -19,28 +20,74 @@ const (
 	attemptTail = time.Second
 )
 
+// output is what has output, in attempts: a job, or a build.
+type output struct {
+	// attempt is the newest, run names the output of one.
+	attempt int
+	run     func(attempt int) string
+	ended   bool
+	bytes   int64
+}
+
+// outputOf tells how it stands as of a view; nil when it is gone.
+type outputOf func(view *state.View) *output
+
 // jobLog sends the output of an attempt of a job from an offset on: what is stored, or with follow until the attempt has ended.
 func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	job, err := s.findJob(r.Context(), id)
-	if err != nil {
+	if _, err := s.findJob(r.Context(), id); err != nil {
 		failureOf(err).write(w)
 		return
 	}
-	q, f := logParameters(r, job)
+	s.sendOutput(w, r, noJob(id), func(view *state.View) *output {
+		job := view.Job(id)
+		if job == nil {
+			return nil
+		}
+		run := func(attempt int) string {
+			of := *job
+			of.Attempt = attempt
+			return of.RunID()
+		}
+		return &output{attempt: job.Attempt, run: run, ended: job.Phase.Ended(), bytes: job.LogBytes}
+	})
+}
+
+// buildLog sends the output of an attempt at a build, as jobLog does that of a job.
+func (s *Server) buildLog(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	s.sendOutput(w, r, noBuild(id), func(view *state.View) *output {
+		build := view.Build(id)
+		if build == nil {
+			return nil
+		}
+		run := func(attempt int) string {
+			of := *build
+			of.Attempt = attempt
+			return state.BuildRunID(&of)
+		}
+		return &output{attempt: build.Attempt, run: run, ended: build.Phase.Ended(), bytes: build.LogBytes}
+	})
+}
+
+func (s *Server) sendOutput(w http.ResponseWriter, r *http.Request, gone *failure, of outputOf) {
+	now := of(s.cfg.Reader.View())
+	if now == nil {
+		gone.write(w)
+		return
+	}
+	q, f := logParameters(r, now.attempt)
 	if f != nil {
 		f.write(w)
 		return
 	}
-	attempt := *job
-	attempt.Attempt = q.attempt
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no")
 	h.Set(attemptHeader, strconv.Itoa(q.attempt))
 	first := make([]byte, logChunk)
-	n, err := s.cfg.Logs.ReadLog(attempt.RunID(), first, q.offset)
+	n, err := s.cfg.Logs.ReadLog(now.run(q.attempt), first, q.offset)
 	if err != nil {
 		h.Del("Content-Type")
 		s.asFailure(r.Context(), err).write(w)
@@ -48,14 +95,14 @@ func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusOK)
 	l := logStream{
-		s: s, r: r, w: w, rc: http.NewResponseController(w), id: id, run: attempt.RunID(), attempt: q.attempt, offset: q.offset, buf: first,
+		s: s, r: r, w: w, rc: http.NewResponseController(w), of: of, run: now.run(q.attempt), attempt: q.attempt, offset: q.offset, buf: first,
 	}
 	if l.send(n) && l.rest() && q.follow {
 		l.follow()
 	}
 }
 
-// attemptHeader tells which attempt of the job the output is of.
+// attemptHeader tells which attempt of the job or build the output is of.
 const attemptHeader = "Nearmetal-Job-Attempt"
 
 // logQuery is what of a log is asked for.
@@ -65,8 +112,8 @@ type logQuery struct {
 	follow  bool
 }
 
-func logParameters(r *http.Request, job *api.Job) (logQuery, *failure) {
-	q := logQuery{attempt: job.Attempt}
+func logParameters(r *http.Request, newest int) (logQuery, *failure) {
+	q := logQuery{attempt: newest}
 	if text := r.URL.Query().Get("offset"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < 0 {
@@ -78,9 +125,9 @@ func logParameters(r *http.Request, job *api.Job) (logQuery, *failure) {
 	}
 	if text := r.URL.Query().Get("attempt"); text != "" {
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 0 || n > job.Attempt {
+		if err != nil || n < 0 || n > newest {
 			return q, failFields(codeParameter, api.FieldProblem{
-				Location: "query.attempt", Value: text, Message: fmt.Sprintf("is not an attempt of this job; the newest is %d, the first 0", job.Attempt),
+				Location: "query.attempt", Value: text, Message: fmt.Sprintf("is not an attempt; the newest is %d, the first 0", newest),
 			})
 		}
 		q.attempt = n
@@ -90,14 +137,15 @@ func logParameters(r *http.Request, job *api.Job) (logQuery, *failure) {
 	return q, f
 }
 
-// logStream is one answer with a job's output.
+// logStream is one answer with output.
 type logStream struct {
 	s  *Server
 	r  *http.Request
 	w  http.ResponseWriter
 	rc *http.ResponseController
-	// id is the job's, run that of its attempt.
-	id, run string
+	of outputOf
+	// run names the output of the attempt.
+	run     string
 	attempt int
 	offset  int64
 	buf     []byte
@@ -123,7 +171,7 @@ func (l *logStream) rest() bool {
 		n, err := l.s.cfg.Logs.ReadLog(l.run, l.buf, l.offset)
 		if err != nil {
 			// Half the answer is out; breaking the connection tells the client that it is not whole.
-			l.s.cfg.Log.ErrorContext(l.r.Context(), "job log", "job", l.run, "error", err)
+			l.s.cfg.Log.ErrorContext(l.r.Context(), "output not read", "run", l.run, "error", err)
 			panic(http.ErrAbortHandler)
 		}
 		if n == 0 {
@@ -143,12 +191,12 @@ func (l *logStream) follow() {
 		// Channel and job first, output second: so neither a change nor the last bytes are missed.
 		more := l.s.cfg.Logs.LogChanged(l.run)
 		view := l.s.cfg.Reader.View()
-		job := view.Job(l.id)
-		if !l.rest() || job == nil {
+		now := l.of(view)
+		if !l.rest() || now == nil {
 			return
 		}
-		ended, over := job.Phase.Ended(), job.Attempt > l.attempt
-		if ended && !over && l.offset >= job.LogBytes {
+		ended, over := now.ended, now.attempt > l.attempt
+		if ended && !over && l.offset >= now.bytes {
 			return
 		}
 		if (ended || over) && tail == nil {

@@ -76,6 +76,7 @@ const (
 	agentPath       = "/agent/v1/"
 	agentStreamPath = agentPath + "stream"
 	agentTunnelPath = agentPath + "tunnel/"
+	agentImagesPath = agentPath + "images/"
 )
 
 // route checks the role, and answers by problem details what the mux would answer by plain text.

@@ -62,6 +62,14 @@ type (
 	jobPhaseSchema     struct{}
 	roleSchema         struct{}
 	durationSchema     struct{}
+	machinePhaseSchema struct{}
+	powerKindSchema    struct{}
+	powerStateSchema   struct{}
+	powerActionSchema  struct{}
+	firmwareSchema     struct{}
+	bootStageSchema    struct{}
+	bootPurposeSchema  struct{}
+	buildPhaseSchema   struct{}
 )
 
 func words[T ~string](all ...T) *huma.Schema {
@@ -94,7 +102,7 @@ func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.NodeReady, api.NodeUnknown, api.NodeDown)
+	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, api.NodeOff)
 }
 
 func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
@@ -103,6 +111,37 @@ func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
 
 func (roleSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.RoleAdmin, api.RoleMember, api.RoleViewer, api.RoleAgent)
+}
+
+func (machinePhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineOff, api.MachineBooting, api.MachineReady, api.MachineStopping,
+		api.MachineFailed, api.MachineRemoving)
+}
+
+func (powerKindSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.PowerRedfish, api.PowerIPMI, api.PowerWakeOnLAN, api.PowerManual)
+}
+
+func (powerStateSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.PowerOn, api.PowerOff, api.PowerUnknown)
+}
+
+func (powerActionSchema) Schema(huma.Registry) *huma.Schema {
+	return words("", api.PowerActionOn, api.PowerActionOff, api.PowerActionCycle)
+}
+
+func (firmwareSchema) Schema(huma.Registry) *huma.Schema {
+	return words("", api.FirmwareBIOS, api.FirmwareUEFI)
+}
+
+func (bootStageSchema) Schema(huma.Registry) *huma.Schema { return words(api.BootStages()...) }
+
+func (bootPurposeSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment)
+}
+
+func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.BuildPending, api.BuildRunning, api.BuildSucceeded, api.BuildFailed, api.BuildCancelled)
 }
 
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
@@ -119,6 +158,14 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.JobPhase]():     reflect.TypeFor[jobPhaseSchema](),
 		reflect.TypeFor[api.Role]():         reflect.TypeFor[roleSchema](),
 		reflect.TypeFor[api.Duration]():     reflect.TypeFor[durationSchema](),
+		reflect.TypeFor[api.MachinePhase](): reflect.TypeFor[machinePhaseSchema](),
+		reflect.TypeFor[api.PowerKind]():    reflect.TypeFor[powerKindSchema](),
+		reflect.TypeFor[api.PowerState]():   reflect.TypeFor[powerStateSchema](),
+		reflect.TypeFor[api.PowerAction]():  reflect.TypeFor[powerActionSchema](),
+		reflect.TypeFor[api.Firmware]():     reflect.TypeFor[firmwareSchema](),
+		reflect.TypeFor[api.BootStage]():    reflect.TypeFor[bootStageSchema](),
+		reflect.TypeFor[api.BootPurpose]():  reflect.TypeFor[bootPurposeSchema](),
+		reflect.TypeFor[api.BuildPhase]():   reflect.TypeFor[buildPhaseSchema](),
 	}
 }
 
@@ -133,8 +180,13 @@ func tagOf(path string) string {
 	if strings.Contains(path, "/jobs") {
 		return "jobs"
 	}
-	if parts[0] == "watch" {
+	switch parts[0] {
+	case "watch":
 		return "clusters"
+	case "power", "candidates", "enroll-tokens":
+		return "nodes"
+	case "builds", "recipes":
+		return "environments"
 	}
 	if strings.HasPrefix(path, "/v1/") && parts[0] != "version" {
 		return parts[0]
@@ -159,6 +211,12 @@ func (s *Server) document(op *huma.Operation) {
 		"create-project": reflect.TypeFor[api.Project](),
 		"update-project": reflect.TypeFor[api.Project](),
 		"create-token":   reflect.TypeFor[api.TokenRequest](),
+		"enroll-node":    reflect.TypeFor[api.EnrollRequest](),
+		"power-node":     reflect.TypeFor[api.NodePowerRequest](),
+		"power-nodes":    reflect.TypeFor[api.NodesPowerRequest](),
+		"create-build":   reflect.TypeFor[api.BuildRequest](),
+
+		"create-enroll-token": reflect.TypeFor[api.EnrollTokenRequest](),
 	}[op.OperationID]
 	if request == nil {
 		return

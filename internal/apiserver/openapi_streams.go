@@ -49,6 +49,19 @@ func (s *Server) documentStreams() {
 		[]*huma.Param{name, member, {Name: "port", In: "query", Schema: number, Description: "22, the only one"}},
 		nil, codeNoCluster, codeNoMember, codeUpgrade, codeUnreachable)
 	s.documentUsage(text)
+	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
+	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",
+		"The output as plain bytes, as they came. With `follow` the answer goes on until this attempt at the build is over.",
+		[]*huma.Param{
+			build,
+			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
+			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
+			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
+		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild)
+	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
+	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
+		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
+		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
 }
 
 // documentUsage adds the usage report.

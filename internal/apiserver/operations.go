@@ -51,6 +51,8 @@ func (s *Server) register() {
 	s.registerLife()
 	s.registerJobs()
 	s.registerNodes()
+	s.registerMachines()
+	s.registerEnvironments()
 	s.registerTenants()
 	operation(s, "GET /v1/version", AccessRead, "get-version", "Show the server's version", "", http.StatusOK, s.version)
 	operation(s, "GET /healthz", AccessOpen, "healthz", "Tell that the server lives", "Needs no token.", http.StatusOK, s.healthz)
@@ -150,12 +152,9 @@ func (s *Server) registerNodes() {
 	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
 		http.StatusOK, s.undrainNode, codeNoNode)
 	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Take a node out of the inventory",
-		"For one that will not come back, or comes back as another machine. Refused while its agent is connected or anything is held on it.",
+		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. Another node is gone at "+
+			"once: for one that will not come back, or comes back as another machine; refused while its agent is connected or anything is held on it.",
 		http.StatusNoContent, s.forgetNode, codeNoNode, codeNodeInUse)
-	operation(s, "GET /v1/environments", AccessRead, "list-environments", "List environments", "Environments by name, gathered from the nodes.",
-		http.StatusOK, s.listEnvironments)
-	operation(s, "GET /v1/environments/{name}", AccessRead, "get-environment", "Show an environment", "",
-		http.StatusOK, s.getEnvironment, codeNoEnvironment)
 }
 
 func (s *Server) registerTenants() {

@@ -36,10 +36,8 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 	}
 	member := r.PathValue("member")
 	port, f := portParameter(r)
-	if f == nil && !wantsTunnel(r) {
-		w.Header().Set("Connection", "Upgrade")
-		w.Header().Set("Upgrade", tunnelProtocol)
-		f = fail(codeUpgrade, "a tunnel needs HTTP/1.1 with \"Connection: Upgrade\" and \"Upgrade: %s\", this is %s", tunnelProtocol, r.Proto)
+	if f == nil {
+		f = s.upgradable(w, r)
 	}
 	if f != nil {
 		f.write(w)
@@ -51,18 +49,33 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 			memberNames(heldNames(c))).write(w)
 		return
 	}
-	// The tunnel outlives the request's context only if the connection is taken over; until then both end it.
-	ctx, cancel := s.untilStopped(context.WithoutCancel(r.Context()))
-	defer cancel()
 	opening, stop := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer stop()
 	tunnel, err := s.cfg.Tunnels.OpenTunnel(opening, a.Node, a.ID, port)
 	if err != nil {
-		s.cfg.Log.InfoContext(ctx, "tunnel not opened", "member", a.ID, "node", a.Node, "error", err)
+		s.cfg.Log.InfoContext(r.Context(), "tunnel not opened", "member", a.ID, "node", a.Node, "error", err)
 		fail(codeUnreachable, "member %q on node %q can't be reached: %v", member, a.Node, err).write(w)
 		return
 	}
 	defer func() { _ = tunnel.Close() }()
+	s.takeOver(w, r, tunnel)
+}
+
+// upgradable refuses a request whose connection can't become a byte stream.
+func (s *Server) upgradable(w http.ResponseWriter, r *http.Request) *failure {
+	if wantsTunnel(r) {
+		return nil
+	}
+	w.Header().Set("Connection", "Upgrade")
+	w.Header().Set("Upgrade", tunnelProtocol)
+	return fail(codeUpgrade, "a tunnel needs HTTP/1.1 with \"Connection: Upgrade\" and \"Upgrade: %s\", this is %s", tunnelProtocol, r.Proto)
+}
+
+// takeOver makes the request's connection one end of a byte stream whose other end is open; it returns when the stream has ended.
+func (s *Server) takeOver(w http.ResponseWriter, r *http.Request, other io.ReadWriteCloser) {
+	// The stream outlives the request's context, which ends when the connection is taken over.
+	ctx, cancel := s.untilStopped(context.WithoutCancel(r.Context()))
+	defer cancel()
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		s.asFailure(ctx, fmt.Errorf("take over the connection: %w", err)).write(w)
@@ -72,7 +85,7 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 	if err := acceptTunnel(conn); err != nil {
 		return // the client is gone
 	}
-	s.splice(ctx, tunnelEnd{conn, buffered.Reader}, tunnel, sessionOf(r.Context()))
+	s.splice(ctx, tunnelEnd{conn, buffered.Reader}, other, sessionOf(r.Context()))
 }
 
 // portParameter reads the port, 22 when none is given.

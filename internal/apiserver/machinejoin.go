@@ -1,0 +1,146 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// joinNodes is what who asks sees of all nodes, machines that no agent runs on among them.
+func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
+	nodes := joinNodes(v, s.cfg.Live, who(ctx))
+	if len(v.Machines) == 0 {
+		return nodes
+	}
+	index := make(map[string]int, len(nodes))
+	for i := range nodes {
+		index[nodes[i].Name] = i
+	}
+	for _, m := range v.Machines {
+		i, known := index[m.Name()]
+		if !known {
+			i = len(nodes)
+			nodes = append(nodes, neverSeen(m))
+		}
+		nodes[i].Machine = s.joinMachine(m, isAdmin(ctx))
+		settlePhase(&nodes[i])
+	}
+	slices.SortFunc(nodes, func(a, b api.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return nodes
+}
+
+// neverSeen is the node of a machine whose agent has never called.
+func neverSeen(m *state.Machine) api.Node {
+	return api.Node{
+		NodeRecord: api.NodeRecord{
+			Name: m.Name(), Labels: m.Intent.Spec.Labels, Capacity: api.NodeCapacity{Cores: []api.Core{}, NUMANodes: []api.NUMANode{}},
+			Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{}, FirstSeenAt: m.Intent.CreatedAt,
+		},
+		Phase: api.NodeOff, Members: []string{},
+	}
+}
+
+// settlePhase makes a node whose agent is not there for a known reason be off: nobody is to take it for lost.
+func settlePhase(n *api.Node) {
+	if n.Phase == api.NodeReady || n.Machine.Record.Phase == api.MachineReady {
+		return
+	}
+	n.Phase = api.NodeOff
+	n.Message = string(n.Machine.Record.Phase)
+	if message := n.Machine.Record.Message; message != "" {
+		n.Message += ": " + message
+	}
+}
+
+// joinMachine is a machine as it is shown; how to reach its power switch and console is for administrators.
+func (s *Server) joinMachine(m *state.Machine, admin bool) *api.Machine {
+	in := &m.Intent
+	out := &api.Machine{Spec: in.Spec, Request: in.Request, Hardware: shownHardware(m.Hardware), EnrolledAt: in.CreatedAt}
+	if m.Record != nil {
+		out.Record = *m.Record
+	} else {
+		out.Record = api.MachineRecord{
+			Name: in.Name, UID: in.UID, Phase: api.MachineEnrolled, Message: "waiting for a decision", Index: -1,
+			Power: api.PowerUnknown, ChangedAt: in.CreatedAt,
+		}
+	}
+	if in.RemoveRequestedAt != nil {
+		out.Record.Phase = api.MachineRemoving
+	}
+	if p := s.cfg.Provisioning; p != nil {
+		out.TargetSeconds = p.TargetSeconds()
+		if m.Record != nil {
+			out.Address = p.Address(m.Record.Index)
+		}
+	}
+	if !admin {
+		out.Spec.Power, out.Spec.Console = api.PowerControl{Kind: in.Spec.Power.Kind}, ""
+		out.Record.PowerMessage = ""
+	}
+	return out
+}
+
+// joinImages adds the built environments to those of the nodes' own, by name. It is pure but for what Compatible says.
+func (s *Server) joinImages(v *state.View, own []api.Environment) []api.Environment {
+	all := own
+	for _, e := range v.Environments {
+		img := v.Image(e.Digest)
+		if img == nil {
+			continue
+		}
+		updated := e.UpdatedAt
+		built := api.Environment{
+			Name: e.Name, Description: img.Description, Stacks: img.Stacks, Image: img, UpdatedAt: &updated, Nodes: s.whereItRuns(v, img),
+		}
+		if i := slices.IndexFunc(all, func(o api.Environment) bool { return o.Name == e.Name }); i >= 0 {
+			all[i] = built // what nodes report of it is that they hold it
+		} else {
+			all = append(all, built)
+		}
+	}
+	slices.SortFunc(all, func(a, b api.Environment) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// whereItRuns tells for every node whether it can run an image: as a machine, or by its agent on the container stack.
+func (s *Server) whereItRuns(v *state.View, img *api.Image) []api.EnvironmentNode {
+	var nodes []api.EnvironmentNode
+	add := func(node string, problems []string) {
+		nodes = append(nodes, api.EnvironmentNode{Node: node, OK: len(problems) == 0, Digest: img.Digest, Problems: problems})
+	}
+	for _, n := range v.Nodes {
+		if v.Machine(n.Name) == nil {
+			add(n.Name, containerProblems(img, n))
+		}
+	}
+	for _, m := range v.Machines {
+		problems := s.metalProblems(img, m.Hardware)
+		n := v.Node(m.Name())
+		switch {
+		case n != nil && len(problems) > 0 && len(containerProblems(img, n)) == 0:
+			problems = nil
+		case m.Hardware == nil && len(problems) == 0:
+			problems = []string{"its hardware is not known yet; look at it: nearmetal node inspect " + m.Name()}
+		}
+		add(m.Name(), problems)
+	}
+	slices.SortFunc(nodes, func(a, b api.EnvironmentNode) int { return strings.Compare(a.Node, b.Node) })
+	return nodes
+}
+
+// containerProblems tells why a node can't run an image on the container stack.
+func containerProblems(img *api.Image, n *api.NodeRecord) []string {
+	switch {
+	case !slices.Contains(img.Stacks, api.StackContainer):
+		return []string{"it is not made for the container stack, and nobody told how to boot this node"}
+	case !slices.ContainsFunc(n.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
+		return []string{"the node does not offer the container stack"}
+	case !n.Images:
+		return []string{"the node can't mount built environments"}
+	}
+	return nil
+}

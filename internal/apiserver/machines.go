@@ -1,0 +1,242 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+func notMachine(name string) *failure {
+	return fail(codeNotMachine, "node %q joined by itself: nobody told how to control its power and boot. "+
+		"Do it by hand, or forget the node and enrol the machine: nearmetal node enroll %s", name, name)
+}
+
+// findMachine returns the machine of a node; the error tells whether there is no such node, or its power is not ours.
+func (s *Server) findMachine(view *state.View, name string) (*state.Machine, error) {
+	if m := view.Machine(name); m != nil {
+		return m, nil
+	}
+	if view.Node(name) != nil {
+		return nil, notMachine(name)
+	}
+	return nil, noNode(name)
+}
+
+// enrollNode takes a machine in.
+func (s *Server) enrollNode(ctx context.Context, in *rawBody) (*created[api.Node], error) {
+	req, src, err := readBody[api.EnrollRequest](*in)
+	if err != nil {
+		return nil, err
+	}
+	if req, err = manifest.NormalizeMachine(req, src); err != nil {
+		return nil, failInvalid(err, codeInvalidRequest)
+	}
+	if err := s.roomInRange(); err != nil {
+		return nil, err
+	}
+	intent := api.MachineIntent{
+		Name: req.Name, UID: newID(uidLetters), Spec: req.Spec, CreatedAt: s.cfg.Now().UTC(), By: userOf(ctx),
+	}
+	if intent.Sealed, err = s.seal(intent.UID, req.Password); err != nil {
+		return nil, err
+	}
+	if req.Inspect {
+		intent.Inspect = 1
+	}
+	revision, err := s.cfg.Writer.CreateMachine(ctx, intent)
+	if err != nil {
+		return nil, enrollFailure(err, req.Name)
+	}
+	shown, err := s.nodeAfter(ctx, req.Name, revision, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &created[api.Node]{Location: "/v1/nodes/" + req.Name, Body: shown.Body}, nil
+}
+
+// enrollFailure tells what is taken.
+func enrollFailure(err error, name string) error {
+	var duplicate *state.DuplicateMACError
+	switch {
+	case errors.As(err, &duplicate):
+		return fail(codeDuplicateMAC, "MAC %s belongs to machine %q already; correct it, or remove that machine first: nearmetal node remove %s",
+			duplicate.MAC, duplicate.Machine, duplicate.Machine)
+	case errors.Is(err, state.ErrExists):
+		return fail(codeMachineExists, "there is a node %q already; choose another name, or take it out first: nearmetal node remove %s", name, name)
+	}
+	return err
+}
+
+// roomInRange refuses one machine more than the provisioning range has addresses for.
+func (s *Server) roomInRange() error {
+	if s.cfg.Provisioning == nil {
+		return fail(codeNoProvisioning, "this server has no provisioning network, so no machine can boot from it; "+
+			"start it with --provisioning-interface, see 'nearmetal server --help'")
+	}
+	machines, capacity := len(s.cfg.Reader.View().Machines), s.cfg.Provisioning.Capacity()
+	if machines >= capacity {
+		return fail(codeRangeFull, "the provisioning range %s has %d addresses, and %d machines are enrolled; "+
+			"start the server with a larger range, or remove machines that are gone: nearmetal node remove NAME",
+			s.cfg.Provisioning.Range(), capacity, machines)
+	}
+	return nil
+}
+
+// seal encrypts a BMC's password; there may be none.
+func (s *Server) seal(id, password string) ([]byte, error) {
+	if password == "" {
+		return nil, nil
+	}
+	if s.cfg.Sealer == nil {
+		return nil, fail(codeUnavailable, "this server can't keep passwords: it was started without the site's secret")
+	}
+	return s.cfg.Sealer.Seal(id, []byte(password)), nil
+}
+
+// forceInput names a node, and whether what runs there is to be lost.
+type forceInput struct {
+	Name  string `path:"name" doc:"Name of the node"`
+	Force bool   `query:"force" doc:"Although members run on it"`
+}
+
+func (s *Server) inspectNode(ctx context.Context, in *forceInput) (*body[api.Node], error) {
+	view := s.cfg.Reader.View()
+	m, err := s.findMachine(view, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.idle(view, m, in.Force, "inspect it"); err != nil {
+		return nil, err
+	}
+	_, revision, err := s.cfg.Writer.UpdateMachineIntent(ctx, m.Name(), m.UID(), func(intent *api.MachineIntent) error {
+		if intent.RemoveRequestedAt != nil {
+			return removing(in.Name)
+		}
+		if done := doneInspect(m); intent.Inspect <= done { // one that is asked for already is as good
+			intent.Inspect = done + 1
+		}
+		return nil
+	})
+	return s.nodeAfter(ctx, in.Name, revision, err)
+}
+
+func doneInspect(m *state.Machine) int64 {
+	if m.Record == nil {
+		return 0
+	}
+	return m.Record.DoneInspect
+}
+
+func removing(name string) *failure {
+	return fail(codePowerConflict, "machine %q is being removed; wait until it is gone, then enrol it anew", name)
+}
+
+// removeMachine marks a machine as to be forgotten; the leader powers it off first.
+func (s *Server) removeMachine(ctx context.Context, view *state.View, m *state.Machine, force bool) error {
+	if err := s.idle(view, m, force, "remove it"); err != nil {
+		return err
+	}
+	_, revision, err := s.cfg.Writer.RequestMachineRemoval(ctx, m.Name(), s.cfg.Now().UTC())
+	if errors.Is(err, state.ErrNotFound) {
+		return noNode(m.Name())
+	}
+	if err != nil {
+		return err
+	}
+	s.readOwnWrite(ctx, revision)
+	return nil
+}
+
+func (s *Server) listCandidates(context.Context, *struct{}) (*body[api.List[api.Candidate]], error) {
+	list := api.List[api.Candidate]{Items: []api.Candidate{}}
+	for _, c := range s.cfg.Reader.View().Candidates {
+		shown := *c
+		shown.Hardware = shownHardware(c.Hardware)
+		list.Items = append(list.Items, shown)
+	}
+	return &body[api.List[api.Candidate]]{list}, nil
+}
+
+// shownHardware is what inspection found, without the secret that a machine may carry.
+func shownHardware(hw *api.Hardware) *api.Hardware {
+	if hw == nil {
+		return nil
+	}
+	shown := *hw
+	shown.EnrollmentToken = ""
+	return &shown
+}
+
+func (s *Server) nodeEvents(_ context.Context, in *byName) (*body[api.List[api.Event]], error) {
+	view := s.cfg.Reader.View()
+	events := s.cfg.Reader.Events(state.NodeLog(in.Name), 0)
+	if len(events) == 0 && view.Node(in.Name) == nil && view.Machine(in.Name) == nil {
+		return nil, noNode(in.Name)
+	}
+	return &body[api.List[api.Event]]{api.List[api.Event]{Items: append([]api.Event{}, events...)}}, nil
+}
+
+func (s *Server) listEnrollTokens(context.Context, *struct{}) (*body[api.List[api.EnrollmentToken]], error) {
+	list := api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{}}
+	for _, t := range s.cfg.Reader.View().EnrollTokens {
+		list.Items = append(list.Items, shownEnrollToken(*t))
+	}
+	return &body[api.List[api.EnrollmentToken]]{list}, nil
+}
+
+func shownEnrollToken(t api.EnrollmentToken) api.EnrollmentToken {
+	t.Hash, t.Sealed, t.Secret = nil, nil, ""
+	return t
+}
+
+func (s *Server) createEnrollToken(ctx context.Context, in *rawBody) (*created[api.EnrollmentToken], error) {
+	req, src, err := readBody[api.EnrollTokenRequest](*in)
+	if err != nil {
+		return nil, err
+	}
+	if req, err = manifest.NormalizeEnrollToken(req, src); err != nil {
+		return nil, failInvalid(err, codeInvalidRequest)
+	}
+	if s.cfg.Provisioning == nil {
+		return nil, s.roomInRange()
+	}
+	secret := trust.NewToken(s.cfg.Pin)
+	hash, err := hex.DecodeString(secret.SHA256())
+	if err != nil {
+		return nil, err
+	}
+	now := s.cfg.Now().UTC()
+	token := api.EnrollmentToken{
+		ID: secret.ID(), Hash: hash, Prefix: req.Prefix, Uses: req.Uses, Power: req.Power,
+		CreatedAt: now, ExpiresAt: now.Add(req.ValidFor.Std()), By: userOf(ctx),
+	}
+	if token.Sealed, err = s.seal(token.ID, req.Password); err != nil {
+		return nil, err
+	}
+	revision, err := s.cfg.Writer.CreateEnrollToken(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	// The secret is told when it is good here.
+	s.readOwnWrite(ctx, revision)
+	shown := shownEnrollToken(token)
+	shown.Secret = secret.Bearer()
+	return &created[api.EnrollmentToken]{Location: "/v1/enroll-tokens/" + token.ID, Body: shown}, nil
+}
+
+func (s *Server) deleteEnrollToken(ctx context.Context, in *byID) (*struct{}, error) {
+	revision, err := s.cfg.Writer.DeleteEnrollToken(ctx, in.ID)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, fail(codeNoEnrollToken, "there is no enrolment token %q; 'nearmetal node enroll-token list' shows those there are", in.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.readOwnWrite(ctx, revision)
+	return nil, nil
+}

@@ -1,0 +1,72 @@
+package apiserver
+
+import "net/http"
+
+// registerMachines mounts what is asked of machines.
+func (s *Server) registerMachines() {
+	operation(s, "POST /v1/nodes", AccessAdmin, "enroll-node", "Enrol a machine",
+		"Takes a machine in whose power and boot are ours from then on. A candidate with one of its MACs becomes it. `inspect` powers it on at once "+
+			"and looks at its hardware.",
+		http.StatusCreated, s.enrollNode,
+		bodyCodes(codeInvalidRequest, codeMachineExists, codeDuplicateMAC, codeRangeFull, codeNoProvisioning)...)
+	operation(s, "POST /v1/nodes/{name}/inspect", AccessAdmin, "inspect-node", "Look at a machine's hardware",
+		"Boots it into the environment `inspect`. Refused without `force` while members run on it. Asking again is no error.",
+		http.StatusOK, s.inspectNode, codeNoNode, codeNotMachine, codeNodeInUse, codePowerConflict)
+	operation(s, "POST /v1/nodes/{name}/power", AccessAdmin, "power-node", "Power a machine on, off, or off and on",
+		"Stores the request; the machine's phase tells what comes of it. Of two requests at once one wins. Refused without `force` while members "+
+			"run on it, and when its hardware does not suit the environment.",
+		http.StatusOK, s.powerNode, bodyCodes(powerCodes()...)...)
+	operation(s, "POST /v1/power", AccessAdmin, "power-nodes", "Power several machines",
+		"Those named, or all with the labels. Up to 100 machines are asked together or not at all. Nothing selected is an error, never all.",
+		http.StatusOK, s.powerNodes, bodyCodes(append(powerCodes(), codeEmptySelection)...)...)
+	operation(s, "GET /v1/nodes/{name}/events", AccessRead, "list-node-events", "List the events of a machine", "The kept ones, the oldest first.",
+		http.StatusOK, s.nodeEvents, codeNoNode)
+	operation(s, "GET /v1/nodes/{name}/console-login", AccessAdmin, "get-console-login", "Tell how to log in at a machine's console",
+		"User and password of the present boot; each boot has its own.", http.StatusOK, s.consoleLogin, codeNoNode, codeNotMachine, codeNoBoot)
+	operation(s, "GET /v1/candidates", AccessAdmin, "list-candidates", "List strangers that wait to be taken in",
+		"Machines that booted on the provisioning network and that nobody has enrolled, by MAC.", http.StatusOK, s.listCandidates)
+	operation(s, "GET /v1/enroll-tokens", AccessAdmin, "list-enroll-tokens", "List enrolment tokens", "Without their secrets.",
+		http.StatusOK, s.listEnrollTokens)
+	operation(s, "POST /v1/enroll-tokens", AccessAdmin, "create-enroll-token", "Make an enrolment token",
+		"Machines that carry its secret enrol by themselves. The answer is the only place where the secret is told.",
+		http.StatusCreated, s.createEnrollToken, bodyCodes(codeInvalidRequest, codeNoProvisioning)...)
+	operation(s, "DELETE /v1/enroll-tokens/{id}", AccessAdmin, "delete-enroll-token", "Delete an enrolment token", "",
+		http.StatusNoContent, s.deleteEnrollToken, codeNoEnrollToken)
+	s.stream("GET /v1/nodes/{name}/console", AccessAdmin, s.connectConsole)
+	s.stream("GET "+agentImagesPath+"{hex}", AccessAgent, s.getBlob)
+	s.stream("PUT "+agentImagesPath+"{hex}", AccessAgent, s.putBlob)
+}
+
+// powerCodes are the errors of a power request.
+func powerCodes() []Code {
+	return []Code{
+		codeInvalidRequest, codeNoNode, codeNotMachine, codeNodeInUse, codePowerConflict, codeNoBoot, codeUnknownEnvironment, codeIncompatible,
+	}
+}
+
+// registerEnvironments mounts what is asked of environments, builds and recipes.
+func (s *Server) registerEnvironments() {
+	operation(s, "GET /v1/environments", AccessRead, "list-environments", "List environments",
+		"Environments by name: the nodes' own, and those that were built.", http.StatusOK, s.listEnvironments)
+	operation(s, "GET /v1/environments/{name}", AccessRead, "get-environment", "Show an environment", "With the recipe it was built from.",
+		http.StatusOK, s.getEnvironment, codeNoEnvironment)
+	operation(s, "GET /v1/environments/{name}/check", AccessRead, "check-environment", "Tell where an environment can run",
+		"For every node, or one, why it can't run there, as far as is known.", http.StatusOK, s.checkEnvironment, codeNoEnvironment, codeNoNode)
+	operation(s, "DELETE /v1/environments/{name}", AccessAdmin, "delete-environment", "Delete a built environment",
+		"Its image goes with it when nothing else needs that. Refused while it is in use.",
+		http.StatusNoContent, s.deleteEnvironment, codeNoEnvironment, codeEnvironmentInUse)
+	operation(s, "POST /v1/builds", AccessAdmin, "create-build", "Build an environment",
+		"Stores the build; a builder node carries it out. When there is an image of the same recipe already it is taken, unless `force` is given.",
+		http.StatusCreated, s.createBuild, bodyCodes(codeInvalidRequest, codeInvalidRecipe, codeNoRecipe)...)
+	operation(s, "GET /v1/builds", AccessRead, "list-builds", "List builds", "The oldest first, without their recipes.",
+		http.StatusOK, s.listBuilds)
+	operation(s, "GET /v1/builds/{id}", AccessRead, "get-build", "Show a build", "", http.StatusOK, s.getBuild, codeNoBuild)
+	operation(s, "POST /v1/builds/{id}/cancel", AccessAdmin, "cancel-build", "Cancel a build",
+		"Asks it to end; it has ended when its phase says so. Cancelling one that has ended changes nothing.",
+		http.StatusAccepted, s.cancelBuild, codeNoBuild)
+	operation(s, "GET /v1/recipes", AccessRead, "list-recipes", "List the recipes that come with the product", "Their names, without the texts.",
+		http.StatusOK, s.listRecipes)
+	operation(s, "GET /v1/recipes/{name}", AccessRead, "get-recipe", "Show a recipe that comes with the product", "",
+		http.StatusOK, s.getRecipe, codeNoRecipe)
+	s.stream("GET /v1/builds/{id}/log", AccessRead, s.buildLog)
+}

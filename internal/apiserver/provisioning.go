@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// MachineWriter records what operators want of machines, builds and environments. *state.Repo is one.
+type MachineWriter interface {
+	CreateMachine(ctx context.Context, in api.MachineIntent) (int64, error)
+	UpdateMachineIntent(ctx context.Context, name, uid string, change func(*api.MachineIntent) error) (api.MachineIntent, int64, error)
+	RequestMachineRemoval(ctx context.Context, name string, at time.Time) (api.MachineIntent, int64, error)
+	RequestPower(ctx context.Context, asks []state.PowerAsk) (int64, error)
+	CreateEnrollToken(ctx context.Context, t api.EnrollmentToken) (int64, error)
+	DeleteEnrollToken(ctx context.Context, id string) (int64, error)
+
+	CreateBuild(ctx context.Context, build api.Build) (int64, error)
+	UpdateBuild(ctx context.Context, id string, change func(*api.Build) error) (api.Build, int64, error)
+	DeleteEnvironment(ctx context.Context, view *state.View, name string) (int64, error)
+}
+
+// Provisioning is what the server's configuration says of the network that machines boot from.
+type Provisioning interface {
+	// Capacity is how many machines its range has addresses for, Range its first and last address, for messages.
+	Capacity() int
+	Range() string
+	// Address is that of the machine with this api.MachineRecord.Index; the zero Addr when the range has none.
+	Address(index int) netip.Addr
+	// TargetSeconds is how long a boot should take at most; 0: no target.
+	TargetSeconds() float64
+}
+
+// Sealer encrypts what nobody may read in the store. *trust.Sealer is one.
+type Sealer interface {
+	// Seal binds the secret to the ID of what it belongs to: a machine's UID, an enrolment token's ID.
+	Seal(id string, secret []byte) []byte
+}
+
+// Consoles reaches machines' serial consoles.
+type Consoles interface {
+	// Dial opens the console of a machine. ctx bounds the opening only. The error is for people.
+	Dial(ctx context.Context, node string) (io.ReadWriteCloser, error)
+	// Password is how to log in there in the present boot; state.ErrNotFound when the machine runs no boot of ours.
+	Password(ctx context.Context, node string) (user, password string, err error)
+}
+
+// Images holds what environments are made of, by digest. *imagestore.Store is one.
+type Images interface {
+	// Open returns content; the error is fs.ErrNotExist when there is none.
+	Open(digest image.Digest) (netboot.Blob, error)
+	// Put stores content and returns when it is durable; content of another digest is refused with image.ErrDigest.
+	Put(ctx context.Context, digest image.Digest, r io.Reader) error
+}
+
+// Recipes reads recipes of environments. recipes.Catalog is one.
+type Recipes interface {
+	// Parse checks a recipe and tells the environment's name and the digest of the recipe's normal form. The error is a *manifest.Invalid.
+	Parse(text []byte) (name, digest string, err error)
+	// Shipped is a recipe that comes with the product.
+	Shipped(name string) ([]byte, bool)
+	ShippedNames() []string
+}
+
+// Compatible tells why a machine can't run an image, a problem each, for people; nil: it can. compatibility.Check is one.
+type Compatible func(hw *api.Hardware, img api.Image) []string
