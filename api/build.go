@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // BuildPhase is where a build is in its life.
 type BuildPhase string
@@ -47,6 +50,9 @@ type Build struct {
 	By              string     `json:"by,omitempty"`
 	LogBytes        int64      `json:"log_bytes"`
 }
+
+// RunID names the output of the attempt that goes on, or went on last.
+func (b *Build) RunID() string { return "build." + b.ID + "." + strconv.Itoa(b.Attempt) }
 
 // BuildRequest is the body that asks for a build.
 type BuildRequest struct {

@@ -74,7 +74,7 @@ func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 }
 
 func newDesired() *desiredStates {
-	return newDesiredStates([]byte(strings.Repeat("s", 32)), nil, placement.DefaultPool)
+	return newDesiredStates(Config{SiteSecret: []byte(strings.Repeat("s", 32)), Pool: placement.DefaultPool, Agents: &scripted{}})
 }
 
 func nodesOf[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
@@ -170,7 +170,7 @@ func TestAClusterIsReleasedThoughAPeersUnderlayIsGone(t *testing.T) {
 func TestANodeWithAShareThatCannotBeRenderedIsToldNothingByANewLeader(t *testing.T) {
 	s := newStored(t)
 	s.cluster("a", 1, "n1")
-	d := newDesiredStates([]byte("too short"), nil, placement.DefaultPool)
+	d := newDesiredStates(Config{SiteSecret: []byte("too short"), Pool: placement.DefaultPool, Agents: &scripted{}})
 	changed, failed := d.update(1, s.turn("a", api.ClusterReady))
 	if failed["a"] == nil {
 		t.Fatal("the cluster could be rendered; the test shows nothing")

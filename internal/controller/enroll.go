@@ -46,7 +46,7 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 		}
 		intent.Spec.Power.Address = s.Hardware.BMC.Address
 	}
-	name, revision, err := p.writer.TakeCandidate(ctx, s.MAC, known.ID, p.now, intent)
+	name, revision, err := p.writer.TakeCandidate(ctx, p.view, known.ID, p.now, intent)
 	if errors.Is(err, state.ErrTokenSpent) {
 		return "its enrolment token is used up", nil
 	}

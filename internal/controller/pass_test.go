@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -31,6 +32,10 @@ type scripted struct {
 	members map[string]monitor.MemberState
 	down    map[string]bool
 	desired map[string]agentstream.Desired
+	builds  map[string][]agentstream.BuildObserved
+	// holders are the URLs that nodes serve images at, fetching is how many others fetch them.
+	holders  map[string]string
+	fetching int
 }
 
 func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
@@ -53,6 +58,12 @@ func (s *scripted) DropLog(string) error                          { return nil }
 func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = d }
 func (s *scripted) Changed() <-chan struct{}                      { return nil }
 func (s *scripted) NextDeath() time.Time                          { return time.Time{} }
+
+func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
+func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
+func (s *scripted) Holders(image.Digest) (urls map[string]string, n int) {
+	return s.holders, s.fetching
+}
 
 // led is a stored state with a whole leader, whose passes and clock are the test's.
 type led struct {

@@ -153,8 +153,8 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 			if s.conn.Send(agentstream.Down{Desired: desired}) != nil {
 				return
 			}
-			for _, job := range desired.Jobs {
-				if run := job.RunID(); !told[run] {
+			for _, run := range runs(desired) {
+				if !told[run] {
 					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
 					told[run] = true
 					s.ack(run, m.log(run).size())
@@ -173,6 +173,18 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 		case <-s.woken:
 		}
 	}
+}
+
+// runs names the output that a node is to send: of its jobs and of its builds.
+func runs(desired *agentstream.Desired) []string {
+	names := make([]string, 0, len(desired.Jobs)+len(desired.Builds))
+	for _, job := range desired.Jobs {
+		names = append(names, job.RunID())
+	}
+	for _, build := range desired.Builds {
+		names = append(names, build.RunID())
+	}
+	return names
 }
 
 // receive takes what the agent says until the stream ends.

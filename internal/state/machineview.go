@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -39,7 +38,7 @@ func (m *Machine) PowerPending() *api.PowerRequest {
 }
 
 // BuildRunID names the output of an attempt at a build.
-func BuildRunID(b *api.Build) string { return "build." + b.ID + "." + strconv.Itoa(b.Attempt) }
+func BuildRunID(b *api.Build) string { return b.RunID() }
 
 // NormalMAC is the one spelling of a MAC address in stored state: six pairs of lower-case digits with colons (IEEE 802). It takes what
 // people write: colons, hyphens, dots, capitals.
