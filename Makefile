@@ -19,7 +19,7 @@ GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member demo test unit e2e faults test-guest check lint fmt docs bench mutants install clean setup
+.PHONY: help build member demo test unit e2e faults test-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,17 @@ test-guest: build ## in emulated Debian guests: the container stack under cgroup
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
+
+# Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
+TESTBED_FLAGS ?=
+testbed: ## a virtual data centre: machines that are off, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2' (root or sudo)
+	@setup/install.sh run build guest testbed
+	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
+	$(ASROOT) bin/vdcctl up $(TESTBED_FLAGS)
+
+testbed-down: ## take it down, with all that belongs to it
+	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
+	$(ASROOT) bin/vdcctl down -all
 
 lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \

@@ -1,0 +1,54 @@
+package vdc
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/xml"
+	"fmt"
+	"path/filepath"
+	"text/template"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Debian's OVMF: the firmware, and what each machine's variables start from.
+const (
+	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+)
+
+//go:embed domain.xml.tmpl
+var domainTemplate string
+
+// domainXML is a machine as libvirt knows it.
+func domainXML(m *Machine, dir string, kvm bool) (string, error) {
+	tmpl, err := template.New("domain").Funcs(template.FuncMap{"xml": escaped}).Parse(domainTemplate)
+	if err != nil {
+		return "", err
+	}
+	disks := make([]disk, len(m.config.DiskBytes))
+	for i := range disks {
+		disks[i] = disk{diskPath(dir, m.Name, i), "vd" + string(rune('a'+i))}
+	}
+	var out bytes.Buffer
+	err = tmpl.Execute(&out, map[string]any{
+		"Machine": m, "Config": m.config, "Disks": disks, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
+		"Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": filepath.Join(dir, "disks", m.Name+".vars"),
+		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": dataBridge,
+	})
+	if err != nil {
+		return "", fmt.Errorf("machine %s: %w", m.Name, err)
+	}
+	return out.String(), nil
+}
+
+// disk is one line of the template.
+type disk struct{ Path, Target string }
+
+func consoleSocket(dir, machine string) string { return filepath.Join(dir, "run", machine+".console") }
+
+func escaped(value any) (string, error) {
+	var out bytes.Buffer
+	err := xml.EscapeText(&out, []byte(fmt.Sprint(value)))
+	return out.String(), err
+}

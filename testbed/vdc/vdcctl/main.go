@@ -1,0 +1,310 @@
+// Command vdcctl brings virtual data centres up and down by hand, and makes faults in them. Run it without arguments for its usage.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/testbed/vdc"
+)
+
+const usage = `vdcctl: virtual data centres (needs root)
+
+  vdcctl up [FLAGS]                     bring one up in the background, all machines off; prints how to enrol them
+  vdcctl serve [FLAGS]                  the same in the foreground, until interrupted
+  vdcctl down [-name NAME | -all]       take it down, with all that belongs to it
+  vdcctl list                           the data centres that run
+  vdcctl show [-name NAME]              its machines
+  vdcctl power [-name NAME] MACHINE     whether it is on
+  vdcctl press [-name NAME] MACHINE     its power button: on
+  vdcctl fault [-name NAME] KIND ...    make a fault:
+      power-loss MACHINE                    its power is cut at once
+      hang MACHINE, unhang MACHINE          its firmware does nothing
+      unplug MACHINE [data], plug ...       a NIC's link is down
+      loss SHARE                            frames on the provisioning network get lost, 0 to 1
+      bmc MACHINE KIND                      none, slow, says-on, says-off, unknown, garbage, sessions, refuse, silent
+
+Flags of up and serve:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "vdcctl:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags of all commands.
+type options struct {
+	set                     *flag.FlagSet
+	name, bmcNetwork        string
+	provisioning, bmc, data string
+	bios, uefi, cpus        int
+	memoryMiB               int
+	diskGiB                 int
+	kvm, all                bool
+}
+
+func newOptions() *options {
+	o := &options{set: flag.NewFlagSet("vdcctl", flag.ContinueOnError)}
+	o.set.StringVar(&o.name, "name", "dc", "`NAME` of the data centre")
+	o.set.IntVar(&o.bios, "bios", 1, "machines with BIOS firmware")
+	o.set.IntVar(&o.uefi, "uefi", 1, "machines with UEFI firmware")
+	o.set.IntVar(&o.cpus, "cpus", 2, "CPUs of each machine")
+	o.set.IntVar(&o.memoryMiB, "memory", 1536, "memory of each machine in `MiB`")
+	o.set.IntVar(&o.diskGiB, "disk", 4, "disk of each machine in `GiB`, sparse")
+	o.set.StringVar(&o.provisioning, "provisioning-link", "nmprov0", "`LINK` that reaches the provisioning network")
+	o.set.StringVar(&o.bmc, "bmc-link", "nmbmc0", "`LINK` that reaches the BMCs")
+	o.set.StringVar(&o.data, "data-link", "", "`LINK` that reaches the data network; empty: none")
+	o.set.StringVar(&o.bmcNetwork, "bmc-network", "10.98.0.0/24", "the BMCs' addresses, a `PREFIX`")
+	o.set.BoolVar(&o.kvm, "kvm", false, "use KVM")
+	o.set.BoolVar(&o.all, "all", false, "down: all data centres")
+	return o
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o := newOptions()
+	o.set.Usage = func() {
+		fmt.Fprint(o.set.Output(), usage)
+		o.set.PrintDefaults()
+	}
+	if len(args) == 0 {
+		o.set.Usage()
+		return errors.New("which command?")
+	}
+	if err := o.set.Parse(args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	rest := o.set.Args()
+	switch args[0] {
+	case "up":
+		return up(ctx, o, args[1:], out)
+	case "serve":
+		return serve(ctx, o, out)
+	case "down":
+		return down(ctx, o, out)
+	case "list":
+		names, err := vdc.Names()
+		for _, name := range names {
+			fmt.Fprintln(out, name)
+		}
+		return err
+	case "show":
+		machines, err := vdc.Inventory(o.name)
+		if err != nil {
+			return err
+		}
+		return printMachines(out, machines)
+	case "power", "press":
+		if len(rest) != 1 {
+			return fmt.Errorf("%s takes a machine", args[0])
+		}
+		return give(ctx, o, out, vdc.Order{Do: args[0], Machine: rest[0]})
+	case "fault":
+		order, err := faultOrder(rest)
+		if err != nil {
+			return err
+		}
+		return give(ctx, o, out, order)
+	case "help", "-h", "--help":
+		o.set.Usage()
+		return nil
+	default:
+		return fmt.Errorf("unknown command %q; \"vdcctl help\" lists them", args[0])
+	}
+}
+
+func give(ctx context.Context, o *options, out io.Writer, order vdc.Order) error {
+	answer, err := vdc.Give(ctx, o.name, order)
+	if answer != "" && err == nil {
+		fmt.Fprintln(out, answer)
+	}
+	return err
+}
+
+// config is the data centre that the flags describe.
+func (o *options) config() (vdc.Config, error) {
+	network, err := netip.ParsePrefix(o.bmcNetwork)
+	if err != nil {
+		return vdc.Config{}, err
+	}
+	c := vdc.Config{
+		Name: o.name, ProvisioningLink: o.provisioning, BMCLink: o.bmc, DataLink: o.data, BMCNetwork: network, KVM: o.kvm,
+	}
+	add := func(firmware api.Firmware, letter string, count int) {
+		for i := range count {
+			c.Machines = append(c.Machines, vdc.MachineConfig{
+				Name: letter + strconv.Itoa(i+1), Firmware: firmware, CPUs: o.cpus, MemoryMiB: o.memoryMiB,
+				DiskBytes: []int64{int64(o.diskGiB) << 30},
+			})
+		}
+	}
+	add(api.FirmwareBIOS, "bios", o.bios)
+	add(api.FirmwareUEFI, "uefi", o.uefi)
+	return c, nil
+}
+
+// up starts "serve" in the background and waits until it says that it is up, or ends.
+func up(ctx context.Context, o *options, args []string, out io.Writer) error {
+	if _, err := o.config(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	log, err := os.CreateTemp("", "vdcctl-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(log.Name())
+	defer log.Close()
+	cmd := exec.Command(self, append([]string{"serve"}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stderr = log
+	cmd.Dir = "/"
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })()
+	// It closes its standard output once it is up.
+	text, err := io.ReadAll(said)
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		_ = cmd.Wait()
+		problem, _ := os.ReadFile(log.Name())
+		return errors.New(strings.TrimSpace(strings.TrimPrefix(string(problem), "vdcctl: ")))
+	}
+	fmt.Fprintf(out, "%s\nup in %.1f s; \"vdcctl down -name %s\" takes it down\n", text, time.Since(began).Seconds(), o.name)
+	return cmd.Process.Release()
+}
+
+func serve(ctx context.Context, o *options, out io.Writer) error {
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	dc, err := vdc.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if err := printMachines(out, dc.Machines()); err != nil {
+		return errors.Join(err, dc.Close())
+	}
+	// Who started this in the background waits for the end of what it says.
+	if file, ok := out.(*os.File); ok {
+		file.Close()
+	}
+	select {
+	case <-ctx.Done():
+	case <-dc.Down():
+	}
+	return dc.Close()
+}
+
+func down(ctx context.Context, o *options, out io.Writer) error {
+	names := []string{o.name}
+	if o.all {
+		var err error
+		if names, err = vdc.Names(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for _, name := range names {
+		if err := vdc.TakeDown(ctx, name); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is down\n", name)
+	}
+	return nil
+}
+
+// faultOrder reads what follows "fault".
+func faultOrder(args []string) (vdc.Order, error) {
+	if len(args) < 2 {
+		return vdc.Order{}, errors.New("a fault has a kind and a machine, or a share; \"vdcctl help\" lists them")
+	}
+	order := vdc.Order{Do: args[0], Machine: args[1]}
+	switch args[0] {
+	case "power-loss", "hang", "unhang":
+	case "unplug", "plug":
+		if len(args) > 2 {
+			order.Network = vdc.Network(args[2])
+		}
+	case "loss":
+		share, err := strconv.ParseFloat(args[1], 64)
+		if err != nil {
+			return order, err
+		}
+		order.Machine, order.Share = "", share
+	case "bmc":
+		if len(args) != 3 {
+			return order, errors.New("fault bmc takes a machine and a kind")
+		}
+		if args[2] != "none" {
+			order.Fault.Kind = vdc.FaultKind(args[2])
+		}
+	default:
+		return order, fmt.Errorf("unknown fault %q; \"vdcctl help\" lists them", args[0])
+	}
+	return order, nil
+}
+
+// printMachines is a table for people, and commands to paste.
+func printMachines(out io.Writer, machines []vdc.Machine) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MACHINE\tFIRMWARE\tMAC\tREDFISH\tIPMI\tCONSOLE")
+	for _, m := range machines {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Firmware, m.MAC, m.RedfishURL, m.IPMI, m.Console)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(machines) > 0 {
+		fmt.Fprintf(out, "\nBMC user %s, password %s\n\n", machines[0].User, machines[0].Password)
+	}
+	for i, m := range machines {
+		fmt.Fprintln(out, enrollCommand(m, i))
+	}
+	return nil
+}
+
+// enrollCommand takes turns through the kinds of power control.
+func enrollCommand(m vdc.Machine, number int) string {
+	command := fmt.Sprintf("nearmetal node enroll %s --mac %s --console %s", m.Name, m.MAC, m.Console)
+	switch number % 3 {
+	case 0:
+		return command + fmt.Sprintf(" --power redfish --bmc %s --user %s", m.RedfishURL, m.User)
+	case 1:
+		return command + fmt.Sprintf(" --power ipmi --bmc %s --user %s", m.IPMI, m.User)
+	default:
+		return command + " --power wol"
+	}
+}
