@@ -44,8 +44,10 @@ type desiredStates struct {
 	told      map[string]bool // nodes that were ever assembled for
 	machines  map[string]machinePart
 	images    Images
-	holders   func(image.Digest) (map[string]string, int)
-	withheld  map[string]bool // nodes of which a share is not known: what they were told, they go on with
+	holders   func(image.Digest) (map[string]string, map[string]bool)
+	// peers are those that each node was told of, by image.
+	peers    map[string]map[image.Digest][]string
+	withheld map[string]bool // nodes of which a share is not known: what they were told, they go on with
 }
 
 // clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
@@ -63,6 +65,7 @@ type part struct {
 func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
 		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, pool: cfg.Pool, images: cfg.Images, machines: map[string]machinePart{},
+		peers:    map[string]map[image.Digest][]string{},
 		holders:  cfg.Agents.Holders,
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},

@@ -56,6 +56,18 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 		}
 	}
 	d.machines = parts
+	d.updatePeers(dirty)
+}
+
+// updatePeers tells nodes that fetch an image where else it is by now.
+func (d *desiredStates) updatePeers(dirty map[string]bool) {
+	for node, told := range d.peers {
+		for digest, list := range told {
+			if _, fetching := d.holders(digest); fetching[node] && !slices.Equal(list, peers(d.holders, digest, node)) {
+				dirty[node] = true
+			}
+		}
+	}
 }
 
 // addImages names the images that the members of a node need.
@@ -66,23 +78,27 @@ func (d *desiredStates) addImages(node string, out *agentstream.Desired) {
 			need[image.Digest(digest)] = true
 		}
 	}
+	delete(d.peers, node)
 	if len(need) == 0 {
 		return
 	}
+	told := map[image.Digest][]string{}
+	d.peers[node] = told
 	out.ImageKey = d.images.PublicKey()
 	for _, digest := range slices.Sorted(maps.Keys(need)) {
 		signature, err := d.images.Signature(digest)
 		if err != nil {
 			continue // the member tells that its image is not there
 		}
-		out.Images = append(out.Images, agentstream.Image{Digest: digest, Signature: signature, Peers: peers(d.holders, digest, node)})
+		told[digest] = peers(d.holders, digest, node)
+		out.Images = append(out.Images, agentstream.Image{Digest: digest, Signature: signature, Peers: told[digest]})
 	}
 }
 
 // peers are the URLs a node may fetch an image from besides the server.
-func peers(holders func(image.Digest) (map[string]string, int), digest image.Digest, node string) []string {
+func peers(holders func(image.Digest) (map[string]string, map[string]bool), digest image.Digest, node string) []string {
 	urls, fetching := holders(digest)
-	if fetching < peersFrom {
+	if len(fetching) < peersFrom {
 		return nil
 	}
 	var list []string

@@ -48,12 +48,12 @@ func (m *Monitor) Build(id string, attempt int) (agentstream.BuildObserved, bool
 	return agentstream.BuildObserved{}, false
 }
 
-// Holders are the connected nodes that hold an image wholly and serve it, by name, with the URLs that they serve it at, and how many others
+// Holders are the connected nodes that hold an image wholly and serve it, by name, with the URLs that they serve it at, and which others
 // are fetching it.
-func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching int) {
+func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching map[string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	urls = map[string]string{}
+	urls, fetching = map[string]string{}, map[string]bool{}
 	for name, n := range m.nodes {
 		if n.stream == nil || !n.reported {
 			continue
@@ -62,7 +62,7 @@ func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching
 			switch {
 			case i.Digest != digest:
 			case !i.Whole:
-				fetching++
+				fetching[name] = true
 			case n.observed.PeerURL != "":
 				urls[name] = n.observed.PeerURL
 			}
