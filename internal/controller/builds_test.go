@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,8 +60,12 @@ func TestWhatBecomesOfABuild(t *testing.T) {
 }
 
 func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
-	holders := func(fetching int) func(image.Digest) (map[string]string, int) {
-		return func(image.Digest) (map[string]string, int) {
+	holders := func(n int) func(image.Digest) (map[string]string, map[string]bool) {
+		fetching := map[string]bool{}
+		for i := range n {
+			fetching[strconv.Itoa(i)] = true
+		}
+		return func(image.Digest) (map[string]string, map[string]bool) {
 			return map[string]string{"n1": "http://n1/", "n2": "http://n2/"}, fetching
 		}
 	}

@@ -33,9 +33,9 @@ type scripted struct {
 	down    map[string]bool
 	desired map[string]agentstream.Desired
 	builds  map[string][]agentstream.BuildObserved
-	// holders are the URLs that nodes serve images at, fetching is how many others fetch them.
+	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
-	fetching int
+	fetching map[string]bool
 }
 
 func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
@@ -61,7 +61,7 @@ func (s *scripted) NextDeath() time.Time                          { return time.
 
 func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
 func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
-func (s *scripted) Holders(image.Digest) (urls map[string]string, n int) {
+func (s *scripted) Holders(image.Digest) (map[string]string, map[string]bool) { return s.holders, s.fetching }
 	return s.holders, s.fetching
 }
 
