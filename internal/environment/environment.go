@@ -6,6 +6,7 @@
 package environment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -35,13 +36,20 @@ type Root struct {
 	Binds []Bind
 	// Links are symbolic links in the member's root.
 	Links []Link
+	// Dirs are directories of the member's own, besides those every member has; parents come before children.
+	Dirs []Dir
 }
 
 // Bind makes a host file or directory visible at Target, read-only; file systems mounted below Source stay hidden.
 type Bind struct {
 	Source string
 	Target string
+	// View is Source as this process can open it, where Source is a path in another mount namespace.
+	View string
 }
+
+// Open is the path by which this process can open what is bound.
+func (b Bind) Open() string { return cmp.Or(b.View, b.Source) }
 
 // Link is a symbolic link at Path that points to Target.
 type Link struct {

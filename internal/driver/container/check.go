@@ -73,6 +73,10 @@ type namespaceHolder struct {
 }
 
 func holdUserNamespace() (*namespaceHolder, error) {
+	return holdMapped([]syscall.SysProcIDMap{{HostID: 1_000_000, Size: 65536}})
+}
+
+func holdMapped(mappings []syscall.SysProcIDMap) (*namespaceHolder, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -80,7 +84,6 @@ func holdUserNamespace() (*namespaceHolder, error) {
 	defer read.Close()
 	cmd := exec.Command("/bin/cat") // reads the pipe until it is closed
 	cmd.Stdin = read
-	mappings := []syscall.SysProcIDMap{{HostID: 1_000_000, Size: 65536}}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: mappings, GidMappings: mappings}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, write.Close())

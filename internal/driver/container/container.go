@@ -35,6 +35,8 @@ type Config struct {
 	Attacher driver.Attacher
 	// Environments are what members' roots can be made of.
 	Environments environment.Catalog
+	// Images are the built environments on this node; nil: it carries none.
+	Images environment.Images
 	// MemberBinary is the host path of the static binary that is every member's first process, mounted at MemberPath.
 	MemberBinary string
 	// MemberArgs are the first process's arguments, by default MemberPath alone. Tests run another program by them.
@@ -55,6 +57,7 @@ type Driver struct {
 	closed   bool
 	starting int // members between beginStart and its done
 	children map[string]*child
+	images   images
 
 	lifetime context.Context // until Close
 	end      context.CancelFunc
@@ -83,6 +86,7 @@ func New(cfg Config) (*Driver, error) {
 		log:      cfg.Logger.With("driver", "container", "node", cfg.Node),
 		members:  filepath.Join(cfg.StateDir, "members"),
 		children: map[string]*child{},
+		images:   images{mounted: map[imageKey]string{}, layers: map[string][]string{}, users: map[string]imageKey{}},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())
 	return d, nil

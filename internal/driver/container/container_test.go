@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -31,33 +32,51 @@ func (w waiting) Start(ctx context.Context, m driver.Member) error {
 }
 
 func testContract(t *testing.T, runtime string) {
-	drivertest.Run(t, func(t *testing.T) drivertest.Fixture {
-		r := newRig(t, runtime)
-		return drivertest.Fixture{
-			Driver: r,
-			Ports:  r.ports,
-			Reopen: func(t *testing.T) driver.Driver { return waiting{Driver: r.open(t), rig: r} },
-			Member: func(t *testing.T) driver.Member {
-				m := r.member(t)
-				m.Files = append(m.Files, driver.File{Path: "/etc/nearmetal/counting", Mode: 0o644})
-				return m
-			},
-			Progress: r.progress,
-			Listen: func(t *testing.T, id string) int {
-				return r.listen(t, id, "127.0.0.1")
-			},
-			Stubborn: func(m *driver.Member) {
-				m.Files = append(slices.Clone(m.Files), driver.File{Path: "/etc/nearmetal/stubborn", Mode: 0o644})
-			},
-			End:  func(t *testing.T, o driver.Observation, code int) { r.tell(t, o.ID, order{Exit: &code}) },
-			Left: r.left,
-		}
-	})
+	drivertest.Run(t, func(t *testing.T) drivertest.Fixture { return fixture(newRig(t, runtime)) })
+}
+
+func fixture(r *rig) drivertest.Fixture {
+	return drivertest.Fixture{
+		Driver: r,
+		Ports:  r.ports,
+		Reopen: func(t *testing.T) driver.Driver { return waiting{Driver: r.open(t), rig: r} },
+		Member: func(t *testing.T) driver.Member {
+			m := r.member(t)
+			m.Files = append(m.Files, driver.File{Path: "/etc/nearmetal/counting", Mode: 0o644})
+			return m
+		},
+		Progress: r.progress,
+		Listen: func(t *testing.T, id string) int {
+			return r.listen(t, id, "127.0.0.1")
+		},
+		Stubborn: func(m *driver.Member) {
+			m.Files = append(slices.Clone(m.Files), driver.File{Path: "/etc/nearmetal/stubborn", Mode: 0o644})
+		},
+		End:  func(t *testing.T, o driver.Observation, code int) { r.tell(t, o.ID, order{Exit: &code}) },
+		Left: r.left,
+	}
 }
 
 func TestContainersOnCrunMeetTheDriverContract(t *testing.T) { testContract(t, "crun") }
 
 func TestContainersOnRuncMeetTheDriverContract(t *testing.T) { testContract(t, "runc") }
+
+func TestContainersOnAnImageMeetTheDriverContract(t *testing.T) {
+	needHost(t, "crun")
+	layer := makeImage(t, smallTree(t), image.EROFS)
+	drivertest.Run(t, func(t *testing.T) drivertest.Fixture {
+		r := newImageRig(t, "crun", layer)
+		f := fixture(r.rig)
+		f.Member = func(t *testing.T) driver.Member {
+			m := r.member(t)
+			m.Files = append(m.Files, driver.File{Path: "/etc/nearmetal/counting", Mode: 0o644})
+			return m
+		}
+		left := f.Left
+		f.Left = func(t *testing.T) []string { return append(left(t), mountsOf(t, layer.Path)...) }
+		return f
+	})
+}
 
 func TestAMembersOwnAddressIsTriedBeforeItsLoopback(t *testing.T) {
 	r := newRig(t, "crun")

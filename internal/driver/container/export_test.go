@@ -2,7 +2,9 @@ package container
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 )
 
 // StagedDir is a path to a member's staged files that other processes can use.
@@ -12,3 +14,10 @@ func (d *Driver) StagedDir(id string) string {
 
 // Group is the name of the node's control group below nearmetal.
 func (c Config) Group() string { return c.group() }
+
+// MountedImages lists the views of images that the driver has mounted.
+func (d *Driver) MountedImages() []string {
+	d.images.mu.Lock()
+	defer d.images.mu.Unlock()
+	return slices.Sorted(maps.Values(d.images.mounted))
+}

@@ -50,7 +50,7 @@ var skeletonDirs = []struct {
 var skeletonLinks = []environment.Link{{Path: "/var/run", Target: "/run"}, {Path: "/var/lock", Target: "/run/lock"}}
 
 // makeSkeleton makes the member's root directory, owned by the member's root: empty directories to mount on, and links.
-func makeSkeleton(root string, owner uint32, links []environment.Link) error {
+func makeSkeleton(root string, owner uint32, of environment.Root) error {
 	uid := int(owner)
 	for _, d := range append([]struct {
 		path string
@@ -62,13 +62,42 @@ func makeSkeleton(root string, owner uint32, links []environment.Link) error {
 			return fmt.Errorf("making the member's root: %w", err)
 		}
 	}
-	for _, l := range slices.Concat(skeletonLinks, links) {
+	for _, d := range of.Dirs {
+		dir := filepath.Join(root, d.Path)
+		err := os.Mkdir(dir, 0o700)
+		if errors.Is(err, fs.ErrExist) {
+			continue // every member has it
+		}
+		if err := errors.Join(err, os.Lchown(dir, uid, uid), os.Chmod(dir, 0o755)); err != nil {
+			return fmt.Errorf("making the member's root: %w", err)
+		}
+	}
+	for _, l := range slices.Concat(skeletonLinks, of.Links) {
 		if belowEtc(l.Path) {
 			continue // in the member's own /etc
 		}
 		link := filepath.Join(root, l.Path)
 		if err := errors.Join(os.Symlink(l.Target, link), os.Lchown(link, uid, uid)); err != nil {
 			return fmt.Errorf("making the member's root: %w", err)
+		}
+	}
+	return nil
+}
+
+// giveDirs gives the directories of a member's own their owners and modes. It is done in the member's tmpfs, before its first process is
+// let go: a runtime that copies them there could not read those it does not own.
+func giveDirs(pid int, base uint32, dirs []environment.Dir) error {
+	for _, d := range dirs {
+		dir := filepath.Join(fmt.Sprintf("/proc/%d/root", pid), d.Path)
+		mode := uint32(d.Mode.Perm())
+		if d.Mode&fs.ModeSticky != 0 {
+			mode |= unix.S_ISVTX
+		}
+		if !strings.HasPrefix(d.Path, "/var/") || d.UID == 0 && d.GID == 0 && mode == 0o755 {
+			continue
+		}
+		if err := errors.Join(os.Lchown(dir, int(base+d.UID), int(base+d.GID)), unix.Chmod(dir, mode)); err != nil {
+			return fmt.Errorf("making the member's own %s: %w", d.Path, err)
 		}
 	}
 	return nil
@@ -106,7 +135,7 @@ func planEtc(files []driver.File, root environment.Root, small func(source strin
 		same, below := generated(b.Target)
 		switch {
 		case same:
-		case below || small(b.Source):
+		case below || small(b.Open()):
 			plan.copies = append(plan.copies, b)
 		default:
 			plan.binds = append(plan.binds, b)
@@ -135,7 +164,7 @@ func fillEtc(root string, m driver.Member, plan etcPlan) error {
 		if err := makeDirs(root, path.Dir(c.Target), owner); err != nil {
 			return err
 		}
-		if err := copyTree(c.Source, root, c.Target, owner); err != nil {
+		if err := copyTree(c.Open(), root, c.Target, owner); err != nil {
 			return fmt.Errorf("copying %s: %w", c.Source, err)
 		}
 	}
@@ -162,7 +191,7 @@ func fillEtc(root string, m driver.Member, plan etcPlan) error {
 
 // makeMountPoint makes what a bind of a file or directory is mounted on.
 func makeMountPoint(root string, b environment.Bind, owner uint32) error {
-	info, err := os.Stat(b.Source)
+	info, err := os.Stat(b.Open())
 	if err != nil {
 		return err
 	}

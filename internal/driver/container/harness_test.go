@@ -61,7 +61,7 @@ func needHost(t testing.TB, runtime string) {
 	}
 }
 
-func newRig(t testing.TB, runtime string) *rig {
+func newRig(t testing.TB, runtime string, adjust ...func(*container.Config)) *rig {
 	t.Helper()
 	needHost(t, runtime)
 	self, err := os.Executable()
@@ -81,6 +81,9 @@ func newRig(t testing.TB, runtime string) *rig {
 		},
 	}
 	r.cfg.Attacher = r.ports
+	for _, change := range adjust {
+		change(&r.cfg)
+	}
 	r.Driver = r.open(t)
 	t.Cleanup(r.cleanAll)
 	return r

@@ -142,7 +142,7 @@ func TestAnUpdateThatAHostFileWouldHideIsRefused(t *testing.T) {
 	}
 	m.Files = append(m.Files, driver.File{Path: "/etc/alternatives/cc", Mode: 0o644})
 	err := r.Update(t.Context(), m)
-	if err == nil || !strings.Contains(err.Error(), "/etc/alternatives/cc would be hidden by the host's /etc/alternatives") {
+	if err == nil || !strings.Contains(err.Error(), "/etc/alternatives/cc would be hidden by the environment's /etc/alternatives") {
 		t.Errorf("Update: %v", err)
 	}
 }

@@ -147,19 +147,27 @@ func join(namespace *os.File) error {
 	return nil
 }
 
+// do does something in the namespace, on one of its threads.
+func (s *spawner) do(ctx context.Context, job func() error) error {
+	result := make(chan error, 1)
+	select {
+	case s.jobs <- func() { result <- job() }:
+		return <-result
+	case <-s.done:
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// errClosed: the driver was closed meanwhile.
+var errClosed = errors.New("the container driver is closed")
+
 // start starts a command in the namespace; the caller waits for it. The command dies with the threads, so a runtime that is at
 // work when the agent is killed can't go on to make what the next agent has just cleaned.
 func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	result := make(chan error, 1)
-	select {
-	case s.jobs <- func() { result <- cmd.Start() }:
-		return <-result
-	case <-s.done:
-		return errors.New("the container driver is closed")
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.do(ctx, cmd.Start)
 }
 
 // stop ends the threads. The directory is left to the garbage collector: paths through its descriptor may be in use.
@@ -168,6 +176,7 @@ func (s *spawner) stop() { s.close.Do(func() { close(s.done) }) }
 // In the namespace, a member's staged files are below memberDir and the runtime's records below runtimeDir; outside of it,
 // through the open directory, below the paths that outside returns.
 func (s *spawner) memberDir(id string) string { return filepath.Join(s.staging, "members", id) }
+func (s *spawner) imagesDir() string          { return filepath.Join(s.staging, "images") }
 func (s *spawner) runtimeDir() string         { return filepath.Join(s.staging, "runtime") }
 
 // outside translates a path in the namespace to one that any thread of this process can use.

@@ -49,11 +49,12 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	defer done()
-	if err := d.write(ctx, h, m); err != nil {
+	dirs, err := d.write(ctx, h, m)
+	if err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-write")
-	if err := d.launch(ctx, h, m); err != nil {
+	if err := d.launch(ctx, h, m, dirs); err != nil {
 		// The member must not run on half made; its directories stay for Clean.
 		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
@@ -63,7 +64,7 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 }
 
 // launch creates the container, attaches its port and starts its first process.
-func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
+func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []environment.Dir) error {
 	id := m.Assignment.ID
 	pid, err := d.create(ctx, h, id)
 	if err != nil {
@@ -73,6 +74,9 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member) error {
 		return err
 	}
 	failpoint.Hit("container.after-create")
+	if err := giveDirs(pid, m.Network.IDBase, dirs); err != nil {
+		return err
+	}
 	err = d.cfg.Attacher.Attach(ctx, driver.Port{
 		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC, NetNS: fmt.Sprintf("/proc/%d/ns/net", pid),
 	})
@@ -117,41 +121,62 @@ const (
 	fileMember = "member.json" // the record, once the first process was let go
 	fileOutput = "output.log"  // what the first process printed
 	fileExit   = "exit-code"   // of the first process, when it is known
+	fileBinds  = "binds.json"  // where entries of its image's /etc are mounted
 )
 
 func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
 func (d *Driver) path(id, name string) string { return filepath.Join(d.members, id, name) }
 
-// write makes the member's directory and everything the runtime needs.
-func (d *Driver) write(ctx context.Context, h *host, m driver.Member) error {
+// write makes the member's directory and everything the runtime needs; it returns the directories that are to be given to others
+// than its root.
+func (d *Driver) write(ctx context.Context, h *host, m driver.Member) ([]environment.Dir, error) {
 	id := m.Assignment.ID
-	env, err := d.cfg.Environments.Lookup(m.Assignment.Environment)
+	root, err := d.rootOf(ctx, h, m)
 	if err != nil {
-		return err
-	}
-	root, err := env.Root(ctx)
-	if err != nil {
-		return fmt.Errorf("environment %q: %w", env.Name(), err)
+		return nil, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
 	}
 	plan, err := planEtc(m.Files, root, isSmallFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
-		return err
+		return nil, err
 	}
 	if err := prepareHome(m); err != nil {
-		return err
+		return nil, err
+	}
+	if m.Assignment.EnvironmentDigest != "" {
+		targets := []string{}
+		for _, b := range plan.binds {
+			targets = append(targets, b.Target)
+		}
+		if err := writeJSON(d.path(id, fileBinds), targets); err != nil {
+			return nil, err
+		}
 	}
 	staged := h.spawner.memberDir(id)
 	spec, err := renderSpec(specInput{
 		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
-		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, idmap: h.idmap,
+		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits,
+		// The mounts of an image have the right owners already.
+		idmap: h.idmap && m.Assignment.EnvironmentDigest == "",
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return stage(h.spawner.outside(staged), m, root, plan, spec)
+	return root.Dirs, stage(h.spawner.outside(staged), m, root, plan, spec)
+}
+
+// rootOf is what a member's root is made of.
+func (d *Driver) rootOf(ctx context.Context, h *host, m driver.Member) (environment.Root, error) {
+	if m.Assignment.EnvironmentDigest != "" {
+		return d.imageRoot(ctx, h, m)
+	}
+	env, err := d.cfg.Environments.Lookup(m.Assignment.Environment)
+	if err != nil {
+		return environment.Root{}, err
+	}
+	return env.Root(ctx)
 }
 
 // stage makes a member's root and OCI bundle; whatever was there of a former start is gone by now.
@@ -160,7 +185,7 @@ func stage(dir string, m driver.Member, root environment.Root, plan etcPlan, spe
 		return err
 	}
 	rootDir := filepath.Join(dir, "root")
-	if err := makeSkeleton(rootDir, m.Network.IDBase, root.Links); err != nil {
+	if err := makeSkeleton(rootDir, m.Network.IDBase, root); err != nil {
 		return err
 	}
 	if err := fillEtc(rootDir, m, plan); err != nil {

@@ -110,6 +110,9 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 		return fmt.Errorf("detaching it from its network: %w", err)
 	}
 	failpoint.Hit("container.after-detach")
+	if err := d.leaveImage(ctx, h, id); err != nil {
+		return err
+	}
 	if err := removeDir(d.dir(id)); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
 )
 
 // Update rewrites the generated files of a member's /etc. Each is replaced at once; those no longer asked for are removed.
@@ -34,22 +35,18 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil {
 		return err
 	}
-	env, err := d.cfg.Environments.Lookup(m.Assignment.Environment)
+	binds, err := d.boundIn(ctx, before)
 	if err != nil {
 		return err
 	}
-	root, err := env.Root(ctx)
-	if err != nil {
-		return fmt.Errorf("environment %q: %w", env.Name(), err)
-	}
-	if _, err := planEtc(m.Files, root, isSmallFile); err != nil {
+	if _, err := planEtc(m.Files, environment.Root{}, isSmallFile); err != nil {
 		return err
 	}
 	old, wanted := paths(before.Member.Files), paths(m.Files)
 	for _, path := range wanted {
-		for _, b := range root.Binds {
-			if !slices.Contains(old, path) && (path == b.Target || strings.HasPrefix(path, b.Target+"/")) {
-				return fmt.Errorf("generated file %s would be hidden by the host's %s until the member is started anew", path, b.Target)
+		for _, target := range binds {
+			if !slices.Contains(old, path) && (path == target || strings.HasPrefix(path, target+"/")) {
+				return fmt.Errorf("generated file %s would be hidden by the environment's %s until the member is started anew", path, target)
 			}
 		}
 	}
@@ -67,6 +64,34 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	return d.remember(m, before.PID, wanted)
+}
+
+// boundIn are the places in a member where what its environment has is mounted.
+func (d *Driver) boundIn(ctx context.Context, r record) ([]string, error) {
+	a := r.Member.Assignment
+	var targets []string
+	if a.EnvironmentDigest != "" { // the image need not be mounted any more but in the member itself
+		data, err := os.ReadFile(d.path(a.ID, fileBinds))
+		if err == nil {
+			err = json.Unmarshal(data, &targets)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading what it sees of its environment: %w", err)
+		}
+		return targets, nil
+	}
+	env, err := d.cfg.Environments.Lookup(a.Environment)
+	if err != nil {
+		return nil, err
+	}
+	root, err := env.Root(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("environment %q: %w", env.Name(), err)
+	}
+	for _, b := range root.Binds {
+		targets = append(targets, b.Target)
+	}
+	return targets, nil
 }
 
 // replaceFiles writes the member's generated files and removes those of old that are not among them.

@@ -1,0 +1,297 @@
+package container
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+// images are the roots of images that members stand on. They are mounted in the spawner's namespace only: a member's own mounts keep what
+// it needs of them, so that the kernel counts the users, and a driver that ends, whatever way, leaves none. A driver that is opened later
+// mounts an image again for its next member.
+type images struct {
+	mu sync.Mutex
+	// mounted are roots as a range of IDs sees them, by key; files the images' own mounts below them, by digest.
+	mounted map[imageKey]string
+	layers  map[string][]string
+	// users are the members that this driver started, or begins to.
+	users map[string]imageKey
+	// plain tells that owners can't be mapped here, and why was told.
+	plain bool
+}
+
+// imageKey is an image as members of one range of IDs see it.
+type imageKey struct {
+	digest string
+	base   uint32
+}
+
+// imageRoot mounts an image for a member, unless another one's mount serves it, too, and tells what the member sees of it.
+func (d *Driver) imageRoot(ctx context.Context, h *host, m driver.Member) (environment.Root, error) {
+	if d.cfg.Images == nil {
+		return environment.Root{}, errors.New("this node carries no built environments")
+	}
+	img, err := d.cfg.Images.Image(m.Assignment.EnvironmentDigest)
+	if err != nil {
+		return environment.Root{}, err
+	}
+	key := imageKey{img.Digest, m.Network.IDBase}
+	i := &d.images
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.users[m.Assignment.ID] = key
+	dir, ok := i.mounted[key]
+	if !ok {
+		dir = filepath.Join(h.spawner.imagesDir(), image.Digest(img.Digest).Hex()+"."+strconv.FormatUint(uint64(key.base), 10))
+		err := h.spawner.do(ctx, func() error { return d.mountImage(h, img, key, dir) })
+		if err != nil {
+			return environment.Root{}, fmt.Errorf("mounting image %s: %w", img.Digest, err)
+		}
+		i.mounted[key] = dir
+	}
+	root, err := environment.RootOf(dir, h.spawner.outside(dir))
+	for n := range root.Dirs { // seen through a mount that maps the owners
+		root.Dirs[n].UID, root.Dirs[n].GID = unmapped(root.Dirs[n].UID, key.base), unmapped(root.Dirs[n].GID, key.base)
+	}
+	return root, err
+}
+
+// unmapped is an ID as the image has it.
+func unmapped(id, base uint32) uint32 {
+	if id >= base {
+		return id - base
+	}
+	return id
+}
+
+// mountImage mounts an image at dir, in the spawner's namespace: each layer once, as it is, for all; then with the owners of the key's range
+// of IDs, the layers above each other.
+func (d *Driver) mountImage(h *host, img environment.Image, key imageKey, dir string) (err error) {
+	layers, ok := d.images.layers[key.digest]
+	if !ok {
+		for n, layer := range img.Layers {
+			at := filepath.Join(h.spawner.imagesDir(), image.Digest(img.Digest).Hex()+"-"+strconv.Itoa(n))
+			if err = mountLayer(layer, at); err != nil {
+				unmountAll(layers)
+				return err
+			}
+			layers = append(layers, at)
+		}
+		d.images.layers[key.digest] = layers
+	}
+	holder, err := holdIDs(key.base, 65536)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, holder.end()) }()
+	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", holder.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer userns.Close()
+	if len(layers) == 1 {
+		return d.mapped(layers[0], dir, userns)
+	}
+	var lower []string
+	defer func() { unmountAll(lower) }() // the overlay keeps what it needs of them
+	for n := len(layers) - 1; n >= 0; n-- {
+		at := dir + "-" + strconv.Itoa(n)
+		if err := d.mapped(layers[n], at, userns); err != nil {
+			return err
+		}
+		lower = append(lower, at)
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(lower, ":")); err != nil {
+		return errors.Join(fmt.Errorf("laying its %d layers above each other: %w", len(layers), err), os.Remove(dir))
+	}
+	return nil
+}
+
+// mapped shows a mount at another place with the owners of a user namespace (idmapped mounts, mount_setattr(2); EROFS since Linux 5.19).
+// Where the kernel can't, members see the files as owned by nobody, which is told once.
+func (d *Driver) mapped(from, at string, userns *os.File) error {
+	if err := os.MkdirAll(at, 0o711); err != nil {
+		return err
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("cloning the mount of %s: %w", from, err)
+	}
+	defer unix.Close(tree)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil && !d.images.plain {
+		d.images.plain = true
+		d.log.Warn("files of images are shown to members as owned by nobody: the kernel can't show them with other owners", "reason", err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting at %s: %w", at, err)
+	}
+	return nil
+}
+
+// mountLayer mounts the file of a root. EROFS takes files since Linux 6.12; else it is a loop device that goes with its last mount.
+func mountLayer(layer environment.Layer, at string) error {
+	if err := os.MkdirAll(at, 0o711); err != nil {
+		return err
+	}
+	kind := string(layer.Format)
+	flags := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV)
+	var err error
+	if layer.Format == image.EROFS {
+		err = unix.Mount(layer.Path, at, kind, flags, "")
+	} else {
+		err = unix.ENOTBLK
+	}
+	if errors.Is(err, unix.ENODEV) { // no such file system in the kernel, perhaps a module
+		_ = exec.Command("modprobe", kind).Run()
+		err = unix.Mount(layer.Path, at, kind, flags, "")
+	}
+	if errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.EINVAL) {
+		err = mountLoop(layer.Path, at, kind, flags)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("the kernel can't mount %s as %s: %w", layer.Path, kind, err), os.Remove(at))
+	}
+	return nil
+}
+
+// mountLoop mounts a file by way of a loop device, which the kernel takes away after its last mount (loop(4), LO_FLAGS_AUTOCLEAR).
+func mountLoop(file, at, kind string, flags uintptr) error {
+	backing, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer backing.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		_ = exec.Command("modprobe", "loop").Run()
+		control, err = os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("there are no loop devices; run: modprobe loop (%w)", err)
+	}
+	defer control.Close()
+	for range 100 {
+		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return fmt.Errorf("finding a free loop device: %w", err)
+		}
+		path := "/dev/loop" + strconv.Itoa(number)
+		device, err := os.OpenFile(path, os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		config := unix.LoopConfig{Fd: uint32(backing.Fd())}
+		config.Info.Flags = unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR
+		if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
+			_ = device.Close()
+			if errors.Is(err, unix.EBUSY) {
+				continue // another took it first
+			}
+			return fmt.Errorf("setting up %s: %w", path, err)
+		}
+		err = unix.Mount(path, at, kind, flags, "")
+		return errors.Join(err, device.Close())
+	}
+	return errors.New("others take every loop device first")
+}
+
+// unmountAll takes mounts of the spawner's namespace away; who uses them keeps what they show.
+func unmountAll(places []string) {
+	for _, at := range places {
+		_ = unix.Unmount(at, unix.MNT_DETACH)
+		_ = os.Remove(at)
+	}
+}
+
+// leaveImage notes that a member is gone; the mounts of an image that no member of this driver uses go with it.
+func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
+	i := &d.images
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	key, ok := i.users[id]
+	if !ok {
+		return nil
+	}
+	delete(i.users, id)
+	used, shared := false, false
+	for _, other := range i.users {
+		used = used || other == key
+		shared = shared || other.digest == key.digest
+	}
+	var gone []string
+	if dir, mounted := i.mounted[key]; mounted && !used {
+		gone = append(gone, dir)
+		delete(i.mounted, key)
+	}
+	if !shared {
+		gone = append(gone, i.layers[key.digest]...)
+		delete(i.layers, key.digest)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	return h.spawner.do(ctx, func() error {
+		unmountAll(gone)
+		return nil
+	})
+}
+
+// probeImage is an empty EROFS.
+//
+//go:embed probe.erofs
+var probeImage []byte
+
+// CheckImages tells why images can't be mounted on this host, or nil. It mounts one, in a namespace of its own.
+func (d *Driver) CheckImages() error {
+	if os.Geteuid() != 0 {
+		return errNotRoot
+	}
+	dir, err := os.MkdirTemp("", "nearmetal-image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file, at := filepath.Join(dir, "image"), filepath.Join(dir, "root")
+	if err := os.WriteFile(file, probeImage, 0o600); err != nil {
+		return err
+	}
+	result := make(chan error)
+	go onOwnThread(func() {
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
+		}
+		if err == nil {
+			err = mountLayer(environment.Layer{Path: file, Format: image.EROFS}, at)
+		}
+		if err == nil {
+			err = unix.Unmount(at, 0)
+		}
+		result <- err
+	})
+	return <-result
+}
+
+// holdIDs makes a process that is in a user namespace with this range of IDs.
+func holdIDs(base, count uint32) (*namespaceHolder, error) {
+	return holdMapped([]syscall.SysProcIDMap{{HostID: int(base), Size: int(count)}})
+}
