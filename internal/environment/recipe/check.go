@@ -31,6 +31,7 @@ const DefaultFormat = "erofs"
 var compressions = map[string][]string{
 	"erofs":    {"lz4hc", "lz4", "none"},
 	"squashfs": {"zstd", "lz4", "gzip", "xz", "none"},
+	NoRoot:     {},
 }
 
 // releases of Debian that have had one name for ever; "stable" and its like move.
@@ -40,8 +41,10 @@ var (
 	// debianPackage is Debian Policy 5.6.1, with a version after '=' as apt-get has it (5.6.12).
 	debianPackage = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?(=[A-Za-z0-9.+:~-]+)?$`)
 	// otherPackage is what any package manager takes and none reads as an option.
-	otherPackage  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._:~=-]*$`)
-	codeName      = regexp.MustCompile(`^[a-z]+$`)
+	otherPackage = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._:~=-]*$`)
+	codeName     = regexp.MustCompile(`^[a-z]+$`)
+	// components of Debian (Policy 2.2).
+	components    = []string{"main", "contrib", "non-free", "non-free-firmware"}
 	architectures = []string{"x86_64", "aarch64"}
 	devices       = []string{"hca", "gpu", "nvme", "sriov"}
 	cpuFlag       = regexp.MustCompile(`^[a-z0-9_]+$`)
@@ -128,6 +131,13 @@ func (c *checker) base() {
 			c.add("base.environment", b.Environment, "is the recipe's own name; a layer needs a name of its own")
 		} else if b.Environment == "local" {
 			c.add("base.environment", b.Environment, `"local" has no image to lay something over; use an environment that was built`)
+		}
+	}
+	for i, name := range b.Components {
+		if at := fmt.Sprintf("base.components[%d]", i); b.Debian == "" {
+			c.add(at, name, "is of a Debian release, but the base is base.%s; leave it out", given[0])
+		} else {
+			c.oneOf(at, name, "component of Debian", components)
 		}
 	}
 	if b.Mirror != "" || c.source.Has("base.mirror") {

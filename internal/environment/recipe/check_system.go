@@ -89,8 +89,28 @@ func (c *checker) root() {
 	} else if !c.oneOf("root.format", format, "format", formats) {
 		return
 	}
+	if format == NoRoot {
+		c.noRoot()
+		return
+	}
 	if r.Compression != "" || c.source.Has("root.compression") {
 		c.oneOf("root.compression", r.Compression, "compression of "+format, compressions[format])
+	}
+}
+
+// noRoot checks a recipe for kernel and initrd only.
+func (c *checker) noRoot() {
+	r := c.recipe
+	if r.Kernel.Package == "" || r.Kernel.Package == "none" {
+		c.add("root.format", NoRoot, "an environment without a root needs a kernel at least; give kernel.package")
+	}
+	for i, s := range r.Stacks {
+		if s != api.StackMetal {
+			c.add(fmt.Sprintf("stacks[%d]", i), string(s), "an environment without a root can be carried on metal only")
+		}
+	}
+	if r.Root.Compression != "" {
+		c.add("root.compression", r.Root.Compression, "is of no use without a root; leave it out")
 	}
 }
 

@@ -45,6 +45,8 @@ type Base struct {
 	Debian string `json:"debian,omitempty"`
 	// Mirror of the release, a URL; empty: what the builder node's own apt uses. A snapshot's makes builds the same for ever.
 	Mirror string `json:"mirror,omitempty"`
+	// Components of the release, main unless given; non-free-firmware has what some adapters need.
+	Components []string `json:"components,omitempty"`
 	// OCI is PATH[@TAG] of an archive, an OCI image layout or what "docker save" writes, below the builder node's source directory.
 	OCI string `json:"oci,omitempty"`
 	// Directory is a tree below the builder node's source directory.
@@ -70,6 +72,9 @@ type Kernel struct {
 	// Arguments are added to its command line.
 	Arguments string `json:"arguments,omitempty"`
 }
+
+// NoRoot is the format of an environment that is kernel and initrd only: the initrd does all there is to do.
+const NoRoot = "none"
 
 // KernelInstalled stands for the kernel that is in the base already.
 const KernelInstalled = "installed"
@@ -99,21 +104,20 @@ func Parse(text []byte) (*Recipe, error) {
 func (r *Recipe) normalize() {
 	r.Packages = sortedSet(r.Packages)
 	r.Stacks = sortedSet(r.Stacks)
+	r.Base.Components = sortedSet(r.Base.Components)
+	if r.Base.Debian != "" && len(r.Base.Components) == 0 {
+		r.Base.Components = []string{"main"}
+	}
 	r.Requirements.CPUFlags = sortedSet(r.Requirements.CPUFlags)
 	r.Requirements.Devices = sortedSet(r.Requirements.Devices)
 	if r.Kernel.Package == "none" {
 		r.Kernel.Package = ""
 	}
-	if len(r.Stacks) == 0 && r.Base.Environment == "" {
-		r.Stacks = []api.Stack{api.StackContainer}
-		if r.Kernel.Package != "" {
-			r.Stacks = append(r.Stacks, api.StackMetal)
-		}
-	}
+	r.Stacks = r.defaultStacks()
 	if r.Root.Format == "" {
 		r.Root.Format = DefaultFormat
 	}
-	if r.Root.Compression == "" {
+	if r.Root.Compression == "" && r.Root.Format != NoRoot {
 		r.Root.Compression = compressions[r.Root.Format][0]
 	}
 	for i := range r.Files {
@@ -121,6 +125,21 @@ func (r *Recipe) normalize() {
 		mode, _ := parseMode(f.Mode) // checked before
 		f.Mode = fmt.Sprintf("%04o", mode)
 	}
+}
+
+// defaultStacks are those given; else all that the recipe gives what they need.
+func (r *Recipe) defaultStacks() []api.Stack {
+	if len(r.Stacks) > 0 || r.Base.Environment != "" {
+		return r.Stacks
+	}
+	var all []api.Stack
+	if r.Root.Format != NoRoot {
+		all = append(all, api.StackContainer)
+	}
+	if r.Kernel.Package != "" {
+		all = append(all, api.StackMetal)
+	}
+	return all
 }
 
 // sortedSet sorts without duplicates; nil when empty.
