@@ -3,9 +3,13 @@
 package inspectiontest
 
 import (
+	"cmp"
 	"encoding/hex"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -45,24 +49,39 @@ func Read(t testing.TB, file string) Tree {
 	return tree
 }
 
-// Unpack writes the tree below a folder of the test and returns it.
+// Unpack writes the tree below a folder of the test and returns it. Names may lead through links of the tree, as recorded ones do.
 func (tree Tree) Unpack(t testing.TB) string {
 	t.Helper()
 	root := t.TempDir()
-	for name, content := range tree {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if target, isLink := strings.CutPrefix(content, LinkTo); isLink {
-			err = os.Symlink(target, file)
-		} else {
-			err = os.WriteFile(file, []byte(content), 0o644)
+	links := Tree{}
+	shortFirst := func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+	for _, name := range slices.SortedFunc(maps.Keys(tree), shortFirst) { // what leads to a name is shorter
+		real := path.Join(links.resolve(path.Dir(name)), path.Base(name))
+		file := filepath.Join(root, real)
+		err := os.MkdirAll(filepath.Dir(file), 0o755)
+		if target, isLink := strings.CutPrefix(tree[name], LinkTo); isLink && err == nil {
+			links[real] = tree[name]
+			if err = os.Symlink(target, file); err == nil {
+				err = os.MkdirAll(filepath.Join(root, links.resolve(real)), 0o755)
+			}
+		} else if err == nil {
+			err = os.WriteFile(file, []byte(tree[name]), 0o644)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	return root
+}
+
+// resolve follows the links in a path, the last part included, as the kernel would.
+func (tree Tree) resolve(name string) string {
+	at := ""
+	for part := range strings.SplitSeq(name, "/") {
+		at = path.Join(at, part)
+		if target, isLink := strings.CutPrefix(tree[at], LinkTo); isLink {
+			at = tree.resolve(path.Join(path.Dir(at), target))
+		}
+	}
+	return at
 }
