@@ -133,6 +133,12 @@ func (w brokenWriter) CreateCluster(context.Context, api.ClusterIntent) (int64, 
 	return 0, w.err
 }
 
+// errorCase is a request and the problem that answers it.
+type errorCase struct {
+	code, detail string
+	resp         func() *http.Response
+}
+
 // TestEveryDocumentedErrorOccurs makes every code of the table occur over HTTP, and no other.
 func TestEveryDocumentedErrorOccurs(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
@@ -155,10 +161,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 	failing := func(err error) *apiservertest.Site {
 		return apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Writer = brokenWriter{c.Writer, err} })
 	}
-	tests := []struct {
-		code, detail string
-		resp         func() *http.Response
-	}{
+	tests := []errorCase{
 		{"malformed_request", "line 2", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: "{\"name\":\n]"})
 		}},
@@ -283,6 +286,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, failing(state.ErrNewerFormat), request{method: "POST", path: "/v1/clusters", body: c1})
 		}},
 	}
+	tests = append(tests, machineErrors(t)...)
 	seen := map[string]bool{}
 	for _, tt := range tests {
 		p := problemOf(t, tt.resp())

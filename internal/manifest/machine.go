@@ -264,7 +264,11 @@ func (n *normalizer) console(path string, spec api.MachineSpec) {
 // NormalizeEnrollToken checks a request for an enrolment token and fills in its defaults. The error is an *Invalid.
 func NormalizeEnrollToken(req api.EnrollTokenRequest, src *Source) (api.EnrollTokenRequest, error) {
 	n := normalizer{src: src}
-	n.label("prefix", req.Prefix, maxPrefix)
+	if req.Prefix == "" {
+		n.add("prefix", "", "is missing; the machines are called PREFIX1, PREFIX2 ...")
+	} else if problem := LabelProblem(req.Prefix+"1", maxPrefix+1); problem != "" {
+		n.add("prefix", req.Prefix, "makes names like %q, which %s", req.Prefix+"1", problem)
+	}
 	n.atLeast("uses", &req.Uses, defaultUses, maxUses, "use")
 	n.span("valid_for", &req.ValidFor, defaultExpiry, minTokenSpan, maxTokenSpan)
 	if req.Power.Kind == "" && !src.Has("power") {
