@@ -12,6 +12,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev
 	echo devel-$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown))
 LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
+BOOT := internal/bootbin/embedded/nearmetal-boot
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 GUEST_UNITS = ./internal/driver/container ./tests/e2e
@@ -19,7 +20,7 @@ GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member demo test unit e2e faults test-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults test-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +32,7 @@ test: setup build unit e2e test-guest ## set-up, build, and all tests: unit, con
 
 check: setup build lint unit e2e test-guest ## formatting, vet, staticcheck, and all tests
 
-build: member ## bin/nearmetal
+build: member boot ## bin/nearmetal
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
 
@@ -40,10 +41,15 @@ member:
 	@mkdir -p $(dir $(MEMBER))
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(MEMBER) ./cmd/nearmetal-member
 
+# So is the boot agent, the only program of the machines' initial RAM disks.
+boot:
+	@mkdir -p $(dir $(BOOT))
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
+
 setup:
 	@setup/install.sh run build test
 
-unit: member ## unit and conformance tests only
+unit: member boot ## unit and conformance tests only
 	$(GO) test -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
 e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
@@ -105,4 +111,4 @@ install: build ## to /usr/local/bin
 	$(ASROOT) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
 
 clean: ## remove what was built here
-	rm -rf bin .build $(MEMBER)
+	rm -rf bin .build $(MEMBER) $(BOOT)

@@ -33,7 +33,7 @@ type Linear struct {
 	bytes int64
 }
 
-// NewLinear makes a read-only device over the beginning of another one, sizeBytes rounded up to whole blocks.
+// NewLinear makes a read-only device over another one from its beginning on, sizeBytes rounded up to whole blocks.
 func NewLinear(name, device string, sizeBytes int64) (*Linear, error) {
 	l := &Linear{name: name, bytes: (sizeBytes + BlockBytes - 1) / BlockBytes * BlockBytes}
 	head, err := dm(dmDevCreate, name, dmReadOnly, nil)
@@ -43,7 +43,7 @@ func NewLinear(name, device string, sizeBytes int64) (*Linear, error) {
 	// The kernel answers with the number it chose; devtmpfs names the node by its minor.
 	number := binary.NativeEndian.Uint64(head[40:])
 	l.path = fmt.Sprintf("/dev/dm-%d", unix.Minor(number))
-	if err := l.Swap(device); err != nil {
+	if err := l.Swap(device, 0); err != nil {
 		_, removeErr := dm(dmDevRemove, name, 0, nil)
 		return nil, errors.Join(err, removeErr)
 	}
@@ -53,13 +53,13 @@ func NewLinear(name, device string, sizeBytes int64) (*Linear, error) {
 // Path is the device's path.
 func (l *Linear) Path() string { return l.path }
 
-// Swap exchanges what is below. Reads under way are answered by the old one first; those that come meanwhile wait, none fails.
-func (l *Linear) Swap(device string) error {
+// Swap exchanges what is below for a device from an offset on, which is whole blocks. Reads under way are answered by the old one first; those that come meanwhile wait, none fails.
+func (l *Linear) Swap(device string, offset int64) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(device, &stat); err != nil {
 		return fmt.Errorf("put %s over %s: %w", l.name, device, err)
 	}
-	table := linearTable(l.bytes, unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
+	table := linearTable(l.bytes, offset, unix.Major(stat.Rdev), unix.Minor(stat.Rdev))
 	if _, err := dm(dmTableLoad, l.name, dmReadOnly, table); err != nil {
 		return fmt.Errorf("put %s over %s: load the table: %w", l.name, device, err)
 	}
@@ -70,9 +70,9 @@ func (l *Linear) Swap(device string) error {
 	return nil
 }
 
-// linearTable is the payload of a table of one linear target: struct dm_target_spec and "MAJOR:MINOR 0".
-func linearTable(sizeBytes int64, major, minor uint32) []byte {
-	text := fmt.Sprintf("%d:%d 0", major, minor)
+// linearTable is the payload of a table of one linear target: struct dm_target_spec and "MAJOR:MINOR OFFSET".
+func linearTable(sizeBytes, offset int64, major, minor uint32) []byte {
+	text := fmt.Sprintf("%d:%d %d", major, minor, offset/sectorBytes)
 	length := (dmSpecBytes + len(text) + 1 + 7) &^ 7
 	b := make([]byte, length)
 	binary.NativeEndian.PutUint64(b[8:], uint64(sizeBytes/sectorBytes))

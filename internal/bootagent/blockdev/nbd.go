@@ -4,9 +4,11 @@
 package blockdev
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,8 +70,29 @@ func AttachNBD(path string, socket *os.File, sizeBytes int64) (*NBD, error) {
 		defer runtime.UnlockOSThread()
 		n.done <- ioctl(device, nbdDoIt, 0)
 	}()
+	if err := n.await(path); err != nil {
+		return nil, errors.Join(err, n.Detach())
+	}
 	return n, nil
 }
+
+// await returns once the device has its size: the kernel sets it within the call that lasts.
+func (n *NBD) await(path string) error {
+	for deadline := time.Now().Add(attachDeadline); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if size, err := unix.IoctlGetInt(int(n.device.Fd()), unix.BLKGETSIZE64); err == nil && size > 0 {
+			return nil
+		}
+		select {
+		case err := <-n.done:
+			n.done <- err
+			return fmt.Errorf("attach %s: %w", path, err)
+		default:
+		}
+	}
+	return fmt.Errorf("attach %s: the kernel did not take it within %s", path, attachDeadline)
+}
+
+const attachDeadline = 5 * time.Second
 
 // Detach disconnects the device; nothing may have it open any more.
 func (n *NBD) Detach() error {

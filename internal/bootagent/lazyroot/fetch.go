@@ -2,7 +2,6 @@ package lazyroot
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -122,8 +121,8 @@ func (m *Image) fail(err error) {
 
 // request returns how many chunks were taken.
 func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, error) {
-	size := m.cfg.Root.ChunkBytes
-	first, after := int64(from)*size, min(int64(end)*size, m.cfg.Root.SizeBytes)
+	first, _ := m.cfg.Chunks.Span(from)
+	after := min(int64(end)*image.ChunkBytes, m.cfg.Root.SizeBytes)
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
 	idle := time.AfterFunc(m.cfg.IdleTimeout, cancel)
@@ -142,14 +141,15 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 	if got := resp.Header.Get("Content-Range"); resp.StatusCode != http.StatusPartialContent || got != want {
 		return 0, fmt.Errorf("asked for %s, it answered %s %q", want, resp.Status, got)
 	}
-	buffer := make([]byte, size)
+	buffer := make([]byte, image.ChunkBytes)
 	for c := from; c < end; c++ {
 		idle.Stop()
 		if err := m.yield(r, limit); err != nil {
 			return c - from, err
 		}
 		idle.Reset(m.cfg.IdleTimeout)
-		data := buffer[:min(size, m.cfg.Root.SizeBytes-int64(c)*size)]
+		_, length := m.cfg.Chunks.Span(c)
+		data := buffer[:length]
 		if _, err := io.ReadFull(resp.Body, data); err != nil {
 			return c - from, err
 		}
@@ -162,10 +162,11 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 
 // take keeps a chunk if it is what the chunk list says.
 func (m *Image) take(c int, data []byte) error {
-	if sum := sha256.Sum256(data); string(sum[:]) != string(m.cfg.Sums[c*sha256.Size:(c+1)*sha256.Size]) {
-		return fmt.Errorf("chunk %d: %w", c, image.ErrDigest)
+	if err := m.cfg.Chunks.Verify(c, data); err != nil {
+		return err
 	}
-	if _, err := m.cfg.Backing.WriteAt(data, int64(c)*m.cfg.Root.ChunkBytes); err != nil {
+	offset, _ := m.cfg.Chunks.Span(c)
+	if _, err := m.cfg.Backing.WriteAt(data, offset); err != nil {
 		err = fmt.Errorf("the root can't be kept here: %w", err)
 		m.fail(err)
 		return err

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/image"
 )
 
 // fillRun is how many chunks the background asks for at once: long enough that the pause between requests does not count.
@@ -119,7 +121,7 @@ func (m *Image) yield(r *run, limit *pace) error {
 		return m.ctx.Err()
 	}
 	if limit != nil {
-		return limit.wait(m.ctx.Done(), r.hurry, m.cfg.Root.ChunkBytes)
+		return limit.wait(m.ctx.Done(), r.hurry, image.ChunkBytes)
 	}
 	return nil
 }

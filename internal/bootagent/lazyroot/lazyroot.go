@@ -7,7 +7,6 @@ package lazyroot
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -27,9 +26,8 @@ type Backing interface {
 
 // Config is one image and where it comes from.
 type Config struct {
-	Root image.Root
-	// Sums is the content of the blob Root.Chunks, verified.
-	Sums    []byte
+	Root    image.Root
+	Chunks  *image.Chunks
 	Backing Backing
 	// Server and Peers are URLs below which blobs are by their digits, ending with a slash.
 	Server string
@@ -89,30 +87,22 @@ type Image struct {
 }
 
 // New makes an image of which nothing is local. Close ends its fetching.
-func New(cfg Config) (*Image, error) {
-	root := cfg.Root
-	if root.ChunkBytes <= 0 || root.ChunkBytes > 64<<20 || root.SizeBytes <= 0 {
-		return nil, fmt.Errorf("the image says %d bytes in chunks of %d, which can't be", root.SizeBytes, root.ChunkBytes)
-	}
-	chunks := (root.SizeBytes + root.ChunkBytes - 1) / root.ChunkBytes
-	if int64(len(cfg.Sums)) != chunks*sha256.Size {
-		return nil, fmt.Errorf("the chunk list has %d bytes, but an image of %d bytes in chunks of %d needs %d",
-			len(cfg.Sums), root.SizeBytes, root.ChunkBytes, chunks*sha256.Size)
-	}
+func New(cfg Config) *Image {
 	if cfg.IdleTimeout == 0 {
 		cfg.IdleTimeout = 15 * time.Second
 	}
 	if cfg.RetryPause == 0 {
 		cfg.RetryPause = time.Second
 	}
+	chunks := cfg.Chunks.Len()
 	calm := make(chan struct{})
 	close(calm)
 	ctx, stop := context.WithCancel(context.Background())
 	return &Image{
-		cfg: cfg, chunks: int(chunks), sources: newSources(cfg.Server, cfg.Peers), ctx: ctx, stop: stop,
+		cfg: cfg, chunks: chunks, sources: newSources(cfg.Server, cfg.Peers), ctx: ctx, stop: stop,
 		present: make([]bool, chunks), isTouched: make([]bool, chunks), coming: map[int]flight{},
 		calm: calm, whole: make(chan struct{}), failed: make(chan struct{}),
-	}, nil
+	}
 }
 
 // Close ends all fetching; reads of what is not local fail from then on.
@@ -143,8 +133,8 @@ func (m *Image) Progress() Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := Progress{RootBytes: m.cfg.Root.SizeBytes, Touched: append([]int32(nil), m.touched...)}
-	p.ReadBytes = min(int64(len(m.touched))*m.cfg.Root.ChunkBytes, p.RootBytes)
-	p.HeldBytes = min(int64(m.held)*m.cfg.Root.ChunkBytes, p.RootBytes)
+	p.ReadBytes = min(int64(len(m.touched))*image.ChunkBytes, p.RootBytes)
+	p.HeldBytes = min(int64(m.held)*image.ChunkBytes, p.RootBytes)
 	return p
 }
 
@@ -158,8 +148,8 @@ func (m *Image) ReadAt(p []byte, off int64) (int, error) {
 		return len(p), nil
 	}
 	inside := p[:min(int64(len(p)), m.cfg.Root.SizeBytes-off)]
-	first := int(off / m.cfg.Root.ChunkBytes)
-	last := int((off + int64(len(inside)) - 1) / m.cfg.Root.ChunkBytes)
+	first := int(off / image.ChunkBytes)
+	last := int((off + int64(len(inside)) - 1) / image.ChunkBytes)
 	if err := m.need(first, last); err != nil {
 		return 0, err
 	}

@@ -1,0 +1,25 @@
+// Command nearmetal-boot is the first process of a machine that boots over the network: it gives the machine its root and stays as its
+// init. See package bootagent.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nearmetal/nearmetal/internal/bootagent"
+)
+
+func main() {
+	var err error
+	if filepath.Base(os.Args[0]) == "modprobe" {
+		err = bootagent.Modprobe(os.Args[1:])
+	} else {
+		err = bootagent.Main(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nearmetal-boot:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,276 @@
+package bootagent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/bootagent/bootctl"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/inspection"
+)
+
+// Where the node agent lives.
+const (
+	agentDir   = "/run/nearmetal/agent"
+	agentState = "/var/lib/nearmetal"
+)
+
+// environment gives the machine its root, runs what belongs on it, and stays until the root can't be had.
+func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
+	manifest, err := a.manifest()
+	if err != nil {
+		return err
+	}
+	if err := a.enterRoot(ctx, manifest, stopDrivers); err != nil {
+		return err
+	}
+	status := a.root.status()
+	a.reports.stage(boot.StageReport{Stage: api.StageRoot, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes})
+	a.log.Info("root mounted", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
+	if err := a.settleIn(); err != nil {
+		return err
+	}
+	go a.network.renew(ctx, func(err error) { a.log.Warn("the address could not be renewed; it is kept", "error", err) })
+	failed := a.root.failed()
+	if err := a.startAgent(ctx); err != nil {
+		return err
+	}
+	a.startConsoles()
+	a.startSSH()
+	go a.checkHealth(ctx)
+	filled := make(chan error, 1)
+	go func() { filled <- a.root.fill() }()
+	for {
+		select {
+		case err := <-failed:
+			return err
+		case err := <-filled:
+			if err != nil {
+				return err
+			}
+			status := a.root.status()
+			a.log.Info("the root is wholly local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
+			a.reports.stage(boot.StageReport{Stage: api.StageReady, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes, Local: true})
+			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
+			a.loadDrivers(ctx)
+			filled = nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// enterRoot mounts the image and makes it the root.
+func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDrivers func()) error {
+	for _, name := range []string{"nbd", "loop", "dm_mod", "overlay", string(manifest.Root.Format)} {
+		if err := a.modules.load(name); err != nil {
+			return err
+		}
+	}
+	disk := a.args.Disk
+	var peers []string
+	for _, url := range a.welcome.Peers {
+		peers = append(peers, strings.TrimSuffix(url, "/")+"/")
+	}
+	r, dirs, err := attachRoot(ctx, rootConfig{
+		manifest: manifest, server: a.args.Images, peers: peers, rate: a.welcome.RateBytesPerSecond, disk: disk, client: a.images,
+	}, a.log)
+	if err != nil {
+		return err
+	}
+	a.root = r
+	for _, v := range r.volumes {
+		v.image.Prefetch()
+	}
+	if err := os.WriteFile(filepath.Join(imageDir, "manifest.json"), a.welcome.Manifest, 0o644); err != nil {
+		return err
+	}
+	if err := overlay(dirs); err != nil {
+		return err
+	}
+	stopDrivers()
+	if err := switchRoot(); err != nil {
+		return err
+	}
+	return mountAll(laterMounts())
+}
+
+// settleIn writes what is generated and begins to obey requests about the power.
+func (a *Agent) settleIn() error {
+	if err := writeFiles("/", a.welcome, a.network); err != nil {
+		return fmt.Errorf("write the machine's own files: %w", err)
+	}
+	a.init.arm(a.network.Interface)
+	a.obeySignals()
+	a.obeyPowerButton()
+	return a.listen()
+}
+
+// loadDrivers loads the drivers of the image for the devices that have none yet.
+func (a *Agent) loadDrivers(ctx context.Context) {
+	m, err := openModules(a.log)
+	if err != nil {
+		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are there", "error", err)
+		return
+	}
+	if err := m.watchDevices(ctx, make(chan struct{}, 1)); err != nil {
+		a.log.Warn("new devices are not noticed", "error", err)
+	}
+}
+
+// checkHealth reports the health checks of this boot.
+func (a *Agent) checkHealth(ctx context.Context) {
+	report := boot.Report{Health: inspection.Health(ctx, a.healthDeadline())}
+	for try := 0; ; try++ {
+		var next boot.Instruction
+		err := a.calls.post(ctx, boot.ReportPath, report, &next)
+		if err == nil {
+			a.obey(next)
+			return
+		}
+		a.log.Warn("the health checks could not be reported", "error", err)
+		if isFinal(err) || backoff(ctx, min(try, 4)) != nil {
+			return
+		}
+	}
+}
+
+// startAgent fetches the node agent and keeps it running; nothing for a boot without one.
+func (a *Agent) startAgent(ctx context.Context) error {
+	agent := a.welcome.Agent
+	if agent == nil {
+		a.log.Info("this boot has no node agent")
+		return nil
+	}
+	binary := filepath.Join(agentDir, "nearmetal")
+	tokenFile := filepath.Join(agentDir, "token")
+	if err := os.MkdirAll(agentDir, 0o700); err != nil {
+		return err
+	}
+	if err := a.fetchAgent(ctx, binary, agent.Binary); err != nil {
+		return fmt.Errorf("the node agent: %w", err)
+	}
+	node := filepath.Join(agentState, "nodes", a.welcome.Name)
+	if err := errors.Join(
+		os.WriteFile(tokenFile, []byte(agent.Token+"\n"), 0o600), os.MkdirAll(node, 0o711),
+		os.WriteFile(filepath.Join(node, "agent-id"), []byte(agent.AgentID), 0o600),
+	); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(agentDir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	first := true
+	go a.init.keep(process{
+		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network), files: []*os.File{nil, log, log},
+		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
+	}, false, func(pid int) {
+		a.init.setAgent(pid)
+		if first {
+			first = false
+			status := a.root.status()
+			a.log.Info("node agent started", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
+			a.reports.stage(boot.StageReport{Stage: api.StageAgent, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes})
+		}
+	})
+	return nil
+}
+
+// agentArguments is the node agent's command line.
+func agentArguments(binary, tokenFile string, w boot.Welcome, n *network) []string {
+	args := []string{
+		binary, "agent", "--server", w.Agent.Server, "--token-file", tokenFile, "--name", w.Name, "--state", agentState,
+		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
+	}
+	var labels []string
+	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
+		labels = append(labels, key+"="+w.Agent.Labels[key])
+	}
+	if len(labels) > 0 {
+		args = append(args, "--labels", strings.Join(labels, ","))
+	}
+	return args
+}
+
+// fetchAgent gets the node agent's binary: as a blob from peers or the image server, which costs the server least, else from the boot API.
+func (a *Agent) fetchAgent(ctx context.Context, path string, blob image.Blob) error {
+	sources := []func() (*http.Response, error){}
+	for _, url := range append(slices.Clone(a.welcome.Peers), a.args.Images) {
+		sources = append(sources, func() (*http.Response, error) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/"+blob.Digest.Hex(), nil)
+			if err != nil {
+				return nil, err
+			}
+			resp, err := a.images.Do(req)
+			if err == nil && resp.StatusCode != http.StatusOK {
+				_ = resp.Body.Close()
+				return nil, fmt.Errorf("%s answered %s", url, resp.Status)
+			}
+			return resp, err
+		})
+	}
+	sources = append(sources, func() (*http.Response, error) { return a.calls.send(ctx, http.MethodGet, boot.AgentBinaryPath, nil) })
+	var errs []error
+	for try := range 5 {
+		errs = nil
+		for _, open := range sources {
+			resp, err := open()
+			if err == nil {
+				err = saveVerified(path, resp.Body, blob)
+				_ = resp.Body.Close()
+			}
+			if err == nil {
+				return nil
+			}
+			errs = append(errs, err)
+		}
+		a.log.Warn("the node agent's binary could not be fetched", "error", errors.Join(errs...))
+		if err := backoff(ctx, try); err != nil {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// saveVerified writes an executable if it is the blob.
+func saveVerified(path string, r io.Reader, blob image.Blob) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	var sum hash.Hash = sha256.New()
+	_, err = io.Copy(io.MultiWriter(file, sum), io.LimitReader(r, blob.SizeBytes+1))
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if got := image.Digest("sha256:" + hex.EncodeToString(sum.Sum(nil))); got != blob.Digest {
+		return errors.Join(fmt.Errorf("%w: it is %s, not %s", image.ErrDigest, got, blob.Digest), os.Remove(path))
+	}
+	return nil
+}
+
+// hosts is /etc/hosts.
+func hosts(name string, address net.IP) string {
+	text := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+	if name != "" {
+		text += address.String() + " " + name + "\n"
+	}
+	return text
+}

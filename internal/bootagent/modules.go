@@ -1,0 +1,239 @@
+package bootagent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/kernelmodule"
+)
+
+// finitCompressed tells the kernel that a module's file is compressed (Linux, include/uapi/linux/module.h).
+const finitCompressed = 4
+
+// modules loads kernel modules. It is safe for concurrent use.
+type modules struct {
+	dir   string
+	index *kernelmodule.Index
+	mu    sync.Mutex
+	// loading has each module asked for; closed once it is loaded or can't be.
+	loading map[string]chan struct{}
+	// pending counts devices whose drivers are yet to be loaded.
+	pending atomic.Int64
+	log     *slog.Logger
+}
+
+// openModules reads the indexes of the running kernel's modules.
+func openModules(log *slog.Logger) (*modules, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]))
+	index, err := kernelmodule.ReadIndex(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the kernel's modules: %w", err)
+	}
+	return &modules{dir: dir, index: index, loading: map[string]chan struct{}{}, log: log}, nil
+}
+
+// load loads the modules for a modalias or a name, with all they need; what is loaded already is no error.
+func (m *modules) load(alias string) error {
+	names := m.index.Match(alias)
+	if len(names) == 0 {
+		if m.index.Builtin(alias) {
+			return nil
+		}
+		return fmt.Errorf("no module for %q", alias)
+	}
+	var errs []error
+	for _, name := range names {
+		for _, needed := range m.index.Order(name) {
+			errs = append(errs, m.loadOne(needed))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loadOne loads one module whose needs are there; two callers load it once.
+func (m *modules) loadOne(name string) error {
+	m.mu.Lock()
+	done, ok := m.loading[name]
+	if !ok {
+		done = make(chan struct{})
+		m.loading[name] = done
+	}
+	m.mu.Unlock()
+	if ok {
+		<-done
+		return nil
+	}
+	defer close(done)
+	file, err := os.Open(filepath.Join(m.dir, m.index.File(name)))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	flags := 0
+	if !strings.HasSuffix(file.Name(), ".ko") {
+		flags = finitCompressed
+	}
+	if err := unix.FinitModule(int(file.Fd()), moduleOptions(name), flags); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	return nil
+}
+
+// moduleOptions are the options a module is loaded with.
+func moduleOptions(name string) string {
+	switch name {
+	case "nbd":
+		// One for each layer; partitions are of no use on them.
+		return "nbds_max=16 max_part=0"
+	case "loop":
+		return "max_loop=0"
+	}
+	return ""
+}
+
+// loaders is how many drivers are started side by side: some wait for their device for seconds.
+const loaders = 4
+
+// watchDevices loads the drivers of all devices there are and will be, NICs first, until ctx ends. News tells that a device was added.
+func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error {
+	// Listen before looking, so that no device is missed between.
+	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return fmt.Errorf("listen for devices: %w", err)
+	}
+	_ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	if err := unix.Bind(socket, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+		_ = unix.Close(socket)
+		return fmt.Errorf("listen for devices: %w", err)
+	}
+	aliases := make(chan string, 4096)
+	for range loaders {
+		go func() {
+			for alias := range aliases {
+				// Most devices need no driver of ours.
+				if err := m.load(alias); err != nil && len(m.index.Match(alias)) > 0 {
+					m.log.Warn("a driver could not be loaded", "device", alias, "error", err)
+				}
+				m.pending.Add(-1)
+			}
+		}()
+	}
+	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(socket, unix.SHUT_RDWR) })
+	go func() {
+		defer stop()
+		defer close(aliases)
+		defer func() { _ = unix.Close(socket) }()
+		for _, alias := range presentDevices("/sys") {
+			m.pending.Add(1)
+			aliases <- alias
+		}
+		buffer := make([]byte, 64<<10)
+		for ctx.Err() == nil {
+			n, _, err := unix.Recvfrom(socket, buffer, 0)
+			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			action, alias := parseUevent(buffer[:max(n, 0)])
+			if alias != "" && action == "add" {
+				m.pending.Add(1)
+				aliases <- alias
+			}
+			select {
+			case news <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return nil
+}
+
+// settle returns once no driver was to be loaded for a while: devices behind others show up one after the other.
+func (m *modules) settle(ctx context.Context) error {
+	for quiet := 0; quiet < 5; quiet++ {
+		if m.pending.Load() > 0 {
+			quiet = 0
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// presentDevices are the modaliases of all devices, NICs first, each once.
+func presentDevices(sys string) []string {
+	var list []string
+	_ = filepath.WalkDir(filepath.Join(sys, "devices"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "modalias" {
+			if text, err := os.ReadFile(path); err == nil {
+				if alias := strings.TrimSpace(string(text)); alias != "" && !slices.Contains(list, alias) {
+					list = append(list, alias)
+				}
+			}
+		}
+		return nil
+	})
+	slices.SortStableFunc(list, func(a, b string) int { return urgency(a) - urgency(b) })
+	return list
+}
+
+// urgency orders devices: the boot waits for NICs, which are PCI class 02 or behind virtio, then disks.
+func urgency(alias string) int {
+	switch {
+	case strings.HasPrefix(alias, "virtio:"):
+		return 0
+	case strings.Contains(alias, "bc02sc") || strings.HasPrefix(alias, "pci:v00001AF4"):
+		return 1
+	case strings.Contains(alias, "bc01sc"):
+		return 2
+	}
+	return 3
+}
+
+// parseUevent reads the action and the modalias of a kernel event: "add@/devices/..." and NAME=VALUE, each ended by a zero byte.
+func parseUevent(message []byte) (action, alias string) {
+	for field := range bytes.SplitSeq(message, []byte{0}) {
+		if value, ok := bytes.CutPrefix(field, []byte("ACTION=")); ok {
+			action = string(value)
+		} else if value, ok := bytes.CutPrefix(field, []byte("MODALIAS=")); ok {
+			alias = string(value)
+		}
+	}
+	return action, alias
+}
+
+// Modprobe loads what the kernel asks /sbin/modprobe for while there is only the initial RAM disk: modprobe -q -- NAME.
+func Modprobe(args []string) error {
+	m, err := openModules(newLog())
+	if err != nil {
+		return err
+	}
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") {
+			continue
+		}
+		if err := m.load(arg); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package bootagent
+
+import (
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// supervisor is the init of the machine: it starts processes, starts those again that shall stay, waits for all there are, orphans too,
+// and ends them all when the machine goes off. Package os/exec can't be used beside it, since waiting for any child takes its children.
+type supervisor struct {
+	log   *slog.Logger
+	nonce string
+	mu    sync.Mutex
+	// waiting has the ends of processes that someone waits for.
+	waiting map[int]chan syscall.WaitStatus
+	// ending is closed when the machine goes off: nothing is started any more.
+	ending chan struct{}
+	once   sync.Once
+	// agent is the node agent's process, which goes first.
+	agent int
+	// nic is armed for Wake-on-LAN before the power goes.
+	nic string
+}
+
+func newSupervisor(log *slog.Logger) *supervisor {
+	return &supervisor{log: log, nonce: newNonce(), waiting: map[int]chan syscall.WaitStatus{}, ending: make(chan struct{})}
+}
+
+// process is a program to run.
+type process struct {
+	name string
+	args []string
+	env  []string
+	// files are its standard input, output and error; missing ones are /dev/null.
+	files []*os.File
+	// tty makes the first file its controlling terminal.
+	tty bool
+}
+
+// environment of all processes that are started here.
+func environment() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "USER=root"}
+}
+
+// start runs a program in a session of its own.
+func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer null.Close()
+	files := make([]uintptr, 3)
+	for i := range files {
+		files[i] = null.Fd()
+		if i < len(p.files) && p.files[i] != nil {
+			files[i] = p.files[i].Fd()
+		}
+	}
+	// Held while the process is made, so that it is known here before it can be waited for.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.ending:
+		return 0, nil, syscall.ESHUTDOWN
+	default:
+	}
+	pid, err := syscall.ForkExec(p.args[0], p.args, &syscall.ProcAttr{
+		Dir: "/", Env: append(environment(), p.env...), Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: p.tty},
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	ended := make(chan syscall.WaitStatus, 1)
+	s.waiting[pid] = ended
+	return pid, ended, nil
+}
+
+// command runs a program and waits for its end.
+func (s *supervisor) command(args ...string) (syscall.WaitStatus, error) {
+	_, ended, err := s.start(process{name: filepath.Base(args[0]), args: args})
+	if err != nil {
+		return 0, err
+	}
+	return <-ended, nil
+}
+
+// Pauses before a process is started again: doubled each time it ends at once.
+const (
+	restartMin  = time.Second
+	restartMax  = 30 * time.Second
+	settledTime = time.Minute
+)
+
+// keep runs a program, and again when it ends, until the machine goes off. started, if any, is told each process.
+func (s *supervisor) keep(p process, quiet bool, started func(pid int)) {
+	pause := restartMin
+	for {
+		begun := time.Now()
+		pid, ended, err := s.start(p)
+		if err == nil {
+			if started != nil {
+				started(pid)
+			}
+			status := <-ended
+			if !quiet {
+				s.log.Warn(p.name+" ended; it is started again", "status", describe(status), "in", pause)
+			}
+		} else if err != syscall.ESHUTDOWN {
+			s.log.Error(p.name+" can't be started", "error", err, "again in", pause)
+		}
+		if time.Since(begun) > settledTime || quiet && err == nil {
+			pause = restartMin
+		}
+		select {
+		case <-time.After(pause):
+		case <-s.ending:
+			return
+		}
+		pause = min(pause*2, restartMax)
+	}
+}
+
+func describe(status syscall.WaitStatus) any {
+	if status.Signaled() {
+		return status.Signal()
+	}
+	return status.ExitStatus()
+}
+
+// reap waits for children for ever.
+func (s *supervisor) reap() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGCHLD)
+	for {
+		for s.reapOne() {
+		}
+		<-signals
+	}
+}
+
+// reapOne waits for one child that has ended and returns false when there is none.
+func (s *supervisor) reapOne() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+	if err == syscall.EINTR {
+		return true
+	}
+	if err != nil || pid <= 0 {
+		return false
+	}
+	if ended, ok := s.waiting[pid]; ok {
+		ended <- status
+		delete(s.waiting, pid)
+	}
+	return true
+}
+
+// setAgent tells which process the node agent is.
+func (s *supervisor) setAgent(pid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.agent = pid
+}
+
+// arm tells which NIC is to be woken by.
+func (s *supervisor) arm(nic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nic = nic
+}
+
+// ending is how a machine ends.
+type ending int
+
+const (
+	powerOff ending = unix.LINUX_REBOOT_CMD_POWER_OFF
+	reboot   ending = unix.LINUX_REBOOT_CMD_RESTART
+)
+
+// Grace of the node agent, and of all others, when the machine ends.
+const (
+	agentGrace = 10 * time.Second
+	otherGrace = 5 * time.Second
+)
+
+// end ends the machine: the node agent first, then all others, politely and then by force; what is written is on its disks. The first
+// call counts. It returns at once.
+func (s *supervisor) end(how ending) {
+	s.once.Do(func() {
+		s.mu.Lock()
+		close(s.ending)
+		s.mu.Unlock()
+		go s.finish(how)
+	})
+}
+
+func (s *supervisor) finish(how ending) {
+	s.log.Warn("the machine ends", "reboots", how == reboot)
+	s.mu.Lock()
+	agent, nic := s.agent, s.nic
+	gone := s.waiting[agent]
+	s.mu.Unlock()
+	if gone != nil && syscall.Kill(agent, syscall.SIGTERM) == nil {
+		s.await(agentGrace, func() bool { return syscall.Kill(agent, 0) != nil })
+	}
+	// To all processes but this one.
+	_ = syscall.Kill(-1, syscall.SIGTERM)
+	_ = syscall.Kill(-1, syscall.SIGCONT)
+	s.await(otherGrace, noOthers)
+	_ = syscall.Kill(-1, syscall.SIGKILL)
+	s.await(time.Second, noOthers)
+	syscall.Sync()
+	unmountDisks()
+	if nic != "" && how == powerOff {
+		if err := armWakeOnLAN(nic); err != nil {
+			s.log.Warn("the interface can't be armed for Wake-on-LAN", "interface", nic, "error", err)
+		}
+	}
+	if err := unix.Reboot(int(how)); err != nil {
+		s.log.Error("the kernel refuses to end", "error", err)
+	}
+}
+
+// await returns when a condition holds, or after a while.
+func (s *supervisor) await(atMost time.Duration, holds func() bool) {
+	for deadline := time.Now().Add(atMost); time.Now().Before(deadline) && !holds(); {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// noOthers tells that no process but this one and the kernel's own threads is left; those have no program.
+func noOthers() bool {
+	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, program := range programs {
+		if _, err := os.Readlink(program); err == nil && program != "/proc/1/exe" {
+			return false
+		}
+	}
+	return true
+}
