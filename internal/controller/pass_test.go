@@ -61,7 +61,7 @@ func (s *scripted) NextDeath() time.Time                          { return time.
 
 func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
 func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
-func (s *scripted) Holders(image.Digest) (map[string]string, map[string]bool) { return s.holders, s.fetching }
+func (s *scripted) Holders(image.Digest) (map[string]string, map[string]bool) {
 	return s.holders, s.fetching
 }
 
