@@ -127,14 +127,10 @@ func TakeDown(ctx context.Context, name string) error {
 		lock, err = tryLock(dir)
 		return err
 	})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("waiting for the end of the virtual data centre %q: %w", name, err)
 	}
-	defer lock.Close()
-	return errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()))
+	return release(dir, lock)
 }
 
 // Inventory is what machines.json of the data centre of that name says.
@@ -147,7 +143,7 @@ func Inventory(name string) ([]Machine, error) {
 	return machines, json.Unmarshal(text, &machines)
 }
 
-// Names are of the data centres that run.
+// Names are of the data centres that run. What is left of others is removed.
 func Names() ([]string, error) {
 	entries, err := os.ReadDir(BaseDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -162,7 +158,10 @@ func Names() ([]string, error) {
 		if errors.Is(err, ErrRunning) {
 			names = append(names, entry.Name())
 		} else if err == nil {
-			lock.Close()
+			err = release(Dir(entry.Name()), lock) // what one left that was killed together with its keeper
+		}
+		if err != nil && !errors.Is(err, ErrRunning) {
+			return nil, err
 		}
 	}
 	slices.Sort(names)

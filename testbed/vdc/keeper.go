@@ -31,11 +31,8 @@ func Dir(name string) string { return filepath.Join(BaseDir, name) }
 var ErrRunning = errors.New("it is running already")
 
 // claim makes a data centre's folder, and removes first what one that was killed together with its keeper has left. The lock is held until
-// starter and keeper both have closed it.
+// the keeper has ended, which removes folder and lock.
 func claim(dir string) (*os.File, error) {
-	if err := os.MkdirAll(BaseDir, 0o700); err != nil {
-		return nil, err
-	}
 	lock, err := tryLock(dir)
 	if err != nil {
 		return nil, err
@@ -45,26 +42,48 @@ func claim(dir string) (*os.File, error) {
 		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, sub), 0o700))
 	}
 	if err != nil {
-		lock.Close()
-		return nil, err
+		return nil, errors.Join(err, release(dir, lock))
 	}
 	return lock, nil
 }
 
 // tryLock takes the lock of a data centre's folder, or fails with ErrRunning.
 func tryLock(dir string) (*os.File, error) {
-	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrRunning
+	for {
+		if err := os.MkdirAll(BaseDir, 0o700); err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("locking %s: %w", dir, err)
+		lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // the last one was just released, and the folder of all with it
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			lock.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, ErrRunning
+			}
+			return nil, fmt.Errorf("locking %s: %w", dir, err)
+		}
+		// A lock that was removed meanwhile, by who held it, is none.
+		held, err := lock.Stat()
+		if err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+		if named, err := os.Stat(lock.Name()); err == nil && os.SameFile(held, named) {
+			return lock, nil
+		}
+		lock.Close()
 	}
-	return lock, nil
+}
+
+// release removes what a data centre without a keeper has, and its lock.
+func release(dir string, lock *os.File) error {
+	err := errors.Join(os.RemoveAll(dir), os.Remove(lock.Name()), lock.Close())
+	_ = os.Remove(BaseDir) // which fails while others are there
+	return err
 }
 
 // keeper is the process that holds everything inside, and ends it when its standard input does.
@@ -77,7 +96,7 @@ type keeper struct {
 // startKeeper starts it inside the network namespace. It is not in the caller's process group, so that an interrupt at the keyboard
 // does not end it before the caller has.
 func startKeeper(dir string, lock *os.File, inside netns.Handle) (*keeper, error) {
-	cmd := exec.Command("sh", filepath.Join(dir, "keeper.sh"), dir)
+	cmd := exec.Command("sh", filepath.Join(dir, "keeper.sh"), dir, provisioningUplink, dataUplink, bmcUplink)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.ExtraFiles = []*os.File{lock}
 	cmd.Dir = "/"

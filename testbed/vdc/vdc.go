@@ -131,12 +131,17 @@ func Start(ctx context.Context, cfg Config) (*DataCentre, error) {
 }
 
 // start does it step by step; Close undoes as many as were taken.
-func (dc *DataCentre) start(ctx context.Context, venv string) error {
+func (dc *DataCentre) start(ctx context.Context, venv string) (err error) {
 	lock, err := claim(dc.dir)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer func() {
+		if dc.keeper == nil {
+			err = errors.Join(err, release(dc.dir, lock))
+		}
+		lock.Close()
+	}()
 	if dc.machines, err = dc.config.machines(dc.dir); err != nil {
 		return err
 	}
