@@ -95,6 +95,9 @@ func (Credentials) String() string { return "(credentials)" }
 // GoString keeps secrets out of logs.
 func (Credentials) GoString() string { return "(credentials)" }
 
+// MarshalText keeps secrets out of logs and of everything else that is written as text or JSON.
+func (Credentials) MarshalText() ([]byte, error) { return []byte("(credentials)"), nil }
+
 // Target is everything a kind needs to make a Switch.
 type Target struct {
 	Name        string // of the machine, for messages

@@ -53,6 +53,12 @@ func Address(address string) (string, error) {
 	return net.JoinHostPort(strings.Trim(address, "[]"), Port), nil
 }
 
+// String keeps the password out of logs: fmt would print it from within.
+func (s *Switch) String() string { return "IPMI at " + s.address }
+
+// GoString does so too.
+func (s *Switch) GoString() string { return s.String() }
+
 // Kind is api.PowerIPMI.
 func (*Switch) Kind() api.PowerKind { return api.PowerIPMI }
 

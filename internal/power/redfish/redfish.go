@@ -55,6 +55,12 @@ func New(t power.Target) (*Switch, error) {
 	}, nil
 }
 
+// String keeps the password out of logs: fmt would print it from within.
+func (s *Switch) String() string { return "Redfish at " + s.base.Host }
+
+// GoString does so too.
+func (s *Switch) GoString() string { return s.String() }
+
 // Kind is api.PowerRedfish.
 func (*Switch) Kind() api.PowerKind { return api.PowerRedfish }
 
@@ -194,19 +200,24 @@ func overrideBoot(ctx context.Context, c *client, system *computerSystem, boot p
 	allowed := func(target string) bool {
 		return len(system.Boot.Targets) == 0 || slices.Contains(system.Boot.Targets, target)
 	}
-	settings := map[string]string{"BootSourceOverrideEnabled": "Once"}
-	switch {
-	case boot.URI != "" && boot.Firmware != api.FirmwareBIOS && slices.Contains(system.Boot.Targets, "UefiHttp"):
-		settings["BootSourceOverrideTarget"], settings["HttpBootUri"] = "UefiHttp", boot.URI
-	case allowed("Pxe"):
-		settings["BootSourceOverrideTarget"] = "Pxe"
-	default:
+	override := func(settings map[string]string) error {
+		settings["BootSourceOverrideEnabled"] = "Once"
+		if err := c.patch(ctx, system.Path, map[string]any{"Boot": settings}); err != nil {
+			return fmt.Errorf("select the network as next boot device: %w", err)
+		}
+		return nil
+	}
+	if boot.URI != "" && boot.Firmware != api.FirmwareBIOS && slices.Contains(system.Boot.Targets, "UefiHttp") {
+		err := override(map[string]string{"BootSourceOverrideTarget": "UefiHttp", "HttpBootUri": boot.URI})
+		var status *statusError
+		if !errors.As(err, &status) || status.code != http.StatusBadRequest {
+			return err
+		} // it lists what it can't do, or not with this URI; it can boot by PXE perhaps
+	}
+	if !allowed("Pxe") {
 		return fmt.Errorf("system %q can't boot from the network, only from %s; look at its firmware's settings", system.ID, strings.Join(system.Boot.Targets, ", "))
 	}
-	if err := c.patch(ctx, system.Path, map[string]any{"Boot": settings}); err != nil {
-		return fmt.Errorf("select the network as next boot device: %w", err)
-	}
-	return nil
+	return override(map[string]string{"BootSourceOverrideTarget": "Pxe"})
 }
 
 // find reads the system. Its path is searched for once, and again if it is no longer there.
