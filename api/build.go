@@ -30,6 +30,8 @@ type Build struct {
 	// same one make the same image.
 	Recipe       string `json:"recipe"`
 	RecipeDigest string `json:"recipe_digest"`
+	// Bases are the images that the recipe stands on (recipe.Needs), by environment: the digests their names stand for now.
+	Bases map[string]string `json:"bases,omitempty"`
 	// Force: it is built although there is an image of the same recipe.
 	Force   bool       `json:"force,omitempty"`
 	Phase   BuildPhase `json:"phase"`

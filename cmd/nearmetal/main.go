@@ -17,11 +17,19 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/demo"
 	"github.com/nearmetal/nearmetal/internal/dev"
+	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/server"
 	"github.com/nearmetal/nearmetal/internal/telemetry"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == agent.BuildCommand {
+		if err := build.Worker(context.Background()); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
+	}
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
 	os.Exit(cli.Run(context.Background(), cli.Invocation{

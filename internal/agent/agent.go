@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,6 +45,16 @@ type Config struct {
 
 	Drivers []driver.Driver
 	Fabric  fabric.Fabric
+	// Images is what the node holds of built environments, nil: none; ImagesChanged tells that its status has changed.
+	Images        Images
+	ImagesChanged <-chan struct{}
+	// PeerURL is where other nodes find the images held here; empty: nowhere.
+	PeerURL string
+	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
+	Builder Builder
+	Blobs   Blobs
+	// PowerOff asks for this machine's power to go; nil: nothing here may.
+	PowerOff func(ctx context.Context) error
 	// Inspect tells which environments can run here; it is asked once per connection.
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
 	Log     *slog.Logger
@@ -105,6 +116,10 @@ type Agent struct {
 	drift    []string
 	auditing bool
 	probing  bool
+	builds   map[string]*buildState
+	power    powerOff
+	// work is what the agent waits for when it ends: fetches and builds.
+	work sync.WaitGroup
 	// stored is how much of a job's output the server has told to have, by job.
 	stored map[string]storedLog
 }
@@ -123,7 +138,8 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, id: id, term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
-		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
+		builds: map[string]*buildState{},
+		wake:   time.NewTimer(time.Hour), stored: map[string]storedLog{},
 	}
 	if a.cfg.Clock == nil {
 		a.cfg.Clock = realClock{}
@@ -138,8 +154,19 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := a.recover(ctx); err != nil {
 		return err
 	}
+	if err := a.recoverBuilds(ctx); err != nil {
+		return err
+	}
+	if a.cfg.Builder != nil {
+		check := a.cfg.Builder.Check(ctx)
+		a.cfg.Node.Builder = &check
+	}
+	if a.cfg.Images != nil {
+		a.work.Go(func() { a.cfg.Images.Run(ctx) })
+	}
 	go a.connect(ctx)
 	a.loop(ctx)
+	a.work.Wait()
 	return a.shutdown()
 }
 
@@ -158,6 +185,7 @@ func (a *Agent) loop(ctx context.Context) {
 			event()
 			a.drain()
 		case <-a.wake.C:
+		case <-a.cfg.ImagesChanged:
 		case <-audit.C:
 			a.audit(ctx)
 		case <-probe.C:
@@ -214,6 +242,8 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	}
 	a.desired = d
 	a.setWanted(ctx, d)
+	a.wantImages(d)
+	a.wantBuilds(ctx, d)
 	return nil
 }
 

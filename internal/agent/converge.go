@@ -35,6 +35,8 @@ func (a *Agent) converge(ctx context.Context) {
 		}
 	}
 	a.convergeNetworks(ctx, now)
+	a.convergeBuilds(ctx)
+	a.convergePower(ctx, now)
 }
 
 // newestGenerations is the newest generation wanted of each member name: an older one of the same name must not start.
@@ -155,6 +157,9 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	if !a.networks.has(m.want.Network.Index, m.id) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
+	}
+	if !a.imageReady(m) {
+		return
 	}
 	m.ready, m.unhealthy, m.cut, m.exit, m.recovered = false, "", "", "", time.Time{}
 	if m.control == nil {

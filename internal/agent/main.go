@@ -59,29 +59,43 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	catalog := environment.Catalog{environment.NewLocal()}
-	containers, err := container.New(container.Config{
-		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, MemberBinary: binary, Logger: log,
-	})
-	if err != nil {
-		return err
-	}
 	node, err := describe(opts, underlay)
 	if err != nil {
 		return err
 	}
-	err = Run(ctx, Config{
-		Node: node, StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
+	transport := &http.Transport{
+		TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
+		// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
+		DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: reconnectMax,
+		// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
+	}
+	cfg := Config{
+		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
 		Server: "https://" + opts.Server, Bearer: token.Bearer(), Site: token.Pin.String(),
-		Client: &http.Client{Transport: &http.Transport{
-			TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
-			// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
-			DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: reconnectMax,
-			// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
-			HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
-		}},
-		Drivers: []driver.Driver{containers}, Fabric: networks, Inspect: catalog.Inspect, Log: log,
+		Client: &http.Client{Transport: transport},
+		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff),
+	}
+	// Images have connections of their own: else a large one would hold up what the stream says.
+	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, &http.Client{Transport: transport.Clone()})
+	if err != nil {
+		return err
+	}
+	defer endPeers()
+	catalog := environment.Catalog{environment.NewLocal()}
+	containers, err := container.New(container.Config{
+		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: binary, Logger: log,
 	})
+	if err != nil {
+		return err
+	}
+	if err := containers.CheckImages(); err != nil {
+		log.WarnContext(ctx, "this node carries no built environments: it can't mount their roots", "error", err)
+	} else {
+		node.Images = true
+	}
+	cfg.Node, cfg.Drivers, cfg.Inspect = node, []driver.Driver{containers}, catalog.Inspect
+	err = Run(ctx, cfg)
 	if closer, ok := any(containers).(io.Closer); ok {
 		err = errors.Join(err, closer.Close())
 	}
@@ -105,6 +119,7 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 	node := api.NodeRecord{
 		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),
 		Oversubscribed: opts.SharedCPUs || len(cpus) < len(capacity.Cores),
+		BootGeneration: opts.BootGeneration,
 	}
 	if underlay.IsValid() {
 		node.Underlay = underlay.String()

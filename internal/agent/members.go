@@ -237,6 +237,13 @@ func (a *Agent) ackLog(ack *agentstream.LogAck, stream int64, first bool) {
 	if a.desired == nil {
 		return // its orders were not obeyed
 	}
+	if b := a.builds[ack.JobID]; b != nil {
+		b.asked = storedLog{ack.Offset, stream}
+		if b.log != nil {
+			b.log.ack(ack.Offset, stream, first)
+		}
+		return
+	}
 	a.stored[ack.JobID] = storedLog{ack.Offset, stream} // for a socket that is not open yet
 	for _, job := range a.desired.Jobs {
 		if m := a.members[job.MemberID]; job.RunID() == ack.JobID && m != nil && m.control != nil {
@@ -284,7 +291,10 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 
 // report puts together what goes up.
 func (a *Agent) report() {
-	o := agentstream.Observed{Term: a.term, Drift: a.drift}
+	o := agentstream.Observed{
+		Term: a.term, Drift: a.drift, Images: a.observedImages(), Builds: a.observedBuilds(), PeerURL: a.cfg.PeerURL,
+		PowerOffProblem: a.power.problem,
+	}
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {

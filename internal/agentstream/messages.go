@@ -132,6 +132,8 @@ type Observed struct {
 	Builds []BuildObserved `json:"builds,omitempty"`
 	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
 	PeerURL string `json:"peer_url,omitempty"`
+	// PowerOffProblem is why the node can't obey an order to power off.
+	PowerOffProblem string `json:"power_off_problem,omitempty"`
 }
 
 // ImageObserved is an image on a node, whole or being fetched.

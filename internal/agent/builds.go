@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/environment/build"
+	"github.com/nearmetal/nearmetal/internal/environment/recipe"
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+// Builder builds environments on this node; *build.Builder does.
+type Builder interface {
+	Check(ctx context.Context) api.BuilderCheck
+	Run(ctx context.Context, job build.Job) (build.Result, error)
+}
+
+// Blobs is the server's store of images.
+type Blobs interface {
+	// Upload stores the file of a blob, unless the server has it.
+	Upload(ctx context.Context, blob image.Blob, path string) error
+	// Download writes a blob to a file, verified.
+	Download(ctx context.Context, digest image.Digest, path string) error
+}
+
+// buildState is one attempt of a build that was asked of this node. It is owned by loop, but for its log.
+type buildState struct {
+	want     api.Build
+	wanted   bool
+	seen     agentstream.BuildObserved
+	begun    bool
+	busy     bool // its goroutine runs
+	cancel   context.CancelFunc
+	asked    storedLog // where the server wants its output from, said before there was any
+	log      *buildLog
+	finished func() // lets the log's goroutine end
+}
+
+// buildResult is kept on disk when a build ends, so that an agent that starts again tells it.
+const (
+	buildResultFile = "result.json"
+	buildLogFile    = "log"
+)
+
+func (a *Agent) buildsDir() string { return filepath.Join(a.cfg.StateDir, "builds") }
+
+func (a *Agent) buildDir(runID string) string { return filepath.Join(a.buildsDir(), runID) }
+
+// recoverBuilds finds what an earlier run of the agent left of builds: those that had ended tell how; one that was under way ended with that
+// agent, since its processes do, and says so.
+func (a *Agent) recoverBuilds(ctx context.Context) error {
+	entries, err := os.ReadDir(a.buildsDir())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for builds on this node: %w", err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join(a.buildsDir(), e.Name())
+		seen, err := loadBuild(dir, e.Name())
+		if err != nil {
+			a.cfg.Log.Warn("what is left of a build is removed", "build", e.Name(), "error", err)
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, work := range []string{"scratch", "out", "bases"} {
+			if err := os.RemoveAll(filepath.Join(dir, work)); err != nil {
+				return fmt.Errorf("remove what an interrupted build left: %w", err)
+			}
+		}
+		log, err := openBuildLog(filepath.Join(dir, buildLogFile))
+		if err != nil {
+			return err
+		}
+		seen.LogBytes = log.size()
+		b := &buildState{seen: seen, begun: true, log: log}
+		a.builds[e.Name()] = b
+		a.pumpBuild(ctx, e.Name(), b)
+	}
+	return nil
+}
+
+// loadBuild reads how a build ended, or makes of one that has not ended one that failed.
+func loadBuild(dir, runID string) (agentstream.BuildObserved, error) {
+	var seen agentstream.BuildObserved
+	data, err := os.ReadFile(filepath.Join(dir, buildResultFile))
+	if err == nil {
+		return seen, json.Unmarshal(data, &seen)
+	}
+	id, attempt, ok := strings.Cut(strings.TrimPrefix(runID, "build."), ".")
+	number, numberErr := strconv.Atoi(attempt)
+	if !ok || numberErr != nil || !errors.Is(err, os.ErrNotExist) {
+		return seen, errors.Join(err, errors.New("it is no build's"))
+	}
+	now := time.Now()
+	return agentstream.BuildObserved{
+		ID: id, Attempt: number, Phase: api.BuildFailed, EndedAt: &now,
+		Message: "the node's agent was restarted while it was building; build it again",
+	}, nil
+}
+
+// wantBuilds takes over the builds that the leader wants of this node; what it no longer names is ended and forgotten.
+func (a *Agent) wantBuilds(ctx context.Context, d *agentstream.Desired) {
+	named := map[string]api.Build{}
+	for _, b := range d.Builds {
+		named[b.RunID()] = b
+		if a.builds[b.RunID()] == nil {
+			a.builds[b.RunID()] = &buildState{seen: agentstream.BuildObserved{ID: b.ID, Attempt: b.Attempt, Phase: api.BuildPending}, finished: func() {}}
+		}
+	}
+	for run, b := range a.builds {
+		b.want, b.wanted = named[run]
+		if _, b.wanted = named[run]; b.wanted {
+			continue
+		}
+		if b.cancel != nil {
+			b.cancel()
+		}
+		if !b.busy {
+			a.forgetBuild(ctx, run, b)
+		}
+	}
+}
+
+// forgetBuild removes what is left of a build that nobody asks for.
+func (a *Agent) forgetBuild(ctx context.Context, run string, b *buildState) {
+	b.finished()
+	if b.log != nil {
+		b.log.close()
+	}
+	if err := os.RemoveAll(a.buildDir(run)); err != nil {
+		a.cfg.Log.WarnContext(ctx, "what is left of a build can't be removed", "build", run, "error", err)
+	}
+	delete(a.builds, run)
+}
+
+// convergeBuilds begins the next build when none is under way: one at a time, so that members keep their cores.
+func (a *Agent) convergeBuilds(ctx context.Context) {
+	if !a.hearing.current() {
+		return
+	}
+	for _, b := range a.builds {
+		if b.busy {
+			return
+		}
+	}
+	for _, run := range slices.Sorted(maps.Keys(a.builds)) {
+		b := a.builds[run]
+		if b.begun || !b.wanted {
+			continue
+		}
+		if err := a.beginBuild(ctx, run, b); err != nil {
+			a.endBuild(ctx, run, b, "", err)
+			continue
+		}
+		return
+	}
+}
+
+// beginBuild starts a build's goroutine.
+func (a *Agent) beginBuild(ctx context.Context, run string, b *buildState) error {
+	b.begun = true
+	if a.cfg.Builder == nil {
+		return errors.New("this node offers no builds")
+	}
+	if err := os.MkdirAll(a.buildDir(run), 0o700); err != nil {
+		return err
+	}
+	log, err := openBuildLog(filepath.Join(a.buildDir(run), buildLogFile))
+	if err != nil {
+		return err
+	}
+	b.log = log
+	if b.asked.stream != 0 {
+		log.ack(b.asked.offset, b.asked.stream, true)
+	}
+	a.pumpBuild(ctx, run, b)
+	now := time.Now()
+	b.seen.Phase, b.seen.StartedAt, b.seen.Step, b.busy = api.BuildRunning, &now, "starting", true
+	buildCtx, cancel := context.WithCancel(ctx)
+	b.cancel = cancel
+	want := b.want
+	a.work.Go(func() {
+		manifest, err := a.build(buildCtx, run, want, log, func(step string, percent int) {
+			a.post(ctx, func() { b.seen.Step, b.seen.Percent = step, percent })
+		})
+		cancel()
+		a.post(ctx, func() {
+			b.busy, b.cancel = false, nil
+			a.endBuild(ctx, run, b, manifest, err)
+			if !b.wanted {
+				a.forgetBuild(ctx, run, b)
+			}
+		})
+	})
+	return nil
+}
+
+// endBuild notes how a build ended, and keeps it.
+func (a *Agent) endBuild(ctx context.Context, run string, b *buildState, manifest image.Digest, err error) {
+	now := time.Now()
+	b.seen.Phase, b.seen.Manifest, b.seen.EndedAt, b.seen.Step = api.BuildSucceeded, manifest, &now, ""
+	switch {
+	case err != nil && errors.Is(err, context.Canceled):
+		b.seen.Phase, b.seen.Message = api.BuildCancelled, "it was cancelled"
+	case err != nil:
+		b.seen.Phase, b.seen.Message = api.BuildFailed, err.Error()
+	default:
+		b.seen.Percent = 100
+	}
+	a.cfg.Log.InfoContext(ctx, "a build ended", "build", run, "phase", b.seen.Phase, "message", b.seen.Message, "manifest", manifest)
+	data, err := json.Marshal(b.seen)
+	if err == nil {
+		err = writeDurably(filepath.Join(a.buildDir(run), buildResultFile), data)
+	}
+	if err != nil {
+		a.cfg.Log.WarnContext(ctx, "how a build ended can't be written down", "build", run, "error", err)
+	}
+}
+
+// build builds and uploads; what it leaves is the log.
+func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buildLog, progress func(string, int)) (digest image.Digest, err error) {
+	dir := a.buildDir(run)
+	defer func() {
+		for _, work := range []string{"scratch", "out", "bases"} {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, work)))
+		}
+	}()
+	parsed, err := recipe.Parse([]byte(want.Recipe))
+	if err != nil {
+		return "", err
+	}
+	bases, err := a.bases(ctx, dir, parsed.Needs(), want.Bases)
+	if err != nil {
+		return "", err
+	}
+	result, err := a.cfg.Builder.Run(ctx, build.Job{
+		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases,
+		Scratch: filepath.Join(dir, "scratch"), Output: filepath.Join(dir, "out"), Cache: filepath.Join(a.cfg.StateDir, "build-cache"),
+		// Uploading is the last tenth.
+		Progress: func(step string, percent int) { progress(step, percent*9/10) }, Log: log,
+	})
+	if err != nil {
+		return "", err
+	}
+	for i, blob := range result.Blobs {
+		progress("uploading the image", 90+10*i/len(result.Blobs))
+		if err := a.cfg.Blobs.Upload(ctx, blob, filepath.Join(dir, "out", blob.Digest.Hex())); err != nil {
+			return "", fmt.Errorf("the image can't be uploaded: %w", err)
+		}
+	}
+	return result.Digest, nil
+}
+
+// bases fetches the images that a recipe stands on. Their digests came from the leader, so content that fits them is theirs.
+func (a *Agent) bases(ctx context.Context, dir string, names []string, digests map[string]string) (map[string]build.Base, error) {
+	bases := map[string]build.Base{}
+	blobs := filepath.Join(dir, "bases")
+	for _, name := range names {
+		digest := image.Digest(digests[name])
+		if err := digest.Check(); err != nil {
+			return nil, fmt.Errorf("environment %q, which this one stands on, has no image; build it first", name)
+		}
+		fetch := func(d image.Digest) error {
+			if err := os.MkdirAll(blobs, 0o700); err != nil {
+				return err
+			}
+			return a.cfg.Blobs.Download(ctx, d, filepath.Join(blobs, d.Hex()))
+		}
+		if err := fetch(digest); err != nil {
+			return nil, err
+		}
+		data, err := os.ReadFile(filepath.Join(blobs, digest.Hex()))
+		if err != nil {
+			return nil, err
+		}
+		m, err := image.Decode(data, digest)
+		if err != nil {
+			return nil, err
+		}
+		for _, blob := range m.Blobs() {
+			if err := fetch(blob.Digest); err != nil {
+				return nil, err
+			}
+		}
+		bases[name] = build.Base{Manifest: m, Blobs: blobs}
+	}
+	return bases, nil
+}
+
+func (a *Agent) observedBuilds() []agentstream.BuildObserved {
+	var list []agentstream.BuildObserved
+	for _, run := range slices.Sorted(maps.Keys(a.builds)) {
+		b := a.builds[run]
+		if b.log != nil {
+			b.seen.LogBytes = b.log.size()
+		}
+		list = append(list, b.seen)
+	}
+	return list
+}

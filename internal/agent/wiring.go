@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/bootbin"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/environment/build"
+	"github.com/nearmetal/nearmetal/internal/nodeimages"
+)
+
+// BuildCommand is the argument by which this program runs as the worker of a build; it is no command for people.
+const BuildCommand = "build-environment"
+
+// bootedImage is where the boot agent keeps the image that it booted the machine from.
+const bootedImage = "/run/nearmetal/image"
+
+// reserveBytes stay free on the file system of the state directory when images are fetched: members and the agent need some, too.
+const reserveBytes = 128 << 20
+
+// openImages opens the node's images and its builder, adds them to cfg, and serves images to other nodes. The returned function ends that.
+func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay netip.Addr, client *http.Client) (*nodeimages.Store, func(), error) {
+	changed := make(chan struct{}, 1)
+	store, err := nodeimages.Open(nodeimages.Config{
+		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
+		Server: cfg.Server + imagesPath, Client: client, Bearer: cfg.Bearer, Log: cfg.Log,
+		Changed: func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.Images, cfg.ImagesChanged = store, changed
+	cfg.Blobs = serverBlobs{server: cfg.Server, bearer: cfg.Bearer, client: client}
+	if opts.Builder != config.BuilderOff {
+		program, err := os.Executable()
+		if err != nil {
+			return nil, nil, fmt.Errorf("find this program, which builds run once more: %w", err)
+		}
+		cfg.Builder = build.New(build.Config{Worker: []string{program, BuildCommand}, BootAgent: bootbin.Binary})
+	}
+	end := func() {}
+	if at := peerAddress(opts.PeerListen, underlay); at != "" {
+		if cfg.PeerURL, end, err = servePeers(ctx, cfg, store, at); err != nil {
+			return nil, nil, err
+		}
+	}
+	return store, end, nil
+}
+
+// peerAddress is where images are served to other nodes, or "": by default at the node's address on the data network, when that is known.
+func peerAddress(option string, underlay netip.Addr) string {
+	switch {
+	case option == config.PeerListenOff || option == "" && !underlay.IsValid():
+		return ""
+	default:
+		return cmp.Or(option, netip.AddrPortFrom(underlay, 0).String())
+	}
+}
+
+func servePeers(ctx context.Context, cfg *Config, store *nodeimages.Store, at string) (url string, end func(), err error) {
+	listen, err := net.Listen("tcp", at)
+	if err != nil {
+		return "", nil, fmt.Errorf("images can't be served to other nodes: %w; give another address with --peer-listen, or off", err)
+	}
+	peers := nodeimages.NewPeerServer(store, listen, nodeimages.PeerConfig{})
+	ctx, cancel := context.WithCancel(ctx)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := peers.Serve(ctx); err != nil {
+			cfg.Log.ErrorContext(ctx, "images are not served to other nodes any more", "error", err)
+		}
+	})
+	return peers.URL(), func() {
+		cancel()
+		serving.Wait()
+	}, nil
+}
