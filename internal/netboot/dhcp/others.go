@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// probeWait is how long other servers have to answer: some ping the address first, for a second (RFC 2131, section 3.1).
-	probeWait = 2500 * time.Millisecond
+	// ProbeWait is how long other servers have to answer: some ping the address first (RFC 2131, section 3.1), dnsmasq for three seconds.
+	ProbeWait = 4 * time.Second
 	// probePeriod is how often the wire is looked at while serving.
 	probePeriod = 5 * time.Minute
 )
@@ -34,14 +34,14 @@ func (e *OtherServerError) Error() string {
 }
 
 // Probe asks whether another DHCP server answers on the network's interface, by DISCOVERs that take no lease. The error is an
-// *OtherServerError on a network of our own; beside a server it is another one, when none answers.
-func Probe(ctx context.Context, network netboot.Network) error {
+// *OtherServerError on a network of our own; beside a server it is another one, when none answers for so long.
+func Probe(ctx context.Context, network netboot.Network, wait time.Duration) error {
 	w, err := openWire(network.Interface)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = w.Close() }()
-	found, err := w.discover(ctx, network)
+	found, err := w.discover(ctx, network, wait)
 	switch {
 	case err != nil:
 		return err
@@ -54,7 +54,7 @@ func Probe(ctx context.Context, network netboot.Network) error {
 }
 
 // discover returns the first other server that answers, the zero address when none does.
-func (w *wire) discover(ctx context.Context, network netboot.Network) (netip.Addr, error) {
+func (w *wire) discover(ctx context.Context, network netboot.Network, wait time.Duration) (netip.Addr, error) {
 	xid := dhcpv4.TransactionID{byte(rand.Uint32()), byte(rand.Uint32()), byte(rand.Uint32()), byte(rand.Uint32())}
 	message, err := dhcpv4.New(dhcpv4.WithHwAddr(w.iface.HardwareAddr), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover),
 		dhcpv4.WithTransactionID(xid), dhcpv4.WithBroadcast(true))
@@ -68,7 +68,7 @@ func (w *wire) discover(ctx context.Context, network netboot.Network) (netip.Add
 		if err := w.send(everyone, from, to, message.ToBytes()); err != nil {
 			return netip.Addr{}, fmt.Errorf("looking for other DHCP servers on %s: %w", network.Interface, err)
 		}
-		for end := time.Now().Add(probeWait / 2); ctx.Err() == nil; {
+		for end := time.Now().Add(wait / 2); ctx.Err() == nil; {
 			content, source, err := w.receive(buffer, end)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
@@ -136,7 +136,6 @@ func (s *Server) noticeServer(request *dhcpv4.DHCPv4) {
 func (s *Server) foundOther(server netip.Addr) {
 	now := s.now()
 	s.mu.Lock()
-	s.seen = now
 	tell := !s.network.Proxy && s.problems.tell("other"+server.String(), now)
 	s.mu.Unlock()
 	if tell {
@@ -147,7 +146,7 @@ func (s *Server) foundOther(server netip.Addr) {
 // probe looks at the wire now and then.
 func (s *Server) probe(ctx context.Context) {
 	for pause(ctx, probePeriod) {
-		err := Probe(ctx, s.network)
+		err := Probe(ctx, s.network, ProbeWait)
 		var other *OtherServerError
 		switch {
 		case ctx.Err() != nil || err == nil:

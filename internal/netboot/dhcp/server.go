@@ -46,7 +46,6 @@ type Server struct {
 	pool     *Pool
 	problems *quiet
 	keeping  map[string]bool // MACs whose lease is being stored
-	seen     time.Time       // when another server was last heard
 }
 
 // Open binds the sockets; Close, or the end of Run, gives them back.

@@ -38,6 +38,8 @@ type Config struct {
 	Sink            netboot.Sink
 	// Loaders is the directory of loaders; empty: loaders.DefaultDir.
 	Loaders string
+	// ProbeWait is how long Run looks for other DHCP servers before it answers; 0: dhcp.ProbeWait.
+	ProbeWait time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	Log *slog.Logger
@@ -61,6 +63,9 @@ func Open(cfg Config) (*Service, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.ProbeWait == 0 {
+		cfg.ProbeWait = dhcp.ProbeWait
 	}
 	if cfg.Loaders == "" {
 		cfg.Loaders = loaders.DefaultDir
@@ -144,7 +149,7 @@ func (s *Service) At(address netip.Addr) (presence.Client, bool) { return s.pres
 // own that is an error (*dhcp.OtherServerError), and nothing was answered; beside a server its absence is told as a Problem.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.Close()
-	if err := dhcp.Probe(ctx, s.config.Network); err != nil {
+	if err := dhcp.Probe(ctx, s.config.Network, s.config.ProbeWait); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -1,0 +1,304 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/vishvananda/netlink"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/netboot/dhcp"
+	"github.com/nearmetal/nearmetal/internal/netns"
+)
+
+// dnsmasq runs another DHCP server on the cable, at the clients' end, on a bridge with the clients' NIC.
+func (l *lab) dnsmasq() {
+	t := l.t
+	t.Helper()
+	if _, err := exec.LookPath("dnsmasq"); err != nil {
+		t.Skipf("dnsmasq is not installed: %v", err)
+	}
+	// The clients' NIC becomes a port of a switch; a new NIC in front of it is the client's, the switch's own address dnsmasq's.
+	server, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	attrs := func(name string) netlink.LinkAttrs { a := netlink.NewLinkAttrs(); a.Name = name; return a }
+	err = l.clients.Do(func() error {
+		nic, err := netlink.LinkByName(clientLink)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetNsFd(nic, server.FD()); err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs(clientLink), PeerName: "port1", PeerNamespace: netlink.NsFd(server.FD())})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = server.Do(func() error {
+		br := &netlink.Bridge{LinkAttrs: attrs("sw")}
+		if err := netlink.LinkAdd(br); err != nil {
+			return err
+		}
+		for _, name := range []string{clientLink, "port1", "sw", "lo"} {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if name == clientLink || name == "port1" {
+				if err := netlink.LinkSetMaster(link, br); err != nil {
+					return err
+				}
+			}
+			if err := netlink.LinkSetUp(link); err != nil {
+				return err
+			}
+		}
+		return netlink.AddrAdd(br, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 77, 0, 53), Mask: net.CIDRMask(16, 32)}})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := filepath.Join(t.TempDir(), "leases")
+	log, err := os.Create(filepath.Join(t.TempDir(), "dnsmasq.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("dnsmasq", "--keep-in-foreground", "--port=0", "--interface=sw", "--bind-interfaces", "--log-dhcp", "--log-facility=-",
+		"--conf-file=/dev/null", "--dhcp-range=10.77.9.1,10.77.9.200,1h", "--dhcp-leasefile="+lease, "--user=root", "--no-ping", "--pid-file")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := server.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			said, _ := os.ReadFile(log.Name())
+			t.Logf("dnsmasq said:\n%s", said)
+		}
+	})
+	if err := l.clients.Do(func() error {
+		nic, err := netlink.LinkByName(clientLink)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(nic)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitServer(server)
+}
+
+// awaitServer waits until dnsmasq has its port: /proc/net/udp of its namespace names it.
+func (l *lab) awaitServer(ns netns.Handle) {
+	l.t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for range 250 {
+		found := false
+		_ = ns.Do(func() error {
+			table, err := os.ReadFile("/proc/thread-self/net/udp")
+			found = strings.Contains(string(table), ":0043 ")
+			return err
+		})
+		if found {
+			return
+		}
+		<-ticker.C
+	}
+	l.t.Fatal("dnsmasq does not listen")
+}
+
+func TestAnotherServerOnTheWireIsRefusedByName(t *testing.T) {
+	l := newLab(t, nil)
+	l.dnsmasq()
+	l.open()
+	err := l.service.Run(context.Background())
+	var other *dhcp.OtherServerError
+	if !errors.As(err, &other) || other.Server != netip.MustParseAddr("10.77.0.53") {
+		t.Fatalf("it ran, or ended with: %v", err)
+	}
+	if !strings.Contains(err.Error(), "another DHCP server, 10.77.0.53, answers on boot0") {
+		t.Errorf("the error is %q", err)
+	}
+}
+
+func TestAServerThatComesLaterIsTold(t *testing.T) {
+	l := newLab(t, nil)
+	l.start()
+	l.service.SetTable(l.table(1, nil))
+	l.setMAC(known)
+	if _, err := l.udhcpc(); err != nil { // it serves
+		t.Fatal(err)
+	}
+	l.dnsmasq()
+	// Whoever asks, the other one's broadcast answer is seen.
+	if _, err := l.udhcpc("-B"); err != nil {
+		t.Fatal(err)
+	}
+	l.await("the other server's name", func(e netboot.Event) bool { return strings.Contains(e.Problem, "10.77.0.53") })
+}
+
+func TestBesideAnotherServerOnlyTheBootIsTold(t *testing.T) {
+	l := newLab(t, func(n *netboot.Network) { n.Proxy = true; n.Machines, n.Strangers = netboot.Range{}, netboot.Range{} })
+	l.dnsmasq()
+	l.start()
+	table := l.table(1, nil)
+	m := table.Machines[known]
+	m.Address, m.Boot = netip.Addr{}, l.boot(7, api.BootEnvironment)
+	l.service.SetTable(table)
+	l.setMAC(known)
+	offer := l.proxyOffer(t)
+	if offer.BootFileName != "snponly.efi" || !offer.YourIPAddr.IsUnspecified() || offer.ClassIdentifier() != "PXEClient" ||
+		!offer.ServerIPAddr.Equal(net.IPv4(10, 77, 0, 1)) {
+		t.Errorf("the ProxyDHCP offer is %s", offer.Summary())
+	}
+	told, err := l.udhcpc("-V", "PXEClient:Arch:00007:UNDI:003010", "-x", "0x5d:0007", "-x", "0x4d:69505845")
+	if err != nil || !strings.HasPrefix(told["ip"], "10.77.9.") {
+		t.Fatalf("the other server told %v, %v", told, err)
+	}
+	// Its request to the other server was heard, so it is known by its address.
+	script := l.run("curl", "-sSf", "http://10.77.0.1:8069/boot/02-00-00-00-00-01.ipxe?generation=7")
+	if !strings.Contains(script, "token/"+known+"/7/") {
+		t.Errorf("the script is %s", script)
+	}
+}
+
+// proxyOffer sends firmware's DISCOVER and returns the answer that gives no address.
+func (l *lab) proxyOffer(t *testing.T) *dhcpv4.DHCPv4 {
+	t.Helper()
+	hw, _ := net.ParseMAC(known)
+	var conn net.PacketConn
+	err := l.clients.Do(func() (err error) {
+		config := net.ListenConfig{Control: bindTo(clientLink)}
+		conn, err = config.ListenPacket(context.Background(), "udp4", ":68")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	request, err := dhcpv4.New(dhcpv4.WithHwAddr(hw), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithBroadcast(true),
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
+		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 2048)
+	for {
+		if _, err := conn.WriteTo(request.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			n, _, err := conn.ReadFrom(buffer)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			reply, err := dhcpv4.FromBytes(buffer[:n])
+			if err == nil && reply.TransactionID == request.TransactionID && reply.YourIPAddr.IsUnspecified() {
+				return reply
+			}
+		}
+	}
+}
+
+func TestWithoutAServerBesideItIsTold(t *testing.T) {
+	l := newLab(t, func(n *netboot.Network) { n.Proxy = true; n.Machines, n.Strangers = netboot.Range{}, netboot.Range{} })
+	l.start()
+	l.await("its absence", func(e netboot.Event) bool { return strings.Contains(e.Problem, "no DHCP server answers on boot0") })
+}
+
+func TestOtherClientsAreServed(t *testing.T) {
+	l := newLab(t, nil)
+	l.start()
+	l.service.SetTable(l.table(1, nil))
+	t.Run("ISC dhclient", func(t *testing.T) {
+		l.t = t
+		l.setMAC(known)
+		dir := t.TempDir()
+		script := filepath.Join(dir, "script")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\nenv >> "+dir+"/told\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l.run("dhclient", "-4", "-1", "-v", "-sf", script, "-lf", dir+"/leases", "-pf", dir+"/pid", clientLink)
+		defer l.run("dhclient", "-4", "-r", "-sf", script, "-lf", dir+"/leases", "-pf", dir+"/pid", clientLink)
+		told, _ := os.ReadFile(dir + "/told")
+		if !strings.Contains(string(told), "new_ip_address=10.77.1.1\n") {
+			t.Errorf("it was told %s", told)
+		}
+	})
+	t.Run("dhcping", func(t *testing.T) {
+		l.t = t
+		l.setMAC(known)
+		if _, err := l.udhcpc(); err != nil {
+			t.Fatal(err)
+		}
+		if out := l.run("dhcping", "-h", known, "-s", "10.77.0.1", "-c", "10.77.1.1"); !strings.Contains(out, "Got answer from: 10.77.0.1") {
+			t.Errorf("dhcping said %s", out)
+		}
+	})
+	t.Run("curl by TFTP with blksize", func(t *testing.T) {
+		l.t = t
+		l.setMAC(known)
+		if _, err := l.udhcpc(); err != nil {
+			t.Fatal(err)
+		}
+		if out := l.run("curl", "-sSv", "--tftp-blksize", "1400", "-o", "loader", "tftp://10.77.0.1/snponly.efi"); !strings.Contains(out, "blksize") {
+			t.Logf("curl said %s", out)
+		}
+		got, _ := os.ReadFile(filepath.Join(l.blobs.dir, "loader"))
+		if len(got) != 9000*len("snponly.efi\n") {
+			t.Errorf("%d bytes came", len(got))
+		}
+	})
+}
+
+func TestAStrangersLeaseIsDurableBeforeItIsOffered(t *testing.T) {
+	l := newLab(t, nil)
+	l.start()
+	l.service.SetTable(l.table(1, nil))
+	l.setMAC(stranger)
+	l.leases.mu.Lock()
+	l.leases.err = errors.New("the disk is full")
+	l.leases.mu.Unlock()
+	if told, err := l.udhcpc(); err == nil {
+		t.Fatalf("it was offered without being stored: %v", told)
+	}
+	l.await("a problem", func(e netboot.Event) bool { return strings.Contains(e.Problem, "the disk is full") })
+	l.leases.mu.Lock()
+	l.leases.err = nil
+	l.leases.mu.Unlock()
+	told, err := l.udhcpc("-R")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.leases.mu.Lock()
+	defer l.leases.mu.Unlock()
+	want := "keep " + stranger + " " + told["ip"]
+	if len(l.leases.log) == 0 || l.leases.log[0] != want {
+		t.Errorf("the store was told %v, want first %q", l.leases.log, want)
+	}
+}
