@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -57,8 +58,8 @@ type Config struct {
 	Pin    trust.Pin
 	// PublicKey is what manifests are signed with.
 	PublicKey []byte
-	// Port tells where a MAC's last DHCP request came in; "" when it is not known.
-	Port func(mac string) string
+	// At tells who is at an address of the provisioning network, and where its DHCP request came in; false when that is not known.
+	At func(netip.Addr) (mac, port string, ok bool)
 	// Peers are URLs of nodes that hold an image; empty while few fetch it.
 	Peers func(digest image.Digest) []string
 	// AgentBinary is the node agent that machines run, OpenAgent its content.

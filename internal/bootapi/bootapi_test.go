@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -54,11 +55,11 @@ type site struct {
 	handler http.Handler
 	digest  image.Digest
 	now     time.Time
-	ports   map[string]string
+	at      string // the MAC that is at the address that requests come from
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{t: t, repo: state.New(memory.New()), now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), ports: map[string]string{mac: eth}}
+	s := &site{t: t, repo: state.New(memory.New()), now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), at: mac}
 	var err error
 	if s.cache, err = s.repo.OpenCache(t.Context()); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func newSite(t *testing.T) *site {
 	s.heard = bootapi.NewHeard(func() time.Time { return s.now })
 	server, err := bootapi.New(bootapi.Config{
 		Reader: s.cache, Writer: s.repo, Images: manifests{digest: data}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1},
-		PublicKey: []byte("public"), Port: func(mac string) string { return s.ports[mac] }, Peers: func(image.Digest) []string { return nil },
+		PublicKey: []byte("public"), At: func(netip.Addr) (string, string, bool) { return s.at, eth, s.at != "" }, Peers: func(image.Digest) []string { return nil },
 		AgentBinary: image.Blob{Digest: image.DigestOf([]byte("agent")), SizeBytes: 5}, AgentServer: "10.9.0.1:7700",
 		StrangerImage: func() image.Digest { return digest }, SiteTime: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -222,6 +223,7 @@ func TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused(t *testing.T) {
 		"earlier boot":    {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "of an earlier boot"},
 		"unknown machine": {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "of an earlier boot"},
 		"other port":      {func(_ *site, c *boot.TokenClaims) []string { c.Port = "prov1"; return nil }, http.StatusForbidden, `for port "prov1"`},
+		"elsewhere":       {func(s *site, _ *boot.TokenClaims) []string { s.at = other; return nil }, http.StatusForbidden, "and 52:54:00:00:00:02 is at"},
 		"other NIC":       {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "none of this machine's NICs"},
 		"expired":         {func(s *site, c *boot.TokenClaims) []string { c.ExpiresAt = s.now; return nil }, http.StatusUnauthorized, "expired"},
 		"not to boot": {func(s *site, _ *boot.TokenClaims) []string {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -28,11 +29,11 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, nil, err)
 		return
 	}
-	welcome, err := s.welcome(r.Context(), hello)
+	welcome, err := s.welcome(r.Context(), r.RemoteAddr, hello)
 	s.answer(w, r, welcome, err)
 }
 
-func (s *Server) welcome(ctx context.Context, hello boot.Hello) (*boot.Welcome, error) {
+func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*boot.Welcome, error) {
 	claims, err := boot.Open(s.cfg.Secret, hello.Token, s.cfg.SiteTime())
 	if err != nil {
 		return nil, refuse(http.StatusUnauthorized, "the boot token is not valid: %v; boot again to get another one", err)
@@ -40,8 +41,8 @@ func (s *Server) welcome(ctx context.Context, hello boot.Hello) (*boot.Welcome, 
 	if !slices.ContainsFunc(hello.MACs, func(mac string) bool { return strings.EqualFold(mac, claims.MAC) }) {
 		return nil, refuse(http.StatusForbidden, "the boot token is for %s, which is none of this machine's NICs", claims.MAC)
 	}
-	if port := s.cfg.Port(claims.MAC); port != "" && port != claims.Port {
-		return nil, refuse(http.StatusForbidden, "the boot token is for port %q, and %s was last seen at %q", claims.Port, claims.MAC, port)
+	if err := s.checkOrigin(from, claims); err != nil {
+		return nil, err
 	}
 	if hello.Nonce == "" {
 		return nil, refuse(http.StatusBadRequest, "the nonce is missing")
@@ -54,6 +55,24 @@ func (s *Server) welcome(ctx context.Context, hello boot.Hello) (*boot.Welcome, 
 		return welcome, s.welcomeStranger(claims, welcome)
 	}
 	return welcome, s.welcomeMachine(ctx, hello, claims, welcome)
+}
+
+// checkOrigin refuses a token that comes from another machine, or over another port, than it was made for: DHCP has seen who is where.
+func (s *Server) checkOrigin(from string, claims boot.TokenClaims) error {
+	address, err := netip.ParseAddrPort(from)
+	if err != nil {
+		return refuse(http.StatusForbidden, "the address %q it comes from can't be read", from)
+	}
+	mac, port, known := s.cfg.At(address.Addr().Unmap())
+	switch {
+	case !known: // another DHCP server's
+		return nil
+	case mac != claims.MAC:
+		return refuse(http.StatusForbidden, "the boot token is for %s, and %s is at %s", claims.MAC, mac, address.Addr())
+	case port != claims.Port:
+		return refuse(http.StatusForbidden, "the boot token is for port %q, and %s was last seen at %q", claims.Port, mac, port)
+	}
+	return nil
 }
 
 // welcomeStranger lets an unknown machine tell what it is, and nothing else.

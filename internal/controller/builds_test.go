@@ -69,10 +69,10 @@ func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
 			return map[string]string{"n1": "http://n1/", "n2": "http://n2/"}, fetching
 		}
 	}
-	if got := peers(holders(peersFrom-1), "sha256:x", "n3"); got != nil {
+	if got := Peers(holders(peersFrom-1), "sha256:x", "n3"); got != nil {
 		t.Errorf("while few fetch it, peers are %v", got)
 	}
-	if got := peers(holders(peersFrom), "sha256:x", "n2"); len(got) != 1 || got[0] != "http://n1/" {
+	if got := Peers(holders(peersFrom), "sha256:x", "n2"); len(got) != 1 || got[0] != "http://n1/" {
 		t.Errorf("n2 is told of %v", got)
 	}
 }

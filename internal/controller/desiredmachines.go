@@ -63,7 +63,7 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 func (d *desiredStates) updatePeers(dirty map[string]bool) {
 	for node, told := range d.peers {
 		for digest, list := range told {
-			if _, fetching := d.holders(digest); fetching[node] && !slices.Equal(list, peers(d.holders, digest, node)) {
+			if _, fetching := d.holders(digest); fetching[node] && !slices.Equal(list, Peers(d.holders, digest, node)) {
 				dirty[node] = true
 			}
 		}
@@ -90,13 +90,13 @@ func (d *desiredStates) addImages(node string, out *agentstream.Desired) {
 		if err != nil {
 			continue // the member tells that its image is not there
 		}
-		told[digest] = peers(d.holders, digest, node)
+		told[digest] = Peers(d.holders, digest, node)
 		out.Images = append(out.Images, agentstream.Image{Digest: digest, Signature: signature, Peers: told[digest]})
 	}
 }
 
-// peers are the URLs a node may fetch an image from besides the server.
-func peers(holders func(image.Digest) (map[string]string, map[string]bool), digest image.Digest, node string) []string {
+// Peers are the URLs a node ("" for one that only boots) may fetch an image from besides the server.
+func Peers(holders func(image.Digest) (map[string]string, map[string]bool), digest image.Digest, node string) []string {
 	urls, fetching := holders(digest)
 	if len(fetching) < peersFrom {
 		return nil

@@ -74,4 +74,3 @@ func (a addresses) Range() string {
 
 // TargetSeconds is how long a boot should take.
 func (a addresses) TargetSeconds() float64 { return a.target.Seconds() }
-

@@ -41,6 +41,18 @@ func provisioningNetwork(cfg config.Provision) (netboot.Network, error) {
 	return n, nil
 }
 
+// agentAddress is HOST:PORT of the API for machines, at the server's address on the provisioning network; extra when the API has to listen
+// there besides.
+func agentAddress(listen string, n netboot.Network) (address string, extra bool, err error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", false, fmt.Errorf("listen address %q: %w; write HOST:PORT", listen, err)
+	}
+	ip, _ := netip.ParseAddr(host)
+	own := n.Address.Addr()
+	return net.JoinHostPort(own.String(), port), host != "" && ip != own && !ip.IsUnspecified(), nil
+}
+
 // ranges fills in the ranges of addresses. What is not given follows from the network: the larger side of it beside the server's address, its
 // last quarter for strangers.
 func ranges(n *netboot.Network, cfg config.Provision) error {

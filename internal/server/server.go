@@ -21,16 +21,20 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/compatibility"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/etcd"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/recipes"
 )
 
 // Server is an opened control plane: its state is locked and its addresses are taken, but nothing is served before Run.
@@ -41,6 +45,8 @@ type Server struct {
 	secret    []byte
 	listeners []net.Listener
 	socket    net.Listener
+	// network is where machines boot from; its interface is empty when none do.
+	network netboot.Network
 }
 
 // Config is what a server needs.
@@ -74,6 +80,18 @@ func (s *Server) open() error {
 		return err
 	}
 	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
+	if s.cfg.Provision.Interface != "" {
+		if s.network, err = provisioningNetwork(s.cfg.Provision); err != nil {
+			return err
+		}
+		address, extra, err := agentAddress(s.cfg.Listen, s.network)
+		if err != nil {
+			return err
+		}
+		if extra {
+			addresses = append(addresses, address)
+		}
+	}
 	var hosts []string
 	for _, address := range addresses {
 		host, _, err := net.SplitHostPort(address)
@@ -178,6 +196,15 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		},
 	})
 	siteTime := controller.SiteTime(time.Now, cache.View().NewestTime())
+	images, err := openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret)
+	if err != nil {
+		return err
+	}
+	sealer, err := trust.NewSealer(s.secret)
+	if err != nil {
+		return err
+	}
+	siteNow := func() time.Time { return siteTime(time.Now()) }
 	explainer := &situation.Explainer{
 		Views: cache, Heard: agents, Now: time.Now, Time: siteTime, Since: siteTime(time.Now()), Deadlines: lifecycle.DefaultDeadlines(),
 	}
@@ -186,14 +213,27 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		Pin: s.authority.Pin(), Explainer: explainer, Tunnels: agents,
 		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(agents.Serve), AgentTunnel: agents.ServeTunnel(), Log: s.cfg.Log,
-		Now: func() time.Time { return siteTime(time.Now()) },
+		Now: siteNow, Images: images.store, Recipes: recipes.Catalog{}, Sealer: sealer, Compatible: compatibility.Check,
+		Consoles: consoles{cache: cache, sealer: sealer, secret: s.secret}, Provisioning: s.addresses(),
 	})
+	leads := controller.Config{
+		Candidate: candidate(s.cfg.StateDir), Repo: repo, Cache: cache, Agents: agents, SiteSecret: s.secret,
+		Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
+		Deadlines: lifecycle.DefaultDeadlines(), Images: images, Now: time.Now, Log: s.cfg.Log,
+	}
+	if s.network.Interface != "" {
+		machines := &provisioning{
+			cfg: s.cfg.Provision, network: s.network, authority: s.authority, secret: s.secret, sealer: sealer, images: images, repo: repo, cache: cache,
+			heard: bootapi.NewHeard(siteNow), siteTime: siteNow, holders: agents.Holders, listen: s.cfg.Listen, log: s.cfg.Log,
+		}
+		if err := machines.open(); err != nil {
+			return err
+		}
+		leads.Provisioning = machines.leads()
+		group.Go(func() error { return machines.run(ctx) })
+	}
 	group.Go(func() error {
-		return controller.Run(ctx, controller.Config{
-			Candidate: candidate(s.cfg.StateDir), Repo: repo, Cache: cache, Agents: agents, SiteSecret: s.secret,
-			Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
-			Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: s.cfg.Log,
-		})
+		return controller.Run(ctx, leads)
 	})
 	group.Go(func() error {
 		select {
@@ -217,6 +257,14 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	return err
+}
+
+// addresses are what the API tells of the provisioning network; nil when there is none.
+func (s *Server) addresses() apiserver.Provisioning {
+	if s.network.Interface == "" {
+		return nil
+	}
+	return addresses{network: s.network, target: s.cfg.Provision.Target}
 }
 
 // candidate names this server in elections: its state directory, whose lock only one server holds.

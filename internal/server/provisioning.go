@@ -1,0 +1,231 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/controller"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/netboot/service"
+	"github.com/nearmetal/nearmetal/internal/power/switches"
+	"github.com/nearmetal/nearmetal/internal/power/wol"
+	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// refusedAgain is the pause after network boot was refused because another DHCP server answers.
+const refusedAgain = 30 * time.Second
+
+// provisioning is everything of a server that machines boot by.
+type provisioning struct {
+	cfg       config.Provision
+	network   netboot.Network
+	authority *trust.Authority
+	secret    []byte
+	sealer    *trust.Sealer
+	images    *images
+	repo      *state.Repo
+	cache     *state.Cache
+	heard     *bootapi.Heard
+	siteTime  func() time.Time
+	holders   func(image.Digest) (map[string]string, map[string]bool)
+	listen    string // HOST:PORT of the API
+	log       *slog.Logger
+
+	agent    image.Blob
+	listener net.Listener // of the boot API
+	tables   tables
+}
+
+// bootAddress is HOST:PORT of the boot API.
+func (p *provisioning) bootAddress() string {
+	return net.JoinHostPort(p.network.Address.Addr().String(), strconv.Itoa(config.BootPort))
+}
+
+// leads is what a leader needs of it.
+func (p *provisioning) leads() *controller.Provisioning {
+	deadlines := lifecycle.DefaultMachineDeadlines()
+	if p.cfg.BootDeadline > 0 {
+		deadlines.Boot = p.cfg.BootDeadline
+	}
+	open := switches.Opener(switches.Options{WakeOnLAN: wol.Options{Interface: p.cfg.Interface}})
+	return &controller.Provisioning{
+		New:      func() controller.Provisioner { return provisioner.New(provisioner.Options{Open: open, Log: p.log}) },
+		SetTable: p.tables.set, Heard: p.heard, Network: p.network,
+		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
+		Unseal:    p.sealer.Open,
+		Deadlines: deadlines,
+	}
+}
+
+// open looks at what machines will run, and takes the boot API's address.
+func (p *provisioning) open() error {
+	var err error
+	if p.agent, err = describeSelf(); err != nil {
+		return err
+	}
+	if p.listener, err = net.Listen("tcp", p.bootAddress()); err != nil {
+		return fmt.Errorf("listen on the provisioning network at %s: %w", p.bootAddress(), err)
+	}
+	return nil
+}
+
+// run serves machines until ctx ends.
+func (p *provisioning) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	api, err := p.bootAPI()
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)}
+	group.Go(func() error { return server.Serve(tls.NewListener(p.listener, p.authority.ServerTLS())) })
+	group.Go(func() error {
+		<-ctx.Done()
+		return server.Close()
+	})
+	group.Go(func() error { return p.netboot(ctx) })
+	err = group.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (p *provisioning) bootAPI() (http.Handler, error) {
+	agentServer, _, err := agentAddress(p.listen, p.network)
+	if err != nil {
+		return nil, err
+	}
+	s, err := bootapi.New(bootapi.Config{
+		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
+		At: p.tables.at, Peers: func(d image.Digest) []string { return controller.Peers(p.holders, d, "") },
+		AgentBinary: p.agent, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
+		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.siteTime, Log: p.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.Handler(), nil
+}
+
+func (p *provisioning) strangerImage() image.Digest {
+	if img := p.cache.View().ImageOf(lifecycle.InspectEnvironment); img != nil {
+		return image.Digest(img.Digest)
+	}
+	return ""
+}
+
+// netboot serves network boot. While another DHCP server is on the wire it serves nothing and says so, now and then looking again: what
+// else the server does goes on.
+func (p *provisioning) netboot(ctx context.Context) error {
+	for {
+		s, err := service.Open(service.Config{
+			Network: p.network, BootServer: p.bootAddress(), Pin: p.authority.Pin().String(), Leases: p.repo.LeaseStore(p.cache),
+			Blobs: withSelf{p.images.store, p.agent}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.siteTime, Log: p.log,
+		})
+		if err != nil {
+			return fmt.Errorf("network boot: %w", err)
+		}
+		p.tables.serve(s)
+		err = s.Run(ctx)
+		p.tables.serve(nil)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		p.log.ErrorContext(ctx, "no machine can boot over the network", "problem", err, "next look in", refusedAgain)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(refusedAgain):
+		}
+	}
+}
+
+// token makes the boot token of a machine's boot.
+func (p *provisioning) token(mac string, b *netboot.Boot, port string) string {
+	expires := b.ExpiresAt
+	if b.Machine == "" {
+		expires = p.siteTime().Add(strangerLife)
+	}
+	return boot.Seal(p.secret, boot.TokenClaims{
+		MAC: mac, Machine: b.Machine, Generation: b.Generation, Purpose: b.Purpose, Port: port, ExpiresAt: expires,
+	})
+}
+
+// strangerLife is how long a stranger may take from its loader to its first word.
+const strangerLife = 30 * time.Minute
+
+// event takes what network boot saw.
+func (p *provisioning) event(e netboot.Event) {
+	uid := ""
+	if m := p.cache.View().MachineByMAC(e.MAC.String()); m != nil {
+		uid = m.UID()
+	}
+	p.heard.Event(uid, e)
+}
+
+// self is the running program, whatever became of its file since.
+const self = "/proc/self/exe"
+
+// describeSelf names the running program by content: machines run the same one as node agent.
+func describeSelf() (image.Blob, error) {
+	f, err := os.Open(self)
+	if err != nil {
+		return image.Blob{}, err
+	}
+	defer func() { _ = f.Close() }()
+	hash := sha256.New()
+	size, err := io.Copy(hash, f)
+	if err != nil {
+		return image.Blob{}, fmt.Errorf("read the running program: %w", err)
+	}
+	return image.Blob{Digest: image.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))), SizeBytes: size}, nil
+}
+
+// withSelf adds the running program to what network boot serves.
+type withSelf struct {
+	netboot.Blobs
+	agent image.Blob
+}
+
+func (b withSelf) Open(digest image.Digest) (netboot.Blob, error) {
+	if digest != b.agent.Digest {
+		return b.Blobs.Open(digest)
+	}
+	f, err := os.Open(self)
+	if err != nil {
+		return nil, err
+	}
+	return program{f, b.agent.SizeBytes}, nil
+}
+
+type program struct {
+	file *os.File
+	size int64
+}
+
+func (p program) ReadAt(b []byte, off int64) (int, error) { return p.file.ReadAt(b, off) }
+func (p program) Size() int64                             { return p.size }
+func (p program) Close() error                            { return p.file.Close() }
+
+// File lets the kernel send it.
+func (p program) File() *os.File { return p.file }
