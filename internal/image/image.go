@@ -61,7 +61,7 @@ const (
 	SquashFS RootFormat = "squashfs"
 )
 
-// Root is the root of an environment: a read-only file system.
+// Root is the root of an environment: a read-only file system. The zero value is none: the initrd does all there is to do.
 type Root struct {
 	Blob
 	Format RootFormat `json:"format"`
@@ -121,11 +121,11 @@ func Decode(data []byte, want Digest) (*Manifest, error) {
 	return m, nil
 }
 
-// Blobs are all blobs the manifest names.
+// Blobs are all blobs the manifest names; of an environment without a root, kernel and initrd only.
 func (m *Manifest) Blobs() []Blob {
-	blobs := []Blob{m.Root.Blob, m.Root.Chunks}
-	for _, l := range m.Layers {
-		blobs = append(blobs, l.Blob, l.Chunks)
+	var blobs []Blob
+	for _, r := range m.Roots() {
+		blobs = append(blobs, r.Blob, r.Chunks)
 	}
 	if m.Metal != nil {
 		blobs = append(blobs, m.Metal.Kernel, m.Metal.Initrd)
@@ -133,5 +133,10 @@ func (m *Manifest) Blobs() []Blob {
 	return blobs
 }
 
-// Roots are the root and the layers over it, the topmost last.
-func (m *Manifest) Roots() []Root { return append([]Root{m.Root}, m.Layers...) }
+// Roots are the root and the layers over it, the topmost last; none for an environment that is kernel and initrd only.
+func (m *Manifest) Roots() []Root {
+	if m.Root.Digest == "" {
+		return nil
+	}
+	return append([]Root{m.Root}, m.Layers...)
+}
