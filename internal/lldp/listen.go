@@ -38,8 +38,14 @@ func Listen(ctx context.Context, interfaces []string, wait time.Duration) (map[s
 	var problems []error
 	var all sync.WaitGroup
 	for _, name := range interfaces {
+		file, err := announce(name) // here and not below: a socket belongs to the network namespace of the thread that opens it
+		if err != nil {
+			problems = append(problems, fmt.Errorf("listen for the neighbour of %s: %w", name, err))
+			continue
+		}
 		all.Go(func() {
-			n, err := hear(ctx, name)
+			defer file.Close()
+			n, err := hear(ctx, file)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -54,22 +60,23 @@ func Listen(ctx context.Context, interfaces []string, wait time.Duration) (map[s
 	return neighbors, errors.Join(problems...)
 }
 
-// hear waits for the first neighbour on one interface.
-func hear(ctx context.Context, name string) (api.Neighbor, error) {
+// announce opens a socket on an interface and says there that someone listens.
+func announce(name string) (*os.File, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
-		return api.Neighbor{}, err
+		return nil, err
 	}
 	file, err := open(link)
-	if err != nil {
-		return api.Neighbor{}, err
-	}
-	defer file.Close()
-	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if len(link.HardwareAddr) == 6 {
+	if err == nil && len(link.HardwareAddr) == 6 {
 		_, _ = file.Write(announcement(link.HardwareAddr)) // unheard, the neighbour speaks in its own time
 	}
+	return file, err
+}
+
+// hear waits for the first neighbour.
+func hear(ctx context.Context, file *os.File) (api.Neighbor, error) {
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	frame := make([]byte, maxFrame)
 	for {
 		n, err := file.Read(frame)
