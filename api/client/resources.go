@@ -98,7 +98,7 @@ func (c *Client) Environments(ctx context.Context) ([]api.Environment, error) {
 
 // Environment returns one environment.
 func (c *Client) Environment(ctx context.Context, name string) (api.Environment, error) {
-	return answer[api.Environment](ctx, c, http.MethodGet, "/v1/environments/"+url.PathEscape(name), nil)
+	return answer[api.Environment](ctx, c, http.MethodGet, environment(name), nil)
 }
 
 // Version returns what the server says about itself.

@@ -5,42 +5,20 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 )
 
-// tunnelProtocol is what a connection to a member is upgraded to: plain bytes both ways.
+// tunnelProtocol is what a connection to a member or a console is upgraded to: plain bytes both ways.
 const tunnelProtocol = "nearmetal-tunnel"
 
 // ConnectMember opens a byte stream to a port of a member, through the server and the agent of the member's node. The only port is 22,
 // where the member's SSH server listens. ctx bounds the opening, not the stream. The stream has CloseWrite (Tunnel).
 func (c *Client) ConnectMember(ctx context.Context, name, member string, port int) (*Tunnel, error) {
 	path := cluster(name) + "/members/" + url.PathEscape(member) + "/connect?port=" + strconv.Itoa(port)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
-	if err != nil {
-		return nil, fmt.Errorf("server address %q: %w", c.addr, err)
-	}
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", tunnelProtocol)
-	if c.bearer != "" {
-		req.Header.Set("Authorization", "Bearer "+c.bearer)
-	}
-	conn, err := c.dial(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, &UnreachableError{c.addr, err}
-	}
-	t, err := c.upgrade(ctx, conn, req)
-	if err != nil {
-		_ = conn.Close() // the error that matters is why there is no tunnel
-		return nil, err
-	}
-	return t, nil
+	return c.tunnel(ctx, path)
 }
 
 // upgrade makes a fresh connection the tunnel that req asks for.
@@ -70,17 +48,17 @@ func (c *Client) upgrade(ctx context.Context, conn net.Conn, req *http.Request) 
 	return &Tunnel{Conn: conn, reader: reader}, nil
 }
 
-// Tunnel is a byte stream to a member.
+// Tunnel is a byte stream to a member or a console.
 type Tunnel struct {
 	net.Conn
 	// reader holds what came together with the answer to the upgrade.
 	reader *bufio.Reader
 }
 
-// Read reads what the member sends.
+// Read reads what the other end sends.
 func (t *Tunnel) Read(p []byte) (int, error) { return t.reader.Read(p) }
 
-// CloseWrite tells the member that nothing more will come; reading goes on.
+// CloseWrite tells the other end that nothing more will come; reading goes on.
 func (t *Tunnel) CloseWrite() error {
 	half, ok := t.Conn.(interface{ CloseWrite() error })
 	if !ok {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,8 +12,11 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Show, drain and forget nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
-	cmd.AddCommand(a.nodeList(), a.nodeShow(), a.nodeDrain(), a.nodeUndrain(), a.nodeForget())
+	cmd := &cobra.Command{Use: "node", Short: "Enrol, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd.AddCommand(
+		a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeForget(),
+		a.nodeEnroll(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),
+	)
 	return a.connects(cmd)
 }
 
@@ -29,10 +33,21 @@ func (a *app) nodeList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, nodes, func(w io.Writer) {
-			t := newTable(w, "NAME", "PHASE", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "DRAIN", "SEEN", "MESSAGE")
+			header := []string{"NAME", "PHASE", "POWER", "ENVIRONMENT", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "DRAIN", "SEEN", "MESSAGE"}
+			machines := slices.ContainsFunc(nodes, func(n api.Node) bool { return n.Machine != nil })
+			// Where no node is a machine, nothing is known of power and boot.
+			cells := func(all []string) []string {
+				if machines {
+					return all
+				}
+				return slices.Delete(all, 2, 4)
+			}
+			t := newTable(w, cells(header)...)
 			for _, n := range nodes {
-				t.row(n.Name, string(n.Phase), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)), strings.Join(offered(n), ","),
-					yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), n.Message)
+				t.row(cells([]string{
+					n.Name, string(n.Phase), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
+					strings.Join(offered(n), ","), yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), n.Message,
+				})...)
 			}
 			t.flush()
 		})
@@ -57,6 +72,14 @@ func (a *app) nodeShow() *cobra.Command {
 	return cmd
 }
 
+// powerText is the power of a node's machine.
+func powerText(n api.Node) string {
+	if n.Machine == nil {
+		return ""
+	}
+	return string(n.Machine.Record.Power)
+}
+
 func (a *app) printNode(w io.Writer, n api.Node) {
 	cpus := make([]int, len(n.Capacity.Cores))
 	for i, core := range n.Capacity.Cores {
@@ -70,6 +93,13 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	fields(w, append(shown, "Labels", labels(n.Labels), "Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
 		"Oversubscribed", over, "Underlay", n.Underlay, "Agent", n.AgentVersion, "First seen", a.age(n.FirstSeenAt)+" ago",
 		"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))...)
+	if n.Machine != nil {
+		fmt.Fprintln(w)
+		a.printMachine(w, n)
+	}
+	if len(n.Stacks) == 0 && len(n.Environments) == 0 {
+		return // its agent has never called
+	}
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")
 	for _, s := range n.Stacks {
@@ -119,77 +149,4 @@ func sizeText(bytes int64) string {
 	default:
 		return fmt.Sprintf("%dMiB", bytes/mib)
 	}
-}
-
-func (a *app) envCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "env", Aliases: []string{"environment"}, Short: "Show environments", Args: cobra.ArbitraryArgs, RunE: needCommand,
-	}
-	cmd.AddCommand(a.envList(), a.envShow())
-	return a.connects(cmd)
-}
-
-func (a *app) envList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List environments", Args: noArgs}
-	out := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		all, err := c.Environments(cmd.Context())
-		if err != nil {
-			return err
-		}
-		return out.print(a.Streams.Out, all, func(w io.Writer) {
-			t := newTable(w, "NAME", "STACKS", "NODES", "DESCRIPTION")
-			for _, e := range all {
-				ok := 0
-				for _, n := range e.Nodes {
-					if n.OK {
-						ok++
-					}
-				}
-				t.row(e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), e.Description)
-			}
-			t.flush()
-		})
-	}
-	return cmd
-}
-
-func (a *app) envShow() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show an environment and where it runs", Args: oneArg("environment"),
-		ValidArgsFunction: a.completeEnvironments,
-	}
-	out := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		e, err := c.Environment(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-		return out.print(a.Streams.Out, e, func(w io.Writer) {
-			fields(w, "Name", e.Name, "Description", e.Description, "Stacks", stackNames(e.Stacks))
-			fmt.Fprintln(w)
-			t := newTable(w, "NODE", "RUNS THERE", "DIGEST", "PROBLEMS")
-			for _, n := range e.Nodes {
-				t.row(n.Node, yesNo(n.OK), shorten(n.Digest, 20), strings.Join(n.Problems, "; "))
-			}
-			t.flush()
-		})
-	}
-	return cmd
-}
-
-func stackNames(stacks []api.Stack) string {
-	names := make([]string, len(stacks))
-	for i, s := range stacks {
-		names[i] = string(s)
-	}
-	return strings.Join(names, ",")
 }

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func (a *app) enrollTokenCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "enroll-token", Short: "Make, list and delete enrolment tokens", Args: cobra.ArbitraryArgs, RunE: needCommand,
+	}
+	cmd.AddCommand(a.enrollTokenCreate(), a.enrollTokenList(), a.enrollTokenDelete())
+	return cmd
+}
+
+func (a *app) enrollTokenCreate() *cobra.Command {
+	var req api.EnrollTokenRequest
+	var f bmcFlags
+	cmd := &cobra.Command{
+		Use: "create --prefix PREFIX", Short: "Make an enrolment token and tell its secret, once", Args: noArgs,
+		Long: `Make an enrolment token. Machines that carry its secret enrol by themselves when they boot on the provisioning network, and are called
+PREFIX1, PREFIX2 and so on. They carry it as an SMBIOS OEM string or asset tag that reads "nearmetal-enroll:SECRET".
+
+The flags about power hold for all of them; a BMC's address is found by inspection.`,
+		Example: "  nearmetal node enroll-token create --prefix rack1- --uses 40 --power ipmi --bmc-user admin --bmc-password-file bmc.pw",
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&req.Prefix, "prefix", "", "begins the names of the machines")
+	flags.IntVar(&req.Uses, "uses", 1, "how many machines it enrols")
+	flags.Var(span{&req.ValidFor}, "valid-for", "how long it is valid, like 7d (default: 1d)")
+	f.add(cmd)
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if req.Prefix == "" {
+			return usage("say what the machines shall be called: --prefix PREFIX")
+		}
+		req.Power = f.control()
+		var err error
+		if req.Password, err = a.password(&f); err != nil {
+			return err
+		}
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		t, err := c.CreateEnrollToken(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, t, func(w io.Writer) { fmt.Fprintln(w, printable(t.Secret)) })
+	}
+	return cmd
+}
+
+func (a *app) enrollTokenList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List enrolment tokens, without their secrets", Args: noArgs}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		all, err := c.EnrollTokens(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, all, func(w io.Writer) {
+			t := newTable(w, "ID", "PREFIX", "USES LEFT", "POWER", "AGE", "EXPIRES", "BY")
+			for i := range all {
+				k := &all[i]
+				expires := a.until(&k.ExpiresAt)
+				if expires == "now" {
+					expires = "expired"
+				}
+				t.row(k.ID, k.Prefix, fmt.Sprint(k.Uses), string(k.Power.Kind), a.age(k.CreatedAt), expires, k.By)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+func (a *app) enrollTokenDelete() *cobra.Command {
+	cmd := &cobra.Command{Use: "delete ID...", Short: "Make enrolment tokens void at once", Args: someArgs("enrolment tokens to delete")}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var failed []error
+		for _, id := range unique(args) {
+			if err := c.DeleteEnrollToken(cmd.Context(), id); err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			fmt.Fprintf(a.Streams.Out, "enrolment token %s deleted\n", id)
+		}
+		return joined(failed)
+	}
+	return cmd
+}

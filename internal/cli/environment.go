@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+func (a *app) envCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "env", Aliases: []string{"environment"}, Short: "Build, show, check and delete environments", Args: cobra.ArbitraryArgs, RunE: needCommand,
+	}
+	cmd.AddCommand(
+		a.envBuild(), a.envBuilds(), a.envCancel(), a.envCheck(), a.envDelete(), a.envList(), a.envLog(), a.envRecipe(), a.envShow(),
+	)
+	return a.connects(cmd)
+}
+
+func (a *app) envList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List environments", Args: noArgs}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		all, err := c.Environments(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, all, func(w io.Writer) {
+			t := newTable(w, "NAME", "STACKS", "NODES", "SIZE", "BUILT", "DESCRIPTION")
+			for _, e := range all {
+				ok := 0
+				for _, n := range e.Nodes {
+					if n.OK {
+						ok++
+					}
+				}
+				size, built := "", ""
+				if e.Image != nil {
+					size, built = sizeText(e.Image.RootBytes), a.age(e.Image.BuiltAt)
+				}
+				t.row(e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, e.Description)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+func (a *app) envShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show an environment and where it runs", Args: oneArg("environment"),
+		ValidArgsFunction: a.completeEnvironments,
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		e, err := c.Environment(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, e, func(w io.Writer) {
+			fields(w, append([]string{"Name", e.Name, "Description", e.Description, "Stacks", stackNames(e.Stacks)}, a.imageFields(e.Image)...)...)
+			fmt.Fprintln(w)
+			whereTable(w, e.Nodes)
+		})
+	}
+	return cmd
+}
+
+// imageFields are the fields of a built environment's image.
+func (a *app) imageFields(img *api.Image) []string {
+	if img == nil {
+		return nil
+	}
+	r := &img.Requirements
+	var needs []string
+	for _, need := range []struct{ what, value string }{
+		{"architecture", r.Architecture}, {"firmware", string(r.Firmware)}, {"CPU flags", strings.Join(r.CPUFlags, " ")}, {"devices", strings.Join(r.Devices, " ")},
+	} {
+		if need.value != "" {
+			needs = append(needs, need.what+" "+need.value)
+		}
+	}
+	if r.MemoryBytes > 0 {
+		needs = append(needs, r.MemoryBytes.String()+" memory besides its root")
+	}
+	if r.DiskBytes > 0 {
+		needs = append(needs, "a disk of "+r.DiskBytes.String())
+	}
+	return []string{
+		"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Architecture", img.Architecture, "Kernel", img.KernelVersion, "Needs", strings.Join(needs, ", "),
+		"Root", fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes)), "Kernel and initrd", bytesText(img.MetalBytes),
+		"Built", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID),
+	}
+}
+
+func whereTable(w io.Writer, nodes []api.EnvironmentNode) {
+	t := newTable(w, "NODE", "RUNS THERE", "DIGEST", "PROBLEMS")
+	for _, n := range nodes {
+		t.row(n.Node, yesNo(n.OK), shorten(n.Digest, 20), strings.Join(n.Problems, "; "))
+	}
+	t.flush()
+}
+
+func stackNames(stacks []api.Stack) string {
+	names := make([]string, len(stacks))
+	for i, s := range stacks {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ",")
+}
+
+func (a *app) envCheck() *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "check NAME", Short: "Tell where an environment can run", Args: oneArg("environment"), ValidArgsFunction: a.completeEnvironments,
+		Long: `Tell for every node, or for one (--node), whether an environment can run there, and if not, why. The command fails with exit code 5 when
+it can run nowhere that was asked for.`,
+	}
+	cmd.Flags().StringVar(&node, "node", "", "only this node")
+	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNodes(0)) // only fails for a flag that does not exist
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		check, err := c.CheckEnvironment(cmd.Context(), args[0], node)
+		if err != nil {
+			return err
+		}
+		if err := out.print(a.Streams.Out, check, func(w io.Writer) { whereTable(w, check.Nodes) }); err != nil {
+			return err
+		}
+		for _, n := range check.Nodes {
+			if n.OK {
+				return nil
+			}
+		}
+		return &exitError{ExitRefused, fmt.Errorf("environment %q can run on none of these nodes", args[0])}
+	}
+	return cmd
+}
+
+func (a *app) envDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete built environments", Args: someArgs("environments to delete"),
+		ValidArgsFunction: a.completeEnvironments,
+		Long:              "Delete built environments with their images. One that members, clusters or machines use is refused.",
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var failed []error
+		for _, name := range unique(args) {
+			if err := c.DeleteEnvironment(cmd.Context(), name); err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			fmt.Fprintf(a.Streams.Out, "environment %s deleted\n", name)
+		}
+		return joined(failed)
+	}
+	return cmd
+}
+
+func (a *app) envRecipe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "recipe [NAME]", Short: "Print an environment's recipe", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeRecipes,
+		Long: `Print the recipe that an environment was built from, or else the one of that name that comes with the product. Without a name, list those
+that come with it. Redirect it to a file, change it, and build from that.`,
+		Example: "  nearmetal env recipe debian-mpi > mine.yaml\n  nearmetal env build -f mine.yaml",
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			all, err := c.Recipes(cmd.Context())
+			for _, r := range all {
+				fmt.Fprintln(a.Streams.Out, r.Name)
+			}
+			return err
+		}
+		e, err := c.Environment(cmd.Context(), args[0])
+		if err == nil && e.Recipe != "" {
+			_, err = io.WriteString(a.Streams.Out, e.Recipe)
+			return err
+		}
+		if err != nil && !client.HasCode(err, "environment_not_found") {
+			return err
+		}
+		r, err := c.Recipe(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(a.Streams.Out, r.Text)
+		return err
+	}
+	return cmd
+}
+
+func (a *app) completeRecipes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Recipes(ctx)
+		var names []string
+		for _, r := range all {
+			names = append(names, r.Name)
+		}
+		return names, err
+	})
+}

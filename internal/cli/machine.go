@@ -1,0 +1,401 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// powerKinds are how a machine's power can be controlled.
+var powerKinds = []string{string(api.PowerRedfish), string(api.PowerIPMI), string(api.PowerWakeOnLAN), string(api.PowerManual)}
+
+// bmcFlags say how a machine's power is controlled.
+type bmcFlags struct {
+	kind, address, user, passwordFile, system, certificate string
+}
+
+func (f *bmcFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.kind, "power", "", "how its power is controlled: redfish, ipmi, wol or manual")
+	flags.StringVar(&f.address, "bmc", "", "the BMC's address: HOST[:PORT] for ipmi, an http or https URL for redfish")
+	flags.StringVar(&f.user, "bmc-user", "", "user to log in to the BMC as")
+	flags.StringVar(&f.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input (default: it is asked for on a terminal)")
+	flags.StringVar(&f.system, "bmc-system", "", "which of several systems behind one Redfish service: its Id, UUID or Name")
+	flags.StringVar(&f.certificate, "bmc-certificate", "", "SHA-256 of the BMC's certificate, to trust no other")
+	// Only fails for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("power", cobra.FixedCompletions(powerKinds, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// control is what the flags say.
+func (f *bmcFlags) control() api.PowerControl {
+	return api.PowerControl{
+		Kind: api.PowerKind(f.kind), Address: f.address, User: f.user, System: f.system, CertificateSHA256: f.certificate,
+	}
+}
+
+// hasBMC tells whether there is a password to ask for.
+func (f *bmcFlags) hasBMC() bool {
+	return f.kind == string(api.PowerIPMI) || f.kind == string(api.PowerRedfish)
+}
+
+// password reads the BMC's password: of the file, or of who sits at the terminal.
+func (a *app) password(f *bmcFlags) (string, error) {
+	switch {
+	case f.passwordFile == "-":
+		text, err := io.ReadAll(io.LimitReader(a.Streams.In, 4096))
+		return strings.TrimRight(string(text), "\r\n"), err
+	case f.passwordFile != "":
+		text, err := os.ReadFile(f.passwordFile)
+		if err != nil {
+			return "", usage("--bmc-password-file: %v", err)
+		}
+		return strings.TrimRight(string(text), "\r\n"), nil
+	case !f.hasBMC():
+		return "", nil
+	}
+	in, ok := a.Streams.In.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return "", nil // nobody to ask; a BMC without a password is possible
+	}
+	fmt.Fprintf(a.Streams.Err, "password of %s at the BMC: ", f.user)
+	text, err := term.ReadPassword(int(in.Fd()))
+	fmt.Fprintln(a.Streams.Err)
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	return string(text), nil
+}
+
+// enrollFlags are the flags of `node enroll`.
+type enrollFlags struct {
+	bmc                         bmcFlags
+	name, candidate, file       string
+	macs                        []string
+	console, firmware           string
+	labels                      map[string]string
+	inspect, noInspect, waiting bool
+	timeout                     time.Duration
+}
+
+func (a *app) nodeEnroll() *cobra.Command {
+	var f enrollFlags
+	cmd := &cobra.Command{
+		Use: "enroll NAME --mac MAC[,MAC...] --power KIND | --candidate MAC | -f FILE", Short: "Take in machines whose power and boot are ours from then on",
+		Long: `Take in machines whose power and boot are ours from then on. A machine is known by the MAC addresses of its provisioning NICs, the one
+it boots from first. It is powered on and looked at (--no-inspect leaves that away); --wait waits until that is done.
+
+A stranger that booted on the provisioning network waits as a candidate ('nearmetal node candidates'); --candidate takes it in with the
+hardware that was found. With -f many are taken in, from a file that lists "machines", each with name, spec and, where it differs, power; what
+stands at the top of the file ("power", "password", "labels", "inspect") holds for all that do not say it themselves.
+
+The BMC's password is read from a file, or asked for; the server seals it, and shows it to nobody.`,
+		Example: `  nearmetal node enroll n1 --mac 52:54:00:12:34:56 --power redfish --bmc https://10.9.1.1 --bmc-user admin --wait
+  nearmetal node enroll n2 --mac 52:54:00:12:34:57 --power wol --console tcp://10.9.1.250:7002
+  nearmetal node enroll n5 --candidate 52:54:00:12:34:60 --power manual
+  nearmetal node enroll -f rack.yaml`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags := cmd.Flags()
+	f.bmc.add(cmd)
+	flags.StringSliceVar(&f.macs, "mac", nil, "MAC addresses of its provisioning NICs, the one it boots from first")
+	flags.StringVar(&f.candidate, "candidate", "", "take in the candidate with this MAC")
+	flags.StringVar(&f.name, "name", "", "its name, as NAME")
+	flags.StringVarP(&f.file, "file", "f", "", "file that lists machines, YAML or JSON, - for standard input")
+	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol")
+	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: its first boot tells)")
+	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
+	flags.BoolVar(&f.inspect, "inspect", true, "power it on and look at its hardware at once")
+	flags.BoolVar(&f.noInspect, "no-inspect", false, "leave it alone until somebody asks for something")
+	flags.BoolVar(&f.waiting, "wait", false, "wait until it was looked at")
+	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
+	// Only fail for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("firmware", cobra.FixedCompletions([]string{"bios", "uefi"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("candidate", a.completeCandidates)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		machines, err := a.machines(cmd, args, &f)
+		if err != nil {
+			return err
+		}
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		return a.enroll(cmd.Context(), c, machines, f)
+	}
+	return cmd
+}
+
+// machines are those that file or flags describe, checked.
+func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api.EnrollRequest, error) {
+	name := f.name
+	if len(args) == 1 {
+		if name != "" && name != args[0] {
+			return nil, usage("--name is %q, but %q was named too; give one name", name, args[0])
+		}
+		name = args[0]
+	}
+	if f.file != "" {
+		if name != "" || len(f.macs) > 0 || f.candidate != "" {
+			return nil, usage("-f lists machines; leave NAME, --mac and --candidate away")
+		}
+		return a.machineFile(f.file)
+	}
+	req := api.EnrollRequest{Name: name, Inspect: f.inspect && !f.noInspect, Spec: api.MachineSpec{
+		MACs: f.macs, Firmware: api.Firmware(f.firmware), Power: f.bmc.control(), Console: f.console, Labels: f.labels,
+	}}
+	if f.candidate != "" {
+		req.Spec.MACs = append([]string{f.candidate}, f.macs...)
+		req.Inspect = req.Inspect && cmd.Flags().Changed("inspect") // it was looked at as a candidate
+	}
+	switch {
+	case name == "":
+		return nil, usage("name the machine: '%s'", cmd.UseLine())
+	case len(req.Spec.MACs) == 0:
+		return nil, usage("give the MAC address of the NIC it boots from: --mac 52:54:00:12:34:56")
+	case f.bmc.kind == "":
+		return nil, usage("say how its power is controlled: --power redfish, ipmi, wol or manual")
+	}
+	if _, err := manifest.NormalizeMachine(req, nil); err != nil { // before anybody types a password
+		return nil, machineFlagsError(err)
+	}
+	var err error
+	if req.Password, err = a.password(&f.bmc); err != nil {
+		return nil, err
+	}
+	if req, err = manifest.NormalizeMachine(req, nil); err != nil {
+		return nil, machineFlagsError(err)
+	}
+	return []api.EnrollRequest{req}, nil
+}
+
+// machineFlagsError names the fields of a machine by the flags they were given with.
+func machineFlagsError(err error) error {
+	var invalid *manifest.Invalid
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flags := &manifest.Invalid{}
+	for _, p := range invalid.Problems {
+		for _, named := range [][2]string{
+			{"spec.macs", "--mac"},
+			{"spec.power.kind", "--power"},
+			{"spec.power.address", "--bmc"},
+			{"spec.power.user", "--bmc-user"},
+			{"spec.power.system", "--bmc-system"},
+			{"spec.power.certificate_sha256", "--bmc-certificate"},
+			{"spec.console", "--console"},
+			{"spec.firmware", "--firmware"},
+			{"spec.labels", "--labels"},
+			{"password", "--bmc-password-file"},
+			{"name", "NAME"},
+		} {
+			if rest, ok := strings.CutPrefix(p.Location, named[0]); ok {
+				p.Location = named[1] + rest
+				break
+			}
+		}
+		flags.Problems = append(flags.Problems, p)
+	}
+	return flags
+}
+
+// machineFile reads a file that lists machines.
+func (a *app) machineFile(path string) ([]api.EnrollRequest, error) {
+	var data []byte
+	var err error
+	if path == "-" {
+		data, err = io.ReadAll(a.Streams.In)
+	} else {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, usage("-f: %v", err)
+	}
+	machines, err := manifest.DecodeMachines(data, manifest.Detect(data))
+	if err != nil {
+		return nil, &exitError{ExitUsage, fmt.Errorf("%s: %w", path, err)}
+	}
+	return machines, nil
+}
+
+// enroll takes all in that can be, and waits for those that are looked at.
+func (a *app) enroll(ctx context.Context, c *client.Client, machines []api.EnrollRequest, f enrollFlags) error {
+	var waiting []string
+	var failed []error
+	for i := range machines {
+		n, err := c.EnrollNode(ctx, machines[i])
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		if machines[i].Inspect && f.waiting {
+			waiting = append(waiting, n.Name)
+			continue
+		}
+		what := ""
+		if machines[i].Inspect {
+			what = ", and will be looked at"
+		}
+		fmt.Fprintf(a.Streams.Out, "node %s is enrolled%s\n", n.Name, what)
+	}
+	err := a.awaitNodes(ctx, c, waiting, f.timeout, "looked at", inspected(nil), func(n api.Node) {
+		fmt.Fprintf(a.Streams.Out, "node %s is enrolled: %s\n", n.Name, hardwareText(n.Machine.Hardware))
+	})
+	if err != nil {
+		failed = append(failed, err)
+	}
+	return joined(failed)
+}
+
+func (a *app) nodeCandidates() *cobra.Command {
+	cmd := &cobra.Command{Use: "candidates", Short: "List strangers that booted on the provisioning network", Args: noArgs}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		all, err := c.Candidates(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, all, func(w io.Writer) {
+			t := newTable(w, "MAC", "ADDRESS", "HARDWARE", "FIRST SEEN", "LAST SEEN", "PROBLEM")
+			for _, k := range all {
+				address := ""
+				if k.Address.IsValid() {
+					address = k.Address.String()
+				}
+				t.row(k.MAC, address, hardwareText(k.Hardware), a.age(k.FirstSeenAt), a.age(k.LastSeenAt), k.Problem)
+			}
+			t.flush()
+		})
+	}
+	return cmd
+}
+
+// hardwareText is a machine's hardware in a few words.
+func hardwareText(hw *api.Hardware) string {
+	if hw == nil {
+		return ""
+	}
+	var disks int64
+	for _, d := range hw.Disks {
+		disks += d.SizeBytes
+	}
+	parts := []string{plural(hw.CPU.Cores, "core"), sizeText(hw.MemoryBytes) + " memory"}
+	for _, some := range []struct {
+		n    int
+		what string
+	}{{len(hw.Disks), "disk"}, {len(hw.NICs), "NIC"}, {len(hw.HCAs), "HCA"}, {len(hw.GPUs), "GPU"}} {
+		if some.n > 0 {
+			parts = append(parts, plural(some.n, some.what))
+		}
+	}
+	if model := strings.TrimSpace(hw.Vendor + " " + hw.Product); model != "" {
+		parts = append(parts, model)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (a *app) nodeInspect() *cobra.Command {
+	var force, wait bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "inspect NAME", Short: "Look at a machine's hardware", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1),
+		Long: `Boot a machine into the environment "inspect", which looks at its hardware and checks its health. With --wait the result is shown.
+Refused while members run on it, unless --force is given.`,
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "although members on it are lost")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it was looked at, and show what was found")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --wait, how long (default: for ever)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		before, err := c.Node(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		n, err := c.InspectNode(cmd.Context(), args[0], force)
+		if err != nil {
+			return err
+		}
+		if !wait {
+			fmt.Fprintf(a.Streams.Out, "node %s will be looked at; see 'nearmetal node show %s'\n", n.Name, n.Name)
+			return nil
+		}
+		return a.awaitNodes(cmd.Context(), c, []string{n.Name}, timeout, "looked at", inspected(lastInspected(before)), func(n api.Node) {
+			a.printMachine(a.Streams.Out, n)
+		})
+	}
+	return cmd
+}
+
+func lastInspected(n api.Node) *time.Time {
+	if n.Machine == nil {
+		return nil
+	}
+	return n.Machine.Record.InspectedAt
+}
+
+func (a *app) nodeRemove() *cobra.Command {
+	var force, wait bool
+	cmd := &cobra.Command{
+		Use: "remove NAME...", Aliases: []string{"rm"}, Short: "Take machines out of the site", Args: someArgs("nodes to remove"),
+		ValidArgsFunction: a.completeNodes(0),
+		Long: `Take machines out of the site: each is powered off, then forgotten. With --wait the command waits until they are gone. Refused while members
+run on one, unless --force is given. A node that is no machine of ours is forgotten, as by 'node forget'.`,
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "although members on them are lost")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until they are gone")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var failed []error
+		var waiting []string
+		for _, name := range unique(args) {
+			if err := c.RemoveNode(cmd.Context(), name, force); err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			if wait {
+				waiting = append(waiting, name)
+				continue
+			}
+			fmt.Fprintf(a.Streams.Out, "node %s is being removed\n", name)
+		}
+		there := func(api.Node) (bool, error) { return false, nil }
+		err = a.awaitNodes(cmd.Context(), c, waiting, 0, gone, there, func(n api.Node) { fmt.Fprintf(a.Streams.Out, "node %s is removed\n", n.Name) })
+		if err != nil {
+			failed = append(failed, err)
+		}
+		return joined(failed)
+	}
+	return cmd
+}
+
+func (a *app) completeCandidates(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Candidates(ctx)
+		var macs []string
+		for _, k := range all {
+			macs = append(macs, k.MAC+"\t"+hardwareText(k.Hardware))
+		}
+		return macs, err
+	})
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// poll is how often what has no watch is asked again.
+const poll = 500 * time.Millisecond
+
+// gone is what a machine is that was removed.
+const gone = "gone"
+
+// nodeDone tells whether what is waited for has come of a node; an error ends the wait for it.
+type nodeDone func(api.Node) (bool, error)
+
+// awaitNodes waits until all of the nodes are as they should be, or gone for good, and tells each that is. what is what they are then.
+func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, timeout time.Duration, what string, done nodeDone,
+	tell func(api.Node),
+) error {
+	if len(names) == 0 {
+		return nil
+	}
+	bounded, cancel := ctx, context.CancelFunc(func() {})
+	if timeout > 0 {
+		bounded, cancel = context.WithTimeout(ctx, timeout)
+	}
+	defer cancel()
+	p := a.progress()
+	defer p.stop()
+	w := nodeWait{app: a, c: c, left: slices.Clone(names), what: what, done: done, tell: tell}
+	for {
+		lines, err := w.look(bounded)
+		switch {
+		case err != nil && bounded.Err() != nil:
+			return w.ended(ctx, timeout)
+		case err != nil:
+			return err
+		case len(w.left) == 0 && len(w.failed) > 0:
+			return joined(w.failed)
+		case len(w.left) == 0:
+			return nil
+		}
+		p.say(lines)
+		select {
+		case <-bounded.Done():
+			return w.ended(ctx, timeout)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// nodeWait is a wait for several nodes.
+type nodeWait struct {
+	app    *app
+	c      *client.Client
+	left   []string
+	failed []error
+	what   string
+	done   nodeDone
+	tell   func(api.Node)
+}
+
+// look asks for the nodes once, and returns a line about those that are still waited for.
+func (w *nodeWait) look(ctx context.Context) (string, error) {
+	var left, lines []string
+	count := map[string]int{}
+	for _, name := range w.left {
+		n, err := w.c.Node(ctx, name)
+		switch {
+		case client.HasCode(err, "node_not_found") && w.what == gone:
+			w.tell(api.Node{NodeRecord: api.NodeRecord{Name: name}})
+			continue
+		case client.HasCode(err, "node_not_found"):
+			w.failed = append(w.failed, err)
+			continue
+		case err != nil:
+			return "", err
+		}
+		over, err := w.done(n)
+		switch {
+		case err != nil:
+			w.failed = append(w.failed, err)
+		case over:
+			w.tell(n)
+		default:
+			left = append(left, name)
+			lines = append(lines, "node "+name+": "+machineLine(n))
+			count[stageText(n)]++
+		}
+	}
+	w.left = left
+	const shown = 3
+	if len(lines) <= shown {
+		return strings.Join(lines, "; "), nil
+	}
+	var parts []string
+	for stage, n := range count {
+		parts = append(parts, fmt.Sprintf("%d %s", n, stage))
+	}
+	slices.Sort(parts)
+	return fmt.Sprintf("%d nodes: %s", len(left), strings.Join(parts, ", ")), nil
+}
+
+// ended is the error of a wait that ended before its time: by a timeout or by the user.
+func (w *nodeWait) ended(ctx context.Context, timeout time.Duration) error {
+	list := strings.Join(w.left, ", ")
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w; what was asked for goes on, see 'nearmetal node list'", errInterrupted)
+	}
+	failed := append(w.failed, fmt.Errorf("not %s after %s: %s; it goes on, see 'nearmetal node show %s'", w.what, timeout, list, w.left[0]))
+	return joined(failed)
+}
+
+// machineLine is what a machine does, in a line whose words don't change while nothing does.
+func machineLine(n api.Node) string {
+	if n.Machine == nil {
+		return string(n.Phase)
+	}
+	text := stageText(n)
+	if message := n.Machine.Record.Message; message != "" {
+		text += ": " + message
+	}
+	return text
+}
+
+// stageText is the machine's phase and, while it boots, what of the boot is going on.
+func stageText(n api.Node) string {
+	if n.Machine == nil {
+		return string(n.Phase)
+	}
+	rec := &n.Machine.Record
+	text := string(rec.Phase)
+	if rec.Phase != api.MachineBooting && rec.Phase != api.MachineInspecting || rec.Boot == nil {
+		return text
+	}
+	stages := api.BootStages()
+	if rec.Phase == api.MachineBooting {
+		text += " " + rec.Boot.Environment
+	}
+	if n := len(rec.Boot.Stages); n < len(stages) {
+		text += fmt.Sprintf(", stage %s (%d of %d)", underway(rec.Boot), n+1, len(stages))
+	}
+	return text
+}
+
+// underway is the stage that goes on: the one after the last that has ended.
+func underway(boot *api.Boot) api.BootStage {
+	stages := api.BootStages()
+	if len(boot.Stages) == 0 {
+		return stages[0]
+	}
+	i := slices.Index(stages, boot.Stages[len(boot.Stages)-1].Stage)
+	return stages[min(i+1, len(stages)-1)]
+}
+
+// failedMachine is the error of a machine that has failed.
+func failedMachine(n api.Node) error {
+	return fmt.Errorf("node %q failed: %s; see 'nearmetal node show %s'", n.Name, orElse(n.Machine.Record.Message, "no reason is known"), n.Name)
+}
+
+// inspected tells that a machine was looked at after the time it was before, and that this is over.
+func inspected(before *time.Time) nodeDone {
+	return func(n api.Node) (bool, error) {
+		switch {
+		case n.Machine == nil:
+			return false, errors.New("node " + n.Name + " is no machine of ours any more")
+		case n.Machine.Record.Phase == api.MachineFailed:
+			return false, failedMachine(n)
+		}
+		at := n.Machine.Record.InspectedAt
+		return at != nil && (before == nil || at.After(*before)) && n.Machine.Record.Phase != api.MachineInspecting, nil
+	}
+}
+
+// powered tells that a machine has come to what the request of a number asked for.
+func powered(numbers map[string]int64, action api.PowerAction) nodeDone {
+	return func(n api.Node) (bool, error) {
+		if n.Machine == nil {
+			return false, errors.New("node " + n.Name + " is no machine of ours any more")
+		}
+		rec := &n.Machine.Record
+		if r := n.Machine.Request; r.Number > numbers[n.Name] {
+			return false, &exitError{ExitConflict, fmt.Errorf("node %q: %s asked for power %s meanwhile; what was waited for here may never come", n.Name, r.By, r.Action)}
+		}
+		switch {
+		case rec.DoneRequest < numbers[n.Name]:
+			return false, nil
+		case rec.Phase == api.MachineFailed:
+			return false, failedMachine(n)
+		case action == api.PowerActionOff:
+			return rec.Phase == api.MachineOff, nil
+		default:
+			return rec.Phase == api.MachineReady && n.Phase == api.NodeReady, nil
+		}
+	}
+}
