@@ -29,9 +29,9 @@ type Behaviour struct {
 	// Deaf accepts orders and does nothing. LoseAnswers obeys and then fails, as when the answer was lost: so many times.
 	Deaf        bool
 	LoseAnswers int
-	// Password is what it wants to be told, "" for nothing; LockAfter wrong ones it refuses the right one too.
-	Password  string
-	LockAfter int
+	// User and Password are what it wants to be told; empty: any. After LockAfter wrong passwords it refuses the right one too.
+	User, Password string
+	LockAfter      int
 	// Ignores the polite shutdown.
 	Ignores bool
 	// Abilities replaces what it can do, if not nil: one that neither observes nor forces off is like Wake-on-LAN.
@@ -161,6 +161,12 @@ type machineSwitch struct {
 	m      *Machine
 	target power.Target
 }
+
+// String keeps the password out of logs, as every switch does.
+func (s *machineSwitch) String() string { return "fake power of " + s.m.name }
+
+// GoString does so too.
+func (s *machineSwitch) GoString() string { return s.String() }
 
 func (s *machineSwitch) Kind() api.PowerKind { return s.target.Control.Kind }
 
@@ -303,7 +309,7 @@ func (m *Machine) login(c power.Credentials) error {
 	if b.LockAfter > 0 && m.wrong >= b.LockAfter {
 		return power.ErrCredentials
 	}
-	if c.Password != b.Password {
+	if c.Password != b.Password || b.User != "" && c.User != b.User {
 		m.wrong++
 		return power.ErrCredentials
 	}

@@ -14,7 +14,7 @@ func TestFakesMeetTheContract(t *testing.T) {
 	t.Parallel()
 	powertest.Run(t, func(t *testing.T) powertest.Machine {
 		site := fake.NewSite()
-		m := site.Add("m1", fake.Behaviour{Password: "secret"})
+		m := site.Add("m1", fake.Behaviour{User: "admin", Password: "secret"})
 		site.Add("silent", fake.Behaviour{Silent: true})
 		return powertest.Machine{
 			Open: site.Open,

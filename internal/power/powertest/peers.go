@@ -88,9 +88,6 @@ type Sim struct {
 	dir     string
 }
 
-// SimSessions is how many sessions User may have at once at a Sim.
-const SimSessions = 3
-
 // StartSim starts a machine that is off. It skips the test if openipmi is not installed.
 func StartSim(t *testing.T) *Sim {
 	t.Helper()
@@ -110,7 +107,7 @@ func StartSim(t *testing.T) *Sim {
 		t.Fatal(err)
 	}
 	text := strings.NewReplacer("@PORT@", port(s.Address), "@CONSOLE@", port(s.Console.Addr().String()), "@CHASSIS@", script+" "+s.dir,
-		"@USER@", User, "@PASSWORD@", Password, "@SESSIONS@", fmt.Sprint(SimSessions)).Replace(string(config))
+		"@USER@", User, "@PASSWORD@", Password).Replace(string(config))
 	file := filepath.Join(s.dir, "sim.conf")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -138,11 +135,15 @@ func IPMITool(t *testing.T, address string, args ...string) string {
 	}
 	host, port, _ := net.SplitHostPort(address)
 	all := append([]string{"-I", "lanplus", "-C", "3", "-H", host, "-p", port, "-U", User, "-P", Password}, args...)
-	output, err := exec.CommandContext(t.Context(), program, all...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("ipmitool %s: %v\n%s", strings.Join(args, " "), err, output)
+	for attempt := 1; ; attempt++ {
+		output, err := exec.CommandContext(t.Context(), program, all...).CombinedOutput()
+		if err == nil {
+			return string(output)
+		}
+		if attempt == 3 { // it gives up at an answer that comes twice, as on a busy machine
+			t.Fatalf("ipmitool %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
 	}
-	return string(output)
 }
 
 func port(address string) string {

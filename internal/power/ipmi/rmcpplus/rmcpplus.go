@@ -44,6 +44,9 @@ func (c *Completion) Error() string {
 	return fmt.Sprintf("the BMC answered command %02Xh of function %02Xh with completion code %02Xh: %s", c.Command, c.NetFn, c.Code, text)
 }
 
+// errHalfOpen: the last answer of the set-up did not come. Most BMCs don't repeat it, since for them the session has begun.
+var errHalfOpen = errors.New("the session was not confirmed")
+
 // Privilege levels (table 22-19).
 const (
 	privilegeOperator      = 3
@@ -56,6 +59,8 @@ const (
 	commandWait = time.Second
 	setupWait   = 2 * time.Second
 	tries       = 4
+	// confirmTries is for the last message of the set-up, see errHalfOpen.
+	confirmTries = 2
 )
 
 // Session is a session with a BMC. It must be closed. Its methods are for one goroutine.
@@ -89,6 +94,9 @@ func Dial(ctx context.Context, address, user, password string, suites ...int) (*
 		}
 		for _, privilege := range []byte{privilegeAdministrator, privilegeOperator} {
 			s, err := dial(ctx, address, user, password, chosen, privilege)
+			for again := 0; again < 2 && errors.Is(err, errHalfOpen) && ctx.Err() == nil; again++ {
+				s, err = dial(ctx, address, user, password, chosen, privilege)
+			}
 			if err == nil {
 				return s, nil
 			}
@@ -99,7 +107,7 @@ func Dial(ctx context.Context, address, user, password string, suites ...int) (*
 			}
 		}
 		var status *statusError
-		if ctx.Err() != nil || !errors.Is(failed, ErrNoAnswer) && !(errors.As(failed, &status) && status.suite()) {
+		if ctx.Err() != nil || errors.Is(failed, errHalfOpen) || !errors.Is(failed, ErrNoAnswer) && !(errors.As(failed, &status) && status.suite()) {
 			break // another suite would not help
 		}
 	}
@@ -130,6 +138,12 @@ func dial(ctx context.Context, address, user, password string, chosen suite, pri
 	return s, nil
 }
 
+// String names the session without its keys.
+func (s *Session) String() string { return "RMCP+ session with " + s.conn.RemoteAddr().String() }
+
+// GoString does so too.
+func (s *Session) GoString() string { return s.String() }
+
 // Suite is the session's cipher suite.
 func (s *Session) Suite() int { return s.suite.id }
 
@@ -151,7 +165,7 @@ func (s *Session) Command(ctx context.Context, netFn, command byte, data ...byte
 	s.message = (s.message + 1) & 0x3F
 	request := ipmiMessage(netFn, s.message, command, data)
 	var answer []byte
-	err := s.exchange(ctx, commandWait,
+	err := s.exchange(ctx, tries, commandWait,
 		func() []byte { return s.seal(payloadIPMI, request) },
 		func(kind byte, payload []byte) bool {
 			if kind != payloadIPMI {
@@ -171,7 +185,7 @@ func (s *Session) Command(ctx context.Context, netFn, command byte, data ...byte
 }
 
 // exchange sends what build makes until take takes an answer. Answers that can't be believed are skipped.
-func (s *Session) exchange(ctx context.Context, wait time.Duration, build func() []byte, take func(kind byte, payload []byte) bool) error {
+func (s *Session) exchange(ctx context.Context, tries int, wait time.Duration, build func() []byte, take func(kind byte, payload []byte) bool) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for range tries {

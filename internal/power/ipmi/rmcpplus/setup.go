@@ -10,6 +10,7 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash"
 	"slices"
@@ -127,6 +128,9 @@ func (s *Session) finish(ctx context.Context, rm, rc, guid, kuid, role []byte) e
 	request := append([]byte{0, 0, 0, 0}, sidc...)
 	request = append(request, s.suite.hmac(kuid, rc, sidm, role)...)
 	answer, err := s.ask(ctx, "RAKP message 3", payloadRAKP3, payloadRAKP4, 8, request)
+	if errors.Is(err, ErrNoAnswer) {
+		return fmt.Errorf("%w: %w", errHalfOpen, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -148,8 +152,12 @@ func (s *Session) finish(ctx context.Context, rm, rc, guid, kuid, role []byte) e
 func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, atLeast int, request []byte) ([]byte, error) {
 	s.message++
 	request[0] = s.message
+	tries := tries
+	if kind == payloadRAKP3 {
+		tries = confirmTries
+	}
 	var answer []byte
-	err := s.exchange(ctx, setupWait,
+	err := s.exchange(ctx, tries, setupWait,
 		func() []byte { return s.seal(kind, request) },
 		func(kind byte, payload []byte) bool {
 			if kind != answerKind || len(payload) < 2 || payload[0] != s.message {

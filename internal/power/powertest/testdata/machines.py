@@ -20,7 +20,8 @@ connection = libvirt.open(URI)
 libvirt.registerErrorHandler(lambda *_: None, None)
 for number, (name, _) in enumerate(machines):
     connection.defineXML(f"""<domain type='test'><name>{name}</name><uuid>6695eb01-f6a4-8304-79aa-97f2502e{number:04x}</uuid>
-        <memory>65536</memory><vcpu>1</vcpu><os><type arch='x86_64'>hvm</type><boot dev='hd'/></os></domain>""")
+        <memory>65536</memory><vcpu>1</vcpu><os><type arch='x86_64'>hvm</type><boot dev='hd'/></os>
+        <devices><interface type='network'><source network='default'/></interface></devices></domain>""")
 for domain in connection.listAllDomains():
     if domain.name() not in dict(machines):
         domain.destroy()
