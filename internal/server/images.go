@@ -9,6 +9,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/imagestore"
 )
 
+// minFreeBytes is what images leave free on the disk of the state directory: what is decided needs room too.
+const minFreeBytes = 1 << 30
+
 // images are the site's built environments: the store, and the key that their manifests are signed with.
 type images struct {
 	store *imagestore.Store
@@ -29,7 +32,7 @@ func openImages(dir string, secret []byte) (*images, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := imagestore.Open(dir, imagestore.Options{})
+	store, err := imagestore.Open(dir, minFreeBytes)
 	if err != nil {
 		return nil, err
 	}
