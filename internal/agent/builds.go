@@ -202,6 +202,9 @@ func (a *Agent) beginBuild(ctx context.Context, run string, b *buildState) error
 		cancel()
 		a.post(ctx, func() {
 			b.busy, b.cancel = false, nil
+			if ctx.Err() != nil {
+				return // it was not cancelled: this agent ends, and the next one says so
+			}
 			a.endBuild(ctx, run, b, manifest, err)
 			if !b.wanted {
 				a.forgetBuild(ctx, run, b)
