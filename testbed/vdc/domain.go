@@ -33,7 +33,7 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	var out bytes.Buffer
 	err = tmpl.Execute(&out, map[string]any{
 		"Machine": m, "Config": m.config, "Disks": disks, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
-		"Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": filepath.Join(dir, "disks", m.Name+".vars"),
+		"Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
 		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": dataBridge,
 	})
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // socketURI is libvirt's, as programs inside see it.
@@ -93,6 +95,11 @@ func (dc *DataCentre) writeFiles(venv string) error {
 	for _, m := range dc.machines {
 		for i, size := range m.config.DiskBytes {
 			err = errors.Join(err, makeDisk(diskPath(dc.dir, m.Name, i), size))
+		}
+		if m.Firmware == api.FirmwareUEFI {
+			path := variablesPath(dc.dir, m.Name)
+			m.variables = &bootVariables{machine: m.Name, path: path, tool: filepath.Join(venv, "bin", "virt-fw-vars")}
+			err = errors.Join(err, makeVariables(path))
 		}
 	}
 	return err

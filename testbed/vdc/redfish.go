@@ -2,6 +2,7 @@ package vdc
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -31,6 +32,8 @@ type redfishProxy struct {
 	fault          *bmcFault
 	user, password string
 	backend        *httputil.ReverseProxy
+	// setBoot tells the firmware to boot from a URI next, or as always when it is empty.
+	setBoot func(ctx context.Context, uri string) error
 
 	mu       sync.Mutex
 	sessions map[string]redfishSession
@@ -211,8 +214,8 @@ func (p *redfishProxy) sessionService(w http.ResponseWriter, r *http.Request, pa
 	redfishError(w, http.StatusNotFound, "Base.1.0.ResourceMissingAtURI", "no session "+id)
 }
 
-// takeBootURI keeps a system's HttpBootUri and asks sushy-tools for a boot from the network instead, because that would load the URI itself and
-// offer it as a CD. Where the machine boots from is then up to DHCP, as with firmware that was not told. It tells whether to go on.
+// takeBootURI does itself what sushy-tools can't: it tells the firmware a system's HttpBootUri, and asks sushy-tools for a boot from the network
+// instead, because that would load the URI itself and offer it as a CD. It tells whether to go on.
 func (p *redfishProxy) takeBootURI(w http.ResponseWriter, r *http.Request) bool {
 	text, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil {
@@ -224,15 +227,21 @@ func (p *redfishProxy) takeBootURI(w http.ResponseWriter, r *http.Request) bool 
 		return false
 	}
 	if boot, ok := body["Boot"].(map[string]any); ok {
-		if uri, ok := boot["HttpBootUri"].(string); ok {
-			p.mu.Lock()
-			p.bootURI = uri
-			p.mu.Unlock()
-			delete(boot, "HttpBootUri")
-		}
-		if boot["BootSourceOverrideTarget"] == "UefiHttp" {
+		uri, _ := boot["HttpBootUri"].(string)
+		delete(boot, "HttpBootUri")
+		switch target := boot["BootSourceOverrideTarget"]; {
+		case target == "UefiHttp":
 			boot["BootSourceOverrideTarget"] = "Pxe"
+		case target != nil:
+			uri = ""
 		}
+		if err := p.setBoot(r.Context(), uri); err != nil {
+			redfishError(w, http.StatusBadRequest, "Base.1.0.ActionNotSupported", err.Error())
+			return false
+		}
+		p.mu.Lock()
+		p.bootURI = uri
+		p.mu.Unlock()
 		if text, err = json.Marshal(body); err != nil {
 			return false
 		}
@@ -300,8 +309,13 @@ func (p *redfishProxy) amendSystem(body map[string]any) {
 	p.mu.Lock()
 	uri := p.bootURI
 	p.mu.Unlock()
-	if boot, ok := body["Boot"].(map[string]any); ok && uri != "" {
-		boot["HttpBootUri"] = uri
+	if boot, ok := body["Boot"].(map[string]any); ok {
+		if targets, ok := boot["BootSourceOverrideTarget@Redfish.AllowableValues"].([]any); ok && boot["BootSourceOverrideMode"] == "UEFI" {
+			boot["BootSourceOverrideTarget@Redfish.AllowableValues"] = append(targets, "UefiHttp")
+		}
+		if uri != "" {
+			boot["HttpBootUri"], boot["BootSourceOverrideTarget"] = uri, "UefiHttp"
+		}
 	}
 	switch p.fault.get().Kind {
 	case FaultSaysOn:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type redfishFixture struct {
 	url      string
 	client   *http.Client
 	lastBody string
+	bootURIs []string
 }
 
 func newRedfishFixture(t *testing.T) *redfishFixture {
@@ -49,6 +51,13 @@ func newRedfishFixture(t *testing.T) *redfishFixture {
 	emulator := httptest.NewServer(protected)
 	t.Cleanup(emulator.Close)
 	f.proxy = newRedfishProxy(strings.TrimPrefix(emulator.URL, "http://"), testSystem, f.fault, "u", "p")
+	f.proxy.setBoot = func(_ context.Context, uri string) error {
+		if strings.HasPrefix(uri, "ftp:") {
+			return errors.New("no FTP")
+		}
+		f.bootURIs = append(f.bootURIs, uri)
+		return nil
+	}
 	front := httptest.NewServer(f.proxy)
 	t.Cleanup(front.Close)
 	f.url, f.client = front.URL, front.Client()
@@ -187,15 +196,34 @@ func TestSessionsAreCountedLimitedAndClosed(t *testing.T) {
 	}
 }
 
-func TestABootURIIsToldBackAndAskedOfTheEmulatorAsNetworkBoot(t *testing.T) {
+func TestABootURIIsToldTheFirmwareAndAskedOfTheEmulatorAsNetworkBoot(t *testing.T) {
 	f := newRedfishFixture(t)
 	const uri = "http://10.0.0.1/ipxe.efi"
-	status, _, _ := f.ask(t, "PATCH", systemPath, `{"Boot": {"BootSourceOverrideTarget": "UefiHttp", "HttpBootUri": "`+uri+`"}}`, nil)
-	if want := `{"Boot":{"BootSourceOverrideTarget":"Pxe"}}`; status != 204 || f.lastBody != want {
-		t.Errorf("%d, the emulator was told %s, want %s", status, f.lastBody, want)
+	patch := func(boot string) int {
+		status, _, _ := f.ask(t, "PATCH", systemPath, `{"Boot": `+boot+`}`, nil)
+		return status
 	}
-	_, _, body := f.ask(t, "GET", systemPath, "", nil)
-	if boot, _ := body["Boot"].(map[string]any); boot["HttpBootUri"] != uri {
-		t.Errorf("boot is %v", body["Boot"])
+	if status := patch(`{"BootSourceOverrideTarget": "UefiHttp", "HttpBootUri": "` + uri + `"}`); status != 204 {
+		t.Errorf("setting a boot URI: %d", status)
+	}
+	if want := `{"Boot":{"BootSourceOverrideTarget":"Pxe"}}`; f.lastBody != want {
+		t.Errorf("the emulator was told %s, want %s", f.lastBody, want)
+	}
+	boot := func() map[string]any {
+		_, _, body := f.ask(t, "GET", systemPath, "", nil)
+		boot, _ := body["Boot"].(map[string]any)
+		return boot
+	}
+	if got := boot(); got["HttpBootUri"] != uri || got["BootSourceOverrideTarget"] != "UefiHttp" {
+		t.Errorf("boot is %v", got)
+	}
+	if status := patch(`{"HttpBootUri": "ftp://10.0.0.1/x"}`); status != 400 {
+		t.Errorf("a URI that the firmware refuses: %d", status)
+	}
+	if status := patch(`{"BootSourceOverrideTarget": "Hdd"}`); status != 204 || boot()["HttpBootUri"] != nil {
+		t.Errorf("another boot device: %d, boot is %v", status, boot())
+	}
+	if want := []string{uri, ""}; !slices.Equal(f.bootURIs, want) {
+		t.Errorf("the firmware was told %q, want %q", f.bootURIs, want)
 	}
 }

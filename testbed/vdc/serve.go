@@ -34,6 +34,7 @@ func (dc *DataCentre) serve(ctx context.Context) error {
 		m.CertificateSHA256 = sum
 		proxy := newRedfishProxy(redfishBackend, m.UUID, m.fault, m.User, m.Password)
 		proxy.backend.Transport = &http.Transport{DialContext: dc.dial}
+		proxy.setBoot = func(ctx context.Context, uri string) error { return dc.setBoot(ctx, m, uri) }
 		m.redfish = proxy
 		if err := dc.serveHTTP(ctx, m, proxy, httpPort, nil); err != nil {
 			return err
@@ -135,6 +136,13 @@ func (dc *DataCentre) watch(ctx context.Context, consoles map[string]*console) e
 				}
 			case libvirt.DomainEventStopped:
 				dc.logf("%s is off", name)
+				if m, err := dc.find(name); err == nil && m.variables != nil {
+					dc.run(func() {
+						if err := m.variables.off(ctx); err != nil {
+							dc.logf("%v", err)
+						}
+					})
+				}
 			}
 		}
 	})

@@ -83,6 +83,8 @@ type Machine struct {
 	config  MachineConfig
 	fault   *bmcFault
 	redfish *redfishProxy
+	// variables are nil for BIOS firmware.
+	variables *bootVariables
 	// hung and unplugged are faults in force.
 	hung, unplugged *atomic.Bool
 }
