@@ -107,7 +107,7 @@ func (s *Server) watch(ctx context.Context) {
 	buffer := make([]byte, 4096)
 	for ctx.Err() == nil {
 		content, source, err := s.wire.receive(buffer, time.Time{})
-		if errors.Is(err, os.ErrClosed) || errors.Is(err, net.ErrClosed) {
+		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
