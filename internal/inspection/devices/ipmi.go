@@ -104,7 +104,7 @@ func ipmi(ctx context.Context, file *os.File, netFn, command byte, data []byte) 
 	address := &ipmiAddress{Type: ipmiSystem, Channel: ipmiBMCChannel}
 	request := &ipmiRequest{
 		Address: unsafe.Pointer(address), AddressLength: uint32(unsafe.Sizeof(*address)), ID: 1,
-		Message: ipmiMessage{NetFn: netFn, Command: command, Length: uint16(len(data)), Data: unsafe.Pointer(&data[0])},
+		Message: ipmiMessage{NetFn: netFn, Command: command, Length: uint16(len(data)), Data: unsafe.Pointer(unsafe.SliceData(data))},
 	}
 	err := ioctl(fd, ipmiSend, unsafe.Pointer(request))
 	runtime.KeepAlive(data)
