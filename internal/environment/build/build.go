@@ -28,8 +28,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
-// MinFreeBytes is how much room a scratch and an output directory must have for a build to begin.
-const MinFreeBytes = 2 << 30
+// DefaultMinFreeBytes is how much room a scratch and an output directory must have for a build to begin, unless said otherwise.
+const DefaultMinFreeBytes = 2 << 30
 
 // Config is how a builder runs on its node.
 type Config struct {
@@ -37,13 +37,20 @@ type Config struct {
 	Worker []string
 	// BootAgent gives the program of the initrd (bootbin.Binary).
 	BootAgent func() ([]byte, error)
+	// MinFreeBytes is how much room scratch and output must have for a build to begin; 0 is DefaultMinFreeBytes.
+	MinFreeBytes int64
 }
 
 // Builder builds environments on this node.
 type Builder struct{ cfg Config }
 
 // New makes a builder.
-func New(cfg Config) *Builder { return &Builder{cfg: cfg} }
+func New(cfg Config) *Builder {
+	if cfg.MinFreeBytes == 0 {
+		cfg.MinFreeBytes = DefaultMinFreeBytes
+	}
+	return &Builder{cfg: cfg}
+}
 
 // Job is one build.
 type Job struct {
@@ -98,7 +105,7 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	if !jobID.MatchString(job.ID) {
 		return Result{}, fmt.Errorf("%q can't name a build", job.ID)
 	}
-	if err := room(job.Scratch, job.Output); err != nil {
+	if err := room(b.cfg.MinFreeBytes, job.Scratch, job.Output); err != nil {
 		return Result{}, err
 	}
 	order, err := b.order(job)
@@ -132,6 +139,9 @@ type order struct {
 
 func (b *Builder) order(job Job) (order, error) {
 	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases}
+	if a := job.Recipe.Requirements.Architecture; a != "" && a != machine() {
+		return o, failf("environment %q needs %s, this builder node is %s; build it on a node of that kind", job.Recipe.Name, a, machine())
+	}
 	for _, name := range job.Recipe.Needs() {
 		if job.Bases[name].Manifest == nil {
 			return o, failf("environment %q, which this one is laid over, has no image; build it first", name)
@@ -285,7 +295,7 @@ func move(from, to string) error {
 }
 
 // room refuses a build that has too little to begin with.
-func room(dirs ...string) error {
+func room(least int64, dirs ...string) error {
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -294,8 +304,8 @@ func room(dirs ...string) error {
 		if err := syscall.Statfs(dir, &st); err != nil {
 			return fmt.Errorf("look for room in %s: %w", dir, err)
 		}
-		if free := int64(st.Bavail) * st.Bsize; free < MinFreeBytes {
-			return fmt.Errorf("%s has %d MiB free; a build needs %d MiB: make room there, or give another node", dir, free>>20, MinFreeBytes>>20)
+		if free := int64(st.Bavail) * st.Bsize; free < least {
+			return fmt.Errorf("%s has %d MiB free; a build needs %d MiB: make room there, or give another node", dir, free>>20, least>>20)
 		}
 	}
 	return nil

@@ -44,7 +44,7 @@ var capabilities = []string{
 // container's root is an unprivileged user of the node; on file systems that can't (an overlay), dropped capabilities must do.
 func (w *worker) enter(network bool) (container, error) {
 	c := container{root: w.tree, network: network, binds: map[string]string{}}
-	mapped := filepath.Join(w.tmp, "mapped")
+	mapped := filepath.Join(w.open, "root")
 	if err := os.MkdirAll(mapped, 0o755); err != nil {
 		return c, err
 	}
@@ -192,8 +192,8 @@ func (w *worker) commands(ctx context.Context) (err error) {
 		err := w.run(ctx, c, last, "/bin/sh", "-e", "-c", text)
 		var exit *exec.ExitError
 		switch {
-		case errors.As(err, &exit) && strings.Contains(last.text(), "No space left on device"):
-			return unix.ENOSPC
+		case errors.As(err, &exit) && last.full():
+			return last.explain(err)
 		case errors.As(err, &exit):
 			return failf("commands[%d] ended with exit code %d: %s\n%s", i, exit.ExitCode(), first, last.text())
 		case err != nil:
@@ -213,6 +213,19 @@ func (l *lastLines) Write(p []byte) (int, error) {
 	l.tail = append(l.tail, p...)
 	l.tail = l.tail[max(0, len(l.tail)-1000):]
 	return l.log.Write(p)
+}
+
+// full tells whether a program said that its disk is.
+func (l *lastLines) full() bool {
+	return strings.Contains(string(l.tail), unix.ENOSPC.Error()) || strings.Contains(string(l.tail), "No space left on device")
+}
+
+// explain makes an error of what a program said last.
+func (l *lastLines) explain(err error) error {
+	if l.full() {
+		return unix.ENOSPC
+	}
+	return fmt.Errorf("%w: %s", err, l.text())
 }
 
 func (l *lastLines) text() string {

@@ -167,7 +167,7 @@ func (a *aptWatch) read(line string) {
 	a.last = a.last[max(0, len(a.last)-5):]
 	if m := aptCount.FindStringSubmatch(line); m != nil {
 		n, _ := strconv.Atoi(m[1]) // digits
-		a.total += 2 * n
+		a.total = max(a.total, 2*n)
 	}
 	if strings.HasPrefix(line, "Unpacking ") || strings.HasPrefix(line, "Setting up ") {
 		a.passed++

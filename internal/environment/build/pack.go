@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +40,7 @@ func (w *worker) pack(ctx context.Context) error {
 	last := &lastLines{log: w.log}
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", cmd.Args[0], err, last.text())
+		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), last.explain(err))
 	}
 	w.say("digest", 96)
 	f, err := os.Open(file)
@@ -69,12 +71,15 @@ func packer(ctx context.Context, format, compression, file, root string) *exec.C
 		} else {
 			args = append(args, "-comp", compression)
 		}
-		return exec.CommandContext(ctx, "mksquashfs", args...)
+		cmd := exec.CommandContext(ctx, "mksquashfs", args...)
+		// It refuses options for what the variable says too, and the variable alone leaves older times as they are.
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SOURCE_DATE_EPOCH=") })
+		return cmd
 	}
 	args := []string{"--quiet", "-T", fmt.Sprint(epoch), "-U", volumeID}
 	switch compression {
 	case "lz4hc":
-		args = append(args, "-zlz4hc,12", fmt.Sprintf("-C%d", erofsClusterBytes))
+		args = append(args, "-zlz4hc,9", fmt.Sprintf("-C%d", erofsClusterBytes))
 	case "lz4":
 		args = append(args, "-zlz4", fmt.Sprintf("-C%d", erofsClusterBytes))
 	}

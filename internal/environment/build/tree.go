@@ -77,12 +77,12 @@ func (w *worker) directory(ctx context.Context) error {
 	cmd.ExtraFiles = []*os.File{source}
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("copy %s: %w: %s", w.Recipe.Base.Directory, err, last.text())
+		return fmt.Errorf("copy %s: %w", w.Recipe.Base.Directory, last.explain(err))
 	}
 	return w.looksLikeARoot(w.Recipe.Base.Directory)
 }
 
-// looksLikeARoot refuses what nobody could run.
+// looksLikeARoot refuses what nobody could run, and completes the rest.
 func (w *worker) looksLikeARoot(name string) error {
 	root, err := os.OpenRoot(w.root)
 	if err != nil {
@@ -92,7 +92,7 @@ func (w *worker) looksLikeARoot(name string) error {
 	if _, err := root.Stat("bin/sh"); err != nil {
 		return failf("%q is no root of a system: it has no /bin/sh", name)
 	}
-	return nil
+	return mountPoints(root)
 }
 
 // files puts the recipe's files into the tree.
@@ -150,17 +150,17 @@ func (w *worker) packages(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.leave(c)) }()
-	if target, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil {
-		c.binds["/etc/resolv.conf"] = target
+	if text, err := os.ReadFile("/etc/resolv.conf"); err == nil {
+		if c.binds["/etc/resolv.conf"], err = w.openFile("resolv.conf", text); err != nil {
+			return err
+		}
 	}
 	options := []string{"-o", "APT::Install-Recommends=false", "-o", "Acquire::Languages=none", "-o", "APT::Sandbox::User=root"}
 	release := codeNameOf(root)
 	if lines := w.nodeSources(ctx, release, []string{"main"}); len(lines) > 0 {
-		list := filepath.Join(w.tmp, "sources.list")
-		if err := os.WriteFile(list, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		if c.binds["/run/sources.list"], err = w.openFile("sources.list", []byte(strings.Join(lines, "\n")+"\n")); err != nil {
 			return err
 		}
-		c.binds["/run/sources.list"] = list
 		options = append(options, "-o", "Dir::Etc::sourcelist=/run/sources.list", "-o", "Dir::Etc::sourceparts=/dev/null")
 	}
 	watch := &aptWatch{log: w.log, say: func(done float64) { w.say("packages", 20+int(done*40)) }}
@@ -170,6 +170,12 @@ func (w *worker) packages(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// openFile makes a file that the container's root can read.
+func (w *worker) openFile(name string, text []byte) (string, error) {
+	path := filepath.Join(w.open, name)
+	return path, os.WriteFile(path, text, 0o644)
 }
 
 // codeNameOf is the release of a root, "" when it does not tell (os-release(5)).

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -28,8 +30,11 @@ type worker struct {
 	// root is the tree that is being made, tmp a directory for what is needed on the way, out gets the blobs.
 	root, tmp, out string
 	// tree is where commands run: root, or for a layer the overlay of which root is the upper directory.
-	tree     string
+	tree string
+	// open is a directory that everybody may enter, in memory: what is below the scratch may be behind one that nobody may.
+	open     string
 	manifest *image.Manifest
+	percent  int
 }
 
 // Worker is the body of the process that Builder.Run starts: it takes its order from stdin, and tells on file descriptor 3 how far it is.
@@ -118,6 +123,12 @@ func (w *worker) settle() error {
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount the build's /proc: %w", err)
 	}
+	if err := hideHybrid(); err != nil {
+		return err
+	}
+	if err := w.makeOpen(); err != nil {
+		return err
+	}
 	if err := unix.Sethostname([]byte("build")); err != nil {
 		return err
 	}
@@ -132,8 +143,48 @@ func (w *worker) settle() error {
 	return nil
 }
 
-// say tells how far the build is.
+// makeOpen mounts w.open over a directory of the node that the build has no use for.
+func (w *worker) makeOpen() error {
+	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt"} {
+		used := []string{w.Scratch, w.Sources, w.Cache}
+		for _, b := range w.Bases {
+			used = append(used, b.Blobs)
+		}
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || slices.ContainsFunc(used, func(path string) bool {
+			return strings.HasPrefix(path+"/", dir+"/")
+		}) {
+			continue
+		}
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=16m"); err != nil {
+			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
+		}
+		w.open = dir
+		return nil
+	}
+	return errors.New("a build needs one of the directories /mnt, /media, /srv and /opt, without its scratch, sources or images in it; make one")
+}
+
+// hideHybrid takes away, for the build only, a control group tree of version 2 mounted beside those of version 1: crun refuses to run where
+// there are both, even when it has nothing to do with either.
+func hideHybrid() error {
+	const unified = "/sys/fs/cgroup/unified"
+	var st unix.Statfs_t
+	if unix.Statfs(unified, &st) != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil
+	}
+	if err := unix.Unmount(unified, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", unified, err)
+	}
+	if err := unix.Mount("tmpfs", unified, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=1m"); err != nil {
+		return fmt.Errorf("hide %s: %w", unified, err)
+	}
+	return nil
+}
+
+// say tells how far the build is; it never goes back.
 func (w *worker) say(step string, percent int) {
+	w.percent = max(w.percent, percent)
+	percent = w.percent
 	_ = w.words.Encode(word{Step: step, Percent: percent}) // a builder that does not listen any more kills this process
 }
 
