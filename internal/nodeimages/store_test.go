@@ -193,6 +193,11 @@ func (n *node) serve(cfg nodeimages.PeerConfig) *node {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	return n.serveAt(listen, cfg)
+}
+
+func (n *node) serveAt(listen net.Listener, cfg nodeimages.PeerConfig) *node {
+	n.t.Helper()
 	peer := nodeimages.NewPeerServer(n.Store, listen, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
