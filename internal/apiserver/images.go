@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/imagestore"
 )
 
 // blobStall is how long an upload may bring nothing before it is given up.
@@ -76,10 +77,11 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) blobFailure(ctx context.Context, err error) *failure {
+	var full *imagestore.NoSpaceError
 	switch {
 	case errors.Is(err, image.ErrDigest):
 		return fail(codeDigest, "%v; it was not stored, send it again", err)
-	case errors.Is(err, syscall.ENOSPC):
+	case errors.As(err, &full), errors.Is(err, syscall.ENOSPC):
 		return fail(codeNoSpace, "%v", err)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fail(codeMalformed, "the content broke off; send it again")

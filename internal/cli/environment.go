@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,12 @@ func (a *app) envList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
-			t := newTable(w, "NAME", "STACKS", "NODES", "SIZE", "BUILT", "DESCRIPTION")
+			// Where none was built, there is nothing to say of images.
+			cells := func(all []string) []string { return slices.Delete(all, 3, 5) }
+			if slices.ContainsFunc(all, func(e api.Environment) bool { return e.Image != nil }) {
+				cells = func(all []string) []string { return all }
+			}
+			t := newTable(w, cells([]string{"NAME", "STACKS", "NODES", "SIZE", "BUILT", "DESCRIPTION"})...)
 			for _, e := range all {
 				ok := 0
 				for _, n := range e.Nodes {
@@ -47,7 +53,7 @@ func (a *app) envList() *cobra.Command {
 				if e.Image != nil {
 					size, built = sizeText(e.Image.RootBytes), a.age(e.Image.BuiltAt)
 				}
-				t.row(e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, e.Description)
+				t.row(cells([]string{e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, e.Description})...)
 			}
 			t.flush()
 		})

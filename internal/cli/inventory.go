@@ -96,9 +96,9 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	if n.Machine != nil {
 		fmt.Fprintln(w)
 		a.printMachine(w, n)
-	}
-	if len(n.Stacks) == 0 && len(n.Environments) == 0 {
-		return // its agent has never called
+		if n.AgentVersion == "" {
+			return // its agent has never called
+		}
 	}
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")

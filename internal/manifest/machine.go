@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ const ConsoleSOL = "ipmi-sol"
 func NormalizeMachine(req api.EnrollRequest, src *Source) (api.EnrollRequest, error) {
 	n := normalizer{src: src}
 	req = n.machine("", req)
-	return req, n.err()
+	return req, n.inOrder()
 }
 
 // DecodeMachines reads a file of machines, gives them what stands at its top, and normalizes each. The error is an *Invalid.
@@ -72,7 +73,13 @@ func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
 		}
 		list.Machines[i] = m
 	}
-	return list.Machines, n.err()
+	return list.Machines, n.inOrder()
+}
+
+// inOrder is the error of what was found, in the order of the lines.
+func (n *normalizer) inOrder() error {
+	slices.SortStableFunc(n.problems, func(a, b api.FieldProblem) int { return a.Line - b.Line })
+	return n.err()
 }
 
 // inherit gives a machine what stands at the top of the file and it does not say itself.
@@ -99,17 +106,29 @@ func inherit(list api.EnrollList, at string, m api.EnrollRequest, src *Source) a
 }
 
 func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest {
-	n.label(join(at, "name"), req.Name, MaxLabel)
+	if req.Name == "" && !n.src.Has(join(at, "name")) {
+		n.missing(at, "name", "is missing; give a name of lower-case letters, digits and '-'")
+	} else {
+		n.label(join(at, "name"), req.Name, MaxLabel)
+	}
 	spec := join(at, "spec")
 	req.Spec.MACs = n.macs(spec+".macs", req.Spec.MACs)
 	if f := req.Spec.Firmware; f != "" && f != api.FirmwareBIOS && f != api.FirmwareUEFI {
-		n.add(spec+".firmware", string(f), "%q is no kind of firmware; %s, or leave it out: its first boot tells", f, oneOf(string(f), firmwares))
+		n.add(spec+".firmware", string(f), "%q is no kind of firmware; %s Its first boot tells, if it is left out", f, sentence(oneOf(string(f), firmwares)))
 	}
 	req.Spec.Power = n.power(spec+".power", req.Spec.Power, true)
 	n.password(join(at, "password"), req.Password, req.Spec.Power)
 	n.console(spec+".console", req.Spec)
 	n.labels(spec+".labels", req.Spec.Labels)
 	return req
+}
+
+// sentence ends a text as one.
+func sentence(text string) string {
+	if strings.HasSuffix(text, "?") {
+		return text
+	}
+	return text + "."
 }
 
 func (n *normalizer) macs(path string, macs []string) []string {
@@ -146,7 +165,7 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 	bmc := p.Kind == api.PowerIPMI || p.Kind == api.PowerRedfish
 	switch {
 	case p.Kind == "":
-		n.add(path+".kind", "", "is missing; use %s", strings.Join(powerKinds, ", "))
+		n.missing(path, "kind", "is missing; use "+strings.Join(powerKinds, ", "))
 		return p
 	case !bmc && p.Kind != api.PowerWakeOnLAN && p.Kind != api.PowerManual:
 		n.add(path+".kind", string(p.Kind), "%q is no kind of power control; %s", p.Kind, oneOf(string(p.Kind), powerKinds))
@@ -163,12 +182,12 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 	}
 	switch {
 	case p.Address == "" && addressed:
-		n.add(path+".address", "", "is missing; give the BMC's address")
+		n.missing(path, "address", "is missing; give the BMC's address")
 	case p.Address != "":
 		p.Address = n.bmcAddress(path+".address", p)
 	}
 	if p.User == "" {
-		n.add(path+".user", "", "is missing; give the user to log in to the BMC as")
+		n.missing(path, "user", "is missing; give the user to log in to the BMC as")
 	} else if len(p.User) > maxUserName {
 		n.add(path+".user", p.User, "is %d bytes long; use at most %d", len(p.User), maxUserName)
 	}

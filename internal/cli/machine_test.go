@@ -1,0 +1,374 @@
+package cli_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cli"
+)
+
+// machineNode is a node of a machine in a phase.
+func machineNode(name string, phase api.MachinePhase) api.Node {
+	n := api.Node{
+		NodeRecord: api.NodeRecord{Name: name, FirstSeenAt: t0}, Phase: api.NodeOff, Message: string(phase), Members: []string{},
+		Machine: &api.Machine{
+			Spec: api.MachineSpec{
+				MACs: []string{"52:54:00:00:00:01"}, Labels: map[string]string{"rack": "r1"},
+				Power: api.PowerControl{Kind: api.PowerRedfish, Address: "https://bmc1", User: "operator"},
+			},
+			Record:     api.MachineRecord{Name: name, Phase: phase, Power: api.PowerOff, PowerObservedAt: t0.Add(time.Minute)},
+			EnrolledAt: t0, TargetSeconds: 60,
+		},
+	}
+	if phase == api.MachineReady {
+		n.Phase, n.Message, n.Machine.Record.Power = api.NodeReady, "", api.PowerOn
+	}
+	return n
+}
+
+// booted gives a machine a boot that has come so far.
+func booted(n api.Node, stages int) api.Node {
+	boot := &api.Boot{Purpose: api.BootEnvironment, Environment: "debian-mpi", Digest: "sha256:abc", DecidedAt: t0, RootBytes: 200 << 20, ReadyBytes: 50 << 20}
+	for i, stage := range api.BootStages()[:stages] {
+		boot.Stages = append(boot.Stages, api.StageTime{Stage: stage, At: t0.Add(time.Duration(i+1) * time.Second)})
+	}
+	boot.Local = stages == len(api.BootStages())
+	n.Machine.Record.Boot = boot
+	return n
+}
+
+// asked notes a power request, taken up or not.
+func asked(n api.Node, number, done int64) api.Node {
+	n.Machine.Request = api.PowerRequest{Number: number, Action: api.PowerActionOn, Environment: "debian-mpi", By: "ada", At: t0}
+	n.Machine.Record.DoneRequest = done
+	return n
+}
+
+// squeezed is a result with one space for every run of them: tables without their alignment.
+func squeezed(r result) result {
+	r.out = regexp.MustCompile(" +").ReplaceAllString(r.out, " ")
+	return r
+}
+
+// inTurn answers with one state after another, and stays with the last.
+func (f *fake) inTurn(pattern string, states ...any) {
+	var mu sync.Mutex
+	f.on(pattern, func(*http.Request, string) any {
+		mu.Lock()
+		defer mu.Unlock()
+		v := states[0]
+		if len(states) > 1 {
+			states = states[1:]
+		}
+		return v
+	})
+}
+
+func TestAMachineIsEnrolledAndLookedAt(t *testing.T) {
+	f := newFake(t)
+	secret := filepath.Join(t.TempDir(), "pw")
+	if err := os.WriteFile(secret, []byte("open sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	looking := booted(machineNode("n1", api.MachineInspecting), 3)
+	found := machineNode("n1", api.MachineOff)
+	found.Machine.Record.InspectedAt = moment(time.Minute)
+	found.Machine.Hardware = &api.Hardware{
+		Vendor: "Example", Product: "Board", MemoryBytes: 4 << 30, CPU: api.CPU{Cores: 4}, Disks: []api.Disk{{Name: "vda"}}, NICs: make([]api.NIC, 2),
+	}
+	f.fixed("POST /v1/nodes", machineNode("n1", api.MachineEnrolled))
+	f.inTurn("GET /v1/nodes/n1", looking, found)
+	r := f.shell().run(t, "node", "enroll", "n1", "--mac", "52-54-00-00-00-0A,52:54:00:00:00:0b", "--power", "ipmi", "--bmc", "bmc1", "--bmc-user", "operator",
+		"--bmc-password-file", secret, "--console", "ipmi-sol", "--labels", "rack=r1", "--wait")
+	has(t, r, 0, "node n1 is enrolled: 4 cores, 4GiB memory, 1 disk, 2 NICs, Example Board\n", "inspecting, stage loader (4 of 8)")
+	if got, want := f.requests()[0], `POST /v1/nodes {"name":"n1","spec":{"macs":["52:54:00:00:00:0a","52:54:00:00:00:0b"],`+
+		`"power":{"kind":"ipmi","address":"bmc1:623","user":"operator"},"console":"ipmi-sol","labels":{"rack":"r1"}},"password":"open sesame","inspect":true}`; got != want {
+		t.Errorf("asked\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestWhatIsWrongWithAMachineIsToldByItsFlagBeforeAnythingIsAsked(t *testing.T) {
+	f := newFake(t)
+	for line, want := range map[string]string{
+		"n1 --power wol":                                             "--mac 52:54:00:12:34:56",
+		"n1 --mac 52:54:00:00:00:01":                                 "--power redfish, ipmi, wol or manual",
+		"--mac 52:54:00:00:00:01 --power wol":                        "name the machine",
+		"n1 --mac 52:54:00:00:00 --power wol":                        `--mac[0]: "52:54:00:00:00" is no MAC address`,
+		"n1 --mac 52:54:00:00:00:01 --power wool":                    `did you mean "wol"?`,
+		"n1 --mac 52:54:00:00:00:01 --power redfish --bmc-user x":    "--bmc: is missing",
+		"n1 --mac 52:54:00:00:00:01 --power wol --bmc 10.0.0.1":      "Wake-on-LAN has no BMC",
+		"n1 --mac 52:54:00:00:00:01 --power wol --console ipmi-sol":  "--console: is by IPMI",
+		"n1 --mac 52:54:00:00:00:01 --power wol --console localhost": "tcp://HOST:PORT",
+		"N1 --mac 52:54:00:00:00:01 --power wol":                     "NAME:",
+		"n1 -f x.yaml":                                               "leave NAME, --mac and --candidate away",
+	} {
+		has(t, f.shell().run(t, append([]string{"node", "enroll"}, strings.Fields(line)...)...), cli.ExitUsage, want)
+	}
+	f.expect()
+}
+
+func TestAFileOfMachinesIsEnrolledAsFarAsItCanBe(t *testing.T) {
+	f := newFake(t)
+	file := filepath.Join(t.TempDir(), "rack.yaml")
+	text := `
+power: {kind: redfish, user: operator}
+password: secret
+machines:
+- name: n1
+  spec:
+    macs: ["52:54:00:00:00:01"]
+    power: {address: "https://bmc1"}
+- name: n2
+  spec:
+    macs: ["52:54:00:00:00:02"]
+    power: {address: "https://bmc2", user: other}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.on("POST /v1/nodes", func(_ *http.Request, body string) any {
+		if strings.Contains(body, `"n1"`) {
+			return &api.Problem{Status: http.StatusConflict, Code: "duplicate_mac", Detail: `MAC 52:54:00:00:00:01 belongs to machine "n9" already`}
+		}
+		return machineNode("n2", api.MachineEnrolled)
+	})
+	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled\n", `belongs to machine "n9"`)
+	if got := f.requests()[1]; !strings.Contains(got, `"user":"other"`) || !strings.Contains(got, `"password":"secret"`) || !strings.Contains(got, `"kind":"redfish"`) {
+		t.Errorf("asked %s", got)
+	}
+}
+
+func TestPowerOnWaitsStageByStageAndTellsHowLongEachTook(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{asked(machineNode("n1", api.MachineOff), 3, 2)}})
+	last := asked(booted(machineNode("n1", api.MachineReady), 8), 3, 3)
+	f.inTurn("GET /v1/nodes/n1", asked(machineNode("n1", api.MachineOff), 3, 2), asked(booted(machineNode("n1", api.MachineBooting), 1), 3, 3),
+		asked(booted(machineNode("n1", api.MachineBooting), 5), 3, 3), last)
+	r := f.shell().run(t, "node", "power", "on", "n1", "--environment", "debian-mpi", "--wait")
+	has(t, r, 0, "node n1: booting debian-mpi, stage firmware (2 of 8)", "stage root (6 of 8)",
+		"node n1 is ready with debian-mpi after 8.0s (power 1.0, firmware 1.0, dhcp 1.0, loader 1.0, kernel 1.0, root 1.0, agent 1.0, ready 1.0)\n")
+	if got, want := f.requests()[0], `POST /v1/power {"nodes":["n1"],"action":"on","environment":"debian-mpi"}`; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+func TestAPowerWaitEndsWithWhatWentWrong(t *testing.T) {
+	broken := asked(machineNode("n1", api.MachineFailed), 1, 1)
+	broken.Machine.Record.Message = "no DHCP request came in 15m0s; look at its console"
+	for want, now := range map[string]api.Node{
+		`node "n1" failed: no DHCP request came`: broken,
+		"ada asked for power on meanwhile":       asked(machineNode("n1", api.MachineOff), 2, 1),
+	} {
+		f := newFake(t)
+		f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{asked(machineNode("n1", api.MachineOff), 1, 0)}})
+		f.fixed("GET /v1/nodes/n1", now)
+		r := f.shell().run(t, "node", "power", "cycle", "n1", "--wait")
+		if r.code == 0 || !strings.Contains(r.err, want) {
+			t.Errorf("exit code %d, %q; want %q", r.code, r.err, want)
+		}
+	}
+	f := newFake(t)
+	f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{asked(machineNode("n1", api.MachineOff), 1, 0)}})
+	f.fixed("GET /v1/nodes/n1", asked(machineNode("n1", api.MachineStopping), 1, 1))
+	has(t, f.shell().run(t, "node", "power", "off", "n1", "--wait", "--timeout", "1ms"), 1, "not off after 1ms: n1; it goes on")
+}
+
+func TestPowerNeedsASelectionAndForceNeedsNames(t *testing.T) {
+	f := newFake(t)
+	for line, want := range map[string]string{
+		"off":                            "name the nodes, or select them by labels",
+		"off n1 --selector rack=r1":      "give one of both",
+		"off --selector rack=r1 --force": "a selector is not enough",
+		"on n1":                          "--environment NAME",
+	} {
+		has(t, f.shell().run(t, append([]string{"node", "power"}, strings.Fields(line)...)...), cli.ExitUsage, want)
+	}
+	f.expect()
+	f.fixed("POST /v1/power", &api.Problem{Status: http.StatusUnprocessableEntity, Code: "empty_selection", Detail: "none of the 3 machines has the labels rack=r9"})
+	has(t, f.shell().run(t, "node", "power", "off", "-l", "rack=r9"), cli.ExitUsage, "none of the 3 machines")
+	f.expect(`POST /v1/power {"selector":{"rack":"r9"},"action":"off"}`)
+}
+
+func TestPowerStatusAndListsShowMachines(t *testing.T) {
+	f := newFake(t)
+	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {NodeRecord: api.NodeRecord{Name: "n3"}}}}
+	f.fixed("GET /v1/nodes", nodes)
+	r := f.shell().run(t, "node", "power", "status")
+	has(t, squeezed(r), 0, "n1 on redfish ready debian-mpi 30s ago", "n2 off redfish off -")
+	if strings.Contains(r.out, "n3") {
+		t.Errorf("a node that is no machine is shown:\n%s", r.out)
+	}
+	has(t, f.shell().run(t, "node", "power", "status", "n3"), cli.ExitNotFound, `there is no machine "n3"`)
+	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off -")
+}
+
+func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
+	f := newFake(t)
+	n := asked(booted(machineNode("n1", api.MachineReady), 8), 4, 3)
+	n.AgentVersion = "1"
+	n.Machine.Record.Health = []api.HealthResult{{Check: "memory", OK: true, DurationSeconds: 0.5}, {Check: "disks", Message: "vda: SMART says failing"}}
+	n.Machine.Hardware = &api.Hardware{
+		Vendor: "Example", Product: "Board", MemoryBytes: 4 << 30, Firmware: api.FirmwareUEFI, CPU: api.CPU{Model: "Processor", Sockets: 1, Cores: 4, Threads: 8},
+		NICs: []api.NIC{{
+			Name: "eth0", MAC: "52:54:00:00:00:01", Role: "provisioning", Carrier: true, SpeedMbps: 1000, LLDP: &api.Neighbor{Port: "7", System: "switch1"},
+		}},
+	}
+	f.fixed("GET /v1/nodes/n1", n)
+	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Asked for: power on with debian-mpi, by ada 90s ago", "52:54:00:00:00:01, provisioning, 1000 Mb/s, at port 7 of switch1",
+		"firmware 1.0 2.0", "8.0s in all, within the target of 60s", "Root read: 50MiB of 200MiB when its agent called", "disks no 0.00 vda: SMART says failing")
+}
+
+func TestRemoveWaitsUntilTheMachineIsGone(t *testing.T) {
+	f := newFake(t)
+	f.fixed("DELETE /v1/nodes/n1", nil)
+	f.inTurn("GET /v1/nodes/n1", machineNode("n1", api.MachineRemoving), &api.Problem{Status: 404, Code: "node_not_found", Detail: `there is no node "n1"`})
+	has(t, f.shell().run(t, "node", "remove", "n1", "--force", "--wait"), 0, "node n1 is removed\n", "removing")
+	if got := f.requests()[0]; got != "DELETE /v1/nodes/n1?force=true" {
+		t.Errorf("asked %s", got)
+	}
+}
+
+func TestEnrolmentTokensAndCandidates(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/enroll-tokens", api.EnrollmentToken{ID: "abc", Secret: "nm1.secret", Prefix: "rack1-"})
+	f.fixed("GET /v1/enroll-tokens", api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{{ID: "abc", Prefix: "rack1-", Uses: 40, ExpiresAt: t0.Add(time.Hour), CreatedAt: t0}}})
+	f.fixed("DELETE /v1/enroll-tokens/abc", nil)
+	f.fixed("GET /v1/candidates", api.List[api.Candidate]{Items: []api.Candidate{{MAC: "52:54:00:00:00:09", Problem: "its token has ended", FirstSeenAt: t0, LastSeenAt: t0}}})
+	r := f.shell().run(t, "node", "enroll-token", "create", "--prefix", "rack1-", "--uses", "40", "--power", "ipmi", "--bmc-user", "operator", "--valid-for", "7d")
+	if r.out != "nm1.secret\n" {
+		t.Errorf("the secret: %q %s", r.out, r.err)
+	}
+	has(t, squeezed(f.shell().run(t, "node", "enroll-token", "list")), 0, "rack1- 40")
+	has(t, f.shell().run(t, "node", "enroll-token", "delete", "abc"), 0, "enrolment token abc deleted\n")
+	has(t, f.shell().run(t, "node", "candidates"), 0, "52:54:00:00:00:09", "its token has ended")
+	if got, want := f.requests()[0], `POST /v1/enroll-tokens {"prefix":"rack1-","uses":40,"valid_for":"7d","power":{"kind":"ipmi","user":"operator"}}`; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+// consoleOf accepts connections to n1's console and hands them over.
+func (f *fake) consoleOf(speak func(io.Reader, io.Writer)) {
+	f.mux.HandleFunc("GET /v1/nodes/n1/console", func(w http.ResponseWriter, _ *http.Request) {
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			f.t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: nearmetal-tunnel\r\n\r\n")
+		speak(buffered, conn)
+	})
+}
+
+func TestTheConsoleEndsAtAnEscapeAtTheBeginningOfALine(t *testing.T) {
+	for typed, want := range map[string]string{
+		"root\r~.never":          "root\r",
+		"~~x\r~y~.\n~.":          "~x\r~y~.\n",
+		"~":                      "",
+		"no escape~.\rat all\r~": "no escape~.\rat all\r",
+	} {
+		f := newFake(t)
+		heard := make(chan string, 1)
+		f.consoleOf(func(r io.Reader, w io.Writer) {
+			fmt.Fprint(w, "login: ")
+			all, _ := io.ReadAll(r)
+			heard <- string(all)
+		})
+		s := f.shell()
+		s.in = strings.NewReader(typed)
+		has(t, s.run(t, "node", "console", "n1"), 0, "connected to the console of n1")
+		if got := <-heard; got != want {
+			t.Errorf("typed %q: the console heard %q, want %q", typed, got, want)
+		}
+	}
+}
+
+func TestTheConsoleShowsWhatIsSaidAndEndsWithIt(t *testing.T) {
+	f := newFake(t)
+	f.consoleOf(func(r io.Reader, w io.Writer) {
+		line, _ := bufio.NewReader(r).ReadString('\r')
+		fmt.Fprintf(w, "you said %q\r\n", line)
+	})
+	s := f.shell()
+	s.in = strings.NewReader("hello\r")
+	has(t, s.run(t, "node", "console", "n1"), 0, `you said "hello\r"`)
+
+	f.fixed("GET /v1/nodes/n1/console-login", api.ConsoleLogin{User: "root", Password: "correct horse"})
+	has(t, f.shell().run(t, "node", "console", "n1", "--password"), 0, "User:      root\n", "Password:  correct horse\n")
+	has(t, f.shell().run(t, "node", "console", "n2"), cli.ExitNotFound)
+}
+
+func TestABuildIsFollowedToItsEnd(t *testing.T) {
+	f := newFake(t)
+	file := filepath.Join(t.TempDir(), "mine.yaml")
+	if err := os.WriteFile(file, []byte("name: mine\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pending := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildPending}
+	running := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildRunning, Attempt: 1, Node: "n1", Step: "packages", Percent: 40}
+	ended := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildSucceeded, Attempt: 1, Digest: "sha256:abc", StartedAt: moment(0), EndedAt: moment(90 * time.Second)}
+	f.fixed("POST /v1/builds", pending)
+	f.inTurn("GET /v1/builds/b1", pending, running, ended)
+	f.fixed("GET /v1/builds/b1/log", "I: downloading packages\n")
+	r := f.shell().run(t, "env", "build", "-f", file)
+	has(t, r, 0, "I: downloading packages\nenvironment mine is built: sha256:abc, in 90.0s\n", "build b1 of mine: pending, waits for a builder node")
+	f.expect(`POST /v1/builds {"recipe":"name: mine\n"}`, "GET /v1/builds/b1", "GET /v1/builds/b1",
+		"GET /v1/builds/b1/log?attempt=1&offset=0&follow=true", "GET /v1/builds/b1")
+
+	f = newFake(t)
+	f.fixed("POST /v1/builds", pending)
+	ended.Phase, ended.Message = api.BuildFailed, "package openmpy: no such package"
+	f.inTurn("GET /v1/builds/b1", running, ended)
+	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--force", "--quiet"), 1, "build b1 of mine: running on n1, 40%: packages", "failed: package openmpy: no such package")
+	f.fixed("GET /v1/builds", api.List[api.Build]{Items: []api.Build{ended}})
+	has(t, squeezed(f.shell().run(t, "env", "builds")), 0, "b1 mine failed")
+	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--detach"), 0, "b1\n")
+	has(t, f.shell().run(t, "env", "build"), cli.ExitUsage, "name a recipe")
+}
+
+func TestAnInterruptedBuildGoesOn(t *testing.T) {
+	f := newFake(t)
+	pending := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildPending}
+	f.fixed("POST /v1/builds", pending)
+	f.fixed("GET /v1/builds/b1", pending)
+	s := f.shell()
+	s.interrupts = make(chan os.Signal, 1)
+	var once sync.Once
+	s.told = func(string) { once.Do(func() { s.interrupts <- syscall.SIGINT }) }
+	has(t, s.run(t, "env", "build", "debian-mpi"), cli.ExitInterrupted, "build b1 goes on", "nearmetal env cancel b1")
+}
+
+func TestEnvironmentsAreCheckedPrintedAndDeleted(t *testing.T) {
+	f := newFake(t)
+	built := api.Environment{Name: "e", Stacks: []api.Stack{api.StackMetal}, Recipe: "name: e\n", Image: &api.Image{
+		Digest: "sha256:abc", RootBytes: 100 << 20, RootUnpackedBytes: 300 << 20, BuiltAt: t0, BuildID: "b1", Requirements: api.Requirements{MemoryBytes: 1 << 30},
+	}}
+	f.fixed("GET /v1/environments", api.List[api.Environment]{Items: []api.Environment{built}})
+	f.fixed("GET /v1/environments/e", built)
+	f.fixed("GET /v1/environments/e/check", api.EnvironmentCheck{Environment: "e", Nodes: []api.EnvironmentNode{{Node: "n1", Problems: []string{"needs 1 GiB more memory"}}}})
+	f.fixed("DELETE /v1/environments/e", &api.Problem{Status: http.StatusConflict, Code: "environment_in_use", Detail: `environment "e" is in use by 1 user (machine n1)`})
+	f.fixed("GET /v1/recipes", api.List[api.Recipe]{Items: []api.Recipe{{Name: "debian-mpi"}}})
+	f.fixed("GET /v1/recipes/debian-mpi", api.Recipe{Name: "debian-mpi", Text: "name: debian-mpi\n"})
+	f.fixed("GET /v1/environments/debian-mpi", &api.Problem{Status: http.StatusNotFound, Code: "environment_not_found", Detail: "none"})
+	has(t, squeezed(f.shell().run(t, "env", "list")), 0, "e metal 0 of 0 100MiB 90s")
+	has(t, squeezed(f.shell().run(t, "env", "show", "e")), 0, "Needs: 1GiB memory besides its root", "Root: 100MiB, 300MiB unpacked")
+	has(t, f.shell().run(t, "env", "check", "e", "--node", "n1"), cli.ExitRefused, "needs 1 GiB more memory", "on none of these nodes")
+	has(t, f.shell().run(t, "env", "delete", "e"), cli.ExitConflict, "machine n1")
+	for name, want := range map[string]string{"e": "name: e\n", "debian-mpi": "name: debian-mpi\n"} {
+		if r := f.shell().run(t, "env", "recipe", name); r.out != want {
+			t.Errorf("recipe %s: %q %s", name, r.out, r.err)
+		}
+	}
+	has(t, f.shell().run(t, "env", "recipe"), 0, "debian-mpi\n")
+}
