@@ -28,7 +28,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/power/switches"
 	"github.com/nearmetal/nearmetal/internal/power/wol"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
-	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -37,17 +36,10 @@ const refusedAgain = 30 * time.Second
 
 // provisioning is everything of a server that machines boot by.
 type provisioning struct {
+	*site
 	cfg       config.Provision
 	network   netboot.Network
 	authority *trust.Authority
-	secret    []byte
-	sealer    *trust.Sealer
-	images    *images
-	repo      *state.Repo
-	cache     *state.Cache
-	heard     *bootapi.Heard
-	siteTime  func() time.Time
-	holders   func(image.Digest) (map[string]string, map[string]bool)
 	listen    string // HOST:PORT of the API
 	log       *slog.Logger
 
@@ -117,9 +109,9 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 	}
 	s, err := bootapi.New(bootapi.Config{
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
-		At: p.tables.at, Peers: func(d image.Digest) []string { return controller.Peers(p.holders, d, "") },
+		At: p.tables.at, Peers: func(d image.Digest) []string { return controller.Peers(p.agents.Holders, d, "") },
 		AgentBinary: p.agent, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
-		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.siteTime, Log: p.log,
+		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
 	if err != nil {
 		return nil, err
@@ -140,7 +132,7 @@ func (p *provisioning) netboot(ctx context.Context) error {
 	for {
 		s, err := service.Open(service.Config{
 			Network: p.network, BootServer: p.bootAddress(), Pin: p.authority.Pin().String(), Leases: p.repo.LeaseStore(p.cache),
-			Blobs: withSelf{p.images.store, p.agent}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.siteTime, Log: p.log,
+			Blobs: withSelf{p.images.store, p.agent}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.now, Log: p.log,
 		})
 		if err != nil {
 			return fmt.Errorf("network boot: %w", err)
@@ -164,7 +156,7 @@ func (p *provisioning) netboot(ctx context.Context) error {
 func (p *provisioning) token(mac string, b *netboot.Boot, port string) string {
 	expires := b.ExpiresAt
 	if b.Machine == "" {
-		expires = p.siteTime().Add(strangerLife)
+		expires = p.now().Add(strangerLife)
 	}
 	return boot.Seal(p.secret, boot.TokenClaims{
 		MAC: mac, Machine: b.Machine, Generation: b.Generation, Purpose: b.Purpose, Port: port, ExpiresAt: expires,

@@ -175,66 +175,22 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer func() { _ = stateStore.Close() }()
-	repo := state.New(stateStore)
-	if err := repo.CheckVersion(ctx); err != nil {
-		return err
-	}
 	group, ctx := errgroup.WithContext(ctx)
-	cache, err := repo.OpenCache(ctx)
+	site, err := s.openSite(ctx, state.New(stateStore))
 	if err != nil {
 		return err
 	}
-	logDir := filepath.Join(s.cfg.StateDir, "joblogs")
-	if err := os.MkdirAll(logDir, 0o700); err != nil {
-		return err
-	}
-	agents := monitor.New(monitor.Config{
-		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
-		Register: func(ctx context.Context, node api.NodeRecord) error {
-			_, err := repo.PutNode(ctx, node)
-			return err
-		},
-	})
-	siteTime := controller.SiteTime(time.Now, cache.View().NewestTime())
-	images, err := openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret)
-	if err != nil {
-		return err
-	}
-	sealer, err := trust.NewSealer(s.secret)
-	if err != nil {
-		return err
-	}
-	siteNow := func() time.Time { return siteTime(time.Now()) }
-	explainer := &situation.Explainer{
-		Views: cache, Heard: agents, Now: time.Now, Time: siteTime, Since: siteTime(time.Now()), Deadlines: lifecycle.DefaultDeadlines(),
-	}
-	httpAPI := apiserver.New(apiserver.Config{
-		Writer: repo, Reader: cache, Live: agents, Logs: agents, Tokens: tenancy.NewTokens(s.authority.Tokens, cache, time.Now),
-		Pin: s.authority.Pin(), Explainer: explainer, Tunnels: agents,
-		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
-		AgentStream: agentstream.Handler(agents.Serve), AgentTunnel: agents.ServeTunnel(), Log: s.cfg.Log,
-		Now: siteNow, Images: images.store, Recipes: recipes.Catalog{}, Sealer: sealer, Compatible: compatibility.Check,
-		Consoles: consoles{cache: cache, sealer: sealer, secret: s.secret}, Provisioning: s.addresses(),
-	})
-	leads := controller.Config{
-		Candidate: candidate(s.cfg.StateDir), Repo: repo, Cache: cache, Agents: agents, SiteSecret: s.secret,
-		Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
-		Deadlines: lifecycle.DefaultDeadlines(), Images: images, Now: time.Now, Log: s.cfg.Log,
-	}
+	leads := s.leads(site)
 	if s.network.Interface != "" {
-		machines := &provisioning{
-			cfg: s.cfg.Provision, network: s.network, authority: s.authority, secret: s.secret, sealer: sealer, images: images, repo: repo, cache: cache,
-			heard: bootapi.NewHeard(siteNow), siteTime: siteNow, holders: agents.Holders, listen: s.cfg.Listen, log: s.cfg.Log,
-		}
+		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, listen: s.cfg.Listen, log: s.cfg.Log}
 		if err := machines.open(); err != nil {
 			return err
 		}
 		leads.Provisioning = machines.leads()
 		group.Go(func() error { return machines.run(ctx) })
 	}
-	group.Go(func() error {
-		return controller.Run(ctx, leads)
-	})
+	httpAPI := apiserver.New(s.api(site))
+	group.Go(func() error { return controller.Run(ctx, leads) })
 	group.Go(func() error {
 		select {
 		case <-stateStore.Failed():
@@ -245,7 +201,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	})
 	group.Go(func() error {
 		// Such a revision never comes: this ends with the view, and a server that goes on with an old one deceives everybody.
-		_, err := cache.WaitRevision(ctx, math.MaxInt64)
+		_, err := site.cache.WaitRevision(ctx, math.MaxInt64)
 		return cmp.Or(stateStore.Err(), err)
 	})
 	group.Go(func() error { return httpAPI.Serve(ctx, s.listeners, s.authority.ServerTLS(), s.socket) })
@@ -257,6 +213,73 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		return nil
 	}
 	return err
+}
+
+// site is what all parts of a server share: what is stored, what is heard, and the keys.
+type site struct {
+	repo   *state.Repo
+	cache  *state.Cache
+	agents *monitor.Monitor
+	heard  *bootapi.Heard
+	images *images
+	secret []byte
+	sealer *trust.Sealer
+	// timeAt is the site's time at a reading of the machine's clock.
+	timeAt func(reading time.Time) time.Time
+}
+
+func (s *site) now() time.Time { return s.timeAt(time.Now()) }
+
+func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) {
+	if err := repo.CheckVersion(ctx); err != nil {
+		return nil, err
+	}
+	cache, err := repo.OpenCache(ctx)
+	if err != nil {
+		return nil, err
+	}
+	logDir := filepath.Join(s.cfg.StateDir, "joblogs")
+	if err := os.MkdirAll(logDir, 0o700); err != nil {
+		return nil, err
+	}
+	out := &site{repo: repo, cache: cache, secret: s.secret, timeAt: controller.SiteTime(time.Now, cache.View().NewestTime())}
+	out.agents = monitor.New(monitor.Config{
+		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
+		Register: func(ctx context.Context, node api.NodeRecord) error {
+			_, err := repo.PutNode(ctx, node)
+			return err
+		},
+	})
+	out.heard = bootapi.NewHeard(out.now)
+	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret); err != nil {
+		return nil, err
+	}
+	out.sealer, err = trust.NewSealer(s.secret)
+	return out, err
+}
+
+// api is what the API is made of.
+func (s *Server) api(site *site) apiserver.Config {
+	return apiserver.Config{
+		Writer: site.repo, Reader: site.cache, Live: site.agents, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents,
+		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
+		Explainer: &situation.Explainer{
+			Views: site.cache, Heard: site.agents, Now: time.Now, Time: site.timeAt, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
+		},
+		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
+		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
+		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
+		Consoles: consoles{cache: site.cache, sealer: site.sealer, secret: s.secret}, Provisioning: s.addresses(),
+	}
+}
+
+// leads is what this server decides with while it leads.
+func (s *Server) leads(site *site) controller.Config {
+	return controller.Config{
+		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, SiteSecret: s.secret,
+		Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
+		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Log: s.cfg.Log,
+	}
 }
 
 // addresses are what the API tells of the provisioning network; nil when there is none.
