@@ -63,6 +63,9 @@ type Machine struct {
 	name      string
 	behaviour Behaviour
 	state     api.PowerState
+	next      power.BootDevice // what it boots from when it goes on
+	orders    int              // that changed what the power shall come to; it follows the newest
+	pending   api.PowerState   // what it shall come to, "" for what it is
 	boots     []power.BootDevice
 	calls     []string
 	wrong     int // wrong passwords
@@ -109,7 +112,7 @@ func (m *Machine) State() api.PowerState {
 	return m.state
 }
 
-// Set changes the power as if somebody had pressed the button.
+// Set changes the power as if somebody had pressed the button; it boots from whatever it likes then.
 func (m *Machine) Set(state api.PowerState) { m.power(state) }
 
 // SetBehaviour replaces the script.
@@ -136,7 +139,11 @@ func (m *Machine) Calls() []string {
 func (m *Machine) power(state api.PowerState) {
 	m.site.mu.Lock()
 	changed := m.state != state
-	m.state = state
+	m.state, m.pending = state, ""
+	if changed && state == api.PowerOn {
+		m.boots = append(m.boots, m.next)
+		m.next = power.BootDevice{}
+	}
 	told := m.OnPowered
 	m.site.mu.Unlock()
 	if changed && told != nil {
@@ -206,7 +213,7 @@ func (s *machineSwitch) On(ctx context.Context, boot power.BootDevice) error {
 		if s.m.state == api.PowerOn {
 			return nil
 		}
-		s.m.boots = append(s.m.boots, boot)
+		s.m.next = boot
 		return s.m.after(b.OnAfter, api.PowerOn)
 	}))
 }
@@ -249,12 +256,27 @@ func (s *machineSwitch) order(obey func(*Behaviour) func()) func(*Behaviour) (fu
 	}
 }
 
-// after is what makes the power follow.
+// after is what makes the power follow, unless another order was accepted meanwhile.
 func (m *Machine) after(d time.Duration, state api.PowerState) func() {
+	if m.pending == state {
+		return nil // it is on its way
+	}
+	m.orders++
+	mine := m.orders
+	m.pending = state
 	if d == 0 {
 		return func() { m.power(state) }
 	}
-	return func() { time.AfterFunc(d, func() { m.power(state) }) }
+	return func() {
+		time.AfterFunc(d, func() {
+			m.site.mu.Lock()
+			newest := m.orders == mine
+			m.site.mu.Unlock()
+			if newest {
+				m.power(state)
+			}
+		})
+	}
 }
 
 func (b *Behaviour) err() error {
