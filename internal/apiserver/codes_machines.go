@@ -28,7 +28,7 @@ var (
 	codeNoProvisioning = Code{
 		"no_provisioning_network", http.StatusConflict, "The site has no provisioning network",
 		"Machines boot over a provisioning network, and this server was started without one.",
-		"Start the server with `--provisioning-interface` and a range of addresses.",
+		"Start the server with `--provision`, the interface on that network.",
 	}
 	codeMachineExists = Code{
 		"machine_exists", http.StatusConflict, "The name is taken",
@@ -42,7 +42,7 @@ var (
 	codeRangeFull = Code{
 		"range_too_small", http.StatusConflict, "The provisioning range has no address left",
 		"Every machine has an address of its own in the range, and all are given to others; `detail` tells the range.",
-		"Start the server with a larger range, or remove machines.",
+		"Start the server with a larger range (`--machine-range`), or remove machines.",
 	}
 	codePowerConflict = Code{
 		"power_conflict", http.StatusConflict, "Another request goes first",

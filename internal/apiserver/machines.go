@@ -76,7 +76,7 @@ func enrollFailure(err error, name string) error {
 func (s *Server) roomInRange() error {
 	if s.cfg.Provisioning == nil {
 		return fail(codeNoProvisioning, "this server has no provisioning network, so no machine can boot from it; "+
-			"start it with --provisioning-interface, see 'nearmetal server --help'")
+			"start it with --provision INTERFACE, see 'nearmetal server --help'")
 	}
 	machines, capacity := len(s.cfg.Reader.View().Machines), s.cfg.Provisioning.Capacity()
 	if machines >= capacity {

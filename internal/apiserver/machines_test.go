@@ -57,7 +57,7 @@ func machineErrors(t *testing.T) []errorCase {
 			send(t, s, request{method: "POST", path: "/v1/nodes", body: enroll("n4", "52:54:00:00:00:04")})
 			return send(t, s, request{method: "POST", path: "/v1/nodes", body: enroll("n5", "52:54:00:00:00:05")})
 		}},
-		{"no_provisioning_network", "--provisioning-interface", func() *http.Response {
+		{"no_provisioning_network", "--provision INTERFACE", func() *http.Response {
 			without := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Provisioning = nil })
 			return send(t, without, request{method: "POST", path: "/v1/nodes", body: enroll("n1", "52:54:00:00:00:01")})
 		}},
