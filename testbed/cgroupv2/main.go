@@ -68,7 +68,8 @@ func inGuest(ctx context.Context, cacheDir string, cpus, memoryMiB int, command 
 			shares = append(shares, own)
 		}
 	}
-	image, err := guest.EnsureImage(ctx, cacheDir, guest.NodePackages())
+	// The tests of environments make small images themselves.
+	image, err := guest.EnsureImage(ctx, cacheDir, append(guest.NodePackages(), "erofs-utils", "squashfs-tools"))
 	if err != nil {
 		return 0, err
 	}

@@ -64,6 +64,13 @@ func (d *Driver) imageRoot(ctx context.Context, h *host, m driver.Member) (envir
 		}
 		i.mounted[key] = dir
 	}
+	accounts, err := accountsOf(h.spawner.outside(dir))
+	if err == nil {
+		err = writeJSON(d.path(m.Assignment.ID, fileAccounts), accounts)
+	}
+	if err != nil {
+		return environment.Root{}, err
+	}
 	root, err := environment.RootOf(dir, h.spawner.outside(dir))
 	for n := range root.Dirs { // seen through a mount that maps the owners
 		root.Dirs[n].UID, root.Dirs[n].GID = unmapped(root.Dirs[n].UID, key.base), unmapped(root.Dirs[n].GID, key.base)

@@ -42,6 +42,7 @@ for lib in $(ldd /bin/busybox "$2" | grep -o '/[^ ]*\.so[^ ]*' | sort -u); do
 done
 cp /bin/busybox usr/bin/busybox
 for name in sh ls stat cat id echo touch; do ln -s busybox usr/bin/$name; done
+printf 'root:x:0:0:image:/:/bin/false\nother:x:1000:1000::/:/bin/sh\ndaemon:x:42:43::/:/bin/false\n' >etc/passwd
 echo 'NAME="small"' >usr/lib/os-release
 echo tool >opt/tool/name; echo setting >etc/tool/setting; echo top >etc/top; echo secret >etc/private/key; chmod 600 etc/private/key
 chown 42:43 etc/private/key etc/private; chmod 700 etc/private
@@ -158,9 +159,15 @@ func TestAMemberOnAnImageSeesTheImageAndNothingOfTheHost(t *testing.T) {
 			if a := r.tell(t, id, order{Run: []string{"/usr/bin/perl", "-e", "1"}}); a.Err == "" {
 				t.Error("a program of the host runs in a member on an image without it")
 			}
-			generated := r.run(t, id, "cat", "/etc/passwd")
-			if !strings.Contains(generated, "hpc:x:1000") {
-				t.Errorf("its generated /etc/passwd is %q", generated)
+			want := "root:x:0:0::/root:/bin/sh\nhpc:x:1000:1000::/home/hpc:/bin/sh\ndaemon:x:42:43::/:/bin/false\n"
+			if got := r.run(t, id, "cat", "/etc/passwd"); got != want {
+				t.Errorf("its /etc/passwd is %q, want the generated one and the image's own account: %q", got, want)
+			}
+			if err := r.Update(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.run(t, id, "cat", "/etc/passwd"); got != want {
+				t.Errorf("after an update its /etc/passwd is %q, want %q", got, want)
 			}
 		})
 	}

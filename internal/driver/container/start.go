@@ -122,6 +122,8 @@ const (
 	fileOutput = "output.log"  // what the first process printed
 	fileExit   = "exit-code"   // of the first process, when it is known
 	fileBinds  = "binds.json"  // where entries of its image's /etc are mounted
+	// fileAccounts has the accounts of its image.
+	fileAccounts = "accounts.json"
 )
 
 func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
@@ -131,15 +133,18 @@ func (d *Driver) path(id, name string) string { return filepath.Join(d.members, 
 // than its root.
 func (d *Driver) write(ctx context.Context, h *host, m driver.Member) ([]environment.Dir, error) {
 	id := m.Assignment.ID
+	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
+		return nil, err
+	}
 	root, err := d.rootOf(ctx, h, m)
 	if err != nil {
 		return nil, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
 	}
-	plan, err := planEtc(m.Files, root, isSmallFile)
-	if err != nil {
+	if m, err = d.withAccounts(m); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
+	plan, err := planEtc(m.Files, root, isSmallFile)
+	if err != nil {
 		return nil, err
 	}
 	if err := prepareHome(m); err != nil {

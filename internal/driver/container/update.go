@@ -42,6 +42,9 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if _, err := planEtc(m.Files, environment.Root{}, isSmallFile); err != nil {
 		return err
 	}
+	if m, err = d.withAccounts(m); err != nil {
+		return err
+	}
 	old, wanted := paths(before.Member.Files), paths(m.Files)
 	for _, path := range wanted {
 		for _, target := range binds {
