@@ -52,6 +52,10 @@ func (w *worker) oci(ctx context.Context) error {
 	if err := unpack(ctx, content, w.root); err != nil {
 		return fmt.Errorf("unpack %s: %w", file, err)
 	}
+	// When a layer is damaged or leads out of the root, the stream of the flattened layers ends like any other; only behind its end stands why.
+	if _, err := io.Copy(io.Discard, content); err != nil {
+		return failf("%q can't be unpacked: %v", file, err)
+	}
 	return w.looksLikeARoot(file)
 }
 
