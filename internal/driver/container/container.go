@@ -86,7 +86,7 @@ func New(cfg Config) (*Driver, error) {
 		log:      cfg.Logger.With("driver", "container", "node", cfg.Node),
 		members:  filepath.Join(cfg.StateDir, "members"),
 		children: map[string]*child{},
-		images:   images{mounted: map[imageKey]string{}, layers: map[string][]string{}, users: map[string]imageKey{}},
+		images:   images{mounted: map[imageKey]string{}, layers: map[string][]layerMount{}, users: map[string]imageKey{}},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())
 	return d, nil

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,12 +29,15 @@ type images struct {
 	mu sync.Mutex
 	// mounted are roots as a range of IDs sees them, by key; files the images' own mounts below them, by digest.
 	mounted map[imageKey]string
-	layers  map[string][]string
+	layers  map[string][]layerMount
 	// users are the members that this driver started, or begins to.
 	users map[string]imageKey
 	// plain tells that owners can't be mapped here, and why was told.
 	plain bool
 }
+
+// layerMount is where a layer is mounted, and its loop device if it needs one.
+type layerMount struct{ at, loop string }
 
 // imageKey is an image as members of one range of IDs see it.
 type imageKey struct {
@@ -93,11 +97,14 @@ func (d *Driver) mountImage(h *host, img environment.Image, key imageKey, dir st
 	if !ok {
 		for n, layer := range img.Layers {
 			at := filepath.Join(h.spawner.imagesDir(), image.Digest(img.Digest).Hex()+"-"+strconv.Itoa(n))
-			if err = mountLayer(layer, at); err != nil {
-				unmountAll(layers)
+			loop, err := mountLayer(layer, at)
+			if err != nil {
+				for _, l := range layers {
+					unmountAll(l.at)
+				}
 				return err
 			}
-			layers = append(layers, at)
+			layers = append(layers, layerMount{at, loop})
 		}
 		d.images.layers[key.digest] = layers
 	}
@@ -112,13 +119,13 @@ func (d *Driver) mountImage(h *host, img environment.Image, key imageKey, dir st
 	}
 	defer userns.Close()
 	if len(layers) == 1 {
-		return d.mapped(layers[0], dir, userns)
+		return d.mapped(layers[0].at, dir, userns)
 	}
 	var lower []string
-	defer func() { unmountAll(lower) }() // the overlay keeps what it needs of them
+	defer func() { unmountAll(lower...) }() // the overlay keeps what it needs of them
 	for n := len(layers) - 1; n >= 0; n-- {
 		at := dir + "-" + strconv.Itoa(n)
-		if err := d.mapped(layers[n], at, userns); err != nil {
+		if err := d.mapped(layers[n].at, at, userns); err != nil {
 			return err
 		}
 		lower = append(lower, at)
@@ -154,57 +161,57 @@ func (d *Driver) mapped(from, at string, userns *os.File) error {
 	return nil
 }
 
-// mountLayer mounts the file of a root. EROFS takes files since Linux 6.12; else it is a loop device that goes with its last mount.
-func mountLayer(layer environment.Layer, at string) error {
+// mountLayer mounts the file of a root. EROFS takes files since Linux 6.12; else it is a loop device, which is returned and goes with its
+// last mount. Members see the source of their mounts, so it is a descriptor: it tells nothing of where the host keeps its files.
+func mountLayer(layer environment.Layer, at string) (loop string, err error) {
 	if err := os.MkdirAll(at, 0o711); err != nil {
-		return err
+		return "", err
 	}
+	file, err := os.Open(layer.Path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	source := fmt.Sprintf("/proc/self/fd/%d", file.Fd())
 	kind := string(layer.Format)
 	flags := uintptr(unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV)
-	var err error
+	err = unix.ENOTBLK
 	if layer.Format == image.EROFS {
-		err = unix.Mount(layer.Path, at, kind, flags, "")
-	} else {
-		err = unix.ENOTBLK
+		err = unix.Mount(source, at, kind, flags, "")
 	}
 	if errors.Is(err, unix.ENODEV) { // no such file system in the kernel, perhaps a module
 		_ = exec.Command("modprobe", kind).Run()
-		err = unix.Mount(layer.Path, at, kind, flags, "")
+		err = unix.Mount(source, at, kind, flags, "")
 	}
 	if errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.EINVAL) {
-		err = mountLoop(layer.Path, at, kind, flags)
+		loop, err = mountLoop(file, at, kind, flags)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("the kernel can't mount %s as %s: %w", layer.Path, kind, err), os.Remove(at))
+		return "", errors.Join(fmt.Errorf("the kernel can't mount %s as %s: %w", layer.Path, kind, err), os.Remove(at))
 	}
-	return nil
+	return loop, nil
 }
 
 // mountLoop mounts a file by way of a loop device, which the kernel takes away after its last mount (loop(4), LO_FLAGS_AUTOCLEAR).
-func mountLoop(file, at, kind string, flags uintptr) error {
-	backing, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer backing.Close()
+func mountLoop(backing *os.File, at, kind string, flags uintptr) (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		_ = exec.Command("modprobe", "loop").Run()
 		control, err = os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	}
 	if err != nil {
-		return fmt.Errorf("there are no loop devices; run: modprobe loop (%w)", err)
+		return "", fmt.Errorf("there are no loop devices; run: modprobe loop (%w)", err)
 	}
 	defer control.Close()
 	for range 100 {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
-			return fmt.Errorf("finding a free loop device: %w", err)
+			return "", fmt.Errorf("finding a free loop device: %w", err)
 		}
 		path := "/dev/loop" + strconv.Itoa(number)
 		device, err := os.OpenFile(path, os.O_RDONLY, 0)
 		if err != nil {
-			return err
+			return "", err
 		}
 		config := unix.LoopConfig{Fd: uint32(backing.Fd())}
 		config.Info.Flags = unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR
@@ -213,16 +220,16 @@ func mountLoop(file, at, kind string, flags uintptr) error {
 			if errors.Is(err, unix.EBUSY) {
 				continue // another took it first
 			}
-			return fmt.Errorf("setting up %s: %w", path, err)
+			return "", fmt.Errorf("setting up %s: %w", path, err)
 		}
 		err = unix.Mount(path, at, kind, flags, "")
-		return errors.Join(err, device.Close())
+		return path, errors.Join(err, device.Close())
 	}
-	return errors.New("others take every loop device first")
+	return "", errors.New("others take every loop device first")
 }
 
 // unmountAll takes mounts of the spawner's namespace away; who uses them keeps what they show.
-func unmountAll(places []string) {
+func unmountAll(places ...string) {
 	for _, at := range places {
 		_ = unix.Unmount(at, unix.MNT_DETACH)
 		_ = os.Remove(at)
@@ -244,23 +251,53 @@ func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
 		used = used || other == key
 		shared = shared || other.digest == key.digest
 	}
-	var gone []string
+	var gone, loops []string
 	if dir, mounted := i.mounted[key]; mounted && !used {
 		gone = append(gone, dir)
 		delete(i.mounted, key)
 	}
 	if !shared {
-		gone = append(gone, i.layers[key.digest]...)
+		for _, l := range i.layers[key.digest] {
+			gone = append(gone, l.at)
+			if l.loop != "" {
+				loops = append(loops, l.loop)
+			}
+		}
 		delete(i.layers, key.digest)
 	}
 	if len(gone) == 0 {
 		return nil
 	}
-	return h.spawner.do(ctx, func() error {
-		unmountAll(gone)
+	err := h.spawner.do(ctx, func() error {
+		unmountAll(gone...)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return awaitLoops(ctx, loops)
 }
+
+// awaitLoops waits until the kernel has taken away loop devices that nothing is mounted from any more: it does so a moment later.
+func awaitLoops(ctx context.Context, loops []string) error {
+	ctx, cancel := context.WithTimeout(ctx, loopTime)
+	defer cancel()
+	look := time.NewTicker(2 * time.Millisecond)
+	defer look.Stop()
+	for _, loop := range loops {
+		for exists(filepath.Join("/sys/block", filepath.Base(loop), "loop")) {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s is still there, though no member has a file system on it", loop)
+			case <-look.C:
+			}
+		}
+	}
+	return nil
+}
+
+// loopTime is how long the kernel may take for that.
+const loopTime = 5 * time.Second
 
 // probeImage is an empty EROFS.
 //
@@ -288,7 +325,7 @@ func (d *Driver) CheckImages() error {
 			err = unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, "")
 		}
 		if err == nil {
-			err = mountLayer(environment.Layer{Path: file, Format: image.EROFS}, at)
+			_, err = mountLayer(environment.Layer{Path: file, Format: image.EROFS}, at)
 		}
 		if err == nil {
 			err = unix.Unmount(at, 0)
