@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/bootapi"
@@ -50,6 +51,8 @@ type Images interface {
 	// Signature is the site's, of that manifest, made with PublicKey's other half.
 	Signature(digest image.Digest) ([]byte, error)
 	PublicKey() []byte
+	// Collect removes what no manifest in use names and was not stored within the grace time.
+	Collect(inUse []image.Digest, grace time.Duration) (freedBytes int64, err error)
 }
 
 // provision runs the executor of this leadership; what it returns ends it.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -68,14 +69,48 @@ func (p *pass) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	provisioned, err := p.pruneProvisioning(ctx)
+	if err != nil {
+		return err
+	}
 	// Decisions that met a conflict leave chunks that no record names.
 	if _, err := p.writer.CollectGarbage(ctx); err != nil {
 		return err
 	}
-	if usage+tokens+events == 0 { // else there may be more
+	if usage+tokens+events+provisioned == 0 { // else there may be more
 		p.pruned = p.now
 	}
 	return nil
+}
+
+// imageGrace is how long an image stays that nothing uses, and how long content stays that no image names yet.
+const imageGrace = time.Hour
+
+// pruneProvisioning removes builds and enrolment tokens that are long over, and images that nothing uses any more.
+func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
+	builds, err := p.writer.PruneBuilds(ctx, p.view, p.now.Add(-state.EventsKeptAfter))
+	if err != nil {
+		return 0, err
+	}
+	tokens, err := p.writer.PruneEnrollTokens(ctx, p.view, p.now.Add(-state.EventsKeptAfter))
+	if err != nil {
+		return 0, err
+	}
+	images, err := p.writer.PruneImages(ctx, p.view, p.now.Add(-imageGrace))
+	if err != nil || p.cfg.Images == nil {
+		return builds + tokens + images, err
+	}
+	inUse := make([]image.Digest, 0, len(p.view.Images))
+	for _, i := range p.view.Images {
+		inUse = append(inUse, image.Digest(i.Digest))
+	}
+	freed, err := p.cfg.Images.Collect(inUse, imageGrace)
+	if err != nil {
+		p.log.WarnContext(ctx, "images that nothing uses can't be removed", "error", err)
+	} else if freed > 0 {
+		p.log.InfoContext(ctx, "removed what no image names any more", "bytes", freed)
+	}
+	return builds + tokens + images, nil
 }
 
 // nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil

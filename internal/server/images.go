@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
@@ -89,6 +90,15 @@ func (i *images) Signature(digest image.Digest) ([]byte, error) {
 		return nil, err
 	}
 	return m.signature, nil
+}
+
+// Collect removes what no manifest in use names.
+func (i *images) Collect(inUse []image.Digest, grace time.Duration) (freedBytes int64, err error) {
+	freed, err := i.store.Collect(inUse, grace)
+	for _, b := range freed {
+		freedBytes += b.SizeBytes
+	}
+	return freedBytes, err
 }
 
 // PublicKey verifies signatures.
