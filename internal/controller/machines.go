@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/bootapi"
