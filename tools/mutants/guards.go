@@ -6,7 +6,7 @@ import "slices"
 func guards() []Mutant {
 	return slices.Concat(
 		trustGuards, tenantGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
-		siteGuards, leaderGuards, agentGuards, memberGuards, fabricGuards, containerGuards,
+		siteGuards, leaderGuards, agentGuards, memberGuards, fabricGuards, containerGuards, machineGuards,
 	)
 }
 
