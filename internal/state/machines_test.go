@@ -268,6 +268,29 @@ func TestAnEnrolmentTokenIsUsedAsOftenAsItSays(t *testing.T) {
 	})
 }
 
+func TestUsesOfAnEnrolmentTokenAtTheSameMomentAllCount(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		w.reach(w.repo.CreateEnrollToken(ctx, api.EnrollmentToken{ID: "t1", Prefix: "x", Uses: 2, ExpiresAt: now}))
+		errs := make(chan error)
+		const tries = 8
+		for i := range tries {
+			go func() { // names and MACs of their own: nothing but the token keeps them apart
+				_, _, err := w.leader.TakeCandidate(ctx, w.cache.View(), "t1", now, machine(fmt.Sprint("m", i), fmt.Sprintf("52:54:00:00:03:%02x", i)))
+				errs <- err
+			}()
+		}
+		won := 0
+		for range tries {
+			if <-errs == nil {
+				won++
+			}
+		}
+		equal(t, won, 2)
+	})
+}
+
 func image(name string, n int) api.Image {
 	return api.Image{Digest: fmt.Sprintf("sha256:%064x", n), Environment: name, BuiltAt: now}
 }

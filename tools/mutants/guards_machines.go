@@ -42,7 +42,7 @@ var machineGuards = []Mutant{
 		File:    "internal/state/machineleader.go",
 		Find:    "conds = append(conds, l.leadership.Guard(), store.Cond{Key: key, Revision: revision})",
 		Replace: "conds, _ = append(conds, l.leadership.Guard()), revision",
-		Test:    "./internal/state TestAnEnrolmentTokenIsUsedAsOftenAsItSays",
+		Test:    "./internal/state TestUsesOfAnEnrolmentTokenAtTheSameMomentAllCount",
 	},
 	{
 		Guard:   "an enrolment token ends",
