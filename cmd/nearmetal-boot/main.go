@@ -13,9 +13,12 @@ import (
 
 func main() {
 	var err error
-	if filepath.Base(os.Args[0]) == "modprobe" {
+	switch filepath.Base(os.Args[0]) {
+	case "modprobe":
 		err = bootagent.Modprobe(os.Args[1:])
-	} else {
+	case bootagent.ServeRootName:
+		err = bootagent.ServeRoot()
+	default:
 		err = bootagent.Main(context.Background())
 	}
 	if err != nil {

@@ -40,7 +40,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	if err := a.enterRoot(ctx, manifest, stopDrivers); err != nil {
 		return err
 	}
-	status := a.root.status()
+	status := a.root.status(ctx)
 	a.reports.stage(boot.StageReport{Stage: api.StageRoot, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes})
 	a.log.Info("root mounted", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
 	if err := a.settleIn(); err != nil {
@@ -55,7 +55,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	a.startSSH()
 	go a.checkHealth(ctx)
 	filled := make(chan error, 1)
-	go func() { filled <- a.root.fill() }()
+	go func() { filled <- a.root.fill(ctx) }()
 	for {
 		select {
 		case err := <-failed:
@@ -64,7 +64,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 			if err != nil {
 				return err
 			}
-			status := a.root.status()
+			status := a.root.status(ctx)
 			a.log.Info("the root is wholly local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
 			a.reports.stage(boot.StageReport{Stage: api.StageReady, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes, Local: true})
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
@@ -89,15 +89,12 @@ func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDri
 		peers = append(peers, strings.TrimSuffix(url, "/")+"/")
 	}
 	r, dirs, err := attachRoot(ctx, rootConfig{
-		manifest: manifest, server: a.args.Images, peers: peers, rate: a.welcome.RateBytesPerSecond, disk: disk, client: a.images,
+		manifest: manifest, server: a.args.Images, peers: peers, rate: a.welcome.RateBytesPerSecond, disk: disk, client: a.images, init: a.init,
 	}, a.log)
 	if err != nil {
 		return err
 	}
 	a.root = r
-	for _, v := range r.volumes {
-		v.image.Prefetch()
-	}
 	if err := os.WriteFile(filepath.Join(imageDir, "manifest.json"), a.welcome.Manifest, 0o644); err != nil {
 		return err
 	}
@@ -185,7 +182,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 		a.init.setAgent(pid)
 		if first {
 			first = false
-			status := a.root.status()
+			status := a.root.status(ctx)
 			a.log.Info("node agent started", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
 			a.reports.stage(boot.StageReport{Stage: api.StageAgent, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes})
 		}

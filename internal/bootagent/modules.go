@@ -60,11 +60,18 @@ func (m *modules) load(alias string) error {
 	}
 	var errs []error
 	for _, name := range names {
-		for _, needed := range m.index.Order(name) {
-			errs = append(errs, m.loadOne(needed))
-		}
+		errs = append(errs, m.loadWithNeeds(name))
 	}
 	return errors.Join(errs...)
+}
+
+func (m *modules) loadWithNeeds(name string) error {
+	for _, needed := range m.index.Order(name) {
+		if err := m.loadOne(needed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // loadOne loads one module whose needs are there; two callers load it once.
@@ -128,8 +135,10 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error 
 		go func() {
 			for alias := range aliases {
 				// Most devices need no driver of ours.
-				if err := m.load(alias); err != nil && len(m.index.Match(alias)) > 0 {
-					m.log.Warn("a driver could not be loaded", "device", alias, "error", err)
+				// A driver that finds nothing to drive says ENODEV, and what is no use here EBUSY: both are normal.
+				err := m.load(alias)
+				if err != nil && len(m.index.Match(alias)) > 0 && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) {
+					m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
 				}
 				m.pending.Add(-1)
 			}

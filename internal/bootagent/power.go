@@ -1,6 +1,7 @@
 package bootagent
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -41,7 +42,7 @@ func (a *Agent) answer(r bootctl.Request) bootctl.Answer {
 	case "reboot":
 		a.init.end(reboot)
 	case "status":
-		status := a.root.status()
+		status := a.root.status(context.Background())
 		status.Manifest = string(a.args.Manifest)
 		return bootctl.Answer{OK: true, Status: &status}
 	default:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,12 +29,11 @@ const maxChunkList = 64 << 20
 
 // volume is one root or layer: an image that comes in behind a block device.
 type volume struct {
-	image  *lazyroot.Image
 	root   image.Root
 	chunks *image.Chunks
+	server *rootServer
 	linear *blockdev.Linear
 	nbd    *blockdev.NBD
-	served chan struct{}
 	// backing holds it: a file in RAM, or the disk from offset on.
 	backing *os.File
 	offset  int64
@@ -58,6 +56,7 @@ type rootConfig struct {
 	rate     int64
 	disk     string
 	client   *http.Client
+	init     *supervisor
 }
 
 // attachRoot makes the volumes of an image and mounts each; it returns where, the lowest first.
@@ -70,7 +69,7 @@ func attachRoot(ctx context.Context, c rootConfig, log *slog.Logger) (*root, []s
 	r := &root{log: log, onDisk: c.disk != ""}
 	var dirs []string
 	for i, layer := range roots {
-		v := &volume{root: layer, backing: backings[i], offset: offsets[i], served: make(chan struct{})}
+		v := &volume{root: layer, backing: backings[i], offset: offsets[i]}
 		dir := filepath.Join(layersDir, strconv.Itoa(i))
 		if err := v.attach(ctx, c, i, dir, log); err != nil {
 			return nil, nil, fmt.Errorf("the root: %w", err)
@@ -92,26 +91,21 @@ func (v *volume) attach(ctx context.Context, c rootConfig, number int, dir strin
 	if v.chunks, err = image.ParseChunks(list, v.root); err != nil {
 		return err
 	}
-	v.image = lazyroot.New(lazyroot.Config{
-		Root: v.root, Chunks: v.chunks, Backing: &shifted{v.backing, v.offset}, Server: c.server, Peers: c.peers, Client: c.client,
-		RateBytesPerSecond: c.rate, Log: log,
-	})
-	kernel, here, err := socketPair()
+	kernel, theirs, err := socketPair()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	defer theirs.Close()
+	v.server, err = startRootServer(c.init, serveConfig{
+		Root: v.root, List: list, Offset: v.offset, Server: c.server, Peers: c.peers, Rate: c.rate,
+	}, theirs, v.backing, log)
 	if err != nil {
 		return err
 	}
 	size := wholeBlocks(v.root.SizeBytes)
-	go func() {
-		defer close(v.served)
-		defer here.Close()
-		if err := lazyroot.ServeNBD(here, v.image, size); err != nil {
-			log.Error("the root's device failed", "error", err)
-		}
-	}()
 	device := fmt.Sprintf("/dev/nbd%d", number)
-	v.nbd, err = blockdev.AttachNBD(device, kernel, size)
-	_ = kernel.Close()
-	if err != nil {
+	if v.nbd, err = blockdev.AttachNBD(device, kernel, size); err != nil {
 		return err
 	}
 	if v.linear, err = blockdev.NewLinear(fmt.Sprintf("nearmetal-root-%d", number), device, size); err != nil {
@@ -121,8 +115,10 @@ func (v *volume) attach(ctx context.Context, c rootConfig, number int, dir strin
 		return err
 	}
 	if err := unix.Mount(v.linear.Path(), dir, string(v.root.Format), unix.MS_RDONLY, ""); err != nil {
-		if cause := v.image.Err(); cause != nil {
-			err = cause
+		select {
+		case <-v.server.failed:
+			err = v.server.err
+		default:
 		}
 		return fmt.Errorf("mount its %s: %w", v.root.Format, err)
 	}
@@ -130,12 +126,12 @@ func (v *volume) attach(ctx context.Context, c rootConfig, number int, dir strin
 }
 
 // fill fetches all that is missing; when it returns nil, the root is wholly on this machine and nothing is read over the network any more.
-func (r *root) fill() error {
+func (r *root) fill(ctx context.Context) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(r.volumes))
 	for i, v := range r.volumes {
 		wg.Go(func() {
-			if errs[i] = v.image.Fill(); errs[i] == nil {
+			if errs[i] = v.server.fill(ctx); errs[i] == nil {
 				errs[i] = v.becomeLocal(r.onDisk)
 			}
 		})
@@ -168,8 +164,8 @@ func (v *volume) becomeLocal(onDisk bool) error {
 		return err
 	}
 	err := v.nbd.Detach()
-	<-v.served
-	v.image.Close()
+	// With its device its work is over, and its memory free.
+	<-v.server.ended
 	return err
 }
 
@@ -199,21 +195,23 @@ func (r *root) failed() <-chan error {
 	failed := make(chan error, len(r.volumes))
 	for _, v := range r.volumes {
 		go func() {
-			<-v.image.Failed()
-			failed <- v.image.Err()
+			<-v.server.failed
+			failed <- v.server.err
 		}()
 	}
 	return failed
 }
 
 // status is how far the root is; the zero Status without a root.
-func (r *root) status() bootctl.Status {
+func (r *root) status(ctx context.Context) bootctl.Status {
 	var s bootctl.Status
 	if r == nil {
 		return s
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
 	for i, v := range r.volumes {
-		p := v.image.Progress()
+		p := v.server.ask(ctx, "progress")
 		s.ReadBytes, s.HeldBytes, s.RootBytes = s.ReadBytes+p.ReadBytes, s.HeldBytes+p.HeldBytes, s.RootBytes+p.RootBytes
 		if i == 0 {
 			s.Touched = p.Touched
@@ -342,8 +340,8 @@ func openDisk(path string, bytes int64) (*os.File, error) {
 	return file, nil
 }
 
-// socketPair is the kernel's end of a connection and ours.
-func socketPair() (kernel *os.File, here net.Conn, err error) {
+// socketPair is a connection's two ends.
+func socketPair() (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, err
@@ -352,8 +350,5 @@ func socketPair() (kernel *os.File, here net.Conn, err error) {
 	for _, fd := range fds {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 4<<20)
 	}
-	ours := os.NewFile(uintptr(fds[1]), "nbd")
-	defer ours.Close()
-	here, err = net.FileConn(ours)
-	return os.NewFile(uintptr(fds[0]), "nbd"), here, err
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +22,7 @@ type supervisor struct {
 	mu    sync.Mutex
 	// waiting has the ends of processes that someone waits for.
 	waiting map[int]chan syscall.WaitStatus
+	kept    map[int]bool
 	// ending is closed when the machine goes off: nothing is started any more.
 	ending chan struct{}
 	once   sync.Once
@@ -30,18 +33,20 @@ type supervisor struct {
 }
 
 func newSupervisor(log *slog.Logger) *supervisor {
-	return &supervisor{log: log, nonce: newNonce(), waiting: map[int]chan syscall.WaitStatus{}, ending: make(chan struct{})}
+	return &supervisor{log: log, nonce: newNonce(), waiting: map[int]chan syscall.WaitStatus{}, kept: map[int]bool{}, ending: make(chan struct{})}
 }
 
 // process is a program to run.
 type process struct {
 	name string
 	args []string
-	env  []string
+	// title is its name as ps shows it, and args[0] to itself; empty: args[0].
+	title string
+	env   []string
 	// files are its standard input, output and error; missing ones are /dev/null.
 	files []*os.File
-	// tty makes the first file its controlling terminal.
-	tty bool
+	// keep: it is not waited for when the machine ends; all others need it until then.
+	keep bool
 }
 
 // environment of all processes that are started here.
@@ -56,7 +61,7 @@ func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
 		return 0, nil, err
 	}
 	defer null.Close()
-	files := make([]uintptr, 3)
+	files := make([]uintptr, max(3, len(p.files)))
 	for i := range files {
 		files[i] = null.Fd()
 		if i < len(p.files) && p.files[i] != nil {
@@ -71,14 +76,21 @@ func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
 		return 0, nil, syscall.ESHUTDOWN
 	default:
 	}
-	pid, err := syscall.ForkExec(p.args[0], p.args, &syscall.ProcAttr{
-		Dir: "/", Env: append(environment(), p.env...), Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: p.tty},
+	args := slices.Clone(p.args)
+	if p.title != "" {
+		args[0] = p.title
+	}
+	pid, err := syscall.ForkExec(p.args[0], args, &syscall.ProcAttr{
+		Dir: "/", Env: append(environment(), p.env...), Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return 0, nil, err
 	}
 	ended := make(chan syscall.WaitStatus, 1)
 	s.waiting[pid] = ended
+	if p.keep {
+		s.kept[pid] = true
+	}
 	return pid, ended, nil
 }
 
@@ -215,9 +227,9 @@ func (s *supervisor) finish(how ending) {
 	// To all processes but this one.
 	_ = syscall.Kill(-1, syscall.SIGTERM)
 	_ = syscall.Kill(-1, syscall.SIGCONT)
-	s.await(otherGrace, noOthers)
+	s.await(otherGrace, s.alone)
 	_ = syscall.Kill(-1, syscall.SIGKILL)
-	s.await(time.Second, noOthers)
+	s.await(time.Second, s.alone)
 	syscall.Sync()
 	unmountDisks()
 	if nic != "" && how == powerOff {
@@ -237,11 +249,18 @@ func (s *supervisor) await(atMost time.Duration, holds func() bool) {
 	}
 }
 
-// noOthers tells that no process but this one and the kernel's own threads is left; those have no program.
-func noOthers() bool {
+// alone tells that no process but this one, those that are kept and the kernel's own threads is left; those have no program.
+func (s *supervisor) alone() bool {
 	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
 	for _, program := range programs {
-		if _, err := os.Readlink(program); err == nil && program != "/proc/1/exe" {
+		if _, err := os.Readlink(program); err != nil {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(program)))
+		s.mu.Lock()
+		kept := pid == 1 || s.kept[pid]
+		s.mu.Unlock()
+		if !kept {
 			return false
 		}
 	}

@@ -1,0 +1,110 @@
+package bootagent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// treeCache keeps what machines boot in tests, by a digest of how it was made.
+const treeCache = "/var/cache/nearmetal/boot"
+
+// customize removes what no test needs from the tree $1 and makes its EROFS, $OUT/root.erofs, and the sums of its files, $OUT/sums.
+const customize = `set -eu
+root=$1
+version=$(ls "$root/lib/modules")
+cp "$root/boot/vmlinuz-$version" "$OUT/vmlinuz"
+mkdir -p "$OUT/tree/lib/modules"
+cp -a "$root/lib/modules/$version" "$OUT/tree/lib/modules/"
+for dir in sound drivers/gpu drivers/media drivers/net/wireless drivers/usb drivers/iio drivers/staging drivers/infiniband; do
+	rm -rf "$root/lib/modules/$version/kernel/$dir"
+done
+chroot "$root" depmod "$version"
+rm -rf "$root"/var/cache/apt "$root"/var/lib/apt/lists/* "$root"/boot/* "$root"/etc/ssh/ssh_host_*
+# mmdebstrap has proc, sys and dev mounted in the root: one file system only, or all of the host's comes along.
+cp -a --one-file-system "$root" "$OUT/copy"
+rm -rf "$OUT/copy/dev"
+mkdir "$OUT/copy/dev"
+(cd "$OUT/copy" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) >"$OUT/sums"
+mkfs.erofs -zlz4hc,9 -T0 --all-root -x-1 "$OUT/root.erofs" "$OUT/copy" >/dev/null
+rm -rf "$OUT/copy"
+`
+
+const treePackages = "linux-image-amd64,openssh-server,iproute2,procps,kmod"
+
+// tree is a Debian system to boot: kernel, all modules of the kernel, root and the sums of the root's files.
+type tree struct{ dir string }
+
+func (t tree) path(name string) string { return filepath.Join(t.dir, name) }
+
+// ensureTree makes the tree unless it is there; that takes about two minutes, mmdebstrap, mkfs.erofs and a Debian mirror.
+func ensureTree(t *testing.T) tree {
+	t.Helper()
+	digest := sha256.Sum256([]byte(treePackages + customize))
+	dir := filepath.Join(treeCache, "bookworm-"+hex.EncodeToString(digest[:6]))
+	if err := os.MkdirAll(treeCache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.OpenFile(filepath.Join(treeCache, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return tree{dir}
+	}
+	scratch, err := os.MkdirTemp(treeCache, ".build-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(scratch)
+	out, hook := filepath.Join(scratch, "out"), filepath.Join(scratch, "customize.sh")
+	if err := os.Mkdir(out, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(hook, []byte("#!/bin/sh\n"+customize), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"--quiet", "--variant=minbase", "--mode=root", "--format=null", "--include=" + treePackages,
+		"--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Languages none",
+		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--customize-hook=OUT='" + out + "' '" + hook + "' \"$1\"", "bookworm", "-",
+	}
+	cmd := exec.CommandContext(t.Context(), "mmdebstrap", append(args, debianSources(t.Context())...)...)
+	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("mmdebstrap: %v\n%s", err, log.String())
+	}
+	if err := os.Rename(out, dir); err != nil {
+		t.Fatal(err)
+	}
+	return tree{dir}
+}
+
+// debianSources are the machine's own sources of the release, so that a local mirror is used where there is one.
+func debianSources(ctx context.Context) []string {
+	text, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME)|deb $(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
+	if err != nil {
+		return nil
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if codename, source, _ := strings.Cut(strings.TrimSpace(line), "|"); strings.HasPrefix(codename, "bookworm") && !strings.Contains(codename, "backports") {
+			lines = append(lines, source)
+		}
+	}
+	return lines
+}
