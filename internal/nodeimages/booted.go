@@ -1,6 +1,8 @@
 package nodeimages
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -8,12 +10,12 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
-// A machine that was booted from an image has it in memory, once: its members stand on the same file. The boot agent verified it before it
-// said that it is whole. It has no layers then; a boot with layers is fetched like any other image.
+// A machine that was booted from an image has it in memory, once: its members stand on the same files. The boot agent verified them before it
+// said that they are whole. Of a machine that keeps its root on a disk, there are no files, and the image is fetched like any other.
 const (
 	bootedManifest = "manifest.json"
-	bootedRoot     = "root"
-	bootedChunks   = "chunks"
+	bootedRoot     = "root"   // that of layer N is root.N, and so on
+	bootedChunks   = "chunks" // the chunk list
 	bootedWhole    = "whole"
 )
 
@@ -36,10 +38,26 @@ func (s *Store) bootedManifest() (digested, error) {
 	}
 	digest := image.DigestOf(data)
 	m, err := image.Decode(data, digest)
-	if err == nil && len(m.Layers) > 0 {
-		err = os.ErrNotExist
+	if err != nil {
+		return digested{}, err
 	}
-	return digested{m, digest}, err
+	for i, r := range m.Roots() {
+		info, err := os.Stat(s.bootedPath(bootedRoot, i))
+		if err != nil {
+			return digested{}, err
+		}
+		if info.Size() < r.SizeBytes {
+			return digested{}, os.ErrNotExist
+		}
+	}
+	return digested{m, digest}, nil
+}
+
+func (s *Store) bootedPath(name string, layer int) string {
+	if layer > 0 {
+		name += fmt.Sprintf(".%d", layer)
+	}
+	return filepath.Join(s.cfg.Booted, name)
 }
 
 func (s *Store) booted(d image.Digest) (environment.Image, bool) {
@@ -47,16 +65,41 @@ func (s *Store) booted(d image.Digest) (environment.Image, bool) {
 	if err != nil || m.digest != d {
 		return environment.Image{}, false
 	}
-	layer := environment.Layer{Path: filepath.Join(s.cfg.Booted, bootedRoot), Format: m.Root.Format}
-	return environment.Image{Digest: string(d), Layers: []environment.Layer{layer}}, true
+	found := environment.Image{Digest: string(d)}
+	for i, r := range m.Roots() {
+		found.Layers = append(found.Layers, environment.Layer{Path: s.bootedPath(bootedRoot, i), Format: r.Format})
+	}
+	return found, true
 }
 
-// openBooted opens a blob of that image.
-func (s *Store) openBooted(m digested, d image.Digest) (*os.File, error) {
-	for name, digest := range map[string]image.Digest{bootedManifest: m.digest, bootedRoot: m.Root.Digest, bootedChunks: m.Root.Chunks.Digest} {
-		if digest == d {
-			return os.Open(filepath.Join(s.cfg.Booted, name))
+// openBooted opens a blob of that image; a file may be longer than the blob in it.
+func (s *Store) openBooted(d image.Digest) (*os.File, io.ReadSeeker, error) {
+	m, err := s.bootedManifest()
+	if err != nil {
+		return nil, nil, os.ErrNotExist
+	}
+	path, size := "", int64(0)
+	for i, r := range m.Roots() {
+		switch d {
+		case r.Digest:
+			path, size = s.bootedPath(bootedRoot, i), r.SizeBytes
+		case r.Chunks.Digest:
+			path, size = s.bootedPath(bootedChunks, i), r.Chunks.SizeBytes
 		}
 	}
-	return nil, os.ErrNotExist
+	if d == m.digest {
+		data, _, err := m.Encode()
+		if err != nil {
+			return nil, nil, err
+		}
+		path, size = s.bootedPath(bootedManifest, 0), int64(len(data))
+	}
+	if path == "" {
+		return nil, nil, os.ErrNotExist
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, io.NewSectionReader(f, 0, size), nil
 }

@@ -111,8 +111,9 @@ func (p *PeerServer) blob(w http.ResponseWriter, r *http.Request, d image.Digest
 	if os.IsNotExist(err) && part != nil { // it became whole just now
 		f, err = os.Open(s.blob(d))
 	}
+	content := io.ReadSeeker(f)
 	if os.IsNotExist(err) {
-		f, err = p.openBooted(d)
+		f, content, err = s.openBooted(d)
 	}
 	if err != nil {
 		http.NotFound(w, r)
@@ -121,16 +122,7 @@ func (p *PeerServer) blob(w http.ResponseWriter, r *http.Request, d image.Digest
 	defer func() { _ = f.Close() }()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-transform, immutable")
-	http.ServeContent(p.pacer.pace(w, r), r, "", time.Time{}, f)
-}
-
-// openBooted opens a blob of the image that this machine was booted from.
-func (p *PeerServer) openBooted(d image.Digest) (*os.File, error) {
-	m, err := p.store.bootedManifest()
-	if err != nil {
-		return nil, os.ErrNotExist
-	}
-	return p.store.openBooted(m, d)
+	http.ServeContent(p.pacer.pace(w, r), r, "", time.Time{}, content)
 }
 
 func (p *PeerServer) bitmap(w http.ResponseWriter, r *http.Request, d image.Digest) {
@@ -146,8 +138,12 @@ func (p *PeerServer) bitmap(w http.ResponseWriter, r *http.Request, d image.Dige
 		}
 	}
 	s.mu.Unlock()
-	if m, err := s.bootedManifest(); err == nil && m.Root.Digest == d {
-		whole = m.Root.SizeBytes
+	if m, err := s.bootedManifest(); err == nil {
+		for _, root := range m.Roots() {
+			if root.Digest == d {
+				whole = root.SizeBytes
+			}
+		}
 	}
 	var bits []byte
 	switch {

@@ -563,11 +563,17 @@ func TestAPeerServesWhatItHoldsAndRefusesTheRest(t *testing.T) {
 
 func TestTheImageAMachineWasBootedFromNeedsNoFetch(t *testing.T) {
 	s := newSite(t)
-	root := s.root(1, 3*image.ChunkBytes)
-	w := s.image("one", root)
+	root, layer := s.root(1, 3*image.ChunkBytes), s.root(2, 1000)
+	w := s.image("one", root, layer)
 	booted := t.TempDir()
-	for name, d := range map[string]image.Digest{"manifest.json": w.Digest, "root": root.Digest, "chunks": root.Chunks.Digest} {
-		if err := os.WriteFile(filepath.Join(booted, name), s.blobs[d.Hex()], 0o644); err != nil {
+	for name, d := range map[string]image.Digest{
+		"manifest.json": w.Digest, "root": root.Digest, "chunks": root.Chunks.Digest, "root.1": layer.Digest, "chunks.1": layer.Chunks.Digest,
+	} {
+		content := s.blobs[d.Hex()]
+		if strings.HasPrefix(name, "root") {
+			content = append(bytes.Clone(content), make([]byte, 512)...) // padded to whole blocks
+		}
+		if err := os.WriteFile(filepath.Join(booted, name), content, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -276,6 +278,21 @@ func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
 		return err
 	}
 	return awaitLoops(ctx, loops)
+}
+
+// leaveGone lets go of the images of members that another driver has cleaned.
+func (d *Driver) leaveGone(ctx context.Context, h *host) error {
+	d.images.mu.Lock()
+	users := slices.Collect(maps.Keys(d.images.users))
+	d.images.mu.Unlock()
+	for _, id := range users {
+		if !exists(d.dir(id)) {
+			if err := d.leaveImage(ctx, h, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // awaitLoops waits until the kernel has taken away loop devices that nothing is mounted from any more: it does so a moment later.

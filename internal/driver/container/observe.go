@@ -100,6 +100,9 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.leaveGone(ctx, h); err != nil {
+		return nil, err
+	}
 	observations := make([]driver.Observation, 0, len(ids))
 	for _, id := range ids {
 		if err := ctx.Err(); err != nil {
