@@ -37,6 +37,8 @@ type options struct {
 	placement bool
 	life      bool
 	noise     bool
+	clusters  bool
+	netboot   bool
 }
 
 func main() {
@@ -52,7 +54,16 @@ func main() {
 	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
+	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
+	flag.BoolVar(&o.netboot, "netboot", true, "measure network boot: storms, DHCP, TFTP, images")
 	flag.Parse()
+	if os.Getenv(stormVariable) != "" {
+		if err := runStorm(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(quantaVariable) != "" {
 		if err := runQuanta(); err != nil {
 			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
@@ -100,6 +111,14 @@ func run(ctx context.Context, o options) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 
 	text := &bytes.Buffer{}
+	if o.netboot {
+		if err := networkBoot(ctx, o, work, log, text); err != nil {
+			return err
+		}
+	}
+	if !o.clusters {
+		return publish(o, nil, text)
+	}
 	reports, err := lifecycles(ctx, o, work, log, text)
 	if err != nil {
 		return err
