@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -229,25 +230,34 @@ func (a *app) machineFile(path string) ([]api.EnrollRequest, error) {
 	return machines, nil
 }
 
+// enrollAtOnce is how many machines are taken in at once: the server writes each to its disk.
+const enrollAtOnce = 16
+
 // enroll takes all in that can be, and waits for those that are looked at.
 func (a *app) enroll(ctx context.Context, c *client.Client, machines []api.EnrollRequest, f enrollFlags) error {
+	errs := make([]error, len(machines))
+	var group errgroup.Group
+	group.SetLimit(enrollAtOnce)
+	for i := range machines {
+		group.Go(func() error {
+			_, errs[i] = c.EnrollNode(ctx, machines[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are told in the order of the machines
 	var waiting []string
 	var failed []error
-	for i := range machines {
-		n, err := c.EnrollNode(ctx, machines[i])
-		if err != nil {
-			failed = append(failed, err)
-			continue
+	for i, m := range machines {
+		switch {
+		case errs[i] != nil:
+			failed = append(failed, errs[i])
+		case m.Inspect && f.waiting:
+			waiting = append(waiting, m.Name)
+		case m.Inspect:
+			fmt.Fprintf(a.Streams.Out, "node %s is enrolled, and will be looked at\n", m.Name)
+		default:
+			fmt.Fprintf(a.Streams.Out, "node %s is enrolled\n", m.Name)
 		}
-		if machines[i].Inspect && f.waiting {
-			waiting = append(waiting, n.Name)
-			continue
-		}
-		what := ""
-		if machines[i].Inspect {
-			what = ", and will be looked at"
-		}
-		fmt.Fprintf(a.Streams.Out, "node %s is enrolled%s\n", n.Name, what)
 	}
 	err := a.awaitNodes(ctx, c, waiting, f.timeout, "looked at", inspected(nil), func(n api.Node) {
 		fmt.Fprintf(a.Streams.Out, "node %s is enrolled: %s\n", n.Name, hardwareText(n.Machine.Hardware))

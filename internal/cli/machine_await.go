@@ -72,8 +72,12 @@ type nodeWait struct {
 func (w *nodeWait) look(ctx context.Context) (string, error) {
 	var left, lines []string
 	count := map[string]int{}
+	ask, err := w.asker(ctx)
+	if err != nil {
+		return "", err
+	}
 	for _, name := range w.left {
-		n, err := w.c.Node(ctx, name)
+		n, err := ask(name)
 		switch {
 		case client.HasCode(err, "node_not_found") && w.what == gone:
 			w.tell(api.Node{NodeRecord: api.NodeRecord{Name: name}})
@@ -89,6 +93,9 @@ func (w *nodeWait) look(ctx context.Context) (string, error) {
 		case err != nil:
 			w.failed = append(w.failed, err)
 		case over:
+			if n, err = w.c.Node(ctx, name); err != nil { // a list tells less
+				return "", err
+			}
 			w.tell(n)
 		default:
 			left = append(left, name)
@@ -97,7 +104,6 @@ func (w *nodeWait) look(ctx context.Context) (string, error) {
 		}
 	}
 	w.left = left
-	const shown = 3
 	if len(lines) <= shown {
 		return strings.Join(lines, "; "), nil
 	}
@@ -107,6 +113,30 @@ func (w *nodeWait) look(ctx context.Context) (string, error) {
 	}
 	slices.Sort(parts)
 	return fmt.Sprintf("%d nodes: %s", len(left), strings.Join(parts, ", ")), nil
+}
+
+// shown is how many nodes are told of, and asked for, one by one.
+const shown = 3
+
+// asker is how nodes are asked for: many by one list.
+func (w *nodeWait) asker(ctx context.Context) (func(name string) (api.Node, error), error) {
+	if len(w.left) <= shown {
+		return func(name string) (api.Node, error) { return w.c.Node(ctx, name) }, nil
+	}
+	all, err := w.c.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byName := make(map[string]api.Node, len(all))
+	for _, n := range all {
+		byName[n.Name] = n
+	}
+	return func(name string) (api.Node, error) {
+		if n, ok := byName[name]; ok {
+			return n, nil
+		}
+		return w.c.Node(ctx, name) // gone, in the server's words
+	}, nil
 }
 
 // ended is the error of a wait that ended before its time: by a timeout or by the user.

@@ -144,9 +144,25 @@ machines:
 		return machineNode("n2", api.MachineEnrolled)
 	})
 	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled\n", `belongs to machine "n9"`)
-	if got := f.requests()[1]; !strings.Contains(got, `"user":"other"`) || !strings.Contains(got, `"password":"secret"`) || !strings.Contains(got, `"kind":"redfish"`) {
+	got := strings.Join(f.requests(), "")
+	if !strings.Contains(got, `"user":"other"`) || !strings.Contains(got, `"password":"secret"`) || !strings.Contains(got, `"kind":"redfish"`) {
 		t.Errorf("asked %s", got)
 	}
+}
+
+func TestManyMachinesAreWaitedForByOneList(t *testing.T) {
+	f := newFake(t)
+	var before, after api.List[api.Node]
+	for i := range 5 {
+		name := fmt.Sprint("n", i)
+		before.Items = append(before.Items, asked(booted(machineNode(name, api.MachineBooting), 3), 1, 1))
+		after.Items = append(after.Items, asked(booted(machineNode(name, api.MachineReady), 8), 1, 1))
+		f.fixed("GET /v1/nodes/"+name, after.Items[i])
+	}
+	f.fixed("POST /v1/power", before)
+	f.inTurn("GET /v1/nodes", before, after)
+	r := f.shell().run(t, "node", "power", "on", "--selector", "rack=r1", "--environment", "debian-mpi", "--wait")
+	has(t, r, 0, "5 nodes: 5 booting debian-mpi, stage loader (4 of 8)", "node n4 is ready with debian-mpi after 8.0s")
 }
 
 func TestPowerOnWaitsStageByStageAndTellsHowLongEachTook(t *testing.T) {
