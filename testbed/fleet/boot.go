@@ -2,11 +2,13 @@ package fleet
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -227,8 +229,18 @@ func (m *Machine) firmware() []dhcpv4.Modifier {
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(class)),
 		dhcpv4.WithOption(dhcpv4.OptClientArch(arch)),
 		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientNetworkInterfaceIdentifier, []byte{1, 2, 1})),
+		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, m.identifier())),
 		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName),
 	}
+}
+
+// identifier is the UUID as PXE has it: type 0, and the first three fields little-endian (RFC 4578, section 2.3).
+func (m *Machine) identifier() []byte {
+	b, _ := hex.DecodeString(strings.ReplaceAll(m.Hardware.UUID, "-", "")) // Hardware writes it
+	slices.Reverse(b[:4])
+	slices.Reverse(b[4:6])
+	slices.Reverse(b[6:8])
+	return append([]byte{0}, b...)
 }
 
 // iPXE is what iPXE adds: its user class, and in option 175 that it speaks HTTP and boots Linux.
