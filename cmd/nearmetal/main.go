@@ -23,8 +23,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == agent.BuildCommand {
-		if err := build.Worker(context.Background()); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == agent.BuildCommand {
+		if err := buildWorker(os.Args[2:]); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
@@ -54,6 +54,14 @@ func main() {
 			},
 		},
 	}))
+}
+
+// buildWorker carries out one build; its argument are the CPUs to be kept to.
+func buildWorker(args []string) error {
+	if len(args) > 0 {
+		return agent.LimitBuild(args[0])
+	}
+	return build.Worker(context.Background())
 }
 
 // embedded is a site on this machine, reached through its Unix socket.

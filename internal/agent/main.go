@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -77,7 +78,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff),
 	}
 	// Images have connections of their own: else a large one would hold up what the stream says.
-	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, &http.Client{Transport: transport.Clone()})
+	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, cpusOf(node), &http.Client{Transport: transport.Clone()})
 	if err != nil {
 		return err
 	}
@@ -125,6 +126,16 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 		node.Underlay = underlay.String()
 	}
 	return node, nil
+}
+
+// cpusOf are the physical CPUs that a node offers.
+func cpusOf(node api.NodeRecord) []int {
+	var cpus []int
+	for _, c := range node.Capacity.Cores {
+		cpus = append(cpus, c.CPU)
+	}
+	slices.Sort(cpus)
+	return slices.Compact(cpus)
 }
 
 // underlayAddress reads the option: an address, an interface's name, or nothing. Then it is the address this machine would

@@ -17,7 +17,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 )
 
-// BuildCommand is the argument by which this program runs as the worker of a build; it is no command for people.
+// BuildCommand is the argument by which this program runs as the worker of a build, with a list of CPUs after it to be kept to these (see
+// LimitBuild); it is no command for people.
 const BuildCommand = "build-environment"
 
 // bootedImage is where the boot agent keeps the image that it booted the machine from.
@@ -27,7 +28,7 @@ const bootedImage = "/run/nearmetal/image"
 const reserveBytes = 128 << 20
 
 // openImages opens the node's images and its builder, adds them to cfg, and serves images to other nodes. The returned function ends that.
-func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay netip.Addr, client *http.Client) (*nodeimages.Store, func(), error) {
+func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay netip.Addr, cpus []int, client *http.Client) (*nodeimages.Store, func(), error) {
 	changed := make(chan struct{}, 1)
 	store, err := nodeimages.Open(nodeimages.Config{
 		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
@@ -49,7 +50,8 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		if err != nil {
 			return nil, nil, fmt.Errorf("find this program, which builds run once more: %w", err)
 		}
-		cfg.Builder = build.New(build.Config{Worker: []string{program, BuildCommand}, BootAgent: bootbin.Binary})
+		worker := []string{program, BuildCommand, cpuList(cpus)}
+		cfg.Builder = build.New(build.Config{Worker: worker, BootAgent: bootbin.Binary})
 	}
 	end := func() {}
 	if at := peerAddress(opts.PeerListen, underlay); at != "" {
