@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -15,6 +16,9 @@ type progress struct {
 	// that, or the cut on the way to on, last.
 	told     bool
 	lastTold time.Time
+	// last is what it was told last, times how often in a row.
+	last     action
+	times    int
 	packets  int // magic packets sent
 	done     bool
 	doneAt   time.Time
@@ -103,6 +107,14 @@ const (
 	wakePackets = 5
 	wakeEvery   = 10 * time.Second
 )
+
+// stuck tells of a BMC that accepts an order again and again, and nothing follows.
+func (p progress) stuck(state api.PowerState) string {
+	if p.done || p.times < 2 {
+		return ""
+	}
+	return fmt.Sprintf("the BMC accepted the order %q %d times and still says that the power is %s; look whether the machine obeys its BMC", p.last, p.times, state)
+}
 
 // lookDelay is how long to wait before looking again after having told something: soon at first, since most obey at once.
 func lookDelay(since time.Duration) time.Duration {

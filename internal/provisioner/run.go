@@ -25,7 +25,7 @@ type Options struct {
 	Backoff power.Backoff
 	// Now is the clock; nil: time.Now. Timers are package time's.
 	Now func() time.Time
-	// Jitter gives numbers in [0, 1); nil: by chance.
+	// Jitter gives numbers in [0, 1); nil: by chance. It is called by one goroutine at a time.
 	Jitter func() float64
 	Log    *slog.Logger
 }
@@ -62,6 +62,9 @@ func New(o Options) *Provisioner {
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+	jitter := o.Jitter
+	var throwing sync.Mutex
+	o.Jitter = func() float64 { throwing.Lock(); defer throwing.Unlock(); return jitter() }
 	return &Provisioner{
 		o: o, kick: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		desired: map[string]Machine{}, observed: map[string]Observed{},

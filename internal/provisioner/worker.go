@@ -224,6 +224,9 @@ func (w *worker) do(ctx context.Context, todo action) (time.Duration, error) {
 		return w.p.o.ObserveEvery, nil
 	}
 	p.attempts++
+	if p.last != todo {
+		p.last, p.times = todo, 0
+	}
 	// Noted before it is done: an answer that is lost must not make it look as if nothing had been told.
 	p.lastTold, p.told = now, todo != tellOff || p.order == Cut
 	w.p.o.Log.Debug("power order", "machine", w.current.machine.Name, "order", p.order, "tells", todo, "generation", p.fence.Generation,
@@ -237,7 +240,9 @@ func (w *worker) do(ctx context.Context, todo action) (time.Duration, error) {
 	case tellPress:
 		err = w.power.Shutdown(ctx)
 	}
-	if err != nil {
+	if err == nil {
+		p.times++
+	} else {
 		p.lastTold = time.Time{} // no patience with a BMC that did not accept it
 		if todo == tellPress {
 			p.told = false // pressed perhaps, perhaps not: once more does no harm
@@ -265,7 +270,7 @@ func (w *worker) after(ctx context.Context, err error, delay time.Duration) time
 	case err == nil:
 		p.failed = 0
 		if !p.final {
-			p.problem = ""
+			p.problem = p.stuck(w.observed.State)
 		}
 		return delay
 	case ctx.Err() != nil, errors.Is(err, power.ErrStale):

@@ -30,6 +30,8 @@ type Machine struct {
 	Sessions func(t *testing.T) int
 	// Deaf: it takes On and does nothing that State could see, as behind a packet that wakes.
 	Deaf bool
+	// Buttonless: its system does not hear the power button, as firmware does not.
+	Buttonless bool
 	// Peer replaces the address by that of a peer of the suite, which is HOST:PORT; nil: the kind has no BMC.
 	Peer func(target power.Target, address string) power.Target
 	// Datagrams: its BMC speaks UDP. SilentToStrangers: it does not even answer to users it does not know.
@@ -138,6 +140,10 @@ func shutdown(t *testing.T, m Machine) {
 		t.Fatal(err)
 	}
 	given(t, "shutdown", true, s.Shutdown(limited(t)))
+	if m.Buttonless {
+		m.want(t, s, api.PowerOn)
+		return
+	}
 	m.want(t, s, api.PowerOff)
 }
 
