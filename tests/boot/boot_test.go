@@ -105,4 +105,3 @@ func wantWholeBoot(t *testing.T, n api.Node) {
 		t.Errorf("node %s had read %d of %d bytes of its root when its agent called", n.Name, b.ReadyBytes, b.RootBytes)
 	}
 }
-
