@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/bootbin"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -39,9 +40,12 @@ func run(ctx context.Context) error {
 	}
 	cache := flag.String("cache", "/var/cache/nearmetal/testbed/images", "where images are kept")
 	force := flag.Bool("force", false, "build although the image is there")
-	agentFile := flag.String("boot-agent", "internal/bootbin/embedded/nearmetal-boot", "the boot agent for the initrd; make member builds it")
+	agentFile := flag.String("boot-agent", "", "the boot agent for the initrd; empty: the one built in (make boot)")
 	flag.Parse()
-	bootAgent := func() ([]byte, error) { return os.ReadFile(*agentFile) }
+	bootAgent := bootbin.Binary
+	if *agentFile != "" {
+		bootAgent = func() ([]byte, error) { return os.ReadFile(*agentFile) }
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -30,6 +30,10 @@ func (w *worker) debian(ctx context.Context) error {
 	if len(packages) > 0 {
 		args = append(args, "--include="+strings.Join(packages, ","))
 	}
+	// /usr is merged from the start; else a program that merges it comes in, and Perl with it.
+	if hooks := "/usr/share/mmdebstrap/hooks/maybe-merged-usr"; exists(hooks) {
+		args = append(args, "--hook-dir="+hooks)
+	}
 	for _, pattern := range r.Exclude {
 		args = append(args, "--dpkgopt=path-exclude="+pattern)
 	}
@@ -48,6 +52,11 @@ func (w *worker) debian(ctx context.Context) error {
 		return watch.explain(err, "Debian "+r.Base.Debian)
 	}
 	return w.writeSources()
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // cacheHooks make mmdebstrap keep downloaded packages in the cache and take them from there (mmdebstrap(1), EXAMPLES).
