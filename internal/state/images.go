@@ -48,15 +48,28 @@ func (r *Repo) PutImage(ctx context.Context, image api.Image) (int64, error) {
 	return revision, nil
 }
 
+// keepImage writes an image, as it is stored already if it is: who gives it a name writes it, so that who removes it at the same moment,
+// because it has none, fails.
+func (r *Repo) keepImage(ctx context.Context, image api.Image) (store.Cond, store.Op, error) {
+	key := keyImage(image.Digest)
+	stored, revision, err := get[api.Image](ctx, r, key, "image", image.Digest)
+	if errors.Is(err, ErrNotFound) {
+		return store.Cond{Key: key}, put(key, image), nil
+	}
+	return store.Cond{Key: key, Revision: revision}, put(key, stored), err
+}
+
 // SetEnvironment makes an environment's name stand for an image, which must be stored (ErrNotFound).
 func (r *Repo) SetEnvironment(ctx context.Context, e api.EnvironmentRecord) (int64, error) {
 	for {
-		_, image, err := get[api.Image](ctx, r, keyImage(e.Digest), "image", e.Digest)
+		cond, op, err := r.keepImage(ctx, api.Image{Digest: e.Digest})
 		if err != nil {
 			return 0, err
 		}
-		conds := []store.Cond{{Key: keyImage(e.Digest), Revision: image}}
-		revision, err := r.store.Commit(ctx, conds, []store.Op{put(prefixEnvironment+e.Name, e)})
+		if cond.Revision == 0 {
+			return 0, fmt.Errorf("image %q %w", e.Digest, ErrNotFound)
+		}
+		revision, err := r.store.Commit(ctx, []store.Cond{cond}, []store.Op{op, put(prefixEnvironment+e.Name, e)})
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -79,12 +92,17 @@ func (r *Repo) DeleteEnvironment(ctx context.Context, view *View, name string) (
 		if users := ImageUsers(view, name, e.Digest); len(users) > 0 {
 			return 0, fmt.Errorf("environment %q is %w by %s", name, ErrInUse, several(users, "user"))
 		}
-		conds, ops := []store.Cond{{Key: key, Revision: revision}}, []store.Op{{Key: key, Delete: true}}
-		alone, err := r.namesOf(ctx, e.Digest)
+		image, _, err := r.store.Get(ctx, keyImage(e.Digest))
+		if err != nil {
+			return 0, fmt.Errorf("read image %s: %w", e.Digest, err)
+		}
+		names, err := r.namesOf(ctx, e.Digest)
 		if err != nil {
 			return 0, err
 		}
-		if len(alone) == 1 {
+		conds, ops := []store.Cond{{Key: key, Revision: revision}}, []store.Op{{Key: key, Delete: true}}
+		if len(names) == 1 {
+			conds = append(conds, store.Cond{Key: keyImage(e.Digest), Revision: image.Revision})
 			ops = append(ops, store.Op{Key: keyImage(e.Digest), Delete: true})
 		}
 		next, err := r.store.Commit(ctx, conds, ops)
@@ -116,20 +134,34 @@ func (r *Repo) namesOf(ctx context.Context, digest string) ([]string, error) {
 // DeleteImage removes an image. It refuses with ErrInUse, naming who uses it, while an environment stands for it, or view has members or
 // boots with it.
 func (r *Repo) DeleteImage(ctx context.Context, view *View, digest string) (int64, error) {
-	names, err := r.namesOf(ctx, digest)
-	if err != nil {
-		return 0, err
-	}
-	users := ImageUsers(view, "", digest)
-	for _, name := range names {
-		if user := "environment " + name; !slices.Contains(users, user) {
-			users = append(users, user)
+	for {
+		_, revision, err := get[api.Image](ctx, r, keyImage(digest), "image", digest)
+		if err != nil {
+			return 0, err
 		}
+		names, err := r.namesOf(ctx, digest)
+		if err != nil {
+			return 0, err
+		}
+		users := ImageUsers(view, "", digest)
+		for _, name := range names {
+			if user := "environment " + name; !slices.Contains(users, user) {
+				users = append(users, user)
+			}
+		}
+		if len(users) > 0 {
+			return 0, fmt.Errorf("image %s is %w by %s", digest, ErrInUse, several(users, "user"))
+		}
+		conds := []store.Cond{{Key: keyImage(digest), Revision: revision}}
+		next, err := r.store.Commit(ctx, conds, []store.Op{{Key: keyImage(digest), Delete: true}})
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("delete image %s: %w", digest, err)
+		}
+		return next, nil
 	}
-	if len(users) > 0 {
-		return 0, fmt.Errorf("image %s is %w by %s", digest, ErrInUse, several(users, "user"))
-	}
-	return r.remove(ctx, keyImage(digest), "image", digest)
 }
 
 // ImageUsers tells who uses a built environment: members and boots that have its image, and, for a name, what asks for it by that name:

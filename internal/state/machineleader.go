@@ -157,13 +157,11 @@ func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Ima
 	}
 	conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: revision}}
 	ops := []store.Op{put(key, build), put(prefixEnvironment+environment.Name, environment)}
-	_, there, err := l.repo.store.Get(ctx, keyImage(image.Digest))
+	cond, op, err := l.repo.keepImage(ctx, image)
 	if err != nil {
-		return 0, fmt.Errorf("read image %s: %w", image.Digest, err)
+		return 0, err
 	}
-	if !there { // one that is there is the same: its name is its content
-		ops = append(ops, put(keyImage(image.Digest), image))
-	}
+	conds, ops = append(conds, cond), append(ops, op)
 	next, err := l.repo.store.Commit(ctx, conds, ops)
 	if err != nil {
 		return 0, fmt.Errorf("finish build %q: %w", build.ID, err)
@@ -175,13 +173,60 @@ func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Ima
 // PruneImages removes images built before a time that no environment stands for and nothing uses, and returns how many. Their blobs are
 // for the caller to remove.
 func (l *Leader) PruneImages(ctx context.Context, view *View, before time.Time) (int, error) {
-	var ops []store.Op
+	removed := 0
 	for _, image := range view.Images {
-		if image.BuiltAt.Before(before) && len(ops) < store.MaxOps && len(ImageUsers(view, "", image.Digest)) == 0 {
-			ops = append(ops, store.Op{Key: keyImage(image.Digest), Delete: true})
+		if !image.BuiltAt.Before(before) || len(ImageUsers(view, "", image.Digest)) > 0 {
+			continue
+		}
+		gone, err := l.pruneImage(ctx, image.Digest)
+		if err != nil {
+			return removed, err
+		}
+		if gone {
+			removed++
 		}
 	}
-	return l.prune(ctx, ops, "images")
+	return removed, nil
+}
+
+// pruneImage removes an image unless a name has come to stand for it: who gives it one writes the image, too, so that this commit fails.
+func (l *Leader) pruneImage(ctx context.Context, digest string) (bool, error) {
+	_, revision, err := get[api.Image](ctx, l.repo, keyImage(digest), "image", digest)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if names, err := l.repo.namesOf(ctx, digest); err != nil || len(names) > 0 {
+		return false, err
+	}
+	conds := []store.Cond{l.leadership.Guard(), {Key: keyImage(digest), Revision: revision}}
+	_, err = l.repo.store.Commit(ctx, conds, []store.Op{{Key: keyImage(digest), Delete: true}})
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove image %s: %w", digest, err)
+	}
+	return true, nil
+}
+
+// PruneStrangers removes candidates that were last seen, and leases that ended, before a time, and returns how many. Who still boots comes
+// back.
+func (l *Leader) PruneStrangers(ctx context.Context, view *View, before time.Time) (int, error) {
+	var ops []store.Op
+	for _, c := range view.Candidates {
+		if c.LastSeenAt.Before(before) && len(ops) < store.MaxOps {
+			ops = append(ops, store.Op{Key: prefixCandidate + macKey(c.MAC), Delete: true})
+		}
+	}
+	for _, lease := range view.Leases {
+		if lease.ExpiresAt.Before(before) && len(ops) < store.MaxOps {
+			ops = append(ops, store.Op{Key: prefixLease + macKey(lease.MAC), Delete: true})
+		}
+	}
+	return l.prune(ctx, ops, "strangers")
 }
 
 // PruneBuilds removes builds that ended before a time, and returns how many.

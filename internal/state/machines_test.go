@@ -361,6 +361,43 @@ func TestWhatIsUsedIsNotDeleted(t *testing.T) {
 	equal(t, len(w.cache.View().Images), 0)
 }
 
+func TestAnImageThatIsGivenANameAtTheSameMomentIsNotRemoved(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		img := image("e", 1)
+		w.reach(w.repo.PutImage(ctx, img))
+		stale := w.cache.View()
+		// A build of the same recipe ends with this image between the look and the removal.
+		w.store.fail = func(ops []store.Op) error {
+			if !ops[0].Delete {
+				return nil
+			}
+			w.store.fail = nil
+			_, err := w.repo.SetEnvironment(ctx, api.EnvironmentRecord{Name: "e", Digest: img.Digest})
+			return err
+		}
+		n, err := w.leader.PruneImages(ctx, stale, now.Add(time.Hour))
+		must(t, err)
+		equal(t, n, 0)
+		if _, err := w.repo.DeleteImage(ctx, stale, img.Digest); !errors.Is(err, state.ErrInUse) {
+			t.Errorf("delete by an old view: %v, want ErrInUse", err)
+		}
+	})
+}
+
+func TestStrangersAreForgottenInTime(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	for mac, seen := range map[string]time.Time{mac1: now, mac2: now.Add(time.Hour)} {
+		w.reach(w.repo.UpsertCandidate(ctx, mac, func(c *api.Candidate) { c.LastSeenAt = seen }))
+		must(t, w.repo.LeaseStore(w.cache).Keep(ctx, api.Lease{MAC: mac, ExpiresAt: seen}))
+	}
+	n, err := w.leader.PruneStrangers(ctx, w.cache.View(), now.Add(time.Minute))
+	must(t, err)
+	equal(t, n, 2)
+}
+
 func TestImagesThatNothingUsesGoInTime(t *testing.T) {
 	w := enrolled(t, openMemory(t))
 	ctx := t.Context()

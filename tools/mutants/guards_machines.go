@@ -61,9 +61,16 @@ var machineGuards = []Mutant{
 	{
 		Guard:   "an image that something runs is kept",
 		File:    "internal/state/machineleader.go",
-		Find:    `len(ops) < store.MaxOps && len(ImageUsers(view, "", image.Digest)) == 0`,
-		Replace: `len(ops) < store.MaxOps`,
+		Find:    `|| len(ImageUsers(view, "", image.Digest)) > 0 {`,
+		Replace: `{`,
 		Test:    "./internal/state TestImagesThatNothingUsesGoInTime",
+	},
+	{
+		Guard:   "an image that is given a name at the same moment is kept",
+		File:    "internal/state/machineleader.go",
+		Find:    "conds := []store.Cond{l.leadership.Guard(), {Key: keyImage(digest), Revision: revision}}",
+		Replace: "conds := []store.Cond{l.leadership.Guard(), {Key: keyImage(digest), Revision: revision}}[:1]",
+		Test:    "./internal/state TestAnImageThatIsGivenANameAtTheSameMomentIsNotRemoved",
 	},
 	{
 		Guard:   "a build ends once",
