@@ -146,6 +146,7 @@ func (a *Agent) tryConnect(ctx context.Context, nic *net.Interface) error {
 			return err
 		}
 		a.network = network
+		a.init.arm(nic.Name)
 		a.log.Info("address", "address", network.Address, "after", time.Since(a.begun))
 	}
 	return a.hello(ctx)

@@ -53,7 +53,6 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	}
 	a.startConsoles()
 	a.startSSH()
-	go a.checkHealth(ctx)
 	filled := make(chan error, 1)
 	go func() { filled <- a.root.fill(ctx) }()
 	for {
@@ -69,6 +68,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 			a.reports.stage(boot.StageReport{Stage: api.StageReady, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes, Local: true})
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
 			a.loadDrivers(ctx)
+			go a.checkHealth(ctx)
 			filled = nil
 		case <-ctx.Done():
 			return ctx.Err()
@@ -113,7 +113,6 @@ func (a *Agent) settleIn() error {
 	if err := writeFiles("/", a.welcome, a.network); err != nil {
 		return fmt.Errorf("write the machine's own files: %w", err)
 	}
-	a.init.arm(a.network.Interface)
 	a.obeySignals()
 	a.obeyPowerButton()
 	return a.listen()
@@ -128,7 +127,9 @@ func (a *Agent) loadDrivers(ctx context.Context) {
 	}
 	if err := m.watchDevices(ctx, make(chan struct{}, 1)); err != nil {
 		a.log.Warn("new devices are not noticed", "error", err)
+		return
 	}
+	_ = m.settle(ctx)
 }
 
 // checkHealth reports the health checks of this boot.

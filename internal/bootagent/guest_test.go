@@ -272,8 +272,25 @@ func (s *site) stage(m *machine, want api.BootStage) boot.StageReport {
 	}
 }
 
+// sums are the sums of the root's files as the machine reads them.
+func (s *site) sums(m *machine) string {
+	s.t.Helper()
+	var got strings.Builder
+	for line := range m.lines {
+		if sum, ok := strings.CutPrefix(line, "sum "); ok {
+			got.WriteString(sum + "\n")
+		} else if rest, ok := strings.CutPrefix(line, "done "); ok {
+			if rest != "detached" {
+				s.t.Errorf("the network device is still attached: %s", rest)
+			}
+			break
+		}
+	}
+	return got.String()
+}
+
 // buildInitrd makes the initrd with the boot agent as it is in the tree now.
-func buildInitrd(t *testing.T, tr tree) string {
+func buildInitrd(t *testing.T, tr tree, small bool) string {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "nearmetal-boot")
@@ -292,7 +309,7 @@ func buildInitrd(t *testing.T, tr tree) string {
 	}
 	defer file.Close()
 	begun := time.Now()
-	result, err := initrd.Build(t.Context(), file, initrd.Config{Root: tr.path("tree"), Init: data})
+	result, err := initrd.Build(t.Context(), file, initrd.Config{Root: tr.path("tree"), Init: data, Small: small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +367,7 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	tr := ensureTree(t)
 	manifest, blobs := debianImage(t, tr)
 	s := newSite(t, api.BootEnvironment, manifest, blobs, []byte(standIn))
-	m := start(t, tr, buildInitrd(t, tr), s.args.Encode())
+	m := start(t, tr, buildInitrd(t, tr, true), s.args.Encode())
 	s.stage(m, api.StageKernel)
 	s.stage(m, api.StageRoot)
 	agent := s.stage(m, api.StageAgent)
@@ -385,19 +402,8 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got strings.Builder
-	for line := range m.lines {
-		if sum, ok := strings.CutPrefix(line, "sum "); ok {
-			got.WriteString(sum + "\n")
-		} else if rest, ok := strings.CutPrefix(line, "done "); ok {
-			if rest != "detached" {
-				t.Errorf("the network device is still attached: %s", rest)
-			}
-			break
-		}
-	}
-	if got.String() != string(want) {
-		t.Errorf("the files read without a network differ from those of the image: %d bytes of sums, want %d", got.Len(), len(want))
+	if got := s.sums(m); got != string(want) {
+		t.Errorf("the files read without a network differ from those of the image: %d bytes of sums, want %d", len(got), len(want))
 	}
 	for range m.lines {
 	}
@@ -405,4 +411,85 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 		t.Error("the machine did not power off in order")
 	}
 	t.Logf("%6.2f s: off", time.Since(m.begun).Seconds())
+}
+
+func TestAMachineIsInspectedWithoutARoot(t *testing.T) {
+	needGuests(t)
+	tr := ensureTree(t)
+	s := newSite(t, api.BootInspect, &image.Manifest{Environment: "inspect", Architecture: "x86_64"}, map[string][]byte{}, nil)
+	s.instruction.Store(&boot.Instruction{Do: "wait", RetrySeconds: 1, Message: "known, wait for an order"})
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(disk, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, tr, buildInitrd(t, tr, false), s.args.Encode(), "-drive", "file="+disk+",format=raw,if=virtio", "-smbios", "type=11,value=nearmetal-enroll:secret")
+	s.stage(m, api.StageKernel)
+	report := <-s.report
+	t.Logf("%6.2f s: inspected", time.Since(m.begun).Seconds())
+	hw := report.Hardware
+	if hw.CPU.Cores != 2 || len(hw.Disks) != 1 || hw.Disks[0].SizeBytes != 64<<20 || len(hw.NICs) != 1 || hw.NICs[0].MAC != guestMAC || hw.EnrollmentToken != "secret" {
+		t.Errorf("it found %+v", hw)
+	}
+	if len(report.Health) == 0 {
+		t.Error("no health check was made")
+	}
+	for _, result := range report.Health {
+		t.Logf("check %s: ok %v, %s (%.2f s)", result.Check, result.OK, result.Message, result.DurationSeconds)
+	}
+	s.instruction.Store(&boot.Instruction{Do: "poweroff"})
+	for range m.lines {
+	}
+	if console, _ := os.ReadFile(m.console); !bytes.Contains(console, []byte("known, wait for an order")) || !bytes.Contains(console, []byte("Power down")) {
+		t.Error("the console lacks the server's message, or the machine did not power off in order")
+	}
+}
+
+func TestARootThatIsNotWhatWasBuiltIsRefusedInWords(t *testing.T) {
+	needGuests(t)
+	tr := ensureTree(t)
+	manifest, blobs := debianImage(t, tr)
+	// The superblock stays right; the first chunk of the directory tree's end is not.
+	damaged := bytes.Clone(blobs[manifest.Root.Digest.Hex()])
+	damaged[len(damaged)-1] ^= 1
+	damaged[5] ^= 1
+	blobs[manifest.Root.Digest.Hex()] = damaged
+	s := newSite(t, api.BootEnvironment, manifest, blobs, nil)
+	m := start(t, tr, buildInitrd(t, tr, true), s.args.Encode())
+	problem := s.stage(m, api.StageRoot).Problem
+	if !strings.Contains(problem, "chunk list") || !strings.Contains(problem, "digest mismatch") {
+		t.Errorf("the machine reports the problem %q", problem)
+	}
+	m.tell("quit")
+}
+
+func TestARootOnADiskSurvivesTheNetworkToo(t *testing.T) {
+	needGuests(t)
+	tr := ensureTree(t)
+	manifest, blobs := debianImage(t, tr)
+	s := newSite(t, api.BootEnvironment, manifest, blobs, []byte(standIn))
+	disk := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(disk, 256<<20); err != nil {
+		t.Fatal(err)
+	}
+	s.args.Disk = "/dev/vda"
+	m := start(t, tr, buildInitrd(t, tr, true), s.args.Encode(), "-drive", "file="+disk+",format=raw,if=virtio,cache=unsafe")
+	if ready := s.stage(m, api.StageReady); !ready.Local || ready.Problem != "" {
+		t.Fatalf("the ready report is %+v", ready)
+	}
+	m.await("local")
+	m.tell("set_link nic0 off")
+	s.close()
+	want, err := os.ReadFile(tr.path("sums"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.sums(m); got != string(want) {
+		t.Errorf("the files read from the disk differ from those of the image: %d bytes of sums, want %d", len(got), len(want))
+	}
 }

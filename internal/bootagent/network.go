@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unsafe"
@@ -76,7 +78,8 @@ func linkUp(ctx context.Context, name string) error {
 		return nil
 	}
 	for {
-		if err := unix.IoctlIfreq(socket, unix.SIOCGIFFLAGS, ifreq); err == nil && ifreq.Uint16()&unix.IFF_RUNNING != 0 {
+		// Not IFF_RUNNING, which the kernel may set a second later.
+		if text, err := os.ReadFile(filepath.Join("/sys/class/net", name, "carrier")); err == nil && len(text) > 0 && text[0] == '1' {
 			return nil
 		}
 		select {

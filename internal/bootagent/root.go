@@ -115,10 +115,11 @@ func (v *volume) attach(ctx context.Context, c rootConfig, number int, dir strin
 		return err
 	}
 	if err := unix.Mount(v.linear.Path(), dir, string(v.root.Format), unix.MS_RDONLY, ""); err != nil {
+		// Why a read failed is told a moment after it did.
 		select {
 		case <-v.server.failed:
 			err = v.server.err
-		default:
+		case <-time.After(time.Second):
 		}
 		return fmt.Errorf("mount its %s: %w", v.root.Format, err)
 	}
@@ -322,8 +323,12 @@ func openDisk(path string, bytes int64) (*os.File, error) {
 	var file *os.File
 	var err error
 	for deadline := time.Now().Add(diskDeadline); ; time.Sleep(100 * time.Millisecond) {
-		// Exclusive: a disk that something has mounted is refused.
-		if file, err = os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0); err == nil || time.Now().After(deadline) {
+		// Exclusive: a disk that something has mounted is refused. Not for long, because the kernel wants it to itself for the root.
+		if file, err = os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0); err == nil {
+			_ = file.Close()
+			file, err = os.OpenFile(path, os.O_RDWR, 0)
+		}
+		if err == nil || time.Now().After(deadline) {
 			break
 		}
 	}

@@ -34,6 +34,8 @@ type Config struct {
 	KernelVersion string
 	// Init is the boot agent's binary, the archive's /init.
 	Init []byte
+	// Small leaves out what only inspection looks at: for an image whose root has the other drivers.
+	Small bool
 	// Extra are names of modules besides those every machine is given.
 	Extra []string
 }
@@ -83,7 +85,7 @@ func Build(ctx context.Context, w io.Writer, c Config) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("the modules of kernel %s: %w", version, err)
 	}
-	names, err := choose(index, c.Extra)
+	names, err := choose(index, c.Small, c.Extra)
 	if err != nil {
 		return Result{}, fmt.Errorf("kernel %s: %w", version, err)
 	}

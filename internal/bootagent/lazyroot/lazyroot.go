@@ -250,7 +250,10 @@ func (m *Image) claim(from, end int) (*run, int) {
 }
 
 // readAhead notices a reader that goes through the image in order.
-type readAhead struct{ next, window int }
+type readAhead struct {
+	// next follows the chunk read last, edge what was fetched ahead of it.
+	next, edge, window int
+}
 
 // maxAhead bounds how many chunks are fetched ahead.
 const maxAhead = 16
@@ -264,8 +267,13 @@ func (r *readAhead) after(first, last int) int {
 	case first == r.next:
 		r.window = min(max(1, r.window*2), maxAhead)
 	default:
-		r.window = 0
+		r.window, r.edge = 0, 0
 	}
 	r.next = last + 1
+	// Half the window is fetched at a time: fewer, longer requests.
+	if r.edge-r.next >= (r.window+1)/2 {
+		return 0
+	}
+	r.edge = r.next + r.window
 	return r.window
 }
