@@ -93,10 +93,11 @@ func (g *filling) fromServer(ctx context.Context, worker int) error {
 			failures = 0
 			continue
 		}
-		if failures++; isLocal(err) || errors.Is(err, errNotHere) || failures >= serverFailures && !g.peersMove() {
+		failures++
+		if isLocal(err) || (failures >= serverFailures || errors.Is(err, errNotHere)) && !g.peersMove() {
 			return err
 		}
-		wait(ctx, nil, min(100*time.Millisecond<<failures, 3*time.Second))
+		wait(ctx, nil, min(100*time.Millisecond<<min(failures, 5), 3*time.Second))
 	}
 }
 

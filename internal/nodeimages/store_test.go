@@ -396,7 +396,51 @@ func TestAPeerWithBadDataIsDroppedAndToldAndTheImageStillComes(t *testing.T) {
 	}
 }
 
-func TestAnImageComesFromPeersAndOfThePartialOnesToo(t *testing.T) {
+func TestAPeerGivesWhatItHoldsOfAnImageThatIsNotWholeYet(t *testing.T) {
+	s := newSite(t)
+	const chunks = 64
+	w := s.image("one", s.root(1, chunks*image.ChunkBytes))
+	// The server sends the first half to the first node, and then keeps it waiting; to the second it sends no chunk at all.
+	release := make(chan struct{})
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	var first atomic.Int64
+	s.meddle = func(rw http.ResponseWriter, r *http.Request) bool {
+		span := r.Header.Get("Range")
+		switch {
+		case span == "":
+			return false
+		case r.Header.Get("Node") == "second":
+			http.Error(rw, "later", http.StatusServiceUnavailable)
+			return true
+		case first.Add(1) > 2: // requests of 16 chunks each
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			return true
+		}
+		return false
+	}
+	one := s.node(t).serve(nodeimages.PeerConfig{})
+	one.Want(s.public(), []nodeimages.Wanted{w})
+	half := func(st nodeimages.Status) bool { return !st.Whole && st.HeldBytes == chunks*image.ChunkBytes/2 }
+	one.until(w, "half there", half)
+	w.Peers = []string{one.url}
+	two := s.node(t, func(c *nodeimages.Config) { c.Client = &http.Client{Transport: named{"second"}} })
+	two.Want(s.public(), []nodeimages.Wanted{w})
+	two.until(w, "half there", half)
+}
+
+// named marks requests with who makes them.
+type named struct{ node string }
+
+func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Node", n.node)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func TestAnImageComesFromAPeerThatHasItAll(t *testing.T) {
 	s := newSite(t)
 	const chunks = 40
 	w := s.image("one", s.root(1, chunks*image.ChunkBytes))
