@@ -90,15 +90,20 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		over = "yes: physical cores are offered more than once, measurements do not count"
 	}
 	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", n.Message}, a.drainFields(n)...)
-	fields(w, append(shown, "Labels", labels(n.Labels), "Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
-		"Oversubscribed", over, "Underlay", n.Underlay, "Agent", n.AgentVersion, "First seen", a.age(n.FirstSeenAt)+" ago",
-		"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))...)
+	shown = append(shown, "Labels", labels(n.Labels))
+	called := n.Machine == nil || n.AgentVersion != "" // else nothing is known of what the node offers
+	if called {
+		shown = append(shown, "Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
+			"Oversubscribed", over, "Underlay", n.Underlay, "Agent", n.AgentVersion, "First seen", a.age(n.FirstSeenAt)+" ago",
+			"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))
+	}
+	fields(w, shown...)
 	if n.Machine != nil {
 		fmt.Fprintln(w)
 		a.printMachine(w, n)
-		if n.AgentVersion == "" {
-			return // its agent has never called
-		}
+	}
+	if !called {
+		return
 	}
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")

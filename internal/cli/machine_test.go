@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -387,4 +388,20 @@ func TestEnvironmentsAreCheckedPrintedAndDeleted(t *testing.T) {
 		}
 	}
 	has(t, f.shell().run(t, "env", "recipe"), 0, "debian-mpi\n")
+}
+
+// TestARecordedServerIsShown shows a machine whose hardware was recorded from a real server's files.
+func TestARecordedServerIsShown(t *testing.T) {
+	data, err := os.ReadFile("testdata/hardware.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := booted(machineNode("n1", api.MachineBooting), 4)
+	n.Machine.Hardware = &api.Hardware{}
+	if err := json.Unmarshal(data, n.Machine.Hardware); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake(t)
+	f.fixed("GET /v1/nodes/n1", n)
+	golden(t, "machine", f.shell().run(t, "node", "show", "n1").out)
 }
