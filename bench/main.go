@@ -57,19 +57,14 @@ func main() {
 	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
 	flag.BoolVar(&o.netboot, "netboot", true, "measure network boot: storms, DHCP, TFTP, images")
 	flag.Parse()
-	if os.Getenv(stormVariable) != "" {
-		if err := runStorm(); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
-			os.Exit(1)
+	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
+		if os.Getenv(variable) != "" {
+			if err := part(); err != nil {
+				fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
-	}
-	if os.Getenv(quantaVariable) != "" {
-		if err := runQuanta(); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
-			os.Exit(1)
-		}
-		return
 	}
 	for _, s := range strings.Split(sizes, ",") {
 		n, err := strconv.Atoi(s)

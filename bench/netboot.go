@@ -70,7 +70,7 @@ func networkBoot(ctx context.Context, o options, work string, log *slog.Logger, 
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	for _, part := range []func(context.Context, *cable, *slog.Logger, *bytes.Buffer) error{storms} {
+	for _, part := range []func(context.Context, *cable, *slog.Logger, *bytes.Buffer) error{dhcpLoad, transfers, storms} {
 		if err := part(ctx, c, log, text); err != nil {
 			return err
 		}

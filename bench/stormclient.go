@@ -174,8 +174,20 @@ func (m *stormClient) artefacts(script string) []string {
 	return urls[:min(len(urls), 2)]
 }
 
+// errRefused: the server said NAK; a client begins anew then (RFC 2131, section 3.1).
+var errRefused = errors.New("NAK")
+
 // dhcp gets the machine's address and what to boot.
 func (m *stormClient) dhcp(ipxe bool) (*dhcpv4.DHCPv4, error) {
+	for range maxRetries {
+		if lease, err := m.lease(ipxe); !errors.Is(err, errRefused) {
+			return lease, err
+		}
+	}
+	return nil, errRefused
+}
+
+func (m *stormClient) lease(ipxe bool) (*dhcpv4.DHCPv4, error) {
 	options := []dhcpv4.Modifier{
 		dhcpv4.WithHwAddr(m.mac), dhcpv4.WithBroadcast(true), dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
 		dhcpv4.WithGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7}),
@@ -212,6 +224,9 @@ func (m *stormClient) ask(request *dhcpv4.DHCPv4, kind dhcpv4.MessageType) (*dhc
 			case answer := <-m.answers:
 				if answer.TransactionID == request.TransactionID && answer.MessageType() == kind {
 					return answer, nil
+				}
+				if answer.TransactionID == request.TransactionID && answer.MessageType() == dhcpv4.MessageTypeNak {
+					return nil, errRefused
 				}
 			case <-timeout:
 				waiting = false

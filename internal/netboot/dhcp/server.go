@@ -24,8 +24,9 @@ const (
 	maxKeeping = 256
 	// keepTimeout bounds the storing of one: a client's patience is 4 s for its first DISCOVER (RFC 2131, section 4.1).
 	keepTimeout = 3 * time.Second
-	// socketBytes is the room for packets that arrive while others are answered: some thousands.
-	socketBytes = 4 << 20
+	// socketBytes is the room for packets that arrive while others are answered: some thousands. Machines powered on together ask
+	// together, and together again after each wait; what finds no room then finds none the next time.
+	socketBytes = 8 << 20
 	// interactive is TC_PRIO_INTERACTIVE: the first band of Linux' default queue, so that small answers overtake bulk in it.
 	interactive = 6
 )
@@ -91,7 +92,10 @@ func listen(iface string, port uint16) (*net.UDPConn, error) {
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, interactive),
 			)
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBytes)
+			// More than net.core.rmem_max is only for the privileged; who is not makes do with that.
+			if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBytes) != nil {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBytes)
+			}
 		})
 		return errors.Join(err, failed)
 	}}

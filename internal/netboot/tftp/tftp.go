@@ -26,6 +26,8 @@ const (
 	maxTransfers = 2048
 	// maxPerClient bounds those of one address: firmware asks for the size first, and gives that transfer up without a word.
 	maxPerClient = 8
+	// socketBytes is the room for requests that arrive at once: some thousands.
+	socketBytes = 4 << 20
 	// ipv4UDP is what IPv4 and UDP headers take of an interface's MTU.
 	ipv4UDP = 28
 	// interactive is TC_PRIO_INTERACTIVE: before bulk in Linux' default queue.
@@ -82,7 +84,10 @@ func (s *Server) listen(ctx context.Context, port uint16) (*net.UDPConn, error) 
 				unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, s.device),
 				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, interactive),
 			)
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20)
+			// More than net.core.rmem_max is only for the privileged; who is not makes do with that.
+			if port == Port && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBytes) != nil {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBytes)
+			}
 		})
 		return errors.Join(err, failed)
 	}}
