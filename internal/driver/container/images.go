@@ -240,12 +240,21 @@ func unmountAll(places ...string) {
 
 // leaveImage notes that a member is gone; the mounts of an image that no member of this driver uses go with it.
 func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
+	loops, err := d.unmountUnused(ctx, h, id)
+	if err != nil {
+		return err
+	}
+	return awaitLoops(ctx, loops)
+}
+
+// unmountUnused unmounts what only this member used, and returns the loop devices that go with it.
+func (d *Driver) unmountUnused(ctx context.Context, h *host, id string) (loops []string, err error) {
 	i := &d.images
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	key, ok := i.users[id]
 	if !ok {
-		return nil
+		return nil, nil
 	}
 	delete(i.users, id)
 	used, shared := false, false
@@ -253,7 +262,7 @@ func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
 		used = used || other == key
 		shared = shared || other.digest == key.digest
 	}
-	var gone, loops []string
+	var gone []string
 	if dir, mounted := i.mounted[key]; mounted && !used {
 		gone = append(gone, dir)
 		delete(i.mounted, key)
@@ -268,16 +277,14 @@ func (d *Driver) leaveImage(ctx context.Context, h *host, id string) error {
 		delete(i.layers, key.digest)
 	}
 	if len(gone) == 0 {
-		return nil
+		return nil, nil
 	}
-	err := h.spawner.do(ctx, func() error {
+	// Once begun it is done: what is forgotten here would stay mounted for as long as the driver is open.
+	err = h.spawner.do(context.WithoutCancel(ctx), func() error {
 		unmountAll(gone...)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return awaitLoops(ctx, loops)
+	return loops, err
 }
 
 // leaveGone lets go of the images of members that another driver has cleaned.
