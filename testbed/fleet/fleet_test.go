@@ -17,6 +17,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -303,8 +304,12 @@ func TestAFleetBootsOverTheRealProtocols(t *testing.T) {
 	s.table(f, known)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
+	full := tableFulls()
 	results := f.Boot(ctx, 0, all)
 	summarize(t, results)
+	if n := tableFulls() - full; n > 0 {
+		t.Logf("the kernel's ARP table was full %d times meanwhile: something else on this host has many neighbours, and machines starve by it", n)
+	}
 	for i, r := range results {
 		mac := r.Machine.MAC.String()
 		if i == known-1 {
@@ -361,6 +366,24 @@ func roomForNeighbors(t *testing.T, entries int) {
 		write([]byte(strconv.Itoa(entries)))
 		t.Cleanup(func() { write(before) })
 	}
+}
+
+// tableFulls is how often the kernel had no room for a neighbour, for all namespaces of the host: the last column, by CPU.
+func tableFulls() (sum int64) {
+	host, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", os.Getppid()))
+	if err != nil {
+		return 0
+	}
+	defer host.Close()
+	var text []byte
+	_ = host.Do(func() (err error) { text, err = os.ReadFile("/proc/thread-self/net/stat/arp_cache"); return err }) // 0 is fine where it is not told
+	for line := range strings.Lines(string(text)) {
+		last := line[strings.LastIndex(strings.TrimSpace(line), " ")+1:]
+		if n, err := strconv.ParseInt(strings.TrimSpace(last), 16, 64); err == nil {
+			sum += n
+		}
+	}
+	return sum
 }
 
 // summarize logs how long the stages took.
