@@ -23,6 +23,8 @@ type FieldProblem struct {
 	Location string `json:"location,omitempty"`
 	// Line of the request's body, 1 for the first; 0 when it is not of the body.
 	Line int `json:"line,omitempty"`
+	// Column of the line, 1 for the first character; 0 when it is not known.
+	Column int `json:"column,omitempty"`
 	// Value is what was given, as text.
 	Value string `json:"value,omitempty"`
 	// Message says what is wrong and what to do.
@@ -35,7 +37,10 @@ func (p FieldProblem) String() string {
 	if p.Location != "" {
 		text = p.Location + ": " + text
 	}
-	if p.Line > 0 {
+	switch {
+	case p.Line > 0 && p.Column > 0:
+		text = fmt.Sprintf("line %d, column %d: %s", p.Line, p.Column, text)
+	case p.Line > 0:
 		text = fmt.Sprintf("line %d: %s", p.Line, text)
 	}
 	return text

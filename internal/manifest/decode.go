@@ -15,12 +15,17 @@ import (
 type decoder struct {
 	source   *Source
 	problems []api.FieldProblem
+	// columns are told in problems as well.
+	columns bool
 }
 
 func (d *decoder) problem(path string, v value, format string, args ...any) {
 	p := api.FieldProblem{Location: path, Line: v.line, Message: fmt.Sprintf(format, args...)}
 	if v.kind == kindBool || v.kind == kindNumber || v.kind == kindString {
 		p.Value = v.text
+	}
+	if d.columns {
+		p.Column = v.column
 	}
 	d.problems = append(d.problems, p)
 }
@@ -41,16 +46,16 @@ func (d *decoder) fields(path string, v value, into reflect.Value) {
 	for _, f := range v.fields {
 		at := join(path, f.key)
 		if first := seen[f.key]; first > 0 {
-			d.problem(at, value{line: f.line}, "is given twice, first on line %d; keep one", first)
+			d.problem(at, value{line: f.line, column: f.column}, "is given twice, first on line %d; keep one", first)
 			continue
 		}
 		seen[f.key] = f.line
 		target, ok := known[f.key]
 		if !ok {
-			d.problem(at, value{line: f.line}, "%s", unknownField(f.key, known))
+			d.problem(at, value{line: f.line, column: f.column}, "%s", unknownField(f.key, known))
 			continue
 		}
-		d.source.lines[at] = f.line
+		d.source.lines[at], d.source.columns[at] = f.line, f.column
 		d.value(at, f.value, target)
 	}
 }
@@ -138,6 +143,9 @@ func describe(v value) string {
 
 func (d *decoder) string(path string, v value, into reflect.Value) {
 	if v.kind == kindNumber || v.kind == kindBool {
+		if v.raw != "" {
+			v.text = v.raw // 0644, not 420
+		}
 		d.problem(path, v, "is %s, but has to be text; put it in quotes: %q", describe(v), v.text)
 		return
 	}
@@ -215,10 +223,10 @@ func (d *decoder) mapping(path string, v value, into reflect.Value) {
 		at := join(path, f.key)
 		key := reflect.ValueOf(f.key)
 		if m.MapIndex(key).IsValid() {
-			d.problem(at, value{line: f.line}, "is given twice; keep one")
+			d.problem(at, value{line: f.line, column: f.column}, "is given twice; keep one")
 			continue
 		}
-		d.source.lines[at] = f.line
+		d.source.lines[at], d.source.columns[at] = f.line, f.column
 		element := reflect.New(into.Type().Elem()).Elem()
 		d.value(at, f.value, element)
 		m.SetMapIndex(key, element)
@@ -233,7 +241,7 @@ func (d *decoder) list(path string, v value, into reflect.Value) {
 	s := reflect.MakeSlice(into.Type(), len(v.items), len(v.items))
 	for i, item := range v.items {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		d.source.lines[at] = item.line
+		d.source.lines[at], d.source.columns[at] = item.line, item.column
 		d.value(at, item, s.Index(i))
 	}
 	into.Set(s)

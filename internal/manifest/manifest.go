@@ -53,7 +53,8 @@ func (e *Invalid) Error() string {
 // Source remembers where in the text each field was given, by its path ("groups[1].cores"). A nil Source knows nothing:
 // a field then counts as given when it is not zero.
 type Source struct {
-	lines map[string]int
+	lines   map[string]int
+	columns map[string]int
 }
 
 // Flags is a source for fields that were given by command-line flags: given ones, without lines.
@@ -71,6 +72,14 @@ func (s *Source) Line(path string) int {
 		return 0
 	}
 	return s.lines[path]
+}
+
+// Column of the field, 0 when unknown.
+func (s *Source) Column(path string) int {
+	if s == nil {
+		return 0
+	}
+	return s.columns[path]
 }
 
 // Has tells whether the field was given, zero or not.
@@ -106,13 +115,24 @@ func Decode[T any](data []byte, format Format) (T, *Source, error) {
 	return req, src, err
 }
 
+// DecodeText reads a YAML text that people write by hand: as Decode, and problems carry columns too.
+func DecodeText[T any](data []byte) (T, *Source, error) {
+	var into T
+	src, err := decodeWith(data, YAML, &into, true)
+	return into, src, err
+}
+
 // decode reads text into the struct that into points to.
 func decode(data []byte, format Format, into any) (*Source, error) {
+	return decodeWith(data, format, into, false)
+}
+
+func decodeWith(data []byte, format Format, into any, columns bool) (*Source, error) {
 	root, err := parse(data, format)
 	if err != nil {
 		return nil, err
 	}
-	d := decoder{source: &Source{lines: map[string]int{}}}
+	d := decoder{source: &Source{lines: map[string]int{}, columns: map[string]int{}}, columns: columns}
 	d.object(root, into)
 	if len(d.problems) > 0 {
 		return d.source, &Invalid{Problems: d.problems}

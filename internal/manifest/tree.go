@@ -31,15 +31,18 @@ const (
 type value struct {
 	kind   kind
 	line   int
-	text   string // scalars, as written (strings without their quotes)
+	column int    // of YAML; 0 else
+	text   string // scalars; strings without their quotes
+	raw    string // of YAML, as written
 	fields []field
 	items  []value
 }
 
 type field struct {
-	key   string
-	line  int
-	value value
+	key    string
+	line   int
+	column int
+	value  value
 }
 
 const (
@@ -138,7 +141,7 @@ func yamlValue(n ast.Node, depth int) (value, error) {
 	if depth > maxDepth {
 		return value{}, malformed(line, "nests deeper than %d levels", maxDepth)
 	}
-	v := value{line: line, text: n.GetToken().Value}
+	v := value{line: line, column: n.GetToken().Position.Column, text: n.GetToken().Value, raw: n.GetToken().Value}
 	switch n := n.(type) {
 	case *ast.NullNode:
 		v.kind = kindNull
@@ -178,7 +181,7 @@ func yamlMapping(v value, entries []*ast.MappingValueNode, depth int) (value, er
 	for i, entry := range entries {
 		key := entry.Key.GetToken()
 		if i == 0 {
-			v.line = key.Position.Line
+			v.line, v.column = key.Position.Line, key.Position.Column
 		}
 		switch entry.Key.(type) {
 		case *ast.StringNode, *ast.IntegerNode, *ast.BoolNode, *ast.FloatNode, *ast.NullNode:
@@ -190,9 +193,9 @@ func yamlMapping(v value, entries []*ast.MappingValueNode, depth int) (value, er
 			return value{}, err
 		}
 		if entry.Value.GetToken().Type == token.MappingValueType || child.line < key.Position.Line {
-			child.line = key.Position.Line
+			child.line, child.column = key.Position.Line, key.Position.Column
 		}
-		v.fields = append(v.fields, field{key: key.Value, line: key.Position.Line, value: child})
+		v.fields = append(v.fields, field{key: key.Value, line: key.Position.Line, column: key.Position.Column, value: child})
 	}
 	return v, nil
 }

@@ -59,11 +59,13 @@ type checker struct {
 
 // add a problem at the field, or where it ought to be.
 func (c *checker) add(at, value, format string, args ...any) {
-	line := c.source.Line(at)
-	for up := at; line == 0 && up != ""; line = c.source.Line(up) {
-		up = up[:max(strings.LastIndexAny(up, ".["), 0)]
+	place := at
+	for place != "" && c.source.Line(place) == 0 {
+		place = place[:max(strings.LastIndexAny(place, ".["), 0)]
 	}
-	c.problems = append(c.problems, api.FieldProblem{Location: at, Line: line, Value: value, Message: fmt.Sprintf(format, args...)})
+	c.problems = append(c.problems, api.FieldProblem{
+		Location: at, Line: c.source.Line(place), Column: c.source.Column(place), Value: value, Message: fmt.Sprintf(format, args...),
+	})
 }
 
 // invalid is the error of all problems, in the order of their lines.

@@ -87,7 +87,7 @@ type Root struct {
 
 // Parse reads a recipe and normalizes it. The error is a *manifest.Invalid that names every problem.
 func Parse(text []byte) (*Recipe, error) {
-	r, source, err := manifest.Decode[Recipe](text, manifest.YAML)
+	r, source, err := manifest.DecodeText[Recipe](text)
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +110,7 @@ func (r *Recipe) normalize() {
 	}
 	r.Requirements.CPUFlags = sortedSet(r.Requirements.CPUFlags)
 	r.Requirements.Devices = sortedSet(r.Requirements.Devices)
+	r.Exclude, r.Files, r.Commands, r.Layers = orNone(r.Exclude), orNone(r.Files), orNone(r.Commands), orNone(r.Layers)
 	if r.Kernel.Package == "none" {
 		r.Kernel.Package = ""
 	}
@@ -140,6 +141,14 @@ func (r *Recipe) defaultStacks() []api.Stack {
 		all = append(all, api.StackMetal)
 	}
 	return all
+}
+
+// orNone makes an empty list none.
+func orNone[T any](list []T) []T {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
 }
 
 // sortedSet sorts without duplicates; nil when empty.
