@@ -116,18 +116,23 @@ func (dc *DataCentre) SetLoss(share float64) error {
 // lossRules are for what the bridge forwards from and to the cable; each direction rolls its own dice.
 func lossRules(share float64) string {
 	const table = "table bridge loss\ndelete table bridge loss\n"
-	if share == 0 {
+	const parts = 10000
+	lost := int(share * parts)
+	if lost == 0 {
 		return table
 	}
-	const parts = 10000
+	dice := ""
+	if lost < parts {
+		dice = fmt.Sprintf("numgen random mod %d < %d ", parts, lost)
+	}
 	return fmt.Sprintf(`%stable bridge loss {
 	chain forward {
 		type filter hook forward priority 0
-		iifname %q numgen random mod %d < %d drop
-		oifname %q numgen random mod %d < %d drop
+		iifname %q %sdrop
+		oifname %q %[3]sdrop
 	}
 }
-`, table, provisioningUplink, parts, int(share*parts), provisioningUplink, parts, int(share*parts))
+`, table, provisioningUplink, dice, provisioningUplink)
 }
 
 // interfaceXML cuts a NIC out of a machine's XML and gives it a link state.

@@ -88,6 +88,7 @@ func release(dir string, lock *os.File) error {
 
 // keeper is the process that holds everything inside, and ends it when its standard input does.
 type keeper struct {
+	pid   int
 	input io.Closer
 	ended chan struct{}
 	err   error
@@ -107,7 +108,7 @@ func startKeeper(dir string, lock *os.File, inside netns.Handle) (*keeper, error
 	if err := inside.Do(cmd.Start); err != nil {
 		return nil, err
 	}
-	k := &keeper{input: input, ended: make(chan struct{})}
+	k := &keeper{pid: cmd.Process.Pid, input: input, ended: make(chan struct{})}
 	go func() {
 		k.err = cmd.Wait()
 		close(k.ended)
