@@ -29,7 +29,7 @@ type Machine struct {
 	// Boot is what it boots from when the order is Wake.
 	Boot power.BootDevice
 	// WasDone: the record says that this generation's order was carried out already, under an earlier leader. It is reported as done and not
-	// carried out again: a new leader must not cut the power of a machine that boots.
+	// carried out again: a new leader must not cut the power of a machine that boots. Switches that can't observe are told again, which costs nothing.
 	WasDone bool
 	// Heard: the machine called in since this generation was decided. It implies WasDone, and ends the repetition of magic packets.
 	Heard bool

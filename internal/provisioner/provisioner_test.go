@@ -306,6 +306,7 @@ func TestAPersonIsToldWhatToPress(t *testing.T) {
 	site(t, func(r *rig) {
 		m := order("m1", 1, Wake)
 		m.Target.Control = api.PowerControl{Kind: api.PowerManual}
+		m.WasDone = true // told by an earlier leader, who is gone, and nobody pressed it yet
 		r.set(1, m)
 		r.after(time.Minute)
 		if o := r.want("m1", api.PowerUnknown, true, `press the power button of "m1"`); o.Final {

@@ -107,21 +107,30 @@ func (w *worker) take(a assignment) {
 		w.refused = false
 	}
 	w.progress.fence = a.fence()
-	if (a.machine.WasDone || a.machine.Heard) && !w.progress.done {
+	if !sameTarget {
+		w.reopen(a.machine.Target)
+	}
+	if w.power == nil {
+		return
+	}
+	observes := w.power.Abilities().Observes
+	// Without observing, giving the order again costs nothing: one more packet, or a person who is still told what to press.
+	if (a.machine.Heard || a.machine.WasDone && observes) && !w.progress.done {
 		w.finish()
 		w.progress.final = false
 	}
-	if a.machine.Heard && w.power != nil && !w.power.Abilities().Observes {
+	if a.machine.Heard && !observes {
 		w.progress.problem = "" // whoever had to press a button did
 	}
-	if sameTarget {
-		return
-	}
+}
+
+// reopen makes the switch of a target that is new or has changed.
+func (w *worker) reopen(target power.Target) {
 	w.refused = false
 	if w.progress.final {
 		w.progress.final, w.progress.problem = false, ""
 	}
-	s, err := w.p.o.Open(a.machine.Target)
+	s, err := w.p.o.Open(target)
 	w.power = s
 	w.observed.State = api.PowerUnknown
 	if err != nil {
@@ -252,7 +261,7 @@ func (w *worker) do(ctx context.Context, todo action) (time.Duration, error) {
 }
 
 // errUnknown is the problem of a BMC that answers and does not know.
-var errUnknown = errors.New("the BMC says neither on nor off; look at the machine, or reset its BMC")
+var errUnknown = errors.New("the BMC says that the power is neither on nor off; look at the machine, or reset its BMC")
 
 func (w *worker) finish() {
 	p := &w.progress

@@ -185,7 +185,7 @@ func TestEachFaultOfABMCIsToldAndNoneIsTakenForOff(t *testing.T) {
 					Name: m.Name, UID: "u", Generation: 1, Order: provisioner.Wake, Target: target, Boot: power.BootDevice{Network: true, Firmware: m.Firmware},
 				}}})
 				var o provisioner.Observed
-				eventually(t, fmt.Sprintf("done %v, problem %q; it is %+v", tt.done, tt.problem, o), func() bool {
+				eventually(t, fmt.Sprintf("done %v, problem %q", tt.done, tt.problem), func() bool {
 					for _, o = range p.Observed() {
 					}
 					return tt.done && o.Done || tt.problem != "" && strings.Contains(o.Problem, tt.problem)

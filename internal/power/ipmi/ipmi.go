@@ -216,6 +216,9 @@ func Explain(address string, err error) error {
 		rmcpplus.ErrCredentials: power.ErrCredentials, rmcpplus.ErrBusy: power.ErrBusy, rmcpplus.ErrNoAnswer: power.ErrUnreachable,
 	} {
 		if errors.Is(err, from) {
+			if !strings.Contains(err.Error(), to.Error()) {
+				return fmt.Errorf("IPMI at %s: %w: %w", address, to, err)
+			}
 			return &explained{kind: to, err: fmt.Errorf("IPMI at %s: %w", address, err)}
 		}
 	}

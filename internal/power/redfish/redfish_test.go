@@ -80,7 +80,11 @@ func TestAStrictServiceMeetsTheContract(t *testing.T) {
 						defer s.mu.Unlock()
 						return s.boot["BootSourceOverrideTarget"] == "Pxe" && s.boot["BootSourceOverrideEnabled"] == "Once" && s.boot["BootSourceOverrideMode"] == nil
 					},
-					Sessions: func(*testing.T) int { return 0 },
+					Sessions: func(*testing.T) int {
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						return len(s.sessions)
+					},
 				}
 			})
 		})

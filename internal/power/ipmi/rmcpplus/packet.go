@@ -45,7 +45,7 @@ func (s *Session) seal(kind byte, payload []byte) []byte {
 	packet = binary.LittleEndian.AppendUint16(packet, uint16(len(payload)))
 	packet = append(packet, payload...)
 	pad := 0
-	for (len(packet)-4+pad+2)%4 != 0 { // from the session header on, pad length and next header included
+	for (len(packet)-4+2)%4 != 0 { // from the session header on, pad length and next header included
 		packet = append(packet, 0xff)
 		pad++
 	}

@@ -66,7 +66,7 @@ func (e *statusError) Error() string {
 func (e *statusError) Is(target error) bool {
 	switch target {
 	case ErrBusy:
-		return e.code == 0x01 || e.code == 0x0B
+		return e.code == 0x01 || e.code == 0x0B || e.code == 0x02 // 02h: it gave the half-open session to somebody else
 	case ErrCredentials:
 		return e.code == 0x0D || e.privilege()
 	}
