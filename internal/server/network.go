@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/config"
@@ -51,6 +53,25 @@ func agentAddress(listen string, n netboot.Network) (address string, extra bool,
 	ip, _ := netip.ParseAddr(host)
 	own := n.Address.Addr()
 	return net.JoinHostPort(own.String(), port), host != "" && ip != own && !ip.IsUnspecified(), nil
+}
+
+// neighborLimit is where the kernel tells how many addresses it keeps of neighbours, for all namespaces together (arp(7), gc_thresh3). What
+// goes to more machines than that at once is dropped without a word.
+const neighborLimit = "/proc/sys/net/ipv4/neigh/default/gc_thresh3"
+
+// crowded tells in words that the network has more addresses than the kernel keeps neighbours; "" when it has not.
+func crowded(n netboot.Network, limit string) string {
+	text, err := os.ReadFile(limit)
+	if err != nil {
+		return "" // another system's
+	}
+	bound, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	want := n.Machines.Size() + n.Strangers.Size()
+	if err != nil || want <= bound {
+		return ""
+	}
+	return fmt.Sprintf("this machine keeps %d neighbours at most, and the provisioning network has %d addresses: with that many machines at once "+
+		"some would get no answer; run: sysctl -w net.ipv4.neigh.default.gc_thresh3=%d net.ipv4.neigh.default.gc_thresh2=%d", bound, want, 2*want, want)
 }
 
 // ranges fills in the ranges of addresses. What is not given follows from the network: the larger side of it beside the server's address, its

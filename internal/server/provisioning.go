@@ -75,6 +75,9 @@ func (p *provisioning) open() error {
 	if p.agent, err = describeSelf(); err != nil {
 		return err
 	}
+	if problem := crowded(p.network, neighborLimit); problem != "" {
+		p.log.Warn("the provisioning network", "problem", problem)
+	}
 	if p.listener, err = net.Listen("tcp", p.bootAddress()); err != nil {
 		return fmt.Errorf("listen on the provisioning network at %s: %w", p.bootAddress(), err)
 	}
