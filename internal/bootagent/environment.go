@@ -105,7 +105,7 @@ func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDri
 	if err := switchRoot(); err != nil {
 		return err
 	}
-	return mountAll(laterMounts())
+	return prepareForPrograms()
 }
 
 // settleIn writes what is generated and begins to obey requests about the power.
@@ -124,6 +124,13 @@ func (a *Agent) loadDrivers(ctx context.Context) {
 	if err != nil {
 		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are there", "error", err)
 		return
+	}
+	if path := program("/sbin/modprobe", "/usr/sbin/modprobe"); path != "" {
+		m.modprobe = func(alias string) error {
+			// Quiet: most that it has to say is that a driver found nothing to drive.
+			_, err := a.init.command(path, "-b", "-q", "--", alias)
+			return err
+		}
 	}
 	if err := m.watchDevices(ctx, make(chan struct{}, 1)); err != nil {
 		a.log.Warn("new devices are not noticed", "error", err)

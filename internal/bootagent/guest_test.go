@@ -220,6 +220,9 @@ func start(t *testing.T, tr tree, initrdFile, arguments string, more ...string) 
 		if t.Failed() || os.Getenv("NEARMETAL_SHOW_CONSOLE") != "" {
 			text, _ := os.ReadFile(m.console)
 			lines := strings.Split(string(text), "\n")
+			if keep := os.Getenv("NEARMETAL_SHOW_CONSOLE"); strings.HasPrefix(keep, "/") {
+				_ = os.WriteFile(keep, text, 0o644)
+			}
 			t.Logf("end of the console:\n%s", strings.Join(lines[max(0, len(lines)-80):], "\n"))
 		}
 	})

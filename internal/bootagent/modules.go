@@ -30,6 +30,8 @@ type modules struct {
 	mu    sync.Mutex
 	// loading has each module asked for; closed once it is loaded or can't be.
 	loading map[string]chan struct{}
+	// modprobe, if any, is the image's own, which knows what is not to be loaded and with which options (modprobe.d(5)).
+	modprobe func(alias string) error
 	// pending counts devices whose drivers are yet to be loaded.
 	pending atomic.Int64
 	log     *slog.Logger
@@ -63,6 +65,14 @@ func (m *modules) load(alias string) error {
 		errs = append(errs, m.loadWithNeeds(name))
 	}
 	return errors.Join(errs...)
+}
+
+// loadFor loads the drivers of a device.
+func (m *modules) loadFor(alias string) error {
+	if m.modprobe == nil || len(m.index.Match(alias)) == 0 {
+		return m.load(alias)
+	}
+	return m.modprobe(alias)
 }
 
 func (m *modules) loadWithNeeds(name string) error {
@@ -136,7 +146,7 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error 
 			for alias := range aliases {
 				// Most devices need no driver of ours.
 				// A driver that finds nothing to drive says ENODEV, and what is no use here EBUSY: both are normal.
-				err := m.load(alias)
+				err := m.loadFor(alias)
 				if err != nil && len(m.index.Match(alias)) > 0 && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) {
 					m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
 				}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,6 +43,26 @@ func laterMounts() []mountPoint {
 		{kind: "securityfs", target: "/sys/kernel/security", flags: noExec, optional: true},
 		{kind: "debugfs", target: "/sys/kernel/debug", options: "mode=700", flags: noExec, optional: true},
 	}
+}
+
+// prepareForPrograms gives the image's programs what any init does: mounts, device links, limits.
+func prepareForPrograms() error {
+	if err := mountAll(laterMounts()); err != nil {
+		return err
+	}
+	for link, target := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx",
+	} {
+		path := filepath.Join("/dev", link)
+		_ = os.Remove(path)
+		if err := os.Symlink(target, path); err != nil {
+			return err
+		}
+	}
+	// RDMA pins memory, and large jobs open many files.
+	unlimited := syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	files := syscall.Rlimit{Cur: 1 << 16, Max: 1 << 20}
+	return errors.Join(syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited), syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 }
 
 func mountAll(points []mountPoint) error {

@@ -106,8 +106,8 @@ func (r *reporter) run(ctx context.Context) {
 			r.log.Error("a stage is not reported", "stage", next.report.Stage, "error", err)
 		}
 		try = 0
-		r.sent()
 		r.obey(answer)
+		r.sent()
 	}
 }
 

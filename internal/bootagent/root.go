@@ -99,7 +99,7 @@ func (v *volume) attach(ctx context.Context, c rootConfig, number int, dir strin
 	defer theirs.Close()
 	v.server, err = startRootServer(c.init, serveConfig{
 		Root: v.root, List: list, Offset: v.offset, Server: c.server, Peers: c.peers, Rate: c.rate,
-	}, theirs, v.backing, log)
+	}, theirs, v.backing)
 	if err != nil {
 		return err
 	}

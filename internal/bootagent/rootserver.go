@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -133,7 +132,7 @@ type rootServer struct {
 }
 
 // startRootServer starts the process; device is its end of the block device's socket, which it alone has afterwards.
-func startRootServer(init *supervisor, c serveConfig, device, backing *os.File, log *slog.Logger) (*rootServer, error) {
+func startRootServer(init *supervisor, c serveConfig, device, backing *os.File) (*rootServer, error) {
 	theirs, ours, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -144,13 +143,12 @@ func startRootServer(init *supervisor, c serveConfig, device, backing *os.File, 
 	if err != nil {
 		return nil, err
 	}
-	pid, ended, err := init.start(process{
+	_, ended, err := init.start(process{
 		name: "the root's server", args: []string{"/init"}, title: ServeRootName, files: []*os.File{nil, nil, nil, device, theirs, backing}, keep: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the process that serves the root: %w", err)
 	}
-	log.Info("the root's server runs", "pid", pid)
 	s := &rootServer{control: control, ended: ended, whole: make(chan struct{}), failed: make(chan struct{}), heard: make(chan struct{})}
 	s.progress.RootBytes = c.Root.SizeBytes
 	if err := json.NewEncoder(control).Encode(c); err != nil {

@@ -322,7 +322,10 @@ func TestASmallBlobIsTakenFromWhoeverHasItRight(t *testing.T) {
 	if _, err := FetchBlob(t.Context(), http.DefaultClient, []string{good.URL + "/"}, blob, 3); err == nil {
 		t.Error("a blob above the limit was fetched")
 	}
-	good.spoil = func(w http.ResponseWriter, _ *http.Request, _ []byte) bool { _, _ = io.WriteString(w, "chunk"); return true }
+	good.spoil = func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+		_, _ = io.WriteString(w, "chunk")
+		return true
+	}
 	if _, err := FetchBlob(t.Context(), http.DefaultClient, []string{good.URL + "/"}, blob, 100); err == nil {
 		t.Error("a blob that ends early was taken")
 	}
