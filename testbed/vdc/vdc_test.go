@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	ipmi "github.com/bougou/go-ipmi/pkg/client"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/stmcginnis/gofish"
 	"github.com/stmcginnis/gofish/redfish"
@@ -219,18 +219,14 @@ func TestFaultsOfIPMI(t *testing.T) {
 
 	t.Log("sessions: one is held open, a second is refused, the first is closed")
 	must(t, f.dc.SetBMCFault(m.Name, BMCFault{Kind: FaultSessions, Limit: 1}))
-	shell := exec.CommandContext(t.Context(), "ipmitool", "-I", "lanplus", "-H", m.bmc.String(), "-U", m.User, "-P", m.Password, "shell")
-	keys, err := shell.StdinPipe()
+	holder, err := ipmi.NewClient(m.bmc.String(), ipmiPort, m.User, m.Password)
 	must(t, err)
-	must(t, f.op.Do(shell.Start))
-	_, err = io.WriteString(keys, "chassis power status\n")
-	must(t, err)
+	must(t, f.op.Do(func() error { return holder.Connect(t.Context()) }))
 	f.eventually("an open session", func() bool { _, open, _ := f.dc.BMCSessions(m.Name); return open == 1 })
 	if output, err := status(); err == nil || !strings.Contains(output, "insufficient resources") {
 		t.Errorf("a second session: %s, %v", output, err)
 	}
-	must(t, keys.Close())
-	must(t, shell.Wait())
+	must(t, holder.Close(t.Context()))
 	if output, err := status(); err != nil {
 		t.Errorf("after the first session was closed: %s, %v", output, err)
 	}
