@@ -127,6 +127,15 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	return collect(job.Output, filepath.Join(order.Scratch, "out"), outcome)
 }
 
+// Clean removes what builds left in their scratch directory that ended with the process that ran them. No build may run there.
+func Clean(scratch string) error {
+	left, err := filepath.Glob(filepath.Join(scratch, "build-*"))
+	for _, dir := range left {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
 // order is what the worker is told; it must hold everything it needs.
 type order struct {
 	Recipe    *recipe.Recipe  `json:"recipe"`

@@ -1,6 +1,7 @@
 package build_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -140,6 +141,7 @@ commands:
     hostname evil && found that the host name can be set
     while read line; do case "$line" in *lo:*|*Receive*|*bytes*) ;; *) found "a network: $line" ;; esac; done < /proc/net/dev
     ls /proc/1/cwd/ > /dev/null
+    while read a b c d; do case "$a $b $c" in "Max processes "*) [ $c -le 8192 ] || found "no limit of processes: $c"; esac; done < /proc/self/limits
     while read inside outside count; do [ $outside != 0 ] || found root of the host; done < /proc/self/uid_map
     [ -z "$http_proxy$SUDO_USER$NEARMETAL_TEST_SECRET" ] || found the environment of the agent
     true
@@ -158,11 +160,7 @@ func TestLinksLeadNowhereOutOfTheRoot(t *testing.T) {
 	s := newSite(t)
 	s.tinyRoot("tiny", "ln", "rm", "mkdir")
 	outside := t.TempDir()
-	o := s.build(t.Context(), fmt.Sprintf(`
-name: links
-base: {directory: links}
-files: [{path: /out/file, content: x}]
-`), nil)
+	o := s.build(t.Context(), "name: links\nbase: {directory: links}\n", nil)
 	if o.err == nil || !strings.Contains(o.err.Error(), `"links" is not in the source directory`) {
 		t.Errorf("a base that is not there: %v", o.err)
 	}
@@ -298,5 +296,73 @@ func TestWhatIsWrongIsSaidInTheRecipesWords(t *testing.T) {
 		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), want) {
 			t.Errorf("%s:\n%v\nwant a failure: %s", text, o.err, want)
 		}
+	}
+}
+
+// TestABuildEndsWithWhoStartedIt kills the process that runs a build, as a crash of the node agent would.
+func TestABuildEndsWithWhoStartedIt(t *testing.T) {
+	s := newSite(t)
+	s.tinyRoot("tiny", "sleep")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := strconv.Itoa(200000 + os.Getpid())
+	agent := exec.Command(self, "run-build", s.scratch, s.output, s.sources,
+		fmt.Sprintf("name: slow\nbase: {directory: tiny}\ncommands: ['sleep %[1]s & echo it has be\"\"gun; sleep %[1]s']\n", mark))
+	output, err := agent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(output); lines.Scan() && lines.Text() != "it has begun"; {
+	}
+	if n := processesWith(t, mark); n < 2 {
+		t.Fatalf("only %d processes of the build are there", n)
+	}
+	var tree []int
+	for _, f := range must(filepath.Glob("/proc/[0-9]*/cmdline"))(t) {
+		if line, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(line), "sleep\x00"+mark) {
+			pid, err := strconv.Atoi(strings.Split(f, "/")[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree = append(tree, fd)
+		}
+	}
+	if err := agent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = agent.Wait()
+	for _, fd := range tree { // readable once the process has ended (pidfd_open(2))
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 20_000); n != 1 {
+			t.Errorf("a process of the build lives on: %v", err)
+		}
+		_ = unix.Close(fd)
+	}
+	if left, _ := os.ReadDir(s.scratch); len(left) != 1 {
+		t.Errorf("scratch: %v", left)
+	}
+	if err := build.Clean(s.scratch); err != nil {
+		t.Error(err)
+	}
+	if left, _ := os.ReadDir(s.scratch); len(left) > 0 {
+		t.Errorf("Clean left %v", left)
+	}
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
 	}
 }

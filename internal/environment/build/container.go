@@ -21,6 +21,8 @@ import (
 const (
 	userBase  = 2_000_000_000
 	userCount = 65536
+	// maxProcesses is more than compiling on any node takes, and less than a fork bomb.
+	maxProcesses = 8192
 )
 
 // container runs commands in the tree that is being made.
@@ -127,7 +129,11 @@ func (c container) spec(args []string) (*specs.Spec, error) {
 		Process: &specs.Process{
 			Args: args, Cwd: "/", Env: containerEnvironment(c.network),
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
-			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}},
+			Rlimits: []specs.POSIXRlimit{
+				{Type: "RLIMIT_CORE"},
+				// It counts all of one user (getrlimit(2)); the root of a user namespace is one that has nothing else.
+				{Type: "RLIMIT_NPROC", Soft: maxProcesses, Hard: maxProcesses},
+			},
 		},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: hidden},

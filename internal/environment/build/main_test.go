@@ -30,7 +30,30 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if len(os.Args) == 6 && os.Args[1] == "run-build" {
+		if err := runBuild(os.Args[2], os.Args[3], os.Args[4], os.Args[5]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
+}
+
+// runBuild is a node agent that can be killed.
+func runBuild(scratch, output, sources, text string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r, err := recipe.Parse([]byte(text))
+	if err != nil {
+		return err
+	}
+	_, err = build.New(build.Config{Worker: []string{self, "build-environment"}, MinFreeBytes: 1}).Run(context.Background(), build.Job{
+		ID: "killed", Recipe: r, Scratch: scratch, Output: output, Sources: sources, Log: os.Stdout,
+	})
+	return err
 }
 
 func builder(t *testing.T) *build.Builder {
