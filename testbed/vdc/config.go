@@ -95,7 +95,7 @@ func (c Config) machines(dir string) ([]*Machine, error) {
 			RedfishURL: fmt.Sprintf("http://%s:%d", bmc, httpPort),
 			SecureURL:  fmt.Sprintf("https://%s", bmc),
 			IPMI:       fmt.Sprintf("%s:%d", bmc, ipmiPort),
-			User:       bmcUser, Password: bmcPassword,
+			User:       bmcUser, Password: bmcPassword, PasswordFile: passwordPath(dir),
 			Console:    fmt.Sprintf("tcp://%s:%d", bmc, consolePort),
 			ConsoleLog: filepath.Join(dir, "log", m.Name+".console"),
 			bmc:        bmc, config: m, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),

@@ -88,7 +88,8 @@ func (dc *DataCentre) writeFiles(venv string) error {
 		"htpasswd":    fmt.Sprintf("%s:%s\n", bmcUser, password),
 		"sushy.conf": fmt.Sprintf("SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = 8000\n"+
 			"SUSHY_EMULATOR_LIBVIRT_URI = '%s'\nSUSHY_EMULATOR_AUTH_FILE = '%s'\n", socketURI, filepath.Join(dc.dir, "htpasswd")),
-		"bmcs.json": bmcs,
+		"bmcs.json":    bmcs,
+		"bmc-password": bmcPassword + "\n",
 	} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dc.dir, name), []byte(content), 0o600))
 	}
@@ -124,6 +125,8 @@ func (dc *DataCentre) ipmiConfig() (string, error) {
 	text, err := json.Marshal(config)
 	return string(text), err
 }
+
+func passwordPath(dir string) string { return filepath.Join(dir, "bmc-password") }
 
 func diskPath(dir, machine string, number int) string {
 	return filepath.Join(dir, "disks", fmt.Sprintf("%s-%d.raw", machine, number))

@@ -74,6 +74,8 @@ type Machine struct {
 	IPMI     string `json:"ipmi"`
 	User     string `json:"user"`
 	Password string `json:"password"`
+	// PasswordFile holds it alone.
+	PasswordFile string `json:"password_file"`
 	// Console is a TCP port that its serial console can be reached at, whether it is on or off, by many at once.
 	Console string `json:"console"`
 	// ConsoleLog is the file with everything its console printed. It goes with the data centre.

@@ -299,11 +299,12 @@ func printMachines(out io.Writer, machines []vdc.Machine) error {
 // enrollCommand takes turns through the kinds of power control.
 func enrollCommand(m vdc.Machine, number int) string {
 	command := fmt.Sprintf("nearmetal node enroll %s --mac %s --console %s", m.Name, m.MAC, m.Console)
+	credentials := fmt.Sprintf("--bmc-user %s --bmc-password-file %s", m.User, m.PasswordFile)
 	switch number % 3 {
 	case 0:
-		return command + fmt.Sprintf(" --power redfish --bmc %s --user %s", m.RedfishURL, m.User)
+		return fmt.Sprintf("%s --power redfish --bmc %s %s", command, m.RedfishURL, credentials)
 	case 1:
-		return command + fmt.Sprintf(" --power ipmi --bmc %s --user %s", m.IPMI, m.User)
+		return fmt.Sprintf("%s --power ipmi --bmc %s %s", command, m.IPMI, credentials)
 	default:
 		return command + " --power wol"
 	}
