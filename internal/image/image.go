@@ -80,6 +80,9 @@ type Metal struct {
 	Kernel        Blob   `json:"kernel"`
 	Initrd        Blob   `json:"initrd"`
 	KernelVersion string `json:"kernel_version"`
+	// BootAgent is the digest of the initrd's only program: an image whose boot agent is not that of this release is not what building its
+	// recipe again would make.
+	BootAgent Digest `json:"boot_agent,omitempty"`
 	// Arguments are added to the kernel's command line.
 	Arguments string `json:"arguments,omitempty"`
 }

@@ -31,7 +31,7 @@ func (w *worker) metal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m := &image.Metal{KernelVersion: version, Arguments: w.Recipe.Kernel.Arguments}
+	m := &image.Metal{KernelVersion: version, Arguments: w.Recipe.Kernel.Arguments, BootAgent: image.DigestOf(w.BootAgent)}
 	kernel, err := openKernel(root, version)
 	if err != nil {
 		return err

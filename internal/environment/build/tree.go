@@ -35,6 +35,9 @@ func (w *worker) sourceRoot(name string) (*os.Root, error) {
 		return nil, failf("%q is to be read from the builder node, but this node has no source directory; give its agent one, or another node", name)
 	}
 	root, err := os.OpenRoot(w.Sources)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, failf("%q is to be read below %s of the builder node, which is not there; make it and put the files there", name, w.Sources)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the source directory of this node: %w", err)
 	}
