@@ -41,7 +41,7 @@ func (s *Server) consoleLogin(ctx context.Context, in *byName) (*body[api.Consol
 	if _, err := s.findMachine(s.cfg.Reader.View(), in.Name); err != nil {
 		return nil, err
 	}
-	none := fail(codeNoBoot, "node %q runs no boot of ours, so nobody can log in there; power it on: nearmetal node power on %s --environment NAME",
+	none := fail(codeNoBoot, "node %q runs no boot of ours, so nobody can log in there; power it on: nearmetal node power on %s --env NAME",
 		in.Name, in.Name)
 	if s.cfg.Consoles == nil {
 		return nil, none

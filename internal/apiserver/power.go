@@ -149,7 +149,7 @@ func (s *Server) mayPower(view *state.View, m *state.Machine, req api.NodePowerR
 	environment := req.Environment
 	if req.Action == api.PowerActionCycle && environment == "" {
 		if environment = bootedEnvironment(m); environment == "" {
-			return fail(codeNoBoot, "node %q has never booted an environment, so it can't boot the same again; name one with --environment", name)
+			return fail(codeNoBoot, "node %q has never booted an environment, so it can't boot the same again; name one with --env", name)
 		}
 	}
 	if req.Action != api.PowerActionOff {

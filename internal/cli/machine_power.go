@@ -45,7 +45,7 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 	cmd := &cobra.Command{
 		Use: string(action) + " NODE... | --selector KEY=VALUE", Short: short, Long: long, ValidArgsFunction: a.completeNodes(0),
 		Example: map[api.PowerAction]string{
-			api.PowerActionOn:  "  nearmetal node power on n1 n2 --environment debian-mpi --wait\n  nearmetal node power on --selector rack=r1 --environment debian-mpi",
+			api.PowerActionOn:  "  nearmetal node power on n1 n2 --env debian-mpi --wait\n  nearmetal node power on --selector rack=r1 --env debian-mpi",
 			api.PowerActionOff: "  nearmetal node power off n1 --wait",
 		}[action],
 	}
@@ -55,8 +55,8 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 	flags.BoolVar(&f.wait, "wait", false, "wait until it is done")
 	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
 	if action != api.PowerActionOff {
-		flags.StringVarP(&f.environment, "environment", "E", "", "what they shall boot")
-		_ = cmd.RegisterFlagCompletionFunc("environment", a.completeEnvironments) // only fails for a flag that does not exist
+		flags.StringVarP(&f.environment, "env", "E", "", "environment they shall boot")
+		_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments) // only fails for a flag that does not exist
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		names := unique(args)
@@ -68,7 +68,7 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 		case f.force && len(f.selector) > 0:
 			return usage("--force: name the nodes that members may be lost on; a selector is not enough")
 		case action == api.PowerActionOn && f.environment == "":
-			return usage("say what they shall boot: --environment NAME; 'nearmetal env list' shows those there are")
+			return usage("say what they shall boot: --env NAME; 'nearmetal env list' shows those there are")
 		}
 		c, err := a.client(0)
 		if err != nil {

@@ -162,7 +162,7 @@ func TestManyMachinesAreWaitedForByOneList(t *testing.T) {
 	}
 	f.fixed("POST /v1/power", before)
 	f.inTurn("GET /v1/nodes", before, after)
-	r := f.shell().run(t, "node", "power", "on", "--selector", "rack=r1", "--environment", "debian-mpi", "--wait")
+	r := f.shell().run(t, "node", "power", "on", "--selector", "rack=r1", "--env", "debian-mpi", "--wait")
 	has(t, r, 0, "5 nodes: 5 booting debian-mpi, stage loader (4 of 8)", "node n4 is ready with debian-mpi after 8.0s")
 }
 
@@ -172,7 +172,7 @@ func TestPowerOnWaitsStageByStageAndTellsHowLongEachTook(t *testing.T) {
 	last := asked(booted(machineNode("n1", api.MachineReady), 8), 3, 3)
 	f.inTurn("GET /v1/nodes/n1", asked(machineNode("n1", api.MachineOff), 3, 2), asked(booted(machineNode("n1", api.MachineBooting), 1), 3, 3),
 		asked(booted(machineNode("n1", api.MachineBooting), 5), 3, 3), last)
-	r := f.shell().run(t, "node", "power", "on", "n1", "--environment", "debian-mpi", "--wait")
+	r := f.shell().run(t, "node", "power", "on", "n1", "--env", "debian-mpi", "--wait")
 	has(t, r, 0, "node n1: booting debian-mpi, stage firmware (2 of 8)", "stage root (6 of 8)",
 		"node n1 is ready with debian-mpi after 8.0s (power 1.0, firmware 1.0, dhcp 1.0, loader 1.0, kernel 1.0, root 1.0, agent 1.0, ready 1.0)\n")
 	if got, want := f.requests()[0], `POST /v1/power {"nodes":["n1"],"action":"on","environment":"debian-mpi"}`; got != want {
@@ -207,7 +207,7 @@ func TestPowerNeedsASelectionAndForceNeedsNames(t *testing.T) {
 		"off":                            "name the nodes, or select them by labels",
 		"off n1 --selector rack=r1":      "give one of both",
 		"off --selector rack=r1 --force": "a selector is not enough",
-		"on n1":                          "--environment NAME",
+		"on n1":                          "--env NAME",
 	} {
 		has(t, f.shell().run(t, append([]string{"node", "power"}, strings.Fields(line)...)...), cli.ExitUsage, want)
 	}

@@ -235,7 +235,7 @@ func (p *pass) bootable(m *state.Machine, name string) (digest, problem string) 
 	img := p.view.ImageOf(name)
 	switch {
 	case name == "":
-		return "", "no environment was named; give one with --environment"
+		return "", "no environment was named; give one with --env"
 	case img == nil:
 		return "", fmt.Sprintf("there is no built environment %q; build it with: nearmetal env build %s", name, name)
 	}

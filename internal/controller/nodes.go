@@ -96,9 +96,13 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	strangers, err := p.writer.PruneStrangers(ctx, p.view, p.now.Add(-state.EventsKeptAfter))
+	if err != nil {
+		return 0, err
+	}
 	images, err := p.writer.PruneImages(ctx, p.view, p.now.Add(-imageGrace))
 	if err != nil || p.cfg.Images == nil {
-		return builds + tokens + images, err
+		return builds + tokens + strangers + images, err
 	}
 	inUse := make([]image.Digest, 0, len(p.view.Images))
 	for _, i := range p.view.Images {
@@ -110,7 +114,7 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 	} else if freed > 0 {
 		p.log.InfoContext(ctx, "removed what no image names any more", "bytes", freed)
 	}
-	return builds + tokens + images, nil
+	return builds + tokens + strangers + images, nil
 }
 
 // nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil
