@@ -24,7 +24,7 @@ const (
 	maxArgumentsLength   = 1024 // the kernel's whole command line holds 2048 on x86-64 (COMMAND_LINE_SIZE)
 )
 
-// DefaultFormat of a root; docs/decisions tells the numbers behind it.
+// DefaultFormat of a root; docs/decisions/020-roots-are-erofs.md has the numbers behind it.
 const DefaultFormat = "erofs"
 
 // compressions by format, the default first.
