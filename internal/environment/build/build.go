@@ -105,6 +105,9 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	if !jobID.MatchString(job.ID) {
 		return Result{}, fmt.Errorf("%q can't name a build", job.ID)
 	}
+	if err := job.makeAbsolute(); err != nil {
+		return Result{}, err
+	}
 	if err := room(b.cfg.MinFreeBytes, job.Scratch, job.Output); err != nil {
 		return Result{}, err
 	}
@@ -125,6 +128,25 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 		return Result{}, err
 	}
 	return collect(job.Output, filepath.Join(order.Scratch, "out"), outcome)
+}
+
+// makeAbsolute makes paths good for processes that work elsewhere.
+func (j *Job) makeAbsolute() error {
+	var err error
+	for _, path := range []*string{&j.Scratch, &j.Output, &j.Sources, &j.Cache} {
+		if *path != "" && err == nil {
+			*path, err = filepath.Abs(*path)
+		}
+	}
+	bases := map[string]Base{}
+	for name, base := range j.Bases {
+		if err == nil {
+			base.Blobs, err = filepath.Abs(base.Blobs)
+		}
+		bases[name] = base
+	}
+	j.Bases = bases
+	return err
 }
 
 // Clean removes what builds left in their scratch directory that ended with the process that ran them. No build may run there.
