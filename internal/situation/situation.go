@@ -41,11 +41,13 @@ type Site struct {
 	Nodes       map[string]lifecycle.NodeState
 
 	// off are the machines that are off for certain: nothing that they carried is left, since they keep nothing on disk.
-	off     map[string]bool
-	heard   Heard
-	reading time.Time
-	clean   map[cleanOn]bool
-	drained map[string]bool
+	off map[string]bool
+	// leaving are the machines that go off, or were asked to; rising those that boot.
+	leaving, rising map[string]bool
+	heard           Heard
+	reading         time.Time
+	clean           map[cleanOn]bool
+	drained         map[string]bool
 }
 
 // cleanOn is an assignment that a node's agent has confirmed clean.
@@ -57,10 +59,10 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 	s := &Site{
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
-		off: map[string]bool{},
+		off: map[string]bool{}, leaving: map[string]bool{}, rising: map[string]bool{},
 	}
 	for _, m := range view.Machines {
-		s.off[m.Name()] = IsOff(m)
+		s.off[m.Name()], s.leaving[m.Name()], s.rising[m.Name()] = IsOff(m), leaving(m), rising(m)
 	}
 	for _, c := range view.Controls {
 		s.drained[c.Name] = c.Drained
@@ -88,8 +90,27 @@ func IsOff(m *state.Machine) bool {
 
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {
-	return placement.AvailabilityOf(s.Nodes[node].Phase, s.drained[node])
+	phase := s.Nodes[node].Phase
+	if s.rising[node] && phase == api.NodeReady {
+		phase = api.NodeUnknown
+	}
+	return placement.AvailabilityOf(phase, s.drained[node] || s.leaving[node])
 }
+
+// leaving tells whether a machine is about to go off, or was asked to: nobody is to be placed there any more. One that is in use and was
+// not asked by force will stay, which the leader finds out next.
+func leaving(m *state.Machine) bool {
+	r := m.Record
+	if r == nil {
+		return false
+	}
+	pending := m.PowerPending()
+	return r.Phase == api.MachineStopping || r.Phase == api.MachineRemoving || m.Intent.RemoveRequestedAt != nil ||
+		m.Intent.Inspect > r.DoneInspect || pending != nil && pending.Action != api.PowerActionOn
+}
+
+// rising tells whether a machine boots: its agent may be there already, but its root is not all there yet.
+func rising(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineBooting }
 
 // Cluster is what a decision about one cluster depends on.
 func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {

@@ -1,0 +1,69 @@
+package situation
+
+import (
+	"context"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(in *api.MachineIntent, r *api.MachineRecord)
+		want   placement.Availability
+		clean  bool
+	}{
+		"ready":                {func(*api.MachineIntent, *api.MachineRecord) {}, placement.Schedulable, false},
+		"its root still comes": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineBooting }, placement.Unknown, false},
+		"stopping":             {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineStopping }, placement.Drained, false},
+		"asked to go off": {func(in *api.MachineIntent, _ *api.MachineRecord) {
+			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOff}
+		}, placement.Drained, false},
+		"asked to stay on": {func(in *api.MachineIntent, _ *api.MachineRecord) {
+			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOn}
+		}, placement.Schedulable, false},
+		"to be inspected": {func(in *api.MachineIntent, _ *api.MachineRecord) { in.Inspect = 1 }, placement.Drained, false},
+		"to be removed":   {func(in *api.MachineIntent, _ *api.MachineRecord) { in.RemoveRequestedAt = &noon }, placement.Drained, false},
+		"off, as read":    {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerOff }, placement.Down, true},
+		"off, not read":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Schedulable, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			repo := state.New(memory.New())
+			cache, err := repo.OpenCache(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored := func(revision int64, err error) *state.View {
+				t.Helper()
+				if err == nil {
+					_, err = cache.WaitRevision(t.Context(), revision)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return cache.View()
+			}
+			leadership, err := repo.Store().Campaign(context.WithoutCancel(t.Context()), "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}
+			r := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineReady, Power: api.PowerOn, Boot: &api.Boot{Environment: "debian-mpi"}}
+			test.change(&in, &r)
+			view := stored(repo.CreateMachine(t.Context(), in))
+			view = stored(repo.AsLeader(leadership).CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: r}))
+			view = stored(repo.PutNode(t.Context(), api.NodeRecord{Name: "n1"}))
+			site := Observe(view, told{}, noon, noon, noon, lifecycle.DefaultDeadlines())
+			if got := site.Available("n1"); got != test.want {
+				t.Errorf("it is %s, want %s", got, test.want)
+			}
+			if got := site.Clean(&api.Assignment{ID: "a", Node: "n1"}); got != test.clean {
+				t.Errorf("an assignment there counts as clean: %v, want %v", got, test.clean)
+			}
+		})
+	}
+}
