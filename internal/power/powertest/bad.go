@@ -2,7 +2,9 @@ package powertest
 
 import (
 	"crypto/rand"
+	"io"
 	"net"
+	"net/netip"
 	"testing"
 )
 
@@ -30,26 +32,34 @@ func badAddresses(t *testing.T, datagrams bool) map[string]string {
 	}
 }
 
-// FreeTCP is a loopback address whose TCP port was free a moment ago.
+// FreeTCP is a loopback address where nothing listens.
 func FreeTCP(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return free(t, func(address string) (io.Closer, error) { return net.Listen("tcp", address) })
 }
 
-// FreeUDP is a loopback address whose UDP port was free a moment ago.
+// FreeUDP is a loopback address where nothing receives.
 func FreeUDP(t *testing.T) string {
 	t.Helper()
-	l, err := net.ListenPacket("udp", "127.0.0.1:0")
+	return free(t, func(address string) (io.Closer, error) { return net.ListenPacket("udp", address) })
+}
+
+// free picks one of the millions of addresses of 127.0.0.0/8 by chance, with a port that is not given to clients: a port that was free a moment
+// ago is somebody's a moment later.
+func free(t *testing.T, try func(address string) (io.Closer, error)) string {
+	t.Helper()
+	const port = 20623
+	var random [3]byte
+	rand.Read(random[:])
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 64 | random[0]&63, random[1], max(random[2], 1)}), port).String()
+	l, err := try(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.LocalAddr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return address
 }
 
 // answering is the address of a UDP peer.

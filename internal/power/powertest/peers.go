@@ -43,11 +43,11 @@ func StartMachines(t *testing.T, names ...string) Machines {
 	m := Machines{IPMI: map[string]string{}, Systems: map[string]string{}}
 	address := FreeTCP(t)
 	m.Redfish = "http://" + address
-	args := []string{unpacked(t, dir, "machines.py"), dir, port(address)}
+	args := []string{unpacked(t, dir, "machines.py"), dir, address}
 	for i, name := range names {
 		m.IPMI[name] = FreeUDP(t)
 		m.Systems[name] = fmt.Sprintf("6695eb01-f6a4-8304-79aa-97f2502e%04x", i)
-		args = append(args, name+"="+port(m.IPMI[name]))
+		args = append(args, name+"="+m.IPMI[name])
 	}
 	run(t, "ready", exec.Command(python, args...))
 	return m
@@ -106,7 +106,7 @@ func StartSim(t *testing.T) *Sim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("@PORT@", port(s.Address), "@CONSOLE@", port(s.Console.Addr().String()), "@CHASSIS@", script+" "+s.dir,
+	text := strings.NewReplacer("@ADDRESS@", strings.Replace(s.Address, ":", " ", 1), "@CONSOLE@", port(s.Console.Addr().String()), "@CHASSIS@", script+" "+s.dir,
 		"@USER@", User, "@PASSWORD@", Password).Replace(string(config))
 	file := filepath.Join(s.dir, "sim.conf")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

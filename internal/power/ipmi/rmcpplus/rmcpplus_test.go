@@ -267,3 +267,45 @@ func TestABMCThatIsSlowerThanWeRepeatIsWaitedFor(t *testing.T) {
 		t.Errorf("got %x, %v", status, err)
 	}
 }
+
+func TestABMCThatDoesNotProveThePasswordIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	sim := powertest.StartSim(t)
+	for name, tt := range map[string]struct {
+		kind byte
+		want error
+	}{"RAKP message 2": {payloadRAKP2, ErrCredentials}, "RAKP message 4": {payloadRAKP4, ErrNoAnswer}} {
+		front, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := net.Dial("udp", sim.Address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { // in between, changing the last byte of the check in a message of that kind
+			var buffer [2048]byte
+			for {
+				n, client, err := front.ReadFrom(buffer[:])
+				if err != nil {
+					return
+				}
+				if _, err := back.Write(buffer[:n]); err != nil {
+					return
+				}
+				if n, err = back.Read(buffer[:]); err != nil {
+					return
+				}
+				if buffer[5] == tt.kind {
+					buffer[n-1] ^= 1
+				}
+				_, _ = front.WriteTo(buffer[:n], client)
+			}
+		}()
+		if s, err := Dial(t.Context(), front.LocalAddr().String(), powertest.User, powertest.Password, 3); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, %v; want %v", name, s, err, tt.want)
+		}
+		front.Close()
+		back.Close()
+	}
+}

@@ -1,6 +1,6 @@
 """Machines of libvirt's test driver, in this process, behind real BMC software: sushy-tools (Redfish) and virtualbmc (IPMI).
 
-usage: machines.py DIR REDFISH_PORT NAME=IPMI_PORT ... with the user "admin" and the password "secret". Prints "ready". Both
+usage: machines.py DIR REDFISH_HOST:PORT NAME=IPMI_HOST:PORT ... with the user "admin" and the password "secret". Prints "ready". Both
 programs work on the same machines, so that what one of them is told can be read from the other.
 """
 import sys
@@ -13,7 +13,7 @@ from virtualbmc import vbmc
 from werkzeug.serving import make_server
 
 URI = 'test:///default'
-folder, redfish_port, machines = sys.argv[1], int(sys.argv[2]), [m.split('=') for m in sys.argv[3:]]
+folder, redfish, machines = sys.argv[1], sys.argv[2].split(':'), [m.split('=') for m in sys.argv[3:]]
 
 # The test driver forgets its machines with the last connection to it.
 connection = libvirt.open(URI)
@@ -27,15 +27,16 @@ for domain in connection.listAllDomains():
         domain.destroy()
         domain.undefine()
 
-for name, port in machines:
-    bmc = vbmc.VirtualBMC('admin', 'secret', int(port), '::ffff:127.0.0.1', name, URI)
+for name, address in machines:
+    host, port = address.split(':')
+    bmc = vbmc.VirtualBMC('admin', 'secret', int(port), '::ffff:' + host, name, URI)
 threading.Thread(target=bmc.listen, daemon=True).start()
 
 with open(folder + '/htpasswd', 'w') as f:
     f.write('admin:' + bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode() + '\n')
 sushy.app.configure(extra_config={
     'SUSHY_EMULATOR_LIBVIRT_URI': URI, 'SUSHY_EMULATOR_AUTH_FILE': folder + '/htpasswd', 'SUSHY_EMULATOR_STATE_DIR': folder,
-    'SUSHY_EMULATOR_LISTEN_IP': '127.0.0.1', 'SUSHY_EMULATOR_LISTEN_PORT': redfish_port})
-server = make_server('127.0.0.1', redfish_port, sushy.app)
+    'SUSHY_EMULATOR_LISTEN_IP': redfish[0], 'SUSHY_EMULATOR_LISTEN_PORT': int(redfish[1])})
+server = make_server(redfish[0], int(redfish[1]), sushy.app)
 print('ready', flush=True)
 server.serve_forever()
