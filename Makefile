@@ -81,7 +81,7 @@ testbed: ## a virtual data centre: machines that are off, their BMCs, a network;
 
 testbed-down: ## take it down, with all that belongs to it
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
-	$(ASROOT) bin/vdcctl down -all
+	$(ASROOT) bin/vdcctl down $(TESTBED_FLAGS)
 
 lint: member ## formatting, vet, staticcheck
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \

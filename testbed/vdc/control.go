@@ -53,7 +53,7 @@ func (dc *DataCentre) obey(o Order) (string, error) {
 
 func controlSocket(dir string) string { return filepath.Join(dir, "control.sock") }
 
-// serveControl takes orders of other processes at a socket in the folder. The order "down" is for who started it: Down is closed then.
+// serveControl takes orders of other processes at a socket in the folder.
 func (dc *DataCentre) serveControl(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", controlSocket(dc.dir))
 	if err != nil {
@@ -75,6 +75,8 @@ func (dc *DataCentre) serveControl(ctx context.Context) error {
 	})
 	mux.HandleFunc("POST /down", func(http.ResponseWriter, *http.Request) {
 		dc.downOnce.Do(func() { close(dc.down) })
+		// Not within the request, which Close waits for.
+		go func() { _ = dc.Close() }()
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	dc.run(func() { _ = server.Serve(listener) })
@@ -82,7 +84,7 @@ func (dc *DataCentre) serveControl(ctx context.Context) error {
 	return nil
 }
 
-// Down is closed once another process asked for the end, by TakeDown. Who started the data centre then closes it.
+// Down is closed once another process asked for the end, by TakeDown, and the data centre is closing.
 func (dc *DataCentre) Down() <-chan struct{} { return dc.down }
 
 // Give sends an order to the data centre of that name, which another process has started.

@@ -161,6 +161,7 @@ func TestFaultsOfMachinesAndNetwork(t *testing.T) {
 	must(t, f.dc.SetLoss(1))
 	f.asksOnlyAfter(bios, func() error { return f.dc.SetLoss(0) })
 
+	must(t, f.dc.SetLoss(0.3)) // nft takes a share too
 	t.Log("power loss")
 	must(t, f.dc.PressPower(bios.Name))
 	must(t, f.dc.CutPower(bios.Name))
@@ -348,6 +349,9 @@ func TestSeveralDataCentresAtOnceAndNoTwoOfAName(t *testing.T) {
 	must(t, err)
 	must(t, second.PressPower("bios1"))
 	f.power(f.dc.Machines()[0], api.PowerOff)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, TakeDown(ctx, cfg.Name))
 	must(t, second.Close())
 	if _, err := os.Stat(Dir(cfg.Name)); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", Dir(cfg.Name), err)

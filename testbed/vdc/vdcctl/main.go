@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -166,6 +167,18 @@ func (o *options) config() (vdc.Config, error) {
 func up(ctx context.Context, o *options, args []string, out io.Writer) error {
 	if _, err := o.config(); err != nil {
 		return err
+	}
+	running, err := vdc.Names()
+	if err != nil {
+		return err
+	}
+	if slices.Contains(running, o.name) {
+		machines, err := vdc.Inventory(o.name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is up already\n", o.name)
+		return printMachines(out, machines)
 	}
 	self, err := os.Executable()
 	if err != nil {
