@@ -88,11 +88,12 @@ func (a *Agent) boot(ctx context.Context) error {
 	drivers, stopDrivers := context.WithCancel(ctx)
 	defer stopDrivers()
 	news := make(chan struct{}, 1)
-	if err := a.modules.watchDevices(drivers, news); err != nil {
+	found := make(chan struct{})
+	if err := a.modules.watchDevices(drivers, news, found); err != nil {
 		return err
 	}
 	advanceClock(a.args.Time)
-	if err := a.connect(ctx, news); err != nil {
+	if err := a.connect(ctx, news, found); err != nil {
 		return err
 	}
 	a.reports = newReporter(a.calls, a.log, a.obey)
@@ -108,7 +109,8 @@ func (a *Agent) boot(ctx context.Context) error {
 }
 
 // connect gets the network and the server's welcome; what may pass by itself is tried again for a while.
-func (a *Agent) connect(ctx context.Context, news <-chan struct{}) error {
+// found is closed once its NIC is there.
+func (a *Agent) connect(ctx context.Context, news <-chan struct{}, found chan<- struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, networkDeadline)
 	defer cancel()
 	_ = linkUp(ctx, "lo")
@@ -118,7 +120,12 @@ func (a *Agent) connect(ctx context.Context, news <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
+	close(found)
 	a.log.Info("network interface found", "interface", nic.Name, "after", time.Since(a.begun))
+	if a.args.Purpose == api.BootEnvironment {
+		// While the network answers. An error comes again when they are needed.
+		go func() { _ = a.modules.loadForRoot(string(image.EROFS)) }()
+	}
 	for try := 0; ; try++ {
 		err := a.tryConnect(ctx, nic)
 		if err == nil {

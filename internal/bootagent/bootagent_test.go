@@ -169,7 +169,7 @@ func TestDevicesTheBootWaitsForComeFirst(t *testing.T) {
 		}
 	}
 	got := presentDevices(sys)
-	if len(got) != 4 || !strings.HasPrefix(got[0], "virtio:") || !strings.Contains(got[1], "bc02") || !strings.Contains(got[2], "bc01") {
+	if len(got) != 4 || !strings.Contains(got[0], "bc02") || !strings.HasPrefix(got[1], "virtio:d00000001") || !strings.Contains(got[2], "bc01") {
 		t.Errorf("the order is %v", got)
 	}
 }

@@ -78,10 +78,8 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 
 // enterRoot mounts the image and makes it the root.
 func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDrivers func()) error {
-	for _, name := range []string{"nbd", "loop", "dm_mod", "overlay", string(manifest.Root.Format)} {
-		if err := a.modules.load(name); err != nil {
-			return err
-		}
+	if err := a.modules.loadForRoot(string(manifest.Root.Format)); err != nil {
+		return err
 	}
 	disk := a.args.Disk
 	var peers []string
@@ -132,7 +130,9 @@ func (a *Agent) loadDrivers(ctx context.Context) {
 			return err
 		}
 	}
-	if err := m.watchDevices(ctx, make(chan struct{}, 1)); err != nil {
+	noHeadStart := make(chan struct{})
+	close(noHeadStart)
+	if err := m.watchDevices(ctx, make(chan struct{}, 1), noHeadStart); err != nil {
 		a.log.Warn("new devices are not noticed", "error", err)
 		return
 	}

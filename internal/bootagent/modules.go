@@ -25,16 +25,22 @@ const finitCompressed = 4
 
 // modules loads kernel modules. It is safe for concurrent use.
 type modules struct {
-	dir   string
-	index *kernelmodule.Index
-	mu    sync.Mutex
-	// loading has each module asked for; closed once it is loaded or can't be.
-	loading map[string]chan struct{}
+	dir     string
+	index   *kernelmodule.Index
+	mu      sync.Mutex
+	loading map[string]*loading
 	// modprobe, if any, is the image's own, which knows what is not to be loaded and with which options (modprobe.d(5)).
 	modprobe func(alias string) error
 	// pending counts devices whose drivers are yet to be loaded.
 	pending atomic.Int64
 	log     *slog.Logger
+}
+
+// loading is a module that was asked for.
+type loading struct {
+	// done is closed once it is loaded or can't be; err is set before.
+	done chan struct{}
+	err  error
 }
 
 // openModules reads the indexes of the running kernel's modules.
@@ -48,7 +54,7 @@ func openModules(log *slog.Logger) (*modules, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kernel's modules: %w", err)
 	}
-	return &modules{dir: dir, index: index, loading: map[string]chan struct{}{}, log: log}, nil
+	return &modules{dir: dir, index: index, loading: map[string]*loading{}, log: log}, nil
 }
 
 // load loads the modules for a modalias or a name, with all they need; what is loaded already is no error.
@@ -67,14 +73,6 @@ func (m *modules) load(alias string) error {
 	return errors.Join(errs...)
 }
 
-// loadFor loads the drivers of a device.
-func (m *modules) loadFor(alias string) error {
-	if m.modprobe == nil || len(m.index.Match(alias)) == 0 {
-		return m.load(alias)
-	}
-	return m.modprobe(alias)
-}
-
 func (m *modules) loadWithNeeds(name string) error {
 	for _, needed := range m.index.Order(name) {
 		if err := m.loadOne(needed); err != nil {
@@ -87,17 +85,23 @@ func (m *modules) loadWithNeeds(name string) error {
 // loadOne loads one module whose needs are there; two callers load it once.
 func (m *modules) loadOne(name string) error {
 	m.mu.Lock()
-	done, ok := m.loading[name]
+	l, ok := m.loading[name]
 	if !ok {
-		done = make(chan struct{})
-		m.loading[name] = done
+		l = &loading{done: make(chan struct{})}
+		m.loading[name] = l
 	}
 	m.mu.Unlock()
 	if ok {
-		<-done
-		return nil
+		<-l.done
+		return l.err
 	}
-	defer close(done)
+	defer close(l.done)
+	l.err = m.insert(name)
+	return l.err
+}
+
+// insert gives a module to the kernel.
+func (m *modules) insert(name string) error {
 	file, err := os.Open(filepath.Join(m.dir, m.index.File(name)))
 	if err != nil {
 		return err
@@ -109,6 +113,16 @@ func (m *modules) loadOne(name string) error {
 	}
 	if err := unix.FinitModule(int(file.Fd()), moduleOptions(name), flags); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("module %s: %w", name, err)
+	}
+	return nil
+}
+
+// loadForRoot loads what a root of that file system goes through.
+func (m *modules) loadForRoot(format string) error {
+	for _, name := range []string{"nbd", "loop", "dm_mod", "overlay", format} {
+		if err := m.load(name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -126,10 +140,14 @@ func moduleOptions(name string) string {
 }
 
 // loaders is how many drivers are started side by side: some wait for their device for seconds.
-const loaders = 4
+const loaders = 3
 
-// watchDevices loads the drivers of all devices there are and will be, NICs first, until ctx ends. News tells that a device was added.
-func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error {
+// headStart is what NICs have before all other devices, at most.
+const headStart = 3 * time.Second
+
+// watchDevices loads the drivers of all devices there are and will be, until ctx ends: NICs at once, all others once first is closed or a
+// while has passed. news tells that a device was added.
+func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}, first <-chan struct{}) error {
 	// Listen before looking, so that no device is missed between.
 	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
@@ -140,28 +158,34 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error 
 		_ = unix.Close(socket)
 		return fmt.Errorf("listen for devices: %w", err)
 	}
-	aliases := make(chan string, 4096)
+	others := make(chan string, 4096)
 	for range loaders {
 		go func() {
-			for alias := range aliases {
-				// Most devices need no driver of ours.
-				// A driver that finds nothing to drive says ENODEV, and what is no use here EBUSY: both are normal.
-				err := m.loadFor(alias)
-				if err != nil && len(m.index.Match(alias)) > 0 && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) {
-					m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
-				}
-				m.pending.Add(-1)
+			select {
+			case <-first:
+			case <-time.After(headStart):
+			}
+			for alias := range others {
+				m.drive(alias)
 			}
 		}()
 	}
+	add := func(alias string) {
+		m.pending.Add(1)
+		if urgency(alias) <= urgentNIC {
+			go m.drive(alias)
+			return
+		}
+		others <- alias
+	}
+	// Closing a socket does not wake who reads from it, shutting it down does.
 	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(socket, unix.SHUT_RDWR) })
 	go func() {
 		defer stop()
-		defer close(aliases)
+		defer close(others)
 		defer func() { _ = unix.Close(socket) }()
 		for _, alias := range presentDevices("/sys") {
-			m.pending.Add(1)
-			aliases <- alias
+			add(alias)
 		}
 		buffer := make([]byte, 64<<10)
 		for ctx.Err() == nil {
@@ -169,10 +193,8 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error 
 			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
-			action, alias := parseUevent(buffer[:max(n, 0)])
-			if alias != "" && action == "add" {
-				m.pending.Add(1)
-				aliases <- alias
+			if action, alias := parseUevent(buffer[:max(n, 0)]); alias != "" && action == "add" {
+				add(alias)
 			}
 			select {
 			case news <- struct{}{}:
@@ -181,6 +203,22 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}) error 
 		}
 	}()
 	return nil
+}
+
+// drive loads the drivers of a device.
+func (m *modules) drive(alias string) {
+	defer m.pending.Add(-1)
+	if len(m.index.Match(alias)) == 0 {
+		return
+	}
+	load := m.load
+	if m.modprobe != nil {
+		load = m.modprobe
+	}
+	// A driver that finds nothing to drive says ENODEV, and one that comes second EBUSY: both are normal.
+	if err := load(alias); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) {
+		m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
+	}
 }
 
 // settle returns once no driver was to be loaded for a while: devices behind others show up one after the other.
@@ -215,17 +253,22 @@ func presentDevices(sys string) []string {
 	return list
 }
 
-// urgency orders devices: the boot waits for NICs, which are PCI class 02 or behind virtio, then disks.
+// How urgent devices are: the boot waits for NICs, which are PCI class 02 or behind virtio, then disks.
+const (
+	urgentNIC = iota
+	urgentDisk
+	notUrgent
+)
+
 func urgency(alias string) int {
 	switch {
-	case strings.HasPrefix(alias, "virtio:"):
-		return 0
-	case strings.Contains(alias, "bc02sc") || strings.HasPrefix(alias, "pci:v00001AF4"):
-		return 1
-	case strings.Contains(alias, "bc01sc"):
-		return 2
+	case strings.HasPrefix(alias, "virtio:d00000001") || strings.HasPrefix(alias, "pci:v00001AF4d00001000") || strings.HasPrefix(alias, "pci:v00001AF4d00001041"),
+		strings.Contains(alias, "bc02sc"), strings.HasPrefix(alias, "vmbus:"):
+		return urgentNIC
+	case strings.Contains(alias, "bc01sc"), strings.HasPrefix(alias, "virtio:"), strings.HasPrefix(alias, "pci:v00001AF4"):
+		return urgentDisk
 	}
-	return 3
+	return notUrgent
 }
 
 // parseUevent reads the action and the modalias of a kernel event: "add@/devices/..." and NAME=VALUE, each ended by a zero byte.

@@ -121,7 +121,7 @@ func (s *supervisor) keep(p process, quiet bool, started func(pid int)) {
 				started(pid)
 			}
 			status := <-ended
-			if !quiet {
+			if !quiet && !s.isEnding() {
 				s.log.Warn(p.name+" ended; it is started again", "status", describe(status), "in", pause)
 			}
 		} else if err != syscall.ESHUTDOWN {
@@ -136,6 +136,15 @@ func (s *supervisor) keep(p process, quiet bool, started func(pid int)) {
 			return
 		}
 		pause = min(pause*2, restartMax)
+	}
+}
+
+func (s *supervisor) isEnding() bool {
+	select {
+	case <-s.ending:
+		return true
+	default:
+		return false
 	}
 }
 
