@@ -61,6 +61,7 @@ type lab struct {
 	leases  *leases
 	blobs   *blobs
 	service *service.Service
+	probe   time.Duration // for other servers
 
 	mu      sync.Mutex
 	events  []netboot.Event
@@ -72,7 +73,7 @@ func newLab(t *testing.T, change func(*netboot.Network)) *lab {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for network namespaces")
 	}
-	l := &lab{t: t, changed: make(chan struct{}, 1), leases: &leases{by: map[string]api.Lease{}}, blobs: &blobs{dir: t.TempDir()}}
+	l := &lab{t: t, probe: 200 * time.Millisecond, changed: make(chan struct{}, 1), leases: &leases{by: map[string]api.Lease{}}, blobs: &blobs{dir: t.TempDir()}}
 	l.network = netboot.Network{
 		Interface: serverLink, Address: netip.MustParsePrefix("10.77.0.1/16"), HTTPPort: 8069,
 		Machines:  netboot.Range{From: netip.MustParseAddr("10.77.1.1"), To: netip.MustParseAddr("10.77.1.250")},
@@ -131,7 +132,7 @@ func (l *lab) open() {
 		Tokens: func(mac string, b *netboot.Boot, port string) string {
 			return fmt.Sprintf("token/%s/%d/%s", mac, b.Generation, port)
 		},
-		ProbeWait: 500 * time.Millisecond, Sink: l.sink, Log: slog.New(slog.DiscardHandler),
+		ProbeWait: l.probe, Sink: l.sink, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		l.t.Fatal(err)

@@ -126,8 +126,11 @@ func (l *lab) awaitServer(ns netns.Handle) {
 func TestAnotherServerOnTheWireIsRefusedByName(t *testing.T) {
 	l := newLab(t, nil)
 	l.dnsmasq()
+	l.probe = 10 * time.Second // it ends with the first answer
 	l.open()
-	err := l.service.Run(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err := l.service.Run(ctx)
 	var other *dhcp.OtherServerError
 	if !errors.As(err, &other) || other.Server != netip.MustParseAddr("10.77.0.53") {
 		t.Fatalf("it ran, or ended with: %v", err)

@@ -98,7 +98,7 @@ func (s *Service) bind(files loaders.Set) error {
 		return err
 	}
 	address := netip.AddrPortFrom(local, uint16(cfg.Network.HTTPPort)).String()
-	config := net.ListenConfig{Control: keepQueueShort}
+	config := net.ListenConfig{Control: shortQueues}
 	if s.listener, err = config.Listen(context.Background(), "tcp4", address); err != nil {
 		return fmt.Errorf("HTTP of network boot: %w", err)
 	}
@@ -109,13 +109,12 @@ func (s *Service) bind(files loaders.Set) error {
 	return nil
 }
 
-// keepQueueShort keeps what waits in the kernel for each connection small: what is sent counts as sent only shortly before it is.
-func keepQueueShort(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, 256<<10)
+// shortQueues has connections of this listener send at the rate that the link was seen to carry (BBR) instead of filling its queue until it
+// overflows: DHCP and TFTP of other machines wait in the same queue, and what they lose costs them seconds. Kernels without it use their own.
+func shortQueues(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
 	})
-	return errors.Join(err, failed)
 }
 
 // Close gives all sockets back; for a service that is not run.
