@@ -15,6 +15,9 @@ import (
 	"strings"
 )
 
+// unsafeIO makes dpkg(1) not wait for the disk after each file: a build that a power cut ends is built again.
+const unsafeIO = "force-unsafe-io"
+
 // debian makes the root of a Debian release with all its packages by mmdebstrap(1).
 func (w *worker) debian(ctx context.Context) error {
 	r := w.Recipe
@@ -26,6 +29,7 @@ func (w *worker) debian(ctx context.Context) error {
 	args := []string{
 		"--verbose", "--variant=minbase", "--mode=root", "--format=directory",
 		"--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Languages none", "--aptopt=Acquire::Retries 3",
+		"--dpkgopt=" + unsafeIO,
 	}
 	if len(packages) > 0 {
 		args = append(args, "--include="+strings.Join(packages, ","))
@@ -51,7 +55,16 @@ func (w *worker) debian(ctx context.Context) error {
 	if err := cmd.Run(); err != nil {
 		return watch.explain(err, "Debian "+r.Base.Debian)
 	}
-	return w.writeSources()
+	return errors.Join(w.writeSources(), forgetUnsafeIO(filepath.Join(w.root, "etc/dpkg/dpkg.cfg.d/99mmdebstrap")))
+}
+
+// forgetUnsafeIO takes out of the root's own dpkg configuration what was for the build only.
+func forgetUnsafeIO(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("the root's dpkg configuration: %w", err)
+	}
+	return os.WriteFile(file, []byte(strings.ReplaceAll(string(text), unsafeIO+"\n", "")), 0o644)
 }
 
 func exists(path string) bool {
@@ -130,19 +143,22 @@ func (w *worker) writeSources() error {
 }
 
 var (
-	aptCount  = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
+	aptCount = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
+	// aptErrors are told in this order: what comes first explains the others.
 	aptErrors = []struct {
 		line *regexp.Regexp
 		say  string
+		// node: it is the builder node's matter, the recipe may be good.
+		node bool
 	}{
-		{regexp.MustCompile(`^E: Unable to locate package (\S+)`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search"},
-		{regexp.MustCompile(`^E: Package '(\S+)' has no installation candidate`), "package %[1]q is not in %[2]s; other packages only mention it"},
-		{regexp.MustCompile(`^E: Version '(.+)' was not found`), "version %[1]s is not in %[2]s; leave the version out, or use a mirror that has it"},
-		{regexp.MustCompile(`^E: Couldn't find any package by (?:regex|glob) '(\S+)'`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search"},
-		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: make room there"},
-		{regexp.MustCompile(`^E: Failed to fetch (\S+)`), "can't fetch %[1]s for %[2]s: check the network and the mirror of the builder node"},
-		{regexp.MustCompile(`^[EW]: The repository '(.+?)' .*(?:not signed|does not have a Release file)`), "%[1]s is no repository that the builder node trusts (%[2]s)"},
-		{regexp.MustCompile(`^dpkg: error processing package (\S+)`), "package %[1]q of %[2]s can't be set up; its log tells why"},
+		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: make room there", true},
+		{regexp.MustCompile(`^E: Unable to locate package (\S+)`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search", false},
+		{regexp.MustCompile(`^E: Package '(\S+)' has no installation candidate`), "package %[1]q is not in %[2]s; other packages only mention it", false},
+		{regexp.MustCompile(`^E: Version '(.+?)' .*was not found`), "version %[1]s is not in %[2]s; leave the version out, or use a mirror that has it", false},
+		{regexp.MustCompile(`^E: Couldn't find any package by (?:regex|glob) '(\S+)'`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search", false},
+		{regexp.MustCompile(`^E: Failed to fetch (\S+)`), "can't fetch %[1]s for %[2]s: check the network and the mirror of the builder node", true},
+		{regexp.MustCompile(`^[EW]: The repository '(.+?)' .*(?:not signed|does not have a Release file)`), "%[1]s is no repository that the builder node trusts (%[2]s)", true},
+		{regexp.MustCompile(`^dpkg: error processing package (\S+)`), "package %[1]q of %[2]s can't be set up; its log tells why", false},
 	}
 )
 
@@ -198,6 +214,7 @@ func (a *aptWatch) read(line string) {
 
 // explain makes of a failed run what its last words mean.
 func (a *aptWatch) explain(err error, where string) error {
+	a.read(a.line.String()) // a last line without an end
 	for i, e := range aptErrors {
 		var all []string
 		for _, what := range a.found[i] {
@@ -207,7 +224,10 @@ func (a *aptWatch) explain(err error, where string) error {
 			}
 			all = append(all, text)
 		}
-		if len(all) > 0 {
+		switch {
+		case len(all) > 0 && e.node:
+			return errors.New(strings.Join(all, "\n"))
+		case len(all) > 0:
 			return failf("%s", strings.Join(all, "\n"))
 		}
 	}
