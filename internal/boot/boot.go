@@ -95,6 +95,9 @@ type Welcome struct {
 // Agent is the node agent a machine runs.
 type Agent struct {
 	Binary image.Blob `json:"binary"`
+	// Gzip is the binary compressed (RFC 1952), a blob of the image server; it is read instead where it is told, and what comes out of it
+	// must be Binary: a third of the bytes, for each machine of a storm.
+	Gzip *image.Blob `json:"gzip,omitempty"`
 	// Token is the text of its token file, AgentID who it is, for this machine the same in each boot.
 	Token   string `json:"token"`
 	AgentID string `json:"agent_id"`

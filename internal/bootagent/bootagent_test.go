@@ -2,6 +2,7 @@ package bootagent
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -128,19 +129,64 @@ func TestTheNodeAgentIsToldWhoItIs(t *testing.T) {
 func TestOnlyTheRightAgentBinaryIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "nearmetal")
 	blob := image.Blob{Digest: image.DigestOf([]byte("program")), SizeBytes: 7}
-	if err := saveVerified(path, strings.NewReader("program"), blob); err != nil {
+	if err := saveVerified(path, strings.NewReader("program"), false, blob); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	for _, wrong := range []string{"progrbm", "progra", "program and more", ""} {
-		if err := saveVerified(path, strings.NewReader(wrong), blob); !errors.Is(err, image.ErrDigest) {
+		if err := saveVerified(path, strings.NewReader(wrong), false, blob); !errors.Is(err, image.ErrDigest) {
 			t.Errorf("%q: got %v, want a digest mismatch", wrong, err)
 		}
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%q was left there", wrong)
 		}
+	}
+}
+
+func TestTheNodeAgentComesFromWhereItCostsLeast(t *testing.T) {
+	program := bytes.Repeat([]byte("program "), 1000)
+	var packed bytes.Buffer
+	compressor := gzip.NewWriter(&packed)
+	_, _ = compressor.Write(program)
+	_ = compressor.Close()
+	blob := image.Blob{Digest: image.DigestOf(program), SizeBytes: int64(len(program))}
+	small := image.Blob{Digest: image.DigestOf(packed.Bytes()), SizeBytes: int64(packed.Len())}
+	for _, c := range []struct {
+		name string
+		has  map[string][]byte
+		want string
+	}{
+		{"compressed", map[string][]byte{small.Digest.Hex(): packed.Bytes(), blob.Digest.Hex(): program}, "/images/" + small.Digest.Hex()},
+		{"as a blob", map[string][]byte{blob.Digest.Hex(): program}, "/images/" + blob.Digest.Hex()},
+		{"from the boot API", map[string][]byte{"agent": program}, boot.AgentBinaryPath},
+		{"from the boot API where the blobs are wrong", map[string][]byte{small.Digest.Hex(): program, blob.Digest.Hex(): packed.Bytes(), "agent": program}, boot.AgentBinaryPath},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			last := ""
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				data, ok := c.has[filepath.Base(r.URL.Path)]
+				if !ok {
+					http.NotFound(w, r)
+					return
+				}
+				last = r.URL.Path
+				_, _ = w.Write(data)
+			}))
+			defer server.Close()
+			a := &Agent{
+				log: slog.New(slog.DiscardHandler), images: server.Client(), args: boot.Arguments{Images: server.URL + "/images/"},
+				calls: &calls{base: server.URL, client: server.Client()},
+			}
+			path := filepath.Join(t.TempDir(), "nearmetal")
+			if err := a.fetchAgent(t.Context(), path, &boot.Agent{Binary: blob, Gzip: &small}); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, program) || last != c.want {
+				t.Errorf("got %d bytes from %s (%v), want %d from %s", len(got), last, err, len(program), c.want)
+			}
+		})
 	}
 }
 

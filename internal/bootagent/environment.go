@@ -2,15 +2,10 @@ package bootagent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
-	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,7 +163,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	if err := os.MkdirAll(agentDir, 0o700); err != nil {
 		return err
 	}
-	if err := a.fetchAgent(ctx, binary, agent.Binary); err != nil {
+	if err := a.fetchAgent(ctx, binary, agent); err != nil {
 		return fmt.Errorf("the node agent: %w", err)
 	}
 	node := filepath.Join(agentState, "nodes", a.welcome.Name)
@@ -212,63 +207,6 @@ func agentArguments(binary, tokenFile string, w boot.Welcome, n *network) []stri
 		args = append(args, "--labels", strings.Join(labels, ","))
 	}
 	return args
-}
-
-// fetchAgent gets the node agent's binary: as a blob from peers or the image server, which costs the server least, else from the boot API.
-func (a *Agent) fetchAgent(ctx context.Context, path string, blob image.Blob) error {
-	sources := []func() (*http.Response, error){}
-	for _, url := range append(slices.Clone(a.welcome.Peers), a.args.Images) {
-		sources = append(sources, func() (*http.Response, error) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/"+blob.Digest.Hex(), nil)
-			if err != nil {
-				return nil, err
-			}
-			resp, err := a.images.Do(req)
-			if err == nil && resp.StatusCode != http.StatusOK {
-				_ = resp.Body.Close()
-				return nil, fmt.Errorf("%s answered %s", url, resp.Status)
-			}
-			return resp, err
-		})
-	}
-	sources = append(sources, func() (*http.Response, error) { return a.calls.send(ctx, http.MethodGet, boot.AgentBinaryPath, nil) })
-	var errs []error
-	for try := range 5 {
-		errs = nil
-		for _, open := range sources {
-			resp, err := open()
-			if err == nil {
-				err = saveVerified(path, resp.Body, blob)
-				_ = resp.Body.Close()
-			}
-			if err == nil {
-				return nil
-			}
-			errs = append(errs, err)
-		}
-		a.log.Warn("the node agent's binary could not be fetched", "error", errors.Join(errs...))
-		if err := backoff(ctx, try); err != nil {
-			return err
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// saveVerified writes an executable if it is the blob.
-func saveVerified(path string, r io.Reader, blob image.Blob) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
-	if err != nil {
-		return err
-	}
-	var sum hash.Hash = sha256.New()
-	_, err = io.Copy(io.MultiWriter(file, sum), io.LimitReader(r, blob.SizeBytes+1))
-	if err = errors.Join(err, file.Close()); err != nil {
-		return err
-	}
-	if got := image.Digest("sha256:" + hex.EncodeToString(sum.Sum(nil))); got != blob.Digest {
-		return errors.Join(fmt.Errorf("%w: it is %s, not %s", image.ErrDigest, got, blob.Digest), os.Remove(path))
-	}
-	return nil
 }
 
 // hosts is /etc/hosts.
