@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -83,6 +84,11 @@ type buildSeen struct {
 	// heard: its node is connected, and said has all that it says of builds; down: it is gone.
 	heard, down bool
 	said        []agentstream.BuildObserved
+	// bases are the images that the recipe stands on, by environment; refused why it can't be built at all; reuse an image of the same
+	// recipe on the same bases, nil for none. All three are of pending builds only.
+	bases   map[string]string
+	refused string
+	reuse   *api.Image
 }
 
 func (p *pass) buildSeen(b *api.Build, busy map[string]int, said map[string][]agentstream.BuildObserved) buildSeen {
@@ -90,7 +96,37 @@ func (p *pass) buildSeen(b *api.Build, busy map[string]int, said map[string][]ag
 	if b.Node != "" {
 		seen.heard, _ = p.cfg.Agents.Connected(b.Node)
 	}
+	if b.Phase == api.BuildPending {
+		seen.bases, seen.reuse, seen.refused = standsOn(p.view, b)
+	}
 	return seen
+}
+
+// standsOn looks up what a build stands on, and whether there is its image already. A recipe that takes in files of the builder node is always
+// built: nobody knows what they hold now.
+func standsOn(view *state.View, b *api.Build) (bases map[string]string, reuse *api.Image, refused string) {
+	r, err := recipe.Parse([]byte(b.Recipe))
+	if err != nil {
+		return nil, nil, "its recipe can't be read: " + err.Error()
+	}
+	bases = map[string]string{}
+	for _, name := range r.Needs() {
+		img := view.ImageOf(name)
+		if img == nil {
+			return nil, nil, fmt.Sprintf("it stands on the environment %q, which is not built; run: nearmetal env build %s", name, name)
+		}
+		bases[name] = img.Digest
+	}
+	if b.Force || r.Local() {
+		return bases, nil, ""
+	}
+	digest := r.DigestOn(bases)
+	for _, img := range view.Images {
+		if img.RecipeDigest == digest && img.Environment == r.Name {
+			reuse = img
+		}
+	}
+	return bases, reuse, ""
 }
 
 func first(list []string) string {
@@ -111,8 +147,16 @@ func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Di
 	case b.Phase == api.BuildPending && b.CancelRequested:
 		end(api.BuildCancelled, "cancelled before it began")
 		return &next, ""
+	case b.Phase == api.BuildPending && seen.refused != "":
+		end(api.BuildFailed, seen.refused)
+		return &next, ""
+	case b.Phase == api.BuildPending && seen.reuse != nil:
+		next.Percent, next.Digest, next.Reused = 100, seen.reuse.Digest, true
+		end(api.BuildSucceeded, "an image of the same recipe is there; --force builds it against the packages of today")
+		return &next, image.Digest(seen.reuse.Digest)
 	case b.Phase == api.BuildPending && seen.node != "":
 		at := now
+		next.Bases = seen.bases
 		next.Phase, next.Node, next.Message, next.StartedAt = api.BuildRunning, seen.node, "", &at
 		next.Attempt++
 		return &next, ""

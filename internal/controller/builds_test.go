@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -8,7 +9,9 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 func TestWhatBecomesOfABuild(t *testing.T) {
@@ -33,6 +36,8 @@ func TestWhatBecomesOfABuild(t *testing.T) {
 		"it goes to a builder":                 {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildRunning, "", ""},
 		"it waits in words":                    {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{problem: "no builder"}}, api.BuildPending, "waits: no builder", ""},
 		"cancelled before it began":            {api.Build{ID: "b1", Phase: api.BuildPending, CancelRequested: true}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildCancelled, "before it began", ""},
+		"its base is not built":                {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, refused: "it stands on x"}, api.BuildFailed, "stands on x", ""},
+		"there is its image already":           {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, reuse: &api.Image{Digest: "sha256:m"}}, api.BuildSucceeded, "same recipe", "sha256:m"},
 		"it goes on":                           {running, buildSeen{heard: true, said: says(api.BuildRunning, 37)}, api.BuildRunning, "", ""},
 		"it succeeds":                          {running, buildSeen{heard: true, said: says(api.BuildSucceeded, 100)}, api.BuildSucceeded, "said", "sha256:m"},
 		"it fails":                             {running, buildSeen{heard: true, said: says(api.BuildFailed, 50)}, api.BuildFailed, "said", ""},
@@ -59,20 +64,64 @@ func TestWhatBecomesOfABuild(t *testing.T) {
 	}
 }
 
+func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
+	text := "name: debian-slurm\nbase:\n  environment: debian-mpi\npackages: [slurmd]\nstacks: [container]\n"
+	r, err := recipe.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := &api.Image{Digest: "sha256:" + strings.Repeat("b", 64), Environment: "debian-mpi"}
+	built := &api.Image{
+		Digest: "sha256:" + strings.Repeat("c", 64), Environment: "debian-slurm", RecipeDigest: r.DigestOn(map[string]string{"debian-mpi": base.Digest}),
+	}
+	names := []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: base.Digest}}
+	view := &state.View{Images: []*api.Image{base, built}, Environments: names}
+	build := &api.Build{Recipe: text}
+	bases, reuse, refused := standsOn(view, build)
+	if refused != "" || reuse != built || bases["debian-mpi"] != base.Digest {
+		t.Errorf("got %v, %v, %q", bases, reuse, refused)
+	}
+	if _, reuse, _ := standsOn(view, &api.Build{Recipe: text, Force: true}); reuse != nil {
+		t.Error("a forced build is not built")
+	}
+	other := &api.Image{Digest: "sha256:" + strings.Repeat("a", 64), Environment: "debian-mpi"}
+	view = &state.View{Images: []*api.Image{other, base, built}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: other.Digest}}}
+	if _, reuse, _ := standsOn(view, build); reuse != nil {
+		t.Error("the image on the former base is reused")
+	}
+	if _, _, refused := standsOn(&state.View{}, build); !strings.Contains(refused, "nearmetal env build debian-mpi") {
+		t.Errorf("without its base it is refused with %q", refused)
+	}
+}
+
 func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
-	holders := func(n int) func(image.Digest) (map[string]string, map[string]bool) {
-		fetching := map[string]bool{}
+	holders := func(n int) func(image.Digest) (whole, fetching map[string]string) {
+		fetching := map[string]string{}
 		for i := range n {
-			fetching[strconv.Itoa(i)] = true
+			fetching["f"+strconv.Itoa(i)] = "http://f" + strconv.Itoa(i) + "/"
 		}
-		return func(image.Digest) (map[string]string, map[string]bool) {
+		fetching["silent"] = ""
+		return func(image.Digest) (whole, _ map[string]string) {
 			return map[string]string{"n1": "http://n1/", "n2": "http://n2/"}, fetching
 		}
 	}
-	if got := Peers(holders(peersFrom-1), "sha256:x", "n3"); got != nil {
+	if got := Peers(holders(peersFrom-2), "sha256:x", "n3"); got != nil {
 		t.Errorf("while few fetch it, peers are %v", got)
 	}
-	if got := Peers(holders(peersFrom), "sha256:x", "n2"); len(got) != 1 || got[0] != "http://n1/" {
-		t.Errorf("n2 is told of %v", got)
+	if got := Peers(holders(peersFrom), "sha256:x", ""); len(got) != 2 {
+		t.Errorf("a boot is told of %v; want the two that have all of it", got)
+	}
+	many := holders(100)
+	seen := map[string]bool{}
+	for i := range 100 {
+		node := "f" + strconv.Itoa(i)
+		got := Peers(many, "sha256:x", node)
+		if len(got) != maxPeers || slices.Contains(got, "http://"+node+"/") || slices.Contains(got, "") {
+			t.Fatalf("node %s is told of %v", node, got)
+		}
+		seen[got[0]] = true
+	}
+	if len(seen) < 30 {
+		t.Errorf("100 nodes ask %d others first; they should spread", len(seen))
 	}
 }

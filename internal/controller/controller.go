@@ -38,8 +38,8 @@ type Agents interface {
 	Connected(node string) (bool, time.Time)
 	// Builds are what connected nodes last said of builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
-	// Holders are the nodes that serve an image, with the URLs they serve it at, and those that fetch it.
-	Holders(digest image.Digest) (urls map[string]string, fetching map[string]bool)
+	// Holders are the nodes that hold an image, and those that fetch it, with the URLs they serve it at.
+	Holders(digest image.Digest) (whole, fetching map[string]string)
 }
 
 // Config is what a controller needs.

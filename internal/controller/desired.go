@@ -44,7 +44,7 @@ type desiredStates struct {
 	told      map[string]bool // nodes that were ever assembled for
 	machines  map[string]machinePart
 	images    Images
-	holders   func(image.Digest) (map[string]string, map[string]bool)
+	holders   func(image.Digest) (whole, fetching map[string]string)
 	// peers are those that each node was told of, by image.
 	peers    map[string]map[image.Digest][]string
 	withheld map[string]bool // nodes of which a share is not known: what they were told, they go on with

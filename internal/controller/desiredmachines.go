@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"hash/fnv"
 	"maps"
 	"reflect"
 	"slices"
@@ -13,7 +14,7 @@ import (
 
 // peersFrom is how many must fetch an image at once for it to spread from node to node; below, the server alone is as fast. Measured:
 // docs/performance.md.
-const peersFrom = 4
+const peersFrom = 2
 
 // maxPeers bounds how many sources a node is told of.
 const maxPeers = 8
@@ -63,7 +64,8 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 func (d *desiredStates) updatePeers(dirty map[string]bool) {
 	for node, told := range d.peers {
 		for digest, list := range told {
-			if _, fetching := d.holders(digest); fetching[node] && !slices.Equal(list, Peers(d.holders, digest, node)) {
+			_, fetching := d.holders(digest)
+			if _, still := fetching[node]; still && !slices.Equal(list, Peers(d.holders, digest, node)) {
 				dirty[node] = true
 			}
 		}
@@ -95,17 +97,29 @@ func (d *desiredStates) addImages(node string, out *agentstream.Desired) {
 	}
 }
 
-// Peers are the URLs a node ("" for one that only boots) may fetch an image from besides the server.
-func Peers(holders func(image.Digest) (map[string]string, map[string]bool), digest image.Digest, node string) []string {
-	urls, fetching := holders(digest)
+// Peers are the URLs a node ("" for one that only boots) may fetch an image from besides the server: nodes that hold it, and, for those that
+// can do with a part of it, nodes that fetch it themselves. Each is told of others first, so that not all ask the same.
+func Peers(holders func(image.Digest) (whole, fetching map[string]string), digest image.Digest, node string) []string {
+	whole, fetching := holders(digest)
 	if len(fetching) < peersFrom {
 		return nil
 	}
+	serving := maps.Clone(whole)
+	if node != "" { // a boot reads what it needs now: one that has not got that is of no use to it
+		maps.Copy(serving, fetching)
+	}
+	delete(serving, node)
+	maps.DeleteFunc(serving, func(_, url string) bool { return url == "" })
+	names := slices.Sorted(maps.Keys(serving))
+	if len(names) == 0 {
+		return nil
+	}
+	hash := fnv.New32a()
+	hash.Write([]byte(node))
+	first := int(hash.Sum32() % uint32(len(names)))
 	var list []string
-	for _, name := range slices.Sorted(maps.Keys(urls)) {
-		if name != node && len(list) < maxPeers {
-			list = append(list, urls[name])
-		}
+	for i := range min(len(names), maxPeers) {
+		list = append(list, serving[names[(first+i)%len(names)]])
 	}
 	return list
 }

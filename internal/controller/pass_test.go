@@ -35,7 +35,7 @@ type scripted struct {
 	builds  map[string][]agentstream.BuildObserved
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
-	fetching map[string]bool
+	fetching map[string]string
 }
 
 func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
@@ -61,7 +61,7 @@ func (s *scripted) NextDeath() time.Time                          { return time.
 
 func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
 func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
-func (s *scripted) Holders(image.Digest) (map[string]string, map[string]bool) {
+func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {
 	return s.holders, s.fetching
 }
 

@@ -48,12 +48,12 @@ func (m *Monitor) Build(id string, attempt int) (agentstream.BuildObserved, bool
 	return agentstream.BuildObserved{}, false
 }
 
-// Holders are the connected nodes that hold an image wholly and serve it, by name, with the URLs that they serve it at, and which others
-// are fetching it.
-func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching map[string]bool) {
+// Holders are the connected nodes that hold an image wholly, and those that fetch it and have a part, by name, with the URLs that they serve
+// it at; "" for one that does not.
+func (m *Monitor) Holders(digest image.Digest) (whole, fetching map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	urls, fetching = map[string]string{}, map[string]bool{}
+	whole, fetching = map[string]string{}, map[string]string{}
 	for name, n := range m.nodes {
 		if n.stream == nil || !n.reported {
 			continue
@@ -62,13 +62,13 @@ func (m *Monitor) Holders(digest image.Digest) (urls map[string]string, fetching
 			switch {
 			case i.Digest != digest:
 			case !i.Whole:
-				fetching[name] = true
+				fetching[name] = n.observed.PeerURL
 			case n.observed.PeerURL != "":
-				urls[name] = n.observed.PeerURL
+				whole[name] = n.observed.PeerURL
 			}
 		}
 	}
-	return urls, fetching
+	return whole, fetching
 }
 
 // Image is what a connected node last said of an image.
