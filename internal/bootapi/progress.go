@@ -3,6 +3,7 @@ package bootapi
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -67,7 +68,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if claims.Machine == "" {
-		s.answer(w, r, s.instruct(claims, true), s.candidate(r.Context(), claims, report))
+		s.answer(w, r, s.instruct(claims, true), s.candidate(r.Context(), r.RemoteAddr, claims, report))
 		return
 	}
 	report.Hardware.EnrollmentToken = ""
@@ -76,7 +77,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 }
 
 // candidate stores a stranger for operators to see. Its enrolment token is a secret: the leader gets it, the record does not.
-func (s *Server) candidate(ctx context.Context, claims boot.TokenClaims, report boot.Report) error {
+func (s *Server) candidate(ctx context.Context, from string, claims boot.TokenClaims, report boot.Report) error {
 	token := report.Hardware.EnrollmentToken
 	report.Hardware.EnrollmentToken = ""
 	if s.cfg.Reader.View().MachineByMAC(claims.MAC) != nil {
@@ -88,6 +89,9 @@ func (s *Server) candidate(ctx context.Context, claims boot.TokenClaims, report 
 	if known == nil || known.Hardware == nil || now.Sub(known.LastSeenAt) > time.Minute {
 		_, err := s.cfg.Writer.UpsertCandidate(ctx, claims.MAC, func(c *api.Candidate) {
 			c.MAC, c.Hardware, c.LastSeenAt = claims.MAC, &report.Hardware, now
+			if address, err := netip.ParseAddrPort(from); err == nil {
+				c.Address = address.Addr().Unmap()
+			}
 			if c.FirstSeenAt.IsZero() {
 				c.FirstSeenAt = now
 			}

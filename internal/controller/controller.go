@@ -36,6 +36,8 @@ type Agents interface {
 	NextDeath() time.Time
 	// Connected tells whether a node's agent is connected and heard of, and when it was heard last.
 	Connected(node string) (bool, time.Time)
+	// PowerOffProblem is why a node can't power itself off though it was told to.
+	PowerOffProblem(node string) string
 	// Builds are what connected nodes last said of builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
 	// Holders are the nodes that hold an image, and those that fetch it, with the URLs they serve it at.

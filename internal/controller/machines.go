@@ -186,7 +186,9 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken m
 	in.Boot.Blocking = health.DefaultPolicy().Blocks(in.Boot.Health)
 	if n := p.view.Node(m.Name()); n != nil {
 		connected, last := p.cfg.Agents.Connected(m.Name())
-		in.Agent = lifecycle.AgentSeen{Connected: connected, BootGeneration: n.BootGeneration}
+		in.Agent = lifecycle.AgentSeen{
+			Connected: connected, BootGeneration: n.BootGeneration, PowerOffProblem: p.cfg.Agents.PowerOffProblem(m.Name()),
+		}
 		if !last.IsZero() {
 			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
 		}

@@ -60,6 +60,7 @@ func (s *scripted) Changed() <-chan struct{}                      { return nil }
 func (s *scripted) NextDeath() time.Time                          { return time.Time{} }
 
 func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
+func (s *scripted) PowerOffProblem(string) string                  { return "" }
 func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
 func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {
 	return s.holders, s.fetching

@@ -70,6 +70,8 @@ type AgentSeen struct {
 	Connected      bool
 	BootGeneration int64
 	LastSeen       time.Time
+	// PowerOffProblem is why it can't power its machine off though it was told to.
+	PowerOffProblem string
 }
 
 // MachineInput is everything a decision about one machine depends on.
@@ -425,6 +427,8 @@ func (in MachineInput) stopping() []Operation {
 			message += ": this kind of power control can't force it off; press its button, then run: nearmetal node power off " + r.Name
 		}
 		return in.fail(message)
+	case in.Agent.PowerOffProblem != "" && in.Agent.PowerOffProblem != r.Message:
+		return []Operation{SetMachinePhase{To: r.Phase, Message: in.Agent.PowerOffProblem}, WakeAt{Time: r.Stop.CutAt}, WakeAt{Time: r.Stop.Deadline}}
 	case in.Power.Known && !in.Power.Observes:
 		return []Operation{WakeAt{Time: r.Stop.Deadline}, WakeAt{Time: in.silentAt()}}
 	default:

@@ -18,6 +18,16 @@ func (m *Monitor) Connected(nodeName string) (connected bool, lastSeen time.Time
 	return n.stream != nil && n.reported && m.cfg.Now().Sub(n.lastSeen) < m.cfg.DeathTimer/2, n.lastSeen
 }
 
+// PowerOffProblem is why a connected node can't power itself off though it was told to; empty when it says nothing of the kind.
+func (m *Monitor) PowerOffProblem(nodeName string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[nodeName]; n != nil && n.stream != nil {
+		return n.observed.PowerOffProblem
+	}
+	return ""
+}
+
 // Builds returns what connected nodes last said of builds, by node.
 func (m *Monitor) Builds() map[string][]agentstream.BuildObserved {
 	m.mu.Lock()

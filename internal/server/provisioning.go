@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
+	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/switches"
 	"github.com/nearmetal/nearmetal/internal/power/wol"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
@@ -60,8 +61,11 @@ func (p *provisioning) leads() *controller.Provisioning {
 		deadlines.Boot = p.cfg.BootDeadline
 	}
 	open := switches.Opener(switches.Options{WakeOnLAN: wol.Options{Interface: p.cfg.Interface}})
+	gate := power.NewGate(power.GateOptions{}) // one for all leaderships: it knows what was ordered before
 	return &controller.Provisioning{
-		New:      func() controller.Provisioner { return provisioner.New(provisioner.Options{Open: open, Log: p.log}) },
+		New: func() controller.Provisioner {
+			return provisioner.New(provisioner.Options{Open: open, Gate: gate, Log: p.log})
+		},
 		SetTable: p.tables.set, Heard: p.heard, Network: p.network,
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
@@ -112,7 +116,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 	}
 	s, err := bootapi.New(bootapi.Config{
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
-		At: p.tables.at, Peers: func(d image.Digest) []string { return controller.Peers(p.agents.Holders, d, "") },
+		At: p.tables.at, Peers: p.peers,
 		AgentBinary: p.agent, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
@@ -120,6 +124,17 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 		return nil, err
 	}
 	return s.Handler(), nil
+}
+
+// peers are the nodes that a machine may read its root from besides the server, once several boot the same.
+func (p *provisioning) peers(digest image.Digest) []string {
+	whole, fetching := p.agents.Holders(digest)
+	for _, m := range p.cache.View().Machines {
+		if r := m.Record; r != nil && lifecycle.MayBoot(r) && r.Boot.Digest == string(digest) && !r.Boot.Local {
+			fetching[m.Name()] = ""
+		}
+	}
+	return controller.Peers(func(image.Digest) (_, _ map[string]string) { return whole, fetching }, digest, "")
 }
 
 func (p *provisioning) strangerImage() image.Digest {
