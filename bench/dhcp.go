@@ -17,20 +17,17 @@ import (
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
-// The offered rates, in whole exchanges (DISCOVER to ACK) a second. A rate is carried when less than this share of exchanges is
-// dropped; the greatest one carried, with all below it, is a server's capacity.
+// Two loads: one that any server bears, for the delay of an exchange; and more than any bears, for how many it completes meanwhile.
 const (
-	dhcpSeconds = 3
-	dhcpRounds  = 3
-	dhcpDropped = 1.0 // percent
-	dhcpClients = 20000
+	dhcpEasy, dhcpFlood = 200, 8000 // exchanges (DISCOVER to ACK) offered a second
+	dhcpSeconds         = 4
+	dhcpRounds          = 3
+	dhcpClients         = 20000
 )
-
-func dhcpRates() []int { return []int{500, 1000, 2000, 4000, 8000, 12000, 16000} }
 
 // dhcpResult is what perfdhcp told of one rate.
 type dhcpResult struct {
-	dropPercent float64
+	completed float64 // whole exchanges
 	// offerMS and ackMS are the mean delays.
 	offerMS, ackMS float64
 }
@@ -48,34 +45,36 @@ func dhcpLoad(ctx context.Context, c *cable, log *slog.Logger, text *bytes.Buffe
 			return c.serve(ctx, func(*server) error { return bound(ctx, "udp", 67) }, c.dnsmasq())
 		},
 	}
-	capacity, delay, cpu := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
+	completed, delay, cpu := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	for round := range dhcpRounds {
 		order := slices.Clone(sides)
 		if round%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, side := range order {
-			best, slow, perThousand, err := c.dhcpCapacity(ctx, start[side])
+			rate, slow, used, err := c.dhcpSide(ctx, start[side])
 			if err != nil {
 				return fmt.Errorf("DHCP of %s: %w", side, err)
 			}
-			capacity[side], delay[side], cpu[side] = append(capacity[side], best), append(delay[side], slow), append(cpu[side], perThousand)
-			log.Info("DHCP", "side", side, "round", round+1, "exchanges_per_second", best, "ms_at_500", slow, "cpu_seconds_per_1000", perThousand)
+			completed[side], delay[side], cpu[side] = append(completed[side], rate), append(delay[side], slow), append(cpu[side], used)
+			log.Info("DHCP", "side", side, "round", round+1, "completed_per_second", rate, "delay_ms", slow, "cpu_ms_per_exchange", used)
 		}
 	}
-	fmt.Fprintf(text, "DHCP by perfdhcp: whole exchanges a second with under %.0f%% dropped (%d clients, leases written to a file), delay at 500 a second\n",
-		dhcpDropped, dhcpClients)
+	fmt.Fprintf(text, "DHCP by perfdhcp (%d clients, leases written to a file): whole exchanges completed a second at %d offered; delay of one at %d a second\n",
+		dhcpClients, dhcpFlood, dhcpEasy)
 	for _, side := range sides {
-		fmt.Fprintf(text, "  %-10s %6.0f/s (median of %d, %.0f to %.0f), %.2f of nearmetal's; %.2f ms; CPU %.3f s per 1,000 exchanges\n", side, measure.Median(capacity[side]),
-			dhcpRounds, measure.Quantile(capacity[side], 0), measure.Quantile(capacity[side], 1),
-			measure.Median(capacity[side])/measure.Median(capacity["nearmetal"]), measure.Median(delay[side]), measure.Median(cpu[side]))
+		fmt.Fprintf(text, "  %-10s %6.0f/s (median of %d, %.0f to %.0f), %.2f of nearmetal's; %.2f ms (%.2f to %.2f); CPU %.3f ms per exchange\n", side,
+			measure.Median(completed[side]), dhcpRounds, measure.Quantile(completed[side], 0), measure.Quantile(completed[side], 1),
+			measure.Median(completed[side])/measure.Median(completed["nearmetal"]), measure.Median(delay[side]), measure.Quantile(delay[side], 0),
+			measure.Quantile(delay[side], 1), measure.Median(cpu[side]))
 	}
 	text.WriteString("\n")
 	return nil
 }
 
-// dhcpCapacity raises the rate until too much is dropped.
-func (c *cable) dhcpCapacity(ctx context.Context, start func() (*server, error)) (best, delayMS, cpu float64, err error) {
+// dhcpSide measures one server, fresh: exchanges completed a second under the flood, milliseconds of one under the easy load, and
+// processor milliseconds of one under the flood.
+func (c *cable) dhcpSide(ctx context.Context, start func() (*server, error)) (rate, delayMS, cpuMS float64, err error) {
 	for _, name := range []string{"dnsmasq.leases", "kea.csv", "leases"} {
 		_ = os.Remove(filepath.Join(c.dir, name))
 	}
@@ -84,21 +83,16 @@ func (c *cable) dhcpCapacity(ctx context.Context, start func() (*server, error))
 		return 0, 0, 0, err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	for i, rate := range dhcpRates() {
-		before := s.cpuSeconds()
-		result, err := c.perfdhcp(ctx, rate)
-		if err != nil {
-			return 0, 0, 0, err
-		}
-		if i == 0 {
-			delayMS = result.offerMS + result.ackMS
-		}
-		if result.dropPercent >= dhcpDropped {
-			break
-		}
-		best, cpu = float64(rate), (s.cpuSeconds()-before)/float64(rate*dhcpSeconds)*1000
+	easy, err := c.perfdhcp(ctx, dhcpEasy)
+	if err != nil {
+		return 0, 0, 0, err
 	}
-	return best, delayMS, cpu, nil
+	before := s.cpuSeconds()
+	flood, err := c.perfdhcp(ctx, dhcpFlood)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return flood.completed / dhcpSeconds, easy.offerMS + easy.ackMS, (s.cpuSeconds() - before) / max(flood.completed, 1) * 1000, nil
 }
 
 // perfdhcp offers one rate for a while.
@@ -116,7 +110,6 @@ func (c *cable) perfdhcp(ctx context.Context, rate int) (dhcpResult, error) {
 }
 
 var (
-	perfSent     = regexp.MustCompile(`sent packets: ([0-9]+)`)
 	perfReceived = regexp.MustCompile(`received packets: ([0-9]+)`)
 	perfDelay    = regexp.MustCompile(`avg delay: ([0-9.]+) ms`)
 )
@@ -125,14 +118,13 @@ var (
 func parsePerfdhcp(report string) (dhcpResult, error) {
 	_, rest, ok := strings.Cut(report, "***Statistics for: DISCOVER-OFFER***")
 	offer, ack, ok2 := strings.Cut(rest, "***Statistics for: REQUEST-ACK***")
-	sent, err1 := figureOf(perfSent, offer)
-	received, err2 := figureOf(perfReceived, ack)
-	offerMS, err3 := figureOf(perfDelay, offer)
-	ackMS, err4 := figureOf(perfDelay, ack)
-	if err := errors.Join(err1, err2, err3, err4); !ok || !ok2 || err != nil || sent == 0 {
+	received, err1 := figureOf(perfReceived, ack)
+	offerMS, err2 := figureOf(perfDelay, offer)
+	ackMS, err3 := figureOf(perfDelay, ack)
+	if err := errors.Join(err1, err2, err3); !ok || !ok2 || err != nil {
 		return dhcpResult{}, fmt.Errorf("perfdhcp's report is not understood (%w): %s", err, report)
 	}
-	return dhcpResult{dropPercent: 100 * (1 - received/sent), offerMS: offerMS, ackMS: ackMS}, nil
+	return dhcpResult{completed: received, offerMS: offerMS, ackMS: ackMS}, nil
 }
 
 func figureOf(pattern *regexp.Regexp, text string) (float64, error) {

@@ -38,7 +38,7 @@ type options struct {
 	life      bool
 	noise     bool
 	clusters  bool
-	netboot   bool
+	netboot   string
 }
 
 func main() {
@@ -55,7 +55,7 @@ func main() {
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
 	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
-	flag.BoolVar(&o.netboot, "netboot", true, "measure network boot: storms, DHCP, TFTP, images")
+	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
 		if os.Getenv(variable) != "" {
@@ -106,7 +106,7 @@ func run(ctx context.Context, o options) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 
 	text := &bytes.Buffer{}
-	if o.netboot {
+	if o.netboot != "" {
 		if err := networkBoot(ctx, o, work, log, text); err != nil {
 			return err
 		}

@@ -70,7 +70,12 @@ func networkBoot(ctx context.Context, o options, work string, log *slog.Logger, 
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	for _, part := range []func(context.Context, *cable, *slog.Logger, *bytes.Buffer) error{dhcpLoad, transfers, storms} {
+	parts := map[string]func(context.Context, *cable, *slog.Logger, *bytes.Buffer) error{"dhcp": dhcpLoad, "transfers": transfers, "storms": storms}
+	for _, name := range strings.Split(o.netboot, ",") {
+		part, ok := parts[name]
+		if !ok {
+			return fmt.Errorf("-netboot %q: there is no part %q, only dhcp, transfers and storms", o.netboot, name)
+		}
 		if err := part(ctx, c, log, text); err != nil {
 			return err
 		}
