@@ -179,7 +179,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	}
 	first := true
 	go a.init.keep(process{
-		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network), files: []*os.File{nil, log, log},
+		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network, offeredMemory(a.root)), files: []*os.File{nil, log, log},
 		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
 	}, false, func(pid int) {
 		a.init.setAgent(pid)
@@ -193,18 +193,32 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	return nil
 }
 
-// agentArguments is the node agent's command line.
-func agentArguments(binary, tokenFile string, w boot.Welcome, n *network) []string {
+// offeredMemory is what the node agent may give to members: all but a tenth, as it offers by itself, less what the root takes of it.
+func offeredMemory(r *root) int64 {
+	total, err := memory("MemTotal")
+	if err != nil {
+		return 0
+	}
+	total -= total / 10
+	if !r.onDisk {
+		for _, v := range r.volumes {
+			total -= v.root.SizeBytes
+		}
+	}
+	return total
+}
+
+// agentArguments is the node agent's command line; memoryBytes 0 leaves it to the agent how much it offers.
+func agentArguments(binary, tokenFile string, w boot.Welcome, n *network, memoryBytes int64) []string {
 	args := []string{
 		binary, "agent", "--server", w.Agent.Server, "--token-file", tokenFile, "--name", w.Name, "--state", agentState,
 		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
 	}
-	var labels []string
-	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
-		labels = append(labels, key+"="+w.Agent.Labels[key])
+	if memoryBytes > 0 {
+		args = append(args, "--memory", strconv.FormatInt(memoryBytes>>20, 10)+"MiB")
 	}
-	if len(labels) > 0 {
-		args = append(args, "--labels", strings.Join(labels, ","))
+	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
+		args = append(args, "--label", key+"="+w.Agent.Labels[key])
 	}
 	return args
 }

@@ -378,7 +378,7 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 		t.Errorf("%d of %d bytes of the root were read before the agent ran, want less than a quarter", agent.ReadBytes, agent.RootBytes)
 	}
 	if got := m.await("arguments "); !strings.HasPrefix(got, "agent --server 10.0.2.2:1 --token-file /run/nearmetal/agent/token --name m1 --state /var/lib/nearmetal "+
-		"--underlay 10.0.2.15 --boot-generation 7 --labels rack=r1,zone=z") {
+		"--underlay 10.0.2.15 --boot-generation 7 --memory ") || !strings.HasSuffix(got, "MiB --label rack=r1 --label zone=z") {
 		t.Errorf("the node agent's arguments are %q", got)
 	}
 	if got := m.await("id "); got != "agent-1 m1 600" {

@@ -285,7 +285,7 @@ func makeImageDir(bytes int64, roots []image.Root) error {
 	for _, r := range roots {
 		bytes += r.Chunks.SizeBytes
 	}
-	available, err := availableMemory()
+	available, err := memory("MemAvailable")
 	if err != nil {
 		return err
 	}
@@ -300,19 +300,19 @@ func makeImageDir(bytes int64, roots []image.Root) error {
 	return unix.Mount("tmpfs", imageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, fmt.Sprintf("mode=755,size=%d", bytes+bytes/64+4<<20))
 }
 
-// availableMemory is what programs can still have (proc(5), /proc/meminfo).
-func availableMemory() (int64, error) {
+// memory is a figure of /proc/meminfo (proc(5)), in bytes.
+func memory(name string) (int64, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemAvailable:" {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == name+":" {
 			kib, err := strconv.ParseInt(fields[1], 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, errors.New("/proc/meminfo does not tell MemAvailable")
+	return 0, errors.New("/proc/meminfo does not tell " + name)
 }
 
 // diskDeadline is how long a disk may take to appear.
