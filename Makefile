@@ -66,11 +66,12 @@ faults: ## faults by chance, for NEARMETAL_FAULT_ROUNDS=50 rounds: kills, silenc
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute and a half, and one more the first
 # time. What is tested there is what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
-test-guest: build ## in emulated Debian guests: the container stack under cgroup v2, and a power cut
+test-guest: build ## in emulated Debian guests: the container stack under cgroup v2, a power cut, a network boot
 	@setup/install.sh run build test guest
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
+	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 -timeout 20m -run '^TestAMachine|^TestARootThatIs' ./internal/bootagent
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=
