@@ -208,6 +208,23 @@ func TestABMCThatFailsIsAskedAgainEverMoreSeldom(t *testing.T) {
 	}
 }
 
+func TestALeaderThatRepeatsItselfCostsNoBMCAnything(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		failing, resting := r.site.Add("m1", fake.Behaviour{FailObserves: 1 << 20, Err: power.ErrUnreachable}), r.site.Add("m2", fake.Behaviour{})
+		for range 600 { // each pass hands over the whole of what is desired
+			r.set(1, order("m1", 7, Cut), order("m2", 7, Leave))
+			r.after(time.Second)
+		}
+		if n := len(failing.Calls()); n > 40 {
+			t.Errorf("the BMC that fails was asked %d times in 10 minutes", n)
+		}
+		if n := len(resting.Calls()); n < 15 || n > 40 {
+			t.Errorf("the BMC of a machine that nothing is wanted of was asked %d times in 10 minutes", n)
+		}
+	})
+}
+
 func TestALostAnswerCostsNoSecondCycle(t *testing.T) {
 	t.Parallel()
 	site(t, func(r *rig) {

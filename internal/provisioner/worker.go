@@ -30,6 +30,7 @@ type worker struct {
 
 	mu       sync.Mutex
 	assigned assignment
+	given    bool               // there is an assignment
 	stop     context.CancelFunc // of what it does now, if that is for an assignment that has changed
 
 	// The following are run's own.
@@ -40,16 +41,27 @@ type worker struct {
 	refused  bool // user or password: no further try until the target or the order changes
 }
 
-// assign replaces what is desired; work on anything else is cancelled.
+// assign replaces what is desired; work on anything else is cancelled. What is desired already wakes nobody: leaders repeat themselves many
+// times a second while others boot, and each time would be one more question to each BMC, those that need rest among them.
 func (w *worker) assign(a assignment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before := w.assigned
-	w.assigned = a
+	if w.given && same(before, a) {
+		return
+	}
+	w.assigned, w.given = a, true
 	if w.stop != nil && (before.fence() != a.fence() || before.machine.Order != a.machine.Order || !sameTarget(before.machine.Target, a.machine.Target)) {
 		w.stop()
 	}
 	signal(w.news)
+}
+
+// same tells whether two assignments are one.
+func same(a, b assignment) bool {
+	x, y := a.machine, b.machine
+	return a.fence() == b.fence() && x.Name == y.Name && x.Order == y.Order && x.Boot == y.Boot && x.WasDone == y.WasDone && x.Heard == y.Heard &&
+		sameTarget(x.Target, y.Target)
 }
 
 func sameTarget(a, b power.Target) bool {
