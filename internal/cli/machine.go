@@ -97,8 +97,9 @@ func (a *app) nodeEnroll() *cobra.Command {
 it boots from first. It is powered on and looked at (--no-inspect leaves that away); --wait waits until that is done.
 
 A stranger that booted on the provisioning network waits as a candidate ('nearmetal node candidates'); --candidate takes it in with the
-hardware that was found. With -f many are taken in, from a file that lists "machines", each with name, spec and, where it differs, power; what
-stands at the top of the file ("power", "password", "labels", "inspect") holds for all that do not say it themselves.
+hardware that was found. It is looked at all the same: that proves that its power can be controlled and that it is well.
+
+With -f many are taken in, from a file that lists "machines", each with name, spec and, where it differs, power; what stands at the top of the file ("power", "password", "labels", "inspect") holds for all that do not say it themselves.
 
 The BMC's password is read from a file, or asked for; the server seals it, and shows it to nobody.`,
 		Example: `  nearmetal node enroll n1 --mac 52:54:00:12:34:56 --power redfish --bmc https://10.9.1.1 --bmc-user admin --wait
@@ -157,7 +158,6 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	}}
 	if f.candidate != "" {
 		req.Spec.MACs = append([]string{f.candidate}, f.macs...)
-		req.Inspect = req.Inspect && cmd.Flags().Changed("inspect") // it was looked at as a candidate
 	}
 	switch {
 	case name == "":
