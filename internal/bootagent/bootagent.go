@@ -247,6 +247,10 @@ func (a *Agent) obey(next boot.Instruction) {
 
 // stopped tells the problem that ended a boot, then does what the server says, or boots again from the firmware after a while.
 func (a *Agent) stopped(ctx context.Context, problem error) {
+	if a.init.isEnding() {
+		// What fails now fails because the machine ends, which another goroutine sees to.
+		select {}
+	}
 	if problem == nil {
 		problem = errors.New("the boot ended without a reason, which is an error in nearmetal-boot")
 	}
