@@ -1,0 +1,133 @@
+package boot
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/testbed/vdc"
+)
+
+// pair is a machine of each kind of firmware.
+func pair() []vdc.MachineConfig {
+	return []vdc.MachineConfig{
+		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "u1", Firmware: api.FirmwareUEFI, MemoryMiB: memoryMiB},
+	}
+}
+
+// has is a condition on a record: a boot of at least this attempt has ended the stage.
+func has(attempt int, stage api.BootStage) func(api.MachineRecord) bool {
+	return func(r api.MachineRecord) bool { return r.Attempt >= attempt && lifecycle.Reached(r.Boot, stage) }
+}
+
+func TestFaultsOfMachinesAndTheNetworkDelayABootAndNothingElse(t *testing.T) {
+	s := newSite(t, pair())
+	s.enroll("b1", api.PowerRedfish)
+	s.enroll("u1", api.PowerIPMI)
+	on := func(names ...string) {
+		s.run(append([]string{"node", "power", "on", "--environment", "debian-mpi"}, names...)...)
+	}
+	off := func(names ...string) {
+		s.t.Helper()
+		s.run(append([]string{"node", "power", "off", "--force"}, names...)...)
+		for _, name := range names {
+			s.waitFor(name, api.MachineOff, 5*time.Minute)
+			s.wantPower(name, api.PowerOff)
+		}
+	}
+	t.Run("power loss amid a boot: a new attempt of a new generation; the other machine does not mind", func(t *testing.T) {
+		s.during(t)
+		on("b1", "u1")
+		first := s.waitUntil("b1", "given its kernel", bootDeadline, has(1, api.StageLoader)).Machine.Record
+		must(t, s.dc.CutPower("b1"))
+		again := s.waitUntil("b1", "booting again", bootDeadline, has(2, api.StagePower)).Machine.Record
+		if again.Attempt != 2 || again.Boot.Generation <= first.Boot.Generation || !strings.Contains(again.Message, "power went off") {
+			t.Errorf("attempt %d of generation %d after %d: %s", again.Attempt, again.Boot.Generation, first.Boot.Generation, again.Message)
+		}
+		wantWholeBoot(t, s.waitFor("b1", api.MachineReady, bootDeadline))
+		wantWholeBoot(t, s.waitFor("u1", api.MachineReady, bootDeadline))
+		if r := s.record("u1"); r.Attempt != 1 {
+			t.Errorf("u1 needed %d attempts: %s", r.Attempt, r.Message)
+		}
+	})
+	t.Run("power loss of a ready machine is noticed, and it is not switched on by itself", func(t *testing.T) {
+		s.during(t)
+		must(t, s.dc.CutPower("u1"))
+		n := s.waitFor("u1", api.MachineOff, 5*time.Minute)
+		if !strings.Contains(n.Machine.Record.Message, "nobody asked") {
+			t.Errorf("its message is %q", n.Machine.Record.Message)
+		}
+		s.wantPower("u1", api.PowerOff)
+		off("b1")
+	})
+	t.Run("a NIC unplugged while the root is read, and plugged in again", func(t *testing.T) {
+		s.during(t)
+		on("b1", "u1")
+		for _, name := range []string{"b1", "u1"} {
+			s.waitUntil(name, "at its root", bootDeadline, has(1, api.StageKernel))
+			must(t, s.dc.SetNIC(name, vdc.Provisioning, false))
+			t.Logf("%s is unplugged after %v", name, s.record(name).Boot.Stages)
+		}
+		for _, name := range []string{"b1", "u1"} {
+			must(t, s.dc.SetNIC(name, vdc.Provisioning, true))
+			n := s.waitFor(name, api.MachineReady, bootDeadline)
+			if r := n.Machine.Record; r.Attempt != 1 || !r.Boot.Local {
+				t.Errorf("%s is ready after attempt %d, its root local: %v: %s", name, r.Attempt, r.Boot.Local, r.Message)
+			}
+		}
+		off("b1", "u1")
+	})
+	t.Run("one of ten packets lost each way", func(t *testing.T) {
+		s.during(t)
+		must(t, s.dc.SetLoss(0.1))
+		defer func() { must(t, s.dc.SetLoss(0)) }()
+		on("b1", "u1")
+		for _, name := range []string{"b1", "u1"} {
+			n := s.waitFor(name, api.MachineReady, 2*bootDeadline)
+			if r := n.Machine.Record; r.Attempt > 1 {
+				t.Errorf("%s needed %d attempts: %s", name, r.Attempt, r.Message)
+			}
+			wantWholeBoot(t, n)
+		}
+		must(t, s.dc.SetLoss(0))
+		off("b1", "u1")
+	})
+	s.wantUntouched()
+}
+
+// A machine that never comes is tried twice, and then somebody is told.
+func TestHungFirmwareIsTriedOnceMoreAndThenTold(t *testing.T) {
+	s := newSite(t, pair()[:1], "--boot-deadline", "30s")
+	s.enroll("b1", api.PowerRedfish)
+	must(t, s.dc.HangFirmware("b1", true))
+	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	first := s.waitUntil("b1", "on", time.Minute, has(1, api.StagePower)).Machine.Record
+	second := s.waitUntil("b1", "tried again", 3*time.Minute, has(2, api.StagePower)).Machine.Record
+	if second.Boot.Generation <= first.Boot.Generation || s.powerUps("b1") != 2 {
+		t.Errorf("generation %d after %d, powered on %d times", second.Boot.Generation, first.Boot.Generation, s.powerUps("b1"))
+	}
+	n := s.waitFor("b1", api.MachineFailed, 3*time.Minute)
+	if r := n.Machine.Record; r.Attempt != 2 || !strings.Contains(r.Message, "30s") || !strings.Contains(r.Message, "console") {
+		t.Errorf("after attempt %d: %s", r.Attempt, r.Message)
+	}
+	t.Log(n.Machine.Record.Message)
+	// Mended, it boots: with the site's usual deadline.
+	must(t, s.dc.HangFirmware("b1", false))
+	s.stop()
+	s.args = nil
+	s.start()
+	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	wantWholeBoot(t, s.waitForMended("b1", bootDeadline))
+	s.run("node", "power", "off", "b1")
+	s.waitFor("b1", api.MachineOff, 5*time.Minute)
+	s.wantUntouched()
+}
+
+// waitForMended waits until a machine that had failed is ready.
+func (s *site) waitForMended(name string, limit time.Duration) api.Node {
+	s.t.Helper()
+	s.until(time.Minute, name+" to be taken up", func() bool { return s.record(name).Phase != api.MachineFailed })
+	return s.waitFor(name, api.MachineReady, limit)
+}
