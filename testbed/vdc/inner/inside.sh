@@ -16,7 +16,7 @@ for top in /etc /var/lib /var/log /var/cache; do
 	mkdir -p "/run/private$top/upper" "/run/private$top/work"
 	mount -t overlay -o "lowerdir=$top,upperdir=/run/private$top/upper,workdir=/run/private$top/work" overlay "$top"
 done
-mkdir -p /run/libvirt /etc/libvirt /var/cache/libvirt /var/log/libvirt/qemu
+mkdir -p /run/tmp /run/libvirt /etc/libvirt /var/cache/libvirt /var/log/libvirt/qemu
 mount --bind "$dir/run" /run/libvirt
 mount --bind "$CACHE" /var/cache/libvirt
 mount --bind "$dir/log" /var/log/libvirt/qemu
@@ -27,7 +27,8 @@ for account in libvirt-qemu:64055 libvirt:64056 kvm:64057; do
 	getent passwd "$name" >/dev/null || echo "$name:x:$id:$id::/nonexistent:/usr/sbin/nologin" >>/etc/passwd
 	getent group "$name" >/dev/null || echo "$name:x:$id:" >>/etc/group
 done
-export HOME=/run LC_ALL=C SUSHY_EMULATOR_CONFIG="$dir/sushy.conf"
+# sushy-tools keeps a database in TMPDIR, which others of its kind would lock.
+export HOME=/run TMPDIR=/run/tmp LC_ALL=C SUSHY_EMULATOR_CONFIG="$dir/sushy.conf"
 libvirtd >"$dir/log/libvirtd.log" 2>&1 &
 "$VENV/bin/python" "$VENV/bin/sushy-emulator" >"$dir/log/redfish.log" 2>&1 &
 "$VENV/bin/python" "$dir/ipmi.py" "$dir" >"$dir/log/ipmi.log" 2>&1 &
