@@ -135,7 +135,7 @@ type MachineRecord struct {
 	Boot *Boot `json:"boot,omitempty"`
 	// Attempt counts the tries at what goes on now, from 1.
 	Attempt int `json:"attempt,omitempty"`
-	// Stop tells how a machine that is stopping is stopped, and what follows; nil in other phases.
+	// Stop tells how a machine that is stopping is stopped, and what follows; of one that has failed, that it could not be stopped. Nil else.
 	Stop *MachineStop `json:"stop,omitempty"`
 	// Firmware and Architecture are what its DHCP requests said (option 93, RFC 4578).
 	Firmware     Firmware `json:"firmware,omitempty"`

@@ -67,7 +67,9 @@ func applyMachine(c *MachineChange, op lifecycle.Operation, now time.Time) error
 				return err
 			}
 			r.ChangedAt = now
-			if op.To != api.MachineStopping && op.To != api.MachineRemoving {
+			switch op.To {
+			case api.MachineStopping, api.MachineRemoving, api.MachineFailed: // one that could not be stopped is known by it
+			default:
 				r.Stop = nil
 			}
 		}

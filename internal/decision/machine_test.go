@@ -85,6 +85,9 @@ func (m *machine) carryOut() {
 	m.in.Power.Generation, m.in.Power.Order, m.in.Power.Done, m.in.Power.DoneAt = generation, order, true, m.in.Now
 	m.in.Power.State = map[lifecycle.PowerOrder]api.PowerState{lifecycle.OrderWake: api.PowerOn, lifecycle.OrderCut: api.PowerOff}[order]
 	m.in.Power.ObservedAt = m.in.Now.Add(time.Millisecond)
+	if order == lifecycle.OrderCut {
+		m.in.Agent.Connected = false
+	}
 	m.after(10 * time.Millisecond)
 	m.settle()
 }
@@ -303,6 +306,122 @@ func TestAMachineWhosePowerCannotBeReadIsOffWhenItWasToldToAndIsSilent(t *testin
 	if m.record.Power != api.PowerUnknown || !strings.Contains(m.record.Message, "nothing can read its power") {
 		t.Errorf("power %q, message %q", m.record.Power, m.record.Message)
 	}
+}
+
+// unread is a machine whose power can't be read, up with its agent.
+func unread(t *testing.T) *machine {
+	t.Helper()
+	m := newMachine(t)
+	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	g := m.record.Boot.Generation
+	m.in.Boot = lifecycle.BootSeen{Generation: g, Local: true, LastHeard: m.in.Now}
+	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: g, LastSeen: m.in.Now}
+	m.settle()
+	m.want(api.MachineReady)
+	return m
+}
+
+func TestTheSilenceOfAMachineThatWasNotToldToGoOffMeansNothing(t *testing.T) {
+	for name, seen := range map[string]time.Duration{"cut off for an hour": time.Hour, "the server was started anew": -1} {
+		t.Run(name, func(t *testing.T) {
+			m := unread(t)
+			m.in.Agent.Connected = false
+			m.after(time.Hour)
+			if seen < 0 {
+				m.in.Agent.LastSeen, m.in.Boot = time.Time{}, lifecycle.BootSeen{}
+			}
+			m.request(api.PowerActionOff, "", true)
+			m.after(time.Minute)
+			m.settle()
+			m.want(api.MachineStopping)
+			m.after(m.in.Deadlines.Stop)
+			m.settle()
+			m.want(api.MachineFailed)
+			if !strings.Contains(m.record.Message, "press its button") {
+				t.Errorf("message %q", m.record.Message)
+			}
+			m.wantOrder(lifecycle.OrderLeave)
+			// Who pressed it says so as they were told to.
+			m.request(api.PowerActionOff, "", false)
+			m.want(api.MachineOff)
+			if m.record.Power != api.PowerUnknown || m.record.Stop != nil {
+				t.Errorf("power %q, stop %+v", m.record.Power, m.record.Stop)
+			}
+		})
+	}
+}
+
+func TestAMachineThatBootsAndCannotBeReadIsOffOnceItsBootAgentWasTold(t *testing.T) {
+	m := newMachine(t)
+	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
+	m.inspect()
+	m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation, Reported: true, LastHeard: m.in.Now}
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Boot.LastHeard = m.in.Now // it asked what to do next
+	m.after(m.in.Deadlines.Silence)
+	m.settle()
+	m.want(api.MachineOff)
+}
+
+func TestABMCThatIsWrongMakesNoMachineOffThatAnswers(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.after(time.Second)
+	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Agent.LastSeen = m.in.Now // it answered after that was read, and then its connection broke
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Power.ObservedAt = m.in.Now
+	m.settle()
+	m.want(api.MachineOff)
+}
+
+func TestAMachineThatCannotBeCutIsRemovedAllTheSame(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.carryOut()
+	at := m.in.Now
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineRemoving)
+	m.after(m.in.Deadlines.Stop) // its BMC goes on saying that it is on
+	m.settle()
+	if !m.gone {
+		t.Errorf("it is %q: %s", m.record.Phase, m.record.Message)
+	}
+}
+
+func TestARequestForAnotherEnvironmentHoldsNobodyUpWhileAMachineBoots(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.carryOut()
+	g := m.record.Boot.Generation
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	if m.record.DoneRequest != 2 || m.record.Boot.Generation != g {
+		t.Errorf("request %d is done, generation %d after %d", m.record.DoneRequest, m.record.Boot.Generation, g)
+	}
+	m.request(api.PowerActionOn, "rescue", false)
+	m.want(api.MachineBooting)
+	if m.record.DoneRequest != 3 || m.record.Boot.Generation <= g || m.record.Boot.Environment != "rescue" || m.record.Attempt != 1 {
+		t.Errorf("request %d is done; it boots %+v, attempt %d", m.record.DoneRequest, m.record.Boot, m.record.Attempt)
+	}
+	g = m.record.Boot.Generation
+	m.request(api.PowerActionOn, "nonesuch", false)
+	if m.record.DoneRequest != 4 || m.record.Boot.Generation != g || !strings.Contains(m.record.Message, "nonesuch") {
+		t.Errorf("request %d is done; it boots %+v; message %q", m.record.DoneRequest, m.record.Boot, m.record.Message)
+	}
+	m.bootUp()
+	m.want(api.MachineReady)
 }
 
 func TestARefusedBMCFailsAtOnce(t *testing.T) {

@@ -109,7 +109,7 @@ func Order(r *api.MachineRecord, now time.Time) (order PowerOrder, generation in
 	switch {
 	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting) && r.Boot != nil:
 		return OrderWake, r.Boot.Generation
-	case r.Stop != nil && !now.Before(r.Stop.CutAt):
+	case r.Stop != nil && r.Phase != api.MachineFailed && !now.Before(r.Stop.CutAt):
 		return OrderCut, r.Stop.Generation
 	default:
 		return OrderLeave, r.Generation
@@ -226,6 +226,13 @@ func (in MachineInput) request(req api.PowerRequest) []Operation {
 		}
 		return in.begin(api.BootEnvironment, environment, took)
 	default:
+		if in.offByHand() {
+			return []Operation{
+				took,
+				SetMachinePhase{To: api.MachineOff, Message: "off by hand, as was told; nothing can read its power"},
+				machineEvent(in, EventMachineOff, "machine %s is off", in.Record.Name),
+			}
+		}
 		if in.Record.Phase == api.MachineFailed || in.Record.Phase == api.MachineEnrolled || in.Power.State == api.PowerOn {
 			return append([]Operation{took}, in.stop(api.MachineStopping, req.Force || in.Record.Phase != api.MachineReady, "")...)
 		}
@@ -279,7 +286,8 @@ func (in MachineInput) inspecting() []Operation {
 func (in MachineInput) booting() []Operation {
 	if in.agentOfThisBoot() && (in.Boot.Generation == in.Record.Boot.Generation && in.Boot.Local || in.Record.Boot.Local) {
 		return []Operation{
-			SetMachinePhase{To: api.MachineReady}, Verified{},
+			SetMachinePhase{To: api.MachineReady},
+			Verified{},
 			machineEvent(in, EventMachineReady, "machine %s is ready with %s", in.Record.Name, in.Record.Boot.Environment),
 		}
 	}
@@ -291,6 +299,9 @@ func (in MachineInput) trouble() []Operation {
 	r := in.Record
 	if in.Intent.RemoveRequestedAt != nil {
 		return in.stop(api.MachineRemoving, true, "")
+	}
+	if ops := in.anotherBoot(); ops != nil {
+		return ops
 	}
 	if req := in.Intent.Request; req.Number > r.DoneRequest && req.Action != api.PowerActionOn {
 		then := ""
@@ -311,6 +322,21 @@ func (in MachineInput) trouble() []Operation {
 		return in.again(fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power)))
 	}
 	return []Operation{WakeAt{Time: r.Boot.Deadline}}
+}
+
+// anotherBoot takes up a request to power a machine on that comes while it boots: it boots the environment asked for last, and nobody who wants
+// something else of it has to wait until it is up with the former one. What is only looked at ends that first.
+func (in MachineInput) anotherBoot() []Operation {
+	r, req := in.Record, in.Intent.Request
+	if r.Phase != api.MachineBooting || req.Number <= r.DoneRequest || req.Action != api.PowerActionOn {
+		return nil
+	}
+	took := TakeUp{Request: req.Number, Inspect: r.DoneInspect}
+	environment := orElse(req.Environment, r.Boot.Environment)
+	if environment == r.Boot.Environment {
+		return []Operation{took}
+	}
+	return in.begin(api.BootEnvironment, environment, took)
 }
 
 func wantedOf(phase api.MachinePhase) string {
@@ -364,7 +390,7 @@ func (in MachineInput) ready() []Operation {
 		return in.whileReady(req)
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
 		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
-	case in.Power.Observes && in.Power.State == api.PowerOff && in.Power.ObservedAt.After(r.ChangedAt) && !in.Agent.Connected:
+	case in.readOff():
 		return []Operation{
 			SetMachinePhase{To: api.MachineOff, Message: "its power went off, nobody asked for it"},
 			machineEvent(in, EventMachineLostPower, "machine %s lost its power", r.Name),
@@ -402,8 +428,11 @@ func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Oper
 	}
 	deadline := in.Now.Add(in.Deadlines.Stop)
 	return []Operation{
-		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then}, SetMachinePhase{To: to},
-		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name), WakeAt{Time: cut}, WakeAt{Time: deadline},
+		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then},
+		SetMachinePhase{To: to},
+		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name),
+		WakeAt{Time: cut},
+		WakeAt{Time: deadline},
 	}
 }
 
@@ -444,30 +473,6 @@ func (in MachineInput) wentOff(how string) []Operation {
 		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
 	}
 	return ops
-}
-
-// isOff tells whether the machine is off for certain: read from its BMC since the decision to stop it, or, where there is nothing to
-// read, told by itself before it fell silent.
-func (in MachineInput) isOff() (off bool, how string) {
-	r := in.Record
-	if in.Power.Observes {
-		return in.Power.State == api.PowerOff && in.Power.ObservedAt.After(r.ChangedAt), ""
-	}
-	if !in.Power.Known || in.Agent.Connected || in.Now.Before(in.silentAt()) {
-		return false, ""
-	}
-	return true, "told to go off and silent since; nothing can read its power"
-}
-
-// silentAt is when the silence of a machine whose power can't be read has lasted long enough.
-func (in MachineInput) silentAt() time.Time {
-	last := in.Record.ChangedAt
-	for _, t := range []time.Time{in.Boot.LastHeard, in.Agent.LastSeen} {
-		if t.After(last) {
-			last = t
-		}
-	}
-	return last.Add(in.Deadlines.Silence)
 }
 
 func orElse(s, otherwise string) string {

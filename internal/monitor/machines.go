@@ -7,12 +7,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
-// Connected tells whether a node's agent has a stream and was heard on it of late, and when it was heard last.
+// Connected tells whether a node's agent has a stream and was heard on it of late, and when it was heard last; zero when it was not since this
+// server started.
 func (m *Monitor) Connected(nodeName string) (connected bool, lastSeen time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.nodes[nodeName]
-	if n == nil {
+	if n == nil || n.agentID == "" {
 		return false, time.Time{}
 	}
 	return n.stream != nil && n.reported && m.cfg.Now().Sub(n.lastSeen) < m.cfg.DeathTimer/2, n.lastSeen
