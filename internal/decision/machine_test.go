@@ -461,6 +461,22 @@ func TestRemovalPowersOffFirst(t *testing.T) {
 	}
 }
 
+func TestAMachineAtRestThatIsOnAllTheSameGoesOffBeforeItIsForgotten(t *testing.T) {
+	m := newMachine(t)
+	m.in.Power.State = api.PowerOn // somebody pressed its button
+	m.settle()
+	m.want(api.MachineEnrolled)
+	now := m.in.Now
+	m.intent.RemoveRequestedAt = &now
+	m.settle()
+	m.want(api.MachineRemoving)
+	m.wantOrder(lifecycle.OrderCut)
+	m.carryOut()
+	if !m.gone {
+		t.Errorf("it is not forgotten: %+v", m.record)
+	}
+}
+
 func TestAnEnvironmentThatIsNotThereIsRefusedInWords(t *testing.T) {
 	m := newMachine(t)
 	m.request(api.PowerActionOn, "nonesuch", false)

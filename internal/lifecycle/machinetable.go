@@ -31,7 +31,7 @@ func Machines() Machine[api.MachinePhase] {
 			{From: from{off, enrolled, failed}, To: booting, On: "asked to power on", Why: "a new generation: what the last boot was given is void"},
 			{From: from{booting}, To: ready, On: "its agent of this boot is connected and its root is wholly local", Why: "nothing is read from the server any more"},
 			{From: from{inspecting, booting, stopping, removing}, To: failed, On: "deadline passed, attempts used up, a health check failed, or the BMC refused for good", Why: "its power stays as it is, so that somebody can look"},
-			{From: from{inspecting, booting, ready, failed}, To: removing, On: "removal asked for", Why: "it goes off before it is forgotten"},
+			{From: from{enrolled, inspecting, off, booting, ready, failed}, To: removing, On: "removal asked for", Why: "it goes off before it is forgotten"},
 			{From: from{enrolled, off, failed, removing}, To: "", On: "removal asked for, and off or given up", Why: "to this site it is a stranger again"},
 		},
 	}
