@@ -29,7 +29,12 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"to be inspected": {func(in *api.MachineIntent, _ *api.MachineRecord) { in.Inspect = 1 }, placement.Drained, false},
 		"to be removed":   {func(in *api.MachineIntent, _ *api.MachineRecord) { in.RemoveRequestedAt = &noon }, placement.Drained, false},
 		"off, as read":    {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerOff }, placement.Down, true},
-		"off, not read":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Schedulable, false},
+		"off, not read":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Drained, false},
+		"asked to boot another environment": {func(in *api.MachineIntent, _ *api.MachineRecord) {
+			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOn, Environment: "rescue"}
+		}, placement.Drained, false},
+		"about to be reset to be looked at": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineInspecting }, placement.Drained, false},
+		"failed, and its agent came late":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineFailed }, placement.Drained, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			repo := state.New(memory.New())

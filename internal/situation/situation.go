@@ -94,19 +94,22 @@ func (s *Site) Available(node string) placement.Availability {
 	if s.rising[node] && phase == api.NodeReady {
 		phase = api.NodeUnknown
 	}
-	return placement.AvailabilityOf(phase, s.drained[node] || s.leaving[node])
+	return placement.AvailabilityOf(phase, s.drained[node] || s.leaving[node] && !s.off[node])
 }
 
-// leaving tells whether a machine is about to go off, or was asked to: nobody is to be placed there any more. One that is in use and was
-// not asked by force will stay, which the leader finds out next.
+// leaving tells whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That
+// its agent is there says little: it may be that of the boot that is about to end. One that is in use and was not asked by force will stay,
+// which the leader finds out next.
 func leaving(m *state.Machine) bool {
 	r := m.Record
 	if r == nil {
 		return false
 	}
 	pending := m.PowerPending()
-	return r.Phase == api.MachineStopping || r.Phase == api.MachineRemoving || m.Intent.RemoveRequestedAt != nil ||
-		m.Intent.Inspect > r.DoneInspect || pending != nil && pending.Action != api.PowerActionOn
+	stays := pending == nil || pending.Action == api.PowerActionOn &&
+		(pending.Environment == "" || r.Boot != nil && pending.Environment == r.Boot.Environment)
+	return r.Phase != api.MachineReady && r.Phase != api.MachineBooting || !stays ||
+		m.Intent.RemoveRequestedAt != nil || m.Intent.Inspect > r.DoneInspect
 }
 
 // rising tells whether a machine boots: its agent may be there already, but its root is not all there yet.
