@@ -101,7 +101,7 @@ func (f *field) redfish(reset redfish.ResetType) func(Machine) error {
 
 func (f *field) chassis(order string) func(Machine) error {
 	return func(m Machine) error {
-		output, err := f.ipmi(m, "chassis", "power", order)
+		output, err := f.ipmi(m, "10", "chassis", "power", order)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, output)
 		}
@@ -142,7 +142,7 @@ func TestFaultsOfMachinesAndNetwork(t *testing.T) {
 	since := time.Now()
 	must(t, f.dc.PressPower(bios.Name))
 	f.eventually("a halted machine", func() bool { _, halted, _ := f.dc.virt.state(bios.Name); return halted })
-	if output, err := f.ipmi(bios, "chassis", "power", "status"); err != nil || !strings.Contains(output, "is on") {
+	if output, err := f.ipmi(bios, "5", "chassis", "power", "status"); err != nil || !strings.Contains(output, "is on") {
 		t.Errorf("the BMC of a hung machine: %s, %v", output, err)
 	}
 	if !f.silentSince(bios, since) {
@@ -165,7 +165,7 @@ func TestFaultsOfMachinesAndNetwork(t *testing.T) {
 	t.Log("power loss")
 	must(t, f.dc.PressPower(bios.Name))
 	must(t, f.dc.CutPower(bios.Name))
-	if output, err := f.ipmi(bios, "chassis", "power", "status"); err != nil || !strings.Contains(output, "is off") {
+	if output, err := f.ipmi(bios, "5", "chassis", "power", "status"); err != nil || !strings.Contains(output, "is off") {
 		t.Errorf("the BMC of a machine without power: %s, %v", output, err)
 	}
 }
@@ -192,7 +192,7 @@ func TestFaultsOfIPMI(t *testing.T) {
 	f := newField(t)
 	m, err := f.dc.Machine("uefi1")
 	must(t, err)
-	status := func() (string, error) { return f.ipmi(m, "chassis", "power", "status") }
+	status := func() (string, error) { return f.ipmi(m, "1", "chassis", "power", "status") }
 	for _, test := range []struct {
 		fault BMCFault
 		want  string
