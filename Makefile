@@ -20,7 +20,7 @@ GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults test-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults test-guest test-boot test-testbed testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,9 +28,9 @@ help: ## this list
 demo: setup build ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
 	$(ASROOT) bin/nearmetal demo
 
-test: setup build unit e2e test-guest ## set-up, build, and all tests: unit, conformance, end to end, in a guest (root or sudo)
+test: setup build unit e2e test-guest test-boot ## set-up, build, and all tests: unit, conformance, end to end, in a guest, a network boot (root or sudo)
 
-check: setup build lint unit e2e test-guest ## formatting, vet, staticcheck, and all tests
+check: setup build lint unit e2e test-guest test-boot ## formatting, vet, staticcheck, and all tests
 
 build: member boot ## bin/nearmetal
 	@mkdir -p bin
@@ -72,6 +72,21 @@ test-guest: build ## in emulated Debian guests: the container stack under cgroup
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
 	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 -timeout 20m -run '^TestAMachine|^TestARootThatIs' ./internal/bootagent
+
+# A tour of two machines that were off: one with BIOS and Redfish, one with UEFI and IPMI. Three minutes, and as many as the packages of the
+# environment take to arrive.
+BOOT_TESTS ?= TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain
+test-boot: build ## two emulated machines boot over the network and carry a cluster (root or sudo)
+	@setup/install.sh run build test guest testbed
+	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '$(BOOT_TESTS)' ./tests/boot
+
+# All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault. One package after the other,
+# because memory for the machines is what a computer has least of.
+TESTBED_TESTS ?= .
+test-testbed: build ## everything in the virtual data centre: about an hour; TESTBED_TESTS=Stranger for some (root or sudo)
+	@setup/install.sh run build test guest testbed
+	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
+		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=

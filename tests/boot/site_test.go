@@ -311,10 +311,10 @@ func (s *site) record(name string) api.MachineRecord {
 }
 
 // build builds a shipped environment.
-func (s *site) build(name string) {
+func (s *site) build(name string, more ...string) {
 	s.t.Helper()
 	began := time.Now()
-	s.run("env", "build", name, "--quiet")
+	s.run(append([]string{"env", "build", name, "--quiet"}, more...)...)
 	s.t.Logf("measured: environment %s was built in %.0f s", name, time.Since(began).Seconds())
 }
 
