@@ -82,7 +82,7 @@ func open(t *testing.T, data []byte, change func(*Config), server string, peers 
 	}
 	cfg := Config{
 		Root: root, Chunks: chunks, Backing: file, Server: server + "/", Peers: peers, Client: &http.Client{Transport: &http.Transport{}},
-		RetryPause: time.Millisecond, IdleTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		RetryPause: time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
 		change(&cfg)
@@ -220,7 +220,7 @@ func TestAPeerThatLiesOrFailsIsLeftForTheServer(t *testing.T) {
 			data := content(20)
 			o, peer := serve(t, data), serve(t, data)
 			peer.spoil = spoil
-			m := open(t, data, nil, o.URL, peer.URL)
+			m := open(t, data, func(c *Config) { c.IdleTimeout = 200 * time.Millisecond }, o.URL, peer.URL)
 			read(t, m, data, 100, 5*image.ChunkBytes)
 			if err := m.Fill(); err != nil {
 				t.Fatal(err)
