@@ -60,6 +60,8 @@ type Config struct {
 	PublicKey []byte
 	// At tells who is at an address of the provisioning network, and where its DHCP request came in; false when that is not known.
 	At func(netip.Addr) (mac, port string, ok bool)
+	// Proxy: another server gives the addresses, so that not everybody's is known. Without it a token from an unknown address is not taken.
+	Proxy bool
 	// Peers are URLs of nodes that hold an image; empty while few fetch it.
 	Peers func(digest image.Digest) []string
 	// AgentBinary is the node agent that machines run, OpenAgent its content.
@@ -104,7 +106,6 @@ const (
 	sessionLife = 24 * time.Hour
 	// healthDeadline bounds each health check of a machine.
 	healthDeadline = 60 * time.Second
-	maxBody        = 4 << 20
 )
 
 // refusal is an error for a machine, shown on its console.
@@ -138,9 +139,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, v any, err error
 	_ = json.NewEncoder(w).Encode(v) // a machine that went away asks again
 }
 
-func read[T any](w http.ResponseWriter, r *http.Request) (T, error) {
+func read[T any](w http.ResponseWriter, r *http.Request, maxBytes int64) (T, error) {
 	var v T
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&v); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBytes)).Decode(&v); err != nil {
 		return v, refuse(http.StatusBadRequest, "the message can't be read: %v", err)
 	}
 	return v, nil

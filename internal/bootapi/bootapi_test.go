@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -220,12 +221,13 @@ func TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused(t *testing.T) {
 		status int
 		detail string
 	}{
-		"earlier boot":    {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "of an earlier boot"},
-		"unknown machine": {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "of an earlier boot"},
-		"other port":      {func(_ *site, c *boot.TokenClaims) []string { c.Port = "prov1"; return nil }, http.StatusForbidden, `for port "prov1"`},
-		"elsewhere":       {func(s *site, _ *boot.TokenClaims) []string { s.at = other; return nil }, http.StatusForbidden, "and 52:54:00:00:00:02 is at"},
-		"other NIC":       {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "none of this machine's NICs"},
-		"expired":         {func(s *site, c *boot.TokenClaims) []string { c.ExpiresAt = s.now; return nil }, http.StatusUnauthorized, "expired"},
+		"earlier boot":                     {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "of an earlier boot"},
+		"unknown machine":                  {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "of an earlier boot"},
+		"other port":                       {func(_ *site, c *boot.TokenClaims) []string { c.Port = "prov1"; return nil }, http.StatusForbidden, `for port "prov1"`},
+		"elsewhere":                        {func(s *site, _ *boot.TokenClaims) []string { s.at = other; return nil }, http.StatusForbidden, "and 52:54:00:00:00:02 is at"},
+		"from an address nobody was given": {func(s *site, _ *boot.TokenClaims) []string { s.at = ""; return nil }, http.StatusServiceUnavailable, "nobody was given"},
+		"other NIC":                        {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "none of this machine's NICs"},
+		"expired":                          {func(s *site, c *boot.TokenClaims) []string { c.ExpiresAt = s.now; return nil }, http.StatusUnauthorized, "expired"},
 		"not to boot": {func(s *site, _ *boot.TokenClaims) []string {
 			s.phase(api.MachineReady, api.BootEnvironment, 3)
 			return nil
@@ -322,6 +324,66 @@ func TestAStrangerMayTellWhatItIsAndNothingElse(t *testing.T) {
 	}
 	if _, status, detail := s.hello(claims, "n"); status != http.StatusGone {
 		t.Errorf("a known machine is welcomed as a stranger: %d %s", status, detail)
+	}
+}
+
+func TestWhatMachinesSayIsBoundedAndCanBeShown(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineInspecting, api.BootInspect)
+	w, _, _ := s.hello(s.claims(3, api.BootInspect), "n")
+	long := "\x1b[2Jbroken\n" + strings.Repeat("é", 20_000)
+	if _, status, detail := post[boot.Instruction](s, boot.StagePath, w.Session, boot.StageReport{Stage: api.StageRoot, Problem: long}); status != http.StatusOK {
+		t.Fatal(status, detail)
+	}
+	if got := s.heard.Seen("u1").Problem; len(got) > 2048 || strings.ContainsAny(got, "\x1b\n") || !strings.Contains(got, "broken") {
+		t.Errorf("%d bytes of %q are kept", len(got), got[:20])
+	}
+	// What is stored in one commit has a limit; what can't be stored would keep the machine in its phase for ever.
+	for name, report := range map[string]boot.Report{
+		"too large":         {Hardware: api.Hardware{Serial: strings.Repeat("x", 500_000)}},
+		"large once stored": {Hardware: api.Hardware{Serial: strings.Repeat("<", 100_000)}},
+		"too many checks":   {Health: make([]api.HealthResult, 101)},
+	} {
+		if _, status, _ := post[boot.Instruction](s, boot.ReportPath, w.Session, report); status < 400 {
+			t.Errorf("%s: %d", name, status)
+		}
+	}
+	if _, ok := s.heard.Report("u1", 3); ok {
+		t.Error("a report that was refused is kept")
+	}
+	report := boot.Report{Health: []api.HealthResult{{Check: "memory", Message: long}}}
+	if _, status, detail := post[boot.Instruction](s, boot.ReportPath, w.Session, report); status != http.StatusOK {
+		t.Fatal(status, detail)
+	}
+	if kept, _ := s.heard.Report("u1", 3); len(kept.Health[0].Message) > 2048 {
+		t.Errorf("%d bytes of a check's message are kept", len(kept.Health[0].Message))
+	}
+}
+
+func TestStrangersCannotFillTheSite(t *testing.T) {
+	s := newSite(t)
+	for i := range 1200 {
+		from := net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}.String()
+		s.at = from
+		w, status, detail := s.hello(boot.TokenClaims{MAC: from, Purpose: api.BootEnroll, Port: eth, ExpiresAt: s.now.Add(time.Hour)}, "n", from)
+		if status != http.StatusOK {
+			t.Fatal(detail)
+		}
+		_, _, _ = post[boot.Instruction](s, boot.StagePath, w.Session, boot.StageReport{Problem: from + " complains"})
+		_, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{Hardware: api.Hardware{Serial: "S"}})
+	}
+	all, err := s.repo.OpenCache(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(all.View().Candidates); n > 1100 || n < 1000 {
+		t.Errorf("%d strangers are stored", n)
+	}
+	if n := len(s.heard.Strangers()); n > 1100 {
+		t.Errorf("%d strangers are remembered", n)
+	}
+	if n := len(s.heard.Problems()); n > 100 || n == 0 {
+		t.Errorf("%d complaints wait to be logged", n)
 	}
 }
 

@@ -109,8 +109,7 @@ func (h *Heard) Event(uid string, e netboot.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if e.Problem != "" {
-		h.problems = append(h.problems, e.Problem)
-		h.tell()
+		h.complain(e.Problem)
 	}
 	if uid == "" || e.Generation == 0 {
 		return
@@ -186,7 +185,7 @@ func (h *Heard) reported(uid string, generation int64, report boot.Report, now t
 func (h *Heard) stranger(s Stranger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if old, ok := h.strangers[s.MAC]; !ok || old.Token != s.Token {
+	if old, ok := h.strangers[s.MAC]; !ok && len(h.strangers) < maxStrangers || ok && old.Token != s.Token {
 		h.strangers[s.MAC] = s
 		h.tell()
 	}
@@ -198,8 +197,16 @@ func (h *Heard) strangerTrouble(mac, problem string) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.problems = append(h.problems, "stranger "+mac+": "+problem)
-	h.tell()
+	h.complain("stranger " + mac + ": " + problem)
+}
+
+// complain notes what network boot or a stranger complains of; the lock is held. What is said already, or is too much, is dropped: only a
+// leader takes it away.
+func (h *Heard) complain(problem string) {
+	if len(h.problems) < maxProblems && !slices.Contains(h.problems, problem) {
+		h.problems = append(h.problems, problem)
+		h.tell()
+	}
 }
 
 // of is what was heard of a machine's boot of that generation; nil when a newer one is known.

@@ -24,7 +24,7 @@ import (
 
 // hello exchanges a boot token.
 func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
-	hello, err := read[boot.Hello](w, r)
+	hello, err := read[boot.Hello](w, r, maxHelloBytes)
 	if err != nil {
 		s.answer(w, r, nil, err)
 		return
@@ -65,8 +65,10 @@ func (s *Server) checkOrigin(from string, claims boot.TokenClaims) error {
 	}
 	mac, port, known := s.cfg.At(address.Addr().Unmap())
 	switch {
-	case !known: // another DHCP server's
+	case !known && s.cfg.Proxy: // another DHCP server's
 		return nil
+	case !known: // all addresses are ours: somebody took one, or this server has just started and will know soon
+		return refuse(http.StatusServiceUnavailable, "nobody was given the address %s; ask again, or boot again to get another one", address.Addr())
 	case mac != claims.MAC:
 		return refuse(http.StatusForbidden, "the boot token is for %s, and %s is at %s", claims.MAC, mac, address.Addr())
 	case port != claims.Port:

@@ -40,11 +40,12 @@ func (s *Server) stage(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, nil, err)
 		return
 	}
-	report, err := read[boot.StageReport](w, r)
+	report, err := read[boot.StageReport](w, r, maxStageBytes)
 	if err != nil {
 		s.answer(w, r, nil, err)
 		return
 	}
+	report.Problem = clip(report.Problem)
 	if claims.Machine != "" {
 		now := s.cfg.SiteTime()
 		at := now.Add(-time.Duration(min(max(report.AgoSeconds, 0), sessionLife.Seconds()) * float64(time.Second)))
@@ -62,7 +63,10 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, nil, err)
 		return
 	}
-	report, err := read[boot.Report](w, r)
+	report, err := read[boot.Report](w, r, maxReportBytes)
+	if err == nil {
+		report, err = bounded(report)
+	}
 	if err != nil {
 		s.answer(w, r, nil, err)
 		return
@@ -83,7 +87,11 @@ func (s *Server) candidate(ctx context.Context, from string, claims boot.TokenCl
 	if s.cfg.Reader.View().MachineByMAC(claims.MAC) != nil {
 		return nil
 	}
-	known := s.cfg.Reader.View().Candidate(claims.MAC)
+	view := s.cfg.Reader.View()
+	known := view.Candidate(claims.MAC)
+	if known == nil && len(view.Candidates) >= maxCandidates {
+		return refuse(http.StatusServiceUnavailable, "%d machines wait to be taken in already; see: nearmetal node candidates", len(view.Candidates))
+	}
 	// It reports every few seconds: only what is new, or has not been said for a while, is worth a write.
 	now := s.cfg.SiteTime()
 	if known == nil || known.Hardware == nil || now.Sub(known.LastSeenAt) > time.Minute {

@@ -116,7 +116,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 	}
 	s, err := bootapi.New(bootapi.Config{
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
-		At: p.tables.at, Peers: p.peers,
+		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers,
 		AgentBinary: p.agent, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
