@@ -38,7 +38,7 @@ func TestFaultsOfBMCs(t *testing.T) {
 			s.wantPower(name, power)
 		}
 	}
-	on := func() { s.run("node", "power", "on", "b1", "u1", "--environment", "debian-mpi") }
+	on := func() { s.run("node", "power", "on", "b1", "u1", "--env", "debian-mpi") }
 	off := func() { s.run("node", "power", "off", "b1", "u1") }
 	becomes := func(phase api.MachinePhase) {
 		s.t.Helper()

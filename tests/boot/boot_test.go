@@ -23,7 +23,7 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	s.build("debian-mpi")
 	s.enroll("b1", api.PowerRedfish)
 	s.enroll("u1", api.PowerIPMI)
-	s.run("node", "power", "on", "b1", "u1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "u1", "--env", "debian-mpi")
 	for _, name := range []string{"b1", "u1"} {
 		wantWholeBoot(t, s.waitFor(name, api.MachineReady, bootDeadline))
 	}

@@ -51,7 +51,7 @@ func TestStrangersAreLookedAtAndTakenInAndAreStrangersAgainOnceRemoved(t *testin
 	must(t, s.dc.CutPower("b1"))
 
 	t.Log("it boots an environment, is freed, and does not boot that once more")
-	s.run("node", "power", "on", "s1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "s1", "--env", "debian-mpi")
 	s.waitFor("s1", api.MachineReady, bootDeadline)
 	s.run("node", "power", "off", "s1")
 	s.waitFor("s1", api.MachineOff, 5*time.Minute)

@@ -27,7 +27,7 @@ func TestFaultsOfMachinesAndTheNetworkDelayABootAndNothingElse(t *testing.T) {
 	s.enroll("b1", api.PowerRedfish)
 	s.enroll("u1", api.PowerIPMI)
 	on := func(names ...string) {
-		s.run(append([]string{"node", "power", "on", "--environment", "debian-mpi"}, names...)...)
+		s.run(append([]string{"node", "power", "on", "--env", "debian-mpi"}, names...)...)
 	}
 	off := func(names ...string) {
 		s.t.Helper()
@@ -102,7 +102,7 @@ func TestHungFirmwareIsTriedOnceMoreAndThenTold(t *testing.T) {
 	s := newSite(t, pair()[:1], "--boot-deadline", "30s")
 	s.enroll("b1", api.PowerRedfish)
 	must(t, s.dc.HangFirmware("b1", true))
-	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
 	first := s.waitUntil("b1", "on", time.Minute, has(1, api.StagePower)).Machine.Record
 	second := s.waitUntil("b1", "tried again", 3*time.Minute, has(2, api.StagePower)).Machine.Record
 	if second.Boot.Generation <= first.Boot.Generation || s.powerUps("b1") != 2 {
@@ -118,7 +118,7 @@ func TestHungFirmwareIsTriedOnceMoreAndThenTold(t *testing.T) {
 	s.stop()
 	s.args = nil
 	s.start()
-	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
 	wantWholeBoot(t, s.waitForMended("b1", bootDeadline))
 	s.run("node", "power", "off", "b1")
 	s.waitFor("b1", api.MachineOff, 5*time.Minute)

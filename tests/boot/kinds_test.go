@@ -48,7 +48,7 @@ func TestEachKindOfPowerControlBootsEachKindOfFirmware(t *testing.T) {
 			for _, name := range names {
 				s.enroll(name, k.kind, k.more...)
 			}
-			s.run(slices.Concat([]string{"node", "power", "on", "--environment", "debian-mpi"}, names)...)
+			s.run(slices.Concat([]string{"node", "power", "on", "--env", "debian-mpi"}, names)...)
 			for _, name := range names {
 				if k.kind == api.PowerManual {
 					s.waitUntil(name, "waiting for its button", time.Minute, func(r api.MachineRecord) bool { return strings.Contains(r.PowerMessage, "press") })
@@ -58,8 +58,8 @@ func TestEachKindOfPowerControlBootsEachKindOfFirmware(t *testing.T) {
 			}
 			for _, name := range names {
 				wantWholeBoot(t, s.waitFor(name, api.MachineReady, bootDeadline))
-				if k.name == "http" && !strings.Contains(s.printed(name), "HTTP") {
-					t.Errorf("nothing of HTTP on the console of %s:\n%s", name, s.console(name))
+				if k.name == "http" && !strings.Contains(s.printed(name), "Start HTTP Boot") {
+					t.Errorf("no HTTP boot on the console of %s:\n%s", name, s.console(name))
 				}
 			}
 			s.run(slices.Concat([]string{"node", "power", "off"}, names)...)

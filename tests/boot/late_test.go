@@ -31,7 +31,7 @@ func TestLatePacketsFromAnEarlierLifeGetNothing(t *testing.T) {
 	s.start()
 	s.enroll("b1", api.PowerRedfish)
 	m := s.machine("b1")
-	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
 	booting := s.waitUntil("b1", "at its kernel", bootDeadline, has(1, api.StageKernel))
 	requests, paths, tokens := w.recorded(m.MAC)
 	if len(requests) == 0 || len(paths) == 0 || len(tokens) == 0 {
@@ -71,7 +71,7 @@ func TestLatePacketsFromAnEarlierLifeGetNothing(t *testing.T) {
 
 	t.Log("in the next boot, before the machine says anything")
 	must(t, s.dc.HangFirmware("b1", true))
-	s.run("node", "power", "on", "b1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
 	s.waitUntil("b1", "on", 3*time.Minute, has(1, api.StagePower))
 	for _, path := range paths {
 		_, script := get(t, own, server+path)
@@ -176,7 +176,7 @@ func TestAnotherDHCPServerIsNoticedAndRefusedAndProxyDHCPBootsMachinesBesideIt(t
 	s.stop()
 	s.args = []string{"--provision-proxy"}
 	s.start()
-	s.run("node", "power", "on", "b1", "u1", "--environment", "debian-mpi")
+	s.run("node", "power", "on", "b1", "u1", "--env", "debian-mpi")
 	for _, name := range []string{"b1", "u1"} {
 		wantWholeBoot(t, s.waitFor(name, api.MachineReady, bootDeadline))
 	}

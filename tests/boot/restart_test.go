@@ -24,7 +24,7 @@ func TestABootOutlivesAServerThatIsKilledAtAnyStage(t *testing.T) {
 			s.during(t)
 			t.Logf("%s is watched", watched)
 			powered := map[string]int{"b1": s.powerUps("b1"), "u1": s.powerUps("u1")}
-			s.run("node", "power", "on", "b1", "u1", "--environment", "debian-mpi")
+			s.run("node", "power", "on", "b1", "u1", "--env", "debian-mpi")
 			n := s.waitUntil(watched, string(stage), bootDeadline, func(r api.MachineRecord) bool { return r.Boot != nil && lifecycle.Reached(r.Boot, stage) })
 			s.kill()
 			t.Logf("killed when its stages were %v", n.Machine.Record.Boot.Stages)

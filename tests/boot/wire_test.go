@@ -41,7 +41,10 @@ func newSiteOnAWire(t *testing.T, machines []vdc.MachineConfig, args ...string) 
 	s := prepare(t, machines, args)
 	w := &wire{s: s, bridge: &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: s.name + "br"}}}
 	must(t, netlink.LinkAdd(w.bridge))
-	t.Cleanup(func() { must(t, netlink.LinkDel(w.bridge)) })
+	t.Cleanup(func() {
+		s.stop()
+		must(t, netlink.LinkDel(w.bridge))
+	})
 	w.join(s.link)
 	s.link = w.bridge.Name
 	s.connect()
