@@ -52,6 +52,8 @@ type Config struct {
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
 	Builder Builder
+	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
+	BuildSources string
 	Blobs   Blobs
 	// PowerOff asks for this machine's power to go; nil: nothing here may.
 	PowerOff func(ctx context.Context) error

@@ -254,7 +254,7 @@ func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buil
 	}
 	result, err := a.cfg.Builder.Run(ctx, build.Job{
 		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases,
-		Scratch: filepath.Join(dir, "scratch"), Output: filepath.Join(dir, "out"), Cache: filepath.Join(a.cfg.StateDir, "build-cache"),
+		Scratch: filepath.Join(dir, "scratch"), Output: filepath.Join(dir, "out"), Sources: a.cfg.BuildSources, Cache: filepath.Join(a.cfg.StateDir, "build-cache"),
 		// Uploading is the last tenth.
 		Progress: func(step string, percent int) { progress(step, percent*9/10) }, Log: log,
 	})

@@ -51,6 +51,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 			return nil, nil, fmt.Errorf("find this program, which builds run once more: %w", err)
 		}
 		worker := []string{program, BuildCommand, cpuList(cpus)}
+		cfg.BuildSources = opts.BuildSources
 		cfg.Builder = build.New(build.Config{Worker: worker, BootAgent: bootbin.Binary})
 	}
 	end := func() {}

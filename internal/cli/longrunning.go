@@ -95,6 +95,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
+	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	provisionFlags(cmd, &opts.Provision)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
@@ -174,6 +175,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
+	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")

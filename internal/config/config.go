@@ -50,7 +50,9 @@ type Dev struct {
 	// NodeCores is the number of core slots each node offers; 0 divides the machine's cores among the nodes, and more
 	// than that oversubscribes them.
 	NodeCores int
-	Provision Provision
+	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
+	BuildSources string
+	Provision    Provision
 }
 
 // Server are the options of `nearmetal server`.
@@ -125,6 +127,8 @@ type Agent struct {
 	KeepImages int
 	// Builder tells whether the node offers to build environments.
 	Builder Builder
+	// BuildSources is the folder below which recipes' files, directories and archives are read; empty: recipes can name none.
+	BuildSources string
 	// AllowPowerOff lets the server power off a machine that it did not boot.
 	AllowPowerOff bool
 }

@@ -217,9 +217,12 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 		return err
 	}
 	m, err := p.cfg.Images.Load(manifest)
+	if err == nil {
+		err = p.cfg.Images.Complete(manifest)
+	}
 	if err != nil {
 		at := p.now
-		next.Phase, next.EndedAt, next.Message = api.BuildFailed, &at, "the image it made is not in the site's store: "+err.Error()
+		next.Phase, next.EndedAt, next.Message = api.BuildFailed, &at, "the image it made is not wholly in the site's store: "+err.Error()
 		return p.commitBuild(ctx, before, next, "")
 	}
 	img := imageOf(m, manifest)

@@ -50,6 +50,8 @@ type Images interface {
 	// Signature is the site's, of that manifest, made with PublicKey's other half.
 	Signature(digest image.Digest) ([]byte, error)
 	PublicKey() []byte
+	// Complete tells, by a nil error, that all that a manifest names is there.
+	Complete(digest image.Digest) error
 	// Collect removes what no manifest in use names and was not stored within the grace time.
 	Collect(inUse []image.Digest, grace time.Duration) (freedBytes int64, err error)
 }

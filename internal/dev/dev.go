@@ -212,6 +212,9 @@ func (p agentProcess) run(ctx context.Context) error {
 	if p.share.shared {
 		args = append(args, "--shared-cpus")
 	}
+	if p.opts.BuildSources != "" {
+		args = append(args, "--build-sources", p.opts.BuildSources)
+	}
 	if p.opts.Log.Level != "" {
 		args = append(args, "--log-level", p.opts.Log.Level)
 	}

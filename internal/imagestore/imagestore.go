@@ -167,11 +167,16 @@ func (s *Store) explain(err error) error {
 
 // blob is an open file of known size.
 type blob struct {
-	*os.File
+	file *os.File
 	size int64
 }
 
-func (b blob) Size() int64 { return b.size }
+func (b blob) ReadAt(p []byte, off int64) (int, error) { return b.file.ReadAt(p, off) }
+func (b blob) Size() int64                             { return b.size }
+func (b blob) Close() error                            { return b.file.Close() }
+
+// File lets the kernel send it.
+func (b blob) File() *os.File { return b.file }
 
 // Open opens a blob. The error is fs.ErrNotExist when there is none.
 func (s *Store) Open(digest image.Digest) (netboot.Blob, error) {
@@ -186,7 +191,7 @@ func (s *Store) Open(digest image.Digest) (netboot.Blob, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return blob{File: f, size: info.Size()}, nil
+	return blob{f, info.Size()}, nil
 }
 
 // Has tells whether the blob is there.

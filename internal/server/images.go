@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/ed25519"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -90,6 +91,18 @@ func (i *images) Signature(digest image.Digest) ([]byte, error) {
 		return nil, err
 	}
 	return m.signature, nil
+}
+
+// Complete tells whether all that a manifest names is there; the error names what is not.
+func (i *images) Complete(digest image.Digest) error {
+	missing, err := i.store.Missing(digest)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d of its parts are not there, %s among them", len(missing), missing[0].Digest)
+	}
+	return nil
 }
 
 // Collect removes what no manifest in use names.
