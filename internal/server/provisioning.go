@@ -95,7 +95,7 @@ func (p *provisioning) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: api, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(p.log.Handler(), slog.LevelDebug)}
+	server := bootapi.HTTPServer(api, p.log)
 	group.Go(func() error { return server.Serve(tls.NewListener(p.listener, p.authority.ServerTLS())) })
 	group.Go(func() error {
 		<-ctx.Done()
@@ -147,17 +147,19 @@ func (p *provisioning) strangerImage() image.Digest {
 // netboot serves network boot. While another DHCP server is on the wire it serves nothing and says so, now and then looking again: what
 // else the server does goes on.
 func (p *provisioning) netboot(ctx context.Context) error {
-	for {
+	for first := true; ; first = false {
 		s, err := service.Open(service.Config{
 			Network: p.network, BootServer: p.bootAddress(), Pin: p.authority.Pin().String(), Leases: p.repo.LeaseStore(p.cache),
 			Blobs: withSelf{p.images.store, p.agent}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.now, Log: p.log,
 		})
-		if err != nil {
+		if err != nil && first {
 			return fmt.Errorf("network boot: %w", err)
 		}
-		p.tables.serve(s)
-		err = s.Run(ctx)
-		p.tables.serve(nil)
+		if err == nil { // else what served once does not now, the interface being away say: no reason to end all else
+			p.tables.serve(s)
+			err = s.Run(ctx)
+			p.tables.serve(nil)
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
