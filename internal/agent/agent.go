@@ -54,7 +54,7 @@ type Config struct {
 	Builder Builder
 	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
 	BuildSources string
-	Blobs   Blobs
+	Blobs        Blobs
 	// PowerOff asks for this machine's power to go; nil: nothing here may.
 	PowerOff func(ctx context.Context) error
 	// Inspect tells which environments can run here; it is asked once per connection.
