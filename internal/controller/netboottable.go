@@ -77,6 +77,7 @@ func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provision
 		},
 		Boot: power.BootDevice{Network: true, Firmware: m.Intent.Spec.Firmware},
 	}
+	out.Watch = m.Record.Stop != nil
 	if out.Boot.Firmware == "" {
 		out.Boot.Firmware = m.Record.Firmware
 	}

@@ -33,6 +33,8 @@ type Machine struct {
 	WasDone bool
 	// Heard: the machine called in since this generation was decided. It implies WasDone, and ends the repetition of magic packets.
 	Heard bool
+	// Watch: it is expected to go off by itself. It is looked at more often until it is off: somebody waits.
+	Watch bool
 }
 
 // Order is what a machine's power should come to. An order is carried out once for a (term, generation): a machine that goes off later

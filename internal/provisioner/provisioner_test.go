@@ -301,6 +301,28 @@ func TestCutShutdownAndWhatCannot(t *testing.T) {
 	})
 }
 
+func TestAMachineThatGoesOffByItselfIsSeenSoon(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		m := r.site.Add("m1", fake.Behaviour{})
+		m.Set(api.PowerOn)
+		goes := order("m1", 1, Leave)
+		r.set(1, goes)
+		r.after(time.Second)
+		goes.Watch = true
+		r.set(1, goes)
+		r.after(time.Second)
+		m.Set(api.PowerOff)
+		r.after(3 * time.Second)
+		r.want("m1", api.PowerOff, false, "")
+		asked := len(m.Calls())
+		r.after(time.Minute)
+		if n := len(m.Calls()) - asked; n > 4 {
+			t.Errorf("off already, it was asked %d times in a minute", n)
+		}
+	})
+}
+
 func TestPacketsAreRepeatedUntilTheMachineIsHeardOf(t *testing.T) {
 	t.Parallel()
 	site(t, func(r *rig) {

@@ -61,7 +61,7 @@ func (w *worker) assign(a assignment) {
 func same(a, b assignment) bool {
 	x, y := a.machine, b.machine
 	return a.fence() == b.fence() && x.Name == y.Name && x.Order == y.Order && x.Boot == y.Boot && x.WasDone == y.WasDone && x.Heard == y.Heard &&
-		sameTarget(x.Target, y.Target)
+		x.Watch == y.Watch && sameTarget(x.Target, y.Target)
 }
 
 func sameTarget(a, b power.Target) bool {
@@ -181,14 +181,14 @@ func (w *worker) resting() bool {
 	return w.progress.order == Leave || w.progress.order == "" || w.progress.done || w.progress.final
 }
 
-// actObserve reads the power of a machine without an order. One that was asked to shut down is looked at more often: somebody waits.
+// actObserve reads the power of a machine without an order. One that was asked to go off is looked at more often: somebody waits.
 func (w *worker) actObserve(ctx context.Context) time.Duration {
 	err := w.p.o.Gate.Observe(ctx, w.key(), power.ObserveDeadline, func(ctx context.Context) error {
 		_, err := w.look(ctx)
 		return err
 	})
 	every := w.p.o.ObserveEvery
-	if w.progress.order == Shutdown && w.observed.State != api.PowerOff {
+	if (w.progress.order == Shutdown || w.current.machine.Watch) && w.observed.State != api.PowerOff {
 		every = min(every, 2*time.Second)
 	}
 	return w.after(ctx, err, time.Duration((0.75+0.5*w.p.o.Jitter())*float64(every)))
