@@ -93,7 +93,7 @@ TESTBED_FLAGS ?=
 testbed: ## a virtual data centre: machines that are off, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2' (root or sudo)
 	@setup/install.sh run build guest testbed
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
-	$(ASROOT) bin/vdcctl up $(TESTBED_FLAGS)
+	$(ASROOT) bin/vdcctl up -server-address 10.99.0.1/24 $(TESTBED_FLAGS)
 
 testbed-down: ## take it down, with all that belongs to it
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl

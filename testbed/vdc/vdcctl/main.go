@@ -18,6 +18,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
@@ -58,6 +60,7 @@ type options struct {
 	bios, uefi, cpus        int
 	memoryMiB               int
 	diskGiB                 int
+	address                 string
 	kvm, all                bool
 }
 
@@ -70,6 +73,7 @@ func newOptions() *options {
 	o.set.IntVar(&o.memoryMiB, "memory", 1536, "memory of each machine in `MiB`")
 	o.set.IntVar(&o.diskGiB, "disk", 4, "disk of each machine in `GiB`, sparse")
 	o.set.StringVar(&o.provisioning, "provisioning-link", "nmprov0", "`LINK` that reaches the provisioning network")
+	o.set.StringVar(&o.address, "server-address", "", "`ADDRESS/BITS` that this machine gets on the provisioning network; empty: none")
 	o.set.StringVar(&o.bmc, "bmc-link", "nmbmc0", "`LINK` that reaches the BMCs")
 	o.set.StringVar(&o.data, "data-link", "", "`LINK` that reaches the data network; empty: none")
 	o.set.StringVar(&o.bmcNetwork, "bmc-network", "10.98.0.0/24", "the BMCs' addresses, a `PREFIX`")
@@ -226,8 +230,11 @@ func serve(ctx context.Context, o *options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := printMachines(out, dc.Machines()); err != nil {
+	if err := errors.Join(o.setAddress(), printMachines(out, dc.Machines())); err != nil {
 		return errors.Join(err, dc.Close())
+	}
+	if o.address != "" {
+		fmt.Fprintf(out, "\nnearmetal dev --provision %s\n", o.provisioning)
 	}
 	// Who started this in the background waits for the end of what it says.
 	if file, ok := out.(*os.File); ok {
@@ -238,6 +245,22 @@ func serve(ctx context.Context, o *options, out io.Writer) error {
 	case <-dc.Down():
 	}
 	return dc.Close()
+}
+
+// setAddress makes this machine the one that can serve the provisioning network. The address goes with the link.
+func (o *options) setAddress() error {
+	if o.address == "" {
+		return nil
+	}
+	address, err := netlink.ParseAddr(o.address)
+	if err != nil {
+		return fmt.Errorf("-server-address %s: %w; write ADDRESS/BITS, like 10.99.0.1/24", o.address, err)
+	}
+	link, err := netlink.LinkByName(o.provisioning)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.AddrAdd(link, address), netlink.LinkSetUp(link))
 }
 
 func down(ctx context.Context, o *options, out io.Writer) error {
