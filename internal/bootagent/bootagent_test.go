@@ -274,6 +274,30 @@ func TestStagesAreReportedInOrderUntilHeard(t *testing.T) {
 	}
 }
 
+func TestAMachineThatIsReadySaysSoUntilThatIsWrittenDown(t *testing.T) {
+	heard := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		heard++
+		answer := boot.Instruction{Do: "wait"}
+		if heard == 2 {
+			answer.Do = "continue"
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	defer server.Close()
+	r := newReporter(&calls{base: server.URL, session: "s", client: server.Client()}, slog.New(slog.DiscardHandler), func(boot.Instruction) {})
+	go r.run(t.Context())
+	r.stage(boot.StageReport{Stage: api.StageReady, Local: true})
+	select {
+	case <-r.told():
+	case <-time.After(20 * time.Second):
+		t.Fatal("not all was told")
+	}
+	if heard != 2 {
+		t.Errorf("it was said %d times", heard)
+	}
+}
+
 func TestARefusalIsReadForPeople(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)

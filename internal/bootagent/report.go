@@ -94,7 +94,7 @@ func (r *reporter) run(ctx context.Context) {
 		next.report.AgoSeconds = time.Since(next.at).Seconds()
 		var answer boot.Instruction
 		err := r.calls.post(ctx, boot.StagePath, next.report, &answer)
-		if err != nil && !isFinal(err) && try < 20 {
+		if err != nil && !isFinal(err) && (try < 20 || next.report.Local) {
 			r.log.Warn("a stage could not be reported", "stage", next.report.Stage, "error", err)
 			if backoff(ctx, min(try, 3)) != nil {
 				return
@@ -104,6 +104,16 @@ func (r *reporter) run(ctx context.Context) {
 		}
 		if err != nil {
 			r.log.Error("a stage is not reported", "stage", next.report.Stage, "error", err)
+		}
+		// The last stage is told until it is written down: without it the machine would never be ready.
+		if err == nil && next.report.Local && answer.Do == "wait" {
+			r.obey(answer)
+			select {
+			case <-time.After(max(time.Second, time.Duration(answer.RetrySeconds*float64(time.Second)))):
+				continue
+			case <-ctx.Done():
+				return
+			}
 		}
 		try = 0
 		r.obey(answer)

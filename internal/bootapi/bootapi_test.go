@@ -296,6 +296,32 @@ func TestAMachineIsToldToGoOnAndToStopAsWasDecided(t *testing.T) {
 	}
 }
 
+func TestTheLastStageIsToldUntilItIsWrittenDown(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	w, status, detail := s.hello(s.claims(3, api.BootEnvironment), "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	ready := boot.StageReport{Stage: api.StageReady, Local: true}
+	if told, _, _ := post[boot.Instruction](s, boot.StagePath, w.Session, ready); told.Do != "wait" || told.RetrySeconds <= 0 {
+		t.Errorf("before the record has it the machine is told %+v", told)
+	}
+	s.synced()
+	revision, err := s.leader.CommitMachine(t.Context(), s.cache.View().Machine("n1"), state.MachineWrite{Record: api.MachineRecord{
+		Name: "n1", UID: "u1", Phase: api.MachineReady, Generation: 3, Boot: &api.Boot{Generation: 3, Purpose: api.BootEnvironment, Local: true},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.cache.WaitRevision(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	if told, _, _ := post[boot.Instruction](s, boot.StagePath, w.Session, ready); told.Do != "continue" {
+		t.Errorf("once the record has it the machine is told %+v", told)
+	}
+}
+
 func TestAStrangerMayTellWhatItIsAndNothingElse(t *testing.T) {
 	s := newSite(t)
 	claims := boot.TokenClaims{MAC: mac, Purpose: api.BootEnroll, Port: eth, ExpiresAt: s.now.Add(time.Hour)}

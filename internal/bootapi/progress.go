@@ -53,7 +53,17 @@ func (s *Server) stage(w http.ResponseWriter, r *http.Request) {
 	} else {
 		s.cfg.Heard.strangerTrouble(claims.MAC, report.Problem)
 	}
-	s.answer(w, r, s.instruct(claims, false), nil)
+	told := s.instruct(claims, false)
+	if told.Do == doContinue && report.Local && !s.writtenDown(claims) {
+		told = &boot.Instruction{Do: doWait, RetrySeconds: soonSeconds}
+	}
+	s.answer(w, r, told, nil)
+}
+
+// writtenDown tells whether the record has it that the machine's root is wholly local. What was only heard goes with this process.
+func (s *Server) writtenDown(claims boot.TokenClaims) bool {
+	m := s.cfg.Reader.View().MachineByUID(claims.Machine)
+	return m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Local
 }
 
 // report takes down what a machine is made of.
