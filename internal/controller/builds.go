@@ -221,8 +221,13 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 		err = p.cfg.Images.Complete(manifest)
 	}
 	if err != nil {
+		err = fmt.Errorf("the image it made is not wholly in the site's store: %w", err)
+	} else {
+		err = madeOf(m, next)
+	}
+	if err != nil {
 		at := p.now
-		next.Phase, next.EndedAt, next.Message = api.BuildFailed, &at, "the image it made is not wholly in the site's store: "+err.Error()
+		next.Phase, next.EndedAt, next.Message, next.Digest, next.Reused = api.BuildFailed, &at, err.Error(), "", false
 		return p.commitBuild(ctx, before, next, "")
 	}
 	img := imageOf(m, manifest)
@@ -232,6 +237,25 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	})
 	p.committed = max(p.committed, revision)
 	return err
+}
+
+// madeOf refuses an image that is not what was to be built: a builder node must not put its image into the place of any other environment,
+// least of all of what strangers boot.
+func madeOf(m *image.Manifest, b api.Build) error {
+	if m.Environment != b.Environment {
+		return fmt.Errorf("node %s was to build %q, and says that it built %q; it is not taken", b.Node, b.Environment, m.Environment)
+	}
+	if b.Reused {
+		return nil
+	}
+	r, err := recipe.Parse([]byte(b.Recipe))
+	if err != nil {
+		return fmt.Errorf("its recipe can't be read: %w", err)
+	}
+	if m.RecipeDigest != r.DigestOn(b.Bases) {
+		return fmt.Errorf("node %s says that it built another recipe of %q; it is not taken, build it again", b.Node, b.Environment)
+	}
+	return nil
 }
 
 // imageOf is what the API tells of an image.

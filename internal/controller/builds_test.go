@@ -94,6 +94,28 @@ func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	}
 }
 
+func TestABuilderPutsItsImageInNoOtherEnvironmentsPlace(t *testing.T) {
+	text := "name: debian-slurm\nbase:\n  environment: debian-mpi\npackages: [slurmd]\nstacks: [container]\n"
+	r, err := recipe.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bases := map[string]string{"debian-mpi": "sha256:" + strings.Repeat("b", 64)}
+	build := api.Build{Environment: "debian-slurm", Recipe: text, Bases: bases, Node: "n1"}
+	if err := madeOf(&image.Manifest{Environment: "debian-slurm", RecipeDigest: r.DigestOn(bases)}, build); err != nil {
+		t.Error(err)
+	}
+	for name, m := range map[string]image.Manifest{
+		"another environment": {Environment: "inspect", RecipeDigest: r.DigestOn(bases)},
+		"another recipe":      {Environment: "debian-slurm", RecipeDigest: "sha256:" + strings.Repeat("0", 64)},
+		"other bases":         {Environment: "debian-slurm", RecipeDigest: r.DigestOn(nil)},
+	} {
+		if err := madeOf(&m, build); err == nil || !strings.Contains(err.Error(), "node n1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
 	holders := func(n int) func(image.Digest) (whole, fetching map[string]string) {
 		fetching := map[string]string{}
