@@ -48,6 +48,10 @@ func (i *images) signed(digest image.Digest) (*signedManifest, error) {
 	if m := i.manifests[digest]; m != nil {
 		return m, nil
 	}
+	// It is a builder that says that this is a manifest: the store looks first how large it is.
+	if _, err := i.store.Manifest(digest); err != nil {
+		return nil, err
+	}
 	blob, err := i.store.Open(digest)
 	if err != nil {
 		return nil, err
