@@ -35,6 +35,9 @@ func (s *Server) getBlob(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
+	if r.Method == http.MethodHead {
+		s.cfg.Images.Touch(digest) // who asks only whether it is there won't send it, and names it next: it must not be collected until then
+	}
 	blob, err := s.cfg.Images.Open(digest)
 	if errors.Is(err, fs.ErrNotExist) {
 		fail(codeNoImage, "there is no content %s", digest).write(w)
@@ -62,8 +65,7 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	if blob, err := s.cfg.Images.Open(digest); err == nil {
-		_ = blob.Close()
+	if s.cfg.Images.Touch(digest) {
 		w.WriteHeader(http.StatusOK)
 		return
 	}

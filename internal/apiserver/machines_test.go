@@ -347,6 +347,10 @@ func TestAgentsPutAndFetchContentByDigest(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || resp.ContentLength != int64(len(content)) {
 		t.Errorf("head: %s, %d bytes", resp.Status, resp.ContentLength)
 	}
+	// Who is told that it is there does not send it again, and names it in an image: until then it must stay.
+	if kept := s.Images.Kept(); len(kept) != 2 {
+		t.Errorf("of a put and a head of what was there, %d keep it", len(kept))
+	}
 }
 
 func TestTheEventsOfAMachineAreKeptForIt(t *testing.T) {

@@ -55,6 +55,8 @@ type Consoles interface {
 type Images interface {
 	// Open returns content; the error is fs.ErrNotExist when there is none.
 	Open(digest image.Digest) (netboot.Blob, error)
+	// Touch tells whether content is there, and keeps it for as long as what was stored now: whoever asks is about to name it.
+	Touch(digest image.Digest) bool
 	// Put stores content and returns when it is durable; content of another digest is refused with image.ErrDigest.
 	Put(ctx context.Context, digest image.Digest, r io.Reader) error
 }

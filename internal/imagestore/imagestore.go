@@ -79,7 +79,7 @@ func (s *Store) Put(ctx context.Context, digest image.Digest, r io.Reader) error
 	if err := digest.Check(); err != nil {
 		return err
 	}
-	if s.touch(digest) {
+	if s.Touch(digest) {
 		return nil
 	}
 	f, err := os.CreateTemp(s.incoming, digest.Hex()[:12]+"-")
@@ -137,8 +137,11 @@ func (s *Store) receive(ctx context.Context, f *os.File, r io.Reader) (image.Dig
 	}
 }
 
-// touch tells whether the blob is there, and makes it as new as one that was put now: Collect spares it.
-func (s *Store) touch(digest image.Digest) bool {
+// Touch tells whether the blob is there, and makes it as new as one that was put now: Collect spares it.
+func (s *Store) Touch(digest image.Digest) bool {
+	if digest.Check() != nil {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()

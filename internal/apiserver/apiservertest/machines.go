@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -86,6 +87,7 @@ type Images struct {
 	mu    sync.Mutex
 	blobs map[image.Digest][]byte
 	full  error
+	kept  []image.Digest
 }
 
 // SetFull makes it refuse to store.
@@ -109,6 +111,24 @@ func (i *Images) Open(digest image.Digest) (netboot.Blob, error) {
 		return nil, fs.ErrNotExist
 	}
 	return blob{bytes.NewReader(data)}, nil
+}
+
+// Touch notes what is to be kept.
+func (i *Images) Touch(digest image.Digest) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, ok := i.blobs[digest]
+	if ok {
+		i.kept = append(i.kept, digest)
+	}
+	return ok
+}
+
+// Kept is what is to be kept, once for each time that was said.
+func (i *Images) Kept() []image.Digest {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.kept)
 }
 
 // Put stores content.
