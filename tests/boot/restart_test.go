@@ -33,9 +33,10 @@ func TestABootOutlivesAServerThatIsKilledAtAnyStage(t *testing.T) {
 			t.Logf("measured: the server was back after %.1f s", time.Since(began).Seconds())
 			for name := range powered {
 				after := s.waitFor(name, api.MachineReady, bootDeadline)
-				wantWholeBoot(t, after)
-				if r := after.Machine.Record; r.Attempt != 1 {
-					t.Errorf("%s is ready after attempt %d: %s", name, r.Attempt, r.Message)
+				logBoot(t, after)
+				// What was heard a moment before the end, such as when a stage ended, may be gone with the server.
+				if r := after.Machine.Record; r.Attempt != 1 || !r.Boot.Local || after.Phase != api.NodeReady {
+					t.Errorf("%s is %s after attempt %d, its root local: %v: %s", name, after.Phase, r.Attempt, r.Boot.Local, r.Message)
 				}
 				// What was ordered and not noted when the server ended may be ordered again.
 				if ups := s.powerUps(name) - powered[name]; ups > 1 && lifecycle.Reached(n.Machine.Record.Boot, api.StageFirmware) && name == watched {
