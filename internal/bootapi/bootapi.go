@@ -184,8 +184,8 @@ func ConsolePassword(secret []byte, uid string, generation int64) string {
 	return text[:4] + "-" + text[4:8] + "-" + text[8:12] + "-" + text[12:]
 }
 
-// agentID is who a machine's node agent is, the same in each boot.
-func agentID(secret []byte, uid string) string {
+// AgentID is who a machine's node agent is, the same in each boot.
+func AgentID(secret []byte, uid string) string {
 	mac := hmac.New(sha256.New, secret)
 	fmt.Fprintf(mac, "nearmetal agent\x00%s", uid)
 	return hex.EncodeToString(mac.Sum(nil)[:16])

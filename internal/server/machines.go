@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/bootapi"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/power"
@@ -50,6 +51,18 @@ func (c consoles) Password(_ context.Context, node string) (user, password strin
 		return "", "", fmt.Errorf("machine %q runs no boot of this site, so there is no login: %w", node, state.ErrNotFound)
 	}
 	return "root", bootapi.ConsolePassword(c.secret, m.UID(), m.Record.Boot.Generation), nil
+}
+
+// ownAgent refuses an agent under the name of a machine unless it is the one that the machine was given when it booted. Tokens of agents that
+// were started by hand are for any name: such an agent would be taken for the machine, keep its own out, and what it carries would be
+// declared clean when the machine is off.
+func ownAgent(view *state.View, secret []byte, node api.NodeRecord) error {
+	m := view.Machine(node.Name)
+	if m == nil || node.AgentID == bootapi.AgentID(secret, m.UID()) {
+		return nil
+	}
+	return fmt.Errorf("%q is a machine that boots from this site, and this agent is not the one it was given there; start this one with another --name, "+
+		"or take the machine out first: nearmetal node remove %s", node.Name, node.Name)
 }
 
 // addresses is what the API tells of the provisioning network.

@@ -246,6 +246,9 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	out.agents = monitor.New(monitor.Config{
 		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
+			if err := ownAgent(cache.View(), s.secret, node); err != nil {
+				return err
+			}
 			_, err := repo.PutNode(ctx, node)
 			return err
 		},
