@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/nearmetal/nearmetal/internal/bootbin"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
@@ -52,7 +51,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		}
 		worker := []string{program, BuildCommand, cpuList(cpus)}
 		cfg.BuildSources = opts.BuildSources
-		cfg.Builder = build.New(build.Config{Worker: worker, BootAgent: bootbin.Binary})
+		cfg.Builder = build.New(build.Config{Worker: worker})
 	}
 	end := func() {}
 	if at := peerAddress(opts.PeerListen, underlay); at != "" {

@@ -66,7 +66,9 @@ type Config struct {
 	Peers func(digest image.Digest) []string
 	// AgentBinary is the node agent that machines run, OpenAgent its content.
 	AgentBinary image.Blob
-	OpenAgent   func() (io.ReadSeekCloser, error)
+	// AgentGzip is the same compressed, a blob of the image server; nil: there is none.
+	AgentGzip *image.Blob
+	OpenAgent func() (io.ReadSeekCloser, error)
 	// AgentServer is HOST:PORT of the API at the server's address on the provisioning network.
 	AgentServer string
 	// StrangerImage is the manifest that strangers boot, "" while there is none.

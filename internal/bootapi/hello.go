@@ -108,7 +108,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 		token := trust.NewToken(s.cfg.Pin)
 		info = &api.TokenInfo{ID: token.ID(), User: "node " + m.Name(), Node: m.Name(), Role: api.RoleAgent, SHA256: token.SHA256(), CreatedAt: redemption.At}
 		welcome.Agent = &boot.Agent{
-			Binary: s.cfg.AgentBinary, Token: token.Line(), AgentID: AgentID(s.cfg.Secret, m.UID()), Server: s.cfg.AgentServer,
+			Binary: s.cfg.AgentBinary, Gzip: s.cfg.AgentGzip, Token: token.Line(), AgentID: AgentID(s.cfg.Secret, m.UID()), Server: s.cfg.AgentServer,
 			Labels: m.Intent.Spec.Labels, Generation: b.Generation,
 		}
 	}

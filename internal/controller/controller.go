@@ -113,7 +113,9 @@ type leader struct {
 	committed int64
 	// provisioner is that of this leadership, nil for a site without machines.
 	provisioner Provisioner
-	endings     map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
+	// machineAt is the machine, by its place in the view, that the next pass begins with.
+	machineAt int
+	endings   map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {

@@ -41,6 +41,8 @@ type Provisioning struct {
 	Seal      func(uid string, secret []byte) ([]byte, error)
 	Unseal    func(uid string, sealed []byte) ([]byte, error)
 	Deadlines lifecycle.MachineDeadlines
+	// BootAgent is the initrd with the boot agent, loaded behind that of each image.
+	BootAgent image.Digest
 }
 
 // Images are the built environments of the site.
@@ -92,46 +94,60 @@ func (p *pass) machines(ctx context.Context) error {
 			taken[m.Record.Index] = true
 		}
 	}
-	for _, m := range p.view.Machines {
-		err := p.machine(ctx, m, seen[m.UID()], taken)
+	decided, all := 0, p.view.Machines
+	for i := range all {
+		if decided >= machinesPerPass {
+			p.machineAt = (p.machineAt + i) % len(all)
+			p.soonerRaw(p.raw)
+			break
+		}
+		m := all[(p.machineAt+i)%len(all)]
+		dirty, err := p.machine(ctx, m, seen[m.UID()], taken)
 		if errors.Is(err, store.ErrNotLeader) {
 			return err
 		}
 		if err != nil && !errors.Is(err, store.ErrConflict) {
 			errs = append(errs, fmt.Errorf("machine %q: %w", m.Name(), err))
 		}
+		if dirty {
+			decided++
+		}
 	}
 	errs = append(errs, p.strangers(ctx))
 	return errors.Join(errs...)
 }
 
-// machine plans one machine.
-func (p *pass) machine(ctx context.Context, m *state.Machine, seen provisioner.Observed, taken map[int]bool) error {
+// machinesPerPass bounds how many machines are decided on, and how many strangers taken in, in one pass, each by a commit: when a thousand
+// boot together, clusters that lost a member are not to wait for all of them. The next pass goes on with those that come after.
+const machinesPerPass = 50
+
+// machine plans one machine, and tells whether there was something to decide.
+func (p *pass) machine(ctx context.Context, m *state.Machine, seen provisioner.Observed, taken map[int]bool) (dirty bool, err error) {
 	in := p.machineInput(m, seen, taken)
 	change, err := decision.ApplyMachine(&m.Intent, m.Record, lifecycle.PlanMachine(in), p.now)
 	if err != nil {
-		return err
+		return false, err
 	}
 	p.sooner(change.WakeAt)
 	switch {
 	case !change.Dirty:
 	case change.Forget:
 		if err := p.cfg.Repo.EndBoot(ctx, m.UID()); err != nil {
-			return err
+			return true, err
 		}
 		revision, err := p.writer.ForgetMachine(ctx, m)
 		if err != nil {
-			return err
+			return true, err
 		}
 		p.committed = max(p.committed, revision)
 		p.cfg.Provisioning.Heard.ForgetMachine(m.UID())
 	default:
 		if err := p.commitMachine(ctx, m, change); err != nil {
-			return err
+			return true, err
 		}
 		taken[change.Record.Index] = true
 	}
-	return p.emit(ctx, change.Events)
+	return change.Dirty, p.emit(ctx, change.Events)
 }
 
 func (p *pass) commitMachine(ctx context.Context, m *state.Machine, change decision.MachineChange) error {
@@ -195,8 +211,11 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken m
 			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
 		}
 	}
-	if on := p.view.OnNode(m.Name()); len(on) > 0 {
-		in.InUse = p.inUse(on)
+	// All members of the site are looked through for it: only when somebody asks something of the machine.
+	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect {
+		if on := p.view.OnNode(m.Name()); len(on) > 0 {
+			in.InUse = p.inUse(on)
+		}
 	}
 	return in
 }
@@ -257,11 +276,17 @@ func (p *pass) bootable(m *state.Machine, name string) (digest, problem string) 
 // strangers takes in the machines that carry a valid enrolment token.
 func (p *pass) strangers(ctx context.Context) error {
 	var errs []error
+	taken := 0
 	for _, s := range p.cfg.Provisioning.Heard.Strangers() {
+		if taken >= machinesPerPass {
+			p.soonerRaw(p.raw)
+			break
+		}
 		if s.Token == "" || p.view.MachineByMAC(s.MAC) != nil {
 			p.cfg.Provisioning.Heard.ForgetStranger(s.MAC)
 			continue
 		}
+		taken++
 		problem, err := p.enroll(ctx, s)
 		switch {
 		case errors.Is(err, store.ErrNotLeader):

@@ -60,6 +60,7 @@ func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
 	}
 	out := &netboot.Boot{
 		Generation: b.Generation, Purpose: b.Purpose, Manifest: image.Digest(b.Digest), Architecture: manifest.Architecture, ExpiresAt: b.Deadline,
+		Agent: l.cfg.Provisioning.BootAgent,
 	}
 	if manifest.Metal != nil {
 		out.Kernel, out.Initrd, out.Arguments = manifest.Metal.Kernel.Digest, manifest.Metal.Initrd.Digest, manifest.Metal.Arguments

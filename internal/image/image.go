@@ -77,12 +77,10 @@ type Root struct {
 
 // Metal is what a machine needs besides the root to boot the environment.
 type Metal struct {
-	Kernel        Blob   `json:"kernel"`
+	Kernel Blob `json:"kernel"`
+	// Initrd holds the kernel's modules; the boot agent comes from the server in an initrd of its own.
 	Initrd        Blob   `json:"initrd"`
 	KernelVersion string `json:"kernel_version"`
-	// BootAgent is the digest of the initrd's only program: an image whose boot agent is not that of this release is not what building its
-	// recipe again would make.
-	BootAgent Digest `json:"boot_agent,omitempty"`
 	// Arguments are added to the kernel's command line.
 	Arguments string `json:"arguments,omitempty"`
 }

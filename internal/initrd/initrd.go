@@ -1,5 +1,6 @@
-// Package initrd makes the initial RAM disk that a machine boots with: the boot agent as its only program, and the kernel modules that
-// find the network and the root.
+// Package initrd makes the initial RAM disks that a machine boots with: one of an image, with the kernel modules that find the network and the
+// root, and one of the server, with the boot agent as their only program. The kernel unpacks both into one, so that an image stays the same
+// when the program does not.
 //
 // It reads a tree with lib/modules/VERSION and writes a compressed newc archive that depends on nothing else: the same tree gives the same
 // bytes. It must never run a program or choose what a machine boots. Start with Build.
@@ -32,7 +33,7 @@ type Config struct {
 	Root string
 	// KernelVersion may be empty when the tree has one kernel only.
 	KernelVersion string
-	// Init is the boot agent's binary, the archive's /init.
+	// Init is the boot agent's binary, where both are to be one; empty: it comes apart (Agent).
 	Init []byte
 	// Small leaves out what only inspection looks at: for an image whose root has the other drivers.
 	Small bool
@@ -89,8 +90,32 @@ func Build(ctx context.Context, w io.Writer, c Config) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("kernel %s: %w", version, err)
 	}
-	result := Result{KernelVersion: version, Modules: names}
+	result, err := compressed(w, func(to io.Writer) error { return writeArchive(ctx, to, dir, version, index, names, c.Init) })
+	if err != nil {
+		return Result{}, fmt.Errorf("write the initrd for kernel %s: %w", version, err)
+	}
+	result.KernelVersion, result.Modules = version, names
+	return result, nil
+}
 
+// Agent writes the initrd that holds the boot agent, and nothing else.
+func Agent(w io.Writer, init []byte) (Result, error) {
+	result, err := compressed(w, func(to io.Writer) error {
+		a := &archive{w: cpio.NewWriter(to), folders: map[string]bool{}}
+		a.program(init)
+		if a.err != nil {
+			return a.err
+		}
+		return a.w.Close()
+	})
+	if err != nil {
+		return Result{}, fmt.Errorf("write the boot agent's initrd: %w", err)
+	}
+	return result, nil
+}
+
+// compressed writes an archive by zstd, and tells its sizes and digest.
+func compressed(w io.Writer, write func(io.Writer) error) (Result, error) {
 	// Two writers below each other: what is hashed and counted is what is written.
 	hash, size := sha256.New(), &counter{}
 	compressor, err := zstd.NewWriter(io.MultiWriter(w, hash, size),
@@ -100,15 +125,15 @@ func Build(ctx context.Context, w io.Writer, c Config) (Result, error) {
 		return Result{}, err
 	}
 	unpacked := &counter{}
-	if err := writeArchive(ctx, io.MultiWriter(compressor, unpacked), dir, version, index, names, c.Init); err != nil {
-		return Result{}, fmt.Errorf("write the initrd for kernel %s: %w", version, err)
+	if err := write(io.MultiWriter(compressor, unpacked)); err != nil {
+		return Result{}, err
 	}
 	if err := compressor.Close(); err != nil {
-		return Result{}, fmt.Errorf("write the initrd for kernel %s: %w", version, err)
+		return Result{}, err
 	}
-	result.SizeBytes, result.UnpackedBytes = size.bytes, unpacked.bytes
-	result.Digest = image.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil)))
-	return result, nil
+	return Result{
+		SizeBytes: size.bytes, UnpackedBytes: unpacked.bytes, Digest: image.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))),
+	}, nil
 }
 
 // writeArchive writes folders, the agent, the modules in order of their paths, and the indexes with what concerns them.
@@ -117,9 +142,9 @@ func writeArchive(ctx context.Context, w io.Writer, dir, version string, index *
 	for _, folder := range []string{"dev", "proc", "sys", "run", "root", "etc", "tmp"} {
 		a.folder(folder)
 	}
-	a.file("init", 0o755, init)
-	// The kernel asks /sbin/modprobe for what it lacks (crypto, file systems); the agent answers to that name too.
-	a.link("sbin/modprobe", "../init")
+	if len(init) > 0 {
+		a.program(init)
+	}
 	base := path.Join("lib/modules", version)
 	chosen := index.Subset(names)
 	a.file(path.Join(base, "modules.dep"), 0o644, chosen.Dependencies())
@@ -163,6 +188,12 @@ func (a *archive) add(name string, mode cpio.FileMode, data []byte, links int) {
 	if a.err = a.w.WriteHeader(header); a.err == nil {
 		_, a.err = io.Copy(a.w, bytes.NewReader(data))
 	}
+}
+
+// program adds the boot agent. The kernel asks /sbin/modprobe for what it lacks (crypto, file systems); the agent answers to that name too.
+func (a *archive) program(init []byte) {
+	a.file("init", 0o755, init)
+	a.link("sbin/modprobe", "../init")
 }
 
 func (a *archive) folder(name string) {

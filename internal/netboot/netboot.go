@@ -43,6 +43,8 @@ type Boot struct {
 	Manifest   image.Digest
 	Kernel     image.Digest
 	Initrd     image.Digest
+	// Agent is the initrd with the boot agent, loaded behind Initrd; empty: that one has it.
+	Agent image.Digest
 	// Arguments are the kernel's, without those of boot.Arguments, which the script adds per machine.
 	Arguments    string
 	Architecture string

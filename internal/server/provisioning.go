@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -41,10 +40,11 @@ type provisioning struct {
 	cfg       config.Provision
 	network   netboot.Network
 	authority *trust.Authority
+	stateDir  string
 	listen    string // HOST:PORT of the API
 	log       *slog.Logger
 
-	agent    image.Blob
+	programs *programs
 	listener net.Listener // of the boot API
 	tables   tables
 }
@@ -69,15 +69,15 @@ func (p *provisioning) leads() *controller.Provisioning {
 		SetTable: p.tables.set, Heard: p.heard, Network: p.network,
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
-		Deadlines: deadlines,
+		Deadlines: deadlines, BootAgent: p.programs.bootAgent.Digest,
 	}
 }
 
 // open looks at what machines will run, and takes the boot API's address.
 func (p *provisioning) open() error {
 	var err error
-	if p.agent, err = describeSelf(); err != nil {
-		return err
+	if p.programs, err = openPrograms(filepath.Join(p.stateDir, "boot")); err != nil {
+		return fmt.Errorf("prepare what machines boot: %w", err)
 	}
 	if problem := crowded(p.network, neighborLimit); problem != "" {
 		p.log.Warn("the provisioning network", "problem", problem)
@@ -117,7 +117,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 	s, err := bootapi.New(bootapi.Config{
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
 		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers,
-		AgentBinary: p.agent, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
+		AgentBinary: p.programs.nodeAgent, AgentGzip: &p.programs.nodeAgentGzip, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
 	if err != nil {
@@ -150,7 +150,7 @@ func (p *provisioning) netboot(ctx context.Context) error {
 	for first := true; ; first = false {
 		s, err := service.Open(service.Config{
 			Network: p.network, BootServer: p.bootAddress(), Pin: p.authority.Pin().String(), Leases: p.repo.LeaseStore(p.cache),
-			Blobs: withSelf{p.images.store, p.agent}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.now, Log: p.log,
+			Blobs: withPrograms{p.images.store, p.programs}, Tokens: p.token, Sink: p.event, Loaders: p.cfg.Loaders, Now: p.now, Log: p.log,
 		})
 		if err != nil && first {
 			return fmt.Errorf("network boot: %w", err)
@@ -194,50 +194,3 @@ func (p *provisioning) event(e netboot.Event) {
 	}
 	p.heard.Event(uid, e)
 }
-
-// self is the running program, whatever became of its file since.
-const self = "/proc/self/exe"
-
-// describeSelf names the running program by content: machines run the same one as node agent.
-func describeSelf() (image.Blob, error) {
-	f, err := os.Open(self)
-	if err != nil {
-		return image.Blob{}, err
-	}
-	defer func() { _ = f.Close() }()
-	hash := sha256.New()
-	size, err := io.Copy(hash, f)
-	if err != nil {
-		return image.Blob{}, fmt.Errorf("read the running program: %w", err)
-	}
-	return image.Blob{Digest: image.Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))), SizeBytes: size}, nil
-}
-
-// withSelf adds the running program to what network boot serves.
-type withSelf struct {
-	netboot.Blobs
-	agent image.Blob
-}
-
-func (b withSelf) Open(digest image.Digest) (netboot.Blob, error) {
-	if digest != b.agent.Digest {
-		return b.Blobs.Open(digest)
-	}
-	f, err := os.Open(self)
-	if err != nil {
-		return nil, err
-	}
-	return program{f, b.agent.SizeBytes}, nil
-}
-
-type program struct {
-	file *os.File
-	size int64
-}
-
-func (p program) ReadAt(b []byte, off int64) (int, error) { return p.file.ReadAt(b, off) }
-func (p program) Size() int64                             { return p.size }
-func (p program) Close() error                            { return p.file.Close() }
-
-// File lets the kernel send it.
-func (p program) File() *os.File { return p.file }

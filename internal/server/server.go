@@ -182,7 +182,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	leads := s.leads(site)
 	if s.network.Interface != "" {
-		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, listen: s.cfg.Listen, log: s.cfg.Log}
+		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, stateDir: s.cfg.StateDir, listen: s.cfg.Listen, log: s.cfg.Log}
 		if err := machines.open(); err != nil {
 			return err
 		}

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/bootbin"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -40,19 +39,14 @@ func run(ctx context.Context) error {
 	}
 	cache := flag.String("cache", "/var/cache/nearmetal/testbed/images", "where images are kept")
 	force := flag.Bool("force", false, "build although the image is there")
-	agentFile := flag.String("boot-agent", "", "the boot agent for the initrd; empty: the one built in (make boot)")
 	flag.Parse()
-	bootAgent := bootbin.Binary
-	if *agentFile != "" {
-		bootAgent = func() ([]byte, error) { return os.ReadFile(*agentFile) }
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	c := &imageCache{
-		dir: *cache, force: *force, bootAgent: bootAgent,
-		builder: build.New(build.Config{Worker: []string{self, workerArgument}, BootAgent: bootAgent}),
+		dir: *cache, force: *force,
+		builder: build.New(build.Config{Worker: []string{self, workerArgument}}),
 	}
 	for _, name := range flag.Args() {
 		if _, err := c.ensure(ctx, name); err != nil {
@@ -63,11 +57,9 @@ func run(ctx context.Context) error {
 }
 
 type imageCache struct {
-	dir   string
-	force bool
-	// bootAgent gives the program of the initrd.
-	bootAgent func() ([]byte, error)
-	builder   *build.Builder
+	dir     string
+	force   bool
+	builder *build.Builder
 }
 
 // ensure returns the image, built unless it is there.
@@ -93,13 +85,6 @@ func (c *imageCache) ensure(ctx context.Context, name string) (build.Base, error
 			return build.Base{}, err
 		}
 		key += " " + string(digest)
-	}
-	if r.Kernel.Package != "" {
-		agent, err := c.bootAgent()
-		if err != nil {
-			return build.Base{}, err
-		}
-		key += " " + string(image.DigestOf(agent))
 	}
 	if m, err := c.lookup(name, key); err == nil && !c.force {
 		return build.Base{Manifest: m, Blobs: c.dir}, nil

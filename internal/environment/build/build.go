@@ -35,8 +35,6 @@ const DefaultMinFreeBytes = 2 << 30
 type Config struct {
 	// Worker is the command that runs Worker: this program and the arguments that make it do so.
 	Worker []string
-	// BootAgent gives the program of the initrd (bootbin.Binary).
-	BootAgent func() ([]byte, error)
 	// MinFreeBytes is how much room scratch and output must have for a build to begin; 0 is DefaultMinFreeBytes.
 	MinFreeBytes int64
 }
@@ -160,12 +158,11 @@ func Clean(scratch string) error {
 
 // order is what the worker is told; it must hold everything it needs.
 type order struct {
-	Recipe    *recipe.Recipe  `json:"recipe"`
-	Scratch   string          `json:"scratch"`
-	Sources   string          `json:"sources"`
-	Cache     string          `json:"cache"`
-	Bases     map[string]Base `json:"bases"`
-	BootAgent []byte          `json:"boot_agent"`
+	Recipe  *recipe.Recipe  `json:"recipe"`
+	Scratch string          `json:"scratch"`
+	Sources string          `json:"sources"`
+	Cache   string          `json:"cache"`
+	Bases   map[string]Base `json:"bases"`
 }
 
 func (b *Builder) order(job Job) (order, error) {
@@ -177,13 +174,6 @@ func (b *Builder) order(job Job) (order, error) {
 		if job.Bases[name].Manifest == nil {
 			return o, failf("environment %q, which this one is laid over, has no image; build it first", name)
 		}
-	}
-	if job.Recipe.Kernel.Package != "" {
-		agent, err := b.cfg.BootAgent()
-		if err != nil {
-			return o, err
-		}
-		o.BootAgent = agent
 	}
 	return o, nil
 }

@@ -64,7 +64,6 @@ func builder(t *testing.T) *build.Builder {
 	}
 	b := build.New(build.Config{
 		Worker:       []string{self, "build-environment"},
-		BootAgent:    func() ([]byte, error) { return []byte("the boot agent"), nil },
 		MinFreeBytes: 1 << 20,
 	})
 	if check := b.Check(t.Context()); !check.OK {

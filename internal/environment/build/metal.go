@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/initrd"
 )
@@ -31,7 +32,7 @@ func (w *worker) metal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m := &image.Metal{KernelVersion: version, Arguments: w.Recipe.Kernel.Arguments, BootAgent: image.DigestOf(w.BootAgent)}
+	m := &image.Metal{KernelVersion: version, Arguments: w.Recipe.Kernel.Arguments}
 	kernel, err := openKernel(root, version)
 	if err != nil {
 		return err
@@ -42,7 +43,10 @@ func (w *worker) metal(ctx context.Context) error {
 	}
 	w.say("initrd", 71)
 	m.Initrd, err = w.keep(func(to io.Writer) error {
-		_, err := initrd.Build(ctx, to, initrd.Config{Root: modules, KernelVersion: version, Init: w.BootAgent})
+		_, err := initrd.Build(ctx, to, initrd.Config{
+			Root: modules, KernelVersion: version,
+			Small: w.Recipe.Root.Format != recipe.NoRoot, // a root has the other drivers
+		})
 		return err
 	})
 	if err != nil {

@@ -73,9 +73,17 @@ func Script(n netboot.Network, m Machine, boot *netboot.Boot, arguments string) 
 	var b strings.Builder
 	head(&b, m, fmt.Sprintf("%s, generation %d", boot.Purpose, boot.Generation))
 	fmt.Fprintf(&b, "echo Nearmetal: %s boots for: %s\n", title(m), boot.Purpose)
-	// The initrd is named because an EFI kernel of before 5.8, or a loader of before 2021, finds it by that name only.
-	fmt.Fprintf(&b, "kernel --name kernel %s initrd=initrd %s || goto again\n", blobURL(n, boot.Kernel), arguments)
+	// The initrds are named because an EFI kernel of before 5.8, or a loader of before 2021, finds them by these names only. The kernel unpacks
+	// them one behind the other (Documentation/driver-api/early-userspace/buffer-format.rst).
+	names := "initrd=initrd"
+	if boot.Agent != "" {
+		names += " initrd=agent"
+	}
+	fmt.Fprintf(&b, "kernel --name kernel %s %s %s || goto again\n", blobURL(n, boot.Kernel), names, arguments)
 	fmt.Fprintf(&b, "initrd --name initrd %s || goto again\n", blobURL(n, boot.Initrd))
+	if boot.Agent != "" {
+		fmt.Fprintf(&b, "initrd --name agent %s || goto again\n", blobURL(n, boot.Agent))
+	}
 	b.WriteString("boot || goto again\n")
 	again(&b, URL(n, m.MAC, boot))
 	end(&b, m)

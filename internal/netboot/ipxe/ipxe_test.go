@@ -22,11 +22,14 @@ func TestScriptsAreAsWritten(t *testing.T) {
 	boot := func(purpose api.BootPurpose, generation int64) *netboot.Boot {
 		return &netboot.Boot{
 			Purpose: purpose, Generation: generation, Kernel: image.DigestOf([]byte("kernel")), Initrd: image.DigestOf([]byte("initrd")),
+			Agent: image.DigestOf([]byte("agent")),
 		}
 	}
 	n1 := func(f api.Firmware) ipxe.Machine {
 		return ipxe.Machine{MAC: "02:00:00:00:00:01", Name: "n1", Firmware: f}
 	}
+	whole := boot(api.BootEnvironment, 7)
+	whole.Agent = ""
 	unknown := ipxe.Machine{MAC: "02:00:00:00:00:99", Firmware: api.FirmwareUEFI}
 	const arguments = "console=ttyS0 nearmetal.server=10.77.0.1:7443 nearmetal.token=TOKEN"
 	for name, script := range map[string]string{
@@ -35,6 +38,7 @@ func TestScriptsAreAsWritten(t *testing.T) {
 		"inspect-uefi":           ipxe.Script(network, n1(api.FirmwareUEFI), boot(api.BootInspect, 3), arguments),
 		"environment-bios":       ipxe.Script(network, n1(api.FirmwareBIOS), boot(api.BootEnvironment, 7), arguments),
 		"environment-uefi":       ipxe.Script(network, n1(api.FirmwareUEFI), boot(api.BootEnvironment, 7), arguments),
+		"one-initrd":             ipxe.Script(network, n1(api.FirmwareUEFI), whole, arguments),
 		"not-meant-to-boot-bios": ipxe.End(n1(api.FirmwareBIOS), "not meant to boot from the network"),
 		"not-meant-to-boot-uefi": ipxe.End(n1(api.FirmwareUEFI), "not meant to boot from the network"),
 		"earlier-generation":     ipxe.Again(network, n1(api.FirmwareUEFI), boot(api.BootEnvironment, 7)),

@@ -43,13 +43,13 @@ type entry struct {
 
 // progress is how far one boot has come.
 type progress struct {
-	boot           *netboot.Boot
-	heard          bool // DHCP
-	fetching       bool // a loader or a script
-	script         bool
-	kernel, initrd bool
-	over           bool // kernel and initrd are handed over
-	bytes          int64
+	boot                  *netboot.Boot
+	heard                 bool // DHCP
+	fetching              bool // a loader or a script
+	script                bool
+	kernel, initrd, agent bool
+	over                  bool // kernel and initrd are handed over
+	bytes                 int64
 }
 
 // Client is a machine at an address.
@@ -230,7 +230,8 @@ func (p *Presence) Delivered(address netip.Addr, digest image.Digest, now time.T
 		}
 		e.progress.kernel = e.progress.kernel || digest == boot.Kernel
 		e.progress.initrd = e.progress.initrd || digest == boot.Initrd
-		if e.progress.kernel && e.progress.initrd {
+		e.progress.agent = e.progress.agent || digest == boot.Agent
+		if e.progress.kernel && e.progress.initrd && (e.progress.agent || boot.Agent == "") {
 			e.progress.over = true
 			p.tell(mac, e, api.StageLoader, now)
 		}
@@ -322,5 +323,5 @@ func same(a, b *netboot.Boot) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Machine == b.Machine && a.Generation == b.Generation && a.Kernel == b.Kernel && a.Initrd == b.Initrd
+	return a.Machine == b.Machine && a.Generation == b.Generation && a.Kernel == b.Kernel && a.Initrd == b.Initrd && a.Agent == b.Agent
 }
