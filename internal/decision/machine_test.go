@@ -461,19 +461,27 @@ func TestRemovalPowersOffFirst(t *testing.T) {
 	}
 }
 
-func TestAMachineAtRestThatIsOnAllTheSameGoesOffBeforeItIsForgotten(t *testing.T) {
-	m := newMachine(t)
-	m.in.Power.State = api.PowerOn // somebody pressed its button
-	m.settle()
-	m.want(api.MachineEnrolled)
-	now := m.in.Now
-	m.intent.RemoveRequestedAt = &now
-	m.settle()
-	m.want(api.MachineRemoving)
-	m.wantOrder(lifecycle.OrderCut)
-	m.carryOut()
-	if !m.gone {
-		t.Errorf("it is not forgotten: %+v", m.record)
+func TestAMachineAtRestIsReadAsOffBeforeItIsForgotten(t *testing.T) {
+	for state, waits := range map[api.PowerState]bool{
+		api.PowerOn:      true, // somebody pressed its button
+		api.PowerOff:     true, // that may be a while ago
+		api.PowerUnknown: false,
+	} {
+		m := newMachine(t)
+		m.in.Power.State = state
+		m.settle()
+		m.want(api.MachineEnrolled)
+		now := m.in.Now
+		m.intent.RemoveRequestedAt = &now
+		m.settle()
+		if waits {
+			m.want(api.MachineRemoving)
+			m.wantOrder(lifecycle.OrderCut)
+			m.carryOut()
+		}
+		if !m.gone {
+			t.Errorf("power %s: it is not forgotten: %+v", state, m.record)
+		}
 	}
 }
 

@@ -199,8 +199,8 @@ func (in MachineInput) agentOfThisBoot() bool {
 func (in MachineInput) atRest() []Operation {
 	r, req := in.Record, in.Intent.Request
 	if in.Intent.RemoveRequestedAt != nil {
-		// Somebody may have pressed its button. What could not be stopped is given up.
-		if r.Power == api.PowerOn && in.Power.ForcesOff && r.Stop == nil {
+		// Somebody may have pressed its button since it was looked at last. What could not be stopped is given up, and so is a BMC that says nothing.
+		if r.Power != api.PowerUnknown && r.Power != "" && in.Power.ForcesOff && r.Stop == nil {
 			return in.stop(api.MachineRemoving, true, "")
 		}
 		return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, "machine %s is removed", r.Name)}
