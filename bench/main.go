@@ -39,6 +39,10 @@ type options struct {
 	noise     bool
 	clusters  bool
 	netboot   string
+	machines  string
+	images    string
+	enrol     int
+	pairs     int
 }
 
 func main() {
@@ -56,6 +60,10 @@ func main() {
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
 	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
+	flag.StringVar(&o.machines, "machines", "builds,boots,enrolment", "parts of machines and their environments to measure; empty: none")
+	flag.StringVar(&o.images, "images", "", "a site's state directory whose built environments are taken instead of building them")
+	flag.IntVar(&o.enrol, "enrol", 1000, "how many machines are enrolled")
+	flag.IntVar(&o.pairs, "pairs", 3, "pairs of builds and of boots")
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
 		if os.Getenv(variable) != "" {
@@ -87,6 +95,11 @@ func run(ctx context.Context, o options) error {
 		return errors.New("needs root, for namespaces and containers; run it with sudo")
 	}
 	if os.Getenv(insideVariable) == "" {
+		cleanup, err := buildOutside(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer cleanup()
 		return enter(ctx)
 	}
 	if err := furnish(ctx); err != nil {
@@ -110,6 +123,9 @@ func run(ctx context.Context, o options) error {
 		if err := networkBoot(ctx, o, work, log, text); err != nil {
 			return err
 		}
+	}
+	if err := machines(ctx, o, work, log, text); err != nil {
+		return err
 	}
 	if !o.clusters {
 		return publish(o, nil, text)
