@@ -47,16 +47,24 @@ func Check(hw *api.Hardware, img api.Image) []string {
 	if img.MetalBytes == 0 {
 		problem("the environment has no kernel, so it runs in containers only; add a kernel to its recipe")
 	}
-	for _, want := range architectures(img) {
-		if want != hw.Architecture {
-			problem("it is made for %s, the machine is %s", want, cmp.Or(hw.Architecture, "of an unknown architecture"))
-		}
-	}
 	if want := img.Requirements.Firmware; want != "" && want != hw.Firmware {
 		problem("it needs %s firmware, the machine boots by %s", want, cmp.Or(string(hw.Firmware), "an unknown kind"))
 	}
 	problems = append(problems, checkMemory(hw, img)...)
 	problems = append(problems, checkDisk(hw, img)...)
+	return append(problems, CheckMember(hw, img)...)
+}
+
+// CheckMember returns why members of a cluster can't have an image as their root on a machine that runs an environment of its own; nil when
+// they can. They boot no kernel, and what memory and disk they have is their shape's, not the image's, business.
+func CheckMember(hw *api.Hardware, img api.Image) []string {
+	var problems []string
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	for _, want := range architectures(img) {
+		if want != hw.Architecture {
+			problem("it is made for %s, the machine is %s", want, cmp.Or(hw.Architecture, "of an unknown architecture"))
+		}
+	}
 	if missing := without(img.Requirements.CPUFlags, hw.CPU.Flags); len(missing) > 0 {
 		problem("it needs the CPU flags %s, which %s lacks", strings.Join(missing, ", "), cmp.Or(hw.CPU.Model, "the machine's CPU"))
 	}

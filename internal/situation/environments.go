@@ -35,14 +35,8 @@ func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *api.NodeRecord
 		on.Problems = []string{"the node's kernel can't mount images; see: nearmetal node show " + n.Name}
 	}
 	if m := view.Machine(n.Name); m != nil && m.Hardware != nil {
-		on.Problems = append(on.Problems, compatibility.Check(m.Hardware, forMembers(*img))...)
+		on.Problems = append(on.Problems, compatibility.CheckMember(m.Hardware, *img)...)
 	}
 	on.OK = len(on.Problems) == 0
 	return on, true
-}
-
-// forMembers leaves of an image what matters to members: they boot no kernel and take no memory for its root.
-func forMembers(img api.Image) api.Image {
-	img.MetalBytes, img.RootBytes, img.Requirements.MemoryBytes = 0, 0, 0
-	return img
 }

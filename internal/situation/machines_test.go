@@ -72,3 +72,26 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		})
 	}
 }
+
+func TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected(t *testing.T) {
+	img := &api.Image{
+		Digest: "sha256:d", Environment: "debian-mpi", Architecture: "x86_64", Stacks: []api.Stack{api.StackContainer, api.StackMetal},
+		RootBytes: 150 << 20, MetalBytes: 18 << 20, Requirements: api.Requirements{MemoryBytes: 1 << 40},
+	}
+	view := &state.View{
+		Images: []*api.Image{img}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: "sha256:d"}},
+		Machines: []*state.Machine{
+			{Intent: api.MachineIntent{Name: "n1"}, Hardware: &api.Hardware{Architecture: "x86_64", MemoryBytes: 1 << 30}},
+			{Intent: api.MachineIntent{Name: "n2"}, Hardware: &api.Hardware{Architecture: "aarch64", MemoryBytes: 1 << 30}},
+		},
+	}
+	for name, want := range map[string]bool{"n1": true, "n2": false, "n3": true} {
+		offered := Offered(view, &api.NodeRecord{Name: name, Images: true})
+		if len(offered.Environments) != 1 || offered.Environments[0].OK != want || offered.Environments[0].Digest != "sha256:d" {
+			t.Errorf("%s offers %+v, want debian-mpi: %v", name, offered.Environments, want)
+		}
+	}
+	if offered := Offered(view, &api.NodeRecord{Name: "n1"}); len(offered.Environments) != 0 {
+		t.Errorf("a node that can't mount images offers %+v", offered.Environments)
+	}
+}
