@@ -14,10 +14,11 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/bootagent/lazyroot"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
-// agentTries is how often all sources of the node agent are tried.
+// agentTries is how often all sources of the node agent are tried, those not counted when none could be reached.
 const agentTries = 5
 
 // agentSource is one place the node agent's binary may come from.
@@ -54,16 +55,16 @@ func get(ctx context.Context, client *http.Client, url string) (*http.Response, 
 	resp, err := client.Do(req)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("%s answered %s", url, resp.Status)
+		return nil, fmt.Errorf("%s: %w", url, &lazyroot.StatusError{Code: resp.StatusCode, Text: resp.Status})
 	}
 	return resp, err
 }
 
 // fetchAgent gets the node agent's binary, verified.
 func (a *Agent) fetchAgent(ctx context.Context, path string, agent *boot.Agent) error {
-	var errs []error
-	for try := range agentTries {
-		errs = nil
+	for try, answered := 0, 0; ; try++ {
+		var errs []error
+		reached := false
 		for _, source := range a.agentSources(ctx, agent) {
 			resp, err := source.open()
 			if err == nil {
@@ -74,13 +75,19 @@ func (a *Agent) fetchAgent(ctx context.Context, path string, agent *boot.Agent) 
 				return nil
 			}
 			errs = append(errs, err)
+			reached = reached || !lazyroot.Unreached(err)
+		}
+		if reached {
+			answered++
+		}
+		if answered == agentTries {
+			return errors.Join(errs...)
 		}
 		a.log.Warn("the node agent's binary could not be fetched", "error", errors.Join(errs...))
-		if err := backoff(ctx, try); err != nil {
+		if err := backoff(ctx, min(try, 3)); err != nil {
 			return err
 		}
 	}
-	return errors.Join(errs...)
 }
 
 // saveVerified writes an executable if what it reads, uncompressed, is the blob.

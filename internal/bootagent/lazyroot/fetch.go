@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -183,21 +185,51 @@ func (m *Image) take(c int, data []byte) error {
 	return nil
 }
 
-// FetchBlob reads a whole small blob, from peers first if any, and verifies it. limit bounds its size.
+// FetchBlob reads a whole small blob, from peers first if any, and verifies it. limit bounds its size. While nobody can be reached (a cable is
+// out, the server starts anew) all are asked again, until ctx ends; what somebody answers is final.
 func FetchBlob(ctx context.Context, client *http.Client, urls []string, blob image.Blob, limit int64) ([]byte, error) {
 	if blob.SizeBytes < 0 || blob.SizeBytes > limit {
 		return nil, fmt.Errorf("blob %s has %d bytes, more than the %d that are taken", blob.Digest, blob.SizeBytes, limit)
 	}
-	var errs []error
-	for _, url := range urls {
-		data, err := fetchBlob(ctx, client, url+blob.Digest.Hex(), blob)
-		if err == nil {
-			return data, nil
+	for try := 0; ; try++ {
+		var errs []error
+		again := true
+		for _, url := range urls {
+			data, err := fetchBlob(ctx, client, url+blob.Digest.Hex(), blob)
+			if err == nil {
+				return data, nil
+			}
+			again = again && Unreached(err)
+			errs = append(errs, fmt.Errorf("%s: %w", url, err))
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", url, err))
+		err := fmt.Errorf("blob %s: %w", blob.Digest, errors.Join(errs...))
+		if !again {
+			return nil, err
+		}
+		select {
+		case <-time.After(min(time.Second<<min(try, 3), 5*time.Second)):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
-	return nil, fmt.Errorf("blob %s: %w", blob.Digest, errors.Join(errs...))
 }
+
+// Unreached tells whether a transfer failed because of the way there: nobody answered, it broke off, or the server can't right now.
+func Unreached(err error) bool {
+	var transfer *url.Error
+	var network net.Error
+	var status *StatusError
+	return errors.As(err, &transfer) || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &status) && status.Code >= http.StatusInternalServerError
+}
+
+// StatusError is an answer other than OK (RFC 9110, section 15).
+type StatusError struct {
+	Code int
+	Text string
+}
+
+func (e *StatusError) Error() string { return "it answered " + e.Text }
 
 func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.Blob) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -210,7 +242,7 @@ func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answered %s", resp.Status)
+		return nil, &StatusError{resp.StatusCode, resp.Status}
 	}
 	data := make([]byte, blob.SizeBytes)
 	if _, err := io.ReadFull(resp.Body, data); err != nil {

@@ -326,7 +326,30 @@ func TestASmallBlobIsTakenFromWhoeverHasItRight(t *testing.T) {
 		_, _ = io.WriteString(w, "chunk")
 		return true
 	}
-	if _, err := FetchBlob(t.Context(), http.DefaultClient, []string{good.URL + "/"}, blob, 100); err == nil {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := FetchBlob(ctx, http.DefaultClient, []string{good.URL + "/"}, blob, 100); err == nil {
 		t.Error("a blob that ends early was taken")
+	}
+}
+
+func TestASmallBlobIsAskedForUntilSomebodyCanBeReached(t *testing.T) {
+	data := []byte("chunk list")
+	blob := image.Blob{Digest: image.DigestOf(data), SizeBytes: int64(len(data))}
+	o := serve(t, data)
+	busy := true
+	o.spoil = func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+		if busy {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		was := busy
+		busy = false
+		return was
+	}
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	got, err := FetchBlob(t.Context(), http.DefaultClient, []string{closed.URL + "/", o.URL + "/"}, blob, 100)
+	if err != nil || string(got) != string(data) || len(o.asked()) != 2 {
+		t.Errorf("got %q, %v after %d requests", got, err, len(o.asked()))
 	}
 }
