@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
@@ -38,6 +39,13 @@ func (s *Server) enrollNode(ctx context.Context, in *rawBody) (*created[api.Node
 	}
 	if err := s.roomInRange(); err != nil {
 		return nil, err
+	}
+	if other := s.cfg.Reader.View().MachineByBMC(req.Spec.Power); other != nil && other.Name() != req.Name {
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{
+			Location: "spec.power.address", Line: src.Line("spec.power.address"), Value: req.Spec.Power.Address,
+			Message: fmt.Sprintf("is the BMC of machine %q already: power orders for one would go to the other; correct it, or name the system behind it in power.system",
+				other.Name()),
+		})
 	}
 	intent := api.MachineIntent{
 		Name: req.Name, UID: newID(uidLetters), Spec: req.Spec, CreatedAt: s.cfg.Now().UTC(), By: userOf(ctx),

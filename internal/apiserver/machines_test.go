@@ -95,6 +95,15 @@ func machineErrors(t *testing.T) []errorCase {
 		{"image_not_found", "sha256:", agent("GET", "/agent/v1/images/"+strings.Repeat("0", 64), "")},
 		{"digest_mismatch", "is no digest", agent("GET", "/agent/v1/images/ABC", "")},
 		{"digest_mismatch", "send it again", agent("PUT", "/agent/v1/images/"+strings.Repeat("0", 64), "x")},
+		{"invalid_request", `is the BMC of machine "n5" already`, func() *http.Response {
+			s := apiservertest.New(t, memory.New(), nil)
+			of := `{"name": "%s", "spec": {"macs": ["%s"], "power": {"kind": "ipmi", "address": "%s", "user": "admin"}}}`
+			fine := send(t, s, request{method: "POST", path: "/v1/nodes", body: fmt.Sprintf(of, "n5", "52:54:00:00:00:05", "bmc5")})
+			if fine.StatusCode != http.StatusCreated {
+				return fine
+			}
+			return send(t, s, request{method: "POST", path: "/v1/nodes", body: fmt.Sprintf(of, "n6", "52:54:00:00:00:06", "BMC5:623")})
+		}},
 		{"no_space", "2 GiB are free", func() *http.Response {
 			s.Images.SetFull(fmt.Errorf("2 GiB are free: %w", syscall.ENOSPC))
 			return sendTCP(t, s, trust.RoleAgent, request{method: "PUT", path: "/agent/v1/images/" + strings.Repeat("0", 64), body: "x"})

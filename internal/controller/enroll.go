@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 
 	"github.com/google/uuid"
 
@@ -45,6 +47,15 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 			return fmt.Sprintf("its token asks for power control by %s, and its BMC's address could not be read", intent.Spec.Power.Kind), nil
 		}
 		intent.Spec.Power.Address = s.Hardware.BMC.Address
+		if intent.Spec.Power.Kind == api.PowerRedfish { // what the machine tells is an IP address, a service has a URL
+			intent.Spec.Power.Address = (&url.URL{Scheme: "https", Host: hostOf(s.Hardware.BMC.Address)}).String()
+		}
+	}
+	if other := p.view.MachineByBMC(intent.Spec.Power); other != nil {
+		return fmt.Sprintf("its BMC at %s is that of machine %s; power orders for one would go to the other", intent.Spec.Power.Address, other.Name()), nil
+	}
+	if size := p.cfg.Provisioning.Network.Machines.Size(); len(p.view.Machines) >= size {
+		return fmt.Sprintf("the provisioning range has %d addresses, and as many machines are enrolled", size), nil
 	}
 	name, revision, err := p.writer.TakeCandidate(ctx, p.view, known.ID, p.now, intent)
 	if errors.Is(err, state.ErrTokenSpent) {
@@ -57,4 +68,12 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 	return "", p.emit(ctx, []api.Event{{
 		Time: p.now, Node: name, Reason: "MachineEnrolled", Message: fmt.Sprintf("machine %s is taken in by enrolment token %s", name, known.ID),
 	}})
+}
+
+// hostOf is an address as the host of a URL.
+func hostOf(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil && ip.Is6() {
+		return "[" + address + "]"
+	}
+	return address
 }

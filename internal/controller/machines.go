@@ -294,7 +294,8 @@ func (p *pass) strangers(ctx context.Context) error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("stranger %s: %w", s.MAC, err))
 			continue
-		case problem != "":
+		case problem == "":
+		case p.view.Candidate(s.MAC) == nil || p.view.Candidate(s.MAC).Problem != problem: // it says the same every few seconds
 			_, err = p.cfg.Repo.UpsertCandidate(ctx, s.MAC, func(c *api.Candidate) { c.Problem = problem })
 			errs = append(errs, err)
 		}

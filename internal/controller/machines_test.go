@@ -2,8 +2,10 @@ package controller
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +14,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // idle is a provisioner that sees nothing.
@@ -56,6 +60,47 @@ func TestMachinesThatAreDecidedOnTogetherDoNotHoldUpOnePass(t *testing.T) {
 		}
 		if again := l.lead.wakeAt.Equal(l.now); again != (decided < machines) {
 			t.Errorf("with %d machines decided, the next pass is at once: %v", decided, again)
+		}
+	}
+}
+
+func TestAStrangerIsTakenInByItsTokenWithABMCOfItsOwn(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	l.lead.cfg.Provisioning.Network.Machines.To = netip.MustParseAddr("10.9.0.2")
+	for kind, want := range map[api.PowerKind]string{api.PowerIPMI: "10.8.0.1", api.PowerRedfish: "https://10.8.0.1"} {
+		secret := trust.NewToken(trust.Pin{1})
+		hash, err := hex.DecodeString(secret.SHA256())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.view(l.repo.CreateEnrollToken(t.Context(), api.EnrollmentToken{
+			ID: secret.ID(), Hash: hash, Prefix: string(kind), Uses: 9, Power: api.PowerControl{Kind: kind, User: "u"}, ExpiresAt: l.now.Add(time.Hour),
+		}))
+		taken := func(mac, bmc string) (*state.View, string) {
+			t.Helper()
+			p := l.lead.newPass(l.lead.cfg.Cache.View())
+			problem, err := p.enroll(t.Context(), bootapi.Stranger{
+				MAC: mac, Token: secret.Bearer(), Hardware: api.Hardware{BMC: &api.BMC{Address: bmc}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.view(p.committed, nil), problem
+		}
+		mac := map[api.PowerKind]string{api.PowerIPMI: "52:54:00:00:00:01", api.PowerRedfish: "52:54:00:00:00:02"}[kind]
+		view, problem := taken(mac, "10.8.0.1")
+		if m := view.MachineByMAC(mac); problem != "" || m == nil || m.Intent.Spec.Power.Address != want {
+			t.Fatalf("%s: %q, %+v", kind, problem, m)
+		}
+		// A machine that says that another's BMC is its own would have that one's power cut for it.
+		if _, problem := taken("52:54:00:00:00:09", "10.8.0.1"); !strings.Contains(problem, "that of machine "+string(kind)+"1") {
+			t.Errorf("%s: a stranger with another machine's BMC: %q", kind, problem)
+		}
+		if len(view.Machines) == 2 {
+			if _, problem := taken("52:54:00:00:00:09", "10.8.0.9"); !strings.Contains(problem, "range has 2 addresses") {
+				t.Errorf("a stranger that there is no address for: %q", problem)
+			}
 		}
 	}
 }

@@ -66,6 +66,27 @@ func (v *View) MachineByMAC(mac string) *Machine {
 	return first(v.Machines, func(m *Machine) bool { return slices.Contains(m.Intent.Spec.MACs, mac) })
 }
 
+// MachineByBMC returns the machine whose power is controlled there, or nil; Wake-on-LAN and people have no place.
+func (v *View) MachineByBMC(control api.PowerControl) *Machine {
+	place := bmcPlace(control)
+	if place == "" {
+		return nil
+	}
+	return first(v.Machines, func(m *Machine) bool { return bmcPlace(m.Intent.Spec.Power) == place })
+}
+
+// bmcPlace is one spelling of where a machine's power is controlled.
+func bmcPlace(c api.PowerControl) string {
+	address := strings.ToLower(strings.TrimSuffix(c.Address, "/"))
+	if address == "" {
+		return ""
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil && c.Kind == api.PowerIPMI {
+		address = net.JoinHostPort(strings.Trim(address, "[]"), "623")
+	}
+	return string(c.Kind) + " " + address + " " + strings.ToLower(c.System)
+}
+
 // Candidate returns the candidate with that MAC, or nil.
 func (v *View) Candidate(mac string) *api.Candidate {
 	return find(v.Candidates, mac, func(c *api.Candidate) string { return c.MAC })
