@@ -183,6 +183,19 @@ func TestUnknownIsNeverOff(t *testing.T) {
 	})
 }
 
+func TestAnUnknownPowerIsToldAlsoWhenNothingIsWanted(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		m := r.site.Add("m1", fake.Behaviour{Says: api.PowerUnknown})
+		r.set(1, order("m1", 7, Leave))
+		r.after(time.Minute)
+		r.want("m1", api.PowerUnknown, false, "neither on nor off")
+		m.SetBehaviour(fake.Behaviour{})
+		r.after(time.Minute)
+		r.want("m1", api.PowerOff, false, "")
+	})
+}
+
 func TestABMCThatFailsIsAskedAgainEverMoreSeldom(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string]fake.Behaviour{

@@ -184,7 +184,10 @@ func (w *worker) resting() bool {
 // actObserve reads the power of a machine without an order. One that was asked to go off is looked at more often: somebody waits.
 func (w *worker) actObserve(ctx context.Context) time.Duration {
 	err := w.p.o.Gate.Observe(ctx, w.key(), power.ObserveDeadline, func(ctx context.Context) error {
-		_, err := w.look(ctx)
+		state, err := w.look(ctx)
+		if err == nil && state == api.PowerUnknown {
+			err = errUnknown
+		}
 		return err
 	})
 	every := w.p.o.ObserveEvery
