@@ -117,11 +117,20 @@ func (q *question) own() Decision {
 		return q.released()
 	case dhcpv4.MessageTypeInform:
 		d := q.reply(dhcpv4.MessageTypeAck, netip.Addr{})
-		d.Address, _ = address(q.request.ClientIPAddr)
+		if a, ok := address(q.request.ClientIPAddr); ok && q.gave(a) {
+			d.Address = a
+		}
 		return d
 	default:
 		return Decision{}
 	}
+}
+
+// gave reports whether an address is what this server gives the client. Any other that it says it has may be somebody else's, who would be
+// taken for gone, and not be given its boot script any more.
+func (q *question) gave(a netip.Addr) bool {
+	lease, leased := q.view.Pool.Of(q.client.mac, q.now)
+	return q.machine != nil && q.machine.Address == a || leased && lease.Address == a
 }
 
 // who names the client for people.

@@ -107,6 +107,22 @@ func isIPXEOf(base dhcpv4.Modifier) dhcpv4.Modifier {
 	}
 }
 
+func TestNobodyGetsAnAddressByInformingOfIt(t *testing.T) {
+	v := view()
+	v.Pool.Put(api.Lease{MAC: "52:54:00:00:00:99", Address: ip("10.77.2.1"), ExpiresAt: now().Add(time.Hour)}, true, now())
+	for _, tc := range []struct{ mac, has, binds string }{
+		{known, "10.77.1.1", "10.77.1.1"},
+		{"52:54:00:00:00:99", "10.77.2.1", "10.77.2.1"},
+		{"52:54:00:00:00:99", "10.77.1.1", ""}, // the machine's, by a stranger
+		{known, "10.77.3.3", ""},               // the machine's MAC, from where nobody was sent
+	} {
+		d := Answer(sent(tc.mac, dhcpv4.MessageTypeInform, having(tc.has)), ServerPort, v, now())
+		if got := d.Address; d.Reply == nil || got.IsValid() != (tc.binds != "") || got.IsValid() && got != ip(tc.binds) {
+			t.Errorf("%s informs of %s: bound to %s, want %q", tc.mac, tc.has, got, tc.binds)
+		}
+	}
+}
+
 func requesting(a string) dhcpv4.Modifier { return option(50, net.ParseIP(a).To4()...) }
 func choosing(a string) dhcpv4.Modifier   { return option(54, net.ParseIP(a).To4()...) }
 
