@@ -96,7 +96,10 @@ func (c *client) login(ctx context.Context) error {
 		c.basic = true
 		return nil
 	}
-	answer, err := c.do(ctx, http.MethodPost, c.root.Links.Sessions.Path,
+	// Given up in between, it could leave a session that nobody knows the name of, of which a BMC has few.
+	whole, cancel := undisturbed(ctx)
+	defer cancel()
+	answer, err := c.do(whole, http.MethodPost, c.root.Links.Sessions.Path,
 		map[string]string{"UserName": c.credentials.User, "Password": c.credentials.Password}, "", nil)
 	var status *statusError
 	if errors.As(err, &status) && slices.Contains([]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}, status.code) {
@@ -117,6 +120,14 @@ func (c *client) login(ctx context.Context) error {
 		c.session = location.Path
 	}
 	return nil
+}
+
+// undisturbed is a context that ends at the other's deadline and for no other reason.
+func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
 // logout ends the session.

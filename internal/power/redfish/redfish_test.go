@@ -251,6 +251,22 @@ func TestSessionsAreFewAndAllAreClosed(t *testing.T) {
 	}
 }
 
+func TestALoginThatIsGivenUpLeavesNoSession(t *testing.T) {
+	t.Parallel()
+	s := serve(t, false)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s.loggedIn = cancel
+	if _, err := switchOf(t, target(s.URL, "one")).Observe(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.made != 1 || len(s.sessions) != 0 {
+		t.Errorf("of %d sessions, left open: %v", s.made, s.sessions)
+	}
+}
+
 func TestAnotherCertificateIsRefusedBeforeThePasswordIsSent(t *testing.T) {
 	t.Parallel()
 	s := serve(t, true)

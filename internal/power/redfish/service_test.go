@@ -34,6 +34,7 @@ type service struct {
 	actioned  bool // the types are told in ActionInfo
 	logins    int
 	refuse    map[string]int // status by "METHOD path"
+	loggedIn  func()         // called before the answer to a login
 }
 
 func serve(t *testing.T, secure bool) *service {
@@ -133,6 +134,9 @@ func (s *service) login(w http.ResponseWriter, body []byte) {
 		s.made++
 		token, path := fmt.Sprintf("token%d", s.made), fmt.Sprintf("/redfish/v1/SessionService/Sessions/%d", s.made)
 		s.sessions[token] = path
+		if s.loggedIn != nil {
+			s.loggedIn()
+		}
 		w.Header().Set("X-Auth-Token", token)
 		w.Header().Set("Location", s.URL+path)
 		answer(w, 201, values{})
