@@ -47,6 +47,7 @@ type Server struct {
 	pool     *Pool
 	problems *quiet
 	keeping  map[string]bool // MACs whose lease is being stored
+	stored   spacing
 }
 
 // Open binds the sockets; Close, or the end of Run, gives them back.
@@ -55,7 +56,7 @@ func Open(network netboot.Network, who *presence.Presence, files loaders.Set, le
 ) (*Server, error) {
 	s := &Server{
 		network: network, presence: who, loaders: files, leases: leases, now: now, log: log,
-		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(),
+		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(), stored: spacing{},
 	}
 	s.pool = NewPool(network.Strangers, leases.All())
 	for _, l := range leases.All() {
@@ -176,7 +177,7 @@ func (s *Server) handle(ctx context.Context, group *sync.WaitGroup, conn *net.UD
 		s.pool.Quarantine(d.Declined, now.Add(quarantineTime), now)
 	}
 	store := d.Drop != "" || d.Keep != nil
-	if store && (s.keeping[d.MAC] || len(s.keeping) >= maxKeeping) {
+	if store && (s.keeping[d.MAC] || len(s.keeping) >= maxKeeping || !s.stored.take(d.MAC, now)) {
 		s.mu.Unlock()
 		return
 	}

@@ -1,0 +1,51 @@
+package dhcp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/netboot/presence"
+)
+
+// counted counts what is stored.
+type counted struct{ stores atomic.Int64 }
+
+func (*counted) All() []api.Lease                        { return nil }
+func (c *counted) Keep(context.Context, api.Lease) error { c.stores.Add(1); return nil }
+func (c *counted) Drop(context.Context, string) error    { c.stores.Add(1); return nil }
+
+func TestAStrangerThatTakesAndReleasesDoesNotKeepTheStoreBusy(t *testing.T) {
+	v := view()
+	who := presence.New("boot0", func(netboot.Event) {})
+	who.SetTable(&netboot.Table{Term: 1, Machines: v.Table.Machines, Stranger: v.Table.Stranger})
+	at, leases := now(), &counted{}
+	s := &Server{
+		network: v.Network, presence: who, loaders: v.Loaders, leases: leases, now: func() time.Time { return at }, log: slog.New(slog.DiscardHandler),
+		pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: spacing{},
+	}
+	const mac = "52:54:00:00:00:99"
+	for range 5000 { // five seconds of a client at full speed
+		var stored sync.WaitGroup
+		for _, request := range []*dhcpv4.DHCPv4{
+			sent(mac, dhcpv4.MessageTypeDiscover, dhcpv4.WithBroadcast(true)), sent(mac, dhcpv4.MessageTypeRelease, having("10.77.2.1")),
+			sent(mac, dhcpv4.MessageTypeRelease, having("10.77.2.2")), sent(mac, dhcpv4.MessageTypeRelease, having("10.77.2.3")),
+		} {
+			s.handle(t.Context(), &stored, &net.UDPConn{}, request, ServerPort, netip.AddrPort{})
+			stored.Wait()
+		}
+		at = at.Add(time.Millisecond)
+	}
+	if n := leases.stores.Load(); n > 5 || n < 2 {
+		t.Errorf("%d writes in 5 s", n)
+	}
+}
