@@ -7,12 +7,16 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // joinNodes is what who asks sees of all nodes, machines that no agent runs on among them.
 func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
 	nodes := joinNodes(v, s.cfg.Live, who(ctx))
+	for i := range nodes {
+		nodes[i].Environments = situation.Offered(v, v.Node(nodes[i].Name)).Environments
+	}
 	if len(v.Machines) == 0 {
 		return nodes
 	}
@@ -94,7 +98,7 @@ func (s *Server) joinImages(v *state.View, own []api.Environment) []api.Environm
 		}
 		updated := e.UpdatedAt
 		built := api.Environment{
-			Name: e.Name, Description: img.Description, Stacks: img.Stacks, Image: img, UpdatedAt: &updated, Nodes: s.whereItRuns(v, img),
+			Name: e.Name, Description: img.Description, Stacks: img.Stacks, Image: img, UpdatedAt: &updated, Nodes: s.whereItRuns(v, e, img),
 		}
 		if i := slices.IndexFunc(all, func(o api.Environment) bool { return o.Name == e.Name }); i >= 0 {
 			all[i] = built // what nodes report of it is that they hold it
@@ -107,21 +111,21 @@ func (s *Server) joinImages(v *state.View, own []api.Environment) []api.Environm
 }
 
 // whereItRuns tells for every node whether it can run an image: as a machine, or by its agent on the container stack.
-func (s *Server) whereItRuns(v *state.View, img *api.Image) []api.EnvironmentNode {
+func (s *Server) whereItRuns(v *state.View, e *api.EnvironmentRecord, img *api.Image) []api.EnvironmentNode {
 	var nodes []api.EnvironmentNode
 	add := func(node string, problems []string) {
 		nodes = append(nodes, api.EnvironmentNode{Node: node, OK: len(problems) == 0, Digest: img.Digest, Problems: problems})
 	}
 	for _, n := range v.Nodes {
 		if v.Machine(n.Name) == nil {
-			add(n.Name, containerProblems(img, n))
+			add(n.Name, containerProblems(v, e, n))
 		}
 	}
 	for _, m := range v.Machines {
 		problems := s.metalProblems(img, m.Hardware)
 		n := v.Node(m.Name())
 		switch {
-		case n != nil && len(problems) > 0 && len(containerProblems(img, n)) == 0:
+		case n != nil && len(problems) > 0 && len(containerProblems(v, e, n)) == 0:
 			problems = nil
 		case m.Hardware == nil && len(problems) == 0:
 			problems = []string{"its hardware is not known yet; look at it: nearmetal node inspect " + m.Name()}
@@ -133,14 +137,13 @@ func (s *Server) whereItRuns(v *state.View, img *api.Image) []api.EnvironmentNod
 }
 
 // containerProblems tells why a node can't run an image on the container stack.
-func containerProblems(img *api.Image, n *api.NodeRecord) []string {
+func containerProblems(v *state.View, e *api.EnvironmentRecord, n *api.NodeRecord) []string {
+	on, ok := situation.EnvironmentOn(v, e, n)
 	switch {
-	case !slices.Contains(img.Stacks, api.StackContainer):
+	case !ok:
 		return []string{"it is not made for the container stack, and nobody told how to boot this node"}
 	case !slices.ContainsFunc(n.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
 		return []string{"the node does not offer the container stack"}
-	case !n.Images:
-		return []string{"the node can't mount built environments"}
 	}
-	return nil
+	return on.Problems
 }
