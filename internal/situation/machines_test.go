@@ -60,7 +60,7 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 			r := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineReady, Power: api.PowerOn, Boot: &api.Boot{Environment: "debian-mpi"}}
 			test.change(&in, &r)
 			view := stored(repo.CreateMachine(t.Context(), in))
-			view = stored(repo.AsLeader(leadership).CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: r}))
+			stored(repo.AsLeader(leadership).CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: r}))
 			view = stored(repo.PutNode(t.Context(), api.NodeRecord{Name: "n1"}))
 			site := Observe(view, told{}, noon, noon, noon, lifecycle.DefaultDeadlines())
 			if got := site.Available("n1"); got != test.want {
