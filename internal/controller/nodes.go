@@ -88,9 +88,13 @@ const imageGrace = time.Hour
 
 // pruneProvisioning removes builds and enrolment tokens that are long over, and images that nothing uses any more.
 func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
-	builds, err := p.writer.PruneBuilds(ctx, p.view, p.now.Add(-state.EventsKeptAfter))
+	before := p.now.Add(-state.EventsKeptAfter)
+	builds, err := p.writer.PruneBuilds(ctx, p.view, before)
 	if err != nil {
 		return 0, err
+	}
+	if err := p.dropBuildLogs(before); err != nil {
+		p.log.WarnContext(ctx, "the output of old builds can't be removed", "error", err)
 	}
 	tokens, err := p.writer.PruneEnrollTokens(ctx, p.view, p.now.Add(-state.EventsKeptAfter))
 	if err != nil {
@@ -115,6 +119,20 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 		p.log.InfoContext(ctx, "removed what no image names any more", "bytes", freed)
 	}
 	return builds + tokens + strangers + images, nil
+}
+
+// dropBuildLogs removes what is stored of the output of builds that ended before a time.
+func (p *pass) dropBuildLogs(before time.Time) error {
+	var errs []error
+	for _, b := range p.view.Builds {
+		if b.EndedAt == nil || !b.EndedAt.Before(before) {
+			continue
+		}
+		for run := *b; run.Attempt > 0; run.Attempt-- {
+			errs = append(errs, p.cfg.Agents.DropLog(run.RunID()))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil

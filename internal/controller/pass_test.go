@@ -36,6 +36,8 @@ type scripted struct {
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
+	// dropped are the runs whose output was removed.
+	dropped []string
 }
 
 func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
@@ -54,7 +56,7 @@ func (s *scripted) Clean(node string) []string                    { return s.cle
 func (s *scripted) Jobs() map[string]agentstream.JobObserved      { return s.jobs }
 func (s *scripted) LogBytes(string) int64                         { return 0 }
 func (s *scripted) ForgetJob(string)                              {}
-func (s *scripted) DropLog(string) error                          { return nil }
+func (s *scripted) DropLog(run string) error                      { s.dropped = append(s.dropped, run); return nil }
 func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = d }
 func (s *scripted) Changed() <-chan struct{}                      { return nil }
 func (s *scripted) NextDeath() time.Time                          { return time.Time{} }
@@ -469,6 +471,20 @@ func TestUsageIsPrunedOnceItIsOlderThanItIsKept(t *testing.T) {
 	before := l.mustPass().Revision
 	if view := l.view(before+1, nil); len(view.NodeSpans) != 1 || view.NodeSpans[0].To != nil {
 		t.Errorf("spans after %s: %+v, want only the present one", state.UsageKept, view.NodeSpans)
+	}
+}
+
+func TestTheOutputOfOldBuildsGoesWithThem(t *testing.T) {
+	l := newLed(t, memory.New())
+	at := l.now
+	l.view(l.repo.CreateBuild(t.Context(), api.Build{ID: "old", Phase: api.BuildFailed, Attempt: 2, EndedAt: &at}))
+	l.now = l.now.Add(state.EventsKeptAfter + time.Minute)
+	end := l.now
+	l.view(l.repo.CreateBuild(t.Context(), api.Build{ID: "new", Phase: api.BuildFailed, Attempt: 1, EndedAt: &end}))
+	l.mustPass()
+	slices.Sort(l.agents.dropped)
+	if want := []string{"build.old.1", "build.old.2"}; !slices.Equal(l.agents.dropped, want) {
+		t.Errorf("the output of %v was removed, want that of %v", l.agents.dropped, want)
 	}
 }
 
