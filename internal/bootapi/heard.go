@@ -141,6 +141,16 @@ func (h *Heard) redeemed(uid string, generation int64, at time.Time) {
 	}
 }
 
+// startedAnew notes that a machine began its boot a second time.
+func (h *Heard) startedAnew(uid string, generation int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b := h.of(uid, generation); b != nil && b.seen.Problem == "" {
+		b.seen.Problem = "it was started anew in the middle of its boot: it lost its power, was reset, or crashed"
+		h.tell()
+	}
+}
+
 func (h *Heard) stage(uid string, generation int64, report boot.StageReport, at, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

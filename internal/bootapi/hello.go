@@ -114,6 +114,8 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	}
 	revision, err := s.cfg.Writer.RedeemBoot(ctx, redemption, info)
 	if errors.Is(err, state.ErrRedeemed) {
+		// It comes from the machine's own NIC and port: it was reset or crashed in the middle of its boot, and gets on in another generation only.
+		s.cfg.Heard.startedAnew(m.UID(), b.Generation)
 		return refuse(http.StatusConflict, "%v; if this is the machine itself, boot again", err)
 	}
 	if err != nil {
