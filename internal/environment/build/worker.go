@@ -43,7 +43,7 @@ func Worker(ctx context.Context) error {
 	if os.Getpid() != 1 {
 		return errors.New("this command is part of nearmetal's builder and of no use by itself; see: nearmetal env build --help")
 	}
-	w := &worker{words: json.NewEncoder(os.NewFile(3, "words")), log: os.Stderr}
+	w := &worker{words: json.NewEncoder(wordsTo(3)), log: os.Stderr}
 	err := w.start(ctx)
 	var end word
 	var failure *Failure
@@ -56,6 +56,12 @@ func Worker(ctx context.Context) error {
 		end = word{Result: w.manifest}
 	}
 	return errors.Join(err, w.words.Encode(end))
+}
+
+// wordsTo is the pipe to the builder. What a build runs must not have it: a package's script could say there what was built, and how it ended.
+func wordsTo(fd int) *os.File {
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), "words")
 }
 
 func (w *worker) start(ctx context.Context) error {
