@@ -134,11 +134,13 @@ func (s *site) claims(generation int64, purpose api.BootPurpose) boot.TokenClaim
 // post sends a message; detail is that of a refusal.
 func post[T any](s *site, path, session string, body any) (answer T, status int, detail string) {
 	s.t.Helper()
-	data, err := json.Marshal(body)
-	if err != nil {
+	var data bytes.Buffer
+	plain := json.NewEncoder(&data)
+	plain.SetEscapeHTML(false) // what is stored is escaped, and longer
+	if err := plain.Encode(body); err != nil {
 		s.t.Fatal(err)
 	}
-	r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(data))
+	r := httptest.NewRequest(http.MethodPost, path, &data)
 	r.Header.Set("Authorization", "Bearer "+session)
 	w := httptest.NewRecorder()
 	s.handler.ServeHTTP(w, r)
@@ -255,6 +257,31 @@ func TestAForgedTokenIsRefused(t *testing.T) {
 	forged := boot.Seal(bytes.Repeat([]byte{8}, sha256.Size), s.claims(3, api.BootEnvironment))
 	if _, status, detail := post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: forged, Nonce: "n", MACs: []string{mac}}); status != http.StatusUnauthorized {
 		t.Error(status, detail)
+	}
+}
+
+func TestAnExchangeNeedsANonce(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	if _, status, detail := s.hello(s.claims(3, api.BootEnvironment), ""); status != http.StatusBadRequest || !strings.Contains(detail, "nonce") {
+		t.Errorf("without a nonce: %d %s", status, detail)
+	}
+}
+
+func TestABootTokenIsNoSessionAndASessionNoBootToken(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	claims := s.claims(3, api.BootEnvironment)
+	w, status, detail := s.hello(claims, "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	// Who reads the boot token off a command line gets nothing without saying hello.
+	if _, status, _ := post[boot.Instruction](s, boot.StagePath, boot.Seal(secret, claims), boot.StageReport{}); status != http.StatusUnauthorized {
+		t.Errorf("a boot token as a session got %d", status)
+	}
+	if _, status, _ := post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: w.Session, Nonce: "n", MACs: []string{mac}}); status != http.StatusUnauthorized {
+		t.Errorf("a session as a boot token got %d", status)
 	}
 }
 

@@ -250,13 +250,77 @@ func TestABootThatFailsIsTriedAgainInANewGenerationThenGivenUp(t *testing.T) {
 }
 
 func TestTheAgentOfAnEarlierBootMakesNothingReady(t *testing.T) {
+	for name, earlier := range map[string]struct{ heard, agent int64 }{"both": {1, 1}, "only what was heard": {1, 0}, "only the agent": {0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.request(api.PowerActionOn, "debian-mpi", false)
+			m.carryOut()
+			m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation - earlier.heard, Local: true}
+			m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: m.record.Boot.Generation - earlier.agent}
+			m.settle()
+			m.want(api.MachineBooting)
+			if earlier.heard > 0 && m.record.Boot.Local {
+				t.Error("what was heard of an earlier boot is noted as this one's")
+			}
+		})
+	}
+}
+
+func TestTheReportOfAnEarlierBootIsNoInspection(t *testing.T) {
+	m := newMachine(t)
+	m.inspect()
+	m.carryOut()
+	m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation - 1, Reported: true}
+	m.settle()
+	m.want(api.MachineInspecting)
+}
+
+func TestWhatBecameOfAnEarlierOrderIsNotHeldAgainstABoot(t *testing.T) {
 	m := newMachine(t)
 	m.request(api.PowerActionOn, "debian-mpi", false)
-	m.carryOut()
-	m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation - 1, Local: true}
-	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: m.record.Boot.Generation - 1}
+	_, g := lifecycle.Order(m.record, m.in.Now)
+	m.in.Power.Generation, m.in.Power.Order, m.in.Power.Final, m.in.Power.Problem = g-1, lifecycle.OrderWake, true, "wrong password"
 	m.settle()
 	m.want(api.MachineBooting)
+	m.in.Power.Generation, m.in.Power.Final, m.in.Power.Problem = g, false, ""
+	m.in.Power.Done, m.in.Power.DoneAt, m.in.Power.ObservedAt = true, m.in.Now, m.in.Now.Add(-time.Second) // read as off before it was woken
+	m.settle()
+	if m.record.Boot.Generation != g {
+		t.Errorf("it boots again: %s", m.record.Message)
+	}
+}
+
+func TestAMachineInUseIsNotInspected(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.in.InUse = "it carries 2 members of cluster c1"
+	m.inspect()
+	m.want(api.MachineReady)
+	m.in.InUse = ""
+	m.settle()
+	m.want(api.MachineInspecting)
+}
+
+func TestNobodysWordCountsWhereThePowerCanBeRead(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.in.Agent.Connected = false
+	m.after(m.in.Deadlines.Stop) // its BMC goes on saying that it is on
+	m.settle()
+	m.want(api.MachineFailed)
+	m.request(api.PowerActionOff, "", false)
+	m.want(api.MachineStopping)
+}
+
+func TestNoPhaseOfAMachineFollowsThatTheTableHasNot(t *testing.T) {
+	record := &api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineOff}
+	ops := []lifecycle.Operation{lifecycle.SetMachinePhase{To: api.MachineReady}}
+	if change, err := decision.ApplyMachine(&api.MachineIntent{Name: "n1", UID: "u1"}, record, ops, time.Now()); err == nil {
+		t.Errorf("from off to ready: %+v", change.Record)
+	}
 }
 
 func TestUnknownIsNotOff(t *testing.T) {
@@ -279,7 +343,10 @@ func TestWhatWasReadBeforeTheStopIsNoProofThatItIsOff(t *testing.T) {
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
 	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now.Add(-time.Hour)
+	m.in.Agent = lifecycle.AgentSeen{} // the server was started anew
 	m.request(api.PowerActionOff, "", true)
+	m.want(api.MachineStopping)
+	m.settle()
 	m.want(api.MachineStopping)
 }
 
