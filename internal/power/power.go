@@ -109,8 +109,9 @@ type Target struct {
 // Opener makes the Switch of a target, without asking the BMC anything; an error tells what is wrong with the target itself.
 type Opener func(Target) (Switch, error)
 
-// Deadlines of single operations of a switch. A BMC that needs longer is unreachable.
+// Deadlines of single operations of a switch, of six to ten requests, for which slow BMCs need seconds each. A BMC that needs longer is
+// unreachable; one that leaves a single request unanswered is so earlier.
 const (
-	ObserveDeadline = 10 * time.Second
-	OrderDeadline   = 30 * time.Second
+	ObserveDeadline = 30 * time.Second
+	OrderDeadline   = time.Minute
 )

@@ -10,6 +10,9 @@ import (
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 
+// slowAnswer is what a slow BMC takes for each request, of which an order needs six to ten.
+const slowAnswer = 2 * time.Second
+
 // What a BMC says may be late, wrong or nothing. Whatever it is: "unknown" is never taken for off, a machine that may be on is not given
 // to anybody else, and people are told what is wrong.
 func TestFaultsOfBMCs(t *testing.T) {
@@ -20,7 +23,7 @@ func TestFaultsOfBMCs(t *testing.T) {
 	fault := func(kind vdc.FaultKind) {
 		t.Helper()
 		for _, name := range names {
-			must(t, s.dc.SetBMCFault(name, vdc.BMCFault{Kind: kind}))
+			must(t, s.dc.SetBMCFault(name, vdc.BMCFault{Kind: kind, Delay: slowAnswer}))
 		}
 	}
 	// told waits until people are told of a problem, in one of these words: Redfish and IPMI know different things.

@@ -77,6 +77,8 @@ func (s *Switch) explain(err error) error {
 		return fmt.Errorf("%s: %w (user %q): %w", at, power.ErrCredentials, s.credentials.User, err)
 	case errors.As(err, &changed):
 		return fmt.Errorf("%s: %w", at, changed)
+	case errors.As(err, &failed) && failed.Timeout():
+		return fmt.Errorf("%s: %w in time", at, power.ErrUnreachable)
 	case errors.As(err, &failed):
 		return fmt.Errorf("%s: %w: %w", at, power.ErrUnreachable, failed.Err)
 	}

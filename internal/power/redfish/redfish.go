@@ -10,11 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/power"
@@ -51,9 +53,18 @@ func New(t power.Target) (*Switch, error) {
 	return &Switch{
 		base: base, system: t.Control.System, credentials: t.Credentials,
 		// No proxy: BMCs are on a network of their own.
-		transport: &http.Transport{TLSClientConfig: config, MaxConnsPerHost: 1, ForceAttemptHTTP2: false},
+		transport: &http.Transport{
+			TLSClientConfig: config, MaxConnsPerHost: 1, ForceAttemptHTTP2: false,
+			DialContext: (&net.Dialer{Timeout: connectTimeout}).DialContext, ResponseHeaderTimeout: answerTimeout,
+		},
 	}, nil
 }
+
+// How long a BMC may take to accept a connection, and to answer one request.
+const (
+	connectTimeout = 5 * time.Second
+	answerTimeout  = 10 * time.Second
+)
 
 // String keeps the password out of logs: fmt would print it from within.
 func (s *Switch) String() string { return "Redfish at " + s.base.Host }

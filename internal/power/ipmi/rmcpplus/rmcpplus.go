@@ -206,6 +206,9 @@ func (s *Session) exchange(ctx context.Context, tries int, wait time.Duration, b
 			return err
 		}
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w in time", ErrNoAnswer)
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
 	}
