@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -50,29 +52,46 @@ type bootBench struct {
 	password string
 	log      *slog.Logger
 	results  map[string][]timedBoot
+
+	mu sync.Mutex
+	on map[string]time.Time // when a machine was switched on last, by its hypervisor
+}
+
+// hears takes what the data centre says.
+func (b *bootBench) hears(format string, args ...any) {
+	name, ok := strings.CutSuffix(fmt.Sprintf(format, args...), " is on")
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.on[name] = time.Now()
 }
 
 // timedBoot is one machine's boot.
 type timedBoot struct {
 	machine string
 	ordered time.Time
+	on      time.Time
 	seen    seenBoot
-	// machineRecord is what the site says of its own; zero by hand.
+	// record is what the site says of its own; zero by hand.
 	record api.Machine
 }
 
 // boots measures what Nearmetal adds to a boot: two machines, with BIOS and with UEFI, woken at the same moment, are served by it, and by hand
 // by dnsmasq and nginx, in turn.
 func boots(ctx context.Context, o options, dir string, log *slog.Logger, text *bytes.Buffer) (err error) {
+	b := &bootBench{o: o, dir: dir, log: log, password: dir + ".password", results: map[string][]timedBoot{}, on: map[string]time.Time{}}
 	dc, err := vdc.Start(ctx, vdc.Config{
 		Name: "bn", ProvisioningLink: bootCable, BMCLink: "bnbmc", BMCNetwork: netip.MustParsePrefix("10.98.60.0/24"),
 		Machines: []vdc.MachineConfig{{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: 1536}, {Name: "u1", Firmware: api.FirmwareUEFI, MemoryMiB: 1536}},
+		Log:      b.hears,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dc.Close()) }()
-	b := &bootBench{o: o, dir: dir, dc: dc, log: log, password: dir + ".password", results: map[string][]timedBoot{}}
+	b.dc = dc
 	if err := errors.Join(b.plug(), os.WriteFile(b.password, []byte(dc.Machines()[0].Password), 0o600)); err != nil {
 		return err
 	}
@@ -209,7 +228,7 @@ func (b *bootBench) run(ctx context.Context, side string) (err error) {
 		}
 	}
 	for i, m := range machines {
-		t := timedBoot{machine: m.Name, ordered: ordered[i], seen: b.watch.seen(m.MAC)}
+		t := timedBoot{machine: m.Name, ordered: ordered[i], on: b.switchedOn(m.Name), seen: b.watch.seen(m.MAC)}
 		if side == nearmetal {
 			t.record, err = b.o.untilRecord(ctx, b.dir, m.Name, func(r api.MachineRecord) bool { return r.Phase == api.MachineReady })
 			if err != nil {
@@ -217,10 +236,16 @@ func (b *bootBench) run(ctx context.Context, side string) (err error) {
 			}
 		}
 		b.results[side] = append(b.results[side], t)
-		b.log.Info("boot", "side", side, "machine", m.Name, "dhcp", t.since(t.seen.FirstDHCP), "loaded", t.since(t.seen.LastLoader), "call",
+		b.log.Info("boot", "side", side, "machine", m.Name, "on", t.since(t.on), "dhcp", t.since(t.seen.FirstDHCP), "loaded", t.since(t.seen.LastLoader), "call",
 			t.since(t.seen.Call), "mounted", t.since(t.seen.Mounted), "local", t.since(t.seen.Local), "load", load())
 	}
 	return b.off(ctx, side, machines)
+}
+
+func (b *bootBench) switchedOn(name string) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.on[name]
 }
 
 // order wakes the machines, and returns when each was ordered.
@@ -303,18 +328,19 @@ func (t timedBoot) since(at time.Time) float64 {
 // bootStages are what is compared, each from the order on.
 func bootStages() []struct {
 	name string
-	at   func(seenBoot) time.Time
+	at   func(timedBoot) time.Time
 } {
 	return []struct {
 		name string
-		at   func(seenBoot) time.Time
+		at   func(timedBoot) time.Time
 	}{
-		{"first DHCP packet", func(s seenBoot) time.Time { return s.FirstDHCP }},
-		{"kernel and initrd there", func(s seenBoot) time.Time { return s.LastLoader }},
-		{"boot agent calls", func(s seenBoot) time.Time { return s.Call }},
-		{"root mounted", func(s seenBoot) time.Time { return s.Mounted }},
-		{"node agent runs", func(s seenBoot) time.Time { return s.AgentRuns }},
-		{"root wholly local", func(s seenBoot) time.Time { return s.Local }},
+		{"power on", func(t timedBoot) time.Time { return t.on }},
+		{"first DHCP packet", func(t timedBoot) time.Time { return t.seen.FirstDHCP }},
+		{"kernel and initrd there", func(t timedBoot) time.Time { return t.seen.LastLoader }},
+		{"boot agent calls", func(t timedBoot) time.Time { return t.seen.Call }},
+		{"root mounted", func(t timedBoot) time.Time { return t.seen.Mounted }},
+		{"node agent runs", func(t timedBoot) time.Time { return t.seen.AgentRuns }},
+		{"root wholly local", func(t timedBoot) time.Time { return t.seen.Local }},
 	}
 }
 
@@ -333,7 +359,7 @@ func (b *bootBench) write(text *bytes.Buffer, busy string) {
 		fmt.Fprintf(text, "Boot of %s beside another machine, %d pairs, load %s to %s: seconds from the power order, median (lowest to highest); added: median of the pairs\n",
 			name, b.o.pairs, busy, load())
 		for _, stage := range bootStages() {
-			value := func(t timedBoot) float64 { return t.since(stage.at(t.seen)) }
+			value := func(t timedBoot) float64 { return t.since(stage.at(t)) }
 			ours, theirs := of(nearmetal, value), of(sideHand, value)
 			var added []float64
 			for i := range ours {

@@ -182,6 +182,12 @@ func (b *seenBoot) gets(content []byte, now time.Time) {
 // console reads what a machine prints from now on until its root is local.
 func (w *watch) console(ctx context.Context, mac, path string, from int64) error {
 	f, err := os.Open(path)
+	for errors.Is(err, os.ErrNotExist) { // it has never been on
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+		f, err = os.Open(path)
+	}
 	if err != nil {
 		return err
 	}
