@@ -115,7 +115,7 @@ docs: member ## write the generated pages of docs/
 	$(GO) test ./internal/lifecycle -update
 
 bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
-	@setup/install.sh run build test bench
+	@setup/install.sh run build test guest testbed bench
 	$(GO) build -o bin/bench ./bench
 	$(ASROOT) bin/bench -go $(GO) $(BENCH_FLAGS)
 
