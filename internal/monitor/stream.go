@@ -19,6 +19,7 @@ type stream struct {
 
 	mu      sync.Mutex
 	acks    map[string]int64 // newest log acknowledgement by run
+	asked   map[string]bool  // runs whose output was asked for; that of others is not this node's to tell
 	pinged  int64            // the newest ping to send, 0 when it is sent
 	tunnels []agentstream.Tunnel
 }
@@ -37,6 +38,24 @@ func (s *stream) ack(jobID string, offset int64) {
 	s.acks[jobID] = offset
 	s.mu.Unlock()
 	s.wake()
+}
+
+// ask asks for the output of a run from offset on.
+func (s *stream) ask(run string, offset int64) {
+	s.mu.Lock()
+	if s.asked == nil {
+		s.asked = map[string]bool{}
+	}
+	s.asked[run] = true
+	s.mu.Unlock()
+	s.ack(run, offset)
+}
+
+// tells whether the output of a run was asked for.
+func (s *stream) tells(run string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[run]
 }
 
 func (s *stream) ping(seq int64) {
@@ -144,7 +163,6 @@ func (m *Monitor) accompany(ctx context.Context, name string, s *stream, receive
 // send writes the newest desired state whenever it changed, pings, requests for tunnels and log acknowledgements.
 func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 	var sent *agentstream.Desired
-	told := map[string]bool{}
 	for {
 		m.mu.Lock()
 		desired := m.node(name).desired
@@ -154,10 +172,9 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 				return
 			}
 			for _, run := range runs(desired) {
-				if !told[run] {
+				if !s.tells(run) {
 					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
-					told[run] = true
-					s.ack(run, m.log(run).size())
+					s.ask(run, m.log(run).size())
 				}
 			}
 			sent = desired
@@ -197,6 +214,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 		switch {
 		case up.Observed != nil:
 			m.observe(name, s, *up.Observed)
+		case up.Log != nil && !s.tells(up.Log.JobID):
+			m.cfg.Log.WarnContext(ctx, "a node tells output that it was not asked for; it is not stored", "node", name, "job", up.Log.JobID)
 		case up.Log != nil:
 			offset, err := m.log(up.Log.JobID).append(up.Log.Offset, up.Log.Data)
 			if err != nil {
