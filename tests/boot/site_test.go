@@ -29,8 +29,6 @@ import (
 const (
 	// bootDeadline is how long a machine may take from off to ready here: emulated, two at once, on a busy machine.
 	bootDeadline = 8 * time.Minute
-	// buildDeadline is how long the build of an environment may take, its packages to be fetched first.
-	buildDeadline = 15 * time.Minute
 	// memory is enough for debian-mpi, its root and an MPI job.
 	memoryMiB = 1536
 )
@@ -364,12 +362,6 @@ func (s *site) wantPower(name string, want api.PowerState) {
 	if state, err := s.dc.Power(name); err != nil || state != want {
 		s.t.Errorf("the power of machine %s is %q at its hypervisor, want %q; %v", name, state, want, err)
 	}
-}
-
-// events are the reasons of what happened to a machine.
-func (s *site) events(name string) []api.Event {
-	s.t.Helper()
-	return read[[]api.Event](s, "node", "events", name)
 }
 
 func tail(text string, n int) string {
