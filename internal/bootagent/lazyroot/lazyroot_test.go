@@ -257,6 +257,24 @@ func TestAServerThatGivesOtherContentIsGivenUpInWords(t *testing.T) {
 	read(t, m, data, 0, 10)
 }
 
+// It says nothing of the content: such a server is asked again, and not given up for a wrong image.
+func TestAnAnswerThatIsNotTheRangeAskedForIsNotRead(t *testing.T) {
+	data := content(3)
+	o := serve(t, data)
+	var mu sync.Mutex
+	whole := 0
+	o.spoil = func(w http.ResponseWriter, _ *http.Request, data []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if whole++; whole > 2*maxWrong {
+			return false
+		}
+		_, _ = w.Write(data) // 200, from the beginning
+		return true
+	}
+	read(t, open(t, data, nil, o.URL), data, image.ChunkBytes, 10)
+}
+
 func TestAServerThatIsAwayForAWhileIsWaitedFor(t *testing.T) {
 	data := content(5)
 	o := serve(t, data)

@@ -69,3 +69,14 @@ func FuzzMAC(f *testing.F) {
 		}
 	})
 }
+
+func TestAScriptsNameIsAMAC(t *testing.T) {
+	for name, want := range map[string]string{
+		"02-00-00-00-00-ab.ipxe": "02:00:00:00:00:ab", "02:00:00:00:00:AB.ipxe": "02:00:00:00:00:ab", "02-00-00-00-00-ab": "", "02-00-00-00-00-a.ipxe": "",
+		"02-00-00-00-00-ag.ipxe": "", "02-00-00-00-00.ab.ipxe": "", "020-0-00-00-00-ab.ipxe": "", "..-..-..-..-..-...ipxe": "",
+	} {
+		if got, ok := ipxe.MAC(name); got != want || ok != (want != "") {
+			t.Errorf("MAC(%q) = %q, %v; want %q", name, got, ok, want)
+		}
+	}
+}

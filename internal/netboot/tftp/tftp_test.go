@@ -2,6 +2,7 @@ package tftp
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -49,6 +50,31 @@ func TestTheAnswerToOptionsIsInTheirOrder(t *testing.T) {
 	want := "\x00\x06tsize\x0070000\x00blksize\x001400\x00windowsize\x008\x00"
 	if got := string(r.oack(70000)); got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestOneClientHasFewTransfersAndARepeatedRequestNoSecondOne(t *testing.T) {
+	s := &Server{transfers: map[netip.AddrPort]bool{}, clients: map[netip.Addr]int{}}
+	from := func(port int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr("10.77.1.1"), uint16(port))
+	}
+	if !s.enter(from(2000)) || s.enter(from(2000)) {
+		t.Error("a repeated request of a transfer that goes on begins a second one, or the first is refused")
+	}
+	for i := range maxPerClient - 1 {
+		if !s.enter(from(3000 + i)) {
+			t.Fatalf("transfer %d is refused", i+2)
+		}
+	}
+	if s.enter(from(4000)) {
+		t.Errorf("one client has %d transfers", maxPerClient+1)
+	}
+	if !s.enter(netip.MustParseAddrPort("10.77.1.2:2000")) {
+		t.Error("another client is refused")
+	}
+	s.leave(from(2000))
+	if !s.enter(from(4000)) {
+		t.Error("a transfer that has ended keeps its place")
 	}
 }
 

@@ -268,6 +268,47 @@ func TestABMCThatIsSlowerThanWeRepeatIsWaitedFor(t *testing.T) {
 	}
 }
 
+func TestAnAnswerToAnotherCommandIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	answer := func(sequence, command byte) []byte {
+		m := []byte{addressConsole, (chassisFn | 1) << 2}
+		m = append(m, checksum(m))
+		body := []byte{addressBMC, sequence << 2, command, 0, 0x21}
+		return append(append(m, body...), checksum(body))
+	}
+	if data, ok := readAnswer(answer(2, 0x01), chassisFn, 2, 0x01); !ok || !bytes.Equal(data, []byte{0, 0x21}) {
+		t.Fatalf("the answer is read as %x, %v", data, ok)
+	}
+	for name, late := range map[string][]byte{"the same, asked before": answer(1, 0x01), "another command": answer(2, 0x02)} {
+		if _, ok := readAnswer(late, chassisFn, 2, 0x01); ok {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+func TestABMCThatChoosesAWeakerSuiteIsRefused(t *testing.T) {
+	t.Parallel()
+	front, back := net.Pipe()
+	s := &Session{conn: front, suite: cipherSuites[17], console: 0x11223344}
+	go func() {
+		defer back.Close()
+		var buffer [2048]byte
+		n, err := back.Read(buffer[:])
+		if err != nil {
+			return
+		}
+		_, request, _ := (&Session{}).open(buffer[:n])
+		opened := make([]byte, 36) // table 13-10, with no algorithm at all
+		opened[0] = request[0]
+		copy(opened[4:], request[4:8])
+		_, _ = back.Write((&Session{}).seal(payloadOpenResponse, opened))
+	}()
+	var status *statusError
+	if err := s.setUp(t.Context(), "user", "password", privilegeOperator); !errors.As(err, &status) || !status.suite() {
+		t.Errorf("got %v, want that it speaks another suite", err)
+	}
+}
+
 func TestABMCThatDoesNotProveThePasswordIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	sim := powertest.StartSim(t)
