@@ -36,13 +36,22 @@ func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], erro
 	return s.showNode(ctx, in.Name)
 }
 
+// showNode joins what there is of this one only: who enrols a thousand machines is shown each.
 func (s *Server) showNode(ctx context.Context, name string) (*body[api.Node], error) {
-	for _, n := range s.joinNodes(ctx, s.cfg.Reader.View()) {
-		if n.Name == name {
-			return &body[api.Node]{n}, nil
-		}
+	all := s.cfg.Reader.View()
+	view := *all
+	view.Nodes, view.Machines = nil, nil
+	if n := all.Node(name); n != nil {
+		view.Nodes = []*api.NodeRecord{n}
 	}
-	return nil, noNode(name)
+	if m := all.Machine(name); m != nil {
+		view.Machines = []*state.Machine{m}
+	}
+	nodes := s.joinNodes(ctx, &view)
+	if len(nodes) == 0 {
+		return nil, noNode(name)
+	}
+	return &body[api.Node]{nodes[0]}, nil
 }
 
 // maxReason is how long the reason of a drain may be.
