@@ -250,7 +250,7 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "one reader does not keep the others out",
 		File:    "internal/netboot/storm/storm.go",
-		Find:    "if c.running[t.client] < readsPerClient {",
+		Find:    "if c.running[class][t.client] < share {",
 		Replace: "if true {",
 		Test:    "./internal/netboot/storm TestOneReaderDoesNotKeepTheOthersOut",
 	},

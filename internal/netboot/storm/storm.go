@@ -31,6 +31,9 @@ const (
 const (
 	// readsPerClient bounds one client's pieces at once while others wait.
 	readsPerClient = 2
+	// loadsPerClient bounds one client's kernels and initrds at once, always: a loader fetches one after the other, and who takes many and
+	// reads them slowly must not hold all turns.
+	loadsPerClient = 4
 	// forgetAfter is how long a client counts as one that has begun.
 	forgetAfter = 10 * time.Minute
 	tick        = 500 * time.Millisecond
@@ -44,7 +47,7 @@ type Controller struct {
 	gauge   gauge
 	rate    int64 // bytes per second; 0: no bound but the link's
 	active  map[*Transfer]bool
-	running map[netip.Addr]int
+	running [classes]map[netip.Addr]int
 	waiting [classes][]*Transfer
 	turn    Class
 	ranks   map[netip.Addr]rank
@@ -74,7 +77,7 @@ type Transfer struct {
 // New is a controller of an idle link.
 func New() *Controller {
 	return &Controller{
-		gauge: gauge{limit: startLimit}, active: map[*Transfer]bool{}, running: map[netip.Addr]int{}, ranks: map[netip.Addr]rank{},
+		gauge: gauge{limit: startLimit}, active: map[*Transfer]bool{}, running: [classes]map[netip.Addr]int{{}, {}}, ranks: map[netip.Addr]rank{},
 	}
 }
 
@@ -126,8 +129,9 @@ func (c *Controller) end(t *Transfer) {
 		return
 	}
 	delete(c.active, t)
-	if c.running[t.client]--; c.running[t.client] == 0 {
-		delete(c.running, t.client)
+	running := c.running[t.class]
+	if running[t.client]--; running[t.client] == 0 {
+		delete(running, t.client)
 	}
 	if c.rate > 0 {
 		t.socket.pace(0)
@@ -163,18 +167,19 @@ func (c *Controller) admit() {
 	began := false
 	for len(c.active) < c.gauge.limit {
 		class := c.turn
-		if len(c.waiting[class]) == 0 {
+		i := c.choose(class)
+		if i < 0 {
 			class = 1 - class
+			i = c.choose(class)
 		}
-		if len(c.waiting[class]) == 0 {
+		if i < 0 {
 			break
 		}
 		c.turn = 1 - class
-		i := c.choose(class)
 		t := c.waiting[class][i]
 		c.waiting[class] = slices.Delete(c.waiting[class], i, i+1)
 		c.active[t] = true
-		c.running[t.client]++
+		c.running[class][t.client]++
 		close(t.admitted)
 		began = true
 	}
@@ -183,16 +188,19 @@ func (c *Controller) admit() {
 	}
 }
 
-// choose is the index of the next of a class: the first whose client has not its share already, else the first.
+// choose is the index of the next of a class, -1 for none: the first whose client has not its share already, for pieces of roots else the
+// first.
 func (c *Controller) choose(class Class) int {
-	if class == Read {
-		for i, t := range c.waiting[class] {
-			if c.running[t.client] < readsPerClient {
-				return i
-			}
+	share := [classes]int{Load: loadsPerClient, Read: readsPerClient}[class]
+	for i, t := range c.waiting[class] {
+		if c.running[class][t.client] < share {
+			return i
 		}
 	}
-	return 0
+	if class == Read && len(c.waiting[Read]) > 0 {
+		return 0
+	}
+	return -1
 }
 
 // pace divides a given rate among the running ones; the kernel spaces their packets (SO_MAX_PACING_RATE).

@@ -89,6 +89,36 @@ func TestAMachineThatHasBegunGoesFirst(t *testing.T) {
 	})
 }
 
+func TestOneClientDoesNotHoldAllTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		ctx, cancel := context.WithCancel(t.Context())
+		began := make(chan int, 200)
+		for range startLimit * 2 { // it takes many and ends none
+			go admitted(c, ctx, 1, Load, began)
+		}
+		synctest.Wait()
+		for i := range startLimit - loadsPerClient {
+			go admitted(c, ctx, 100+i, Load, began)
+		}
+		synctest.Wait()
+		others := 0
+		for len(began) > 0 {
+			if <-began != 1 {
+				others++
+			}
+		}
+		if others != startLimit-loadsPerClient {
+			t.Errorf("%d other clients have a turn, want %d", others, startLimit-loadsPerClient)
+		}
+		cancel()
+		synctest.Wait()
+		if s := c.State(); s.Running != 0 || s.Waiting != 0 {
+			t.Errorf("at the end: %+v", s)
+		}
+	})
+}
+
 func TestRootsAndKernelsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New()
