@@ -210,6 +210,26 @@ func (n *node) serveAt(listen net.Listener, cfg nodeimages.PeerConfig) *node {
 	return n
 }
 
+// get asks a node's peer server for a path below its URL, and returns the status and how many bytes came.
+func (n *node) get(path, span string) (int, int) {
+	n.t.Helper()
+	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, n.url+path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if span != "" {
+		request.Header.Set("Range", span)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var body bytes.Buffer
+	_, _ = body.ReadFrom(answer.Body)
+	return answer.StatusCode, body.Len()
+}
+
 // patience ends a test that hangs.
 const patience = 30 * time.Second
 
@@ -399,7 +419,8 @@ func TestAPeerWithBadDataIsDroppedAndToldAndTheImageStillComes(t *testing.T) {
 func TestAPeerGivesWhatItHoldsOfAnImageThatIsNotWholeYet(t *testing.T) {
 	s := newSite(t)
 	const chunks = 64
-	w := s.image("one", s.root(1, chunks*image.ChunkBytes))
+	root := s.root(1, chunks*image.ChunkBytes)
+	w := s.image("one", root)
 	// The server sends the first half to the first node, and then keeps it waiting; to the second it sends no chunk at all.
 	release := make(chan struct{})
 	t.Cleanup(sync.OnceFunc(func() { close(release) }))
@@ -425,6 +446,11 @@ func TestAPeerGivesWhatItHoldsOfAnImageThatIsNotWholeYet(t *testing.T) {
 	one.Want(s.public(), []nodeimages.Wanted{w})
 	half := func(st nodeimages.Status) bool { return !st.Whole && st.HeldBytes == chunks*image.ChunkBytes/2 }
 	one.until(w, "half there", half)
+	for span, want := range map[string]int{"bytes=0-9": http.StatusPartialContent, fmt.Sprintf("bytes=%[1]d-%[1]d", root.SizeBytes-1): http.StatusNotFound} {
+		if status, _ := one.get(root.Digest.Hex(), span); status != want {
+			t.Errorf("it answers %s with %d, want %d", span, status, want)
+		}
+	}
 	w.Peers = []string{one.url}
 	two := s.node(t, func(c *nodeimages.Config) { c.Client = &http.Client{Transport: named{"second"}} })
 	two.Want(s.public(), []nodeimages.Wanted{w})
@@ -567,23 +593,8 @@ func TestAPeerServesWhatItHoldsAndRefusesTheRest(t *testing.T) {
 	n := s.node(t).serve(nodeimages.PeerConfig{Requests: 1})
 	n.Want(s.public(), []nodeimages.Wanted{w})
 	n.whole(w)
-	get := func(path, span string) (int, int) {
-		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, n.url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if span != "" {
-			request.Header.Set("Range", span)
-		}
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		var body bytes.Buffer
-		_, _ = body.ReadFrom(answer.Body)
-		return answer.StatusCode, body.Len()
+	if err := os.WriteFile(filepath.Join(n.dir, "secret"), []byte("of the node"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	hexDigits := root.Digest.Hex()
 	for _, c := range []struct {
@@ -596,9 +607,10 @@ func TestAPeerServesWhatItHoldsAndRefusesTheRest(t *testing.T) {
 		{w.Digest.Hex(), "", 200, len(s.blobs[w.Digest.Hex()])},
 		{image.DigestOf([]byte("x")).Hex(), "", 404, -1},
 		{"..%2f..%2fetc%2fpasswd", "", 404, -1},
+		{"..%2fsecret", "", 404, -1},
 		{"../whole/" + hexDigits, "", 404, -1},
 	} {
-		status, size := get(c.path, c.span)
+		status, size := n.get(c.path, c.span)
 		if status != c.status || c.size >= 0 && size != c.size {
 			t.Errorf("%s %s: %d with %d bytes, want %d with %d", c.path, c.span, status, size, c.status, c.size)
 		}

@@ -226,4 +226,11 @@ var buildGuards = []Mutant{
 		Replace: "if m == nil {",
 		Test:    "./internal/agent TestTheMachineIsPoweredOffOnlyInTheBootTheOrderIsForAndWithNoMemberLeft",
 	},
+	{
+		Guard:   "a builder node's links lead a recipe out of no source directory",
+		File:    "internal/environment/build/tree.go",
+		Find:    "f, err := root.Open(name)",
+		Replace: "f, err := os.Open(w.Sources + \"/\" + name)",
+		Test:    "./internal/environment/build TestLinksLeadNowhereOutOfTheRoot",
+	},
 }
