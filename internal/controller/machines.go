@@ -110,7 +110,11 @@ func (p *pass) machines(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("machine %q: %w", m.Name(), err))
 			continue
 		}
-		p.sooner(change.WakeAt)
+		if at := change.WakeAt; !at.IsZero() && !at.After(p.now) {
+			p.sooner(p.now.Add(lookAgain)) // what was due has been looked at: it waits for something else, and nobody knows for how long
+		} else {
+			p.sooner(at)
+		}
 		if change.Dirty && !change.Forget {
 			taken[change.Record.Index] = true
 		}
@@ -129,6 +133,10 @@ func (p *pass) machines(ctx context.Context) error {
 // machinesPerPass bounds how many machines are decided on, and how many strangers taken in, in one pass, each by a commit: when a thousand
 // boot together, clusters that lost a member are not to wait for all of them. The next pass goes on with those that come after.
 const machinesPerPass = 50
+
+// lookAgain is the pause before a machine is looked at again that waits for a time that has passed: without one the leader would do nothing
+// else.
+const lookAgain = time.Second
 
 // commitsAtOnce is how many machines are committed at once: each waits for the disk, which writes down many together as fast as one.
 const commitsAtOnce = 32

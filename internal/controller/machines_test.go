@@ -64,6 +64,21 @@ func TestMachinesThatAreDecidedOnTogetherDoNotHoldUpOnePass(t *testing.T) {
 	}
 }
 
+func TestAMachineThatDoesNotGoOffIsNotLookedAtWithoutAPause(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	l.view(l.repo.CreateMachine(t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}))
+	m := l.mustPass().Machine("n1")
+	record := *m.Record
+	record.Phase = api.MachineStopping
+	record.Stop = &api.MachineStop{Generation: 2, CutAt: l.now.Add(-time.Minute), Deadline: l.now.Add(time.Minute)}
+	l.view(l.lead.writer.CommitMachine(t.Context(), m, state.MachineWrite{Record: record}))
+	l.mustPass()
+	if pause := l.lead.wakeAt.Sub(l.now); pause != lookAgain {
+		t.Errorf("the next pass is after %s, want %s", pause, lookAgain)
+	}
+}
+
 func TestAStrangerIsTakenInByItsTokenWithABMCOfItsOwn(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.provisions()
