@@ -73,6 +73,9 @@ func (o *origin) asked() []string {
 	return slices.Clone(o.ranges)
 }
 
+// patience ends a test that hangs.
+const patience = 30 * time.Second
+
 func open(t *testing.T, data []byte, change func(*Config), server string, peers ...string) *Image {
 	t.Helper()
 	root, chunks := rootOf(t, data)
@@ -88,7 +91,8 @@ func open(t *testing.T, data []byte, change func(*Config), server string, peers 
 		change(&cfg)
 	}
 	m := New(cfg)
-	t.Cleanup(func() { m.Close(); _ = file.Close() })
+	end := time.AfterFunc(patience, m.Close)
+	t.Cleanup(func() { end.Stop(); m.Close(); _ = file.Close() })
 	return m
 }
 
@@ -247,7 +251,7 @@ func TestAServerThatGivesOtherContentIsGivenUpInWords(t *testing.T) {
 	got := make([]byte, 10)
 	_, err := m.ReadAt(got, image.ChunkBytes)
 	if !errors.Is(err, ErrWrongContent) || !errors.Is(err, image.ErrDigest) || !strings.Contains(err.Error(), "chunk 1") {
-		t.Errorf("got %v, want one that names chunk 1 and a digest mismatch", err)
+		t.Fatalf("got %v, want one that names chunk 1 and a digest mismatch", err)
 	}
 	<-m.Failed()
 	if !bytes.Equal(got, make([]byte, 10)) {
