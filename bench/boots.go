@@ -34,6 +34,7 @@ const (
 	bootTLSPort  = config.BootPort
 	// bootLimit is how long a boot may take.
 	bootLimit = 6 * time.Minute
+	bootTries = 4
 )
 
 // The sides. The last one is measured once, not in pairs: it differs in one known thing.
@@ -182,8 +183,20 @@ func (o options) digest(ctx context.Context, dir string) (image.Digest, error) {
 	return "", fmt.Errorf("there is no %s among the environments: %s", builtEnvironment, out)
 }
 
-// run boots both machines once by one side.
-func (b *bootBench) run(ctx context.Context, side string) (err error) {
+// run boots both machines once by one side. Emulated machines on a busy machine now and then miss a timer's beat, and their kernel panics
+// over it before it has done anything; such a boot is done again.
+func (b *bootBench) run(ctx context.Context, side string) error {
+	for try := 1; ; try++ {
+		err := b.once(ctx, side)
+		if !errors.Is(err, errPanicked) || try == bootTries {
+			return err
+		}
+		b.log.Warn("boot again", "side", side, "problem", err)
+	}
+}
+
+// once is one try at a boot of both machines.
+func (b *bootBench) once(ctx context.Context, side string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, bootLimit)
 	defer cancel()
 	var stop func() error
@@ -223,7 +236,11 @@ func (b *bootBench) run(ctx context.Context, side string) (err error) {
 		return err
 	}
 	for range machines {
-		if err := <-locals; err != nil {
+		err := <-locals
+		switch {
+		case errors.Is(err, errPanicked):
+			return errors.Join(err, b.off(ctx, side, machines))
+		case err != nil:
 			return errors.Join(err, errors.New(b.consoles()))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -179,6 +180,9 @@ func (b *seenBoot) gets(content []byte, now time.Time) {
 	}
 }
 
+// errPanicked: a machine's kernel could not go on.
+var errPanicked = errors.New("the machine's kernel panicked")
+
 // console reads what a machine prints from now on until its root is local.
 func (w *watch) console(ctx context.Context, mac, path string, from int64) error {
 	f, err := os.Open(path)
@@ -206,6 +210,9 @@ func (w *watch) console(ctx context.Context, mac, path string, from int64) error
 			}
 			if w.printed(mac, string(line), now) {
 				return nil
+			}
+			if bytes.Contains(line, []byte("Kernel panic")) {
+				return fmt.Errorf("%w: %s", errPanicked, bytes.TrimSpace(line))
 			}
 			line = line[:0]
 		}
