@@ -6,11 +6,14 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // blobStall is how long an upload may bring nothing before it is given up.
@@ -61,6 +64,9 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 	if f == nil && s.cfg.Images == nil {
 		f = fail(codeUnavailable, "this server holds no images")
 	}
+	if f == nil && !building(s.cfg.Reader.View(), who(r.Context()).Node) {
+		f = fail(codeForbidden, "no build runs on this node, so there is nothing that it could store")
+	}
 	if f != nil {
 		f.write(w)
 		return
@@ -76,6 +82,14 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusCreated)
+}
+
+// building tells whether a build runs on a node, for agents whose token is for no single one on any: nobody else has content to store, and the
+// disk is the one that all that is decided is stored on.
+func building(view *state.View, node string) bool {
+	return slices.ContainsFunc(view.Builds, func(b *api.Build) bool {
+		return b.Phase == api.BuildRunning && (node == "" || b.Node == node)
+	})
 }
 
 func (s *Server) blobFailure(ctx context.Context, err error) *failure {

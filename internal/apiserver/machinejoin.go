@@ -55,8 +55,12 @@ func settlePhase(n *api.Node) {
 	}
 	n.Phase = api.NodeOff
 	n.Message = string(n.Machine.Record.Phase)
-	if message := n.Machine.Record.Message; message != "" {
-		n.Message += ": " + message
+	rec := &n.Machine.Record
+	switch {
+	case rec.Message != "":
+		n.Message += ": " + rec.Message
+	case rec.PowerMessage != "": // why nothing comes of it: a BMC that is away, a button that somebody has to press
+		n.Message += ": " + rec.PowerMessage
 	}
 }
 

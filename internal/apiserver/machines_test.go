@@ -46,6 +46,7 @@ func machineErrors(t *testing.T) []errorCase {
 	enroll := func(name, mac string) string {
 		return fmt.Sprintf(`{"name": %q, "spec": {"macs": [%q], "power": {"kind": "wol"}}}`, name, mac)
 	}
+	s.Build("b1", "agent")
 	busy := apiservertest.New(t, memory.New(), nil)
 	busy.AddNode("n9", 2)
 	return []errorCase{
@@ -342,6 +343,11 @@ func TestAgentsPutAndFetchContentByDigest(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	content := strings.Repeat("0123456789", 1000)
 	path := "/agent/v1/images/" + image.DigestOf([]byte(content)).Hex()
+	// Only a build has something to store: the disk is that of all that is decided.
+	if resp := sendTCP(t, s, trust.RoleAgent, request{method: "PUT", path: path, body: content}); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("put by a node that builds nothing: %s", resp.Status)
+	}
+	s.Build("b1", "n1")
 	for _, want := range []int{http.StatusCreated, http.StatusOK} {
 		if resp := sendTCP(t, s, trust.RoleAgent, request{method: "PUT", path: path, body: content}); resp.StatusCode != want {
 			t.Errorf("put: %s, want %d", resp.Status, want)

@@ -160,7 +160,11 @@ func (s *Server) mayPower(view *state.View, m *state.Machine, req api.NodePowerR
 	if req.Action == api.PowerActionOn && sameBoot(m, environment) {
 		return nil
 	}
-	return s.idle(view, m, req.Force, "power it "+string(req.Action))
+	what := "power it " + string(req.Action)
+	if req.Action == api.PowerActionCycle {
+		what = "power it off and on again"
+	}
+	return s.idle(view, m, req.Force, what)
 }
 
 // bootedEnvironment is what a machine booted last because an operator asked for it, "" for nothing.

@@ -151,6 +151,18 @@ func (i *Images) Put(_ context.Context, digest image.Digest, r io.Reader) error 
 	return nil
 }
 
+// Build lets a build run on a node.
+func (s *Site) Build(id, node string) {
+	s.t.Helper()
+	revision, err := s.Repo.CreateBuild(s.t.Context(), api.Build{ID: id, Environment: "e", Phase: api.BuildRunning, Node: node, Attempt: 1})
+	if err == nil {
+		_, err = s.Cache.WaitRevision(s.t.Context(), revision)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // Recipes knows recipes of one line, "name: NAME", and ships debian-mpi.
 type Recipes struct{}
 
