@@ -99,7 +99,18 @@ it boots from first. It is powered on and looked at (--no-inspect leaves that aw
 A stranger that booted on the provisioning network waits as a candidate ('nearmetal node candidates'); --candidate takes it in with the
 hardware that was found. It is looked at all the same: that proves that its power can be controlled and that it is well.
 
-With -f many are taken in, from a file that lists "machines", each with name, spec and, where it differs, power; what stands at the top of the file ("power", "password", "labels", "inspect") holds for all that do not say it themselves.
+With -f many are taken in, from a file that lists machines; what stands at its top holds for all that do not say it themselves:
+
+  power: {kind: redfish, user: admin}
+  password: secret              # of the BMCs; let nobody else read the file
+  labels: {rack: r1}
+  inspect: true                 # look at each at once; by default they are left alone
+  machines:
+    - name: n1
+      spec: {macs: ["52:54:00:12:34:56"], power: {address: "https://10.9.1.1"}}
+    - name: n2
+      password: another
+      spec: {macs: ["52:54:00:12:34:57"], power: {kind: ipmi, address: 10.9.1.2}, console: ipmi-sol}
 
 The BMC's password is read from a file, or asked for; the server seals it, and shows it to nobody.`,
 		Example: `  nearmetal node enroll n1 --mac 52:54:00:12:34:56 --power redfish --bmc https://10.9.1.1 --bmc-user admin --wait

@@ -155,8 +155,12 @@ func machineLine(n api.Node) string {
 		return string(n.Phase)
 	}
 	text := stageText(n)
-	if message := n.Machine.Record.Message; message != "" {
-		text += ": " + message
+	rec := &n.Machine.Record
+	switch {
+	case rec.Message != "":
+		text += ": " + rec.Message
+	case rec.PowerMessage != "": // a BMC that is away, a power button that somebody has to press
+		text += ": " + rec.PowerMessage
 	}
 	return text
 }

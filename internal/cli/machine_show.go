@@ -138,6 +138,10 @@ func (a *app) printBoot(w io.Writer, m *api.Machine) {
 	}
 	fields(w, "Boot", fmt.Sprintf("%s (%s), decided %s ago", boot.Environment, boot.Purpose, a.age(boot.DecidedAt)), "Digest", shorten(boot.Digest, 30),
 		"Loaded before the kernel", bytesText(boot.LoaderBytes), "Root read", read, "Root local", local)
+	goesOn := len(boot.Stages) < len(api.BootStages()) && (m.Record.Phase == api.MachineBooting || m.Record.Phase == api.MachineInspecting)
+	if len(boot.Stages) == 0 && !goesOn {
+		return
+	}
 	fmt.Fprintln(w)
 	t := newTable(w, "BOOT STAGE", "SECONDS", "SINCE START")
 	total := 0.0
@@ -145,7 +149,7 @@ func (a *app) printBoot(w io.Writer, m *api.Machine) {
 		total += row.seconds
 		t.row(string(row.stage), fmt.Sprintf("%.1f", row.seconds), fmt.Sprintf("%.1f", total))
 	}
-	if len(boot.Stages) < len(api.BootStages()) && (m.Record.Phase == api.MachineBooting || m.Record.Phase == api.MachineInspecting) {
+	if goesOn {
 		t.row(string(underway(boot)), "goes on", fmt.Sprintf("%.1f", a.Now().Sub(boot.DecidedAt).Seconds()))
 	}
 	t.flush()
