@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
+	record := &api.MachineRecord{Name: "n1", Phase: api.MachineStopping, Generation: 4, Boot: &api.Boot{Generation: 3}, Stop: &api.MachineStop{Generation: 4}}
+	view := &state.View{
+		Machines: []*state.Machine{{Intent: api.MachineIntent{Name: "n1"}, Record: record}},
+		Builds: []*api.Build{
+			{ID: "b1", Phase: api.BuildRunning, Node: "n2"}, {ID: "b2", Phase: api.BuildRunning, Node: "n2", CancelRequested: true}, {ID: "b3", Phase: api.BuildPending},
+		},
+	}
+	var d desiredStates
+	d.updateMachines(view, map[string]bool{})
+	if off := d.machines["n1"].powerOff; off == nil || off.BootGeneration != 3 {
+		t.Errorf("it is told %+v, want boot 3", off)
+	}
+	if builds := d.machines["n2"].builds; len(builds) != 1 || builds[0].ID != "b1" {
+		t.Errorf("its builder is told of %+v, want b1", builds)
+	}
+	record.Phase = api.MachineFailed // what could not be stopped is for somebody to look at
+	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff != nil {
+		t.Error("a machine that failed is told to go off")
+	}
+}
+
+func TestAMachineIsNotWokenForNothing(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	m := &state.Machine{
+		Intent: api.MachineIntent{Name: "n1", UID: "u1"},
+		Record: &api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineBooting, Generation: 3, Boot: &api.Boot{Generation: 3}},
+	}
+	if o, err := l.lead.ordered(m, true, l.now); err != nil || o.Order != provisioner.Wake || o.Generation != 3 || o.WasDone {
+		t.Fatalf("ordered is %+v, %v", o, err)
+	}
+	if o, err := l.lead.ordered(m, false, l.now); err != nil || o.Order != provisioner.Leave {
+		t.Errorf("without anything to boot it is told to %q, %v", o.Order, err)
+	}
+	m.Record.Boot.Stages = []api.StageTime{{Stage: api.StagePower}}
+	if o, err := l.lead.ordered(m, true, l.now); err != nil || !o.WasDone {
+		t.Errorf("that it was woken already is not told: %+v, %v", o, err)
+	}
+	m.Intent.Sealed = []byte("of another site")
+	l.lead.cfg.Provisioning.Unseal = func(string, []byte) ([]byte, error) { return nil, errors.New("it does not open") }
+	if o, err := l.lead.ordered(m, true, l.now); err == nil || o.Order != provisioner.Leave {
+		t.Errorf("without its BMC's password it is told to %q, %v", o.Order, err)
+	}
+}
+
+func TestAMachineBootsOnlyWhatIsForMetalAndSuitsIt(t *testing.T) {
+	l := newLed(t, memory.New())
+	p := l.lead.newPass(&state.View{
+		Images: []*api.Image{
+			{Digest: "sha256:a", Architecture: "x86_64", Stacks: []api.Stack{api.StackMetal}, MetalBytes: 18 << 20, KernelVersion: "6.1"},
+			{Digest: "sha256:b", Architecture: "x86_64", Stacks: []api.Stack{api.StackContainer}},
+		},
+		Environments: []*api.EnvironmentRecord{{Name: "container-only", Digest: "sha256:b"}, {Name: "debian-mpi", Digest: "sha256:a"}},
+	})
+	for _, tc := range []struct{ environment, architecture, want string }{
+		{"debian-mpi", "x86_64", ""},
+		{"debian-mpi", "aarch64", "the machine is aarch64"},
+		{"container-only", "x86_64", "no kernel for bare metal"},
+		{"nonesuch", "x86_64", "there is no built environment"},
+		{"", "x86_64", "no environment was named"},
+	} {
+		m := &state.Machine{Hardware: &api.Hardware{Architecture: tc.architecture, MemoryBytes: 64 << 30}}
+		digest, problem := p.bootable(m, tc.environment)
+		if (digest == "") != (tc.want != "") || !strings.Contains(problem, tc.want) {
+			t.Errorf("%q on %s: %q, %q; want %q", tc.environment, tc.architecture, digest, problem, tc.want)
+		}
+	}
+}
+
+func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	view := l.view(l.repo.CreateMachine(t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}))
+	record := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineBooting, Generation: 3, Boot: &api.Boot{Generation: 3}}
+	view = l.view(l.leader.CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: record}))
+	view = l.view(l.repo.RedeemBoot(t.Context(), state.Redemption{UID: "u1", Machine: "n1", Generation: 3, NonceSHA256: "n"}, &api.TokenInfo{ID: "agent", Role: api.RoleAgent}))
+	if view.Token("agent") == nil {
+		t.Fatal("the agent has no token")
+	}
+	record.Phase, record.ChangedAt = api.MachineOff, l.now.Add(time.Second)
+	p := l.lead.newPass(view)
+	if _, err := p.commitMachine(t.Context(), view.Machine("n1"), decision.MachineChange{Record: record, Dirty: true}); err != nil {
+		t.Fatal(err)
+	}
+	// Whatever is written next brings the view up to it.
+	view = l.view(l.repo.PutNode(t.Context(), api.NodeRecord{Name: "n2"}))
+	if view.Machine("n1").Record.Phase != api.MachineOff || view.Token("agent") != nil {
+		t.Errorf("it is %s, and its agent's token is %+v", view.Machine("n1").Record.Phase, view.Token("agent"))
+	}
+}
