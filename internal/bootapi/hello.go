@@ -102,7 +102,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	}
 	welcome.RootPasswordHash = string(hash)
 	nonce := sha256.Sum256([]byte(hello.Nonce))
-	redemption := state.Redemption{UID: m.UID(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
+	redemption := state.Redemption{UID: m.UID(), Machine: m.Name(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
 	var info *api.TokenInfo
 	if b.Purpose == api.BootEnvironment {
 		token := trust.NewToken(s.cfg.Pin)
@@ -117,6 +117,9 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 		// It comes from the machine's own NIC and port: it was reset or crashed in the middle of its boot, and gets on in another generation only.
 		s.cfg.Heard.startedAnew(m.UID(), b.Generation)
 		return refuse(http.StatusConflict, "%v; if this is the machine itself, boot again", err)
+	}
+	if errors.Is(err, state.ErrBootOver) {
+		return refuse(http.StatusGone, "the boot token is of an earlier boot; this machine is not meant to boot that any more")
 	}
 	if err != nil {
 		return err

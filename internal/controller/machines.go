@@ -180,9 +180,6 @@ func (p *pass) commitMachine(ctx context.Context, m *state.Machine, change decis
 	switch {
 	case !change.Dirty:
 	case change.Forget:
-		if err := p.cfg.Repo.EndBoot(ctx, m.UID()); err != nil {
-			return 0, err
-		}
 		if revision, err = p.writer.ForgetMachine(ctx, m); err != nil {
 			return 0, err
 		}
@@ -205,13 +202,7 @@ func (p *pass) writeMachine(ctx context.Context, m *state.Machine, change decisi
 		hardware := withRoles(report.Hardware, m.Intent.Spec.MACs)
 		write.Hardware = &hardware
 	}
-	if revision, err = p.writer.CommitMachine(ctx, m, write); err != nil {
-		return 0, err
-	}
-	if change.Record.Phase == api.MachineOff && m.Record != nil && m.Record.Phase != api.MachineOff {
-		return revision, p.cfg.Repo.EndBoot(ctx, m.UID())
-	}
-	return revision, nil
+	return p.writer.CommitMachine(ctx, m, write)
 }
 
 // withRoles marks the NICs that the machine is provisioned by.

@@ -29,6 +29,7 @@ type MachineWrite struct {
 }
 
 // CommitMachine makes a decision about a machine true, guarded by the election and by what it was decided on: base, as the view has it.
+// The token of the node agent of a machine that is off is void from the same commit on.
 // It returns the revision of the commit.
 func (l *Leader) CommitMachine(ctx context.Context, base *Machine, w MachineWrite) (int64, error) {
 	rec := &w.Record
@@ -45,6 +46,13 @@ func (l *Leader) CommitMachine(ctx context.Context, base *Machine, w MachineWrit
 	}
 	if w.Hardware != nil {
 		ops = append(ops, put(prefixHardware+rec.Name, w.Hardware))
+	}
+	if rec.Phase == api.MachineOff {
+		over, void, err := l.repo.endBoot(ctx, rec.UID, false)
+		if err != nil {
+			return 0, err
+		}
+		conds, ops = append(conds, over...), append(ops, void...)
 	}
 	failpoint.Hit("state.before-machine-record")
 	revision, err := l.repo.store.Commit(ctx, conds, ops)
@@ -80,8 +88,12 @@ func (l *Leader) ForgetMachine(ctx context.Context, base *Machine) (int64, error
 	if base.Record != nil {
 		ops = append(ops, store.Op{Key: keyIndex(base.Record.Index), Delete: true})
 	}
+	over, void, err := l.repo.endBoot(ctx, base.UID(), true)
+	if err != nil {
+		return 0, err
+	}
 	failpoint.Hit("state.before-forget-machine")
-	revision, err := l.repo.store.Commit(ctx, l.machineConds(base), ops)
+	revision, err := l.repo.store.Commit(ctx, append(l.machineConds(base), over...), append(ops, void...))
 	if err != nil {
 		return 0, fmt.Errorf("forget machine %q: %w", name, err)
 	}

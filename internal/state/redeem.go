@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
 // Redemption is the exchange of a boot token: stored at redeemed/UID, the newest of each machine only.
 type Redemption struct {
-	// UID is the machine's, Generation of its boot.
+	// UID and Machine are the machine's, Generation of its boot.
 	UID        string `json:"uid"`
+	Machine    string `json:"machine"`
 	Generation int64  `json:"generation"`
 	// NonceSHA256 is the hash, in hexadecimal, of what the machine made once in this boot: whoever else has the token has not that.
 	NonceSHA256 string    `json:"nonce_sha256"`
@@ -25,12 +27,15 @@ type Redemption struct {
 // ErrRedeemed: a boot token was exchanged before, by another machine or in another life of this one.
 var ErrRedeemed = errors.New("the boot token was exchanged already")
 
+// ErrBootOver: the boot that a token is for does not go on any more.
+var ErrBootOver = errors.New("that boot is over")
+
 // prefixRedeemed is followed by a machine's UID.
 const prefixRedeemed = "redeemed/"
 
 // RedeemBoot notes that a boot token was exchanged, and makes the node agent's token, nil for none, true in the same commit; that of the
 // boot before is void from then on. The same nonce may come again, for an answer that was lost, and gets another token. Another nonce, or
-// a generation older than the newest exchanged, is ErrRedeemed.
+// a generation older than the newest exchanged, is ErrRedeemed; a boot that does not go on by then ErrBootOver.
 func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api.TokenInfo) (int64, error) {
 	key := prefixRedeemed + redemption.UID
 	for {
@@ -41,6 +46,13 @@ func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api
 		if old.Generation > redemption.Generation || old.Generation == redemption.Generation && old.NonceSHA256 != redemption.NonceSHA256 && revision != 0 {
 			return 0, fmt.Errorf("boot %d of the machine: %w", redemption.Generation, ErrRedeemed)
 		}
+		record, decided, err := get[api.MachineRecord](ctx, r, prefixMachineRecord+redemption.Machine, "machine", redemption.Machine)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return 0, err
+		}
+		if record.UID != redemption.UID || !lifecycle.MayBoot(&record) || record.Boot.Generation != redemption.Generation {
+			return 0, fmt.Errorf("boot %d of the machine: %w", redemption.Generation, ErrBootOver)
+		}
 		var ops []store.Op
 		if old.TokenID != "" {
 			ops = append(ops, store.Op{Key: prefixToken + old.TokenID, Delete: true})
@@ -50,7 +62,9 @@ func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api
 			ops = append(ops, put(prefixToken+token.ID, *token))
 		}
 		ops = append(ops, put(key, redemption))
-		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, ops)
+		next, err := r.store.Commit(ctx, []store.Cond{
+			{Key: key, Revision: revision}, {Key: prefixMachineRecord + redemption.Machine, Revision: decided},
+		}, ops)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -61,21 +75,24 @@ func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api
 	}
 }
 
-// EndBoot makes the token of a machine's node agent void: it has gone off, or is no machine of this site any more.
-func (r *Repo) EndBoot(ctx context.Context, uid string) error {
-	old, revision, err := get[Redemption](ctx, r, prefixRedeemed+uid, "boot of machine", uid)
-	if errors.Is(err, ErrNotFound) || err == nil && old.TokenID == "" {
-		return nil
+// endBoot is what makes the token of a machine's node agent void: it has gone off, or is no machine of this site any more (forget).
+func (r *Repo) endBoot(ctx context.Context, uid string, forget bool) ([]store.Cond, []store.Op, error) {
+	key := prefixRedeemed + uid
+	old, revision, err := get[Redemption](ctx, r, key, "boot of machine", uid)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return nil, nil, err
 	}
-	if err != nil {
-		return err
+	conds, ops := []store.Cond{{Key: key, Revision: revision}}, []store.Op(nil)
+	if old.TokenID != "" {
+		ops = append(ops, store.Op{Key: prefixToken + old.TokenID, Delete: true})
 	}
-	id := old.TokenID
-	old.TokenID = ""
-	_, err = r.store.Commit(ctx, []store.Cond{{Key: prefixRedeemed + uid, Revision: revision}},
-		[]store.Op{{Key: prefixToken + id, Delete: true}, put(prefixRedeemed+uid, old)})
-	if errors.Is(err, store.ErrConflict) {
-		return nil // it boots again meanwhile, which voids the token too
+	switch {
+	case revision == 0:
+	case forget:
+		ops = append(ops, store.Op{Key: key, Delete: true})
+	case old.TokenID != "":
+		old.TokenID = ""
+		ops = append(ops, put(key, old))
 	}
-	return err
+	return conds, ops, nil
 }

@@ -13,12 +13,13 @@ import (
 func TestOfManyThatExchangeABootTokenAtOnceOneDoes(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s store.Store) {
 		w := enrolled(t, s)
+		w.boots(2)
 		errs := make(chan error)
 		const tries = 8
 		for i := range tries {
 			go func() {
 				nonce, token := fmt.Sprint("nonce", i), &api.TokenInfo{ID: fmt.Sprint("token", i), Role: api.RoleAgent}
-				_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Generation: 2, NonceSHA256: nonce, At: now}, token)
+				_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 2, NonceSHA256: nonce, At: now}, token)
 				errs <- err
 			}()
 		}
@@ -34,11 +35,23 @@ func TestOfManyThatExchangeABootTokenAtOnceOneDoes(t *testing.T) {
 	})
 }
 
+// boots lets n1 boot in a generation.
+func (w *world) boots(generation int64) {
+	w.Helper()
+	base := w.machine("n1")
+	record := api.MachineRecord{Name: "n1", UID: base.UID(), Phase: api.MachineBooting, Generation: generation, Boot: &api.Boot{Generation: generation}}
+	if base.Record != nil {
+		record.Index = base.Record.Index
+	}
+	w.reach(w.leader.CommitMachine(w.Context(), base, state.MachineWrite{Record: record}))
+}
+
 func TestABootTokenIsNotExchangedAfterANewerOne(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s store.Store) {
 		w := enrolled(t, s)
 		redeem := func(generation int64) error {
-			_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Generation: generation, NonceSHA256: "n", At: now}, nil)
+			w.boots(generation)
+			_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: generation, NonceSHA256: "n", At: now}, nil)
 			return err
 		}
 		if err := redeem(3); err != nil {
@@ -49,6 +62,37 @@ func TestABootTokenIsNotExchangedAfterANewerOne(t *testing.T) {
 		}
 		if err := redeem(4); err != nil {
 			t.Errorf("generation 4 after 3: %v", err)
+		}
+	})
+}
+
+func TestABootTokenIsNotExchangedOnceItsBootIsOver(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := enrolled(t, s)
+		redeem := func(uid, machine string, generation int64) error {
+			_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: uid, Machine: machine, Generation: generation, NonceSHA256: "n", At: now},
+				&api.TokenInfo{ID: "agent", Role: api.RoleAgent})
+			return err
+		}
+		w.boots(3)
+		for name, err := range map[string]error{
+			"a machine that is gone":    redeem("uid-n9", "n9", 3),
+			"another of the same name":  redeem("uid-n9", "n1", 3),
+			"another boot of a machine": redeem("uid-n1", "n1", 2),
+		} {
+			if !errors.Is(err, state.ErrBootOver) {
+				t.Errorf("%s: %v, want ErrBootOver", name, err)
+			}
+		}
+		if err := redeem("uid-n1", "n1", 3); err != nil {
+			t.Fatal(err)
+		}
+		w.reach(w.leader.ForgetMachine(t.Context(), w.machine("n1")))
+		if w.cache.View().Token("agent") != nil {
+			t.Error("the agent's token outlives its machine")
+		}
+		if err := redeem("uid-n1", "n1", 3); !errors.Is(err, state.ErrBootOver) {
+			t.Errorf("of a machine that was forgotten: %v, want ErrBootOver", err)
 		}
 	})
 }

@@ -159,8 +159,8 @@ var bootGuards = []Mutant{
 	{
 		Guard:   "of two that exchange a boot token at once, one does",
 		File:    "internal/state/redeem.go",
-		Find:    `r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, ops)`,
-		Replace: `r.store.Commit(ctx, []store.Cond{}, ops)`,
+		Find:    `{Key: key, Revision: revision}, {Key: prefixMachineRecord + redemption.Machine, Revision: decided},`,
+		Replace: `{Key: prefixMachineRecord + redemption.Machine, Revision: decided},`,
 		Test:    "./internal/state TestOfManyThatExchangeABootTokenAtOnceOneDoes",
 	},
 	{
@@ -169,6 +169,13 @@ var bootGuards = []Mutant{
 		Find:    `if old.Generation > redemption.Generation || `,
 		Replace: `if `,
 		Test:    "./internal/state TestABootTokenIsNotExchangedAfterANewerOne",
+	},
+	{
+		Guard:   "a boot token is exchanged while its boot goes on only",
+		File:    "internal/state/redeem.go",
+		Find:    "record.UID != redemption.UID || !lifecycle.MayBoot(&record) || record.Boot.Generation != redemption.Generation {",
+		Replace: "false {",
+		Test:    "./internal/state TestABootTokenIsNotExchangedOnceItsBootIsOver",
 	},
 	{
 		Guard:   "a boot ends what its machine's former agent may do",

@@ -249,9 +249,9 @@ var buildGuards = []Mutant{
 	},
 	{
 		Guard:   "a machine that is off speaks no more by the agent that it had",
-		File:    "internal/controller/machines.go",
+		File:    "internal/state/machineleader.go",
 		Find:    "if rec.Phase == api.MachineOff {",
-		Replace: "return revision, nil",
+		Replace: "if false {",
 		Test:    "./internal/controller TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore",
 	},
 	{
