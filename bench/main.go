@@ -1,5 +1,6 @@
 // Command bench measures what docs/performance.md states: how long a cluster takes from request to ready and to be gone,
-// against the same members made by hand and by Podman; what the idle control plane holds; what placement costs.
+// against the same members made by hand and by Podman; what the idle control plane holds; what placement costs; and how machines are
+// enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
 //
 // All sides run in one mount and network namespace of the bench's own, in turn (A B C, C B A, ...), on the same machine in
 // the same minutes. It measures only through doors that users have (the API, the scripts) and must never reach into the
@@ -63,7 +64,7 @@ func main() {
 	flag.StringVar(&o.machines, "machines", "builds,boots,enrolment", "parts of machines and their environments to measure; empty: none")
 	flag.StringVar(&o.images, "images", "", "a site's state directory whose built environments are taken instead of building them")
 	flag.IntVar(&o.enrol, "enrol", 1000, "how many machines are enrolled")
-	flag.IntVar(&o.pairs, "pairs", 3, "pairs of builds and of boots")
+	flag.IntVar(&o.pairs, "pairs", 3, "pairs of boots")
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
 		if os.Getenv(variable) != "" {
