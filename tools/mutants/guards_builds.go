@@ -153,7 +153,7 @@ var buildGuards = []Mutant{
 		Guard:   "an image is reused on the same bases only",
 		File:    "internal/controller/builds.go",
 		Find:    "if img.RecipeDigest == digest && img.Environment == r.Name {",
-		Replace: "if img.Environment == r.Name {",
+		Replace: "if digest != \"\" && img.Environment == r.Name {",
 		Test:    "./internal/controller TestABuildIsReusedOnTheSameBasesOnly",
 	},
 	{
@@ -167,7 +167,7 @@ var buildGuards = []Mutant{
 		Guard:   "a builder node's image is of the recipe that it was given",
 		File:    "internal/controller/builds.go",
 		Find:    "if m.RecipeDigest != r.DigestOn(b.Bases) {",
-		Replace: "if false {",
+		Replace: "if r == nil {",
 		Test:    "./internal/controller TestABuilderPutsItsImageInNoOtherEnvironmentsPlace",
 	},
 	{
@@ -188,7 +188,7 @@ var buildGuards = []Mutant{
 		Guard:   "an enrolment token is compared with what was issued",
 		File:    "internal/controller/enroll.go",
 		Find:    "if known == nil || !token.Is(hex.EncodeToString(known.Hash)) {",
-		Replace: "if known == nil {",
+		Replace: "if known == nil || hex.EncodeToString(known.Hash) == \"\" {",
 		Test:    "./internal/controller TestAStrangerWithAWrongOrExpiredTokenIsNotTakenIn",
 	},
 	{

@@ -20,7 +20,7 @@ var netbootGuards = []Mutant{
 		Guard:   "what is for another DHCP server is its business",
 		File:    "internal/netboot/dhcp/dhcp.go",
 		Find:    "return id == nil || id.Equal(q.view.Network.Address.Addr().AsSlice())",
-		Replace: "return true",
+		Replace: "return id == nil || id != nil",
 		Test:    "./internal/netboot/dhcp TestRequestsForOtherServersAreTheirBusiness",
 	},
 	{
@@ -55,7 +55,7 @@ var netbootGuards = []Mutant{
 		Guard:   "a late release ends no other lease",
 		File:    "internal/netboot/dhcp/dhcp.go",
 		Find:    "if !ok || !q.forUs() || !leased || lease.Address != a {",
-		Replace: "if !ok || !q.forUs() || !leased {",
+		Replace: "if !ok || !q.forUs() || !leased || !lease.Address.IsValid() || !a.IsValid() {",
 		Test:    "./internal/netboot/dhcp TestLatePacketsEndNoLease",
 	},
 	{
@@ -125,7 +125,7 @@ var netbootGuards = []Mutant{
 		Guard:   "a machine is at the address that it was given",
 		File:    "internal/netboot/presence/presence.go",
 		Find:    "if (m == nil || m.Address != address) && (e == nil || e.address != address) {",
-		Replace: "if false {",
+		Replace: "if m == nil && e == nil {",
 		Test:    "./internal/netboot/presence TestAfterARestartMachinesAreKnownByTheTable",
 	},
 	{
@@ -154,7 +154,7 @@ var netbootGuards = []Mutant{
 		File:    "internal/netboot/presence/presence.go",
 		Find:    "if t.Machines[mac] == nil && len(p.entries) >= maxStrangers+len(t.Machines) {",
 		Replace: "if false {",
-		Test:    "./internal/netboot/presence TestStrangersAreForgottenBeforeTheyAreTooMany",
+		Test:    "./internal/netboot/presence TestStrangersDoNotFillTheMemory",
 	},
 	{
 		Guard:   "an earlier boot's script is not given",
@@ -195,7 +195,7 @@ var netbootGuards = []Mutant{
 		Guard:   "what is served over HTTP is named by a digest",
 		File:    "internal/netboot/http/http.go",
 		Find:    "if err := digest.Check(); err != nil {",
-		Replace: "if err := digest.Check(); false {",
+		Replace: "if err := digest.Check(); err != nil && false {",
 		Test:    "./internal/netboot/http TestABlobIsAskedForByADigestOnly",
 	},
 	{
@@ -250,8 +250,8 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "one reader does not keep the others out",
 		File:    "internal/netboot/storm/storm.go",
-		Find:    "if c.running[class][t.client] < share {",
-		Replace: "if true {",
+		Find:    "Read: readsPerClient}[class]",
+		Replace: "Read: maxLimit}[class]",
 		Test:    "./internal/netboot/storm TestOneReaderDoesNotKeepTheOthersOut",
 	},
 	{
@@ -274,5 +274,12 @@ var netbootGuards = []Mutant{
 		Find:    "control != nil && control.IfIndex == index &&",
 		Replace: "control != nil &&",
 		Test:    "./internal/netboot/solicit TestOnlySolicitationsOfThisLinkAreAnswered",
+	},
+	{
+		Guard:   "one client does not take all turns for kernels",
+		File:    "internal/netboot/storm/storm.go",
+		Find:    "{Load: loadsPerClient,",
+		Replace: "{Load: maxLimit,",
+		Test:    "./internal/netboot/storm TestOneClientDoesNotHoldAllTurns",
 	},
 }

@@ -133,7 +133,7 @@ var powerGuards = []Mutant{
 		File:    "internal/provisioner/plan.go",
 		Find:    "if p.done || p.final {",
 		Replace: "if p.final {",
-		Test:    "./internal/provisioner TestAMachineThatGoesOffLaterIsReportedAndNotWokenAgain",
+		Test:    "./internal/provisioner TestWhatAnOrderNeedsNext",
 	},
 	{
 		Guard:   "a machine that is on was not woken by this order",
@@ -168,7 +168,7 @@ var powerGuards = []Mutant{
 		File:    "internal/provisioner/worker.go",
 		Find:    "\tif err != nil {\n\t\tstate = api.PowerUnknown\n\t}",
 		Replace: "",
-		Test:    "./internal/provisioner TestABMCThatFailsIsAskedAgainEverMoreSeldom",
+		Test:    "./internal/provisioner TestWhatASwitchSaysWithAnErrorIsNotBelieved",
 	},
 	{
 		Guard:   "a wrong password is tried once",
