@@ -87,8 +87,10 @@ type MachineIntent struct {
 	Inspect int64        `json:"inspect,omitempty"`
 	// RemoveRequestedAt is set once it is to be forgotten.
 	RemoveRequestedAt *time.Time `json:"remove_requested_at,omitempty"`
-	CreatedAt         time.Time  `json:"created_at"`
-	By                string     `json:"by"`
+	// RemoveForce: members that run on it do not keep it.
+	RemoveForce bool      `json:"remove_force,omitempty"`
+	CreatedAt   time.Time `json:"created_at"`
+	By          string    `json:"by"`
 }
 
 // PowerAction is what is asked of a machine's power.

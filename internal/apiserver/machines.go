@@ -149,7 +149,7 @@ func (s *Server) removeMachine(ctx context.Context, view *state.View, m *state.M
 	if err := s.idle(view, m, force, "remove it"); err != nil {
 		return err
 	}
-	_, revision, err := s.cfg.Writer.RequestMachineRemoval(ctx, m.Name(), s.cfg.Now().UTC())
+	_, revision, err := s.cfg.Writer.RequestMachineRemoval(ctx, m.Name(), force, s.cfg.Now().UTC())
 	if errors.Is(err, state.ErrNotFound) {
 		return noNode(m.Name())
 	}

@@ -16,7 +16,7 @@ import (
 type MachineWriter interface {
 	CreateMachine(ctx context.Context, in api.MachineIntent) (int64, error)
 	UpdateMachineIntent(ctx context.Context, name, uid string, change func(*api.MachineIntent) error) (api.MachineIntent, int64, error)
-	RequestMachineRemoval(ctx context.Context, name string, at time.Time) (api.MachineIntent, int64, error)
+	RequestMachineRemoval(ctx context.Context, name string, force bool, at time.Time) (api.MachineIntent, int64, error)
 	RequestPower(ctx context.Context, asks []state.PowerAsk) (int64, error)
 	CreateEnrollToken(ctx context.Context, t api.EnrollmentToken) (int64, error)
 	DeleteEnrollToken(ctx context.Context, id string) (int64, error)

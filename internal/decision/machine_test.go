@@ -514,6 +514,31 @@ func TestPowerLostInUseIsNoticed(t *testing.T) {
 	}
 }
 
+func TestRemovalWaitsForMembersThatCameMeanwhileUnlessForced(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	at := m.in.Now
+	m.in.InUse = "it carries 2 members of cluster c1"
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineReady)
+	if !strings.Contains(m.record.Message, "c1") {
+		t.Errorf("message %q", m.record.Message)
+	}
+	m.in.InUse = ""
+	m.settle()
+	m.want(api.MachineRemoving)
+
+	m = newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.in.InUse = "it carries 2 members of cluster c1"
+	m.intent.RemoveRequestedAt, m.intent.RemoveForce = &at, true
+	m.settle()
+	m.want(api.MachineRemoving)
+}
+
 func TestRemovalPowersOffFirst(t *testing.T) {
 	m := newMachine(t)
 	m.request(api.PowerActionOn, "debian-mpi", false)

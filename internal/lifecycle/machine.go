@@ -385,6 +385,12 @@ func (in MachineInput) fail(problem string) []Operation {
 func (in MachineInput) ready() []Operation {
 	r, req := in.Record, in.Intent.Request
 	switch {
+	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
+		message := fmt.Sprintf("to be removed once it is free: %s; or remove it with --force", in.InUse)
+		if r.Message == message {
+			return nil
+		}
+		return []Operation{SetMachinePhase{To: r.Phase, Message: message}}
 	case in.Intent.RemoveRequestedAt != nil:
 		return in.stop(api.MachineRemoving, false, "")
 	case req.Number > r.DoneRequest:

@@ -124,12 +124,13 @@ func (r *Repo) UpdateMachineIntent(ctx context.Context, name, uid string, change
 	return in, revision, err
 }
 
-// RequestMachineRemoval marks a machine as to be forgotten, once; later requests keep the first one's time.
-func (r *Repo) RequestMachineRemoval(ctx context.Context, name string, at time.Time) (api.MachineIntent, int64, error) {
+// RequestMachineRemoval marks a machine as to be forgotten, once; later requests keep the first one's time, and may add force.
+func (r *Repo) RequestMachineRemoval(ctx context.Context, name string, force bool, at time.Time) (api.MachineIntent, int64, error) {
 	in, revision, _, err := update(ctx, r, prefixMachine+name, "machine", name, nil, func(in *api.MachineIntent) error {
 		if in.RemoveRequestedAt == nil {
 			in.RemoveRequestedAt = &at
 		}
+		in.RemoveForce = in.RemoveForce || force
 		return nil
 	})
 	return in, revision, err

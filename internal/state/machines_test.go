@@ -153,7 +153,7 @@ func TestPowerRequestsOfSeveralMachinesAreStoredTogetherOrNotAtAll(t *testing.T)
 	w.reach(w.leader.CommitMachine(ctx, w.machine("n2"), state.MachineWrite{Record: rec}))
 	equal(t, w.machine("n2").PowerPending(), nil)
 
-	_, rev, err := w.repo.RequestMachineRemoval(ctx, "n2", now)
+	_, rev, err := w.repo.RequestMachineRemoval(ctx, "n2", false, now)
 	w.reach(rev, err)
 	ask[1].After = 1
 	if _, err := w.repo.RequestPower(ctx, ask[1:]); !errors.Is(err, state.ErrRemoving) {
