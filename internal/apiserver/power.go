@@ -195,6 +195,9 @@ func (s *Server) canBoot(view *state.View, m *state.Machine, environment string)
 		return fail(codeUnknownEnvironment, "%s, so no machine can boot it; %s", what, known("environments", environment, names))
 	}
 	problems := s.metalProblems(img, m.Hardware)
+	if img.RootBytes == 0 && len(problems) == 0 {
+		problems = []string{"it has no root, so nothing would run there; to look at the machine: nearmetal node inspect " + m.Name()}
+	}
 	if len(problems) == 0 {
 		return nil
 	}
