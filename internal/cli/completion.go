@@ -187,6 +187,20 @@ func (a *app) completeNodes(most int) cobra.CompletionFunc {
 	}
 }
 
+// completeBootable completes environments that machines can boot to run: they have a root and a kernel.
+func (a *app) completeBootable(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Environments(ctx)
+		var names []string
+		for _, e := range all {
+			if e.Image != nil && e.Image.RootBytes > 0 && slices.Contains(e.Image.Stacks, api.StackMetal) {
+				names = append(names, e.Name)
+			}
+		}
+		return names, err
+	})
+}
+
 func (a *app) completeEnvironments(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
 		all, err := c.Environments(ctx)

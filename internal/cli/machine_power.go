@@ -56,7 +56,7 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
 	if action != api.PowerActionOff {
 		flags.StringVarP(&f.environment, "env", "E", "", "environment they shall boot")
-		_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments) // only fails for a flag that does not exist
+		_ = cmd.RegisterFlagCompletionFunc("env", a.completeBootable) // only fails for a flag that does not exist
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		names := unique(args)
