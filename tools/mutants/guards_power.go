@@ -160,7 +160,7 @@ var powerGuards = []Mutant{
 		Guard:   "an order that a newer leader repeats goes on where it is",
 		File:    "internal/provisioner/worker.go",
 		Find:    "\tif !same {\n\t\tw.progress = ",
-		Replace: "\tif !same || true {\n\t\tw.progress = ",
+		Replace: "\tif !same || w.progress.fence.Term != a.term {\n\t\tw.progress = ",
 		Test:    "./internal/provisioner TestAMachineThatIsOnIsCycledOnceForAGeneration",
 	},
 	{
