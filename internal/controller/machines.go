@@ -39,6 +39,8 @@ type Provisioning struct {
 	SetTable func(netboot.Table)
 	Heard    *bootapi.Heard
 	Network  netboot.Network
+	// LoaderURL is where x86-64 UEFI firmware finds its loader by HTTP; empty: nowhere.
+	LoaderURL string
 	// Seal and Unseal close and open a BMC's password, bound to whose it is.
 	Seal      func(uid string, secret []byte) ([]byte, error)
 	Unseal    func(uid string, sealed []byte) ([]byte, error)

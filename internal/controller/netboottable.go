@@ -68,6 +68,9 @@ func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
 	return out, nil
 }
 
+// archX64 is what x86-64 is called in records.
+const archX64 = "x86_64"
+
 // ordered is what the provisioner is to do about a machine.
 func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provisioner.Machine, error) {
 	order, generation := lifecycle.Order(m.Record, now)
@@ -81,6 +84,10 @@ func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provision
 	out.Watch = m.Record.Stop != nil
 	if out.Boot.Firmware == "" {
 		out.Boot.Firmware = m.Record.Firmware
+	}
+	// Where a BMC can point UEFI firmware at a URL, that spares it PXE's timeouts and TFTP; a second attempt takes the older way.
+	if out.Boot.Firmware == api.FirmwareUEFI && (m.Record.Architecture == "" || m.Record.Architecture == archX64) && m.Record.Attempt <= 1 {
+		out.Boot.URI = l.cfg.Provisioning.LoaderURL
 	}
 	if order == lifecycle.OrderWake {
 		seen := l.cfg.Provisioning.Heard.Seen(m.UID())

@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/netboot/ipxe"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/switches"
@@ -67,6 +68,7 @@ func (p *provisioning) leads() *controller.Provisioning {
 			return provisioner.New(provisioner.Options{Open: open, Gate: gate, Log: p.log})
 		},
 		SetTable: p.tables.set, Heard: p.heard, Network: p.network,
+		LoaderURL: ipxe.LoaderURL(p.network, "snponly.efi"),
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
 		Deadlines: deadlines, BootAgent: p.programs.bootAgent.Digest,
