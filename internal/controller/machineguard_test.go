@@ -88,7 +88,7 @@ func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
 	l.provisions()
 	view := l.view(l.repo.CreateMachine(t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}))
 	record := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineBooting, Generation: 3, Boot: &api.Boot{Generation: 3}}
-	view = l.view(l.leader.CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: record}))
+	l.view(l.leader.CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: record}))
 	view = l.view(l.repo.RedeemBoot(t.Context(), state.Redemption{UID: "u1", Machine: "n1", Generation: 3, NonceSHA256: "n"}, &api.TokenInfo{ID: "agent", Role: api.RoleAgent}))
 	if view.Token("agent") == nil {
 		t.Fatal("the agent has no token")
