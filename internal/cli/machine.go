@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,9 +145,23 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 		if err != nil {
 			return err
 		}
+		if f.candidate != "" {
+			if err := isCandidate(cmd.Context(), c, machines[0].Spec.MACs[0]); err != nil {
+				return err
+			}
+		}
 		return a.enroll(cmd.Context(), c, machines, f)
 	}
 	return cmd
+}
+
+// isCandidate refuses a MAC that no stranger came with: it would wait for ever to be looked at.
+func isCandidate(ctx context.Context, c *client.Client, mac string) error {
+	all, err := c.Candidates(ctx)
+	if err != nil || slices.ContainsFunc(all, func(k api.Candidate) bool { return k.MAC == mac }) {
+		return err
+	}
+	return &exitError{ExitNotFound, fmt.Errorf("there is no candidate %s; 'nearmetal node candidates' lists them, and --mac takes in a machine that has not booted yet", mac)}
 }
 
 // machines are those that file or flags describe, checked.
