@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -45,8 +46,8 @@ func (a *app) nodeList() *cobra.Command {
 			t := newTable(w, cells(header)...)
 			for _, n := range nodes {
 				t.row(cells([]string{
-					n.Name, string(n.Phase), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
-					strings.Join(offered(n), ","), yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), n.Message,
+					n.Name, phaseText(n), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
+					strings.Join(offered(n), ","), yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), messageText(n),
 				})...)
 			}
 			t.flush()
@@ -89,7 +90,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	if n.Oversubscribed {
 		over = "yes: physical cores are offered more than once, measurements do not count"
 	}
-	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", n.Message}, a.drainFields(n)...)
+	shown := append([]string{"Name", n.Name, "Phase", phaseText(n), "Message", messageText(n)}, a.drainFields(n)...)
 	shown = append(shown, "Labels", labels(n.Labels))
 	called := n.Machine == nil || n.AgentVersion != "" // else nothing is known of what the node offers
 	if called {
@@ -130,7 +131,27 @@ func offered(n api.Node) []string {
 	return names
 }
 
+// resting tells that a node is a machine that is not in use: what it is doing says its machine, and what it offers nothing.
+func resting(n api.Node) bool { return n.Machine != nil && n.Machine.Record.Phase != api.MachineReady }
+
+func phaseText(n api.Node) string {
+	if resting(n) {
+		return string(n.Machine.Record.Phase)
+	}
+	return string(n.Phase)
+}
+
+func messageText(n api.Node) string {
+	if resting(n) {
+		return cmp.Or(n.Machine.Record.Message, n.Machine.Record.PowerMessage)
+	}
+	return n.Message
+}
+
 func coresText(n api.Node) string {
+	if resting(n) && n.AllocatedCores == 0 {
+		return "-"
+	}
 	text := fmt.Sprintf("%d of %d", n.AllocatedCores, len(n.Capacity.Cores))
 	if n.QuarantinedCores > 0 {
 		text += fmt.Sprintf(", %d quarantined", n.QuarantinedCores)
@@ -140,6 +161,9 @@ func coresText(n api.Node) string {
 
 // memoryText rounds to MiB: the last bytes say nothing to people.
 func memoryText(n api.Node) string {
+	if resting(n) && n.AllocatedMemoryBytes == 0 {
+		return "-"
+	}
 	return fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(n.Capacity.MemoryBytes))
 }
 
