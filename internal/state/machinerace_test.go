@@ -74,3 +74,20 @@ func TestNoEnvironmentStandsForAnImageThatIsNotThere(t *testing.T) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
 }
+
+func TestABootThatEndsAtTheSameMomentExchangesNoToken(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := enrolled(t, s)
+		w.boots(3)
+		w.meanwhile(func() error {
+			over := *w.machine("n1").Record
+			over.Phase = api.MachineOff
+			_, err := w.leader.CommitMachine(t.Context(), w.machine("n1"), state.MachineWrite{Record: over})
+			return err
+		})
+		redemption := state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 3, NonceSHA256: "n", At: now}
+		if _, err := w.repo.RedeemBoot(t.Context(), redemption, nil); !errors.Is(err, state.ErrBootOver) {
+			t.Errorf("got %v, want ErrBootOver", err)
+		}
+	})
+}

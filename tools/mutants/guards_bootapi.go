@@ -60,10 +60,17 @@ var bootGuards = []Mutant{
 	},
 	{
 		Guard:   "a machine that is not meant to boot gets nothing",
-		File:    "internal/bootapi/hello.go",
-		Find:    ` || !lifecycle.MayBoot(m.Record) {`,
-		Replace: ` || lifecycle.MayBoot(m.Record) && false {`,
-		Test:    "./internal/bootapi TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused",
+		File:    "internal/state/redeem.go",
+		Find:    ` || !lifecycle.MayBoot(&record) ||`,
+		Replace: ` || lifecycle.MayBoot(&record) && false ||`,
+		Test:    "./internal/state TestABootThatEndsAtTheSameMomentExchangesNoToken",
+	},
+	{
+		Guard:   "a boot that ends while its token is exchanged exchanges none",
+		File:    "internal/state/redeem.go",
+		Find:    `prefixMachineRecord + redemption.Machine, Revision: decided},`,
+		Replace: `prefixMachineRecord + redemption.Machine + "/none", Revision: 0 * decided},`,
+		Test:    "./internal/state TestABootThatEndsAtTheSameMomentExchangesNoToken",
 	},
 	{
 		Guard:   "an exchange without a nonce is refused",
@@ -174,7 +181,7 @@ var bootGuards = []Mutant{
 		Guard:   "a boot token is exchanged while its boot goes on only",
 		File:    "internal/state/redeem.go",
 		Find:    "record.UID != redemption.UID || !lifecycle.MayBoot(&record) || record.Boot.Generation != redemption.Generation {",
-		Replace: "false {",
+		Replace: "false && lifecycle.MayBoot(&record) {",
 		Test:    "./internal/state TestABootTokenIsNotExchangedOnceItsBootIsOver",
 	},
 	{
