@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -63,10 +64,15 @@ func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
 		Agent: l.cfg.Provisioning.BootAgent,
 	}
 	if manifest.Metal != nil {
-		out.Kernel, out.Initrd, out.Arguments = manifest.Metal.Kernel.Digest, manifest.Metal.Initrd.Digest, manifest.Metal.Arguments
+		out.Kernel, out.Initrd = manifest.Metal.Kernel.Digest, manifest.Metal.Initrd.Digest
+		out.Arguments = strings.TrimSpace(panicArguments + " " + manifest.Metal.Arguments)
 	}
 	return out, nil
 }
+
+// panicArguments make a kernel that panics reset its machine after this many seconds: it boots again instead of standing until its deadline.
+// An image's own arguments come later and win (Linux, Documentation/admin-guide/kernel-parameters.rst).
+const panicArguments = "panic=30"
 
 // archX64 is what x86-64 is called in records.
 const archX64 = "x86_64"
