@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
@@ -40,12 +42,8 @@ func (s *Server) enrollNode(ctx context.Context, in *rawBody) (*created[api.Node
 	if err := s.roomInRange(); err != nil {
 		return nil, err
 	}
-	if other := s.cfg.Reader.View().MachineByBMC(req.Spec.Power); other != nil && other.Name() != req.Name {
-		return nil, failFields(codeInvalidRequest, api.FieldProblem{
-			Location: "spec.power.address", Line: src.Line("spec.power.address"), Value: req.Spec.Power.Address,
-			Message: fmt.Sprintf("is the BMC of machine %q already: power orders for one would go to the other; correct it, or name the system behind it in power.system",
-				other.Name()),
-		})
+	if err := s.ownBMC(req, src); err != nil {
+		return nil, err
 	}
 	intent := api.MachineIntent{
 		Name: req.Name, UID: newID(uidLetters), Spec: req.Spec, CreatedAt: s.cfg.Now().UTC(), By: userOf(ctx),
@@ -65,6 +63,61 @@ func (s *Server) enrollNode(ctx context.Context, in *rawBody) (*created[api.Node
 		return nil, err
 	}
 	return &created[api.Node]{Location: "/v1/nodes/" + req.Name, Body: shown.Body}, nil
+}
+
+// ownBMC refuses the BMC of another machine.
+func (s *Server) ownBMC(req api.EnrollRequest, src *manifest.Source) error {
+	other := s.cfg.Reader.View().MachineByBMC(req.Spec.Power)
+	if other == nil || other.Name() == req.Name {
+		return nil
+	}
+	return failFields(codeInvalidRequest, api.FieldProblem{
+		Location: "spec.power.address", Line: src.Line("spec.power.address"), Value: req.Spec.Power.Address,
+		Message: fmt.Sprintf("is the BMC of machine %q already: power orders for one would go to the other; correct it, or name the system behind it in power.system",
+			other.Name()),
+	})
+}
+
+// updateMachine gives a machine another power control, console, firmware or labels.
+func (s *Server) updateMachine(ctx context.Context, in *namedBody) (*body[api.Node], error) {
+	m, err := s.findMachine(s.cfg.Reader.View(), in.Name)
+	if err != nil {
+		return nil, err
+	}
+	req, src, err := readBody[api.EnrollRequest](in.body())
+	if err != nil {
+		return nil, err
+	}
+	if req, err = manifest.NormalizeMachine(req, src); err != nil {
+		return nil, failInvalid(err, codeInvalidRequest)
+	}
+	fixed := func(field, value, message string) error {
+		return failFields(codeInvalidRequest, api.FieldProblem{Location: field, Line: src.Line(field), Value: value, Message: message})
+	}
+	switch {
+	case req.Name != in.Name:
+		return nil, fixed("name", req.Name, fmt.Sprintf("is not the machine's in the path, %q; a machine keeps its name", in.Name))
+	case !slices.Equal(req.Spec.MACs, m.Intent.Spec.MACs):
+		return nil, fixed("spec.macs", strings.Join(req.Spec.MACs, ","), "can't be changed: by them the machine is known; remove it and enrol it anew")
+	}
+	if err := s.ownBMC(req, src); err != nil {
+		return nil, err
+	}
+	sealed, err := s.seal(m.UID(), req.Password)
+	if err != nil {
+		return nil, err
+	}
+	_, revision, err := s.cfg.Writer.UpdateMachineIntent(ctx, m.Name(), m.UID(), func(in *api.MachineIntent) error {
+		in.Spec = req.Spec
+		if sealed != nil {
+			in.Sealed = sealed
+		}
+		return nil
+	})
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, noNode(m.Name())
+	}
+	return s.nodeAfter(ctx, m.Name(), revision, err)
 }
 
 // enrollFailure tells what is taken.

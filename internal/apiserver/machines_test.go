@@ -62,6 +62,10 @@ func machineErrors(t *testing.T) []errorCase {
 			without := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Provisioning = nil })
 			return send(t, without, request{method: "POST", path: "/v1/nodes", body: enroll("n1", "52:54:00:00:00:01")})
 		}},
+		{"not_a_machine", "joined by itself", do("PUT", "/v1/nodes/agent", enroll("agent", "52:54:00:00:00:01"))},
+		{"node_not_found", `"nix"`, do("PUT", "/v1/nodes/nix", enroll("nix", "52:54:00:00:00:01"))},
+		{"invalid_request", "a machine keeps its name", do("PUT", "/v1/nodes/n1", enroll("n9", "52:54:00:00:00:01"))},
+		{"invalid_request", "can't be changed", do("PUT", "/v1/nodes/n1", enroll("n1", "52:54:00:00:00:09"))},
 		{"not_a_machine", "joined by itself", do("POST", "/v1/nodes/agent/power", `{"action": "off"}`)},
 		{"node_not_found", `"nix"`, do("POST", "/v1/power", `{"action": "off", "nodes": ["n1", "nix"]}`)},
 		{"empty_selection", "names no node", do("POST", "/v1/power", `{"action": "off"}`)},
@@ -381,5 +385,29 @@ func TestTheEventsOfAMachineAreKeptForIt(t *testing.T) {
 	events := answer[api.List[api.Event]](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1/events"})).Items
 	if len(events) != 1 || events[0].Reason != "PoweredOn" || len(s.Cache.Events(state.NodeLog("n1"), 0)) != 1 {
 		t.Errorf("events: %+v", events)
+	}
+}
+
+func TestAMachineIsReachedInAnotherWayAndKeepsItsPasswordUntilItGetsAnother(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Provisioning = apiservertest.Provisioning(4) })
+	enroll := func(method, path, address, password string) {
+		t.Helper()
+		r := send(t, s, request{method: method, path: path, body: fmt.Sprintf(
+			`{"name": "n1", "spec": {"macs": ["52:54:00:00:00:01"], "power": {"kind": "ipmi", "address": %q, "user": "u"}}, "password": %q}`, address, password)})
+		if r.StatusCode >= 300 {
+			body, _ := io.ReadAll(r.Body)
+			t.Fatalf("%s: %d %s", method, r.StatusCode, body)
+		}
+	}
+	enroll("POST", "/v1/nodes", "10.9.1.1", "first")
+	first := s.Cache.View().Machine("n1").Intent
+	enroll("PUT", "/v1/nodes/n1", "10.9.1.2", "")
+	moved := s.Cache.View().Machine("n1").Intent
+	if moved.Spec.Power.Address != "10.9.1.2:623" || string(moved.Sealed) != string(first.Sealed) || len(first.Sealed) == 0 || moved.UID != first.UID {
+		t.Errorf("moved to %+v", moved)
+	}
+	enroll("PUT", "/v1/nodes/n1", "10.9.1.2", "second")
+	if next := s.Cache.View().Machine("n1").Intent; string(next.Sealed) == string(first.Sealed) {
+		t.Error("the password is the old one")
 	}
 }

@@ -405,3 +405,23 @@ func TestARecordedServerIsShown(t *testing.T) {
 	f.fixed("GET /v1/nodes/n1", n)
 	golden(t, "machine", f.shell().run(t, "node", "show", "n1").out)
 }
+
+func TestWhatIsSetOfAMachineGoesOverWhatItHas(t *testing.T) {
+	f := newFake(t)
+	n := machineNode("n1", api.MachineOff)
+	n.Machine.Spec = api.MachineSpec{
+		MACs: []string{"52:54:00:00:00:01"}, Power: api.PowerControl{Kind: api.PowerIPMI, Address: "10.9.1.1", User: "admin"}, Console: "ipmi-sol",
+	}
+	f.fixed("GET /v1/nodes/n1", n)
+	f.fixed("PUT /v1/nodes/n1", n)
+	r := f.shell().run(t, "node", "set", "n1", "--bmc", "10.9.1.2", "--labels", "rack=r2")
+	has(t, r, 0, "node n1 is changed")
+	requests := f.requests()
+	want := `PUT /v1/nodes/n1 {"name":"n1","spec":{"macs":["52:54:00:00:00:01"],"power":{"kind":"ipmi","address":"10.9.1.2","user":"admin"},` +
+		`"console":"ipmi-sol","labels":{"rack":"r2"}}}`
+	if got := requests[len(requests)-1]; got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+	has(t, f.shell().run(t, "node", "set", "n1"), 2, "say what to change")
+	has(t, f.shell().run(t, "node", "set", "n1", "--console", "serial"), 2, "--console")
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// nodeSet changes what was said of a machine when it was enrolled.
+func (a *app) nodeSet() *cobra.Command {
+	var f enrollFlags
+	cmd := &cobra.Command{
+		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1),
+		Long: `Change how a machine's power is controlled, where its console is, its firmware or its labels. What is not given stays, the BMC's password
+too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enrol it anew.`,
+		Example: "  nearmetal node set n1 --bmc-password-file /root/new-password\n  nearmetal node set n1 --console tcp://10.9.1.250:7003 --labels rack=r2",
+	}
+	flags := cmd.Flags()
+	f.bmc.add(cmd)
+	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol; empty: nowhere")
+	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi; empty: its next boot tells")
+	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		n, err := c.Node(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if n.Machine == nil {
+			return usage("node %q joined by itself: there is nothing to set; its agent's options tell what it is", n.Name)
+		}
+		if cmd.Flags().NFlag() == 0 {
+			return usage("say what to change: '%s'; see 'nearmetal node set --help'", cmd.UseLine())
+		}
+		req := api.EnrollRequest{Name: n.Name, Spec: n.Machine.Spec}
+		f.overlay(cmd, &req.Spec)
+		if cmd.Flags().Changed("bmc-password-file") {
+			if req.Password, err = a.password(&f.bmc); err != nil {
+				return err
+			}
+		}
+		if _, err := manifest.NormalizeMachine(req, nil); err != nil {
+			return machineFlagsError(err)
+		}
+		if _, err = c.UpdateMachine(cmd.Context(), req); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Streams.Out, "node %s is changed\n", n.Name)
+		return err
+	}
+	return cmd
+}
+
+// overlay puts the flags that were given over what a machine has.
+func (f *enrollFlags) overlay(cmd *cobra.Command, spec *api.MachineSpec) {
+	given := cmd.Flags().Changed
+	for flag, field := range map[string]struct{ to, value *string }{
+		"bmc": {&spec.Power.Address, &f.bmc.address}, "bmc-user": {&spec.Power.User, &f.bmc.user}, "bmc-system": {&spec.Power.System, &f.bmc.system},
+		"bmc-certificate": {&spec.Power.CertificateSHA256, &f.bmc.certificate}, "console": {&spec.Console, &f.console},
+	} {
+		if given(flag) {
+			*field.to = *field.value
+		}
+	}
+	if given("power") {
+		spec.Power.Kind = api.PowerKind(f.bmc.kind)
+		if kind := spec.Power.Kind; kind == api.PowerWakeOnLAN || kind == api.PowerManual {
+			spec.Power = api.PowerControl{Kind: kind}
+		}
+	}
+	if given("firmware") {
+		spec.Firmware = api.Firmware(f.firmware)
+	}
+	if given("labels") {
+		spec.Labels = f.labels
+	}
+}
