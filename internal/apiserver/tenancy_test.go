@@ -38,7 +38,7 @@ var matrix = map[string]string{
 	"GET /v1/environments/{name}/check": "amv", "DELETE /v1/environments/{name}": "a",
 	"POST /v1/builds": "a", "GET /v1/builds": "amv", "GET /v1/builds/{id}": "amv", "POST /v1/builds/{id}/cancel": "a",
 	"GET /v1/builds/{id}/log": "amv", "GET /v1/recipes": "amv", "GET /v1/recipes/{name}": "amv",
-	"POST /v1/nodes": "a", "POST /v1/nodes/{name}/power": "a", "POST /v1/power": "a", "POST /v1/nodes/{name}/inspect": "a",
+	"POST /v1/nodes": "a", "PUT /v1/nodes/{name}": "a", "POST /v1/nodes/{name}/power": "a", "POST /v1/power": "a", "POST /v1/nodes/{name}/inspect": "a",
 	"GET /v1/nodes/{name}/events": "amv", "GET /v1/nodes/{name}/console": "a", "GET /v1/nodes/{name}/console-login": "a",
 	"GET /v1/candidates": "a", "GET /v1/enroll-tokens": "a", "POST /v1/enroll-tokens": "a", "DELETE /v1/enroll-tokens/{id}": "a",
 	"GET /agent/v1/images/{hex}": "g", "PUT /agent/v1/images/{hex}": "g",
