@@ -5,6 +5,7 @@ programs work on the same machines, so that what one of them is told can be read
 """
 import sys
 import threading
+import traceback
 
 import bcrypt
 import libvirt
@@ -30,7 +31,18 @@ for domain in connection.listAllDomains():
 for name, address in machines:
     host, port = address.split(':')
     bmc = vbmc.VirtualBMC('admin', 'secret', int(port), '::ffff:' + host, name, URI)
-threading.Thread(target=bmc.listen, daemon=True).start()
+
+
+def listen():
+    """Serve all BMCs; pyghmi gives up at the first packet it can't read, and so would all of them."""
+    while True:
+        try:
+            bmc.listen()
+        except Exception:
+            traceback.print_exc()
+
+
+threading.Thread(target=listen, daemon=True).start()
 
 with open(folder + '/htpasswd', 'w') as f:
     f.write('admin:' + bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode() + '\n')
