@@ -34,7 +34,7 @@ for name, address in machines:
 
 
 def listen():
-    """Serve all BMCs; pyghmi gives up at the first packet it can't read, and so would all of them."""
+    """Serve all BMCs: an exception over one packet would else end all of them."""
     while True:
         try:
             bmc.listen()
