@@ -47,6 +47,8 @@ type stormResult struct {
 	Seconds        []float64
 	LongestSilence float64
 	Failed         []string
+	// Last is what kept the last one, stage by stage.
+	Last string
 }
 
 // blob writes content by its digest and returns its digits.
@@ -108,7 +110,7 @@ func storms(ctx context.Context, c *cable, log *slog.Logger, text *bytes.Buffer)
 			failed[name] += len(result.Failed)
 			silence[name] = max(silence[name], result.LongestSilence)
 			log.Info("storm", "side", name, "round", round+1, "seconds", last, "over_bound", last/atBest, "median_client", measure.Median(result.Seconds),
-				"cpu_seconds", used, "failed", len(result.Failed), "longest_silence", result.LongestSilence)
+				"cpu_seconds", used, "failed", len(result.Failed), "longest_silence", result.LongestSilence, "last", result.Last)
 			if len(result.Failed) > 0 {
 				log.Info("storm", "first_failure", result.Failed[0])
 			}

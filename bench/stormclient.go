@@ -38,6 +38,13 @@ type stormClient struct {
 	answers chan *dhcpv4.DHCPv4
 	address net.IP
 	silence time.Duration
+	// stages is how long each stage of its boot took, in order.
+	stages []string
+}
+
+// stage notes how long a stage took that began then.
+func (m *stormClient) stage(name string, began time.Time) {
+	m.stages = append(m.stages, fmt.Sprintf("%s %.1f s", name, time.Since(began).Seconds()))
 }
 
 // crowd is all of them; they share the clients' DHCP port, as they share the link.
@@ -75,6 +82,7 @@ func runStorm() error {
 				result.Failed = append(result.Failed, fmt.Sprintf("%s: %v", m.mac, err))
 			}
 			result.Seconds = append(result.Seconds, time.Since(begin).Seconds())
+			result.Last = strings.Join(m.stages, ", ") // of who ends last
 			result.LongestSilence = max(result.LongestSilence, m.silence.Seconds())
 		})
 	}
@@ -125,22 +133,29 @@ func (c *crowd) listen() {
 
 // boot does what firmware, iPXE and again iPXE do.
 func (m *stormClient) boot() error {
+	began := time.Now()
 	lease, err := m.dhcp(false)
 	if err != nil {
 		return fmt.Errorf("firmware's DHCP: %w", err)
 	}
+	m.stage("firmware's DHCP", began)
 	m.address = lease.YourIPAddr
 	// Each has its own address on the shared link.
 	if err := netlink.AddrAdd(m.crowd.link, &netlink.Addr{IPNet: &net.IPNet{IP: m.address, Mask: net.CIDRMask(32, 32)}}); err != nil {
 		return fmt.Errorf("address %s: %w", m.address, err)
 	}
+	began = time.Now()
 	if n, err := m.tftp(bootFile(lease)); err != nil || n != m.crowd.order.LoaderBytes {
 		return fmt.Errorf("loader: %d bytes, %w", n, err)
 	}
+	m.stage("loader", began)
+	began = time.Now()
 	lease, err = m.dhcp(true)
 	if err != nil {
 		return fmt.Errorf("iPXE's DHCP: %w", err)
 	}
+	m.stage("iPXE's DHCP", began)
+	began = time.Now()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: m.address}, Timeout: time.Minute}
 	transport := &http.Transport{DialContext: dialer.DialContext, DisableCompression: true}
 	defer transport.CloseIdleConnections()
@@ -149,7 +164,9 @@ func (m *stormClient) boot() error {
 	if _, err := m.fetch(client, bootFile(lease), &script); err != nil {
 		return fmt.Errorf("script: %w", err)
 	}
+	m.stage("script", began)
 	for i, line := range m.artefacts(script.String()) {
+		began = time.Now()
 		sum := sha256.New()
 		want := []string{m.crowd.order.Kernel, m.crowd.order.Initrd}[i]
 		if _, err := m.fetch(client, line, sum); err != nil {
@@ -158,6 +175,7 @@ func (m *stormClient) boot() error {
 		if hex.EncodeToString(sum.Sum(nil)) != want {
 			return fmt.Errorf("%s: not what was sent", line)
 		}
+		m.stage([]string{"kernel", "initrd"}[i], began)
 	}
 	return nil
 }
