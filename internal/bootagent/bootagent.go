@@ -59,7 +59,7 @@ func Main(ctx context.Context) error {
 	err := mountAll(firstMounts())
 	a.log = newLog()
 	a.init = newSupervisor(a.log)
-	go a.init.reap()
+	go a.init.children.Reap(context.WithoutCancel(ctx)) // to the machine's end
 	// Should this process ever die, the kernel stops; then the machine boots again instead of standing still.
 	_ = os.WriteFile("/proc/sys/kernel/panic", []byte("30"), 0o644)
 	if err == nil {

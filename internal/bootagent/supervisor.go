@@ -3,7 +3,6 @@ package bootagent
 import (
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,17 +11,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/children"
 )
 
-// supervisor is the init of the machine: it starts processes, starts those again that shall stay, waits for all there are, orphans too,
-// and ends them all when the machine goes off. Package os/exec can't be used beside it, since waiting for any child takes its children.
+// supervisor is the init of the machine: it starts processes, starts those again that shall stay, and ends them all when the machine goes off.
 type supervisor struct {
-	log   *slog.Logger
-	nonce string
-	mu    sync.Mutex
-	// waiting has the ends of processes that someone waits for.
-	waiting map[int]chan syscall.WaitStatus
-	kept    map[int]bool
+	log      *slog.Logger
+	nonce    string
+	children *children.Children
+	mu       sync.Mutex
+	kept     map[int]bool
 	// ending is closed when the machine goes off: nothing is started any more.
 	ending chan struct{}
 	once   sync.Once
@@ -33,7 +32,7 @@ type supervisor struct {
 }
 
 func newSupervisor(log *slog.Logger) *supervisor {
-	return &supervisor{log: log, nonce: newNonce(), waiting: map[int]chan syscall.WaitStatus{}, kept: map[int]bool{}, ending: make(chan struct{})}
+	return &supervisor{log: log, nonce: newNonce(), children: children.New(), kept: map[int]bool{}, ending: make(chan struct{})}
 }
 
 // process is a program to run.
@@ -68,7 +67,7 @@ func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
 			files[i] = p.files[i].Fd()
 		}
 	}
-	// Held while the process is made, so that it is known here before it can be waited for.
+	// Held while the process is made, so that none is made once the machine ends.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -80,14 +79,12 @@ func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
 	if p.title != "" {
 		args[0] = p.title
 	}
-	pid, err := syscall.ForkExec(p.args[0], args, &syscall.ProcAttr{
+	pid, ended, err := s.children.Start(p.args[0], args, &syscall.ProcAttr{
 		Dir: "/", Env: append(environment(), p.env...), Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	ended := make(chan syscall.WaitStatus, 1)
-	s.waiting[pid] = ended
 	if p.keep {
 		s.kept[pid] = true
 	}
@@ -155,36 +152,6 @@ func describe(status syscall.WaitStatus) any {
 	return status.ExitStatus()
 }
 
-// reap waits for children for ever.
-func (s *supervisor) reap() {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGCHLD)
-	for {
-		for s.reapOne() {
-		}
-		<-signals
-	}
-}
-
-// reapOne waits for one child that has ended and returns false when there is none.
-func (s *supervisor) reapOne() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var status syscall.WaitStatus
-	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-	if err == syscall.EINTR {
-		return true
-	}
-	if err != nil || pid <= 0 {
-		return false
-	}
-	if ended, ok := s.waiting[pid]; ok {
-		ended <- status
-		delete(s.waiting, pid)
-	}
-	return true
-}
-
 // setAgent tells which process the node agent is.
 func (s *supervisor) setAgent(pid int) {
 	s.mu.Lock()
@@ -228,9 +195,8 @@ func (s *supervisor) finish(how ending) {
 	s.log.Warn("the machine ends", "reboots", how == reboot)
 	s.mu.Lock()
 	agent, nic := s.agent, s.nic
-	gone := s.waiting[agent]
 	s.mu.Unlock()
-	if gone != nil && syscall.Kill(agent, syscall.SIGTERM) == nil {
+	if s.children.Runs(agent) && syscall.Kill(agent, syscall.SIGTERM) == nil {
 		s.await(agentGrace, func() bool { return syscall.Kill(agent, 0) != nil })
 	}
 	// To all processes but this one.

@@ -252,26 +252,13 @@ func (a *app) envCancel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel BUILD...", Short: "Ask builds to end", Args: someArgs("builds to cancel"), ValidArgsFunction: a.completeBuilds,
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
+		b, err := c.CancelBuild(ctx, id)
+		if b.Phase.Ended() {
+			return fmt.Sprintf("build %s had already ended (%s)", b.ID, b.Phase), err
 		}
-		var failed []error
-		for _, id := range unique(args) {
-			b, err := c.CancelBuild(cmd.Context(), id)
-			switch {
-			case err != nil:
-				failed = append(failed, err)
-			case b.Phase.Ended():
-				fmt.Fprintf(a.Streams.Out, "build %s had already ended (%s)\n", b.ID, b.Phase)
-			default:
-				fmt.Fprintf(a.Streams.Out, "build %s is being cancelled\n", b.ID)
-			}
-		}
-		return joined(failed)
-	}
-	return cmd
+		return "build " + b.ID + " is being cancelled", err
+	})
 }
 
 func (a *app) completeBuilds(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -250,12 +250,7 @@ func (a *app) clusterDelete() *cobra.Command {
 func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, noWait bool) error {
 	var asked []api.Cluster
 	var failed []error
-	seen := map[string]bool{}
-	for _, name := range names {
-		if seen[name] {
-			continue
-		}
-		seen[name] = true
+	for _, name := range unique(names) {
 		cl, err := c.DeleteCluster(ctx, name)
 		if err != nil {
 			failed = append(failed, err)
@@ -300,18 +295,6 @@ func (a *app) awaitGone(ctx context.Context, c *client.Client, cl api.Cluster) e
 		p.say(stateLine(change.Cluster))
 	}
 	return ctx.Err()
-}
-
-// joined is one error of several; its exit code is the first one's.
-func joined(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	code := exitCode(errs[0])
-	for i, err := range errs {
-		errs[i] = advise(err)
-	}
-	return &exitError{code, errors.Join(errs...)}
 }
 
 // oneArg wants exactly one argument: the name of a thing.

@@ -149,40 +149,30 @@ func plural(n int, what string) string {
 }
 
 func (a *app) nodeUndrain() *cobra.Command {
-	return a.onNodes("undrain", "Let drained nodes have members again", "", "node %s may have members again\n",
-		func(c *client.Client, ctx context.Context, name string) error {
-			_, err := c.UndrainNode(ctx, name)
-			return err
-		})
+	cmd := &cobra.Command{
+		Use: "undrain NAME...", Short: "Let drained nodes have members again", Args: someArgs("nodes to undrain"), ValidArgsFunction: a.completeNodes(0),
+	}
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
+		_, err := c.UndrainNode(ctx, name)
+		return "node " + name + " may have members again", err
+	})
 }
 
 func (a *app) nodeForget() *cobra.Command {
-	return a.onNodes("forget", "Remove nodes that are gone for good",
-		`Remove nodes that are gone for good from the inventory. A node that is heard of, or that members are still on, is refused. It comes
-back when its agent does.`, "node %s is forgotten\n", (*client.Client).ForgetNode)
-}
-
-// onNodes is a command that does one thing to each of the nodes named.
-func (a *app) onNodes(verb, short, long, done string, do func(*client.Client, context.Context, string) error) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: verb + " NAME...", Short: short, Long: long, Args: someArgs("nodes to " + verb), ValidArgsFunction: a.completeNodes(0),
+		Use: "forget NAME...", Short: "Remove nodes that are gone for good", Args: someArgs("nodes to forget"), ValidArgsFunction: a.completeNodes(0),
+		Long: `Remove nodes that are gone for good from the inventory. A node that is heard of, or that members are still on, is refused. It comes
+back when its agent does. A machine is removed, as by 'node remove'.`,
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
+		if err := c.ForgetNode(ctx, name); err != nil {
+			return "", err
 		}
-		var failed []error
-		for _, name := range unique(args) {
-			if err := do(c, cmd.Context(), name); err != nil {
-				failed = append(failed, err)
-				continue
-			}
-			fmt.Fprintf(a.Streams.Out, done, name)
+		if n, err := c.Node(ctx, name); err == nil && n.Machine != nil {
+			return "node " + name + " is being removed: its machine is powered off first", nil
 		}
-		return joined(failed)
-	}
-	return cmd
+		return "node " + name + " is forgotten", nil
+	})
 }
 
 // drainText is what a list says of a drained node.

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 )
 
 func (a *app) enrollTokenCommand() *cobra.Command {
@@ -86,20 +88,7 @@ func (a *app) enrollTokenList() *cobra.Command {
 
 func (a *app) enrollTokenDelete() *cobra.Command {
 	cmd := &cobra.Command{Use: "delete ID...", Short: "Make enrolment tokens void at once", Args: someArgs("enrolment tokens to delete")}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		var failed []error
-		for _, id := range unique(args) {
-			if err := c.DeleteEnrollToken(cmd.Context(), id); err != nil {
-				failed = append(failed, err)
-				continue
-			}
-			fmt.Fprintf(a.Streams.Out, "enrolment token %s deleted\n", id)
-		}
-		return joined(failed)
-	}
-	return cmd
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
+		return "enrolment token " + id + " deleted", c.DeleteEnrollToken(ctx, id)
+	})
 }

@@ -166,22 +166,9 @@ func (a *app) envDelete() *cobra.Command {
 		ValidArgsFunction: a.completeEnvironments,
 		Long:              "Delete built environments with their images. One that members, clusters or machines use is refused.",
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		var failed []error
-		for _, name := range unique(args) {
-			if err := c.DeleteEnvironment(cmd.Context(), name); err != nil {
-				failed = append(failed, err)
-				continue
-			}
-			fmt.Fprintf(a.Streams.Out, "environment %s deleted\n", name)
-		}
-		return joined(failed)
-	}
-	return cmd
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
+		return "environment " + name + " deleted", c.DeleteEnvironment(ctx, name)
+	})
 }
 
 func (a *app) envRecipe() *cobra.Command {

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"fmt"
+	"context"
 	"io"
 	"strconv"
 
@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -214,20 +215,7 @@ func (a *app) projectDelete() *cobra.Command {
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete projects that have no clusters and no tokens",
 		Args: someArgs("projects to delete"), ValidArgsFunction: a.completeProjects,
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		var failed []error
-		for _, name := range unique(args) {
-			if err := c.DeleteProject(cmd.Context(), name); err != nil {
-				failed = append(failed, err)
-				continue
-			}
-			fmt.Fprintf(a.Streams.Out, "project %s deleted\n", name)
-		}
-		return joined(failed)
-	}
-	return cmd
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
+		return "project " + name + " deleted", c.DeleteProject(ctx, name)
+	})
 }

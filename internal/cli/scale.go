@@ -184,14 +184,3 @@ func someArgs(what string) cobra.PositionalArgs {
 		return nil
 	}
 }
-
-// unique are the names without repetitions.
-func unique(names []string) []string {
-	var out []string
-	for _, name := range names {
-		if !slices.Contains(out, name) {
-			out = append(out, name)
-		}
-	}
-	return out
-}

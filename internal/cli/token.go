@@ -136,22 +136,9 @@ func (a *app) tokenRevoke() *cobra.Command {
 		Use: "revoke ID...", Short: "Make tokens void at once", Args: someArgs("tokens to revoke"), ValidArgsFunction: a.completeTokens,
 		Long: "Make tokens void at once, also for what was begun with them and still runs.",
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		var failed []error
-		for _, id := range unique(args) {
-			if err := c.RevokeToken(cmd.Context(), id); err != nil {
-				failed = append(failed, err)
-				continue
-			}
-			fmt.Fprintf(a.Streams.Out, "token %s revoked\n", id)
-		}
-		return joined(failed)
-	}
-	return cmd
+	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
+		return "token " + id + " revoked", c.RevokeToken(ctx, id)
+	})
 }
 
 func (a *app) whoamiCommand() *cobra.Command {

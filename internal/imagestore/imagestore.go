@@ -168,33 +168,16 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
-// blob is an open file of known size.
-type blob struct {
-	file *os.File
-	size int64
-}
-
-func (b blob) ReadAt(p []byte, off int64) (int, error) { return b.file.ReadAt(p, off) }
-func (b blob) Size() int64                             { return b.size }
-func (b blob) Close() error                            { return b.file.Close() }
-
-// File lets the kernel send it.
-func (b blob) File() *os.File { return b.file }
-
 // Open opens a blob. The error is fs.ErrNotExist when there is none.
 func (s *Store) Open(digest image.Digest) (netboot.Blob, error) {
 	if err := digest.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
-	f, err := os.Open(s.path(digest))
+	f, err := netboot.OpenFile(s.path(digest))
 	if err != nil {
 		return nil, fmt.Errorf("blob %s: %w", digest, err)
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return blob{f, info.Size()}, nil
+	return f, nil
 }
 
 // Has tells whether the blob is there.

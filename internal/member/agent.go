@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/children"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
 
@@ -63,7 +64,7 @@ type agent struct {
 	cfg      Config
 	log      *slog.Logger
 	instance string
-	children *children
+	children *children.Children
 	jobs     *jobs
 	health   *health
 	stop     context.CancelFunc
@@ -86,7 +87,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer stop()
 	a := &agent{
 		cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(instance), stop: stop, changed: make(chan struct{}, 1),
-		children: newChildren(),
+		children: children.New(),
 	}
 	a.jobs = newJobs(cfg, a.children)
 	a.health = newHealth(ctx, a.runCheck, a.signalChange)
@@ -95,7 +96,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	reaping, reaped := context.WithCancel(context.Background())
 	defer reaped()
-	go a.children.reap(reaping)
+	go a.children.Reap(reaping)
 	var running sync.WaitGroup
 	running.Go(func() { a.serveSSH(ctx) })
 	running.Go(func() { a.link(ctx) })

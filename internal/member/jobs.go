@@ -8,13 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/children"
 )
 
 // jobs are the runs of jobs this member knows. Each is started at most once in the life of the member agent: what has ended is
 // remembered, and what was begun by an earlier member agent is lost. No two attempts of a job run at once.
 type jobs struct {
 	cfg      Config
-	children *children
+	children *children.Children
 
 	mu sync.Mutex
 	// known has every run ever seen, by its ID; latest the highest attempt of every job.
@@ -52,7 +53,7 @@ func (j *job) end(why string) {
 	}
 }
 
-func newJobs(cfg Config, children *children) *jobs {
+func newJobs(cfg Config, children *children.Children) *jobs {
 	return &jobs{cfg: cfg, children: children, known: map[string]*job{}, latest: map[string]*job{}, wake: make(chan struct{}, 1)}
 }
 

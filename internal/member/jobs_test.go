@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/children"
 )
 
 // attempt is a run of job "j" of which nothing can be executed.
@@ -22,7 +23,7 @@ func earlier(t *testing.T, n int) (*jobs, *job) {
 	t.Helper()
 	cfg := Config{SpoolBytes: 1 << 10}
 	cfg.User.Home = t.TempDir()
-	j := newJobs(cfg, newChildren())
+	j := newJobs(cfg, children.New())
 	before := &job{attempt: n, state: JobState{ID: runID(n), Phase: api.JobRunning}, cancel: make(chan struct{}), ended: make(chan struct{})}
 	j.known[before.state.ID], j.latest["j"] = before, before
 	return j, before

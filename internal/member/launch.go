@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/children"
 )
 
 // jobPath is where a job's command is looked for when neither the job nor the cluster says otherwise.
@@ -48,7 +49,7 @@ func (j *jobs) launch(wanted api.Job, out io.Writer) (*run, *launchError) {
 }
 
 // launch starts a command in a session of its own as the member's user, with its output going to out.
-func launch(cfg Config, children *children, dir string, env map[string]string, args []string, out io.Writer) (*run, *launchError) {
+func launch(cfg Config, children *children.Children, dir string, env map[string]string, args []string, out io.Writer) (*run, *launchError) {
 	user := cfg.User
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, &launchError{fmt.Sprintf("the working directory %s does not exist in member %s", dir, cfg.Member), 0}

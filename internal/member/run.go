@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/children"
 )
 
 // run is a running job or check: a session, whose leader is the command.
@@ -21,7 +23,7 @@ type run struct {
 }
 
 // startRun starts the command and copies what it prints, standard output and error together, to out.
-func startRun(c *children, path string, args []string, attr *syscall.ProcAttr, out io.Writer) (*run, *launchError) {
+func startRun(c *children.Children, path string, args []string, attr *syscall.ProcAttr, out io.Writer) (*run, *launchError) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, &launchError{err.Error(), 0}
@@ -32,7 +34,7 @@ func startRun(c *children, path string, args []string, attr *syscall.ProcAttr, o
 		return nil, &launchError{err.Error(), 0}
 	}
 	attr.Files = []uintptr{null.Fd(), write.Fd(), write.Fd()}
-	pid, ended, err := c.start(path, args, attr)
+	pid, ended, err := c.Start(path, args, attr)
 	_ = write.Close()
 	if err != nil {
 		_ = read.Close()

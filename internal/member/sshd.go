@@ -89,7 +89,7 @@ func (a *agent) startSSHD(ctx context.Context, conn *net.TCPConn, log *os.File) 
 		if startErr = syscall.SetNonblock(int(fd), false); startErr != nil {
 			return
 		}
-		_, ended, startErr = a.children.start(a.cfg.SSHD[0], a.cfg.SSHD, &syscall.ProcAttr{
+		_, ended, startErr = a.children.Start(a.cfg.SSHD[0], a.cfg.SSHD, &syscall.ProcAttr{
 			Dir: "/", Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			Files: []uintptr{fd, fd, log.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true},
 		})

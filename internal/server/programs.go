@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
@@ -105,25 +104,5 @@ func (b withPrograms) Open(digest image.Digest) (netboot.Blob, error) {
 	if !ok {
 		return b.Blobs.Open(digest)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, cmp.Or(f.Close(), err)
-	}
-	return program{f, info.Size()}, nil
+	return netboot.OpenFile(path)
 }
-
-type program struct {
-	file *os.File
-	size int64
-}
-
-func (p program) ReadAt(b []byte, off int64) (int, error) { return p.file.ReadAt(b, off) }
-func (p program) Size() int64                             { return p.size }
-func (p program) Close() error                            { return p.file.Close() }
-
-// File lets the kernel send it.
-func (p program) File() *os.File { return p.file }

@@ -161,20 +161,8 @@ func (s *site) add(content []byte) image.Digest {
 
 // Open makes it netboot.Blobs.
 func (s *site) Open(d image.Digest) (netboot.Blob, error) {
-	f, err := os.Open(filepath.Join(s.dir, d.Hex()))
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	return blob{f, info}, err
+	return netboot.OpenFile(filepath.Join(s.dir, d.Hex()))
 }
-
-type blob struct {
-	*os.File
-	info os.FileInfo
-}
-
-func (b blob) Size() int64 { return b.info.Size() }
 
 // noLeases stores nothing: all machines here are known.
 type noLeases struct{}

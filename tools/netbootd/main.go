@@ -134,22 +134,5 @@ func (l *leaseFile) Drop(context.Context, string) error { return nil }
 type directory string
 
 func (d directory) Open(digest image.Digest) (netboot.Blob, error) {
-	f, err := os.Open(filepath.Join(string(d), digest.Hex()))
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	return blob{file: f, size: info.Size()}, err
+	return netboot.OpenFile(filepath.Join(string(d), digest.Hex()))
 }
-
-type blob struct {
-	file *os.File
-	size int64
-}
-
-func (b blob) ReadAt(p []byte, off int64) (int, error) { return b.file.ReadAt(p, off) }
-func (b blob) Size() int64                             { return b.size }
-func (b blob) Close() error                            { return b.file.Close() }
-
-// File lets the kernel send it.
-func (b blob) File() *os.File { return b.file }

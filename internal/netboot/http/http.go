@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -257,8 +256,8 @@ func bulk(ranges string, size int64) bool {
 
 // reader is a blob as ServeContent wants it. A blob that has a file of its own is sent by the kernel (sendfile).
 func reader(b netboot.Blob) io.ReadSeeker {
-	if f, ok := b.(interface{ File() *os.File }); ok && f.File() != nil {
-		return f.File()
+	if f, ok := b.(netboot.File); ok {
+		return f.File
 	}
 	return io.NewSectionReader(b, 0, b.Size())
 }

@@ -325,16 +325,6 @@ func (s *leases) Drop(_ context.Context, mac string) error {
 // blobs are files.
 type blobs struct{ dir string }
 
-type blob struct {
-	file *os.File
-	size int64
-}
-
-func (b blob) ReadAt(p []byte, off int64) (int, error) { return b.file.ReadAt(p, off) }
-func (b blob) Size() int64                             { return b.size }
-func (b blob) Close() error                            { return b.file.Close() }
-func (b blob) File() *os.File                          { return b.file }
-
 func (s *blobs) add(content []byte) image.Digest {
 	d := image.DigestOf(content)
 	if err := os.WriteFile(filepath.Join(s.dir, d.Hex()), content, 0o644); err != nil {
@@ -344,13 +334,5 @@ func (s *blobs) add(content []byte) image.Digest {
 }
 
 func (s *blobs) Open(d image.Digest) (netboot.Blob, error) {
-	f, err := os.Open(filepath.Join(s.dir, d.Hex()))
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return blob{file: f, size: info.Size()}, nil
+	return netboot.OpenFile(filepath.Join(s.dir, d.Hex()))
 }

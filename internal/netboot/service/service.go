@@ -12,7 +12,6 @@ import (
 	nethttp "net/http"
 	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -98,8 +97,7 @@ func (s *Service) bind(files loaders.Set) error {
 		return err
 	}
 	address := netip.AddrPortFrom(local, uint16(cfg.Network.HTTPPort)).String()
-	config := net.ListenConfig{Control: shortQueues}
-	if s.listener, err = config.Listen(context.Background(), "tcp4", address); err != nil {
+	if s.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp4", address); err != nil {
 		return fmt.Errorf("HTTP of network boot: %w", err)
 	}
 	s.http = http.Server(http.Handler(http.Config{
@@ -107,14 +105,6 @@ func (s *Service) bind(files loaders.Set) error {
 		BootServer: cfg.BootServer, Pin: cfg.Pin, Neighbor: neighbor(cfg.Network.Interface), Now: cfg.Now, Log: cfg.Log,
 	}), cfg.Log)
 	return nil
-}
-
-// shortQueues has connections of this listener send at the rate that the link was seen to carry (BBR) instead of filling its queue until it
-// overflows: DHCP and TFTP of other machines wait in the same queue, and what they lose costs them seconds. Kernels without it use their own.
-func shortQueues(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
-	})
 }
 
 // Close gives all sockets back; for a service that is not run.

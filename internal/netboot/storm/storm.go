@@ -34,6 +34,9 @@ const (
 	// loadsPerClient bounds one client's kernels and initrds at once, always: a loader fetches one after the other, and who takes many and
 	// reads them slowly must not hold all turns.
 	loadsPerClient = 4
+	// crowd is how many at once are taken for a storm: from then on they must leave room in the link's queue, where DHCP and TFTP of other
+	// machines wait too, and what those lose costs them seconds.
+	crowd = 8
 	// forgetAfter is how long a client counts as one that has begun.
 	forgetAfter = 10 * time.Minute
 	tick        = 500 * time.Millisecond
@@ -183,9 +186,15 @@ func (c *Controller) admit() {
 		close(t.admitted)
 		began = true
 	}
-	if began {
-		c.pace()
+	if !began {
+		return
 	}
+	if len(c.active) >= crowd {
+		for t := range c.active {
+			t.socket.shortenQueue()
+		}
+	}
+	c.pace()
 }
 
 // choose is the index of the next of a class, -1 for none: the first whose client has not its share already, for pieces of roots else the
