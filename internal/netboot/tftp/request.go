@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,6 +47,11 @@ type request struct {
 	asked []string
 	// size is asked for (tsize, RFC 2349).
 	size bool
+}
+
+// same tells whether two requests ask for the same.
+func (r request) same(other request) bool {
+	return r.name == other.name && r.block == other.block && r.window == other.window && r.timeout == other.timeout && slices.Equal(r.asked, other.asked)
 }
 
 // errNoRead: a packet is well formed but asks for something else than reading a file.

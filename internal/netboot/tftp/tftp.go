@@ -11,8 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,11 +23,13 @@ import (
 const Port = 69
 
 const (
-	// maxTransfers bounds those at once, each a socket and some KiB; requests beyond are dropped and come again.
-	maxTransfers = 2048
+	// maxTransfers bounds those at once; requests beyond are dropped and come again.
+	maxTransfers = 8192
+	// maxLanes bounds the threads that carry transfers.
+	maxLanes = 4
 	// maxPerClient bounds those of one address: firmware asks for the size first, and gives that transfer up without a word.
 	maxPerClient = 8
-	// socketBytes is the room for requests that arrive at once: some thousands.
+	// socketBytes is the room for requests, or acknowledgements, that arrive at once: some thousands.
 	socketBytes = 4 << 20
 	// ipv4UDP is what IPv4 and UDP headers take of an interface's MTU.
 	ipv4UDP = 28
@@ -49,12 +52,19 @@ type Server struct {
 	log    *slog.Logger
 	conn   *net.UDPConn
 	device string
-	local  netip.Addr
 	block  int // largest without fragments
+	lanes  []*lane
 
 	mu        sync.Mutex
-	transfers map[netip.AddrPort]bool
+	transfers map[netip.AddrPort]place
 	clients   map[netip.Addr]int
+	next      int // lane
+}
+
+// place is where a transfer is carried.
+type place struct {
+	*transfer
+	lane *lane
 }
 
 // Open binds TFTP's port on an interface. get gives the files; they must not change.
@@ -64,10 +74,11 @@ func Open(device string, local netip.Addr, get func(name string) ([]byte, bool),
 		return nil, fmt.Errorf("TFTP on %q: %w", device, err)
 	}
 	s := &Server{
-		get: get, events: events, log: log, device: device, local: local, block: max(iface.MTU-ipv4UDP-4, defaultBlock),
-		transfers: map[netip.AddrPort]bool{}, clients: map[netip.Addr]int{},
+		get: get, events: events, log: log, device: device, block: max(iface.MTU-ipv4UDP-4, defaultBlock),
+		transfers: map[netip.AddrPort]place{}, clients: map[netip.Addr]int{},
 	}
-	if s.conn, err = s.listen(context.Background(), Port); err != nil {
+	if err := s.open(local); err != nil {
+		s.Close()
 		if errors.Is(err, unix.EADDRINUSE) {
 			err = fmt.Errorf("another TFTP server has UDP port %d on %s: stop it: %w", Port, local, err)
 		}
@@ -76,55 +87,80 @@ func Open(device string, local netip.Addr, get func(name string) ([]byte, bool),
 	return s, nil
 }
 
-func (s *Server) listen(ctx context.Context, port uint16) (*net.UDPConn, error) {
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var failed error
-		err := c.Control(func(fd uintptr) {
-			failed = errors.Join(
-				unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, s.device),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, interactive),
-			)
-			// More than net.core.rmem_max is only for the privileged; who is not makes do with that.
-			if port == Port && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBytes) != nil {
-				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, socketBytes)
-			}
-		})
-		return errors.Join(err, failed)
-	}}
-	conn, err := config.ListenPacket(ctx, "udp4", netip.AddrPortFrom(s.local, port).String())
+func (s *Server) open(local netip.Addr) error {
+	fd, err := socket(s.device, local, Port)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return conn.(*net.UDPConn), nil
+	// Requests are rare: the runtime waits for them.
+	file := os.NewFile(uintptr(fd), "TFTP")
+	conn, err := net.FilePacketConn(file)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	s.conn = conn.(*net.UDPConn)
+	for range min(maxLanes, runtime.GOMAXPROCS(0)) {
+		l, err := openLane(s.device, local, s.block+4, s.events, s.leave)
+		if err != nil {
+			return err
+		}
+		s.lanes = append(s.lanes, l)
+	}
+	return nil
 }
 
-// Close gives the port back.
-func (s *Server) Close() { _ = s.conn.Close() }
+// Close gives the ports back; for a server that is not run.
+func (s *Server) Close() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	for _, l := range s.lanes {
+		l.close()
+	}
+	s.lanes = nil
+}
 
-// Run serves until the context ends or the socket fails.
+// Run serves until the context ends or a socket fails.
 func (s *Server) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, s.Close)
-	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
 	var group sync.WaitGroup
-	defer group.Wait()
+	for _, l := range s.lanes {
+		group.Go(func() {
+			if err := l.run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+	defer stop()
+	cancel(s.listen(ctx))
+	group.Wait()
+	s.Close()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// listen takes requests until the context ends or the socket fails.
+func (s *Server) listen(ctx context.Context) error {
 	buffer := make([]byte, 2048)
 	for {
 		n, from, err := s.conn.ReadFromUDPAddrPort(buffer)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ECONNREFUSED) {
-			continue
-		}
-		if err != nil {
+		case err != nil && passing(err):
+		case err != nil:
 			return fmt.Errorf("TFTP on %s: %w", s.device, err)
+		default:
+			s.accept(buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), time.Now())
 		}
-		s.accept(ctx, &group, buffer[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
 	}
 }
 
 // accept begins a transfer, or refuses it.
-func (s *Server) accept(ctx context.Context, group *sync.WaitGroup, packet []byte, from netip.AddrPort) {
+func (s *Server) accept(packet []byte, from netip.AddrPort, now time.Time) {
 	r, err := parseRequest(packet, s.block)
 	switch {
 	case errors.Is(err, errNoRead) && len(packet) >= 2 && packet[0] == 0 && packet[1] == opWrite:
@@ -141,48 +177,58 @@ func (s *Server) accept(ctx context.Context, group *sync.WaitGroup, packet []byt
 		s.refuse(from, codeNotFound, "no such file")
 		return
 	}
-	if !s.enter(from) {
+	t := newTransfer(from, r, content, now)
+	lane, ok := s.enter(t)
+	if !ok {
 		return
 	}
 	if s.events.Asked != nil {
 		s.events.Asked(from.Addr(), r.name)
 	}
-	group.Go(func() {
-		defer s.leave(from)
-		if err := s.transfer(ctx, r, content, from); err != nil {
-			s.log.Debug("TFTP transfer given up", "client", from, "file", r.name, "reason", err)
-		}
-	})
+	lane.begin(t)
 }
 
 func (s *Server) refuse(to netip.AddrPort, code uint16, text string) {
 	_, _ = s.conn.WriteToUDPAddrPort(refusal(code, text), to)
 }
 
-// enter takes a place for a transfer; a repeated request of one that goes on has its place already.
-func (s *Server) enter(from netip.AddrPort) bool {
+// enter finds a transfer its place. A request that came twice has its place already. One that comes from the port of a transfer that goes on
+// is a client that has given that up without a word.
+func (s *Server) enter(t *transfer) (*lane, bool) {
+	s.mu.Lock()
+	earlier, ok := s.transfers[t.client]
+	if ok && !earlier.lane.begun(earlier.transfer) && earlier.request.same(t.request) {
+		s.mu.Unlock()
+		return nil, false
+	}
+	s.mu.Unlock()
+	if ok {
+		earlier.lane.end(earlier.transfer, errors.New("the client began anew"))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.transfers[from] || len(s.transfers) >= maxTransfers || s.clients[from.Addr()] >= maxPerClient {
-		return false
+	if len(s.transfers) >= maxTransfers || s.clients[t.client.Addr()] >= maxPerClient {
+		return nil, false
 	}
-	s.transfers[from] = true
-	s.clients[from.Addr()]++
-	return true
+	// Another lane than the one before: a client that uses its port again tells the transfers apart by ours.
+	l := s.lanes[s.next%len(s.lanes)]
+	s.next++
+	s.transfers[t.client] = place{t, l}
+	s.clients[t.client.Addr()]++
+	return l, true
 }
 
-func (s *Server) leave(from netip.AddrPort) {
+// leave gives a transfer's place to others.
+func (s *Server) leave(t *transfer, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.transfers, from)
-	if s.clients[from.Addr()]--; s.clients[from.Addr()] == 0 {
-		delete(s.clients, from.Addr())
+	if s.transfers[t.client].transfer == t {
+		delete(s.transfers, t.client)
+	}
+	if s.clients[t.client.Addr()]--; s.clients[t.client.Addr()] == 0 {
+		delete(s.clients, t.client.Addr())
+	}
+	if reason != nil {
+		s.log.Debug("TFTP transfer given up", "client", t.client, "file", t.request.name, "reason", reason)
 	}
 }
-
-// patience of one transfer: the first wait for an ACK, doubled at each repetition up to the last.
-const (
-	firstWait = 500 * time.Millisecond
-	lastWait  = 4 * time.Second
-	maxTries  = 10
-)

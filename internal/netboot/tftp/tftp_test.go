@@ -2,9 +2,11 @@ package tftp
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 func rrq(fields ...string) []byte {
@@ -53,28 +55,75 @@ func TestTheAnswerToOptionsIsInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestOneClientHasFewTransfersAndARepeatedRequestNoSecondOne(t *testing.T) {
-	s := &Server{transfers: map[netip.AddrPort]bool{}, clients: map[netip.Addr]int{}}
-	from := func(port int) netip.AddrPort {
-		return netip.AddrPortFrom(netip.MustParseAddr("10.77.1.1"), uint16(port))
+// places is a server that puts nothing on a wire.
+func places() *Server {
+	s := &Server{transfers: map[netip.AddrPort]place{}, clients: map[netip.Addr]int{}, log: slog.New(slog.DiscardHandler)}
+	for range 2 {
+		s.lanes = append(s.lanes, &lane{gone: s.leave, transfers: map[netip.AddrPort]*transfer{}, untold: map[netip.AddrPort]int64{}})
 	}
-	if !s.enter(from(2000)) || s.enter(from(2000)) {
-		t.Error("a repeated request of a transfer that goes on begins a second one, or the first is refused")
+	return s
+}
+
+// ask is a request of a client for a file; it returns the transfer that it began, if any.
+func (s *Server) ask(t *testing.T, from string, file string) *transfer {
+	t.Helper()
+	r, err := parseRequest(rrq(file, "octet", "blksize", "1024"), 1468)
+	if err != nil {
+		t.Fatal(err)
 	}
+	asked := newTransfer(netip.MustParseAddrPort(from), r, make([]byte, 5000), time.Now())
+	l, ok := s.enter(asked)
+	if !ok {
+		return nil
+	}
+	l.transfers[asked.client] = asked
+	return asked
+}
+
+func TestOneClientHasFewTransfers(t *testing.T) {
+	s := places()
+	first := s.ask(t, "10.77.1.1:2000", "a")
 	for i := range maxPerClient - 1 {
-		if !s.enter(from(3000 + i)) {
+		if s.ask(t, fmt.Sprintf("10.77.1.1:%d", 3000+i), "a") == nil {
 			t.Fatalf("transfer %d is refused", i+2)
 		}
 	}
-	if s.enter(from(4000)) {
+	if s.ask(t, "10.77.1.1:4000", "a") != nil {
 		t.Errorf("one client has %d transfers", maxPerClient+1)
 	}
-	if !s.enter(netip.MustParseAddrPort("10.77.1.2:2000")) {
+	if s.ask(t, "10.77.1.2:2000", "a") == nil {
 		t.Error("another client is refused")
 	}
-	s.leave(from(2000))
-	if !s.enter(from(4000)) {
+	s.transfers[first.client].lane.end(first, nil)
+	if s.ask(t, "10.77.1.1:4000", "a") == nil {
 		t.Error("a transfer that has ended keeps its place")
+	}
+}
+
+func TestARepeatedRequestBeginsNothingAndANewOneAnew(t *testing.T) {
+	s := places()
+	first := s.ask(t, "10.77.1.1:2000", "a")
+	if first == nil || s.ask(t, "10.77.1.1:2000", "a") != nil {
+		t.Fatal("a request that came twice begins a second transfer, or the first is refused")
+	}
+	// Firmware that asks for the size first, gives up without a word, and asks again from the same port.
+	other := s.ask(t, "10.77.1.1:2000", "b")
+	if other == nil {
+		t.Fatal("a client that has given up a transfer must wait for its end")
+	}
+	if _, err := other.hear([]byte{0, opAck, 0, 0}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	again := s.ask(t, "10.77.1.1:2000", "b")
+	if again == nil {
+		t.Fatal("a client that begins anew must wait for the end of the transfer before")
+	}
+	if n := s.clients[again.client.Addr()]; n != 1 || len(s.transfers) != 1 {
+		t.Errorf("%d transfers are counted for the client, %d in all; it has one", n, len(s.transfers))
+	}
+	s.transfers[again.client].lane.end(again, nil)
+	if len(s.clients) != 0 || len(s.transfers) != 0 {
+		t.Errorf("after the last transfer %v and %v are left", s.clients, s.transfers)
 	}
 }
 

@@ -1,165 +1,143 @@
 package tftp
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"time"
-
-	"golang.org/x/net/ipv4"
 )
 
-// transfer sends one file from a port of its own (RFC 1350, section 4: the server's TID).
-func (s *Server) transfer(ctx context.Context, r request, content []byte, to netip.AddrPort) error {
-	conn, err := s.listen(ctx, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	t := &transfer{request: r, content: content, conn: conn, to: to, sent: s.events.Sent}
-	t.prepare()
-	if ack := r.oack(len(content)); ack != nil {
-		if err := t.until(0, func() error { return t.write(ack) }); err != nil {
-			return err
-		}
-	}
-	return t.run()
-}
+// Patience of one transfer: the first wait for an acknowledgement, doubled at each repetition up to the last.
+const (
+	firstWait = 500 * time.Millisecond
+	lastWait  = 4 * time.Second
+	maxTries  = 10
+)
 
-// transfer is one file on its way. Blocks are counted from 1 without end; on the wire their number wraps at 65536.
+// transfer is one file on its way to one client. It does nothing by itself: it says what to send when an acknowledgement came, or none.
+// Blocks are counted from 1 without end; on the wire their number wraps at 65536.
 type transfer struct {
+	client  netip.AddrPort
 	request request
 	content []byte
-	conn    *net.UDPConn
-	to      netip.AddrPort
-	sent    func(netip.Addr, int64)
 
-	acked    int // all blocks up to this one have arrived
-	told     int // up to which sent was told
-	repeated int // how often the last acknowledgement came again
-	batch    *ipv4.PacketConn
-	messages []ipv4.Message
-	headers  []byte
-	buffer   [512]byte
+	offered  bool // the answer to the options waits for its acknowledgement
+	acked    int  // all blocks up to this one have arrived
+	sent     int  // the last block that was ever sent
+	repeated int  // how often the last acknowledgement came again
+	tries    int  // how often the same was sent
+	wait     time.Duration
+	due      time.Time // when the same is sent again
 }
 
-func (t *transfer) prepare() {
-	t.batch = ipv4.NewPacketConn(t.conn)
-	t.headers = make([]byte, 4*t.request.window)
-	to := net.UDPAddrFromAddrPort(t.to)
-	t.messages = make([]ipv4.Message, t.request.window)
-	for i := range t.messages {
-		t.messages[i] = ipv4.Message{Buffers: make([][]byte, 2), Addr: to}
+func newTransfer(client netip.AddrPort, r request, content []byte, now time.Time) *transfer {
+	t := &transfer{client: client, request: r, content: content, offered: r.oack(len(content)) != nil}
+	t.moved(now)
+	return t
+}
+
+// moved begins to be patient anew.
+func (t *transfer) moved(now time.Time) {
+	t.tries, t.wait = 1, firstWait
+	if t.request.timeout > 0 {
+		t.wait = time.Duration(t.request.timeout) * time.Second
 	}
+	t.due = now.Add(t.wait)
 }
 
 // blocks is how many blocks the file has: the last one is shorter than the others, if need be empty.
 func (t *transfer) blocks() int { return len(t.content)/t.request.block + 1 }
 
-// run sends windows until all is acknowledged (RFC 7440, section 3; a window of 1 is RFC 1350).
-func (t *transfer) run() error {
-	for t.acked < t.blocks() {
-		last := min(t.acked+t.request.window, t.blocks())
-		if err := t.until(last, func() error { return t.window(last) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// last is the last block of the window that is sent now (RFC 7440, section 3; a window of 1 is RFC 1350).
+func (t *transfer) last() int { return min(t.acked+t.request.window, t.blocks()) }
 
-// window sends the blocks after the acknowledged ones up to last, in one system call where the kernel takes them all.
-func (t *transfer) window(last int) error {
-	n := 0
-	for block := t.acked + 1; block <= last; block++ {
-		header := t.headers[4*n : 4*n+4]
-		binary.BigEndian.PutUint16(header, opData)
-		binary.BigEndian.PutUint16(header[2:], uint16(block))
+// next makes the packets to be sent now, one after the other in the same buffer, and tells how many bytes of content went out that had not
+// before: repetitions are no progress.
+func (t *transfer) next(buffer []byte, send func(packet []byte) error) (progress int64, err error) {
+	if t.offered {
+		return 0, send(t.request.oack(len(t.content)))
+	}
+	for block := t.acked + 1; block <= t.last(); block++ {
+		binary.BigEndian.PutUint16(buffer, opData)
+		binary.BigEndian.PutUint16(buffer[2:], uint16(block))
 		start := (block - 1) * t.request.block
-		t.messages[n].Buffers[0] = header
-		t.messages[n].Buffers[1] = t.content[start:min(start+t.request.block, len(t.content))]
-		n++
-	}
-	for messages := t.messages[:n]; len(messages) > 0; {
-		wrote, err := t.batch.WriteBatch(messages, 0)
-		if err != nil {
-			return err
+		n := copy(buffer[4:], t.content[start:min(start+t.request.block, len(t.content))])
+		if err := send(buffer[:4+n]); err != nil {
+			return progress, err
 		}
-		messages = messages[wrote:]
+		if block > t.sent {
+			t.sent = block
+			progress += int64(n)
+		}
 	}
-	if last > t.told && t.sent != nil { // repetitions are not told: it is progress that is counted
-		t.sent(t.to.Addr(), int64(min(last*t.request.block, len(t.content))-t.told*t.request.block))
-		t.told = last
-	}
-	return nil
+	return progress, nil
 }
 
-func (t *transfer) write(packet []byte) error {
-	_, err := t.conn.WriteToUDPAddrPort(packet, t.to)
-	return err
+// verdict is what follows from a packet.
+type verdict int
+
+const (
+	nothing verdict = iota
+	sendNext
+	finished
+)
+
+// hear takes a packet of the client. Old acknowledgements, repeated by the network, are passed over: answering each would double all that
+// follows (the sorcerer's apprentice, RFC 1123, section 4.2.3.1). An error ends the transfer.
+func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
+	if len(packet) < 4 {
+		return nothing, nil
+	}
+	number := binary.BigEndian.Uint16(packet[2:])
+	switch op := binary.BigEndian.Uint16(packet); {
+	case op == opError:
+		return nothing, fmt.Errorf("the client gave up: error %d", number)
+	case op != opAck:
+		return nothing, nil
+	case t.offered && number == 0:
+		t.offered = false
+		t.moved(now)
+		return sendNext, nil
+	case t.offered:
+		return nothing, nil
+	}
+	ahead := int(number - uint16(t.acked)) // modulo 65536
+	switch {
+	case ahead > 0 && ahead <= t.last()-t.acked: // the last block of the window, or an earlier one after which something was lost
+		t.acked += ahead
+		t.repeated = 0
+		t.moved(now)
+		if t.acked == t.blocks() {
+			return finished, nil
+		}
+		return sendNext, nil
+	case ahead == 0 && t.request.window > 1: // the first block of the window was lost
+		if t.repeated++; t.repeated > maxTries {
+			return nothing, errors.New("the client asks for the same block again and again")
+		}
+		t.moved(now)
+		return sendNext, nil
+	}
+	return nothing, nil
 }
 
-// until sends, and sends again after a while, until the client acknowledges a block up to last: the last one, or an earlier one of the window,
-// after which something was lost.
-func (t *transfer) until(last int, send func() error) error {
-	wait := firstWait
-	if t.request.timeout > 0 {
-		wait = time.Duration(t.request.timeout) * time.Second
+// remind tells whether it is time to send the same again. An error ends the transfer.
+func (t *transfer) remind(now time.Time) (bool, error) {
+	if now.Before(t.due) {
+		return false, nil
 	}
-	for range maxTries {
-		if err := send(); err != nil {
-			return err
-		}
-		err := t.await(last, time.Now().Add(wait))
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-		if t.request.timeout == 0 {
-			wait = min(2*wait, lastWait)
-		}
+	if t.tries++; t.tries > maxTries {
+		return false, fmt.Errorf("the client is silent at block %d of %d", t.acked, t.blocks())
 	}
-	return fmt.Errorf("the client is silent at block %d of %d", t.acked, t.blocks())
+	if t.request.timeout == 0 {
+		t.wait = min(2*t.wait, lastWait)
+	}
+	t.due = now.Add(t.wait)
+	return true, nil
 }
 
-// await waits for an acknowledgement that moves the transfer on. Old ones, repeated by the network, are passed over: answering each would
-// double all that follows (the sorcerer's apprentice, RFC 1123, section 4.2.3.1).
-func (t *transfer) await(last int, deadline time.Time) error {
-	if err := t.conn.SetReadDeadline(deadline); err != nil {
-		return err
-	}
-	for {
-		n, from, err := t.conn.ReadFromUDPAddrPort(t.buffer[:])
-		if err != nil {
-			return err
-		}
-		if from.Addr().Unmap() != t.to.Addr() || from.Port() != t.to.Port() || n < 4 {
-			continue // another TID (RFC 1350, section 4)
-		}
-		number := binary.BigEndian.Uint16(t.buffer[2:])
-		switch binary.BigEndian.Uint16(t.buffer[:]) {
-		case opError:
-			return fmt.Errorf("the client gave up: error %d", number)
-		case opAck:
-			ahead := int(number - uint16(t.acked)) // modulo 65536
-			if last == 0 && number == 0 {
-				return nil // of the OACK
-			}
-			if ahead > 0 && ahead <= last-t.acked {
-				t.acked += ahead
-				t.repeated = 0
-				return nil
-			}
-			if ahead == 0 && t.request.window > 1 && last > 0 {
-				if t.repeated++; t.repeated > maxTries {
-					return errors.New("the client asks for the same block again and again")
-				}
-				return nil // the first block of the window was lost: it is sent again
-			}
-		}
-	}
+// begun tells whether the client has acknowledged anything.
+func (t *transfer) begun() bool {
+	return t.acked > 0 || !t.offered && len(t.request.asked) > 0
 }

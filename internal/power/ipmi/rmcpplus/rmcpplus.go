@@ -122,9 +122,9 @@ func dial(ctx context.Context, address, user, password string, chosen suite, pri
 	}
 	s := &Session{conn: conn, suite: chosen}
 	for s.console == 0 {
-		var id [4]byte
+		var id [5]byte
 		rand.Read(id[:]) // never fails (crypto/rand)
-		s.console = binary.LittleEndian.Uint32(id[:])
+		s.console, s.message = binary.LittleEndian.Uint32(id[:]), id[4]
 	}
 	if err := s.setUp(ctx, user, password, privilege); err != nil {
 		_ = conn.Close()

@@ -163,8 +163,11 @@ func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, a
 			if kind != answerKind || len(payload) < 2 || payload[0] != s.message {
 				return false
 			}
-			refused := payload[1] != 0
-			if !refused && (len(payload) < atLeast || binary.LittleEndian.Uint32(payload[4:]) != s.console) {
+			if refused := payload[1] != 0; !refused && len(payload) < atLeast {
+				return false
+			}
+			// A refusal may end before our session's ID; one with another ID came late, of an earlier try.
+			if len(payload) >= 8 && binary.LittleEndian.Uint32(payload[4:]) != s.console {
 				return false
 			}
 			answer = bytes.Clone(payload)

@@ -1,0 +1,157 @@
+package tftp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// wire is a line between a transfer and a client that follows RFC 1350 and RFC 7440. It loses and doubles packets as drawn.
+type wire struct {
+	t        *rapid.T
+	transfer *transfer
+	now      time.Time
+	lossy    bool
+	got      []byte
+	expected int // the client's next block
+	since    int // its blocks since it acknowledged
+	packets  [][]byte
+	sent     int
+	progress int64
+}
+
+func (w *wire) send(packet []byte) error {
+	w.sent++
+	if !w.lossy || rapid.IntRange(0, 9).Draw(w.t, "lost") > 0 {
+		w.packets = append(w.packets, bytes.Clone(packet))
+	}
+	return nil
+}
+
+// answers are the client's acknowledgements of what has arrived.
+func (w *wire) answers() (acks []uint16) {
+	for _, p := range w.packets {
+		if p[1] == opOACK {
+			acks = append(acks, 0)
+			continue
+		}
+		w.since++
+		in := binary.BigEndian.Uint16(p[2:]) == uint16(w.expected)
+		if in {
+			w.got = append(w.got, p[4:]...)
+			w.expected++
+		}
+		if last := in && len(p)-4 < w.transfer.request.block; w.since >= w.transfer.request.window || last || !in {
+			acks = append(acks, uint16(w.expected-1))
+			w.since = 0
+		}
+	}
+	w.packets = nil
+	return acks
+}
+
+func TestAFileArrivesWholeHoweverPacketsAreLost(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		content := rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "content")
+		r := request{name: "a", block: rapid.IntRange(8, 600).Draw(t, "block"), window: rapid.SampledFrom([]int{1, 1, 2, 8, 64}).Draw(t, "window")}
+		if r.window > 1 || rapid.Bool().Draw(t, "options") {
+			r.asked = []string{"blksize", "windowsize"}
+		}
+		begin := time.Unix(0, 0)
+		w := &wire{t: t, now: begin, expected: 1, lossy: rapid.Bool().Draw(t, "lossy")}
+		w.transfer = newTransfer(netip.AddrPort{}, r, content, begin)
+		buffer := make([]byte, 4+r.block)
+		next := func() {
+			n, err := w.transfer.next(buffer, w.send)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.progress += n
+		}
+		next()
+		for complete := false; !complete; {
+			acks := w.answers()
+			silent := true
+			for _, number := range acks {
+				if w.lossy && rapid.IntRange(0, 9).Draw(t, "ack") == 0 {
+					continue
+				}
+				verdict, err := w.transfer.hear(binary.BigEndian.AppendUint16([]byte{0, opAck}, number), w.now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				complete = complete || verdict == finished
+				if verdict == sendNext {
+					silent = false
+					next()
+				}
+			}
+			if silent && !complete {
+				if w.lossy {
+					w.now = w.now.Add(lastWait)
+				}
+				again, err := w.transfer.remind(w.now)
+				if err != nil {
+					return // the line lost the same ten times: the client is told gone
+				}
+				if !again {
+					t.Fatalf("nothing is sent any more: block %d of %d", w.transfer.acked, w.transfer.blocks())
+				}
+				next()
+			}
+		}
+		if !bytes.Equal(w.got, content) || w.progress != int64(len(content)) {
+			t.Fatalf("%d bytes of %d came, %d were told as sent", len(w.got), len(content), w.progress)
+		}
+		least := w.transfer.blocks()
+		if len(r.asked) > 0 {
+			least++
+		}
+		if !w.lossy && w.sent != least {
+			t.Fatalf("%d packets were sent over a line that loses nothing; %d are needed", w.sent, least)
+		}
+	})
+}
+
+func TestAnOldAcknowledgementIsNotAnswered(t *testing.T) {
+	x := newTransfer(netip.AddrPort{}, request{block: 512, window: 1}, make([]byte, 5000), time.Unix(0, 0))
+	ack := func(n byte) verdict {
+		v, err := x.hear([]byte{0, opAck, 0, n}, time.Unix(0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if ack(1) != sendNext || ack(2) != sendNext {
+		t.Fatal("an acknowledged block is not followed by the next")
+	}
+	for _, n := range []byte{0, 1, 2, 9} {
+		if v := ack(n); v != nothing {
+			t.Errorf("acknowledgement %d while block 3 is awaited: %v", n, v)
+		}
+	}
+}
+
+func TestASilentClientIsGivenUpAfterATime(t *testing.T) {
+	now := time.Unix(0, 0)
+	x := newTransfer(netip.AddrPort{}, request{block: 512, window: 1}, make([]byte, 5000), now)
+	if again, err := x.remind(now.Add(firstWait - 1)); again || err != nil {
+		t.Errorf("sent again before its time: %v, %v", again, err)
+	}
+	for i := range maxTries - 1 {
+		now = x.due
+		if again, err := x.remind(now); !again || err != nil {
+			t.Fatalf("repetition %d: %v, %v", i+1, again, err)
+		}
+	}
+	if _, err := x.remind(x.due); err == nil {
+		t.Error("a silent client is never given up")
+	}
+	if took := now.Sub(time.Unix(0, 0)); took > 40*time.Second {
+		t.Errorf("that took %s", took)
+	}
+}
