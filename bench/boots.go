@@ -201,13 +201,8 @@ func (b *bootBench) once(ctx context.Context, side string) (err error) {
 	defer cancel()
 	var stop func() error
 	if side == nearmetal {
-		site, err := startDev(ctx, b.o, b.dir, "--provision", bootCable)
-		if err != nil {
+		if stop, err = b.serve(ctx); err != nil {
 			return err
-		}
-		stop = site.stop
-		if err := errors.Join(bound(ctx, "udp", 67), wait(ctx, 5*time.Second)); err != nil { // it looks for other DHCP servers first
-			return errors.Join(err, stop())
 		}
 	} else {
 		b.peer.quick = side == sideHand
@@ -259,6 +254,26 @@ func (b *bootBench) once(ctx context.Context, side string) (err error) {
 	return b.off(ctx, side, machines)
 }
 
+// serve starts the site.
+func (b *bootBench) serve(ctx context.Context) (stop func() error, err error) {
+	site, err := startDev(ctx, b.o, b.dir, "--provision", bootCable)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(bound(ctx, "udp", 67), wait(ctx, 5*time.Second)); err != nil { // it looks for other DHCP servers first
+		return nil, errors.Join(err, site.stop())
+	}
+	return site.stop, nil
+}
+
+// names are those of the machines.
+func (b *bootBench) names() (names []string) {
+	for _, m := range b.dc.Machines() {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
 func (b *bootBench) switchedOn(name string) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -273,7 +288,7 @@ func (b *bootBench) order(ctx context.Context, side string, machines []vdc.Machi
 		for i := range ordered {
 			ordered[i] = now
 		}
-		_, err := b.o.ask(ctx, b.dir, "node", "power", "on", "b1", "u1", "--env", builtEnvironment)
+		_, err := b.o.ask(ctx, b.dir, append([]string{"node", "power", "on", "--env", builtEnvironment}, b.names()...)...)
 		return ordered, err
 	}
 	errs := make(chan error, len(machines))
@@ -316,7 +331,7 @@ func (b *bootBench) off(ctx context.Context, side string, machines []vdc.Machine
 		}
 		return err
 	}
-	if _, err := b.o.ask(ctx, b.dir, "node", "power", "off", "b1", "u1", "--force"); err != nil {
+	if _, err := b.o.ask(ctx, b.dir, append([]string{"node", "power", "off", "--force"}, b.names()...)...); err != nil {
 		return err
 	}
 	for _, m := range machines {

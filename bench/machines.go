@@ -26,6 +26,7 @@ const imagesVariable = "NEARMETAL_BENCH_IMAGES"
 const (
 	partBuilds    = "builds"
 	partBoots     = "boots"
+	partRush      = "rush"
 	partEnrolment = "enrolment"
 )
 
@@ -35,10 +36,10 @@ func (o options) parts() ([]string, error) {
 	for part := range strings.SplitSeq(o.machines, ",") {
 		switch part {
 		case "":
-		case partBuilds, partBoots, partEnrolment:
+		case partBuilds, partBoots, partRush, partEnrolment:
 			parts = append(parts, part)
 		default:
-			return nil, fmt.Errorf("-machines %q: there is no part %q, only %s, %s and %s", o.machines, part, partBuilds, partBoots, partEnrolment)
+			return nil, fmt.Errorf("-machines %q: there is no part %q, only %s, %s, %s and %s", o.machines, part, partBuilds, partBoots, partRush, partEnrolment)
 		}
 	}
 	return parts, nil
@@ -98,10 +99,9 @@ func machines(ctx context.Context, o options, work string, log *slog.Logger, tex
 		if out, err := exec.CommandContext(ctx, "cp", "-a", images, dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("cp: %w: %s", err, out)
 		}
-		run := boots
-		if part == partEnrolment {
-			run = enrolment
-		}
+		run := map[string]func(context.Context, options, string, *slog.Logger, *bytes.Buffer) error{
+			partBoots: boots, partRush: rush, partEnrolment: enrolment,
+		}[part]
 		if err := run(ctx, o, dir, log, text); err != nil {
 			return fmt.Errorf("%s: %w", part, err)
 		}

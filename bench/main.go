@@ -61,7 +61,7 @@ func main() {
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
 	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
-	flag.StringVar(&o.machines, "machines", "builds,boots,enrolment", "parts of machines and their environments to measure; empty: none")
+	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
 	flag.StringVar(&o.images, "images", "", "a site's state directory whose built environments are taken instead of building them")
 	flag.IntVar(&o.enrol, "enrol", 1000, "how many machines are enrolled")
 	flag.IntVar(&o.pairs, "pairs", 3, "pairs of boots")

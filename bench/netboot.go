@@ -107,10 +107,13 @@ func (c *cable) close() error {
 }
 
 // shape bounds the servers' end to bits per second with one plain queue of 50 ms, as a switch's port has; 0: no bound.
-func (c *cable) shape(ctx context.Context, bits int64) error {
-	args := []string{"qdisc", "replace", "dev", bootLink, "root", "tbf", "rate", strconv.FormatInt(bits, 10) + "bit", "burst", "256kb", "latency", "50ms"}
+func (c *cable) shape(ctx context.Context, bits int64) error { return shape(ctx, bootLink, bits) }
+
+// shape bounds what goes out on a link to so many bits per second; 0: not at all.
+func shape(ctx context.Context, link string, bits int64) error {
+	args := []string{"qdisc", "replace", "dev", link, "root", "tbf", "rate", strconv.FormatInt(bits, 10) + "bit", "burst", "256kb", "latency", "50ms"}
 	if bits == 0 {
-		args = []string{"qdisc", "del", "dev", bootLink, "root"}
+		args = []string{"qdisc", "del", "dev", link, "root"}
 	}
 	if out, err := exec.CommandContext(ctx, "tc", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("tc %s: %w: %s", strings.Join(args, " "), err, out)

@@ -165,23 +165,23 @@ func TestBesideAnotherServerOnlyTheBootIsTold(t *testing.T) {
 	m.Address, m.Boot = netip.Addr{}, l.boot(7, api.BootEnvironment)
 	l.service.SetTable(table)
 	l.setMAC(known)
-	offer := l.proxyOffer(t)
+	pxe := l.firmware(t)
+	from := func(server string) func(*dhcpv4.DHCPv4) bool {
+		return func(r *dhcpv4.DHCPv4) bool { return r.ServerIdentifier().Equal(net.ParseIP(server)) }
+	}
+	offer := pxe.ask(from("10.77.0.1"), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover))
 	if offer.BootFileName != "snponly.efi" || !offer.YourIPAddr.IsUnspecified() || offer.ClassIdentifier() != "PXEClient" ||
 		!offer.ServerIPAddr.Equal(net.IPv4(10, 77, 0, 1)) {
 		t.Errorf("the ProxyDHCP offer is %s", offer.Summary())
 	}
-	// This client knows no ProxyDHCP: it takes whichever offer comes first, which is ours when the other server is busy. Real ones wait for both.
-	var told map[string]string
-	var err error
-	for range 10 {
-		told, err = l.udhcpc("-V", "PXEClient:Arch:00007:UNDI:003010", "-x", "0x5d:0007", "-x", "0x4d:69505845")
-		if err == nil {
-			break
-		}
+	offer = pxe.ask(from("10.77.0.53"), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover))
+	lease := pxe.ask(func(r *dhcpv4.DHCPv4) bool { return r.MessageType() == dhcpv4.MessageTypeAck },
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
+	if !from("10.77.0.53")(lease) || !strings.HasPrefix(lease.YourIPAddr.String(), "10.77.9.") {
+		t.Fatalf("the address is %s", lease.Summary())
 	}
-	if err != nil || !strings.HasPrefix(told["ip"], "10.77.9.") {
-		t.Fatalf("the other server told %v, %v", told, err)
-	}
+	l.run("ip", "addr", "add", lease.YourIPAddr.String()+"/16", "dev", clientLink)
 	// Its request to the other server was heard, so it is known by its address.
 	script := l.run("curl", "-sSf", "http://10.77.0.1:8069/boot/02-00-00-00-00-01.ipxe?generation=7")
 	if !strings.Contains(script, "token/"+known+"/7/") {
@@ -189,10 +189,14 @@ func TestBesideAnotherServerOnlyTheBootIsTold(t *testing.T) {
 	}
 }
 
-// proxyOffer sends firmware's DISCOVER and returns the answer that gives no address.
-func (l *lab) proxyOffer(t *testing.T) *dhcpv4.DHCPv4 {
+// firmware is a client that hears both servers (PXE 2.1, section 2.2); one that knows no ProxyDHCP takes whichever offer comes first.
+type firmware struct {
+	t    *testing.T
+	conn net.PacketConn
+}
+
+func (l *lab) firmware(t *testing.T) firmware {
 	t.Helper()
-	hw, _ := net.ParseMAC(known)
 	var conn net.PacketConn
 	err := l.clients.Do(func() (err error) {
 		config := net.ListenConfig{Control: bindTo(clientLink)}
@@ -202,38 +206,44 @@ func (l *lab) proxyOffer(t *testing.T) *dhcpv4.DHCPv4 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()
-	request, err := dhcpv4.New(dhcpv4.WithHwAddr(hw), dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithBroadcast(true),
+	t.Cleanup(func() { _ = conn.Close() })
+	return firmware{t, conn}
+}
+
+// ask sends a message until an answer to it is the wanted one.
+func (f firmware) ask(wanted func(*dhcpv4.DHCPv4) bool, more ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+	f.t.Helper()
+	hw, _ := net.ParseMAC(known)
+	request, err := dhcpv4.New(append(more, dhcpv4.WithHwAddr(hw), dhcpv4.WithBroadcast(true),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00007:UNDI:003016")),
-		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7})))
+		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7})))...)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	buffer := make([]byte, 2048)
-	for {
-		if _, err := conn.WriteTo(request.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
-			t.Fatal(err)
+	for range 20 {
+		if _, err := f.conn.WriteTo(request.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
+			f.t.Fatal(err)
 		}
-		for range 3 {
-			if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-				t.Fatal(err)
-			}
-			n, _, err := conn.ReadFrom(buffer)
+		if err := f.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			f.t.Fatal(err)
+		}
+		for {
+			n, _, err := f.conn.ReadFrom(buffer)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			}
 			if err != nil {
-				t.Fatal(err)
+				f.t.Fatal(err)
 			}
 			reply, err := dhcpv4.FromBytes(buffer[:n])
-			if err == nil && reply.TransactionID == request.TransactionID && reply.YourIPAddr.IsUnspecified() {
+			if err == nil && reply.TransactionID == request.TransactionID && wanted(reply) {
 				return reply
 			}
 		}
 	}
+	f.t.Fatalf("no such answer to %s", request.Summary())
+	return nil
 }
 
 func TestWithoutAServerBesideItIsTold(t *testing.T) {

@@ -163,11 +163,14 @@ func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, a
 			if kind != answerKind || len(payload) < 2 || payload[0] != s.message {
 				return false
 			}
-			if refused := payload[1] != 0; !refused && len(payload) < atLeast {
+			ours := len(payload) >= 8 && binary.LittleEndian.Uint32(payload[4:]) == s.console
+			if payload[1] != 0 {
+				// A refusal may end before our session's ID or have none; one with another ID came late, of an earlier try.
+				ours = ours || len(payload) < 8 || binary.LittleEndian.Uint32(payload[4:]) == 0
+			} else if len(payload) < atLeast {
 				return false
 			}
-			// A refusal may end before our session's ID; one with another ID came late, of an earlier try.
-			if len(payload) >= 8 && binary.LittleEndian.Uint32(payload[4:]) != s.console {
+			if !ours {
 				return false
 			}
 			answer = bytes.Clone(payload)
