@@ -118,6 +118,15 @@ type StageReport struct {
 	Local bool `json:"local,omitempty"`
 	// Problem tells why the boot can't go on.
 	Problem string `json:"problem,omitempty"`
+	// Earlier are the stages told before: what a server heard of them may have gone with it before it was written down.
+	Earlier []EarlierStage `json:"earlier,omitempty"`
+}
+
+// EarlierStage is a stage that was reported before; its fields are as in StageReport.
+type EarlierStage struct {
+	Stage      api.BootStage `json:"stage"`
+	AgoSeconds float64       `json:"ago_seconds"`
+	ReadBytes  int64         `json:"read_bytes,omitempty"`
 }
 
 // Report is what inspection found.

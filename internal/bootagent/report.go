@@ -18,6 +18,7 @@ type reporter struct {
 
 	mu    sync.Mutex
 	queue []queued
+	sent  []queued // without problems
 	more  chan struct{}
 	last  api.BootStage
 	idle  chan struct{}
@@ -92,6 +93,7 @@ func (r *reporter) run(ctx context.Context) {
 			continue
 		}
 		next.report.AgoSeconds = time.Since(next.at).Seconds()
+		next.report.Earlier = r.earlier()
 		var answer boot.Instruction
 		err := r.calls.post(ctx, boot.StagePath, next.report, &answer)
 		if err != nil && !isFinal(err) && (try < 20 || next.report.Local) {
@@ -117,13 +119,26 @@ func (r *reporter) run(ctx context.Context) {
 		}
 		try = 0
 		r.obey(answer)
-		r.sent()
+		r.done()
 	}
 }
 
-func (r *reporter) sent() {
+// earlier are the stages that were told before.
+func (r *reporter) earlier() (all []boot.EarlierStage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, s := range r.sent {
+		all = append(all, boot.EarlierStage{Stage: s.report.Stage, AgoSeconds: time.Since(s.at).Seconds(), ReadBytes: s.report.ReadBytes})
+	}
+	return all
+}
+
+func (r *reporter) done() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.queue[0].report.Problem == "" {
+		r.sent = append(r.sent, r.queue[0])
+	}
 	if r.queue = r.queue[1:]; len(r.queue) == 0 {
 		close(r.idle)
 	}

@@ -89,7 +89,6 @@ func ServeRoot() error {
 		<-m.Failed()
 		say(serveEvent{Failed: m.Err().Error()})
 	}()
-	m.Prefetch()
 	go func() {
 		for {
 			var r serveRequest

@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -346,6 +348,28 @@ func TestTheLastStageIsToldUntilItIsWrittenDown(t *testing.T) {
 	}
 	if told, _, _ := post[boot.Instruction](s, boot.StagePath, w.Session, ready); told.Do != "continue" {
 		t.Errorf("once the record has it the machine is told %+v", told)
+	}
+}
+
+func TestStagesThatAServerTookWithItAreToldAgain(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	w, status, detail := s.hello(s.claims(3, api.BootEnvironment), "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	post[boot.Instruction](s, boot.StagePath, w.Session, boot.StageReport{
+		Stage: api.StageAgent, AgoSeconds: 1, ReadBytes: 700, Earlier: []boot.EarlierStage{
+			{Stage: api.StageKernel, AgoSeconds: 20}, {Stage: api.StageRoot, AgoSeconds: 10}, {Stage: api.StageReady, AgoSeconds: 5}, {Stage: "forged"},
+		},
+	})
+	seen := s.heard.Seen("u1")
+	var got []string
+	for _, stage := range seen.Stages {
+		got = append(got, fmt.Sprintf("%s %.0f", stage.Stage, s.now.Sub(stage.At).Seconds()))
+	}
+	if want := []string{"kernel 0", "root 10"}; !slices.Equal(got, want) || seen.ReadyBytes != 700 { // it said hello just now
+		t.Errorf("heard %v and %d bytes, want %v and 700", got, seen.ReadyBytes, want)
 	}
 }
 

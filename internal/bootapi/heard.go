@@ -151,7 +151,8 @@ func (h *Heard) startedAnew(uid string, generation int64) {
 	}
 }
 
-func (h *Heard) stage(uid string, generation int64, report boot.StageReport, at, now time.Time) {
+// stage notes that a stage has ended, and those before it that this process has not heard of.
+func (h *Heard) stage(uid string, generation int64, report boot.StageReport, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	b := h.of(uid, generation)
@@ -162,15 +163,22 @@ func (h *Heard) stage(uid string, generation int64, report boot.StageReport, at,
 	b.seen.RootBytes = max(b.seen.RootBytes, report.RootBytes)
 	news := report.Problem != b.seen.Problem
 	b.seen.Problem = report.Problem
-	if report.Stage == api.StageAgent {
-		b.seen.ReadyBytes = max(b.seen.ReadyBytes, report.ReadBytes)
-	}
 	if report.Local && !b.seen.Local {
 		b.seen.Local, news = true, true
 	}
-	// When the agent is connected the leader knows itself, and with it when the machine is ready.
-	if report.Problem == "" && (report.Stage == api.StageKernel || report.Stage == api.StageRoot) && addStage(&b.seen, report.Stage, at) {
-		news = true
+	ended := report.Earlier[:min(len(report.Earlier), len(api.BootStages()))]
+	if report.Problem == "" {
+		ended = append(slices.Clip(ended), boot.EarlierStage{Stage: report.Stage, AgoSeconds: report.AgoSeconds, ReadBytes: report.ReadBytes})
+	}
+	for _, s := range ended {
+		at := now.Add(-time.Duration(min(max(s.AgoSeconds, 0), sessionLife.Seconds()) * float64(time.Second)))
+		switch s.Stage {
+		case api.StageAgent:
+			b.seen.ReadyBytes = max(b.seen.ReadyBytes, s.ReadBytes)
+		case api.StageKernel, api.StageRoot:
+			news = addStage(&b.seen, s.Stage, at) || news
+		default: // when the agent is connected the leader knows itself, and with it when the machine is ready
+		}
 	}
 	if news {
 		h.tell()

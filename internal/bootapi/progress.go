@@ -47,9 +47,7 @@ func (s *Server) stage(w http.ResponseWriter, r *http.Request) {
 	}
 	report.Problem = clip(report.Problem)
 	if claims.Machine != "" {
-		now := s.cfg.SiteTime()
-		at := now.Add(-time.Duration(min(max(report.AgoSeconds, 0), sessionLife.Seconds()) * float64(time.Second)))
-		s.cfg.Heard.stage(claims.Machine, claims.Generation, report, at, now)
+		s.cfg.Heard.stage(claims.Machine, claims.Generation, report, s.cfg.SiteTime())
 	} else {
 		s.cfg.Heard.strangerTrouble(claims.MAC, report.Problem)
 	}

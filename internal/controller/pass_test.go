@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,147 +14,12 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
-	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
-	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
-
-// scripted are agents that say what a test wants.
-type scripted struct {
-	clean   map[string][]string // by node
-	jobs    map[string]agentstream.JobObserved
-	members map[string]monitor.MemberState
-	down    map[string]bool
-	desired map[string]agentstream.Desired
-	builds  map[string][]agentstream.BuildObserved
-	// holders are the URLs that nodes serve images at, fetching those that fetch them.
-	holders  map[string]string
-	fetching map[string]string
-	// dropped are the runs whose output was removed.
-	dropped []string
-}
-
-func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
-	seen, ok := s.members[id]
-	return seen, ok
-}
-
-func (s *scripted) Node(name string) (api.NodePhase, time.Time, string) {
-	if s.down[name] {
-		return api.NodeDown, time.Time{}, ""
-	}
-	return api.NodeReady, time.Time{}, ""
-}
-func (s *scripted) Reported(string) bool                          { return true }
-func (s *scripted) Clean(node string) []string                    { return s.clean[node] }
-func (s *scripted) Jobs() map[string]agentstream.JobObserved      { return s.jobs }
-func (s *scripted) LogBytes(string) int64                         { return 0 }
-func (s *scripted) ForgetJob(string)                              {}
-func (s *scripted) DropLog(run string) error                      { s.dropped = append(s.dropped, run); return nil }
-func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = d }
-func (s *scripted) Changed() <-chan struct{}                      { return nil }
-func (s *scripted) NextDeath() time.Time                          { return time.Time{} }
-
-func (s *scripted) Connected(node string) (bool, time.Time)        { return !s.down[node], time.Time{} }
-func (s *scripted) PowerOffProblem(string) string                  { return "" }
-func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
-func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {
-	return s.holders, s.fetching
-}
-
-// led is a stored state with a whole leader, whose passes and clock are the test's.
-type led struct {
-	*stored
-	agents *scripted
-	lead   *leader
-	now    time.Time
-}
-
-func newLed(t *testing.T, s store.Store) *led {
-	t.Helper()
-	l := &led{
-		stored: &stored{t: t, repo: state.New(s)}, agents: &scripted{
-			clean: map[string][]string{}, members: map[string]monitor.MemberState{}, down: map[string]bool{}, desired: map[string]agentstream.Desired{},
-		},
-		now: time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC),
-	}
-	var err error
-	if l.cache, err = l.repo.OpenCache(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	l.campaign()
-	return l
-}
-
-// campaign makes the next leader.
-func (l *led) campaign() {
-	l.t.Helper()
-	leadership, err := l.repo.Store().Campaign(l.t.Context(), "test")
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	l.lead = newLeader(Config{
-		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, SiteSecret: []byte(strings.Repeat("s", 32)),
-		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
-		Log: slog.New(slog.DiscardHandler),
-	}, leadership)
-	l.leader = l.lead.writer
-}
-
-// release lets a cluster be deleted.
-func (l *led) release(c *state.Cluster) {
-	l.t.Helper()
-	record := *c.Record
-	record.Phase, record.ChangedAt, record.Chunks = api.ClusterDeleting, l.now, slices.Clone(record.Chunks)
-	for i := range record.Chunks {
-		record.Chunks[i].Releasing, record.Chunks[i].ReleasedAt = true, &l.now
-	}
-	l.view(l.leader.Commit(l.t.Context(), c, state.Write{Record: record}))
-}
-
-// pass makes one pass and returns the view with all it has written.
-func (l *led) pass() (*state.View, error) {
-	l.t.Helper()
-	_, err := l.lead.pass(l.t.Context())
-	return l.view(l.lead.committed, nil), err
-}
-
-func (l *led) mustPass() *state.View {
-	l.t.Helper()
-	view, err := l.pass()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return view
-}
-
-// node stores a node with this many cores.
-func (l *led) node(name string, cores int) {
-	l.t.Helper()
-	record := api.NodeRecord{
-		Name: name, Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}, Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}},
-		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
-	}
-	for slot := range cores {
-		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
-	}
-	l.view(l.repo.PutNode(l.t.Context(), record))
-}
-
-// want asks for a cluster of one member with one core.
-func (l *led) want(name string) *state.View {
-	l.t.Helper()
-	return l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
-		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
-			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-		}}},
-	}))
-}
 
 // late is a store whose next commit of a record ends with a time-out and lands when the test says so.
 type late struct {
@@ -280,15 +144,6 @@ func TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput(t *testing.T) {
 	}
 }
 
-// report makes the agents say the same of every member that is not being released.
-func (l *led) report(phase api.MemberPhase) {
-	for _, c := range l.cache.View().Clusters {
-		for a := range c.Held() {
-			l.agents.members[a.ID] = monitor.MemberState{Phase: phase, Current: true, Since: l.now}
-		}
-	}
-}
-
 func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.node("n1", 1)
@@ -326,50 +181,6 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	l.agents.clean[old.Node] = []string{old.ID}
 	if view = l.mustPass(); len(view.Cluster("a").Record.Chunks) != 1 || len(view.Cluster("a").Record.Clean) != 0 {
 		t.Errorf("left of the lost member: %+v", view.Cluster("a").Record)
-	}
-}
-
-// only is the one member a cluster holds.
-func only(t *testing.T, c *state.Cluster) api.Assignment {
-	t.Helper()
-	var all []api.Assignment
-	for a := range c.Held() {
-		all = append(all, *a)
-	}
-	if len(all) != 1 {
-		t.Fatalf("cluster %s holds %d members, want one: %+v", c.Name(), len(all), c.Record)
-	}
-	return all[0]
-}
-
-func TestWhatCannotBePlacedYetIsPlacedWhenThereIsRoom(t *testing.T) {
-	l := newLed(t, memory.New())
-	l.node("n1", 1)
-	l.want("a")
-	l.mustPass()
-	l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
-		Name: "b", UID: "ub", CreatedAt: l.now, Spec: api.ClusterSpec{Queue: true, Groups: []api.Group{{
-			Name: "b", Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-		}}},
-	}))
-	view := l.mustPass()
-	if phase := view.Cluster("b").Record.Phase; phase != api.ClusterQueued {
-		t.Fatalf("b is %s, want queued", phase)
-	}
-	before := view.Revision
-	if view = l.mustPass(); view.Revision != before {
-		t.Errorf("a pass in which nothing changed wrote revision %d", view.Revision)
-	}
-	a := only(t, view.Cluster("a"))
-	_, revision, err := l.repo.RequestDelete(t.Context(), "a", l.now)
-	l.view(revision, err)
-	l.mustPass()
-	l.agents.clean["n1"] = []string{a.ID}
-	for range 3 {
-		view = l.mustPass()
-	}
-	if phase := view.Cluster("b").Record.Phase; phase != api.ClusterStarting {
-		t.Errorf("b is %s once a is gone, want starting", phase)
 	}
 }
 
@@ -485,114 +296,6 @@ func TestTheOutputOfOldBuildsGoesWithThem(t *testing.T) {
 	slices.Sort(l.agents.dropped)
 	if want := []string{"build.old.1", "build.old.2"}; !slices.Equal(l.agents.dropped, want) {
 		t.Errorf("the output of %v was removed, want that of %v", l.agents.dropped, want)
-	}
-}
-
-func TestWhoComesToTheFrontOfTheQueueAsUseGrowsIsPlacedThoughNothingElseChanges(t *testing.T) {
-	l := newLed(t, memory.New())
-	l.node("n1", 2)
-	l.view(l.repo.CreateProject(t.Context(), api.Project{Name: "lab", Shares: 1}))
-	ask := func(project, name string, size int) {
-		l.now = l.now.Add(time.Second)
-		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
-			Name: tenancy.FullName(project, name), UID: "u" + name, Project: project, CreatedAt: l.now, Spec: api.ClusterSpec{
-				Queue: true, Groups: []api.Group{{
-					Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-				}},
-			},
-		}))
-	}
-	ask("lab", "past", 1)
-	past := only(t, l.mustPass().Cluster("lab.past"))
-	l.now = l.now.Add(time.Hour)
-	_, revision, err := l.repo.RequestDelete(t.Context(), "lab.past", l.now)
-	l.view(revision, err)
-	l.mustPass()
-	l.agents.clean["n1"] = []string{past.ID}
-	ask("", "runs", 1)
-	ask("", "large", 2)
-	ask("lab", "small", 1)
-	var view *state.View
-	for range 3 {
-		view = l.mustPass()
-	}
-	if phase := view.Cluster("lab.small").Record.Phase; phase != api.ClusterQueued {
-		t.Fatalf("behind one that waits for both cores it is %s, want queued", phase)
-	}
-	// By now the other project has used more than its own.
-	l.now = l.now.Add(3 * time.Hour)
-	if view = l.mustPass(); view.Cluster("lab.small").Record.Phase != api.ClusterStarting {
-		t.Errorf("first in the queue, with room, it is %+v; want it starting", view.Cluster("lab.small").Record)
-	}
-	if l.lead.wakeAt.IsZero() || l.lead.wakeAt.After(l.now.Add(answerHolds)) {
-		t.Errorf("while others wait the next look is at %s, want one within %s", l.lead.wakeAt, answerHolds)
-	}
-}
-
-func TestOnlyTheFrontOfTheQueueIsWrittenAnewWhenWhatBindsChanges(t *testing.T) {
-	const behind = 3 * front
-	l := newLed(t, memory.New())
-	l.node("n1", 4)
-	ask := func(name string, size int) {
-		l.now = l.now.Add(time.Second)
-		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
-			Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Queue: true, Groups: []api.Group{{
-				Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-			}}},
-		}))
-	}
-	ask("x", 1)
-	x := only(t, l.mustPass().Cluster("x"))
-	ask("y", 3)
-	l.mustPass()
-	ask("large", 4)
-	for i := range behind {
-		ask(fmt.Sprintf("small%03d", i), 1)
-	}
-	view := l.mustPass()
-	_, revision, err := l.repo.RequestDelete(t.Context(), "x", l.now)
-	before := l.view(revision, err)
-	l.mustPass()
-	l.agents.clean["n1"] = []string{x.ID}
-	for range 3 {
-		view = l.mustPass()
-	}
-	written, waits := 0, 0
-	for _, c := range view.Clusters {
-		was := before.Cluster(c.Name())
-		if strings.HasPrefix(c.Name(), "small") && c.Revision != was.Revision {
-			written++
-		}
-		if c.Record.Phase == api.ClusterQueued {
-			waits++
-		}
-	}
-	if waits != behind+1 {
-		t.Fatalf("%d wait, want %d", waits, behind+1)
-	}
-	if written == 0 || written > front {
-		t.Errorf("now that there is a core which would delay the first in the queue, %d records are written anew; want some, at most %d", written, front)
-	}
-}
-
-func TestWhoDoesNotWaitInTheQueueIsRefusedWhenAllNetworksAreInUse(t *testing.T) {
-	for queue, want := range map[bool]api.ClusterPhase{false: api.ClusterRefused, true: api.ClusterQueued} {
-		l := newLed(t, memory.New())
-		pool, err := placement.NewPool(netip.MustParsePrefix("10.0.0.0/19"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.lead.cfg.Pool = pool
-		l.node("n1", 2)
-		l.want("a")
-		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
-			Name: "b", UID: "ub", CreatedAt: l.now.Add(time.Second), Spec: api.ClusterSpec{Queue: queue, Groups: []api.Group{{
-				Name: "b", Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-			}}},
-		}))
-		if b := l.mustPass().Cluster("b").Record; b == nil || b.Phase != want || !strings.Contains(b.Message, "networks") {
-			t.Errorf("queue %t: got %+v, want it %s", queue, b, want)
-		}
 	}
 }
 

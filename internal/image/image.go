@@ -70,9 +70,6 @@ type Root struct {
 	// Chunks is a blob with the SHA-256 of each chunk of ChunkBytes, 32 bytes each, in their order.
 	Chunks     Blob  `json:"chunks"`
 	ChunkBytes int64 `json:"chunk_bytes"`
-	// Early are the chunks that a boot of the image read before it was ready, in the order of their first reading: what to fetch first.
-	// It is a hint and empty when never measured.
-	Early []int32 `json:"early,omitempty"`
 }
 
 // Metal is what a machine needs besides the root to boot the environment.

@@ -14,24 +14,6 @@ const fillRun = 16
 // maxFillers bounds how many sources the background reads from at once.
 const maxFillers = 4
 
-// Prefetch fetches the chunks that a boot of the image is known to read, behind what is read meanwhile. It returns at once.
-func (m *Image) Prefetch() {
-	go func() {
-		for _, early := range m.cfg.Root.Early {
-			c := int(early)
-			if m.ctx.Err() != nil || c < 0 || c >= m.chunks {
-				return
-			}
-			m.mu.Lock()
-			r, end := m.claim(c, c+1)
-			m.mu.Unlock()
-			if end > c {
-				m.fetch(c, end, m.sources.pick(c), r, nil)
-			}
-		}
-	}()
-}
-
 // Fill fetches all that is missing, behind what is read meanwhile, and returns once the image is whole, given up or closed.
 func (m *Image) Fill() error {
 	limit := newPace(m.cfg.RateBytesPerSecond)

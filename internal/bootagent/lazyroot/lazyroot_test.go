@@ -318,18 +318,6 @@ func TestReadsGoBeforeTheBackground(t *testing.T) {
 	}
 }
 
-func TestEarlyChunksAreFetchedBeforeTheyAreRead(t *testing.T) {
-	data := content(10)
-	o := serve(t, data)
-	m := open(t, data, func(c *Config) { c.Root.Early = []int32{7, 3} }, o.URL)
-	m.Prefetch()
-	read(t, m, data, 3*image.ChunkBytes, 1)
-	read(t, m, data, 7*image.ChunkBytes, 1)
-	if n := len(o.asked()); n != 2 {
-		t.Errorf("%d requests for two chunks: %v", n, o.asked())
-	}
-}
-
 func TestASmallBlobIsTakenFromWhoeverHasItRight(t *testing.T) {
 	data := []byte("chunk list")
 	blob := image.Blob{Digest: image.DigestOf(data), SizeBytes: int64(len(data))}

@@ -1,0 +1,184 @@
+package controller
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// scripted are agents that say what a test wants.
+type scripted struct {
+	clean   map[string][]string // by node
+	jobs    map[string]agentstream.JobObserved
+	members map[string]monitor.MemberState
+	down    map[string]bool
+	desired map[string]agentstream.Desired
+	builds  map[string][]agentstream.BuildObserved
+	// holders are the URLs that nodes serve images at, fetching those that fetch them.
+	holders  map[string]string
+	fetching map[string]string
+	// dropped are the runs whose output was removed.
+	dropped []string
+}
+
+func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
+	seen, ok := s.members[id]
+	return seen, ok
+}
+
+func (s *scripted) Node(name string) (api.NodePhase, time.Time, string) {
+	if s.down[name] {
+		return api.NodeDown, time.Time{}, ""
+	}
+	return api.NodeReady, time.Time{}, ""
+}
+
+func (s *scripted) Reported(string) bool { return true }
+
+func (s *scripted) Clean(node string) []string { return s.clean[node] }
+
+func (s *scripted) Jobs() map[string]agentstream.JobObserved { return s.jobs }
+
+func (s *scripted) LogBytes(string) int64 { return 0 }
+
+func (s *scripted) ForgetJob(string) {}
+
+func (s *scripted) DropLog(run string) error { s.dropped = append(s.dropped, run); return nil }
+
+func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = d }
+
+func (s *scripted) Changed() <-chan struct{} { return nil }
+
+func (s *scripted) NextDeath() time.Time { return time.Time{} }
+
+func (s *scripted) Connected(node string) (bool, time.Time) { return !s.down[node], time.Time{} }
+
+func (s *scripted) PowerOffProblem(string) string { return "" }
+
+func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
+
+func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {
+	return s.holders, s.fetching
+}
+
+// led is a stored state with a whole leader, whose passes and clock are the test's.
+type led struct {
+	*stored
+	agents *scripted
+	lead   *leader
+	now    time.Time
+}
+
+func newLed(t *testing.T, s store.Store) *led {
+	t.Helper()
+	l := &led{
+		stored: &stored{t: t, repo: state.New(s)}, agents: &scripted{
+			clean: map[string][]string{}, members: map[string]monitor.MemberState{}, down: map[string]bool{}, desired: map[string]agentstream.Desired{},
+		},
+		now: time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC),
+	}
+	var err error
+	if l.cache, err = l.repo.OpenCache(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.campaign()
+	return l
+}
+
+// campaign makes the next leader.
+func (l *led) campaign() {
+	l.t.Helper()
+	leadership, err := l.repo.Store().Campaign(l.t.Context(), "test")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.lead = newLeader(Config{
+		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, SiteSecret: []byte(strings.Repeat("s", 32)),
+		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
+		Log: slog.New(slog.DiscardHandler),
+	}, leadership)
+	l.leader = l.lead.writer
+}
+
+// release lets a cluster be deleted.
+func (l *led) release(c *state.Cluster) {
+	l.t.Helper()
+	record := *c.Record
+	record.Phase, record.ChangedAt, record.Chunks = api.ClusterDeleting, l.now, slices.Clone(record.Chunks)
+	for i := range record.Chunks {
+		record.Chunks[i].Releasing, record.Chunks[i].ReleasedAt = true, &l.now
+	}
+	l.view(l.leader.Commit(l.t.Context(), c, state.Write{Record: record}))
+}
+
+// pass makes one pass and returns the view with all it has written.
+func (l *led) pass() (*state.View, error) {
+	l.t.Helper()
+	_, err := l.lead.pass(l.t.Context())
+	return l.view(l.lead.committed, nil), err
+}
+
+func (l *led) mustPass() *state.View {
+	l.t.Helper()
+	view, err := l.pass()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return view
+}
+
+// node stores a node with this many cores.
+func (l *led) node(name string, cores int) {
+	l.t.Helper()
+	record := api.NodeRecord{
+		Name: name, Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}, Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+	}
+	for slot := range cores {
+		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
+	}
+	l.view(l.repo.PutNode(l.t.Context(), record))
+}
+
+// want asks for a cluster of one member with one core.
+func (l *led) want(name string) *state.View {
+	l.t.Helper()
+	return l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
+		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
+			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+		}}},
+	}))
+}
+
+// report makes the agents say the same of every member that is not being released.
+func (l *led) report(phase api.MemberPhase) {
+	for _, c := range l.cache.View().Clusters {
+		for a := range c.Held() {
+			l.agents.members[a.ID] = monitor.MemberState{Phase: phase, Current: true, Since: l.now}
+		}
+	}
+}
+
+// only is the one member a cluster holds.
+func only(t *testing.T, c *state.Cluster) api.Assignment {
+	t.Helper()
+	var all []api.Assignment
+	for a := range c.Held() {
+		all = append(all, *a)
+	}
+	if len(all) != 1 {
+		t.Fatalf("cluster %s holds %d members, want one: %+v", c.Name(), len(all), c.Record)
+	}
+	return all[0]
+}

@@ -1,0 +1,229 @@
+package decision_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+func TestUnknownIsNotOff(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.in.Power.State, m.in.Power.ObservedAt = api.PowerUnknown, m.in.Now.Add(time.Second)
+	m.in.Agent.Connected = false
+	m.after(time.Minute)
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(m.in.Deadlines.Stop)
+	m.settle()
+	m.want(api.MachineFailed)
+}
+
+func TestWhatWasReadBeforeTheStopIsNoProofThatItIsOff(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now.Add(-time.Hour)
+	m.in.Agent = lifecycle.AgentSeen{} // the server was started anew
+	m.request(api.PowerActionOff, "", true)
+	m.want(api.MachineStopping)
+	m.settle()
+	m.want(api.MachineStopping)
+}
+
+func TestAMachineWhosePowerCannotBeReadIsOffWhenItWasToldToAndIsSilent(t *testing.T) {
+	m := newMachine(t)
+	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	order, g := lifecycle.Order(m.record, m.in.Now)
+	if order != lifecycle.OrderWake {
+		t.Fatalf("ordered %q", order)
+	}
+	m.in.Power.Generation, m.in.Power.Order, m.in.Power.Done, m.in.Power.DoneAt = g, order, true, m.in.Now
+	m.in.Boot = lifecycle.BootSeen{Generation: g, Local: true, LastHeard: m.in.Now}
+	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: g, LastSeen: m.in.Now}
+	m.settle()
+	m.want(api.MachineReady)
+	m.request(api.PowerActionOff, "", false)
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(m.in.Deadlines.Silence)
+	m.settle()
+	m.want(api.MachineOff)
+	if m.record.Power != api.PowerUnknown || !strings.Contains(m.record.Message, "nothing can read its power") {
+		t.Errorf("power %q, message %q", m.record.Power, m.record.Message)
+	}
+}
+
+// unread is a machine whose power can't be read, up with its agent.
+func unread(t *testing.T) *machine {
+	t.Helper()
+	m := newMachine(t)
+	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	g := m.record.Boot.Generation
+	m.in.Boot = lifecycle.BootSeen{Generation: g, Local: true, LastHeard: m.in.Now}
+	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: g, LastSeen: m.in.Now}
+	m.settle()
+	m.want(api.MachineReady)
+	return m
+}
+
+func TestTheSilenceOfAMachineThatWasNotToldToGoOffMeansNothing(t *testing.T) {
+	for name, seen := range map[string]time.Duration{"cut off for an hour": time.Hour, "the server was started anew": -1} {
+		t.Run(name, func(t *testing.T) {
+			m := unread(t)
+			m.in.Agent.Connected = false
+			m.after(time.Hour)
+			if seen < 0 {
+				m.in.Agent.LastSeen, m.in.Boot = time.Time{}, lifecycle.BootSeen{}
+			}
+			m.request(api.PowerActionOff, "", true)
+			m.after(time.Minute)
+			m.settle()
+			m.want(api.MachineStopping)
+			m.after(m.in.Deadlines.Stop)
+			m.settle()
+			m.want(api.MachineFailed)
+			if !strings.Contains(m.record.Message, "press its button") {
+				t.Errorf("message %q", m.record.Message)
+			}
+			m.wantOrder(lifecycle.OrderLeave)
+			// Who pressed it says so as they were told to.
+			m.request(api.PowerActionOff, "", false)
+			m.want(api.MachineOff)
+			if m.record.Power != api.PowerUnknown || m.record.Stop != nil {
+				t.Errorf("power %q, stop %+v", m.record.Power, m.record.Stop)
+			}
+		})
+	}
+}
+
+func TestAMachineThatBootsAndCannotBeReadIsOffOnceItsBootAgentWasTold(t *testing.T) {
+	m := newMachine(t)
+	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
+	m.inspect()
+	m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation, Reported: true, LastHeard: m.in.Now}
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Boot.LastHeard = m.in.Now // it asked what to do next
+	m.after(m.in.Deadlines.Silence)
+	m.settle()
+	m.want(api.MachineOff)
+}
+
+func TestABMCThatIsWrongMakesNoMachineOffThatAnswers(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.after(time.Second)
+	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Agent.LastSeen = m.in.Now // it answered after that was read, and then its connection broke
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
+	m.in.Power.ObservedAt = m.in.Now
+	m.settle()
+	m.want(api.MachineOff)
+}
+
+func TestAMachineThatCannotBeCutIsRemovedAllTheSame(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.carryOut()
+	at := m.in.Now
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineRemoving)
+	m.after(m.in.Deadlines.Stop) // its BMC goes on saying that it is on
+	m.settle()
+	if !m.gone {
+		t.Errorf("it is %q: %s", m.record.Phase, m.record.Message)
+	}
+}
+
+func TestPowerLostInUseIsNoticed(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.goDark()
+	m.want(api.MachineOff)
+	if m.events[len(m.events)-1] != lifecycle.EventMachineLostPower {
+		t.Errorf("events %v", m.events)
+	}
+}
+
+func TestRemovalWaitsForMembersThatCameMeanwhileUnlessForced(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	at := m.in.Now
+	m.in.InUse = "it carries 2 members of cluster c1"
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineReady)
+	if !strings.Contains(m.record.Message, "c1") {
+		t.Errorf("message %q", m.record.Message)
+	}
+	m.in.InUse = ""
+	m.settle()
+	m.want(api.MachineRemoving)
+
+	m = newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.in.InUse = "it carries 2 members of cluster c1"
+	m.intent.RemoveRequestedAt, m.intent.RemoveForce = &at, true
+	m.settle()
+	m.want(api.MachineRemoving)
+}
+
+func TestRemovalPowersOffFirst(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	at := m.in.Now
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineRemoving)
+	m.goDark()
+	if !m.gone {
+		t.Errorf("it is %q", m.record.Phase)
+	}
+}
+
+func TestAMachineAtRestIsReadAsOffBeforeItIsForgotten(t *testing.T) {
+	for state, waits := range map[api.PowerState]bool{
+		api.PowerOn:      true, // somebody pressed its button
+		api.PowerOff:     true, // that may be a while ago
+		api.PowerUnknown: false,
+	} {
+		m := newMachine(t)
+		m.in.Power.State = state
+		m.settle()
+		m.want(api.MachineEnrolled)
+		now := m.in.Now
+		m.intent.RemoveRequestedAt = &now
+		m.settle()
+		if waits {
+			m.want(api.MachineRemoving)
+			m.wantOrder(lifecycle.OrderCut)
+			m.carryOut()
+		}
+		if !m.gone {
+			t.Errorf("power %s: it is not forgotten: %+v", state, m.record)
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package lifecycle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+func TestHowAClusterIsPausedAndResumed(t *testing.T) {
+	const ready, frozen, failed = api.MemberReady, api.MemberPaused, api.MemberFailed
+	pause := func(l *life) { l.Intent.Paused = true }
+	checkSteps(t, []step{
+		{
+			"a pause freezes its members", api.ClusterReady, func(l *life) { pause(l); l.seeAll(ready) },
+			[]string{"SetPhase pausing: freezing 2 members", "Emit Pausing: freezing 2 members||"},
+		},
+		{
+			"also of one that is degraded", api.ClusterDegraded, func(l *life) { pause(l); l.see("a0", ready, ""); l.lose(1, 1, "x") },
+			[]string{"WakeAt 10m0s", "SetPhase pausing: freezing 1 member", "Emit Pausing: freezing 1 member||"},
+		},
+		{
+			"and of one that scales", api.ClusterScaling, func(l *life) { pause(l); l.size(5); l.seeAll(ready) },
+			[]string{"SetPhase pausing: freezing 2 members", "Emit Pausing: freezing 2 members||"},
+		},
+		{
+			"and of one that is being woken", api.ClusterResuming, func(l *life) { pause(l); l.seeAll(ready) },
+			[]string{"SetPhase pausing: freezing 2 members", "Emit Pausing: freezing 2 members||"},
+		},
+		{
+			"it waits until all are frozen", api.ClusterPausing, func(l *life) {
+				pause(l)
+				l.see("a0", frozen, "")
+				l.see("a1", ready, "")
+				l.Now = t0.Add(59 * time.Second)
+			},
+			[]string{"WakeAt 1m0s"},
+		},
+		{
+			"also for one that is not wanted any more", api.ClusterPausing, func(l *life) {
+				pause(l)
+				l.size(1)
+				l.see("a0", frozen, "")
+				l.see("a1", ready, "")
+				l.Now = t0.Add(59 * time.Second)
+			},
+			[]string{"WakeAt 1m0s"},
+		},
+		{
+			"and says who is not after the deadline", api.ClusterPausing,
+			func(l *life) {
+				pause(l)
+				l.see("a0", frozen, "")
+				l.see("a1", ready, "the freezer does not answer")
+				l.Now = t0.Add(61 * time.Second)
+			},
+			[]string{"SetPhase pausing: not frozen within 1m0s: c-1 on n2 is ready (the freezer does not answer)"},
+		},
+		{
+			"then it is paused", api.ClusterPausing, func(l *life) { pause(l); l.seeAll(frozen) },
+			[]string{"SetPhase paused: 2 members frozen", "Emit Paused: 2 members frozen||"},
+		},
+		{
+			"a member that ends meanwhile is noted and not waited for", api.ClusterPausing,
+			func(l *life) { pause(l); l.seeAll(frozen); l.see("a1", failed, "x") },
+			[]string{
+				"Lose [a1]: x", "Emit MemberLost: c-1 on n2 is lost (x)|c-1|n2", "SetPhase paused: 1 member frozen", "Emit Paused: 1 member frozen||",
+			},
+		},
+		{
+			"who is lost while it is paused is not replaced", api.ClusterPaused,
+			func(l *life) {
+				pause(l)
+				l.seeAll(frozen)
+				l.lose(1, 1, "x")
+				l.size(5)
+				l.Intent.Spec.Groups[0].Spares = 1
+			},
+			[]string{"WakeAt 10m0s"},
+		},
+		{
+			"only noted", api.ClusterPaused, func(l *life) { pause(l); l.seeAll(frozen); l.node("n2", api.NodeDown) },
+			[]string{"Lose [a1]: node n2 is down", "Emit MemberLost: c-1 on n2 is lost (node n2 is down)|c-1|n2"},
+		},
+		{
+			"a spare on a node that is down waits, too", api.ClusterPaused,
+			func(l *life) {
+				pause(l)
+				l.seeAll(frozen)
+				l.Intent.Spec.Groups[0].Spares = 1
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+				l.node("n3", api.NodeDown)
+			},
+			[]string{},
+		},
+		{
+			"a frozen member is not unhealthy for want of an answer", api.ClusterPaused, func(l *life) { pause(l); l.seeAll(api.MemberUnhealthy) },
+			[]string{},
+		},
+		{
+			"nobody is let go of while it is paused", api.ClusterPaused, func(l *life) { pause(l); l.seeAll(frozen); l.size(1) },
+			[]string{},
+		},
+		{
+			"a resume wakes it", api.ClusterPaused, func(l *life) { l.seeAll(frozen) },
+			[]string{"SetPhase resuming: waking 2 members", "Emit Resuming: waking 2 members||"},
+		},
+		{
+			"also one that is not frozen yet", api.ClusterPausing, func(l *life) { l.seeAll(ready) },
+			[]string{"SetPhase resuming: waking 2 members", "Emit Resuming: waking 2 members||"},
+		},
+		{
+			"it waits for those still frozen", api.ClusterResuming,
+			func(l *life) { l.see("a0", ready, ""); l.see("a1", frozen, ""); l.Now = t0.Add(10 * time.Second) },
+			[]string{"WakeAt 1m0s"},
+		},
+		{
+			"and for those not heard of", api.ClusterResuming, func(l *life) { l.seeAll(ready); l.node("n2", api.NodeUnknown) },
+			[]string{},
+		},
+		{
+			"who can't be woken is replaced", api.ClusterResuming, func(l *life) { l.see("a0", ready, ""); l.see("a1", frozen, "no cgroup") },
+			[]string{
+				"Lose [a1]: still frozen after 1m0s: no cgroup", "Emit MemberLost: c-1 on n2 is lost (still frozen after 1m0s: no cgroup)|c-1|n2",
+				"SetPhase degraded: c-1 on n2 is lost (still frozen after 1m0s: no cgroup)",
+				"Emit Degraded: c-1 on n2 is lost (still frozen after 1m0s: no cgroup)||",
+			},
+		},
+		{
+			"then it is ready", api.ClusterResuming, func(l *life) { l.seeAll(ready) },
+			[]string{"SetPhase ready: ", "Emit Ready: 2 members ready||"},
+		},
+		{
+			"or degraded, when someone was lost meanwhile", api.ClusterResuming, func(l *life) { l.seeAll(ready); l.lose(1, 1, "x") },
+			[]string{
+				"WakeAt 10m0s", "SetPhase degraded: c-1 on n2 is lost (x)", "Emit Degraded: c-1 on n2 is lost (x)||",
+				"Need heal c-1@1(for a1, not n2, attempt 1)",
+			},
+		},
+		{
+			"or scaling, when it was to grow", api.ClusterResuming, func(l *life) { l.seeAll(ready); l.size(3) },
+			[]string{
+				"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2",
+			},
+		},
+	})
+}
+
+func TestHowATimeLimitEnds(t *testing.T) {
+	const ready = api.MemberReady
+	expired := func(l *life, ago time.Duration) {
+		at := l.Now.Add(-ago)
+		l.Record.ExpiredAt = &at
+		l.limit(time.Second)
+	}
+	checkSteps(t, []step{
+		{"a warning is due at a tenth of a short limit", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(20 * time.Minute) }, []string{"WakeAt 18m0s"}},
+		{"and five minutes before the end of a long one", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(2 * time.Hour) }, []string{"WakeAt 1h55m0s"}},
+		{
+			"then its user is warned", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(time.Hour); l.Now = t0.Add(55 * time.Minute) },
+			[]string{
+				"Warn 1h0m0s", "Emit Expiring: its time limit of 1h ends at 2030-01-01T01:00:00Z; 'extend' makes it longer||", "WakeAt 1h0m0s",
+			},
+		},
+		{
+			"once", api.ClusterReady,
+			func(l *life) {
+				at := t0.Add(time.Hour)
+				l.seeAll(ready)
+				l.limit(time.Hour)
+				l.Record.WarnedFor, l.Now = &at, t0.Add(56*time.Minute)
+			},
+			[]string{"WakeAt 1h0m0s"},
+		},
+		{
+			"and again before another end", api.ClusterReady,
+			func(l *life) {
+				at := t0.Add(time.Hour)
+				l.seeAll(ready)
+				l.limit(2 * time.Hour)
+				l.Record.WarnedFor, l.Now = &at, t0.Add(115*time.Minute)
+			},
+			[]string{
+				"Warn 2h0m0s", "Emit Expiring: its time limit of 2h ends at 2030-01-01T02:00:00Z; 'extend' makes it longer||", "WakeAt 2h0m0s",
+			},
+		},
+		{
+			"at the end jobs are asked to end, and nothing else is planned", api.ClusterDegraded,
+			func(l *life) { l.lose(1, 1, "x"); l.seeAll(ready); l.limit(time.Minute) },
+			[]string{
+				"WakeAt 10m0s", "Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
+				"SetPhase degraded: its time limit of 1m has passed; jobs have 30s to end",
+			},
+		},
+		{
+			"a paused cluster is woken for it", api.ClusterPaused,
+			func(l *life) { l.Intent.Paused = true; l.seeAll(api.MemberPaused); l.limit(time.Minute) },
+			[]string{
+				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
+				"SetPhase resuming: its time limit of 1m has passed; jobs have 30s to end",
+			},
+		},
+		{
+			"in the grace nobody is replaced, added or frozen", api.ClusterReady,
+			func(l *life) {
+				expired(l, 29*time.Second)
+				l.Intent.Paused = true
+				l.see("a0", ready, "")
+				l.see("a1", api.MemberFailed, "x")
+				l.size(5)
+			},
+			[]string{"WakeAt 1m1s"},
+		},
+		{
+			"after it all is released", api.ClusterResuming, func(l *life) { expired(l, 30*time.Second); l.seeAll(ready) },
+			[]string{
+				"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+			},
+		},
+		{
+			"or before it, when nobody is left", api.ClusterReady,
+			func(l *life) { expired(l, time.Second); l.see("a0", api.MemberFailed, ""); l.node("n2", api.NodeDown) },
+			[]string{
+				"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+			},
+		},
+		{
+			"what is being cleaned and spares are nobody", api.ClusterDegraded,
+			func(l *life) {
+				expired(l, time.Second)
+				l.see("a0", api.MemberFailed, "")
+				l.lose(1, 1, "x")
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+			},
+			[]string{
+				"WakeAt 10m0s", "Release [a0 a2]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+			},
+		},
+		{
+			"a spare alone is nobody, too", api.ClusterDegraded,
+			func(l *life) {
+				expired(l, time.Second)
+				l.Assignments = nil
+				l.add("c-spare-0", "n3", SpareRank).Spare = true
+			},
+			[]string{
+				"Release [a0]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 0 members",
+				"Emit Deleting: its time limit has passed; stopping and cleaning 0 members||",
+			},
+		},
+		{
+			"a failed cluster has its end, too", api.ClusterFailed, func(l *life) { l.limit(time.Minute) },
+			[]string{
+				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
+				"SetPhase failed: its time limit of 1m has passed; jobs have 30s to end",
+			},
+		},
+		{
+			"a new leader does not make it longer", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(time.Minute); l.LeaderSince = l.Now },
+			[]string{
+				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
+				"SetPhase ready: its time limit of 1m has passed; jobs have 30s to end",
+			},
+		},
+	})
+}
