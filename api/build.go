@@ -39,7 +39,7 @@ type Build struct {
 	// Node is the builder node it was given to, since Attempt.
 	Node    string `json:"node,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`
-	// Step is what it does now; Percent how far all of it is, 0 to 100.
+	// Step is what it does now, and after a colon how far that is, where it is known; Percent how far all of it is, 0 to 100.
 	Step    string `json:"step,omitempty"`
 	Percent int    `json:"percent"`
 	// Digest is of the image's manifest, once it succeeded. Reused: an image of the same recipe was there, nothing was built.

@@ -87,7 +87,7 @@ type MachineIntent struct {
 	Inspect int64        `json:"inspect,omitempty"`
 	// RemoveRequestedAt is set once it is to be forgotten.
 	RemoveRequestedAt *time.Time `json:"remove_requested_at,omitempty"`
-	// RemoveForce: members that run on it do not keep it.
+	// RemoveForce: members that run on it do not keep it, and one whose power nothing can read or cut is forgotten without waiting for it to go off.
 	RemoveForce bool      `json:"remove_force,omitempty"`
 	CreatedAt   time.Time `json:"created_at"`
 	By          string    `json:"by"`
@@ -126,7 +126,7 @@ type MachineRecord struct {
 	Index int `json:"index"`
 	// Generation grows with every decision that an executor carries out: power orders and boots are fenced with it.
 	Generation int64 `json:"generation"`
-	// Power is the power last observed and when; PowerMessage tells why it is unknown.
+	// Power is the power as it has been read without a break since PowerObservedAt; PowerMessage tells why it is unknown.
 	Power           PowerState `json:"power"`
 	PowerMessage    string     `json:"power_message,omitempty"`
 	PowerObservedAt time.Time  `json:"power_observed_at,omitzero"`
@@ -208,10 +208,12 @@ type Boot struct {
 	// Stages are the ends of the stages reached so far, in their order.
 	Stages []StageTime `json:"stages,omitempty"`
 	// LoaderBytes were sent over TFTP and HTTP before the kernel ran; ReadyBytes of the root were read before its agent called, of
-	// RootBytes in all.
+	// RootBytes in all. PeerBytes of those came from other machines and not from a server, counted once they were verified; it is known when
+	// the root is local.
 	LoaderBytes int64 `json:"loader_bytes,omitempty"`
 	ReadyBytes  int64 `json:"ready_bytes,omitempty"`
 	RootBytes   int64 `json:"root_bytes,omitempty"`
+	PeerBytes   int64 `json:"peer_bytes,omitempty"`
 	// Local is true once nothing of the root is read over the network any more.
 	Local bool `json:"local,omitempty"`
 }

@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// NodePhase is where a node is in its life.
+// NodePhase is where a node is in its life. A node that is a machine of ours and not in use is in its machine's phase (MachinePhase): booting, off ...
 type NodePhase string
 
 // The phases of a node.
@@ -10,7 +10,6 @@ const (
 	NodeReady   NodePhase = "ready"   // its agent is connected and the host checks passed
 	NodeUnknown NodePhase = "unknown" // its agent is not heard of, the death timer has not run out
 	NodeDown    NodePhase = "down"    // not heard of for longer than the death timer
-	NodeOff     NodePhase = "off"     // powered off on purpose, or never booted: its machine's phase tells more
 )
 
 // Core is one core slot a node offers. A node offers a physical CPU in more than one slot only when it is oversubscribed.

@@ -15,7 +15,8 @@ type EnrollList struct {
 	Power    PowerControl      `json:"power,omitzero"`
 	Password string            `json:"password,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Inspect  bool              `json:"inspect,omitempty"`
+	// Inspect is true unless it is said otherwise.
+	Inspect  bool            `json:"inspect,omitempty"`
 	Machines []EnrollRequest   `json:"machines"`
 }
 

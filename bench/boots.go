@@ -104,7 +104,7 @@ func boots(ctx context.Context, o options, dir string, log *slog.Logger, text *b
 	if err != nil {
 		return err
 	}
-	if b.peer, err = openBootPeer(o, dir, filepath.Join(filepath.Dir(dir), "byhand"), digest); err != nil {
+	if b.peer, err = openBootPeer(o, dir, filepath.Join(filepath.Dir(dir), "bootbyhand"), digest); err != nil {
 		return err
 	}
 	busy := load()

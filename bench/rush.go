@@ -62,7 +62,7 @@ func rush(ctx context.Context, o options, dir string, log *slog.Logger, text *by
 	if _, err := o.ask(ctx, dir, append([]string{"node", "power", "on", "--env", builtEnvironment}, b.names()...)...); err != nil {
 		return err
 	}
-	var loaders, roots, server int64
+	var loaders, roots, peers, server int64
 	var first time.Time
 	var seconds []float64
 	for _, m := range b.dc.Machines() {
@@ -77,6 +77,7 @@ func rush(ctx context.Context, o options, dir string, log *slog.Logger, text *by
 		seconds = append(seconds, t.since(t.stage(api.StageReady)))
 		loaders += found.Record.Boot.LoaderBytes
 		roots += found.Record.Boot.RootBytes
+		peers += found.Record.Boot.PeerBytes
 	}
 	after, err := sentBytes(bootCable)
 	if err != nil {
@@ -85,13 +86,13 @@ func rush(ctx context.Context, o options, dir string, log *slog.Logger, text *by
 	server = after - before
 	bound := float64(server) * 8 / rushBits
 	all := measure.Quantile(seconds, 1) - first.Sub(began).Seconds()
-	log.Info("rush", "ready", seconds, "first", first.Sub(began).Seconds(), "sent", server, "bound", bound, "over_bound", all/bound, "load", load())
+	log.Info("rush", "ready", seconds, "first", first.Sub(began).Seconds(), "sent", server, "from_peers", peers, "bound", bound, "over_bound", all/bound, "load", load())
 	fmt.Fprintf(text, `Rush: %d whole machines are powered on at once over %d Mbit/s, load %s to %s
   all ready %.1f s after the first one asked for an address (first one %.1f s); the server sent %.0f MiB, for which the link needs %.1f s: %.2f of the bound
-  they fetched %.0f MiB of loaders, kernels and initrds and %.0f MiB of roots; what the server did not send they gave each other
+  they fetched %.0f MiB of loaders, kernels and initrds and %.0f MiB of roots, %.0f MiB of those from each other
 
 `, rushMachines, rushBits/1_000_000, busy, load(), all, measure.Quantile(seconds, 0)-first.Sub(began).Seconds(), float64(server)/(1<<20), bound, all/bound,
-		float64(loaders)/(1<<20), float64(roots)/(1<<20))
+		float64(loaders)/(1<<20), float64(roots)/(1<<20), float64(peers)/(1<<20))
 	return b.off(ctx, nearmetal, b.dc.Machines())
 }
 

@@ -130,6 +130,10 @@ func (e *UnreachableError) Error() string {
 	if errors.As(err, &u) {
 		err = u.Err // its method and URL say nothing to people
 	}
+	var op *net.OpError
+	if strings.HasPrefix(e.Addr, "unix:") && errors.As(err, &op) {
+		err = op.Err // its address is the socket's as the server bound it, a path below /proc of another process
+	}
 	return fmt.Sprintf("can't reach the server at %s: %v", e.Addr, err)
 }
 

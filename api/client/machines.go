@@ -96,9 +96,9 @@ func (c *Client) CheckEnvironment(ctx context.Context, name, nodeName string) (a
 	return answer[api.EnvironmentCheck](ctx, c, http.MethodGet, path, nil)
 }
 
-// DeleteEnvironment deletes a built environment; it is refused while it is in use.
-func (c *Client) DeleteEnvironment(ctx context.Context, name string) error {
-	return c.do(ctx, http.MethodDelete, environment(name), nil, nil)
+// DeleteEnvironment deletes a built environment. It is refused while it is in use and, without force, where machines can't be taken in without it.
+func (c *Client) DeleteEnvironment(ctx context.Context, name string, force bool) error {
+	return c.do(ctx, http.MethodDelete, forced(environment(name), force), nil, nil)
 }
 
 // CreateBuild asks for a build of an environment and returns it, pending.

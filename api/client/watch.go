@@ -215,6 +215,20 @@ func transient(err error, answered bool) bool {
 	return errors.As(err, &unreachable) && answered || HasCode(err, "unavailable")
 }
 
+// Persist asks again while the server is away, for as long as its restart may take. ask must be good to be repeated: whether the server heard
+// it before it went away is not known.
+func Persist[T any](ctx context.Context, ask func(context.Context) (T, error)) (T, error) {
+	for retry := newBackoff(); ; {
+		v, err := ask(ctx)
+		if err == nil || !transient(err, true) {
+			return v, err
+		}
+		if !retry.wait(ctx) {
+			return v, contextError(ctx, err)
+		}
+	}
+}
+
 // backoff waits longer from one failure to the next, and gives up after a while without success.
 type backoff struct {
 	pause   time.Duration

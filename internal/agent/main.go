@@ -78,7 +78,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff),
 	}
 	// Images have connections of their own: else a large one would hold up what the stream says.
-	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, cpusOf(node), &http.Client{Transport: transport.Clone()})
+	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, &http.Client{Transport: transport.Clone()})
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
@@ -26,8 +29,12 @@ const bootedImage = "/run/nearmetal/image"
 // reserveBytes stay free on the file system of the state directory when images are fetched: members and the agent need some, too.
 const reserveBytes = 128 << 20
 
+// leastBuildMemory is what a build may use of any node. On larger ones it is half of the memory that the node offers: a build reserves none, and
+// the kernel ends it before any member, but before that happens members get slow.
+const leastBuildMemory = 1 << 30
+
 // openImages opens the node's images and its builder, adds them to cfg, and serves images to other nodes. The returned function ends that.
-func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay netip.Addr, cpus []int, client *http.Client) (*nodeimages.Store, func(), error) {
+func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay netip.Addr, node api.NodeRecord, client *http.Client) (*nodeimages.Store, func(), error) {
 	changed := make(chan struct{}, 1)
 	store, err := nodeimages.Open(nodeimages.Config{
 		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
@@ -49,9 +56,12 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		if err != nil {
 			return nil, nil, fmt.Errorf("find this program, which builds run once more: %w", err)
 		}
-		worker := []string{program, BuildCommand, cpuList(cpus)}
+		worker := []string{program, BuildCommand, cpuList(cpusOf(node))}
 		cfg.BuildSources = opts.BuildSources
-		cfg.Builder = build.New(build.Config{Worker: worker})
+		sum := sha256.Sum256([]byte(cfg.StateDir)) // two nodes of one machine may have the same name
+		cfg.Builder = build.New(build.Config{
+			Worker: worker, MemoryBytes: max(leastBuildMemory, node.Capacity.MemoryBytes/2), Group: "build-" + hex.EncodeToString(sum[:4]),
+		})
 	}
 	end := func() {}
 	if at := peerAddress(opts.PeerListen, underlay); at != "" {

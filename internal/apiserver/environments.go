@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -74,13 +75,24 @@ func (s *Server) checkEnvironment(_ context.Context, in *checkInput) (*body[api.
 	return &body[api.EnvironmentCheck]{check}, nil
 }
 
-func (s *Server) deleteEnvironment(ctx context.Context, in *byName) (*struct{}, error) {
+// deleteInput names an environment, and whether it is deleted although the site has a use for it.
+type deleteInput struct {
+	Name  string `path:"name" doc:"Name of the environment"`
+	Force bool   `query:"force" doc:"Although machines can't be inspected without it"`
+}
+
+func (s *Server) deleteEnvironment(ctx context.Context, in *deleteInput) (*struct{}, error) {
 	view := s.cfg.Reader.View()
 	if view.Environment(in.Name) == nil {
 		if s.findEnvironment(in.Name) != nil {
 			return nil, fail(codeEnvironmentInUse, "environment %q is the nodes' own; it was not built here and can't be deleted", in.Name)
 		}
 		return nil, noEnvironment(in.Name)
+	}
+	if in.Name == lifecycle.InspectEnvironment && !in.Force {
+		return nil, fail(codeEnvironmentInUse, "environment %q is what machines boot to be looked at: without it no machine can be inspected, and none that "+
+			"is new on the provisioning network can be seen and taken in; --force deletes it all the same, and 'nearmetal env build %s' makes it again",
+			in.Name, in.Name)
 	}
 	revision, err := s.cfg.Writer.DeleteEnvironment(ctx, view, in.Name)
 	switch {

@@ -17,15 +17,24 @@ func (s *Server) listNodes(ctx context.Context, _ *struct{}) (*body[api.List[api
 	return &body[api.List[api.Node]]{api.List[api.Node]{Items: s.listedNodes(ctx)}}, nil
 }
 
-// listedNodes are all nodes, without the details of their machines' hardware, which would be most of the answer.
+// listedNodes are all nodes, with how large their machines are, but not the details of their hardware, which would be most of the answer.
 func (s *Server) listedNodes(ctx context.Context) []api.Node {
 	nodes := s.joinNodes(ctx, s.cfg.Reader.View())
 	for i := range nodes {
-		if nodes[i].Machine != nil {
-			nodes[i].Machine.Hardware = nil
+		if m := nodes[i].Machine; m != nil && m.Hardware != nil {
+			m.Hardware = inShort(m.Hardware)
 		}
 	}
 	return nodes
+}
+
+// inShort is hardware as a list tells it.
+func inShort(hw *api.Hardware) *api.Hardware {
+	return &api.Hardware{
+		Architecture: hw.Architecture, Firmware: hw.Firmware, MemoryBytes: hw.MemoryBytes,
+		CPU:       api.CPU{Model: hw.CPU.Model, Sockets: hw.CPU.Sockets, Cores: hw.CPU.Cores, Threads: hw.CPU.Threads},
+		NUMANodes: []api.NUMANode{}, Disks: []api.Disk{}, NICs: []api.NIC{}, HCAs: []api.HCA{}, GPUs: []api.GPU{}, PCI: []api.PCI{},
+	}
 }
 
 func noNode(name string) *failure {

@@ -44,23 +44,22 @@ func neverSeen(m *state.Machine) api.Node {
 			Name: m.Name(), Labels: m.Intent.Spec.Labels, Capacity: api.NodeCapacity{Cores: []api.Core{}, NUMANodes: []api.NUMANode{}},
 			Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{}, FirstSeenAt: m.Intent.CreatedAt,
 		},
-		Phase: api.NodeOff, Members: []string{},
+		Phase: api.NodeUnknown, Members: []string{},
 	}
 }
 
-// settlePhase makes a node whose agent is not there for a known reason be off: nobody is to take it for lost.
+// settlePhase shows a machine that is not in use in its own phase: that its agent is not there has a known reason, and nobody is to take it for
+// lost. Why nothing comes of what it does (a BMC that is away, a button that somebody has to press) is its message.
 func settlePhase(n *api.Node) {
-	if n.Phase == api.NodeReady || n.Machine.Record.Phase == api.MachineReady {
+	rec := &n.Machine.Record
+	atRest := rec.Phase == api.MachineEnrolled || rec.Phase == api.MachineOff
+	if rec.Phase == api.MachineReady || atRest && n.Phase == api.NodeReady { // one that was started by hand is a node like any other
+		n.Message = cmp.Or(n.Message, rec.Message, rec.PowerMessage)
 		return
 	}
-	n.Phase = api.NodeOff
-	n.Message = string(n.Machine.Record.Phase)
-	rec := &n.Machine.Record
-	switch {
-	case rec.Message != "":
-		n.Message += ": " + rec.Message
-	case rec.PowerMessage != "": // why nothing comes of it: a BMC that is away, a button that somebody has to press
-		n.Message += ": " + rec.PowerMessage
+	n.Phase, n.Message = api.NodePhase(rec.Phase), cmp.Or(rec.Message, rec.PowerMessage)
+	if rec.Phase == api.MachineOff && rec.Power == api.PowerOn {
+		n.Message = cmp.Or(n.Message, "its power is on, but not by our order")
 	}
 }
 
@@ -72,7 +71,7 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.Machine {
 		out.Record = *m.Record
 	} else {
 		out.Record = api.MachineRecord{
-			Name: in.Name, UID: in.UID, Phase: api.MachineEnrolled, Message: "waiting for a decision", Index: -1,
+			Name: in.Name, UID: in.UID, Phase: api.MachineEnrolled, Message: "no leading server has taken it up yet", Index: -1,
 			Power: api.PowerUnknown, ChangedAt: in.CreatedAt,
 		}
 	}

@@ -134,7 +134,7 @@ func TestAMachineIsEnrolledWithItsPasswordSealed(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	n := answer[api.Node](t, send(t, s, request{method: "POST", path: "/v1/nodes", body: `{"name": "n1", "inspect": true, "password": "open sesame",
 		"spec": {"macs": ["52-54-00-00-00-0A"], "power": {"kind": "ipmi", "address": "bmc1", "user": "operator"}, "console": "ipmi-sol"}}`}))
-	if n.Phase != api.NodeOff || n.Machine == nil || n.Machine.Record.Phase != api.MachineEnrolled {
+	if n.Phase != "enrolled" || n.Machine == nil || n.Machine.Record.Phase != api.MachineEnrolled {
 		t.Errorf("the node: %+v", n)
 	}
 	m := s.Cache.View().Machine("n1")
@@ -158,13 +158,13 @@ func TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches(t *testing.T
 	s.AddNode("n2", 2)
 	s.Enroll("n1", 3)
 	n := answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"}))
-	want := api.NodeOff
-	if n.Phase != want || n.Message != "off" || n.Machine.Address.String() != "10.9.0.13" || n.Machine.TargetSeconds != 60 ||
+	want := api.NodePhase("off")
+	if n.Phase != want || n.Message != "" || n.Machine.Address.String() != "10.9.0.13" || n.Machine.TargetSeconds != 60 ||
 		n.Machine.Hardware.MemoryBytes != 4<<30 || n.Machine.Hardware.EnrollmentToken != "" || n.Machine.Spec.Power.User != "operator" {
 		t.Errorf("the node: %+v %+v", n, n.Machine)
 	}
 	all := answer[api.List[api.Node]](t, send(t, s, request{method: "GET", path: "/v1/nodes"})).Items
-	if len(all) != 2 || all[0].Name != "n1" || all[0].Machine.Hardware != nil || all[1].Machine != nil {
+	if len(all) != 2 || all[0].Name != "n1" || all[0].Machine.Hardware.CPU.Cores != 4 || all[0].Machine.Hardware.Product != "" || all[1].Machine != nil {
 		t.Errorf("the list: %+v", all)
 	}
 	viewer, err := s.ClientAs("vic", "default", api.RoleViewer).Node(t.Context(), "n1")
@@ -176,8 +176,43 @@ func TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches(t *testing.T
 		rec.Phase, rec.Message = api.MachineFailed, "the kernel was never asked for"
 	})
 	n = answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"}))
-	if n.Phase != api.NodeOff || n.Message != "failed: the kernel was never asked for" {
+	if n.Phase != "failed" || n.Message != "the kernel was never asked for" {
 		t.Errorf("a failed machine: %s %q", n.Phase, n.Message)
+	}
+}
+
+func TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse(t *testing.T) {
+	const silent, away, power = "silent", "the BMC does not answer", "its power is on, but not by our order"
+	tests := []struct {
+		name          string
+		agent         api.NodePhase
+		record        api.MachineRecord
+		phase         api.NodePhase
+		message, says string
+	}{
+		{"just decided to boot", api.NodeDown, api.MachineRecord{Phase: api.MachineBooting, Power: api.PowerOff}, "booting", silent, ""},
+		{"it boots and its agent has called", api.NodeReady, api.MachineRecord{Phase: api.MachineBooting, Power: api.PowerOn}, "booting", "", ""},
+		{"its BMC is away", api.NodeDown, api.MachineRecord{Phase: api.MachineInspecting, Power: api.PowerUnknown, PowerMessage: away}, "inspecting", silent, away},
+		{"in use", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, "ready", "", ""},
+		{"in use, its BMC is away", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, PowerMessage: away}, "ready", "", away},
+		{"dead", api.NodeDown, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, api.NodeDown, silent, silent},
+		{"told to stop, its agent is still there", api.NodeReady, api.MachineRecord{Phase: api.MachineStopping, Power: api.PowerOn}, "stopping", "", ""},
+		{"off", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOff}, "off", silent, ""},
+		{"off, and somebody pressed its button", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOn}, "off", silent, power},
+		{"never booted, runs an agent of its own", api.NodeReady, api.MachineRecord{Phase: api.MachineEnrolled, Power: api.PowerOn}, "ready", "", ""},
+	}
+	for _, tt := range tests {
+		s := apiservertest.New(t, memory.New(), nil)
+		s.Enroll("n1", 1)
+		s.AddNode("n1", 4)
+		s.SetMachine("n1", func(rec *api.MachineRecord) {
+			rec.Phase, rec.Power, rec.PowerMessage = tt.record.Phase, tt.record.Power, tt.record.PowerMessage
+		})
+		s.Live.SetNode("n1", tt.agent, tt.message)
+		n := answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"}))
+		if n.Phase != tt.phase || n.Message != tt.says {
+			t.Errorf("%s: %s %q, want %s %q", tt.name, n.Phase, n.Message, tt.phase, tt.says)
+		}
 	}
 }
 
@@ -307,6 +342,18 @@ func TestEnvironmentsTellWhereTheyRun(t *testing.T) {
 	}
 	if resp := send(t, s, request{method: "DELETE", path: "/v1/environments/huge"}); resp.StatusCode != http.StatusNoContent {
 		t.Errorf("delete: %s", resp.Status)
+	}
+}
+
+func TestWhatMachinesAreLookedAtWithIsDeletedByForceOnly(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddImage("inspect", 1<<30, api.StackMetal)
+	p := problemOf(t, send(t, s, request{method: "DELETE", path: "/v1/environments/inspect"}))
+	if p.Code != "environment_in_use" || !strings.Contains(p.Detail, "no machine can be inspected") || !strings.Contains(p.Detail, "nearmetal env build inspect") {
+		t.Errorf("delete: %s", p.Detail)
+	}
+	if resp := send(t, s, request{method: "DELETE", path: "/v1/environments/inspect?force=true"}); resp.StatusCode != http.StatusNoContent {
+		t.Errorf("delete by force: %s", resp.Status)
 	}
 }
 

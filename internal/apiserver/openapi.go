@@ -102,7 +102,9 @@ func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, api.NodeOff)
+	of := func(p api.MachinePhase) api.NodePhase { return api.NodePhase(p) }
+	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, of(api.MachineEnrolled), of(api.MachineInspecting), of(api.MachineOff),
+		of(api.MachineBooting), of(api.MachineStopping), of(api.MachineFailed), of(api.MachineRemoving))
 }
 
 func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {

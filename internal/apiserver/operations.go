@@ -152,7 +152,8 @@ func (s *Server) registerNodes() {
 	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
 		http.StatusOK, s.undrainNode, codeNoNode)
 	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Take a node out of the inventory",
-		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. Another node is gone at "+
+		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. One whose power nothing can "+
+			"read or cut goes off by itself, for which it gets five minutes; `force` says that it is off, and ends the wait. Another node is gone at "+
 			"once: for one that will not come back, or comes back as another machine; refused while its agent is connected or anything is held on it.",
 		http.StatusNoContent, s.forgetNode, codeNoNode, codeNodeInUse)
 }

@@ -56,7 +56,7 @@ func (s *Server) registerEnvironments() {
 	operation(s, "GET /v1/environments/{name}/check", AccessRead, "check-environment", "Tell where an environment can run",
 		"For every node, or one, why it can't run there, as far as is known.", http.StatusOK, s.checkEnvironment, codeNoEnvironment, codeNoNode)
 	operation(s, "DELETE /v1/environments/{name}", AccessAdmin, "delete-environment", "Delete a built environment",
-		"Its image goes with it when nothing else needs that. Refused while it is in use.",
+		"Its image goes with it when nothing else needs that. Refused while it is in use, and `inspect` without `force`.",
 		http.StatusNoContent, s.deleteEnvironment, codeNoEnvironment, codeEnvironmentInUse)
 	operation(s, "POST /v1/builds", AccessAdmin, "create-build", "Build an environment",
 		"Stores the build; a builder node carries it out. When there is an image of the same recipe already it is taken, unless `force` is given.",

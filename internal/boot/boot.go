@@ -114,6 +114,8 @@ type StageReport struct {
 	AgoSeconds float64 `json:"ago_seconds"`
 	ReadBytes  int64   `json:"read_bytes,omitempty"`
 	RootBytes  int64   `json:"root_bytes,omitempty"`
+	// PeerBytes of the root came from other machines and were verified; it is told with the last stage.
+	PeerBytes int64 `json:"peer_bytes,omitempty"`
 	// Local: the root is wholly on the machine, verified.
 	Local bool `json:"local,omitempty"`
 	// Problem tells why the boot can't go on.

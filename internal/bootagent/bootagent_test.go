@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,8 +23,32 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/bootagent/lazyroot"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
+
+func TestTheLastStageTellsHowMuchOfTheRootCameFromOtherMachines(t *testing.T) {
+	r := &root{local: true}
+	for _, p := range []lazyroot.Progress{
+		{ReadBytes: 10, HeldBytes: 700, RootBytes: 700, PeerBytes: 300}, {ReadBytes: 1, HeldBytes: 200, RootBytes: 200, PeerBytes: 100},
+	} {
+		ours, theirs := net.Pipe()
+		s := &rootServer{control: ours, whole: make(chan struct{}), failed: make(chan struct{}), heard: make(chan struct{})}
+		go s.listen()
+		go func() { // the process that serves the root
+			defer func() { _ = theirs.Close() }()
+			if json.NewDecoder(theirs).Decode(new(serveRequest)) == nil {
+				_ = json.NewEncoder(theirs).Encode(serveEvent{Progress: &p})
+			}
+		}()
+		r.volumes = append(r.volumes, &volume{server: s})
+	}
+	if got, want := readyReport(r.status(t.Context())), (boot.StageReport{
+		Stage: api.StageReady, ReadBytes: 11, RootBytes: 900, PeerBytes: 400, Local: true,
+	}); !reflect.DeepEqual(got, want) {
+		t.Errorf("it tells %+v, want %+v", got, want)
+	}
+}
 
 func TestTheLeaseIsAskedForAsTheFirmwareDid(t *testing.T) {
 	mac := net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}

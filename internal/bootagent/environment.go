@@ -59,8 +59,9 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 				return err
 			}
 			status := a.root.status(ctx)
-			a.log.Info("the root is wholly local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "after", time.Since(a.begun))
-			a.reports.stage(boot.StageReport{Stage: api.StageReady, ReadBytes: status.ReadBytes, RootBytes: status.RootBytes, Local: true})
+			a.log.Info("the root is wholly local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "from_peers", status.PeerBytes,
+				"after", time.Since(a.begun))
+			a.reports.stage(readyReport(status))
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
 			a.loadDrivers(ctx)
 			go a.checkHealth(ctx)
@@ -69,6 +70,11 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// readyReport tells that the root is wholly local.
+func readyReport(s bootctl.Status) boot.StageReport {
+	return boot.StageReport{Stage: api.StageReady, ReadBytes: s.ReadBytes, RootBytes: s.RootBytes, PeerBytes: s.PeerBytes, Local: true}
 }
 
 // enterRoot mounts the image and makes it the root.

@@ -214,6 +214,7 @@ func (r *root) status(ctx context.Context) bootctl.Status {
 	for i, v := range r.volumes {
 		p := v.server.ask(ctx, "progress")
 		s.ReadBytes, s.HeldBytes, s.RootBytes = s.ReadBytes+p.ReadBytes, s.HeldBytes+p.HeldBytes, s.RootBytes+p.RootBytes
+		s.PeerBytes += p.PeerBytes
 		if i == 0 {
 			s.Touched = p.Touched
 		}

@@ -332,9 +332,12 @@ func TestTheLastStageIsToldUntilItIsWrittenDown(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatal(detail)
 	}
-	ready := boot.StageReport{Stage: api.StageReady, Local: true}
+	ready := boot.StageReport{Stage: api.StageReady, RootBytes: 900, PeerBytes: 400, Local: true}
 	if told, _, _ := post[boot.Instruction](s, boot.StagePath, w.Session, ready); told.Do != "wait" || told.RetrySeconds <= 0 {
 		t.Errorf("before the record has it the machine is told %+v", told)
+	}
+	if seen := s.heard.Seen("u1"); !seen.Local || seen.RootBytes != 900 || seen.PeerBytes != 400 {
+		t.Errorf("heard %+v; want 400 of 900 bytes from other machines", seen)
 	}
 	s.synced()
 	revision, err := s.leader.CommitMachine(t.Context(), s.cache.View().Machine("n1"), state.MachineWrite{Record: api.MachineRecord{

@@ -160,7 +160,7 @@ func (h *Heard) stage(uid string, generation int64, report boot.StageReport, now
 		return
 	}
 	b.seen.LastHeard = now
-	b.seen.RootBytes = max(b.seen.RootBytes, report.RootBytes)
+	b.seen.RootBytes, b.seen.PeerBytes = max(b.seen.RootBytes, report.RootBytes), max(b.seen.PeerBytes, report.PeerBytes)
 	news := report.Problem != b.seen.Problem
 	b.seen.Problem = report.Problem
 	if report.Local && !b.seen.Local {

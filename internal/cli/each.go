@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -42,8 +42,21 @@ func joined(errs []error) error {
 	for i, err := range errs {
 		errs[i] = advise(err)
 	}
-	return &exitError{code, errors.Join(errs...)}
+	return &exitError{code, several(errs)}
 }
+
+// several are errors that are told one after the other, each as one.
+type several []error
+
+func (s several) Error() string {
+	texts := make([]string, len(s))
+	for i, err := range s {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "\nError: ")
+}
+
+func (s several) Unwrap() []error { return s }
 
 // unique are the names without repetitions.
 func unique(names []string) []string {

@@ -35,6 +35,10 @@ func (a *app) envList() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		builds, err := c.Builds(cmd.Context())
+		if err != nil {
+			return err
+		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
 			// Where none was built, there is nothing to say of images.
 			cells := func(all []string) []string { return slices.Delete(all, 3, 5) }
@@ -51,11 +55,16 @@ func (a *app) envList() *cobra.Command {
 				}
 				size, built := "", ""
 				if e.Image != nil {
-					size, built = sizeText(e.Image.RootBytes), a.age(e.Image.BuiltAt)
+					size, built = bytesText(e.Image.RootBytes), a.age(e.Image.BuiltAt)
 				}
 				t.row(cells([]string{e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, e.Description})...)
 			}
 			t.flush()
+			for _, b := range builds {
+				if !b.Phase.Ended() {
+					fmt.Fprintln(w, buildLine(b))
+				}
+			}
 		})
 	}
 	return cmd
@@ -105,9 +114,13 @@ func (a *app) imageFields(img *api.Image) []string {
 	if r.DiskBytes > 0 {
 		needs = append(needs, "a disk of "+r.DiskBytes.String())
 	}
+	root := "none, it is kernel and initrd only"
+	if img.RootBytes > 0 {
+		root = fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes))
+	}
 	return []string{
 		"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Architecture", img.Architecture, "Kernel", img.KernelVersion, "Needs", strings.Join(needs, ", "),
-		"Root", fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes)), "Kernel and initrd", bytesText(img.MetalBytes),
+		"Root", root, "Kernel and initrd", bytesText(img.MetalBytes),
 		"Built", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID),
 	}
 }
@@ -161,13 +174,16 @@ it can run nowhere that was asked for.`,
 }
 
 func (a *app) envDelete() *cobra.Command {
+	var force bool
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete built environments", Args: someArgs("environments to delete"),
 		ValidArgsFunction: a.completeEnvironments,
-		Long:              "Delete built environments with their images. One that members, clusters or machines use is refused.",
+		Long: `Delete built environments with their images. One that members, clusters or machines use is refused, and so is inspect, which machines boot
+to be looked at, unless --force is given.`,
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete inspect too: until it is built again, machines can't be inspected or taken in")
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
-		return "environment " + name + " deleted", c.DeleteEnvironment(ctx, name)
+		return "environment " + name + " deleted", c.DeleteEnvironment(ctx, name, force)
 	})
 }
 

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -46,7 +45,7 @@ func (a *app) nodeList() *cobra.Command {
 			t := newTable(w, cells(header)...)
 			for _, n := range nodes {
 				t.row(cells([]string{
-					n.Name, phaseText(n), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
+					n.Name, string(n.Phase), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
 					strings.Join(offered(n), ","), yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), messageText(n),
 				})...)
 			}
@@ -90,7 +89,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	if n.Oversubscribed {
 		over = "yes: physical cores are offered more than once, measurements do not count"
 	}
-	shown := append([]string{"Name", n.Name, "Phase", phaseText(n), "Message", messageText(n)}, a.drainFields(n)...)
+	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n)}, a.drainFields(n)...)
 	shown = append(shown, "Labels", labels(n.Labels))
 	called := n.Machine == nil || n.AgentVersion != "" // else nothing is known of what the node offers
 	if called {
@@ -131,28 +130,23 @@ func offered(n api.Node) []string {
 	return names
 }
 
-// resting tells that a node is a machine that is not in use: what it is doing says its machine, and what it offers nothing.
-func resting(n api.Node) bool { return n.Machine != nil && n.Machine.Record.Phase != api.MachineReady }
-
-func phaseText(n api.Node) string {
-	if resting(n) {
-		return string(n.Machine.Record.Phase)
-	}
-	return string(n.Phase)
-}
-
+// messageText is the node's message; while it boots and all goes well, how far it is.
 func messageText(n api.Node) string {
-	if resting(n) {
-		return cmp.Or(n.Machine.Record.Message, n.Machine.Record.PowerMessage)
+	if n.Message != "" || n.Machine == nil {
+		return n.Message
 	}
-	return n.Message
+	return stageOf(&n.Machine.Record)
 }
 
 func coresText(n api.Node) string {
-	if resting(n) && n.AllocatedCores == 0 {
-		return "-"
+	cores := len(n.Capacity.Cores)
+	if hw := hardwareOnly(n); hw != nil {
+		cores = hw.CPU.Cores
 	}
-	text := fmt.Sprintf("%d of %d", n.AllocatedCores, len(n.Capacity.Cores))
+	if cores == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d of %d", n.AllocatedCores, cores)
 	if n.QuarantinedCores > 0 {
 		text += fmt.Sprintf(", %d quarantined", n.QuarantinedCores)
 	}
@@ -161,10 +155,22 @@ func coresText(n api.Node) string {
 
 // memoryText rounds to MiB: the last bytes say nothing to people.
 func memoryText(n api.Node) string {
-	if resting(n) && n.AllocatedMemoryBytes == 0 {
-		return "-"
+	bytes := n.Capacity.MemoryBytes
+	if hw := hardwareOnly(n); hw != nil {
+		bytes = hw.MemoryBytes
 	}
-	return fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(n.Capacity.MemoryBytes))
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(bytes))
+}
+
+// hardwareOnly is the hardware of a machine that was looked at and has not offered anything yet; nil of all others.
+func hardwareOnly(n api.Node) *api.Hardware {
+	if n.Machine == nil || len(n.Capacity.Cores) > 0 {
+		return nil
+	}
+	return n.Machine.Hardware
 }
 
 // sizeText writes bytes with one decimal in the largest unit.

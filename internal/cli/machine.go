@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,73 +10,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
-
-// powerKinds are how a machine's power can be controlled.
-var powerKinds = []string{string(api.PowerRedfish), string(api.PowerIPMI), string(api.PowerWakeOnLAN), string(api.PowerManual)}
-
-// bmcFlags say how a machine's power is controlled.
-type bmcFlags struct {
-	kind, address, user, passwordFile, system, certificate string
-}
-
-func (f *bmcFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.kind, "power", "", "how its power is controlled: redfish, ipmi, wol or manual")
-	flags.StringVar(&f.address, "bmc", "", "the BMC's address: HOST[:PORT] for ipmi, an http or https URL for redfish")
-	flags.StringVar(&f.user, "bmc-user", "", "user to log in to the BMC as")
-	flags.StringVar(&f.passwordFile, "bmc-password-file", "", "file with the BMC's password, - for standard input (default: it is asked for on a terminal)")
-	flags.StringVar(&f.system, "bmc-system", "", "which of several systems behind one Redfish service: its Id, UUID or Name")
-	flags.StringVar(&f.certificate, "bmc-certificate", "", "SHA-256 of the BMC's certificate, to trust no other")
-	// Only fails for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("power", cobra.FixedCompletions(powerKinds, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// control is what the flags say.
-func (f *bmcFlags) control() api.PowerControl {
-	return api.PowerControl{
-		Kind: api.PowerKind(f.kind), Address: f.address, User: f.user, System: f.system, CertificateSHA256: f.certificate,
-	}
-}
-
-// hasBMC tells whether there is a password to ask for.
-func (f *bmcFlags) hasBMC() bool {
-	return f.kind == string(api.PowerIPMI) || f.kind == string(api.PowerRedfish)
-}
-
-// password reads the BMC's password: of the file, or of who sits at the terminal.
-func (a *app) password(f *bmcFlags) (string, error) {
-	switch {
-	case f.passwordFile == "-":
-		text, err := io.ReadAll(io.LimitReader(a.Streams.In, 4096))
-		return strings.TrimRight(string(text), "\r\n"), err
-	case f.passwordFile != "":
-		text, err := os.ReadFile(f.passwordFile)
-		if err != nil {
-			return "", usage("--bmc-password-file: %v", err)
-		}
-		return strings.TrimRight(string(text), "\r\n"), nil
-	case !f.hasBMC():
-		return "", nil
-	}
-	in, ok := a.Streams.In.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return "", nil // nobody to ask; a BMC without a password is possible
-	}
-	fmt.Fprintf(a.Streams.Err, "password of %s at the BMC: ", f.user)
-	text, err := term.ReadPassword(int(in.Fd()))
-	fmt.Fprintln(a.Streams.Err)
-	if err != nil {
-		return "", fmt.Errorf("read the password: %w", err)
-	}
-	return string(text), nil
-}
 
 // enrollFlags are the flags of `node enroll`.
 type enrollFlags struct {
@@ -100,12 +39,13 @@ it boots from first. It is powered on and looked at (--no-inspect leaves that aw
 A stranger that booted on the provisioning network waits as a candidate ('nearmetal node candidates'); --candidate takes it in with the
 hardware that was found. It is looked at all the same: that proves that its power can be controlled and that it is well.
 
-With -f many are taken in, from a file that lists machines; what stands at its top holds for all that do not say it themselves:
+With -f many are taken in, from a file that lists machines; what stands at its top holds for all that do not say it themselves
+(--inspect and --no-inspect go before what it says):
 
   power: {kind: redfish, user: admin}
   password: secret              # of the BMCs; let nobody else read the file
   labels: {rack: r1}
-  inspect: true                 # look at each at once; by default they are left alone
+  inspect: false                # leave them alone until somebody asks for something; by default they are looked at
   machines:
     - name: n1
       spec: {macs: ["52:54:00:12:34:56"], power: {address: "https://10.9.1.1"}}
@@ -137,6 +77,9 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	_ = cmd.RegisterFlagCompletionFunc("firmware", cobra.FixedCompletions([]string{"bios", "uefi"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("candidate", a.completeCandidates)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.check(cmd); err != nil {
+			return err
+		}
 		machines, err := a.machines(cmd, args, &f)
 		if err != nil {
 			return err
@@ -154,6 +97,19 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	}
 	return cmd
 }
+
+// check refuses flags that contradict each other.
+func (f *enrollFlags) check(cmd *cobra.Command) error {
+	switch {
+	case cmd.Flags().Changed("inspect") && cmd.Flags().Changed("no-inspect"):
+		return usage("--no-inspect: --inspect is given, too; give one of both")
+	case f.waiting && !f.looksAt():
+		return usage("--wait waits until the machine was looked at, which it shall not be; leave one of both away")
+	}
+	return nil
+}
+
+func (f *enrollFlags) looksAt() bool { return f.inspect && !f.noInspect }
 
 // isCandidate refuses a MAC that no stranger came with: it would wait for ever to be looked at.
 func isCandidate(ctx context.Context, c *client.Client, mac string) error {
@@ -174,12 +130,9 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 		name = args[0]
 	}
 	if f.file != "" {
-		if name != "" || len(f.macs) > 0 || f.candidate != "" {
-			return nil, usage("-f lists machines; leave NAME, --mac and --candidate away")
-		}
-		return a.machineFile(f.file)
+		return a.machinesOfFile(cmd, name, f)
 	}
-	req := api.EnrollRequest{Name: name, Inspect: f.inspect && !f.noInspect, Spec: api.MachineSpec{
+	req := api.EnrollRequest{Name: name, Inspect: f.looksAt(), Spec: api.MachineSpec{
 		MACs: f.macs, Firmware: api.Firmware(f.firmware), Power: f.bmc.control(), Console: f.console, Labels: f.labels,
 	}}
 	if f.candidate != "" {
@@ -206,35 +159,30 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	return []api.EnrollRequest{req}, nil
 }
 
-// machineFlagsError names the fields of a machine by the flags they were given with.
-func machineFlagsError(err error) error {
-	var invalid *manifest.Invalid
-	if !errors.As(err, &invalid) {
-		return err
+// withFile are the flags that go together with a file of machines; all else says the file.
+var withFile = []string{"file", "inspect", "no-inspect", "wait", "timeout", "addr", "token-file"}
+
+// machinesOfFile are those of a file. Whether they are looked at say the flags, if they say anything, for all of them.
+func (a *app) machinesOfFile(cmd *cobra.Command, name string, f *enrollFlags) ([]api.EnrollRequest, error) {
+	if name != "" {
+		return nil, usage("-f lists machines with their names; leave %q away", name)
 	}
-	flags := &manifest.Invalid{}
-	for _, p := range invalid.Problems {
-		for _, named := range [][2]string{
-			{"spec.macs", "--mac"},
-			{"spec.power.kind", "--power"},
-			{"spec.power.address", "--bmc"},
-			{"spec.power.user", "--bmc-user"},
-			{"spec.power.system", "--bmc-system"},
-			{"spec.power.certificate_sha256", "--bmc-certificate"},
-			{"spec.console", "--console"},
-			{"spec.firmware", "--firmware"},
-			{"spec.labels", "--labels"},
-			{"password", "--bmc-password-file"},
-			{"name", "NAME"},
-		} {
-			if rest, ok := strings.CutPrefix(p.Location, named[0]); ok {
-				p.Location = named[1] + rest
-				break
-			}
+	var other error
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if !slices.Contains(withFile, flag.Name) {
+			other = usage("--%s: with -f it stands in the file, for a machine or at the top for all; leave the flag away", flag.Name)
 		}
-		flags.Problems = append(flags.Problems, p)
+	})
+	if other != nil {
+		return nil, other
 	}
-	return flags
+	machines, err := a.machineFile(f.file)
+	if given := cmd.Flags().Changed; given("inspect") || given("no-inspect") {
+		for i := range machines {
+			machines[i].Inspect = f.looksAt()
+		}
+	}
+	return machines, err
 }
 
 // machineFile reads a file that lists machines.
@@ -242,7 +190,8 @@ func (a *app) machineFile(path string) ([]api.EnrollRequest, error) {
 	var data []byte
 	var err error
 	if path == "-" {
-		data, err = io.ReadAll(a.Streams.In)
+		path = "standard input"
+		data, err = io.ReadAll(io.LimitReader(a.Streams.In, manifest.MaxMachineBytes+1))
 	} else {
 		data, err = os.ReadFile(path)
 	}
@@ -275,8 +224,10 @@ func (a *app) enroll(ctx context.Context, c *client.Client, machines []api.Enrol
 	var failed []error
 	for i, m := range machines {
 		switch {
+		case errs[i] != nil && f.file != "":
+			failed = append(failed, fmt.Errorf("node %s: %w", m.Name, errs[i]))
 		case errs[i] != nil:
-			failed = append(failed, errs[i])
+			failed = append(failed, machineFlagsError(errs[i]))
 		case m.Inspect && f.waiting:
 			waiting = append(waiting, m.Name)
 		case m.Inspect:
@@ -374,6 +325,7 @@ Refused while members run on it, unless --force is given.`,
 			return nil
 		}
 		return a.awaitNodes(cmd.Context(), c, []string{n.Name}, timeout, "looked at", inspected(lastInspected(before)), func(n api.Node) {
+			fields(a.Streams.Out, "Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n))
 			a.printMachine(a.Streams.Out, n)
 		})
 	}
@@ -393,9 +345,12 @@ func (a *app) nodeRemove() *cobra.Command {
 		Use: "remove NAME...", Aliases: []string{"rm"}, Short: "Take machines out of the site", Args: someArgs("nodes to remove"),
 		ValidArgsFunction: a.completeNodes(0),
 		Long: `Take machines out of the site: each is powered off, then forgotten. With --wait the command waits until they are gone. Refused while members
-run on one, unless --force is given. A node that is no machine of ours is forgotten, as by 'node forget'.`,
+run on one, unless --force is given. A node that is no machine of ours is forgotten, as by 'node forget'.
+
+A machine whose power nothing can read or cut (wol, manual) is told to go off and forgotten when it is silent, or after five minutes; 'node show'
+tells what it waits for. If you know that it is off, --force ends the wait, also of one that is being removed already.`,
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "although members on them are lost")
+	cmd.Flags().BoolVar(&force, "force", false, "although members on them are lost, and on your word that those are off whose power nothing can read or cut")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until they are gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)

@@ -35,9 +35,13 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 	defer cancel()
 	p := a.progress()
 	defer p.stop()
-	w := nodeWait{app: a, c: c, left: slices.Clone(names), what: what, done: done, tell: tell}
+	w := nodeWait{app: a, c: c, left: slices.Clone(names), what: what, done: done, said: map[string]string{}}
+	w.tell = func(n api.Node) {
+		p.clear()
+		tell(n)
+	}
 	for {
-		lines, err := w.look(bounded)
+		looks, err := w.look(bounded)
 		switch {
 		case err != nil && bounded.Err() != nil:
 			return w.ended(ctx, timeout)
@@ -48,7 +52,7 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 		case len(w.left) == 0:
 			return nil
 		}
-		p.say(lines)
+		w.report(p, looks)
 		select {
 		case <-bounded.Done():
 			return w.ended(ctx, timeout)
@@ -66,15 +70,17 @@ type nodeWait struct {
 	what   string
 	done   nodeDone
 	tell   func(api.Node)
+	// said is the last line about each node.
+	said map[string]string
 }
 
-// look asks for the nodes once, and returns a line about those that are still waited for.
-func (w *nodeWait) look(ctx context.Context) (string, error) {
-	var left, lines []string
-	count := map[string]int{}
+// look asks for the nodes once, and returns those that are still waited for.
+func (w *nodeWait) look(ctx context.Context) ([]api.Node, error) {
+	var left []string
+	var looks []api.Node
 	ask, err := w.asker(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, name := range w.left {
 		n, err := ask(name)
@@ -86,7 +92,7 @@ func (w *nodeWait) look(ctx context.Context) (string, error) {
 			w.failed = append(w.failed, err)
 			continue
 		case err != nil:
-			return "", err
+			return nil, err
 		}
 		over, err := w.done(n)
 		switch {
@@ -94,33 +100,51 @@ func (w *nodeWait) look(ctx context.Context) (string, error) {
 			w.failed = append(w.failed, err)
 		case over:
 			if n, err = w.c.Node(ctx, name); err != nil { // a list tells less
-				return "", err
+				return nil, err
 			}
 			w.tell(n)
 		default:
 			left = append(left, name)
-			lines = append(lines, "node "+name+": "+machineLine(n))
-			count[stageText(n)]++
+			looks = append(looks, n)
 		}
 	}
 	w.left = left
-	if len(lines) <= shown {
-		return strings.Join(lines, "; "), nil
+	return looks, nil
+}
+
+const (
+	// askedFor is how many nodes are asked for one by one, toldOf how many are told of so.
+	askedFor = 3
+	toldOf   = 8
+)
+
+// report tells what the nodes do that are waited for: of few a line each when that changes, of many, and in the one line of a terminal, how many do
+// what.
+func (w *nodeWait) report(p *progress, nodes []api.Node) {
+	if len(nodes) == 1 || len(nodes) <= toldOf && !p.terminal {
+		for _, n := range nodes {
+			if line := machineLine(n); line != w.said[n.Name] {
+				w.said[n.Name] = line
+				p.say("node " + n.Name + ": " + line)
+			}
+		}
+		return
+	}
+	count := map[string]int{}
+	for _, n := range nodes {
+		count[stageText(n)]++
 	}
 	var parts []string
 	for stage, n := range count {
 		parts = append(parts, fmt.Sprintf("%d %s", n, stage))
 	}
 	slices.Sort(parts)
-	return fmt.Sprintf("%d nodes: %s", len(left), strings.Join(parts, ", ")), nil
+	p.say(fmt.Sprintf("%d nodes: %s", len(nodes), strings.Join(parts, ", ")))
 }
-
-// shown is how many nodes are told of, and asked for, one by one.
-const shown = 3
 
 // asker is how nodes are asked for: many by one list.
 func (w *nodeWait) asker(ctx context.Context) (func(name string) (api.Node, error), error) {
-	if len(w.left) <= shown {
+	if len(w.left) <= askedFor {
 		return func(name string) (api.Node, error) { return w.c.Node(ctx, name) }, nil
 	}
 	all, err := w.c.Nodes(ctx)
@@ -151,38 +175,35 @@ func (w *nodeWait) ended(ctx context.Context, timeout time.Duration) error {
 
 // machineLine is what a machine does, in a line whose words don't change while nothing does.
 func machineLine(n api.Node) string {
-	if n.Machine == nil {
-		return string(n.Phase)
+	if n.Message == "" {
+		return stageText(n)
 	}
-	text := stageText(n)
+	return stageText(n) + ": " + n.Message
+}
+
+// stageText is the node's phase and, while it boots, what of the boot is going on.
+func stageText(n api.Node) string {
+	text := string(n.Phase)
+	if n.Machine == nil {
+		return text
+	}
 	rec := &n.Machine.Record
-	switch {
-	case rec.Message != "":
-		text += ": " + rec.Message
-	case rec.PowerMessage != "": // a BMC that is away, a power button that somebody has to press
-		text += ": " + rec.PowerMessage
+	if rec.Phase == api.MachineBooting && rec.Boot != nil {
+		text += " " + rec.Boot.Environment
+	}
+	if stage := stageOf(rec); stage != "" {
+		text += ", " + stage
 	}
 	return text
 }
 
-// stageText is the machine's phase and, while it boots, what of the boot is going on.
-func stageText(n api.Node) string {
-	if n.Machine == nil {
-		return string(n.Phase)
-	}
-	rec := &n.Machine.Record
-	text := string(rec.Phase)
-	if rec.Phase != api.MachineBooting && rec.Phase != api.MachineInspecting || rec.Boot == nil {
-		return text
-	}
+// stageOf is what goes on of a boot, "" where none does.
+func stageOf(rec *api.MachineRecord) string {
 	stages := api.BootStages()
-	if rec.Phase == api.MachineBooting {
-		text += " " + rec.Boot.Environment
+	if rec.Phase != api.MachineBooting && rec.Phase != api.MachineInspecting || rec.Boot == nil || len(rec.Boot.Stages) >= len(stages) {
+		return ""
 	}
-	if n := len(rec.Boot.Stages); n < len(stages) {
-		text += fmt.Sprintf(", stage %s (%d of %d)", underway(rec.Boot), n+1, len(stages))
-	}
-	return text
+	return fmt.Sprintf("stage %s (%d of %d)", underway(rec.Boot), len(rec.Boot.Stages)+1, len(stages))
 }
 
 // underway is the stage that goes on: the one after the last that has ended.

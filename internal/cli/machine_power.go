@@ -94,7 +94,11 @@ func (a *app) powerAsked(ctx context.Context, c *client.Client, nodes []api.Node
 			if f.environment != "" {
 				with = " with " + f.environment
 			}
-			fmt.Fprintf(a.Streams.Out, "node %s is to be powered %s%s\n", n.Name, what, with)
+			if rec := &n.Machine.Record; action == api.PowerActionOff && rec.Phase == api.MachineOff && rec.Power == api.PowerOff {
+				fmt.Fprintf(a.Streams.Out, "node %s is off already\n", n.Name)
+				continue
+			}
+			fmt.Fprintf(a.Streams.Out, "node %s is to be powered %s%s%s\n", n.Name, what, with, givenUp(n.Machine, f.environment))
 		}
 		return nil
 	}
@@ -113,6 +117,14 @@ func (a *app) powerAsked(ctx context.Context, c *client.Client, nodes []api.Node
 		}
 		fmt.Fprintf(a.Streams.Out, "node %s is ready with %s%s\n", n.Name, n.Machine.Record.Boot.Environment, bootTook(n.Machine))
 	})
+}
+
+// givenUp tells which boot ends before it is ready for the one that is asked for.
+func givenUp(m *api.Machine, environment string) string {
+	if m.Record.Phase != api.MachineBooting || m.Record.Boot == nil || environment == "" || m.Record.Boot.Environment == environment {
+		return ""
+	}
+	return "; it was booting " + m.Record.Boot.Environment + ", which ends here"
 }
 
 // bootTook tells how long a boot took, by stage, and whether that is within the target.

@@ -40,7 +40,8 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 		}
 		req := api.EnrollRequest{Name: n.Name, Spec: n.Machine.Spec}
 		f.overlay(cmd, &req.Spec)
-		if cmd.Flags().Changed("bmc-password-file") {
+		// A machine that gets a BMC gets a password.
+		if cmd.Flags().Changed("bmc-password-file") || f.bmc.hasBMC() && !hasBMC(n.Machine.Spec.Power.Kind) {
 			if req.Password, err = a.password(&f.bmc); err != nil {
 				return err
 			}
@@ -49,7 +50,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 			return machineFlagsError(err)
 		}
 		if _, err = c.UpdateMachine(cmd.Context(), req); err != nil {
-			return err
+			return machineFlagsError(err)
 		}
 		_, err = fmt.Fprintf(a.Streams.Out, "node %s is changed\n", n.Name)
 		return err

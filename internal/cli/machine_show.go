@@ -10,7 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// printMachine writes what is known of a node's machine.
+// printMachine writes what is known of a node's machine besides phase and message, which are the node's.
 func (a *app) printMachine(w io.Writer, n api.Node) {
 	m := n.Machine
 	rec := &m.Record
@@ -22,8 +22,8 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 		observed = ", " + a.age(rec.PowerObservedAt) + " ago"
 	}
 	control := strings.TrimSpace(string(m.Spec.Power.Kind) + " " + m.Spec.Power.Address + " " + m.Spec.Power.System)
-	fields(w, "Machine", n.Name, "Machine phase", string(rec.Phase), "Message", rec.Message, "Power", string(rec.Power)+observed,
-		"Power trouble", rec.PowerMessage, "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "),
+	fields(w, "Machine message", unsaid(rec.Message, n.Message), "Power", string(rec.Power)+observed,
+		"Power trouble", unsaid(rec.PowerMessage, n.Message), "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "),
 		"Address", address, "Firmware", string(firmwareOf(m)), "Architecture", rec.Architecture, "Console", m.Spec.Console,
 		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified))
 	printHardware(w, m.Hardware)
@@ -37,6 +37,14 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 		t.row(h.Check, yesNo(h.OK), fmt.Sprintf("%.2f", h.DurationSeconds), h.Message)
 	}
 	t.flush()
+}
+
+// unsaid is a text unless it is part of what has been said.
+func unsaid(text, said string) string {
+	if strings.Contains(said, text) {
+		return ""
+	}
+	return text
 }
 
 func ago(age string) string {
@@ -135,6 +143,10 @@ func (a *app) printBoot(w io.Writer, m *api.Machine) {
 	local := ""
 	if boot.Local {
 		local = "yes: nothing of it is read over the network any more"
+		if boot.PeerBytes > 0 {
+			local = fmt.Sprintf("yes: %s, %s of it from other machines; nothing of it is read over the network any more",
+				sizeText(boot.RootBytes), sizeText(boot.PeerBytes))
+		}
 	}
 	fields(w, "Boot", fmt.Sprintf("%s (%s), decided %s ago", boot.Environment, boot.Purpose, a.age(boot.DecidedAt)), "Digest", shorten(boot.Digest, 30),
 		"Loaded before the kernel", bytesText(boot.LoaderBytes), "Root read", read, "Root local", local)

@@ -22,7 +22,7 @@ import (
 // machineNode is a node of a machine in a phase.
 func machineNode(name string, phase api.MachinePhase) api.Node {
 	n := api.Node{
-		NodeRecord: api.NodeRecord{Name: name, FirstSeenAt: t0}, Phase: api.NodeOff, Message: string(phase), Members: []string{},
+		NodeRecord: api.NodeRecord{Name: name, FirstSeenAt: t0}, Phase: api.NodePhase(phase), Members: []string{},
 		Machine: &api.Machine{
 			Spec: api.MachineSpec{
 				MACs: []string{"52:54:00:00:00:01"}, Labels: map[string]string{"rack": "r1"},
@@ -33,7 +33,7 @@ func machineNode(name string, phase api.MachinePhase) api.Node {
 		},
 	}
 	if phase == api.MachineReady {
-		n.Phase, n.Message, n.Machine.Record.Power = api.NodeReady, "", api.PowerOn
+		n.Machine.Record.Power = api.PowerOn
 	}
 	return n
 }
@@ -112,7 +112,11 @@ func TestWhatIsWrongWithAMachineIsToldByItsFlagBeforeAnythingIsAsked(t *testing.
 		"n1 --mac 52:54:00:00:00:01 --power wol --console ipmi-sol":  "--console: is by IPMI",
 		"n1 --mac 52:54:00:00:00:01 --power wol --console localhost": "tcp://HOST:PORT",
 		"N1 --mac 52:54:00:00:00:01 --power wol":                     "NAME:",
-		"n1 -f x.yaml":                                               "leave NAME, --mac and --candidate away",
+		"n1 -f x.yaml":                                               `leave "n1" away`,
+		"-f x.yaml --bmc-user x":                                     "--bmc-user: with -f it stands in the file",
+		"n1 --mac 52:54:00:00:00:01 --power ipmi --bmc b --bmc-user x": "--bmc-password-file FILE",
+		"n1 --mac 52:54:00:00:00:01 --power wol --inspect --no-inspect": "give one of both",
+		"-f x.yaml --no-inspect --wait":                              "leave one of both away",
 	} {
 		has(t, f.shell().run(t, append([]string{"node", "enroll"}, strings.Fields(line)...)...), cli.ExitUsage, want)
 	}
@@ -144,17 +148,37 @@ machines:
 		}
 		return machineNode("n2", api.MachineEnrolled)
 	})
-	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled\n", `belongs to machine "n9"`)
+	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled, and will be looked at\n", `Error: node n1: MAC 52:54`)
 	got := strings.Join(f.requests(), "")
 	if !strings.Contains(got, `"user":"other"`) || !strings.Contains(got, `"password":"secret"`) || !strings.Contains(got, `"kind":"redfish"`) {
 		t.Errorf("asked %s", got)
+	}
+	looked := machineNode("n2", api.MachineOff)
+	looked.Machine.Record.InspectedAt, looked.Machine.Hardware = moment(0), &api.Hardware{CPU: api.CPU{Cores: 4}}
+	f.fixed("GET /v1/nodes/n2", looked)
+	has(t, f.shell().run(t, "node", "enroll", "-f", file, "--wait"), cli.ExitConflict, "node n2 is enrolled: 4 cores")
+	before := len(f.requests())
+	has(t, f.shell().run(t, "node", "enroll", "-f", file, "--no-inspect"), cli.ExitConflict, "node n2 is enrolled\n")
+	if got := strings.Join(f.requests()[before:], ""); strings.Contains(got, `"inspect"`) {
+		t.Errorf("with --no-inspect asked %s", got)
+	}
+}
+
+func TestEachOfSeveralErrorsIsTold(t *testing.T) {
+	f := newFake(t)
+	for _, name := range []string{"n1", "n2"} {
+		f.fixed("DELETE /v1/nodes/"+name, &api.Problem{Status: 404, Code: "node_not_found", Detail: "there is no node " + name})
+	}
+	r := f.shell().run(t, "node", "remove", "n1", "n2")
+	if want := "Error: there is no node n1\nError: there is no node n2\n"; r.err != want || r.code != cli.ExitNotFound {
+		t.Errorf("exit code %d: %q, want %q", r.code, r.err, want)
 	}
 }
 
 func TestManyMachinesAreWaitedForByOneList(t *testing.T) {
 	f := newFake(t)
 	var before, after api.List[api.Node]
-	for i := range 5 {
+	for i := range 9 {
 		name := fmt.Sprint("n", i)
 		before.Items = append(before.Items, asked(booted(machineNode(name, api.MachineBooting), 3), 1, 1))
 		after.Items = append(after.Items, asked(booted(machineNode(name, api.MachineReady), 8), 1, 1))
@@ -163,7 +187,24 @@ func TestManyMachinesAreWaitedForByOneList(t *testing.T) {
 	f.fixed("POST /v1/power", before)
 	f.inTurn("GET /v1/nodes", before, after)
 	r := f.shell().run(t, "node", "power", "on", "--selector", "rack=r1", "--env", "debian-mpi", "--wait")
-	has(t, r, 0, "5 nodes: 5 booting debian-mpi, stage loader (4 of 8)", "node n4 is ready with debian-mpi after 8.0s")
+	has(t, r, 0, "9 nodes: 9 booting debian-mpi, stage loader (4 of 8)", "node n4 is ready with debian-mpi after 8.0s")
+}
+
+func TestAWaitTellsOfEachNodeWhatChanged(t *testing.T) {
+	f := newFake(t)
+	off, last := asked(machineNode("n1", api.MachineOff), 1, 0), asked(booted(machineNode("n1", api.MachineReady), 8), 1, 1)
+	other := asked(machineNode("n2", api.MachineBooting), 1, 1)
+	other.Message = "Redfish at bmc2: the BMC does not answer in time"
+	f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{off, other}})
+	f.inTurn("GET /v1/nodes/n1", off, asked(booted(machineNode("n1", api.MachineBooting), 3), 1, 1), last)
+	f.inTurn("GET /v1/nodes/n2", other, other, asked(booted(machineNode("n2", api.MachineReady), 8), 1, 1))
+	r := f.shell().run(t, "node", "power", "on", "n1", "n2", "--env", "debian-mpi", "--wait")
+	has(t, r, 0, "node n2 is ready")
+	got := regexp.MustCompile(`(?m)^ *[0-9.]+s  `).ReplaceAllString(r.err, "")
+	want := "node n1: off\nnode n2: booting: Redfish at bmc2: the BMC does not answer in time\nnode n1: booting debian-mpi, stage loader (4 of 8)\n"
+	if got != want {
+		t.Errorf("told\n%s\nwant\n%s", got, want)
+	}
 }
 
 func TestPowerOnWaitsStageByStageAndTellsHowLongEachTook(t *testing.T) {
@@ -217,9 +258,22 @@ func TestPowerNeedsASelectionAndForceNeedsNames(t *testing.T) {
 	f.expect(`POST /v1/power {"selector":{"rack":"r9"},"action":"off"}`)
 }
 
+func TestWhatIsAskedOfPowerIsToldAsItIs(t *testing.T) {
+	f := newFake(t)
+	unread := machineNode("n3", api.MachineOff)
+	unread.Machine.Record.Power = api.PowerUnknown
+	f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{machineNode("n1", api.MachineOff), machineNode("n2", api.MachineReady), unread}})
+	has(t, f.shell().run(t, "node", "power", "off", "n1", "n2", "n3"), 0, "node n1 is off already\nnode n2 is to be powered off\nnode n3 is to be powered off\n")
+	f = newFake(t)
+	f.fixed("POST /v1/power", api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineBooting), 2)}})
+	has(t, f.shell().run(t, "node", "power", "on", "n1", "--env", "other"), 0, "powered on with other; it was booting debian-mpi, which ends here\n")
+	has(t, f.shell().run(t, "node", "power", "on", "n1", "--env", "debian-mpi"), 0, "powered on with debian-mpi\n")
+}
+
 func TestPowerStatusAndListsShowMachines(t *testing.T) {
 	f := newFake(t)
-	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {NodeRecord: api.NodeRecord{Name: "n3"}}}}
+	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {NodeRecord: api.NodeRecord{Name: "n3"}}, booted(machineNode("n4", api.MachineBooting), 3)}}
+	nodes.Items[1].Machine.Hardware = &api.Hardware{CPU: api.CPU{Cores: 4}, MemoryBytes: 8 << 30}
 	f.fixed("GET /v1/nodes", nodes)
 	r := f.shell().run(t, "node", "power", "status")
 	has(t, squeezed(r), 0, "n1 on redfish ready debian-mpi 30s ago", "n2 off redfish off -")
@@ -227,13 +281,15 @@ func TestPowerStatusAndListsShowMachines(t *testing.T) {
 		t.Errorf("a node that is no machine is shown:\n%s", r.out)
 	}
 	has(t, f.shell().run(t, "node", "power", "status", "n3"), cli.ExitNotFound, `there is no machine "n3"`)
-	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off -")
+	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off - 0 of 4 0MiB of 8GiB",
+		"n4 booting off debian-mpi", "stage loader (4 of 8)")
 }
 
 func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
 	f := newFake(t)
 	n := asked(booted(machineNode("n1", api.MachineReady), 8), 4, 3)
 	n.AgentVersion = "1"
+	n.Machine.Record.Boot.PeerBytes = 40 << 20
 	n.Machine.Record.Health = []api.HealthResult{{Check: "memory", OK: true, DurationSeconds: 0.5}, {Check: "disks", Message: "vda: SMART says failing"}}
 	n.Machine.Hardware = &api.Hardware{
 		Vendor: "Example", Product: "Board", MemoryBytes: 4 << 30, Firmware: api.FirmwareUEFI, CPU: api.CPU{Model: "Processor", Sockets: 1, Cores: 4, Threads: 8},
@@ -243,7 +299,7 @@ func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
 	}
 	f.fixed("GET /v1/nodes/n1", n)
 	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Asked for: power on with debian-mpi, by ada 90s ago", "52:54:00:00:00:01, provisioning, 1000 Mb/s, at port 7 of switch1",
-		"firmware 1.0 2.0", "8.0s in all, within the target of 60s", "Root read: 50MiB of 200MiB when its agent called", "disks no 0.00 vda: SMART says failing")
+		"firmware 1.0 2.0", "8.0s in all, within the target of 60s", "Root read: 50MiB of 200MiB when its agent called", "Root local: yes: 200MiB, 40MiB of it from other machines", "disks no 0.00 vda: SMART says failing")
 }
 
 func TestRemoveWaitsUntilTheMachineIsGone(t *testing.T) {
@@ -262,7 +318,8 @@ func TestEnrolmentTokensAndCandidates(t *testing.T) {
 	f.fixed("GET /v1/enroll-tokens", api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{{ID: "abc", Prefix: "rack1-", Uses: 40, ExpiresAt: t0.Add(time.Hour), CreatedAt: t0}}})
 	f.fixed("DELETE /v1/enroll-tokens/abc", nil)
 	f.fixed("GET /v1/candidates", api.List[api.Candidate]{Items: []api.Candidate{{MAC: "52:54:00:00:00:09", Problem: "its token has ended", FirstSeenAt: t0, LastSeenAt: t0}}})
-	r := f.shell().run(t, "node", "enroll-token", "create", "--prefix", "rack1-", "--uses", "40", "--power", "ipmi", "--bmc-user", "operator", "--valid-for", "7d")
+	r := f.shell().run(t, "node", "enroll-token", "create", "--prefix", "rack1-", "--uses", "40", "--power", "ipmi", "--bmc-user", "operator", "--bmc-password-file", "/dev/null",
+		"--valid-for", "7d")
 	if r.out != "nm1.secret\n" {
 		t.Errorf("the secret: %q %s", r.out, r.err)
 	}
@@ -324,70 +381,6 @@ func TestTheConsoleShowsWhatIsSaidAndEndsWithIt(t *testing.T) {
 	f.fixed("GET /v1/nodes/n1/console-login", api.ConsoleLogin{User: "root", Password: "correct horse"})
 	has(t, f.shell().run(t, "node", "console", "n1", "--password"), 0, "User:      root\n", "Password:  correct horse\n")
 	has(t, f.shell().run(t, "node", "console", "n2"), cli.ExitNotFound)
-}
-
-func TestABuildIsFollowedToItsEnd(t *testing.T) {
-	f := newFake(t)
-	file := filepath.Join(t.TempDir(), "mine.yaml")
-	if err := os.WriteFile(file, []byte("name: mine\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	pending := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildPending}
-	running := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildRunning, Attempt: 1, Node: "n1", Step: "packages", Percent: 40}
-	ended := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildSucceeded, Attempt: 1, Digest: "sha256:abc", StartedAt: moment(0), EndedAt: moment(90 * time.Second)}
-	f.fixed("POST /v1/builds", pending)
-	f.inTurn("GET /v1/builds/b1", pending, running, ended)
-	f.fixed("GET /v1/builds/b1/log", "I: downloading packages\n")
-	r := f.shell().run(t, "env", "build", "-f", file)
-	has(t, r, 0, "I: downloading packages\nenvironment mine is built: sha256:abc, in 90.0s\n", "build b1 of mine: pending, waits for a builder node")
-	f.expect(`POST /v1/builds {"recipe":"name: mine\n"}`, "GET /v1/builds/b1", "GET /v1/builds/b1",
-		"GET /v1/builds/b1/log?attempt=1&offset=0&follow=true", "GET /v1/builds/b1")
-
-	f = newFake(t)
-	f.fixed("POST /v1/builds", pending)
-	ended.Phase, ended.Message = api.BuildFailed, "package openmpy: no such package"
-	f.inTurn("GET /v1/builds/b1", running, ended)
-	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--force", "--quiet"), 1, "build b1 of mine: running on n1, 40%: packages", "failed: package openmpy: no such package")
-	f.fixed("GET /v1/builds", api.List[api.Build]{Items: []api.Build{ended}})
-	has(t, squeezed(f.shell().run(t, "env", "builds")), 0, "b1 mine failed")
-	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--detach"), 0, "b1\n")
-	has(t, f.shell().run(t, "env", "build"), cli.ExitUsage, "name a recipe")
-}
-
-func TestAnInterruptedBuildGoesOn(t *testing.T) {
-	f := newFake(t)
-	pending := api.Build{ID: "b1", Environment: "mine", Phase: api.BuildPending}
-	f.fixed("POST /v1/builds", pending)
-	f.fixed("GET /v1/builds/b1", pending)
-	s := f.shell()
-	s.interrupts = make(chan os.Signal, 1)
-	var once sync.Once
-	s.told = func(string) { once.Do(func() { s.interrupts <- syscall.SIGINT }) }
-	has(t, s.run(t, "env", "build", "debian-mpi"), cli.ExitInterrupted, "build b1 goes on", "nearmetal env cancel b1")
-}
-
-func TestEnvironmentsAreCheckedPrintedAndDeleted(t *testing.T) {
-	f := newFake(t)
-	built := api.Environment{Name: "e", Stacks: []api.Stack{api.StackMetal}, Recipe: "name: e\n", Image: &api.Image{
-		Digest: "sha256:abc", RootBytes: 100 << 20, RootUnpackedBytes: 300 << 20, BuiltAt: t0, BuildID: "b1", Requirements: api.Requirements{MemoryBytes: 1 << 30},
-	}}
-	f.fixed("GET /v1/environments", api.List[api.Environment]{Items: []api.Environment{built}})
-	f.fixed("GET /v1/environments/e", built)
-	f.fixed("GET /v1/environments/e/check", api.EnvironmentCheck{Environment: "e", Nodes: []api.EnvironmentNode{{Node: "n1", Problems: []string{"needs 1 GiB more memory"}}}})
-	f.fixed("DELETE /v1/environments/e", &api.Problem{Status: http.StatusConflict, Code: "environment_in_use", Detail: `environment "e" is in use by 1 user (machine n1)`})
-	f.fixed("GET /v1/recipes", api.List[api.Recipe]{Items: []api.Recipe{{Name: "debian-mpi"}}})
-	f.fixed("GET /v1/recipes/debian-mpi", api.Recipe{Name: "debian-mpi", Text: "name: debian-mpi\n"})
-	f.fixed("GET /v1/environments/debian-mpi", &api.Problem{Status: http.StatusNotFound, Code: "environment_not_found", Detail: "none"})
-	has(t, squeezed(f.shell().run(t, "env", "list")), 0, "e metal 0 of 0 100MiB 90s")
-	has(t, squeezed(f.shell().run(t, "env", "show", "e")), 0, "Needs: 1GiB memory besides its root", "Root: 100MiB, 300MiB unpacked")
-	has(t, f.shell().run(t, "env", "check", "e", "--node", "n1"), cli.ExitRefused, "needs 1 GiB more memory", "on none of these nodes")
-	has(t, f.shell().run(t, "env", "delete", "e"), cli.ExitConflict, "machine n1")
-	for name, want := range map[string]string{"e": "name: e\n", "debian-mpi": "name: debian-mpi\n"} {
-		if r := f.shell().run(t, "env", "recipe", name); r.out != want {
-			t.Errorf("recipe %s: %q %s", name, r.out, r.err)
-		}
-	}
-	has(t, f.shell().run(t, "env", "recipe"), 0, "debian-mpi\n")
 }
 
 // TestARecordedServerIsShown shows a machine whose hardware was recorded from a real server's files.

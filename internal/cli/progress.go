@@ -80,6 +80,29 @@ func (p *progress) say(text string) {
 	}
 }
 
+// keep tells something that stays: on a terminal above the line that is updated.
+func (p *progress) keep(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text = printable(text)
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r\x1b[K%s\n", text)
+		p.draw()
+	} else {
+		fmt.Fprintf(p.w, "%6.1fs  %s\n", p.now().Sub(p.start).Seconds(), text)
+	}
+}
+
+// clear makes room on a terminal for what is told otherwise.
+func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal && p.text != "" {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.text = ""
+	}
+}
+
 // stop ends it and clears the line of a terminal.
 func (p *progress) stop() {
 	close(p.done)

@@ -2,12 +2,15 @@ package cli
 
 import (
 	"bytes"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 )
 
 func TestProgressOnATerminalIsOneLineThatIsClearedAtTheEnd(t *testing.T) {
@@ -83,5 +86,47 @@ func TestTheTunnelsCommandIsReadByAShellAsItStands(t *testing.T) {
 	got := tunnelCommand("/opt/my tools/100%/nearmetal", "lab.c1", "c1-0")
 	if want := "'/opt/my tools/100%%/nearmetal' cluster connect -- lab.c1 c1-0"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTheStepsOfABuildAreToldWithTheirTimes(t *testing.T) {
+	show := func(terminal bool) string {
+		var out bytes.Buffer
+		now := time.Unix(1_000_000, 0)
+		clock := func() time.Time { return now }
+		s := buildSteps{p: &progress{w: &out, terminal: terminal, start: now, now: clock, done: make(chan struct{})}, now: clock}
+		b := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, Node: "n1"}
+		for _, at := range []struct {
+			seconds int
+			step    string
+		}{{0, ""}, {1, "base"}, {11, "base"}, {12, "base"}, {30, "pack: 1 of 9 MiB"}, {35, "pack: 8 of 9 MiB"}} {
+			now, b.Step = time.Unix(1_000_000+int64(at.seconds), 0), at.step
+			s.show(b)
+		}
+		b.Phase, b.Step = api.BuildSucceeded, ""
+		now = now.Add(5 * time.Second)
+		s.show(b)
+		s.p.stop()
+		return out.String()
+	}
+	want := "   0.0s  build b1 of e: running\n  11.0s  build b1 of e: running on n1, 0%: base\n  30.0s  base: 29.0s\n" +
+		"  30.0s  build b1 of e: running on n1, 0%: pack: 1 of 9 MiB\n  40.0s  pack: 10.0s\n"
+	if got := show(false); got != want {
+		t.Errorf("to a file\n%swant\n%s", got, want)
+	}
+	got := show(true)
+	for _, want := range []string{"\r\x1b[Kbase: 29.0s\n", "\r\x1b[Kbuild b1 of e: running on n1, 0%: pack: 8 of 9 MiB  35.0s", "\r\x1b[Kpack: 10.0s\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("on a terminal %q, want %q in it", got, want)
+		}
+	}
+}
+
+func TestWhoStopsLookingAtABuildIsToldHowToLookAgain(t *testing.T) {
+	socket := &net.OpError{Op: "read", Net: "unix", Addr: &net.UnixAddr{Name: "/proc/self/fd/7/server.sock", Net: "unix"}, Err: syscall.ECONNRESET}
+	err := goesOn(&client.UnreachableError{Addr: "unix:/s/server.sock", Err: socket}, "b1")
+	want := "can't reach the server at unix:/s/server.sock: connection reset by peer; build b1 goes on without it, look again with: nearmetal env log b1 --follow"
+	if err.Error() != want || exitCode(err) != ExitUnreachable {
+		t.Errorf("got %q, exit code %d, want %q", err, exitCode(err), want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -20,23 +21,25 @@ const buildAttempts = 3
 // builds plans every build that has not ended and makes the plans true.
 func (p *pass) builds(ctx context.Context) error {
 	var errs []error
-	busy := map[string]int{}
+	busy := map[string]string{}
+	var open []*api.Build
 	for _, b := range p.view.Builds {
 		if b.Phase == api.BuildRunning {
-			busy[b.Node]++
+			busy[b.Node] = b.ID
+		}
+		if !b.Phase.Ended() {
+			open = append(open, b)
 		}
 	}
+	slices.SortStableFunc(open, func(a, b *api.Build) int { return a.CreatedAt.Compare(b.CreatedAt) }) // who came first is built first
 	observed := p.cfg.Agents.Builds()
-	for _, b := range p.view.Builds {
-		if b.Phase.Ended() {
-			continue
-		}
+	for _, b := range open {
 		next, manifest := planBuild(*b, p.buildSeen(b, busy, observed), p.now)
 		if next == nil {
 			continue
 		}
 		if next.Phase == api.BuildRunning && b.Phase == api.BuildPending {
-			busy[next.Node]++
+			busy[next.Node] = b.ID
 		}
 		err := p.commitBuild(ctx, b, *next, manifest)
 		if errors.Is(err, store.ErrNotLeader) {
@@ -53,30 +56,35 @@ func (p *pass) nodeIsDown(name string) bool {
 	return name != "" && (p.view.Node(name) == nil || p.Nodes[name].Phase == api.NodeDown)
 }
 
-// builder is the node that a pending build is to go to: the least busy one that can build; "" and why when there is none.
-func (p *pass) builder(b *api.Build, busy map[string]int) (choice builderChoice) {
+// builder is the node that a pending build is to go to: one that can build and builds nothing, for nodes build one thing at a time. busy has
+// the build of each node that has one.
+func (p *pass) builder(b *api.Build, busy map[string]string) (choice builderChoice) {
 	if b.Phase != api.BuildPending {
 		return builderChoice{}
 	}
-	best := -1
+	choice.waits = "waits: no node offers builds; start an agent with --builder auto"
+	behind := ""
 	for _, n := range p.view.Nodes {
 		switch {
 		case n.Builder == nil:
 		case !n.Builder.OK:
-			choice.problem = fmt.Sprintf("node %s can't build: %s", n.Name, first(n.Builder.Problems))
+			choice.waits = fmt.Sprintf("waits: node %s can't build: %s", n.Name, first(n.Builder.Problems))
 		case p.Nodes[n.Name].Phase != api.NodeReady:
-			choice.problem = fmt.Sprintf("the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
-		case best < 0 || busy[n.Name] < best:
-			choice.node, best = n.Name, busy[n.Name]
+			choice.waits = fmt.Sprintf("waits: the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
+		case busy[n.Name] != "":
+			behind = fmt.Sprintf("waits for build %s on node %s", busy[n.Name], n.Name)
+		default:
+			return builderChoice{node: n.Name}
 		}
 	}
-	if choice.node == "" && choice.problem == "" {
-		choice.problem = "no node offers builds; start an agent with --builder on"
+	if behind != "" { // that ends by itself, the others' troubles do not
+		choice.waits = behind
 	}
 	return choice
 }
 
-type builderChoice struct{ node, problem string }
+// builderChoice is the node for a build, or what it waits for.
+type builderChoice struct{ node, waits string }
 
 // buildSeen is what the next step of a build depends on.
 type buildSeen struct {
@@ -91,7 +99,7 @@ type buildSeen struct {
 	reuse   *api.Image
 }
 
-func (p *pass) buildSeen(b *api.Build, busy map[string]int, said map[string][]agentstream.BuildObserved) buildSeen {
+func (p *pass) buildSeen(b *api.Build, busy map[string]string, said map[string][]agentstream.BuildObserved) buildSeen {
 	seen := buildSeen{builderChoice: p.builder(b, busy), down: p.nodeIsDown(b.Node), said: said[b.Node]}
 	if b.Node != "" {
 		seen.heard, _ = p.cfg.Agents.Connected(b.Node)
@@ -161,7 +169,7 @@ func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Di
 		next.Attempt++
 		return &next, ""
 	case b.Phase == api.BuildPending:
-		next.Message = "waits: " + seen.problem
+		next.Message = seen.waits
 		return changed(b, next), ""
 	case seen.down && b.Attempt < buildAttempts && !b.CancelRequested:
 		next.Phase, next.Message, next.Node, next.Step, next.Percent = api.BuildPending, fmt.Sprintf("node %s went away; it begins anew", b.Node), "", "", 0
@@ -174,7 +182,8 @@ func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Di
 		if o.ID != b.ID || o.Attempt != b.Attempt {
 			continue
 		}
-		next.Step, next.Percent, next.LogBytes = o.Step, o.Percent/10*10, b.LogBytes
+		// Each change is a commit: not every percent is worth one.
+		next.Step, next.Percent, next.LogBytes = o.Step, o.Percent/5*5, b.LogBytes
 		switch {
 		case o.Phase == api.BuildSucceeded:
 			next.Percent, next.LogBytes, next.Step = 100, o.LogBytes, ""

@@ -11,6 +11,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -34,7 +36,7 @@ func TestWhatBecomesOfABuild(t *testing.T) {
 		manifest image.Digest
 	}{
 		"it goes to a builder":                 {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildRunning, "", ""},
-		"it waits in words":                    {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{problem: "no builder"}}, api.BuildPending, "waits: no builder", ""},
+		"it waits in words":                    {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{waits: "waits: no builder"}}, api.BuildPending, "waits: no builder", ""},
 		"cancelled before it began":            {api.Build{ID: "b1", Phase: api.BuildPending, CancelRequested: true}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildCancelled, "before it began", ""},
 		"its base is not built":                {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, refused: "it stands on x"}, api.BuildFailed, "stands on x", ""},
 		"there is its image already":           {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, reuse: &api.Image{Digest: "sha256:m"}}, api.BuildSucceeded, "same recipe", "sha256:m"},
@@ -133,6 +135,29 @@ func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
 	if got := Peers(holders(peersFrom), "sha256:x", ""); len(got) != 2 {
 		t.Errorf("a boot is told of %v; want the two that have all of it", got)
 	}
+	booting := map[string]bool{}
+	for range 100 {
+		got := Peers(func(image.Digest) (whole, fetching map[string]string) {
+			_, fetching = holders(100)("")
+			return fetching, fetching
+		}, "sha256:x", "")
+		booting[got[0]] = true
+	}
+	if len(booting) < 30 {
+		t.Errorf("100 boots ask %d machines of 100 first; they should spread", len(booting))
+	}
+	told := 0
+	for range 1000 {
+		if Peers(func(image.Digest) (whole, fetching map[string]string) {
+			_, fetching = holders(1000)("")
+			return map[string]string{"n1": "http://n1/"}, fetching
+		}, "sha256:x", "") != nil {
+			told++
+		}
+	}
+	if told == 0 || told > 3*bootsPerPeer {
+		t.Errorf("of 1000 boots %d are sent to the one node that has the image, want about %d", told, bootsPerPeer)
+	}
 	many := holders(100)
 	seen := map[string]bool{}
 	for i := range 100 {
@@ -145,5 +170,33 @@ func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
 	}
 	if len(seen) < 30 {
 		t.Errorf("100 nodes ask %d others first; they should spread", len(seen))
+	}
+}
+
+func TestABuildWaitsForTheOneBeforeIt(t *testing.T) {
+	can := &api.BuilderCheck{OK: true}
+	ready := lifecycle.NodeState{Phase: api.NodeReady}
+	p := &pass{
+		view: &state.View{Nodes: []*api.NodeRecord{
+			{Name: "n1", Builder: can}, {Name: "n2", Builder: can}, {Name: "n3", Builder: &api.BuilderCheck{Problems: []string{"crun is missing"}}}, {Name: "n4"},
+		}},
+		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": ready, "n4": ready}},
+	}
+	b := &api.Build{ID: "b9", Phase: api.BuildPending}
+	for _, test := range []struct {
+		busy map[string]string
+		want builderChoice
+	}{
+		{map[string]string{}, builderChoice{node: "n1"}},
+		{map[string]string{"n1": "b1"}, builderChoice{node: "n2"}},
+		{map[string]string{"n1": "b1", "n2": "b2"}, builderChoice{waits: "waits for build b2 on node n2"}},
+	} {
+		if got := p.builder(b, test.busy); got != test.want {
+			t.Errorf("while nodes build %v: %+v, want %+v", test.busy, got, test.want)
+		}
+	}
+	p.view.Nodes = p.view.Nodes[2:]
+	if got := p.builder(b, nil); got.node != "" || got.waits != "waits: node n3 can't build: crun is missing" {
+		t.Errorf("without a builder: %+v", got)
 	}
 }

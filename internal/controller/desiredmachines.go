@@ -3,6 +3,7 @@ package controller
 import (
 	"hash/fnv"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 
@@ -18,6 +19,9 @@ const peersFrom = 2
 
 // maxPeers bounds how many sources a node is told of.
 const maxPeers = 8
+
+// bootsPerPeer bounds how many boots at once are sent to one node: more would wait there for each other while the server does nothing.
+const bootsPerPeer = 32
 
 // machinePart is what a node is to do besides carrying members and jobs.
 type machinePart struct {
@@ -117,6 +121,12 @@ func Peers(holders func(image.Digest) (whole, fetching map[string]string), diges
 	hash := fnv.New32a()
 	hash.Write([]byte(node))
 	first := int(hash.Sum32() % uint32(len(names)))
+	if node == "" {
+		if rand.IntN(len(fetching)) >= bootsPerPeer*len(names) {
+			return nil // the server has the others
+		}
+		first = rand.IntN(len(names)) // a boot is told once: the list need not stay as it is
+	}
 	var list []string
 	for i := range min(len(names), maxPeers) {
 		list = append(list, serving[names[(first+i)%len(names)]])

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -57,6 +58,59 @@ func TestAMachineIsNotWokenForNothing(t *testing.T) {
 	if o, err := l.lead.ordered(m, true, l.now); err == nil || o.Order != provisioner.Leave {
 		t.Errorf("without its BMC's password it is told to %q, %v", o.Order, err)
 	}
+}
+
+func TestUEFIFirmwareIsPointedAtItsLoaderOnTheFirstAttemptOnly(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	const url = "http://10.9.0.1/loader/ipxe.efi"
+	l.lead.cfg.Provisioning.LoaderURL = url
+	for name, tc := range map[string]struct {
+		told, heard  api.Firmware
+		architecture string
+		attempt      int
+		want         string
+	}{
+		"its operator says UEFI":                   {told: api.FirmwareUEFI, attempt: 1, want: url},
+		"its last boot did":                        {heard: api.FirmwareUEFI, architecture: archX64, attempt: 1, want: url},
+		"the second attempt takes PXE":             {told: api.FirmwareUEFI, attempt: 2},
+		"the loader is not for this architecture":  {told: api.FirmwareUEFI, architecture: "aarch64", attempt: 1},
+		"a BIOS has no HTTP client":                {told: api.FirmwareBIOS, heard: api.FirmwareUEFI, attempt: 1},
+		"nobody knows what firmware it has":        {attempt: 1},
+	} {
+		m := &state.Machine{
+			Intent: api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{Firmware: tc.told}},
+			Record: &api.MachineRecord{
+				Name: "n1", Phase: api.MachineBooting, Firmware: tc.heard, Architecture: tc.architecture, Attempt: tc.attempt, Boot: &api.Boot{Generation: 3},
+			},
+		}
+		o, err := l.lead.ordered(m, true, l.now)
+		if err != nil || o.Boot.URI != tc.want || !o.Boot.Network {
+			t.Errorf("%s: it boots from %+v, %v; want %q", name, o.Boot, err, tc.want)
+		}
+	}
+}
+
+func TestAnImagesOwnWordOnPanicsComesAfterOurs(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.provisions()
+	for own, want := range map[string]string{"": "panic=30", "quiet": "panic=30 quiet", "panic=0": "panic=30 panic=0"} {
+		l.lead.cfg.Images = oneImage{arguments: own}
+		b, err := l.lead.bootOf(api.Boot{Generation: 1, Digest: "sha256:a"})
+		if err != nil || b.Arguments != want {
+			t.Errorf("with %q: %+v, %v; want %q", own, b, err, want)
+		}
+	}
+}
+
+// oneImage is an image store whose every image has these arguments.
+type oneImage struct {
+	Images
+	arguments string
+}
+
+func (i oneImage) Load(image.Digest) (*image.Manifest, error) {
+	return &image.Manifest{Metal: &image.Metal{Arguments: i.arguments}}, nil
 }
 
 func TestAMachineBootsOnlyWhatIsForMetalAndSuitsIt(t *testing.T) {

@@ -265,7 +265,9 @@ func (p *pass) powerSeen(o provisioner.Observed) lifecycle.PowerSeen {
 		return p.now.Add(t.Sub(p.raw))
 	}
 	return lifecycle.PowerSeen{
-		Known: !o.ObservedAt.IsZero() || o.Done || o.Final || o.Problem != "", State: o.State, ObservedAt: at(o.ObservedAt), Generation: o.Generation,
+		// There is nothing to wait for where the power can't be read.
+		Known: !o.ObservedAt.IsZero() || o.Done || o.Final || o.Problem != "" || !o.Abilities.Observes,
+		State: o.State, ObservedAt: at(o.ObservedAt), Generation: o.Generation,
 		Order: lifecycle.PowerOrder(o.Order), Done: o.Done, DoneAt: at(o.DoneAt), Problem: o.Problem, Final: o.Final,
 		Observes: o.Abilities.Observes, ForcesOff: o.Abilities.ForcesOff,
 	}

@@ -86,7 +86,10 @@ func applyMachine(c *MachineChange, op lifecycle.Operation, now time.Time) error
 		r.Generation++
 		r.Stop = &api.MachineStop{Generation: r.Generation, CutAt: op.CutAt, Deadline: op.Deadline, ThenBoot: op.ThenBoot}
 	case lifecycle.NotePower:
-		r.Power, r.PowerMessage, r.PowerObservedAt = op.State, op.Message, op.At
+		if op.State != r.Power {
+			r.PowerObservedAt = op.At
+		}
+		r.Power, r.PowerMessage = op.State, op.Message
 	case lifecycle.NoteBoot:
 		noteBoot(r, op.Seen)
 	case lifecycle.NoteInspection:
@@ -114,6 +117,7 @@ func noteBoot(r *api.MachineRecord, seen lifecycle.BootSeen) {
 	boot.LoaderBytes = max(boot.LoaderBytes, seen.LoaderBytes)
 	boot.ReadyBytes = max(boot.ReadyBytes, seen.ReadyBytes)
 	boot.RootBytes = max(boot.RootBytes, seen.RootBytes)
+	boot.PeerBytes = max(boot.PeerBytes, seen.PeerBytes)
 	boot.Local = boot.Local || seen.Local
 	if boot.RedeemedAt == nil && !seen.RedeemedAt.IsZero() {
 		at := seen.RedeemedAt

@@ -47,6 +47,9 @@ func TestAMachineBootsRunsAndGoesOff(t *testing.T) {
 	if lifecycle.MayBoot(m.record) {
 		t.Error("a machine that is up must get nothing more to boot")
 	}
+	if b := m.record.Boot; b.RootBytes != 900 || b.PeerBytes != 400 {
+		t.Errorf("the record has %d bytes of %d from other machines, want 400 of 900 as was heard", b.PeerBytes, b.RootBytes)
+	}
 	first := m.record.Generation
 	m.request(api.PowerActionOff, "", false)
 	m.want(api.MachineStopping)
@@ -241,7 +244,8 @@ func TestAnEnvironmentThatIsNotThereIsRefusedInWords(t *testing.T) {
 }
 
 // Whatever is asked, seen and missed in whatever order: the table holds, generations only grow, plans come to rest, nothing boots that is
-// not meant to, and no machine is off by an observation that is older than the order, or unknown.
+// not meant to, no machine is off by an observation that is older than the order, or unknown, and no boot has lost its power while the machine
+// was heard of.
 func TestMachinesKeepTheirRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine(t)
@@ -251,7 +255,7 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 				return
 			}
 			before := m.record.Phase
-			switch rapid.IntRange(0, 11).Draw(t, "step") {
+			switch rapid.IntRange(0, 13).Draw(t, "step") {
 			case 0:
 				m.request(api.PowerActionOn, rapid.SampledFrom([]string{"debian-mpi", "rescue", "nonesuch"}).Draw(t, "environment"), false)
 			case 1:
@@ -285,9 +289,15 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 			case 11:
 				if rapid.IntRange(0, 5).Draw(t, "remove") == 0 {
 					at := m.in.Now
-					m.intent.RemoveRequestedAt = &at
+					m.intent.RemoveRequestedAt, m.intent.RemoveForce = &at, rapid.Bool().Draw(t, "by force")
 					m.settle()
 				}
+			case 12:
+				m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now // right or wrong
+				m.settle()
+			case 13:
+				m.in.Boot.LastHeard = m.in.Now
+				m.settle()
 			}
 			if m.gone {
 				return
@@ -295,10 +305,15 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 			if m.record.Generation < generation {
 				t.Fatalf("generation %d after %d", m.record.Generation, generation)
 			}
-			generation = m.record.Generation
 			if before != api.MachineOff && m.record.Phase == api.MachineOff && m.in.Power.State != api.PowerOff {
 				t.Fatalf("from %q to off while its power is %q", before, m.in.Power.State)
 			}
+			if m.record.Generation > generation && strings.Contains(m.record.Message, "power went off") && before != api.MachineReady &&
+				(m.in.Agent.Connected || m.in.Power.State != api.PowerOff || m.in.Power.ObservedAt.Sub(m.in.Boot.LastHeard) < 15*time.Second) {
+				t.Fatalf("it boots again for lost power, read as %q %s after its last word, its agent connected: %v",
+					m.in.Power.State, m.in.Power.ObservedAt.Sub(m.in.Boot.LastHeard), m.in.Agent.Connected)
+			}
+			generation = m.record.Generation
 			if lifecycle.MayBoot(m.record) && m.record.Boot == nil {
 				t.Fatal("it may boot nothing")
 			}

@@ -25,7 +25,8 @@ type machine struct {
 	intent  api.MachineIntent
 	record  *api.MachineRecord
 	gone    bool
-	events  []string
+	events  []string // their reasons
+	told    []string // their messages
 	digests map[string]string
 }
 
@@ -60,7 +61,7 @@ func (m *machine) settle() {
 			m.t.Fatal(err)
 		}
 		for _, e := range change.Events {
-			m.events = append(m.events, e.Reason)
+			m.events, m.told = append(m.events, e.Reason), append(m.told, e.Message)
 		}
 		if !change.Dirty {
 			return
@@ -104,7 +105,7 @@ func (m *machine) bootUp() {
 	g := m.record.Boot.Generation
 	m.in.Boot = lifecycle.BootSeen{Generation: g, Stages: []api.StageTime{{Stage: api.StageDHCP, At: m.in.Now}}, LastHeard: m.in.Now}
 	m.after(time.Second)
-	m.in.Boot.Local = true
+	m.in.Boot.Local, m.in.Boot.RootBytes, m.in.Boot.PeerBytes = true, 900, 400
 	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: g, LastSeen: m.in.Now}
 	m.settle()
 }

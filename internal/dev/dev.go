@@ -289,9 +289,18 @@ func tail(path string) string {
 	return string(text)
 }
 
+// reach tells how the other commands find a site that is not where they look.
+func reach(stateDir string) string {
+	dir, err := filepath.Abs(stateDir)
+	if err != nil || dir == config.StateDir {
+		return ""
+	}
+	return "; in another terminal, as the same user: NEARMETAL_STATE=" + dir + " nearmetal node list"
+}
+
 // Main runs `nearmetal dev` until ctx ends.
 func Main(ctx context.Context, opts config.Dev, log *slog.Logger) error {
 	return Run(ctx, opts, log, func(address string) {
-		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal dev: %d node(s), listening on %s, state in %s\n", opts.Nodes, address, opts.StateDir)
+		_, _ = fmt.Fprintf(opts.Streams.Err, "nearmetal dev: %d node(s), listening on %s, state in %s%s\n", opts.Nodes, address, opts.StateDir, reach(opts.StateDir))
 	})
 }

@@ -48,10 +48,10 @@ type BootSeen struct {
 	// Generation is of the boot it is about.
 	Generation int64
 	Stages     []api.StageTime
-	// LoaderBytes, ReadyBytes, RootBytes and Local are as in api.Boot.
-	LoaderBytes, ReadyBytes, RootBytes int64
-	Local                              bool
-	RedeemedAt                         time.Time
+	// LoaderBytes, ReadyBytes, RootBytes, PeerBytes and Local are as in api.Boot.
+	LoaderBytes, ReadyBytes, RootBytes, PeerBytes int64
+	Local                                         bool
+	RedeemedAt                                    time.Time
 	// Problem is why the machine says it can't go on.
 	Problem string
 	// Reported: it has sent an inspection report, with these results.
@@ -203,7 +203,7 @@ func (in MachineInput) atRest() []Operation {
 		if r.Power != api.PowerUnknown && r.Power != "" && in.Power.ForcesOff && r.Stop == nil {
 			return in.stop(api.MachineRemoving, true, "")
 		}
-		return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, "machine %s is removed", r.Name)}
+		return in.forget(r.Phase != api.MachineFailed || r.Power == api.PowerOff)
 	}
 	switch {
 	case req.Number > r.DoneRequest:
@@ -312,17 +312,22 @@ func (in MachineInput) trouble() []Operation {
 		return append([]Operation{TakeUp{Request: req.Number, Inspect: r.DoneInspect}}, in.stop(api.MachineStopping, true, then)...)
 	}
 	ordered := in.Power.Generation == r.Boot.Generation && in.Power.Order == OrderWake
+	lost, look := in.lostPower()
 	switch {
 	case ordered && in.Power.Final:
 		return in.fail(in.Power.Problem)
-	case ordered && in.Power.Done && in.Power.State == api.PowerOff && in.Power.Observes && in.Power.ObservedAt.After(in.Power.DoneAt):
+	case lost:
 		return in.again("its power went off")
 	case in.Boot.Generation == r.Boot.Generation && in.Boot.Problem != "":
 		return in.again(in.Boot.Problem)
 	case !in.Now.Before(r.Boot.Deadline):
 		return in.again(fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power)))
 	}
-	return []Operation{WakeAt{Time: r.Boot.Deadline}}
+	ops := []Operation{WakeAt{Time: r.Boot.Deadline}}
+	if !look.IsZero() {
+		ops = append(ops, WakeAt{Time: look})
+	}
+	return ops
 }
 
 // anotherBoot takes up a request to power a machine on that comes while it boots: it boots the environment asked for last, and nobody who wants
@@ -425,61 +430,6 @@ func (in MachineInput) whileReady(req api.PowerRequest) []Operation {
 		}
 		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, environment)...)
 	}
-}
-
-// stop decides that a machine goes off.
-func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Operation {
-	cut := in.Now.Add(in.Deadlines.Soft)
-	if force {
-		cut = in.Now
-	}
-	deadline := in.Now.Add(in.Deadlines.Stop)
-	return []Operation{
-		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then},
-		SetMachinePhase{To: to},
-		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name),
-		WakeAt{Time: cut},
-		WakeAt{Time: deadline},
-	}
-}
-
-// stopping is a machine on its way off.
-func (in MachineInput) stopping() []Operation {
-	r := in.Record
-	if r.Stop == nil {
-		return in.stop(r.Phase, false, "")
-	}
-	off, how := in.isOff()
-	switch {
-	case off && r.Phase == api.MachineRemoving:
-		return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, "machine %s is removed", r.Name)}
-	case off:
-		return in.wentOff(how)
-	case !in.Now.Before(r.Stop.Deadline):
-		message := "still not off, or nothing tells that it is"
-		if in.Power.Problem != "" {
-			message += ": " + in.Power.Problem
-		} else if !in.Power.ForcesOff {
-			message += ": this kind of power control can't force it off; press its button, then run: nearmetal node power off " + r.Name
-		}
-		return in.fail(message)
-	case in.Agent.PowerOffProblem != "" && in.Agent.PowerOffProblem != r.Message:
-		return []Operation{SetMachinePhase{To: r.Phase, Message: in.Agent.PowerOffProblem}, WakeAt{Time: r.Stop.CutAt}, WakeAt{Time: r.Stop.Deadline}}
-	case in.Power.Known && !in.Power.Observes:
-		return []Operation{WakeAt{Time: r.Stop.Deadline}, WakeAt{Time: in.silentAt()}}
-	default:
-		return []Operation{WakeAt{Time: r.Stop.CutAt}, WakeAt{Time: r.Stop.Deadline}}
-	}
-}
-
-// wentOff is a machine that has just gone off on purpose.
-func (in MachineInput) wentOff(how string) []Operation {
-	r := in.Record
-	ops := []Operation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
-	if r.Stop.ThenBoot != "" {
-		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
-	}
-	return ops
 }
 
 func orElse(s, otherwise string) string {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -9,6 +10,147 @@ import (
 // toldWithin is how long before the decision to stop a machine its agent may have been heard last and still have been told of it: agents are
 // asked for a sign of life every second or so.
 const toldWithin = 5 * time.Second
+
+// offFor is how long the power of a machine that boots must be read as off, and the machine be silent, until that is believed: BMCs report
+// a power that is off for some seconds while a machine is reset, and the machine itself is not heard of while its kernel starts.
+const offFor = 15 * time.Second
+
+// lostPower tells whether a machine that boots has lost its power: it has been read as off since the machine was heard of last, again and
+// again. A BMC that says off and is given the lie by the machine is not believed until it has said something else. look is when to ask
+// again; zero: when something is heard.
+func (in MachineInput) lostPower() (lost bool, look time.Time) {
+	r, p := in.Record, in.Power
+	off := p.Observes && p.State == api.PowerOff && r.Power == api.PowerOff
+	if !off || in.Agent.Connected || !Reached(r.Boot, api.StagePower) || !r.PowerObservedAt.After(in.lastWord()) {
+		return false, time.Time{}
+	}
+	if p.ObservedAt.Sub(r.PowerObservedAt) >= offFor {
+		return true, time.Time{}
+	}
+	look = r.PowerObservedAt.Add(offFor)
+	if look.Before(in.Now) {
+		look = in.Now // the reading that decides it is on its way
+	}
+	return false, look
+}
+
+// lastWord is when the machine was last heard of in its boot; to have been woken counts, and what the record has of it outlives a leader.
+func (in MachineInput) lastWord() time.Time {
+	last := in.Agent.LastSeen
+	later := func(t time.Time) {
+		if t.After(last) {
+			last = t
+		}
+	}
+	for _, s := range in.Record.Boot.Stages {
+		later(s.At)
+	}
+	if in.Boot.Generation == in.Record.Boot.Generation {
+		later(in.Boot.LastHeard)
+	}
+	return last
+}
+
+// stop decides that a machine goes off.
+func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Operation {
+	cut := in.Now.Add(in.Deadlines.Soft)
+	if force {
+		cut = in.Now
+	}
+	deadline := in.Now.Add(in.Deadlines.Stop)
+	return []Operation{
+		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then},
+		SetMachinePhase{To: to},
+		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name),
+		WakeAt{Time: cut},
+		WakeAt{Time: deadline},
+	}
+}
+
+// stopping is a machine on its way off.
+func (in MachineInput) stopping() []Operation {
+	r := in.Record
+	if r.Stop == nil {
+		return in.stop(r.Phase, false, "")
+	}
+	off, how := in.isOff()
+	switch {
+	case off && r.Phase == api.MachineRemoving:
+		return in.forget(true)
+	case off:
+		return in.wentOff(how)
+	case in.vouchedFor():
+		return in.forget(false)
+	case !in.Now.Before(r.Stop.Deadline):
+		message := "still not off, or nothing tells that it is"
+		if in.Power.Problem != "" {
+			message += ": " + in.Power.Problem
+		} else if !in.Power.ForcesOff {
+			message += ": this kind of power control can't force it off; press its button, then run: nearmetal node power off " + r.Name
+		}
+		return in.fail(message)
+	}
+	return in.waitForOff()
+}
+
+// waitForOff says what a machine on its way off waits for, and when to look at it again.
+func (in MachineInput) waitForOff() []Operation {
+	r := in.Record
+	var ops []Operation
+	message := in.Agent.PowerOffProblem
+	if message == "" && r.Phase == api.MachineRemoving && in.beyondControl() {
+		message = fmt.Sprintf("nothing can read or cut its power: it is forgotten once it was told to go off and is silent, or else at %s; "+
+			"if you know that it is off, end the wait: nearmetal node remove %s --force", r.Stop.Deadline.UTC().Format("15:04:05 UTC"), r.Name)
+	}
+	if message != "" && message != r.Message {
+		ops = append(ops, SetMachinePhase{To: r.Phase, Message: message})
+	}
+	ops = append(ops, WakeAt{Time: r.Stop.Deadline})
+	// Readings that tell nothing new wake nobody: where there are some, it is looked at again and again from the cut on.
+	if in.Now.Before(r.Stop.CutAt) || !in.Power.Known || in.Power.Observes {
+		ops = append(ops, WakeAt{Time: r.Stop.CutAt})
+	}
+	if in.Power.Known && !in.Power.Observes {
+		for _, at := range []time.Time{in.silentAt(), r.ChangedAt.Add(in.Deadlines.Soft)} {
+			if in.Now.Before(at) {
+				ops = append(ops, WakeAt{Time: at})
+			}
+		}
+	}
+	return ops
+}
+
+// beyondControl tells whether nothing can read or cut its power: a button that a person presses, a packet that only wakes.
+func (in MachineInput) beyondControl() bool {
+	return in.Power.Known && !in.Power.Observes && !in.Power.ForcesOff
+}
+
+// vouchedFor tells whether a machine that is beyond control is forgotten on the word of who removes it with force. One whose agent is connected
+// is on, whatever they say: it gets the time to go off by itself.
+func (in MachineInput) vouchedFor() bool {
+	r := in.Record
+	return r.Phase == api.MachineRemoving && in.Intent.RemoveForce && in.beyondControl() &&
+		(!in.Agent.Connected || !in.Now.Before(r.ChangedAt.Add(in.Deadlines.Soft)))
+}
+
+// forget ends the machine's record; off: its power is known to be off, or was never on for us.
+func (in MachineInput) forget(off bool) []Operation {
+	text := "machine %s is removed"
+	if !off {
+		text += "; nobody cut its power, and nothing tells that it is off: it may run on"
+	}
+	return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, text, in.Record.Name)}
+}
+
+// wentOff is a machine that has just gone off on purpose.
+func (in MachineInput) wentOff(how string) []Operation {
+	r := in.Record
+	ops := []Operation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
+	if r.Stop.ThenBoot != "" {
+		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
+	}
+	return ops
+}
 
 // isOff tells whether the machine is off for certain: read from its BMC since the decision to stop it, or, where there is nothing to
 // read, told by itself before it fell silent.

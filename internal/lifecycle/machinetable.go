@@ -20,7 +20,7 @@ func Machines() Machine[api.MachinePhase] {
 			{Phase: ready, Owner: "operator: powers it off"},
 			{Phase: stopping, Owner: "agent: powers it off; then the provisioner cuts its power", Timer: "cut after 1 min, or at once with force; `failed` after 5 min"},
 			{Phase: failed, Owner: "operator: reads the message, mends it, asks again"},
-			{Phase: removing, Owner: "as stopping", Timer: "`failed` after 5 min; removed from there all the same"},
+			{Phase: removing, Owner: "as stopping", Timer: "`failed` after 5 min; removed from there all the same; with force at once where nothing can read or cut its power"},
 		},
 		Transitions: []Transition[api.MachinePhase]{
 			{From: from{""}, To: enrolled, On: "enrolled", Why: "it has a name and an address, and strangers' rules no longer hold for it"},

@@ -15,8 +15,7 @@ import (
 type decoder struct {
 	source   *Source
 	problems []api.FieldProblem
-	// columns are told in problems as well.
-	columns bool
+	textForm
 }
 
 func (d *decoder) problem(path string, v value, format string, args ...any) {
@@ -33,7 +32,7 @@ func (d *decoder) problem(path string, v value, format string, args ...any) {
 // object fills the struct that into points to from the top value.
 func (d *decoder) object(v value, into any) {
 	if v.kind != kindMap {
-		d.problem("", v, "is %s; write fields like: name: c1", v.kind)
+		d.problem("", v, "is %s; write fields like: %s", v.kind, d.example)
 		return
 	}
 	d.fields("", v, reflect.ValueOf(into).Elem())
@@ -147,6 +146,10 @@ func (d *decoder) string(path string, v value, into reflect.Value) {
 			v.text = v.raw // 0644, not 420
 		}
 		d.problem(path, v, "is %s, but has to be text; put it in quotes: %q", describe(v), v.text)
+		return
+	}
+	if v.kind == kindMap { // in a flow sequence a MAC address is one
+		d.problem(path, v, "is %s, but has to be text; text that holds a ':' goes in quotes, like \"52:54:00:12:34:56\"", describe(v))
 		return
 	}
 	if d.want(path, v, kindString) {

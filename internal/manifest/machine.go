@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -16,8 +17,9 @@ import (
 // Limits of machines.
 const (
 	maxMACs = 16
-	// maxMachines bounds one file of machines.
-	maxMachines = 10_000
+	// maxMachines bounds one file of machines, and MaxMachineBytes is room for them.
+	maxMachines     = 10_000
+	MaxMachineBytes = 8 << 20
 	maxPassword = 256
 	maxUserName = 64
 	// maxPrefix leaves room for the number behind it.
@@ -48,7 +50,8 @@ func NormalizeMachine(req api.EnrollRequest, src *Source) (api.EnrollRequest, er
 
 // DecodeMachines reads a file of machines, gives them what stands at its top, and normalizes each. The error is an *Invalid.
 func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
-	list, src, err := Decode[api.EnrollList](data, format)
+	list := api.EnrollList{Inspect: true}
+	src, err := decodeWith(data, textForm{format: format, most: MaxMachineBytes, example: `machines: [{name: n1, spec: {macs: ["52:54:00:12:34:56"], power: {kind: wol}}}]`}, &list)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +64,9 @@ func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
 	for i := range list.Machines {
 		at := fmt.Sprintf("machines[%d]", i)
 		m := n.machine(at, inherit(list, at, list.Machines[i], src))
+		if hasBMC(m.Spec.Power.Kind) && m.Password == "" && !src.Has(at+".password") && !src.Has("password") {
+			n.missing(at, "password", `is missing; give the BMC's, here or at the top of the file ("" where it has none)`)
+		}
 		if j, twice := names[m.Name]; twice && m.Name != "" {
 			n.add(at+".name", m.Name, "%q is the name of machines[%d] too; give every machine its own", m.Name, j)
 		}
@@ -76,6 +82,8 @@ func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
 	return list.Machines, n.inOrder()
 }
 
+func hasBMC(kind api.PowerKind) bool { return kind == api.PowerIPMI || kind == api.PowerRedfish }
+
 // inOrder is the error of what was found, in the order of the lines.
 func (n *normalizer) inOrder() error {
 	slices.SortStableFunc(n.problems, func(a, b api.FieldProblem) int { return a.Line - b.Line })
@@ -84,17 +92,14 @@ func (n *normalizer) inOrder() error {
 
 // inherit gives a machine what stands at the top of the file and it does not say itself.
 func inherit(list api.EnrollList, at string, m api.EnrollRequest, src *Source) api.EnrollRequest {
-	for _, field := range []struct{ own, top *string }{
-		{(*string)(&m.Spec.Power.Kind), (*string)(&list.Power.Kind)},
-		{&m.Spec.Power.Address, &list.Power.Address},
-		{&m.Spec.Power.System, &list.Power.System},
-		{&m.Spec.Power.User, &list.Power.User},
-		{&m.Spec.Power.CertificateSHA256, &list.Power.CertificateSHA256},
-		{&m.Password, &list.Password},
-	} {
-		if *field.own == "" {
-			*field.own = *field.top
-		}
+	p := &m.Spec.Power
+	p.Kind = cmp.Or(p.Kind, list.Power.Kind)
+	if hasBMC(p.Kind) { // what is said of the others' BMCs means nothing to a machine without one
+		p.Address, p.User = cmp.Or(p.Address, list.Power.Address), cmp.Or(p.User, list.Power.User)
+		m.Password = cmp.Or(m.Password, list.Password)
+	}
+	if p.Kind == list.Power.Kind {
+		p.System, p.CertificateSHA256 = cmp.Or(p.System, list.Power.System), cmp.Or(p.CertificateSHA256, list.Power.CertificateSHA256)
 	}
 	if m.Spec.Labels == nil {
 		m.Spec.Labels = list.Labels
@@ -162,7 +167,7 @@ func (n *normalizer) macs(path string, macs []string) []string {
 
 // power checks how a machine's power is controlled. A BMC must have an address unless inspection is to find it.
 func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.PowerControl {
-	bmc := p.Kind == api.PowerIPMI || p.Kind == api.PowerRedfish
+	bmc := hasBMC(p.Kind)
 	switch {
 	case p.Kind == "":
 		n.missing(path, "kind", "is missing; use "+strings.Join(powerKinds, ", "))

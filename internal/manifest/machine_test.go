@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -121,5 +122,19 @@ func TestPowerRequestsMeanSomething(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", req, err, want)
 		}
+	}
+}
+
+func TestAFileHasRoomForAsManyMachinesAsItMayList(t *testing.T) {
+	var file strings.Builder
+	file.WriteString("power: {kind: ipmi, user: operator}\npassword: open sesame\nmachines:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&file, "- name: rack-with-a-long-name-%d\n  spec:\n    macs: [\"52:54:00:00:%02x:%02x\", \"52:54:00:01:%02x:%02x\"]\n    power: {address: \"10.9.%d.%d\"}\n",
+			i, i/256, i%256, i/256, i%256, i/256, i%256)
+		fmt.Fprintf(&file, "    console: tcp://10.9.1.250:%d\n    labels: {rack: r%d, row: \"%d\"}\n", 1000+i, i/40, i/400)
+	}
+	machines, err := manifest.DecodeMachines([]byte(file.String()), manifest.YAML)
+	if err != nil || len(machines) != 10_000 {
+		t.Errorf("read %d machines of %d bytes: %v", len(machines), file.Len(), err)
 	}
 }

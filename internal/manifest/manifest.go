@@ -118,21 +118,32 @@ func Decode[T any](data []byte, format Format) (T, *Source, error) {
 // DecodeText reads a YAML text that people write by hand: as Decode, and problems carry columns too.
 func DecodeText[T any](data []byte) (T, *Source, error) {
 	var into T
-	src, err := decodeWith(data, YAML, &into, true)
+	src, err := decodeWith(data, textForm{format: YAML, most: MaxBytes, example: "name: mine", columns: true}, &into)
 	return into, src, err
 }
 
 // decode reads text into the struct that into points to.
 func decode(data []byte, format Format, into any) (*Source, error) {
-	return decodeWith(data, format, into, false)
+	return decodeWith(data, textForm{format: format, most: MaxBytes, example: "name: c1"}, into)
 }
 
-func decodeWith(data []byte, format Format, into any, columns bool) (*Source, error) {
-	root, err := parse(data, format)
+// textForm is what is known of a text before it is read.
+type textForm struct {
+	format Format
+	// most is how many bytes it may hold.
+	most int
+	// example is a field of it, for those who wrote none.
+	example string
+	// columns are told in problems as well.
+	columns bool
+}
+
+func decodeWith(data []byte, form textForm, into any) (*Source, error) {
+	root, err := parse(data, form)
 	if err != nil {
 		return nil, err
 	}
-	d := decoder{source: &Source{lines: map[string]int{}, columns: map[string]int{}}, columns: columns}
+	d := decoder{source: &Source{lines: map[string]int{}, columns: map[string]int{}}, textForm: form}
 	d.object(root, into)
 	if len(d.problems) > 0 {
 		return d.source, &Invalid{Problems: d.problems}

@@ -53,18 +53,18 @@ const (
 )
 
 // parse reads text into its common form.
-func parse(data []byte, format Format) (value, error) {
-	if len(data) > MaxBytes {
-		return value{}, malformed(0, "is %d bytes long; at most %d are read", len(data), MaxBytes)
+func parse(data []byte, form textForm) (value, error) {
+	if len(data) > form.most {
+		return value{}, malformed(0, "is %d bytes long; at most %d are read", len(data), form.most)
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if len(bytes.TrimSpace(data)) == 0 {
-		return value{}, malformed(0, "is empty; write at least a name, for example: name: c1")
+		return value{}, empty(form)
 	}
-	if format == JSON {
+	if form.format == JSON {
 		return parseJSON(data)
 	}
-	return parseYAML(data)
+	return parseYAML(data, form)
 }
 
 // malformed is the error of text that can't be read.
@@ -72,7 +72,9 @@ func malformed(line int, format string, args ...any) error {
 	return &Invalid{Malformed: true, Problems: []api.FieldProblem{{Line: line, Message: fmt.Sprintf(format, args...)}}}
 }
 
-func parseYAML(data []byte) (value, error) {
+func empty(form textForm) error { return malformed(0, "is empty; write fields, for example: %s", form.example) }
+
+func parseYAML(data []byte, form textForm) (value, error) {
 	if line := tooDeep(data); line > 0 {
 		return value{}, malformed(line, "nests deeper than %d levels", maxDepth)
 	}
@@ -97,12 +99,12 @@ func parseYAML(data []byte) (value, error) {
 			continue
 		}
 		if body != nil {
-			return value{}, malformed(doc.Body.GetToken().Position.Line, "begins a second document; write one cluster a file")
+			return value{}, malformed(doc.Body.GetToken().Position.Line, "begins a second document; a file holds one")
 		}
 		body = doc.Body
 	}
 	if body == nil {
-		return value{}, malformed(0, "is empty; write at least a name, for example: name: c1")
+		return value{}, empty(form)
 	}
 	return yamlValue(body, 0)
 }

@@ -273,7 +273,8 @@ func (s *Store) poke() {
 	}
 }
 
-// Status tells of every image that is wanted or whole here.
+// Status tells of every image that is wanted or whole here, the one that this machine was booted from among them: others may read it here
+// whether or not a member stands on it.
 func (s *Store) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,17 +283,19 @@ func (s *Store) Status() []Status {
 		size := sizeOf(m)
 		list = append(list, Status{Digest: d, Whole: true, HeldBytes: size, TotalBytes: size})
 	}
+	booted, err := s.bootedManifest()
+	if err == nil && s.whole[booted.digest] == nil {
+		size := sizeOf(booted.Manifest)
+		list = append(list, Status{Digest: booted.digest, Whole: true, HeldBytes: size, TotalBytes: size})
+	}
 	for _, w := range s.wanted {
-		if s.whole[w.Digest] != nil {
+		if s.whole[w.Digest] != nil || err == nil && w.Digest == booted.digest {
 			continue
 		}
 		status := Status{Digest: w.Digest, Message: s.failed[w.Digest].message}
 		if f := s.active; f != nil && f.want.Digest == w.Digest {
 			status.HeldBytes, status.TotalBytes = f.progress()
 			status.Message = cmp.Or(f.said(), status.Message)
-		} else if m, err := s.bootedManifest(); err == nil && m.digest == w.Digest {
-			size := sizeOf(m.Manifest)
-			status = Status{Digest: w.Digest, Whole: true, HeldBytes: size, TotalBytes: size}
 		}
 		list = append(list, status)
 	}

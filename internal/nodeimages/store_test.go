@@ -246,11 +246,20 @@ func TestTheImageAMachineWasBootedFromNeedsNoFetch(t *testing.T) {
 	if _, err := n.Image(string(w.Digest)); err == nil {
 		t.Error("it can be used before it is whole")
 	}
+	if st := n.Status(); len(st) != 0 {
+		t.Errorf("before it is whole others are told of %+v", st)
+	}
 	if err := os.WriteFile(filepath.Join(booted, "whole"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	if st := n.Status(); len(st) != 1 || st[0].Digest != w.Digest || !st[0].Whole {
+		t.Errorf("others, which may read it here, are told of %+v; want the image that the machine was booted from", st)
+	}
 	n.Want(s.public(), []nodeimages.Wanted{w})
 	n.whole(w)
+	if st := n.Status(); len(st) != 1 {
+		t.Errorf("it is told of more than once: %+v", st)
+	}
 	if s.sent.Load() > 0 {
 		t.Error("what the machine was booted from was fetched")
 	}

@@ -44,7 +44,7 @@ type Order string
 // The orders.
 const (
 	Leave    Order = "leave"    // only observe
-	Wake     Order = "wake"     // on; one that is on already is cycled first unless it was woken in this generation
+	Wake     Order = "wake"     // on; one that is on already is cycled first unless it was woken in this generation; looked at often from then on
 	Shutdown Order = "shutdown" // ask its system to end
 	Cut      Order = "cut"      // power off at once, verified by reading back
 )

@@ -336,6 +336,63 @@ func TestAMachineThatGoesOffByItselfIsSeenSoon(t *testing.T) {
 	})
 }
 
+func TestAMachineThatBootsIsWatchedUntilItIsUp(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		m := r.site.Add("m1", fake.Behaviour{})
+		r.set(1, order("m1", 1, Wake))
+		r.after(time.Minute)
+		asked := len(m.Calls())
+		r.after(time.Minute)
+		if n := len(m.Calls()) - asked; n > 60/5 {
+			t.Errorf("while it boots it is asked %d times a minute", n)
+		}
+		m.Set(api.PowerOff)
+		r.after(6 * time.Second)
+		first := r.want("m1", api.PowerOff, true, "")
+		r.after(6 * time.Second) // and again: one reading proves little
+		if second := r.observed("m1"); !second.ObservedAt.After(first.ObservedAt) {
+			t.Error("that it is off was read once")
+		}
+		r.wantOrders(m, "on")
+		m.Set(api.PowerOn)
+		r.set(1, order("m1", 1, Leave))
+		r.after(time.Minute)
+		asked = len(m.Calls())
+		r.after(time.Minute)
+		if n := len(m.Calls()) - asked; n > 2 {
+			t.Errorf("when it is up it is asked %d times a minute", n)
+		}
+	})
+}
+
+func TestABMCThatNeverAnswersIsGivenUpInTime(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		behaviour fake.Behaviour
+		order     Order
+		deadline  time.Duration
+	}{
+		"to be looked at":               {fake.Behaviour{Silent: true}, Leave, power.ObserveDeadline},
+		"to be looked at for an order":  {fake.Behaviour{Silent: true}, Wake, power.ObserveDeadline},
+		"an order without looking":      {fake.Behaviour{Silent: true, Abilities: &power.Abilities{}}, Wake, power.OrderDeadline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			site(t, func(r *rig) {
+				r.site.Add("m1", tc.behaviour)
+				r.set(1, order("m1", 1, tc.order))
+				r.after(tc.deadline - time.Second)
+				if seen := r.p.Observed(); len(seen) != 0 {
+					t.Errorf("before its time is over it is %+v", seen[0])
+				}
+				r.after(2 * time.Second)
+				r.want("m1", api.PowerUnknown, false, "does not answer")
+			})
+		})
+	}
+}
+
 func TestPacketsAreRepeatedUntilTheMachineIsHeardOf(t *testing.T) {
 	t.Parallel()
 	site(t, func(r *rig) {

@@ -181,7 +181,7 @@ func (w *worker) resting() bool {
 	return w.progress.order == Leave || w.progress.order == "" || w.progress.done || w.progress.final
 }
 
-// actObserve reads the power of a machine without an order. One that was asked to go off is looked at more often: somebody waits.
+// actObserve reads the power of a machine without anything left to carry out.
 func (w *worker) actObserve(ctx context.Context) time.Duration {
 	err := w.p.o.Gate.Observe(ctx, w.key(), power.ObserveDeadline, func(ctx context.Context) error {
 		state, err := w.look(ctx)
@@ -190,11 +190,26 @@ func (w *worker) actObserve(ctx context.Context) time.Duration {
 		}
 		return err
 	})
-	every := w.p.o.ObserveEvery
-	if (w.progress.order == Shutdown || w.current.machine.Watch) && w.observed.State != api.PowerOff {
-		every = min(every, 2*time.Second)
+	return w.after(ctx, err, time.Duration((0.75+0.5*w.p.o.Jitter())*float64(w.lookEvery())))
+}
+
+// Pauses between looks at a machine that goes off, and at one that boots: more of them would keep a slow BMC from resting for minutes.
+const (
+	stopLook = 2 * time.Second
+	bootLook = 5 * time.Second
+)
+
+// lookEvery is the pause between looks. A machine that was asked to go off is looked at more often, since somebody waits; one that was woken
+// until it is up, since a boot that has lost its power is to be told soon.
+func (w *worker) lookEvery() time.Duration {
+	switch {
+	case (w.progress.order == Shutdown || w.current.machine.Watch) && w.observed.State != api.PowerOff:
+		return min(w.p.o.ObserveEvery, stopLook)
+	case w.progress.order == Wake:
+		return min(w.p.o.ObserveEvery, bootLook)
+	default:
+		return w.p.o.ObserveEvery
 	}
-	return w.after(ctx, err, time.Duration((0.75+0.5*w.p.o.Jitter())*float64(every)))
 }
 
 // actBlind carries out an order with a switch that can't observe.

@@ -90,7 +90,7 @@ func (r *Repo) DeleteEnvironment(ctx context.Context, view *View, name string) (
 			return 0, err
 		}
 		if users := ImageUsers(view, name, e.Digest); len(users) > 0 {
-			return 0, fmt.Errorf("environment %q is %w by %s", name, ErrInUse, several(users, "user"))
+			return 0, fmt.Errorf("environment %q is %w: %s", name, ErrInUse, fewOf(users))
 		}
 		image, _, err := r.store.Get(ctx, keyImage(e.Digest))
 		if err != nil {
@@ -150,7 +150,7 @@ func (r *Repo) DeleteImage(ctx context.Context, view *View, digest string) (int6
 			}
 		}
 		if len(users) > 0 {
-			return 0, fmt.Errorf("image %s is %w by %s", digest, ErrInUse, several(users, "user"))
+			return 0, fmt.Errorf("image %s is %w: %s", digest, ErrInUse, fewOf(users))
 		}
 		conds := []store.Cond{{Key: keyImage(digest), Revision: revision}}
 		next, err := r.store.Commit(ctx, conds, []store.Op{{Key: keyImage(digest), Delete: true}})
@@ -206,6 +206,15 @@ func clusterUses(c *Cluster, name, digest string) int {
 		}
 	}
 	return n
+}
+
+// fewOf names the first of some things, which say themselves what they are.
+func fewOf(things []string) string {
+	const shown = 5
+	if len(things) <= shown {
+		return strings.Join(things, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more", strings.Join(things[:shown], ", "), len(things)-shown)
 }
 
 // ended tells that nothing is placed for a cluster any more.

@@ -18,7 +18,7 @@ import (
 
 // Order is what one asks a running data centre from another process.
 type Order struct {
-	// Do is one of power-loss, press, hang, unhang, unplug, plug, loss, bmc, power.
+	// Do is one of power-loss, press, hang, unhang, unplug, plug, loss, bmc, power, oem.
 	Do      string  `json:"do"`
 	Machine string  `json:"machine,omitempty"`
 	Network Network `json:"network,omitempty"`
@@ -26,6 +26,8 @@ type Order struct {
 	Share float64 `json:"share,omitempty"`
 	// Fault is of bmc.
 	Fault BMCFault `json:"fault"`
+	// OEMStrings are of oem.
+	OEMStrings []string `json:"oem_strings,omitempty"`
 }
 
 // obey carries an order out and tells what there is to tell.
@@ -46,6 +48,8 @@ func (dc *DataCentre) obey(o Order) (string, error) {
 	case "power":
 		state, err := dc.Power(o.Machine)
 		return string(state), err
+	case "oem":
+		return "", dc.SetOEMStrings(o.Machine, o.OEMStrings)
 	default:
 		return "", fmt.Errorf("unknown order %q", o.Do)
 	}

@@ -42,6 +42,18 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	return out.String(), nil
 }
 
+// SetOEMStrings gives a machine other OEM strings of SMBIOS from its next start on. A NIC that is unplugged is plugged in then, and what its BMC was
+// told about the next boot is forgotten.
+func (dc *DataCentre) SetOEMStrings(machine string, texts []string) error {
+	m, err := dc.find(machine)
+	if err != nil {
+		return err
+	}
+	changed := *m
+	changed.config.OEMStrings = texts
+	return dc.virt.define(&changed, dc.dir, dc.config.KVM)
+}
+
 // disk is one line of the template.
 type disk struct{ Path, Target string }
 

@@ -229,15 +229,22 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "a repeated TFTP request begins no second transfer",
 		File:    "internal/netboot/tftp/tftp.go",
-		Find:    " && earlier.request.same(t.request) {",
-		Replace: " && false {",
+		Find:    "if ok && earlier.request.same(t.request) && ",
+		Replace: "if ok && false && ",
+		Test:    "./internal/netboot/tftp TestARepeatedRequestBeginsNothingAndANewOneAnew",
+	},
+	{
+		Guard:   "a TFTP request that is read late ends no transfer that goes on",
+		File:    "internal/netboot/tftp/transfer.go",
+		Find:    "return !begun || now.Sub(t.moved) < silence",
+		Replace: "return !begun",
 		Test:    "./internal/netboot/tftp TestARepeatedRequestBeginsNothingAndANewOneAnew",
 	},
 	{
 		Guard:   "a TFTP client that begins anew need not wait for its earlier transfer's end",
 		File:    "internal/netboot/tftp/tftp.go",
-		Find:    "if ok && !earlier.lane.begun(earlier.transfer) && ",
-		Replace: "if ok && ",
+		Find:    " && earlier.lane.goesOn(earlier.transfer, t.moved) {",
+		Replace: " {",
 		Test:    "./internal/netboot/tftp TestARepeatedRequestBeginsNothingAndANewOneAnew",
 	},
 	{

@@ -39,6 +39,8 @@ type Status struct {
 	ReadBytes int64 `json:"read_bytes"`
 	HeldBytes int64 `json:"held_bytes"`
 	RootBytes int64 `json:"root_bytes"`
+	// PeerBytes came from other machines, verified.
+	PeerBytes int64 `json:"peer_bytes"`
 	// Touched are the chunks of the root that programs read, in the order of their first reading: a manifest's Early.
 	Touched []int32 `json:"touched,omitempty"`
 }

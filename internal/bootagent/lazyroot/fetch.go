@@ -155,7 +155,7 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 		if _, err := io.ReadFull(resp.Body, data); err != nil {
 			return c - from, err
 		}
-		if err := m.take(c, data); err != nil {
+		if err := m.take(c, data, src.peer); err != nil {
 			return c - from, err
 		}
 	}
@@ -163,7 +163,7 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 }
 
 // take keeps a chunk if it is what the chunk list says.
-func (m *Image) take(c int, data []byte) error {
+func (m *Image) take(c int, data []byte, fromPeer bool) error {
 	if err := m.cfg.Chunks.Verify(c, data); err != nil {
 		return err
 	}
@@ -177,6 +177,9 @@ func (m *Image) take(c int, data []byte) error {
 	defer m.mu.Unlock()
 	m.present[c] = true
 	m.held++
+	if fromPeer {
+		m.peerBytes += int64(len(data))
+	}
 	close(m.coming[c].ended)
 	delete(m.coming, c)
 	if m.held == m.chunks {

@@ -73,6 +73,8 @@ type Image struct {
 	present []bool
 	coming  map[int]flight
 	held    int
+	// peerBytes are those of the present that came from peers.
+	peerBytes int64
 	// touched are the chunks that a read wanted, in the order of their first reading.
 	touched   []int32
 	isTouched []bool
@@ -123,16 +125,17 @@ func (m *Image) Err() error {
 
 // Progress is how far an image is.
 type Progress struct {
-	// ReadBytes is of the chunks that reads wanted, HeldBytes of those that are local, RootBytes of all.
-	ReadBytes, HeldBytes, RootBytes int64
-	Touched                         []int32
+	// ReadBytes is of the chunks that reads wanted, HeldBytes of those that are local, RootBytes of all; PeerBytes came from peers and were
+	// right.
+	ReadBytes, HeldBytes, RootBytes, PeerBytes int64
+	Touched                                    []int32
 }
 
 // Progress returns how far it is.
 func (m *Image) Progress() Progress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	p := Progress{RootBytes: m.cfg.Root.SizeBytes, Touched: append([]int32(nil), m.touched...)}
+	p := Progress{RootBytes: m.cfg.Root.SizeBytes, PeerBytes: m.peerBytes, Touched: append([]int32(nil), m.touched...)}
 	p.ReadBytes = min(int64(len(m.touched))*image.ChunkBytes, p.RootBytes)
 	p.HeldBytes = min(int64(m.held)*image.ChunkBytes, p.RootBytes)
 	return p

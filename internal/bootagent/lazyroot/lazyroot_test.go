@@ -237,6 +237,31 @@ func TestAPeerThatLiesOrFailsIsLeftForTheServer(t *testing.T) {
 	}
 }
 
+func TestWhatCameFromPeersAndWasRightIsCounted(t *testing.T) {
+	data := content(40)
+	o, peer := serve(t, data), serve(t, data)
+	if m := open(t, data, nil, o.URL); m.Fill() != nil || m.Progress().PeerBytes != 0 {
+		t.Errorf("without peers %d bytes came from them, %v", m.Progress().PeerBytes, m.Err())
+	}
+	if m := open(t, data, nil, o.URL, peer.URL); m.Fill() != nil || m.Progress().PeerBytes != int64(len(data)) {
+		t.Errorf("of %d bytes that all came from a peer %d are counted, %v", len(data), m.Progress().PeerBytes, m.Err())
+	}
+	// The first three chunks of each answer are right, the fourth is not.
+	peer.spoil = func(w http.ResponseWriter, r *http.Request, data []byte) bool {
+		var from int
+		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
+		wrong := bytes.Clone(data)
+		wrong[from+3*image.ChunkBytes] ^= 1
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(wrong))
+		return true
+	}
+	m := open(t, data, nil, o.URL, peer.URL)
+	read(t, m, data, 0, 8*image.ChunkBytes)
+	if got := m.Progress().PeerBytes; got != 3*image.ChunkBytes {
+		t.Errorf("%d bytes are counted as a peer's, want the three chunks that were right: %d", got, 3*image.ChunkBytes)
+	}
+}
+
 func TestAServerThatGivesOtherContentIsGivenUpInWords(t *testing.T) {
 	data := content(3)
 	o := serve(t, data)

@@ -23,6 +23,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -35,8 +36,12 @@ const DefaultMinFreeBytes = 2 << 30
 type Config struct {
 	// Worker is the command that runs Worker: this program and the arguments that make it do so.
 	Worker []string
-	// MinFreeBytes is how much room scratch and output must have for a build to begin; 0 is DefaultMinFreeBytes.
+	// MinFreeBytes is how much room scratch and output must have for a build to begin; 0 is DefaultMinFreeBytes. A build that leaves less than
+	// half of it is ended: the disk is the node's too.
 	MinFreeBytes int64
+	// MemoryBytes is the most that a build may use, with all it starts, and Group names its control group on this machine; 0 or "": no limit.
+	MemoryBytes int64
+	Group       string
 }
 
 // Builder builds environments on this node.
@@ -121,7 +126,7 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	if err := os.Chmod(order.Scratch, 0o755); err != nil { // apt's sandbox user reads below it
 		return Result{}, err
 	}
-	outcome, err := b.work(ctx, order, job)
+	outcome, err := b.bounded(ctx, order, job)
 	if err != nil {
 		return Result{}, err
 	}
@@ -163,10 +168,13 @@ type order struct {
 	Sources string          `json:"sources"`
 	Cache   string          `json:"cache"`
 	Bases   map[string]Base `json:"bases"`
+	// Lines are the recipe's lines of its commands, Group the control group that bounds the build.
+	Lines []int  `json:"lines"`
+	Group string `json:"group"`
 }
 
 func (b *Builder) order(job Job) (order, error) {
-	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases}
+	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases, Lines: job.Recipe.CommandLines}
 	if a := job.Recipe.Requirements.Architecture; a != "" && a != machine() {
 		return o, failf("environment %q needs %s, this builder node is %s; build it on a node of that kind", job.Recipe.Name, a, machine())
 	}
@@ -186,6 +194,46 @@ type word struct {
 	// Failure is the recipe's fault, Error the node's.
 	Failure string `json:"failure,omitempty"`
 	Error   string `json:"error,omitempty"`
+}
+
+// bounded runs the worker within what a build may use of the node.
+func (b *Builder) bounded(ctx context.Context, o order, job Job) (m *image.Manifest, err error) {
+	group, err := makeGroup(b.cfg.Group, b.cfg.MemoryBytes)
+	if err != nil {
+		fmt.Fprintln(job.Log, "I: the build's memory has no limit:", err)
+	}
+	defer func() { err = errors.Join(err, group.remove()) }()
+	o.Group = group.path()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { cancel(diskShort(ctx, b.cfg.MinFreeBytes/2, o.Scratch)) }()
+	m, err = b.work(ctx, o, job)
+	if ctx.Err() == nil {
+		if killed := group.exceeded(); killed != nil {
+			return nil, killed // whatever it says itself: a part of it is missing
+		}
+	}
+	return m, err
+}
+
+// diskTick is how often it is looked how much room a build leaves.
+const diskTick = time.Second
+
+// diskShort waits until there is less room in a directory than is to be kept and says so; nil when ctx has ended before.
+func diskShort(ctx context.Context, keep int64, dir string) error {
+	ticker := time.NewTicker(diskTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if free, err := freeBytes(dir); err == nil && free < keep {
+			return fmt.Errorf("the build filled the disk and was ended: %s has %d MiB free, and %d MiB are kept for the node; make room there, or build it "+
+				"on another node", filepath.Dir(dir), free>>20, keep>>20)
+		}
+	}
 }
 
 // work runs the worker to its end.
@@ -221,7 +269,7 @@ func (b *Builder) work(ctx context.Context, o order, job Job) (*image.Manifest, 
 	waited := cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	case last.Result != nil && waited == nil:
 		return last.Result, nil
 	case last.Failure != "":
@@ -321,13 +369,19 @@ func room(least int64, dirs ...string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		var st syscall.Statfs_t
-		if err := syscall.Statfs(dir, &st); err != nil {
+		free, err := freeBytes(dir)
+		if err != nil {
 			return fmt.Errorf("look for room in %s: %w", dir, err)
 		}
-		if free := int64(st.Bavail) * st.Bsize; free < least {
+		if free < least {
 			return fmt.Errorf("%s has %d MiB free; a build needs %d MiB: make room there, or give another node", dir, free>>20, least>>20)
 		}
 	}
 	return nil
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st syscall.Statfs_t
+	err := syscall.Statfs(dir, &st)
+	return int64(st.Bavail) * st.Bsize, err
 }

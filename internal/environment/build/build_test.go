@@ -277,7 +277,8 @@ func TestWhatIsWrongIsSaidInTheRecipesWords(t *testing.T) {
 	s.write("noroot/x", "x", 0o644)
 	s.write("text", "no archive", 0o644)
 	for text, want := range map[string]string{
-		"commands: ['true', 'echo what now; exit 3']": "commands[1] ended with exit code 3: echo what now; exit 3\nwhat now",
+		"commands: ['true', 'echo what now; exit 3']": "line 3 of the recipe: commands[1] ended with exit code 3: echo what now; exit 3\nwhat now",
+		"commands:\n  - 'true'\n  - 'false'":            "line 5 of the recipe: commands[1] ended with exit code 1: false",
 		"files: [{path: /a, source: missing}]":        `"missing" is not in the source directory of this builder node`,
 		"files: [{path: /bin/sh/x, content: x}]":      "files[0]: the directory of /bin/sh/x can't be made",
 		"packages: [gcc]":                             "it has no apt-get",
@@ -293,9 +294,46 @@ func TestWhatIsWrongIsSaidInTheRecipesWords(t *testing.T) {
 		}
 		o := s.build(t.Context(), text, nil)
 		var failure *build.Failure
-		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), want) {
+		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), want) || strings.TrimSpace(o.err.Error()) != o.err.Error() {
 			t.Errorf("%s:\n%v\nwant a failure: %s", text, o.err, want)
 		}
+	}
+}
+
+func TestABuildHasNoMoreMemoryThanItsLimit(t *testing.T) {
+	s := newSite(t)
+	s.tinyRoot("tiny", "dd")
+	const group = "build-test"
+	s.Builder = build.New(build.Config{Worker: worker(t), MinFreeBytes: 1 << 20, MemoryBytes: 96 << 20, Group: group})
+	// What goes on after a part of it was ended is no whole image either.
+	for _, rest := range []string{"", " || true"} {
+		o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/dev/null bs=200M count=1"+rest+"']\n", nil)
+		if strings.Contains(o.log, "memory has no limit") {
+			t.Skip(o.log)
+		}
+		var failure *build.Failure
+		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "needed more than 96 MiB of memory") {
+			t.Errorf("with %q: %v", rest, o.err)
+		}
+	}
+	s.mustBuild("name: small\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/dev/null bs=20M count=1']\n")
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*/nearmetal/" + group); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestABuildThatLeavesTooLittleRoomIsEnded(t *testing.T) {
+	s := newSite(t)
+	s.tinyRoot("tiny", "dd", "sleep")
+	if err := unix.Mount("scratch", s.scratch, "tmpfs", 0, "size=256m"); err != nil {
+		t.Skipf("no tmpfs can be mounted here: %v", err)
+	}
+	s.unmount(s.scratch)
+	s.Builder = build.New(build.Config{Worker: worker(t), MinFreeBytes: 180 << 20})
+	o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/big bs=1M count=200; sleep 600']\n", nil)
+	var failure *build.Failure
+	if o.err == nil || errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "90 MiB are kept for the node") {
+		t.Errorf("error %v", o.err)
 	}
 }
 

@@ -201,12 +201,20 @@ func (w *worker) commands(ctx context.Context) (err error) {
 		case errors.As(err, &exit) && last.full():
 			return last.explain(err)
 		case errors.As(err, &exit):
-			return failf("commands[%d] ended with exit code %d: %s\n%s", i, exit.ExitCode(), first, last.text())
+			return failf("%s", strings.TrimSpace(fmt.Sprintf("%s ended with exit code %d: %s\n%s", w.command(i), exit.ExitCode(), first, last.text())))
 		case err != nil:
-			return fmt.Errorf("run commands[%d]: %w", i, err)
+			return fmt.Errorf("run %s: %w", w.command(i), err)
 		}
 	}
 	return nil
+}
+
+// command names a command by its place in the recipe.
+func (w *worker) command(i int) string {
+	if i < len(w.Lines) && w.Lines[i] > 0 {
+		return fmt.Sprintf("line %d of the recipe: commands[%d]", w.Lines[i], i)
+	}
+	return fmt.Sprintf("commands[%d]", i)
 }
 
 // lastLines passes on what is written and keeps the end of it.

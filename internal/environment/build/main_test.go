@@ -56,14 +56,20 @@ func runBuild(scratch, output, sources, text string) error {
 	return err
 }
 
-func builder(t *testing.T) *build.Builder {
+// worker is the command that is a build's worker.
+func worker(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return []string{self, "build-environment"}
+}
+
+func builder(t *testing.T) *build.Builder {
+	t.Helper()
 	b := build.New(build.Config{
-		Worker:       []string{self, "build-environment"},
+		Worker:       worker(t),
 		MinFreeBytes: 1 << 20,
 	})
 	if check := b.Check(t.Context()); !check.OK {

@@ -13,7 +13,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,10 +41,10 @@ func (w *worker) pack(ctx context.Context) error {
 	cmd := packer(ctx, w.Recipe.Root.Format, w.Recipe.Root.Compression, file, w.root)
 	last := &lastLines{log: w.log}
 	cmd.Stdout, cmd.Stderr = last, last
-	if err := cmd.Run(); err != nil {
+	if err := w.watched(cmd, size); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), last.explain(err))
 	}
-	w.say("digest", 96)
+	w.say("digest", packed)
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -57,6 +59,52 @@ func (w *worker) pack(ctx context.Context) error {
 		Blob: blob, Format: image.RootFormat(w.Recipe.Root.Format), UnpackedBytes: size, Chunks: chunks, ChunkBytes: image.ChunkBytes,
 	}
 	return errors.Join(os.WriteFile(filepath.Join(w.out, chunks.Digest.Hex()), list, 0o644), os.Rename(file, filepath.Join(w.out, blob.Digest.Hex())))
+}
+
+// packing and packed are how far a build is before and after its root is packed, in percent.
+const packing, packed = 78, 96
+
+// packTick is how often it is told how far packing is.
+const packTick = 2 * time.Second
+
+// watched runs a program that reads all files of the root once, and tells how much of them it has read.
+func (w *worker) watched(cmd *exec.Cmd, size int64) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		ticker := time.NewTicker(packTick)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-ticker.C:
+			}
+			if read := min(readBytes(cmd.Process.Pid), size); read > 0 {
+				w.say(fmt.Sprintf("pack: %d of %d MiB", read>>20, size>>20), packing+int(read*(packed-packing)/size))
+			}
+		}
+	})
+	err := cmd.Wait()
+	close(over)
+	telling.Wait()
+	return err
+}
+
+// readBytes is how much a process has read so far (proc_pid_io(5), rchar), 0 where the kernel does not count that.
+func readBytes(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0
+	}
+	var n int64
+	if _, err := fmt.Sscanf(string(text), "rchar: %d", &n); err != nil {
+		return 0
+	}
+	return n
 }
 
 // packer is the command that makes a root's image, the same bytes from the same tree.

@@ -68,6 +68,9 @@ func (w *worker) start(ctx context.Context) error {
 	if err := json.NewDecoder(os.Stdin).Decode(&w.order); err != nil {
 		return fmt.Errorf("read the build's order: %w", err)
 	}
+	if err := joinGroup(w.Group); err != nil {
+		return err
+	}
 	if err := w.settle(); err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func (w *worker) steps() []step {
 	if w.Recipe.Kernel.Package != "" {
 		steps = append(steps, step{"kernel", 70, w.metal})
 	}
-	return append(steps, step{"clean", 75, w.normalize}, step{"pack", 78, w.pack}, step{"manifest", 99, w.finish})
+	return append(steps, step{"clean", 75, w.normalize}, step{"pack", packing, w.pack}, step{"manifest", 99, w.finish})
 }
 
 // kernelPackage is the package to install for the kernel, or "".

@@ -29,7 +29,9 @@ type Recipe struct {
 	Files   []File   `json:"files,omitempty"`
 	// Commands are run by /bin/sh -e in the root, one after the other, as its root, without a network.
 	Commands []string `json:"commands,omitempty"`
-	Kernel   Kernel   `json:"kernel,omitzero"`
+	// CommandLines are the lines of the text that Commands begin in. They say nothing of what is made: no digest covers them.
+	CommandLines []int  `json:"-"`
+	Kernel       Kernel `json:"kernel,omitzero"`
 	// Requirements are what machines must have.
 	Requirements api.Requirements `json:"requirements,omitzero"`
 	// Stacks are those it can be carried on; of a layer, empty: those of its base.
@@ -95,6 +97,9 @@ func Parse(text []byte) (*Recipe, error) {
 	c.check()
 	if len(c.problems) > 0 {
 		return nil, c.invalid()
+	}
+	for i := range r.Commands {
+		r.CommandLines = append(r.CommandLines, source.Line(fmt.Sprintf("commands[%d]", i)))
 	}
 	r.normalize()
 	return &r, nil

@@ -42,7 +42,17 @@ func checkDisks(ctx context.Context, m Machine) (string, error) {
 	if len(m.Hardware.Disks) == 0 {
 		return "no disks", nil
 	}
-	return fmt.Sprintf("%d disks read at both ends; %d say they are well, the others say nothing", len(m.Hardware.Disks), known), nil
+	read := fmt.Sprintf("%d disks read at both ends", len(m.Hardware.Disks))
+	if len(m.Hardware.Disks) == 1 {
+		read = "1 disk read at both ends"
+	}
+	switch known {
+	case 0:
+		return read + "; nothing tells whether they wear out", nil
+	case len(m.Hardware.Disks):
+		return read + ", well by their own account", nil
+	}
+	return fmt.Sprintf("%s; %d well by their own account, the others say nothing", read, known), nil
 }
 
 func readEnds(disks Disks, disk api.Disk) error {

@@ -87,7 +87,7 @@ func TestAHealthyServerPassesAllChecks(t *testing.T) {
 	want := `memory: 251.5 GiB of 256.0 GiB installed
 ecc: 0 corrected, 0 uncorrectable errors at 2 memory controllers
 cpu: CPUs 0-31 run, no machine checks, no throttling
-disks: 4 disks read at both ends; 2 say they are well, the others say nothing
+disks: 4 disks read at both ends; 2 well by their own account, the others say nothing
 nics: 3 of 5 NICs have a link
 clock: 2026-11-21 12:00:00 UTC, by tsc
 hcas: 3 of 3 ports active, the others have no cable

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -104,20 +105,37 @@ func TestNothingButLoadersIsSent(t *testing.T) {
 
 // windowed fetches a file with a window over a line that loses what lose says.
 func (l *lab) windowed(name string, block, window int, lose func(arrival int) bool) ([]byte, error) {
-	var conn *net.UDPConn
-	err := l.clients.Do(func() (err error) {
-		conn, err = net.ListenUDP("udp4", nil)
-		return err
-	})
+	conn, err := l.socket(nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	request := append([]byte{0, 1}, fmt.Sprintf("%s\x00octet\x00blksize\x00%d\x00windowsize\x00%d\x00", name, block, window)...)
-	if _, err := conn.WriteToUDP(request, &net.UDPAddr{IP: net.IPv4(10, 77, 0, 1), Port: 69}); err != nil {
+	if err := request(conn, name, "blksize", strconv.Itoa(block), "windowsize", strconv.Itoa(window)); err != nil {
 		return nil, err
 	}
+	return receive(conn, block, window, lose)
+}
+
+// socket is a client's, at one of its addresses.
+func (l *lab) socket(at *net.UDPAddr) (conn *net.UDPConn, err error) {
+	err = l.clients.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", at)
+		return err
+	})
+	return conn, err
+}
+
+// request asks for a file.
+func request(conn *net.UDPConn, name string, options ...string) error {
+	packet := append([]byte{0, 1}, strings.Join(append([]string{name, "octet"}, options...), "\x00")+"\x00"...)
+	_, err := conn.WriteToUDP(packet, &net.UDPAddr{IP: net.IPv4(10, 77, 0, 1), Port: 69})
+	return err
+}
+
+// receive takes what was asked for. A packet that came from elsewhere than the first is none of this transfer (RFC 1350, section 4).
+func receive(conn *net.UDPConn, block, window int, lose func(arrival int) bool) ([]byte, error) {
 	var content []byte
+	var server *net.UDPAddr
 	expected, arrivals, sinceAck := uint16(1), 0, 0
 	buffer := make([]byte, 70000)
 	ack := func(to *net.UDPAddr) error {
@@ -134,6 +152,12 @@ func (l *lab) windowed(name string, block, window int, lose func(arrival int) bo
 			return nil, fmt.Errorf("after %d bytes: %w", len(content), err)
 		}
 		if arrivals++; lose(arrivals) {
+			continue
+		}
+		if server == nil {
+			server = from
+		}
+		if from.Port != server.Port {
 			continue
 		}
 		switch buffer[1] {
@@ -189,6 +213,145 @@ func TestALossyLineOnlyTakesLonger(t *testing.T) {
 				t.Errorf("%d bytes of %d: %v", len(got), len(want), err)
 			}
 		})
+	}
+}
+
+// A client that waited too long for the answer asks twice, and takes what comes from the first port that answered.
+func TestARequestThatIsReadLateEndsNoTransfer(t *testing.T) {
+	l := newLab(t, nil)
+	l.machine()
+	conn, err := l.socket(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ask := func() {
+		t.Helper()
+		if err := request(conn, "snponly.efi", "blksize", "512", "windowsize", "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	want := loader("snponly.efi")
+	got, err := receive(conn, 512, 1, func(arrival int) bool {
+		if arrival == 5 {
+			ask()
+		}
+		return false
+	})
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came of %d: %v", len(got), len(want), err)
+	}
+}
+
+// As firmware does: it asks for the size, gives that up, and asks for the file from the same port.
+func TestAThousandClientsAtOnce(t *testing.T) {
+	l := newLab(t, nil)
+	l.machine()
+	if out, err := l.try("ip", "route", "add", "local", "10.77.128.0/17", "dev", "lo"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := loader("snponly.efi")
+	client := func(number int) error {
+		conn, err := l.socket(&net.UDPAddr{IP: net.IPv4(10, 77, 128, 1+byte(number%250)), Port: 2070 + number/250})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		if err := request(conn, "snponly.efi", "tsize", "0", "timeout", "30"); err != nil {
+			return err
+		}
+		buffer := make([]byte, 2000)
+		if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			return err
+		}
+		n, from, err := conn.ReadFromUDP(buffer)
+		if err != nil {
+			return fmt.Errorf("the size: %w", err)
+		}
+		if size := fmt.Sprintf("\x00\x06tsize\x00%d\x00timeout\x0030\x00", len(want)); string(buffer[:n]) != size {
+			return fmt.Errorf("the size is told as %q", buffer[:n])
+		}
+		if number%2 == 0 { // the others give it up without a word
+			if _, err := conn.WriteToUDP([]byte("\x00\x05\x00\x08no\x00"), from); err != nil {
+				return err
+			}
+		}
+		if err := request(conn, "snponly.efi", "blksize", "1400", "windowsize", "4"); err != nil {
+			return err
+		}
+		got, err := receive(conn, 1400, 4, func(int) bool { return false })
+		if err == nil && !bytes.Equal(got, want) {
+			err = fmt.Errorf("%d bytes came of %d", len(got), len(want))
+		}
+		return err
+	}
+	failed := make(chan error)
+	for number := range 1000 {
+		go func() { failed <- client(number) }()
+	}
+	var errs []error
+	for range 1000 {
+		if err := <-failed; err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		t.Errorf("%d of 1000 clients got no loader; the first: %v", len(errs), errs[0])
+	}
+}
+
+// What waits for such a line would keep the service from its end, and all others from their loaders.
+func TestALineThatTakesNothingHoldsNobodyUp(t *testing.T) {
+	l := newLab(t, nil)
+	l.open()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- l.service.Run(ctx) }()
+	l.service.SetTable(l.table(1, l.boot(7, "environment")))
+	l.setMAC(known)
+	if _, err := l.udhcpc(); err != nil {
+		t.Fatal(err)
+	}
+	shape := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("tc", append([]string{"qdisc"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("tc: %v: %s", err, out)
+		}
+	}
+	answers := map[*net.UDPConn]*net.UDPAddr{}
+	for range 8 {
+		conn, err := l.socket(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if err := request(conn, "snponly.efi", "blksize", "1400", "windowsize", "64"); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(15 * time.Second))
+		if _, answers[conn], err = conn.ReadFromUDP(make([]byte, 2000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shape("add", "dev", serverLink, "root", "tbf", "rate", "8bit", "burst", "1600", "limit", "64mb")
+	for conn, server := range answers {
+		if _, err := conn.WriteToUDP([]byte{0, 4, 0, 0}, server); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-time.After(time.Second) // until the lanes stand before a full line
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the service does not end while the line takes nothing")
+		shape("del", "dev", serverLink, "root")
+		<-ended
 	}
 }
 

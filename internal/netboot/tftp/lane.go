@@ -21,7 +21,7 @@ const tellBytes = 256 << 10
 // with one that is woken by the runtime, and loaders come block by block (RFC 1350), so that is their speed. A thread exists only while the
 // lane has transfers.
 type lane struct {
-	socket int // blocking, with a receive timeout of lookAround
+	socket int // blocking, for lookAround at most
 	events Events
 	gone   func(*transfer, error)
 
@@ -38,7 +38,11 @@ func openLane(device string, local netip.Addr, mtu int, events Events, gone func
 		return nil, err
 	}
 	timeout := unix.NsecToTimeval(lookAround.Nanoseconds())
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+	// A line that takes nothing any more must not hold the lane, and with it who waits for its lock.
+	if err := errors.Join(
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout),
+	); err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return &lane{
@@ -215,9 +219,9 @@ func socket(device string, local netip.Addr, port int) (int, error) {
 	return fd, nil
 }
 
-// begun tells whether a transfer's client has acknowledged anything.
-func (l *lane) begun(t *transfer) bool {
+// goesOn tells whether a transfer's client still waits for it.
+func (l *lane) goesOn(t *transfer, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return t.begun()
+	return t.goesOn(now)
 }

@@ -192,12 +192,13 @@ func (s *Server) refuse(to netip.AddrPort, code uint16, text string) {
 	_, _ = s.conn.WriteToUDPAddrPort(refusal(code, text), to)
 }
 
-// enter finds a transfer its place. A request that came twice has its place already. One that comes from the port of a transfer that goes on
-// is a client that has given that up without a word.
+// enter finds a transfer its place. A request that came twice has its place already: a client that waited too long for the answer repeats it,
+// and it may be read when the transfer is well under way. Any other that comes from a transfer's port is a client that has given that up
+// without a word.
 func (s *Server) enter(t *transfer) (*lane, bool) {
 	s.mu.Lock()
 	earlier, ok := s.transfers[t.client]
-	if ok && !earlier.lane.begun(earlier.transfer) && earlier.request.same(t.request) {
+	if ok && earlier.request.same(t.request) && earlier.lane.goesOn(earlier.transfer, t.moved) {
 		s.mu.Unlock()
 		return nil, false
 	}
@@ -210,12 +211,19 @@ func (s *Server) enter(t *transfer) (*lane, bool) {
 	if len(s.transfers) >= maxTransfers || s.clients[t.client.Addr()] >= maxPerClient {
 		return nil, false
 	}
-	// Another lane than the one before: a client that uses its port again tells the transfers apart by ours.
-	l := s.lanes[s.next%len(s.lanes)]
-	s.next++
+	l := s.lane()
+	if ok && l == earlier.lane {
+		l = s.lane() // a client that uses its port again tells the transfers apart by ours
+	}
 	s.transfers[t.client] = place{t, l}
 	s.clients[t.client.Addr()]++
 	return l, true
+}
+
+// lane is whose turn it is. The server is locked.
+func (s *Server) lane() *lane {
+	s.next++
+	return s.lanes[s.next%len(s.lanes)]
 }
 
 // leave gives a transfer's place to others.

@@ -67,11 +67,16 @@ func places() *Server {
 // ask is a request of a client for a file; it returns the transfer that it began, if any.
 func (s *Server) ask(t *testing.T, from string, file string) *transfer {
 	t.Helper()
+	return s.askAt(t, from, file, time.Now())
+}
+
+func (s *Server) askAt(t *testing.T, from string, file string, now time.Time) *transfer {
+	t.Helper()
 	r, err := parseRequest(rrq(file, "octet", "blksize", "1024"), 1468)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := newTransfer(netip.MustParseAddrPort(from), r, make([]byte, 5000), time.Now())
+	asked := newTransfer(netip.MustParseAddrPort(from), r, make([]byte, 5000), now)
 	l, ok := s.enter(asked)
 	if !ok {
 		return nil
@@ -111,12 +116,21 @@ func TestARepeatedRequestBeginsNothingAndANewOneAnew(t *testing.T) {
 	if other == nil {
 		t.Fatal("a client that has given up a transfer must wait for its end")
 	}
-	if _, err := other.hear([]byte{0, opAck, 0, 0}, time.Now()); err != nil {
+	heard := time.Now()
+	if _, err := other.hear([]byte{0, opAck, 0, 0}, heard); err != nil {
 		t.Fatal(err)
 	}
-	again := s.ask(t, "10.77.1.1:2000", "b")
+	// A client that waited too long for the answer has asked twice; the second is read when it has answered the first.
+	if s.askAt(t, "10.77.1.1:2000", "b", heard.Add(silence-1)) != nil {
+		t.Fatal("a late repetition of the request ends the transfer that its client is amid")
+	}
+	lane := s.transfers[other.client].lane
+	again := s.askAt(t, "10.77.1.1:2000", "b", heard.Add(silence))
 	if again == nil {
 		t.Fatal("a client that begins anew must wait for the end of the transfer before")
+	}
+	if s.transfers[again.client].lane == lane {
+		t.Error("the client can't tell the two transfers apart: they come from the same port")
 	}
 	if n := s.clients[again.client.Addr()]; n != 1 || len(s.transfers) != 1 {
 		t.Errorf("%d transfers are counted for the client, %d in all; it has one", n, len(s.transfers))

@@ -13,6 +13,8 @@ const (
 	firstWait = 500 * time.Millisecond
 	lastWait  = 4 * time.Second
 	maxTries  = 10
+	// silence of a client amid a transfer means that it has given that up, when it asks for the same again.
+	silence = 2 * time.Second
 )
 
 // transfer is one file on its way to one client. It does nothing by itself: it says what to send when an acknowledgement came, or none.
@@ -29,17 +31,18 @@ type transfer struct {
 	tries    int  // how often the same was sent
 	wait     time.Duration
 	due      time.Time // when the same is sent again
+	moved    time.Time // when the client last acknowledged something new
 }
 
 func newTransfer(client netip.AddrPort, r request, content []byte, now time.Time) *transfer {
 	t := &transfer{client: client, request: r, content: content, offered: r.oack(len(content)) != nil}
-	t.moved(now)
+	t.move(now)
 	return t
 }
 
-// moved begins to be patient anew.
-func (t *transfer) moved(now time.Time) {
-	t.tries, t.wait = 1, firstWait
+// move begins to be patient anew.
+func (t *transfer) move(now time.Time) {
+	t.moved, t.tries, t.wait = now, 1, firstWait
 	if t.request.timeout > 0 {
 		t.wait = time.Duration(t.request.timeout) * time.Second
 	}
@@ -97,7 +100,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 		return nothing, nil
 	case t.offered && number == 0:
 		t.offered = false
-		t.moved(now)
+		t.move(now)
 		return sendNext, nil
 	case t.offered:
 		return nothing, nil
@@ -107,7 +110,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	case ahead > 0 && ahead <= t.last()-t.acked: // the last block of the window, or an earlier one after which something was lost
 		t.acked += ahead
 		t.repeated = 0
-		t.moved(now)
+		t.move(now)
 		if t.acked == t.blocks() {
 			return finished, nil
 		}
@@ -116,7 +119,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 		if t.repeated++; t.repeated > maxTries {
 			return nothing, errors.New("the client asks for the same block again and again")
 		}
-		t.moved(now)
+		t.move(now)
 		return sendNext, nil
 	}
 	return nothing, nil
@@ -137,7 +140,8 @@ func (t *transfer) remind(now time.Time) (bool, error) {
 	return true, nil
 }
 
-// begun tells whether the client has acknowledged anything.
-func (t *transfer) begun() bool {
-	return t.acked > 0 || !t.offered && len(t.request.asked) > 0
+// goesOn tells whether the client still waits for this transfer: it has not acknowledged anything yet, or has just now.
+func (t *transfer) goesOn(now time.Time) bool {
+	begun := t.acked > 0 || !t.offered && len(t.request.asked) > 0
+	return !begun || now.Sub(t.moved) < silence
 }

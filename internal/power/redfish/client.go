@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,7 +75,8 @@ func (s *Switch) explain(err error) error {
 	case errors.As(err, &status) && status.busy():
 		return fmt.Errorf("%s: %w: %w", at, power.ErrBusy, err)
 	case errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusForbidden):
-		return fmt.Errorf("%s: %w (user %q): %w", at, power.ErrCredentials, s.credentials.User, err)
+		// ErrCredentials has said what its 401 says; only the BMC's own words, as of a locked account, tell more.
+		return fmt.Errorf("%s: %w (user %q): it answered %q", at, power.ErrCredentials, s.credentials.User, cmp.Or(status.message, http.StatusText(status.code)))
 	case errors.As(err, &changed):
 		return fmt.Errorf("%s: %w", at, changed)
 	case errors.As(err, &failed) && failed.Timeout():

@@ -28,11 +28,13 @@ const usage = `vdcctl: virtual data centres (needs root)
 
   vdcctl up [FLAGS]                     bring one up in the background, all machines off; prints how to enrol them
   vdcctl serve [FLAGS]                  the same in the foreground, until interrupted
-  vdcctl down [-name NAME | -all]       take it down, with all that belongs to it
+  vdcctl down [-name NAME | -all]       take it, or all that run, down, with all that belongs to it
   vdcctl list                           the data centres that run
   vdcctl show [-name NAME]              its machines
   vdcctl power [-name NAME] MACHINE     whether it is on
   vdcctl press [-name NAME] MACHINE     its power button: on
+  vdcctl oem [-name NAME] MACHINE TEXT...
+                                        its SMBIOS OEM strings from its next start on: nearmetal-enroll:TOKEN makes it enrol by itself
   vdcctl fault [-name NAME] KIND ...    make a fault:
       power-loss MACHINE                    its power is cut at once
       hang MACHINE, unhang MACHINE          its firmware does nothing
@@ -78,15 +80,27 @@ func newOptions() *options {
 	o.set.StringVar(&o.data, "data-link", "", "`LINK` that reaches the data network; empty: none")
 	o.set.StringVar(&o.bmcNetwork, "bmc-network", "10.98.0.0/24", "the BMCs' addresses, a `PREFIX`")
 	o.set.BoolVar(&o.kvm, "kvm", false, "use KVM")
-	o.set.BoolVar(&o.all, "all", false, "down: all data centres")
+	o.set.BoolVar(&o.all, "all", false, "")
 	return o
+}
+
+// forUp are the flags of "up" and "serve".
+func (o *options) forUp() *flag.FlagSet {
+	set := flag.NewFlagSet("up", flag.ContinueOnError)
+	set.SetOutput(o.set.Output())
+	o.set.VisitAll(func(f *flag.Flag) {
+		if f.Name != "all" {
+			set.Var(f.Value, f.Name, f.Usage)
+		}
+	})
+	return set
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	o := newOptions()
 	o.set.Usage = func() {
 		fmt.Fprint(o.set.Output(), usage)
-		o.set.PrintDefaults()
+		o.forUp().PrintDefaults()
 	}
 	if len(args) == 0 {
 		o.set.Usage()
@@ -123,6 +137,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("%s takes a machine", args[0])
 		}
 		return give(ctx, o, out, vdc.Order{Do: args[0], Machine: rest[0]})
+	case "oem":
+		if len(rest) < 1 {
+			return errors.New("oem takes a machine and its strings")
+		}
+		return give(ctx, o, out, vdc.Order{Do: args[0], Machine: rest[0], OEMStrings: rest[1:]})
 	case "fault":
 		order, err := faultOrder(rest)
 		if err != nil {
