@@ -17,7 +17,7 @@ type EnrollList struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	// Inspect is true unless it is said otherwise.
 	Inspect  bool            `json:"inspect,omitempty"`
-	Machines []EnrollRequest   `json:"machines"`
+	Machines []EnrollRequest `json:"machines"`
 }
 
 // EnrollTokenRequest is the body that makes an enrolment token.

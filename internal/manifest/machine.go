@@ -20,8 +20,8 @@ const (
 	// maxMachines bounds one file of machines, and MaxMachineBytes is room for them.
 	maxMachines     = 10_000
 	MaxMachineBytes = 8 << 20
-	maxPassword = 256
-	maxUserName = 64
+	maxPassword     = 256
+	maxUserName     = 64
 	// maxPrefix leaves room for the number behind it.
 	maxPrefix     = 48
 	maxUses       = 10_000
@@ -96,7 +96,9 @@ func inherit(list api.EnrollList, at string, m api.EnrollRequest, src *Source) a
 	p.Kind = cmp.Or(p.Kind, list.Power.Kind)
 	if hasBMC(p.Kind) { // what is said of the others' BMCs means nothing to a machine without one
 		p.Address, p.User = cmp.Or(p.Address, list.Power.Address), cmp.Or(p.User, list.Power.User)
-		m.Password = cmp.Or(m.Password, list.Password)
+		if !src.Has(at + ".password") {
+			m.Password = list.Password
+		}
 	}
 	if p.Kind == list.Power.Kind {
 		p.System, p.CertificateSHA256 = cmp.Or(p.System, list.Power.System), cmp.Or(p.CertificateSHA256, list.Power.CertificateSHA256)

@@ -72,7 +72,9 @@ func malformed(line int, format string, args ...any) error {
 	return &Invalid{Malformed: true, Problems: []api.FieldProblem{{Line: line, Message: fmt.Sprintf(format, args...)}}}
 }
 
-func empty(form textForm) error { return malformed(0, "is empty; write fields, for example: %s", form.example) }
+func empty(form textForm) error {
+	return malformed(0, "is empty; write fields, for example: %s", form.example)
+}
 
 func parseYAML(data []byte, form textForm) (value, error) {
 	if line := tooDeep(data); line > 0 {
