@@ -71,12 +71,12 @@ func TestUEFIFirmwareIsPointedAtItsLoaderOnTheFirstAttemptOnly(t *testing.T) {
 		attempt      int
 		want         string
 	}{
-		"its operator says UEFI":                   {told: api.FirmwareUEFI, attempt: 1, want: url},
-		"its last boot did":                        {heard: api.FirmwareUEFI, architecture: archX64, attempt: 1, want: url},
-		"the second attempt takes PXE":             {told: api.FirmwareUEFI, attempt: 2},
-		"the loader is not for this architecture":  {told: api.FirmwareUEFI, architecture: "aarch64", attempt: 1},
-		"a BIOS has no HTTP client":                {told: api.FirmwareBIOS, heard: api.FirmwareUEFI, attempt: 1},
-		"nobody knows what firmware it has":        {attempt: 1},
+		"its operator says UEFI":                  {told: api.FirmwareUEFI, attempt: 1, want: url},
+		"its last boot did":                       {heard: api.FirmwareUEFI, architecture: archX64, attempt: 1, want: url},
+		"the second attempt takes PXE":            {told: api.FirmwareUEFI, attempt: 2},
+		"the loader is not for this architecture": {told: api.FirmwareUEFI, architecture: "aarch64", attempt: 1},
+		"a BIOS has no HTTP client":               {told: api.FirmwareBIOS, heard: api.FirmwareUEFI, attempt: 1},
+		"nobody knows what firmware it has":       {attempt: 1},
 	} {
 		m := &state.Machine{
 			Intent: api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{Firmware: tc.told}},

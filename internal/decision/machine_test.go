@@ -296,8 +296,9 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 				m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now // right or wrong
 				m.settle()
 			case 13:
-				m.in.Boot.LastHeard = m.in.Now
-				m.settle()
+				if m.record.Boot != nil {
+					m.heard()
+				}
 			}
 			if m.gone {
 				return

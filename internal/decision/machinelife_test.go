@@ -1,10 +1,7 @@
 package decision_test
 
 import (
-	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
@@ -14,6 +11,7 @@ import (
 // fataler is what testing.T and rapid.T have in common here.
 type fataler interface {
 	Helper()
+	Errorf(format string, args ...any)
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }

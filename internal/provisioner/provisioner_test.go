@@ -373,9 +373,9 @@ func TestABMCThatNeverAnswersIsGivenUpInTime(t *testing.T) {
 		order     Order
 		deadline  time.Duration
 	}{
-		"to be looked at":               {fake.Behaviour{Silent: true}, Leave, power.ObserveDeadline},
-		"to be looked at for an order":  {fake.Behaviour{Silent: true}, Wake, power.ObserveDeadline},
-		"an order without looking":      {fake.Behaviour{Silent: true, Abilities: &power.Abilities{}}, Wake, power.OrderDeadline},
+		"to be looked at":              {fake.Behaviour{Silent: true}, Leave, power.ObserveDeadline},
+		"to be looked at for an order": {fake.Behaviour{Silent: true}, Wake, power.ObserveDeadline},
+		"an order without looking":     {fake.Behaviour{Silent: true, Abilities: &power.Abilities{}}, Wake, power.OrderDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
