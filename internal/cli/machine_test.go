@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -102,21 +101,21 @@ func TestAMachineIsEnrolledAndLookedAt(t *testing.T) {
 func TestWhatIsWrongWithAMachineIsToldByItsFlagBeforeAnythingIsAsked(t *testing.T) {
 	f := newFake(t)
 	for line, want := range map[string]string{
-		"n1 --power wol":                                             "--mac 52:54:00:12:34:56",
-		"n1 --mac 52:54:00:00:00:01":                                 "--power redfish, ipmi, wol or manual",
-		"--mac 52:54:00:00:00:01 --power wol":                        "name the machine",
-		"n1 --mac 52:54:00:00:00 --power wol":                        `--mac[0]: "52:54:00:00:00" is no MAC address`,
-		"n1 --mac 52:54:00:00:00:01 --power wool":                    `did you mean "wol"?`,
-		"n1 --mac 52:54:00:00:00:01 --power redfish --bmc-user x":    "--bmc: is missing",
-		"n1 --mac 52:54:00:00:00:01 --power wol --bmc 10.0.0.1":      "Wake-on-LAN has no BMC",
-		"n1 --mac 52:54:00:00:00:01 --power wol --console ipmi-sol":  "--console: is by IPMI",
-		"n1 --mac 52:54:00:00:00:01 --power wol --console localhost": "tcp://HOST:PORT",
-		"N1 --mac 52:54:00:00:00:01 --power wol":                     "NAME:",
-		"n1 -f x.yaml":                                               `leave "n1" away`,
-		"-f x.yaml --bmc-user x":                                     "--bmc-user: with -f it stands in the file",
-		"n1 --mac 52:54:00:00:00:01 --power ipmi --bmc b --bmc-user x": "--bmc-password-file FILE",
+		"n1 --power wol":                                                "--mac 52:54:00:12:34:56",
+		"n1 --mac 52:54:00:00:00:01":                                    "--power redfish, ipmi, wol or manual",
+		"--mac 52:54:00:00:00:01 --power wol":                           "name the machine",
+		"n1 --mac 52:54:00:00:00 --power wol":                           `--mac[0]: "52:54:00:00:00" is no MAC address`,
+		"n1 --mac 52:54:00:00:00:01 --power wool":                       `did you mean "wol"?`,
+		"n1 --mac 52:54:00:00:00:01 --power redfish --bmc-user x":       "--bmc: is missing",
+		"n1 --mac 52:54:00:00:00:01 --power wol --bmc 10.0.0.1":         "Wake-on-LAN has no BMC",
+		"n1 --mac 52:54:00:00:00:01 --power wol --console ipmi-sol":     "--console: is by IPMI",
+		"n1 --mac 52:54:00:00:00:01 --power wol --console localhost":    "tcp://HOST:PORT",
+		"N1 --mac 52:54:00:00:00:01 --power wol":                        "NAME:",
+		"n1 -f x.yaml":                                                  `leave "n1" away`,
+		"-f x.yaml --bmc-user x":                                        "--bmc-user: with -f it stands in the file",
+		"n1 --mac 52:54:00:00:00:01 --power ipmi --bmc b --bmc-user x":  "--bmc-password-file FILE",
 		"n1 --mac 52:54:00:00:00:01 --power wol --inspect --no-inspect": "give one of both",
-		"-f x.yaml --no-inspect --wait":                              "leave one of both away",
+		"-f x.yaml --no-inspect --wait":                                 "leave one of both away",
 	} {
 		has(t, f.shell().run(t, append([]string{"node", "enroll"}, strings.Fields(line)...)...), cli.ExitUsage, want)
 	}

@@ -278,7 +278,7 @@ func TestWhatIsWrongIsSaidInTheRecipesWords(t *testing.T) {
 	s.write("text", "no archive", 0o644)
 	for text, want := range map[string]string{
 		"commands: ['true', 'echo what now; exit 3']": "line 3 of the recipe: commands[1] ended with exit code 3: echo what now; exit 3\nwhat now",
-		"commands:\n  - 'true'\n  - 'false'":            "line 5 of the recipe: commands[1] ended with exit code 1: false",
+		"commands:\n  - 'true'\n  - 'false'":          "line 5 of the recipe: commands[1] ended with exit code 1: false",
 		"files: [{path: /a, source: missing}]":        `"missing" is not in the source directory of this builder node`,
 		"files: [{path: /bin/sh/x, content: x}]":      "files[0]: the directory of /bin/sh/x can't be made",
 		"packages: [gcc]":                             "it has no apt-get",

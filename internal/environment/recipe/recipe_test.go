@@ -130,6 +130,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the normal form is refused: %v\n%s", err, form)
 		}
+		again.CommandLines = r.CommandLines // of another text
 		if diff := cmp.Diff(r, again); diff != "" || r.Digest() != again.Digest() {
 			t.Fatalf("the normal form is none:\n%s", diff)
 		}

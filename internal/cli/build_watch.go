@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// buildView is how much of a build is shown while it goes on.
+type buildView int
+
+const (
+	viewSteps  buildView = iota // a line for each step, and how far the present one is
+	viewOutput                  // all it prints
+	viewEnd                     // nothing until it has ended
+)
+
+// awaitBuild shows a build until it has ended, and ends as it did.
+func (a *app) awaitBuild(ctx context.Context, c *client.Client, b api.Build, view buildView, out *format) error {
+	b, err := a.showBuild(ctx, c, b, view)
+	if err != nil {
+		return err
+	}
+	switch b.Phase {
+	case api.BuildSucceeded:
+		return out.print(a.Streams.Out, b, func(w io.Writer) {
+			if b.Reused {
+				fmt.Fprintf(w, "environment %s is there: %s, an image of the same recipe\n", b.Environment, b.Digest)
+				return
+			}
+			fmt.Fprintf(w, "environment %s is built: %s%s\n", b.Environment, b.Digest, buildTook(b))
+		})
+	case api.BuildCancelled:
+		return &exitError{ExitInterrupted, fmt.Errorf("build %s of environment %q was cancelled", b.ID, b.Environment)}
+	default:
+		if view != viewOutput {
+			a.lastOutput(ctx, c, b)
+		}
+		return fmt.Errorf("build %s of environment %q failed: %s; all it printed: 'nearmetal env log %s'", b.ID, b.Environment,
+			orElse(b.Message, "no reason is known"), b.ID)
+	}
+}
+
+// showBuild shows a build until it has ended, and returns it then. What can end this earlier does not end the build.
+func (a *app) showBuild(ctx context.Context, c *client.Client, b api.Build, view buildView) (api.Build, error) {
+	id := b.ID
+	var err error
+	if view == viewOutput {
+		b, err = a.followBuild(ctx, c, id)
+	} else {
+		b, err = a.watchBuild(ctx, c, id, view, func(b api.Build) bool { return b.Phase.Ended() })
+	}
+	return b, goesOn(err, id)
+}
+
+// goesOn adds to what ended the showing of a build that the build does not end with it.
+func goesOn(err error, id string) error {
+	var away *client.UnreachableError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w; build %s goes on: 'nearmetal env log %s --follow', 'nearmetal env cancel %s'", errInterrupted, id, id, id)
+	case errors.As(err, &away):
+		return fmt.Errorf("%w; build %s goes on without it, look again with: nearmetal env log %s --follow", err, id, id)
+	}
+	return err
+}
+
+func buildTook(b api.Build) string {
+	if b.StartedAt == nil || b.EndedAt == nil {
+		return ""
+	}
+	return fmt.Sprintf(", in %.1fs", b.EndedAt.Sub(*b.StartedAt).Seconds())
+}
+
+// watchBuild tells the progress of a build until it is as asked.
+func (a *app) watchBuild(ctx context.Context, c *client.Client, id string, view buildView, until func(api.Build) bool) (api.Build, error) {
+	steps := buildSteps{p: a.progress(), now: a.Now}
+	defer steps.p.stop()
+	for {
+		b, err := client.Persist(ctx, func(ctx context.Context) (api.Build, error) { return c.Build(ctx, id) })
+		if err != nil {
+			return api.Build{ID: id}, err
+		}
+		over := until(b)
+		if view != viewEnd && (!over || b.Phase.Ended()) {
+			steps.show(b)
+		}
+		if over {
+			return b, nil
+		}
+		select {
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}
+
+// buildSteps tells the steps of a build as they go by.
+type buildSteps struct {
+	p   *progress
+	now func() time.Time
+	// step is the present one, since when; told is when its progress was told last.
+	step        string
+	since, told time.Time
+}
+
+// tellEvery is how often, where each takes a line of its own, it is told how far a step is.
+const tellEvery = 10 * time.Second
+
+func (s *buildSteps) show(b api.Build) {
+	now := s.now()
+	// What stands after the colon is how far the step is.
+	if name, _, _ := strings.Cut(b.Step, ":"); name != s.step {
+		if s.step != "" {
+			s.p.keep(fmt.Sprintf("%s: %.1fs", s.step, now.Sub(s.since).Seconds()))
+		}
+		s.step, s.since = name, now
+	}
+	switch {
+	case b.Phase.Ended():
+	case b.Phase == api.BuildPending || s.p.terminal:
+		s.p.say(buildLine(b))
+	case s.told.IsZero() || now.Sub(s.told) >= tellEvery:
+		s.told = now
+		s.p.say(buildLine(b))
+	}
+}
+
+// buildLine is what a build does.
+func buildLine(b api.Build) string {
+	text := fmt.Sprintf("build %s of %s: %s", b.ID, b.Environment, b.Phase)
+	switch {
+	case b.CancelRequested:
+		text += ", being cancelled"
+	case b.Phase == api.BuildPending:
+		text += ", " + orElse(b.Message, "waits for a builder node")
+	case b.Step != "":
+		text += fmt.Sprintf(" on %s, %d%%: %s", b.Node, b.Percent, b.Step)
+	}
+	return text
+}
+
+// lastBytes and lastLines are what is shown of the output of a build that failed.
+const lastBytes, lastLines = 4096, 15
+
+// lastOutput shows what a build printed last, as far as that can be had: why it failed is told in any case.
+func (a *app) lastOutput(ctx context.Context, c *client.Client, b api.Build) {
+	var text bytes.Buffer
+	if _, err := c.BuildLog(ctx, b.ID, b.Attempt, max(0, b.LogBytes-lastBytes), false, &text); err != nil {
+		return
+	}
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	if lines = lines[max(0, len(lines)-lastLines):]; lines[0] == "" {
+		return
+	}
+	fmt.Fprintf(a.Streams.Err, "what build %s printed last:\n", b.ID)
+	for _, line := range lines {
+		fmt.Fprintf(a.Streams.Err, "  %s\n", printable(strings.TrimRight(line, "\r")))
+	}
+}
+
+// followBuild copies the output of a build, attempt after attempt, until it has ended, and returns it then.
+func (a *app) followBuild(ctx context.Context, c *client.Client, id string) (api.Build, error) {
+	attempt := -1
+	var offset int64
+	for {
+		// Before anybody has taken it up there is no output to wait for.
+		b, err := a.watchBuild(ctx, c, id, viewSteps, func(b api.Build) bool { return b.Phase != api.BuildPending })
+		if err != nil {
+			return b, err
+		}
+		if b.Attempt != attempt {
+			if attempt >= 0 {
+				fmt.Fprintf(a.Streams.Err, "build %s begins anew on node %s\n", id, b.Node)
+			}
+			attempt, offset = b.Attempt, 0
+		}
+		_, err = client.Persist(ctx, func(ctx context.Context) (struct{}, error) {
+			n, err := c.BuildLog(ctx, id, attempt, offset, true, a.Streams.Out)
+			offset += n
+			return struct{}{}, err
+		})
+		if err != nil {
+			return b, err
+		}
+		b, err = client.Persist(ctx, func(ctx context.Context) (api.Build, error) { return c.Build(ctx, id) })
+		if err != nil {
+			return b, err
+		}
+		if b.Phase.Ended() && b.Attempt == attempt {
+			return b, nil
+		}
+		select { // the output ended before the build: the server was stopping, or it begins anew
+		case <-ctx.Done():
+			return b, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
