@@ -143,7 +143,7 @@ func coresText(n api.Node) string {
 	if hw := hardwareOnly(n); hw != nil {
 		cores = hw.CPU.Cores
 	}
-	if cores == 0 {
+	if cores == 0 && n.Machine != nil {
 		return ""
 	}
 	text := fmt.Sprintf("%d of %d", n.AllocatedCores, cores)
@@ -159,7 +159,7 @@ func memoryText(n api.Node) string {
 	if hw := hardwareOnly(n); hw != nil {
 		bytes = hw.MemoryBytes
 	}
-	if bytes == 0 {
+	if bytes == 0 && n.Machine != nil {
 		return ""
 	}
 	return fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(bytes))
