@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -57,6 +58,23 @@ func TestAMachineIsNotWokenForNothing(t *testing.T) {
 	l.lead.cfg.Provisioning.Unseal = func(string, []byte) ([]byte, error) { return nil, errors.New("it does not open") }
 	if o, err := l.lead.ordered(m, true, l.now); err == nil || o.Order != provisioner.Leave {
 		t.Errorf("without its BMC's password it is told to %q, %v", o.Order, err)
+	}
+}
+
+func TestWhereThereIsNothingToReadNothingIsWaitedFor(t *testing.T) {
+	l := newLed(t, memory.New())
+	p := l.lead.newPass(&state.View{})
+	for name, tc := range map[string]struct {
+		observed provisioner.Observed
+		known    bool
+	}{
+		"a button that a person presses": {provisioner.Observed{UID: "u1", State: api.PowerUnknown}, true},
+		"a BMC that was not asked yet":   {provisioner.Observed{UID: "u1", Abilities: power.Abilities{Observes: true}}, false},
+		"a BMC that has answered":        {provisioner.Observed{UID: "u1", Abilities: power.Abilities{Observes: true}, ObservedAt: l.now}, true},
+	} {
+		if seen := p.powerSeen(tc.observed); seen.Known != tc.known {
+			t.Errorf("%s: known %v, want %v", name, seen.Known, tc.known)
+		}
 	}
 }
 
