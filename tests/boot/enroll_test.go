@@ -88,14 +88,9 @@ func TestAMachineThatCarriesAnEnrolmentTokenEnrolsByItself(t *testing.T) {
 	}
 	s := newSite(t, machines)
 	token := read[api.EnrollmentToken](s, "node", "enroll-token", "create", "--prefix", "rack-", "--uses", "1", "--power", "wol")
-	s.stop()
-	must(t, s.dc.Close())
-	for i := range machines {
-		machines[i].OEMStrings = []string{"asset 4711", "nearmetal-enroll:" + token.Secret}
+	for _, m := range machines {
+		must(t, s.dc.SetOEMStrings(m.Name, []string{"asset 4711", "nearmetal-enroll:" + token.Secret}))
 	}
-	s.stock(machines)
-	s.connect()
-	s.start()
 
 	t.Log("one of two machines with a token for one enrols, and is inspected")
 	must(t, s.dc.PressPower("b1"))
