@@ -41,7 +41,7 @@ func TestABuildIsFollowedToItsEnd(t *testing.T) {
 	f.on("GET /v1/builds/b1/log", func(r *http.Request, _ string) any { return "from " + r.URL.RawQuery + "\nE: no such package\n" })
 	r = f.shell().run(t, "env", "build", "debian-mpi", "--force")
 	has(t, r, 1, "build b1 of mine: running on n1, 40%: packages", "packages: 0.0s\n", "printed last:\n  from attempt=1&offset=904\n  E: no such package\n",
-		"failed: package openmpy: no such package; all it printed: 'nearmetal env log b1'")
+		"failed: package openmpy: no such package\nAll it printed is shown by: nearmetal env log b1\n")
 	if strings.Contains(r.out, "no such package") {
 		t.Errorf("the output of the build is in that of the command: %q", r.out)
 	}

@@ -43,7 +43,7 @@ func (a *app) awaitBuild(ctx context.Context, c *client.Client, b api.Build, vie
 		if view != viewOutput {
 			a.lastOutput(ctx, c, b)
 		}
-		return fmt.Errorf("build %s of environment %q failed: %s; all it printed: 'nearmetal env log %s'", b.ID, b.Environment,
+		return fmt.Errorf("build %s of environment %q failed: %s\nAll it printed is shown by: nearmetal env log %s", b.ID, b.Environment,
 			orElse(b.Message, "no reason is known"), b.ID)
 	}
 }
@@ -67,7 +67,8 @@ func goesOn(err error, id string) error {
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%w; build %s goes on: 'nearmetal env log %s --follow', 'nearmetal env cancel %s'", errInterrupted, id, id, id)
 	case errors.As(err, &away):
-		return fmt.Errorf("%w; build %s goes on without it, look again with: nearmetal env log %s --follow", err, id, id)
+		text := advise(err).Error() // here, for what it advises belongs before what follows
+		return &exitError{exitCode(err), fmt.Errorf("%s; build %s goes on without you, look again with: nearmetal env log %s --follow", text, id, id)}
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func TestTheStepsOfABuildAreToldWithTheirTimes(t *testing.T) {
 func TestWhoStopsLookingAtABuildIsToldHowToLookAgain(t *testing.T) {
 	socket := &net.OpError{Op: "read", Net: "unix", Addr: &net.UnixAddr{Name: "/proc/self/fd/7/server.sock", Net: "unix"}, Err: syscall.ECONNRESET}
 	err := goesOn(&client.UnreachableError{Addr: "unix:/s/server.sock", Err: socket}, "b1")
-	want := "can't reach the server at unix:/s/server.sock: connection reset by peer; build b1 goes on without it, look again with: nearmetal env log b1 --follow"
+	want := "can't reach the server at unix:/s/server.sock: connection reset by peer; build b1 goes on without you, look again with: nearmetal env log b1 --follow"
 	if err.Error() != want || exitCode(err) != ExitUnreachable {
 		t.Errorf("got %q, exit code %d, want %q", err, exitCode(err), want)
 	}
