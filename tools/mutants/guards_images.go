@@ -136,6 +136,13 @@ var imageGuards = []Mutant{
 		Test:    "./internal/nodeimages TestAPeerThatWasDroppedIsNotAskedAgainWhoeverNamesIt",
 	},
 	{
+		Guard:   "a machine that was booted from an image is a source of it, whether or not a member stands on it",
+		File:    "internal/nodeimages/nodeimages.go",
+		Find:    "if err == nil && s.whole[booted.digest] == nil {",
+		Replace: "if false {",
+		Test:    "./internal/nodeimages TestTheImageAMachineWasBootedFromNeedsNoFetch",
+	},
+	{
 		Guard:   "what a node serves is named by a digest",
 		File:    "internal/nodeimages/peer.go",
 		Find:    "case !below || digest.Check() != nil:",
