@@ -170,6 +170,15 @@ func (a *app) completeJobs(cmd *cobra.Command, args []string, _ string) ([]strin
 
 // completeNodes completes the names of nodes, at most so many (0: any number), none twice.
 func (a *app) completeNodes(most int) cobra.CompletionFunc {
+	return a.completeNodesThat(most, func(api.Node) bool { return true })
+}
+
+// completeMachines completes the names of nodes whose power and boot are ours.
+func (a *app) completeMachines(most int) cobra.CompletionFunc {
+	return a.completeNodesThat(most, func(n api.Node) bool { return n.Machine != nil })
+}
+
+func (a *app) completeNodesThat(most int, are func(api.Node) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -178,13 +187,26 @@ func (a *app) completeNodes(most int) cobra.CompletionFunc {
 			all, err := c.Nodes(ctx)
 			var names []string
 			for _, n := range all {
-				if !slices.Contains(args, n.Name) {
+				if are(n) && !slices.Contains(args, n.Name) {
 					names = append(names, n.Name)
 				}
 			}
 			return names, err
 		})
 	}
+}
+
+func (a *app) completeEnrollTokens(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.EnrollTokens(ctx)
+		var ids []string
+		for i := range all {
+			if !slices.Contains(args, all[i].ID) {
+				ids = append(ids, all[i].ID+"\t"+all[i].Prefix)
+			}
+		}
+		return ids, err
+	})
 }
 
 // completeBootable completes environments that machines can boot to run: they have a root and a kernel.

@@ -16,7 +16,7 @@ import (
 func (a *app) nodeConsole() *cobra.Command {
 	var password bool
 	cmd := &cobra.Command{
-		Use: "console NAME", Short: "Connect to a machine's serial console", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1),
+		Use: "console NAME", Short: "Connect to a machine's serial console", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
 		Long: `Connect this terminal to a machine's serial console. Like in ssh, "~." at the beginning of a line ends it, and "~~" sends a "~".
 
 --password prints the user and the password to log in with instead; each boot has its own.`,

@@ -87,7 +87,7 @@ func (a *app) enrollTokenList() *cobra.Command {
 }
 
 func (a *app) enrollTokenDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete ID...", Short: "Make enrolment tokens void at once", Args: someArgs("enrolment tokens to delete")}
+	cmd := &cobra.Command{Use: "delete ID...", Short: "Make enrolment tokens void at once", Args: someArgs("enrolment tokens to delete"), ValidArgsFunction: a.completeEnrollTokens}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
 		return "enrolment token " + id + " deleted", c.DeleteEnrollToken(ctx, id)
 	})

@@ -73,8 +73,8 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "leave it alone until somebody asks for something")
 	flags.BoolVar(&f.waiting, "wait", false, "wait until it was looked at")
 	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
-	// Only fail for a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("firmware", cobra.FixedCompletions([]string{"bios", "uefi"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFirmware(cmd)
+	// Only fails for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("candidate", a.completeCandidates)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.check(cmd); err != nil {
@@ -300,7 +300,7 @@ func (a *app) nodeInspect() *cobra.Command {
 	var force, wait bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "inspect NAME", Short: "Look at a machine's hardware", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1),
+		Use: "inspect NAME", Short: "Look at a machine's hardware", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
 		Long: `Boot a machine into the environment "inspect", which looks at its hardware and checks its health. With --wait the result is shown.
 Refused while members run on it, unless --force is given.`,
 	}

@@ -35,6 +35,11 @@ func (f *bmcFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("power", cobra.FixedCompletions(powerKinds, cobra.ShellCompDirectiveNoFileComp))
 }
 
+func completeFirmware(cmd *cobra.Command) {
+	// Only fails for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("firmware", cobra.FixedCompletions([]string{string(api.FirmwareBIOS), string(api.FirmwareUEFI)}, cobra.ShellCompDirectiveNoFileComp))
+}
+
 // control is what the flags say.
 func (f *bmcFlags) control() api.PowerControl {
 	return api.PowerControl{

@@ -43,7 +43,7 @@ given.`),
 func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Command {
 	var f powerFlags
 	cmd := &cobra.Command{
-		Use: string(action) + " NODE... | --selector KEY=VALUE", Short: short, Long: long, ValidArgsFunction: a.completeNodes(0),
+		Use: string(action) + " NODE... | --selector KEY=VALUE", Short: short, Long: long, ValidArgsFunction: a.completeMachines(0),
 		Example: map[api.PowerAction]string{
 			api.PowerActionOn:  "  nearmetal node power on n1 n2 --env debian-mpi --wait\n  nearmetal node power on --selector rack=r1 --env debian-mpi",
 			api.PowerActionOff: "  nearmetal node power off n1 --wait",
@@ -172,7 +172,7 @@ func stageRows(boot *api.Boot) []stageRow {
 func (a *app) powerStatus() *cobra.Command {
 	var selector map[string]string
 	cmd := &cobra.Command{
-		Use: "status [NODE...]", Short: "Tell the power of machines", ValidArgsFunction: a.completeNodes(0),
+		Use: "status [NODE...]", Short: "Tell the power of machines", ValidArgsFunction: a.completeMachines(0),
 		Long: "Tell the power of machines, as it was last observed: of those named, of those with labels, or of all.",
 	}
 	cmd.Flags().StringToStringVarP(&selector, "selector", "l", nil, "only machines with these labels, KEY=VALUE,...")

@@ -13,7 +13,7 @@ import (
 func (a *app) nodeSet() *cobra.Command {
 	var f enrollFlags
 	cmd := &cobra.Command{
-		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeNodes(1),
+		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
 		Long: `Change how a machine's power is controlled, where its console is, its firmware or its labels. What is not given stays, the BMC's password
 too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enrol it anew.`,
 		Example: "  nearmetal node set n1 --bmc-password-file /root/new-password\n  nearmetal node set n1 --console tcp://10.9.1.250:7003 --labels rack=r2",
@@ -22,6 +22,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	f.bmc.add(cmd)
 	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol; empty: nowhere")
 	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi; empty: its next boot tells")
+	completeFirmware(cmd)
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)

@@ -275,6 +275,8 @@ func TestMembersProjectsAndTokensAreCompleted(t *testing.T) {
 	f.on("GET /v1/whoami", func(*http.Request, string) any { return who })
 	f.fixed("GET /v1/projects", api.List[api.ProjectStatus]{Items: []api.ProjectStatus{{Project: api.Project{Name: "lab"}}}})
 	f.fixed("GET /v1/tokens", api.List[api.TokenInfo]{Items: []api.TokenInfo{{ID: "abc", User: "ada"}}})
+	f.fixed("GET /v1/nodes", api.List[api.Node]{Items: []api.Node{{NodeRecord: api.NodeRecord{Name: "n1"}}, machineNode("n2", api.MachineOff)}})
+	f.fixed("GET /v1/enroll-tokens", api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{{ID: "abc", Prefix: "rack1-"}}})
 	complete := func(args ...string) []string {
 		r := f.shell().run(t, append([]string{"__complete"}, args...)...)
 		lines := strings.Split(r.out, "\n")
@@ -288,6 +290,10 @@ func TestMembersProjectsAndTokensAreCompleted(t *testing.T) {
 		"token revoke ":              "abc\t ada",
 		"token create --role ":       "admin|member|viewer|agent",
 		"usage -o ":                  "table|json|yaml|csv",
+		"node drain ":                "n1|n2",
+		"node power on ":             "n2",
+		"node set n2 --firmware ":    "bios|uefi",
+		"node enroll-token delete ":  "abc\track1-",
 	} {
 		words := strings.Fields(args)
 		if strings.HasSuffix(args, " ") {
