@@ -15,8 +15,8 @@ MEMBER := internal/memberbin/embedded/nearmetal-member
 BOOT := internal/bootbin/embedded/nearmetal-boot
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
-GUEST_UNITS = ./internal/driver/container ./tests/e2e
-GUEST_TESTS = DriverContract|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClockMayJump
+GUEST_UNITS = ./internal/driver/container ./internal/environment/build ./tests/e2e
+GUEST_TESTS = DriverContract|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClockMayJump
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
