@@ -221,7 +221,7 @@ func withRoles(hardware api.Hardware, macs []string) api.Hardware {
 // machineInput is what a decision about one machine depends on.
 func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken map[int]bool) lifecycle.MachineInput {
 	in := lifecycle.MachineInput{
-		Intent: &m.Intent, Record: m.Record, FreeIndex: -1, Now: p.now, Deadlines: p.cfg.Provisioning.Deadlines,
+		Intent: &m.Intent, Record: m.Record, FreeIndex: -1, Now: p.now, LeaderSince: p.since, Deadlines: p.cfg.Provisioning.Deadlines,
 		Environment: func(name string) (string, string) { return p.bootable(m, name) },
 	}
 	if m.Record == nil {

@@ -159,6 +159,8 @@ func TestPowerLostInUseIsNoticed(t *testing.T) {
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
 	m.goDark()
+	m.want(api.MachineReady)
+	m.reads(30*time.Second, api.PowerOff)
 	m.want(api.MachineOff)
 	if m.events[len(m.events)-1] != lifecycle.EventMachineLostPower {
 		t.Errorf("events %v", m.events)

@@ -68,6 +68,33 @@ func TestAPowerThatIsLostIsBelievedByTheNextLeader(t *testing.T) {
 	m.wantAttempt(2, "power went off")
 }
 
+func TestANewLeaderListensBeforeItBelievesThatAMachineIsOff(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.reads(time.Minute, api.PowerOff) // wrongly: its agent is connected
+	m.after(time.Hour)
+	m.in.LeaderSince, m.in.Boot, m.in.Agent = m.in.Now, lifecycle.BootSeen{}, lifecycle.AgentSeen{}
+	m.reads(time.Second, api.PowerOff)
+	m.want(api.MachineReady) // its agent is about to connect
+	m.reads(30*time.Second, api.PowerOff)
+	m.want(api.MachineOff) // it did not
+}
+
+func TestABMCThatIsWrongPutsNoMachineInUseOutOfIt(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.reads(time.Minute, api.PowerOff)
+	m.after(time.Minute)
+	m.in.Agent.LastSeen = m.in.Now
+	m.in.Agent.Connected = false // its connection broke
+	for range 12 {
+		m.reads(5*time.Second, api.PowerOff)
+	}
+	m.want(api.MachineReady)
+}
+
 func TestABMCThatSaysOffForAMomentFailsNoBoot(t *testing.T) {
 	m := booting(t)
 	for range 10 {

@@ -88,6 +88,8 @@ type MachineInput struct {
 	// Environment tells what a name stands for: the digest, or the problem that keeps this machine from booting it.
 	Environment func(name string) (digest, problem string)
 	Now         time.Time
+	// LeaderSince is when this leader took over: what it has not heard is not silence yet.
+	LeaderSince time.Time
 	Deadlines   MachineDeadlines
 }
 
@@ -402,11 +404,16 @@ func (in MachineInput) ready() []Operation {
 		return in.whileReady(req)
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
 		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
-	case in.readOff():
+	}
+	lost, look := in.lostPower()
+	switch {
+	case lost:
 		return []Operation{
 			SetMachinePhase{To: api.MachineOff, Message: "its power went off, nobody asked for it"},
 			machineEvent(in, EventMachineLostPower, "machine %s lost its power", r.Name),
 		}
+	case !look.IsZero():
+		return []Operation{WakeAt{Time: look}}
 	}
 	return nil
 }

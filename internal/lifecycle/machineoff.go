@@ -11,12 +11,13 @@ import (
 // asked for a sign of life every second or so.
 const toldWithin = 5 * time.Second
 
-// offFor is how long the power of a machine that boots must be read as off, and the machine be silent, until that is believed: BMCs report
-// a power that is off for some seconds while a machine is reset, and the machine itself is not heard of while its kernel starts.
-const offFor = 15 * time.Second
+// offFor is how long the power of a machine must be read as off, and the machine be silent, until that is believed though nobody asked for it:
+// BMCs report a power that is off for some seconds while a machine is reset, and the machine itself is not heard of while its kernel starts, up
+// to 17 s of an emulated one.
+const offFor = 20 * time.Second
 
-// lostPower tells whether a machine that boots has lost its power: it has been read as off since the machine was heard of last, again and
-// again. A BMC that says off and is given the lie by the machine is not believed until it has said something else. look is when to ask
+// lostPower tells whether a machine that should be on has lost its power: it has been read as off since the machine was heard of last, again
+// and again. A BMC that says off and is given the lie by the machine is not believed until it has said something else. look is when to ask
 // again; zero: when something is heard.
 func (in MachineInput) lostPower() (lost bool, look time.Time) {
 	r, p := in.Record, in.Power
@@ -24,14 +25,15 @@ func (in MachineInput) lostPower() (lost bool, look time.Time) {
 	if !off || in.Agent.Connected || !Reached(r.Boot, api.StagePower) || !r.PowerObservedAt.After(in.lastWord()) {
 		return false, time.Time{}
 	}
-	if p.ObservedAt.Sub(r.PowerObservedAt) >= offFor {
-		return true, time.Time{}
-	}
 	look = r.PowerObservedAt.Add(offFor)
-	if look.Before(in.Now) {
-		look = in.Now // the reading that decides it is on its way
+	if listened := in.LeaderSince.Add(offFor); listened.After(look) {
+		look = listened // a new leader has not heard what the one before did
 	}
-	return false, look
+	if in.Now.Before(look) {
+		return false, look
+	}
+	// The time alone is no second reading; it is on its way.
+	return p.ObservedAt.Sub(r.PowerObservedAt) >= offFor, in.Now
 }
 
 // lastWord is when the machine was last heard of in its boot; to have been woken counts, and what the record has of it outlives a leader.

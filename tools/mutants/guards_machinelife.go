@@ -131,9 +131,16 @@ var machineLifeGuards = []Mutant{
 	{
 		Guard:   "a BMC that says off for a moment is not believed",
 		File:    "internal/lifecycle/machineoff.go",
-		Find:    `if p.ObservedAt.Sub(r.PowerObservedAt) >= offFor {`,
-		Replace: `if true {`,
-		Test:    "./internal/decision TestABMCThatSaysOffForAMomentFailsNoBoot",
+		Find:    `return p.ObservedAt.Sub(r.PowerObservedAt) >= offFor, in.Now`,
+		Replace: `return true, in.Now`,
+		Test:    "./internal/decision TestAPowerThatIsLostAmidABootIsBelievedWhenItIsReadAgainAndAgain",
+	},
+	{
+		Guard:   "a BMC's word is not believed before its time",
+		File:    "internal/lifecycle/machineoff.go",
+		Find:    "if in.Now.Before(look) {",
+		Replace: "if false {",
+		Test:    "./internal/decision TestANewLeaderListensBeforeItBelievesThatAMachineIsOff",
 	},
 	{
 		Guard:   "since when a power is read so does not change with the message about it",
