@@ -22,6 +22,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/measure"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
@@ -248,10 +249,33 @@ func (b *bootBench) once(ctx context.Context, side string) (err error) {
 			}
 		}
 		b.results[side] = append(b.results[side], t)
+		if side == nearmetal {
+			if err := b.tellRetries(ctx, m.Name, ordered[i]); err != nil {
+				return err
+			}
+		}
 		b.log.Info("boot", "side", side, "machine", m.Name, "on", t.since(t.on), "dhcp", t.since(t.seen.FirstDHCP), "loaded", t.since(t.seen.LastLoader), "call",
 			t.since(t.seen.Call), "mounted", t.since(t.seen.Mounted), "local", t.since(t.seen.Local), "load", load())
 	}
 	return b.off(ctx, side, machines)
+}
+
+// tellRetries logs why a boot was begun again.
+func (b *bootBench) tellRetries(ctx context.Context, name string, since time.Time) error {
+	out, err := b.o.ask(ctx, b.dir, "node", "events", name, "-o", "json")
+	if err != nil {
+		return err
+	}
+	var events []api.Event
+	if err := json.Unmarshal(out, &events); err != nil {
+		return err
+	}
+	for _, e := range events {
+		if e.Reason == lifecycle.EventMachineRetry && e.Time.After(since) {
+			b.log.Warn("boot", "machine", name, "retried", e.Message)
+		}
+	}
+	return nil
 }
 
 // serve starts the site.
