@@ -185,6 +185,13 @@ var powerGuards = []Mutant{
 		Test:    "./internal/provisioner TestALostAnswerCostsNoSecondCycle",
 	},
 	{
+		Guard:   "a machine that boots is watched",
+		File:    "internal/provisioner/worker.go",
+		Find:    "case w.progress.order == Wake:",
+		Replace: "case false:",
+		Test:    "./internal/provisioner TestAMachineThatBootsIsWatchedUntilItIsUp",
+	},
+	{
 		Guard:   "a leader that repeats itself wakes nobody",
 		File:    "internal/provisioner/worker.go",
 		Find:    "if w.given && same(before, a) {",
