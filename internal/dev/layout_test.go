@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/config"
 )
 
 func TestTheNodesOfASiteAreNotDividedAnewWhileMembersRun(t *testing.T) {
@@ -35,6 +37,18 @@ func TestTheNodesOfASiteAreNotDividedAnewWhileMembersRun(t *testing.T) {
 		err := keepLayout(dir, step.layout)
 		if (err == nil) != step.ok || err != nil && !strings.Contains(err.Error(), "--nodes") {
 			t.Errorf("%s: got %v, want it to be taken: %v", step.what, err, step.ok)
+		}
+	}
+}
+
+func TestWhereASiteIsIsToldUnlessItIsWhereAllLook(t *testing.T) {
+	for dir, want := range map[string]string{
+		config.StateDir:       "",
+		config.StateDir + "/": "",
+		"/tmp/nm":             "NEARMETAL_STATE=/tmp/nm nearmetal node list",
+	} {
+		if got := reach(dir); (got == "") != (want == "") || !strings.HasSuffix(got, want) {
+			t.Errorf("%s: %q, want %q", dir, got, want)
 		}
 	}
 }

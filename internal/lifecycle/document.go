@@ -22,8 +22,9 @@ rest: a user chose it, or only a user ends it.
 		"releasing.")
 	document(&b, Nodes(), "A new leader starts death timers anew: the time in which nobody listened is no silence. Draining is no phase: a drained node is ready and\n"+
 		"gets no new members.")
-	document(&b, Machines(), "A machine is a node whose power and boot are the site's. Its node is another thing: an agent that is heard of or not. A boot and a stop are\n"+
-		"generations: an order of an older one is refused by the power switch's gate, a boot token of an older one by the boot API.")
+	document(&b, Machines(), "A machine is a node whose power and boot are the site's. Its node is another thing: an agent that is heard of or not; until the machine is\n"+
+		"ready, its node is shown in the machine's phase. A boot and a stop are generations: an order of an older one is refused by the power\n"+
+		"switch's gate, a boot token of an older one by the boot API.")
 	return b.String()
 }
 

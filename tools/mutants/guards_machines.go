@@ -108,6 +108,20 @@ var machineGuards = []Mutant{
 		Test:    "./internal/apiserver TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches",
 	},
 	{
+		Guard:   "a machine that boots is not shown as one that is lost",
+		File:    "internal/apiserver/machinejoin.go",
+		Find:    "n.Phase, n.Message = api.NodePhase(rec.Phase), cmp.Or(rec.Message, rec.PowerMessage)",
+		Replace: "n.Message = cmp.Or(rec.Message, rec.PowerMessage)",
+		Test:    "./internal/apiserver TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse",
+	},
+	{
+		Guard:   "that a BMC has no password is not taken for granted",
+		File:    "internal/manifest/machine.go",
+		Find:    `if hasBMC(m.Spec.Power.Kind) && m.Password == ""`,
+		Replace: `if false && m.Password == ""`,
+		Test:    "./internal/manifest TestMachineFiles",
+	},
+	{
 		Guard:   "a machine's enrolment secret is not shown",
 		File:    "internal/apiserver/machines.go",
 		Find:    `shown.EnrollmentToken = ""`,

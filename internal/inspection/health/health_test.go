@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -271,5 +272,26 @@ func TestOnlyFailedBlockingChecksBlock(t *testing.T) {
 	}
 	if got := DefaultPolicy().Blocks(nil); got != nil {
 		t.Errorf("got %+v of no results", got)
+	}
+}
+
+func TestTheDisksThatTellNothingOfThemselvesAreCountedInWords(t *testing.T) {
+	t.Parallel()
+	for want, disks := range map[string][]string{
+		"1 disk read at both ends; nothing tells whether they wear out":                  {"sda"},
+		"1 disk read at both ends, well by their own account":                            {"nvme0n1"},
+		"2 disks read at both ends; 1 well by their own account, the others say nothing": {"nvme0n1", "sda"},
+	} {
+		m := server(t, nil)
+		all := m.Hardware.Disks
+		m.Hardware.Disks = nil
+		for _, d := range all {
+			if slices.Contains(disks, d.Name) {
+				m.Hardware.Disks = append(m.Hardware.Disks, d)
+			}
+		}
+		if got, err := checkDisks(t.Context(), m); got != want || err != nil {
+			t.Errorf("%v: %q, %v; want %q", disks, got, err, want)
+		}
 	}
 }

@@ -212,7 +212,7 @@ func (s *Session) exchange(ctx context.Context, tries int, wait time.Duration, b
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
 	}
-	return fmt.Errorf("%w (%s, asked %d times)", ErrNoAnswer, s.conn.RemoteAddr(), tries)
+	return fmt.Errorf("%w (asked %d times)", ErrNoAnswer, tries)
 }
 
 // receive reads packets until one is taken or the deadline has passed, which is no error.
