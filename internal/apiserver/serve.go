@@ -44,6 +44,10 @@ func ListenUnix(path string) (net.Listener, error) {
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err // without the short name
+		}
 		return nil, fmt.Errorf("listen on the socket %s: %w (is its directory writable?)", path, err)
 	}
 	l.SetUnlinkOnClose(false) // the short name is void once the directory is closed

@@ -330,7 +330,7 @@ func TestABuildThatLeavesTooLittleRoomIsEnded(t *testing.T) {
 	}
 	s.unmount(s.scratch)
 	s.Builder = build.New(build.Config{Worker: worker(t), MinFreeBytes: 180 << 20})
-	o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/big bs=1M count=200; sleep 600']\n", nil)
+	o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/big bs=1M count=200; sleep 20']\n", nil)
 	var failure *build.Failure
 	if o.err == nil || errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "90 MiB are kept for the node") {
 		t.Errorf("error %v", o.err)

@@ -76,8 +76,8 @@ func (w *worker) directory(ctx context.Context) error {
 		return failf("%q is no directory; give base.oci for an archive", w.Recipe.Base.Directory)
 	}
 	last := &lastLines{log: w.log}
-	cmd := exec.CommandContext(ctx, "cp", "-a", "--one-file-system", "/proc/self/fd/3/.", w.root)
-	cmd.ExtraFiles = []*os.File{source}
+	cmd := exec.CommandContext(ctx, "cp", "-a", "--one-file-system", ".", w.root)
+	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", source.Fd()) // it opens no path that could lead elsewhere by now, and its words name none
 	cmd.Stdout, cmd.Stderr = last, last
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("copy %s: %w", w.Recipe.Base.Directory, last.explain(err))
