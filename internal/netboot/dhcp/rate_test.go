@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -31,7 +32,7 @@ func TestAStrangerThatTakesAndReleasesDoesNotKeepTheStoreBusy(t *testing.T) {
 	at, leases := now(), &counted{}
 	s := &Server{
 		network: v.Network, presence: who, loaders: v.Loaders, leases: leases, now: func() time.Time { return at }, log: slog.New(slog.DiscardHandler),
-		pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: spacing{},
+		pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: &spacing{last: map[string]time.Time{}},
 	}
 	const mac = "52:54:00:00:00:99"
 	for range 5000 { // five seconds of a client at full speed
@@ -47,5 +48,16 @@ func TestAStrangerThatTakesAndReleasesDoesNotKeepTheStoreBusy(t *testing.T) {
 	}
 	if n := leases.stores.Load(); n > 5 || n < 2 {
 		t.Errorf("%d writes in 5 s", n)
+	}
+}
+
+func TestWhoHadSomethingStoredLongAgoIsForgotten(t *testing.T) {
+	s, at := &spacing{last: map[string]time.Time{}}, now()
+	for i := range 5 * maxQuiet {
+		s.take(fmt.Sprint(i), at)
+		at = at.Add(storeEvery / maxQuiet)
+	}
+	if n := len(s.last); n > 3*maxQuiet {
+		t.Errorf("%d are remembered; %d had something stored in the last %s", n, maxQuiet, storeEvery)
 	}
 }

@@ -47,7 +47,7 @@ type Server struct {
 	pool     *Pool
 	problems *quiet
 	keeping  map[string]bool // MACs whose lease is being stored
-	stored   spacing
+	stored   *spacing
 }
 
 // Open binds the sockets; Close, or the end of Run, gives them back.
@@ -56,7 +56,7 @@ func Open(network netboot.Network, who *presence.Presence, files loaders.Set, le
 ) (*Server, error) {
 	s := &Server{
 		network: network, presence: who, loaders: files, leases: leases, now: now, log: log,
-		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(), stored: spacing{},
+		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(), stored: &spacing{last: map[string]time.Time{}},
 	}
 	s.pool = NewPool(network.Strangers, leases.All())
 	for _, l := range leases.All() {
