@@ -370,6 +370,7 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	tr := ensureTree(t)
 	manifest, blobs := debianImage(t, tr)
 	s := newSite(t, api.BootEnvironment, manifest, blobs, []byte(standIn))
+	s.welcome.Peers = []string{s.args.Images} // as if another machine served there, too
 	m := start(t, tr, buildInitrd(t, tr, true), s.args.Encode())
 	s.stage(m, api.StageKernel)
 	s.stage(m, api.StageRoot)
@@ -388,8 +389,8 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 		t.Errorf("root's password is %q", got)
 	}
 	m.await("local")
-	if ready := s.stage(m, api.StageReady); !ready.Local {
-		t.Errorf("the ready report is %+v", ready)
+	if ready := s.stage(m, api.StageReady); !ready.Local || ready.PeerBytes != manifest.Root.SizeBytes {
+		t.Errorf("the ready report is %+v; want all %d bytes from another machine", ready, manifest.Root.SizeBytes)
 	}
 	s.mu.Lock()
 	sent := s.sent[manifest.Root.Digest.Hex()]
