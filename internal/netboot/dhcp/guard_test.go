@@ -37,7 +37,7 @@ func TestALeaseThatIsNotStoredIsNotOffered(t *testing.T) {
 		who.SetTable(&netboot.Table{Term: 1, Machines: v.Table.Machines, Stranger: v.Table.Stranger})
 		s := &Server{
 			network: v.Network, presence: who, loaders: v.Loaders, leases: tc.leases, now: now, log: slog.New(slog.DiscardHandler),
-			pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: spacing{},
+			pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: newSpacing(),
 		}
 		var stored sync.WaitGroup
 		s.handle(t.Context(), &stored, &net.UDPConn{}, sent(stranger, dhcpv4.MessageTypeDiscover, uefi(), dhcpv4.WithBroadcast(true)), ServerPort, netip.AddrPort{})

@@ -10,6 +10,8 @@ type spacing struct {
 	swept time.Time
 }
 
+func newSpacing() *spacing { return &spacing{last: map[string]time.Time{}} }
+
 // storeEvery is less than a client waits before it asks again (RFC 2131, section 4.1).
 const storeEvery = 2 * time.Second
 

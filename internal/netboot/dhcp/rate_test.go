@@ -32,7 +32,7 @@ func TestAStrangerThatTakesAndReleasesDoesNotKeepTheStoreBusy(t *testing.T) {
 	at, leases := now(), &counted{}
 	s := &Server{
 		network: v.Network, presence: who, loaders: v.Loaders, leases: leases, now: func() time.Time { return at }, log: slog.New(slog.DiscardHandler),
-		pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: &spacing{last: map[string]time.Time{}},
+		pool: v.Pool, problems: newQuiet(), keeping: map[string]bool{}, stored: newSpacing(),
 	}
 	const mac = "52:54:00:00:00:99"
 	for range 5000 { // five seconds of a client at full speed
@@ -52,7 +52,7 @@ func TestAStrangerThatTakesAndReleasesDoesNotKeepTheStoreBusy(t *testing.T) {
 }
 
 func TestWhoHadSomethingStoredLongAgoIsForgotten(t *testing.T) {
-	s, at := &spacing{last: map[string]time.Time{}}, now()
+	s, at := newSpacing(), now()
 	for i := range 5 * maxQuiet {
 		s.take(fmt.Sprint(i), at)
 		at = at.Add(storeEvery / maxQuiet)

@@ -56,7 +56,7 @@ func Open(network netboot.Network, who *presence.Presence, files loaders.Set, le
 ) (*Server, error) {
 	s := &Server{
 		network: network, presence: who, loaders: files, leases: leases, now: now, log: log,
-		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(), stored: &spacing{last: map[string]time.Time{}},
+		conns: map[uint16]*net.UDPConn{}, keeping: map[string]bool{}, problems: newQuiet(), stored: newSpacing(),
 	}
 	s.pool = NewPool(network.Strangers, leases.All())
 	for _, l := range leases.All() {
