@@ -62,15 +62,19 @@ func (a *app) showBuild(ctx context.Context, c *client.Client, b api.Build, view
 
 // goesOn adds to what ended the showing of a build that the build does not end with it.
 func goesOn(err error, id string) error {
-	var away *client.UnreachableError
-	switch {
-	case errors.Is(err, context.Canceled):
+	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%w; build %s goes on: 'nearmetal env log %s --follow', 'nearmetal env cancel %s'", errInterrupted, id, id, id)
-	case errors.As(err, &away):
-		text := advise(err).Error() // here, for what it advises belongs before what follows
-		return &exitError{exitCode(err), fmt.Errorf("%s; build %s goes on without you, look again with: nearmetal env log %s --follow", text, id, id)}
 	}
-	return err
+	return withoutYou(err, fmt.Sprintf("build %s goes on without you, look again with: nearmetal env log %s --follow", id, id))
+}
+
+// withoutYou adds to the error of a server that is away what goes on there; what is to be done about the server stands before that.
+func withoutYou(err error, what string) error {
+	var away *client.UnreachableError
+	if !errors.As(err, &away) {
+		return err
+	}
+	return &exitError{exitCode(err), fmt.Errorf("%s; %s", advise(err).Error(), what)}
 }
 
 func buildTook(b api.Build) string {

@@ -46,7 +46,7 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 		case err != nil && bounded.Err() != nil:
 			return w.ended(ctx, timeout)
 		case err != nil:
-			return err
+			return withoutYou(err, "what was asked for goes on without you, see 'nearmetal node list'")
 		case len(w.left) == 0 && len(w.failed) > 0:
 			return joined(w.failed)
 		case len(w.left) == 0:
@@ -99,7 +99,7 @@ func (w *nodeWait) look(ctx context.Context) ([]api.Node, error) {
 		case err != nil:
 			w.failed = append(w.failed, err)
 		case over:
-			if n, err = w.c.Node(ctx, name); err != nil { // a list tells less
+			if n, err = w.node(ctx, name); err != nil { // a list tells less
 				return nil, err
 			}
 			w.tell(n)
@@ -142,12 +142,17 @@ func (w *nodeWait) report(p *progress, nodes []api.Node) {
 	p.say(fmt.Sprintf("%d nodes: %s", len(nodes), strings.Join(parts, ", ")))
 }
 
+// node asks for one node; a server that restarts meanwhile ends no wait.
+func (w *nodeWait) node(ctx context.Context, name string) (api.Node, error) {
+	return client.Persist(ctx, func(ctx context.Context) (api.Node, error) { return w.c.Node(ctx, name) })
+}
+
 // asker is how nodes are asked for: many by one list.
 func (w *nodeWait) asker(ctx context.Context) (func(name string) (api.Node, error), error) {
 	if len(w.left) <= askedFor {
-		return func(name string) (api.Node, error) { return w.c.Node(ctx, name) }, nil
+		return func(name string) (api.Node, error) { return w.node(ctx, name) }, nil
 	}
-	all, err := w.c.Nodes(ctx)
+	all, err := client.Persist(ctx, w.c.Nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +164,7 @@ func (w *nodeWait) asker(ctx context.Context) (func(name string) (api.Node, erro
 		if n, ok := byName[name]; ok {
 			return n, nil
 		}
-		return w.c.Node(ctx, name) // gone, in the server's words
+		return w.node(ctx, name) // gone, in the server's words
 	}, nil
 }
 
