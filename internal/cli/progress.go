@@ -80,14 +80,14 @@ func (p *progress) say(text string) {
 	}
 }
 
-// keep tells something that stays: on a terminal above the line that is updated.
+// keep tells something that stays: on a terminal in the place of the line that was updated.
 func (p *progress) keep(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text = printable(text)
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r\x1b[K%s\n", text)
-		p.draw()
+		p.text = "" // what was told last is over
 	} else {
 		fmt.Fprintf(p.w, "%6.1fs  %s\n", p.now().Sub(p.start).Seconds(), text)
 	}
