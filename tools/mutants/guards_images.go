@@ -157,6 +157,13 @@ var imageGuards = []Mutant{
 		Test:    "./internal/nodeimages TestAPeerGivesWhatItHoldsOfAnImageThatIsNotWholeYet",
 	},
 	{
+		Guard:   "no signal detaches a machine's root",
+		File:    "internal/bootagent/blockdev/nbd.go",
+		Find:    "unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before)",
+		Replace: "unix.PthreadSigmask(unix.SIG_SETMASK, &before, &all)",
+		Test:    "./internal/bootagent/blockdev TestNoSignalInterruptsTheCallThatKeepsADevice",
+	},
+	{
 		Guard:   "a machine reads nothing of its root that the chunk list doesn't vouch for",
 		File:    "internal/bootagent/lazyroot/fetch.go",
 		Find:    "if err := m.cfg.Chunks.Verify(c, data); err != nil {",

@@ -65,15 +65,30 @@ func AttachNBD(path string, socket *os.File, sizeBytes int64) (*NBD, error) {
 	}
 	n := &NBD{device: device, done: make(chan error, 1)}
 	go func() {
-		// The call lasts as long as the device is attached, and the kernel counts on the thread that made it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		n.done <- ioctl(device, nbdDoIt, 0)
+		// The call lasts as long as the device is attached, and the kernel counts on the thread that made it: a signal that this thread
+		// takes detaches the device.
+		n.done <- uninterrupted(func() error { return ioctl(device, nbdDoIt, 0) })
 	}()
 	if err := n.await(path); err != nil {
 		return nil, errors.Join(err, n.Detach())
 	}
 	return n, nil
+}
+
+// uninterrupted makes a call on a thread that takes no signals meanwhile: neither those of the process, as when a child has ended, nor the
+// runtime's own, by which it takes turns (SIGURG).
+func uninterrupted(call func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, before unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before); err != nil {
+		return err
+	}
+	err := call()
+	return errors.Join(err, unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil))
 }
 
 // await returns once the device has its size: the kernel sets it within the call that lasts.
