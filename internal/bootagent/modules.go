@@ -215,8 +215,8 @@ func (m *modules) drive(alias string) {
 	if m.modprobe != nil {
 		load = m.modprobe
 	}
-	// A driver that finds nothing to drive says ENODEV, and one that comes second EBUSY: both are normal.
-	if err := load(alias); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) {
+	// A driver that finds nothing to drive says ENODEV, one that comes second EBUSY, and nothing is loaded while the machine ends: all are normal.
+	if err := load(alias); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ESHUTDOWN) {
 		m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
 	}
 }

@@ -1,6 +1,7 @@
 package bootagent
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -208,7 +209,7 @@ func (s *supervisor) finish(how ending) {
 	syscall.Sync()
 	unmountDisks()
 	if nic != "" && how == powerOff {
-		if err := armWakeOnLAN(nic); err != nil {
+		if err := armWakeOnLAN(nic); err != nil && !errors.Is(err, unix.EOPNOTSUPP) { // most virtual NICs know nothing of it
 			s.log.Warn("the interface can't be armed for Wake-on-LAN", "interface", nic, "error", err)
 		}
 	}
