@@ -51,6 +51,7 @@ type TokenClaims struct {
 const (
 	HelloPath  = "/boot/v1/hello"
 	StagePath  = "/boot/v1/stage"
+	SharePath  = "/boot/v1/share"
 	ReportPath = "/boot/v1/report"
 	// AgentBinaryPath, GET: the node agent's binary (application/octet-stream), its digest in Welcome.Agent.
 	AgentBinaryPath = "/boot/v1/agent"
@@ -129,6 +130,25 @@ type EarlierStage struct {
 	Stage      api.BootStage `json:"stage"`
 	AgoSeconds float64       `json:"ago_seconds"`
 	ReadBytes  int64         `json:"read_bytes,omitempty"`
+}
+
+// Sharing tells what a machine gives others of its image while it fetches it, and asks who else does. It is told every few seconds.
+type Sharing struct {
+	Shares []Share `json:"shares"`
+}
+
+// Share is one root or layer.
+type Share struct {
+	Digest image.Digest `json:"digest"`
+	// Port is where its chunks are served, TCP; the address is where the message comes from.
+	Port int `json:"port"`
+}
+
+// Neighbours answers Sharing.
+type Neighbours struct {
+	// URLs are of other machines that fetch a root or layer now, by its digest; below each are its chunks by its digits, and what is there by the
+	// digits and "/held".
+	URLs map[image.Digest][]string `json:"urls"`
 }
 
 // Report is what inspection found.

@@ -48,6 +48,9 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	}
 	a.startConsoles()
 	a.startSSH()
+	sharing, stopSharing := context.WithCancel(ctx)
+	defer stopSharing()
+	go a.share(sharing)
 	filled := make(chan error, 1)
 	go func() { filled <- a.root.fill(ctx) }()
 	for {
@@ -55,6 +58,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 		case err := <-failed:
 			return err
 		case err := <-filled:
+			stopSharing()
 			if err != nil {
 				return err
 			}

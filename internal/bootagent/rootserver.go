@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/bootagent/lazyroot"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -38,9 +40,10 @@ type serveConfig struct {
 	Rate   int64      `json:"rate"`
 }
 
-// serveRequest is every further line: "progress" or "fill".
+// serveRequest is every further line: "progress", "fill", or "meet" with other machines that fetch the same.
 type serveRequest struct {
-	Do string `json:"do"`
+	Do   string   `json:"do"`
+	URLs []string `json:"urls,omitempty"`
 }
 
 // serveEvent is what the serving process says.
@@ -48,6 +51,8 @@ type serveEvent struct {
 	Progress *lazyroot.Progress `json:"progress,omitempty"`
 	Whole    bool               `json:"whole,omitempty"`
 	Failed   string             `json:"failed,omitempty"`
+	// Port is where it gives others what it holds.
+	Port int `json:"port,omitempty"`
 }
 
 // ServeRoot is the serving process. It ends when its device is detached.
@@ -95,6 +100,10 @@ func ServeRoot() error {
 			if err := requests.Decode(&r); err != nil {
 				return
 			}
+			if r.Do == "meet" {
+				m.Neighbours(r.URLs)
+				continue
+			}
 			p := m.Progress()
 			say(serveEvent{Progress: &p})
 			if r.Do == "fill" {
@@ -107,7 +116,23 @@ func ServeRoot() error {
 			}
 		}
 	}()
+	if port, err := give(m); err == nil {
+		say(serveEvent{Port: port})
+	} else {
+		log.Warn("other machines can't read from this one", "error", err)
+	}
 	return lazyroot.ServeNBD(device, m, wholeBlocks(c.Root.SizeBytes))
+}
+
+// give serves what is there to other machines that fetch the same, and tells at which port, as long as this process lives.
+func give(m *lazyroot.Image) (port int, err error) {
+	listener, err := net.Listen("tcp4", ":0")
+	if err != nil {
+		return 0, err
+	}
+	server := &http.Server{Handler: m.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	go func() { _ = server.Serve(listener) }()
+	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
 func fileConn(descriptor uintptr) (net.Conn, error) {
@@ -128,6 +153,7 @@ type rootServer struct {
 	// progress is the last one heard; heard is closed at the next.
 	progress lazyroot.Progress
 	heard    chan struct{}
+	port     int
 }
 
 // startRootServer starts the process; device is its end of the block device's socket, which it alone has afterwards.
@@ -177,6 +203,11 @@ func (s *rootServer) listen() {
 			s.heard = make(chan struct{})
 			s.mu.Unlock()
 		}
+		if e.Port != 0 {
+			s.mu.Lock()
+			s.port = e.Port
+			s.mu.Unlock()
+		}
 		if e.Failed != "" {
 			s.fail(errors.New(e.Failed))
 		}
@@ -193,6 +224,18 @@ func (s *rootServer) fail(err error) {
 		s.err = err
 		close(s.failed)
 	}
+}
+
+// sharePort is where it gives others what it holds; 0: nowhere, or not yet.
+func (s *rootServer) sharePort() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.port
+}
+
+// meet tells it of other machines.
+func (s *rootServer) meet(urls []string) {
+	_ = json.NewEncoder(s.control).Encode(serveRequest{Do: "meet", URLs: urls}) // when it has ended nobody needs them
 }
 
 // ask sends a request and returns once the process has said how far it is.

@@ -82,6 +82,7 @@ type Config struct {
 type Server struct {
 	cfg        Config
 	sessionKey []byte
+	shares     shares
 }
 
 // New returns the boot API.
@@ -90,7 +91,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("derive the key of boot sessions: %w", err)
 	}
-	return &Server{cfg: cfg, sessionKey: key}, nil
+	return &Server{cfg: cfg, sessionKey: key, shares: shares{by: map[image.Digest]map[string]shared{}}}, nil
 }
 
 // Handler serves the paths of package boot.
@@ -98,6 +99,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+boot.HelloPath, s.hello)
 	mux.HandleFunc("POST "+boot.StagePath, s.stage)
+	mux.HandleFunc("POST "+boot.SharePath, s.share)
 	mux.HandleFunc("POST "+boot.ReportPath, s.report)
 	mux.HandleFunc("GET "+boot.AgentBinaryPath, s.agentBinary)
 	return mux

@@ -376,6 +376,35 @@ func TestStagesThatAServerTookWithItAreToldAgain(t *testing.T) {
 	}
 }
 
+func TestWhatAMachineSharesIsTakenInItsBootOnly(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	w, status, detail := s.hello(s.claims(3, api.BootEnvironment), "n")
+	if status != http.StatusOK {
+		t.Fatal(detail)
+	}
+	good := boot.Sharing{Shares: []boot.Share{{Digest: s.digest, Port: 4000}}}
+	for name, c := range map[string]struct {
+		session string
+		sharing boot.Sharing
+		want    int
+	}{
+		"its own":      {w.Session, good, http.StatusOK},
+		"no port":      {w.Session, boot.Sharing{Shares: []boot.Share{{Digest: s.digest}}}, http.StatusBadRequest},
+		"no digest":    {w.Session, boot.Sharing{Shares: []boot.Share{{Digest: "x", Port: 4000}}}, http.StatusBadRequest},
+		"far too many": {w.Session, boot.Sharing{Shares: slices.Repeat(good.Shares, 100)}, http.StatusBadRequest},
+		"forged":       {"forged", good, http.StatusUnauthorized},
+	} {
+		if _, status, detail := post[boot.Neighbours](s, boot.SharePath, c.session, c.sharing); status != c.want {
+			t.Errorf("%s: %d %s, want %d", name, status, detail, c.want)
+		}
+	}
+	s.phase(api.MachineBooting, api.BootEnvironment, 4)
+	if _, status, _ := post[boot.Neighbours](s, boot.SharePath, w.Session, good); status != http.StatusGone {
+		t.Errorf("after its boot ended: %d", status)
+	}
+}
+
 func TestAStrangerMayTellWhatItIsAndNothingElse(t *testing.T) {
 	s := newSite(t)
 	claims := boot.TokenClaims{MAC: mac, Purpose: api.BootEnroll, Port: eth, ExpiresAt: s.now.Add(time.Hour)}

@@ -73,13 +73,23 @@ func (s *sources) fault(from *source, wrong bool) {
 	}
 }
 
+// fault notes that a source failed.
+func (m *Image) fault(from *source, wrong bool) {
+	m.mu.Lock()
+	known := m.neighbourFailed(from, wrong)
+	m.mu.Unlock()
+	if !known {
+		m.sources.fault(from, wrong)
+	}
+}
+
 // fetch asks a source for the chunks from to before end and takes them as they come. What did not come is not coming any more afterwards;
 // whoever waits for it asks again.
 func (m *Image) fetch(from, end int, src *source, r *run, limit *pace) {
 	got, err := m.request(from, end, src, r, limit)
 	wrong := errors.Is(err, image.ErrDigest)
 	if err != nil && m.ctx.Err() == nil {
-		m.sources.fault(src, wrong)
+		m.fault(src, wrong)
 		m.cfg.Log.Warn("a piece of the root could not be read", "from", src.url, "chunk", from+got, "error", err)
 		if !src.peer {
 			m.serverFailed(wrong, from+got, err)

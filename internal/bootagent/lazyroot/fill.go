@@ -2,6 +2,7 @@ package lazyroot
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -19,10 +20,15 @@ func (m *Image) Fill() error {
 	limit := newPace(m.cfg.RateBytesPerSecond)
 	fillers := min(maxFillers, 1+len(m.cfg.Peers))
 	var wg sync.WaitGroup
+	first := rand.IntN(max(m.chunks, 1))
 	for n := range fillers {
-		// Each begins in a part of its own, so that they don't ask for the same.
-		wg.Go(func() { m.fillFrom(n*m.chunks/fillers, n, limit) })
+		// Each begins in a part of its own, so that they don't ask for the same; and so does each machine.
+		wg.Go(func() { m.fillFrom((first+n*m.chunks/fillers)%max(m.chunks, 1), n, limit) })
 	}
+	for range neighbourFillers {
+		wg.Go(func() { m.fillFromNeighbours(limit) })
+	}
+	go m.askAll() // not waited for: a slow neighbour may take its time to say what nobody wants to know any more
 	wg.Wait()
 	select {
 	case <-m.whole:
@@ -36,12 +42,15 @@ func (m *Image) Fill() error {
 
 // fillFrom fetches run after run, going round the image, until nothing is missing.
 func (m *Image) fillFrom(position, number int, limit *pace) {
-	for {
-		r, from, end, wait := m.nextRun(position)
+	for all := false; ; {
+		r, from, end, wait := m.nextRun(position, all)
 		switch {
 		case r != nil:
 			m.fetch(from, end, m.sources.pick(number+from/fillRun), r, limit)
-			position = end
+			position, all = m.after(end), false
+		case wait == nil && m.left():
+			// Neighbours hold all that is left: it is theirs to give, unless nothing comes.
+			all = !m.comes()
 		case wait != nil:
 			// All that is missing is coming already; if it does not come, it is taken up again.
 			select {
@@ -62,7 +71,8 @@ func (m *Image) fillFrom(position, number int, limit *pace) {
 }
 
 // nextRun claims the next missing run at or after a position, going round; or returns what to wait for; or neither when nothing is missing.
-func (m *Image) nextRun(position int) (r *run, from, end int, wait chan struct{}) {
+// What a neighbour holds is left to it unless all is wanted.
+func (m *Image) nextRun(position int, all bool) (r *run, from, end int, wait chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.chunks {
@@ -74,11 +84,40 @@ func (m *Image) nextRun(position int) (r *run, from, end int, wait chan struct{}
 			wait = f.ended
 			continue
 		}
-		r, end := m.claim(c, min(c+fillRun, m.chunks))
+		if !all && m.holder(c) != nil {
+			continue
+		}
+		for end = c + 1; end < min(c+fillRun, m.chunks) && (all || m.holder(end) == nil); {
+			end++
+		}
+		r, end := m.claim(c, end)
 		r.background = true
 		return r, c, end, nil
 	}
 	return nil, 0, 0, wait
+}
+
+// left tells whether anything is missing.
+func (m *Image) left() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held < m.chunks
+}
+
+// comes tells, after a while, whether any chunk came meanwhile.
+func (m *Image) comes() bool {
+	m.mu.Lock()
+	before := m.held
+	m.mu.Unlock()
+	select {
+	case <-time.After(stalled):
+	case <-m.whole:
+	case <-m.failed:
+	case <-m.ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held > before
 }
 
 // yield holds a request of the background back while a read waits for another one, and to the rate.

@@ -35,9 +35,10 @@ type Config struct {
 	Client *http.Client
 	// RateBytesPerSecond bounds the background; 0: no bound.
 	RateBytesPerSecond int64
-	// IdleTimeout ends a request that brings nothing; 0: 15 s. RetryPause lies between tries at a server that can't be reached; 0: 1 s.
-	IdleTimeout, RetryPause time.Duration
-	Log                     *slog.Logger
+	// IdleTimeout ends a request that brings nothing; 0: 15 s. RetryPause lies between tries at a server that can't be reached, AskPause between
+	// questions to neighbours what they hold; 0: 1 s.
+	IdleTimeout, RetryPause, AskPause time.Duration
+	Log                               *slog.Logger
 }
 
 // flight is a chunk that a request was sent for.
@@ -86,6 +87,9 @@ type Image struct {
 	failed  chan struct{}
 	err     error
 	badFrom int // times the server gave wrong content
+	// neighbours fetch the same image; met are all there ever were.
+	neighbours []*neighbour
+	met        map[string]bool
 }
 
 // New makes an image of which nothing is local. Close ends its fetching.
@@ -96,6 +100,9 @@ func New(cfg Config) *Image {
 	if cfg.RetryPause == 0 {
 		cfg.RetryPause = time.Second
 	}
+	if cfg.AskPause == 0 {
+		cfg.AskPause = time.Second
+	}
 	chunks := cfg.Chunks.Len()
 	calm := make(chan struct{})
 	close(calm)
@@ -103,7 +110,7 @@ func New(cfg Config) *Image {
 	return &Image{
 		cfg: cfg, chunks: chunks, sources: newSources(cfg.Server, cfg.Peers), ctx: ctx, stop: stop,
 		present: make([]bool, chunks), isTouched: make([]bool, chunks), coming: map[int]flight{},
-		calm: calm, whole: make(chan struct{}), failed: make(chan struct{}),
+		met: map[string]bool{}, calm: calm, whole: make(chan struct{}), failed: make(chan struct{}),
 	}
 }
 

@@ -1,0 +1,166 @@
+package lazyroot
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+// beside opens an image that knows a neighbour, and what that holds.
+func beside(t *testing.T, data []byte, server, neighbour string, change func(*Config)) *Image {
+	t.Helper()
+	m := open(t, data, change, server)
+	m.Neighbours([]string{neighbour})
+	m.askOne(m.neighbours[0])
+	return m
+}
+
+func TestWhatANeighbourHoldsIsNotAskedOfTheServer(t *testing.T) {
+	data := content(60)
+	first, second := serve(t, data), serve(t, data)
+	a := open(t, data, nil, first.URL)
+	for _, c := range []int{3, 20, 21, 22, 40, 60} { // the last one is short
+		read(t, a, data, c*image.ChunkBytes, 1)
+	}
+	shared := httptest.NewServer(a.Handler())
+	defer shared.Close()
+	b := beside(t, data, second.URL, shared.URL, nil)
+	if err := b.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	read(t, b, data, 0, len(data))
+	held := int64(len(data))
+	for _, asked := range second.asked() {
+		var from, to int64
+		if _, err := fmt.Sscanf(asked, "%d-%d", &from, &to); err != nil {
+			t.Fatal(err)
+		}
+		held -= to + 1 - from
+	}
+	if got := b.Progress().PeerBytes; held != got || got < 5*image.ChunkBytes+1234 {
+		t.Errorf("%d bytes came from the neighbour, and all but %d from the server", got, held)
+	}
+}
+
+func TestTwoThatBootAtOnceReadTheImageAboutOnceFromTheServer(t *testing.T) {
+	data := content(200)
+	// The server is slow: it gives a run each time that somebody has asked a neighbour what it holds.
+	o := serve(t, data)
+	turn := make(chan struct{}, 1000)
+	o.spoil = func(http.ResponseWriter, *http.Request, []byte) bool {
+		<-turn
+		return false
+	}
+	var images []*Image
+	var urls []string
+	for range 2 {
+		m := open(t, data, func(c *Config) { c.AskPause = 10 * time.Millisecond }, o.URL)
+		h := m.Handler()
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, heldSuffix) {
+				select {
+				case turn <- struct{}{}:
+				default:
+				}
+			}
+			h.ServeHTTP(w, r)
+		}))
+		defer s.Close()
+		images, urls = append(images, m), append(urls, s.URL)
+	}
+	ends := make(chan error, 2)
+	for i, m := range images {
+		m.Neighbours(urls[1-i : 2-i])
+		go func() { ends <- m.Fill() }()
+	}
+	var fromPeers int64
+	for range images {
+		if err := <-ends; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range images {
+		read(t, m, data, 0, len(data))
+		fromPeers += m.Progress().PeerBytes
+	}
+	if fromPeers < int64(len(data))/2 {
+		t.Errorf("of two images of %d bytes only %d bytes came from the other machine", len(data), fromPeers)
+	}
+}
+
+func TestANeighbourGivesOnlyWhatItHolds(t *testing.T) {
+	data := content(10)
+	o := serve(t, data)
+	m := open(t, data, nil, o.URL)
+	read(t, m, data, 3*image.ChunkBytes, 1)
+	s := httptest.NewServer(m.Handler())
+	defer s.Close()
+	get := func(path, ranges string) (int, []byte) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/"+m.cfg.Root.Digest.Hex()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ranges != "" {
+			req.Header.Set("Range", ranges)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, body
+	}
+	if status, bits := get("/held", ""); status != http.StatusOK || !bytes.Equal(bits, []byte{1 << 3, 0}) {
+		t.Errorf("it says it holds %08b (%d)", bits, status)
+	}
+	from := 3 * image.ChunkBytes
+	if status, got := get("", fmt.Sprintf("bytes=%d-%d", from, from+99)); status != http.StatusPartialContent || !bytes.Equal(got, data[from:from+100]) {
+		t.Errorf("what it holds: %d, %d bytes", status, len(got))
+	}
+	for _, ranges := range []string{"", "bytes=0-10", fmt.Sprintf("bytes=%d-%d", from, from+image.ChunkBytes), "bytes=-5", fmt.Sprintf("bytes=%d-", from), "bytes=5-3", "bytes=99999999-99999999"} {
+		if status, _ := get("", ranges); status != http.StatusNotFound {
+			t.Errorf("range %q: %d", ranges, status)
+		}
+	}
+}
+
+func TestANeighbourThatLiesOrStopsHoldsNobodyUp(t *testing.T) {
+	data := content(40)
+	for name, give := range map[string]func(http.ResponseWriter, *http.Request){
+		"wrong content": func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(make([]byte, len(data))))
+		},
+		"nothing comes": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"an error":      func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusNotFound) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := serve(t, data)
+			mux := http.NewServeMux()
+			mux.HandleFunc("/{image}/held", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte{0xff}, 10)) })
+			mux.HandleFunc("/{image}", give)
+			liar := httptest.NewServer(mux)
+			t.Cleanup(func() { liar.CloseClientConnections(); liar.Close() })
+			m := beside(t, data, o.URL, liar.URL, func(c *Config) { c.IdleTimeout = 50 * time.Millisecond })
+			if err := m.Fill(); err != nil {
+				t.Fatal(err)
+			}
+			read(t, m, data, 0, len(data))
+			if n := m.Progress().PeerBytes; n != 0 {
+				t.Errorf("%d bytes were taken from it", n)
+			}
+		})
+	}
+}
