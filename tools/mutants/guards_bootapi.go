@@ -96,8 +96,8 @@ var bootGuards = []Mutant{
 	{
 		Guard:   "a boot token is no session",
 		File:    "internal/bootapi/bootapi.go",
-		Find:    `return &Server{cfg: cfg, sessionKey: key}, nil`,
-		Replace: `return &Server{cfg: cfg, sessionKey: append(key[:0], cfg.Secret...)}, nil`,
+		Find:    `sessionKey: key, shares`,
+		Replace: `sessionKey: append(key[:0], cfg.Secret...), shares`,
 		Test:    "./internal/bootapi TestABootTokenIsNoSessionAndASessionNoBootToken",
 	},
 	{
