@@ -229,16 +229,9 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "what a neighbour holds is left to it, not asked of the server",
 		File:    "internal/bootagent/lazyroot/fill.go",
-		Find:    "if !all && m.holder(c) != nil {",
+		Find:    "if m.holder(c) != nil {",
 		Replace: "if false {",
 		Test:    "./internal/bootagent/lazyroot TestWhatANeighbourHoldsIsNotAskedOfTheServer",
-	},
-	{
-		Guard:   "neighbours that give nothing are not waited for",
-		File:    "internal/bootagent/lazyroot/fill.go",
-		Find:    "all = !m.comes()",
-		Replace: "m.comes()",
-		Test:    "./internal/bootagent/lazyroot TestANeighbourThatLiesOrStopsHoldsNobodyUp",
 	},
 	{
 		Guard:   "who goes silent is not named as a source of a root any more",

@@ -1,6 +1,7 @@
 package lazyroot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type source struct {
 	url    string
 	peer   bool
 	faults int
+	// idle ends a request that brings nothing; 0: as configured.
+	idle time.Duration
 }
 
 // sources chooses among peers and the server.
@@ -137,7 +140,8 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 	after := min(int64(end)*image.ChunkBytes, m.cfg.Root.SizeBytes)
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
-	idle := time.AfterFunc(m.cfg.IdleTimeout, cancel)
+	patience := cmp.Or(src.idle, m.cfg.IdleTimeout)
+	idle := time.AfterFunc(patience, cancel)
 	defer idle.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, src.url+m.cfg.Root.Digest.Hex(), nil)
 	if err != nil {
@@ -159,7 +163,7 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 		if err := m.yield(r, limit); err != nil {
 			return c - from, err
 		}
-		idle.Reset(m.cfg.IdleTimeout)
+		idle.Reset(patience)
 		_, length := m.cfg.Chunks.Span(c)
 		data := buffer[:length]
 		if _, err := io.ReadFull(resp.Body, data); err != nil {

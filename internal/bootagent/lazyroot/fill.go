@@ -42,15 +42,19 @@ func (m *Image) Fill() error {
 
 // fillFrom fetches run after run, going round the image, until nothing is missing.
 func (m *Image) fillFrom(position, number int, limit *pace) {
-	for all := false; ; {
-		r, from, end, wait := m.nextRun(position, all)
+	for {
+		r, from, end, wait := m.nextRun(position)
 		switch {
 		case r != nil:
 			m.fetch(from, end, m.sources.pick(number+from/fillRun), r, limit)
-			position, all = m.after(end), false
+			position = m.after(end)
 		case wait == nil && m.left():
-			// Neighbours hold all that is left: it is theirs to give, unless nothing comes.
-			all = !m.comes()
+			// Neighbours hold all that is missing: it is theirs to give, until they fail.
+			select {
+			case <-time.After(m.cfg.AskPause / 4):
+			case <-m.whole:
+			case <-m.ctx.Done():
+			}
 		case wait != nil:
 			// All that is missing is coming already; if it does not come, it is taken up again.
 			select {
@@ -71,8 +75,8 @@ func (m *Image) fillFrom(position, number int, limit *pace) {
 }
 
 // nextRun claims the next missing run at or after a position, going round; or returns what to wait for; or neither when nothing is missing.
-// What a neighbour holds is left to it unless all is wanted.
-func (m *Image) nextRun(position int, all bool) (r *run, from, end int, wait chan struct{}) {
+// What a neighbour holds is left to it.
+func (m *Image) nextRun(position int) (r *run, from, end int, wait chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range m.chunks {
@@ -84,10 +88,10 @@ func (m *Image) nextRun(position int, all bool) (r *run, from, end int, wait cha
 			wait = f.ended
 			continue
 		}
-		if !all && m.holder(c) != nil {
+		if m.holder(c) != nil {
 			continue
 		}
-		for end = c + 1; end < min(c+fillRun, m.chunks) && (all || m.holder(end) == nil); {
+		for end = c + 1; end < min(c+fillRun, m.chunks) && m.holder(end) == nil; {
 			end++
 		}
 		r, end := m.claim(c, end)
@@ -102,22 +106,6 @@ func (m *Image) left() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.held < m.chunks
-}
-
-// comes tells, after a while, whether any chunk came meanwhile.
-func (m *Image) comes() bool {
-	m.mu.Lock()
-	before := m.held
-	m.mu.Unlock()
-	select {
-	case <-time.After(stalled):
-	case <-m.whole:
-	case <-m.failed:
-	case <-m.ctx.Done():
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.held > before
 }
 
 // yield holds a request of the background back while a read waits for another one, and to the rate.

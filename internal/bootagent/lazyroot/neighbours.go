@@ -24,8 +24,8 @@ const (
 	maxNeighbours = 8
 	// heldSuffix follows the image's digits in the URL of what is held.
 	heldSuffix = "/held"
-	// stalled is how long chunks that neighbours hold are left to them while nothing at all comes.
-	stalled = 2 * time.Second
+	// neighbourIdle ends a request to one that brings nothing: on a network of their own it is near, and the server is there as well.
+	neighbourIdle = 3 * time.Second
 )
 
 // neighbour is a machine that holds some of the image.
@@ -41,7 +41,9 @@ func (m *Image) Neighbours(urls []string) {
 	for _, url := range urls {
 		if !m.met[url] && len(m.neighbours) < maxNeighbours {
 			m.met[url] = true
-			m.neighbours = append(m.neighbours, &neighbour{source: &source{url: strings.TrimSuffix(url, "/") + "/", peer: true}})
+			m.neighbours = append(m.neighbours, &neighbour{source: &source{
+				url: strings.TrimSuffix(url, "/") + "/", peer: true, idle: min(m.cfg.IdleTimeout, neighbourIdle),
+			}})
 		}
 	}
 }
@@ -70,7 +72,7 @@ func (m *Image) askAll() {
 }
 
 func (m *Image) askOne(n *neighbour) {
-	bits, err := m.heldBy(n.url + m.cfg.Root.Digest.Hex() + heldSuffix)
+	bits, err := m.heldBy(n.url+m.cfg.Root.Digest.Hex()+heldSuffix, n.idle)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
@@ -83,8 +85,8 @@ func (m *Image) askOne(n *neighbour) {
 	}
 }
 
-func (m *Image) heldBy(url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.IdleTimeout)
+func (m *Image) heldBy(url string, timeout time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(m.ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

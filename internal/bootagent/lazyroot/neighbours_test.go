@@ -31,6 +31,14 @@ func TestWhatANeighbourHoldsIsNotAskedOfTheServer(t *testing.T) {
 	}
 	shared := httptest.NewServer(a.Handler())
 	defer shared.Close()
+	left := beside(t, data, second.URL, shared.URL, nil)
+	for r, from, end, _ := left.nextRun(0); r != nil; r, from, end, _ = left.nextRun(end) {
+		for c := from; c < end; c++ {
+			if a.present[c] {
+				t.Errorf("the server is to be asked for chunk %d, which a neighbour holds", c)
+			}
+		}
+	}
 	b := beside(t, data, second.URL, shared.URL, nil)
 	if err := b.Fill(); err != nil {
 		t.Fatal(err)
