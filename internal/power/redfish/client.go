@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nearmetal/nearmetal/internal/power"
 )
@@ -134,12 +133,12 @@ func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
-// logout ends the session.
+// logout ends the session. It is as patient as any request: a BMC has few sessions, and keeps one that was left open for half an hour.
 func (c *client) logout(ctx context.Context) {
 	if c.token == "" || c.session == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	_, _ = c.do(ctx, http.MethodDelete, c.session, nil, "", nil)
 }

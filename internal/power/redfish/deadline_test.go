@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,4 +55,62 @@ func TestARequestThatIsNotAnsweredIsGivenUpBeforeTheWholeOrder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// pipes is a listener of connections that are made in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestASlowServiceIsLeftWithoutASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 8 * time.Second // for each answer
+		open := 0
+		service := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-time.After(slow)
+			switch {
+			case r.Method == http.MethodPost:
+				open++
+				w.Header().Set("X-Auth-Token", "t")
+				w.Header().Set("Location", "/redfish/v1/SessionService/Sessions/1")
+				w.WriteHeader(http.StatusCreated)
+			case r.Method == http.MethodDelete && r.Context().Err() == nil:
+				open--
+			default:
+				_, _ = io.WriteString(w, `{"Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}}, "Systems": {"@odata.id": "/redfish/v1/Systems"}}`)
+			}
+		})}
+		conns := make(pipes)
+		go func() { _ = service.Serve(conns) }()
+		s, err := New(power.Target{
+			Name: "m1", Control: api.PowerControl{Kind: api.PowerRedfish, Address: "http://10.0.0.7", User: "u"}, Credentials: power.Credentials{User: "u", Password: "p"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			conns <- theirs
+			return ours, nil
+		}
+		// A newer order comes while it looks at the machine.
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, _ = s.Observe(ctx)
+		synctest.Wait()
+		if open != 0 {
+			t.Errorf("%d sessions are left open", open)
+		}
+		close(conns)
+		_ = service.Close()
+	})
 }
