@@ -50,11 +50,7 @@ func (m *Image) fillFrom(position, number int, limit *pace) {
 			position = m.after(end)
 		case wait == nil && m.left():
 			// Neighbours hold all that is missing: it is theirs to give, until they fail.
-			select {
-			case <-time.After(m.cfg.AskPause / 4):
-			case <-m.whole:
-			case <-m.ctx.Done():
-			}
+			m.pause(m.cfg.AskPause / 4)
 		case wait != nil:
 			// All that is missing is coming already; if it does not come, it is taken up again.
 			select {

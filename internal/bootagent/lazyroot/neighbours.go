@@ -50,7 +50,7 @@ func (m *Image) Neighbours(urls []string) {
 
 // askAll asks the neighbours what they hold until the image is whole.
 func (m *Image) askAll() {
-	for {
+	for more := true; more; more = m.pause(m.cfg.AskPause) {
 		m.mu.Lock()
 		neighbours := slices.Clone(m.neighbours)
 		m.mu.Unlock()
@@ -59,16 +59,19 @@ func (m *Image) askAll() {
 			all.Go(func() { m.askOne(n) })
 		}
 		all.Wait()
-		select {
-		case <-time.After(m.cfg.AskPause):
-		case <-m.whole:
-			return
-		case <-m.failed:
-			return
-		case <-m.ctx.Done():
-			return
-		}
 	}
+}
+
+// pause waits; false: all is there, or never will be.
+func (m *Image) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-m.whole:
+	case <-m.failed:
+	case <-m.ctx.Done():
+	}
+	return false
 }
 
 func (m *Image) askOne(n *neighbour) {
@@ -136,17 +139,10 @@ func (m *Image) holder(chunk int) *neighbour {
 func (m *Image) fillFromNeighbours(limit *pace) {
 	for {
 		r, from, end, n := m.neighboursRun()
-		if r != nil {
+		switch {
+		case r != nil:
 			m.fetch(from, end, n.source, r, limit)
-			continue
-		}
-		select {
-		case <-time.After(m.cfg.AskPause / 4):
-		case <-m.whole:
-			return
-		case <-m.failed:
-			return
-		case <-m.ctx.Done():
+		case !m.pause(m.cfg.AskPause / 4):
 			return
 		}
 	}
