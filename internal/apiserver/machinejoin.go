@@ -52,6 +52,9 @@ func neverSeen(m *state.Machine) api.Node {
 // lost. Why nothing comes of what it does (a BMC that is away, a button that somebody has to press) is its message.
 func settlePhase(n *api.Node) {
 	rec := &n.Machine.Record
+	if rec.Power == api.PowerUnknown && n.Phase == api.NodeReady {
+		rec.Power = api.PowerOn // nobody can read it, but its agent answers
+	}
 	atRest := rec.Phase == api.MachineEnrolled || rec.Phase == api.MachineOff
 	if rec.Phase == api.MachineReady || atRest && n.Phase == api.NodeReady { // one that was started by hand is a node like any other
 		n.Message = cmp.Or(n.Message, rec.Message, rec.PowerMessage)

@@ -216,6 +216,19 @@ func TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse(t *testing.T) {
 	}
 }
 
+func TestAMachineWhoseAgentAnswersIsOnThoughNobodyCanReadIt(t *testing.T) {
+	for agent, want := range map[api.NodePhase]api.PowerState{api.NodeReady: api.PowerOn, api.NodeDown: api.PowerUnknown} {
+		s := apiservertest.New(t, memory.New(), nil)
+		s.Enroll("n1", 1)
+		s.AddNode("n1", 4)
+		s.SetMachine("n1", func(rec *api.MachineRecord) { rec.Phase, rec.Power = api.MachineReady, api.PowerUnknown })
+		s.Live.SetNode("n1", agent, "")
+		if n := answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"})); n.Machine.Record.Power != want {
+			t.Errorf("while its agent is %s: %s, want %s", agent, n.Machine.Record.Power, want)
+		}
+	}
+}
+
 func TestPowerOnAMachineInUseIsRefusedUntilForcedByName(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	s.AddImage("e", 0, api.StackMetal, api.StackContainer)
