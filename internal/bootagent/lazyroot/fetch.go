@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -28,7 +29,7 @@ type source struct {
 	url    string
 	peer   bool
 	faults int
-	// idle ends a request that brings nothing; 0: as configured.
+	// idle ends a request that brings nothing; 0: as configured. A neighbour has one.
 	idle time.Duration
 }
 
@@ -91,7 +92,7 @@ func (m *Image) fault(from *source, wrong bool) {
 func (m *Image) fetch(from, end int, src *source, r *run, limit *pace) {
 	got, err := m.request(from, end, src, r, limit)
 	wrong := errors.Is(err, image.ErrDigest)
-	if err != nil && m.ctx.Err() == nil {
+	if err != nil && m.ctx.Err() == nil && !errors.Is(err, errLate) {
 		m.fault(src, wrong)
 		m.cfg.Log.Warn("a piece of the root could not be read", "from", src.url, "chunk", from+got, "error", err)
 		if !src.peer {
@@ -134,15 +135,36 @@ func (m *Image) fail(err error) {
 	}
 }
 
+// errLate: a read waits for what a neighbour is slow to give. It is no fault: others may read from it as well.
+var errLate = errors.New("a read waits for it")
+
+// hasten ends a neighbour's request once a read has waited for it for a while: the server gives what is read at once.
+func (m *Image) hasten(ctx context.Context, hurry <-chan struct{}, end context.CancelCauseFunc) {
+	select {
+	case <-hurry:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-time.After(m.cfg.AskPause):
+		end(errLate)
+	case <-ctx.Done():
+	}
+}
+
 // request returns how many chunks were taken.
 func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, error) {
 	first, _ := m.cfg.Chunks.Span(from)
 	after := min(int64(end)*image.ChunkBytes, m.cfg.Root.SizeBytes)
-	ctx, cancel := context.WithCancel(m.ctx)
-	defer cancel()
-	patience := cmp.Or(src.idle, m.cfg.IdleTimeout)
-	idle := time.AfterFunc(patience, cancel)
+	ctx, cancel := context.WithCancelCause(m.ctx)
+	defer cancel(nil)
+	patience, budget := cmp.Or(src.idle, m.cfg.IdleTimeout), time.Duration(math.MaxInt64)
+	idle := time.AfterFunc(patience, func() { cancel(nil) })
 	defer idle.Stop()
+	if src.idle > 0 {
+		budget = neighbourRun * src.idle
+		go m.hasten(ctx, r.hurry, cancel)
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, src.url+m.cfg.Root.Digest.Hex(), nil)
 	if err != nil {
 		return 0, err
@@ -150,7 +172,7 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", first, after-1))
 	resp, err := m.cfg.Client.Do(req)
 	if err != nil {
-		return 0, err
+		return 0, late(ctx, err)
 	}
 	defer resp.Body.Close()
 	want := fmt.Sprintf("bytes %d-%d/%d", first, after-1, m.cfg.Root.SizeBytes)
@@ -163,17 +185,27 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 		if err := m.yield(r, limit); err != nil {
 			return c - from, err
 		}
-		idle.Reset(patience)
+		begun := time.Now()
+		idle.Reset(min(patience, budget))
 		_, length := m.cfg.Chunks.Span(c)
 		data := buffer[:length]
 		if _, err := io.ReadFull(resp.Body, data); err != nil {
-			return c - from, err
+			return c - from, late(ctx, err)
 		}
+		budget -= time.Since(begun)
 		if err := m.take(c, data, src.peer); err != nil {
 			return c - from, err
 		}
 	}
 	return end - from, nil
+}
+
+// late is the error of a request: errLate when that is why it was ended.
+func late(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errLate) {
+		return errLate
+	}
+	return err
 }
 
 // take keeps a chunk if it is what the chunk list says.

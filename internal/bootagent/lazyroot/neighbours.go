@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,8 @@ const (
 	heldSuffix = "/held"
 	// neighbourIdle ends a request to one that brings nothing: on a network of their own it is near, and the server is there as well.
 	neighbourIdle = 3 * time.Second
+	// neighbourRun times as long may all take that one request brings: what a neighbour was asked for, nobody else is.
+	neighbourRun = 2
 )
 
 // neighbour is a machine that holds some of the image.
@@ -137,7 +140,7 @@ func (m *Image) holder(chunk int) *neighbour {
 
 // fillFromNeighbours fetches what neighbours hold, from anywhere in the image, until nothing is missing.
 func (m *Image) fillFromNeighbours(limit *pace) {
-	for {
+	for m.ctx.Err() == nil && m.Err() == nil {
 		r, from, end, n := m.neighboursRun()
 		switch {
 		case r != nil:
@@ -207,7 +210,12 @@ func (m *Image) Handler() http.Handler {
 			http.Error(w, "not here", http.StatusNotFound)
 			return
 		}
-		http.ServeContent(w, r, "", time.Time{}, io.NewSectionReader(m.cfg.Backing, 0, m.cfg.Root.SizeBytes))
+		// Not by http.ServeContent: it gives several ranges, or all, when asked for in other headers, and a disk holds what was on it before.
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Length", strconv.FormatInt(last+1-first, 10))
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first, last, m.cfg.Root.SizeBytes))
+		w.WriteHeader(http.StatusPartialContent)
+		_, _ = io.Copy(w, io.NewSectionReader(m.cfg.Backing, first, last+1-first)) // who gets too little notices
 	})
 	return mux
 }

@@ -2,6 +2,8 @@ package lazyroot
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -110,7 +112,7 @@ func TestANeighbourGivesOnlyWhatItHolds(t *testing.T) {
 	read(t, m, data, 3*image.ChunkBytes, 1)
 	s := httptest.NewServer(m.Handler())
 	defer s.Close()
-	get := func(path, ranges string) (int, []byte) {
+	get := func(path, ranges string, headers ...string) (int, []byte) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/"+m.cfg.Root.Digest.Hex()+path, nil)
 		if err != nil {
@@ -118,6 +120,9 @@ func TestANeighbourGivesOnlyWhatItHolds(t *testing.T) {
 		}
 		if ranges != "" {
 			req.Header.Set("Range", ranges)
+		}
+		for _, name := range headers {
+			req.Header.Set(name, `"x"`)
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
@@ -136,6 +141,13 @@ func TestANeighbourGivesOnlyWhatItHolds(t *testing.T) {
 	from := 3 * image.ChunkBytes
 	if status, got := get("", fmt.Sprintf("bytes=%d-%d", from, from+99)); status != http.StatusPartialContent || !bytes.Equal(got, data[from:from+100]) {
 		t.Errorf("what it holds: %d, %d bytes", status, len(got))
+	}
+	// Whatever else is asked for, no more than that: a disk holds what was on it before.
+	one := fmt.Sprintf("bytes=%d-%d", from, from+99)
+	for _, got := range [][]byte{second(get("", one+",0-10")), second(get("", one+",0-", "If-Range")), second(get("", one, "If-Range"))} {
+		if len(got) > 0 && !bytes.Equal(got, data[from:from+100]) && !bytes.Equal(got, []byte("not here\n")) {
+			t.Errorf("it gives %d bytes besides what it was asked for and holds", len(got))
+		}
 	}
 	for _, ranges := range []string{"", "bytes=0-10", fmt.Sprintf("bytes=%d-%d", from, from+image.ChunkBytes), "bytes=-5", fmt.Sprintf("bytes=%d-", from), "bytes=5-3", "bytes=99999999-99999999"} {
 		if status, _ := get("", ranges); status != http.StatusNotFound {
@@ -170,5 +182,91 @@ func TestANeighbourThatLiesOrStopsHoldsNobodyUp(t *testing.T) {
 				t.Errorf("%d bytes were taken from it", n)
 			}
 		})
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
+
+// holdsAll serves an image of which it says it holds everything; give answers for its chunks.
+func holdsAll(t *testing.T, give http.HandlerFunc) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{image}/held", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte{0xff}, 100)) })
+	mux.HandleFunc("/{image}", give)
+	s := httptest.NewServer(mux)
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s.URL
+}
+
+// slowly gives what is asked for in small pieces, for ever.
+func slowly(data []byte, pause time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var first, last int
+		_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &first, &last)
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first, last, len(data)))
+		w.WriteHeader(http.StatusPartialContent)
+		for ; first <= last; first += 8 << 10 {
+			_, _ = w.Write(data[first:min(first+8<<10, last+1)])
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-time.After(pause):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+}
+
+func TestFillingEndsWithTheImageWhateverNeighboursHold(t *testing.T) {
+	data := content(40)
+	o := serve(t, data)
+	asked := make(chan struct{}, 100)
+	m := beside(t, data, o.URL, holdsAll(t, func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}), nil)
+	ends := make(chan error, 1)
+	go func() { ends <- m.Fill() }()
+	<-asked
+	m.Close()
+	select {
+	case err := <-ends:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(patience / 3):
+		t.Fatal("it goes on for an image that was closed")
+	}
+}
+
+func TestASlowNeighbourIsLeft(t *testing.T) {
+	data := content(200)
+	o := serve(t, data)
+	// A chunk comes in good time, a run does not.
+	m := beside(t, data, o.URL, holdsAll(t, slowly(data, 2*time.Millisecond)), func(c *Config) { c.IdleTimeout = 400 * time.Millisecond })
+	if err := m.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	read(t, m, data, 0, len(data))
+	if n := m.Progress().PeerBytes; n == 0 || n > int64(len(data))/2 {
+		t.Errorf("%d of %d bytes were waited for", n, len(data))
+	}
+}
+
+func TestAReadDoesNotWaitForASlowNeighbour(t *testing.T) {
+	data := content(40)
+	o := serve(t, data)
+	m := beside(t, data, o.URL, holdsAll(t, slowly(data, 50*time.Millisecond)), func(c *Config) { c.AskPause = 20 * time.Millisecond })
+	r, from, end, n := m.neighboursRun()
+	go m.fetch(from, end, n.source, r, nil)
+	begun := time.Now()
+	read(t, m, data, (end-1)*image.ChunkBytes, 10)
+	if took := time.Since(begun); took > neighbourIdle/2 {
+		t.Errorf("it took %v, while the server was there", took)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.neighbours) != 1 || n.faults != 0 {
+		t.Errorf("to be slow for a read is counted as %d faults", n.faults)
 	}
 }
