@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -124,13 +125,29 @@ func ServeRoot() error {
 	return lazyroot.ServeNBD(device, m, wholeBlocks(c.Root.SizeBytes))
 }
 
+// maxTakers bounds connections of other machines: this process must not run out of descriptors or memory by what strangers want of it.
+const maxTakers = 256
+
 // give serves what is there to other machines that fetch the same, and tells at which port, as long as this process lives.
 func give(m *lazyroot.Image) (port int, err error) {
 	listener, err := net.Listen("tcp4", ":0")
 	if err != nil {
 		return 0, err
 	}
-	server := &http.Server{Handler: m.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	var open atomic.Int64
+	server := &http.Server{
+		Handler: m.Handler(), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+		ConnState: func(c net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				if open.Add(1) > maxTakers {
+					_ = c.Close()
+				}
+			case http.StateClosed:
+				open.Add(-1)
+			}
+		},
+	}
 	go func() { _ = server.Serve(listener) }()
 	return listener.Addr().(*net.TCPAddr).Port, nil
 }
@@ -194,6 +211,9 @@ func (s *rootServer) listen() {
 			default:
 				s.fail(errors.New("the process that serves the root has ended"))
 			}
+			s.mu.Lock()
+			s.port = 0
+			s.mu.Unlock()
 			return
 		}
 		if e.Progress != nil {

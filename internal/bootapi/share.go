@@ -37,6 +37,10 @@ type shared struct {
 func (s *shares) tell(uid string, address netip.Addr, list []boot.Share, now time.Time) map[image.Digest][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// What it says is all it gives: whatever else a machine made up would stay for a while, and be handed out.
+	for _, by := range s.by {
+		delete(by, uid)
+	}
 	others := map[image.Digest][]string{}
 	for _, share := range list {
 		by := s.by[share.Digest]

@@ -35,6 +35,9 @@ func TestMachinesThatFetchTheSameAreToldOfEachOther(t *testing.T) {
 	if got := tell(3, 4004, one); !slices.Contains(got[one], "http://10.77.1.1:4003/") || len(got[one]) != 2 {
 		t.Errorf("after the first serves elsewhere the third is told of %v", got)
 	}
+	if tell(2, 4002, one); len(s.by[other]) != 0 {
+		t.Error("what a machine gives no longer is remembered as its")
+	}
 	for uid := 10; uid < 30; uid++ {
 		if got := tell(uid, 4000, one); len(got[one]) > maxNeighbours {
 			t.Fatalf("%d at once are named", len(got[one]))
