@@ -101,6 +101,9 @@ func (m *Image) fetch(from, end int, src *source, r *run, limit *pace) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !src.peer {
+		m.away = err != nil && !wrong
+	}
 	for c := from + got; c < end; c++ {
 		close(m.coming[c].ended)
 		delete(m.coming, c)
@@ -138,7 +141,7 @@ func (m *Image) fail(err error) {
 // errLate: a read waits for what a neighbour is slow to give. It is no fault: others may read from it as well.
 var errLate = errors.New("a read waits for it")
 
-// hasten ends a neighbour's request once a read has waited for it for a while: the server gives what is read at once.
+// hasten ends a neighbour's request once a read has waited for it for a while: the server gives what is read at once, if it is there.
 func (m *Image) hasten(ctx context.Context, hurry <-chan struct{}, end context.CancelCauseFunc) {
 	select {
 	case <-hurry:
@@ -147,7 +150,11 @@ func (m *Image) hasten(ctx context.Context, hurry <-chan struct{}, end context.C
 	}
 	select {
 	case <-time.After(m.cfg.AskPause):
-		end(errLate)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if !m.away {
+			end(errLate)
+		}
 	case <-ctx.Done():
 	}
 }

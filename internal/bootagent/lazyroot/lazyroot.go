@@ -87,6 +87,8 @@ type Image struct {
 	failed  chan struct{}
 	err     error
 	badFrom int // times the server gave wrong content
+	// away: the server's last answer was none.
+	away bool
 	// neighbours fetch the same image; met are all there ever were.
 	neighbours []*neighbour
 	met        map[string]bool
@@ -232,8 +234,9 @@ func (m *Image) order(first, last int) []chan struct{} {
 			continue
 		}
 		if _, ok := m.coming[c]; !ok {
-			r, end := m.claim(c, until+1)
-			go m.fetch(c, end, m.sources.pick(c), r, nil)
+			src, end := m.whoGives(c, until+1)
+			r, end := m.claim(c, end)
+			go m.fetch(c, end, src, r, nil)
 		}
 		if c <= last {
 			f := m.coming[c]
@@ -245,6 +248,24 @@ func (m *Image) order(first, last int) []chan struct{} {
 		}
 	}
 	return wait
+}
+
+// whoGives chooses for reads who is asked for the chunks from to before end, and how far: a neighbour only while the server is away, because
+// it may be slow. Called with the lock.
+func (m *Image) whoGives(from, end int) (*source, int) {
+	src := m.sources.pick(from)
+	if !m.away || src.peer {
+		return src, end
+	}
+	n := m.holder(from)
+	if n == nil {
+		return src, end
+	}
+	after := from + 1
+	for after < end && n.held[after] {
+		after++
+	}
+	return n.source, after
 }
 
 // claim makes one request of the missing chunks from to before end, and returns where it ends. Called with the lock.

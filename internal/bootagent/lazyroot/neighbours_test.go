@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -268,5 +269,37 @@ func TestAReadDoesNotWaitForASlowNeighbour(t *testing.T) {
 	defer m.mu.Unlock()
 	if len(m.neighbours) != 1 || n.faults != 0 {
 		t.Errorf("to be slow for a read is counted as %d faults", n.faults)
+	}
+}
+
+func TestNeighboursGiveWhatIsReadWhileTheServerIsAway(t *testing.T) {
+	data := content(40)
+	o, other := serve(t, data), serve(t, data)
+	o.spoil = func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	}
+	a := open(t, data, nil, other.URL)
+	read(t, a, data, 20*image.ChunkBytes, 10*image.ChunkBytes)
+	s := httptest.NewServer(a.Handler())
+	defer s.Close()
+	m := beside(t, data, o.URL, s.URL, nil)
+	for c := 20; c < 30; c++ {
+		read(t, m, data, c*image.ChunkBytes, 10)
+	}
+	// What nobody has is waited for until the server is back.
+	waits := make(chan error, 1)
+	go func() {
+		_, err := m.ReadAt(make([]byte, 10), 0)
+		waits <- err
+	}()
+	for n := len(o.asked()); len(o.asked()) < n+3; {
+		runtime.Gosched()
+	}
+	o.mu.Lock()
+	o.spoil = nil
+	o.mu.Unlock()
+	if err := <-waits; err != nil {
+		t.Fatal(err)
 	}
 }
