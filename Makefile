@@ -83,7 +83,7 @@ test-boot: build ## two emulated machines boot over the network and carry a clus
 # All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault. One package after the other,
 # because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
-test-testbed: build ## everything in the virtual data centre: about an hour; TESTBED_TESTS=Stranger for some (root or sudo)
+test-testbed: build ## everything in the virtual data centre: 35 minutes; TESTBED_TESTS=Stranger for some (root or sudo)
 	@setup/install.sh run build test guest testbed
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
