@@ -37,9 +37,13 @@ type shared struct {
 func (s *shares) tell(uid string, address netip.Addr, list []boot.Share, now time.Time) map[image.Digest][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What it says is all it gives: whatever else a machine made up would stay for a while, and be handed out.
-	for _, by := range s.by {
-		delete(by, uid)
+	// Who has not said for a while that it gives something is dropped; and what this one says is all it gives: whatever else a machine made up
+	// would stay for a while, and be handed out.
+	for digest, by := range s.by {
+		maps.DeleteFunc(by, func(other string, given shared) bool { return other == uid || now.Sub(given.at) > shareLife })
+		if len(by) == 0 {
+			delete(s.by, digest)
+		}
 	}
 	others := map[image.Digest][]string{}
 	for _, share := range list {
@@ -59,18 +63,6 @@ func (s *shares) tell(uid string, address netip.Addr, list []boot.Share, now tim
 		others[share.Digest] = urls[:min(len(urls), maxNeighbours)]
 	}
 	return others
-}
-
-// forget drops who has not said for a while that it gives something.
-func (s *shares) forget(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for digest, by := range s.by {
-		maps.DeleteFunc(by, func(_ string, given shared) bool { return now.Sub(given.at) > shareLife })
-		if len(by) == 0 {
-			delete(s.by, digest)
-		}
-	}
 }
 
 // share tells machines that fetch an image at the same time of each other.
@@ -94,7 +86,6 @@ func (s *Server) share(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, r, nil, err)
 		return
 	}
-	now := s.cfg.SiteTime()
-	s.shares.forget(now)
-	s.answer(w, r, boot.Neighbours{URLs: s.shares.tell(claims.Machine, from.Addr().Unmap(), sharing.Shares, now)}, nil)
+	others := s.shares.tell(claims.Machine, from.Addr().Unmap(), sharing.Shares, s.cfg.SiteTime())
+	s.answer(w, r, boot.Neighbours{URLs: others}, nil)
 }

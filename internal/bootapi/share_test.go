@@ -20,7 +20,6 @@ func TestMachinesThatFetchTheSameAreToldOfEachOther(t *testing.T) {
 		for _, d := range digests {
 			list = append(list, boot.Share{Digest: d, Port: port})
 		}
-		s.forget(now)
 		return s.tell(fmt.Sprint(uid), netip.AddrFrom4([4]byte{10, 77, 1, byte(uid)}), list, now)
 	}
 	if got := tell(1, 4001, one); len(got[one]) != 0 {

@@ -288,6 +288,18 @@ type StatusError struct {
 func (e *StatusError) Error() string { return "it answered " + e.Text }
 
 func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.Blob) ([]byte, error) {
+	data, err := get(ctx, client, url, blob.SizeBytes)
+	if err != nil {
+		return nil, err
+	}
+	if got := image.DigestOf(data); got != blob.Digest {
+		return nil, fmt.Errorf("%w: it is %s", image.ErrDigest, got)
+	}
+	return data, nil
+}
+
+// get reads so many bytes.
+func get(ctx context.Context, client *http.Client, url string, size int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -300,12 +312,9 @@ func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.
 	if resp.StatusCode != http.StatusOK {
 		return nil, &StatusError{resp.StatusCode, resp.Status}
 	}
-	data := make([]byte, blob.SizeBytes)
+	data := make([]byte, size)
 	if _, err := io.ReadFull(resp.Body, data); err != nil {
 		return nil, err
-	}
-	if got := image.DigestOf(data); got != blob.Digest {
-		return nil, fmt.Errorf("%w: it is %s", image.ErrDigest, got)
 	}
 	return data, nil
 }

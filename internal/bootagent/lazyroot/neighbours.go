@@ -94,21 +94,7 @@ func (m *Image) askOne(n *neighbour) {
 func (m *Image) heldBy(url string, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := m.cfg.Client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, &StatusError{resp.StatusCode, resp.Status}
-	}
-	bits := make([]byte, (m.chunks+7)/8)
-	_, err = io.ReadFull(resp.Body, bits)
-	return bits, err
+	return get(ctx, m.cfg.Client, url, int64(m.chunks+7)/8)
 }
 
 // neighbourFailed notes that a neighbour failed, and lets go of one that failed too often or gave wrong content; false: it is none. Called

@@ -27,7 +27,6 @@ type lane struct {
 
 	mu        sync.Mutex
 	transfers map[netip.AddrPort]*transfer
-	untold    map[netip.AddrPort]int64 // bytes sent and not yet told
 	work      chan struct{}
 	buffer    []byte // of what goes out
 }
@@ -46,7 +45,7 @@ func openLane(device string, local netip.Addr, mtu int, events Events, gone func
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return &lane{
-		socket: fd, events: events, gone: gone, transfers: map[netip.AddrPort]*transfer{}, untold: map[netip.AddrPort]int64{},
+		socket: fd, events: events, gone: gone, transfers: map[netip.AddrPort]*transfer{},
 		work: make(chan struct{}, 1), buffer: make([]byte, mtu),
 	}, nil
 }
@@ -75,8 +74,7 @@ func (l *lane) end(t *transfer, err error) {
 	if there {
 		delete(l.transfers, t.client)
 	}
-	bytes := l.untold[t.client]
-	delete(l.untold, t.client)
+	bytes := t.untold
 	l.mu.Unlock()
 	if !there {
 		return
@@ -101,7 +99,7 @@ func (l *lane) send(t *transfer) error {
 		}
 		return err
 	})
-	l.untold[t.client] += progress
+	t.untold += progress
 	return err
 }
 
@@ -164,9 +162,9 @@ func (l *lane) hear(client netip.AddrPort, packet []byte, now time.Time) {
 	if verdict == sendNext && err == nil {
 		err = l.send(t)
 	}
-	told := l.untold[client]
+	told := t.untold
 	if told >= tellBytes {
-		l.untold[client] = 0
+		t.untold = 0
 	}
 	l.mu.Unlock()
 	if told >= tellBytes {

@@ -59,7 +59,7 @@ func TestTheAnswerToOptionsIsInTheirOrder(t *testing.T) {
 func places() *Server {
 	s := &Server{transfers: map[netip.AddrPort]place{}, clients: map[netip.Addr]int{}, log: slog.New(slog.DiscardHandler)}
 	for range 2 {
-		s.lanes = append(s.lanes, &lane{gone: s.leave, transfers: map[netip.AddrPort]*transfer{}, untold: map[netip.AddrPort]int64{}})
+		s.lanes = append(s.lanes, &lane{gone: s.leave, transfers: map[netip.AddrPort]*transfer{}})
 	}
 	return s
 }

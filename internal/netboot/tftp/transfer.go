@@ -31,6 +31,7 @@ type transfer struct {
 	tries    int  // how often the same was sent
 	wait     time.Duration
 	due      time.Time // when the same is sent again
+	untold   int64     // bytes that were sent and not yet told of
 	moved    time.Time // when the client last acknowledged something new
 }
 
