@@ -228,10 +228,12 @@ func (n *node) get(path, span string) (int, int) {
 // patience ends a test that hangs.
 const patience = 30 * time.Second
 
-// until waits until a status of the image passes a test.
+// until waits until a status of the image passes a test. It looks without being told too: a node tells of bytes in steps only.
 func (n *node) until(w nodeimages.Wanted, what string, test func(nodeimages.Status) bool) nodeimages.Status {
 	n.t.Helper()
 	deadline := time.After(patience)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
 	for {
 		var last nodeimages.Status
 		for _, s := range n.Status() {
@@ -244,6 +246,7 @@ func (n *node) until(w nodeimages.Wanted, what string, test func(nodeimages.Stat
 		}
 		select {
 		case <-n.changed:
+		case <-look.C:
 		case <-deadline:
 			n.t.Fatalf("the image never became %s; last %+v", what, last)
 		}
