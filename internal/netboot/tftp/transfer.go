@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Patience of one transfer: the first wait for an acknowledgement, doubled at each repetition up to the last.
+// Patience of one transfer. How long an acknowledgement is waited for follows what they take (RFC 6298); it is doubled at each repetition.
 const (
-	firstWait = 500 * time.Millisecond
+	firstWait = 500 * time.Millisecond // while nothing is measured
+	leastWait = 200 * time.Millisecond // a client may have to write to its memory what it got
 	lastWait  = 4 * time.Second
 	maxTries  = 10
 	// silence of a client amid a transfer means that it has given that up, when it asks for the same again.
@@ -30,24 +31,42 @@ type transfer struct {
 	repeated int  // how often the last acknowledgement came again
 	tries    int  // how often the same was sent
 	wait     time.Duration
-	due      time.Time // when the same is sent again
-	untold   int64     // bytes that were sent and not yet told of
-	moved    time.Time // when the client last acknowledged something new
+	due      time.Time     // when the same is sent again
+	begun    time.Time     // when it was first sent
+	delay    time.Duration // until an acknowledgement comes, smoothed; 0: none was measured
+	spread   time.Duration // of the delay
+	untold   int64         // bytes that were sent and not yet told of
+	moved    time.Time     // when the client last acknowledged something new
 }
 
 func newTransfer(client netip.AddrPort, r request, content []byte, now time.Time) *transfer {
-	t := &transfer{client: client, request: r, content: content, offered: r.oack(len(content)) != nil}
+	t := &transfer{client: client, request: r, content: content, offered: r.oack(len(content)) != nil, wait: firstWait}
+	if r.timeout > 0 {
+		t.wait = time.Duration(r.timeout) * time.Second
+	}
 	t.move(now)
 	return t
 }
 
-// move begins to be patient anew.
+// move begins to wait for what is sent next.
 func (t *transfer) move(now time.Time) {
-	t.moved, t.tries, t.wait = now, 1, firstWait
-	if t.request.timeout > 0 {
-		t.wait = time.Duration(t.request.timeout) * time.Second
-	}
+	t.moved, t.begun, t.tries = now, now, 1
 	t.due = now.Add(t.wait)
+}
+
+// measure takes the time of an acknowledgement of something new. What was sent twice measures nothing, and keeps the longer wait (Karn's
+// algorithm, RFC 6298, sections 2, 3 and 5).
+func (t *transfer) measure(now time.Time) {
+	if t.tries > 1 || t.request.timeout > 0 {
+		return
+	}
+	if took := now.Sub(t.begun); t.delay == 0 {
+		t.delay, t.spread = took, took/2
+	} else {
+		t.spread += ((took - t.delay).Abs() - t.spread) / 4
+		t.delay += (took - t.delay) / 8
+	}
+	t.wait = min(max(t.delay+4*t.spread, leastWait), lastWait)
 }
 
 // blocks is how many blocks the file has: the last one is shorter than the others, if need be empty.
@@ -101,6 +120,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 		return nothing, nil
 	case t.offered && number == 0:
 		t.offered = false
+		t.measure(now)
 		t.move(now)
 		return sendNext, nil
 	case t.offered:
@@ -111,6 +131,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	case ahead > 0 && ahead <= t.last()-t.acked: // the last block of the window, or an earlier one after which something was lost
 		t.acked += ahead
 		t.repeated = 0
+		t.measure(now)
 		t.move(now)
 		if t.acked == t.blocks() {
 			return finished, nil
@@ -143,6 +164,6 @@ func (t *transfer) remind(now time.Time) (bool, error) {
 
 // goesOn tells whether the client still waits for this transfer: it has not acknowledged anything yet, or has just now.
 func (t *transfer) goesOn(now time.Time) bool {
-	begun := t.acked > 0 || !t.offered && len(t.request.asked) > 0
-	return !begun || now.Sub(t.moved) < silence
+	heard := t.acked > 0 || !t.offered && len(t.request.asked) > 0
+	return !heard || now.Sub(t.moved) < silence
 }

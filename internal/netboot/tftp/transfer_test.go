@@ -155,3 +155,40 @@ func TestASilentClientIsGivenUpAfterATime(t *testing.T) {
 		t.Errorf("that took %s", took)
 	}
 }
+
+// Each block of a file is acknowledged a time after it was last sent; the next is how long the server then waits for one that is lost.
+func TestHowLongIsWaitedFollowsWhatTheLineTakes(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		request     request
+		delay       time.Duration
+		least, most time.Duration // of the wait
+		repetitions int           // at most, in all
+	}{
+		{"fast", request{block: 512, window: 1}, time.Millisecond, leastWait, leastWait, 0},
+		{"slower than the first wait", request{block: 512, window: 1}, 900 * time.Millisecond, 900 * time.Millisecond, 2 * time.Second, 2},
+		{"slower than the last wait", request{block: 512, window: 1}, 2 * lastWait, lastWait, lastWait, 1000},
+		{"as the client asks", request{block: 512, window: 1, timeout: 3}, time.Millisecond, 3 * time.Second, 3 * time.Second, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now := time.Unix(0, 0)
+			x := newTransfer(netip.AddrPort{}, c.request, make([]byte, 512*100), now)
+			repetitions := 0
+			for block := uint16(1); block <= 50; block++ {
+				for answer := now.Add(c.delay); x.due.Before(answer); repetitions++ {
+					if again, err := x.remind(x.due); !again || err != nil {
+						t.Fatalf("block %d: %v, %v", block, again, err)
+					}
+				}
+				now = now.Add(c.delay)
+				if v, err := x.hear(binary.BigEndian.AppendUint16([]byte{0, opAck}, block), now); v != sendNext || err != nil {
+					t.Fatalf("block %d: %v, %v", block, v, err)
+				}
+			}
+			if x.wait < c.least || x.wait > c.most || repetitions > c.repetitions {
+				t.Errorf("after acknowledgements that took %s, %s are waited for one; want %s to %s. %d repetitions, want at most %d",
+					c.delay, x.wait, c.least, c.most, repetitions, c.repetitions)
+			}
+		})
+	}
+}
