@@ -285,8 +285,8 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "a TFTP request that is read late ends no transfer that goes on",
 		File:    "internal/netboot/tftp/transfer.go",
-		Find:    "return !begun || now.Sub(t.moved) < silence",
-		Replace: "return !begun",
+		Find:    "return !heard || now.Sub(t.moved) < silence",
+		Replace: "return !heard",
 		Test:    "./internal/netboot/tftp TestARepeatedRequestBeginsNothingAndANewOneAnew",
 	},
 	{

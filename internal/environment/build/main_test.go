@@ -130,7 +130,9 @@ func (s *site) build(ctx context.Context, text string, log io.Writer) outcome {
 				s.t.Errorf("progress went from %d %% to %d %% (%s)", percent, now, step)
 			}
 			percent = now
-			o.steps = append(o.steps, step)
+			if !strings.Contains(step, ": ") { // how far within the step: told by the clock
+				o.steps = append(o.steps, step)
+			}
 		},
 		Log: io.MultiWriter(&printed, log),
 	})
