@@ -12,19 +12,14 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/boot"
@@ -33,25 +28,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/netns/netnstest"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
-// inside marks the test process that runs in a network namespace of its own, with the server; the fleet is in another one.
-const inside = "NEARMETAL_FLEET_INSIDE"
-
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 || os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if err := cmd.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "in a network namespace:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(netnstest.Run(m, true)) }
 
 const (
 	address   = "10.77.0.1"
@@ -79,7 +60,7 @@ func newSite(t *testing.T) *site {
 		t.Skip("needs root: makes network namespaces")
 	}
 	s := &site{t: t, secret: []byte("secret of a test"), hellos: map[string]int{}, reports: map[string]api.Hardware{}, stages: map[string][]api.BootStage{}}
-	s.cable()
+	s.clients = netnstest.Cable(t, "boot0", "nic0", netip.MustParsePrefix(address+"/16"))
 	var err error
 	if s.store, err = imagestore.Open(t.TempDir(), 0); err != nil {
 		t.Fatal(err)
@@ -97,40 +78,6 @@ func newSite(t *testing.T) *site {
 	go func() { _ = server.Serve(tls.NewListener(listener, authority.ServerTLS())) }()
 	s.serve(authority.Pin().String())
 	return s
-}
-
-// cable joins the server's namespace, this one, with the fleet's.
-func (s *site) cable() {
-	t := s.t
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	s.clients, err = netns.New()
-	must(err)
-	t.Cleanup(func() { _ = s.clients.Close() })
-	loopback, err := netlink.LinkByName("lo")
-	must(err)
-	must(netlink.LinkSetUp(loopback))
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "boot0"
-	must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "nic0", PeerNamespace: netlink.NsFd(s.clients.FD())}))
-	link, err := netlink.LinkByName("boot0")
-	must(err)
-	t.Cleanup(func() { _ = netlink.LinkDel(link) })
-	must(netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(address + "/16"))}))
-	must(netlink.LinkSetUp(link))
-	must(s.clients.Do(func() error {
-		nic, err := netlink.LinkByName("nic0")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(nic)
-	}))
 }
 
 // serve runs network boot.

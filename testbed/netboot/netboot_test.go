@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,31 +28,19 @@ import (
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/netns/netnstest"
 	"github.com/nearmetal/nearmetal/testbed/guest"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 
 const (
-	inside = "NEARMETAL_NETBOOT_INSIDE"
 	wanted = "NEARMETAL_TESTBED"
 	link   = "nbprov0"
 	// patience is for an emulated machine beside others on few cores.
 	patience = 4 * time.Minute
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(wanted) == "" || os.Geteuid() != 0 || os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if err := cmd.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "in a network namespace:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(netnstest.Run(m, os.Getenv(wanted) != "")) }
 
 // site is a data centre with the service at its provisioning cable.
 type site struct {

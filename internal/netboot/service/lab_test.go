@@ -27,24 +27,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/netns/netnstest"
 )
 
-// inside marks the test process that runs in a network namespace of its own: sockets of the service open wherever its goroutines run.
-const inside = "NETBOOT_TEST_INSIDE"
-
-func TestMain(m *testing.M) {
-	if os.Geteuid() != 0 || os.Getenv(inside) != "" {
-		os.Exit(m.Run())
-	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if err := cmd.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "in a network namespace:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { os.Exit(netnstest.Run(m, true)) }
 
 const (
 	serverLink = "boot0"
@@ -83,39 +69,8 @@ func newLab(t *testing.T, change func(*netboot.Network)) *lab {
 	if change != nil {
 		change(&l.network)
 	}
-	l.cable()
+	l.clients = netnstest.Cable(t, serverLink, clientLink, l.network.Address)
 	return l
-}
-
-// cable joins the namespaces.
-func (l *lab) cable() {
-	t := l.t
-	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	l.clients, err = netns.New()
-	must(err)
-	t.Cleanup(func() { _ = l.clients.Close() })
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = serverLink
-	must(netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: clientLink, PeerNamespace: netlink.NsFd(l.clients.FD())}))
-	link, err := netlink.LinkByName(serverLink)
-	must(err)
-	t.Cleanup(func() { _ = netlink.LinkDel(link) })
-	must(netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: l.network.Address.Addr().AsSlice(), Mask: net.CIDRMask(16, 32)}}))
-	must(netlink.LinkSetUp(link))
-	must(l.clients.Do(func() error {
-		nic, err := netlink.LinkByName(clientLink)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(nic)
-	}))
 }
 
 // open makes the service; start runs it.
