@@ -58,6 +58,16 @@ func view() View {
 	}
 }
 
+// ofARM64 makes the machine that boots one of arm64, whose loader the server has.
+func ofARM64(v View) View {
+	n := *v.Table.Machines[known]
+	boot := *n.Boot
+	boot.Architecture, n.Boot = "aarch64", &boot
+	v.Table.Machines[known] = &n
+	v.Loaders = loaders.Set{"snponly.efi": {1}, "snponly-arm64.efi": {1}}
+	return v
+}
+
 func beside(v View) View {
 	v.Network.Proxy = true
 	v.Network.Machines, v.Network.Strangers = netboot.Range{}, netboot.Range{}
@@ -210,6 +220,8 @@ func TestAnswersAreAsWritten(t *testing.T) {
 		{"not-meant-to-boot-http", view(), 67, sent(idle, dhcpv4.MessageTypeDiscover, overHTTP())},
 		{"not-meant-to-boot-ipxe", view(), 67, sent(idle, dhcpv4.MessageTypeDiscover, isIPXEOf(bios()))},
 		{"no-loader", view(), 67, sent(known, dhcpv4.MessageTypeDiscover, firmware("PXEClient:Arch:00011:UNDI:003000", 11))},
+		{"arm64-discover", ofARM64(view()), 67, sent(known, dhcpv4.MessageTypeDiscover, firmware("PXEClient:Arch:00011:UNDI:003000", 11))},
+		{"arm64-http-discover", ofARM64(view()), 67, sent(known, dhcpv4.MessageTypeDiscover, firmware("HTTPClient:Arch:00019:UNDI:003000", 19))},
 		{"stranger-discover", view(), 67, sent(stranger, dhcpv4.MessageTypeDiscover, uefi())},
 		{"stranger-request", leased(view()), 67, sent(stranger, dhcpv4.MessageTypeRequest, uefi(), requesting("10.77.2.2"), choosing("10.77.0.1"))},
 		{"wrong-address", view(), 67, sent(known, dhcpv4.MessageTypeRequest, requesting("10.77.2.2"))},
