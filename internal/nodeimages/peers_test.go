@@ -22,6 +22,9 @@ func TestAPeerWithBadDataIsDroppedAndToldAndTheImageStillComes(t *testing.T) {
 	root := s.root(1, 32*image.ChunkBytes)
 	w := s.image("one", root)
 	var asked atomic.Int64
+	lied := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(lied) })
+	t.Cleanup(tell)
 	hostile := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/held") {
 			_, _ = rw.Write(bytes.Repeat([]byte{0xff}, 4))
@@ -29,8 +32,11 @@ func TestAPeerWithBadDataIsDroppedAndToldAndTheImageStillComes(t *testing.T) {
 		}
 		asked.Add(1)
 		http.ServeContent(rw, r, "", time.Time{}, bytes.NewReader(make([]byte, root.SizeBytes)))
+		tell()
 	}))
 	defer hostile.Close()
+	// A server that is quick would have sent all before the peer is asked.
+	s.meddle = holdChunks(lied)
 	w.Peers = []string{hostile.URL + "/images/"}
 	n := s.node(t)
 	n.Want(s.public(), []nodeimages.Wanted{w})
@@ -101,17 +107,41 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+// holdChunks has the server keep chunks back until an event; manifest and chunk list it sends.
+func holdChunks(until <-chan struct{}) func(http.ResponseWriter, *http.Request) bool {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Range") != "" {
+			select {
+			case <-until:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	}
+}
+
 func TestAnImageComesFromAPeerThatHasItAll(t *testing.T) {
 	s := newSite(t)
-	const chunks = 40
+	const chunks, claimed = 40, 4 // claimed are those of one request to the server
 	w := s.image("one", s.root(1, chunks*image.ChunkBytes))
 	first := s.node(t).serve(nodeimages.PeerConfig{})
 	first.Want(s.public(), []nodeimages.Wanted{w})
 	first.whole(w)
 	sent := s.sent.Load()
+	// How much a server sends that does not wait depends on how soon the peer is asked.
+	release := make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(end)
+	s.mu.Lock()
+	s.meddle = holdChunks(release)
+	s.mu.Unlock()
 	w.Peers = []string{first.url}
 	second := s.node(t).serve(nodeimages.PeerConfig{})
 	second.Want(s.public(), []nodeimages.Wanted{w})
+	second.until(w, "there but for what the server was asked for", func(st nodeimages.Status) bool {
+		return st.HeldBytes >= (chunks-claimed)*image.ChunkBytes
+	})
+	end()
 	second.whole(w)
 	if more := s.sent.Load() - sent; more > chunks*image.ChunkBytes/2 {
 		t.Errorf("with a peer that has it all, the server sent %d bytes of %d", more, chunks*image.ChunkBytes)

@@ -229,28 +229,37 @@ func (n *node) get(path, span string) (int, int) {
 const patience = 30 * time.Second
 
 // until waits until a status of the image passes a test. It looks without being told too: a node tells of bytes in steps only.
-func (n *node) until(w nodeimages.Wanted, what string, test func(nodeimages.Status) bool) nodeimages.Status {
+func (n *node) until(w nodeimages.Wanted, what string, test func(nodeimages.Status) bool) (last nodeimages.Status) {
 	n.t.Helper()
-	deadline := time.After(patience)
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for {
-		var last nodeimages.Status
+	came := n.eventually(func() bool {
+		last = nodeimages.Status{}
 		for _, s := range n.Status() {
 			if s.Digest == w.Digest {
 				last = s
 			}
 		}
-		if test(last) {
-			return last
-		}
+		return test(last)
+	})
+	if !came {
+		n.t.Fatalf("the image never became %s; last %+v", what, last)
+	}
+	return last
+}
+
+// eventually waits until a test passes; false: it never did.
+func (n *node) eventually(test func() bool) bool {
+	deadline := time.After(patience)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for !test() {
 		select {
 		case <-n.changed:
 		case <-look.C:
 		case <-deadline:
-			n.t.Fatalf("the image never became %s; last %+v", what, last)
+			return false
 		}
 	}
+	return true
 }
 
 func (n *node) whole(w nodeimages.Wanted) {
