@@ -91,6 +91,7 @@ func prepare(t *testing.T, machines []vdc.MachineConfig, args []string) *site {
 	t.Cleanup(func() { must(t, s.dc.Close()) })
 	t.Cleanup(func() {
 		s.stop()
+		s.wantNoPassword(s.dc.Machines()[0].Password)
 		if t.Failed() {
 			t.Logf("the server said:\n%s", tail(s.said(), 80))
 		}
