@@ -7,13 +7,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// Accounts of an image, such as those of its daemons, are the member's as well: below the generated ones, which win. Both files have the
-// name first and a number third (passwd(5), group(5)).
+// Accounts of an image, such as those of its daemons, are the member's as well: below the generated ones, which win. But of services that both
+// have, such as sshd, the image's are taken: their numbers follow from the order in which an image's packages were installed, so that another
+// number would be that of another service of the image, which would lose its account and its files. Both files have the name first and a number
+// third (passwd(5), group(5)).
 var accountFiles = []string{"/etc/passwd", "/etc/group"}
 
 // accountsOf reads the accounts of an image that is seen at view.
@@ -29,30 +32,58 @@ func accountsOf(view string) (map[string]string, error) {
 	return accounts, nil
 }
 
+// account is a line of such a file.
+type account struct{ name, number, line string }
+
+func accountsIn(text string) (all []account) {
+	for line := range strings.Lines(text) {
+		if fields := strings.Split(line, ":"); len(fields) > 2 && fields[0] != "" {
+			all = append(all, account{fields[0], fields[2], strings.TrimRight(line, "\n")})
+		}
+	}
+	return all
+}
+
+// service tells whether an account is neither root's nor a person's nor nobody's (Debian policy, section 9.2.2).
+func (a account) service() bool {
+	n, err := strconv.Atoi(a.number)
+	return err == nil && n > 0 && n < 1000
+}
+
 // addAccounts returns files with the accounts of the image that the generated ones lack, by name and by number.
 func addAccounts(files []driver.File, accounts map[string]string) []driver.File {
 	files = slices.Clone(files)
 	for i, f := range files {
-		more, ok := accounts[f.Path]
-		if !ok {
-			continue
+		if more, ok := accounts[f.Path]; ok {
+			files[i].Content = []byte(merged(accountsIn(string(f.Content)), accountsIn(more)))
 		}
-		names, numbers := map[string]bool{}, map[string]bool{}
-		for line := range strings.Lines(string(f.Content)) {
-			if fields := strings.Split(line, ":"); len(fields) > 2 {
-				names[fields[0]], numbers[fields[2]] = true, true
-			}
-		}
-		text := strings.TrimRight(string(f.Content), "\n") + "\n"
-		for line := range strings.Lines(more) {
-			fields := strings.Split(line, ":")
-			if len(fields) > 2 && fields[0] != "" && !names[fields[0]] && !numbers[fields[2]] {
-				text += strings.TrimRight(line, "\n") + "\n"
-			}
-		}
-		files[i].Content = []byte(text)
 	}
 	return files
+}
+
+// merged is a file of generated accounts and those of an image.
+func merged(generated, images []account) string {
+	for i, a := range generated {
+		same := slices.IndexFunc(images, func(b account) bool { return b.name == a.name })
+		if same < 0 || !a.service() || !images[same].service() {
+			continue
+		}
+		if !slices.ContainsFunc(generated, func(b account) bool { return b.name != a.name && b.number == images[same].number }) {
+			generated[i] = images[same]
+		}
+	}
+	text := ""
+	names, numbers := map[string]bool{}, map[string]bool{}
+	for _, a := range generated {
+		names[a.name], numbers[a.number] = true, true
+		text += a.line + "\n"
+	}
+	for _, a := range images {
+		if !names[a.name] && !numbers[a.number] {
+			text += a.line + "\n"
+		}
+	}
+	return text
 }
 
 // withAccounts adds what was kept of the image's accounts when the member was started.

@@ -249,3 +249,27 @@ func TestTheConfigurationGivesAwayNothingOfTheHost(t *testing.T) {
 		}
 	}
 }
+
+func TestServicesOfAnImageKeepTheirNumbers(t *testing.T) {
+	generated := []driver.File{
+		{Path: "/etc/passwd", Content: []byte("root:*:0:0::/root:/bin/bash\nsshd:*:101:65534::/run/sshd:/bin/false\nhpc:*:1000:1000::/home/hpc:/bin/bash\nnobody:*:65534:65534::/:/bin/false\n")},
+		{Path: "/etc/hosts", Content: []byte("127.0.0.1\tlocalhost\n")},
+	}
+	for name, tc := range map[string]struct{ image, want string }{
+		"another service has what is sshd's elsewhere": {
+			"root:x:0:0::/:/bin/sh\nsshd:x:100:65534::/run/sshd:/sbin/nologin\nmunge:x:101:104::/nonexistent:/bin/false\nuser:x:1000:1000::/:/bin/sh\nnobody:x:99:99::/:/bin/sh\n",
+			"root:*:0:0::/root:/bin/bash\nsshd:x:100:65534::/run/sshd:/sbin/nologin\nhpc:*:1000:1000::/home/hpc:/bin/bash\nnobody:*:65534:65534::/:/bin/false\n" +
+				"munge:x:101:104::/nonexistent:/bin/false\n",
+		},
+		"nobody becomes root or a person": {
+			"sshd:x:0:0::/:/bin/sh\nhpc:x:7:7::/:/bin/sh\n",
+			string(generated[0].Content),
+		},
+		"what is no account": {"# a comment\n:x:5:5::/:/bin/sh\nsshd\nlast:x:7:7::/:/bin/false", string(generated[0].Content) + "last:x:7:7::/:/bin/false\n"},
+	} {
+		got := addAccounts(generated, map[string]string{"/etc/passwd": tc.image, "/etc/group": "munge:x:104:\n"})
+		if string(got[0].Content) != tc.want || string(got[1].Content) != string(generated[1].Content) {
+			t.Errorf("%s: got\n%swant\n%s", name, got[0].Content, tc.want)
+		}
+	}
+}
