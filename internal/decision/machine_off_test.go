@@ -36,6 +36,21 @@ func TestWhatWasReadBeforeTheStopIsNoProofThatItIsOff(t *testing.T) {
 	m.want(api.MachineStopping)
 }
 
+// A machine that was woken a moment ago reads as off; whoever read it before it was told of the stop would let it come on afterwards.
+func TestWhatIsReadByOneThatDoesNotKnowOfTheStopIsNoProofThatItIsOff(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.reads(time.Second, api.PowerOff)
+	m.request(api.PowerActionOff, "", false)
+	m.after(time.Millisecond)
+	m.in.Power.ObservedAt = m.in.Now
+	m.settle()
+	m.want(api.MachineStopping)
+	m.wantOrder(lifecycle.OrderCut)
+	m.carryOut()
+	m.want(api.MachineOff)
+}
+
 func TestAMachineWhosePowerCannotBeReadIsOffWhenItWasToldToAndIsSilent(t *testing.T) {
 	m := newMachine(t)
 	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}
@@ -125,7 +140,7 @@ func TestABMCThatIsWrongMakesNoMachineOffThatAnswers(t *testing.T) {
 	m.bootUp()
 	m.request(api.PowerActionOff, "", true)
 	m.after(time.Second)
-	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now
+	m.reading(api.PowerOff)
 	m.settle()
 	m.want(api.MachineStopping)
 	m.after(time.Second)

@@ -13,7 +13,7 @@ import (
 func (m *machine) reads(after time.Duration, state api.PowerState) {
 	m.t.Helper()
 	m.after(after)
-	m.in.Power.State, m.in.Power.ObservedAt = state, m.in.Now
+	m.reading(state)
 	m.settle()
 }
 

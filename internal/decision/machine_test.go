@@ -277,8 +277,7 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 			case 7:
 				m.goDark()
 			case 8:
-				m.in.Power.State = api.PowerUnknown
-				m.in.Power.ObservedAt = m.in.Now
+				m.reading(api.PowerUnknown)
 				m.settle()
 			case 9:
 				m.after(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 20 * time.Minute}).Draw(t, "pause"))
@@ -293,7 +292,7 @@ func TestMachinesKeepTheirRules(t *testing.T) {
 					m.settle()
 				}
 			case 12:
-				m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now // right or wrong
+				m.reading(api.PowerOff) // right or wrong
 				m.settle()
 			case 13:
 				if m.record.Boot != nil {

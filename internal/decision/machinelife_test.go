@@ -114,11 +114,19 @@ func (m *machine) report(blocking ...api.HealthResult) {
 	m.settle()
 }
 
+// reading is what the provisioner reads now; it knows what was decided last.
+func (m *machine) reading(state api.PowerState) {
+	if order, generation := lifecycle.Order(m.record, m.in.Now); generation != m.in.Power.Generation || order != m.in.Power.Order {
+		m.in.Power.Generation, m.in.Power.Order, m.in.Power.Done = generation, order, false
+	}
+	m.in.Power.State, m.in.Power.ObservedAt = state, m.in.Now
+}
+
 // goDark is the machine going off by itself.
 func (m *machine) goDark() {
 	m.after(time.Second)
 	m.in.Agent.Connected = false
-	m.in.Power.State, m.in.Power.ObservedAt = api.PowerOff, m.in.Now
+	m.reading(api.PowerOff)
 	m.after(time.Millisecond)
 	m.settle()
 }

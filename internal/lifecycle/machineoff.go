@@ -170,7 +170,9 @@ func (in MachineInput) isOff() (off bool, how string) {
 // is wrong must not make a machine off that answers.
 func (in MachineInput) readOff() bool {
 	at := in.Power.ObservedAt
-	return in.Power.Observes && in.Power.State == api.PowerOff && at.After(in.Record.ChangedAt) && !in.Agent.Connected && !at.Before(in.Agent.LastSeen)
+	// Who reads it must know of the stop: a machine that was woken a moment ago reads as off until its power follows.
+	knows := in.Power.Generation >= in.Record.Stop.Generation
+	return knows && in.Power.Observes && in.Power.State == api.PowerOff && at.After(in.Record.ChangedAt) && !in.Agent.Connected && !at.Before(in.Agent.LastSeen)
 }
 
 // wasTold tells whether the order to go off reached the machine: its agent was there when it was decided, or its boot agent has asked since.

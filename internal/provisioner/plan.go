@@ -16,6 +16,8 @@ type progress struct {
 	// that, or the cut on the way to on, last.
 	told     bool
 	lastTold time.Time
+	// woken is when it was last told to come on, by this order or one before, and was not read as on since.
+	woken time.Time
 	// last is what it was told last, times how often in a row.
 	last     action
 	times    int
@@ -65,6 +67,8 @@ func next(p progress, state api.PowerState, now time.Time) action {
 		}
 	case Cut:
 		switch {
+		case state == api.PowerOff && p.rises(now):
+			return look
 		case state == api.PowerOff:
 			return finish
 		case waits:
@@ -80,6 +84,12 @@ func next(p progress, state api.PowerState, now time.Time) action {
 	default:
 		return rest
 	}
+}
+
+// rises tells whether the power may still follow an order to come on. Then off means nothing: a machine that was taken for off would come on
+// afterwards, and stay on.
+func (p progress) rises(now time.Time) bool {
+	return !p.woken.IsZero() && now.Sub(p.woken) < patience
 }
 
 // blind is next for a switch that can't observe: each order is given once, but packets that wake are repeated until the machine is heard of.

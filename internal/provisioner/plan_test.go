@@ -24,6 +24,8 @@ func TestWhatAnOrderNeedsNext(t *testing.T) {
 		"told to go off before it is": {progress{order: Wake, lastTold: justTold}, tellOn, look, look},
 		"cut":                         {progress{order: Cut}, finish, tellOff, tellOff},
 		"told to be cut just now":     {progress{order: Cut, told: true, lastTold: justTold}, finish, look, look},
+		"cut while it comes on":       {progress{order: Cut, woken: justTold}, look, tellOff, tellOff},
+		"cut, and it never came on":   {progress{order: Cut, woken: longAgo}, finish, tellOff, tellOff},
 		"its button to be pressed":    {progress{order: Shutdown}, finish, tellPress, tellPress},
 		"its button pressed":          {progress{order: Shutdown, told: true, lastTold: longAgo}, finish, finish, finish},
 		"left alone":                  {progress{order: Leave}, rest, rest, rest},

@@ -314,6 +314,35 @@ func TestCutShutdownAndWhatCannot(t *testing.T) {
 	})
 }
 
+// BMCs say off for some seconds after they were told on.
+func TestAMachineThatIsCutBeforeItComesOnStaysOff(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		m := r.site.Add("m1", fake.Behaviour{OnAfter: 5 * time.Second})
+		r.set(1, order("m1", 7, Wake))
+		r.after(time.Second)
+		r.set(1, order("m1", 8, Cut))
+		r.after(time.Second)
+		r.want("m1", api.PowerUnknown, false, "")
+		r.after(time.Minute)
+		r.want("m1", api.PowerOff, true, "")
+		r.wantOrders(m, "on off")
+	})
+}
+
+func TestAMachineThatNeverComesOnIsOffAfterAWhile(t *testing.T) {
+	t.Parallel()
+	site(t, func(r *rig) {
+		m := r.site.Add("m1", fake.Behaviour{Deaf: true})
+		r.set(1, order("m1", 7, Wake))
+		r.after(time.Second)
+		r.set(1, order("m1", 8, Cut))
+		r.after(patience + 2*time.Second)
+		r.want("m1", api.PowerOff, true, "")
+		r.wantOrders(m, "on")
+	})
+}
+
 func TestAMachineThatGoesOffByItselfIsSeenSoon(t *testing.T) {
 	t.Parallel()
 	site(t, func(r *rig) {
@@ -439,7 +468,7 @@ func TestNewerOrdersEndOlderWork(t *testing.T) {
 		if n := r.site.OpenSessions(); n != 1 {
 			t.Errorf("%d sessions are open; want that of the newer order", n)
 		}
-		r.after(10 * time.Second)
+		r.after(patience + 10*time.Second)
 		r.want("m1", api.PowerOff, true, "")
 		if m.State() != api.PowerOff {
 			t.Error("the older order was carried out after the newer one")

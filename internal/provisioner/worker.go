@@ -115,7 +115,7 @@ func (w *worker) take(a assignment) {
 	sameTarget := w.power != nil && sameTarget(w.current.machine.Target, a.machine.Target)
 	w.current = a
 	if !same {
-		w.progress = progress{order: a.machine.Order}
+		w.progress = progress{order: a.machine.Order, woken: w.progress.woken}
 		w.refused = false
 	}
 	w.progress.fence = a.fence()
@@ -243,6 +243,9 @@ func (w *worker) look(ctx context.Context) (api.PowerState, error) {
 		state = api.PowerUnknown
 	}
 	w.observed.State, w.observed.ObservedAt = state, w.p.o.Now()
+	if state == api.PowerOn {
+		w.progress.woken = time.Time{}
+	}
 	return state, err
 }
 
@@ -273,6 +276,7 @@ func (w *worker) do(ctx context.Context, todo action) (time.Duration, error) {
 	var err error
 	switch todo {
 	case tellOn:
+		p.woken = now
 		err = w.power.On(ctx, w.current.machine.Boot)
 	case tellOff:
 		err = w.power.Off(ctx)
@@ -339,7 +343,7 @@ func (w *worker) report() {
 	o := w.observed
 	o.UID, o.Generation, o.Order = w.uid, p.fence.Generation, p.order
 	o.Done, o.DoneAt, o.Problem, o.Final, o.Attempts = p.done, p.doneAt, p.problem, p.final, p.attempts
-	if o.State == "" {
+	if o.State == "" || o.State == api.PowerOff && p.order != Wake && p.rises(w.p.o.Now()) {
 		o.State = api.PowerUnknown
 	}
 	if w.power != nil {

@@ -17,6 +17,13 @@ var machineLifeGuards = []Mutant{
 		Test:    "./internal/decision TestWhatWasReadBeforeTheStopIsNoProofThatItIsOff",
 	},
 	{
+		Guard:   "who does not know of a stop can't tell that the machine is off",
+		File:    "internal/lifecycle/machineoff.go",
+		Find:    `return knows && in.Power.Observes`,
+		Replace: `return (knows || true) && in.Power.Observes`,
+		Test:    "./internal/decision TestWhatIsReadByOneThatDoesNotKnowOfTheStopIsNoProofThatItIsOff",
+	},
+	{
 		Guard:   "a machine whose agent is connected is not off",
 		File:    "internal/lifecycle/machineoff.go",
 		Find:    `&& !in.Agent.Connected && !at.Before(`,

@@ -136,6 +136,20 @@ var powerGuards = []Mutant{
 		Test:    "./internal/provisioner TestWhatAnOrderNeedsNext",
 	},
 	{
+		Guard:   "a machine that may still come on is not cut by saying that it is off",
+		File:    "internal/provisioner/plan.go",
+		Find:    "case state == api.PowerOff && p.rises(now):",
+		Replace: "case false:",
+		Test:    "./internal/provisioner TestAMachineThatIsCutBeforeItComesOnStaysOff",
+	},
+	{
+		Guard:   "a machine that may still come on is not told to be off",
+		File:    "internal/provisioner/worker.go",
+		Find:    "o.State == api.PowerOff && p.order != Wake && p.rises(w.p.o.Now()) {",
+		Replace: "false {",
+		Test:    "./internal/provisioner TestAMachineThatIsCutBeforeItComesOnStaysOff",
+	},
+	{
 		Guard:   "a machine that is on was not woken by this order",
 		File:    "internal/provisioner/plan.go",
 		Find:    "case state == api.PowerOn && p.told:",
