@@ -187,4 +187,4 @@ func mustArrive(t *testing.T, from, to member, what string, frame []byte, text s
 }
 
 // markerTimeout is how long a frame may take to arrive on a busy machine.
-const markerTimeout = 5 * time.Second
+const markerTimeout = 20 * time.Second

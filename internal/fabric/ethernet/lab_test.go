@@ -204,7 +204,7 @@ func checksum(b []byte) uint16 {
 
 func mustReach(t *testing.T, from namespace, what, address string) {
 	t.Helper()
-	if !from.canReach(address, 2*time.Second) {
+	if !from.canReach(address, markerTimeout) {
 		t.Errorf("%s (%s) does not answer", what, address)
 	}
 }

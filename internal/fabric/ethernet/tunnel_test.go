@@ -115,7 +115,7 @@ func TestAStreamCrossesNodes(t *testing.T) {
 	errs := make(chan error, 1)
 	go func() {
 		errs <- a.Do(func() error {
-			conn, err := net.DialTimeout("tcp4", l.Addr().String(), 5*time.Second)
+			conn, err := net.DialTimeout("tcp4", l.Addr().String(), markerTimeout)
 			if err != nil {
 				return err
 			}
