@@ -327,7 +327,7 @@ func TestEgressLeadsNodesOutAndNobodyIn(t *testing.T) {
 			}
 			return conn.Close()
 		}
-		const patience, proof = 5 * time.Second, 300 * time.Millisecond
+		const patience, proof = 20 * time.Second, 300 * time.Millisecond
 
 		spaces := ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}})
 		if err := inside(spaces.Nodes[0], func() error { return dial(internet, proof) }); err == nil {
