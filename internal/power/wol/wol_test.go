@@ -128,7 +128,7 @@ func TestBothKindsOfPacketLeaveByTheInterface(t *testing.T) {
 		for sent := 0; len(seen) < 2; {
 			n, _, err := conn.ReadFrom(frame[:])
 			if err != nil { // again: the kernel sends nothing until it has noticed that both ends of a new cable are up
-				if sent++; sent > 50 {
+				if sent++; sent > 200 {
 					t.Errorf("only %v came out: %v", seen, err)
 					return nil
 				}
