@@ -34,7 +34,7 @@ func TestStrangersTakeFewConnectionsOfTheProcessThatServesTheRoot(t *testing.T) 
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 		_, _ = fmt.Fprintf(c, "GET /%s/held HTTP/1.1\r\nHost: x\r\n\r\n", root.Digest.Hex())
 		n, _ := c.Read(make([]byte, 1000))
 		return c, n > 0
@@ -52,7 +52,7 @@ func TestStrangersTakeFewConnectionsOfTheProcessThatServesTheRoot(t *testing.T) 
 	}
 	// Who leaves makes room.
 	_ = one.Close()
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(30 * time.Second); ; {
 		if _, ok := taken(); ok {
 			return
 		}
