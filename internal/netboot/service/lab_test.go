@@ -199,7 +199,7 @@ func (l *lab) udhcpc(args ...string) (map[string]string, error) {
 		l.t.Fatal(err)
 	}
 	_ = os.Remove(told)
-	out, err := l.try("busybox", append([]string{"udhcpc", "-i", clientLink, "-f", "-n", "-q", "-t", "3", "-T", "1", "-s", script}, args...)...)
+	out, err := l.try("busybox", append([]string{"udhcpc", "-i", clientLink, "-f", "-n", "-q", "-t", "20", "-T", "1", "-s", script}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}

@@ -109,7 +109,7 @@ func (l *lab) awaitServer(ns netns.Handle) {
 	l.t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
-	for range 250 {
+	for range 1000 {
 		found := false
 		_ = ns.Do(func() error {
 			table, err := os.ReadFile("/proc/thread-self/net/udp")
@@ -287,7 +287,7 @@ func TestOtherClientsAreServed(t *testing.T) {
 		if _, err := l.udhcpc(); err != nil {
 			t.Fatal(err)
 		}
-		if out := l.run("dhcping", "-h", known, "-s", "10.77.0.1", "-c", "10.77.1.1"); !strings.Contains(out, "Got answer from: 10.77.0.1") {
+		if out := l.run("dhcping", "-t", "20", "-h", known, "-s", "10.77.0.1", "-c", "10.77.1.1"); !strings.Contains(out, "Got answer from: 10.77.0.1") {
 			t.Errorf("dhcping said %s", out)
 		}
 	})
@@ -315,7 +315,7 @@ func TestAStrangersLeaseIsDurableBeforeItIsOffered(t *testing.T) {
 	l.leases.mu.Lock()
 	l.leases.err = errors.New("the disk is full")
 	l.leases.mu.Unlock()
-	if told, err := l.udhcpc(); err == nil {
+	if told, err := l.udhcpc("-t", "3"); err == nil {
 		t.Fatalf("it was offered without being stored: %v", told)
 	}
 	l.await("a problem", func(e netboot.Event) bool { return strings.Contains(e.Problem, "the disk is full") })
