@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"runtime"
 	"testing"
 )
 
@@ -37,9 +38,14 @@ func TestManyShareAConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What is typed or printed while not all are there is lost.
+	for there := false; !there; runtime.Gosched() {
+		c.mu.Lock()
+		there = c.machine != nil && len(c.clients) == len(clients)
+		c.mu.Unlock()
+	}
 	fromMachine := bufio.NewReader(machine)
 	for i, client := range clients {
-		// What one types arrives, so it is connected by now.
 		if _, err := client.Write([]byte("root\n")); err != nil {
 			t.Fatal(err)
 		}
