@@ -124,7 +124,7 @@ func (a *Agent) connect(ctx context.Context, news <-chan struct{}, found chan<- 
 	a.log.Info("network interface found", "interface", nic.Name, "after", time.Since(a.begun))
 	if a.args.Purpose == api.BootEnvironment {
 		// While the network answers. An error comes again when they are needed.
-		go func() { _ = a.modules.loadForRoot(string(image.EROFS)) }()
+		go func() { _ = a.modules.loadAll(modulesForRoot(image.Root{Format: image.EROFS})) }()
 	}
 	for try := 0; ; try++ {
 		err := a.tryConnect(ctx, nic)

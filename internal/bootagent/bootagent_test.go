@@ -50,6 +50,16 @@ func TestTheLastStageTellsHowMuchOfTheRootCameFromOtherMachines(t *testing.T) {
 	}
 }
 
+func TestTheFileSystemOfEachLayerIsLoaded(t *testing.T) {
+	m := image.Manifest{
+		Root:   image.Root{Blob: image.Blob{Digest: image.DigestOf([]byte("root"))}, Format: image.SquashFS},
+		Layers: []image.Root{{Format: image.SquashFS}, {Format: image.EROFS}},
+	}
+	if got, want := modulesForRoot(m.Roots()...), []string{"nbd", "loop", "dm_mod", "overlay", "squashfs", "erofs"}; !slices.Equal(got, want) {
+		t.Errorf("for an EROFS layer over SquashFS it loads %v, want %v", got, want)
+	}
+}
+
 func TestTheLeaseIsAskedForAsTheFirmwareDid(t *testing.T) {
 	mac := net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 	discover, err := dhcpv4.NewDiscovery(mac, identifier(mac))

@@ -83,7 +83,7 @@ func readyReport(s bootctl.Status) boot.StageReport {
 
 // enterRoot mounts the image and makes it the root.
 func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDrivers func()) error {
-	if err := a.modules.loadForRoot(string(manifest.Root.Format)); err != nil {
+	if err := a.modules.loadAll(modulesForRoot(manifest.Roots()...)); err != nil {
 		return err
 	}
 	disk := a.args.Disk

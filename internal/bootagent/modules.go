@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/kernelmodule"
 )
 
@@ -117,9 +118,21 @@ func (m *modules) insert(name string) error {
 	return nil
 }
 
-// loadForRoot loads what a root of that file system goes through.
-func (m *modules) loadForRoot(format string) error {
-	for _, name := range []string{"nbd", "loop", "dm_mod", "overlay", format} {
+// modulesForRoot are what a root and its layers go through. Each layer has a file system of its own choice, and nothing but this agent loads
+// modules.
+func modulesForRoot(roots ...image.Root) []string {
+	names := []string{"nbd", "loop", "dm_mod", "overlay"}
+	for _, r := range roots {
+		if !slices.Contains(names, string(r.Format)) {
+			names = append(names, string(r.Format))
+		}
+	}
+	return names
+}
+
+// loadAll loads modules by name.
+func (m *modules) loadAll(names []string) error {
+	for _, name := range names {
 		if err := m.load(name); err != nil {
 			return err
 		}
