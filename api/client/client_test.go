@@ -203,7 +203,7 @@ func TestAServerThatNeverAnsweredIsNotWaitedFor(t *testing.T) {
 			t.Errorf("watch: %v, want an *UnreachableError", err)
 		}
 	}
-	if d := time.Since(start); d > 2*time.Second {
+	if d := time.Since(start); d > 10*time.Second { // half of what it is given
 		t.Errorf("gave up after %v", d)
 	}
 }
