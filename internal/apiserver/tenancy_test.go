@@ -338,7 +338,7 @@ func revocable(t *testing.T) (s *apiservertest.Site, member *client.Client, revo
 
 func TestARevokedTokenEndsTheEventsThatAreFollowedWithIt(t *testing.T) {
 	_, member, revoke := revocable(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for e, err := range member.FollowEvents(ctx, "c1", 0) {
 		if err != nil {
@@ -359,7 +359,7 @@ func TestARevokedTokenEndsTheOutputThatIsFollowedWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	out := &lockedBuffer{wrote: make(chan struct{}, 1)}
 	done := make(chan error, 1)

@@ -80,7 +80,7 @@ func TestATunnelEndsWithItsTokenAndItsServer(t *testing.T) {
 	if err := s.Client().RevokeToken(t.Context(), token.ID()); err != nil {
 		t.Fatal(err)
 	}
-	goesOn := time.AfterFunc(10*time.Second, func() {
+	goesOn := time.AfterFunc(30*time.Second, func() {
 		t.Error("the tunnel of a revoked token goes on")
 		_ = tunnel.Close()
 	})
