@@ -16,13 +16,13 @@ import (
 )
 
 func TestAnExternalEtcdKeepsTheContract(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) store.Store { return connect(t, serve(t)) })
+	storetest.Run(t, func(t *testing.T) store.Store { return connect(t, serve(t), aliveTTL) })
 }
 
 func TestTwoServersOnOneEtcdShareStateAndElectOneLeader(t *testing.T) {
 	t.Parallel()
 	endpoint := serve(t)
-	one, two := connect(t, endpoint), connect(t, endpoint)
+	one, two := connect(t, endpoint, 3*time.Second), connect(t, endpoint, aliveTTL)
 	first, err := one.Campaign(t.Context(), "server-1")
 	if err != nil {
 		t.Fatal(err)
@@ -76,9 +76,9 @@ func serve(t *testing.T) string {
 	return socket.String()
 }
 
-func connect(t *testing.T, endpoint string) *etcd.Store {
+func connect(t *testing.T, endpoint string, ttl time.Duration) *etcd.Store {
 	t.Helper()
-	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{endpoint}, LeaderTTL: time.Second})
+	s, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{endpoint}, LeaderTTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
