@@ -37,4 +37,11 @@ var containerGuards = []Mutant{
 		Replace: "\t\tbind(\"/etc\", \"/root\", \"ro\"),\n",
 		Test:    "./internal/driver/container TestAMemberSeesNothingOfTheHostButWhatItsEnvironmentLists",
 	},
+	{
+		Guard:   "services of an image keep their numbers",
+		File:    "internal/driver/container/accounts.go",
+		Find:    "generated[i] = images[same]",
+		Replace: "generated[i] = a",
+		Test:    "./internal/driver/container TestServicesOfAnImageKeepTheirNumbers",
+	},
 }
