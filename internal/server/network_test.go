@@ -67,3 +67,21 @@ func TestTheAPIListensForMachinesUnlessItDoesAlready(t *testing.T) {
 		}
 	}
 }
+
+func TestFirmwareIsPointedAtALoaderThatIsThere(t *testing.T) {
+	n := netboot.Network{Address: netip.MustParsePrefix("10.9.0.1/24"), HTTPPort: 8069}
+	dir := t.TempDir()
+	for _, step := range []struct{ add, want string }{
+		{"undionly.kpxe", ""}, {"ipxe.efi", "http://10.9.0.1:8069/loader/ipxe.efi"}, {"snponly.efi", "http://10.9.0.1:8069/loader/snponly.efi"},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, step.add), []byte("loader"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := loaderURL(n, dir); got != step.want {
+			t.Errorf("with %s: %q, want %q", step.add, got, step.want)
+		}
+	}
+	if got := loaderURL(n, filepath.Join(dir, "nowhere")); got != "" {
+		t.Errorf("without a directory: %q", got)
+	}
+}

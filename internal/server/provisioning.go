@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/ipxe"
+	"github.com/nearmetal/nearmetal/internal/netboot/loaders"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/switches"
@@ -68,11 +70,28 @@ func (p *provisioning) leads() *controller.Provisioning {
 			return provisioner.New(provisioner.Options{Open: open, Gate: gate, Log: p.log})
 		},
 		SetTable: p.tables.set, Heard: p.heard, Network: p.network,
-		LoaderURL: ipxe.LoaderURL(p.network, "snponly.efi"),
+		LoaderURL: loaderURL(p.network, cmp.Or(p.cfg.Loaders, loaders.DefaultDir)),
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
 		Deadlines: deadlines, BootAgent: p.programs.bootAgent.Digest,
 	}
+}
+
+// httpX64 is the number of x86-64 UEFI firmware that boots by HTTP (IANA, "Processor Architecture Types").
+const httpX64 = 16
+
+// loaderURL is where such firmware finds the best of the loaders in dir, "" when there is none for it: network boot says what is wrong with dir.
+func loaderURL(n netboot.Network, dir string) string {
+	set, err := loaders.Read(dir)
+	if err != nil {
+		return ""
+	}
+	a, _ := loaders.Find([]uint16{httpX64})
+	name := set.For(a)
+	if name == "" {
+		return ""
+	}
+	return ipxe.LoaderURL(n, name)
 }
 
 // open looks at what machines will run, and takes the boot API's address.
