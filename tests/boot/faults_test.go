@@ -102,26 +102,46 @@ func TestHungFirmwareIsTriedOnceMoreAndThenTold(t *testing.T) {
 	s := newSite(t, pair()[:1], "--boot-deadline", "30s")
 	s.enroll("b1", api.PowerRedfish)
 	must(t, s.dc.HangFirmware("b1", true))
-	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
-	first := s.waitUntil("b1", "on", time.Minute, has(1, api.StagePower)).Machine.Record
-	second := s.waitUntil("b1", "tried again", 3*time.Minute, has(2, api.StagePower)).Machine.Record
-	if second.Boot.Generation <= first.Boot.Generation || s.powerUps("b1") != 2 {
-		t.Errorf("generation %d after %d, powered on %d times", second.Boot.Generation, first.Boot.Generation, s.powerUps("b1"))
-	}
-	n := s.waitFor("b1", api.MachineFailed, 3*time.Minute)
-	if r := n.Machine.Record; r.Attempt != 2 || !strings.Contains(r.Message, "30s") || !strings.Contains(r.Message, "console") {
-		t.Errorf("after attempt %d: %s", r.Attempt, r.Message)
-	}
-	t.Log(n.Machine.Record.Message)
-	// Mended, it boots: with the site's usual deadline.
+	s.wantGivenUp("b1")
 	must(t, s.dc.HangFirmware("b1", false))
+	s.wantMended("b1")
+}
+
+func TestADeadNICIsTriedOnceMoreAndThenTold(t *testing.T) {
+	s := newSite(t, pair()[1:], "--boot-deadline", "30s")
+	s.enroll("u1", api.PowerIPMI)
+	must(t, s.dc.SetNIC("u1", vdc.Provisioning, false))
+	s.wantGivenUp("u1")
+	must(t, s.dc.SetNIC("u1", vdc.Provisioning, true))
+	s.wantMended("u1")
+}
+
+// wantGivenUp powers a machine on that can't be heard of, of a site whose boots may take 30 s.
+func (s *site) wantGivenUp(name string) {
+	s.t.Helper()
+	s.run("node", "power", "on", name, "--env", "debian-mpi")
+	first := s.waitUntil(name, "on", time.Minute, has(1, api.StagePower)).Machine.Record
+	second := s.waitUntil(name, "tried again", 3*time.Minute, has(2, api.StagePower)).Machine.Record
+	if second.Boot.Generation <= first.Boot.Generation || s.powerUps(name) != 2 {
+		s.t.Errorf("generation %d after %d, powered on %d times", second.Boot.Generation, first.Boot.Generation, s.powerUps(name))
+	}
+	n := s.waitFor(name, api.MachineFailed, 3*time.Minute)
+	if r := n.Machine.Record; r.Attempt != 2 || !strings.Contains(r.Message, "30s") || !strings.Contains(r.Message, "console") {
+		s.t.Errorf("after attempt %d: %s", r.Attempt, r.Message)
+	}
+	s.t.Log(n.Machine.Record.Message)
+}
+
+// wantMended boots such a machine once it can be heard of: with the site's usual deadline.
+func (s *site) wantMended(name string) {
+	s.t.Helper()
 	s.stop()
 	s.args = nil
 	s.start()
-	s.run("node", "power", "on", "b1", "--env", "debian-mpi")
-	wantWholeBoot(t, s.waitForMended("b1", bootDeadline))
-	s.run("node", "power", "off", "b1")
-	s.waitFor("b1", api.MachineOff, 5*time.Minute)
+	s.run("node", "power", "on", name, "--env", "debian-mpi")
+	wantWholeBoot(s.t, s.waitForMended(name, bootDeadline))
+	s.run("node", "power", "off", name)
+	s.waitFor(name, api.MachineOff, 5*time.Minute)
 	s.wantUntouched()
 }
 
