@@ -155,6 +155,29 @@ func TestAMachineBootsOnlyWhatIsForMetalAndSuitsIt(t *testing.T) {
 	}
 }
 
+// Whoever asks for its removal may not have seen yet that a cluster has got it.
+func TestAMachineThatIsInUseByNowIsNotRemoved(t *testing.T) {
+	for force, want := range map[bool]api.MachinePhase{false: api.MachineReady, true: api.MachineRemoving} {
+		l := newLed(t, memory.New())
+		l.provisions()
+		l.view(l.repo.CreateMachine(t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}))
+		l.node("n1", 2)
+		m := l.mustPass().Machine("n1")
+		record := *m.Record
+		record.Phase, record.Boot = api.MachineReady, &api.Boot{Generation: 1}
+		l.view(l.lead.writer.CommitMachine(t.Context(), m, state.MachineWrite{Record: record}))
+		l.want("a")
+		if on := l.mustPass().OnNode("n1"); len(on) != 1 {
+			t.Fatalf("it carries %q, want one member", on)
+		}
+		_, revision, err := l.repo.RequestMachineRemoval(t.Context(), "n1", force, l.now)
+		l.view(revision, err)
+		if record := l.mustPass().Machine("n1").Record; record.Phase != want || !force && !strings.Contains(record.Message, "1 members of cluster a") {
+			t.Errorf("by force %v: it is %s, %q; want %s", force, record.Phase, record.Message, want)
+		}
+	}
+}
+
 func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.provisions()

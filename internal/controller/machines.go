@@ -248,7 +248,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken m
 		}
 	}
 	// All members of the site are looked through for it: only when somebody asks something of the machine.
-	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect {
+	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil {
 		if on := p.view.OnNode(m.Name()); len(on) > 0 {
 			in.InUse = p.inUse(on)
 		}

@@ -3,6 +3,13 @@ package main
 // machineGuards: what is stored of machines, who may power them, and what is built.
 var machineGuards = []Mutant{
 	{
+		Guard:   "a machine that carries members by now is not removed, unless by force",
+		File:    "internal/controller/machines.go",
+		Find:    " || m.Intent.RemoveRequestedAt != nil {",
+		Replace: " {",
+		Test:    "./internal/controller TestAMachineThatIsInUseByNowIsNotRemoved",
+	},
+	{
 		Guard:   "two machines never share a MAC",
 		File:    "internal/state/machines.go",
 		Find:    "conds, ops = append(conds, store.Cond{Key: key}), append(ops, put(key, macRecord{in.Name}))",
