@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -136,6 +137,18 @@ func (l *led) mustPass() *state.View {
 		l.t.Fatal(err)
 	}
 	return view
+}
+
+// until waits for what a pass has written without telling in which revision; the view may have it when the pass ends, or later.
+func (l *led) until(what string, done func(*state.View) bool) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
+	defer cancel()
+	for view := l.cache.View(); !done(view); view = l.cache.View() {
+		if _, err := l.cache.Wait(ctx, view.Revision); err != nil {
+			l.t.Fatalf("%s: %v", what, err)
+		}
+	}
 }
 
 // node stores a node with this many cores.
