@@ -14,6 +14,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/loaders"
 	"github.com/nearmetal/nearmetal/internal/netboot/presence"
@@ -184,6 +185,7 @@ func (s *Server) handle(ctx context.Context, group *sync.WaitGroup, conn *net.UD
 	if d.Drop != "" {
 		s.pool.Remove(d.Drop)
 	}
+	earlier, _ := s.pool.Of(d.MAC, now)
 	if d.Keep != nil {
 		s.pool.Put(*d.Keep, d.Asked, now) // nobody else gets it while it is stored
 	} else if d.Asked {
@@ -198,14 +200,14 @@ func (s *Server) handle(ctx context.Context, group *sync.WaitGroup, conn *net.UD
 		return
 	}
 	group.Go(func() {
-		if s.store(ctx, d) {
+		if s.store(ctx, d, earlier) {
 			s.send(conn, request, d, from, now)
 		}
 	})
 }
 
-// store makes leases durable; false when it could not, and then nothing is answered.
-func (s *Server) store(ctx context.Context, d Decision) bool {
+// store makes leases durable; false when it could not, and then nothing is answered and the client keeps the earlier lease, if it has one.
+func (s *Server) store(ctx context.Context, d Decision, earlier api.Lease) bool {
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	var err error
@@ -223,6 +225,9 @@ func (s *Server) store(ctx context.Context, d Decision) bool {
 	}
 	if d.Keep != nil {
 		s.pool.Remove(d.Keep.MAC)
+		if earlier.Address == d.Keep.Address {
+			s.pool.Put(earlier, true, s.now()) // nobody else gets it: the client uses it still
+		}
 	}
 	if s.problems.tell("store", s.now()) {
 		s.presence.Problem(d.MAC, fmt.Sprintf("the lease of %s can't be stored, so it gets no address: %v", d.MAC, err), s.now())
