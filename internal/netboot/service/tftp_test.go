@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -241,6 +242,43 @@ func TestARequestThatIsReadLateEndsNoTransfer(t *testing.T) {
 	})
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes came of %d: %v", len(got), len(want), err)
+	}
+}
+
+// Firmware asks for the size, and for the file from the same port; that it gives the first up may be read after the second was begun.
+func TestWhatIsSaidToAnEarlierTransferEndsNoLaterOne(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // however few threads carry transfers
+	l := newLab(t, nil)
+	l.machine()
+	conn, err := l.socket(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ask := func(options ...string) *net.UDPAddr {
+		t.Helper()
+		if err := request(conn, "snponly.efi", options...); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(15 * time.Second))
+		_, from, err := conn.ReadFromUDP(make([]byte, 2000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from
+	}
+	first, second := ask("tsize", "0", "timeout", "30"), ask("blksize", "1400", "timeout", "30")
+	for _, say := range []struct {
+		packet string
+		to     *net.UDPAddr
+	}{{"\x00\x05\x00\x08no\x00", first}, {"\x00\x04\x00\x00", second}} {
+		if _, err := conn.WriteToUDP([]byte(say.packet), say.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buffer := make([]byte, 2000)
+	if n, err := conn.Read(buffer); err != nil || n != 1404 {
+		t.Errorf("%d bytes of the first block came, %v", n, err)
 	}
 }
 

@@ -25,8 +25,9 @@ const Port = 69
 const (
 	// maxTransfers bounds those at once; requests beyond are dropped and come again.
 	maxTransfers = 8192
+	// minLanes lets a client that asks anew tell its transfers apart, and the server what it says to which: they come from other ports.
 	// maxLanes bounds the threads that carry transfers.
-	maxLanes = 4
+	minLanes, maxLanes = 2, 4
 	// maxPerClient bounds those of one address: firmware asks for the size first, and gives that transfer up without a word.
 	maxPerClient = 8
 	// socketBytes is the room for requests, or acknowledgements, that arrive at once: some thousands.
@@ -99,7 +100,7 @@ func (s *Server) open(local netip.Addr) error {
 		return err
 	}
 	s.conn = conn.(*net.UDPConn)
-	for range min(maxLanes, runtime.GOMAXPROCS(0)) {
+	for range max(minLanes, min(maxLanes, runtime.GOMAXPROCS(0))) {
 		l, err := openLane(s.device, local, s.block+4, s.events, s.leave)
 		if err != nil {
 			return err

@@ -30,9 +30,10 @@ type transfer struct {
 	sent     int  // the last block that was ever sent
 	repeated int  // how often the last acknowledgement came again
 	tries    int  // how often the same was sent
+	echoes   int  // acknowledgements of what has arrived that may still come: one for each repetition
 	wait     time.Duration
 	due      time.Time     // when the same is sent again
-	begun    time.Time     // when it was first sent
+	begun    time.Time     // when it was first sent; zero: it was asked for again
 	delay    time.Duration // until an acknowledgement comes, smoothed; 0: none was measured
 	spread   time.Duration // of the delay
 	untold   int64         // bytes that were sent and not yet told of
@@ -57,7 +58,7 @@ func (t *transfer) move(now time.Time) {
 // measure takes the time of an acknowledgement of something new. What was sent twice measures nothing, and keeps the longer wait (Karn's
 // algorithm, RFC 6298, sections 2, 3 and 5).
 func (t *transfer) measure(now time.Time) {
-	if t.tries > 1 || t.request.timeout > 0 {
+	if t.tries > 1 || t.begun.IsZero() || t.request.timeout > 0 {
 		return
 	}
 	if took := now.Sub(t.begun); t.delay == 0 {
@@ -130,18 +131,21 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	switch {
 	case ahead > 0 && ahead <= t.last()-t.acked: // the last block of the window, or an earlier one after which something was lost
 		t.acked += ahead
-		t.repeated = 0
+		t.repeated, t.echoes = 0, t.tries-1
 		t.measure(now)
 		t.move(now)
 		if t.acked == t.blocks() {
 			return finished, nil
 		}
 		return sendNext, nil
+	case ahead == 0 && t.echoes > 0: // a window that was sent again without need; to answer would send all that follows as often
+		t.echoes--
 	case ahead == 0 && t.request.window > 1: // the first block of the window was lost
 		if t.repeated++; t.repeated > maxTries {
 			return nothing, errors.New("the client asks for the same block again and again")
 		}
 		t.move(now)
+		t.begun = time.Time{}
 		return sendNext, nil
 	}
 	return nothing, nil

@@ -192,3 +192,28 @@ func TestHowLongIsWaitedFollowsWhatTheLineTakes(t *testing.T) {
 		})
 	}
 }
+
+// To take the acknowledgement of a repetition for news of a loss would send all that follows as often, to the end.
+func TestAWindowThatWasSentAgainWithoutNeedIsNotLost(t *testing.T) {
+	now := time.Unix(0, 0)
+	x := newTransfer(netip.AddrPort{}, request{block: 512, window: 4}, make([]byte, 512*100), now)
+	now = x.due
+	if again, err := x.remind(now); !again || err != nil {
+		t.Fatalf("%v, %v", again, err)
+	}
+	for i, c := range []struct {
+		what  string
+		block byte
+		want  verdict
+	}{
+		{"the window", 4, sendNext}, {"its repetition", 4, nothing}, {"that the next one's first block was lost", 4, sendNext}, {"the next", 8, sendNext},
+	} {
+		now = now.Add(time.Millisecond)
+		if v, err := x.hear([]byte{0, opAck, 0, c.block}, now); v != c.want || err != nil {
+			t.Errorf("acknowledgement %d, of %s: %v, %v; want %v", i, c.what, v, err, c.want)
+		}
+	}
+	if x.delay != 0 {
+		t.Errorf("%s is taken for the time of the line; all was sent twice", x.delay)
+	}
+}
