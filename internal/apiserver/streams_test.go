@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,6 +110,9 @@ func TestAWatchTellsEveryPhaseUntilTheClusterIsGone(t *testing.T) {
 		line := fmt.Sprintf("%s %s %d/%d", change.Cluster.Name, st.Phase, st.ReadyMembers, st.TotalMembers)
 		if change.Deleted {
 			line = change.Cluster.Name + " gone"
+		}
+		if slices.Contains(told, line) {
+			continue // a commit that changes nothing that is told, as that of a cluster which holds nothing any more
 		}
 		told = append(told, line)
 		// Every step waits for the one before to be told, so that none is folded into the next.

@@ -52,6 +52,9 @@ type Site struct {
 	stop func()
 }
 
+// patience ends a test that hangs.
+const patience = 30 * time.Second
+
 // New starts a site on st; it ends with the test. change may alter the server's configuration.
 func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	t.Helper()
@@ -186,7 +189,7 @@ func (s *Site) LocalClient() *client.Client {
 
 func (s *Site) waitReady() {
 	s.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for s.LocalClient().Ready(context.Background()) != nil {
 		if time.Now().After(deadline) {
 			s.t.Fatal("the server did not become ready")
@@ -223,7 +226,7 @@ func (s *Site) AddNode(name string, cores int) {
 // reach waits until the server's view holds a revision.
 func (s *Site) reach(revision int64) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := s.Cache.WaitRevision(ctx, revision)
 	must(s.t, err)
@@ -232,7 +235,7 @@ func (s *Site) reach(revision int64) {
 // await waits until a cluster is stored.
 func (s *Site) await(name string) *state.Cluster {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		v := s.Cache.View()
@@ -362,7 +365,7 @@ func (s *Site) Forget(name string) {
 // AwaitDelete waits until a user asked for a cluster to be deleted.
 func (s *Site) AwaitDelete(name string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		v := s.Cache.View()
@@ -386,7 +389,7 @@ func (s *Site) Event(cluster, reason, message string) {
 // AwaitJob waits for a job that satisfies a condition.
 func (s *Site) AwaitJob(ok func(api.Job) bool) api.Job {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		v := s.Cache.View()
