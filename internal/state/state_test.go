@@ -35,8 +35,9 @@ func openMemory(t testing.TB) store.Store {
 	return s
 }
 
+// openEtcd opens a store whose leader keeps its lease however busy this machine and its disk are.
 func openEtcd(t testing.TB) store.Store {
-	s, err := etcd.Open(t.Context(), etcd.Config{Dir: t.TempDir()})
+	s, err := etcd.Open(t.Context(), etcd.Config{Dir: t.TempDir(), LeaderTTL: 2 * time.Minute})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
 	return s
