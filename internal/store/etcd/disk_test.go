@@ -22,7 +22,7 @@ const rerunEnv = "NEARMETAL_TEST_PART"
 // rerun runs this test again in a process that plays a part, and returns its output.
 func rerun(t *testing.T, part string, attr *syscall.SysProcAttr) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=1m")
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), rerunEnv+"="+part)
 	cmd.SysProcAttr = attr
 	out, err := cmd.CombinedOutput()
