@@ -457,7 +457,7 @@ func TestASecondMachineUnderANameInUseIsRefused(t *testing.T) {
 }
 
 func TestANodeIsDownOnlyAfterTheDeathTimer(t *testing.T) {
-	s := newSite(t)
+	s := newSiteWith(t, 3*time.Second)
 	n := s.node("n1", 1)
 	s.create("c1", 1, 1)
 	s.awaitPhase("c1", api.ClusterReady)

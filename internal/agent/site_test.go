@@ -41,7 +41,9 @@ type site struct {
 	cache *state.Cache
 	agent *monitor.Monitor
 	http  *httptest.Server
-	clock agent.Clock // of the agents of nodes made from now on; nil: the real one
+	// deathTimer is how long a silent node is waited for.
+	deathTimer time.Duration
+	clock      agent.Clock // of the agents of nodes made from now on; nil: the real one
 }
 
 // fast is a clock that runs a hundred times as fast as the real one.
@@ -50,12 +52,15 @@ type fast struct{ began time.Time }
 func (c fast) Now() time.Time                   { return c.began.Add(100 * time.Since(c.began)) }
 func (c fast) Until(at time.Time) time.Duration { return at.Sub(c.Now()) / 100 }
 
-// deathTimer is short, so that the death of a node is seen in a test.
-const deathTimer = 2 * time.Second
-
+// newSite is one where no node dies because this machine is busy.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, store: memory.New()}
+	return newSiteWith(t, 5*time.Minute)
+}
+
+func newSiteWith(t *testing.T, deathTimer time.Duration) *site {
+	t.Helper()
+	s := &site{t: t, store: memory.New(), deathTimer: deathTimer}
 	s.repo = state.New(s.store)
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -151,7 +156,7 @@ func (n *node) start(cores int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	members := &talkative{Driver: fake.New(n.host, n.fabric), node: n, site: n.site}
-	clock, silence := n.site.clock, deathTimer
+	clock, silence := n.site.clock, n.site.deathTimer
 	if clock != nil {
 		silence = time.Hour // by a clock that runs fast
 	}
