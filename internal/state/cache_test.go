@@ -197,6 +197,28 @@ func benchmarkCommit(b *testing.B, clusters, members int) {
 	b.ReportMetric(float64(commits*clusters*members)/b.Elapsed().Seconds(), "members/s")
 }
 
+// BenchmarkLeases stores leases of strangers durably, as many at once as the DHCP server does.
+func BenchmarkLeases(b *testing.B) {
+	repo := state.New(openEtcd(b))
+	cache, err := repo.OpenCache(b.Context())
+	must(b, err)
+	leases := repo.LeaseStore(cache)
+	const atOnce = 256
+	stored := 0
+	for b.Loop() {
+		errs := make(chan error, atOnce)
+		for range atOnce {
+			stored++
+			mac := fmt.Sprintf("52:54:00:%02x:%02x:%02x", stored>>16&0xff, stored>>8&0xff, stored&0xff)
+			go func() { errs <- leases.Keep(b.Context(), api.Lease{MAC: mac}) }()
+		}
+		for range atOnce {
+			must(b, <-errs)
+		}
+	}
+	b.ReportMetric(float64(stored)/b.Elapsed().Seconds(), "leases/s")
+}
+
 // manyClusters is a cache of so many placed clusters, each with its usage of the past.
 func manyClusters(b *testing.B, clusters, records int) (*state.Repo, *state.Cache) {
 	s := openMemory(b)
