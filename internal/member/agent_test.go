@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -74,6 +75,20 @@ type process struct {
 	ownNetwork bool
 }
 
+// unusedPort is one that nobody listens on, and nobody will who asks for any: it is none of those that the kernel gives out.
+func unusedPort(t *testing.T) uint16 {
+	t.Helper()
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		if listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = listener.Close()
+			return uint16(port)
+		}
+	}
+	t.Fatal("no port from 20000 to 31999 is free")
+	return 0
+}
+
 func newProcess(t *testing.T) *process {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,19 +96,13 @@ func newProcess(t *testing.T) *process {
 	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	_ = listener.Close()
 	p := &process{t: t, cfg: member.Config{
 		File: memberconfig.File{
 			AssignmentID: "u1.m.1", Cluster: "c1", Member: "m", Address: netip.MustParseAddr("127.0.0.1"), Hostfile: "/etc/nearmetal/hostfile",
 			User: memberconfig.User{Name: "someone", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: home, Shell: "/bin/sh"},
 			Env:  map[string]string{"NEARMETAL_CLUSTER": "c1"},
 		},
-		Socket: filepath.Join(dir, "agent.sock"), SSHPort: uint16(port), SSHDDirectory: filepath.Join(dir, "sshd"),
+		Socket: filepath.Join(dir, "agent.sock"), SSHPort: unusedPort(t), SSHDDirectory: filepath.Join(dir, "sshd"),
 		SSHD: []string{"/bin/sh", "-c", `printf 'SSH-2.0-stand-in\r\n'`}, SpoolBytes: 1 << 20,
 		ProbeEvery: patience, ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
 	}}
