@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -288,12 +289,7 @@ func TestForwardLeadsToAPortOfTheMemberUntilCtrlC(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	local := free.Addr().(*net.TCPAddr).Port
-	free.Close()
+	local := unusedPort(t)
 	port := remote.Addr().(*net.TCPAddr).Port
 	open := make(chan struct{})
 	sh := s.shell()
@@ -328,6 +324,20 @@ func TestForwardLeadsToAPortOfTheMemberUntilCtrlC(t *testing.T) {
 		t.Errorf("Ctrl-C is an error: %s", r.err)
 	}
 	s.leavesNothing()
+}
+
+// unusedPort is one that nobody listens on, and nobody will who asks for any: it is none of those that the kernel gives out.
+func unusedPort(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		port := 20000 + mathrand.IntN(12000)
+		if listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = listener.Close()
+			return port
+		}
+	}
+	t.Fatal("no port from 20000 to 31999 is free")
+	return 0
 }
 
 func TestForwardEndsWhenAPortOfThisMachineIsTaken(t *testing.T) {
