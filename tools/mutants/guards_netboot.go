@@ -5,9 +5,16 @@ var netbootGuards = []Mutant{
 	{
 		Guard:   "a stranger's lease is stored before it is offered",
 		File:    "internal/netboot/dhcp/server.go",
-		Find:    "\t\tif s.store(ctx, d) {\n",
-		Replace: "\t\tif s.store(ctx, d) || true {\n",
+		Find:    "\t\tif s.store(ctx, d, earlier) {\n",
+		Replace: "\t\tif s.store(ctx, d, earlier) || true {\n",
 		Test:    "./internal/netboot/dhcp TestALeaseThatIsNotStoredIsNotOffered",
+	},
+	{
+		Guard:   "a lease that can't be renewed is not another's before it ends",
+		File:    "internal/netboot/dhcp/server.go",
+		Find:    "if earlier.Address == d.Keep.Address {",
+		Replace: "if false {",
+		Test:    "./internal/netboot/dhcp TestALeaseThatCanNotBeRenewedIsKeptUntilItsEnd",
 	},
 	{
 		Guard:   "strangers that may not enrol are not answered",
