@@ -61,7 +61,9 @@ type Config struct {
 	Images       Images
 	Provisioning *Provisioning
 	Now          func() time.Time
-	Log          *slog.Logger
+	// Clock is the server's, which each leadership sets; nil: nobody else asks for the time.
+	Clock *SiteClock
+	Log   *slog.Logger
 }
 
 // Run campaigns and leads, again and again, until ctx ends.
@@ -119,7 +121,11 @@ type leader struct {
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
-	clock := newClock(cfg.Now, cfg.Cache.View().NewestTime())
+	newest := cfg.Cache.View().NewestTime()
+	clock := newClock(cfg.Now, newest)
+	if cfg.Clock != nil {
+		clock = cfg.Clock.lead(newest)
+	}
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg),

@@ -224,11 +224,10 @@ type site struct {
 	images *images
 	secret []byte
 	sealer *trust.Sealer
-	// timeAt is the site's time at a reading of the machine's clock.
-	timeAt func(reading time.Time) time.Time
+	clock  *controller.SiteClock
 }
 
-func (s *site) now() time.Time { return s.timeAt(time.Now()) }
+func (s *site) now() time.Time { return s.clock.At(time.Now()) }
 
 func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) {
 	if err := repo.CheckVersion(ctx); err != nil {
@@ -242,7 +241,7 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	if err := os.MkdirAll(logDir, 0o700); err != nil {
 		return nil, err
 	}
-	out := &site{repo: repo, cache: cache, secret: s.secret, timeAt: controller.SiteTime(time.Now, cache.View().NewestTime())}
+	out := &site{repo: repo, cache: cache, secret: s.secret, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
 	out.agents = monitor.New(monitor.Config{
 		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
@@ -267,7 +266,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Writer: site.repo, Reader: site.cache, Live: site.agents, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Explainer: &situation.Explainer{
-			Views: site.cache, Heard: site.agents, Now: time.Now, Time: site.timeAt, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
+			Views: site.cache, Heard: site.agents, Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
 		},
 		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
@@ -281,7 +280,7 @@ func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, SiteSecret: s.secret,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
-		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Log: s.cfg.Log,
+		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }
 

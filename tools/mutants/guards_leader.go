@@ -3,6 +3,20 @@ package main
 // leaderGuards: what the leader brings together, tells nodes and accounts for.
 var leaderGuards = []Mutant{
 	{
+		Guard:   "what a server hears and what it decides have one clock",
+		File:    "internal/controller/controller.go",
+		Find:    "if cfg.Clock != nil {",
+		Replace: "if false {",
+		Test:    "./internal/controller TestWhatAServerHearsAndDecidesHasOneClock",
+	},
+	{
+		Guard:   "a server's time does not go back when it begins to lead",
+		File:    "internal/controller/clock.go",
+		Find:    "told.After(newest) {",
+		Replace: "told.After(newest) && false {",
+		Test:    "./internal/controller TestWhatAServerHearsAndDecidesHasOneClock",
+	},
+	{
 		Guard:   "the leader's time is never before what is stored",
 		File:    "internal/controller/clock.go",
 		Find:    `if newest.After(floor) {`,
