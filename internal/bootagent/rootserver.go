@@ -134,9 +134,15 @@ func give(m *lazyroot.Image) (port int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	go func() { _ = takers(m.Handler()).Serve(listener) }()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// takers is a server that bounds what each of the other machines holds, and how many.
+func takers(h http.Handler) *http.Server {
 	var open atomic.Int64
-	server := &http.Server{
-		Handler: m.Handler(), ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
+	return &http.Server{
+		Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10,
 		ConnState: func(c net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
@@ -148,8 +154,6 @@ func give(m *lazyroot.Image) (port int, err error) {
 			}
 		},
 	}
-	go func() { _ = server.Serve(listener) }()
-	return listener.Addr().(*net.TCPAddr).Port, nil
 }
 
 func fileConn(descriptor uintptr) (net.Conn, error) {

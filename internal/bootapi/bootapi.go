@@ -145,7 +145,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, v any, err error
 
 func read[T any](w http.ResponseWriter, r *http.Request, maxBytes int64) (T, error) {
 	var v T
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a connection without deadlines has none to miss
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBytes)).Decode(&v); err != nil {
 		return v, refuse(http.StatusBadRequest, "the message can't be read: %v", err)
 	}

@@ -20,9 +20,19 @@ const (
 // HTTPServer serves the boot API within those bounds.
 func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: inTime(h), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), ConnState: atMost(maxConnections),
 	}
+}
+
+// inTime bounds how long a body may take, also of a request that nobody reads the body of: the server does that before it answers.
+func inTime(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a connection without deadlines has none to miss
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // atMost closes connections that are one too many.

@@ -33,6 +33,8 @@ func TestWhoSaysNothingHoldsNoConnection(t *testing.T) {
 		"nothing":         "",
 		"half a header":   "POST " + boot.HelloPath + " HTTP/1.1\r\nHost: x\r\n",
 		"half a body":     "POST " + boot.HelloPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+		"a body unasked":  "GET " + boot.AgentBinaryPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+		"one to nowhere":  "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
 		"a whole request": "POST " + boot.HelloPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,20 @@ package main
 // bootGuards: what a machine that boots is told and believed.
 var bootGuards = []Mutant{
 	{
+		Guard:   "who sends no body holds no connection of the boot API",
+		File:    "internal/bootapi/serve.go",
+		Find:    "if r.ContentLength != 0 {",
+		Replace: "if false {",
+		Test:    "./internal/bootapi TestWhoSaysNothingHoldsNoConnection",
+	},
+	{
+		Guard:   "who sends no body holds no connection that loaders and images come over",
+		File:    "internal/netboot/http/http.go",
+		Find:    "if r.ContentLength != 0 {",
+		Replace: "if false {",
+		Test:    "./internal/netboot/http TestWhoSendsNoBodyHoldsNoConnection",
+	},
+	{
 		Guard:   "a boot token is of this site",
 		File:    "internal/boot/token.go",
 		Find:    `if !hmac.Equal(raw[len(body):], tag(secret, body)) {`,

@@ -79,8 +79,14 @@ type connKey struct{}
 // Server is an http.Server for the handler, with its bounds. Its connections are TCP's own, not wrapped: only so the kernel sends files.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	var open atomic.Int64
+	inTime := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 { // nobody reads it, but the server waits for it before it answers
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout))
+		}
+		h.ServeHTTP(w, r)
+	})
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: inTime, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		ConnState: func(c net.Conn, state http.ConnState) {
 			switch state {
