@@ -401,3 +401,29 @@ func TestEventsOfAnEarlierBootAreNotHeard(t *testing.T) {
 		t.Error("nobody was told")
 	}
 }
+
+func TestFirmwareThatAsksThoughNothingIsDecidedIsHeard(t *testing.T) {
+	s := newSite(t)
+	s.heard.Event("u1", netboot.Event{Generation: 4, Stage: api.StageFirmware})
+	s.heard.Event("u1", netboot.Event{Stage: api.StageDHCP}) // what comes after it says no more
+	if seen := s.heard.Seen("u1"); !seen.Restarted.IsZero() {
+		t.Fatalf("heard %+v", seen)
+	}
+	<-s.heard.Changed()
+	s.heard.Event("u1", netboot.Event{Stage: api.StageFirmware})
+	if seen := s.heard.Seen("u1"); seen.Restarted.IsZero() || seen.Generation != 4 {
+		t.Errorf("heard %+v", seen)
+	}
+	if seen := s.heard.Seen("u2"); !seen.Restarted.IsZero() {
+		t.Errorf("of another machine: %+v", seen)
+	}
+	select {
+	case <-s.heard.Changed():
+	default:
+		t.Error("nobody was told")
+	}
+	s.heard.ForgetMachine("u1")
+	if seen := s.heard.Seen("u1"); !seen.Restarted.IsZero() {
+		t.Errorf("of a machine that was forgotten: %+v", seen)
+	}
+}

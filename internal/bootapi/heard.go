@@ -18,6 +18,7 @@ type Heard struct {
 
 	mu        sync.Mutex
 	boots     map[string]*heardBoot // by machine UID, the newest generation only
+	restarts  map[string]time.Time  // by machine UID: BootSeen.Restarted
 	strangers map[string]Stranger   // by MAC
 	problems  []string
 	changed   chan struct{}
@@ -39,7 +40,7 @@ type Stranger struct {
 
 // NewHeard returns an empty one; now is the site's clock.
 func NewHeard(now func() time.Time) *Heard {
-	return &Heard{now: now, boots: map[string]*heardBoot{}, strangers: map[string]Stranger{}, changed: make(chan struct{}, 1)}
+	return &Heard{now: now, boots: map[string]*heardBoot{}, restarts: map[string]time.Time{}, strangers: map[string]Stranger{}, changed: make(chan struct{}, 1)}
 }
 
 // Changed receives after something new was heard.
@@ -49,12 +50,11 @@ func (h *Heard) Changed() <-chan struct{} { return h.changed }
 func (h *Heard) Seen(uid string) lifecycle.BootSeen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b := h.boots[uid]
-	if b == nil {
-		return lifecycle.BootSeen{}
+	var seen lifecycle.BootSeen
+	if b := h.boots[uid]; b != nil {
+		seen = b.seen
 	}
-	seen := b.seen
-	seen.Stages = slices.Clone(seen.Stages)
+	seen.Stages, seen.Restarted = slices.Clone(seen.Stages), h.restarts[uid]
 	return seen
 }
 
@@ -93,6 +93,7 @@ func (h *Heard) ForgetMachine(uid string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.boots, uid)
+	delete(h.restarts, uid)
 }
 
 // Problems returns what network boot complained of since the last call, for the log and the events of the site.
@@ -111,7 +112,14 @@ func (h *Heard) Event(uid string, e netboot.Event) {
 	if e.Problem != "" {
 		h.complain(e.Problem)
 	}
-	if uid == "" || e.Generation == 0 {
+	if uid == "" {
+		return
+	}
+	if e.Generation == 0 {
+		if e.Stage == api.StageFirmware {
+			h.restarts[uid] = h.now()
+			h.tell()
+		}
 		return
 	}
 	b := h.of(uid, e.Generation)

@@ -43,10 +43,9 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 		}
 	}
 	for _, m := range view.Machines {
-		r := m.Record
-		if r != nil && r.Stop != nil && r.Boot != nil && (r.Phase == api.MachineStopping || r.Phase == api.MachineRemoving) {
+		if boot := toPowerOff(m, view.Node(m.Name())); boot != 0 {
 			part := parts[m.Name()]
-			part.powerOff = &agentstream.PowerOff{BootGeneration: r.Boot.Generation}
+			part.powerOff = &agentstream.PowerOff{BootGeneration: boot}
 			parts[m.Name()] = part
 		}
 	}
@@ -62,6 +61,30 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 	}
 	d.machines = parts
 	d.updatePeers(dirty)
+}
+
+// toPowerOff is the generation of the boot whose agent is to power its machine off, 0 for none: that of a machine that goes off, and that of an
+// earlier boot than the one decided, which nothing else may reach: not every machine that is on can be reset.
+func toPowerOff(m *state.Machine, node *api.NodeRecord) int64 {
+	r := m.Record
+	if r == nil || r.Boot == nil {
+		return 0
+	}
+	runs := r.Boot.Generation
+	if node != nil && node.BootGeneration != 0 {
+		runs = min(runs, node.BootGeneration)
+	}
+	switch r.Phase {
+	case api.MachineStopping, api.MachineRemoving:
+		if r.Stop != nil {
+			return runs
+		}
+	case api.MachineBooting, api.MachineInspecting:
+		if runs < r.Boot.Generation {
+			return runs
+		}
+	}
+	return 0
 }
 
 // updatePeers tells nodes that fetch an image where else it is by now.

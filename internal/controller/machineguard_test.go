@@ -31,6 +31,19 @@ func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	if builds := d.machines["n2"].builds; len(builds) != 1 || builds[0].ID != "b1" {
 		t.Errorf("its builder is told of %+v, want b1", builds)
 	}
+	view.Nodes = []*api.NodeRecord{{Name: "n1", BootGeneration: 2}}
+	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff.BootGeneration != 2 {
+		t.Errorf("what runs there is of boot 2, and it is told %+v", d.machines["n1"].powerOff)
+	}
+	record.Phase, record.Stop = api.MachineBooting, nil
+	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff == nil || d.machines["n1"].powerOff.BootGeneration != 2 {
+		t.Errorf("boot 3 is decided, boot 2 runs, and it is told %+v", d.machines["n1"].powerOff)
+	}
+	view.Nodes[0].BootGeneration = 3
+	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff != nil {
+		t.Errorf("the boot that was decided is told %+v", d.machines["n1"].powerOff)
+	}
+	record.Stop = &api.MachineStop{Generation: 4}
 	record.Phase = api.MachineFailed // what could not be stopped is for somebody to look at
 	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff != nil {
 		t.Error("a machine that failed is told to go off")

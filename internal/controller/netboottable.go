@@ -42,7 +42,9 @@ func (l *leader) tellMachines(view *state.View) []error {
 			}
 		}
 		for _, mac := range m.Intent.Spec.MACs {
-			table.Machines[mac] = &netboot.Machine{Name: m.Name(), MAC: mac, Address: pr.Network.Machines.At(m.Record.Index), Boot: boot}
+			table.Machines[mac] = &netboot.Machine{
+				Name: m.Name(), MAC: mac, Address: pr.Network.Machines.At(m.Record.Index), Boot: boot, Waits: m.Record.Phase == api.MachineReady,
+			}
 		}
 		machine, err := l.ordered(m, boot != nil, now)
 		errs = append(errs, err)

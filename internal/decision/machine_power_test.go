@@ -89,10 +89,73 @@ func TestABMCThatIsWrongPutsNoMachineInUseOutOfIt(t *testing.T) {
 	m.after(time.Minute)
 	m.in.Agent.LastSeen = m.in.Now
 	m.in.Agent.Connected = false // its connection broke
-	for range 12 {
-		m.reads(5*time.Second, api.PowerOff)
+	for range 9 {
+		m.reads(time.Minute, api.PowerOff)
 	}
 	m.want(api.MachineReady)
+	m.reads(2*time.Minute, api.PowerOff)
+	m.want(api.MachineOff) // who is silent for that long is not there
+}
+
+func TestAMachineThatItsBMCNeverConfirmedIsLostAllTheSame(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.in.Boot = lifecycle.BootSeen{Generation: m.record.Boot.Generation, Local: true, LastHeard: m.in.Now}
+	m.in.Agent = lifecycle.AgentSeen{Connected: true, BootGeneration: m.record.Boot.Generation, LastSeen: m.in.Now}
+	m.settle()
+	m.want(api.MachineReady) // it came up before the order to wake it was known to be carried out
+	m.reads(time.Second, api.PowerOn)
+	m.in.Agent.Connected = false
+	m.reads(time.Second, api.PowerOff)
+	m.reads(30*time.Second, api.PowerOff)
+	m.want(api.MachineOff)
+}
+
+func TestAMachineThatRestartsByItselfBootsTheSameAgain(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	g := m.record.Boot.Generation
+	m.after(time.Minute)
+	m.in.Agent.LastSeen = m.in.Now
+	m.in.Boot.Restarted = m.in.Now.Add(-time.Second)
+	m.settle()
+	m.want(api.MachineReady) // its agent has been heard since: that was another's word, or an old one
+	m.after(time.Second)
+	m.in.Boot.Restarted = m.in.Now
+	m.settle()
+	m.want(api.MachineReady)
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineBooting)
+	if b := m.record.Boot; b.Generation <= g || b.Environment != "debian-mpi" || b.Digest != "sha256:d" || !lifecycle.Reached(b, api.StagePower) {
+		t.Errorf("it boots %+v", b)
+	}
+	m.bootUp()
+	m.want(api.MachineReady)
+}
+
+func TestAMachineThatIsReadyAndHangsIsPoweredOnAnew(t *testing.T) {
+	for _, environment := range []string{"debian-mpi", "rescue"} {
+		m := newMachine(t)
+		m.request(api.PowerActionOn, "debian-mpi", false)
+		m.bootUp()
+		m.in.Agent.LastSeen, m.in.Agent.Connected = m.in.Now, false
+		m.after(10 * time.Second)
+		m.request(api.PowerActionOn, "debian-mpi", false)
+		m.want(api.MachineReady) // it may only have lost its connection
+		m.after(20 * time.Second)
+		m.in.InUse = "it carries 2 members of cluster c1"
+		m.request(api.PowerActionOn, environment, false)
+		m.want(api.MachineReady)
+		m.in.InUse = ""
+		m.request(api.PowerActionOn, environment, false)
+		m.want(api.MachineBooting)
+		if m.record.Boot.Environment != environment || lifecycle.Reached(m.record.Boot, api.StagePower) {
+			t.Errorf("it boots %+v", m.record.Boot)
+		}
+		m.wantOrder(lifecycle.OrderWake)
+	}
 }
 
 func TestABMCThatSaysOffForAMomentFailsNoBoot(t *testing.T) {

@@ -175,6 +175,8 @@ func TestAMachineInUseIsNotInspected(t *testing.T) {
 	m.want(api.MachineReady)
 	m.in.InUse = ""
 	m.settle()
+	m.want(api.MachineStopping) // not every machine that is on can be reset
+	m.goDark()
 	m.want(api.MachineInspecting)
 }
 

@@ -60,7 +60,9 @@ type BootSeen struct {
 	// Blocking are those of Health that keep it from being free.
 	Blocking []api.HealthResult
 	// LastHeard is when it last said anything.
-	LastHeard    time.Time
+	LastHeard time.Time
+	// Restarted is when its firmware last asked what to boot while it was meant to boot nothing, in whatever generation; zero: it has not.
+	Restarted    time.Time
 	Firmware     api.Firmware
 	Architecture string
 }
@@ -372,13 +374,19 @@ func (in MachineInput) again(problem string) []Operation {
 	if r.Attempt >= in.Deadlines.Attempts {
 		return in.fail(problem)
 	}
-	deadline := in.Now.Add(in.Deadlines.Boot)
+	boot := in.sameBoot(r.Attempt + 1)
 	return []Operation{
-		BeginBoot{Purpose: r.Boot.Purpose, Environment: r.Boot.Environment, Digest: r.Boot.Digest, Deadline: deadline, Attempt: r.Attempt + 1},
-		SetMachinePhase{To: r.Phase, Message: fmt.Sprintf("attempt %d of %d: %s", r.Attempt+1, in.Deadlines.Attempts, problem)},
+		boot,
+		SetMachinePhase{To: r.Phase, Message: fmt.Sprintf("attempt %d of %d: %s", boot.Attempt, in.Deadlines.Attempts, problem)},
 		machineEvent(in, EventMachineRetry, "machine %s boots again: %s", r.Name, problem),
-		WakeAt{Time: deadline},
+		WakeAt{Time: boot.Deadline},
 	}
+}
+
+// sameBoot is what it boots or booted last, once more.
+func (in MachineInput) sameBoot(attempt int) BeginBoot {
+	b := in.Record.Boot
+	return BeginBoot{Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt}
 }
 
 func (in MachineInput) fail(problem string) []Operation {
@@ -403,7 +411,10 @@ func (in MachineInput) ready() []Operation {
 	case req.Number > r.DoneRequest:
 		return in.whileReady(req)
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
-		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
+		return in.stop(api.MachineStopping, false, "") // once it is off it is inspected; not every machine that is on can be reset
+	}
+	if in.restarted() {
+		return in.bootsAgain()
 	}
 	lost, look := in.lostPower()
 	switch {
@@ -424,13 +435,15 @@ func (in MachineInput) whileReady(req api.PowerRequest) []Operation {
 	took := TakeUp{Request: req.Number, Inspect: r.DoneInspect}
 	environment := orElse(req.Environment, r.Boot.Environment)
 	switch {
-	case req.Action == api.PowerActionOn && environment == r.Boot.Environment:
+	case req.Action == api.PowerActionOn && environment == r.Boot.Environment && !in.silent():
 		return []Operation{took}
 	case in.InUse != "" && !req.Force:
 		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it all the same", req.Action, in.InUse)
 		return []Operation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
 	case req.Action == api.PowerActionOff:
 		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, "")...)
+	case in.silent():
+		return in.begin(api.BootEnvironment, environment, took) // there is nobody to ask to go off first: it is woken, and reset if that can be done
 	default:
 		if _, problem := in.Environment(environment); problem != "" {
 			return in.begin(api.BootEnvironment, environment, took) // tells why not, and leaves it as it is

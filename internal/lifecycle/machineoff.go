@@ -16,16 +16,28 @@ const toldWithin = 5 * time.Second
 // to 17 s of an emulated one.
 const offFor = 20 * time.Second
 
+// offAfterLie is how long the agent of a machine that was ready must be silent until its BMC is believed that said off before, while the machine
+// was heard: that it lied then does not make it on now. A switch that starts anew makes machines silent too, for minutes.
+const offAfterLie = 10 * time.Minute
+
 // lostPower tells whether a machine that should be on has lost its power: it has been read as off since the machine was heard of last, again
-// and again. A BMC that says off and is given the lie by the machine is not believed until it has said something else. look is when to ask
-// again; zero: when something is heard.
+// and again. A BMC that says off and is given the lie by the machine is not believed until it has said something else, or a machine that was
+// ready has been silent for long; one that boots may be, and has a deadline. look is when to ask again; zero: when something is heard.
 func (in MachineInput) lostPower() (lost bool, look time.Time) {
 	r, p := in.Record, in.Power
 	off := p.Observes && p.State == api.PowerOff && r.Power == api.PowerOff
-	if !off || in.Agent.Connected || !Reached(r.Boot, api.StagePower) || !r.PowerObservedAt.After(in.lastWord()) {
+	wasOn := r.Phase == api.MachineReady || Reached(r.Boot, api.StagePower) // a BMC that erred may never have confirmed that it woke it
+	if !off || in.Agent.Connected || !wasOn {
 		return false, time.Time{}
 	}
-	look = r.PowerObservedAt.Add(offFor)
+	since := r.PowerObservedAt
+	look = since.Add(offFor)
+	if last := in.lastWord(); !since.After(last) {
+		if r.Phase != api.MachineReady {
+			return false, time.Time{}
+		}
+		since, look = last, last.Add(offAfterLie)
+	}
 	if listened := in.LeaderSince.Add(offFor); listened.After(look) {
 		look = listened // a new leader has not heard what the one before did
 	}
@@ -33,7 +45,35 @@ func (in MachineInput) lostPower() (lost bool, look time.Time) {
 		return false, look
 	}
 	// The time alone is no second reading; it is on its way.
-	return p.ObservedAt.Sub(r.PowerObservedAt) >= offFor, in.Now
+	return p.ObservedAt.Sub(since) >= offFor, in.Now
+}
+
+// restarted tells whether a machine that was ready was started anew by something else than a decision: its kernel panicked, somebody reset it, its
+// power was away for a moment. Nothing of what it ran is left, since its firmware asks what to boot.
+func (in MachineInput) restarted() bool {
+	return !in.Agent.Connected && in.Boot.Restarted.After(in.lastWord())
+}
+
+// bootsAgain gives a machine that restarted by itself what it had, in a boot of its own. Its power is on: it asks already.
+func (in MachineInput) bootsAgain() []Operation {
+	const problem = "it was started anew, and nobody here asked for that"
+	boot := in.sameBoot(1)
+	return []Operation{
+		boot,
+		NoteBoot{Seen: BootSeen{Stages: []api.StageTime{{Stage: api.StagePower, At: in.Now}}}},
+		SetMachinePhase{To: api.MachineBooting, Message: problem},
+		machineEvent(in, EventMachineRetry, "machine %s boots again: %s", in.Record.Name, problem),
+		WakeAt{Time: boot.Deadline},
+	}
+}
+
+// silent tells whether nothing has been heard of a machine's agent for so long that it is not there.
+func (in MachineInput) silent() bool {
+	since := in.lastWord()
+	if in.LeaderSince.After(since) {
+		since = in.LeaderSince // a new leader has not heard what the one before did
+	}
+	return !in.Agent.Connected && !in.Now.Before(since.Add(offFor))
 }
 
 // lastWord is when the machine was last heard of in its boot; to have been woken counts, and what the record has of it outlives a leader.

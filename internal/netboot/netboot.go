@@ -33,6 +33,8 @@ type Machine struct {
 	Address netip.Addr
 	// Boot is nil for a machine that is not meant to boot: it gets an address and a script that ends its network boot cleanly.
 	Boot *Boot
+	// Waits: one without a Boot is about to be given one, and asks again until then. It was running, and its firmware has begun anew.
+	Waits bool
 }
 
 // Boot is what one machine boots now.

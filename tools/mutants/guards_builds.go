@@ -327,8 +327,8 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "an order to power off is for the boot that is to end",
 		File:    "internal/controller/desiredmachines.go",
-		Find:    "&agentstream.PowerOff{BootGeneration: r.Boot.Generation}",
-		Replace: "&agentstream.PowerOff{BootGeneration: r.Generation}",
+		Find:    "runs := r.Boot.Generation",
+		Replace: "runs := r.Generation",
 		Test:    "./internal/controller TestANodeIsToldToGoOffForTheBootThatIsToEnd",
 	},
 	{

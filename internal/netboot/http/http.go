@@ -152,6 +152,8 @@ func (h *handler) scriptFor(c presence.Client, generation string, now time.Time)
 	m := ipxe.Machine{MAC: c.MAC, Name: c.Name, Firmware: c.Firmware}
 	b := c.Boot
 	switch {
+	case b == nil && c.Waits:
+		return ipxe.Again(h.Network, m, nil)
 	case b == nil:
 		return ipxe.End(m, "not meant to boot from the network")
 	case b.Architecture != "" && c.Architecture != "" && b.Architecture != c.Architecture:

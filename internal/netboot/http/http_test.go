@@ -136,6 +136,13 @@ func TestNothingOfAnEarlierBootIsGiven(t *testing.T) {
 	if body := w.Body.String(); strings.Contains(body, "token/") || strings.Contains(body, "images") || !strings.HasSuffix(body, "exit\n") {
 		t.Errorf("a freed machine: %s", w.Body)
 	}
+	ready := newBench() // it ran, and its firmware begins anew
+	ready.table.Machines[known].Waits = true
+	ready.next(nil)
+	w = ready.get(address, script)
+	if body := w.Body.String(); strings.Contains(body, "token/") || strings.Contains(body, "images") || !strings.Contains(body, "chain --replace") {
+		t.Errorf("a machine whose next boot is about to be decided: %s", w.Body)
+	}
 	late := newBench()
 	expired := *late.boot
 	expired.ExpiresAt = now().Add(-time.Second)

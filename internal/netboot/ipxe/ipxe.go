@@ -90,10 +90,14 @@ func Script(n netboot.Network, m Machine, boot *netboot.Boot, arguments string) 
 	return b.String()
 }
 
-// Again is the script for a machine that asks for an earlier boot's: it fetches the present one's.
+// Again is the script for a machine that asks for an earlier boot's: it fetches the present one's; nil: that of one that is not decided yet.
 func Again(n netboot.Network, m Machine, boot *netboot.Boot) string {
 	var b strings.Builder
-	head(&b, m, "an earlier boot's script was asked for")
+	why := "an earlier boot's script was asked for"
+	if boot == nil {
+		why = "what it boots is about to be decided"
+	}
+	head(&b, m, why)
 	again(&b, URL(n, m.MAC, boot))
 	end(&b, m)
 	return b.String()

@@ -41,6 +41,7 @@ func TestScriptsAreAsWritten(t *testing.T) {
 		"one-initrd":             ipxe.Script(network, n1(api.FirmwareUEFI), whole, arguments),
 		"not-meant-to-boot-bios": ipxe.End(n1(api.FirmwareBIOS), "not meant to boot from the network"),
 		"not-meant-to-boot-uefi": ipxe.End(n1(api.FirmwareUEFI), "not meant to boot from the network"),
+		"not-decided-yet":        ipxe.Again(network, n1(api.FirmwareBIOS), nil),
 		"earlier-generation":     ipxe.Again(network, n1(api.FirmwareUEFI), boot(api.BootEnvironment, 7)),
 	} {
 		path := filepath.Join("testdata", name+".golden")

@@ -62,8 +62,9 @@ type Client struct {
 	Architecture string
 	// Name is empty for a stranger.
 	Name string
-	// Boot is what it shall boot now; nil: nothing.
-	Boot *netboot.Boot
+	// Boot is what it shall boot now; nil: nothing. Waits is as in netboot.Machine.
+	Boot  *netboot.Boot
+	Waits bool
 }
 
 // New returns a presence that knows nobody. Port is that of machines that no relay tells more about: the server's interface.
@@ -309,6 +310,9 @@ func (p *Presence) macAt(address netip.Addr) string {
 func (p *Presence) client(mac string, address netip.Addr) Client {
 	c := Client{MAC: mac, Address: address, Port: p.port}
 	c.Boot, c.Name = BootOf(p.Table(), mac)
+	if m := p.Table().Machines[mac]; m != nil {
+		c.Waits = m.Waits
+	}
 	if e := p.entries[mac]; e != nil {
 		c.Firmware, c.Architecture = e.firmware, e.architecture
 		if e.port != "" {
