@@ -1,0 +1,173 @@
+package metal
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// What may lie between what a machine does and what is known of it.
+const (
+	// aMoment is between what is heard and the commit that rests on it.
+	aMoment = 5 * time.Second
+	// unread is how long nobody may have read that a person pressed a button, or that a BMC tells the truth again.
+	unread = time.Minute
+	// noticed is how long what nobody announced may take to be noticed, when all is well with server and BMC.
+	noticed = 2 * time.Minute
+)
+
+// fail tells what does not hold.
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	w.trace("FAILS: "+format, args...)
+	w.t.Fail()
+}
+
+// checkRecord looks at what a commit says of a machine.
+func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
+	b := w.box(after.Name)
+	if known && before.UID == after.UID && before.Generation > after.Generation {
+		w.fail("%s: its generation went from %d back to %d", b.name, before.Generation, after.Generation)
+	}
+	if known && before.Phase == after.Phase {
+		return
+	}
+	w.seen.add("phase " + string(after.Phase))
+	w.trace("%s: %s -> %s (generation %d) %s", b.name, before.Phase, after.Phase, after.Generation, after.Message)
+	is := b.really()
+	switch after.Phase {
+	case api.MachineOff:
+		w.checkOff(b, is, "is called off")
+	case api.MachineReady:
+		if (!is.agent || !is.local || is.generation != after.Boot.Generation) && time.Since(is.changed) > aMoment {
+			w.fail("%s is called ready in boot %d, and it is %+v", b.name, after.Boot.Generation, is)
+		}
+		if is.environment != "" && is.environment != after.Boot.Environment {
+			w.fail("%s is called ready with %s, and runs %s", b.name, after.Boot.Environment, is.environment)
+		}
+	}
+}
+
+// checkOff checks that a machine is off. One whose power nothing can read may be on when a person switched it on, or when it was told to go
+// off and hangs in that.
+func (w *world) checkOff(b *box, is really, what string) {
+	if is.on && !b.blind && time.Since(is.touched) > unread && time.Since(is.lied) > unread {
+		w.fail("%s %s, and it is on: %+v", b.name, what, is)
+	}
+}
+
+// checkGone looks at a machine that is no longer known.
+func (w *world) checkGone(before api.MachineRecord) {
+	b := w.box(before.Name)
+	w.seen.add("gone")
+	w.trace("%s is gone, it was %s", b.name, before.Phase)
+	if before.Phase == api.MachineRemoving {
+		w.checkOff(b, b.really(), "was removed")
+	}
+}
+
+// watch looks now and then whether what happened by itself was noticed.
+func (w *world) watch(ctx context.Context) {
+	for pause(ctx, 7*time.Second) {
+		w.mu.Lock()
+		well := w.site != nil && time.Since(w.risen) > noticed
+		w.mu.Unlock()
+		if !well {
+			continue
+		}
+		for _, b := range w.boxes {
+			r, ok := w.store.record(b.name)
+			is := b.really()
+			last := slices.MaxFunc([]time.Time{is.changed, is.lied, is.enrolled, w.store.leaderSince()}, time.Time.Compare)
+			if !ok || b.blind || time.Since(last) < noticed {
+				continue
+			}
+			// A BMC that lied is believed again only when the machine has been silent for long.
+			patience := noticed
+			if time.Since(is.lied) < 20*time.Minute {
+				patience = 12 * time.Minute
+			}
+			if r.Phase == api.MachineReady && !is.on && time.Since(last) > patience {
+				w.fail("%s has been off since %s, and is called ready: power %s since %s, %s; boot %+v", b.name, is.changed.Format("15:04:05"), r.Power, r.PowerObservedAt.Format("15:04:05"), r.PowerMessage, r.Boot)
+			}
+			if want := map[bool]api.PowerState{true: api.PowerOn, false: api.PowerOff}[is.on]; r.Power != want {
+				w.fail("the power of %s has been %s since %s, and is recorded as %s", b.name, want, is.changed.Format("15:04:05"), r.Power)
+			}
+		}
+	}
+}
+
+// checkRest checks that every machine has come to rest where it really is, after nothing has gone wrong for long.
+func (w *world) checkRest() {
+	view := w.up().cache.View()
+	for _, m := range view.Machines {
+		b, r := w.box(m.Name()), m.Record
+		if r == nil {
+			w.fail("%s has no record", b.name)
+			continue
+		}
+		is := b.really()
+		w.seen.add("at rest " + string(r.Phase))
+		if m.PowerPending() != nil {
+			w.fail("%s is %s (%s), and the request to power it %s is not taken up", b.name, r.Phase, r.Message, m.Intent.Request.Action)
+		}
+		switch r.Phase {
+		case api.MachineReady:
+			// One that hangs, or whose power nothing can read, is a node that is down: what becomes of it is for people to decide.
+			if down := is.idle || b.blind && !is.on; !down && (!is.agent || is.generation != r.Boot.Generation) {
+				w.fail("%s is ready in boot %d, and it is %+v", b.name, r.Boot.Generation, is)
+			}
+		case api.MachineEnrolled, api.MachineOff, api.MachineFailed:
+		default:
+			w.fail("%s is still %s (%s) since %s", b.name, r.Phase, r.Message, r.ChangedAt.Format("15:04:05"))
+		}
+	}
+}
+
+// checkAllCanBeHad switches every machine on and off, and takes it out of the site.
+func (w *world) checkAllCanBeHad() {
+	for _, b := range w.boxes {
+		if m := w.up().cache.View().Machine(b.name); m == nil {
+			w.enrol(b)
+		} else if m.Intent.RemoveRequestedAt != nil {
+			w.fail("%s was to be removed, and is %s (%s)", b.name, m.Record.Phase, m.Record.Message)
+		}
+	}
+	pause(w.ctx, time.Minute)
+	w.all(api.PowerActionOn, environments[1], settling)
+	for _, b := range w.boxes {
+		r, _ := w.store.record(b.name)
+		if is := b.really(); r.Phase != api.MachineReady || !is.agent || is.environment != environments[1] {
+			w.fail("%s was asked for with %s and is %s (%s); it is %+v", b.name, environments[1], r.Phase, r.Message, is)
+		}
+	}
+	w.all(api.PowerActionOff, "", 15*time.Minute)
+	for _, b := range w.boxes {
+		r, _ := w.store.record(b.name)
+		if is := b.really(); r.Phase != api.MachineOff || is.on {
+			w.fail("%s was asked to go off and is %s (%s); it is %+v", b.name, r.Phase, r.Message, is)
+		}
+	}
+	for _, b := range w.boxes {
+		w.remove(b, false)
+	}
+	pause(w.ctx, 15*time.Minute)
+	for _, b := range w.boxes {
+		if r, ok := w.store.record(b.name); ok || b.really().on {
+			w.fail("%s was removed and is %s (%s); it is %+v", b.name, r.Phase, r.Message, b.really())
+		}
+	}
+}
+
+// all asks the same of every machine, and waits.
+func (w *world) all(action api.PowerAction, environment string, wait time.Duration) {
+	for _, b := range w.boxes {
+		b.lookAfter()
+		if err := w.request(b, action, environment, true); err != nil {
+			w.fail("%s can't be asked to power %s: %v", b.name, action, err)
+		}
+	}
+	pause(w.ctx, wait)
+}

@@ -1,0 +1,169 @@
+package metal
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// enrol makes a machine known, a new one each time.
+func (w *world) enrol(b *box) {
+	s := w.up()
+	if s == nil {
+		return
+	}
+	kind := api.PowerRedfish
+	if b.blind {
+		kind = api.PowerWakeOnLAN
+	}
+	w.trace("%s is enrolled", b.name)
+	b.mu.Lock()
+	b.enrolled = time.Now()
+	b.mu.Unlock()
+	if _, err := s.repo.CreateMachine(s.ctx, api.MachineIntent{
+		Name: b.name, UID: fmt.Sprintf("%s-%d", b.name, time.Now().UnixNano()), CreatedAt: time.Now(), Inspect: 1,
+		Spec: api.MachineSpec{MACs: []string{b.mac}, Power: api.PowerControl{Kind: kind, Address: "bmc-" + b.name}},
+	}); err != nil && s.ctx.Err() == nil {
+		w.trace("%s can't be enrolled: %v", b.name, err)
+	}
+}
+
+func (w *world) remove(b *box, force bool) {
+	if s := w.up(); s != nil {
+		w.trace("%s is to be removed, by force: %t", b.name, force)
+		_, _, err := s.repo.RequestMachineRemoval(s.ctx, b.name, force, time.Now())
+		if err != nil {
+			w.trace("it can't: %v", err)
+		}
+	}
+}
+
+// request asks for the power of a machine, as the API does.
+func (w *world) request(b *box, action api.PowerAction, environment string, force bool) error {
+	s := w.up()
+	if s == nil {
+		return errAway
+	}
+	m := s.cache.View().Machine(b.name)
+	if m == nil || m.Intent.RemoveRequestedAt != nil || m.PowerPending() != nil {
+		return fmt.Errorf("it is %+v", m)
+	}
+	if action == api.PowerActionCycle && (m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Purpose != api.BootEnvironment) {
+		return fmt.Errorf("it never booted an environment")
+	}
+	w.trace("%s: power %s %s, by force: %t", b.name, action, environment, force)
+	_, err := s.repo.RequestPower(s.ctx, []state.PowerAsk{{Name: b.name, UID: m.UID(), After: m.Intent.Request.Number, Request: api.PowerRequest{
+		Action: action, Environment: environment, Force: force, At: time.Now(),
+	}}})
+	return err
+}
+
+// users ask for machines, let go of them, and look into them.
+func (w *world) users(ctx context.Context, r *rand.Rand) {
+	for pause(ctx, span(r, time.Second, 5*time.Minute)) {
+		b, environment, force := w.boxes[r.IntN(len(w.boxes))], environments[1+r.IntN(2)], r.IntN(2) == 0
+		s := w.up()
+		if s == nil {
+			continue
+		}
+		m := s.cache.View().Machine(b.name)
+		var err error
+		switch what := r.IntN(12); {
+		case m == nil:
+			w.enrol(b)
+		case what < 5:
+			err = w.request(b, api.PowerActionOn, environment, force)
+		case what < 8:
+			err = w.request(b, api.PowerActionOff, "", force)
+		case what < 9:
+			err = w.request(b, api.PowerActionCycle, "", force)
+		case what < 11:
+			w.trace("%s is to be inspected", b.name)
+			_, _, err = s.repo.UpdateMachineIntent(s.ctx, b.name, m.UID(), func(in *api.MachineIntent) error { in.Inspect++; return nil })
+		default:
+			w.remove(b, force)
+		}
+		if err != nil {
+			w.seen.add("requests refused")
+		}
+	}
+}
+
+// faults let one thing after the other go wrong with machines.
+func (w *world) faults(ctx context.Context, r *rand.Rand) {
+	for pause(ctx, span(r, time.Second, 3*time.Minute)) {
+		b, lasts := w.boxes[r.IntN(len(w.boxes))], span(r, 5*time.Second, 6*time.Minute)
+		kind := r.IntN(12)
+		switch kind {
+		case 0:
+			w.seen.add("power lost")
+			b.press(api.PowerOff)
+		case 1:
+			w.seen.add("switched on by hand")
+			b.press(api.PowerOn)
+		case 2:
+			w.seen.add("reset by hand")
+			b.press(api.PowerOff)
+			b.press(api.PowerOn)
+		case 3:
+			w.seen.add("cable out")
+			b.mu.Lock()
+			b.unplugged = true
+			b.mu.Unlock()
+			b.lives.Go(func() {
+				pause(ctx, lasts)
+				b.mu.Lock()
+				b.unplugged = false
+				b.mu.Unlock()
+			})
+		case 4:
+			b.mu.Lock()
+			b.hangs = true
+			b.mu.Unlock()
+		default:
+			w.ail(ctx, b, kind, lasts)
+		}
+	}
+}
+
+// ail lets the BMC of a machine behave badly for a while.
+func (w *world) ail(ctx context.Context, b *box, kind int, lasts time.Duration) {
+	bad, name := b.good(), ""
+	switch kind {
+	case 5:
+		bad.Silent, name = true, "BMC silent"
+	case 6:
+		bad.Answer, name = 12*time.Second, "BMC slow"
+	case 7:
+		bad.Says, name = api.PowerUnknown, "BMC does not know"
+	case 8:
+		bad.Says, name = api.PowerOff, "BMC says off"
+	case 9:
+		bad.Says, name = api.PowerOn, "BMC says on"
+	case 10:
+		bad.Deaf, name = true, "BMC deaf"
+	case 11:
+		bad.FailOrders, bad.LoseAnswers, bad.FailObserves, name = 3, 3, 3, "BMC errs"
+	}
+	if b.blind && bad.Says != "" {
+		return
+	}
+	w.seen.add(name)
+	w.trace("%s: %s for %s", b.name, name, lasts)
+	b.machine.SetBehaviour(bad)
+	b.lives.Go(func() {
+		for end := time.Now().Add(lasts); ; {
+			b.mu.Lock()
+			b.lied = time.Now()
+			b.mu.Unlock()
+			if left := time.Until(end); left <= 0 || !pause(ctx, min(left, time.Second)) {
+				break
+			}
+		}
+		b.machine.SetBehaviour(b.good())
+	})
+}
