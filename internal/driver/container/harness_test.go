@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -187,13 +188,18 @@ func (r *rig) accept(ctx context.Context, d driver.Driver, id string) error {
 	listener := r.sockets[id]
 	r.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	died := make(chan string, 1)
-	go func() { // a first process that ends instead of connecting
+	var watcher sync.WaitGroup
+	watcher.Go(func() { // a first process that ends instead of connecting
 		if o, err := d.Wait(ctx, id); err == nil {
 			died <- o.Message
 			_ = listener.(*net.UnixListener).SetDeadline(expired)
 		}
+	})
+	defer func() { // the same socket serves its next life, which this one's end says nothing about
+		cancel()
+		watcher.Wait()
+		_ = listener.(*net.UnixListener).SetDeadline(time.Time{})
 	}()
 	conn, err := listener.Accept()
 	if err != nil {
