@@ -18,6 +18,9 @@ import (
 // PeerPath is the path of a PeerServer below which blobs are by their digits.
 const PeerPath = "/images/"
 
+// headerTimeout bounds how long the header of a request may take, or a body that nobody asked for.
+const headerTimeout = 5 * time.Second
+
 // PeerConfig bounds what a node spends on others.
 type PeerConfig struct {
 	// Requests is how many are served at once, Connections how many may be open; others are told to come again. 0: 64 and 256.
@@ -49,7 +52,7 @@ func NewPeerServer(store *Store, listen net.Listener, cfg PeerConfig) *PeerServe
 	}
 	p := &PeerServer{store: store, cfg: cfg, slots: make(chan struct{}, cfg.Requests), pacer: pacer{rate: cfg.BytesPerSecond}}
 	p.listen = &boundedListener{Listener: listen, slots: make(chan struct{}, cfg.Connections)}
-	p.server = &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTimeout, WriteTimeout: 2 * time.Minute, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}
 	return p
 }
 
@@ -68,6 +71,9 @@ func (p *PeerServer) Serve(ctx context.Context) error {
 
 // ServeHTTP answers one request.
 func (p *PeerServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 { // nobody reads it, but the server waits for it before it answers
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout))
+	}
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
