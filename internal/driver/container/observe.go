@@ -161,8 +161,13 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 		}
 		seen = d.look(h, id)
 	}
-	if seen.state == driver.StateAbsent {
+	switch seen.state {
+	case driver.StateAbsent:
 		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, driver.ErrNotFound)
+	case driver.StateExited: // its exit code is kept a moment after it has left its control group, and the process table
+		if err := d.awaitReaped(ctx, id); err != nil {
+			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
+		}
 	}
 	return d.observation(id, seen), nil
 }
@@ -186,7 +191,7 @@ func (d *Driver) waitInit(ctx context.Context, h *host, id string, pid int) erro
 	own := d.children[id] != nil
 	d.mu.Unlock()
 	if own {
-		return d.awaitReaped(ctx, id)
+		return nil // who adopted it reaps it
 	}
 	if code := p.exitCode(); code != nil {
 		d.rememberExit(id, *code)
