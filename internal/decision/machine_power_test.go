@@ -120,7 +120,11 @@ func TestAMachineThatRestartsByItselfBootsTheSameAgain(t *testing.T) {
 	m.in.Agent.LastSeen = m.in.Now
 	m.in.Boot.Restarted = m.in.Now.Add(-time.Second)
 	m.settle()
-	m.want(api.MachineReady) // its agent has been heard since: that was another's word, or an old one
+	m.want(api.MachineReady)
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineReady) // its agent was heard later: that was another's word, or an old one
+	m.in.Agent.Connected = true
 	m.after(time.Second)
 	m.in.Boot.Restarted = m.in.Now
 	m.settle()
