@@ -46,8 +46,20 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	s.wantUntouched()
 }
 
-// wantConsole logs in on a machine's serial console with the password of its present boot.
+// wantConsole logs in on a machine's serial console, and out again.
 func (s *site) wantConsole(name string) {
+	s.t.Helper()
+	s.login(name, func(terminal *terminal) {
+		terminal.say("echo $(hostname) here-$((40+2))\r")
+		terminal.expect(name + " here-42")
+		terminal.expect("#")
+		terminal.say("exit\r")
+		terminal.expect("login:")
+	})
+}
+
+// login logs in on a machine's serial console with the password of its present boot, does something there, and leaves.
+func (s *site) login(name string, do func(*terminal)) {
 	s.t.Helper()
 	login := strings.Fields(s.run("node", "console", name, "--password"))
 	terminal := openTerminal(s.t, s.command("node", "console", name))
@@ -58,11 +70,7 @@ func (s *site) wantConsole(name string) {
 	terminal.expect("assword:")
 	terminal.say(login[len(login)-1] + "\r")
 	terminal.expect("#")
-	terminal.say("echo $(hostname) here-$((40+2))\r")
-	terminal.expect(name + " here-42")
-	terminal.expect("#")
-	terminal.say("exit\r")
-	terminal.expect("login:")
+	do(terminal)
 	terminal.say("\r~.")
 	terminal.expect("left the console of " + name)
 	terminal.ended()

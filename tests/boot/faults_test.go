@@ -52,6 +52,17 @@ func TestFaultsOfMachinesAndTheNetworkDelayABootAndNothingElse(t *testing.T) {
 			t.Errorf("u1 needed %d attempts: %s", r.Attempt, r.Message)
 		}
 	})
+	t.Run("a ready machine whose kernel panics boots the same again", func(t *testing.T) {
+		s.during(t)
+		before, ups := s.record("b1").Boot, s.powerUps("b1")
+		s.login("b1", func(terminal *terminal) { terminal.say("echo c > /proc/sysrq-trigger\r") })
+		n := s.waitUntil("b1", "ready again", bootDeadline, func(r api.MachineRecord) bool {
+			return r.Boot.Generation > before.Generation && r.Phase == api.MachineReady
+		})
+		if r := n.Machine.Record; r.Attempt != 1 || r.Boot.Digest != before.Digest || s.powerUps("b1") != ups {
+			t.Errorf("attempt %d with %s after %s, powered on %d times for it", r.Attempt, r.Boot.Digest, before.Digest, s.powerUps("b1")-ups)
+		}
+	})
 	t.Run("power loss of a ready machine is noticed, and it is not switched on by itself", func(t *testing.T) {
 		s.during(t)
 		must(t, s.dc.CutPower("u1"))

@@ -62,6 +62,13 @@ func TestEachKindOfPowerControlBootsEachKindOfFirmware(t *testing.T) {
 					t.Errorf("no HTTP boot on the console of %s:\n%s", name, s.console(name))
 				}
 			}
+			if k.kind == api.PowerWakeOnLAN {
+				// One that is on can't be woken: it goes off, and is looked at then.
+				s.run("node", "inspect", names[0])
+				s.waitUntil(names[0], "inspected", 2*bootDeadline, func(r api.MachineRecord) bool {
+					return r.InspectedAt != nil && r.Phase == api.MachineOff
+				})
+			}
 			s.run(slices.Concat([]string{"node", "power", "off"}, names)...)
 			for _, name := range names {
 				s.waitFor(name, api.MachineOff, 5*time.Minute)
