@@ -3,8 +3,10 @@ package solicit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,7 +140,8 @@ func TestAMachineThatAsksForARouterIsToldThereIsNone(t *testing.T) {
 		to := &net.IPAddr{IP: net.IPv6linklocalallrouters, Zone: "cable"}
 		buffer := make([]byte, 1500)
 		for range 60 { // again: the kernel sends nothing until it has noticed that both ends of a new cable are up
-			if _, err := packets.WriteTo([]byte{routerSolicitation, 0, 0, 0, 0, 0, 0, 0}, nil, to); err != nil {
+			// Until then there is no address to send from either.
+			if _, err := packets.WriteTo([]byte{routerSolicitation, 0, 0, 0, 0, 0, 0, 0}, nil, to); err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 				return err
 			}
 			if err := conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
