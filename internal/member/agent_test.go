@@ -240,6 +240,12 @@ func (n *nodeAgent) until(what string, done func() bool) {
 	}
 }
 
+// untilRuns waits until the member knows that a job runs, which may print something before that. Until then it is told of no loss.
+func (n *nodeAgent) untilRuns(id string) {
+	n.t.Helper()
+	n.until(id+" is told to run", func() bool { return n.states[id].Phase == api.JobRunning })
+}
+
 // untilEnded waits until the job has ended and its output is complete.
 func (n *nodeAgent) untilEnded(id string) member.JobState {
 	n.t.Helper()
@@ -398,6 +404,31 @@ func feed(t *testing.T, p *process) (string, *os.File) {
 	}
 	t.Cleanup(func() { _ = file.Close() })
 	return path, file
+}
+
+// nudging waits until done holds, and feeds empty lines meanwhile: a shell acts on a signal that comes just before it reads only once it has
+// read something.
+func (n *nodeAgent) nudging(feed *os.File, what string, done func() bool) {
+	n.t.Helper()
+	stop := make(chan struct{})
+	var feeding sync.WaitGroup
+	feeding.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_, _ = feed.WriteString("\n")
+			case <-stop:
+				return
+			}
+		}
+	})
+	defer func() {
+		close(stop)
+		feeding.Wait()
+	}()
+	n.until(what, done)
 }
 
 func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.T) {

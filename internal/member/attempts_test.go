@@ -17,7 +17,7 @@ func TestALostMemberIsSignalledToTheJobOncePerLoss(t *testing.T) {
 	p.start()
 	path, file := feed(t, p)
 	// Every signal and every line of the feed is printed; "end" ends it.
-	job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; echo "$line"; [ "$line" = end ] && exit 0; done`)
+	job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; [ -z "$line" ] && continue; echo "$line"; [ "$line" = end ] && exit 0; done`)
 	job.FailureSignal, job.Failures = "USR1", 1 // lost before it began: not its business
 	say := func(line string) {
 		t.Helper()
@@ -27,11 +27,12 @@ func TestALostMemberIsSignalledToTheJobOncePerLoss(t *testing.T) {
 	}
 	expect := func(what, want string) {
 		t.Helper()
-		n.until(what+": output "+want, func() bool { return string(n.logs["j"]) == want })
+		n.nudging(file, what+": output "+want, func() bool { return string(n.logs["j"]) == want })
 	}
 	n.server.SetJobs([]api.Job{job})
 	n.server.RequestLog("j", 0, 1)
 	expect("at first", "up\n")
+	n.untilRuns("j")
 	job.Phase, job.Failures = api.JobRunning, 2
 	n.server.SetJobs([]api.Job{job})
 	expect("a member is lost", "up\nsignalled\n")
@@ -66,18 +67,19 @@ func TestAJobThatIsToldAndEndedInOneListHasTimeToActOnTheSignal(t *testing.T) {
 		n := newNodeAgent(t, p.cfg.Socket, true)
 		p.start()
 		path, file := feed(t, p)
-		job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; exit 0; done`)
+		job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; [ -z "$line" ] && continue; exit 0; done`)
 		job.FailureSignal = "USR1"
 		n.server.SetJobs([]api.Job{job})
 		n.server.RequestLog("j", 0, 1)
 		n.until("it is up", func() bool { return string(n.logs["j"]) == "up\n" })
+		n.untilRuns("j")
 		job.Phase, job.Failures, job.CancelRequested = api.JobRunning, 1, true
 		n.server.SetJobs([]api.Job{job})
 		n.server.SetJobs([]api.Job{job})
 		want := api.JobCancelled
 		if grace == patience {
 			want = api.JobSucceeded
-			n.until("it acts on the signal", func() bool { return string(n.logs["j"]) == "up\nsignalled\n" })
+			n.nudging(file, "it acts on the signal", func() bool { return string(n.logs["j"]) == "up\nsignalled\n" })
 			if _, err := file.WriteString("checkpoint written\n"); err != nil {
 				t.Fatal(err)
 			}
