@@ -26,6 +26,7 @@ func TestRequestsAreReadAsTheStandardsSay(t *testing.T) {
 		"windowsize (RFC 7440)":               {rrq("a", "octet", "windowsize", "16"), "a 512x16 [windowsize]"},
 		"windowsize is bounded":               {rrq("a", "octet", "windowsize", "65535"), "a 512x64 [windowsize]"},
 		"tsize, timeout (RFC 2349)":           {rrq("a", "octet", "tsize", "0", "timeout", "3"), "a 512x1 [tsize timeout]"},
+		"a timeout that holds a transfer":     {rrq("a", "octet", "timeout", "255"), "a 512x1 []"},
 		"unknown option":                      {rrq("a", "octet", "multicast", ""), "a 512x1 []"},
 		"twice the same":                      {rrq("a", "octet", "blksize", "600", "blksize", "700"), "a 600x1 [blksize]"},
 		"netascii":                            {rrq("a", "netascii"), "error"},

@@ -2,7 +2,6 @@ package tftp
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -25,23 +24,25 @@ type transfer struct {
 	request request
 	content []byte
 
-	offered  bool // the answer to the options waits for its acknowledgement
-	acked    int  // all blocks up to this one have arrived
-	sent     int  // the last block that was ever sent
-	repeated int  // how often the last acknowledgement came again
-	tries    int  // how often the same was sent
-	echoes   int  // acknowledgements of what has arrived that may still come: one for each repetition
-	wait     time.Duration
-	due      time.Time     // when the same is sent again
-	begun    time.Time     // when it was first sent; zero: it was asked for again
-	delay    time.Duration // until an acknowledgement comes, smoothed; 0: none was measured
-	spread   time.Duration // of the delay
-	untold   int64         // bytes that were sent and not yet told of
-	moved    time.Time     // when the client last acknowledged something new
+	offered bool // the answer to the options waits for its acknowledgement
+	acked   int  // all blocks up to this one have arrived
+	sent    int  // the last block that was ever sent
+	first   int  // the first and the last block that are sent now
+	flight  int
+	resent  bool // they are sent again without the client having asked
+	tries   int  // how often the same was sent
+	wait    time.Duration
+	due     time.Time     // when the same is sent again
+	begun   time.Time     // when it was first sent
+	delay   time.Duration // until an acknowledgement comes, smoothed; 0: none was measured
+	spread  time.Duration // of the delay
+	untold  int64         // bytes that were sent and not yet told of
+	moved   time.Time     // when the client last acknowledged something new
 }
 
 func newTransfer(client netip.AddrPort, r request, content []byte, now time.Time) *transfer {
 	t := &transfer{client: client, request: r, content: content, offered: r.oack(len(content)) != nil, wait: firstWait}
+	t.from(1)
 	if r.timeout > 0 {
 		t.wait = time.Duration(r.timeout) * time.Second
 	}
@@ -58,7 +59,7 @@ func (t *transfer) move(now time.Time) {
 // measure takes the time of an acknowledgement of something new. What was sent twice measures nothing, and keeps the longer wait (Karn's
 // algorithm, RFC 6298, sections 2, 3 and 5).
 func (t *transfer) measure(now time.Time) {
-	if t.tries > 1 || t.begun.IsZero() || t.request.timeout > 0 {
+	if t.tries > 1 || t.request.timeout > 0 {
 		return
 	}
 	if took := now.Sub(t.begun); t.delay == 0 {
@@ -73,8 +74,10 @@ func (t *transfer) measure(now time.Time) {
 // blocks is how many blocks the file has: the last one is shorter than the others, if need be empty.
 func (t *transfer) blocks() int { return len(t.content)/t.request.block + 1 }
 
-// last is the last block of the window that is sent now (RFC 7440, section 3; a window of 1 is RFC 1350).
-func (t *transfer) last() int { return min(t.acked+t.request.window, t.blocks()) }
+// from lets the window be sent from a block on (RFC 7440, section 3; a window of 1 is RFC 1350).
+func (t *transfer) from(first int) {
+	t.first, t.flight = first, min(t.acked+t.request.window, t.blocks())
+}
 
 // next makes the packets to be sent now, one after the other in the same buffer, and tells how many bytes of content went out that had not
 // before: repetitions are no progress.
@@ -82,7 +85,7 @@ func (t *transfer) next(buffer []byte, send func(packet []byte) error) (progress
 	if t.offered {
 		return 0, send(t.request.oack(len(t.content)))
 	}
-	for block := t.acked + 1; block <= t.last(); block++ {
+	for block := t.first; block <= t.flight; block++ {
 		binary.BigEndian.PutUint16(buffer, opData)
 		binary.BigEndian.PutUint16(buffer[2:], uint16(block))
 		start := (block - 1) * t.request.block
@@ -107,8 +110,9 @@ const (
 	finished
 )
 
-// hear takes a packet of the client. Old acknowledgements, repeated by the network, are passed over: answering each would double all that
-// follows (the sorcerer's apprentice, RFC 1123, section 4.2.3.1). An error ends the transfer.
+// hear takes a packet of the client. Acknowledgements that tell nothing new are passed over: the network repeats them, and EDK2 acknowledges
+// each block that it did not expect. Answering each would double all that follows (the sorcerer's apprentice, RFC 1123, section 4.2.3.1). An
+// error ends the transfer.
 func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	if len(packet) < 4 {
 		return nothing, nil
@@ -120,7 +124,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	case op != opAck:
 		return nothing, nil
 	case t.offered && number == 0:
-		t.offered = false
+		t.offered, t.resent = false, false
 		t.measure(now)
 		t.move(now)
 		return sendNext, nil
@@ -129,23 +133,19 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	}
 	ahead := int(number - uint16(t.acked)) // modulo 65536
 	switch {
-	case ahead > 0 && ahead <= t.last()-t.acked: // the last block of the window, or an earlier one after which something was lost
+	case ahead > 0 && ahead <= t.flight-t.acked:
 		t.acked += ahead
-		t.repeated, t.echoes = 0, t.tries-1
 		t.measure(now)
 		t.move(now)
-		if t.acked == t.blocks() {
+		switch {
+		case t.acked == t.blocks():
 			return finished, nil
+		case t.acked < t.flight && t.resent:
+			t.from(t.flight + 1) // it has told again what it had; the rest is on its way
+		default: // after the last block of the window, or an earlier one after which something was lost
+			t.resent = false
+			t.from(t.acked + 1)
 		}
-		return sendNext, nil
-	case ahead == 0 && t.echoes > 0: // a window that was sent again without need; to answer would send all that follows as often
-		t.echoes--
-	case ahead == 0 && t.request.window > 1: // the first block of the window was lost
-		if t.repeated++; t.repeated > maxTries {
-			return nothing, errors.New("the client asks for the same block again and again")
-		}
-		t.move(now)
-		t.begun = time.Time{}
 		return sendNext, nil
 	}
 	return nothing, nil
@@ -163,6 +163,8 @@ func (t *transfer) remind(now time.Time) (bool, error) {
 		t.wait = min(2*t.wait, lastWait)
 	}
 	t.due = now.Add(t.wait)
+	t.resent = true
+	t.from(t.acked + 1)
 	return true, nil
 }
 
