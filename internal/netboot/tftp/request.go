@@ -34,7 +34,7 @@ const (
 	minBlock     = 8     // RFC 2348
 	maxBlock     = 65464 // RFC 2348
 	maxWindow    = 64    // RFC 7440 allows 65535; more than this fills no link better, and a loss costs more
-	maxTimeout   = 10    // seconds; RFC 2349 allows 255: a few packets would hold all transfers for an hour
+	maxTimeout   = 30    // seconds; RFC 2349 allows 255: a few packets would hold all transfers for an hour
 )
 
 // request is a read request: what is asked for, and what of its options we grant.
