@@ -17,6 +17,7 @@ type agents struct {
 	mu      sync.Mutex
 	of      map[string]*heardAgent
 	changed chan struct{}
+	now     func() time.Time
 	started time.Time
 }
 
@@ -28,9 +29,11 @@ type heardAgent struct {
 
 var _ controller.Agents = (*agents)(nil)
 
-func newAgents() *agents {
-	return &agents{of: map[string]*heardAgent{}, changed: make(chan struct{}), started: time.Now()}
+func newAgents(now func() time.Time) *agents {
+	return &agents{of: map[string]*heardAgent{}, changed: make(chan struct{}), now: now, started: now()}
 }
+
+func (a *agents) since(t time.Time) time.Duration { return a.now().Sub(t) }
 
 // node is with the lock held.
 func (a *agents) node(name string) *heardAgent {
@@ -50,8 +53,8 @@ func (a *agents) hear(name string) agentstream.Desired {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := a.node(name)
-	news := !n.connected || time.Since(n.seen) >= lifecycle.DefaultDeathTimer/2
-	n.connected, n.seen = true, time.Now()
+	news := !n.connected || a.since(n.seen) >= lifecycle.DefaultDeathTimer/2
+	n.connected, n.seen = true, a.now()
 	if news {
 		a.notify()
 	}
@@ -72,7 +75,7 @@ func (a *agents) Connected(name string) (bool, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := a.node(name)
-	return n.connected && time.Since(n.seen) < lifecycle.DefaultDeathTimer/2, n.seen
+	return n.connected && a.since(n.seen) < lifecycle.DefaultDeathTimer/2, n.seen
 }
 
 func (a *agents) Node(name string) (api.NodePhase, time.Time, string) {
@@ -80,7 +83,7 @@ func (a *agents) Node(name string) (api.NodePhase, time.Time, string) {
 	switch {
 	case connected:
 		return api.NodeReady, seen, ""
-	case time.Since(seen) < lifecycle.DefaultDeathTimer || time.Since(a.started) < lifecycle.DefaultDeathTimer:
+	case a.since(seen) < lifecycle.DefaultDeathTimer || a.since(a.started) < lifecycle.DefaultDeathTimer:
 		return api.NodeUnknown, seen, ""
 	default:
 		return api.NodeDown, seen, ""
@@ -90,7 +93,7 @@ func (a *agents) Node(name string) (api.NodePhase, time.Time, string) {
 func (a *agents) NextDeath() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, next := time.Now(), time.Time{}
+	now, next := a.now(), time.Time{}
 	for _, n := range a.of {
 		for _, after := range []time.Duration{lifecycle.DefaultDeathTimer / 2, lifecycle.DefaultDeathTimer} {
 			if at := n.seen.Add(after); at.After(now) && (next.IsZero() || at.Before(next)) {

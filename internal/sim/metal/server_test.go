@@ -60,14 +60,20 @@ func (w *world) start() {
 	if w.site != nil {
 		return
 	}
-	s := &site{w: w, repo: state.New(w.store), agents: newAgents()}
+	// Each run of the server finds another time on the wall.
+	skew := time.Duration(0)
+	if !w.calm {
+		skew = span(w.clocks, -20*time.Minute, 20*time.Minute)
+	}
+	wall := func() time.Time { return time.Now().Add(skew) }
+	s := &site{w: w, repo: state.New(w.store), agents: newAgents(wall)}
 	s.ctx, s.end = context.WithCancel(w.ctx)
 	var err error
 	if s.cache, err = s.repo.OpenCache(s.ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	timeAt := controller.SiteTime(time.Now, s.cache.View().NewestTime())
-	now := func() time.Time { return timeAt(time.Now()) }
+	clock := controller.NewSiteClock(wall, s.cache.View().NewestTime())
+	now := func() time.Time { return clock.At(wall()) }
 	s.heard = bootapi.NewHeard(now)
 	api, err := bootapi.New(bootapi.Config{
 		Reader: s.cache, Writer: s.repo, Images: built{}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1},
@@ -83,10 +89,10 @@ func (w *world) start() {
 	s.parts.Go(func() {
 		err := controller.Run(s.ctx, controller.Config{
 			Candidate: "server", Repo: s.repo, Cache: s.cache, Agents: s.agents, SiteSecret: secret, Pool: placement.DefaultPool,
-			Deadlines: lifecycle.DefaultDeadlines(), Images: built{}, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+			Deadlines: lifecycle.DefaultDeadlines(), Images: built{}, Now: wall, Clock: clock, Log: slog.New(slog.DiscardHandler),
 			Provisioning: &controller.Provisioning{
 				New: func() controller.Provisioner {
-					return provisioner.New(provisioner.Options{Open: w.bmcs.Open, Gate: gate})
+					return provisioner.New(provisioner.Options{Open: w.bmcs.Open, Gate: gate, Now: wall})
 				},
 				SetTable: s.setTable, Heard: s.heard, Network: network, Deadlines: lifecycle.DefaultMachineDeadlines(),
 			},

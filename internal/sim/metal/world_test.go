@@ -29,10 +29,11 @@ type world struct {
 	bmcs  *fake.Site
 	boxes []*box
 
-	mu    sync.Mutex
-	site  *site // nil while the server is down
-	risen time.Time
-	calm  bool
+	mu     sync.Mutex
+	clocks *rand.Rand
+	site   *site // nil while the server is down
+	risen  time.Time
+	calm   bool
 }
 
 func newWorld(t *testing.T, seed uint64, seen *counts) *world {
@@ -40,6 +41,7 @@ func newWorld(t *testing.T, seed uint64, seen *counts) *world {
 	t.Cleanup(cancel)
 	w := &world{t: t, seed: seed, ctx: ctx, seen: seen, bmcs: fake.NewSite()}
 	w.store = newWitness(w)
+	w.clocks = w.random("clocks")
 	r := w.random("boxes")
 	for i := range 2 + r.IntN(4) {
 		w.boxes = append(w.boxes, newBox(w, i, r.IntN(4) == 0))
