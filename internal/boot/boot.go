@@ -165,6 +165,15 @@ type Instruction struct {
 	Message      string  `json:"message,omitempty"`
 }
 
+// Problem answers what is refused, as problem details (RFC 9457).
+type Problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	// Do is what the machine shall do instead, as in Instruction; an extension of the format (section 3.2). Empty: what it likes.
+	Do string `json:"do,omitempty"`
+}
+
 // Lease is what DHCP gave the boot agent's interface.
 type Lease struct {
 	Interface string

@@ -132,6 +132,10 @@ func (a *Agent) connect(ctx context.Context, news <-chan struct{}, found chan<- 
 			return nil
 		}
 		a.log.Error("can't reach the server", "error", err, "try", try+1)
+		if refused := (*refusedError)(nil); errors.As(err, &refused) && refused.do != "" {
+			a.obey(boot.Instruction{Do: refused.do, Message: refused.detail})
+			return err
+		}
 		if isFinal(err) && try >= 2 {
 			return err
 		}

@@ -30,6 +30,7 @@ const maxAnswer = 16 << 20
 type refusedError struct {
 	status int
 	detail string
+	do     string // boot.Problem.Do
 }
 
 func (e *refusedError) Error() string {
@@ -110,8 +111,7 @@ func (c *calls) send(ctx context.Context, method, path string, body io.Reader) (
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	// Problem details (RFC 9457).
-	var problem struct{ Title, Detail string }
+	var problem boot.Problem
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if json.Unmarshal(text, &problem) != nil || problem.Title+problem.Detail == "" {
 		problem.Detail = string(bytes.TrimSpace(text[:min(len(text), 300)]))
@@ -119,7 +119,7 @@ func (c *calls) send(ctx context.Context, method, path string, body io.Reader) (
 	if problem.Detail == "" {
 		problem.Detail = problem.Title
 	}
-	return nil, &refusedError{status: resp.StatusCode, detail: problem.Detail}
+	return nil, &refusedError{status: resp.StatusCode, detail: problem.Detail, do: problem.Do}
 }
 
 // backoff waits before the next try: 1 s, doubled each time up to a minute.

@@ -112,16 +112,17 @@ const (
 	healthDeadline = 60 * time.Second
 )
 
-// refusal is an error for a machine, shown on its console.
+// refusal is an error for a machine, shown on its console. do is as in boot.Instruction, empty for nothing but to try again.
 type refusal struct {
 	status int
 	detail string
+	do     string
 }
 
 func (r *refusal) Error() string { return r.detail }
 
 func refuse(status int, format string, args ...any) error {
-	return &refusal{status, fmt.Sprintf(format, args...)}
+	return &refusal{status: status, detail: fmt.Sprintf(format, args...)}
 }
 
 // answer writes a value, or an error as problem details (RFC 9457).
@@ -131,13 +132,14 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, v any, err error
 	if err != nil {
 		status = http.StatusInternalServerError
 		var no *refusal
+		do := ""
 		if errors.As(err, &no) {
-			status = no.status
+			status, do = no.status, no.do
 		} else {
 			s.cfg.Log.ErrorContext(r.Context(), "the boot API failed", "path", r.URL.Path, "error", err)
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
-		v = map[string]any{"status": status, "title": http.StatusText(status), "detail": err.Error()}
+		v = boot.Problem{Status: status, Title: http.StatusText(status), Detail: err.Error(), Do: do}
 	}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // a machine that went away asks again

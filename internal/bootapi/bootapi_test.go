@@ -251,6 +251,45 @@ func TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused(t *testing.T) {
 	}
 }
 
+func TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase      api.MachinePhase
+		generation int64 // of the boot decided; the machine's own is 3
+		do         string
+	}{
+		"it goes off":       {api.MachineStopping, 3, "poweroff"},
+		"it is removed":     {api.MachineRemoving, 3, "poweroff"},
+		"it is at rest":     {api.MachineOff, 4, "poweroff"},
+		"another boot":      {api.MachineBooting, 4, "reboot"},
+		"another, and over": {api.MachineStopping, 4, "poweroff"},
+		"it has failed":     {api.MachineFailed, 3, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.machine(api.MachineBooting, api.BootEnvironment)
+			s.phase(test.phase, api.BootEnvironment, test.generation)
+			body, err := json.Marshal(boot.Hello{Token: boot.Seal(secret, s.claims(3, api.BootEnvironment)), Nonce: "n", MACs: []string{mac}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequest(http.MethodPost, boot.HelloPath, bytes.NewReader(body))
+			w := httptest.NewRecorder()
+			s.handler.ServeHTTP(w, r)
+			var problem boot.Problem
+			if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || w.Code != http.StatusGone || problem.Do != test.do {
+				t.Errorf("%d %s, %v; want %q", w.Code, w.Body, err, test.do)
+			}
+			if told := s.heard.Seen("u1").ToldOff; told.IsZero() == (test.do == "poweroff") {
+				t.Errorf("told to go off at %v", told)
+			}
+			s.heard.ForgetMachine("u1")
+			if told := s.heard.Seen("u1").ToldOff; !told.IsZero() {
+				t.Errorf("a machine that was forgotten was told to go off at %v", told)
+			}
+		})
+	}
+}
+
 func TestAForgedTokenIsRefused(t *testing.T) {
 	s := newSite(t)
 	s.machine(api.MachineBooting, api.BootEnvironment)

@@ -19,6 +19,7 @@ type Heard struct {
 	mu        sync.Mutex
 	boots     map[string]*heardBoot // by machine UID, the newest generation only
 	restarts  map[string]time.Time  // by machine UID: BootSeen.Restarted
+	offs      map[string]time.Time  // by machine UID: BootSeen.ToldOff
 	strangers map[string]Stranger   // by MAC
 	problems  []string
 	changed   chan struct{}
@@ -40,7 +41,7 @@ type Stranger struct {
 
 // NewHeard returns an empty one; now is the site's clock.
 func NewHeard(now func() time.Time) *Heard {
-	return &Heard{now: now, boots: map[string]*heardBoot{}, restarts: map[string]time.Time{}, strangers: map[string]Stranger{}, changed: make(chan struct{}, 1)}
+	return &Heard{now: now, boots: map[string]*heardBoot{}, restarts: map[string]time.Time{}, offs: map[string]time.Time{}, strangers: map[string]Stranger{}, changed: make(chan struct{}, 1)}
 }
 
 // Changed receives after something new was heard.
@@ -54,7 +55,7 @@ func (h *Heard) Seen(uid string) lifecycle.BootSeen {
 	if b := h.boots[uid]; b != nil {
 		seen = b.seen
 	}
-	seen.Stages, seen.Restarted = slices.Clone(seen.Stages), h.restarts[uid]
+	seen.Stages, seen.Restarted, seen.ToldOff = slices.Clone(seen.Stages), h.restarts[uid], h.offs[uid]
 	return seen
 }
 
@@ -94,6 +95,7 @@ func (h *Heard) ForgetMachine(uid string) {
 	defer h.mu.Unlock()
 	delete(h.boots, uid)
 	delete(h.restarts, uid)
+	delete(h.offs, uid)
 }
 
 // Problems returns what network boot complained of since the last call, for the log and the events of the site.
@@ -147,6 +149,16 @@ func (h *Heard) redeemed(uid string, generation int64, at time.Time) {
 		addStage(&b.seen, api.StageKernel, at)
 		h.tell()
 	}
+}
+
+// toldOff notes that a machine was told to power itself off.
+func (h *Heard) toldOff(uid string, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, before := h.offs[uid]; !before {
+		h.tell() // when it asks again, its silence begins later, which is looked at anyway
+	}
+	h.offs[uid] = at
 }
 
 // startedAnew notes that a machine began its boot a second time.

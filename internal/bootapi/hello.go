@@ -89,7 +89,7 @@ func (s *Server) welcomeStranger(claims boot.TokenClaims, welcome *boot.Welcome)
 func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims boot.TokenClaims, welcome *boot.Welcome) error {
 	m := s.cfg.Reader.View().MachineByUID(claims.Machine)
 	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Generation != claims.Generation || !lifecycle.MayBoot(m.Record) {
-		return refuse(http.StatusGone, "the boot token is of an earlier boot; this machine is not meant to boot that any more")
+		return s.over(claims)
 	}
 	b := m.Record.Boot
 	welcome.Name = m.Name()
@@ -119,7 +119,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 		return refuse(http.StatusConflict, "%v; if this is the machine itself, boot again", err)
 	}
 	if errors.Is(err, state.ErrBootOver) {
-		return refuse(http.StatusGone, "the boot token is of an earlier boot; this machine is not meant to boot that any more")
+		return s.over(claims)
 	}
 	if err != nil {
 		return err
@@ -130,6 +130,15 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	}
 	s.cfg.Heard.redeemed(m.UID(), b.Generation, redemption.At)
 	return nil
+}
+
+// over refuses a token whose boot does not go on, and tells its machine, which it is, what to do: it runs, and nobody else may be able to reach it.
+func (s *Server) over(claims boot.TokenClaims) error {
+	no := &refusal{status: http.StatusGone, detail: "the boot token is of an earlier boot; this machine is not meant to boot that any more"}
+	if told := s.instruct(claims, false); told.Do == doReboot || told.Do == doPowerOff {
+		no.do = told.Do
+	}
+	return no
 }
 
 // addManifest adds what the machine boots, for those that boot an image.

@@ -120,19 +120,31 @@ func (s *Server) candidate(ctx context.Context, from string, claims boot.TokenCl
 	return nil
 }
 
-// instruct tells a machine what to do next, by what was decided about it.
+// instruct tells a machine what to do next, by what was decided about it, and remembers whom it told to go off: the silence of such a machine
+// may be all that tells that it did.
 func (s *Server) instruct(claims boot.TokenClaims, reported bool) *boot.Instruction {
 	view := s.cfg.Reader.View()
-	if claims.Machine == "" {
-		m := view.MachineByMAC(claims.MAC)
-		if m == nil || m.Record == nil {
-			return &boot.Instruction{Do: doWait, RetrySeconds: strangerSeconds, Message: "waiting to be taken in: nearmetal node enroll NAME --candidate " + claims.MAC}
-		}
-		return instructKnown(m, "this machine is "+m.Name()+" now")
-	}
 	m := view.MachineByUID(claims.Machine)
-	if m == nil || m.Record == nil {
+	if claims.Machine == "" {
+		m = view.MachineByMAC(claims.MAC)
+	}
+	told := decided(m, claims, reported)
+	if m != nil && told.Do == doPowerOff {
+		s.cfg.Heard.toldOff(m.UID(), s.cfg.SiteTime())
+	}
+	return told
+}
+
+// decided is what a machine is to do; nil: it is not known.
+func decided(m *state.Machine, claims boot.TokenClaims, reported bool) *boot.Instruction {
+	unknown := m == nil || m.Record == nil
+	switch {
+	case unknown && claims.Machine == "":
+		return &boot.Instruction{Do: doWait, RetrySeconds: strangerSeconds, Message: "waiting to be taken in: nearmetal node enroll NAME --candidate " + claims.MAC}
+	case unknown:
 		return &boot.Instruction{Do: doPowerOff, Message: "this machine was removed from the site"}
+	case claims.Machine == "":
+		return instructKnown(m, "this machine is "+m.Name()+" now")
 	}
 	r := m.Record
 	if r.Boot == nil || r.Boot.Generation != claims.Generation {

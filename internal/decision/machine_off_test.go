@@ -128,8 +128,15 @@ func TestAMachineThatBootsAndCannotBeReadIsOffOnceItsBootAgentWasTold(t *testing
 	m.settle()
 	m.want(api.MachineStopping)
 	m.after(time.Second)
-	m.in.Boot.LastHeard = m.in.Now // it asked what to do next
+	m.in.Boot.LastHeard = m.in.Now // what its firmware or loader asks for tells it nothing
 	m.after(m.in.Deadlines.Silence)
+	m.settle()
+	m.want(api.MachineStopping)
+	m.in.Boot.ToldOff = m.in.Now
+	m.after(m.in.Deadlines.Silence - time.Second)
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(time.Second)
 	m.settle()
 	m.want(api.MachineOff)
 }

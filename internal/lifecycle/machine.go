@@ -62,7 +62,9 @@ type BootSeen struct {
 	// LastHeard is when it last said anything.
 	LastHeard time.Time
 	// Restarted is when its firmware last asked what to boot while it was meant to boot nothing, in whatever generation; zero: it has not.
-	Restarted    time.Time
+	Restarted time.Time
+	// ToldOff is when it last asked, from its initial RAM disk, and was told to power itself off, in whatever generation; zero: it was not.
+	ToldOff      time.Time
 	Firmware     api.Firmware
 	Architecture string
 }

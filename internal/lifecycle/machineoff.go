@@ -219,8 +219,7 @@ func (in MachineInput) readOff() bool {
 // The silence of one that was silent before means nothing: it may be cut off from here, and run.
 func (in MachineInput) wasTold() bool {
 	decided := in.Record.ChangedAt
-	return in.Agent.LastSeen.After(decided.Add(-toldWithin)) ||
-		in.Record.Boot != nil && in.Boot.Generation == in.Record.Boot.Generation && in.Boot.LastHeard.After(decided)
+	return in.Agent.LastSeen.After(decided.Add(-toldWithin)) || in.Boot.ToldOff.After(decided)
 }
 
 // offByHand tells whether somebody asks for the power to be off who was told, when stopping failed, to press the button and ask again: nothing
@@ -232,7 +231,7 @@ func (in MachineInput) offByHand() bool {
 // silentAt is when the silence of a machine whose power can't be read has lasted long enough.
 func (in MachineInput) silentAt() time.Time {
 	last := in.Record.ChangedAt
-	for _, t := range []time.Time{in.Boot.LastHeard, in.Agent.LastSeen} {
+	for _, t := range []time.Time{in.Boot.LastHeard, in.Boot.ToldOff, in.Agent.LastSeen} {
 		if t.After(last) {
 			last = t
 		}

@@ -44,9 +44,12 @@ func (t *talker) agent(ctx context.Context, generation int64, welcome boot.Welco
 				t.stand(ctx, "it hangs on its way off")
 				return
 			}
-			pause(ctx, t.between(time.Second, 15*time.Second))
+			for range t.between(1, 15) { // it ends what runs, and is heard meanwhile
+				s.agents.hear(t.name)
+				pause(ctx, time.Second)
+			}
 			s.agents.lose(t.name)
-			pause(ctx, time.Second)
+			pause(ctx, t.between(time.Second, 8*time.Second))
 			finish(powerOff)
 			return
 		}

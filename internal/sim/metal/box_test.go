@@ -31,11 +31,11 @@ type box struct {
 	end    context.CancelFunc // of the life that goes on; nil: it is off
 	runs   running
 	idle   bool // it is on, and what runs there asks nobody for anything
-	// changed is when it went on or off last, touched when a person did that, lied when its BMC last could say what is not so; enrolled when the
-	// site got to know it.
-	changed, touched, lied, enrolled time.Time
-	unplugged                        bool // its cable is out
-	hangs                            bool // its firmware hangs
+	// changed is when it went on or off last, touched when a person did that, ailed when something was last wrong with its BMC, lied when that last
+	// said off whatever was so, unheard when its cable was last out, enrolled when the site got to know it.
+	changed, touched, ailed, lied, unheard, enrolled time.Time
+	unplugged                                        bool // its cable is out
+	hangs                                            bool // its firmware hangs
 }
 
 // running is what a machine runs: nothing, or what it was given in the boot of a generation.
@@ -285,8 +285,15 @@ func (b *box) system(ctx context.Context, m netboot.Machine, token string) after
 		if err == nil {
 			break
 		}
-		var no refused
-		if errors.As(err, &no) && no < 500 && try >= 2 || time.Since(began) > 10*time.Minute {
+		no := &refused{}
+		errors.As(err, &no)
+		switch no.Do {
+		case "poweroff":
+			return powerOff
+		case "reboot":
+			return reboot
+		}
+		if no.Status != 0 && no.Status < 500 && try >= 2 || time.Since(began) > 10*time.Minute {
 			b.w.trace("%s: boot %d can't go on: %v", b.name, generation, err)
 			pause(ctx, time.Minute)
 			return reboot

@@ -50,10 +50,13 @@ func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 	}
 }
 
-// checkOff checks that a machine is off. One whose power nothing can read may be on when a person switched it on, or when it was told to go
-// off and hangs in that.
+// checkOff checks that a machine is off. A person may have switched it on meanwhile, and its BMC may lie. One whose power nothing can read is
+// taken for off when it was told to go off and is silent: it may hang in that, or not be heard.
 func (w *world) checkOff(b *box, is really, what string) {
-	if is.on && !b.blind && time.Since(is.touched) > unread && time.Since(is.lied) > unread {
+	switch {
+	case !is.on || time.Since(is.touched) <= unread || time.Since(is.lied) <= unread:
+	case b.blind && (is.idle || is.unplugged || time.Since(is.unheard) <= unread):
+	default:
 		w.fail("%s %s, and it is on: %+v", b.name, what, is)
 	}
 }
@@ -63,7 +66,7 @@ func (w *world) checkGone(before api.MachineRecord) {
 	b := w.box(before.Name)
 	w.seen.add("gone")
 	w.trace("%s is gone, it was %s", b.name, before.Phase)
-	if before.Phase == api.MachineRemoving {
+	if before.Phase == api.MachineRemoving && !b.blind { // of the others it is said that they may run on
 		w.checkOff(b, b.really(), "was removed")
 	}
 }
@@ -80,7 +83,7 @@ func (w *world) watch(ctx context.Context) {
 		for _, b := range w.boxes {
 			r, ok := w.store.record(b.name)
 			is := b.really()
-			last := slices.MaxFunc([]time.Time{is.changed, is.lied, is.enrolled, w.store.leaderSince()}, time.Time.Compare)
+			last := slices.MaxFunc([]time.Time{is.changed, is.ailed, is.enrolled, w.store.leaderSince()}, time.Time.Compare)
 			if !ok || b.blind || time.Since(last) < noticed {
 				continue
 			}

@@ -64,7 +64,7 @@ func (w *world) request(b *box, action api.PowerAction, environment string, forc
 
 // users ask for machines, let go of them, and look into them.
 func (w *world) users(ctx context.Context, r *rand.Rand) {
-	for pause(ctx, span(r, time.Second, 5*time.Minute)) {
+	for pause(ctx, span(r, time.Second, 3*time.Minute)) {
 		b, environment, force := w.boxes[r.IntN(len(w.boxes))], environments[1+r.IntN(2)], r.IntN(2) == 0
 		s := w.up()
 		if s == nil {
@@ -95,7 +95,7 @@ func (w *world) users(ctx context.Context, r *rand.Rand) {
 
 // faults let one thing after the other go wrong with machines.
 func (w *world) faults(ctx context.Context, r *rand.Rand) {
-	for pause(ctx, span(r, time.Second, 3*time.Minute)) {
+	for pause(ctx, span(r, time.Second, 90*time.Second)) {
 		b, lasts := w.boxes[r.IntN(len(w.boxes))], span(r, 5*time.Second, 6*time.Minute)
 		kind := r.IntN(12)
 		switch kind {
@@ -117,7 +117,7 @@ func (w *world) faults(ctx context.Context, r *rand.Rand) {
 			b.lives.Go(func() {
 				pause(ctx, lasts)
 				b.mu.Lock()
-				b.unplugged = false
+				b.unplugged, b.unheard = false, time.Now()
 				b.mu.Unlock()
 			})
 		case 4:
@@ -158,7 +158,10 @@ func (w *world) ail(ctx context.Context, b *box, kind int, lasts time.Duration) 
 	b.lives.Go(func() {
 		for end := time.Now().Add(lasts); ; {
 			b.mu.Lock()
-			b.lied = time.Now()
+			b.ailed = time.Now()
+			if bad.Says == api.PowerOff {
+				b.lied = b.ailed
+			}
 			b.mu.Unlock()
 			if left := time.Until(end); left <= 0 || !pause(ctx, min(left, time.Second)) {
 				break

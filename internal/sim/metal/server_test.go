@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/boot"
 	"github.com/nearmetal/nearmetal/internal/bootapi"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -193,10 +194,10 @@ func (s *site) at(address netip.Addr) (mac, at string, ok bool) {
 // errAway: there was no answer.
 var errAway = errors.New("the server does not answer")
 
-// refused is an answer that is none.
-type refused int
+// refused is an answer that says no.
+type refused struct{ boot.Problem }
 
-func (r refused) Error() string { return http.StatusText(int(r)) }
+func (r *refused) Error() string { return r.Detail }
 
 // post asks the boot API.
 func (s *site) post(path, session string, from netip.Addr, in, out any) error {
@@ -218,7 +219,11 @@ func (s *site) post(path, session string, from netip.Addr, in, out any) error {
 	case s.ctx.Err() != nil:
 		return errAway // what it did may be so; the answer is lost
 	case answer.Code != http.StatusOK:
-		return refused(answer.Code)
+		no := &refused{}
+		if err := json.NewDecoder(answer.Body).Decode(&no.Problem); err != nil {
+			s.w.t.Errorf("%s answers %d, %v", path, answer.Code, err)
+		}
+		return no
 	}
 	return json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(out)
 }

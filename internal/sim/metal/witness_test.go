@@ -92,15 +92,17 @@ func (w *world) box(name string) *box {
 // really is a machine as it is.
 type really struct {
 	running
-	on, idle                         bool
-	changed, touched, lied, enrolled time.Time
+	on, idle, unplugged                              bool
+	changed, touched, ailed, lied, unheard, enrolled time.Time
 }
 
 func (b *box) really() really {
 	on := b.machine.State() == api.PowerOn
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return really{running: b.runs, on: on, idle: b.idle, changed: b.changed, touched: b.touched, lied: b.lied, enrolled: b.enrolled}
+	return really{
+		running: b.runs, on: on, idle: b.idle, unplugged: b.unplugged, changed: b.changed, touched: b.touched, ailed: b.ailed, lied: b.lied, unheard: b.unheard, enrolled: b.enrolled,
+	}
 }
 
 // leaderSince is when the present leader was elected.
