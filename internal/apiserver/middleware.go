@@ -47,9 +47,19 @@ func open(path string) bool {
 	return path == "/healthz" || path == "/readyz" || path == "/openapi.json" || path == "/openapi.yaml"
 }
 
+// strangersBody is how long the body of a request may take that has shown no token: the server reads what is announced before it answers, and nobody
+// may hold a connection by sending nothing.
+const strangersBody = 30 * time.Second
+
 // authenticate lets pass who has a valid bearer token (RFC 6750, section 2.1: in the header only, never in a URL).
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bodyBy := func(deadline time.Time) {
+			if r.ContentLength != 0 {
+				_ = http.NewResponseController(w).SetReadDeadline(deadline) // a connection without deadlines has none to miss
+			}
+		}
+		bodyBy(time.Now().Add(strangersBody))
 		if open(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
@@ -66,6 +76,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			fail(codeUnauthorized, "the token is not known to this server; use the token file that this server wrote (DIR/token)").write(w)
 			return
 		}
+		bodyBy(time.Time{})
 		valid := func() bool { p, ok := s.cfg.Tokens.Verify(bearer); return ok && p == principal }
 		next.ServeHTTP(w, r.WithContext(withSession(r.Context(), session{principal, valid})))
 	})

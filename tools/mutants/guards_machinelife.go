@@ -38,6 +38,20 @@ var machineLifeGuards = []Mutant{
 		Test:    "./internal/decision TestABMCThatIsWrongMakesNoMachineOffThatAnswers",
 	},
 	{
+		Guard:   "what firmware and loader fetch does not tell a machine to go off",
+		File:    "internal/lifecycle/machineoff.go",
+		Find:    "|| in.Boot.ToldOff.After(decided)",
+		Replace: "|| in.Boot.LastHeard.After(decided)",
+		Test:    "./internal/decision TestAMachineThatBootsAndCannotBeReadIsOffOnceItsBootAgentWasTold",
+	},
+	{
+		Guard:   "a machine whose boot is over when it calls is told to go off",
+		File:    "internal/bootapi/hello.go",
+		Find:    "told.Do == doReboot || told.Do == doPowerOff",
+		Replace: "told.Do == doReboot",
+		Test:    "./internal/bootapi TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo",
+	},
+	{
 		Guard:   "silence of a machine that was not told to go off means nothing",
 		File:    "internal/lifecycle/machineoff.go",
 		Find:    `|| !in.wasTold() ||`,

@@ -3,6 +3,13 @@ package main
 // tenantGuards: who may do what, see what, and log in where.
 var tenantGuards = []Mutant{
 	{
+		Guard:   "who shows no token and sends no body holds no connection",
+		File:    "internal/apiserver/middleware.go",
+		Find:    "bodyBy(time.Now().Add(strangersBody))",
+		Replace: "bodyBy(time.Time{})",
+		Test:    "./internal/apiserver TestWhoShowsNoTokenAndSendsNoBodyHoldsNoConnection",
+	},
+	{
 		Guard:   "what belongs to another project is not there",
 		File:    "internal/tenancy/tenancy.go",
 		Find:    `if project != Site && projectOr(project) != own {`,
