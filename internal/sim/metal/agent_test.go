@@ -49,6 +49,9 @@ func (t *talker) agent(ctx context.Context, generation int64, welcome boot.Welco
 				pause(ctx, time.Second)
 			}
 			s.agents.lose(t.name)
+			t.mu.Lock()
+			t.runs.agent = false
+			t.mu.Unlock()
 			pause(ctx, t.between(time.Second, 8*time.Second))
 			finish(powerOff)
 			return

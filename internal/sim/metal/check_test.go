@@ -50,11 +50,15 @@ func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 	}
 }
 
-// checkOff checks that a machine is off. A person may have switched it on meanwhile, and its BMC may lie. One whose power nothing can read is
-// taken for off when it was told to go off and is silent: it may hang in that, or not be heard.
+// checkOff checks that a machine is off. A person may have switched it on meanwhile, and its BMC may lie unless its agent answers. One whose power
+// nothing can read is taken for off when it was told to go off and is silent: it may hang in that, or not be heard.
 func (w *world) checkOff(b *box, is really, what string) {
+	w.mu.Lock()
+	served := w.site != nil && time.Since(w.risen) > unread
+	w.mu.Unlock()
+	answers := served && is.agent && !is.idle && !is.unplugged && time.Since(is.unheard) > unread
 	switch {
-	case !is.on || time.Since(is.touched) <= unread || time.Since(is.lied) <= unread:
+	case !is.on || time.Since(is.touched) <= unread || time.Since(is.lied) <= unread && !answers:
 	case b.blind && (is.idle || is.unplugged || time.Since(is.unheard) <= unread):
 	default:
 		w.fail("%s %s, and it is on: %+v", b.name, what, is)
