@@ -58,6 +58,9 @@ func settlePhase(n *api.Node) {
 	atRest := rec.Phase == api.MachineEnrolled || rec.Phase == api.MachineOff
 	if rec.Phase == api.MachineReady || atRest && n.Phase == api.NodeReady { // one that was started by hand is a node like any other
 		n.Message = cmp.Or(n.Message, rec.Message, rec.PowerMessage)
+		if n.Phase == api.NodeDown {
+			n.Message += "; if it hangs, boot it anew: nearmetal node power cycle " + n.Name
+		}
 		return
 	}
 	n.Phase, n.Message = api.NodePhase(rec.Phase), cmp.Or(rec.Message, rec.PowerMessage)

@@ -195,7 +195,7 @@ func TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse(t *testing.T) {
 		{"its BMC is away", api.NodeDown, api.MachineRecord{Phase: api.MachineInspecting, Power: api.PowerUnknown, PowerMessage: away}, "inspecting", silent, away},
 		{"in use", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, "ready", "", ""},
 		{"in use, its BMC is away", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, PowerMessage: away}, "ready", "", away},
-		{"dead", api.NodeDown, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, api.NodeDown, silent, silent},
+		{"dead", api.NodeDown, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, api.NodeDown, silent, silent + "; if it hangs, boot it anew: nearmetal node power cycle n1"},
 		{"told to stop, its agent is still there", api.NodeReady, api.MachineRecord{Phase: api.MachineStopping, Power: api.PowerOn}, "stopping", "", ""},
 		{"off", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOff}, "off", silent, ""},
 		{"off, and somebody pressed its button", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOn}, "off", silent, power},
