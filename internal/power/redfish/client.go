@@ -53,15 +53,39 @@ func (s *Switch) session(ctx context.Context, do func(*client) error) error {
 		},
 	}
 	defer s.transport.CloseIdleConnections()
+	s.endLeft(ctx)
 	err := c.login(ctx)
 	if err == nil {
 		err = do(c)
 	}
-	c.logout(ctx)
+	if !c.logout(context.WithoutCancel(ctx)) {
+		s.leave(c)
+	}
 	if err != nil {
 		return s.explain(err)
 	}
 	return nil
+}
+
+// endLeft ends the sessions that were left open, before another is opened: there may be no room for that else.
+func (s *Switch) endLeft(ctx context.Context) {
+	s.mu.Lock()
+	left := s.left
+	s.left = nil
+	s.mu.Unlock()
+	for i, c := range left {
+		if !c.logout(ctx) {
+			s.leave(left[i:]...)
+			return // the others would not end either
+		}
+	}
+}
+
+func (s *Switch) leave(clients ...*client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = append(s.left, clients...)
+	s.left = s.left[max(0, len(s.left)-mostLeft):]
 }
 
 // explain adds the BMC's address and makes what happened one of package power's errors.
@@ -133,14 +157,17 @@ func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
-// logout ends the session. It is as patient as any request: a BMC has few sessions, and keeps one that was left open for half an hour.
-func (c *client) logout(ctx context.Context) {
+// logout ends the session, and reports whether there is none any more. It is as patient as any request: a BMC has few sessions, and keeps one that
+// was left open for half an hour.
+func (c *client) logout(ctx context.Context) bool {
 	if c.token == "" || c.session == "" {
-		return
+		return true
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, _ = c.do(ctx, http.MethodDelete, c.session, nil, "", nil)
+	_, err := c.do(ctx, http.MethodDelete, c.session, nil, "", nil)
+	var status *statusError
+	return err == nil || errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusNotFound)
 }
 
 func (c *client) get(ctx context.Context, path string, into any) error {

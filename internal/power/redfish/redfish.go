@@ -31,7 +31,12 @@ type Switch struct {
 
 	mu   sync.Mutex
 	path string // of the system, once it was found
+	// left are clients whose sessions could not be ended when they should have been: the service did not answer.
+	left []*client
 }
+
+// mostLeft is as many sessions as BMCs have: older ones have ended by themselves.
+const mostLeft = 8
 
 // New makes the switch of a machine whose BMC's service is at an http or https URL.
 func New(t power.Target) (*Switch, error) {

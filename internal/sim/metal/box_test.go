@@ -114,12 +114,13 @@ func (b *box) mend() {
 	b.lookAfter()
 }
 
-// lookAfter is a person who switches a machine off that nothing else can: it stands there for nothing, or runs on from before it was taken out
-// of the site and in again.
+// lookAfter is a person who switches a machine off that nothing else can: it stands there for nothing, or runs on though it is called off, since it
+// was not heard, or from before it was taken out of the site and in again.
 func (b *box) lookAfter() {
 	record, _ := b.w.store.record(b.name)
 	is := b.really()
-	if b.blind && (is.idle || is.uid != "" && is.uid != record.UID) {
+	runsOn := is.uid != "" && (is.uid != record.UID || record.Phase == api.MachineOff)
+	if b.blind && (is.idle || runsOn) {
 		b.press(api.PowerOff)
 	}
 }
