@@ -119,7 +119,8 @@ func (b *box) mend() {
 func (b *box) lookAfter() {
 	record, _ := b.w.store.record(b.name)
 	is := b.really()
-	runsOn := is.uid != "" && (is.uid != record.UID || record.Phase == api.MachineOff)
+	present := record.Boot != nil && record.Boot.Generation == is.generation && record.Phase != api.MachineOff
+	runsOn := is.uid != "" && (is.uid != record.UID || !present)
 	if b.blind && (is.idle || runsOn) {
 		b.press(api.PowerOff)
 	}
