@@ -34,6 +34,7 @@ type box struct {
 	// changed is when it went on or off last, touched when a person did that, ailed when something was last wrong with its BMC, lied when that last
 	// said off whatever was so, unheard when its cable was last out, enrolled when the site got to know it.
 	changed, touched, ailed, lied, unheard, enrolled time.Time
+	byItself                                         bool // it is about to go off, or to be switched, by no order to its BMC
 	unplugged                                        bool // its cable is out
 	hangs                                            bool // its firmware hangs
 }
@@ -81,8 +82,12 @@ func (b *box) chance(n int) bool {
 // powered is what its power does to it.
 func (b *box) powered(state api.PowerState) {
 	b.w.trace("%s is %s", b.name, state)
+	if state == api.PowerOff {
+		b.w.checkCut(b)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.byItself = false
 	b.changed, b.runs, b.idle = time.Now(), running{}, false
 	if b.end != nil {
 		b.end()
@@ -99,7 +104,7 @@ func (b *box) powered(state api.PowerState) {
 // press is a person at its button.
 func (b *box) press(state api.PowerState) {
 	b.mu.Lock()
-	b.touched = time.Now()
+	b.touched, b.byItself = time.Now(), b.machine.State() != state
 	b.mu.Unlock()
 	b.w.trace("a person switches %s %s", b.name, state)
 	b.machine.Set(state)
@@ -182,6 +187,9 @@ func (b *box) live(ctx context.Context) {
 		}
 		if b.system(ctx, m, token) == powerOff && ctx.Err() == nil {
 			b.w.seen.add("went off by itself")
+			b.mu.Lock()
+			b.byItself = true
+			b.mu.Unlock()
 			b.machine.Set(api.PowerOff)
 			return
 		}

@@ -65,6 +65,21 @@ func (w *world) checkOff(b *box, is really, what string) {
 	}
 }
 
+// checkCut looks at a machine whose power goes at this moment: no BMC is told to cut it while it is in use, nor a second time in one boot.
+func (w *world) checkCut(b *box) {
+	is := b.really()
+	r, known := w.store.record(b.name)
+	if is.byItself || !known || r.Boot == nil || is.uid != r.UID || is.generation != r.Boot.Generation || w.store.since(b.name) < unread {
+		return
+	}
+	switch {
+	case r.Phase == api.MachineReady && r.Stop == nil:
+		w.fail("the power of %s is cut, and it is ready: %+v", b.name, is)
+	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting) && time.Since(is.ailed) > noticed:
+		w.fail("the power of %s is cut in the middle of boot %d: %+v", b.name, r.Boot.Generation, is)
+	}
+}
+
 // checkGone looks at a machine that is no longer known.
 func (w *world) checkGone(before api.MachineRecord) {
 	b := w.box(before.Name)

@@ -22,11 +22,12 @@ type witness struct {
 	mu      sync.Mutex
 	random  *rand.Rand
 	records map[string]api.MachineRecord // by name
+	changed map[string]time.Time         // when their phase changed last
 	elected time.Time
 }
 
 func newWitness(w *world) *witness {
-	return &witness{Store: memory.New(), w: w, random: w.random("commits"), records: map[string]api.MachineRecord{}}
+	return &witness{Store: memory.New(), w: w, random: w.random("commits"), records: map[string]api.MachineRecord{}, changed: map[string]time.Time{}}
 }
 
 const prefixRecord = "machinerecord/"
@@ -59,6 +60,9 @@ func (s *witness) Commit(ctx context.Context, conds []store.Cond, ops []store.Op
 			s.w.t.Errorf("the record of %s: %v", name, err)
 		}
 		s.records[name] = record
+		if before.Phase != record.Phase {
+			s.changed[name] = time.Now()
+		}
 		s.w.checkRecord(before, record, known)
 	}
 	if machines {
@@ -79,6 +83,13 @@ func (s *witness) record(name string) (api.MachineRecord, bool) {
 	return r, ok
 }
 
+// since is how long a machine has been in its phase.
+func (s *witness) since(name string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.changed[name])
+}
+
 // box is the machine of that name.
 func (w *world) box(name string) *box {
 	for _, b := range w.boxes {
@@ -92,7 +103,7 @@ func (w *world) box(name string) *box {
 // really is a machine as it is.
 type really struct {
 	running
-	on, idle, unplugged                              bool
+	on, idle, unplugged, byItself                    bool
 	changed, touched, ailed, lied, unheard, enrolled time.Time
 }
 
@@ -101,7 +112,7 @@ func (b *box) really() really {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return really{
-		running: b.runs, on: on, idle: b.idle, unplugged: b.unplugged, changed: b.changed, touched: b.touched, ailed: b.ailed, lied: b.lied, unheard: b.unheard, enrolled: b.enrolled,
+		running: b.runs, on: on, idle: b.idle, unplugged: b.unplugged, byItself: b.byItself, changed: b.changed, touched: b.touched, ailed: b.ailed, lied: b.lied, unheard: b.unheard, enrolled: b.enrolled,
 	}
 }
 
