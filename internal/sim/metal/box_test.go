@@ -391,6 +391,9 @@ func (t *talker) environment(ctx context.Context, generation int64, welcome boot
 				t.w.seen.add("kernel panics")
 				t.w.trace("%s: its kernel panics in boot %d", t.name, generation)
 				panics = true
+				t.mu.Lock()
+				t.runs.agent = false
+				t.mu.Unlock()
 				finish(reboot)
 			}
 		})
