@@ -3,6 +3,13 @@ package main
 // powerGuards: what is done to machines' power.
 var powerGuards = []Mutant{
 	{
+		Guard:   "the set-up of an IPMI session that is given up leaves none at the BMC",
+		File:    "internal/power/ipmi/rmcpplus/setup.go",
+		Find:    "s.ask(whole, \"RAKP message 3\"",
+		Replace: "s.ask(ctx, \"RAKP message 3\"",
+		Test:    "./internal/power/ipmi/rmcpplus TestASetUpThatIsGivenUpLeavesNoSession",
+	},
+	{
 		Guard:   "a Redfish session that could not be ended is ended before the next",
 		File:    "internal/power/redfish/client.go",
 		Find:    "	s.endLeft(ctx)\n",

@@ -350,3 +350,30 @@ func TestABMCThatDoesNotProveThePasswordIsNotBelieved(t *testing.T) {
 		back.Close()
 	}
 }
+
+// With its third message the session begins at the BMC, which has few.
+func TestASetUpThatIsGivenUpLeavesNoSession(t *testing.T) {
+	t.Parallel()
+	sim := powertest.StartSim(t)
+	var open []*Session
+	for s, err := Dial(t.Context(), sim.Address, powertest.User, powertest.Password); err == nil; s, err = Dial(t.Context(), sim.Address, powertest.User, powertest.Password) {
+		open = append(open, s)
+	}
+	for _, s := range open {
+		_ = s.Close(t.Context())
+	}
+	for range 2 * len(open) {
+		ctx, cancel := context.WithCancel(t.Context())
+		address := lossy(t, sim.Address, func(number int64) bool {
+			if number == 5 { // Open Session and RAKP message 1 were answered: this is message 3
+				cancel()
+			}
+			return false
+		})
+		if s, err := Dial(ctx, address, powertest.User, powertest.Password, 3); err == nil {
+			_ = s.Close(ctx)
+			t.Error("it was not given up")
+		}
+	}
+	_ = dialled(t, sim.Address).Close(t.Context())
+}

@@ -127,7 +127,10 @@ func (s *Session) finish(ctx context.Context, rm, rc, guid, kuid, role []byte) e
 	sik := s.suite.hmac(kuid, rm, rc, role)
 	request := append([]byte{0, 0, 0, 0}, sidc...)
 	request = append(request, s.suite.hmac(kuid, rc, sidm, role)...)
-	answer, err := s.ask(ctx, "RAKP message 3", payloadRAKP3, payloadRAKP4, 8, request)
+	// With this message the session begins at the BMC: given up in between, it would stay there until the BMC forgets it.
+	whole, cancel := undisturbed(ctx)
+	defer cancel()
+	answer, err := s.ask(whole, "RAKP message 3", payloadRAKP3, payloadRAKP4, 8, request)
 	if errors.Is(err, ErrNoAnswer) {
 		return fmt.Errorf("%w: %w", errHalfOpen, err)
 	}
@@ -183,4 +186,12 @@ func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, a
 		return nil, &statusError{during: name, code: answer[1]}
 	}
 	return answer, nil
+}
+
+// undisturbed is a context that ends at the other's deadline and for no other reason.
+func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithCancel(context.WithoutCancel(ctx))
 }
