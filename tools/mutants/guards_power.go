@@ -5,8 +5,8 @@ var powerGuards = []Mutant{
 	{
 		Guard:   "the set-up of an IPMI session that is given up leaves none at the BMC",
 		File:    "internal/power/ipmi/rmcpplus/setup.go",
-		Find:    "s.ask(whole, \"RAKP message 3\"",
-		Replace: "s.ask(ctx, \"RAKP message 3\"",
+		Find:    "whole, cancel := undisturbed(ctx)",
+		Replace: "whole, cancel := context.WithCancel(ctx)",
 		Test:    "./internal/power/ipmi/rmcpplus TestASetUpThatIsGivenUpLeavesNoSession",
 	},
 	{
