@@ -165,9 +165,12 @@ func (c *client) logout(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, err := c.do(ctx, http.MethodDelete, c.session, nil, "", nil)
+	answer, err := c.do(ctx, http.MethodDelete, c.session, nil, "", nil)
+	if kind := answer.Get("Content-Type"); err == nil {
+		return kind == "" || strings.Contains(kind, "json") // what answers in another language has not understood
+	}
 	var status *statusError
-	return err == nil || errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusNotFound)
+	return errors.As(err, &status) && (status.code == http.StatusUnauthorized || status.code == http.StatusNotFound)
 }
 
 func (c *client) get(ctx context.Context, path string, into any) error {

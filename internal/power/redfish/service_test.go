@@ -33,7 +33,7 @@ type service struct {
 	types     []string
 	actioned  bool // the types are told in ActionInfo
 	logins    int
-	refuse    map[string]int // status by "METHOD path"
+	refuse    map[string]int // status by "METHOD path"; 200: with a page for people
 	loggedIn  func()         // called before the answer to a login
 }
 
@@ -77,7 +77,13 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	body, _ := io.ReadAll(r.Body)
-	if code := s.refuse[r.Method+" "+r.URL.Path]; code != 0 {
+	switch code := s.refuse[r.Method+" "+r.URL.Path]; code {
+	case 0:
+	case http.StatusOK:
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<html>The BMC starts, please wait</html>")
+		return
+	default:
 		refuse(w, code, "PropertyValueNotInList", "not with this URI")
 		return
 	}
