@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/bootagent/lazyroot"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/silencetest"
 )
 
 func TestStrangersTakeFewConnectionsOfTheProcessThatServesTheRoot(t *testing.T) {
@@ -65,42 +64,20 @@ func TestStrangersTakeFewConnectionsOfTheProcessThatServesTheRoot(t *testing.T) 
 	}
 }
 
-// pipes is a listener whose connections are in memory, so that time is pretended.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 func TestWhoAsksAndDoesNotGoOnHoldsNoConnectionOfTheRoot(t *testing.T) {
 	for name, said := range map[string]string{
 		"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: x\r\n", "a body unasked": "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
 		"a whole request": "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				server, connections := takers(http.NotFoundHandler()), make(pipes, 1)
-				go func() { _ = server.Serve(connections) }()
-				ours, theirs := net.Pipe()
-				connections <- theirs
-				if _, err := ours.Write([]byte(said)); err != nil {
-					t.Fatal(err)
-				}
-				begun := time.Now()
-				_ = ours.SetReadDeadline(begun.Add(time.Hour))
-				_, _ = io.Copy(io.Discard, ours)
-				if took := time.Since(begun); took > 3*time.Minute {
-					t.Errorf("the connection was held for %s", took)
-				}
-				close(connections)
+			took := silencetest.Held(t, said, func(_ *testing.T, l net.Listener) {
+				server := takers(http.NotFoundHandler())
+				_ = server.Serve(l)
 				_ = server.Close()
 			})
+			if took > 3*time.Minute {
+				t.Errorf("the connection was held for %s", took)
+			}
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package http
 
 import (
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -9,11 +8,11 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/silencetest"
 )
 
 func TestBesideAnotherServerARPTellsWhoIsAtAnAddress(t *testing.T) {
@@ -62,37 +61,15 @@ func TestABlobIsAskedForByADigestOnly(t *testing.T) {
 	}
 }
 
-// pipes is a listener whose connections are in memory, so that time is pretended.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	c, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return c, nil
-}
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 func TestWhoSendsNoBodyHoldsNoConnection(t *testing.T) {
 	for _, length := range []string{"Content-Length: 1000", "Transfer-Encoding: chunked"} {
-		synctest.Test(t, func(t *testing.T) {
-			server, connections := Server(http.NotFoundHandler(), slog.New(slog.DiscardHandler)), make(pipes, 1)
-			go func() { _ = server.Serve(connections) }()
-			ours, theirs := net.Pipe()
-			connections <- theirs
-			if _, err := ours.Write([]byte("GET /images/x HTTP/1.1\r\nHost: x\r\n" + length + "\r\n\r\n")); err != nil {
-				t.Fatal(err)
-			}
-			begun := time.Now()
-			_ = ours.SetReadDeadline(begun.Add(time.Hour))
-			_, _ = io.Copy(io.Discard, ours)
-			if took := time.Since(begun); took > 3*time.Minute {
-				t.Errorf("%s: the connection was held for %s", length, took)
-			}
-			close(connections)
+		took := silencetest.Held(t, "GET /images/x HTTP/1.1\r\nHost: x\r\n"+length+"\r\n\r\n", func(_ *testing.T, l net.Listener) {
+			server := Server(http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+			_ = server.Serve(l)
 			_ = server.Close()
 		})
+		if took > 3*time.Minute {
+			t.Errorf("%s: the connection was held for %s", length, took)
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/power"
+	"github.com/nearmetal/nearmetal/internal/silencetest"
 )
 
 func TestARequestThatIsNotAnsweredIsGivenUpBeforeTheWholeOrder(t *testing.T) {
@@ -60,19 +61,6 @@ func TestARequestThatIsNotAnsweredIsGivenUpBeforeTheWholeOrder(t *testing.T) {
 	}
 }
 
-// pipes is a listener of connections that are made in memory.
-type pipes chan net.Conn
-
-func (p pipes) Accept() (net.Conn, error) {
-	conn, ok := <-p
-	if !ok {
-		return nil, net.ErrClosed
-	}
-	return conn, nil
-}
-func (p pipes) Close() error   { return nil }
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
 func TestASlowServiceIsLeftWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +80,7 @@ func TestASlowServiceIsLeftWithoutASession(t *testing.T) {
 				_, _ = io.WriteString(w, `{"Links": {"Sessions": {"@odata.id": "/redfish/v1/SessionService/Sessions"}}, "Systems": {"@odata.id": "/redfish/v1/Systems"}}`)
 			}
 		})}
-		conns := make(pipes)
+		conns := make(silencetest.Listener)
 		go func() { _ = service.Serve(conns) }()
 		s, err := New(power.Target{
 			Name: "m1", Control: api.PowerControl{Kind: api.PowerRedfish, Address: "http://10.0.0.7", User: "u"}, Credentials: power.Credentials{User: "u", Password: "p"},
