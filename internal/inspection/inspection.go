@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/inspection/sysfs"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // Source is the machine to look at.
@@ -165,7 +166,7 @@ func readMemory(_ context.Context, s source) (func(*api.Hardware), []string) {
 	if len(nodes) == 0 {
 		nodes = []api.NUMANode{{ID: 0, MemoryBytes: total}}
 	}
-	return func(hw *api.Hardware) { hw.MemoryBytes, hw.NUMANodes = total, nodes }, nil
+	return func(hw *api.Hardware) { hw.MemoryBytes, hw.NUMANodes = total, inventory.ShareMemory(total, nodes) }, nil
 }
 
 // memTotal reads the line "MemTotal: N kB" (proc(5)), which in a NUMA node's file begins with "Node N".

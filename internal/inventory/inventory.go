@@ -97,14 +97,14 @@ func readNUMA(root string) (map[int]int, []api.NUMANode, error) {
 		nodes = append(nodes, api.NUMANode{ID: id, MemoryBytes: bytes})
 	}
 	if len(nodes) == 0 {
-		bytes, err := memTotal(filepath.Join(root, "proc/meminfo"))
-		if err != nil {
-			return nil, nil, err
-		}
-		nodes = []api.NUMANode{{ID: 0, MemoryBytes: bytes}}
+		nodes = []api.NUMANode{{ID: 0}}
+	}
+	total, err := memTotal(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return nil, nil, err
 	}
 	slices.SortFunc(nodes, func(a, b api.NUMANode) int { return a.ID - b.ID })
-	return of, nodes, nil
+	return of, ShareMemory(total, nodes), nil
 }
 
 // memTotal reads the line "MemTotal: N kB" (proc(5)), which in a NUMA node's file begins with "Node N".
