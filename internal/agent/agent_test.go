@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -264,13 +265,11 @@ func TestTheEndOfAMembersConnectionEndsItsTunnel(t *testing.T) {
 }
 
 func TestAFullDiskEndsNoMemberAndWhatCannotBeDoneIsDoneLater(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: mounts a small disk")
-	}
+	needs.Root(t, "mounts a small disk")
 	s := newSite(t)
 	n := s.newNode("n1")
 	if err := unix.Mount("tmpfs", n.dir, "tmpfs", 0, "size=256k,nr_inodes=200,mode=755"); err != nil {
-		t.Skipf("needs a mount namespace that it may mount in: %v", err)
+		needs.Missing(t, "no tmpfs can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
 		n.stop()

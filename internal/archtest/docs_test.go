@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -9,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestEveryDependencyHasItsReasonInTheDecisions(t *testing.T) {
+func TestTheDecisionsListTheDependenciesThatAreImportedAndNoOthers(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/decisions/008-dependencies.md")
 	if err != nil {
@@ -23,6 +24,7 @@ func TestEveryDependencyHasItsReasonInTheDecisions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	used := map[string]bool{} // of the modules on the page
 	for _, f := range files {
 		for name, line := range f.Imports {
 			if !strings.Contains(strings.SplitN(name, "/", 2)[0], ".") || within(name, ".") {
@@ -31,12 +33,17 @@ func TestEveryDependencyHasItsReasonInTheDecisions(t *testing.T) {
 			found := false
 			for module := range reasons {
 				if within(name, module) {
-					found = true
+					found, used[module] = true, true
 				}
 			}
 			if !found {
 				t.Errorf("%s:%d: %s has no reason in docs/decisions/008-dependencies.md", f.Path, line, name)
 			}
+		}
+	}
+	for module := range reasons {
+		if !used[module] {
+			t.Errorf("docs/decisions/008-dependencies.md gives a reason for %s, which no file imports", module)
 		}
 	}
 }
@@ -50,6 +57,11 @@ func TestEveryDecisionIsInTheIndex(t *testing.T) {
 	pages, err := fs.Glob(os.DirFS("../.."), "docs/decisions/[0-9]*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no decisions found: %v", err)
+	}
+	for i, page := range pages {
+		if !strings.HasPrefix(path.Base(page), fmt.Sprintf("%03d-", i+1)) {
+			t.Errorf("%s: want number %03d; decisions are numbered without a gap", page, i+1)
+		}
 	}
 	for _, page := range pages {
 		if !strings.Contains(string(index), "("+path.Base(page)+")") {

@@ -130,6 +130,24 @@ var rules = []rule{
 		},
 	},
 	{
+		why: "a test that skips for itself skips in CI too, where nobody reads that it did; say what it needs with internal/needs",
+		file: func(f *File, report reporter) {
+			tests := f.Test
+			for name := range f.Imports {
+				tests = tests || name == "testing"
+			}
+			if !tests || f.Dir == "internal/needs" {
+				return
+			}
+			ast.Inspect(f.Syntax, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, s.Sel.Name) {
+					report(f.Path, f.Line(s.Pos()), "%s in a test", s.Sel.Name)
+				}
+				return true
+			})
+		},
+	},
+	{
 		why: "init runs in every program that imports the package, in an order nobody reads; make a constructor",
 		file: func(f *File, report reporter) {
 			for fn := range functions(f) {

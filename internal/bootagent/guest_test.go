@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/boot"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/initrd"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -341,9 +342,7 @@ func debianImage(t *testing.T, tr tree) (*image.Manifest, map[string][]byte) {
 }
 
 func needGuests(t *testing.T) {
-	if os.Getenv("NEARMETAL_GUESTS") == "" {
-		t.Skip("boots an emulated machine, which takes a minute; run make test-guest")
-	}
+	needs.Request(t, "NEARMETAL_GUESTS", "make test-guest")
 }
 
 // standIn is run in place of the node agent: it tells when the root is local, waits until the network is cut, reads every file of the

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"debug/elf"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestTheBootAgentIsOneStaticProgram(t *testing.T) {
 	data, err := Binary()
 	if err == ErrMissing {
-		t.Skip("this build embeds no boot agent: run make boot")
+		needs.Missing(t, "this build embeds no boot agent (make boot builds it)")
 	}
 	if err != nil {
 		t.Fatal(err)

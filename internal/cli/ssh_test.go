@@ -27,6 +27,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // asProgram makes this test's binary the program: ssh runs it as ProxyCommand.
@@ -83,9 +84,7 @@ func certified(t *testing.T, authority ssh.Signer, key ssh.PublicKey, kind uint3
 func newSSHSite(t *testing.T) *sshSite {
 	t.Helper()
 	for _, program := range []string{"ssh", "scp", "/usr/sbin/sshd"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs %s: %v", program, err)
-		}
+		needs.Program(t, program)
 	}
 	s := &sshSite{fake: newFake(t), tmp: filepath.Join(t.TempDir(), "a b%c'd")}
 	if err := os.Mkdir(s.tmp, 0o700); err != nil {

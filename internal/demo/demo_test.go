@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/hostsnapshot"
 	"github.com/nearmetal/nearmetal/internal/measure"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestTheTourShowsEveryStepAndWritesTheReport(t *testing.T) {
@@ -155,7 +156,7 @@ func TestPairsThatWereLeftOutAreAConditionOfTheReport(t *testing.T) {
 
 func TestAnInterruptedTourCleansUp(t *testing.T) {
 	if err := checkPrograms(); err != nil {
-		t.Skip(err)
+		needs.Missing(t, "%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &site{phase: api.ClusterReady, onJob: cancel}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 const inside = "HOSTSNAPSHOT_TEST_INSIDE"
@@ -21,9 +23,7 @@ const inside = "HOSTSNAPSHOT_TEST_INSIDE"
 // rules and mounts without touching the host. It returns true in the child.
 func isolated(t *testing.T) bool {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make namespaces and to see every process")
-	}
+	needs.Root(t, "makes namespaces and reads every process")
 	if os.Getenv(inside) != "" {
 		return true
 	}
@@ -208,14 +208,12 @@ func firstCgroup(t *testing.T) string {
 			return m.target
 		}
 	}
-	t.Skip("no cgroup hierarchy is mounted")
+	needs.Missing(t, "no cgroup hierarchy is mounted")
 	return ""
 }
 
 func TestAChangedFileIsADifferenceAndItsTimeIsNot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	needs.Root(t, "reads every process")
 	dir := t.TempDir()
 	file, opts := filepath.Join(dir, "f"), Options{FileRoots: []string{dir}}
 	write(t, file, "12345")
@@ -233,9 +231,7 @@ func TestAChangedFileIsADifferenceAndItsTimeIsNot(t *testing.T) {
 }
 
 func TestWhatTheCallerIgnoresIsInNeitherSnapshot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	needs.Root(t, "reads every process")
 	dir := t.TempDir()
 	opts := Options{FileRoots: []string{dir}, Ignore: func(kind Kind, key string) bool { return kind == File && strings.HasSuffix(key, "/report.html") }}
 	before := take(t, opts)
@@ -251,9 +247,7 @@ func TestWhatTheCallerIgnoresIsInNeitherSnapshot(t *testing.T) {
 }
 
 func TestADefaultSnapshotOfThisHostIsQuickAndComplete(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	needs.Root(t, "reads every process")
 	s := take(t, Options{})
 	t.Logf("%s in %v; notes: %q", s.Counts(), s.Took.Round(time.Millisecond), s.Notes)
 	for _, kind := range []Kind{Process, Namespace, Mount, Link, Sysctl, File} {

@@ -10,13 +10,12 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // What Put has stored is on the disk: a power cut that comes right after it loses nothing, and leaves no blob that is there in part.
 func TestABlobIsOnDiskBeforeItHasItsName(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a file system can be mounted by root only")
-	}
+	needs.Root(t, "mounts a file system")
 	disk := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -56,7 +55,7 @@ func mounted(t *testing.T, disk string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if out, err := exec.Command("mount", "-o", "loop", disk, dir).CombinedOutput(); err != nil {
-		t.Skipf("no loop device can be mounted here: %v: %s", err, out)
+		needs.Missing(t, "no loop device can be mounted here: %v: %s", err, out)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {

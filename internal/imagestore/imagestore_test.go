@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 )
 
@@ -116,12 +117,10 @@ func TestContentOfAnotherDigestIsRefusedAndNothingStays(t *testing.T) {
 }
 
 func TestAFullFileSystemIsAClearErrorAndLosesNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a small file system can be mounted by root only")
-	}
+	needs.Root(t, "mounts a small file system")
 	dir := t.TempDir()
 	if err := syscall.Mount("images", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		needs.Missing(t, "no tmpfs can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {

@@ -13,15 +13,14 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // cable makes two namespaces with a veth between them, eth0 at either end, both up.
 func cable(t *testing.T) (here, there netns.Handle) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	needs.Root(t, "makes network namespaces")
 	var ends [2]netns.Handle
 	for i := range ends {
 		ns, err := netns.New()
@@ -64,10 +63,7 @@ func listen(ctx context.Context, ns netns.Handle, wait time.Duration, interfaces
 }
 
 func TestARealSpeakerIsHeard(t *testing.T) {
-	lldpd, err := exec.LookPath("lldpd")
-	if err != nil {
-		t.Skip("needs lldpd, a real speaker of LLDP")
-	}
+	lldpd := needs.Program(t, "lldpd")
 	here, there := cable(t)
 	dir, err := os.MkdirTemp("", "nearmetal-lldp-test-") // not the test's own folder: lldpd reads it as a user of its own
 	if err != nil {

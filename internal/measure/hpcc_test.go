@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // recorded is a run of HPC Challenge 1.5.0 with 2 ranks over TCP.
@@ -162,15 +164,10 @@ func TestTheHPCCInputHasItsValuesOnTheLinesThatAreRead(t *testing.T) {
 
 // TestHPCCRunsAsPairsAndIsReported runs the real benchmark, as small as it gets, on both sides.
 func TestHPCCRunsAsPairsAndIsReported(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes some seconds")
-	}
 	if err := FindHPCC(); err != nil {
-		t.Skip(err)
+		needs.Missing(t, "%v", err)
 	}
-	if _, err := exec.LookPath("mpirun"); err != nil {
-		t.Skip("needs mpirun")
-	}
+	needs.Program(t, "mpirun")
 	setting := HPCC{N: 160, NB: 80, P: 1, Q: 2, Solves: 3}
 	script, err := setting.Script()
 	if err != nil {

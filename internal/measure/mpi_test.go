@@ -6,20 +6,19 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestTheProgramsMeasureWhatTheySay(t *testing.T) {
-	if _, err := exec.LookPath("mpirun"); err != nil {
-		t.Skip("needs mpirun")
-	}
+	needs.Program(t, "mpirun")
 	dir := t.TempDir()
 	programs, err := BuildPrograms(t.Context(), dir)
 	if errors.Is(err, ErrNoCompiler) {
-		t.Skip(err)
+		needs.Missing(t, "%v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -46,13 +45,11 @@ func TestTheProgramsMeasureWhatTheySay(t *testing.T) {
 }
 
 func TestStepsGoOnWhereAnEarlierAttemptStopped(t *testing.T) {
-	if _, err := exec.LookPath("mpirun"); err != nil {
-		t.Skip("needs mpirun")
-	}
+	needs.Program(t, "mpirun")
 	dir := t.TempDir()
 	programs, err := BuildPrograms(t.Context(), dir)
 	if errors.Is(err, ErrNoCompiler) {
-		t.Skip(err)
+		needs.Missing(t, "%v", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package member_test
 
 import (
 	"cmp"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/contextualization"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // patience bounds how long a test waits for an event; nothing waits that long unless it fails.
@@ -117,9 +117,7 @@ func TestAReplacedMembersIdentityIsRevoked(t *testing.T) {
 // compile builds the MPI program into the shared home, or skips the test.
 func (s *sandbox) compile() {
 	s.t.Helper()
-	if _, err := exec.LookPath("mpicc"); err != nil {
-		s.t.Skipf("needs mpicc: %v", err)
-	}
+	needs.Program(s.t, "mpicc")
 	s.run("mpicc", "-o", filepath.Join(s.dir, "home", "hpc", "ring"), "testdata/ring.c")
 }
 
@@ -212,9 +210,7 @@ func TestEndingAnMPIJobEndsItsRanksEverywhere(t *testing.T) {
 
 func TestALostMemberIsToldToEveryRankOfAnMPIJob(t *testing.T) {
 	s := newSandbox(t, 2)
-	if _, err := exec.LookPath("mpirun"); err != nil {
-		t.Skipf("needs mpirun: %v", err)
-	}
+	needs.Program(t, "mpirun")
 	n := s.startAll()[0]
 	for _, name := range []string{"", "USR1", "PWR"} {
 		t.Run("signal "+name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // quickCheck is a check that is believed at once.
@@ -140,9 +141,7 @@ func TestAMemberWithoutItsAddressIsUnhealthy(t *testing.T) {
 }
 
 func TestAMemberWhoseInterfaceIsDownIsUnhealthy(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes a network namespace")
-	}
+	needs.Root(t, "makes a network namespace")
 	p := newProcess(t)
 	p.cfg.ProbeEvery = time.Millisecond
 	p.cfg.Address = netip.MustParseAddr("10.9.9.9")

@@ -21,6 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -54,13 +55,9 @@ var capabilities = []string{
 // newSandbox starts a cluster of n members and skips the test where that can't be done.
 func newSandbox(t *testing.T, n int) *sandbox {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes namespaces and containers")
-	}
+	needs.Root(t, "makes namespaces and containers")
 	for _, program := range []string{"crun", "ip", "nsenter", "unshare", "/usr/sbin/sshd", "ssh"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("needs %s: %v", program, err)
-		}
+		needs.Program(t, program)
 	}
 	s := &sandbox{t: t, name: fmt.Sprintf("nmt%d", os.Getpid()), dir: t.TempDir()}
 	for parent := s.dir; parent != "/"; parent = filepath.Dir(parent) {

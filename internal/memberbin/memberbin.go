@@ -25,8 +25,10 @@ var ErrMissing = errors.New("this build of nearmetal embeds no member agent; bui
 var embedded embed.FS
 
 // Binary returns the member agent's binary, or ErrMissing.
-func Binary() ([]byte, error) {
-	data, err := embedded.ReadFile("embedded/" + Name)
+func Binary() ([]byte, error) { return binary(embedded) }
+
+func binary(files fs.FS) ([]byte, error) {
+	data, err := fs.ReadFile(files, "embedded/"+Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrMissing
 	}

@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func newHandle(t *testing.T) Handle {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	needs.Root(t, "makes network namespaces")
 	h, err := New()
 	if err != nil {
 		t.Fatal(err)

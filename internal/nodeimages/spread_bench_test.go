@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 )
@@ -34,9 +34,7 @@ type wires struct {
 
 func newWires(b *testing.B) *wires {
 	b.Helper()
-	if os.Geteuid() != 0 {
-		b.Skip("skipped: making networks needs root")
-	}
+	needs.Root(b, "makes networks")
 	w := &wires{b: b, fabric: newSpace(b)}
 	w.do(w.fabric, "ip link add switch type bridge", "ip link set switch up")
 	return w

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 )
 
@@ -141,9 +142,7 @@ func TestAFetchThatWasInterruptedGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestAnImageThatDoesNotFitIsRefusedWithTheNumbersAndFitsOnceThereIsRoom(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("skipped: mounting a small file system needs root")
-	}
+	needs.Root(t, "mounts a small file system")
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
 		t.Fatal(err)
@@ -169,9 +168,7 @@ func TestAnImageThatDoesNotFitIsRefusedWithTheNumbersAndFitsOnceThereIsRoom(t *t
 }
 
 func TestADiskThatFillsMeanwhileEndsTheFetchWithThatReason(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("skipped: mounting a small file system needs root")
-	}
+	needs.Root(t, "mounts a small file system")
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
 		t.Fatal(err)

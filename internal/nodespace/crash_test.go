@@ -11,15 +11,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // TestLife makes node spaces and removes them; TestAKillAtAnyFailpointIsMendedByTheNextProcess runs it in a process that dies.
 func TestLife(t *testing.T) {
+	needs.Child(t, "NEARMETAL_TEST_STATE")
 	dir := os.Getenv("NEARMETAL_TEST_STATE")
-	if dir == "" {
-		t.Skip("is run by TestAKillAtAnyFailpointIsMendedByTheNextProcess")
-	}
 	if _, err := Ensure(context.Background(), Config{StateDir: dir, Nodes: []string{"n1", "n2"}, Egress: true}); err != nil {
 		t.Fatal(err)
 	}

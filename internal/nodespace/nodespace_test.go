@@ -16,14 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes namespaces")
-	}
+	needs.Root(t, "makes namespaces")
 }
 
 // onHost calls f with a network namespace in the host's place, so that these tests leave the real one alone.

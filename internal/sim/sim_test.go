@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // someCoverage is how many sites it takes to see everything that is not rare, wholeCoverage to see all that can happen.
@@ -102,10 +103,8 @@ func explain(cfg Config, failed *Violation) string {
 }
 
 func TestReplay(t *testing.T) {
+	needs.Request(t, "NEARMETAL_SIM_SEED", "the failing run prints the command")
 	text := os.Getenv("NEARMETAL_SIM_SEED")
-	if text == "" {
-		t.Skip("NEARMETAL_SIM_SEED names no run to replay")
-	}
 	settings, err := ParseSettings(text)
 	if err != nil {
 		t.Fatalf("NEARMETAL_SIM_SEED: %v", err)

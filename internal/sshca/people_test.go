@@ -11,13 +11,14 @@ import (
 	"errors"
 	"math/big"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // keyLine is the line of a .pub file.
@@ -155,10 +156,7 @@ func TestANameCantForgeALineOfALog(t *testing.T) {
 }
 
 func TestOpenSSHReadsPeoplesCertificates(t *testing.T) {
-	keygen, err := exec.LookPath("ssh-keygen")
-	if err != nil {
-		t.Skip("ssh-keygen is not installed")
-	}
+	keygen := needs.Program(t, "ssh-keygen")
 	dir := t.TempDir()
 	for _, kind := range []string{"ed25519", "ecdsa", "rsa"} {
 		key := filepath.Join(dir, kind)

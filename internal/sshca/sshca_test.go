@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 var created = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -133,10 +135,7 @@ func TestAShortSecretIsRefused(t *testing.T) {
 }
 
 func TestOpenSSHReadsTheKeysAndCertificates(t *testing.T) {
-	keygen, err := exec.LookPath("ssh-keygen")
-	if err != nil {
-		t.Skip("ssh-keygen is not installed")
-	}
+	keygen := needs.Program(t, "ssh-keygen")
 	a := testAuthority(t, testSecret(1), "u1")
 	user, err := a.User("u1.m.1")
 	user = must(t, user, err)

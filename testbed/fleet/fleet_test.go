@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/boot"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -56,9 +57,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
+	needs.Root(t, "makes network namespaces")
 	s := &site{t: t, secret: []byte("secret of a test"), hellos: map[string]int{}, reports: map[string]api.Hardware{}, stages: map[string][]api.BootStage{}}
 	s.clients = netnstest.Cable(t, "boot0", "nic0", netip.MustParsePrefix(address+"/16"))
 	var err error
@@ -307,7 +306,7 @@ func roomForNeighbors(t *testing.T, entries int) {
 	}
 	var before []byte
 	if err := host.Do(func() (err error) { before, err = os.ReadFile(name); return err }); err != nil {
-		t.Skipf("can't tell how many neighbours this kernel takes: %v", err)
+		needs.Missing(t, "the kernel's limit of neighbours can't be read: %v", err)
 	}
 	if bound, err := strconv.Atoi(string(bytes.TrimSpace(before))); err == nil && bound < entries {
 		write([]byte(strconv.Itoa(entries)))

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -57,9 +58,7 @@ type site struct {
 
 func newSite(t *testing.T, proxy bool, machines ...vdc.MachineConfig) *site {
 	t.Helper()
-	if os.Getenv(wanted) == "" {
-		t.Skipf("boots emulated machines, which takes minutes; set %s=1", wanted)
-	}
+	needs.Request(t, wanted, "make test-testbed")
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	if lo, err := netlink.LinkByName("lo"); err == nil {
@@ -293,9 +292,7 @@ func TestMachinesNotMeantToBootGoOnAtOnce(t *testing.T) {
 func (s *site) beside(dir string) string {
 	t := s.t
 	t.Helper()
-	if _, err := exec.LookPath("dnsmasq"); err != nil {
-		t.Skipf("dnsmasq is not installed: %v", err)
-	}
+	needs.Program(t, "dnsmasq")
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/console"
 	"github.com/nearmetal/nearmetal/internal/power/powertest"
@@ -26,9 +26,7 @@ const provisioningLink = "pwrprov0"
 
 func start(t *testing.T) *vdc.DataCentre {
 	t.Helper()
-	if os.Getenv("NEARMETAL_TESTBED") == "" {
-		t.Skip("starts emulated machines; set NEARMETAL_TESTBED=1")
-	}
+	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed")
 	dc, err := vdc.Start(t.Context(), vdc.Config{
 		Name: "power", ProvisioningLink: provisioningLink, BMCLink: "pwrbmc0", BMCNetwork: netip.MustParsePrefix("10.98.44.0/24"),
 		Machines: []vdc.MachineConfig{{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: 256}, {Name: "u1", Firmware: api.FirmwareUEFI, MemoryMiB: 256}},

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/etcd"
 	"github.com/nearmetal/nearmetal/testbed/guest"
@@ -28,9 +29,7 @@ const cutAfter = 40
 const deadline = time.Minute
 
 func TestCommitsSurviveAPowerCut(t *testing.T) {
-	if os.Getenv("NEARMETAL_GUESTS") == "" {
-		t.Skip("boots a guest twice, which takes half a minute; run make test-guest")
-	}
+	needs.Request(t, "NEARMETAL_GUESTS", "make test-guest")
 	image, err := guest.EnsureImage(t.Context(), guest.CacheDir, guest.NodePackages())
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +71,8 @@ func TestCommitsSurviveAPowerCut(t *testing.T) {
 
 // TestInsideTheGuest is what the guest runs: the other half of the test above.
 func TestInsideTheGuest(t *testing.T) {
+	needs.Child(t, "NEARMETAL_POWERCUT")
 	role := os.Getenv("NEARMETAL_POWERCUT")
-	if role == "" {
-		t.Skip("runs in the guest of TestCommitsSurviveAPowerCut only")
-	}
 	s, err := etcd.Open(t.Context(), etcd.Config{Dir: "/mnt/etcd"})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/trust"
 	"github.com/nearmetal/nearmetal/testbed/guest"
 )
@@ -36,9 +37,7 @@ var firstStarts = []time.Duration{
 }
 
 func TestAServerSurvivesPowerCutsItsFirstStartIncluded(t *testing.T) {
-	if os.Getenv("NEARMETAL_GUESTS") == "" {
-		t.Skip("boots guests, which takes half a minute and more; run make test-guest")
-	}
+	needs.Request(t, "NEARMETAL_GUESTS", "make test-guest")
 	binaries := os.Getenv("NEARMETAL_BIN_DIR")
 	if binaries == "" {
 		t.Fatal("NEARMETAL_BIN_DIR names no folder with the program; run make test-guest")
@@ -162,10 +161,8 @@ func (p *powered) check() {
 
 // TestAServerInsideTheGuest is what the guest runs: a server, and a user who writes down what it acknowledges.
 func TestAServerInsideTheGuest(t *testing.T) {
+	needs.Child(t, "NEARMETAL_POWERCUT")
 	role := os.Getenv("NEARMETAL_POWERCUT")
-	if role != "server" && role != "check" {
-		t.Skip("runs in the guest of TestAServerSurvivesPowerCutsItsFirstStartIncluded only")
-	}
 	acked, err := strconv.Atoi(os.Getenv("NEARMETAL_POWERCUT_ACKED"))
 	if err != nil {
 		t.Fatal(err)

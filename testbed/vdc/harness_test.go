@@ -22,6 +22,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/hostsnapshot"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -34,9 +35,7 @@ const patience = 2 * time.Minute
 // needTestbed skips what emulates machines unless it is asked for.
 func needTestbed(t *testing.T) {
 	t.Helper()
-	if os.Getenv("NEARMETAL_TESTBED") == "" {
-		t.Skip("starts emulated machines and installs sushy-tools and virtualbmc from PyPI once; set NEARMETAL_TESTBED=1")
-	}
+	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed")
 }
 
 // nothingLeft looks at the whole host now and again when the test is over. Other data centres are none of its business.

@@ -22,6 +22,7 @@ import (
 	"github.com/stmcginnis/gofish/redfish"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // architectures are what a kind of firmware says in DHCP option 93 (RFC 4578, section 2.1; 7 is what x86-64 UEFI says in practice).
@@ -320,10 +321,9 @@ func startElsewhere(t *testing.T, namespace string) (*exec.Cmd, int) {
 
 // TestStarter is what startElsewhere runs.
 func TestStarter(t *testing.T) {
+	needs.Child(t, "NEARMETAL_VDC_STARTER")
 	namespace, err := base64.StdEncoding.DecodeString(os.Getenv("NEARMETAL_VDC_STARTER"))
-	if len(namespace) == 0 || err != nil {
-		t.Skip("it is started by TestAStarterThatIsKilledLeavesNothing")
-	}
+	must(t, err)
 	dc, err := Start(context.Background(), testConfig(string(namespace)))
 	must(t, err)
 	must(t, dc.PressPower("bios1"))

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 
@@ -68,12 +69,8 @@ func newSite(t *testing.T, machines []vdc.MachineConfig, args ...string) *site {
 // needTestbed skips what boots machines unless it is asked for.
 func needTestbed(t *testing.T) {
 	t.Helper()
-	if os.Getenv("NEARMETAL_TESTBED") == "" {
-		t.Skip("boots emulated machines for minutes: set NEARMETAL_TESTBED=1, or run: make test-testbed")
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes namespaces and emulated machines")
-	}
+	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed")
+	needs.Root(t, "makes namespaces and emulated machines")
 }
 
 // prepare brings up the data centre only.

@@ -13,14 +13,13 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // TestTheClockMayJump sets the clock of the whole machine a day ahead and two days back, under a site that serves. Nobody dies of
 // it, no time limit ends by it, and use is counted as if it had not happened. It runs in a guest only, whose clock nobody else needs.
 func TestTheClockMayJump(t *testing.T) {
-	if os.Getenv("NEARMETAL_GUEST") == "" {
-		t.Skip("sets the machine's clock; runs in a guest only: make test-guest")
-	}
+	needs.Request(t, "NEARMETAL_GUEST", "make test-testbed, whose guests have a clock of their own")
 	program(t, ordinary)
 	nothingLeft(t)
 	s := startSite(t, 2, "--nodes", "2", "--node-cores", "2")
@@ -62,9 +61,8 @@ func TestTheClockMayJump(t *testing.T) {
 	}
 	checkCounted(t, job.out.String())
 	t.Run("and life goes on", func(t *testing.T) {
-		if os.Getenv("NEARMETAL_FAULT_ROUNDS") == "" {
-			t.Skip("starts agents again, which an emulated machine may not do within the death timer; set NEARMETAL_FAULT_ROUNDS=1")
-		}
+		// An emulated machine may not start agents again within the death timer.
+		needs.Request(t, "NEARMETAL_FAULT_ROUNDS", "make faults")
 		lifeUnderAnotherClock(t, s.as(t))
 	})
 }

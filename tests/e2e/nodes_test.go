@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -134,9 +134,7 @@ func (s *site) checkNamesAndSSH(a, b api.Cluster) {
 }
 
 func (s *site) checkMPI(c api.Cluster) {
-	if _, err := exec.LookPath("mpicc"); err != nil {
-		s.t.Skip("mpicc is not installed (package libopenmpi-dev)")
-	}
+	needs.Program(s.t, "mpicc")
 	s.must("run", c.Name, "--", "sh", "-c", fmt.Sprintf("cat > sum.c <<'END'\n%sEND\nmpicc -o sum sum.c", mpiSum))
 	ranks := len(c.Status.Members)
 	out := strings.Split(strings.TrimSpace(s.must("run", c.Name, "-n", strconv.Itoa(ranks), "--", "./sum")), "\n")
@@ -303,7 +301,7 @@ func needOwnNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(links) != 1 {
-		t.Skip("this is not a network of the test's own; run make e2e, which makes one")
+		needs.Missing(t, "this is not a network of the test's own (make e2e makes one)")
 	}
 }
 

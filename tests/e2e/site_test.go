@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // Programs in NEARMETAL_BIN_DIR.
@@ -402,11 +403,9 @@ func program(t *testing.T, name string) string {
 	t.Helper()
 	dir := os.Getenv("NEARMETAL_BIN_DIR")
 	if dir == "" {
-		t.Skip("NEARMETAL_BIN_DIR does not name a folder with built programs; run make e2e")
+		needs.Missing(t, "NEARMETAL_BIN_DIR does not name a folder with built programs (make e2e sets it)")
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("not root: namespaces, cgroups and networks can't be made")
-	}
+	needs.Root(t, "makes namespaces, cgroups and networks")
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v; run make e2e", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // doomed is what an agent that will crash is told to do, by its environment.
@@ -116,7 +117,7 @@ func crash(t *testing.T, r *rig, failpoint string, job doomed) {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		t.Skip("skipped: this build has no failpoints; run: go test -tags failpoints")
+		needs.Missing(t, "this build has no failpoints (make unit builds them in, with -tags failpoints)")
 	case !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL:
 		t.Fatalf("the agent was not killed at %s: %v: %s", failpoint, err, output)
 	}

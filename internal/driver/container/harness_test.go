@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 var serial atomic.Int64
@@ -54,12 +54,8 @@ type session struct {
 // needHost skips where containers can't be carried.
 func needHost(t testing.TB, runtime string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("skipped: carrying containers needs root")
-	}
-	if _, err := exec.LookPath(runtime); err != nil {
-		t.Skipf("skipped: %s is not installed", runtime)
-	}
+	needs.Root(t, "runs containers")
+	needs.Program(t, runtime)
 }
 
 func newRig(t testing.TB, runtime string, adjust ...func(*container.Config)) *rig {

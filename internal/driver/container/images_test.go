@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // heldImages are the images of a test's node.
@@ -60,9 +61,7 @@ chown 42:43 var/lib/own; chmod 750 var/lib/own`
 func makeImage(t testing.TB, tree string, format image.RootFormat) environment.Layer {
 	t.Helper()
 	program := map[image.RootFormat]string{image.EROFS: "mkfs.erofs", image.SquashFS: "mksquashfs"}[format]
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skipf("skipped: %s is not installed", program)
-	}
+	needs.Program(t, program)
 	file := filepath.Join(t.TempDir(), "root."+string(format))
 	cmd := exec.Command("mkfs.erofs", "--quiet", file, tree)
 	if format == image.SquashFS {
@@ -122,7 +121,7 @@ func TestAMemberOnAnImageSeesTheImageAndNothingOfTheHost(t *testing.T) {
 		t.Run(string(format), func(t *testing.T) {
 			needHost(t, "crun")
 			if format == image.SquashFS && kernelBefore(t, 6, 2) {
-				t.Skip("skipped: this kernel can't show files of SquashFS with other owners (idmapped mounts, since Linux 6.2)")
+				needs.Hardware(t, "the kernel has no idmapped mounts of SquashFS, which came with Linux 6.2")
 			}
 			r := newImageRig(t, "crun", makeImage(t, smallTree(t), format))
 			m := r.member(t)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestTheKernelHoldsAMemberToItsAssignment(t *testing.T) {
@@ -186,9 +187,7 @@ func TestAnEndedMemberTellsItsExitCodeAndLastWords(t *testing.T) {
 func TestUsersLogInBySSHAndRunMPI(t *testing.T) {
 	r := newRig(t, "crun")
 	for _, program := range []string{"/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/bin/mpirun"} {
-		if _, err := os.Stat(program); err != nil {
-			t.Skipf("skipped: %s is not installed", program)
-		}
+		needs.Program(t, program)
 	}
 	m := r.member(t)
 	m.Files[0].Content = append(m.Files[0].Content, "sshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"...)

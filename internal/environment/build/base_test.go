@@ -23,6 +23,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // ociImage is the tree as the first layer of an image, and a second one that changes it.
@@ -209,9 +210,7 @@ commands:
 }
 
 func TestADebianReleaseIsBuiltTheSameTwice(t *testing.T) {
-	if os.Getenv("NEARMETAL_TESTBED") == "" {
-		t.Skip("it takes a minute and a Debian mirror: make test-testbed, or set NEARMETAL_TESTBED=1")
-	}
+	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed")
 	s := newSite(t)
 	const text = `
 name: small
@@ -222,7 +221,7 @@ commands: [busybox uname -n > /etc/built-on]
 `
 	if o := s.build(t.Context(), text+"kernel: {package: linux-image-typo}\nrequirements: {memory: 1GiB}\n", nil); o.err != nil {
 		if !strings.Contains(o.err.Error(), `package "linux-image-typo" is not in Debian bookworm`) {
-			t.Skipf("no Debian mirror is in reach: %v", o.err)
+			needs.Missing(t, "no Debian mirror can be reached: %v", o.err)
 		}
 		var failure *build.Failure
 		if !errors.As(o.err, &failure) {

@@ -20,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 const tiny = `
@@ -254,7 +255,7 @@ func TestAFullDiskIsSaidPlainly(t *testing.T) {
 	s := newSite(t)
 	s.tinyRoot("tiny", "dd")
 	if err := unix.Mount("scratch", s.scratch, "tmpfs", 0, "size=32m"); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		needs.Missing(t, "no tmpfs can be mounted here: %v", err)
 	}
 	s.unmount(s.scratch)
 	o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: [dd if=/dev/zero of=/big bs=1M count=100]\n", nil)
@@ -309,7 +310,7 @@ func TestABuildHasNoMoreMemoryThanItsLimit(t *testing.T) {
 	for _, rest := range []string{"", " || true"} {
 		o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/dev/null bs=200M count=1"+rest+"']\n", nil)
 		if strings.Contains(o.log, "memory has no limit") {
-			t.Skip(o.log)
+			needs.Missing(t, "no control group bounds the memory of a build: %s", o.log)
 		}
 		var failure *build.Failure
 		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "needed more than 96 MiB of memory") {
@@ -326,7 +327,7 @@ func TestABuildThatLeavesTooLittleRoomIsEnded(t *testing.T) {
 	s := newSite(t)
 	s.tinyRoot("tiny", "dd", "sleep")
 	if err := unix.Mount("scratch", s.scratch, "tmpfs", 0, "size=256m"); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		needs.Missing(t, "no tmpfs can be mounted here: %v", err)
 	}
 	s.unmount(s.scratch)
 	s.Builder = build.New(build.Config{Worker: worker(t), MinFreeBytes: 180 << 20})

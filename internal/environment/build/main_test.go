@@ -19,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // TestMain is the worker too: builders start this program again for it.
@@ -73,7 +74,7 @@ func builder(t *testing.T) *build.Builder {
 		MinFreeBytes: 1 << 20,
 	})
 	if check := b.Check(t.Context()); !check.OK {
-		t.Skipf("environments can't be built here: %s", strings.Join(check.Problems, "; "))
+		needs.Missing(t, "environments can't be built here: %s", strings.Join(check.Problems, "; "))
 	}
 	return b
 }
@@ -162,7 +163,7 @@ func (s *site) mount(m *image.Manifest) string {
 		dir := s.t.TempDir()
 		text, err := exec.Command("mount", "-t", string(r.Format), "-o", "ro,loop", filepath.Join(s.output, r.Digest.Hex()), dir).CombinedOutput()
 		if err != nil {
-			s.t.Skipf("the kernel here mounts no %s: %s", r.Format, text)
+			needs.Missing(s.t, "the kernel does not mount %s: %s", r.Format, text)
 		}
 		s.unmount(dir)
 		dirs = append([]string{dir}, dirs...)
@@ -199,10 +200,7 @@ func (s *site) tinyRoot(name string, programs ...string) {
 	}
 	wanted := map[string]string{}
 	for _, program := range append([]string{"sh"}, programs...) {
-		path, err := exec.LookPath(program)
-		if err != nil {
-			s.t.Skipf("%s is missing on this machine", program)
-		}
+		path := needs.Program(s.t, program)
 		wanted["/bin/"+program] = path
 		libraries, err := exec.Command("ldd", path).Output()
 		if err != nil {

@@ -5,13 +5,13 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // TestAControlGroupBoundsMemory needs no tools of builds, so that guests with other control groups can run it.
 func TestAControlGroupBoundsMemory(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("control groups need root")
-	}
+	needs.Root(t, "makes control groups")
 	for range 2 { // the second finds what a killed agent left
 		g, err := makeGroup("build-bound", 64<<20)
 		if err != nil {

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // marks finds the failpoints of this package in its source.
@@ -40,10 +42,8 @@ func marks(t *testing.T) []string {
 
 // TestLife is a life of the fabric in the network namespace of the process; TestKill runs it in a process that dies.
 func TestLife(t *testing.T) {
+	needs.Child(t, "NEARMETAL_TEST_MEMBER")
 	space := os.Getenv("NEARMETAL_TEST_MEMBER")
-	if space == "" {
-		t.Skip("is run by TestAKillAtAnyFailpointIsMendedByTheNextProcess")
-	}
 	f, err := New(Config{Underlay: underlayOfWideNode})
 	if err != nil {
 		t.Fatal(err)

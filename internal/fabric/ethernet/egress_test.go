@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // egressLab is a node with a bridge for an uplink, two machines outside on it, and a management network.
@@ -187,7 +188,7 @@ func TestForwardingForEgressIsForNothingElse(t *testing.T) {
 func TestTheUplinkGoesOnBridgingWhenBridgedPacketsPassTheRulesOfIP(t *testing.T) {
 	lab := newEgressLab(t)
 	if _, err := lab.node.try("echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
-		t.Skip("needs br_netfilter: this kernel does not pass bridged packets to the rules of IP")
+		needs.Hardware(t, "the kernel has no br_netfilter, which passes bridged packets to the rules of IP")
 	}
 	mustReach(t, lab.outside, "a neighbour on the bridge that is the node's uplink", "192.0.2.3")
 }

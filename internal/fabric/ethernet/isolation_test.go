@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // pair is two members of one network on one node, and one of another network.
@@ -44,7 +45,7 @@ func TestMembersOfANetworkReachEachOtherWhenBridgedPacketsPassTheRulesOfIP(t *te
 		needRoot(t)
 		n := newNode(t, Config{})
 		if _, err := n.try("echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
-			t.Skip("needs br_netfilter: this kernel does not pass bridged packets to the rules of IP")
+			needs.Hardware(t, "the kernel has no br_netfilter, which passes bridged packets to the rules of IP")
 		}
 		network := testNetwork(1, 2, 3)
 		network.Egress = egress

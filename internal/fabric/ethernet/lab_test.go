@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -16,18 +15,15 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // needRoot skips a test that makes namespaces when it may not.
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes network namespaces")
-	}
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs nft(8): install the package nftables")
-	}
+	needs.Root(t, "makes network namespaces")
+	needs.Program(t, "nft")
 }
 
 // namespace is a network namespace that lasts as long as the test.

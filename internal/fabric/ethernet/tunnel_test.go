@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // underlayLab is a switch with nodes on it, and a stranger who is no node of the network.
@@ -140,7 +141,7 @@ func TestTunnelsAreNotTracked(t *testing.T) {
 	mustReach(t, lab.members[0].namespace, "a member on another node", lab.members[1].address())
 	out, err := lab.nodes[0].try("cat /proc/net/nf_conntrack")
 	if err != nil {
-		t.Skip("needs /proc/net/nf_conntrack")
+		needs.Hardware(t, "the kernel has no /proc/net/nf_conntrack")
 	}
 	if strings.Contains(out, "dport=4789") {
 		t.Errorf("tunnel packets take the time of connection tracking:\n%s", out)

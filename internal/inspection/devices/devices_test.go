@@ -3,13 +3,13 @@ package devices
 import (
 	"errors"
 	"net"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -25,9 +25,7 @@ func TestANICWithoutWakeOnLANSaysSo(t *testing.T) {
 
 func TestALinkIsTakenUpOnce(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
+	needs.Root(t, "makes a network namespace")
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +80,7 @@ func TestTheSMARTStatusIsReadFromTheSenseData(t *testing.T) {
 func TestTheBMCAnswers(t *testing.T) {
 	file, err := openIPMI()
 	if err != nil {
-		t.Skip("needs a BMC and the modules ipmi_si and ipmi_devintf: ", err)
+		needs.Hardware(t, "no BMC answers through the modules ipmi_si and ipmi_devintf: %v", err)
 	}
 	defer file.Close()
 	data, err := ipmi(t.Context(), file, 0x06, 0x01, nil) // Get Device ID (IPMI 2.0, section 20.1)

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // structure is a structure with its header; formatted is what follows it.
@@ -144,10 +146,7 @@ func recorded(t testing.TB, file string) []byte {
 
 func TestDmidecodeReadsTheSame(t *testing.T) {
 	t.Parallel()
-	dmidecode, err := exec.LookPath("dmidecode")
-	if err != nil {
-		t.Skip("needs dmidecode to compare with")
-	}
+	dmidecode := needs.Program(t, "dmidecode")
 	table := recorded(t, "../testdata/qemu.tree")
 	got, err := Parse(table)
 	if err != nil {

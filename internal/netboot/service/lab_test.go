@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -56,9 +57,7 @@ type lab struct {
 
 func newLab(t *testing.T, change func(*netboot.Network)) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, for network namespaces")
-	}
+	needs.Root(t, "makes network namespaces")
 	l := &lab{t: t, probe: 200 * time.Millisecond, changed: make(chan struct{}, 1), leases: &leases{by: map[string]api.Lease{}}, blobs: &blobs{dir: t.TempDir()}}
 	l.network = netboot.Network{
 		Interface: serverLink, Address: netip.MustParsePrefix("10.77.0.1/16"), HTTPPort: 8069,
@@ -176,9 +175,7 @@ func (l *lab) try(name string, args ...string) (string, error) {
 
 func (l *lab) run(name string, args ...string) string {
 	l.t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		l.t.Skipf("%s is not installed: %v", name, err)
-	}
+	needs.Program(l.t, name)
 	out, err := l.try(name, args...)
 	if err != nil {
 		l.t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
@@ -189,9 +186,7 @@ func (l *lab) run(name string, args ...string) string {
 // udhcpc runs busybox' DHCP client and returns what its script was told at the end.
 func (l *lab) udhcpc(args ...string) (map[string]string, error) {
 	l.t.Helper()
-	if _, err := exec.LookPath("busybox"); err != nil {
-		l.t.Skipf("busybox is not installed: %v", err)
-	}
+	needs.Program(l.t, "busybox")
 	told := filepath.Join(l.blobs.dir, "told")
 	script := filepath.Join(l.blobs.dir, "script")
 	text := "#!/bin/sh\n[ $1 = bound ] || exit 0\nenv > " + told + "\nip addr flush dev $interface\nip addr add $ip/$mask dev $interface\n"

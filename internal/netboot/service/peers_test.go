@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/netboot/dhcp"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -26,9 +27,7 @@ import (
 func (l *lab) dnsmasq() {
 	t := l.t
 	t.Helper()
-	if _, err := exec.LookPath("dnsmasq"); err != nil {
-		t.Skipf("dnsmasq is not installed: %v", err)
-	}
+	needs.Program(t, "dnsmasq")
 	// The clients' NIC becomes a port of a switch; a new NIC in front of it is the client's, the switch's own address dnsmasq's.
 	server, err := netns.New()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/ipv6"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -50,9 +51,7 @@ func TestOnlySolicitationsOfThisLinkAreAnswered(t *testing.T) {
 // wire is two namespaces with a cable between them, whose ends are called cable.
 func wire(t *testing.T) (server, machine netns.Handle) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: it makes network namespaces")
-	}
+	needs.Root(t, "makes network namespaces")
 	ends := make([]netns.Handle, 2)
 	for i := range ends {
 		h, err := netns.New()

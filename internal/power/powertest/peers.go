@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 //go:embed testdata
@@ -62,7 +64,7 @@ func Names() []string {
 func environment(t *testing.T) string {
 	t.Helper()
 	if err := exec.Command("/usr/bin/python3", "-c", "import libvirt, venv, ensurepip").Run(); err != nil {
-		t.Skip("python3-libvirt or python3-venv is not installed; setup/install.sh testbed does it")
+		needs.Missing(t, "python3-libvirt or python3-venv is not installed (make setup installs them)")
 	}
 	_, here, _, _ := runtime.Caller(0)
 	peers := filepath.Join(filepath.Dir(here), "../../../testbed/vdc/peers")
@@ -74,7 +76,7 @@ func environment(t *testing.T) string {
 	sum := sha256.Sum256(text)
 	venv := filepath.Join("/var/cache/nearmetal/testbed", "bmc-"+hex.EncodeToString(sum[:6])) // the virtual data centre's
 	if output, err := exec.Command("sh", filepath.Join(peers, "install.sh"), requirements, venv).CombinedOutput(); err != nil {
-		t.Skipf("sushy-tools and virtualbmc can't be installed from PyPI: %v\n%s", err, output)
+		needs.Missing(t, "sushy-tools and virtualbmc can't be installed from PyPI: %v\n%s", err, output)
 	}
 	return filepath.Join(venv, "bin", "python")
 }
@@ -88,14 +90,12 @@ type Sim struct {
 	dir     string
 }
 
-// StartSim starts a machine that is off. It skips the test if openipmi is not installed.
+// StartSim starts a machine that is off. The test needs the package openipmi.
 func StartSim(t *testing.T) *Sim {
 	t.Helper()
-	program, err := exec.LookPath("ipmi_sim")
-	if err != nil {
-		t.Skip("openipmi is not installed; setup/install.sh testbed does it")
-	}
+	program := needs.Program(t, "ipmi_sim")
 	s := &Sim{Address: FreeUDP(t), dir: t.TempDir()}
+	var err error
 	if s.Console, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +129,7 @@ func (s *Sim) Read(t *testing.T, what string) string {
 // IPMITool runs ipmitool, the independent reader, and returns what it printed.
 func IPMITool(t *testing.T, address string, args ...string) string {
 	t.Helper()
-	program, err := exec.LookPath("ipmitool")
-	if err != nil {
-		t.Skip("ipmitool is not installed; setup/install.sh testbed does it")
-	}
+	program := needs.Program(t, "ipmitool")
 	host, port, _ := net.SplitHostPort(address)
 	all := append([]string{"-I", "lanplus", "-C", "3", "-H", host, "-p", port, "-U", User, "-P", Password}, args...)
 	for attempt := 1; ; attempt++ {

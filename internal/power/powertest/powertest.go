@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/power"
 )
 
@@ -149,9 +150,7 @@ func shutdown(t *testing.T, m Machine) {
 
 func network(t *testing.T, m Machine) {
 	s := opened(t, m, m.Target)
-	if !s.Abilities().SelectsBoot || m.NextBoot == nil {
-		t.Skip("it selects no boot device, or nothing tells which it selected")
-	}
+	needs.Ability(t, s.Abilities().SelectsBoot && m.NextBoot != nil, "selection of the boot device, and a peer that shows it")
 	if m.NextBoot(t) {
 		t.Fatal("it boots from the network before it is told to")
 	}
@@ -182,9 +181,7 @@ func cancelled(t *testing.T, m Machine) {
 }
 
 func wrongPassword(t *testing.T, m Machine) {
-	if m.Target.Credentials.User == "" {
-		t.Skip("it takes no password")
-	}
+	needs.Ability(t, m.Target.Credentials.User != "", "authentication by password")
 	const wrong = "not-it-7c1d"
 	refused := []power.Credentials{{User: m.Target.Credentials.User, Password: wrong}}
 	if !m.SilentToStrangers {
@@ -209,9 +206,7 @@ func wrongPassword(t *testing.T, m Machine) {
 }
 
 func badPeers(t *testing.T, m Machine) {
-	if m.Peer == nil {
-		t.Skip("it has no BMC")
-	}
+	needs.Ability(t, m.Peer != nil, "a BMC")
 	for name, address := range badAddresses(t, m.Datagrams) {
 		s := opened(t, m, m.Peer(m.Target, address))
 		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
@@ -231,9 +226,7 @@ func badPeers(t *testing.T, m Machine) {
 
 func atOnce(t *testing.T, m Machine) {
 	s := opened(t, m, m.Target)
-	if !s.Abilities().Observes {
-		t.Skip("it has no sessions")
-	}
+	needs.Ability(t, s.Abilities().Observes, "sessions")
 	gate := power.NewGate(power.GateOptions{})
 	var all sync.WaitGroup
 	for range 10 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/powertest"
@@ -64,9 +64,7 @@ func TestATargetWithoutAMACIsRefused(t *testing.T) {
 // cable is a veth pair in a network namespace of its own: packets sent at one end come out of the other.
 func cable(t *testing.T) netns.Handle {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
+	needs.Root(t, "makes a network namespace")
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)

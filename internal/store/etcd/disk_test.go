@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/etcd"
 )
@@ -51,9 +52,7 @@ func TestAFullDiskIsAClearErrorAndLosesNothing(t *testing.T) {
 	count := filepath.Join(filepath.Dir(filepath.Dir(dir)), "confirmed") // not on the full disk
 	switch part {
 	case "":
-		if os.Getuid() != 0 {
-			t.Skip("only root can mount a small disk")
-		}
+		needs.Root(t, "mounts a small disk")
 		t.Parallel()
 		// In a mount namespace of its own, so that the disk is gone with it.
 		t.Log(rerun(t, "disk", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}))
@@ -110,9 +109,7 @@ func TestAFullDiskIsAClearErrorAndLosesNothing(t *testing.T) {
 func TestADiskTooSmallToStartIsAClearErrorUntilThereIsSpace(t *testing.T) {
 	switch part, dir, _ := strings.Cut(os.Getenv(rerunEnv), " "); part {
 	case "":
-		if os.Getuid() != 0 {
-			t.Skip("only root can mount a small disk")
-		}
+		needs.Root(t, "mounts a small disk")
 		t.Log(rerun(t, "disk", &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}))
 	case "disk":
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -106,9 +107,7 @@ func watchEndsWithContext(t *testing.T, s store.Store) {
 
 func watchCompacted(t *testing.T, s store.Store) {
 	c, ok := s.(Compactor)
-	if !ok {
-		t.Skip("this store can't compact at once")
-	}
+	needs.Ability(t, ok, "compaction at once")
 	first := write(t, s, "a", "1")
 	for range 4 {
 		write(t, s, "a", "2")

@@ -215,9 +215,6 @@ func lossy(t *testing.T, bmc string, lose func(number int64) bool) string {
 
 func TestLostAndDoubledDatagramsAreSurvived(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("waits for repetitions")
-	}
 	sim := powertest.StartSim(t)
 	for _, lost := range []int64{2, 4, 5, 8, 10, 14} {
 		t.Run("", func(t *testing.T) {
