@@ -15,6 +15,9 @@ MEMBER := internal/memberbin/embedded/nearmetal-member
 BOOT := internal/bootbin/embedded/nearmetal-boot
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
+# What all tests together need; "make demo" needs less, "make bench" more.
+TEST_PACKAGES = run build demo test guest testbed
+TEST_PARTS = lint unit e2e test-guest test-boot
 GUEST_UNITS = ./internal/driver/container ./internal/environment/build ./tests/e2e
 GUEST_TESTS = DriverContract|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeavesNothing|TestTheClockMayJump
 
@@ -25,12 +28,19 @@ GUEST_TESTS = DriverContract|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeaves
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup build ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
+demo: ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
+	@setup/install.sh run build demo
+	@$(MAKE) --no-print-directory build
 	$(ASROOT) bin/nearmetal demo
 
-test: setup build unit e2e test-guest test-boot ## set-up, build, and all tests: unit, conformance, end to end, in a guest, a network boot (root or sudo)
+# Each part runs even when one before it failed, and says how long it took.
+test: setup build ## all tests: lint, unit, conformance, end to end, in a guest, a network boot; 25 minutes on 2 cores (root or sudo)
+	@failed=; for part in $(TEST_PARTS); do \
+		begun=$$(date +%s); $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+		echo "make $$part took $$(($$(date +%s) - begun)) s"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-check: setup build lint unit e2e test-guest test-boot ## formatting, vet, staticcheck, and all tests
+check: test ## the same as test
 
 build: member boot ## bin/nearmetal
 	@mkdir -p bin
@@ -46,13 +56,14 @@ boot:
 	@mkdir -p $(dir $(BOOT))
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
 
-setup:
-	@setup/install.sh run build test
+setup: ## the Debian packages and the Go toolchain that building and testing need
+	@setup/install.sh $(TEST_PACKAGES)
 
-unit: member boot ## unit and conformance tests only
-	$(GO) test -exec '$(ASROOT)' -timeout 10m $(UNITS)
+# Failpoints are built in: crash tests kill the process that they mark.
+unit: setup member boot ## unit and conformance tests only
+	$(GO) test -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
-e2e: build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
+e2e: setup build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp
 	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
@@ -66,8 +77,7 @@ faults: ## faults by chance, for NEARMETAL_FAULT_ROUNDS=50 rounds: kills, silenc
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated: about a minute and a half, and one more the first
 # time. What is tested there is what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
-test-guest: build ## in emulated Debian guests: the container stack under cgroup v2, a power cut, a network boot
-	@setup/install.sh run build test guest
+test-guest: setup build ## in emulated Debian guests: the container stack under cgroup v2, a power cut, a network boot
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 ./testbed/powercut
@@ -76,15 +86,13 @@ test-guest: build ## in emulated Debian guests: the container stack under cgroup
 # A tour of two machines that were off: one with BIOS and Redfish, one with UEFI and IPMI. Three minutes, and as many as the packages of the
 # environment take to arrive.
 BOOT_TESTS ?= TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain
-test-boot: build ## two emulated machines boot over the network and carry a cluster (root or sudo)
-	@setup/install.sh run build test guest testbed
+test-boot: setup build ## two emulated machines boot over the network and carry a cluster (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '$(BOOT_TESTS)' ./tests/boot
 
 # All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault. One package after the other,
 # because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
-test-testbed: build ## everything in the virtual data centre: 35 minutes; TESTBED_TESTS=Stranger for some (root or sudo)
-	@setup/install.sh run build test guest testbed
+test-testbed: setup build ## everything in the virtual data centre: 35 minutes; TESTBED_TESTS=Stranger for some (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 
@@ -99,7 +107,8 @@ testbed-down: ## take it down, with all that belongs to it
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl down $(TESTBED_FLAGS)
 
-lint: member ## formatting, vet, staticcheck
+lint: setup member boot ## formatting, vet, staticcheck, go mod tidy
+	$(GO) mod tidy -diff
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
 	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
 	$(GO) vet ./...
@@ -114,13 +123,13 @@ docs: member ## write the generated pages of docs/
 	$(GO) test ./internal/cli -run Documentation -update
 	$(GO) test ./internal/lifecycle -update
 
-bench: build ## figures of docs/performance.md, both sides in one run (root or sudo)
-	@setup/install.sh run build test guest testbed bench
+bench: ## figures of docs/performance.md, both sides in one run (root or sudo)
+	@setup/install.sh $(TEST_PACKAGES) bench
+	@$(MAKE) --no-print-directory build
 	$(GO) build -o bin/bench ./bench
 	$(ASROOT) bin/bench -go $(GO) $(BENCH_FLAGS)
 
-mutants: member ## remove each guard in turn; its named test must fail
-	@setup/install.sh run build test guest
+mutants: setup member boot ## remove each guard in turn; its named test must fail
 	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants -exec '$(ASROOT)' $(MUTANTS_FLAGS)
 
 install: build ## to /usr/local/bin

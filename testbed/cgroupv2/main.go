@@ -92,12 +92,12 @@ func moduleRoot(dir string) string {
 	return dir
 }
 
-// environment is what the guest's command inherits: this product's own variables. Tests that need a machine of their own, whose clock
-// they may set, look for NEARMETAL_GUEST.
+// environment returns what the guest's command inherits: this product's own variables, and CI, so that a missing program fails there too. Tests
+// that need a machine of their own, whose clock they may set, look for NEARMETAL_GUEST.
 func environment() []string {
 	own := []string{"NEARMETAL_GUEST=1"}
 	for _, variable := range os.Environ() {
-		if strings.HasPrefix(variable, "NEARMETAL_") {
+		if strings.HasPrefix(variable, "NEARMETAL_") || strings.HasPrefix(variable, "CI=") {
 			own = append(own, variable)
 		}
 	}
