@@ -222,37 +222,56 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	control.SetChecks(m.want.Checks)
 	for _, job := range jobs {
 		if log, ok := a.stored[job.RunID()]; ok {
-			control.RequestLog(job.RunID(), log.offset, log.stream)
+			requestLog(control, job.RunID(), log)
 		}
 	}
 	return nil
 }
 
-// storedLog is where a job's stored output ends, as told on the stream of this number.
-type storedLog struct{ offset, stream int64 }
+// storedLog is where a job's stored output ends, as heard on the stream of this number, and whether no more of it is stored.
+type storedLog struct {
+	offset, stream int64
+	discard        bool
+}
 
-// ackLog passes on how much of a job's output the server has stored; the first word on a stream asks for what follows,
-// under the number of the stream.
+// ackLog passes on how much of a job's output the server has stored. The first acknowledgement on a stream asks for what follows, under
+// the number of the stream.
 func (a *Agent) ackLog(ack *agentstream.LogAck, stream int64, first bool) {
 	if a.desired == nil {
 		return // its orders were not obeyed
 	}
+	stored := storedLog{ack.Offset, stream, ack.Discard}
 	if b := a.builds[ack.JobID]; b != nil {
-		b.asked = storedLog{ack.Offset, stream}
+		b.asked = stored
 		if b.log != nil {
-			b.log.ack(ack.Offset, stream, first)
+			b.log.ack(ack.Offset, stream, first || ack.Again)
 		}
 		return
 	}
-	a.stored[ack.JobID] = storedLog{ack.Offset, stream} // for a socket that is not open yet
+	a.stored[ack.JobID] = stored // for a socket that is not open yet
 	for _, job := range a.desired.Jobs {
-		if m := a.members[job.MemberID]; job.RunID() == ack.JobID && m != nil && m.control != nil {
-			if first {
-				m.control.RequestLog(ack.JobID, ack.Offset, stream)
-			} else {
-				m.control.AckLog(ack.JobID, ack.Offset)
-			}
+		m := a.members[job.MemberID]
+		if job.RunID() != ack.JobID || m == nil || m.control == nil {
+			continue
 		}
+		switch {
+		case first:
+			requestLog(m.control, ack.JobID, stored)
+		case ack.Again:
+			m.control.RepeatLog(ack.JobID, ack.Offset)
+		case ack.Discard:
+			m.control.DiscardLog(ack.JobID, ack.Offset)
+		default:
+			m.control.AckLog(ack.JobID, ack.Offset)
+		}
+	}
+}
+
+// requestLog asks a member for the output of a run that follows what is stored.
+func requestLog(control *member.Server, run string, stored storedLog) {
+	control.RequestLog(run, stored.offset, stored.stream)
+	if stored.discard {
+		control.DiscardLog(run, stored.offset)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestJobsEndWithTheirMemberAndWhatHasEndedStays(t *testing.T) {
 func TestJobsThatTheLeaderNoLongerNamesAreForgotten(t *testing.T) {
 	a := newTestAgent(t)
 	a.members["a"] = &memberState{id: "a", state: driver.StateExited, jobs: map[string]agentstream.JobObserved{"j1": {}, "j2": {}}}
-	a.stored["j1"], a.stored["j2"] = storedLog{1, 1}, storedLog{2, 1}
+	a.stored["j1"], a.stored["j2"] = storedLog{offset: 1, stream: 1}, storedLog{offset: 2, stream: 1}
 	a.desired = &agentstream.Desired{
 		Members: []agentstream.Member{{Member: driver.Member{Assignment: api.Assignment{ID: "a"}}}},
 		Jobs:    []agentstream.Job{{Job: api.Job{ID: "j2"}, MemberID: "a"}},

@@ -193,8 +193,12 @@ type Log struct {
 	Data   []byte `json:"data"`
 }
 
-// LogAck tells how much of a job's output the server has stored; the agent goes on from there.
+// LogAck reports how much of a run's output the server has stored; the agent goes on from there.
 type LogAck struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`
+	// Discard: the server stores nothing from Offset on; the member throws that output away and counts it.
+	Discard bool `json:"discard,omitempty"`
+	// Again: the server could not store the output from Offset on when it came, and asks for it once more.
+	Again bool `json:"again,omitempty"`
 }

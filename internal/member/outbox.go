@@ -22,7 +22,7 @@ type outbox struct {
 type outboxContent struct {
 	jobs, checks, stop bool
 	from               map[string]LogFrom
-	acks               map[string]int64
+	acks               map[string]LogAck
 }
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
@@ -35,19 +35,21 @@ func (o *outbox) setChecks() { o.put(func(c *outboxContent) { c.checks = true })
 func (o *outbox) logFrom(from LogFrom) {
 	o.put(func(c *outboxContent) {
 		c.from[from.JobID] = from
-		delete(c.acks, from.JobID)
+		if !c.acks[from.JobID].Discard {
+			delete(c.acks, from.JobID)
+		}
 	})
 }
 
-func (o *outbox) logAck(id string, offset int64) {
-	o.put(func(c *outboxContent) { c.acks[id] = offset })
+func (o *outbox) logAck(ack LogAck) {
+	o.put(func(c *outboxContent) { c.acks[ack.JobID] = ack })
 }
 
 func (o *outbox) put(change func(*outboxContent)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.content.from == nil {
-		o.content.from, o.content.acks = map[string]LogFrom{}, map[string]int64{}
+		o.content.from, o.content.acks = map[string]LogFrom{}, map[string]LogAck{}
 	}
 	change(&o.content)
 	select {

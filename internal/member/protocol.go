@@ -43,7 +43,7 @@ type ToMember struct {
 	Checks *[]api.Check `json:"checks,omitempty"`
 	// LogFrom asks for a job's output from an offset on; the member agent then keeps sending what is printed.
 	LogFrom *LogFrom `json:"log_from,omitempty"`
-	// LogAck tells that the output before an offset is stored for good; the member agent drops it.
+	// LogAck reports how much output is stored for good; the member agent drops that.
 	LogAck *LogAck `json:"log_ack,omitempty"`
 	// Stop asks the member to end: jobs first, then sshd, then itself.
 	Stop *Stop `json:"stop,omitempty"`
@@ -62,6 +62,8 @@ type LogFrom struct {
 type LogAck struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`
+	// Discard: nothing from Offset on is stored; the member agent throws it away and counts it. It stays so for the run.
+	Discard bool `json:"discard,omitempty"`
 }
 
 // Stop asks the member to end.

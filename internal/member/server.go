@@ -73,9 +73,15 @@ type Server struct {
 type logCursor struct {
 	next  int64 // offset of the next byte OnLog should get
 	acked int64
+	// discard: nothing after acked is stored any more.
+	discard bool
 	// request is the number that pieces must carry.
 	request int64
 	fresh   bool // no piece has come since the request, so a gap is possible
+}
+
+func (c *logCursor) ack(runID string) LogAck {
+	return LogAck{JobID: runID, Offset: c.acked, Discard: c.discard}
 }
 
 // NewServer listens on the socket, in place of a former one, and serves until Close.
@@ -186,17 +192,37 @@ func (s *Server) RequestLog(runID string, offset, request int64) {
 	}
 }
 
-// AckLog tells that a run's output before offset is stored for good. The member sends only about 1 MiB ahead of it.
-func (s *Server) AckLog(runID string, offset int64) {
+// RepeatLog asks once more for the output of a run from offset on, all of which was asked for before: it could not be stored when it came.
+func (s *Server) RepeatLog(runID string, offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cursor := s.logs[runID]
-	if cursor == nil || offset <= cursor.acked {
+	if cursor == nil {
 		return
 	}
-	cursor.acked = offset
+	cursor.next, cursor.acked, cursor.fresh = offset, max(cursor.acked, offset), false
 	if s.current != nil {
-		s.current.out.logAck(runID, offset)
+		s.current.out.logFrom(LogFrom{JobID: runID, Offset: offset, Request: cursor.request})
+	}
+}
+
+// AckLog notes that a run's output before offset is stored for good. The member sends only about 1 MiB ahead of it.
+func (s *Server) AckLog(runID string, offset int64) { s.acknowledge(runID, offset, false) }
+
+// DiscardLog notes that a run's output before offset is stored for good, and that none after it will be: the member throws that away and
+// counts it.
+func (s *Server) DiscardLog(runID string, offset int64) { s.acknowledge(runID, offset, true) }
+
+func (s *Server) acknowledge(runID string, offset int64, discard bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cursor := s.logs[runID]
+	if cursor == nil || offset <= cursor.acked && (cursor.discard || !discard) {
+		return
+	}
+	cursor.acked, cursor.discard = max(cursor.acked, offset), cursor.discard || discard
+	if s.current != nil {
+		s.current.out.logAck(cursor.ack(runID))
 	}
 }
 

@@ -123,7 +123,11 @@ func (c *serverConn) greet() {
 	}
 	for id, cursor := range s.logs {
 		cursor.fresh = true
-		c.out.logFrom(LogFrom{JobID: id, Offset: cursor.next, Request: cursor.request})
+		// Not from cursor.next on: the member drops what lies before, and what lies between may never be stored.
+		c.out.logFrom(LogFrom{JobID: id, Offset: cursor.acked, Request: cursor.request})
+		if cursor.discard {
+			c.out.logAck(cursor.ack(id))
+		}
 	}
 	if s.checks != nil {
 		c.out.setChecks()
@@ -269,7 +273,8 @@ func (s *Server) compose(due outboxContent, to Hello) []ToMember {
 		messages = append(messages, ToMember{LogFrom: &from})
 	}
 	for _, id := range sortedKeys(due.acks) {
-		messages = append(messages, ToMember{LogAck: &LogAck{JobID: id, Offset: due.acks[id]}})
+		ack := due.acks[id]
+		messages = append(messages, ToMember{LogAck: &ack})
 	}
 	if due.stop {
 		messages = append(messages, ToMember{Stop: &Stop{}})

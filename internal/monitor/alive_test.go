@@ -158,7 +158,7 @@ func BenchmarkASecondOfTenThousandAgents(b *testing.B) {
 	m := New(Config{LogDir: b.TempDir(), DeathTimer: 5 * time.Second, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	streams := make([]*stream, agents)
 	for i := range streams {
-		streams[i] = &stream{cancel: func(error) {}, woken: make(chan struct{}, 1), acks: map[string]int64{}}
+		streams[i] = newStream(nil, func(error) {})
 		hello := &agentstream.Hello{AgentID: "a", Node: api.NodeRecord{Name: fmt.Sprintf("n%d", i)}}
 		if err := m.connect(hello, streams[i]); err != nil {
 			b.Fatal(err)

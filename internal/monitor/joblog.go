@@ -7,27 +7,28 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 )
 
-// maxLogBytes bounds the stored output of one job; what comes after is dropped and a line at the end says so.
-const maxLogBytes = 256 << 20
-
-// jobLog is the stored output of one job. The file's size is the only truth about how much is stored.
+// jobLog is the stored output of one run. The file's size is the only truth about how much is stored, and the file holds exactly what the
+// member sent.
 type jobLog struct {
-	path string
+	run, path string
+	room      *logRoom
 
 	mu      sync.Mutex
 	changed chan struct{}
 }
 
-// log returns the log of a job. IDs come from the store, never from a path.
-func (m *Monitor) log(jobID string) *jobLog {
+// log returns the log of a run. IDs come from the store, never from a path.
+func (m *Monitor) log(runID string) *jobLog {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := m.logs[jobID]
+	l := m.logs[runID]
 	if l == nil {
-		l = &jobLog{path: filepath.Join(m.cfg.LogDir, filepath.Base(jobID)), changed: make(chan struct{})}
-		m.logs[jobID] = l
+		l = &jobLog{run: runID, path: filepath.Join(m.cfg.LogDir, filepath.Base(runID)), room: m.room, changed: make(chan struct{})}
+		m.logs[runID] = l
 	}
 	return l
 }
@@ -40,46 +41,60 @@ func (l *jobLog) size() int64 {
 	return info.Size()
 }
 
-// append stores a piece that begins at offset and returns how much is stored now. A piece that lies before the end is a
-// repetition and its known part is skipped; one that leaves a gap says that output was lost on the way.
-func (l *jobLog) append(offset int64, data []byte) (int64, error) {
+// ack is the acknowledgement of all that is stored.
+func (l *jobLog) ack() agentstream.LogAck {
+	ack, _ := l.look()
+	return ack
+}
+
+// look returns the acknowledgement of all that is stored, and whether more needs not wait.
+func (l *jobLog) look() (ack agentstream.LogAck, room bool) {
+	have := l.size()
+	_, rest := l.room.judge(l.run, have, 1)
+	return agentstream.LogAck{JobID: l.run, Offset: have, Discard: rest == discard}, rest != wait
+}
+
+// append stores a piece that begins at offset. It returns the acknowledgement, and what becomes of the part that is not stored. The part of a
+// piece that is stored already is skipped; a gap before a piece is output that was lost on the way. Whatever fails is tried again.
+func (l *jobLog) append(offset int64, data []byte) (agentstream.LogAck, verdict, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	have := l.size()
-	end := offset + int64(len(data))
-	if end <= have || have >= maxLogBytes {
-		return max(end, have), nil
+	data = data[min(max(0, have-offset), int64(len(data))):]
+	gap := max(0, offset-have)
+	room, rest := l.room.judge(l.run, have, gap+int64(len(data)))
+	var err error
+	if room > gap {
+		if err = l.write(have, gap, data[:room-gap]); err != nil {
+			rest = wait
+		} else {
+			have += room
+			close(l.changed)
+			l.changed = make(chan struct{})
+		}
 	}
-	if offset >= maxLogBytes {
-		return have, fmt.Errorf("a piece at %d bytes lies beyond what is kept of a job (%d bytes)", offset, maxLogBytes)
-	}
-	data = data[max(0, have-offset):]
-	offset = max(offset, have)
-	if end > maxLogBytes {
-		data = append(data[:maxLogBytes-offset:maxLogBytes-offset], "\n[the output goes on; only its beginning is kept]\n"...)
-	}
+	return agentstream.LogAck{JobID: l.run, Offset: have, Discard: rest == discard}, rest, err
+}
+
+// write stores data behind the have bytes that are stored and a gap, all of it or nothing.
+func (l *jobLog) write(have, gap int64, data []byte) error {
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
-		return have, err
+		return err
 	}
-	if gap := offset - have; gap > 0 {
+	if gap > 0 {
 		// What is lost becomes a hole in the file, so that its size stays a position in the job's output.
 		if lost := fmt.Sprintf("[%d bytes of output were lost]\n", gap); int64(len(lost)) <= gap {
 			_, err = f.WriteAt([]byte(lost), have)
 		}
 	}
 	if err == nil {
-		_, err = f.WriteAt(data, offset)
+		_, err = f.WriteAt(data, have+gap)
 	}
 	if err != nil {
-		return have, errors.Join(err, f.Truncate(have), f.Close())
+		return errors.Join(err, f.Truncate(have), f.Close())
 	}
-	if err := f.Close(); err != nil {
-		return have, err
-	}
-	close(l.changed)
-	l.changed = make(chan struct{})
-	return end, nil
+	return f.Close()
 }
 
 // ReadLog copies stored output of a job, from offset on, into p; 0 and no error when there is none yet.

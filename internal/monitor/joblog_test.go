@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 )
 
 func newTest(t *testing.T) *Monitor {
@@ -23,9 +25,9 @@ func TestOutputIsStoredOnceHoweverOftenItComes(t *testing.T) {
 	}{
 		{0, "hello ", 6}, {0, "hello ", 6}, {3, "lo wor", 9}, {9, "ld\n", 12}, {2, "x", 12},
 	} {
-		got, err := l.append(piece.offset, []byte(piece.data))
-		if err != nil || got != piece.want {
-			t.Fatalf("append(%d, %q) = %d, %v; want %d", piece.offset, piece.data, got, err, piece.want)
+		ack, rest, err := l.append(piece.offset, []byte(piece.data))
+		if want := (agentstream.LogAck{JobID: "j1", Offset: piece.want}); err != nil || rest != store || ack != want {
+			t.Fatalf("append(%d, %q) = %+v, %v, %v; want %+v", piece.offset, piece.data, ack, rest, err, want)
 		}
 	}
 	text, err := os.ReadFile(l.path)
@@ -34,11 +36,11 @@ func TestOutputIsStoredOnceHoweverOftenItComes(t *testing.T) {
 	}
 }
 
-func TestLostOutputIsToldAndOffsetsStay(t *testing.T) {
+func TestLostOutputIsMarkedInTheLogAndOffsetsStay(t *testing.T) {
 	m := newTest(t)
 	l := m.log("j1")
-	if got, err := l.append(100, []byte("end")); err != nil || got != 103 {
-		t.Fatalf("got %d, %v; want 103", got, err)
+	if ack, _, err := l.append(100, []byte("end")); err != nil || ack.Offset != 103 {
+		t.Fatalf("got %+v, %v; want 103 bytes acknowledged", ack, err)
 	}
 	text, _ := os.ReadFile(l.path)
 	if !strings.HasPrefix(string(text), "[100 bytes of output were lost]\n") || !strings.HasSuffix(string(text), "end") {
@@ -46,32 +48,44 @@ func TestLostOutputIsToldAndOffsetsStay(t *testing.T) {
 	}
 }
 
-func TestAPieceFarBeyondTheLimitIsRefused(t *testing.T) {
-	m := newTest(t)
-	if _, err := m.log("j1").append(1<<60, []byte("x")); err == nil {
-		t.Fatal("want an error: a tenant could fill the disk's address space")
-	}
-	if got := m.log("j1").size(); got != 0 {
-		t.Fatalf("stored %d bytes; want none", got)
+func TestAPieceFarBeyondTheLimitIsNotStored(t *testing.T) {
+	l := newTest(t).log("j1")
+	ack, rest, err := l.append(1<<60, []byte("x"))
+	if err != nil || rest != discard || ack.Offset != 0 || l.size() != 0 {
+		t.Fatalf("got %+v, %v, %v and %d bytes stored; want it discarded: a tenant could fill the disk's address space", ack, rest, err, l.size())
 	}
 }
 
-func TestOutputBeyondTheLimitIsDroppedAndSaid(t *testing.T) {
+func TestOutputIsStoredExactlyUpToTheLimitAndItsMemberDiscardsTheRest(t *testing.T) {
 	m := newTest(t)
+	m.room.limits.JobBytes = 10
 	l := m.log("j1")
-	if err := os.WriteFile(l.path, nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, piece := range []struct {
+		offset  int64
+		data    string
+		want    int64
+		discard bool
+	}{
+		{0, "0123", 4, false}, {4, "456789", 10, false}, {10, "a", 10, true}, {8, "89ab", 10, true}, {40, "z", 10, true},
+	} {
+		ack, _, err := l.append(piece.offset, []byte(piece.data))
+		if want := (agentstream.LogAck{JobID: "j1", Offset: piece.want, Discard: piece.discard}); err != nil || ack != want {
+			t.Errorf("append(%d, %q) = %+v, %v; want %+v", piece.offset, piece.data, ack, err, want)
+		}
 	}
-	if err := os.Truncate(l.path, maxLogBytes-2); err != nil {
-		t.Fatal(err)
+	if text, err := os.ReadFile(l.path); err != nil || string(text) != "0123456789" {
+		t.Errorf("stored %q, %v; want the first 10 bytes and nothing else", text, err)
 	}
-	end, err := l.append(maxLogBytes-2, []byte("abcd"))
-	if err != nil || end != maxLogBytes+2 {
-		t.Fatalf("got %d, %v; want the piece acknowledged whole", end, err)
+	if ack := l.ack(); !ack.Discard || ack.Offset != 10 {
+		t.Errorf("on the next stream: %+v, want the member to discard from 10", ack)
 	}
-	p := make([]byte, 100)
-	n, err := m.ReadLog("j1", p, maxLogBytes-2)
-	if err != nil || string(p[:n]) != "ab\n[the output goes on; only its beginning is kept]\n" {
-		t.Fatalf("got %q, %v", p[:n], err)
+}
+
+func TestAPieceThatCrossesTheLimitIsStoredInPart(t *testing.T) {
+	m := newTest(t)
+	m.room.limits.JobBytes = 3
+	l := m.log("j1")
+	if ack, _, err := l.append(0, []byte("abcd")); err != nil || ack.Offset != 3 || !ack.Discard {
+		t.Errorf("got %+v, %v; want 3 bytes stored and the rest discarded", ack, err)
 	}
 }

@@ -22,6 +22,8 @@ import (
 type Config struct {
 	// LogDir is where the output of jobs is stored, one file a job.
 	LogDir string
+	// LogLimits bound what is stored of it.
+	LogLimits LogLimits
 	// DeathTimer is how long an agent may not answer before its node counts as down.
 	DeathTimer time.Duration
 	// Register stores what an agent says of its node when it connects. An error is told to the agent, for the people there, and it is
@@ -47,6 +49,7 @@ type Monitor struct {
 	// serial counts the changes of what is known of nodes.
 	serial uint64
 	logs   map[string]*jobLog
+	room   *logRoom
 	// tunnels are those that wait for the agent they were asked of, by ID.
 	tunnels map[string]*tunnel
 }
@@ -91,10 +94,14 @@ func New(cfg Config) *Monitor {
 			return ticker.C, ticker.Stop
 		}
 	}
+	if cfg.LogLimits.JobBytes == 0 {
+		cfg.LogLimits.JobBytes = DefaultJobLogBytes
+	}
 	return &Monitor{
 		cfg: cfg, tunnels: map[string]*tunnel{}, started: cfg.Now(),
 		nodes: map[string]*node{}, members: map[string]memberSeen{},
 		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
+		room: &logRoom{limits: cfg.LogLimits},
 	}
 }
 

@@ -28,7 +28,7 @@ func clocked(t *testing.T) (*Monitor, *time.Time) {
 // connected is a stream of a node's agent, without a connection under it.
 func connected(t *testing.T, m *Monitor, agentID string) *stream {
 	t.Helper()
-	s := &stream{cancel: func(error) {}, woken: make(chan struct{}, 1), acks: map[string]int64{}}
+	s := newStream(nil, func(error) {})
 	if err := m.connect(&agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}, s); err != nil {
 		t.Fatal(err)
 	}

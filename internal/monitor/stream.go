@@ -17,11 +17,18 @@ type stream struct {
 
 	pings pings
 
-	mu      sync.Mutex
-	acks    map[string]int64 // newest log acknowledgement by run
-	asked   map[string]bool  // runs whose output was asked for; that of others is not this node's to tell
-	pinged  int64            // the newest ping to send, 0 when it is sent
+	mu   sync.Mutex
+	acks map[string]agentstream.LogAck // newest log acknowledgement by run
+	// asked are the runs whose output was asked for; this node has no say in the output of others.
+	asked   map[string]*followed
+	pinged  int64 // the newest ping to send, 0 when it is sent
 	tunnels []agentstream.Tunnel
+}
+
+func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
+	return &stream{
+		conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]agentstream.LogAck{}, asked: map[string]*followed{},
+	}
 }
 
 func (s *stream) wake() {
@@ -32,31 +39,6 @@ func (s *stream) wake() {
 }
 
 func (s *stream) end(cause error) { s.cancel(cause) }
-
-func (s *stream) ack(jobID string, offset int64) {
-	s.mu.Lock()
-	s.acks[jobID] = offset
-	s.mu.Unlock()
-	s.wake()
-}
-
-// ask asks for the output of a run from offset on.
-func (s *stream) ask(run string, offset int64) {
-	s.mu.Lock()
-	if s.asked == nil {
-		s.asked = map[string]bool{}
-	}
-	s.asked[run] = true
-	s.mu.Unlock()
-	s.ack(run, offset)
-}
-
-// tells whether the output of a run was asked for.
-func (s *stream) tells(run string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked[run]
-}
 
 func (s *stream) ping(seq int64) {
 	s.mu.Lock()
@@ -83,8 +65,8 @@ func (s *stream) take() []agentstream.Down {
 	for i := range s.tunnels {
 		down = append(down, agentstream.Down{Tunnel: &s.tunnels[i]})
 	}
-	for run, offset := range s.acks {
-		down = append(down, agentstream.Down{LogAck: &agentstream.LogAck{JobID: run, Offset: offset}})
+	for _, ack := range s.acks {
+		down = append(down, agentstream.Down{LogAck: &ack})
 	}
 	s.pinged, s.tunnels = 0, nil
 	clear(s.acks)
@@ -107,7 +89,7 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 		return
 	}
 	log := m.cfg.Log.With("node", hello.Node.Name)
-	s := &stream{conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]int64{}}
+	s := newStream(conn, cancel)
 	if err := m.welcome(ctx, hello, s); err != nil {
 		log.WarnContext(ctx, "agent refused", "error", err)
 		_ = conn.Send(agentstream.Down{Refused: err.Error()})
@@ -156,6 +138,7 @@ func (m *Monitor) accompany(ctx context.Context, name string, s *stream, receive
 			return err
 		case <-ticks:
 			m.ping(name, s)
+			m.askAgain(s)
 		}
 	}
 }
@@ -172,9 +155,9 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 				return
 			}
 			for _, run := range runs(desired) {
-				if !s.tells(run) {
+				if s.follow(run) {
 					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
-					s.ask(run, m.log(run).size())
+					s.ack(m.log(run).ack())
 				}
 			}
 			sent = desired
@@ -214,14 +197,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 		switch {
 		case up.Observed != nil:
 			m.observe(name, s, *up.Observed)
-		case up.Log != nil && !s.tells(up.Log.JobID):
-			m.cfg.Log.WarnContext(ctx, "a node tells output that it was not asked for; it is not stored", "node", name, "job", up.Log.JobID)
 		case up.Log != nil:
-			offset, err := m.log(up.Log.JobID).append(up.Log.Offset, up.Log.Data)
-			if err != nil {
-				m.cfg.Log.ErrorContext(ctx, "a job's output can't be stored; it stays with the agent", "job", up.Log.JobID, "error", err)
-			}
-			s.ack(up.Log.JobID, offset)
+			m.takeOutput(ctx, name, s, up.Log)
 		case up.Heartbeat != nil:
 			m.answered(name, s, up.Heartbeat.Ping)
 		}

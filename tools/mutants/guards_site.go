@@ -68,14 +68,14 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a tenant can't make a job's output larger than what is kept",
 		File:    "internal/monitor/joblog.go",
-		Find:    `if offset >= maxLogBytes {`,
-		Replace: `if false {`,
-		Test:    "./internal/monitor TestAPieceFarBeyondTheLimitIsRefused",
+		Find:    `if room > gap {`,
+		Replace: `if room >= 0 {`,
+		Test:    "./internal/monitor TestAPieceFarBeyondTheLimitIsNotStored",
 	},
 	{
 		Guard:   "output that comes twice is stored once",
 		File:    "internal/monitor/joblog.go",
-		Find:    `data = data[max(0, have-offset):]`,
+		Find:    `data = data[min(max(0, have-offset), int64(len(data))):]`,
 		Replace: `data = data[0:]`,
 		Test:    "./internal/monitor TestOutputIsStoredOnceHoweverOftenItComes",
 	},
