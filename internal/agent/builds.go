@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
+	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -73,16 +74,10 @@ func (a *Agent) recoverBuilds(ctx context.Context) error {
 		seen, err := loadBuild(dir, e.Name())
 		if err != nil {
 			a.cfg.Log.Warn("what is left of a build is removed", "build", e.Name(), "error", err)
-			if err := os.RemoveAll(dir); err != nil {
-				return err
-			}
+			a.work.Go(func() { a.removeBuild(ctx, e.Name(), dir) })
 			continue
 		}
-		for _, work := range []string{"scratch", "out", "bases"} {
-			if err := os.RemoveAll(filepath.Join(dir, work)); err != nil {
-				return fmt.Errorf("remove what an interrupted build left: %w", err)
-			}
-		}
+		a.work.Go(func() { a.removeBuild(ctx, e.Name(), workDirs(dir)...) })
 		log, err := openBuildLog(filepath.Join(dir, buildLogFile))
 		if err != nil {
 			return err
@@ -137,16 +132,32 @@ func (a *Agent) wantBuilds(ctx context.Context, d *agentstream.Desired) {
 	}
 }
 
-// forgetBuild removes what is left of a build that nobody asks for.
+// forgetBuild removes what is left of a build that nobody asks for; the next one begins once it is gone.
 func (a *Agent) forgetBuild(ctx context.Context, run string, b *buildState) {
 	b.finished()
 	if b.log != nil {
 		b.log.close()
 	}
-	if err := os.RemoveAll(a.buildDir(run)); err != nil {
-		a.cfg.Log.WarnContext(ctx, "what is left of a build can't be removed", "build", run, "error", err)
+	b.busy = true
+	a.work.Go(func() {
+		a.removeBuild(ctx, run, a.buildDir(run))
+		a.post(ctx, func() { delete(a.builds, run) })
+	})
+}
+
+// workDirs are where a build works, below its directory.
+func workDirs(dir string) []string {
+	return []string{filepath.Join(dir, "scratch"), filepath.Join(dir, "out"), filepath.Join(dir, "bases")}
+}
+
+// removeBuild removes directories of a build. It must not hold up the loop: a recipe chose how much there is. What an agent that
+// ends has not removed, the next one does (recoverBuilds).
+func (a *Agent) removeBuild(ctx context.Context, run string, dirs ...string) {
+	for _, dir := range dirs {
+		if err := filetree.Remove(ctx, dir); err != nil && ctx.Err() == nil {
+			a.cfg.Log.WarnContext(ctx, "what is left of a build can't be removed", "build", run, "error", err)
+		}
 	}
-	delete(a.builds, run)
 }
 
 // convergeBuilds begins the next build when none is under way: one at a time, so that members keep their cores.
@@ -200,6 +211,7 @@ func (a *Agent) beginBuild(ctx context.Context, run string, b *buildState) error
 			a.post(ctx, func() { b.seen.Step, b.seen.Percent = step, percent })
 		})
 		cancel()
+		a.removeBuild(ctx, run, workDirs(a.buildDir(run))...)
 		a.post(ctx, func() {
 			b.busy, b.cancel = false, nil
 			if ctx.Err() != nil {
@@ -237,13 +249,8 @@ func (a *Agent) endBuild(ctx context.Context, run string, b *buildState, manifes
 }
 
 // build builds and uploads; what it leaves is the log.
-func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buildLog, progress func(string, int)) (digest image.Digest, err error) {
+func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buildLog, progress func(string, int)) (image.Digest, error) {
 	dir := a.buildDir(run)
-	defer func() {
-		for _, work := range []string{"scratch", "out", "bases"} {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, work)))
-		}
-	}()
 	parsed, err := recipe.Parse([]byte(want.Recipe))
 	if err != nil {
 		return "", err

@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
@@ -221,14 +222,14 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		}
 		failpoint.Hit("agent.after-clean")
 		if home != "" {
-			if err := os.RemoveAll(home); err != nil {
+			if err := filetree.Remove(ctx, home); err != nil {
 				return err
 			}
 		}
 		if !final {
 			return nil // the control directory remembers which jobs were started, and must outlive a restart
 		}
-		return os.RemoveAll(a.controlDir(m.id))
+		return filetree.Remove(ctx, a.controlDir(m.id))
 	}, func(m *memberState) {
 		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.problem = driver.StateAbsent, "", false, "", "", ""
 		m.digest, m.neverRan = "", false

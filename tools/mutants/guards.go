@@ -7,7 +7,7 @@ func guards() []Mutant {
 	return slices.Concat(
 		trustGuards, tenantGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, leaderGuards, agentGuards, memberGuards, fabricGuards, containerGuards, machineGuards,
-		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards,
+		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards,
 	)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/filetree"
 )
 
 // Stop asks the first process to end, and ends every process of the member by force once grace has passed.
@@ -113,7 +114,7 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 	if err := d.leaveImage(ctx, h, id); err != nil {
 		return err
 	}
-	if err := removeDir(d.dir(id)); err != nil {
+	if err := filetree.Remove(ctx, d.dir(id)); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-remove-dir")
@@ -142,7 +143,7 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 	}
 	failpoint.Hit("container.after-remove-cgroups")
 	for _, path := range append(h.stagedPaths(id), d.path(id, fileMember), d.path(id, fileExit)) {
-		if err := os.RemoveAll(path); err != nil {
+		if err := filetree.Remove(ctx, path); err != nil {
 			return err
 		}
 	}
@@ -176,14 +177,4 @@ func (d *Driver) verifyGone(h *host, id string) error {
 		return fmt.Errorf("still there after cleaning: %s", strings.Join(left, ", "))
 	}
 	return nil
-}
-
-// removeDir removes a member's directory. Whoever reaps its first process may be writing the exit code into it at this moment,
-// which is once: a directory that was not empty after all is removed again.
-func removeDir(path string) error {
-	err := os.RemoveAll(path)
-	for tries := 0; errors.Is(err, unix.ENOTEMPTY) && tries < 3; tries++ {
-		err = os.RemoveAll(path)
-	}
-	return err
 }

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
+	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -122,7 +123,7 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("make the scratch of build %s: %w", job.ID, err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(order.Scratch)) }()
+	defer func() { err = errors.Join(err, removeScratch(ctx, order.Scratch)) }()
 	if err := os.Chmod(order.Scratch, 0o755); err != nil { // apt's sandbox user reads below it
 		return Result{}, err
 	}
@@ -153,12 +154,22 @@ func (j *Job) makeAbsolute() error {
 }
 
 // Clean removes what builds left in their scratch directory that ended with the process that ran them. No build may run there.
-func Clean(scratch string) error {
+func Clean(ctx context.Context, scratch string) error {
 	left, err := filepath.Glob(filepath.Join(scratch, "build-*"))
 	for _, dir := range left {
-		err = errors.Join(err, os.RemoveAll(dir))
+		err = errors.Join(err, filetree.Remove(ctx, dir))
 	}
 	return err
+}
+
+// scratchTime bounds the removal of one build's scratch, whose size and depth the recipe chose.
+const scratchTime = 5 * time.Minute
+
+// removeScratch removes the scratch of a build, also of a cancelled one.
+func removeScratch(ctx context.Context, scratch string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), scratchTime)
+	defer cancel()
+	return filetree.Remove(ctx, scratch)
 }
 
 // order is what the worker is told; it must hold everything it needs.

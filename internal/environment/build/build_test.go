@@ -388,7 +388,7 @@ func TestABuildEndsWithWhoStartedIt(t *testing.T) {
 	if left, _ := os.ReadDir(s.scratch); len(left) != 1 {
 		t.Errorf("scratch: %v", left)
 	}
-	if err := build.Clean(s.scratch); err != nil {
+	if err := build.Clean(t.Context(), s.scratch); err != nil {
 		t.Error(err)
 	}
 	if left, _ := os.ReadDir(s.scratch); len(left) > 0 {

@@ -132,14 +132,18 @@ func (w *worker) writeSources() error {
 			lines += fmt.Sprintf("deb http://deb.debian.org/debian-security %s-security %s\n", base.Debian, components)
 		}
 	}
-	dir := filepath.Join(w.root, "etc/apt")
-	if err := os.RemoveAll(filepath.Join(dir, "sources.list.d")); err != nil {
+	root, err := os.OpenRoot(w.root)
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Join(dir, "sources.list.d"), 0o755); err != nil {
+	defer root.Close()
+	if err := root.RemoveAll("etc/apt/sources.list.d"); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "sources.list"), []byte(lines), 0o644)
+	if err := root.Mkdir("etc/apt/sources.list.d", 0o755); err != nil {
+		return err
+	}
+	return root.WriteFile("etc/apt/sources.list", []byte(lines), 0o644)
 }
 
 var (
