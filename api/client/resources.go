@@ -36,6 +36,11 @@ func (c *Client) DeleteCluster(ctx context.Context, name string) (api.Cluster, e
 	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(name), nil)
 }
 
+// ClusterHome counts what the shared home of a cluster holds at this moment; it is deleted with the cluster.
+func (c *Client) ClusterHome(ctx context.Context, name string) (api.HomeUsage, error) {
+	return answer[api.HomeUsage](ctx, c, http.MethodGet, cluster(name)+"/home", nil)
+}
+
 // Events lists the kept events of a cluster after sequence number after.
 func (c *Client) Events(ctx context.Context, name string, after int64) ([]api.Event, error) {
 	return items[api.Event](ctx, c, cluster(name)+"/events?after="+strconv.FormatInt(after, 10))

@@ -148,6 +148,8 @@ func (a *Agent) session(agentCtx context.Context) error {
 			pings <- down.Ping.Seq
 		case down.Tunnel != nil:
 			go a.tunnel(agentCtx, *down.Tunnel)
+		case down.CountHome != nil:
+			go a.countHome(ctx, stream, *down.CountHome)
 		case down.LogAck != nil:
 			ack, first := down.LogAck, !requested[down.LogAck.JobID]
 			requested[ack.JobID] = true

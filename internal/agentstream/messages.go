@@ -22,6 +22,8 @@ type Down struct {
 	Ping *Ping `json:"ping,omitempty"`
 	// Tunnel asks the agent to connect a tunnel to a member (POST /agent/v1/tunnel/ID).
 	Tunnel *Tunnel `json:"tunnel,omitempty"`
+	// CountHome asks for what a cluster's shared home holds.
+	CountHome *CountHome `json:"count_home,omitempty"`
 	// Refused tells the agent why the server does not take it; the stream ends.
 	Refused string `json:"refused,omitempty"`
 }
@@ -32,6 +34,8 @@ type Up struct {
 	Observed  *Observed  `json:"observed,omitempty"`
 	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
 	Log       *Log       `json:"log,omitempty"`
+	// HomeCounted answers CountHome.
+	HomeCounted *HomeCounted `json:"home_counted,omitempty"`
 }
 
 // Hello is the first message of a stream: who the agent is and what its node offers.
@@ -54,6 +58,21 @@ type Tunnel struct {
 	ID       string `json:"id"`
 	MemberID string `json:"member_id"`
 	Port     int    `json:"port"`
+}
+
+// CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.
+type CountHome struct {
+	// ID names the question on this stream.
+	ID       int64  `json:"id"`
+	MemberID string `json:"member_id"`
+}
+
+// HomeCounted is the answer to a CountHome.
+type HomeCounted struct {
+	ID    int64         `json:"id"`
+	Usage api.HomeUsage `json:"usage"`
+	// Failure says why the home can't be counted; empty when it was.
+	Failure string `json:"failure,omitempty"`
 }
 
 // Heartbeat is the answer to a ping: nothing else that an agent says tells that it hears the server.

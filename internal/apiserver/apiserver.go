@@ -72,6 +72,7 @@ type Config struct {
 	Explainer Explainer
 	Certifier Certifier
 	Tunnels   Tunnels
+	Homes     Homes
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the
 	// site has no such thing, and the operations say so.
 	Provisioning Provisioning

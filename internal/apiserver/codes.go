@@ -185,6 +185,11 @@ var (
 		"The agent of the member's node is not connected, or the member does not accept the connection; `detail` tells.",
 		"See the cluster's members, then try again.",
 	}
+	codeHomeUnknown = Code{
+		"home_unknown", http.StatusBadGateway, "The shared home can't be counted",
+		"The agents of the cluster's nodes are not connected, or can't read its home; `detail` tells.",
+		"Try again when the nodes are back. Treat the home as holding files.",
+	}
 	codeUnavailable = Code{
 		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
 		"The server is starting, stopping, or its state store does not answer. Whether a change was stored is not known.",
@@ -199,6 +204,6 @@ func codeTable() []Code {
 		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeUnavailable,
+		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)
 }

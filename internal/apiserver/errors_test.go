@@ -210,6 +210,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			s.Tunnels.SetBroken(errors.New("its agent is asleep"))
 			return send(t, s, tunnelRequest("/v1/clusters/ready/members/ready-0/connect"))
 		}},
+		{"home_unknown", "is asleep", func() *http.Response {
+			s.Homes.Set(api.HomeUsage{}, errors.New("its agent is asleep"))
+			return send(t, s, request{method: "GET", path: "/v1/clusters/ready/home"})
+		}},
 		{"project_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/projects/nix"}) }},
 		{"token_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/tokens/nix"}) }},
 		{"wrong_phase", "not paused", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resume"}) }},

@@ -100,11 +100,15 @@ func (s *Server) registerClusters() {
 		bodyCodes(codeInvalidCluster, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownStack, codeClusterExists,
 			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
 	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
-		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Asking again is no error.",
+		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Its shared home and all files there "+
+			"are deleted with it. Asking again is no error.",
 		http.StatusAccepted, s.deleteCluster, codeNoCluster)
 	operation(s, "GET /v1/clusters/{name}/explain", AccessRead, "explain-cluster", "Tell why a cluster is where it is",
 		"What of the cluster waits for room, what binds it, its place in the queue and the earliest start that is known.",
 		http.StatusOK, s.explainCluster, codeNoCluster)
+	operation(s, "GET /v1/clusters/{name}/home", AccessRead, "get-cluster-home", "Count what a cluster's shared home holds",
+		"An agent counts the files now, up to a limit: `at_least` says that there may be more. The home is deleted with the cluster.",
+		http.StatusOK, s.clusterHome, codeNoCluster, codeHomeUnknown)
 	operation(s, "GET /v1/queue", AccessRead, "list-queue", "List what waits for room",
 		"In the order of the queue. Requests of other projects are told without their clusters and users.", http.StatusOK, s.listQueue)
 }

@@ -27,7 +27,7 @@ var matrix = map[string]string{
 	"GET /v1/version": "amv", "GET /v1/whoami": "amv", "GET /v1/watch": "amv", "GET /v1/queue": "amv", "GET /v1/usage": "amv",
 	"GET /v1/clusters": "amv", "POST /v1/clusters": "am",
 	"GET /v1/clusters/{name}": "amv", "PUT /v1/clusters/{name}": "am", "DELETE /v1/clusters/{name}": "am",
-	"GET /v1/clusters/{name}/watch": "amv", "GET /v1/clusters/{name}/events": "amv", "GET /v1/clusters/{name}/explain": "amv",
+	"GET /v1/clusters/{name}/watch": "amv", "GET /v1/clusters/{name}/events": "amv", "GET /v1/clusters/{name}/explain": "amv", "GET /v1/clusters/{name}/home": "amv",
 	"POST /v1/clusters/{name}/jobs": "am", "POST /v1/clusters/{name}/scale": "am", "POST /v1/clusters/{name}/pause": "am",
 	"POST /v1/clusters/{name}/resume": "am", "POST /v1/clusters/{name}/extend": "am", "POST /v1/clusters/{name}/labels": "am",
 	"POST /v1/clusters/{name}/certificate": "am", "GET /v1/clusters/{name}/members/{member}/connect": "am",

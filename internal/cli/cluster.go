@@ -75,7 +75,7 @@ queue is shown, the reason and, when it is known, the latest time of its start. 
 	flags.BoolVar(&f.egress, "egress", false, "let members open connections to the outside")
 	flags.StringToStringVar(&f.labels, "label", nil, "label KEY=VALUE, may be repeated")
 	flags.StringToStringVar(&f.selector, "node-selector", nil, "only nodes with this label KEY=VALUE, may be repeated")
-	flags.Var(span{&f.limit}, "time-limit", "how long it may live from when it is placed, like 4h or 2d (default: for ever)")
+	flags.Var(span{&f.limit}, "time-limit", "lifetime from its placement, like 4h or 2d; its end deletes the cluster and its shared home (default: no limit)")
 	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
 	flags.IntVar(&f.priority, "priority", 0, "place in the queue before all of lower priority; above 0 for administrators only")
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")

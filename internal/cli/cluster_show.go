@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -218,81 +217,6 @@ func (a *app) followEvents(ctx context.Context, c *client.Client, name string, o
 		if err != nil {
 			return err
 		}
-	}
-	return ctx.Err()
-}
-
-func (a *app) clusterDelete() *cobra.Command {
-	var noWait bool
-	cmd := &cobra.Command{
-		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete clusters and wait until nothing is left of them",
-		Long:              `Delete clusters and wait until they are gone: every member ended, cleaned, and looked for again. Jobs on them end.`,
-		ValidArgsFunction: a.completeClusters(0),
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || slices.Contains(args, "") {
-				return usage("name the clusters to delete; nothing was deleted ('nearmetal cluster list' shows those there are)")
-			}
-			return nil
-		},
-	}
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are gone")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := a.client(0)
-		if err != nil {
-			return err
-		}
-		return a.deleteAll(cmd.Context(), c, args, noWait)
-	}
-	return cmd
-}
-
-// deleteAll asks for all to be deleted, then waits for each. What can't be deleted does not hold up the others.
-func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, noWait bool) error {
-	var asked []api.Cluster
-	var failed []error
-	for _, name := range unique(names) {
-		cl, err := c.DeleteCluster(ctx, name)
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		asked = append(asked, cl)
-	}
-	for _, cl := range asked {
-		if noWait {
-			fmt.Fprintf(a.Streams.Out, "cluster %s is being deleted\n", ref(cl))
-			continue
-		}
-		if err := a.awaitGone(ctx, c, cl); err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		fmt.Fprintf(a.Streams.Out, "cluster %s deleted\n", ref(cl))
-	}
-	return joined(failed)
-}
-
-// awaitGone waits until nothing is left of the cluster.
-func (a *app) awaitGone(ctx context.Context, c *client.Client, cl api.Cluster) error {
-	p := a.progress()
-	defer p.stop()
-	if cl.Status.Phase != api.ClusterRefused { // a refusal was told by who waited for the cluster
-		p.say(stateLine(cl))
-	}
-	for change, err := range c.WatchCluster(ctx, ref(cl)) {
-		switch {
-		case client.HasCode(err, "cluster_not_found"):
-			return nil
-		case errors.Is(err, context.Canceled):
-			return fmt.Errorf("interrupted; cluster %q is still being deleted, see 'nearmetal cluster show %s'", ref(cl), ref(cl))
-		case err != nil:
-			return err
-		case change.Synced:
-			continue
-		case change.Deleted || change.Cluster.UID != cl.UID:
-			return nil // gone, perhaps with another of the same name in its place
-		}
-		p.say(stateLine(change.Cluster))
 	}
 	return ctx.Err()
 }

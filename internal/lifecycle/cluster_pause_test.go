@@ -159,7 +159,7 @@ func TestHowATimeLimitEnds(t *testing.T) {
 		{
 			"then its user is warned", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(time.Hour); l.Now = t0.Add(55 * time.Minute) },
 			[]string{
-				"Warn 1h0m0s", "Emit Expiring: its time limit of 1h ends at 2030-01-01T01:00:00Z; 'extend' makes it longer||", "WakeAt 1h0m0s",
+				"Warn 1h0m0s", "Emit Expiring: its time limit of 1h ends at 2030-01-01T01:00:00Z; the cluster is then deleted with all files in its shared home: copy them, or extend the limit||", "WakeAt 1h0m0s",
 			},
 		},
 		{
@@ -181,7 +181,7 @@ func TestHowATimeLimitEnds(t *testing.T) {
 				l.Record.WarnedFor, l.Now = &at, t0.Add(115*time.Minute)
 			},
 			[]string{
-				"Warn 2h0m0s", "Emit Expiring: its time limit of 2h ends at 2030-01-01T02:00:00Z; 'extend' makes it longer||", "WakeAt 2h0m0s",
+				"Warn 2h0m0s", "Emit Expiring: its time limit of 2h ends at 2030-01-01T02:00:00Z; the cluster is then deleted with all files in its shared home: copy them, or extend the limit||", "WakeAt 2h0m0s",
 			},
 		},
 		{

@@ -38,7 +38,8 @@ func (in ClusterInput) planLimit() (ops []Operation, over bool) {
 	case in.Now.Before(warning):
 		return []Operation{WakeAt{Time: warning}}, false
 	default:
-		text := fmt.Sprintf("its time limit of %s ends at %s; 'extend' makes it longer", limit, expires.UTC().Format(time.RFC3339))
+		text := fmt.Sprintf("its time limit of %s ends at %s; the cluster is then deleted with all files in its shared home: "+
+			"copy them, or extend the limit", limit, expires.UTC().Format(time.RFC3339))
 		return []Operation{Warn{For: expires}, Emit{Reason: EventExpiring, Message: text}, WakeAt{Time: expires}}, false
 	}
 }

@@ -23,6 +23,10 @@ type stream struct {
 	asked   map[string]*followed
 	pinged  int64 // the newest ping to send, 0 when it is sent
 	tunnels []agentstream.Tunnel
+	counts  []agentstream.CountHome // questions to send
+	// homes are the questions without an answer yet, by ID; lastHome is the newest ID.
+	homes    map[int64]chan agentstream.HomeCounted
+	lastHome int64
 }
 
 func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
@@ -65,10 +69,13 @@ func (s *stream) take() []agentstream.Down {
 	for i := range s.tunnels {
 		down = append(down, agentstream.Down{Tunnel: &s.tunnels[i]})
 	}
+	for i := range s.counts {
+		down = append(down, agentstream.Down{CountHome: &s.counts[i]})
+	}
 	for _, ack := range s.acks {
 		down = append(down, agentstream.Down{LogAck: &ack})
 	}
-	s.pinged, s.tunnels = 0, nil
+	s.pinged, s.tunnels, s.counts = 0, nil, nil
 	clear(s.acks)
 	return down
 }
@@ -199,6 +206,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			m.observe(name, s, *up.Observed)
 		case up.Log != nil:
 			m.takeOutput(ctx, name, s, up.Log)
+		case up.HomeCounted != nil:
+			s.homeCounted(*up.HomeCounted)
 		case up.Heartbeat != nil:
 			m.answered(name, s, up.Heartbeat.Ping)
 		}

@@ -263,7 +263,7 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 // api is what the API is made of.
 func (s *Server) api(site *site) apiserver.Config {
 	return apiserver.Config{
-		Writer: site.repo, Reader: site.cache, Live: site.agents, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents,
+		Writer: site.repo, Reader: site.cache, Live: site.agents, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Explainer: &situation.Explainer{
 			Views: site.cache, Heard: site.agents, Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),

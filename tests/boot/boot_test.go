@@ -36,7 +36,7 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 		t.Errorf("four ranks ran on %v, want %v", hosts, want)
 	}
 	s.refused("c1", "node", "power", "off", "b1")
-	s.run("cluster", "delete", "c1")
+	s.run("cluster", "delete", "c1", "--yes")
 	s.wantConsole("b1")
 	s.run("node", "power", "off", "b1", "u1")
 	for _, name := range []string{"b1", "u1"} {

@@ -252,7 +252,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 			break
 		}
 		created++
-		s.cli("cluster", "delete", name, "--no-wait")
+		s.cli("cluster", "delete", name, "--no-wait", "--yes")
 	}
 	// What happens to members while nothing can be stored is found afterwards.
 	for id, pid := range memberProcesses(t, hurt.UID) {
@@ -283,7 +283,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Errorf("cluster hurt was %s and is %s", hurt.UID, after.UID)
 	}
 	s.must("run", "hurt", "--", "true")
-	s.must("cluster", "delete", "hurt")
+	s.must("cluster", "delete", "hurt", "--yes")
 	s.eventually(time.Minute, "the other clusters, which hold cores, to be gone", func() bool {
 		for i := range created + 1 {
 			s.cli("cluster", "delete", fmt.Sprintf("c%d", i), "--no-wait")

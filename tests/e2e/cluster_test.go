@@ -65,7 +65,12 @@ func TestAClusterRunsAnMPIJobAndLeavesNothing(t *testing.T) {
 	if got := strings.Fields(out); len(got) != 2 || got[0] == got[1] {
 		t.Errorf("hostname on 2 ranks printed %q, want the names of both members", out)
 	}
-	s.must("cluster", "delete", "c1")
+	s.must("run", "c1", "--", "sh", "-c", "echo result > kept")
+	if a := s.cli("cluster", "delete", "c1"); a.code != exitUsage || !strings.Contains(a.err, "holds 1 file (7 bytes)") || !strings.Contains(a.err, "--yes") {
+		t.Errorf("deleting a home with a file: exit code %d, want %d and how much it holds: %s", a.code, exitUsage, a.err)
+	}
+	s.must("run", "c1", "--", "rm", "kept")
+	s.must("cluster", "delete", "c1") // an empty home needs no --yes
 	if a := s.cli("cluster", "show", "c1"); a.code == 0 {
 		t.Errorf("after delete the cluster still shows:\n%s", a.out)
 	}

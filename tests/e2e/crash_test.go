@@ -199,7 +199,7 @@ func (l life) live() {
 	l.checkUsable(c)
 	l.checkSound()
 	l.act("delete", func() {
-		l.retry("cluster", "delete", l.cluster)
+		l.retry("cluster", "delete", l.cluster, "--yes")
 		l.waitGone(l.cluster)
 	})
 	l.waitForNodes(3)

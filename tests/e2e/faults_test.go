@@ -73,7 +73,7 @@ type faults struct {
 func (f *faults) begin() {
 	f.t.Helper()
 	if f.cli("cluster", "show", "c").code == 0 {
-		f.must("cluster", "delete", "c")
+		f.must("cluster", "delete", "c", "--yes")
 	}
 	f.size = 4
 	f.cluster("c", f.size)

@@ -70,7 +70,7 @@ func longSilence(t *testing.T) {
 		if silenceEach(t, s); t.Failed() {
 			return
 		}
-		s.must("cluster", "delete", "c", "quiet")
+		s.must("cluster", "delete", "c", "quiet", "--yes")
 	}
 }
 

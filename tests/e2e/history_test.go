@@ -289,7 +289,7 @@ func TestOfTwoCreatesOfOneNameOneWins(t *testing.T) {
 			t.Fatalf("exit codes %d and %d, want 0 and %d\n%s%s", won.code, lost.code, exitConflict, won.err, lost.err)
 		}
 		wantMessage(t, lost.err, `"c1"`, "exists")
-		s.must("cluster", "delete", "c1")
+		s.must("cluster", "delete", "c1", "--yes")
 	}
 }
 

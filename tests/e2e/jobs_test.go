@@ -104,7 +104,7 @@ func lostWithCluster(t *testing.T, s *site) {
 	job := s.background(t.Context(), "run", "c1", "--", "sh", "-c", counting)
 	s.eventually(time.Minute, "output", func() bool { return strings.Contains(job.out.String(), "5\n") })
 	id := s.runningJob("c1")
-	s.must("cluster", "delete", "c1")
+	s.must("cluster", "delete", "c1", "--yes")
 	a := job.wait()
 	if a.code != exitFailed || !strings.Contains(a.err, "lost: its cluster") {
 		t.Errorf("exit code %d, want %d and a message that the job was lost with its cluster:\n%s", a.code, exitFailed, a.err)

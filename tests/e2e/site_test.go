@@ -134,7 +134,7 @@ func (s *site) end() {
 			return false
 		}
 		for _, c := range clusters {
-			s.run(ctx, "cluster", "delete", c.Name)
+			s.run(ctx, "cluster", "delete", c.Name, "--yes")
 		}
 		return len(clusters) == 0
 	})

@@ -124,6 +124,36 @@ func (t *Tunnels) Opened() []string {
 	return append([]string(nil), t.opened...)
 }
 
+// Homes stands for the agents that count homes.
+type Homes struct {
+	mu    sync.Mutex
+	usage api.HomeUsage
+	err   error
+	asked []string
+}
+
+// Set is what every home holds, or why it can't be counted.
+func (h *Homes) Set(usage api.HomeUsage, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.usage, h.err, h.asked = usage, err, nil
+}
+
+// Asked returns what was asked since the last Set, as NODE/ASSIGNMENT.
+func (h *Homes) Asked() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.asked...)
+}
+
+// HomeUsage answers as it was set.
+func (h *Homes) HomeUsage(_ context.Context, node, memberID string) (api.HomeUsage, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, node+"/"+memberID)
+	return h.usage, h.err
+}
+
 // OpenTunnel connects to the test's server.
 func (t *Tunnels) OpenTunnel(ctx context.Context, node, memberID string, _ int) (io.ReadWriteCloser, error) {
 	t.mu.Lock()

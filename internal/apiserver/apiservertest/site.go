@@ -40,9 +40,10 @@ type Site struct {
 	Live   *Live
 	Logs   *Logs
 	Server *apiserver.Server
-	// Explainer, Tunnels and Certifier stand for the planner, the agents and the certificate authority.
+	// Explainer, Tunnels, Homes and Certifier stand for the planner, the agents and the certificate authority.
 	Explainer *Explainer
 	Tunnels   *Tunnels
+	Homes     *Homes
 	Consoles  *Consoles
 	Images    *Images
 
@@ -71,11 +72,11 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	must(t, err)
 	now := func() time.Time { return s.now() }
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
-	s.Consoles, s.Images = &Consoles{}, &Images{}
+	s.Homes, s.Consoles, s.Images = &Homes{}, &Consoles{}, &Images{}
 	cfg := apiserver.Config{
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin,
-		Explainer: s.Explainer, Tunnels: s.Tunnels, Certifier: Certifier{now},
+		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Certifier: Certifier{now},
 		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible,
 	}
 	if change != nil {
