@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // The highest leader term obeyed is kept across restarts: it is what fences a deposed leader's late orders. Terms of another site
@@ -34,8 +36,42 @@ func loadTerm(dir, site string) (int64, error) {
 	return term, nil
 }
 
+// spareSuffix marks the file that takes the next term. It exists before it is needed.
+const spareSuffix = ".spare"
+
+// saveTerm stores a term so that a power cut leaves the old or the new one. It needs no room on the disk but for the first term: a server
+// that starts again has a new term, and on a full disk the agent could not obey it, not even to release members. The new term is written
+// over the spare file, which then changes places with the present one.
 func saveTerm(dir, site string, term int64) error {
-	return writeDurably(filepath.Join(dir, termFile), fmt.Appendf(nil, "%d %s\n", term, site))
+	path, data := filepath.Join(dir, termFile), fmt.Appendf(nil, "%d %s\n", term, site)
+	if err := overwrite(path+spareSuffix, data); err != nil {
+		return err
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, path+spareSuffix, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+	if err == nil {
+		return syncDir(dir)
+	}
+	// There is no term to change places with, or the file system can't do that.
+	if err := writeDurably(path, data); err != nil {
+		return fmt.Errorf("store the leader's term: %w", err)
+	}
+	return nil
+}
+
+// overwrite gives a file this content in the room that it has already.
+func overwrite(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil {
+		err = f.Truncate(int64(len(data)))
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
 
 // writeDurably replaces a file so that a power cut leaves the old or the new content.
@@ -58,7 +94,12 @@ func writeDurably(path string, data []byte) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes renames in a directory durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,17 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestTheTermOfALeaderIsKeptForItsSiteOnly(t *testing.T) {
@@ -26,6 +31,36 @@ func TestTheTermOfALeaderIsKeptForItsSiteOnly(t *testing.T) {
 	}
 	if _, err := loadTerm(dir, "site1"); err == nil {
 		t.Error("a damaged file: want an error")
+	}
+}
+
+func TestANewTermNeedsNoRoomOnTheDisk(t *testing.T) {
+	needs.Root(t, "mounts a small disk")
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,nr_inodes=50,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := saveTerm(dir, "s", 9); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	for i := 0; os.Mkdir(filepath.Join(dir, fmt.Sprint("inode", i)), 0o700) == nil; i++ {
+	}
+	for term := int64(10); term < 13; term++ {
+		if err := saveTerm(dir, "s", term); err != nil {
+			t.Errorf("term %d on a full disk: %v", term, err)
+		}
+		if got, err := loadTerm(dir, "s"); err != nil || got != term {
+			t.Errorf("after term %d: got %d, %v", term, got, err)
+		}
 	}
 }
 

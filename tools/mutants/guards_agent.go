@@ -3,6 +3,13 @@ package main
 // agentGuards: agents, and the server's view of them.
 var agentGuards = []Mutant{
 	{
+		Guard:   "a new term is stored without new room on the disk",
+		File:    "internal/agent/term.go",
+		Find:    "\tif err == nil {\n\t\treturn syncDir(dir)",
+		Replace: "\tif err == nil && false {\n\t\treturn syncDir(dir)",
+		Test:    "./internal/agent TestANewTermNeedsNoRoomOnTheDisk",
+	},
+	{
 		Guard:   "a member that has run is known to have run",
 		File:    "internal/agent/converge.go",
 		Find:    `m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false`,
