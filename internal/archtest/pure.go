@@ -23,8 +23,9 @@ var planners = []planner{
 	{"internal/compatibility", []string{"./api"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
 	{"internal/admission", []string{"./api", "./internal/placement"}},
-	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric"}},
-	{"internal/fabric/*/rules.go", []string{"./api", "./internal/fabric"}},
+	{"internal/wayout", nil},
+	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},
+	{"internal/fabric/*/rules.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/sshca"}},
 }
 

@@ -50,7 +50,8 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
 		return err
 	}
-	spaces, err := nodespace.Ensure(ctx, nodespace.Config{StateDir: stateDir, Nodes: names, Egress: true, Logger: log})
+	nodes := nodespace.Config{StateDir: stateDir, Nodes: names, Egress: true, Logger: log}
+	spaces, err := nodespace.Ensure(ctx, nodes)
 	if err != nil {
 		return fmt.Errorf("make the namespaces of the nodes: %w", err)
 	}
@@ -71,6 +72,11 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var agents sync.WaitGroup
+	agents.Go(func() {
+		if err := nodespace.KeepEgress(ctx, nodes, spaces, lookAround); err != nil {
+			log.WarnContext(ctx, "the nodes' way out is not kept open beside others that forward", "error", err)
+		}
+	})
 	err = site.Run(ctx, func() {
 		for i, space := range spaces.Nodes {
 			agents.Go(func() {
@@ -85,6 +91,9 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	agents.Wait()
 	return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
 }
+
+// lookAround is how often it is looked who else forwards packets on this machine: Docker, another site, a firewall.
+const lookAround = 3 * time.Second
 
 // leave removes the namespaces of the nodes unless members still run in them: clusters outlive dev, and the next one finds them.
 func leave(ctx context.Context, opts config.Dev, names []string, log *slog.Logger) error {

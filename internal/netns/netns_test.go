@@ -133,3 +133,28 @@ func TestAWorkerThatEndsItsGoroutineDoesNotBlockItsCaller(t *testing.T) {
 		t.Errorf("got namespace %d, want %d", got, outside)
 	}
 }
+
+func TestANamespacesLockIsHadOnce(t *testing.T) {
+	one, other := newHandle(t), newHandle(t)
+	release, err := one.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	releaseOther, err := other.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	releaseOther()
+	file, err := os.Open(one.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("while it is held: got %v, want that it would block", err)
+	}
+	release()
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		t.Errorf("once it is released: %v", err)
+	}
+}

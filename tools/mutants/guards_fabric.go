@@ -101,13 +101,6 @@ var fabricGuards = []Mutant{
 		Test:    "./internal/fabric/ethernet TestNoPacketOfAMemberComesToItsNode",
 	},
 	{
-		Guard:   "forwarding for egress is for nothing else",
-		File:    "internal/fabric/ethernet/rules.go",
-		Find:    "\t\tiifname @switched oifname != \"nmbr*\" drop\n",
-		Replace: "",
-		Test:    "./internal/fabric/ethernet TestForwardingForEgressIsForNothingElse",
-	},
-	{
 		Guard:   "egress does not lead to protected networks",
 		File:    "internal/fabric/ethernet/rules.go",
 		Find:    "iifname @egress ip daddr != @protected accept",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // Config is what the fabric has to know about its node.
@@ -47,6 +48,8 @@ type Fabric struct {
 	applied []fabric.Network
 	// underlayMTU is the MTU of the underlay when networks were last applied.
 	underlayMTU int
+	// advised is what was last logged about others that may close the way out.
+	advised string
 
 	// spaces holds the paths of the network namespaces of members attached by this process, by port.
 	spaces sync.Map
@@ -77,6 +80,11 @@ func (f *Fabric) Close() error { return f.node.Close() }
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	release, err := f.node.Lock() // other sites on this machine look at our rules, too
+	if err != nil {
+		return err
+	}
+	defer release()
 	seen, ops, err := f.plan(ctx, networks)
 	if err != nil {
 		return err
@@ -93,8 +101,22 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 			return fmt.Errorf("the kernel differs after %d operations; first difference: %s", len(ops), firstLine(rest[0].String()))
 		}
 	}
+	f.advise(ctx, networks, seen)
 	f.applied, f.underlayMTU = slices.Clone(networks), seen.UnderlayMTU
 	return nil
+}
+
+// advise logs, once, what may keep members from the outside.
+func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen Observed) {
+	advice := ""
+	if slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress }) {
+		listing, _ := f.nft.others()
+		advice = wayout.Advice(forwardingSeen(seen), listing, wayout.BridgeLinks)
+	}
+	if advice != "" && advice != f.advised {
+		f.log.WarnContext(ctx, "members of networks with egress may not reach the outside", "why", advice)
+	}
+	f.advised = advice
 }
 
 // Audit reads the kernel and tells what differs from the networks last applied.

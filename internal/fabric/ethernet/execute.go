@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // executeAll carries out a plan. Links to be deleted one after the other are deleted together.
@@ -62,7 +62,7 @@ func (f *Fabric) execute(ctx context.Context, op Operation) error {
 		case SetLink:
 			return f.setLink(o)
 		case SetForwarding:
-			err := setForwarding(o.Link, o.On)
+			err := netns.SetForwarding(o.Link, o.On)
 			failpoint.Hit("ethernet.after-forwarding")
 			return err
 		case AddAddress:
@@ -116,7 +116,7 @@ func addLink(l Link) error {
 		failpoint.Hit("ethernet.after-peer")
 	}
 	if l.Forwarding {
-		return setForwarding(l.Name, true)
+		return netns.SetForwarding(l.Name, true)
 	}
 	return nil
 }
@@ -161,14 +161,6 @@ func (f *Fabric) setAttribute(o SetLink) error {
 	default:
 		return fmt.Errorf("unknown attribute %q", o.Attribute)
 	}
-}
-
-func setForwarding(link string, on bool) error {
-	value := "0"
-	if on {
-		value = "1"
-	}
-	return os.WriteFile(forwardingPath(link), []byte(value), 0o644)
 }
 
 func changeAddress(change func(netlink.Link, *netlink.Addr) error, name string, ip net.IP, bits int) error {

@@ -1,15 +1,13 @@
 package ethernet
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/nftables"
+	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // rulesReader runs nft(8). It reads the ruleset only when its generation has changed, which costs one netlink message to
@@ -19,6 +17,8 @@ type rulesReader struct {
 	known      bool
 	generation uint32
 	rules      Ruleset
+	listing    wayout.Listing
+	docker     wayout.Docker
 	// printed maps a table's text as rendered here to how this version of nft prints it, should that differ.
 	printed map[string]string
 }
@@ -28,31 +28,44 @@ func (r *rulesReader) read(ctx context.Context, node netns.Handle) (Ruleset, err
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err := node.Do(func() error {
-		generation, err := rulesGeneration()
+		generation, err := nftables.Generation()
 		if err != nil {
 			return fmt.Errorf("reading the nftables generation: %w", err)
 		}
 		if r.known && r.generation == generation {
 			return nil
 		}
-		listing, err := runNFT(ctx, "", "-y", "list", "ruleset")
+		text, err := nftables.List(ctx)
 		if err != nil {
 			return err
 		}
-		r.known, r.generation, r.rules = true, generation, parseListing(listing)
+		listing, docker := wayout.ParseListing(text), wayout.Docker{}
+		if listing.Docker {
+			chain, err := nftables.Run(ctx, "", wayout.DockerChain()...)
+			if err != nil {
+				return err
+			}
+			docker = wayout.ParseDocker(chain, wayout.BridgeLinks)
+		}
+		r.known, r.generation, r.rules = true, generation, parseListing(text)
+		r.listing, r.docker = listing, docker
 		r.translate()
 		return nil
 	})
 	return r.rules, err
 }
 
+// others returns what the last reading said of the rules of others.
+func (r *rulesReader) others() (wayout.Listing, wayout.Docker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.listing, r.docker
+}
+
 // load carries out one transaction. When nft prints a table differently than it was given, that is remembered: the
 // transaction was carried out as a whole, so what is listed next is what was meant.
 func (r *rulesReader) load(ctx context.Context, node netns.Handle, script string) error {
-	if err := node.Do(func() error {
-		_, err := runNFT(ctx, script, "-f", "-")
-		return err
-	}); err != nil {
+	if err := node.Do(func() error { return nftables.Load(ctx, script) }); err != nil {
 		return err
 	}
 	loaded := parseScriptTables(script)
@@ -95,19 +108,4 @@ func parseScriptTables(script string) map[string]string {
 		tables[name] = table.Text
 	}
 	return tables
-}
-
-// runNFT runs nft(8) in the network namespace of the calling thread.
-func runNFT(ctx context.Context, input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "nft", args...)
-	cmd.Stdin = strings.NewReader(input)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("nft is not found: install the package nftables, and have /usr/sbin in PATH: %w", err)
-		}
-		return "", fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.String(), nil
 }

@@ -5,14 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // observe reads what Plan has to know, links and rules at once.
@@ -36,6 +36,8 @@ func (f *Fabric) observe(ctx context.Context) (Observed, error) {
 	})
 	result := <-listed
 	seen.Rules = result.rules
+	listing, docker := f.nft.others()
+	seen.Docker, seen.OthersSwitched = docker, listing.Others(inetTable)
 	return seen, errors.Join(err, result.err)
 }
 
@@ -80,10 +82,24 @@ func observeLinks(cfg Config) (Observed, error) {
 		}
 		seen.Links[link.Name] = link
 	}
+	if err := observeForwarding(&seen); err != nil {
+		return seen, err
+	}
 	if cfg.UnderlayMTU != 0 {
 		seen.UnderlayMTU = cfg.UnderlayMTU
 	}
 	return seen, nil
+}
+
+// observeForwarding reads who forwards on this node besides the networks.
+func observeForwarding(seen *Observed) error {
+	links, router, err := netns.Forwarding()
+	if err != nil {
+		return err
+	}
+	seen.Router = router
+	seen.Forwarding = slices.DeleteFunc(links, func(link string) bool { return wayout.OfSite(link) || slices.Contains(seen.Uplinks, link) })
+	return nil
 }
 
 // listPorts reads what Probe has to know, in the thread's network namespace.
@@ -130,15 +146,9 @@ func observeLink(l netlink.Link, link *Link) error {
 		}
 		// Any other veth is an uplink: that of a machine made of namespaces is one.
 	}
-	content, err := os.ReadFile(forwardingPath(link.Name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the link went away meanwhile
-	}
-	if err != nil {
-		return fmt.Errorf("reading forwarding of %s: %w", link.Name, err)
-	}
-	link.Forwarding = strings.TrimSpace(string(content)) == "1"
-	return nil
+	on, err := netns.Forwards(link.Name)
+	link.Forwarding = on
+	return err
 }
 
 // tunnelTable lists where a tunnel sends frames.
@@ -187,9 +197,6 @@ func dump[T any](read func() ([]T, error)) ([]T, error) {
 	}
 	return read()
 }
-
-// forwardingPath is the sysctl of a link; which namespace it shows is that of the thread that opens it.
-func forwardingPath(link string) string { return "/proc/sys/net/ipv4/conf/" + link + "/forwarding" }
 
 func addressPrefix(a netlink.Addr) netip.Prefix {
 	bits, _ := a.Mask.Size()

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // The largest frame a bridge and a veth pair carry, and what VXLAN takes of the underlay's (RFC 7348, section 5: outer IPv4 20,
@@ -62,6 +63,13 @@ type Observed struct {
 	Underlay    netip.Prefix
 	UnderlayMTU int
 	Rules       Ruleset
+	// Router: forwarding is on for the node as a whole. Forwarding are the links for which it is on, without ours and without uplinks.
+	Router     bool
+	Forwarding []string
+	// OthersSwitched are the links that other sites on this machine say were switched on for sites alone.
+	OthersSwitched []string
+	// Docker is our part of Docker's chain.
+	Docker wayout.Docker
 }
 
 // Plan lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
@@ -77,13 +85,14 @@ func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, er
 	if err != nil {
 		return nil, err
 	}
+	egress := slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress })
 	want := desiredRules(cfg, networks, seen)
 
 	var ops []Operation
 	remove, change := planLinks(networks, links, seen)
 	ops = append(ops, planForwardingOff(want, seen)...)
 	ops = append(ops, remove...)
-	if script := rulesScript(want, seen.Rules); script != "" {
+	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, egress); script != "" {
 		ops = append(ops, LoadRules{Script: script})
 	}
 	ops = append(ops, change...)
@@ -237,20 +246,26 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 	return ops
 }
 
-// desiredSwitched are the uplinks on which forwarding has to be switched on for egress: those where it is off, and those
-// where it was off before; the set in the rules remembers them across restarts of the agent.
+// forwardingSeen is what was observed as far as forwarding goes.
+func forwardingSeen(seen Observed) wayout.Seen {
+	s := wayout.Seen{
+		Uplinks: seen.Uplinks, Router: seen.Router, Own: switchedLinks(seen.Rules), Others: seen.OthersSwitched,
+		Forwarding: slices.Clone(seen.Forwarding),
+	}
+	for _, uplink := range seen.Uplinks {
+		if seen.Links[uplink].Forwarding {
+			s.Forwarding = append(s.Forwarding, uplink)
+		}
+	}
+	return s
+}
+
+// desiredSwitched are the uplinks that the rules name as switched on for egress; the rules remember them across restarts of the agent.
 func desiredSwitched(networks []fabric.Network, seen Observed) []string {
 	if !slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress }) {
 		return nil
 	}
-	var switched []string
-	before := switchedLinks(seen.Rules)
-	for _, uplink := range seen.Uplinks {
-		if !seen.Links[uplink].Forwarding || slices.Contains(before, uplink) {
-			switched = append(switched, uplink)
-		}
-	}
-	return switched
+	return forwardingSeen(seen).Switched()
 }
 
 // switchedLinks are the links on which this product switched forwarding on.
@@ -265,11 +280,8 @@ func switchedLinks(rules Ruleset) []string {
 // planForwardingOff comes before the rules that remember what to switch off.
 func planForwardingOff(want Ruleset, seen Observed) []Operation {
 	var ops []Operation
-	keep := switchedLinks(want)
-	for _, link := range switchedLinks(seen.Rules) {
-		if !slices.Contains(keep, link) && seen.Links[link].Forwarding {
-			ops = append(ops, SetForwarding{Link: link, On: false})
-		}
+	for _, link := range forwardingSeen(seen).Off(switchedLinks(want)) {
+		ops = append(ops, SetForwarding{Link: link, On: false})
 	}
 	return ops
 }

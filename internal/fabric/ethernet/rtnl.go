@@ -166,22 +166,3 @@ func bridgePortState(index int) (int, error) {
 	}
 	return int(state.Value[0]), nil
 }
-
-// rulesGeneration returns the number of the namespace's present nftables generation; each transaction of anybody counts it up.
-func rulesGeneration() (uint32, error) {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
-	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	if err != nil || len(messages) == 0 {
-		return 0, err
-	}
-	attrs, err := nl.ParseRouteAttrAsMap(messages[0][nl.SizeofNfgenmsg:])
-	if err != nil {
-		return 0, err
-	}
-	id, ok := attrs[unix.NFTA_GEN_ID]
-	if !ok || len(id.Value) < 4 {
-		return 0, unix.EBADMSG
-	}
-	return binary.BigEndian.Uint32(id.Value), nil
-}

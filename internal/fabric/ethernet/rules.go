@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // Two nftables tables carry the isolation of all networks of a node. Their rules are fixed text; what differs from node to node
@@ -83,9 +84,9 @@ const inetRules = `table inet nm {
 `
 
 // inetEgressRules are inetRules with a way out for the networks in "egress". Pairs in "same" are bridged packets, which pass here
-// when br_netfilter is loaded. Links in "switched" had forwarding off before it was switched on for egress: nothing else may
-// profit from that, and it is switched off again with the last network that needs it. Of what the node itself sends, members
-// get only what path MTU discovery (RFC 1191) and traceroute need.
+// when br_netfilter is loaded. Links in "switched" had forwarding off before it was switched on for egress: nobody outside may
+// profit from that, and it is switched off again with the last network that needs it; see package wayout. Of what the node itself
+// sends, members get only what path MTU discovery (RFC 1191) and traceroute need.
 const inetEgressRules = `table inet nm {
 	set tunnels {
 		typeof ip saddr . @th,96,24
@@ -108,11 +109,11 @@ const inetEgressRules = `table inet nm {
 	}
 	chain untracked_in {
 		type filter hook prerouting priority -310; policy accept;
-		udp dport 4789 notrack
+		udp dport 4789 @th,96,24 @vnis notrack
 	}
 	chain untracked_out {
 		type filter hook output priority -310; policy accept;
-		udp dport 4789 notrack
+		udp dport 4789 @th,96,24 @vnis notrack
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
@@ -123,13 +124,13 @@ const inetEgressRules = `table inet nm {
 	chain forward {
 		type filter hook forward priority -10; policy accept;
 		iifname . oifname @same accept
-		iifname @switched oifname != "nmbr*" drop
+		iifname @switched oifname != "nmbr*" oifname != "nmu*" goto unasked
 		iifname @egress ip daddr != @protected accept
 		oifname @egress ct state established,related accept
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
 	}
-	chain output {
+` + wayout.Unasked + `	chain output {
 		type filter hook output priority -10; policy accept;
 		oifname "nmbr*" icmp type { destination-unreachable, time-exceeded } accept
 		oifname "nmbr*" drop
