@@ -65,6 +65,8 @@ type Job struct {
 	// LostMembers are the assignments of members lost under this attempt; Failures counts those told to it by FailureSignal, once each.
 	Failures    int      `json:"failures,omitempty"`
 	LostMembers []string `json:"lost_members,omitempty"`
+	// RemovedMembers are the names of members that scaling down removed from the cluster under this attempt.
+	RemovedMembers []string `json:"removed_members,omitempty"`
 	// GraceSeconds is how long a job that its cluster's time limit ends has after SIGTERM, before SIGKILL; 0 for one that a user ends,
 	// which is interrupted first (SIGINT).
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`

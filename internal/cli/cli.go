@@ -35,6 +35,8 @@ type Invocation struct {
 	// Interrupts delivers the signals that ask the program to end; the first one ends every command but `run`, which
 	// cancels its job first. A nil channel never does.
 	Interrupts <-chan os.Signal
+	// CancelPatience is how long run waits for the end of a job that it cancelled; 0: 20 s.
+	CancelPatience time.Duration
 	// Now is the clock that ages and elapsed times are told by; nil: time.Now.
 	Now      func() time.Time
 	Commands Commands

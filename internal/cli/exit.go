@@ -37,7 +37,7 @@ var exitMeanings = []struct {
 	{ExitRefused, "the cluster, or more members of it, can't be placed; the message names the binding constraint"},
 	{ExitUnreachable, "the server can't be reached"},
 	{ExitUnauthorized, "no token, a wrong one, or not allowed"},
-	{ExitInterrupted, "ended by Ctrl-C"},
+	{ExitInterrupted, "interrupted, by Ctrl-C or SIGTERM"},
 }
 
 // errInterrupted is why a command ended that was interrupted.

@@ -84,6 +84,20 @@ func (f *fake) fixed(pattern string, v any) {
 	f.on(pattern, func(*http.Request, string) any { return v })
 }
 
+// holds answers a pattern with nothing, for as long as the client waits; the channel says that it does.
+func (f *fake) holds(pattern string) <-chan struct{} {
+	begun := make(chan struct{}, 1)
+	f.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case begun <- struct{}{}:
+		default:
+		}
+		<-r.Context().Done()
+	})
+	return begun
+}
+
 // watches tells the states of a cluster one after another, then holds the stream open.
 func (f *fake) watches(name string, states ...api.Cluster) {
 	f.stream("GET /v1/clusters/"+name+"/watch", states)

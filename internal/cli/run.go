@@ -31,12 +31,13 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run CLUSTER [-n RANKS] [--] COMMAND [ARG...]",
 		Short: "Run a job on a cluster and show its output",
 		Long: `Run a command on a cluster: with -n as so many MPI ranks (mpirun over the cluster's hostfile), without -n once on the first
-member. Its output is shown as it comes, standard output and error in one; standard input is empty. Flags end where the
-command begins.
+member. Its output is shown as it comes, standard output and error in one. Its standard input is empty: data that is piped into this
+command is not passed on, and a warning says so. Flags end where the command begins.
 
-The job is a stored object: it goes on when this command or the server goes away. Ctrl-C cancels the job and waits for its
-end; a second Ctrl-C leaves it alone ('nearmetal job show' tells what became of it). What is cancelled gets SIGINT, SIGTERM 4 seconds
-later and SIGKILL 2 seconds after that; on a cluster whose time limit has passed, a job gets SIGTERM, and SIGKILL 25 seconds later.
+The job is a stored object: it continues when this command or the server goes away. Ctrl-C or SIGTERM cancels the job, and this command
+waits up to 20 seconds for it to end. A second Ctrl-C ends the wait at once. Either way the exit code is 130. A job whose node is
+unreachable is cancelled when the node returns; 'nearmetal job show' reports how it ended. A cancelled job gets SIGINT, SIGTERM 4 seconds
+later and SIGKILL 2 seconds after that. On a cluster whose time limit has passed, a job gets SIGTERM, and SIGKILL 25 seconds later.
 
 When a member of the cluster is lost while the job runs, its processes get the failure signal, and it goes on if it can. With --requeue it
 is ended, unless it ends by itself with 0, and run again from its start once the cluster is whole; when --failure-signal is given, it has
@@ -116,6 +117,8 @@ func (a *app) run(ctx context.Context, c *client.Client, cluster string, req api
 	if err != nil {
 		return err
 	}
+	input := a.unreadInput(cluster)
+	input.warn()
 	if detach {
 		fmt.Fprintln(a.Streams.Out, job.ID)
 		return nil
@@ -124,38 +127,16 @@ func (a *app) run(ctx context.Context, c *client.Client, cluster string, req api
 	defer cancel(nil)
 	go a.cancelOnInterrupt(ctx, c, job.ID, cancel)
 	job, err = a.followJob(ctx, c, job.ID)
-	if errors.Is(context.Cause(ctx), errDetached) {
+	input.warn() // what was piped may have come later than the job
+	switch left := context.Cause(ctx); {
+	case errors.Is(left, errDetached):
 		return &exitError{ExitInterrupted, nil}
-	}
-	if err != nil {
+	case errors.Is(left, errStillRuns):
+		return &exitError{ExitInterrupted, left}
+	case err != nil:
 		return fmt.Errorf("%w (the job goes on as %s: 'nearmetal job show %s')", err, job.ID, job.ID)
 	}
 	return a.endOf(job)
-}
-
-// errDetached ends following a job that the user leaves alone.
-var errDetached = errors.New("detached from the job")
-
-// cancelOnInterrupt cancels the job at the first interrupt and detaches at the second.
-func (a *app) cancelOnInterrupt(ctx context.Context, c *client.Client, id string, detach context.CancelCauseFunc) {
-	for n := 1; ; n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.Interrupts:
-		}
-		if n == 2 {
-			fmt.Fprintf(a.Streams.Err, "left job %s alone; 'nearmetal job show %s' tells what becomes of it\n", id, id)
-			detach(errDetached)
-			return
-		}
-		fmt.Fprintf(a.Streams.Err, "cancelling job %s; Ctrl-C again to leave it alone\n", id)
-		go func() {
-			if _, err := c.CancelJob(ctx, id); err != nil && ctx.Err() == nil {
-				fmt.Fprintf(a.Streams.Err, "Error: the job could not be cancelled: %v\n", advise(err))
-			}
-		}()
-	}
 }
 
 // followJob copies the output of a job, attempt after attempt, until it has ended, and returns it then.

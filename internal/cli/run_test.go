@@ -111,7 +111,7 @@ func TestTheSecondCtrlCLeavesTheJobAlone(t *testing.T) {
 		s.AwaitJob(func(j api.Job) bool { return j.CancelRequested })
 		interrupts <- syscall.SIGINT
 	}, "run", "c1", "x")
-	if r.code != cli.ExitInterrupted || !strings.Contains(r.err, "left job") || strings.Contains(r.err, "Error:") {
+	if r.code != cli.ExitInterrupted || !strings.Contains(r.err, "no longer waiting for job") || strings.Contains(r.err, "Error:") {
 		t.Errorf("exit code %d, error %q", r.code, r.err)
 	}
 	if j := s.AwaitJob(anyJob); j.Phase.Ended() {

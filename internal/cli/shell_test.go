@@ -52,6 +52,7 @@ type shell struct {
 	env        map[string]string
 	in         io.Reader
 	interrupts chan os.Signal
+	patience   time.Duration
 	commands   cli.Commands
 	// told is called with what stands on standard error, whenever there is more.
 	told func(string)
@@ -75,7 +76,7 @@ func (sh shell) run(t *testing.T, args ...string) result {
 	defer cancel()
 	code := cli.Run(ctx, cli.Invocation{
 		Args: args, Streams: config.Streams{In: in, Out: &out, Err: &errs}, Getenv: func(k string) string { return sh.env[k] },
-		Interrupts: sh.interrupts, Now: func() time.Time { return t0.Add(90 * time.Second) }, Commands: sh.commands,
+		Interrupts: sh.interrupts, CancelPatience: sh.patience, Now: func() time.Time { return t0.Add(90 * time.Second) }, Commands: sh.commands,
 	})
 	return result{code, out.String(), errs.String()}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -114,6 +115,7 @@ type jobInput struct {
 func planJob(in jobInput) (api.Job, []api.Event) {
 	job := in.job
 	job.LogBytes = in.logBytes
+	job.RemovedMembers = in.removed()
 	switch {
 	case in.heard && in.seen.Phase.Ended():
 		return in.ended(job)
@@ -154,7 +156,7 @@ func (in jobInput) ended(job api.Job) (api.Job, []api.Event) {
 	if job.Requeueing && !job.CancelRequested && in.seen.Phase != api.JobSucceeded && in.cluster != nil {
 		return in.again(job)
 	}
-	job.Phase, job.ExitCode, job.Message = in.seen.Phase, in.seen.ExitCode, cmp.Or(in.message(), job.Message)
+	job.Phase, job.ExitCode, job.Message = in.seen.Phase, in.seen.ExitCode, cmp.Or(in.message(), removedText(job, in.seen), job.Message)
 	job.StartedAt, job.EndedAt = in.seen.StartedAt, in.seen.EndedAt
 	if job.Phase == api.JobLost && job.Requeue && !job.CancelRequested && in.cluster != nil {
 		return in.again(job)
@@ -223,6 +225,38 @@ func (in jobInput) memberGone(job api.Job) (api.Job, []api.Event) {
 	return job, in.event(eventJobLost, fmt.Sprintf("job %s is lost: %s", job.ID, job.Message))
 }
 
+// removed returns the names of the members that scaling down took from under a run. A program that loses a peer, as mpirun does, ends with
+// an exit code that says nothing of it.
+func (in jobInput) removed() []string {
+	names := in.job.RemovedMembers
+	c := in.cluster
+	if c == nil || c.Record == nil || in.job.DispatchedAt == nil || c.Record.Phase == api.ClusterDeleting {
+		return names
+	}
+	died := slices.Clone(in.job.LostMembers)
+	for _, lost := range c.Record.Lost {
+		died = append(died, lost.Assignment)
+	}
+	for a := range c.Held() {
+		died = append(died, a.Replaces)
+	}
+	for a, ref := range c.AllWithRef() {
+		under := ref.Releasing && ref.ReleasedAt != nil && !ref.ReleasedAt.Before(*in.job.DispatchedAt)
+		if under && !a.Spare && !slices.Contains(died, a.ID) && !slices.Contains(names, a.Member) && len(names) < lossesKept {
+			names = append(slices.Clip(names), a.Member)
+		}
+	}
+	return names
+}
+
+// removedText says of a run that failed which members were removed under it, "" when none were.
+func removedText(job api.Job, seen agentstream.JobObserved) string {
+	if len(job.RemovedMembers) == 0 || seen.ExitCode == nil || *seen.ExitCode == 0 {
+		return ""
+	}
+	return "scaling down removed members while it ran: " + strings.Join(job.RemovedMembers, ", ")
+}
+
 // tell counts the members that were lost under a run; its member signals each to it.
 func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 	if job.StartedAt == nil || job.Phase != api.JobRunning {
@@ -268,7 +302,7 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 func (in jobInput) again(job api.Job) (api.Job, []api.Event) {
 	job.Attempt++
 	job.Phase, job.MemberID, job.DispatchedAt, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil, nil
-	job.Failures, job.LostMembers, job.Requeueing, job.LogBytes = 0, nil, false, 0
+	job.Failures, job.LostMembers, job.RemovedMembers, job.Requeueing, job.LogBytes = 0, nil, nil, false, 0
 	job.Message = "a member of its cluster was lost; it runs again when the cluster is ready"
 	return job, in.event(eventJobRequeued, fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1))
 }

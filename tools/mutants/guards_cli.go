@@ -58,4 +58,32 @@ var cliGuards = []Mutant{
 		Replace: `	_ = id`,
 		Test:    "./internal/monitor TestAHomeOfANodeThatDoesNotAnswerIsNotKnown",
 	},
+	{
+		Guard:   "run says that what is piped into it is not passed on",
+		File:    "internal/cli/run_input.go",
+		Find:    `if !ok || u.warned || !holdsData(in) {`,
+		Replace: `if true {`,
+		Test:    "./internal/cli TestRunWarnsOfInputThatTheJobDoesNotGet",
+	},
+	{
+		Guard:   "a cancelled job that does not end is not waited for without bound",
+		File:    "internal/cli/run_interrupt.go",
+		Find:    `	case <-timer.C:`,
+		Replace: `	case <-make(chan struct{}):`,
+		Test:    "./internal/cli TestACancelledJobThatDoesNotEndIsNotWaitedForLong",
+	},
+	{
+		Guard:   "a job that fails after a scale-down says which members it lost by it",
+		File:    "internal/controller/jobs.go",
+		Find:    `	job.RemovedMembers = in.removed()`,
+		Replace: `	_ = in.removed()`,
+		Test:    "./internal/controller TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
+	},
+	{
+		Guard:   "a member that died is not said to be removed by scaling down",
+		File:    "internal/controller/jobs.go",
+		Find:    `!slices.Contains(died, a.ID) && `,
+		Replace: ``,
+		Test:    "./internal/controller TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
+	},
 }
