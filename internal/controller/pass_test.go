@@ -91,11 +91,18 @@ func TestMoreMembersThanACommitHoldsArePassedIntoQuarantine(t *testing.T) {
 	if got := len(view.Quarantines); got != len(nodes) {
 		t.Errorf("%d members are quarantined, want %d", got, len(nodes))
 	}
+	l.mustPass()
 	told := map[string]int{}
 	for _, e := range l.cache.Events("a", 0) {
 		if e.Reason == lifecycle.EventQuarantined {
 			told[e.Member]++
 		}
+		if e.Reason == lifecycle.EventDeleted && !strings.Contains(e.Message, "not confirmed clean") {
+			t.Errorf("with members in quarantine the event says %q", e.Message)
+		}
+	}
+	if view := l.cache.View(); view.Cluster("a") != nil {
+		t.Errorf("the cluster is still %+v", view.Cluster("a").Record)
 	}
 	for member, n := range told {
 		if n != 1 {

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -56,7 +57,26 @@ func (in ClusterInput) planDeleting() []Operation {
 			return ops // the commit of the last confirmation is followed by another look
 		}
 	}
-	return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; nothing is left of it"}}
+	return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: in.whatIsLeft()}}
+}
+
+// mostNamed is how many quarantined members an event names.
+const mostNamed = 5
+
+// whatIsLeft is what is said of a deleted cluster: that nothing is left only when the node of every assignment has confirmed it.
+func (in ClusterInput) whatIsLeft() string {
+	if len(in.Quarantined) == 0 {
+		return "deleted; nothing is left of it"
+	}
+	var names []string
+	for _, q := range in.Quarantined {
+		if len(names) == mostNamed {
+			names = append(names, fmt.Sprintf("%d more", len(in.Quarantined)-mostNamed))
+			break
+		}
+		names = append(names, fmt.Sprintf("%s on %s", q.Assignment.Member, q.Assignment.Node))
+	}
+	return "deleted, but not confirmed clean: " + strings.Join(names, ", ") + "; quarantined until their nodes confirm it"
 }
 
 // planCleaning confirms what its node's agent says is clean, and passes into quarantine what is not clean in time. Deadlines are those of

@@ -63,6 +63,8 @@ type ClusterInput struct {
 	// Record is nil before the first decision.
 	Record      *api.ClusterRecord
 	Assignments []ClusterAssignment
+	// Quarantined are those of its assignments that passed to quarantine; only a cluster that is being deleted needs them.
+	Quarantined []*api.Quarantine
 	// Observed by assignment ID; Nodes by name. What is missing is not heard of.
 	Observed map[string]Observation
 	Nodes    map[string]NodeState

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,6 +118,29 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
 		},
 		{
+			"what passed to quarantine is not said to be gone", api.ClusterDeleting,
+			func(l *life) {
+				l.deleting()
+				l.Assignments[0].Clean, l.Assignments[1].Clean = true, true
+				l.Quarantined = []*api.Quarantine{{Assignment: *l.Assignments[1].Assignment}}
+			},
+			[]string{"Forget{}", "Emit Deleted: deleted, but not confirmed clean: c-1 on n2; quarantined until their nodes confirm it||"},
+		},
+		{
+			"of many in quarantine the first are named", api.ClusterDeleting,
+			func(l *life) {
+				l.deleting()
+				l.Assignments[0].Clean, l.Assignments[1].Clean = true, true
+				for range 1000 {
+					l.Quarantined = append(l.Quarantined, &api.Quarantine{Assignment: *l.Assignments[1].Assignment})
+				}
+			},
+			[]string{
+				"Forget{}", "Emit Deleted: deleted, but not confirmed clean: c-1 on n2, c-1 on n2, c-1 on n2, c-1 on n2, c-1 on n2, 995 more; " +
+					"quarantined until their nodes confirm it||",
+			},
+		},
+		{
 			"one that was expired is forgotten like one that was deleted", api.ClusterDeleting,
 			func(l *life) { l.release("a0", "a1"); l.Assignments[0].Clean, l.Assignments[1].Clean = true, true },
 			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
@@ -186,5 +210,20 @@ func TestAMessageNamesAFewMembersAndCountsTheRest(t *testing.T) {
 	want := "c-0 on n1 is coming up; c-1 on n2 is coming up; c-2 on n1 is coming up; c-3 on n1 is coming up; and 3 more"
 	if got := ops[0].(SetPhase).Message; got != want {
 		t.Errorf("want %q\ngot  %q", want, got)
+	}
+}
+
+func TestALongPowerProblemIsNotedOnce(t *testing.T) {
+	problem := strings.Repeat("the BMC answers with a page ", 100)
+	in := MachineInput{
+		Record: &api.MachineRecord{Name: "n1", Phase: api.MachineOff, PowerMessage: api.ShortMessage(problem)},
+		Power:  PowerSeen{Known: true, Problem: problem}, Now: t0,
+	}
+	if ops := in.note(); len(ops) != 0 {
+		t.Errorf("noted again: %+v", ops)
+	}
+	in.Power.Problem = "another"
+	if ops := in.note(); len(ops) != 1 {
+		t.Errorf("another problem: %+v", ops)
 	}
 }

@@ -161,7 +161,7 @@ func PlanMachine(in MachineInput) []Operation {
 func (in MachineInput) note() []Operation {
 	var ops []Operation
 	r := in.Record
-	if p := in.Power; p.Known && (p.State != r.Power || p.Problem != r.PowerMessage) {
+	if p := in.Power; p.Known && (p.State != r.Power || api.ShortMessage(p.Problem) != r.PowerMessage) {
 		ops = append(ops, NotePower{State: p.State, Message: p.Problem, At: p.ObservedAt})
 	}
 	if r.Boot == nil {
@@ -404,7 +404,7 @@ func (in MachineInput) ready() []Operation {
 	switch {
 	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
 		message := fmt.Sprintf("to be removed once it is free: %s; or remove it with --force", in.InUse)
-		if r.Message == message {
+		if r.Message == api.ShortMessage(message) {
 			return nil
 		}
 		return []Operation{SetMachinePhase{To: r.Phase, Message: message}}

@@ -305,6 +305,7 @@ func (m *Monitor) disconnect(name string, s *stream) {
 // observe takes the whole of what an agent sees in place of what it said before. The last words of a stream that another has
 // replaced say nothing any more: an agent repeats itself only when something changes.
 func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
+	shortenMessages(&o)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(name)
@@ -331,6 +332,26 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	}
 	n.observed, n.reported = o, true
 	m.notify(n)
+}
+
+// shortenMessages bounds what people are shown of an observation: a driver's errors and a job's last words are of any length.
+func shortenMessages(o *agentstream.Observed) {
+	for i := range o.Members {
+		o.Members[i].Message = api.ShortMessage(o.Members[i].Message)
+	}
+	for i := range o.Jobs {
+		o.Jobs[i].Message = api.ShortMessage(o.Jobs[i].Message)
+	}
+	for i := range o.Builds {
+		o.Builds[i].Message = api.ShortMessage(o.Builds[i].Message)
+	}
+	for i := range o.Images {
+		o.Images[i].Message = api.ShortMessage(o.Images[i].Message)
+	}
+	for i := range o.Drift {
+		o.Drift[i] = api.ShortMessage(o.Drift[i])
+	}
+	o.PowerOffProblem = api.ShortMessage(o.PowerOffProblem)
 }
 
 // ForgetJob drops what is held in memory of a job that has ended.

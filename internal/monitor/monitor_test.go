@@ -242,3 +242,22 @@ func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
 		t.Error("the handler of a stream that was ended goes on trying to send")
 	}
 }
+
+func TestWhatAnAgentSaysIsHeldInBounds(t *testing.T) {
+	m, _ := clocked(t)
+	s := connected(t, m, "a1")
+	long := strings.Repeat("x", 40<<10)
+	m.observe("n1", s, agentstream.Observed{
+		Members: []agentstream.MemberObserved{{ID: "x", Message: long}}, Jobs: []agentstream.JobObserved{{ID: "j", Message: long}},
+		Builds: []agentstream.BuildObserved{{ID: "b", Attempt: 1, Message: long}}, PowerOffProblem: long,
+	})
+	member, _ := m.MemberState("x")
+	build, _ := m.Build("b", 1)
+	for what, text := range map[string]string{
+		"a member": member.Message, "a job": m.Jobs()["j"].Message, "a build": build.Message, "a power switch": m.PowerOffProblem("n1"),
+	} {
+		if text == "" || len(text) > api.MaxMessageBytes {
+			t.Errorf("%s has a message of %d bytes, want up to %d", what, len(text), api.MaxMessageBytes)
+		}
+	}
+}

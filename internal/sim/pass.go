@@ -83,6 +83,11 @@ func (p *pass) input(name string, c decision.Cluster) lifecycle.ClusterInput {
 	if p.w.cfg.Without == GuardDeadline {
 		in.Deadlines.Clean = longest
 	}
+	for _, q := range p.w.store.quarantined() {
+		if c.Record != nil && q.Assignment.ClusterUID == c.Record.UID {
+			in.Quarantined = append(in.Quarantined, &q)
+		}
+	}
 	digest := p.filesOf(name)
 	for _, a := range in.Assignments {
 		// Only the word of the agent of the assignment's own node counts.

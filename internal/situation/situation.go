@@ -122,6 +122,13 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		Now: s.Now, LeaderSince: s.LeaderSince, Deadlines: s.Deadlines,
 	}
 	in.Assignments = c.Decision().Assignments()
+	if c.Record != nil && c.Record.Phase == api.ClusterDeleting {
+		for _, q := range s.View.Quarantines {
+			if q.Assignment.ClusterUID == c.UID() {
+				in.Quarantined = append(in.Quarantined, q)
+			}
+		}
+	}
 	for a := range c.All() {
 		o := lifecycle.Observation{Clean: s.Clean(a)}
 		seen, ok := s.heard.MemberState(a.ID)

@@ -87,7 +87,7 @@ func (r *Repo) CheckVersion(ctx context.Context) error {
 
 // put is the write of v at key. Encoding can't fail: every stored type is plain data, which a test proves.
 func put(key string, v any) store.Op {
-	data, err := json.Marshal(v)
+	data, err := json.Marshal(bounded(v))
 	if err != nil {
 		panic(fmt.Sprintf("state: %T can't be encoded: %v", v, err))
 	}
