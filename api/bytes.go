@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -26,26 +27,49 @@ var byteUnits = []struct {
 	{"B", 1},
 }
 
-// ParseBytes reads a quantity. It refuses a missing or unknown unit other than a plain number of bytes, and negatives.
+// BytesPattern is the form of a quantity, also for JSON Schema.
+const BytesPattern = `^ *[0-9]+(\.[0-9]+)? *([KMGT]iB|[kMGT]?B)? *$`
+
+var quantity = regexp.MustCompile(BytesPattern)
+
+// ParseBytes reads a quantity: a number with a unit, or a whole number of bytes.
 func ParseBytes(s string) (Bytes, error) {
-	text, unit := strings.TrimSpace(s), int64(1)
+	if !quantity.MatchString(s) {
+		return 0, fmt.Errorf("%s is not a size; write one such as 512MiB or 2GiB", quoted(s))
+	}
+	text, unit := strings.Trim(s, " "), int64(0)
 	for _, u := range byteUnits {
 		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-			text, unit = strings.TrimSpace(rest), u.bytes
+			text, unit = strings.TrimRight(rest, " "), u.bytes
 			break
 		}
 	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		if n < 0 || n > (1<<62)/unit {
-			return 0, fmt.Errorf("%q is out of range; write a size like 512MiB or 2GiB", s)
-		}
+	if unit == 0 {
+		unit = 1
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n <= maxBytes/unit {
 		return Bytes(n * unit), nil
 	}
+	if unit == 1 && strings.Contains(text, ".") {
+		return 0, fmt.Errorf("%s is not a whole number of bytes; add a unit, such as %sGiB", quoted(s), text)
+	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f >= 0 && f*float64(unit) < 1<<62) {
-		return 0, fmt.Errorf("%q is not a size; write one like 512MiB or 2GiB", s)
+	if err != nil || f*float64(unit) >= maxBytes {
+		return 0, fmt.Errorf("%s is too large; write a size below 4194304TiB, such as 512MiB or 2GiB", quoted(s))
 	}
 	return Bytes(f * float64(unit)), nil
+}
+
+// maxBytes is 2^62, so that sums of two sizes don't overflow.
+const maxBytes = 1 << 62
+
+// quoted is a text for an error, cut when it is long.
+func quoted(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return strconv.Quote(s)
 }
 
 // String writes the largest binary unit that divides the number exactly.

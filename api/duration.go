@@ -2,7 +2,9 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -14,21 +16,36 @@ type Duration time.Duration
 
 const day = 24 * time.Hour
 
+// DurationPattern is the form of a time span, also for JSON Schema.
+const DurationPattern = `^(0|([0-9]+(\.[0-9]+)?(d|h|m|s|ms|us|µs|ns))+)$`
+
+var timeSpan = regexp.MustCompile(DurationPattern)
+
+// maxDuration is 100 years.
+const maxDuration = 36500 * day
+
 // ParseDuration reads a span: days ("2d"), then what time.ParseDuration takes. Negative spans are refused.
 func ParseDuration(s string) (Duration, error) {
-	text := strings.TrimSpace(s)
-	var total time.Duration
-	if days, rest, ok := strings.Cut(text, "d"); ok {
+	malformed := fmt.Errorf("%s is not a time span; write one such as 90s, 30m, 4h or 2d", quoted(s))
+	if !timeSpan.MatchString(s) {
+		return 0, malformed
+	}
+	tooLong := fmt.Errorf("%s is too long; the longest time span is %s", quoted(s), Duration(maxDuration))
+	text, total := s, time.Duration(0)
+	if days, rest, ok := strings.Cut(s, "d"); ok {
 		n, err := strconv.ParseFloat(days, 64)
-		if err != nil || !(n >= 0 && n <= 36500) {
-			return 0, fmt.Errorf("%q is not a time span; write one like 90s, 30m, 4h or 2d", s)
+		if errors.Is(err, strconv.ErrRange) || n > maxDuration.Hours()/24 {
+			return 0, tooLong
+		}
+		if err != nil || strings.Contains(rest, "d") { // days after hours, or twice
+			return 0, malformed
 		}
 		total, text = time.Duration(n*float64(day)), rest
 	}
-	if text != "" || total == 0 {
+	if text != "" {
 		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 || d > 36500*day {
-			return 0, fmt.Errorf("%q is not a time span; write one like 90s, 30m, 4h or 2d", s)
+		if err != nil || d > maxDuration || total+d > maxDuration { // a span of the right form is refused for its length only
+			return 0, tooLong
 		}
 		total += d
 	}
@@ -68,7 +85,7 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()
 func (d *Duration) UnmarshalJSON(data []byte) error {
 	var s string
 	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("%s is not a time span; write one like \"90s\", \"30m\", \"4h\" or \"2d\"", data)
+		return fmt.Errorf("%s is not a time span; write one such as \"90s\", \"30m\", \"4h\" or \"2d\"", data)
 	}
 	n, err := ParseDuration(s)
 	if err != nil {

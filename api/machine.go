@@ -274,6 +274,12 @@ type EnrollRequest struct {
 	Inspect bool `json:"inspect,omitempty"`
 }
 
+// MachinePatch is the body of a machine's PATCH, a merge patch (RFC 7396): fields that it names change. A null password removes the stored one.
+type MachinePatch struct {
+	Spec     MachineSpec `json:"spec"`
+	Password string      `json:"password,omitempty"`
+}
+
 // NodePowerRequest is the body of a request about the power of nodes.
 type NodePowerRequest struct {
 	Action      PowerAction `json:"action"`

@@ -28,11 +28,36 @@ type Quota struct {
 type Project struct {
 	// Name is a DNS label.
 	Name        string `json:"name"`
-	Description string `json:"description,omitempty"`
+	Description string `json:"description"`
 	Quota       Quota  `json:"quota"`
 	// Shares is its weight in the fair share, at least 1; it defaults to 1.
 	Shares    int       `json:"shares"`
 	CreatedAt time.Time `json:"created_at"`
+}
+
+// ProjectSettings is what administrators may change of a project. As the body of a PATCH it is a merge patch (RFC 7396) of it.
+type ProjectSettings struct {
+	Description string `json:"description"`
+	Quota       Quota  `json:"quota"`
+	Shares      int    `json:"shares"`
+}
+
+// ProjectRequest is the body of a project's creation.
+type ProjectRequest struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Quota       Quota  `json:"quota,omitzero"`
+	Shares      int    `json:"shares,omitempty"`
+}
+
+// ProjectUpdate is the body of a PUT: a project as it was read, with changed settings. All settings must be given. The other fields may be omitted;
+// they can't be changed.
+type ProjectUpdate struct {
+	ProjectSettings
+	// Name, if given, must be the project's.
+	Name      string    `json:"name,omitempty"`
+	CreatedAt time.Time `json:"created_at,omitzero"`
+	Used      Quota     `json:"used,omitzero"`
 }
 
 // ProjectStatus is a project as the API shows it.

@@ -26,6 +26,10 @@ type LabelsRequest struct {
 	Labels map[string]string `json:"labels"`
 }
 
+// MergePatch is a JSON merge patch (RFC 7396): the fields to change by their JSON names, each with its new value, nil to reset it, or a MergePatch of
+// the mapping that it is.
+type MergePatch map[string]any
+
 // PlanStep is one change that an apply makes, or would make.
 type PlanStep struct {
 	// Action is "create", "change", "add", "remove" or "keep".

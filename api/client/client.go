@@ -189,7 +189,11 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	for key, values := range header {
 		req.Header[key] = values
 	}
-	if body != nil {
+	switch body.(type) {
+	case nil:
+	case api.MergePatch:
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	default:
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.bearer != "" {

@@ -28,10 +28,9 @@ func (c *Client) EnrollNode(ctx context.Context, req api.EnrollRequest) (api.Nod
 	return answer[api.Node](ctx, c, http.MethodPost, "/v1/nodes", req)
 }
 
-// UpdateMachine changes power control, console, firmware and labels of a machine to those of the request. Without a password the BMC's stays; name
-// and MACs must be the machine's.
-func (c *Client) UpdateMachine(ctx context.Context, req api.EnrollRequest) (api.Node, error) {
-	return answer[api.Node](ctx, c, http.MethodPut, node(req.Name), req)
+// PatchMachine changes what the patch names of power control, console, firmware, labels and password of a machine.
+func (c *Client) PatchMachine(ctx context.Context, name string, patch api.MergePatch) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPatch, node(name), patch)
 }
 
 // InspectNode asks for a machine's hardware to be looked at. It is refused without force while members run on it.

@@ -28,13 +28,19 @@ func (c *Client) Project(ctx context.Context, name string) (api.ProjectStatus, e
 }
 
 // CreateProject makes a project.
-func (c *Client) CreateProject(ctx context.Context, p api.Project) (api.ProjectStatus, error) {
+func (c *Client) CreateProject(ctx context.Context, p api.ProjectRequest) (api.ProjectStatus, error) {
 	return answer[api.ProjectStatus](ctx, c, http.MethodPost, "/v1/projects", p)
 }
 
-// UpdateProject gives a project the description, quota and shares of p, all of them: read it first and change what is to change.
+// UpdateProject replaces description, quota and shares of a project by those of p, all of them.
 func (c *Client) UpdateProject(ctx context.Context, p api.Project) (api.ProjectStatus, error) {
-	return answer[api.ProjectStatus](ctx, c, http.MethodPut, project(p.Name), p)
+	update := api.ProjectUpdate{Name: p.Name, ProjectSettings: api.ProjectSettings{Description: p.Description, Quota: p.Quota, Shares: p.Shares}}
+	return answer[api.ProjectStatus](ctx, c, http.MethodPut, project(p.Name), update)
+}
+
+// PatchProject changes those settings of a project that the patch names.
+func (c *Client) PatchProject(ctx context.Context, name string, patch api.MergePatch) (api.ProjectStatus, error) {
+	return answer[api.ProjectStatus](ctx, c, http.MethodPatch, project(name), patch)
 }
 
 // DeleteProject removes a project that no cluster and no token belongs to any more.

@@ -104,6 +104,8 @@ type Server struct {
 	hub *hub
 	// access is who may call what, by the mux's pattern; what is not in it nobody may.
 	access map[string]Access
+	// queries are the query parameters of each documented pattern; every other query is refused.
+	queries map[string][]*huma.Param
 	// stopping is closed when the server shuts down; streams end then.
 	stopping chan struct{}
 	stopOnce sync.Once

@@ -222,11 +222,11 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})
 		}},
 		{"over_quota", "quota is 1", func() *http.Response {
-			send(t, s, request{method: "PUT", path: "/v1/projects/default", body: `{"quota": {"members": 1}}`})
+			send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"members": 1}}`})
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})
 		}},
 		{"quota_in_use", "512KiB is less than the 512MiB in use", func() *http.Response {
-			return send(t, s, request{method: "PUT", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
+			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
 		}},
 		{"cant_extend", "no time limit", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/extend", body: `{"time_limit": "4h"}`})

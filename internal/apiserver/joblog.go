@@ -132,9 +132,8 @@ func logParameters(r *http.Request, newest int) (logQuery, *failure) {
 		}
 		q.attempt = n
 	}
-	var f *failure
-	q.follow, f = boolParameter(r, "follow")
-	return q, f
+	q.follow = r.URL.Query().Get("follow") == "true"
+	return q, nil
 }
 
 // logStream is one answer with output.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"mime"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,22 @@ func readBody[T any](in rawBody) (T, *manifest.Source, error) {
 		return none, nil, failInvalid(err, codeInvalidRequest)
 	}
 	return req, src, nil
+}
+
+// readPatch changes into by a merge patch (RFC 7396).
+func readPatch(in rawBody, into any) (*manifest.Source, error) {
+	if mediaType, _, err := mime.ParseMediaType(in.ContentType); err == nil && mediaType == mergePatchType {
+		in.ContentType = "application/json"
+	}
+	format, err := bodyFormat(in.ContentType)
+	if err != nil {
+		return nil, err
+	}
+	src, err := manifest.Patch(in.RawBody, format, into)
+	if err != nil {
+		return nil, failInvalid(err, codeInvalidRequest)
+	}
+	return src, nil
 }
 
 // changeIntent changes what a user wants of a cluster and returns the cluster after it. change depends on its argument only: it is called

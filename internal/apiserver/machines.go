@@ -78,40 +78,71 @@ func (s *Server) ownBMC(req api.EnrollRequest, src *manifest.Source) error {
 	})
 }
 
-// updateMachine gives a machine another power control, console, firmware or labels.
+// updateMachine replaces a machine's power control, console, firmware and labels.
 func (s *Server) updateMachine(ctx context.Context, in *namedBody) (*body[api.Node], error) {
-	m, err := s.findMachine(s.cfg.Reader.View(), in.Name)
-	if err != nil {
+	if _, err := s.findMachine(s.cfg.Reader.View(), in.Name); err != nil {
 		return nil, err
 	}
 	req, src, err := readBody[api.EnrollRequest](in.body())
 	if err != nil {
 		return nil, err
 	}
-	if req, err = manifest.NormalizeMachine(req, src); err != nil {
-		return nil, failInvalid(err, codeInvalidRequest)
+	if req.Name != in.Name {
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{
+			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q, and a machine keeps its name", in.Name),
+		})
 	}
-	fixed := func(field, value, message string) error {
-		return failFields(codeInvalidRequest, api.FieldProblem{Location: field, Line: src.Line(field), Value: value, Message: message})
+	fields := []string{"spec.power", "spec.console", "spec.firmware", "spec.labels"}
+	if req.Spec.Power.Kind == api.PowerRedfish {
+		fields = append(fields, "spec.power.system", "spec.power.certificate_sha256")
 	}
-	switch {
-	case req.Name != in.Name:
-		return nil, fixed("name", req.Name, fmt.Sprintf("is not the machine's in the path, %q; a machine keeps its name", in.Name))
-	case !slices.Equal(req.Spec.MACs, m.Intent.Spec.MACs):
-		return nil, fixed("spec.macs", strings.Join(req.Spec.MACs, ","), "can't be changed: by them the machine is known; remove it and enrol it anew")
-	}
-	if err := s.ownBMC(req, src); err != nil {
+	if err := complete(src, fields...); err != nil {
 		return nil, err
 	}
-	sealed, err := s.seal(m.UID(), req.Password)
+	return s.changeMachine(ctx, in.Name, func(p *api.MachinePatch) (*manifest.Source, error) {
+		p.Spec, p.Password = req.Spec, req.Password
+		return src, nil
+	})
+}
+
+// patchMachine changes those of a machine's settings that the body names.
+func (s *Server) patchMachine(ctx context.Context, in *namedBody) (*body[api.Node], error) {
+	return s.changeMachine(ctx, in.Name, func(p *api.MachinePatch) (*manifest.Source, error) { return readPatch(in.body(), p) })
+}
+
+// changeMachine stores a change of a machine's settings. The change may be called again when another one came in between.
+func (s *Server) changeMachine(ctx context.Context, name string, change func(*api.MachinePatch) (*manifest.Source, error)) (*body[api.Node], error) {
+	m, err := s.findMachine(s.cfg.Reader.View(), name)
 	if err != nil {
 		return nil, err
 	}
-	_, revision, err := s.cfg.Writer.UpdateMachineIntent(ctx, m.Name(), m.UID(), func(in *api.MachineIntent) error {
-		in.Spec = req.Spec
-		if sealed != nil {
-			in.Sealed = sealed
+	_, revision, err := s.cfg.Writer.UpdateMachineIntent(ctx, m.Name(), m.UID(), func(intent *api.MachineIntent) error {
+		patch := api.MachinePatch{Spec: intent.Spec}
+		src, err := change(&patch)
+		if err != nil {
+			return err
 		}
+		req, err := manifest.NormalizeMachine(api.EnrollRequest{Name: name, Spec: patch.Spec, Password: patch.Password}, src)
+		if err != nil {
+			return failInvalid(err, codeInvalidRequest)
+		}
+		if !slices.Equal(req.Spec.MACs, intent.Spec.MACs) {
+			return failFields(codeInvalidRequest, api.FieldProblem{
+				Location: "spec.macs", Line: src.Line("spec.macs"), Value: strings.Join(req.Spec.MACs, ","),
+				Message: "can't be changed: they identify the machine; remove it and enroll it again",
+			})
+		}
+		if err := s.ownBMC(req, src); err != nil {
+			return err
+		}
+		sealed, err := s.seal(m.UID(), req.Password)
+		if err != nil {
+			return err
+		}
+		if sealed != nil || src.Resets("password") {
+			intent.Sealed = sealed
+		}
+		intent.Spec = req.Spec
 		return nil
 	})
 	if errors.Is(err, state.ErrNotFound) {

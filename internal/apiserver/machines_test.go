@@ -44,7 +44,7 @@ func machineErrors(t *testing.T) []errorCase {
 		}
 	}
 	enroll := func(name, mac string) string {
-		return fmt.Sprintf(`{"name": %q, "spec": {"macs": [%q], "power": {"kind": "wol"}}}`, name, mac)
+		return fmt.Sprintf(`{"name": %q, "spec": {"macs": [%q], "power": {"kind": "wol"}, "console": "", "firmware": "", "labels": {}}}`, name, mac)
 	}
 	s.Build("b1", "agent")
 	busy := apiservertest.New(t, memory.New(), nil)
@@ -453,7 +453,8 @@ func TestAMachineIsReachedInAnotherWayAndKeepsItsPasswordUntilItGetsAnother(t *t
 	enroll := func(method, path, address, password string) {
 		t.Helper()
 		r := send(t, s, request{method: method, path: path, body: fmt.Sprintf(
-			`{"name": "n1", "spec": {"macs": ["52:54:00:00:00:01"], "power": {"kind": "ipmi", "address": %q, "user": "u"}}, "password": %q}`, address, password)})
+			`{"name": "n1", "spec": {"macs": ["52:54:00:00:00:01"], "power": {"kind": "ipmi", "address": %q, "user": "u"},
+			"console": "", "firmware": "", "labels": {}}, "password": %q}`, address, password)})
 		if r.StatusCode >= 300 {
 			body, _ := io.ReadAll(r.Body)
 			t.Fatalf("%s: %d %s", method, r.StatusCode, body)

@@ -107,6 +107,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, pattern := s.mux.Handler(r); pattern != "" {
+		if known, ok := s.queries[pattern]; ok && !open(r.URL.Path) {
+			if f := checkQuery(r.URL.RawQuery, known); f != nil {
+				f.write(w)
+				return
+			}
+		}
 		s.mux.ServeHTTP(w, r)
 		return
 	}

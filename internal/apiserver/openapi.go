@@ -81,9 +81,12 @@ func words[T ~string](all ...T) *huma.Schema {
 }
 
 func (quantitySchema) Schema(huma.Registry) *huma.Schema {
+	none := 0.0
 	return &huma.Schema{
-		Type: huma.TypeString, Description: "A number of bytes as a quantity; requests may also give a plain number.",
-		Examples: []any{"512MiB"},
+		Description: "A number of bytes as a quantity; requests may also give a plain number.",
+		AnyOf: []*huma.Schema{
+			{Type: huma.TypeString, Pattern: api.BytesPattern, Examples: []any{"512MiB"}}, {Type: huma.TypeInteger, Format: "int64", Minimum: &none},
+		},
 	}
 }
 
@@ -147,7 +150,10 @@ func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Description: "A time span with its units: days, hours, minutes, seconds.", Examples: []any{"1d12h"}}
+	return &huma.Schema{
+		Type: huma.TypeString, Pattern: api.DurationPattern, Description: "A time span with its units: days, hours, minutes, seconds.",
+		Examples: []any{"1d12h"},
+	}
 }
 
 func schemaAliases() map[reflect.Type]reflect.Type {
@@ -196,12 +202,27 @@ func tagOf(path string) string {
 	return "server"
 }
 
-// document adds what huma can't see: the schemas of bodies that handlers read themselves, and that some paths need no token.
-func (s *Server) document(op *huma.Operation) {
-	if open(op.Path) {
-		op.Security = []map[string][]string{}
+// documentBody describes the body of an operation whose handler reads it itself: as JSON and as YAML, by the schema of what it reads.
+func (s *Server) documentBody(op *huma.Operation) {
+	request := requests()[op.OperationID]
+	if request == nil {
+		return
 	}
-	request := map[string]reflect.Type{
+	types := []string{"application/json", "application/yaml"}
+	if op.Method == http.MethodPatch {
+		types = []string{mergePatchType, "application/json"}
+	}
+	schema := s.schema(request)
+	op.RequestBody.Content = map[string]*huma.MediaType{}
+	for _, t := range types {
+		op.RequestBody.Content[t] = &huma.MediaType{Schema: schema}
+	}
+	op.RequestBody.Required = op.OperationID != "drain-node" // a drain needs no reason
+}
+
+// requests are the types of the bodies that handlers read themselves, by operation.
+func requests() map[string]reflect.Type {
+	return map[string]reflect.Type{
 		"create-cluster": reflect.TypeFor[api.ClusterRequest](),
 		"apply-cluster":  reflect.TypeFor[api.ClusterRequest](),
 		"create-job":     reflect.TypeFor[api.JobRequest](),
@@ -210,45 +231,37 @@ func (s *Server) document(op *huma.Operation) {
 		"label-cluster":  reflect.TypeFor[api.LabelsRequest](),
 		"certify-key":    reflect.TypeFor[api.CertificateRequest](),
 		"drain-node":     reflect.TypeFor[api.DrainRequest](),
-		"create-project": reflect.TypeFor[api.Project](),
-		"update-project": reflect.TypeFor[api.Project](),
+		"create-project": reflect.TypeFor[api.ProjectRequest](),
+		"update-project": reflect.TypeFor[api.ProjectUpdate](),
+		"patch-project":  reflect.TypeFor[api.ProjectSettings](),
 		"create-token":   reflect.TypeFor[api.TokenRequest](),
 		"enroll-node":    reflect.TypeFor[api.EnrollRequest](),
+		"update-machine": reflect.TypeFor[api.EnrollRequest](),
+		"patch-machine":  reflect.TypeFor[api.MachinePatch](),
 		"power-node":     reflect.TypeFor[api.NodePowerRequest](),
 		"power-nodes":    reflect.TypeFor[api.NodesPowerRequest](),
 		"create-build":   reflect.TypeFor[api.BuildRequest](),
 
 		"create-enroll-token": reflect.TypeFor[api.EnrollTokenRequest](),
-	}[op.OperationID]
-	if request == nil {
-		return
 	}
-	schema := s.schema(request)
-	op.RequestBody = &huma.RequestBody{Content: map[string]*huma.MediaType{
-		"application/json": {Schema: schema}, "application/yaml": {Schema: schema},
-	}}
 }
 
 func (s *Server) schema(t reflect.Type) *huma.Schema {
 	return s.api.OpenAPI().Components.Schemas.Schema(t, true, t.Name())
 }
 
-// documented is the document's copy of an operation.
-func documented(doc *huma.OpenAPI, method, path string) *huma.Operation {
-	item := doc.Paths[path]
-	if item == nil {
-		return &huma.Operation{}
+// methods are the operations of a path, by method.
+func methods(item *huma.PathItem) map[string]*huma.Operation {
+	all := map[string]*huma.Operation{}
+	for method, op := range map[string]*huma.Operation{
+		http.MethodGet: item.Get, http.MethodPost: item.Post, http.MethodPut: item.Put, http.MethodPatch: item.Patch,
+		http.MethodDelete: item.Delete,
+	} {
+		if op != nil {
+			all[method] = op
+		}
 	}
-	switch method {
-	case http.MethodPost:
-		return item.Post
-	case http.MethodPut:
-		return item.Put
-	case http.MethodDelete:
-		return item.Delete
-	default:
-		return item.Get
-	}
+	return all
 }
 
 // responses are the successful answer as huma documented it, and the problems the operation can answer with.
@@ -260,8 +273,8 @@ func (s *Server) responses(op *huma.Operation, status int, codes []Code) map[str
 	if !open(op.Path) {
 		codes = append([]Code{codeUnauthorized, codeForbidden}, codes...)
 	}
-	if len(op.Parameters) > 0 {
-		codes = append(codes, codeParameter)
+	if !open(op.Path) {
+		codes = append(codes, codeParameter) // an unknown one, where there are none
 	}
 	codes = append(codes, codeInternal, codeUnavailable)
 	for _, c := range codes {

@@ -71,6 +71,8 @@ func (s *Server) register() {
 		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.whileValid(s.cfg.AgentTunnel))
 	}
 	s.documentStreams()
+	s.bound()
+	s.queries = queries(s.api.OpenAPI())
 	// Errors are api.Problem; huma lists its own, which no answer holds.
 	for _, unused := range []string{"ErrorModel", "ErrorDetail"} {
 		delete(s.api.OpenAPI().Components.Schemas.Map(), unused)
@@ -170,9 +172,14 @@ func (s *Server) registerTenants() {
 	operation(s, "GET /v1/projects/{name}", AccessRead, "get-project", "Show a project", "", http.StatusOK, s.getProject, codeNoProject)
 	operation(s, "POST /v1/projects", AccessAdmin, "create-project", "Make a project", "",
 		http.StatusCreated, s.createProject, bodyCodes(codeInvalidRequest, codeProjectExists)...)
-	operation(s, "PUT /v1/projects/{name}", AccessAdmin, "update-project", "Change a project",
-		"Description, quota and shares become what the body says. A quota below what is in use is refused.",
+	operation(s, "PUT /v1/projects/{name}", AccessAdmin, "update-project", "Replace a project's settings",
+		"Description, quota and shares become what the body says; a body that omits one is refused. What GET returned can be changed and sent "+
+			"back. A quota below what is in use is refused.",
 		http.StatusOK, s.updateProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
+	operation(s, "PATCH /v1/projects/{name}", AccessAdmin, "patch-project", "Change some of a project's settings",
+		"The body is a JSON merge patch (RFC 7396): the fields it names change, null resets one to its default, all others stay. A quota below "+
+			"what is in use is refused.",
+		http.StatusOK, s.patchProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
 	operation(s, "DELETE /v1/projects/{name}", AccessAdmin, "delete-project", "Remove a project",
 		"Refused while clusters or tokens belong to it.", http.StatusNoContent, s.deleteProject, codeNoProject, codeProjectInUse)
 	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "Those that were made by the API, without their secrets.",
@@ -235,9 +242,13 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 		Tags: []string{tagOf(path)}, MaxBodyBytes: manifest.MaxBytes, BodyReadTimeout: s.cfg.RequestTimeout,
 		// Bodies are read by package manifest, which knows their lines.
 		SkipValidateBody: true,
+		// Parameters are checked before, by checkQuery; whatever is no name of a thing is not found.
+		SkipValidateParams: true,
 	}
 	s.access[pattern] = access
-	s.document(&op)
+	if open(path) {
+		op.Security = []map[string][]string{}
+	}
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 		defer cancel()
@@ -247,11 +258,9 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 		}
 		return out, nil
 	})
-	inDocument := documented(s.api.OpenAPI(), method, path)
+	inDocument := methods(s.api.OpenAPI().Paths[path])[method]
+	s.documentBody(inDocument)
 	inDocument.Responses = s.responses(inDocument, status, codes)
-	if id == "drain-node" {
-		inDocument.RequestBody.Required = false // a reason is no must
-	}
 }
 
 func (s *Server) version(context.Context, *struct{}) (*body[api.Version], error) {

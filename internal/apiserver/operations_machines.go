@@ -9,9 +9,14 @@ func (s *Server) registerMachines() {
 			"and looks at its hardware.",
 		http.StatusCreated, s.enrollNode,
 		bodyCodes(codeInvalidRequest, codeMachineExists, codeDuplicateMAC, codeRangeFull, codeNoProvisioning)...)
-	operation(s, "PUT /v1/nodes/{name}", AccessAdmin, "update-machine", "Change how a machine is reached",
-		"Power control, console, firmware and labels become what the body says. Without a password the BMC's stays. Name and MACs can't be changed.",
+	operation(s, "PUT /v1/nodes/{name}", AccessAdmin, "update-machine", "Replace how a machine is reached",
+		"Power control, console, firmware and labels become what the body says; a body that omits one is refused. Without a password the BMC's "+
+			"stays. Name and MACs can't be changed.",
 		http.StatusOK, s.updateMachine, bodyCodes(codeInvalidRequest, codeNoNode, codeNotMachine)...)
+	operation(s, "PATCH /v1/nodes/{name}", AccessAdmin, "patch-machine", "Change some of how a machine is reached",
+		"The body is a JSON merge patch (RFC 7396): the fields it names change, null resets one, all others stay. A null password removes the "+
+			"BMC's. MACs can't be changed.",
+		http.StatusOK, s.patchMachine, bodyCodes(codeInvalidRequest, codeNoNode, codeNotMachine)...)
 	operation(s, "POST /v1/nodes/{name}/inspect", AccessAdmin, "inspect-node", "Look at a machine's hardware",
 		"Boots it into the environment `inspect`. Refused without `force` while members run on it. Asking again is no error.",
 		http.StatusOK, s.inspectNode, codeNoNode, codeNotMachine, codeNodeInUse, codePowerConflict)

@@ -114,7 +114,7 @@ func translate(_ huma.Context, _ string, v any) (any, error) {
 			return fail(codeMalformed, "the request's body: is empty or broke off; send a whole one"), nil
 		}
 		f := fail(codeParameter, "")
-		f.Status = model.Status // the status is decided before this is called
+		f.Status = model.Status // decided before this is called; checkQuery leaves nothing for it
 		for _, e := range model.Errors {
 			f.Errors = append(f.Errors, api.FieldProblem{Location: e.Location, Value: fmt.Sprint(e.Value), Message: e.Message})
 		}

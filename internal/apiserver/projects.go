@@ -51,13 +51,6 @@ func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectS
 	return &body[api.ProjectStatus]{projectStatus(view, p)}, nil
 }
 
-// projectBody is a project as it is shown, so that what was read can be changed and sent back: what is not for users to say is not looked
-// at.
-type projectBody struct {
-	api.Project
-	Used api.Quota `json:"used"`
-}
-
 // Limits of a project.
 const (
 	maxDescription = 1000
@@ -77,7 +70,7 @@ func checkProject(p *api.Project, src *manifest.Source) error {
 	if len(p.Description) > maxDescription {
 		wrong("description", "", "is %d bytes long; use at most %d", len(p.Description), maxDescription)
 	}
-	if p.Shares == 0 {
+	if p.Shares == 0 && !src.Has("shares") {
 		p.Shares = 1
 	}
 	if p.Shares < 1 || p.Shares > maxShares {
@@ -98,11 +91,11 @@ func checkProject(p *api.Project, src *manifest.Source) error {
 }
 
 func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.ProjectStatus], error) {
-	req, src, err := readBody[projectBody](*in)
+	req, src, err := readBody[api.ProjectRequest](*in)
 	if err != nil {
 		return nil, err
 	}
-	p := req.Project
+	p := api.Project{Name: req.Name, Description: req.Description, Quota: req.Quota, Shares: req.Shares}
 	if err := checkProject(&p, src); err != nil {
 		return nil, err
 	}
@@ -121,31 +114,69 @@ func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.P
 	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: projectStatus(view, &p)}, nil
 }
 
+// updateProject replaces all settings of a project.
 func (s *Server) updateProject(ctx context.Context, in *namedBody) (*body[api.ProjectStatus], error) {
-	req, src, err := readBody[projectBody](in.body())
+	req, src, err := readBody[api.ProjectUpdate](in.body())
 	if err != nil {
 		return nil, err
 	}
-	if req.Name == "" && !src.Has("name") {
-		req.Name = in.Name
-	}
-	if req.Name != in.Name {
+	if src.Has("name") && req.Name != in.Name {
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{
 			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q, and a project keeps its name", in.Name),
 		})
 	}
-	if err := checkProject(&req.Project, src); err != nil {
+	if err := complete(src, "description", "quota", "shares"); err != nil {
 		return nil, err
 	}
-	p, revision, err := s.cfg.Writer.UpdateProject(ctx, in.Name, func(p *api.Project) error {
-		if problems := belowUse(req.Quota, tenancy.Used(s.cfg.Reader.View())[in.Name], src); len(problems) > 0 {
+	return s.changeProject(ctx, in.Name, func(p *api.Project) (*manifest.Source, error) {
+		p.Description, p.Quota, p.Shares = req.Description, req.Quota, req.Shares
+		return src, nil
+	})
+}
+
+// patchProject changes those settings of a project that the body names.
+func (s *Server) patchProject(ctx context.Context, in *namedBody) (*body[api.ProjectStatus], error) {
+	return s.changeProject(ctx, in.Name, func(p *api.Project) (*manifest.Source, error) {
+		settings := api.ProjectSettings{Description: p.Description, Quota: p.Quota, Shares: p.Shares}
+		src, err := readPatch(in.body(), &settings)
+		p.Description, p.Quota, p.Shares = settings.Description, settings.Quota, settings.Shares
+		return src, err
+	})
+}
+
+// complete refuses a PUT that omits fields: it would silently reset them.
+func complete(src *manifest.Source, fields ...string) error {
+	var problems []api.FieldProblem
+	for _, field := range fields {
+		if !src.Has(field) {
+			problems = append(problems, api.FieldProblem{
+				Location: field, Message: "is missing; PUT replaces everything, so give it, or send PATCH with only the fields to change",
+			})
+		}
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return failFields(codeInvalidRequest, problems...)
+}
+
+// changeProject stores a change of a project's settings. The change may be called again when another one came in between.
+func (s *Server) changeProject(ctx context.Context, name string, change func(*api.Project) (*manifest.Source, error)) (*body[api.ProjectStatus], error) {
+	p, revision, err := s.cfg.Writer.UpdateProject(ctx, name, func(p *api.Project) error {
+		src, err := change(p)
+		if err != nil {
+			return err
+		}
+		if err := checkProject(p, src); err != nil {
+			return err
+		}
+		if problems := belowUse(p.Quota, tenancy.Used(s.cfg.Reader.View())[name], src); len(problems) > 0 {
 			return failFields(codeQuotaInUse, problems...)
 		}
-		p.Description, p.Quota, p.Shares = req.Description, req.Quota, req.Shares
 		return nil
 	})
 	if errors.Is(err, state.ErrNotFound) {
-		return nil, noProject(in.Name)
+		return nil, noProject(name)
 	}
 	if err != nil {
 		return nil, err

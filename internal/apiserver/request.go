@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
+
+// mergePatchType is the media type of JSON merge patches (RFC 7396, section 4).
+const mergePatchType = "application/merge-patch+json"
 
 // bodyFormat is the format a request's Content-Type names; JSON when it names none.
 func bodyFormat(contentType string) (manifest.Format, error) {
@@ -26,25 +27,6 @@ func bodyFormat(contentType string) (manifest.Format, error) {
 		}
 	}
 	return "", fail(codeMediaType, "Content-Type %q is not supported; send application/json or application/yaml", contentType)
-}
-
-// boolParameter reads a query parameter that is a switch: absent is off, present without a value is on.
-func boolParameter(r *http.Request, name string) (bool, *failure) {
-	query := r.URL.Query()
-	if !query.Has(name) {
-		return false, nil
-	}
-	text := query.Get(name)
-	if text == "" {
-		return true, nil
-	}
-	on, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, failFields(codeParameter, api.FieldProblem{
-			Location: "query." + name, Value: text, Message: "is neither true nor false",
-		})
-	}
-	return on, nil
 }
 
 // acceptsEvents tells whether the client asks for server-sent events.

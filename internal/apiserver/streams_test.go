@@ -275,7 +275,7 @@ func TestEventsThatAreNoLongerKeptAreNotSkippedSilently(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := problemOf(t, send(t, s, request{
-		method: "GET", path: "/v1/clusters/c1/events?watch", header: map[string]string{"Last-Event-ID": "5"},
+		method: "GET", path: "/v1/clusters/c1/events?watch=true", header: map[string]string{"Last-Event-ID": "5"},
 	}))
 	if p.Code != "history_gone" {
 		t.Errorf("got %s, want history_gone", p.Code)

@@ -20,11 +20,11 @@ func TestAProjectLivesItsLife(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	s.AddNode("n1", 8)
 	c, ctx := s.Client(), t.Context()
-	p, err := c.CreateProject(ctx, api.Project{Name: "fluids", Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30}})
+	p, err := c.CreateProject(ctx, api.ProjectRequest{Name: "fluids", Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30}})
 	if err != nil || p.Shares != 1 || p.CreatedAt.IsZero() {
 		t.Fatalf("created %+v, %v", p, err)
 	}
-	if _, err := c.CreateProject(ctx, api.Project{Name: "fluids"}); !client.HasCode(err, "project_exists") {
+	if _, err := c.CreateProject(ctx, api.ProjectRequest{Name: "fluids"}); !client.HasCode(err, "project_exists") {
 		t.Errorf("again: %v", err)
 	}
 	p.Quota.Cores, p.Shares, p.Description = 32, 5, ""
@@ -80,7 +80,7 @@ func TestBadProjectsAndTokensAreRefused(t *testing.T) {
 		{"POST", "/v1/projects", `{"name": "a", "quota": {"cores": -1, "members": -2}}`, "quota.members: -2 is not a quota"},
 		{"POST", "/v1/projects", `{"name": "a", "qouta": {}}`, `did you mean "quota"?`},
 		{"POST", "/v1/projects", `{"name": "a", "description": "` + strings.Repeat("a", 2000) + `"}`, "2000 bytes long"},
-		{"PUT", "/v1/projects/default", `{"name": "other"}`, `is not "default"`},
+		{"PUT", "/v1/projects/default", `{"name": "other", "description": "", "quota": {}, "shares": 1}`, `is not "default"`},
 		{"POST", "/v1/tokens", `{}`, "user: is missing"},
 		{"POST", "/v1/tokens", `{"user": "ann"}`, "role: is missing"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "membr"}`, `did you mean "member"?`},
@@ -262,7 +262,7 @@ func TestTheOutputOfEveryAttemptIsKeptApart(t *testing.T) {
 	}
 	for _, bad := range []string{"2", "-1", "x"} {
 		p := problemOf(t, send(t, s, request{method: "GET", path: "/v1/jobs/" + job.ID + "/log?attempt=" + bad}))
-		if p.Code != "invalid_parameter" || !strings.Contains(p.Detail, "the newest is 1") {
+		if p.Code != "invalid_parameter" || !strings.Contains(p.Detail, "query.attempt: is not a") {
 			t.Errorf("attempt %s: %s %q", bad, p.Code, p.Detail)
 		}
 	}

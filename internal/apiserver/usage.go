@@ -1,12 +1,12 @@
 package apiserver
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
@@ -104,17 +104,21 @@ func usageParameters(query url.Values, now time.Time) (usageQuery, *failure) {
 	if q.from.Year() < 1970 || q.to.Year() > 9999 {
 		wrong("from", "is out of range")
 	}
-	choice(query, "period", wrong, map[string]func(){
-		"": func() { q.period = usage.Whole }, "none": func() { q.period = usage.Whole }, "hour": func() { q.period = usage.Hour },
-		"day": func() { q.period = usage.Day }, "week": func() { q.period = usage.Week }, "month": func() { q.period = usage.Month },
-	}, []string{"none", "hour", "day", "week", "month"})
-	choice(query, "by", wrong, map[string]func(){
-		"": func() { q.by = usage.ByProject }, "all": func() { q.by = usage.ByAll }, "cluster": func() { q.by = usage.ByCluster },
-		"user": func() { q.by = usage.ByUser }, "project": func() { q.by = usage.ByProject }, "site": func() { q.by, q.site = usage.ByAll, true },
-	}, []string{"cluster", "user", "project", "all", "site"})
-	choice(query, "format", wrong, map[string]func(){
-		"": func() { q.format = "json" }, "json": func() { q.format = "json" }, "csv": func() { q.format = "csv" },
-	}, []string{"json", "csv"})
+	// checkQuery has refused words that are not in the document.
+	q.period = map[string]usage.Period{"hour": usage.Hour, "day": usage.Day, "week": usage.Week, "month": usage.Month}[query.Get("period")]
+	switch query.Get("by") {
+	case "cluster":
+		q.by = usage.ByCluster
+	case "user":
+		q.by = usage.ByUser
+	case "all":
+		q.by = usage.ByAll
+	case "site":
+		q.by, q.site = usage.ByAll, true
+	default:
+		q.by = usage.ByProject
+	}
+	q.format = cmp.Or(query.Get("format"), "json")
 	if shortest := map[usage.Period]time.Duration{usage.Hour: time.Hour, usage.Day: 24 * time.Hour}[q.period]; shortest > 0 &&
 		q.to.Sub(q.from) > usagePeriods*shortest {
 		wrong("period", "makes more rows than one answer holds; ask for a longer period or a shorter time")
@@ -123,17 +127,4 @@ func usageParameters(query url.Values, now time.Time) (usageQuery, *failure) {
 		return q, failFields(codeParameter, problems...)
 	}
 	return q, nil
-}
-
-// choice reads a parameter that is one of a few words.
-func choice(query url.Values, name string, wrong func(name, message string), words map[string]func(), all []string) {
-	if take := words[query.Get(name)]; take != nil {
-		take()
-		return
-	}
-	message := "is not known; use one of " + quoteAll(all)
-	if near := manifest.Closest(query.Get(name), all); near != "" {
-		message = "is not known; did you mean \"" + near + "\"?"
-	}
-	wrong(name, message)
 }

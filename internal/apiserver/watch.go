@@ -176,8 +176,7 @@ func eventsParameters(r *http.Request) (after int64, watch bool, f *failure) {
 		}
 		after = n
 	}
-	watch, f = boolParameter(r, "watch")
-	return after, watch || acceptsEvents(r), f
+	return after, query.Get("watch") == "true" || acceptsEvents(r), nil
 }
 
 // eventsOf are the events of the cluster that has the name now; of a former one only while no other has it.

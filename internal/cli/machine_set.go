@@ -40,17 +40,18 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 			return usage("say what to change: '%s'; see 'nearmetal node set --help'", cmd.UseLine())
 		}
 		req := api.EnrollRequest{Name: n.Name, Spec: n.Machine.Spec}
-		f.overlay(cmd, &req.Spec)
+		patch := api.MergePatch{"spec": f.overlay(cmd, &req.Spec)}
 		// A machine that gets a BMC gets a password.
 		if cmd.Flags().Changed("bmc-password-file") || f.bmc.hasBMC() && !hasBMC(n.Machine.Spec.Power.Kind) {
 			if req.Password, err = a.password(&f.bmc); err != nil {
 				return err
 			}
+			patch["password"] = req.Password
 		}
 		if _, err := manifest.NormalizeMachine(req, nil); err != nil {
 			return machineFlagsError(err)
 		}
-		if _, err = c.UpdateMachine(cmd.Context(), req); err != nil {
+		if _, err = c.PatchMachine(cmd.Context(), n.Name, patch); err != nil {
 			return machineFlagsError(err)
 		}
 		_, err = fmt.Fprintf(a.Streams.Out, "node %s is changed\n", n.Name)
@@ -59,27 +60,48 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	return cmd
 }
 
-// overlay puts the flags that were given over what a machine has.
-func (f *enrollFlags) overlay(cmd *cobra.Command, spec *api.MachineSpec) {
+// overlay puts the flags that were given over what a machine has, and returns the same change as a merge patch.
+func (f *enrollFlags) overlay(cmd *cobra.Command, spec *api.MachineSpec) api.MergePatch {
 	given := cmd.Flags().Changed
-	for flag, field := range map[string]struct{ to, value *string }{
-		"bmc": {&spec.Power.Address, &f.bmc.address}, "bmc-user": {&spec.Power.User, &f.bmc.user}, "bmc-system": {&spec.Power.System, &f.bmc.system},
-		"bmc-certificate": {&spec.Power.CertificateSHA256, &f.bmc.certificate}, "console": {&spec.Console, &f.console},
-	} {
-		if given(flag) {
-			*field.to = *field.value
-		}
-	}
+	patch, power := api.MergePatch{}, api.MergePatch{}
 	if given("power") {
 		spec.Power.Kind = api.PowerKind(f.bmc.kind)
+		power["kind"] = f.bmc.kind
 		if kind := spec.Power.Kind; kind == api.PowerWakeOnLAN || kind == api.PowerManual {
 			spec.Power = api.PowerControl{Kind: kind}
+			power = api.MergePatch{"kind": f.bmc.kind, "address": nil, "user": nil, "system": nil, "certificate_sha256": nil}
+		}
+	}
+	for flag, field := range map[string]struct {
+		to    *string
+		value string
+		of    api.MergePatch
+		name  string
+	}{
+		"bmc": {&spec.Power.Address, f.bmc.address, power, "address"}, "bmc-user": {&spec.Power.User, f.bmc.user, power, "user"},
+		"bmc-system":      {&spec.Power.System, f.bmc.system, power, "system"},
+		"bmc-certificate": {&spec.Power.CertificateSHA256, f.bmc.certificate, power, "certificate_sha256"},
+		"console":         {&spec.Console, f.console, patch, "console"},
+	} {
+		if given(flag) {
+			*field.to, field.of[field.name] = field.value, field.value
 		}
 	}
 	if given("firmware") {
-		spec.Firmware = api.Firmware(f.firmware)
+		spec.Firmware, patch["firmware"] = api.Firmware(f.firmware), f.firmware
 	}
 	if given("labels") {
-		spec.Labels = f.labels
+		labels := api.MergePatch{}
+		for key := range spec.Labels {
+			labels[key] = nil
+		}
+		for key, value := range f.labels {
+			labels[key] = value
+		}
+		spec.Labels, patch["labels"] = f.labels, labels
 	}
+	if len(power) > 0 {
+		patch["power"] = power
+	}
+	return patch
 }

@@ -405,12 +405,11 @@ func TestWhatIsSetOfAMachineGoesOverWhatItHas(t *testing.T) {
 		MACs: []string{"52:54:00:00:00:01"}, Power: api.PowerControl{Kind: api.PowerIPMI, Address: "10.9.1.1", User: "admin"}, Console: "ipmi-sol",
 	}
 	f.fixed("GET /v1/nodes/n1", n)
-	f.fixed("PUT /v1/nodes/n1", n)
+	f.fixed("PATCH /v1/nodes/n1", n)
 	r := f.shell().run(t, "node", "set", "n1", "--bmc", "10.9.1.2", "--labels", "rack=r2")
 	has(t, r, 0, "node n1 is changed")
 	requests := f.requests()
-	want := `PUT /v1/nodes/n1 {"name":"n1","spec":{"macs":["52:54:00:00:00:01"],"power":{"kind":"ipmi","address":"10.9.1.2","user":"admin"},` +
-		`"console":"ipmi-sol","labels":{"rack":"r2"}}}`
+	want := `PATCH /v1/nodes/n1 {"spec":{"labels":{"rack":"r2"},"power":{"address":"10.9.1.2"}}}`
 	if got := requests[len(requests)-1]; got != want {
 		t.Errorf("asked %s, want %s", got, want)
 	}

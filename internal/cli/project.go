@@ -88,7 +88,7 @@ func (a *app) projectShow() *cobra.Command {
 
 // projectFlags are what can be set of a project.
 type projectFlags struct {
-	api.Project
+	api.ProjectRequest
 	memory string
 }
 
@@ -123,18 +123,24 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// over puts what was given over what is there.
-func (f *projectFlags) over(p api.Project, flags *pflag.FlagSet) api.Project {
-	for name, set := range map[string]func(){
-		"description": func() { p.Description = f.Description }, "shares": func() { p.Shares = f.Shares },
-		"cores": func() { p.Quota.Cores = f.Quota.Cores }, "memory": func() { p.Quota.Memory = f.Quota.Memory },
-		"members": func() { p.Quota.Members = f.Quota.Members }, "clusters": func() { p.Quota.Clusters = f.Quota.Clusters },
+// patch is a change of what was given, and of nothing else.
+func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
+	settings, quota := api.MergePatch{}, api.MergePatch{}
+	for name, field := range map[string]struct {
+		of    api.MergePatch
+		value any
+	}{
+		"description": {settings, f.Description}, "shares": {settings, f.Shares},
+		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters},
 	} {
 		if flags.Changed(name) {
-			set()
+			field.of[name] = field.value
 		}
 	}
-	return p
+	if len(quota) > 0 {
+		settings["quota"] = quota
+	}
+	return settings
 }
 
 func (a *app) projectCreate() *cobra.Command {
@@ -161,7 +167,7 @@ func (a *app) projectCreate() *cobra.Command {
 			return err
 		}
 		f.Name = args[0]
-		p, err := c.CreateProject(cmd.Context(), f.Project)
+		p, err := c.CreateProject(cmd.Context(), f.ProjectRequest)
 		if err != nil {
 			return err
 		}
@@ -197,11 +203,7 @@ refused.`,
 		if err != nil {
 			return err
 		}
-		present, err := c.Project(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-		p, err := c.UpdateProject(cmd.Context(), f.over(present.Project, cmd.Flags()))
+		p, err := c.PatchProject(cmd.Context(), args[0], f.patch(cmd.Flags()))
 		if err != nil {
 			return inFlags(err)
 		}

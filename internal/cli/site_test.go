@@ -115,9 +115,9 @@ func TestProjectsAreShownAndSetWithoutTouchingTheRest(t *testing.T) {
 	}
 	f.fixed("GET /v1/projects", api.List[api.ProjectStatus]{Items: []api.ProjectStatus{{Project: api.Project{Name: "default", Shares: 1, CreatedAt: t0}}, lab}})
 	f.fixed("GET /v1/projects/lab", lab)
-	f.fixed("PUT /v1/projects/lab", lab)
+	f.fixed("PATCH /v1/projects/lab", lab)
 	f.fixed("POST /v1/projects", lab)
-	f.fixed("PUT /v1/projects/tight", &api.Problem{
+	f.fixed("PATCH /v1/projects/tight", &api.Problem{
 		Status: http.StatusConflict, Code: "quota_in_use", Detail: "line 1: quota.cores: 1 is less than the 2 in use",
 		Errors: []api.FieldProblem{{Location: "quota.cores", Line: 1, Message: "1 is less than the 2 in use"}},
 	})
@@ -132,9 +132,8 @@ func TestProjectsAreShownAndSetWithoutTouchingTheRest(t *testing.T) {
 	f.asked = nil
 	f.mu.Unlock()
 	f.script("project set lab --cores 128 --memory 0", "project create fluids --cores 256 --memory 1TiB --shares 3 --description x")
-	f.expect("GET /v1/projects/lab",
-		`PUT /v1/projects/lab {"name":"lab","description":"fluid dynamics","quota":{"cores":128},"shares":2,"created_at":"2026-01-02T03:04:05Z"}`,
-		`POST /v1/projects {"name":"fluids","description":"x","quota":{"cores":256,"memory":"1TiB"},"shares":3,"created_at":"0001-01-01T00:00:00Z"}`)
+	f.expect(`PATCH /v1/projects/lab {"quota":{"cores":128,"memory":"0"}}`,
+		`POST /v1/projects {"name":"fluids","description":"x","quota":{"cores":256,"memory":"1TiB"},"shares":3}`)
 }
 
 func TestTheSecretOfATokenIsToldOnceToItsOwnerOnly(t *testing.T) {

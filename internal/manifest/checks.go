@@ -19,18 +19,18 @@ const (
 
 // Limits of checks.
 const (
-	maxChecks        = 32
+	MaxChecks        = 32
 	minCheckInterval = api.Duration(time.Second)
 	maxCheckInterval = api.Duration(24 * time.Hour)
 	minCheckTimeout  = api.Duration(time.Second)
 	maxCheckTimeout  = api.Duration(10 * time.Minute)
-	maxCheckFailures = 100
+	MaxCheckFailures = 100
 )
 
 // checks checks a group's checks and fills in their defaults.
 func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
-	if len(checks) > maxChecks {
-		n.add(path, strconv.Itoa(len(checks)), "has %d checks; at most %d are possible", len(checks), maxChecks)
+	if len(checks) > MaxChecks {
+		n.add(path, strconv.Itoa(len(checks)), "has %d checks; at most %d are possible", len(checks), MaxChecks)
 		return checks
 	}
 	first := map[string]int{}
@@ -50,7 +50,7 @@ func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
 		n.checkCommand(at, c.Command)
 		n.span(at+".interval", &c.Interval, DefaultCheckInterval, minCheckInterval, maxCheckInterval)
 		n.span(at+".timeout", &c.Timeout, DefaultCheckTimeout, minCheckTimeout, maxCheckTimeout)
-		n.atLeast(at+".failures", &c.Failures, DefaultCheckFailures, maxCheckFailures, "failure in a row")
+		n.atLeast(at+".failures", &c.Failures, DefaultCheckFailures, MaxCheckFailures, "failure in a row")
 	}
 	return checks
 }
@@ -64,8 +64,8 @@ func (n *normalizer) checkCommand(at string, command []string) {
 	case len(command) == 0:
 		n.add(path, "", "is an empty list; give the program and its arguments")
 		return
-	case len(command) > maxArgs:
-		n.add(path, strconv.Itoa(len(command)), "has %d words; at most %d are possible", len(command), maxArgs)
+	case len(command) > MaxArgs:
+		n.add(path, strconv.Itoa(len(command)), "has %d words; at most %d are possible", len(command), MaxArgs)
 		return
 	case command[0] == "":
 		n.add(path+"[0]", "", "is empty; the first word is the program to run")

@@ -54,6 +54,11 @@ func (d *decoder) fields(path string, v value, into reflect.Value) {
 			d.problem(at, value{line: f.line, column: f.column}, "%s", unknownField(f.key, known))
 			continue
 		}
+		if d.patch && f.value.kind == kindNull {
+			d.source.resets[at] = true
+			target.SetZero()
+			continue
+		}
 		d.source.lines[at], d.source.columns[at] = f.line, f.column
 		d.value(at, f.value, target)
 	}
@@ -221,12 +226,22 @@ func (d *decoder) mapping(path string, v value, into reflect.Value) {
 	if !d.want(path, v, kindMap) {
 		return
 	}
-	m := reflect.MakeMap(into.Type())
+	m, seen := reflect.MakeMap(into.Type()), map[string]bool{}
+	if d.patch {
+		for entries := into.MapRange(); entries.Next(); {
+			m.SetMapIndex(entries.Key(), entries.Value())
+		}
+	}
 	for _, f := range v.fields {
 		at := join(path, f.key)
 		key := reflect.ValueOf(f.key)
-		if m.MapIndex(key).IsValid() {
+		if seen[f.key] {
 			d.problem(at, value{line: f.line, column: f.column}, "is given twice; keep one")
+			continue
+		}
+		seen[f.key] = true
+		if d.patch && f.value.kind == kindNull {
+			m.SetMapIndex(key, reflect.Value{})
 			continue
 		}
 		d.source.lines[at], d.source.columns[at] = f.line, f.column
@@ -241,6 +256,8 @@ func (d *decoder) list(path string, v value, into reflect.Value) {
 	if !d.want(path, v, kindList) {
 		return
 	}
+	defer func(patch bool) { d.patch = patch }(d.patch)
+	d.patch = false // a merge patch replaces lists as a whole (RFC 7396, section 1)
 	s := reflect.MakeSlice(into.Type(), len(v.items), len(v.items))
 	for i, item := range v.items {
 		at := fmt.Sprintf("%s[%d]", path, i)

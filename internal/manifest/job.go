@@ -13,11 +13,13 @@ import (
 const (
 	// MaxRanks is more ranks than any cluster has cores.
 	MaxRanks = 1 << 20
-	maxArgs  = 4096
+	MaxArgs  = 4096
 )
 
-// variable is the name of an environment variable (POSIX.1-2017, section 8.1, small letters too).
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// VariablePattern is the form of an environment variable's name (POSIX.1-2017, section 8.1, small letters too).
+const VariablePattern = `^[A-Za-z_][A-Za-z0-9_]*$`
+
+var variable = regexp.MustCompile(VariablePattern)
 
 // CheckJob refuses a job that can't be run anywhere. The error is an *Invalid that names every problem.
 func CheckJob(req api.JobRequest, src *Source) error {
@@ -25,8 +27,8 @@ func CheckJob(req api.JobRequest, src *Source) error {
 	switch {
 	case len(req.Command) == 0:
 		n.add("command", "", "is missing; give the program and its arguments, for example [\"hostname\"]")
-	case len(req.Command) > maxArgs:
-		n.add("command", strconv.Itoa(len(req.Command)), "has %d words; at most %d are possible", len(req.Command), maxArgs)
+	case len(req.Command) > MaxArgs:
+		n.add("command", strconv.Itoa(len(req.Command)), "has %d words; at most %d are possible", len(req.Command), MaxArgs)
 	case req.Command[0] == "":
 		n.add("command[0]", "", "is empty; the first word is the program to run")
 	}
@@ -62,6 +64,9 @@ func CheckJob(req api.JobRequest, src *Source) error {
 	}
 	return nil
 }
+
+// FailureSignals lists the signals that a job may ask for.
+func FailureSignals() []string { return slices.Clone(failureSignals) }
 
 // failureSignals are what can tell a program that a member was lost: no signal of a fault, none that stops it.
 var failureSignals = []string{

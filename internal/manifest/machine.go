@@ -16,15 +16,15 @@ import (
 
 // Limits of machines.
 const (
-	maxMACs = 16
+	MaxMACs = 16
 	// maxMachines bounds one file of machines, and MaxMachineBytes is room for them.
 	maxMachines     = 10_000
 	MaxMachineBytes = 8 << 20
-	maxPassword     = 256
-	maxUserName     = 64
-	// maxPrefix leaves room for the number behind it.
-	maxPrefix     = 48
-	maxUses       = 10_000
+	MaxPassword     = 256
+	MaxUserName     = 64
+	// MaxPrefix leaves room for the number behind it.
+	MaxPrefix     = 48
+	MaxUses       = 10_000
 	minTokenSpan  = api.Duration(time.Minute)
 	maxTokenSpan  = api.Duration(365 * 24 * time.Hour)
 	defaultUses   = 1
@@ -143,8 +143,8 @@ func (n *normalizer) macs(path string, macs []string) []string {
 		n.add(path, "", "is missing; give the MAC address of the NIC it boots from, and those of other provisioning NICs behind it")
 		return nil
 	}
-	if len(macs) > maxMACs {
-		n.add(path, strconv.Itoa(len(macs)), "has %d entries; at most %d are possible", len(macs), maxMACs)
+	if len(macs) > MaxMACs {
+		n.add(path, strconv.Itoa(len(macs)), "has %d entries; at most %d are possible", len(macs), MaxMACs)
 		return nil
 	}
 	normal, seen := make([]string, len(macs)), map[string]bool{}
@@ -195,8 +195,8 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 	}
 	if p.User == "" {
 		n.missing(path, "user", "is missing; give the user to log in to the BMC as")
-	} else if len(p.User) > maxUserName {
-		n.add(path+".user", p.User, "is %d bytes long; use at most %d", len(p.User), maxUserName)
+	} else if len(p.User) > MaxUserName {
+		n.add(path+".user", p.User, "is %d bytes long; use at most %d", len(p.User), MaxUserName)
 	}
 	if p.System != "" && p.Kind != api.PowerRedfish {
 		n.add(path+".system", p.System, "is given, but only redfish has systems; leave it away")
@@ -263,8 +263,8 @@ func (n *normalizer) password(path, password string, p api.PowerControl) {
 	case password == "":
 	case p.Kind == api.PowerWakeOnLAN || p.Kind == api.PowerManual:
 		n.add(path, "", "is given, but %s has no BMC; leave it away", kindText(p.Kind))
-	case len(password) > maxPassword:
-		n.add(path, "", "is %d bytes long; use at most %d", len(password), maxPassword)
+	case len(password) > MaxPassword:
+		n.add(path, "", "is %d bytes long; use at most %d", len(password), MaxPassword)
 	case p.Kind == api.PowerIPMI && len(password) > 20: // IPMI 2.0, section 22.30
 		n.add(path, "", "is %d bytes long; IPMI 2.0 knows passwords of at most 20", len(password))
 	}
@@ -292,10 +292,10 @@ func NormalizeEnrollToken(req api.EnrollTokenRequest, src *Source) (api.EnrollTo
 	n := normalizer{src: src}
 	if req.Prefix == "" {
 		n.add("prefix", "", "is missing; the machines are called PREFIX1, PREFIX2 ...")
-	} else if problem := LabelProblem(req.Prefix+"1", maxPrefix+1); problem != "" {
+	} else if problem := LabelProblem(req.Prefix+"1", MaxPrefix+1); problem != "" {
 		n.add("prefix", req.Prefix, "makes names like %q, which %s", req.Prefix+"1", problem)
 	}
-	n.atLeast("uses", &req.Uses, defaultUses, maxUses, "use")
+	n.atLeast("uses", &req.Uses, defaultUses, MaxUses, "use")
 	n.span("valid_for", &req.ValidFor, defaultExpiry, minTokenSpan, maxTokenSpan)
 	if req.Power.Kind == "" && !src.Has("power") {
 		req.Power.Kind = api.PowerManual

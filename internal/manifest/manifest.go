@@ -55,6 +55,8 @@ func (e *Invalid) Error() string {
 type Source struct {
 	lines   map[string]int
 	columns map[string]int
+	// resets are the fields that a merge patch sets to null.
+	resets map[string]bool
 }
 
 // Flags is a source for fields that were given by command-line flags: given ones, without lines.
@@ -91,6 +93,9 @@ func (s *Source) Has(path string) bool {
 	return ok
 }
 
+// Resets reports whether a merge patch set the field to null. Has is then false.
+func (s *Source) Resets(path string) bool { return s != nil && s.resets[path] }
+
 // DecodeCluster reads a cluster request. The error is an *Invalid.
 func DecodeCluster(data []byte, format Format) (api.ClusterRequest, *Source, error) {
 	var req api.ClusterRequest
@@ -115,6 +120,12 @@ func Decode[T any](data []byte, format Format) (T, *Source, error) {
 	return req, src, err
 }
 
+// Patch changes what into points to by a JSON merge patch (RFC 7396): named fields get their new values, null resets one. After an error, an
+// *Invalid, into holds a part of the changes and is of no use.
+func Patch(data []byte, format Format, into any) (*Source, error) {
+	return decodeWith(data, textForm{format: format, most: MaxBytes, example: `{"description": "mine"}`, patch: true}, into)
+}
+
 // DecodeText reads a YAML text that people write by hand: as Decode, and problems carry columns too.
 func DecodeText[T any](data []byte) (T, *Source, error) {
 	var into T
@@ -136,6 +147,8 @@ type textForm struct {
 	example string
 	// columns are told in problems as well.
 	columns bool
+	// patch: it is a merge patch, where null resets a field and a mapping changes the one that is there.
+	patch bool
 }
 
 func decodeWith(data []byte, form textForm, into any) (*Source, error) {
@@ -143,7 +156,7 @@ func decodeWith(data []byte, form textForm, into any) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := decoder{source: &Source{lines: map[string]int{}, columns: map[string]int{}}, textForm: form}
+	d := decoder{source: &Source{lines: map[string]int{}, columns: map[string]int{}, resets: map[string]bool{}}, textForm: form}
 	d.object(root, into)
 	if len(d.problems) > 0 {
 		return d.source, &Invalid{Problems: d.problems}

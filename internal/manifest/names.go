@@ -14,15 +14,22 @@ const (
 	MaxClusterName = 40
 	// MaxProjectName keeps "PROJECT.NAME" short enough for keys and messages.
 	MaxProjectName = 40
-	// maxLabelKey and maxLabelValue bound the keys and values of labels and node selectors.
-	maxLabelKey   = 63
-	maxLabelValue = 63
+	// MaxLabelKey and MaxLabelValue bound the keys and values of labels and node selectors.
+	MaxLabelKey   = 63
+	MaxLabelValue = 63
+)
+
+// The forms of names, as regular expressions that JSON Schema reads too.
+const (
+	LabelPattern      = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	LabelKeyPattern   = `^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`
+	LabelValuePattern = `^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`
 )
 
 var (
-	dnsLabel   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
-	labelKey   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`)
+	dnsLabel   = regexp.MustCompile(LabelPattern)
+	labelKey   = regexp.MustCompile(LabelKeyPattern)
+	labelValue = regexp.MustCompile(LabelValuePattern)
 )
 
 // LabelProblem tells why a name is not a DNS label of at most maxLength characters (RFC 1123, section 2.1), or "".
@@ -59,8 +66,8 @@ func suggestLabel(name string) string {
 
 // KeyProblem tells why a label's key is not one, or "".
 func KeyProblem(key string) string {
-	if len(key) > maxLabelKey {
-		return fmt.Sprintf("is %d characters long; use at most %d", len(key), maxLabelKey)
+	if len(key) > MaxLabelKey {
+		return fmt.Sprintf("is %d characters long; use at most %d", len(key), MaxLabelKey)
 	}
 	if !labelKey.MatchString(key) {
 		return "is not a label key; use letters, digits, '-', '_', '.' and '/', beginning and ending with a letter or digit"
@@ -70,8 +77,8 @@ func KeyProblem(key string) string {
 
 // ValueProblem tells why a label's value is not one, or "".
 func ValueProblem(value string) string {
-	if len(value) > maxLabelValue {
-		return fmt.Sprintf("is %d characters long; use at most %d", len(value), maxLabelValue)
+	if len(value) > MaxLabelValue {
+		return fmt.Sprintf("is %d characters long; use at most %d", len(value), MaxLabelValue)
 	}
 	if !labelValue.MatchString(value) {
 		return "is not a label value; use letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"

@@ -26,13 +26,13 @@ const (
 	MaxMembers = 4093
 	MinMemory  = api.Bytes(16 << 20)
 	maxMemory  = api.Bytes(1 << 50)
-	maxCores   = 1 << 16
-	maxGroups  = 256
-	maxLabels  = 64
+	MaxCores   = 1 << 16
+	MaxGroups  = 256
+	MaxLabels  = 64
 
 	minTimeLimit = api.Duration(time.Second)
 	maxTimeLimit = api.Duration(3650 * 24 * time.Hour)
-	maxPriority  = 1000
+	MaxPriority  = 1000
 )
 
 // stacks are the known ones.
@@ -61,7 +61,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 		n.label("project", req.Project, MaxProjectName)
 	}
 	n.span("time_limit", &c.Spec.TimeLimit, 0, minTimeLimit, maxTimeLimit)
-	n.between("priority", req.Priority, -maxPriority, maxPriority)
+	n.between("priority", req.Priority, -MaxPriority, MaxPriority)
 	if len(req.Groups) == 0 && !src.Has("groups") {
 		c.Spec.Groups = []api.Group{n.group("", shortForm(req), req.Name)}
 	} else {
@@ -114,8 +114,8 @@ func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 		n.add("groups", "", "is an empty list; name at least one group, or leave it away")
 		return nil
 	}
-	if len(req.Groups) > maxGroups {
-		n.add("groups", strconv.Itoa(len(req.Groups)), "has %d groups; at most %d are possible", len(req.Groups), maxGroups)
+	if len(req.Groups) > MaxGroups {
+		n.add("groups", strconv.Itoa(len(req.Groups)), "has %d groups; at most %d are possible", len(req.Groups), MaxGroups)
 		return nil
 	}
 	var groups []api.Group
@@ -153,7 +153,7 @@ func (n *normalizer) groupName(path, name string) {
 func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	g.Name = name
 	n.atLeast(join(path, "size"), &g.Size, DefaultSize, MaxMembers, "member")
-	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, maxCores, "core per member")
+	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, MaxCores, "core per member")
 	n.memory(join(path, "memory"), &g.Memory)
 	at := join(path, "stack")
 	if g.Stack == "" && !n.src.Has(at) {
@@ -207,8 +207,8 @@ func (n *normalizer) label(path, name string, maxLength int) {
 }
 
 func (n *normalizer) labels(path string, labels map[string]string) {
-	if len(labels) > maxLabels {
-		n.add(path, strconv.Itoa(len(labels)), "has %d entries; at most %d are possible", len(labels), maxLabels)
+	if len(labels) > MaxLabels {
+		n.add(path, strconv.Itoa(len(labels)), "has %d entries; at most %d are possible", len(labels), MaxLabels)
 		return
 	}
 	keys := make([]string, 0, len(labels))
@@ -281,8 +281,8 @@ func CheckLabels(given, all map[string]string, src *Source) error {
 		n.add("labels", "", "is missing; give the labels to set, with an empty value those to remove")
 	}
 	n.labels("labels", given)
-	if len(all) > maxLabels {
-		n.add("labels", strconv.Itoa(len(all)), "would be %d in all; at most %d are possible", len(all), maxLabels)
+	if len(all) > MaxLabels {
+		n.add("labels", strconv.Itoa(len(all)), "would be %d in all; at most %d are possible", len(all), MaxLabels)
 	}
 	return n.err()
 }

@@ -107,6 +107,13 @@ func (m *Monitor) ReadLog(jobID string, p []byte, offset int64) (int, error) {
 		return 0, fmt.Errorf("read the output of job %q: %w", jobID, err)
 	}
 	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("read the output of job %q: %w", jobID, err)
+	}
+	if offset >= info.Size() { // pread(2) refuses an offset so large that the end of the read overflows
+		return 0, nil
+	}
 	n, err := f.ReadAt(p, offset)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, fmt.Errorf("read the output of job %q: %w", jobID, err)

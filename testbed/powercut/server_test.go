@@ -228,7 +228,7 @@ func connect(ctx context.Context, ended <-chan error) (*client.Client, error) {
 // write makes the n-th thing: projects and clusters in turn.
 func write(ctx context.Context, user *client.Client, n int) error {
 	if n%2 == 0 {
-		_, err := user.CreateProject(ctx, api.Project{Name: fmt.Sprintf("p%06d", n), Shares: 1})
+		_, err := user.CreateProject(ctx, api.ProjectRequest{Name: fmt.Sprintf("p%06d", n), Shares: 1})
 		return err
 	}
 	_, err := user.CreateCluster(ctx, api.ClusterRequest{Name: fmt.Sprintf("c%06d", n), Queue: true})
