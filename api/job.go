@@ -71,11 +71,15 @@ type Job struct {
 	// which is interrupted first (SIGINT).
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 	// Requeueing: a member was lost under this attempt, which is being ended to be run again.
-	Requeueing bool       `json:"requeueing,omitempty"`
-	LogBytes   int64      `json:"log_bytes"`
-	CreatedAt  time.Time  `json:"created_at"`
-	StartedAt  *time.Time `json:"started_at,omitempty"`
-	EndedAt    *time.Time `json:"ended_at,omitempty"`
+	Requeueing bool `json:"requeueing,omitempty"`
+	// LogBytes is how much output of this attempt is stored.
+	LogBytes int64 `json:"log_bytes"`
+	// DiscardedBytes is how much output of this attempt was printed and not stored: it was over the site's limit, or could not be stored in
+	// time. It may lag by half while the job runs.
+	DiscardedBytes int64      `json:"discarded_bytes,omitempty"`
+	CreatedAt      time.Time  `json:"created_at"`
+	StartedAt      *time.Time `json:"started_at,omitempty"`
+	EndedAt        *time.Time `json:"ended_at,omitempty"`
 }
 
 // Event is something that happened to a cluster, in the order the leader saw it.

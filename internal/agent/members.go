@@ -205,7 +205,10 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 					if m.jobs == nil {
 						m.jobs = map[string]agentstream.JobObserved{}
 					}
-					if !m.jobs[s.ID].Phase.Ended() { // what has ended does not come back
+					if ended := m.jobs[s.ID]; ended.Phase.Ended() { // it does not come back, but the server may store less of its output than there was
+						ended.LogBytes, ended.DiscardedBytes = s.LogBytes, s.DiscardedBytes
+						m.jobs[s.ID] = ended
+					} else {
 						m.jobs[s.ID] = agentstream.JobObserved(s)
 					}
 				}

@@ -200,8 +200,10 @@ type JobObserved struct {
 	Message   string       `json:"message,omitempty"`
 	StartedAt *time.Time   `json:"started_at,omitempty"`
 	EndedAt   *time.Time   `json:"ended_at,omitempty"`
-	// LogBytes is how much the job has printed so far.
+	// LogBytes is how much output of the job there is to store.
 	LogBytes int64 `json:"log_bytes"`
+	// DiscardedBytes is how much more was printed and discarded. It may lag by half while the job runs.
+	DiscardedBytes int64 `json:"discarded_bytes,omitempty"`
 }
 
 // Log is a piece of the output of a job's run.

@@ -62,7 +62,7 @@ func (a *app) jobShow() *cobra.Command {
 			fields(w, "ID", j.ID, "Cluster", j.Cluster, "Phase", string(j.Phase), "Message", j.Message, "Exit code", exitText(j),
 				"Ranks", ranksText(j), "Attempt", attemptText(j), "Members lost", countText(j.Failures), "Failure signal", j.FailureSignal,
 				"Command", commandText(j), "Directory", j.Directory, "Environment", labels(j.Env),
-				"Output", fmt.Sprintf("%d bytes", j.LogBytes), "Created", a.age(j.CreatedAt)+" ago", "Took", took)
+				"Output", outputText(j), "Created", a.age(j.CreatedAt)+" ago", "Took", took)
 		})
 	}
 	return cmd
@@ -96,7 +96,13 @@ func (a *app) jobLogs() *cobra.Command {
 			_, err = c.JobAttemptLog(cmd.Context(), args[0], attempt-1, 0, follow, a.Streams.Out)
 			return err
 		}
-		_, err = c.JobLog(cmd.Context(), args[0], 0, follow, a.Streams.Out)
+		if _, err = c.JobLog(cmd.Context(), args[0], 0, follow, a.Streams.Out); err != nil {
+			return err
+		}
+		job, err := c.Job(cmd.Context(), args[0])
+		if err == nil {
+			a.warnDiscarded(job)
+		}
 		return err
 	}
 	return cmd
@@ -124,6 +130,14 @@ func (a *app) jobCancel() *cobra.Command {
 		return nil
 	}
 	return cmd
+}
+
+func outputText(j api.Job) string {
+	text := fmt.Sprintf("%d bytes", j.LogBytes)
+	if j.DiscardedBytes > 0 {
+		text += fmt.Sprintf(", and %d discarded", j.DiscardedBytes)
+	}
+	return text
 }
 
 func exitText(j api.Job) string {

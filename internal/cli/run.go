@@ -39,6 +39,9 @@ waits up to 20 seconds for it to end. A second Ctrl-C ends the wait at once. Eit
 unreachable is cancelled when the node returns; 'nearmetal job show' reports how it ended. A cancelled job gets SIGINT, SIGTERM 4 seconds
 later and SIGKILL 2 seconds after that. On a cluster whose time limit has passed, a job gets SIGTERM, and SIGKILL 25 seconds later.
 
+A job that prints faster than its output can be stored waits. Output beyond the site's limit for one job is discarded and counted: a warning
+on standard error and 'nearmetal job show' say how much.
+
 When a member of the cluster is lost while the job runs, its processes get the failure signal, and it goes on if it can. With --requeue it
 is ended, unless it ends by itself with 0, and run again from its start once the cluster is whole; when --failure-signal is given, it has
 4 seconds after the signal before it is ended. The output of each attempt is kept.
@@ -169,8 +172,17 @@ func (a *app) followJob(ctx context.Context, c *client.Client, id string) (api.J
 	}
 }
 
+// warnDiscarded says that the output which was shown is not all that the job printed.
+func (a *app) warnDiscarded(job api.Job) {
+	if job.DiscardedBytes > 0 {
+		fmt.Fprintf(a.Streams.Err, "warning: %d bytes of the output of job %s were discarded: they were over the limit of stored output, or could not be stored in time; redirect large output to a file\n",
+			job.DiscardedBytes, job.ID)
+	}
+}
+
 // endOf turns the end of a job into the end of this command.
 func (a *app) endOf(job api.Job) error {
+	a.warnDiscarded(job)
 	say := func(text string) {
 		if job.Message != "" {
 			text += ": " + job.Message

@@ -117,7 +117,7 @@ type leader struct {
 	provisioner Provisioner
 	// machineAt is the machine, by its place in the view, that the next pass begins with.
 	machineAt int
-	endings   map[string]time.Time // when it was first heard that a run has ended, by the machine's clock
+	endings   map[string]ending // of runs that have ended, whose output is still arriving
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
@@ -129,7 +129,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg),
-		resting: map[string]resting{}, endings: map[string]time.Time{}, committed: leadership.Term(),
+		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(),
 	}
 }
 

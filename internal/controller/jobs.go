@@ -19,8 +19,9 @@ import (
 // keptJobs is how many ended jobs, and their output, are kept; the oldest go first.
 const keptJobs = 1000
 
-// logPatience is how long the end of a job waits for the rest of its output to arrive.
-const logPatience = 5 * time.Second
+// logPatience is how long the end of a job waits for the rest of its output while none of it arrives. It is long enough for a node agent or a
+// server to be started again.
+const logPatience = time.Minute
 
 // jobGraceSeconds is how long a job whose cluster's time limit has passed has to end: most of the cluster's grace, so that the rest of its
 // output still arrives.
@@ -54,13 +55,13 @@ func (p *pass) jobs(ctx context.Context) error {
 
 // job plans one job and stores what becomes of it.
 func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserved, heard bool) error {
-	if heard && seen.Phase.Ended() && seen.LogBytes > p.cfg.Agents.LogBytes(job.RunID()) && p.patient(job.RunID()) {
-		p.soonerRaw(p.raw.Add(100 * time.Millisecond))
-		return nil // who follows the output must see all of it before the end
-	}
 	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, logBytes: p.cfg.Agents.LogBytes(job.RunID())}
 	if c := p.view.Cluster(job.Cluster); c != nil && c.UID() == job.ClusterUID {
 		in.cluster, in.whole = c, job.Attempt > 0 && job.MemberID == "" && p.whole(c)
+	}
+	if in.missing() > 0 && in.cluster != nil && in.holds(job.MemberID) && p.patient(job.RunID(), in.logBytes) {
+		p.soonerRaw(p.raw.Add(100 * time.Millisecond))
+		return nil // a follower of the output must see all of it before the end
 	}
 	next, events := planJob(in)
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
@@ -116,6 +117,9 @@ func planJob(in jobInput) (api.Job, []api.Event) {
 	job := in.job
 	job.LogBytes = in.logBytes
 	job.RemovedMembers = in.removed()
+	if in.heard {
+		job.DiscardedBytes = in.seen.DiscardedBytes + in.missing()
+	}
 	switch {
 	case in.heard && in.seen.Phase.Ended():
 		return in.ended(job)
@@ -137,6 +141,14 @@ func planJob(in jobInput) (api.Job, []api.Event) {
 		job.Phase, job.Message, job.StartedAt = in.seen.Phase, in.message(), in.seen.StartedAt
 	}
 	return in.tell(job)
+}
+
+// missing is how much output of a run that has ended is not stored.
+func (in jobInput) missing() int64 {
+	if !in.heard || !in.seen.Phase.Ended() {
+		return 0
+	}
+	return max(0, in.seen.LogBytes-in.logBytes)
 }
 
 // limitPassed is why a job is ended with its cluster.
@@ -302,9 +314,13 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 func (in jobInput) again(job api.Job) (api.Job, []api.Event) {
 	job.Attempt++
 	job.Phase, job.MemberID, job.DispatchedAt, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil, nil
-	job.Failures, job.LostMembers, job.RemovedMembers, job.Requeueing, job.LogBytes = 0, nil, nil, false, 0
+	text := fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1)
+	if job.DiscardedBytes > 0 {
+		text += fmt.Sprintf("; %d bytes of the output of attempt %d were discarded", job.DiscardedBytes, job.Attempt)
+	}
+	job.Failures, job.LostMembers, job.RemovedMembers, job.Requeueing, job.LogBytes, job.DiscardedBytes = 0, nil, nil, false, 0, 0
 	job.Message = "a member of its cluster was lost; it runs again when the cluster is ready"
-	return job, in.event(eventJobRequeued, fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1))
+	return job, in.event(eventJobRequeued, text)
 }
 
 func (in jobInput) lose(job api.Job, why string) api.Job {
@@ -316,15 +332,21 @@ func (in jobInput) event(reason, message string) []api.Event {
 	return []api.Event{{Time: in.now, Cluster: in.job.Cluster, Reason: reason, Message: message}}
 }
 
-// patient tells whether the rest of an ended job's output is still waited for. It counts from when the end was heard of: when it
-// was, and how much output there is, are the word of the member, where the tenant is root.
-func (p *pass) patient(runID string) bool {
-	heard, ok := p.endings[runID]
-	if !ok {
-		heard = p.raw
-		p.endings[runID] = heard
+// ending is how much output of an ended job had arrived when, the last time that it was more than before.
+type ending struct {
+	logBytes int64
+	at       time.Time
+}
+
+// patient reports whether the rest of an ended job's output is still awaited: until none of it has arrived for the patience. The times are this
+// leader's own. When the job ended, and how much output there is, are the word of the member, where the tenant is root.
+func (p *pass) patient(runID string, logBytes int64) bool {
+	last, ok := p.endings[runID]
+	if !ok || logBytes > last.logBytes {
+		last = ending{logBytes, p.raw}
+		p.endings[runID] = last
 	}
-	return p.raw.Sub(heard) < logPatience
+	return p.raw.Sub(last.at) < logPatience
 }
 
 // pruneJobs removes the oldest ended jobs beyond what is kept.

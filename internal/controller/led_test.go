@@ -20,12 +20,14 @@ import (
 
 // scripted are agents that say what a test wants.
 type scripted struct {
-	clean   map[string][]string // by node
-	jobs    map[string]agentstream.JobObserved
-	members map[string]monitor.MemberState
-	down    map[string]bool
-	desired map[string]agentstream.Desired
-	builds  map[string][]agentstream.BuildObserved
+	clean map[string][]string // by node
+	jobs  map[string]agentstream.JobObserved
+	// logBytes is how much output is stored, by run.
+	logBytes map[string]int64
+	members  map[string]monitor.MemberState
+	down     map[string]bool
+	desired  map[string]agentstream.Desired
+	builds   map[string][]agentstream.BuildObserved
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
@@ -51,7 +53,7 @@ func (s *scripted) Clean(node string) []string { return s.clean[node] }
 
 func (s *scripted) Jobs() map[string]agentstream.JobObserved { return s.jobs }
 
-func (s *scripted) LogBytes(string) int64 { return 0 }
+func (s *scripted) LogBytes(run string) int64 { return s.logBytes[run] }
 
 func (s *scripted) ForgetJob(string) {}
 

@@ -133,21 +133,55 @@ func TestOnlyTheAgentOfItsOwnNodeConfirmsAnAssignmentClean(t *testing.T) {
 
 func TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput(t *testing.T) {
 	l := newLed(t, memory.New())
-	l.node("n1", 2)
-	l.cluster("a", 1, "n1")
-	job := api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobRunning, MemberID: "ua.a-0.1"}
+	l.node("n1", 1)
+	l.want("a")
+	l.mustPass()
+	l.report(api.MemberReady)
+	c := l.mustPass().Cluster("a")
+	job := api.Job{ID: "j1", Cluster: "a", ClusterUID: c.UID(), Phase: api.JobRunning, MemberID: only(t, c).ID}
 	l.view(l.repo.CreateJob(t.Context(), job))
 	ended := l.now.Add(24 * time.Hour)
-	l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: api.JobSucceeded, EndedAt: &ended, LogBytes: 1 << 40}}
-	if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning {
-		t.Fatalf("at once: %s, want the rest of the output to be waited for", job.Phase)
+	l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: api.JobSucceeded, EndedAt: &ended, LogBytes: 1 << 40, DiscardedBytes: 7}}
+	for _, stored := range []int64{0, 10, 20} {
+		l.agents.logBytes = map[string]int64{"j1": stored}
+		if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning {
+			t.Fatalf("with %d bytes stored: %s, want the rest of the output to be awaited while some arrives", stored, job.Phase)
+		}
+		l.now = l.now.Add(logPatience - 1)
 	}
-	l.now = l.now.Add(logPatience)
-	if job := l.mustPass().Job("j1"); job.Phase != api.JobSucceeded {
-		t.Errorf("after %s: %s, want succeeded", logPatience, job.Phase)
+	if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning {
+		t.Fatalf("just before %s without any output: %s, want it running", logPatience, job.Phase)
+	}
+	l.now = l.now.Add(1)
+	job = *l.mustPass().Job("j1")
+	if job.Phase != api.JobSucceeded || job.LogBytes != 20 || job.DiscardedBytes != 1<<40-20+7 {
+		t.Errorf("after %s without any output: %s with %d bytes stored and %d discarded; want it succeeded, and what never arrived counted", logPatience,
+			job.Phase, job.LogBytes, job.DiscardedBytes)
 	}
 	if len(l.lead.endings) > 0 {
 		t.Errorf("left in memory: %v", l.lead.endings)
+	}
+}
+
+func TestNobodyWaitsForOutputOfAJobWhoseMemberIsGone(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 2)
+	l.cluster("a", 1, "n1")
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobRunning, MemberID: "ua.a-0.gone"}))
+	l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: api.JobSucceeded, LogBytes: 10}}
+	if job := l.mustPass().Job("j1"); job.Phase != api.JobSucceeded || job.DiscardedBytes != 10 {
+		t.Errorf("%s with %d bytes discarded, want it succeeded with 10", job.Phase, job.DiscardedBytes)
+	}
+}
+
+func TestADiscardedPartOfTheOutputIsStoredWhileTheJobRuns(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 2)
+	l.cluster("a", 1, "n1")
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobRunning, MemberID: "ua.a-0.1"}))
+	l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: api.JobRunning, LogBytes: 10, DiscardedBytes: 5}}
+	if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning || job.DiscardedBytes != 5 {
+		t.Errorf("%s with %d bytes discarded, want it running with 5", job.Phase, job.DiscardedBytes)
 	}
 }
 

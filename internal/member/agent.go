@@ -28,8 +28,10 @@ type Config struct {
 	SSHPort uint16
 	// SSHDDirectory is made for sshd (its privilege separation changes root to it).
 	SSHDDirectory string
-	// SpoolBytes bounds how much of a job's output is kept until the node agent has it.
+	// SpoolBytes bounds how much of a job's output is kept until the server has stored it; a job that prints more waits.
 	SpoolBytes int64
+	// OutputPatience is how long a job waits for that at most while nothing is stored.
+	OutputPatience time.Duration
 	// ProbeEvery is the time between two looks at whether a member that was ready still is.
 	ProbeEvery time.Duration
 	// ReadyPatience is after which time a member that sshd does not make ready tells so.
@@ -45,7 +47,7 @@ type Config struct {
 func LoadConfig(path string) (Config, error) {
 	c := Config{
 		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
-		SpoolBytes: 16 << 20, ReadyPatience: 15 * time.Second, StopGrace: time.Second, ProbeEvery: 5 * time.Second,
+		SpoolBytes: 8 << 20, OutputPatience: time.Minute, ReadyPatience: 15 * time.Second, StopGrace: time.Second, ProbeEvery: 5 * time.Second,
 		// mpirun gives its ranks a second between SIGTERM and SIGKILL when it is interrupted.
 		InterruptGrace: 4 * time.Second, TerminateGrace: 2 * time.Second,
 	}

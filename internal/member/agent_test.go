@@ -104,7 +104,7 @@ func newProcess(t *testing.T) *process {
 		},
 		Socket: filepath.Join(dir, "agent.sock"), SSHPort: unusedPort(t), SSHDDirectory: filepath.Join(dir, "sshd"),
 		SSHD: []string{"/bin/sh", "-c", `printf 'SSH-2.0-stand-in\r\n'`}, SpoolBytes: 1 << 20,
-		ProbeEvery: patience, ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
+		ProbeEvery: patience, OutputPatience: patience, ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
 	}}
 	return p
 }
@@ -479,32 +479,99 @@ func difference(a, b string) int {
 	return min(len(a), len(b))
 }
 
-func TestMuchMoreOutputThanTheSpoolHoldsPassesWhenItIsFetched(t *testing.T) {
+func TestMuchMoreOutputThanTheSpoolHoldsPassesWhole(t *testing.T) {
 	p := newProcess(t)
 	n := newNodeAgent(t, p.cfg.Socket, true)
-	p.cfg.SpoolBytes = 64 << 20
 	p.start()
-	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
+	job := shellJob("j", "seq 1 3000000")
+	n.server.SetJobs([]api.Job{job})
 	n.server.RequestLog("j", 0, 1)
-	n.untilEnded("j")
-	if got := n.output("j"); len(got) != 30000000 || strings.Trim(got, "y\n") != "" {
-		t.Errorf("got %d bytes, want 30000000 of only y and newlines", len(got))
+	n.until("some of it comes", func() bool { return len(n.logs["j"]) > 4<<20 })
+	t.Log("the node agent is started again, and not all of what came was stored")
+	if err := n.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stored := 0
+	n.note(func() {
+		// Acknowledged output is gone; the last mebibyte may not have been.
+		stored = len(n.logs["j"])
+	})
+	n.listen(p.cfg.Socket)
+	n.server.SetJobs([]api.Job{job})
+	n.server.RequestLog("j", int64(stored), 1)
+	state := n.untilEnded("j")
+	var want strings.Builder
+	for i := range 3000000 {
+		fmt.Fprintln(&want, i+1)
+	}
+	if got := n.output("j"); got != want.String() || state.DiscardedBytes != 0 {
+		t.Errorf("got %d bytes, want %d; the first difference is at %d; %d were discarded", len(got), want.Len(), difference(got, want.String()), state.DiscardedBytes)
 	}
 }
 
-func TestOutputThatNobodyFetchesIsCutWithAWordAboutIt(t *testing.T) {
+func TestOutputThatIsNotFetchedIsDiscardedAfterAWhileMarkedAndCounted(t *testing.T) {
 	p := newProcess(t)
+	p.cfg.OutputPatience = 100 * time.Millisecond
 	n := newNodeAgent(t, p.cfg.Socket, true)
 	p.start()
 	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
 	n.until("the job ends", func() bool { return n.states["j"].Phase.Ended() })
 	n.server.RequestLog("j", 0, 1)
-	n.untilEnded("j")
+	state := n.untilEnded("j")
 	got := n.output("j")
 	kept := strings.IndexByte(got, '[') - 1
-	note := fmt.Sprintf("\n[nearmetal: %d bytes of output are missing here, nobody fetched it in time]\n", 30000000-kept)
-	if kept < int(p.cfg.SpoolBytes)*9/10 || got[kept:] != note {
+	note := fmt.Sprintf("\n[nearmetal: %d bytes of output are missing here, the control plane did not fetch it in time]\n", 30000000-kept)
+	if kept < int(p.cfg.SpoolBytes)*9/10 || !strings.HasPrefix(got[kept:], note) {
 		t.Errorf("kept %d bytes, then %q; want nearly %d bytes, then %q", kept, got[max(kept, 0):], p.cfg.SpoolBytes, note)
+	}
+	if state.DiscardedBytes != int64(30000000-kept) {
+		t.Errorf("%d bytes are counted as discarded, want %d", state.DiscardedBytes, 30000000-kept)
+	}
+}
+
+func TestOutputBeyondWhatTheServerStoresIsDiscardedWithoutHoldingUpTheJob(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, false)
+	p.start()
+	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 300000000")})
+	n.server.RequestLog("j", 0, 1)
+	n.until("as much comes as is sent unacknowledged", func() bool { return len(n.logs["j"]) > 1000000 })
+	const stored = 1000000
+	n.server.DiscardLog("j", stored)
+	n.until("the job ends", func() bool { return n.states["j"].Phase.Ended() })
+	if state := n.states["j"]; state.Phase != api.JobSucceeded || state.LogBytes != stored || state.DiscardedBytes != 300000000-stored {
+		t.Errorf("got %+v, want it succeeded with %d bytes of output and the rest discarded", state, stored)
+	}
+}
+
+func TestAJobThatIsHeldUpByItsOutputHoldsUpNothingElseAndCanBeCancelled(t *testing.T) {
+	p := newProcess(t)
+	n := newNodeAgent(t, p.cfg.Socket, true)
+	p.start()
+	held := shellJob("held", "yes | head -c 300000000")
+	n.server.SetJobs([]api.Job{held})
+	n.untilRuns("held") // its output is not asked for
+	jobs := []api.Job{held}
+	for i := range 3 {
+		other := shellJob(fmt.Sprintf("other%d", i), "yes | head -c 3000000")
+		jobs = append(jobs, other)
+		n.server.SetJobs(jobs)
+		n.server.RequestLog(other.ID, 0, 1)
+	}
+	for _, other := range jobs[1:] {
+		if state := n.untilEnded(other.ID); state.Phase != api.JobSucceeded || state.DiscardedBytes != 0 {
+			t.Errorf("beside one that is held up, another is %+v", state)
+		}
+	}
+	if phase := n.states["held"].Phase; phase != api.JobRunning {
+		t.Fatalf("the one that is held up is %s, want it running", phase)
+	}
+	jobs[0].Phase, jobs[0].CancelRequested = api.JobRunning, true
+	n.server.SetJobs(jobs)
+	n.until("it is cancelled", func() bool { return n.states["held"].Phase == api.JobCancelled })
+	n.server.RequestLog("held", 0, 1)
+	if state := n.untilEnded("held"); state.DiscardedBytes != 0 || strings.Trim(n.output("held"), "y\n") != "" {
+		t.Errorf("what it had printed is not all there: %+v", state)
 	}
 }
 

@@ -80,6 +80,7 @@ func (a *agent) runCheck(ctx context.Context, check api.Check) error {
 		return err
 	}
 	status, _ := run.wait(ctx.Done(), run.kill)
+	run.collect()
 	words := said.get()
 	if words != "" {
 		words = ": " + words

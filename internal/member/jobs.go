@@ -157,7 +157,7 @@ func (j *jobs) admit(wanted api.Job) *job {
 		created.state.Phase, created.state.EndedAt = api.JobCancelled, now()
 		created.state.Message = cancelledEarly
 	default:
-		output, err := newSpool(j.cfg.SpoolBytes, j.signal)
+		output, err := newSpool(j.cfg.SpoolBytes, j.cfg.OutputPatience, j.signal)
 		if err != nil {
 			created.state.Phase, created.state.Message = api.JobFailed, err.Error()
 		}
@@ -207,6 +207,7 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 		job.pid = run.pid
 	})
 	status, cancelled := run.wait(job.cancel, func() syscall.WaitStatus {
+		job.spool.hurry()
 		j.mu.Lock()
 		grace := job.grace
 		j.mu.Unlock()
@@ -215,6 +216,8 @@ func (j *jobs) supervise(wanted api.Job, job *job) {
 		}
 		return run.interrupt(j.cfg)
 	})
+	job.spool.release()
+	run.collect()
 	job.spool.seal()
 	j.update(job, func(s *JobState) {
 		job.pid = 0
@@ -238,7 +241,7 @@ func (j *jobs) update(job *job, change func(*JobState)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	change(&job.state)
-	job.state.LogBytes = job.spool.size()
+	job.state.LogBytes, job.state.DiscardedBytes = job.spool.counts()
 	job.changed = true
 	if job.forgotten && job.state.Phase.Ended() {
 		job.spool.ack(job.state.LogBytes)
@@ -268,12 +271,25 @@ func (j *jobs) end(grace time.Duration) {
 	}
 }
 
+// noteDiscarded takes over how much output is discarded, when that is much more than was reported or the last word about it; jobs.mu is held.
+func (j *job) noteDiscarded() {
+	if j.spool == nil {
+		return
+	}
+	size, discarded := j.spool.counts()
+	if discarded == j.state.DiscardedBytes || !j.state.Phase.Ended() && discarded < 2*j.state.DiscardedBytes {
+		return
+	}
+	j.state.LogBytes, j.state.DiscardedBytes, j.changed = size, discarded, true
+}
+
 // states returns the states that were not sent yet, or all, and notes them as sent.
 func (j *jobs) states(all bool) []JobState {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var states []JobState
 	for _, job := range j.known {
+		job.noteDiscarded()
 		if (all || job.changed) && !job.forgotten {
 			states = append(states, job.state)
 			job.changed = false

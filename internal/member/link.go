@@ -82,6 +82,9 @@ func (a *agent) receive(conn net.Conn, l *linkState) error {
 		case message.LogAck != nil:
 			l.acked(message.LogAck.JobID, message.LogAck.Offset)
 			a.ack(message.LogAck.JobID, message.LogAck.Offset)
+			if output := a.jobs.output(message.LogAck.JobID); output != nil && message.LogAck.Discard {
+				output.discard(message.LogAck.Offset)
+			}
 		case message.Checks != nil:
 			a.health.setChecks(*message.Checks)
 		case message.Stop != nil:

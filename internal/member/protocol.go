@@ -119,10 +119,12 @@ type JobState struct {
 	EndedAt   *time.Time   `json:"ended_at,omitempty"`
 	// LogBytes is how much output there is; once the phase is final it no longer grows.
 	LogBytes int64 `json:"log_bytes"`
+	// DiscardedBytes is how much more was printed and discarded. It may lag by half while the job runs.
+	DiscardedBytes int64 `json:"discarded_bytes,omitempty"`
 }
 
-// Log is a piece of a job's output. Pieces follow each other without gap or overlap; output that was thrown away because
-// nobody fetched it in time is replaced by a line that says so.
+// Log is a piece of a job's output. Pieces follow each other without gap or overlap; output that was discarded because it was not fetched in
+// time is replaced by a line that says so.
 type Log struct {
 	JobID  string `json:"job_id"`
 	Offset int64  `json:"offset"`

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/internal/children"
 )
 
@@ -58,14 +60,19 @@ func startRun(c *children.Children, path string, args []string, attr *syscall.Pr
 	return r, nil
 }
 
-// drain copies what the pipe holds and does not wait for more: processes that left the session may still hold its other end.
+// drain copies what the pipe holds and does not wait for more: processes that left the session may still hold its other end, and go on
+// writing.
 func (r *run) drain(buffer []byte, out io.Writer) {
 	raw, err := r.output.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		for {
+		held, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0)
+		if err != nil {
+			return
+		}
+		for held > 0 {
 			n, err := syscall.Read(int(fd), buffer)
 			if err == syscall.EINTR {
 				continue
@@ -74,12 +81,13 @@ func (r *run) drain(buffer []byte, out io.Writer) {
 				return
 			}
 			_, _ = out.Write(buffer[:n])
+			held -= n
 		}
 	})
 }
 
-// wait returns when the command has ended, what it left in its session was killed, and its output was copied. Once cancel is
-// closed it ends the command by end, and tells so.
+// wait returns when the command has ended and what it left in its session was killed. Once cancel is closed it ends the command by end, and
+// reports so. Then collect has to be called.
 func (r *run) wait(cancel <-chan struct{}, end func() syscall.WaitStatus) (status syscall.WaitStatus, cancelled bool) {
 	select {
 	case status = <-r.ended:
@@ -88,10 +96,14 @@ func (r *run) wait(cancel <-chan struct{}, end func() syscall.WaitStatus) (statu
 	}
 	r.killSession(syscall.SIGKILL)
 	r.awaitSession()
+	return status, cancelled
+}
+
+// collect returns when what the command printed is copied.
+func (r *run) collect() {
 	_ = r.output.SetReadDeadline(time.Unix(1, 0))
 	<-r.copied
 	_ = r.output.Close()
-	return status, cancelled
 }
 
 // interrupt ends the command, more firmly each time.

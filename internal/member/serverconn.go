@@ -201,9 +201,12 @@ func (s *Server) note(state JobState) {
 		return // what has ended does not come back
 	}
 	state.Message = plain(state.Message)
-	state.LogBytes = max(state.LogBytes, 0)
+	state.LogBytes, state.DiscardedBytes = plausible(state.LogBytes), plausible(state.DiscardedBytes)
 	s.reported[state.ID] = state
 }
+
+// plausible is a count of bytes that is safe to add to another.
+func plausible(count int64) int64 { return min(max(count, 0), 1<<60) }
 
 // expected returns the part of a piece of output that comes next, and false when there is none.
 func (s *Server) expected(piece Log) (Log, bool) {

@@ -2,7 +2,9 @@ package member
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,11 +16,16 @@ import (
 
 func testSpool(t *testing.T, limit int64) *spool {
 	t.Helper()
-	s, err := newSpool(limit, func() {})
+	s, err := newSpool(limit, time.Minute, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+func (s *spool) size() int64 {
+	size, _ := s.counts()
+	return size
 }
 
 func (s *spool) all(from int64) string {
@@ -47,22 +54,185 @@ func TestASpoolGivesBackTheMemoryOfWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-func TestASpoolSaysWhereItThrewOutputAwayAndGoesOnWhenThereIsRoom(t *testing.T) {
-	s := testSpool(t, 2048)
-	write := func(text string) { _, _ = s.Write([]byte(text)) }
-	write(strings.Repeat("a", 1000))
-	write(strings.Repeat("b", 1000)) // 792 of them fit below 2048 less the room for the note
-	write(strings.Repeat("c", 500))  // thrown away as well: what comes after a gap must not look as if it were before
-	s.ack(1500)
-	write("d\n")
-	s.seal()
-	want := strings.Repeat("b", 292) + "\n[nearmetal: 708 bytes of output are missing here, nobody fetched it in time]\nd\n"
-	got := s.all(1500)
-	if got != want {
-		t.Errorf("got %q, want %q", got, want)
+// writing is a writer that may be held up.
+type writing struct{ done chan struct{} }
+
+func write(s *spool, text string) writing {
+	w := writing{make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		_, _ = s.Write([]byte(text))
+	}()
+	synctest.Wait()
+	return w
+}
+
+func (w writing) waits() bool {
+	synctest.Wait()
+	select {
+	case <-w.done:
+		return false
+	default:
+		return true
 	}
-	if s.size() != 1500+int64(len(got)) {
-		t.Errorf("its size is %d, want offsets without a gap up to %d", s.size(), 1500+len(got))
+}
+
+// checkCounts compares what a spool holds beyond offset, and its counts.
+func checkCounts(t *testing.T, s *spool, offset int64, want string, discarded int64) {
+	t.Helper()
+	if got := s.all(offset); got != want {
+		t.Errorf("from %d on it holds %d bytes %.200q, want %d bytes %.200q", offset, len(got), got, len(want), want)
+	}
+	if size, got := s.counts(); size != offset+int64(len(want)) || got != discarded {
+		t.Errorf("it counts %d bytes and %d discarded, want %d and %d", size, got, offset+int64(len(want)), discarded)
+	}
+}
+
+func TestAFullSpoolHoldsItsWriterUpUntilThereIsRoomAndLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		all := strings.Repeat("a", 1000) + strings.Repeat("b", 3000)
+		w := write(s, all)
+		for _, acked := range []int64{1000, 1001, 2000} {
+			time.Sleep(59 * time.Second) // within the patience since the last acknowledgement
+			if !w.waits() {
+				t.Fatalf("before %d are acknowledged: it does not wait, though %d bytes were written", acked, len(all))
+			}
+			s.ack(acked)
+		}
+		time.Sleep(59 * time.Second)
+		if s.ack(3000); w.waits() {
+			t.Error("it waits although there is room")
+		}
+		checkCounts(t, s, 3000, all[3000:], 0)
+	})
+}
+
+func TestASpoolThatNothingIsFetchedFromDiscardsAfterItsPatienceMarksThePlaceAndGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		w := write(s, strings.Repeat("a", 1000)+strings.Repeat("b", 1000)) // 792 of the latter fit below 2048 less the room for the note
+		time.Sleep(time.Minute - 1)
+		if !w.waits() {
+			t.Fatal("it does not wait for a minute")
+		}
+		time.Sleep(1)
+		if w.waits() {
+			t.Fatal("it waits for more than a minute")
+		}
+		if write(s, strings.Repeat("c", 500)).waits() {
+			t.Error("what comes next waits as well")
+		}
+		s.ack(1500)
+		if write(s, "d\n").waits() {
+			t.Error("it waits although there is room")
+		}
+		checkCounts(t, s, 1500, strings.Repeat("b", 292)+
+			"\n[nearmetal: 708 bytes of output are missing here, the control plane did not fetch it in time]\nd\n", 708)
+		w = write(s, strings.Repeat("e", 2000))
+		time.Sleep(time.Minute - 1)
+		if !w.waits() {
+			t.Error("with room in between, it does not wait for a minute again")
+		}
+		time.Sleep(1)
+		s.seal()
+		if got := s.all(0); !strings.HasSuffix(got, "in time]\n") || strings.Count(got, "nearmetal") != 2 {
+			t.Errorf("the end is not marked: %q", got[max(0, len(got)-100):])
+		}
+	})
+}
+
+func TestTimeForWhichTheMemberWasFrozenIsNoTimeInWhichNothingWasFetched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		var frozen atomic.Int64
+		s.now = func() time.Time { return time.Now().Add(time.Duration(frozen.Load())) }
+		w := write(s, strings.Repeat("a", 3000))
+		time.Sleep(50 * time.Second)
+		frozen.Store(int64(time.Hour))
+		time.Sleep(50 * time.Second)
+		if !w.waits() {
+			t.Error("it discards output a moment after it was frozen")
+		}
+		if time.Sleep(time.Minute); w.waits() {
+			t.Error("it goes on waiting")
+		}
+	})
+}
+
+func TestOutputBeyondWhatTheServerStoresIsDiscardedAtOnceAndCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		w := write(s, strings.Repeat("a", 3000))
+		s.ack(100)
+		if s.discard(1200); w.waits() {
+			t.Error("the writer waits though nothing will be fetched")
+		}
+		if write(s, strings.Repeat("b", 1<<20)).waits() {
+			t.Error("a later one waits")
+		}
+		s.discard(1) // said again, on another stream
+		s.seal()
+		checkCounts(t, s, 1200, "", 1800+1<<20)
+	})
+}
+
+func TestOutputIsCountedAsDiscardedAlsoWhenTheServerSaysSoAfterTheEnd(t *testing.T) {
+	s := testSpool(t, 4096)
+	_, _ = s.Write([]byte("0123456789"))
+	s.seal()
+	s.discard(4)
+	checkCounts(t, s, 4, "", 6)
+}
+
+func TestTheRestOfAnEndedJobsOutputDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		all := strings.Repeat("x", 1<<20)
+		w := write(s, all)
+		if !w.waits() {
+			t.Fatal("it does not wait")
+		}
+		if s.release(); w.waits() {
+			t.Error("it waits after the end of the job")
+		}
+		checkCounts(t, s, 0, all, 0)
+		if write(s, strings.Repeat("x", 2<<20)).waits() {
+			t.Error("more waits after the end of the job")
+		}
+		if size, discarded := s.counts(); size+discarded != 3<<20 || size > 2048+releasedRoom {
+			t.Errorf("it holds %d bytes and discarded %d", size, discarded)
+		}
+	})
+}
+
+func TestAJobThatIsToEndIsHeldUpByItsOutputForAMomentOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testSpool(t, 2048)
+		w := write(s, strings.Repeat("a", 3000))
+		time.Sleep(30 * time.Second)
+		s.hurry()
+		time.Sleep(hurriedPatience - 1)
+		if !w.waits() {
+			t.Error("output is discarded at once although it may be fetched")
+		}
+		if time.Sleep(1); w.waits() {
+			t.Error("it still waits")
+		}
+	})
+}
+
+func TestDiscardedOutputIsReportedAsItDoubles(t *testing.T) {
+	reports := 0
+	s := testSpool(t, 2048)
+	s.grown = func() { reports++ }
+	s.discard(0)
+	reports = 0
+	for range 1 << 12 {
+		_, _ = s.Write(make([]byte, 100))
+	}
+	if reports < 10 || reports > 15 {
+		t.Errorf("%d reports of 4096 discarded pieces, want one for each doubling", reports)
 	}
 }
 
