@@ -10,6 +10,27 @@ var powerGuards = []Mutant{
 		Test:    "./internal/power/ipmi/rmcpplus TestASetUpThatIsGivenUpLeavesNoSession",
 	},
 	{
+		Guard:   "a refusal that nothing ties to its request is reported",
+		File:    "internal/power/ipmi/rmcpplus/setup.go",
+		Find:    "	if err != nil && untied != nil && ctx.Err() == nil {",
+		Replace: "	if err != nil && untied != nil && ctx.Err() != nil {",
+		Test:    "./internal/power/ipmi/rmcpplus TestARefusalOfOpenBMCIsNoSilence",
+	},
+	{
+		Guard:   "a refusal that nothing ties to its request does not beat the BMC's answer",
+		File:    "internal/power/ipmi/rmcpplus/setup.go",
+		Find:    "					untied = bytes.Clone(payload)\n				}\n				return false\n",
+		Replace: "					untied = bytes.Clone(payload)\n					answer = untied\n					return true\n				}\n				return false\n",
+		Test:    "./internal/power/ipmi/rmcpplus TestARefusalThatAnybodyCouldHaveSentDoesNotBeatTheBMCsAnswer",
+	},
+	{
+		Guard:   "a refusal with another session's ID is nobody's",
+		File:    "internal/power/ipmi/rmcpplus/setup.go",
+		Find:    "	return id == 0 || id == s.console\n",
+		Replace: "	return id == 0 || id != 0\n",
+		Test:    "./internal/power/ipmi/rmcpplus TestARefusalOfAnotherSessionOrWithoutAReasonIsNone",
+	},
+	{
 		Guard:   "a Redfish session that could not be ended is ended before the next",
 		File:    "internal/power/redfish/client.go",
 		Find:    "	s.endLeft(ctx)\n",

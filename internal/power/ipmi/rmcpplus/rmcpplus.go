@@ -167,6 +167,7 @@ func (s *Session) Command(ctx context.Context, netFn, command byte, data ...byte
 	var answer []byte
 	err := s.exchange(ctx, tries, commandWait,
 		func() []byte { return s.seal(payloadIPMI, request) },
+		func() bool { return false },
 		func(kind byte, payload []byte) bool {
 			if kind != payloadIPMI {
 				return false
@@ -184,8 +185,11 @@ func (s *Session) Command(ctx context.Context, netFn, command byte, data ...byte
 	return answer[1:], nil
 }
 
-// exchange sends what build makes until take takes an answer. Answers that can't be believed are skipped.
-func (s *Session) exchange(ctx context.Context, tries int, wait time.Duration, build func() []byte, take func(kind byte, payload []byte) bool) error {
+// exchange sends what build makes until take takes an answer, or until enough reports, after a wait, that repeating is of no use. Answers that
+// can't be believed are skipped.
+func (s *Session) exchange(
+	ctx context.Context, tries int, wait time.Duration, build func() []byte, enough func() bool, take func(kind byte, payload []byte) bool,
+) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for range tries {
@@ -204,6 +208,9 @@ func (s *Session) exchange(ctx context.Context, tries int, wait time.Duration, b
 		taken, err := s.receive(take)
 		if err != nil || taken {
 			return err
+		}
+		if enough() {
+			break
 		}
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

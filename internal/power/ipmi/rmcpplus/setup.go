@@ -152,18 +152,30 @@ func (s *Session) finish(ctx context.Context, rm, rc, guid, kuid, role []byte) e
 
 // ask sends a message of the set-up, whose first byte is a tag, and returns the answer, of at least so many bytes. All answers begin with tag,
 // status, two bytes, and our session's ID.
+//
+// OpenBMC refuses with tag 0 and without our session's ID (phosphor-net-ipmid, RAKP12): nothing ties such a refusal to the request, so
+// anybody could have sent it. It counts only if no proper answer comes while one is waited for.
 func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, atLeast int, request []byte) ([]byte, error) {
-	s.message++
+	if s.message++; s.message == 0 {
+		s.message++ // tag 0 is that of refusals that nothing ties to a request
+	}
 	request[0] = s.message
 	tries := tries
 	if kind == payloadRAKP3 {
 		tries = confirmTries
 	}
-	var answer []byte
+	var answer, untied []byte
 	err := s.exchange(ctx, tries, setupWait,
 		func() []byte { return s.seal(kind, request) },
+		func() bool { return untied != nil },
 		func(kind byte, payload []byte) bool {
-			if kind != answerKind || len(payload) < 2 || payload[0] != s.message {
+			if kind != answerKind || len(payload) < 2 {
+				return false
+			}
+			if payload[0] != s.message {
+				if untied == nil && s.untiedRefusal(payload) {
+					untied = bytes.Clone(payload)
+				}
 				return false
 			}
 			ours := len(payload) >= 8 && binary.LittleEndian.Uint32(payload[4:]) == s.console
@@ -179,6 +191,9 @@ func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, a
 			answer = bytes.Clone(payload)
 			return true
 		})
+	if err != nil && untied != nil && ctx.Err() == nil {
+		return nil, &statusError{during: name, code: untied[1]}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +201,15 @@ func (s *Session) ask(ctx context.Context, name string, kind, answerKind byte, a
 		return nil, &statusError{during: name, code: answer[1]}
 	}
 	return answer, nil
+}
+
+// untiedRefusal reports whether a message refuses with tag 0, and with our session's ID or none.
+func (s *Session) untiedRefusal(payload []byte) bool {
+	if payload[0] != 0 || payload[1] == 0 || len(payload) < 8 {
+		return false
+	}
+	id := binary.LittleEndian.Uint32(payload[4:])
+	return id == 0 || id == s.console
 }
 
 // undisturbed is a context that ends at the other's deadline and for no other reason.
