@@ -34,7 +34,13 @@ func onHost(t *testing.T, f func(host netns.Handle)) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	if err := host.Do(func() error { f(host); return nil }); err != nil {
+	if err := host.Do(func() error {
+		if err := setSysctl("ipv4/ip_forward", "0"); err != nil { // which the kernel copies from the machine's first namespace
+			return err
+		}
+		f(host)
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,6 +99,9 @@ func TestANodeHasItsOwnNetworkHostNameAndSys(t *testing.T) {
 			}
 			if got := sh(t, space, "ls /sys/class/net"); got != "lo\nunderlay" {
 				t.Errorf("links in /sys of %s: got %q, want lo and underlay", space.Name, got)
+			}
+			if got := sh(t, space, "cat /proc/sys/net/ipv4/ip_forward"); got != "0" {
+				t.Errorf("forwarding on %s: got %s; it is no router, whatever the host is", space.Name, got)
 			}
 			if got := sh(t, space, "ls /sys/fs/cgroup"); got == "" {
 				t.Errorf("%s sees no control groups", space.Name)

@@ -87,8 +87,12 @@ func (s *site) ensureNetNS(node string) (netns.Handle, error) {
 	return made, nil
 }
 
-// quiet sets a new namespace up: loopback, no IPv6, and no second round through the rules for bridged packets.
+// quiet sets a new namespace up: loopback, no IPv6, no forwarding, and no second round through the rules for bridged packets. The kernel
+// copies forwarding from the host's first namespace, where Docker or Podman may have switched it on.
 func quiet() error {
+	if err := setSysctl("ipv4/ip_forward", "0"); err != nil {
+		return err
+	}
 	for _, path := range []string{"ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"} {
 		if err := setSysctl(path, "1"); err != nil {
 			return err

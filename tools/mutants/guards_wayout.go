@@ -87,6 +87,13 @@ var wayoutGuards = []Mutant{
 		Test:    "./internal/fabric/ethernet TestDockersPolicyDoesNotKeepMembersFromTheOutside",
 	},
 	{
+		Guard:   "a network without egress does not forward on a machine that does",
+		File:    "internal/fabric/ethernet/execute.go",
+		Find:    "	if l.Kind == KindBridge {\n		return netns",
+		Replace: "	if l.Kind == KindBridge && l.Forwarding {\n		return netns",
+		Test:    "./internal/fabric/ethernet TestANetworkWithoutEgressIsMadeOnAMachineThatRoutes",
+	},
+	{
 		Guard:   "nothing is left in Docker's chain",
 		File:    "internal/nodespace/egress.go",
 		Find:    "seen.docker.Script(s.hostLink(), false)+",

@@ -91,3 +91,13 @@ func TestSomebodyElsesTunnelGoesOutThroughTheNode(t *testing.T) {
 		t.Errorf("it came from %s: it was not masqueraded as the node", from)
 	}
 }
+
+func TestANetworkWithoutEgressIsMadeOnAMachineThatRoutes(t *testing.T) {
+	needRoot(t)
+	node := newNode(t, Config{})
+	node.run(t, "echo 1 > /proc/sys/net/ipv4/ip_forward") // new links forward, too
+	apply(t, node.fabric, testNetwork(1, 2))
+	if got := node.run(t, "cat /proc/sys/net/ipv4/conf/nmbr1/forwarding"); got != "0\n" {
+		t.Errorf("the bridge's forwarding is %q", got)
+	}
+}

@@ -115,8 +115,8 @@ func addLink(l Link) error {
 		}
 		failpoint.Hit("ethernet.after-peer")
 	}
-	if l.Forwarding {
-		return netns.SetForwarding(l.Name, true)
+	if l.Kind == KindBridge {
+		return netns.SetForwarding(l.Name, l.Forwarding) // also off: on a machine that routes, new links forward
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -36,6 +37,11 @@ func newSpace(t testing.TB) namespace {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { space.Close() })
+	if err := space.Do(func() error { // the kernel copies it from the machine's first namespace
+		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0o644)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return namespace{space}
 }
 
