@@ -28,6 +28,7 @@ func newWideNode(t testing.TB) (namespace, Config) {
 	needRoot(t)
 	space := newSpace(t)
 	space.run(t, `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up; ip link add up0 type veth peer name up1; ip link set up1 up; ip link set up0 up; ip address add 192.0.2.1/24 dev up0; ip route add default via 192.0.2.2
+		until ip -o link show up1 | grep -q 'state UP'; do :; done # the kernel notices a carrier a while later
 		ip link add nmbrother type bridge; ip link add nmproxy type bridge
 		printf 'table inet nmother {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n}\n' | nft -f -`)
 	return space, Config{Underlay: underlayOfWideNode}
