@@ -16,7 +16,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -107,8 +109,13 @@ func hostPort(addr string) (string, error) {
 		return "", fmt.Errorf("server address %q is not encrypted; write https://HOST:PORT or unix:PATH", addr)
 	}
 	hp := strings.TrimSuffix(strings.TrimPrefix(addr, "https://"), "/")
-	if host, port, err := net.SplitHostPort(hp); err != nil || host == "" || port == "" {
+	host, port, err := net.SplitHostPort(hp)
+	// What can't stand in a URL is no host either (RFC 3986, section 3.2.2).
+	if err != nil || host == "" || port == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`%/?#@<>"\\`, r) }) {
 		return "", fmt.Errorf("server address %q is not HOST:PORT, https://HOST:PORT or unix:PATH", addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", fmt.Errorf("server address %q: %q is not a port; give a number from 1 to 65535", addr, port)
 	}
 	return hp, nil
 }
@@ -125,16 +132,38 @@ type UnreachableError struct {
 }
 
 func (e *UnreachableError) Error() string {
-	err := e.Err
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err // its method and URL say nothing to people
+	return fmt.Sprintf("can't reach the server at %s: %s", e.Addr, plainly(e.Err))
+}
+
+// plainly says what an error of the network means to people, without the names of functions, calls and headers.
+func plainly(err error) string {
+	var (
+		host  *net.DNSError
+		errno syscall.Errno
+		plain tls.RecordHeaderError
+		waits net.Error
+		u     *url.Error
+	)
+	switch {
+	case errors.As(err, &host) && host.IsNotFound:
+		return fmt.Sprintf("no host has the name %q", host.Name)
+	case errors.As(err, &host):
+		return fmt.Sprintf("the name %q can't be looked up: the name server does not answer", host.Name)
+	case errors.Is(err, syscall.ENOENT):
+		return "nothing listens there"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.As(err, &plain):
+		return "what listens there does not speak TLS"
+	case errors.As(err, &waits) && waits.Timeout():
+		return "it does not answer"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "it closed the connection before its answer was complete"
+	case errors.As(err, &u):
+		return u.Err.Error() // its method and URL say nothing to people
+	default:
+		return err.Error()
 	}
-	var op *net.OpError
-	if strings.HasPrefix(e.Addr, "unix:") && errors.As(err, &op) {
-		err = op.Err // its address is the socket's as the server bound it, a path below /proc of another process
-	}
-	return fmt.Sprintf("can't reach the server at %s: %v", e.Addr, err)
 }
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
@@ -174,6 +203,9 @@ func (c *Client) do(ctx context.Context, method, path string, body, out any) err
 
 // send makes a request. An answer that is no success becomes an error.
 func (c *Client) send(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
+	if err := checkNames(path); err != nil {
+		return nil, err
+	}
 	var content io.Reader
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -211,6 +243,20 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	}
 	defer resp.Body.Close()
 	return nil, c.problem(resp)
+}
+
+// checkNames refuses a name in a path that no thing can have: ".", ".." and "" would make it the path of something else.
+func checkNames(path string) error {
+	path, _, _ = strings.Cut(path, "?")
+	for i, name := range strings.Split(path, "/") {
+		if decoded, _ := url.PathUnescape(name); i > 0 && (name == "" || strings.Trim(decoded, "./") == "") {
+			return &Error{api.Problem{
+				Code: "no_such_path", Status: http.StatusNotFound,
+				Detail: fmt.Sprintf("%q is not a name; names consist of lower-case letters, digits and '-'", decoded),
+			}}
+		}
+	}
+	return nil
 }
 
 // problem reads the problem a server told, or makes one of what something in between said.

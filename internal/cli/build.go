@@ -98,7 +98,7 @@ func (a *app) recipeFile(path string) (string, error) {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return "", usage("-f: %v", err)
+		return "", usage("-f: %s", fileProblem(path, err))
 	}
 	if len(data) == 0 {
 		return "", usage("-f: %s is empty; write a recipe, 'nearmetal env recipe debian-mpi' prints one", path)

@@ -101,9 +101,7 @@ NEARMETAL_TOKEN_FILE; without them they use the Unix socket in the state directo
 		},
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) { a.watchInterrupts(cmd) },
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%v; see '%s --help'", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		a.demoCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(),

@@ -81,7 +81,7 @@ queue is shown, the reason and, when it is known, the latest time of its start. 
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
-	flags.DurationVar(&f.timeout, "timeout", waitTimeout, "how long to wait (0: for ever; with --queue that is the default)")
+	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: for ever; with --queue that is the default)")
 	out := outputFlag(cmd)
 	// Only fail for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments)
@@ -156,6 +156,8 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = "--env"
 		case "env":
 			p.Location = strings.TrimSuffix("--env "+rest, " ")
+		case "command", "command[0]":
+			p.Location = "COMMAND"
 		case "directory":
 			p.Location = "--dir"
 		case "node_selector":
@@ -194,14 +196,14 @@ func (a *app) readManifest(path string) (api.ClusterRequest, error) {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return api.ClusterRequest{}, usage("can't read the file: %v", err)
+			return api.ClusterRequest{}, usage("%s", fileProblem(path, err))
 		}
 		defer f.Close()
 		in, name = f, path
 	}
 	data, err := io.ReadAll(io.LimitReader(in, manifest.MaxBytes+1))
 	if err != nil {
-		return api.ClusterRequest{}, usage("can't read %s: %v", name, err)
+		return api.ClusterRequest{}, usage("%s", fileProblem(name, err))
 	}
 	form := manifest.Detect(data)
 	switch strings.ToLower(filepath.Ext(path)) {

@@ -56,6 +56,9 @@ func (a *app) client(timeout time.Duration) (*client.Client, error) {
 	// The socket needs no token, but who names one means to be who it says.
 	if path != "" {
 		token, err := trust.ReadToken(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("there is no token file %s", path)
+		}
 		if err != nil {
 			return nil, &exitError{ExitUnauthorized, fmt.Errorf("%w; set NEARMETAL_TOKEN_FILE to a copy of the token file that the "+
 				"server wrote (DIR/token)", err)}

@@ -61,7 +61,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		{"name and file", sh, "cluster create c9 -f x.yaml", 2, []string{"both a name"}},
 		{"file and flag", sh, "cluster create --size 2 -f x.yaml", 2, []string{"--size can't be given together with a file"}},
 		{"neither name nor file", sh, "cluster create", 2, []string{"-f FILE"}},
-		{"no such file", sh, "cluster create -f /nonexistent/x.yaml", 2, []string{"can't read the file"}},
+		{"no such file", sh, "cluster create -f /nonexistent/x.yaml", 2, []string{"there is no file /nonexistent/x.yaml"}},
 		{"unknown field in a file", sh, "cluster create -f " + bad, 2, []string{"bad.yaml: line 2: sise", `"size"`}},
 		{"wrong value in a file", sh, "cluster create -f " + wrong, 2, []string{"wrong.json: line 2: size: 0 is too small"}},
 		{"bad label", sh, "cluster create c9 --label -x=1", 2, []string{"--label", "label key"}},

@@ -53,8 +53,8 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().StringVar(&p.Machines, "machine-range", "", "addresses of machines, FROM-TO (default: the most of the interface's network)")
 	cmd.Flags().StringVar(&p.Strangers, "stranger-range", "", "addresses of machines that are not enrolled yet, FROM-TO (default: a quarter of it)")
 	cmd.Flags().StringVar(&p.Loaders, "loaders", config.Loaders, "folder of iPXE's loaders")
-	cmd.Flags().DurationVar(&p.Target, "boot-target", config.BootTarget, "how long a boot should take; a slower one is shown as such")
-	cmd.Flags().DurationVar(&p.BootDeadline, "boot-deadline", lifecycle.DefaultMachineDeadlines().Boot, "how long a boot may take before it has failed")
+	cmd.Flags().Var(timeoutFlag(&p.Target, config.BootTarget), "boot-target", "how long a boot should take; a slower one is shown as such")
+	cmd.Flags().Var(timeoutFlag(&p.BootDeadline, lifecycle.DefaultMachineDeadlines().Boot), "boot-deadline", "how long a boot may take before it has failed")
 }
 
 // call runs a wired-in command.

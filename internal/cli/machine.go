@@ -72,7 +72,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and look at its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "leave it alone until somebody asks for something")
 	flags.BoolVar(&f.waiting, "wait", false, "wait until it was looked at")
-	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
+	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "with --wait, how long (default: for ever)")
 	completeFirmware(cmd)
 	// Only fails for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("candidate", a.completeCandidates)
@@ -196,7 +196,7 @@ func (a *app) machineFile(path string) ([]api.EnrollRequest, error) {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return nil, usage("-f: %v", err)
+		return nil, usage("-f: %s", fileProblem(path, err))
 	}
 	machines, err := manifest.DecodeMachines(data, manifest.Detect(data))
 	if err != nil {
@@ -306,7 +306,7 @@ Refused while members run on it, unless --force is given.`,
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "although members on it are lost")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it was looked at, and show what was found")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --wait, how long (default: for ever)")
+	cmd.Flags().Var(timeoutFlag(&timeout, 0), "timeout", "with --wait, how long (default: for ever)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {

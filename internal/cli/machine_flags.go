@@ -61,7 +61,7 @@ func (a *app) password(f *bmcFlags) (string, error) {
 	case f.passwordFile != "":
 		text, err := os.ReadFile(f.passwordFile)
 		if err != nil {
-			return "", usage("--bmc-password-file: %v", err)
+			return "", usage("--bmc-password-file: %s", fileProblem(f.passwordFile, err))
 		}
 		return strings.TrimRight(string(text), "\r\n"), nil
 	case !f.hasBMC():

@@ -53,7 +53,7 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 	flags.StringToStringVarP(&f.selector, "selector", "l", nil, "the machines with these labels, KEY=VALUE,...")
 	flags.BoolVar(&f.force, "force", false, "although members on them are lost")
 	flags.BoolVar(&f.wait, "wait", false, "wait until it is done")
-	flags.DurationVar(&f.timeout, "timeout", 0, "with --wait, how long (default: for ever)")
+	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "with --wait, how long (default: for ever)")
 	if action != api.PowerActionOff {
 		flags.StringVarP(&f.environment, "env", "E", "", "environment they shall boot")
 		_ = cmd.RegisterFlagCompletionFunc("env", a.completeBootable) // only fails for a flag that does not exist

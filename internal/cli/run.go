@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -89,6 +91,15 @@ and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
 
 // checkJob finds what is wrong with a job before anything is sent, and names it by its flag.
 func checkJob(req api.JobRequest) error {
+	words := append(slices.Clone(req.Command), req.Directory)
+	for _, value := range req.Env {
+		words = append(words, value)
+	}
+	for _, word := range words {
+		if !utf8.ValidString(word) { // JSON would silently replace the bytes in question
+			return usage("%q is not UTF-8 text, which a job's command, environment and directory have to be", word)
+		}
+	}
 	err := manifest.CheckJob(req, nil)
 	var invalid *manifest.Invalid
 	if errors.As(err, &invalid) {

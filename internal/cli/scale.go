@@ -45,7 +45,7 @@ ends the waiting only.`,
 	flags.StringSliceVar(&f.remove, "remove", nil, "member to release; more may follow, or be separated by commas")
 	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is done")
-	flags.DurationVar(&f.timeout, "timeout", waitTimeout, "how long to wait (0: for ever; with --queue that is the default)")
+	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: for ever; with --queue that is the default)")
 	out := outputFlag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("remove", a.completeMembers) // only fails for a flag that does not exist
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return scaleArgs(cmd, args, f) }
@@ -133,7 +133,7 @@ func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
 		Args: someArgs("clusters to " + verb), ValidArgsFunction: a.completeClusters(0),
 	}
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are "+string(goal))
-	cmd.Flags().DurationVar(&timeout, "timeout", waitTimeout, "how long to wait for each (0: for ever)")
+	cmd.Flags().Var(timeoutFlag(&timeout, waitTimeout), "timeout", "how long to wait for each (0: for ever)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {

@@ -62,7 +62,7 @@ var cliGuards = []Mutant{
 		Guard:   "run says that what is piped into it is not passed on",
 		File:    "internal/cli/run_input.go",
 		Find:    `if !ok || u.warned || !holdsData(in) {`,
-		Replace: `if true {`,
+		Replace: `if !ok || u.warned || in != nil {`,
 		Test:    "./internal/cli TestRunWarnsOfInputThatTheJobDoesNotGet",
 	},
 	{
@@ -85,5 +85,33 @@ var cliGuards = []Mutant{
 		Find:    `!slices.Contains(died, a.ID) && `,
 		Replace: ``,
 		Test:    "./internal/controller TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
+	},
+	{
+		Guard:   "a flag's wrong value is answered in this program's words",
+		File:    "internal/cli/flagvalue.go",
+		Find:    `	if !errors.As(err, &invalid) {`,
+		Replace: `	if errors.As(err, &invalid) || true {`,
+		Test:    "./internal/cli TestNoInputIsAnsweredInTheWordsOfGo",
+	},
+	{
+		Guard:   "a name that would be the path of something else is refused",
+		File:    "api/client/client.go",
+		Find:    `(name == "" || strings.Trim(decoded, "./") == "")`,
+		Replace: `decoded == "\x00"`,
+		Test:    "./internal/cli TestNoInputIsAnsweredInTheWordsOfGo",
+	},
+	{
+		Guard:   "an error of the network is answered in this program's words",
+		File:    "api/client/client.go",
+		Find:    `plainly(e.Err))`,
+		Replace: `e.Err)`,
+		Test:    "./internal/cli TestNoInputIsAnsweredInTheWordsOfGo",
+	},
+	{
+		Guard:   "a job's words that JSON would change are refused",
+		File:    "internal/cli/run.go",
+		Find:    `if !utf8.ValidString(word) {`,
+		Replace: `if !utf8.ValidString(word) && false {`,
+		Test:    "./internal/cli TestNoInputIsAnsweredInTheWordsOfGo",
 	},
 }

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// flagError says what is wrong with a flag in this program's words: those of pflag are strconv's.
+func flagError(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return usage("%v; see '%s --help'", err, cmd.CommandPath())
+	}
+	flag := invalid.GetFlag()
+	return usage("--%s: %s; see '%s --help'", flag.Name, valueProblem(flag.Value.Type(), invalid), cmd.CommandPath())
+}
+
+// valueProblem says why a value is none of a flag's type.
+func valueProblem(kind string, invalid *pflag.InvalidValueError) string {
+	text := invalid.GetValue()
+	switch kind {
+	case "int":
+		if digits := strings.TrimLeft(text, "+-"); digits != "" && strings.Trim(digits, "0123456789") == "" {
+			return fmt.Sprintf("%s is out of range", text)
+		}
+		return fmt.Sprintf("%q is not a whole number", text)
+	case "bool":
+		return fmt.Sprintf("%q is neither true nor false", text)
+	case "stringToString":
+		return fmt.Sprintf("%q is not KEY=VALUE", text)
+	case "stringSlice", "stringArray":
+		return fmt.Sprintf("%q can't be read as a list; separate the items by commas, without quotes", text)
+	default: // types of this program, whose words these are
+		return invalid.Unwrap().Error()
+	}
+}
+
+// timeout makes how long to wait the value of a flag; 0 is no limit.
+type timeout struct{ value *time.Duration }
+
+func timeoutFlag(value *time.Duration, standard time.Duration) pflag.Value {
+	*value = standard
+	return timeout{value}
+}
+
+// String is empty for none, so that help shows no default.
+func (t timeout) String() string {
+	if t.value == nil || *t.value == 0 {
+		return ""
+	}
+	return api.Duration(*t.value).String()
+}
+
+// Set reads a span of time, or 0.
+func (t timeout) Set(text string) error {
+	d, err := api.ParseDuration(text)
+	if err == nil {
+		*t.value = d.Std()
+	}
+	return err
+}
+
+// Type names the kind of value in help.
+func (t timeout) Type() string { return "span" }
+
+// fileProblem says why a file can't be read, without the name of the system call.
+func fileProblem(path string, err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("there is no file %s", path)
+	case errors.Is(err, syscall.EISDIR):
+		return fmt.Sprintf("%s is a directory; name a file", path)
+	case errors.As(err, &errno):
+		return fmt.Sprintf("can't read %s: %s", path, errno)
+	default:
+		return fmt.Sprintf("can't read %s: %v", path, err)
+	}
+}
