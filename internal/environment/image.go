@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -46,8 +47,13 @@ var ownTop = []string{"boot", "dev", "etc", "home", "lost+found", "media", "mnt"
 // generated files of /etc above it. Of /var it shows read-only what holds files; the other directories are the member's own, with
 // the image's owners and modes.
 func RootOf(source, view string) (Root, error) {
+	tree, err := filetree.OpenRoot(view)
+	if err != nil {
+		return Root{}, fmt.Errorf("read the image: %w", err)
+	}
+	defer tree.Close()
 	var root Root
-	r := imageReader{source: source, view: view, root: &root}
+	r := imageReader{source: source, view: view, tree: tree, root: &root}
 	top, err := r.list("/")
 	if err != nil {
 		return Root{}, err
@@ -84,12 +90,17 @@ func RootOf(source, view string) (Root, error) {
 
 type imageReader struct {
 	source, view string
+	tree         *filetree.Root
 	root         *Root
 }
 
-// list lists a directory of the image; one that is not there is empty.
+// mostEntries is how many entries a directory may have that a member sees the entries of: each of them is a mount, a copy or a link.
+const mostEntries = 5000
+
+// list lists a directory of the image; one that is not there is empty. A link in its place, or on the way, is refused: below /etc or
+// /var it would show the member the host's.
 func (r imageReader) list(path string) ([]fs.DirEntry, error) {
-	entries, err := os.ReadDir(filepath.Join(r.view, path))
+	entries, err := r.tree.ReadDir(path, mostEntries)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the image: %w", err)
 	}

@@ -65,3 +65,12 @@ func TestAnImageWithoutUsrIsRefused(t *testing.T) {
 		t.Errorf("error %v, want that there is no /usr", err)
 	}
 }
+
+func TestAnImageWhoseDirectoriesAreLinksToTheHostIsRefused(t *testing.T) {
+	for _, link := range []string{"etc -> /etc", "etc -> ../../../../../../../etc", "var -> /etc"} {
+		_, err := RootOf("/inside", tree(t, "usr/bin/sh", link))
+		if err == nil || !strings.Contains(err.Error(), "must be a directory") {
+			t.Errorf("%s: error %v, want that it must be a directory", link, err)
+		}
+	}
+}

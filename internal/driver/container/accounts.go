@@ -3,14 +3,15 @@ package container
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/filetree"
 )
 
 // Accounts of an image, such as those of its daemons, are the member's as well: below the generated ones, which win. But of services that both
@@ -19,13 +20,22 @@ import (
 // third (passwd(5), group(5)).
 var accountFiles = []string{"/etc/passwd", "/etc/group"}
 
-// accountsOf reads the accounts of an image that is seen at view.
+// mostAccountBytes bounds a file of accounts.
+const mostAccountBytes = 1 << 20
+
+// accountsOf reads the accounts of an image that is seen at view. Its links mean files of the image: /etc/passwd could be one to
+// the host's /etc/shadow.
 func accountsOf(view string) (map[string]string, error) {
+	root, err := filetree.OpenRoot(view)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
 	accounts := map[string]string{}
 	for _, name := range accountFiles {
-		data, err := os.ReadFile(filepath.Join(view, name))
+		data, err := root.ReadFile(name, mostAccountBytes)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return nil, fmt.Errorf("reading the image's accounts: %w", err)
 		}
 		accounts[name] = string(data)
 	}

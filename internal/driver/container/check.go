@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -92,31 +91,3 @@ func holdMapped(mappings []syscall.SysProcIDMap) (*namespaceHolder, error) {
 }
 
 func (n *namespaceHolder) end() error { return errors.Join(n.hold.Close(), n.cmd.Wait()) }
-
-// idmapWorks tries whether a directory can be shown with other owners (idmapped mounts, mount_setattr(2), Linux 5.12), without
-// mounting it anywhere, and whether the runtime knows how.
-func idmapWorks(runtime, dir string) (err error) {
-	if filepath.Base(runtime) != "crun" {
-		return fmt.Errorf("%s has no idmapped mounts; run: apt-get install crun", filepath.Base(runtime))
-	}
-	holder, err := holdUserNamespace()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, holder.end()) }()
-	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", holder.cmd.Process.Pid))
-	if err != nil {
-		return err
-	}
-	defer userns.Close()
-	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("the kernel can't clone the mount of %s: %w", dir, err)
-	}
-	defer unix.Close(tree)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return fmt.Errorf("the kernel can't show the file system of %s with other owners (idmapped mounts): %w", dir, err)
-	}
-	return nil
-}

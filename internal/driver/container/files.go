@@ -157,14 +157,21 @@ func isSmallFile(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Size() <= smallFile && info.Mode()&0o004 != 0
 }
 
-// fillEtc puts /etc into a new root. The member sees it read-only; only the host's root can write there.
-func fillEtc(root string, m driver.Member, plan etcPlan) error {
+// fillEtc puts /etc into a new root. The member sees it read-only; only the host's root can write there. Nothing leaves the root,
+// whatever links an image brought into it.
+func fillEtc(rootDir string, m driver.Member, plan etcPlan) error {
+	root, err := os.OpenRoot(rootDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	owner := m.Network.IDBase
+	copier := copier{root: root, owner: owner, left: mostCopied}
 	for _, c := range plan.copies {
 		if err := makeDirs(root, path.Dir(c.Target), owner); err != nil {
 			return err
 		}
-		if err := copyTree(c.Open(), root, c.Target, owner); err != nil {
+		if err := copier.tree(c.Open(), c.Target); err != nil {
 			return fmt.Errorf("copying %s: %w", c.Source, err)
 		}
 	}
@@ -177,7 +184,7 @@ func fillEtc(root string, m driver.Member, plan etcPlan) error {
 		if err := makeDirs(root, path.Dir(l.Path), owner); err != nil {
 			return err
 		}
-		if err := os.Symlink(l.Target, filepath.Join(root, l.Path)); err != nil {
+		if err := root.Symlink(l.Target, inRoot(l.Path)); err != nil {
 			return err
 		}
 	}
@@ -189,8 +196,11 @@ func fillEtc(root string, m driver.Member, plan etcPlan) error {
 	return nil
 }
 
+// inRoot is a path of the member as os.Root takes it.
+func inRoot(name string) string { return strings.Trim(name, "/") }
+
 // makeMountPoint makes what a bind of a file or directory is mounted on.
-func makeMountPoint(root string, b environment.Bind, owner uint32) error {
+func makeMountPoint(root *os.Root, b environment.Bind, owner uint32) error {
 	info, err := os.Stat(b.Open())
 	if err != nil {
 		return err
@@ -201,19 +211,19 @@ func makeMountPoint(root string, b environment.Bind, owner uint32) error {
 	if err := makeDirs(root, path.Dir(b.Target), owner); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, b.Target), nil, 0o444)
+	return root.WriteFile(inRoot(b.Target), nil, 0o444)
 }
 
 // makeDirs makes a directory below root and those on the way, owned by the member's root.
-func makeDirs(root, name string, owner uint32) error {
-	dir := root
-	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
-		dir = filepath.Join(dir, part)
-		err := os.Mkdir(dir, 0o755)
+func makeDirs(root *os.Root, name string, owner uint32) error {
+	dir := ""
+	for part := range strings.SplitSeq(inRoot(name), "/") {
+		dir = path.Join(dir, part)
+		err := root.Mkdir(dir, 0o755)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
-		if err := errors.Join(err, os.Chmod(dir, 0o755), os.Lchown(dir, int(owner), int(owner))); err != nil {
+		if err := errors.Join(err, root.Chmod(dir, 0o755), root.Lchown(dir, int(owner), int(owner))); err != nil {
 			return err
 		}
 	}
@@ -221,7 +231,7 @@ func makeDirs(root, name string, owner uint32) error {
 }
 
 // writeFile puts a generated file in place at once: members never see half of one.
-func writeFile(root string, m driver.Member, f driver.File) error {
+func writeFile(root *os.Root, m driver.Member, f driver.File) error {
 	owner, group := m.Network.IDBase, m.Network.IDBase
 	if f.OwnedByUser {
 		owner, group = owner+m.User.UID, group+m.User.GID
@@ -230,13 +240,13 @@ func writeFile(root string, m driver.Member, f driver.File) error {
 		return fmt.Errorf("generated file %s: %w", f.Path, err)
 	}
 	// In the root beside /etc, since rename needs the same mount; until it is in place it is the host root's alone.
-	temporary := filepath.Join(root, ".new")
-	err := os.WriteFile(temporary, f.Content, 0o600)
+	const temporary = ".new"
+	err := root.WriteFile(temporary, f.Content, 0o600)
 	if err == nil {
-		err = errors.Join(os.Chown(temporary, int(owner), int(group)), unix.Chmod(temporary, f.Mode&0o7777))
+		err = errors.Join(root.Lchown(temporary, int(owner), int(group)), root.Chmod(temporary, fs.FileMode(f.Mode)&fs.ModePerm))
 	}
 	if err == nil {
-		err = os.Rename(temporary, filepath.Join(root, f.Path))
+		err = root.Rename(temporary, inRoot(f.Path))
 	}
 	if err != nil {
 		return fmt.Errorf("generated file %s: %w", f.Path, err)
@@ -244,42 +254,58 @@ func writeFile(root string, m driver.Member, f driver.File) error {
 	return nil
 }
 
-// copyTree copies the regular files and links of a host directory that everyone on the host may read; the rest is left out.
-func copyTree(source, root, target string, owner uint32) error {
+// mostCopied is how many bytes of an environment's /etc are copied for each member, in memory; an entry counts as a small page.
+const mostCopied = 64 << 20
+
+// copier copies what of an environment's /etc can't be mounted.
+type copier struct {
+	root  *os.Root
+	owner uint32
+	left  int64
+}
+
+// tree copies the regular files and links of a directory that everyone on the host may read; the rest is left out.
+func (c *copier) tree(source, target string) error {
 	return filepath.WalkDir(source, func(from string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
+		}
+		if c.left -= 4096; c.left < 0 {
+			return fmt.Errorf("there is more than %d MiB of it", mostCopied>>20)
 		}
 		rel, err := filepath.Rel(source, from)
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(root, target, rel)
+		to := inRoot(path.Join(target, rel))
 		switch {
 		case entry.IsDir():
-			return makeDirs(root, path.Join(target, rel), owner)
+			return makeDirs(c.root, to, c.owner)
 		case entry.Type() == fs.ModeSymlink:
 			link, err := os.Readlink(from)
 			if err != nil {
 				return err
 			}
-			return os.Symlink(link, to)
+			return c.root.Symlink(link, to)
 		case entry.Type().IsRegular():
-			return copyFile(from, to, owner)
+			return c.file(from, to)
 		default:
 			return nil
 		}
 	})
 }
 
-func copyFile(from, to string, owner uint32) error {
+func (c *copier) file(from, to string) error {
 	info, err := os.Stat(from)
 	if err != nil || info.Mode()&0o004 == 0 {
 		return err
+	}
+	if c.left -= info.Size(); c.left < 0 {
+		return fmt.Errorf("there is more than %d MiB of it", mostCopied>>20)
 	}
 	content, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(to, content, 0o644), os.Chmod(to, 0o644), os.Lchown(to, int(owner), int(owner)))
+	return errors.Join(c.root.WriteFile(to, content, 0o644), c.root.Chmod(to, 0o644), c.root.Lchown(to, int(c.owner), int(c.owner)))
 }

@@ -18,7 +18,6 @@ type host struct {
 	cgroups *cgroups
 	spawner *spawner
 	limits  limits
-	idmap   bool
 }
 
 // errNotRoot: containers with an ID range of their own, control groups and links need the host's root.
@@ -59,14 +58,8 @@ func (d *Driver) host() (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &host{runtime: runtime, cgroups: groups, spawner: spawner, limits: limits}
-	if err := idmapWorks(runtime, "/usr"); err != nil {
-		d.log.Warn("host files are shown to members as owned by nobody", "reason", err)
-	} else {
-		h.idmap = true
-	}
-	d.opened = h
-	return h, nil
+	d.opened = &host{runtime: runtime, cgroups: groups, spawner: spawner, limits: limits}
+	return d.opened, nil
 }
 
 // Close gives back what the driver holds of the host; members run on.

@@ -92,7 +92,7 @@ func TestGeneratedFilesHaveTheirOwnersAndModesAndAreReplacedInARunningMember(t *
 	for path, want := range map[string]string{
 		"/": "0:0 755", "/etc": "0:0 755", "/etc/ssh": "0:0 755", "/etc/ssh/key": "0:0 600",
 		"/etc/nearmetal/ssh/id": "1000:1000 600", "/etc/nearmetal/ssh": "0:0 755", "/run/sshd": "0:0 755", "/var/tmp": "0:0 1777",
-		"/tmp": "0:0 1777", "/root": "0:0 700", "/home": "0:0 755", "/home/hpc": "1000:1000 700", "/usr": "0:0 755",
+		"/tmp": "0:0 1777", "/root": "0:0 700", "/home": "0:0 755", "/home/hpc": "1000:1000 700", "/usr": "65534:65534 755",
 	} {
 		if got := stat(path); got != want {
 			t.Errorf("%s is %s, want %s", path, got, want)

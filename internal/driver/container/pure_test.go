@@ -196,7 +196,7 @@ func TestTheConfigurationGivesAwayNothingOfTheHost(t *testing.T) {
 		},
 		root:    environment.Root{Binds: []environment.Bind{{Source: "/usr", Target: "/usr"}, {Source: "/etc/alternatives", Target: "/etc/alternatives"}}},
 		rootDir: "/media/members/m/root", etcBinds: []environment.Bind{{Source: "/etc/alternatives", Target: "/etc/alternatives"}},
-		memberBinary: "/state/member", args: []string{MemberPath}, cgroupPath: "/nearmetal/n1/m", idmap: true, limits: limits{swap: true},
+		memberBinary: "/state/member", args: []string{MemberPath}, cgroupPath: "/nearmetal/n1/m", limits: limits{swap: true},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,6 @@ type specInput struct {
 	args         []string
 	cgroupPath   string
 	limits       limits
-	// idmap shows host files as owned by the member's root instead of by nobody.
-	idmap bool
 }
 
 // limits are what this host and this agent can hand out.
@@ -46,10 +44,12 @@ var capabilities = []string{
 	"CAP_SETGID", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// maskedPaths tell of the host or reach into its kernel; they read as empty. Container engines mask the same.
+// maskedPaths tell of the host or reach into its kernel; they read as empty. Container engines mask most of them. The kernel's
+// arguments may hold a machine's boot token, and DMI tells its serial numbers.
 var maskedPaths = []string{
-	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-	"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
+	"/proc/acpi", "/proc/asound", "/proc/bootconfig", "/proc/cmdline", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+	"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/class/dmi",
+	"/sys/devices/virtual/dmi", "/sys/devices/virtual/powercap", "/sys/firmware", "/sys/kernel/boot_params",
 }
 
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
@@ -176,13 +176,11 @@ func mounts(in specInput) []specs.Mount {
 		bind(m.ControlDir, "/run/nearmetal", "ro"),
 		bind(in.memberBinary, MemberPath, "ro"),
 	}
-	var idmap []string
-	if in.idmap {
-		idmap = []string{"idmap"}
-	}
+	// The host's own files keep the host's owners, who are nobody in a member: only what everyone may read can be read there. With
+	// owners mapped (idmapped mounts), the member's user 1000 would read what is the host's user 1000's alone, its root all of root's.
 	for _, b := range in.root.Binds {
 		if !belowEtc(b.Target) {
-			list = append(list, bind(b.Source, b.Target, append([]string{"ro"}, idmap...)...))
+			list = append(list, bind(b.Source, b.Target, "ro"))
 		}
 	}
 	for _, b := range in.etcBinds {

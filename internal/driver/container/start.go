@@ -163,8 +163,6 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member) ([]environ
 	spec, err := renderSpec(specInput{
 		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
 		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits,
-		// The mounts of an image have the right owners already.
-		idmap: h.idmap && m.Assignment.EnvironmentDigest == "",
 	})
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -63,7 +62,12 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	defer tree.Close()
-	if err := replaceFiles(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()), m, old); err != nil {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := replaceFiles(root, m, old); err != nil {
 		return err
 	}
 	return d.remember(m, before.PID, wanted)
@@ -98,7 +102,7 @@ func (d *Driver) boundIn(ctx context.Context, r record) ([]string, error) {
 }
 
 // replaceFiles writes the member's generated files and removes those of old that are not among them.
-func replaceFiles(root string, m driver.Member, old []string) error {
+func replaceFiles(root *os.Root, m driver.Member, old []string) error {
 	for _, f := range m.Files {
 		if err := writeFile(root, m, f); err != nil {
 			return err
@@ -109,7 +113,7 @@ func replaceFiles(root string, m driver.Member, old []string) error {
 		if slices.Contains(wanted, path) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(root, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := root.Remove(inRoot(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

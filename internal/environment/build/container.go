@@ -146,7 +146,7 @@ func (c container) spec(args []string) (*specs.Spec, error) {
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 			},
-			MaskedPaths:   []string{"/proc/kcore", "/proc/keys", "/proc/sched_debug", "/proc/timer_list", "/proc/scsi", "/proc/acpi", "/proc/asound"},
+			MaskedPaths:   []string{"/proc/bootconfig", "/proc/cmdline", "/proc/kcore", "/proc/keys", "/proc/sched_debug", "/proc/timer_list", "/proc/scsi", "/proc/acpi", "/proc/asound"},
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
 	}
