@@ -232,7 +232,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		return filetree.Remove(ctx, a.controlDir(m.id))
 	}, func(m *memberState) {
 		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.problem = driver.StateAbsent, "", false, "", "", ""
-		m.digest, m.neverRan = "", false
+		m.digest, m.neverRan, m.kills, m.oomKills = "", false, nil, 0
 		m.cleaned = final
 		m.watched, m.lookAt = false, time.Time{}
 		m.instance++

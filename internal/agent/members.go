@@ -42,6 +42,9 @@ type memberState struct {
 	listenAt time.Time
 	control  *member.Server
 	jobs     map[string]agentstream.JobObserved
+	// kills are those counted when a job that runs was first heard of, by job; oomKills is how many of this member were counted last.
+	kills    map[string]kills
+	oomKills int
 
 	// recovered is when a restarted agent found it running; zero once this agent has started it itself.
 	recovered time.Time
@@ -125,6 +128,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 		w := wanted[id]
 		// What the server no longer names has ended and is stored.
 		maps.DeleteFunc(m.jobs, func(jobID string, _ agentstream.JobObserved) bool { return !running[jobID] })
+		maps.DeleteFunc(m.kills, func(jobID string, _ kills) bool { return !running[jobID] })
 		if w == nil && m.control != nil && m.state == driver.StateAbsent && !m.busy {
 			m.state = driver.StatePrepared // its socket is there
 		}
@@ -209,7 +213,7 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 						ended.LogBytes, ended.DiscardedBytes = s.LogBytes, s.DiscardedBytes
 						m.jobs[s.ID] = ended
 					} else {
-						m.jobs[s.ID] = agentstream.JobObserved(s)
+						a.hearJob(m, agentstream.JobObserved(s))
 					}
 				}
 			})
@@ -328,7 +332,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem), FilesDigest: m.digest}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest}
 		if m.want != nil {
 			seen.Generation = m.want.Assignment.Generation
 		}

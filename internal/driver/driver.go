@@ -131,6 +131,12 @@ type Mender interface {
 	Mend(ctx context.Context, id string) error
 }
 
+// MemoryAccountant is the ability to report that a running member ran out of the memory it may use.
+type MemoryAccountant interface {
+	// OutOfMemory returns how many processes of the member the kernel has ended for want of memory since the member was started.
+	OutOfMemory(id string) (kills int, err error)
+}
+
 // Dialer is the ability to connect to a member's TCP ports from its host, past the rules that keep hosts out of tenants' networks.
 type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)

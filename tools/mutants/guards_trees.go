@@ -114,4 +114,18 @@ var treeGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/driver/container TestAMemberIsNotToldHowItsMachineWasBootedNorItsSerialNumbers",
 	},
+	{
+		Guard:   "a job whose cluster ran out of memory says so",
+		File:    "internal/agent/memory.go",
+		Find:    "if s.Phase == api.JobFailed {",
+		Replace: "if false {",
+		Test:    "./internal/agent TestAJobWhoseClusterRanOutOfMemorySaysSo",
+	},
+	{
+		Guard:   "a member whose first process ran out of memory says so",
+		File:    "internal/driver/container/observe.go",
+		Find:    "\t\to.Message += seen.memoryText()\n",
+		Replace: "",
+		Test:    "./internal/driver/container TestAMemberThatRanOutOfMemorySaysSo",
+	},
 }

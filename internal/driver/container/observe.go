@@ -18,6 +18,8 @@ type sight struct {
 	init int
 	// member is what it was started with; nil for debris.
 	member *driver.Member
+	// oomKills counts processes of a member that has ended which the kernel ended for want of memory.
+	oomKills int
 }
 
 // evidence are the facts a member's state follows from.
@@ -59,6 +61,9 @@ func (d *Driver) look(h *host, id string) sight {
 	}
 	if s.alive() || s.state == driver.StateExited {
 		s.member = &r.Member
+	}
+	if s.state == driver.StateExited {
+		s.oomKills, _ = h.cgroups.outOfMemory(id) // a member's end is worth reporting without its reason, too
 	}
 	return s
 }
@@ -131,6 +136,7 @@ func (d *Driver) observation(id string, seen sight) driver.Observation {
 		if o.ExitCode != nil {
 			o.Message = fmt.Sprintf("its first process has ended with exit code %d", *o.ExitCode)
 		}
+		o.Message += seen.memoryText()
 		if said := lastOutput(output); said != "" {
 			o.Message += "; it printed last: " + said
 		}
