@@ -46,6 +46,11 @@ func (a *app) stateDir(cmd *cobra.Command, flag string) string {
 	return a.state()
 }
 
+// poolFlag adds --network-pool.
+func poolFlag(cmd *cobra.Command, pool *string) {
+	cmd.Flags().StringVar(pool, "network-pool", "", "IPv4 prefix of /19 or shorter that clusters' networks are cut from; clusters that exist keep theirs (default 10.64.0.0/10)")
+}
+
 // provisionFlags adds the flags of servers that boot machines.
 func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().StringVar(&p.Interface, "provision", "", "interface on the provisioning network: machines boot over it (empty: none do)")
@@ -96,6 +101,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
+	poolFlag(cmd, &opts.NetworkPool)
 	provisionFlags(cmd, &opts.Provision)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
@@ -120,6 +126,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
+	poolFlag(cmd, &opts.NetworkPool)
 	provisionFlags(cmd, &opts.Provision)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd

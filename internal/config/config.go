@@ -52,7 +52,9 @@ type Dev struct {
 	NodeCores int
 	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
 	BuildSources string
-	Provision    Provision
+	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
+	NetworkPool string
+	Provision   Provision
 }
 
 // Server are the options of `nearmetal server`.
@@ -61,8 +63,10 @@ type Server struct {
 	Log      Log
 	StateDir string
 	// Listen is HOST:PORT of the HTTPS API.
-	Listen    string
-	Provision Provision
+	Listen string
+	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
+	NetworkPool string
+	Provision   Provision
 }
 
 // Provision says where and how machines boot over the network.

@@ -182,7 +182,10 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 	for _, q := range view.Quarantines {
 		a, uid := q.Assignment, quarantineKey+q.Assignment.ID
 		quarantined[uid] = true
-		index, _ := d.pool.IndexOf(a.Address)
+		index, ok := placement.IndexOfMAC(a.MAC)
+		if !ok {
+			index, _ = d.pool.IndexOf(a.Address)
+		}
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
 			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: JobUser},
 			Release: true, ReleaseHome: !living[a.ClusterUID], GraceSeconds: releaseGraceSeconds,

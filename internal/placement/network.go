@@ -30,10 +30,15 @@ var DefaultPool = Pool{prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, 
 // Pool is the address space that cluster subnets are cut from, /20 by /20: network index i has block i. Block 0 stays unused.
 type Pool struct{ prefix netip.Prefix }
 
-// NewPool checks that the prefix holds at least one cluster subnet.
+// NewPool checks that the prefix holds at least one cluster subnet, and no addresses that mean something else everywhere.
 func NewPool(prefix netip.Prefix) (Pool, error) {
 	if !prefix.Addr().Is4() || prefix.Bits() >= subnetBits {
 		return Pool{}, fmt.Errorf("subnet pool %s has no room for cluster subnets: give an IPv4 prefix of /19 or shorter, such as %s", prefix, DefaultPool)
+	}
+	for _, reserved := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "198.18.0.0/15", "224.0.0.0/3"} {
+		if prefix.Overlaps(netip.MustParsePrefix(reserved)) {
+			return Pool{}, fmt.Errorf("subnet pool %s overlaps %s, which is reserved: give a private prefix, such as %s", prefix.Masked(), reserved, DefaultPool)
+		}
 	}
 	return Pool{prefix: prefix.Masked()}, nil
 }
@@ -66,16 +71,33 @@ func (p Pool) IndexOf(a netip.Addr) (int, bool) {
 	return index, index >= 1 && index <= p.MaxIndex()
 }
 
+// Prefix is the whole pool.
+func (p Pool) Prefix() netip.Prefix { return p.prefix }
+
+// IndexOfMAC returns the index of the network that a member's interface is in, whatever pool its address was from.
+func IndexOfMAC(mac string) (int, bool) {
+	var high, low, hostHigh, hostLow int
+	_, err := fmt.Sscanf(mac, "02:6e:%02x:%02x:%02x:%02x", &high, &low, &hostHigh, &hostLow)
+	return high<<8 | low, err == nil && high<<8|low > 0
+}
+
 // IndexesInUse collects the network indexes that must not be handed out: those of recorded clusters, and of quarantined
-// assignments, whose processes may still run under the network's user IDs after their cluster is gone.
+// assignments, whose processes may still run under the network's user IDs after their cluster is gone. The site may have had another pool
+// when those were made: the blocks of this pool that hold their addresses are in use, too.
 func (p Pool) IndexesInUse(records []api.ClusterRecord, quarantined []api.Quarantine) map[int]bool {
 	used := map[int]bool{}
 	for _, r := range records {
 		if r.Network.Index != 0 {
 			used[r.Network.Index] = true
 		}
+		if index, ok := p.IndexOf(r.Network.Prefix.Addr()); ok {
+			used[index] = true
+		}
 	}
 	for _, q := range quarantined {
+		if index, ok := IndexOfMAC(q.Assignment.MAC); ok {
+			used[index] = true
+		}
 		if index, ok := p.IndexOf(q.Assignment.Address); ok {
 			used[index] = true
 		}
@@ -90,7 +112,7 @@ func (p Pool) LowestFree(inUse map[int]bool, egress bool) (api.Network, error) {
 			return p.Network(index, egress)
 		}
 	}
-	return api.Network{}, fmt.Errorf("all %d cluster networks of subnet pool %s are in use: delete a cluster, or give the site a larger pool",
+	return api.Network{}, fmt.Errorf("all %d cluster networks of subnet pool %s are in use: delete a cluster, or start the server with a larger pool (--network-pool)",
 		p.MaxIndex(), p)
 }
 

@@ -185,7 +185,7 @@ func TestEverythingOfANetworkFollowsFromItsIndex(t *testing.T) {
 	if err != nil || large.MaxIndex() != MaxNetworkIndex || large.String() != "10.0.0.0/8" {
 		t.Errorf("pool 10.0.0.0/8: %v %d %v", large, large.MaxIndex(), err)
 	}
-	for _, p := range []string{"10.0.0.0/20", "10.0.0.0/24", "fd00::/8"} {
+	for _, p := range []string{"10.0.0.0/20", "10.0.0.0/24", "fd00::/8", "0.0.0.0/0", "169.254.0.0/16", "198.18.0.0/16", "224.0.0.0/8"} {
 		if _, err := NewPool(netip.MustParsePrefix(p)); err == nil {
 			t.Errorf("pool %s has no room for a cluster and was accepted", p)
 		}
@@ -204,8 +204,32 @@ func TestTheLowestNetworkThatNobodyUsesIsHandedOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = small.LowestFree(map[int]bool{1: true, 2: true, 3: true}, false)
-	if want := "all 3 cluster networks of subnet pool 172.16.0.0/18 are in use: delete a cluster, or give the site a larger pool"; err == nil || err.Error() != want {
+	if want := "all 3 cluster networks of subnet pool 172.16.0.0/18 are in use: delete a cluster, or start the server with a larger pool (--network-pool)"; err == nil || err.Error() != want {
 		t.Errorf("want %q, got %v", want, err)
+	}
+}
+
+func TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore(t *testing.T) {
+	pool, err := NewPool(netip.MustParsePrefix("10.72.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	living, err := DefaultPool.Network(129, false) // 10.72.16.0/20, which is network 1 of the new pool
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := DefaultPool.Network(2, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unclean := api.Quarantine{Assignment: api.Assignment{Address: gone.Gateway.Next(), MAC: MAC(2, 2)}}
+	inUse := pool.IndexesInUse([]api.ClusterRecord{{Network: living}}, []api.Quarantine{unclean})
+	n, err := pool.LowestFree(inUse, false)
+	if err != nil || n.Index != 3 {
+		t.Errorf("1 has a living cluster's addresses, 2 a quarantined member's user IDs: want 3, got %d, %v", n.Index, err)
+	}
+	if !inUse[129] {
+		t.Error("the living cluster's index is not in use")
 	}
 }
 

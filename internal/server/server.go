@@ -47,6 +47,7 @@ type Server struct {
 	socket    net.Listener
 	// network is where machines boot from; its interface is empty when none do.
 	network netboot.Network
+	pool    placement.Pool
 }
 
 // Config is what a server needs.
@@ -77,6 +78,9 @@ func Open(cfg Config) (*Server, error) {
 func (s *Server) open() error {
 	var err error
 	if s.secret, err = trust.Secret(s.cfg.StateDir); err != nil {
+		return err
+	}
+	if s.pool, err = networkPool(s.cfg.NetworkPool); err != nil {
 		return err
 	}
 	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
@@ -279,7 +283,7 @@ func (s *Server) api(site *site) apiserver.Config {
 func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, SiteSecret: s.secret,
-		Nameservers: nameservers("/etc/resolv.conf"), Pool: placement.DefaultPool,
+		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }

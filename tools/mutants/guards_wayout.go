@@ -94,6 +94,27 @@ var wayoutGuards = []Mutant{
 		Test:    "./internal/fabric/ethernet TestANetworkWithoutEgressIsMadeOnAMachineThatRoutes",
 	},
 	{
+		Guard:   "another pool gives out no addresses of clusters that exist",
+		File:    "internal/placement/network.go",
+		Find:    "p.IndexOf(r.Network.Prefix.Addr()); ok {",
+		Replace: "p.IndexOf(r.Network.Prefix.Addr()); ok && false {",
+		Test:    "./internal/placement TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore",
+	},
+	{
+		Guard:   "another pool gives out no user IDs of quarantined members",
+		File:    "internal/placement/network.go",
+		Find:    "IndexOfMAC(q.Assignment.MAC); ok {",
+		Replace: "IndexOfMAC(q.Assignment.MAC); ok && false {",
+		Test:    "./internal/placement TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore",
+	},
+	{
+		Guard:   "a pool does not overlap the machine's own networks",
+		File:    "internal/server/pool.go",
+		Find:    "own.Masked().Overlaps(pool.Prefix())",
+		Replace: "own.Masked().Overlaps(pool.Prefix()) && false",
+		Test:    "./internal/server TestAPoolThatOverlapsTheMachinesOwnNetworkIsRefused",
+	},
+	{
 		Guard:   "nothing is left in Docker's chain",
 		File:    "internal/nodespace/egress.go",
 		Find:    "seen.docker.Script(s.hostLink(), false)+",
