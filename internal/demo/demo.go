@@ -4,8 +4,11 @@
 //
 // The proof must not depend on what is to be proven. So the demo is two processes: the outer one looks at the whole host, runs
 // the inner one (this program again), collects whatever it leaves orphaned, and looks again once it has ended; the inner one
-// does the tour and knows nothing of the snapshots. The package must never touch members other than through the API, but for the
-// one it kills; and it must never measure on cores that are shared without saying so.
+// does the tour and knows nothing of the snapshots. Both have a network namespace and a group of their own, so that what
+// other programs do to this host meanwhile is not taken for the demo's (enclose.go).
+//
+// The package must never touch members other than through the API, but for the one it kills; and it must never measure on
+// cores that are shared without saying so.
 //
 // Start with Run; the outer process is in prove.go, the inner one in tour.go, the measurements in pingpong.go and hpcc.go, what
 // happens to the cluster afterwards in life.go.
@@ -63,23 +66,30 @@ type Options struct {
 	kill func(uid, member string) (int, error)
 }
 
-// stage marks the inner process in its environment.
-const stage = "NEARMETAL_DEMO_STAGE"
+// stage marks in the environment which of its processes this one is.
+const (
+	stage      = "NEARMETAL_DEMO_STAGE"
+	proofStage = "proof"
+	tourStage  = "tour"
+)
 
 // ErrLeft: something of the demo is still on the host.
-var ErrLeft = errors.New("the demo left something behind, or another program made it meanwhile where nobody can tell (then run it again when that one rests)")
+var ErrLeft = errors.New("the demo left something behind")
 
 // Run runs the demo and writes what happens to out, as it happens. It fails when any step failed or anything is left.
 func Run(ctx context.Context, opts Options, out io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("nearmetal demo needs root: it makes namespaces and control groups, and looks at the whole host; run it with sudo")
 	}
-	if opts.SingleProcess || os.Getenv(stage) == "tour" {
+	if opts.SingleProcess || os.Getenv(stage) == tourStage {
 		return tour(ctx, opts, newNarrator(out))
 	}
 	report, err := reportFiles(opts.Report)
 	if err != nil {
 		return err
+	}
+	if os.Getenv(stage) != proofStage {
+		return enclose()
 	}
 	return prove(ctx, opts, report, newNarrator(out))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -30,14 +31,18 @@ func prove(ctx context.Context, opts Options, report files, n *narrator) error {
 	if err := hostsnapshot.AdoptOrphans(); err != nil {
 		return err
 	}
-	look := hostsnapshot.Options{Ignore: onPurpose(opts, report)}
+	own, former, err := settleIn()
+	if err != nil {
+		return err
+	}
+	look := hostsnapshot.Options{Ignore: onPurpose(opts, report), FileRoots: fileRoots(), Group: own}
 	before, err := hostsnapshot.Take(ctx, look)
 	if err != nil {
 		return err
 	}
 	n.say("looked at the whole host: %s (%.1f s)", before.Counts(), before.Took.Seconds())
 
-	tourErr := runTour(ctx, n)
+	tourErr := errors.Join(runTour(ctx, n), giveBack(opts, report, own, former))
 
 	// The proof is owed after a failure and an interrupt, too.
 	after, differences, err := before.Settle(context.WithoutCancel(ctx), look, settleWindow)
@@ -49,6 +54,31 @@ func prove(ctx context.Context, opts Options, report files, n *narrator) error {
 		return errors.Join(ctx.Err(), err)
 	}
 	return errors.Join(tourErr, err)
+}
+
+// fileRoots are the default ones and where this process's temporary files go.
+func fileRoots() []string {
+	roots := slices.Clone(hostsnapshot.DefaultFileRoots[:])
+	for _, root := range roots {
+		if os.TempDir() == root || strings.HasPrefix(os.TempDir(), root+"/") {
+			return roots
+		}
+	}
+	return append(roots, os.TempDir())
+}
+
+// giveBack returns what the demo leaves on purpose to the group of the caller.
+func giveBack(opts Options, report files, own, former uint32) error {
+	if own == 0 {
+		return nil
+	}
+	var err error
+	for _, path := range []string{report.html, report.json, opts.StateDir} {
+		if path != "" {
+			err = errors.Join(err, hostsnapshot.ReturnToGroup(path, own, former))
+		}
+	}
+	return err
 }
 
 // onPurpose tells what the demo leaves because it was asked to: its state, its report, and what its own output was sent to.
@@ -78,8 +108,9 @@ func judgement(n *narrator, before, after hostsnapshot.Snapshot, differences []h
 	}
 	n.mention(differences, hostsnapshot.Gone, "was there before and is gone; nothing of it is left, but look whether it should have stayed")
 	n.mention(differences, hostsnapshot.Others, "belongs to processes that do not descend from this one")
+	n.mention(differences, hostsnapshot.Unknown, "can't be attributed to the demo: it lacks the demo's group ID")
 	if len(left) == 0 {
-		n.say("nothing is left: what was there before is there, and nothing else is (%d things of %d kinds compared)",
+		n.say("nothing of the demo is left (%d things of %d kinds compared)",
 			total(before), len(hostsnapshot.Kinds))
 		return nil
 	}
@@ -129,7 +160,7 @@ func runTour(ctx context.Context, n *narrator) error {
 		return err
 	}
 	tour, err := os.StartProcess(self, os.Args, &os.ProcAttr{
-		Env:   append(os.Environ(), stage+"=tour", fmt.Sprintf("%s=%d", beginning, n.began.UnixMilli())),
+		Env:   tourEnvironment(fmt.Sprintf("%s=%d", beginning, n.began.UnixMilli())),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 		Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM},
 	})

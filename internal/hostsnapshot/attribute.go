@@ -38,51 +38,96 @@ func newJudge(before, after Snapshot) judge {
 	return j
 }
 
-// foreign tells whether the process is shown not to stem from the taker, and how. The chain of parents is followed in the
-// given snapshot up to the first process that was there before: if that is not the taker, whatever that process did was not
-// the taker's doing. Where orphans may fall without adoption, the chain proves nothing.
-func (j judge) foreign(in Snapshot, id ProcessID) (string, bool) {
+// origin is whose something is.
+type origin int
+
+const (
+	unclear origin = iota
+	foreign
+	ours
+)
+
+// origin returns whose a process is, and why it is not ours. The chain of parents is followed in the given snapshot up to the
+// first process that was there before: if that is not the taker, whatever that process did was not the taker's doing. Where
+// orphans may fall without adoption, the chain proves nothing.
+func (j judge) origin(in Snapshot, id ProcessID) (origin, string) {
 	for pid, steps := id.PID, 0; steps < 10000; steps++ {
 		p, known := in.processes[pid]
 		if !known || (pid == id.PID && p.id != id) {
-			return "", false
+			return unclear, ""
 		}
 		if p.id == in.taker {
-			return "", false
+			return ours, ""
 		}
+		adopts := j.before.adopting && j.after.adopting
 		old, existed := j.before.processes[pid]
-		if existed && old.id == p.id {
-			if j.ancestors[pid] && !(j.before.adopting && j.after.adopting) {
-				return "", false
-			}
-			if pid == id.PID {
-				return fmt.Sprintf("held by PID %d, which was there before: %s", pid, p.command), true
-			}
-			return fmt.Sprintf("stems from PID %d, which was there before and is not ours: %s", pid, p.command), true
-		}
-		if p.ppid == 0 {
-			return "", false
+		switch {
+		case existed && old.id == p.id && j.ancestors[pid] && !adopts:
+			return unclear, ""
+		case existed && old.id == p.id && pid == id.PID:
+			return foreign, fmt.Sprintf("held by PID %d, which was there before: %s", pid, p.command)
+		case existed && old.id == p.id:
+			return foreign, fmt.Sprintf("stems from PID %d, which was there before and is not ours: %s", pid, p.command)
+		case p.ppid == 0 && adopts:
+			return foreign, fmt.Sprintf("stems from PID %d, which came from another PID namespace: %s", pid, p.command)
+		case p.ppid == 0:
+			return unclear, ""
 		}
 		pid = p.ppid
 	}
-	return "", false
+	return unclear, ""
 }
 
-// holdersForeign tells whether there are holders and all of them are foreign.
-func (j judge) holdersForeign(in Snapshot, holders []ProcessID) (string, bool) {
-	why := ""
-	for _, h := range holders {
-		reason, foreign := j.foreign(in, h)
-		if !foreign {
-			return "", false
+// holdersOrigin returns whose all holders together are: ours as soon as one is, foreign only if all are.
+func (j judge) holdersOrigin(in Snapshot, holders []ProcessID) (origin, string) {
+	whose, why := unclear, ""
+	for i, h := range holders {
+		one, reason := j.origin(in, h)
+		switch {
+		case one == ours:
+			return ours, ""
+		case one == unclear || (i > 0 && whose == unclear):
+			whose, why = unclear, ""
+		default:
+			whose, why = foreign, reason
 		}
-		why = reason
 	}
-	return why, len(holders) > 0
+	return whose, why
+}
+
+// grouped reports whether things of a kind have the group of their maker, or a place that has.
+func grouped(kind Kind) bool {
+	switch kind {
+	case Namespace, Mount, Cgroup, File, IPC, Loop:
+		return true
+	default:
+		return false
+	}
+}
+
+// verdict says whose a thing of the second snapshot is.
+func (j judge) verdict(kind Kind, item Item) (Verdict, string) {
+	if item.ours {
+		return Left, ""
+	}
+	holders := item.holders
+	if len(holders) == 0 && item.place != "" && j.after.group == 0 {
+		// Nobody holds the thing itself, and nothing shows its maker. Those who use the directory it lies in are the next to ask.
+		holders = j.neighbours(item.place)
+	}
+	whose, why := j.holdersOrigin(j.after, holders)
+	switch {
+	case whose == foreign:
+		return Others, why
+	case whose == unclear && j.after.group != 0 && grouped(kind):
+		return Unknown, "nothing shows who made it"
+	default:
+		return Left, ""
+	}
 }
 
 func (j judge) appeared(kind Kind, key string, item Item) Difference {
-	d := Difference{Kind: kind, Change: Appeared, Key: key, Detail: item.Detail, Verdict: Left}
+	d := Difference{Kind: kind, Change: Appeared, Key: key, Detail: item.Detail}
 	switch kind {
 	case Module:
 		d.Verdict, d.Why = Informative, "the kernel loads modules when they are first used and keeps them"
@@ -99,30 +144,17 @@ func (j judge) appeared(kind Kind, key string, item Item) Difference {
 		}
 	default:
 	}
-	holders := item.holders
-	if len(holders) == 0 && item.place != "" {
-		// Nobody holds the thing itself; those who use the directory it lies in are the next to ask.
-		holders = j.neighbours(item.place)
-	}
-	if why, foreign := j.holdersForeign(j.after, holders); foreign {
-		d.Verdict, d.Why = Others, why
-	}
+	d.Verdict, d.Why = j.verdict(kind, item)
 	return d
 }
 
 func (j judge) changed(kind Kind, key string, old, now Item) Difference {
-	d := Difference{Kind: kind, Change: Changed, Key: key, Detail: "was " + old.Detail + ", is " + now.Detail, Verdict: Left}
+	d := Difference{Kind: kind, Change: Changed, Key: key, Detail: "was " + old.Detail + ", is " + now.Detail}
 	switch kind {
 	case Process, Module:
 		d.Verdict, d.Why = Informative, "processes and modules change by themselves"
 	default:
-		holders := now.holders
-		if len(holders) == 0 && now.place != "" {
-			holders = j.neighbours(now.place)
-		}
-		if why, foreign := j.holdersForeign(j.after, holders); foreign {
-			d.Verdict, d.Why = Others, why
-		}
+		d.Verdict, d.Why = j.verdict(kind, now)
 	}
 	return d
 }
@@ -139,7 +171,7 @@ func (j judge) vanished(kind Kind, key string, old Item) Difference {
 			return d
 		}
 	}
-	if why, foreign := j.holdersForeign(j.before, old.holders); foreign {
+	if whose, why := j.holdersOrigin(j.before, old.holders); whose == foreign {
 		d.Verdict, d.Why = Others, why
 	}
 	return d

@@ -32,6 +32,8 @@ func TestDescentDecidesWhoseAThingIs(t *testing.T) {
 		{"an orphan of init, without adoption", false, map[int]int{40: 1}, 40, Left},
 		{"a sibling from the same shell, without adoption", false, map[int]int{40: 20}, 40, Left},
 		{"a sibling from the same shell, with adoption", true, map[int]int{40: 20}, 40, Others},
+		{"a process from outside this PID namespace, with adoption", true, map[int]int{40: 0}, 40, Others},
+		{"a process from outside this PID namespace, without adoption", false, map[int]int{40: 0}, 40, Left},
 		{"a holder that is gone", true, nil, 40, Left},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,6 +85,36 @@ func TestAFileBelongsToThoseWhoUseItsDirectory(t *testing.T) {
 			after.roots, after.territory = map[string]bool{c.root: true}, territories(after)
 			got := before.Diff(after)
 			if len(got) != 1 || got[0].Verdict != c.want {
+				t.Errorf("got %v, want one difference with the verdict %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWithAGroupAFileIsTheProgramsByItsGroupOrHolderOnly(t *testing.T) {
+	base := map[int]int{1: 0, 10: 1, 30: 1}
+	ours, theirs := ProcessID{30, 30}, ProcessID{10, 10}
+	for _, c := range []struct {
+		name string
+		item Item
+		want Verdict
+	}{
+		{"a file of the group", Item{ours: true}, Left},
+		{"a file of the group that another program has open", Item{ours: true, holders: []ProcessID{theirs}}, Left},
+		{"a file without the group that the taker has open", Item{holders: []ProcessID{ours}}, Left},
+		{"a file without the group that another program has open", Item{holders: []ProcessID{theirs}}, Others},
+		{"a file without the group, beside one that the taker has open", Item{}, Unknown},
+		{"a file without the group that a process unheard of has open", Item{holders: []ProcessID{{99, 99}}}, Unknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, after := family(30, true, base), family(30, true, base)
+			before.group, after.group = 5, 5
+			c.item.place = "/tmp/dir/new"
+			held := Item{place: "/tmp/dir/held", holders: []ProcessID{ours}}
+			before.items[File] = map[string]Item{"/tmp/dir/held": held}
+			after.items[File] = map[string]Item{"/tmp/dir/held": held, "/tmp/dir/new": c.item}
+			after.territory = territories(after)
+			if got := before.Diff(after); len(got) != 1 || got[0].Verdict != c.want {
 				t.Errorf("got %v, want one difference with the verdict %q", got, c.want)
 			}
 		})

@@ -22,10 +22,13 @@ type Verdict string
 
 // The verdicts on a difference.
 const (
-	// Left: it counts. It was made by a descendant of the process that took the snapshots, or nothing shows that it was not.
+	// Left: it counts. A descendant of the process that took the snapshots made it or holds it. Where that can't be seen
+	// (a kind without a group, or no Options.Group), whatever is not shown to be others' counts, too.
 	Left Verdict = "left"
 	// Others: the kernel's records show that a process which is not a descendant of the taker holds it. Reported, not counted.
 	Others Verdict = "others"
+	// Unknown: it does not have the group that ours have, and nobody holds it. Reported, not counted.
+	Unknown Verdict = "unknown"
 	// Gone: it was there before and is not any more. Nothing is left of it, and who removed it can't be seen; reported, so that
 	// people can see whether something was removed that should have stayed.
 	Gone Verdict = "gone"

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,7 +49,7 @@ func (c *collector) namespaces(context.Context) error {
 		if !ok || m.fsType != "nsfs" || len(holders[m.root]) > 0 {
 			continue
 		}
-		c.add(Namespace, m.root, Item{Detail: "kept by a mount at " + m.target, place: m.target})
+		c.add(Namespace, m.root, Item{Detail: "kept by a mount at " + m.target, place: m.target, ours: c.oursMount(m)})
 	}
 	return nil
 }
@@ -82,10 +83,10 @@ func (c *collector) mounts(context.Context) error {
 		}
 	}
 	for name, id := range seen {
-		holders := members[name]
+		holders, ofHost := members[name], false
 		for _, h := range holders {
 			if h == c.snapshot.taker || h.PID == 1 {
-				holders = nil // the host's own mounts belong to nobody in particular
+				holders, ofHost = nil, true // the host's own mounts belong to nobody in particular
 				break
 			}
 		}
@@ -101,7 +102,10 @@ func (c *collector) mounts(context.Context) error {
 			if n := count[key]; n > 1 {
 				key += fmt.Sprintf(" (%d)", n)
 			}
-			c.add(Mount, key, Item{Detail: "source " + m.source, holders: holders, place: m.target})
+			c.add(Mount, key, Item{
+				Detail: "source " + m.source, holders: holders, place: m.target,
+				ours: ofHost && c.oursMount(m),
+			})
 		}
 	}
 	return nil
@@ -120,7 +124,7 @@ func (c *collector) cgroups(context.Context) error {
 			if err != nil || !entry.IsDir() {
 				return nil //nolint:nilerr // a cgroup that ends meanwhile is not there
 			}
-			c.add(Cgroup, path, Item{holders: c.inCgroup(path)})
+			c.add(Cgroup, path, Item{holders: c.inCgroup(path), ours: c.ours(path)})
 			return nil
 		})
 		if err != nil {
@@ -223,9 +227,14 @@ func (c *collector) sysctls(context.Context) error {
 // ipc lists System V objects (sysvipc(7)) and POSIX message queues (mq_overview(7)); POSIX shared memory is a file in /dev/shm.
 func (c *collector) ipc(context.Context) error {
 	for _, kind := range []string{"shm", "sem", "msg"} {
+		group := -1
 		for i, line := range strings.Split(strings.TrimSpace(c.read("/proc/sysvipc/"+kind)), "\n") {
-			if fields := strings.Fields(line); i > 0 && len(fields) > 1 {
-				c.add(IPC, fmt.Sprintf("System V %s key %s id %s", kind, fields[0], fields[1]), Item{})
+			fields := strings.Fields(line)
+			if i == 0 {
+				group = slices.Index(fields, "cgid") // the creator's; columns differ by kind
+			} else if len(fields) > max(1, group) && group > 0 {
+				ours := c.opts.Group != 0 && fields[group] == fmt.Sprint(c.opts.Group)
+				c.add(IPC, fmt.Sprintf("System V %s key %s id %s", kind, fields[0], fields[1]), Item{ours: ours})
 			}
 		}
 	}
@@ -234,7 +243,23 @@ func (c *collector) ipc(context.Context) error {
 		c.note("ipc: /dev/mqueue can't be read: %v", err)
 	}
 	for _, q := range queues {
-		c.add(IPC, "message queue /"+q.Name(), Item{})
+		c.add(IPC, "message queue /"+q.Name(), Item{ours: c.ours("/dev/mqueue/" + q.Name())})
+	}
+	return nil
+}
+
+// loops lists the loop devices in use, with the file behind each.
+func (c *collector) loops(context.Context) error {
+	paths, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		// The kernel appends this to the path of a file that was removed.
+		file := strings.TrimSuffix(strings.TrimSpace(c.read(path)), " (deleted)")
+		if file != "" {
+			c.add(Loop, strings.Split(path, "/")[3], Item{Detail: "of " + file, place: file, ours: c.ours(file)})
+		}
 	}
 	return nil
 }
@@ -275,7 +300,9 @@ func (c *collector) files(context.Context) error {
 				}
 				return nil
 			}
-			c.add(File, path, Item{Detail: describeFile(path, st), holders: c.holding[inodeKey(st.Dev, st.Ino)], place: path})
+			c.add(File, path, Item{
+				Detail: describeFile(path, st), holders: c.holding[inodeKey(st.Dev, st.Ino)], place: path, ours: c.ours(path),
+			})
 			return nil
 		})
 		if err != nil {

@@ -17,6 +17,8 @@ type collector struct {
 	opts     Options
 	// holding maps what a process has open, is in or stands on to the processes: "dev:ino" of files, "socket:[ino]".
 	holding map[string][]ProcessID
+	// oursDirs remembers which directories are the observed program's.
+	oursDirs map[string]bool
 }
 
 func (c *collector) add(kind Kind, key string, item Item) {
@@ -36,7 +38,7 @@ func (c *collector) note(format string, args ...any) {
 // kernelThread is PF_KTHREAD of include/linux/sched.h, in the flags field of /proc/PID/stat.
 const kernelThread = 0x00200000
 
-// processes lists every process of the host. One that ends while it is read is not there.
+// processes lists every process of the host, each with all its ancestors. One that ends while it is read is not there.
 func (c *collector) processes(context.Context) error {
 	c.snapshot.processes = map[int]process{}
 	c.holding = map[string][]ProcessID{}
@@ -45,15 +47,11 @@ func (c *collector) processes(context.Context) error {
 		return fmt.Errorf("the processes of this host can't be listed: %w", err)
 	}
 	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			c.lineage(pid)
 		}
-		p, err := readProcess(pid)
-		if err != nil {
-			continue
-		}
-		c.snapshot.processes[pid] = p
+	}
+	for pid, p := range c.snapshot.processes {
 		if !p.kernel {
 			c.open(p)
 		}
@@ -65,6 +63,25 @@ func (c *collector) processes(context.Context) error {
 	}
 	c.snapshot.taker, c.snapshot.adopting = self.id, adopting()
 	return nil
+}
+
+// lineage adds a process after its ancestors. A parent that ended has left the process to another one, so it is read again:
+// without its parent a process can't be attributed.
+func (c *collector) lineage(pid int) bool {
+	for range 100 { // a bound; each turn but the last is a parent that ended in the microseconds since it was named
+		if _, known := c.snapshot.processes[pid]; known || pid == 0 {
+			return true
+		}
+		p, err := readProcess(pid)
+		if err != nil {
+			return false
+		}
+		if c.lineage(p.ppid) {
+			c.snapshot.processes[pid] = p
+			return true
+		}
+	}
+	return false
 }
 
 // readProcess reads /proc/PID/stat (proc(5)); the command name in parentheses may hold anything, so fields count from the

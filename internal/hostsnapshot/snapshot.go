@@ -2,9 +2,9 @@
 // cgroups, nftables rules, links, addresses, routes, policy rules, forwarding switches, files, listening sockets and IPC
 // objects, of the whole host and whatever their names.
 //
-// It must never judge by names: "nothing left" compares two snapshots, so that debris under a name nobody thought of is found
-// as well. A host is busy with other things, though, and they come and go meanwhile. They are told apart by descent, which the
-// kernel keeps, never by what they are called: see Difference and attribute.go. It must never change the host.
+// It must never judge by names: "nothing left" compares two snapshots, so debris under an unexpected name is found as well. A
+// busy host changes meanwhile, so each difference is attributed by what the kernel records: by descent (attribute.go), and by
+// the group of whatever made it (Options.Group). It must never change the host.
 //
 // Start with Take and Settle.
 package hostsnapshot
@@ -38,11 +38,12 @@ const (
 	IPC       Kind = "ipc"
 	// Module is informative only: a kernel module that was loaded stays loaded, by the kernel's own design.
 	Module Kind = "module"
+	Loop   Kind = "loop device"
 )
 
 // Kinds lists all kinds in the order reports show them.
 var Kinds = [...]Kind{
-	Process, Namespace, Mount, Cgroup, NFTables, Link, Address, Route, Rule, Sysctl, File, Socket, IPC, Module,
+	Process, Namespace, Mount, Cgroup, NFTables, Link, Address, Route, Rule, Sysctl, File, Socket, IPC, Loop, Module,
 }
 
 // Options say where to look. The zero value looks at the defaults.
@@ -53,6 +54,13 @@ type Options struct {
 	// Ignore, when set, takes a thing out of both snapshots; it is for what the caller itself writes on purpose, such as the
 	// report. By default nothing is ignored.
 	Ignore func(kind Kind, key string) bool
+	// Group is the group ID that the observed program runs with, one that nothing else on the host has: see OwnGroup. The
+	// kernel records it on every file, cgroup, IPC object and tmpfs that the program's processes make. Things without it that
+	// nobody shown to be ours holds are then of unknown origin. They don't count, because any program may have made them.
+	// Links, addresses, routes, rules, switches and sockets carry no group. They count unless a holder shows otherwise, so
+	// the taker and the program need a network namespace of their own on a host that is not quiet.
+	// 0: there is no such group, and whatever is not shown to be others' counts.
+	Group uint32
 }
 
 // DefaultFileRoots are the places where programs leave files.
@@ -60,7 +68,7 @@ var DefaultFileRoots = [...]string{
 	"/run", "/tmp", "/var/tmp", "/dev/shm", "/etc", "/home", "/root/.ssh", "/var/lib/nearmetal", "/var/lib/containers", "/var/cache/nearmetal",
 }
 
-// ProcessID names a process for ever: PIDs are reused, a PID with its start time is not.
+// ProcessID names a process uniquely: PIDs are reused, a PID with its start time is not.
 type ProcessID struct {
 	PID int
 	// StartTicks is the start time in clock ticks after boot (proc(5), field 22 of /proc/PID/stat).
@@ -75,6 +83,8 @@ type Item struct {
 	holders []ProcessID
 	// place is where in the file system it lies, if anywhere.
 	place string
+	// ours: it was made with Options.Group, or lies in a directory that was.
+	ours bool
 }
 
 type process struct {
@@ -93,6 +103,8 @@ type Snapshot struct {
 	items map[Kind]map[string]Item
 	// processes by PID; kept apart from items for their ancestry.
 	processes map[int]process
+	// group is Options.Group.
+	group uint32
 	// taker is the process that took the snapshot, adopting tells whether it adopts the orphans among its descendants.
 	taker    ProcessID
 	adopting bool
@@ -110,10 +122,10 @@ func Take(ctx context.Context, opts Options) (Snapshot, error) {
 	if os.Geteuid() != 0 {
 		return Snapshot{}, fmt.Errorf("a snapshot of the whole host needs root, to see every process's namespaces and the nftables rules")
 	}
-	s := Snapshot{TakenAt: start, items: map[Kind]map[string]Item{}}
-	c := collector{snapshot: &s, opts: opts}
+	s := Snapshot{TakenAt: start, items: map[Kind]map[string]Item{}, group: opts.Group}
+	c := collector{snapshot: &s, opts: opts, oursDirs: map[string]bool{}}
 	for _, look := range []func(context.Context) error{
-		c.processes, c.namespaces, c.mounts, c.cgroups, c.nftables, c.links, c.sysctls, c.sockets, c.ipc, c.modules, c.files,
+		c.processes, c.namespaces, c.mounts, c.cgroups, c.nftables, c.links, c.sysctls, c.sockets, c.ipc, c.loops, c.modules, c.files,
 	} {
 		if err := ctx.Err(); err != nil {
 			return Snapshot{}, fmt.Errorf("the snapshot of the host was interrupted: %w", err)

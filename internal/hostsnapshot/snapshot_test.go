@@ -20,8 +20,8 @@ import (
 const inside = "HOSTSNAPSHOT_TEST_INSIDE"
 
 // isolated runs the calling test again as a child in mount, network and IPC namespaces of its own, so that it may make links,
-// rules and mounts without touching the host. It returns true in the child.
-func isolated(t *testing.T) bool {
+// rules and mounts without touching the host. The child has the given group. It returns true in the child.
+func isolated(t *testing.T, group uint32) bool {
 	t.Helper()
 	needs.Root(t, "makes namespaces and reads every process")
 	if os.Getenv(inside) != "" {
@@ -29,7 +29,10 @@ func isolated(t *testing.T) bool {
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
+		Credential: &syscall.Credential{Gid: group, NoSetGroups: true},
+	}
 	out, err := cmd.CombinedOutput()
 	t.Logf("in namespaces of its own:\n%s", out)
 	if err != nil {
@@ -73,16 +76,52 @@ type thing struct {
 }
 
 func TestEveryKindOfDebrisIsFoundAndItsRemovalIsSeen(t *testing.T) {
-	if !isolated(t) {
-		return
+	if isolated(t, 0) {
+		findEach(t)
 	}
+}
+
+func TestEveryKindOfDebrisIsFoundByItsGroupAmongThatOfOthers(t *testing.T) {
+	if isolated(t, ownGroup(t)) {
+		findEach(t)
+	}
+}
+
+func ownGroup(t *testing.T) uint32 {
+	t.Helper()
+	group := OwnGroup()
+	if group == 0 {
+		t.Skip("this user namespace maps no group that nothing else has")
+	}
+	return group
+}
+
+// furnish makes mount points and links that what follows needs, and returns a directory that has no group of its own.
+func furnish(t *testing.T) string {
+	t.Helper()
 	if err := AdoptOrphans(); err != nil {
 		t.Fatal(err)
 	}
 	run(t, "mount", "--make-rprivate", "/")
 	run(t, "ip", "link", "set", "lo", "up")
+	run(t, "sysctl", "-q", "net.ipv4.ip_forward=0") // a new namespace takes over what the host has
+	if err := os.MkdirAll("/dev/mqueue", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mount", "-t", "mqueue", "none", "/dev/mqueue")
 	dir := t.TempDir()
-	opts := Options{FileRoots: []string{dir}}
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chown(d, -1, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// findEach makes each kind of debris with this process's group, and removes it.
+func findEach(t *testing.T) {
+	dir := furnish(t)
+	opts := Options{FileRoots: []string{dir}, Group: uint32(os.Getegid())}
 	for _, x := range allThings(t, dir) {
 		t.Run(string(x.kind)+" "+x.text, func(t *testing.T) {
 			before := take(t, opts)
@@ -107,6 +146,50 @@ func TestEveryKindOfDebrisIsFoundAndItsRemovalIsSeen(t *testing.T) {
 	}
 }
 
+// TestWhatHasNoGroupAndNoHolderIsReportedApart makes things as any other program does, in places that all programs share.
+func TestWhatHasNoGroupAndNoHolderIsReportedApart(t *testing.T) {
+	if !isolated(t, ownGroup(t)) {
+		return
+	}
+	dir := furnish(t)
+	opts := Options{FileRoots: []string{dir}, Group: uint32(os.Getegid())}
+	cgroup := firstCgroup(t) + fmt.Sprintf("/hostsnapshot-others-%d", os.Getpid())
+	t.Cleanup(func() { _ = os.Remove(cgroup) })
+	for _, x := range []struct {
+		kind          Kind
+		text, command string
+	}{
+		{File, "a-file", "touch a-file"},
+		{File, "a-folder", "mkdir a-folder"},
+		{File, "a-pipe", "mkfifo a-pipe"},
+		{Mount, "a-mount", "mkdir a-mount && mount -t tmpfs none a-mount"},
+		{Namespace, "a-netns", "touch a-netns && unshare --net=$PWD/a-netns true"},
+		{Cgroup, cgroup, "mkdir " + cgroup},
+		{IPC, "System V shm", "ipcmk -M 4096"},
+		{IPC, "System V sem", "ipcmk -S 1"},
+		{IPC, "System V msg", "ipcmk -Q"},
+		{IPC, "/others", "touch /dev/mqueue/others"},
+		{Loop, "a-disk", "truncate -s 1M a-disk && losetup --find a-disk"},
+	} {
+		t.Run(string(x.kind)+" "+x.text, func(t *testing.T) {
+			before := take(t, opts)
+			run(t, "setpriv", "--regid=0", "--keep-groups", "sh", "-c", "cd "+dir+" && "+x.command)
+			differences := before.Diff(take(t, opts))
+			if d, found := find(differences, x.kind, x.text); !found || d.Verdict != Unknown {
+				t.Errorf("another program made %s %q: got %v, want a difference of unknown origin", x.kind, x.text, d)
+			}
+			// Other programs of this host may make things, too. That it is nothing of ours is what counts.
+			if left := Counting(differences); len(left) > 0 {
+				t.Errorf("counted as left: %v", left)
+			}
+		})
+	}
+	run(t, "sh", "-c", "cd "+dir+" && umount a-mount a-netns && "+detach+"a-disk)")
+}
+
+// detach frees the loop device of a file, whose name and a parenthesis follow.
+const detach = "losetup --detach $(losetup --noheadings --output NAME --associated "
+
 func allThings(t *testing.T, dir string) []thing {
 	cgroup := firstCgroup(t) + fmt.Sprintf("/hostsnapshot-test-%d", os.Getpid())
 	t.Cleanup(func() { _ = os.Remove(cgroup) })
@@ -115,6 +198,7 @@ func allThings(t *testing.T, dir string) []thing {
 	var unixListener net.Listener
 	file := filepath.Join(dir, "debris")
 	do := func(command ...string) func(*testing.T) { return func(t *testing.T) { run(t, command...) } }
+	sh := func(command string) func(*testing.T) { return do("sh", "-c", "cd "+dir+" && "+command) }
 	var shm uintptr
 	return []thing{
 		{Link, "nmtest0", do("ip", "link", "add", "nmtest0", "type", "bridge"), do("ip", "link", "del", "nmtest0")},
@@ -137,7 +221,18 @@ func allThings(t *testing.T, dir string) []thing {
 			run(t, "umount", dir+"/netns")
 			run(t, "rm", dir+"/netns")
 		}},
+		{Sysctl, "net.ipv4.conf.lo.forwarding", do("sysctl", "-q", "net.ipv4.conf.lo.forwarding=1"), do("sysctl", "-q", "net.ipv4.conf.lo.forwarding=0")},
+		{Mount, dir + "/theirs", sh("mkdir theirs && chgrp 0 theirs && mount -t tmpfs none theirs"), sh("umount theirs && rmdir theirs")},
+		{Mount, dir + "/bound", sh("mkdir bound && mount --bind /etc bound"), sh("umount bound && rmdir bound")},
 		{Cgroup, cgroup, do("mkdir", cgroup), do("rmdir", cgroup)},
+		{File, dir + "/folder", sh("mkdir folder"), sh("rmdir folder")},
+		{File, dir + "/given/file", sh("mkdir given && touch given/file && chgrp 0 given/file"), sh("rm -r given")},
+		{File, dir + "/link", sh("ln -s nowhere link"), sh("rm link")},
+		{File, dir + "/pipe", sh("mkfifo pipe"), sh("rm pipe")},
+		{Loop, dir + "/disk", sh("truncate -s 1M disk && losetup --find disk"), sh(detach + "disk) && rm disk")},
+		{IPC, "System V sem", sh("ipcmk -S 1"), sh("ipcrm --all=sem")},
+		{IPC, "System V msg", sh("ipcmk -Q"), sh("ipcrm --all=msg")},
+		{IPC, "message queue /ours", do("touch", "/dev/mqueue/ours"), do("rm", "/dev/mqueue/ours")},
 		{
 			File, file, func(t *testing.T) { write(t, file, "x") },
 			func(t *testing.T) { run(t, "rm", file) },

@@ -19,7 +19,8 @@ func nothingLeft(t *testing.T) {
 	if err := hostsnapshot.AdoptOrphans(); err != nil {
 		t.Fatal(err)
 	}
-	opts := hostsnapshot.Options{FileRoots: fileRoots()}
+	// alone.sh gives all tests a group of their own: a busy host's files, mounts and cgroups are not taken for theirs.
+	opts := hostsnapshot.Options{FileRoots: fileRoots(), Group: uint32(os.Getegid())}
 	before, err := hostsnapshot.Take(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
@@ -33,8 +34,11 @@ func nothingLeft(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		for _, d := range hostsnapshot.Counting(differences) {
-			t.Error("left on the host:", d)
+		for _, d := range differences {
+			// Nobody else makes anything in the folder for temporary files, whatever group it has.
+			if d.Verdict == hostsnapshot.Left || (d.Verdict == hostsnapshot.Unknown && strings.Contains(d.Key+d.Detail, os.TempDir()+"/")) {
+				t.Error("left on the host:", d)
+			}
 		}
 	})
 }
