@@ -44,10 +44,24 @@ func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, t
 			log.Error("nearmetal dev did not end well", "error", err)
 		}
 	}()
+	room, err := dev.room(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fit, out := fitting(o.sizes, room)
+	if why := leftOut(out, room, memory); why != "" {
+		log.Warn(why)
+		fmt.Fprintf(text, "%s.\n\n", why)
+	}
+	if len(fit) == 0 {
+		return nil, nil
+	}
+	o.sizes = fit
 	if err := idle(ctx, dev, text); err != nil {
 		return nil, err
 	}
 	if o.life {
+		begin(o, log, stepLife)
 		if err := life(ctx, dev, log, text); err != nil {
 			return nil, err
 		}
@@ -65,6 +79,7 @@ func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, t
 		sides[podman] = script{path: filepath.Join(o.peers, "podman.sh"), dir: filepath.Join(work, "podman"), env: []string{"INDEX=4002"}}
 		names = append(names, podman)
 	}
+	begin(o, log, stepSides)
 	runs, err := rounds(ctx, o, names, sides, log)
 	if err != nil {
 		return nil, err
@@ -228,10 +243,15 @@ func conditions() []measure.Condition {
 	return list
 }
 
-func totalMemory() string {
+// totalBytes is the memory of this machine, 0 if it can't be read.
+func totalBytes() int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return "unknown"
+		return 0
 	}
-	return fmt.Sprintf("%.1f GiB", float64(info.Totalram)*float64(info.Unit)/float64(api.Bytes(1<<30)))
+	return int64(info.Totalram) * int64(info.Unit)
+}
+
+func totalMemory() string {
+	return fmt.Sprintf("%.1f GiB", float64(totalBytes())/float64(api.Bytes(1<<30)))
 }

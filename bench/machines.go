@@ -66,6 +66,8 @@ func buildOutside(ctx context.Context, o options) (cleanup func(), err error) {
 		}
 	}
 	text := &bytes.Buffer{}
+	begin(o, log, stepImages)
+	begin(o, log, partBuilds)
 	if err == nil {
 		err = builds(ctx, o, state, slices.Contains(parts, partBuilds), log, text)
 	}
@@ -96,6 +98,7 @@ func machines(ctx context.Context, o options, work string, log *slog.Logger, tex
 		if part == partBuilds {
 			continue
 		}
+		begin(o, log, part)
 		if out, err := exec.CommandContext(ctx, "cp", "-a", images, dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("cp: %w: %s", err, out)
 		}

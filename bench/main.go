@@ -95,7 +95,11 @@ func run(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for namespaces and containers; run it with sudo")
 	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if os.Getenv(insideVariable) == "" {
+		if err := announce(o, log); err != nil {
+			return err
+		}
 		cleanup, err := buildOutside(ctx, o)
 		if err != nil {
 			return err
@@ -117,7 +121,6 @@ func run(ctx context.Context, o options) error {
 	if err := os.Chmod(work, 0o711); err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 
 	text := &bytes.Buffer{}
 	if o.netboot != "" {
@@ -136,16 +139,19 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if o.life {
+		begin(o, log, stepSilent)
 		if err := loseNode(ctx, o, work, log, text); err != nil {
 			return err
 		}
 	}
 	if o.noise {
+		begin(o, log, stepNoise)
 		if err := noise(ctx, o, work, log, text); err != nil {
 			return err
 		}
 	}
 	if o.placement {
+		begin(o, log, stepPlacement)
 		if err := planningCost(ctx, o, text); err != nil {
 			return err
 		}

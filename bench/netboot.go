@@ -76,6 +76,7 @@ func networkBoot(ctx context.Context, o options, work string, log *slog.Logger, 
 		if !ok {
 			return fmt.Errorf("-netboot %q: there is no part %q, only dhcp, transfers and storms", o.netboot, name)
 		}
+		begin(o, log, name)
 		if err := part(ctx, c, log, text); err != nil {
 			return err
 		}
