@@ -126,6 +126,11 @@ var (
 		"A watch can't be resumed after this `Last-Event-ID`: what followed is no longer kept, or was never here.",
 		"Watch again without `Last-Event-ID`: everything that exists is sent first.",
 	}
+	codeLogRemoved = Code{
+		"log_removed", http.StatusGone, "The output was removed",
+		"The server removed the stored output of this ended run to keep within the limits of stored output: the oldest goes first.",
+		"Redirect output that has to be kept to a file; an administrator may raise the limits (`--log-limit`, `--project-log-limit`).",
+	}
 	codeTooLarge = Code{
 		"body_too_large", http.StatusRequestEntityTooLarge, "The request's body is too large",
 		"The body is longer than any request that means something.", "Send less.",
@@ -202,7 +207,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
 		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeTooLarge,
+		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)

@@ -253,6 +253,14 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"history_gone", "without Last-Event-ID", func() *http.Response {
 			return send(t, s, request{method: "GET", path: "/v1/watch", header: map[string]string{"Last-Event-ID": "999999"}})
 		}},
+		{"log_removed", "make room", func() *http.Response {
+			job, err := s.Client().CreateJob(t.Context(), "ready", api.JobRequest{Command: []string{"true"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Logs.Removed = map[string]bool{job.ID: true}
+			return send(t, s, request{method: "GET", path: "/v1/jobs/" + job.ID + "/log"})
+		}},
 		{"body_too_large", "longer than", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: strings.Repeat(" ", 300<<10)})
 		}},

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -79,6 +80,10 @@ func (s *Server) sendOutput(w http.ResponseWriter, r *http.Request, gone *failur
 	q, f := logParameters(r, now.attempt)
 	if f != nil {
 		f.write(w)
+		return
+	}
+	if s.cfg.Logs.LogRemoved(now.run(q.attempt)) {
+		fail(codeLogRemoved, "the output of %q was removed to make room for that of later jobs; it is not stored any more", now.run(q.attempt)).write(w)
 		return
 	}
 	h := w.Header()
@@ -164,10 +169,15 @@ func (l *logStream) send(n int) bool {
 	return true
 }
 
+var errRemovedMeanwhile = errors.New("it was removed meanwhile to make room for that of later jobs")
+
 // rest sends all that is stored; false when the client is gone or nothing can be read.
 func (l *logStream) rest() bool {
 	for {
 		n, err := l.s.cfg.Logs.ReadLog(l.run, l.buf, l.offset)
+		if n == 0 && err == nil && l.s.cfg.Logs.LogRemoved(l.run) {
+			err = errRemovedMeanwhile
+		}
 		if err != nil {
 			// Half the answer is out; breaking the connection tells the client that it is not whole.
 			l.s.cfg.Log.ErrorContext(l.r.Context(), "output not read", "run", l.run, "error", err)

@@ -26,4 +26,6 @@ type Logs interface {
 	ReadLog(runID string, p []byte, offset int64) (int, error)
 	// LogChanged returns a channel that is closed when more output of the run is stored. Take the channel first, then read.
 	LogChanged(runID string) <-chan struct{}
+	// LogRemoved reports whether the stored output of the run was removed to make room for that of others.
+	LogRemoved(runID string) bool
 }

@@ -42,7 +42,7 @@ func (s *Server) documentStreams() {
 			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until the job has ended, or is being run again"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt of a job that was run again, 0 the first; the newest by default"},
-		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoJob)
+		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoJob, codeLogRemoved)
 	s.documentStream("/v1/clusters/{name}/members/{member}/connect", "connect-member", "Open a byte stream to a member's SSH server",
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream; each direction "+
 			"may be closed by itself.",
@@ -57,7 +57,7 @@ func (s *Server) documentStreams() {
 			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
-		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild)
+		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild, codeLogRemoved)
 	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
 	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",

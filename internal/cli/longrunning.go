@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 
 	"github.com/spf13/cobra"
@@ -62,6 +63,34 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().Var(timeoutFlag(&p.BootDeadline, lifecycle.DefaultMachineDeadlines().Boot), "boot-deadline", "how long a boot may take before it has failed")
 }
 
+// logLimitFlags adds the flags of how much output the server stores.
+func logLimitFlags(cmd *cobra.Command, l *config.Logs) {
+	cmd.Flags().Var((*bytesFlag)(&l.SiteBytes), "log-limit", "stored output of all jobs, like 20GiB; the oldest of ended jobs is removed first (default: a tenth of the file system, at most 50GiB)")
+	cmd.Flags().Var((*bytesFlag)(&l.ProjectBytes), "project-log-limit", "stored output of one project's jobs (default: half of --log-limit)")
+	cmd.Flags().Var((*bytesFlag)(&l.JobBytes), "job-log-limit", "stored output of one job; the rest is discarded and counted (default: 256MiB, at most a quarter of --project-log-limit)")
+}
+
+// bytesFlag is a flag with a size, 0 for its default.
+type bytesFlag int64
+
+func (b *bytesFlag) String() string {
+	if *b == 0 {
+		return ""
+	}
+	return api.Bytes(*b).String()
+}
+
+func (b *bytesFlag) Set(text string) error {
+	bytes, err := api.ParseBytes(text)
+	if err == nil && bytes <= 0 {
+		err = fmt.Errorf("%q is too small; give 1 byte or more", text)
+	}
+	*b = bytesFlag(bytes)
+	return err
+}
+
+func (*bytesFlag) Type() string { return "size" }
+
 // call runs a wired-in command.
 func call[O any](ctx context.Context, name string, run func(context.Context, O) error, opts O) error {
 	if run == nil {
@@ -103,6 +132,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	poolFlag(cmd, &opts.NetworkPool)
 	provisionFlags(cmd, &opts.Provision)
+	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
@@ -128,6 +158,7 @@ and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	poolFlag(cmd, &opts.NetworkPool)
 	provisionFlags(cmd, &opts.Provision)
+	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }

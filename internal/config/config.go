@@ -55,6 +55,7 @@ type Dev struct {
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
 	Provision   Provision
+	Logs        Logs
 }
 
 // Server are the options of `nearmetal server`.
@@ -67,6 +68,12 @@ type Server struct {
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
 	Provision   Provision
+	Logs        Logs
+}
+
+// Logs bound the stored output of jobs and builds, in bytes; 0 takes the default (monitor.LimitsFor).
+type Logs struct {
+	JobBytes, ProjectBytes, SiteBytes int64
 }
 
 // Provision says where and how machines boot over the network.

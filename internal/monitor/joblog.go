@@ -69,6 +69,7 @@ func (l *jobLog) append(offset int64, data []byte) (agentstream.LogAck, verdict,
 			rest = wait
 		} else {
 			have += room
+			l.room.settle(l.run, have)
 			close(l.changed)
 			l.changed = make(chan struct{})
 		}
@@ -139,7 +140,10 @@ func (m *Monitor) DropLog(jobID string) error {
 	delete(m.logs, jobID)
 	m.mu.Unlock()
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		err = nil
 	}
-	return err
+	return errors.Join(err, m.room.forget(jobID))
 }
+
+// LogRemoved reports whether the stored output of a run was removed to make room for that of others.
+func (m *Monitor) LogRemoved(runID string) bool { return m.room.wasRemoved(runID) }

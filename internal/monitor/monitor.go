@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -22,8 +23,10 @@ import (
 type Config struct {
 	// LogDir is where the output of jobs is stored, one file a job.
 	LogDir string
-	// LogLimits bound what is stored of it.
+	// LogLimits bound the stored output; see LimitsFor.
 	LogLimits LogLimits
+	// Run finds a run of a job or build, by the name of its output; nil: all go on and belong to no project.
+	Run func(name string) (Run, bool)
 	// DeathTimer is how long an agent may not answer before its node counts as down.
 	DeathTimer time.Duration
 	// Register stores what an agent says of its node when it connects. An error is told to the agent, for the people there, and it is
@@ -94,14 +97,15 @@ func New(cfg Config) *Monitor {
 			return ticker.C, ticker.Stop
 		}
 	}
-	if cfg.LogLimits.JobBytes == 0 {
-		cfg.LogLimits.JobBytes = DefaultJobLogBytes
+	if cfg.Run == nil {
+		cfg.Run = func(string) (Run, bool) { return Run{}, true }
 	}
+	cfg.LogLimits = LimitsFor(cfg.LogLimits, math.MaxInt64)
 	return &Monitor{
 		cfg: cfg, tunnels: map[string]*tunnel{}, started: cfg.Now(),
 		nodes: map[string]*node{}, members: map[string]memberSeen{},
 		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
-		room: &logRoom{limits: cfg.LogLimits},
+		room: newLogRoom(cfg.LogDir, cfg.LogLimits, cfg.Run, cfg.Log),
 	}
 }
 

@@ -245,9 +245,13 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	if err := os.MkdirAll(logDir, 0o700); err != nil {
 		return nil, err
 	}
+	limits, err := logLimits(s.cfg.Logs, logDir)
+	if err != nil {
+		return nil, err
+	}
 	out := &site{repo: repo, cache: cache, secret: s.secret, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
 	out.agents = monitor.New(monitor.Config{
-		LogDir: logDir, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
+		LogDir: logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
 			if err := ownAgent(cache.View(), s.secret, node); err != nil {
 				return err

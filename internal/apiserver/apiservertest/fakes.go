@@ -110,6 +110,8 @@ type Logs struct {
 	changed chan struct{}
 	// Broken makes reading fail.
 	Broken bool
+	// Removed are the runs whose output was removed to make room.
+	Removed map[string]bool
 }
 
 func newLogs() *Logs { return &Logs{output: map[string][]byte{}, changed: make(chan struct{})} }
@@ -141,6 +143,13 @@ func (l *Logs) LogChanged(string) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
+}
+
+// LogRemoved reports what Removed says.
+func (l *Logs) LogRemoved(run string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Removed[run]
 }
 
 func (l *Logs) size(jobID string) int64 {
