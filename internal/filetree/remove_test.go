@@ -252,3 +252,29 @@ func TestAFileALinkAndNothingAreRemovedToo(t *testing.T) {
 		}
 	}
 }
+
+// As if it had become one after it was found to be a directory.
+func TestNoLinkAndNoMountIsEntered(t *testing.T) {
+	needs.Root(t, "mounts file systems")
+	_, top := makeTree(t)
+	victim := t.TempDir()
+	kept, mounted := filepath.Join(victim, "kept"), filepath.Join(top, "mounted")
+	err := errors.Join(os.WriteFile(kept, nil, 0o600), os.Symlink(victim, filepath.Join(top, "link")), os.Mkdir(mounted, 0o700),
+		unix.Mount(victim, mounted, "", unix.MS_BIND, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(mounted, unix.MNT_DETACH) })
+	dir, err := os.Open(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for _, name := range []string{"link", "mounted"} {
+		r := remover{ctx: t.Context()}
+		_ = r.enter(dir, name)
+		if _, err := os.Stat(kept); err != nil {
+			t.Fatalf("%s was entered: %v", name, err)
+		}
+	}
+}

@@ -12,8 +12,8 @@ var treeGuards = []Mutant{
 	{
 		Guard:   "a removal ends when its time is up",
 		File:    "internal/filetree/remove.go",
-		Find:    "if err := r.ctx.Err(); err != nil {",
-		Replace: "if err := r.ctx.Err(); err != nil && false {",
+		Find:    "r := remover{ctx: ctx}",
+		Replace: "r := remover{ctx: context.WithoutCancel(ctx)}",
 		Test:    "./internal/filetree TestARemovalThatIsOutOfTimeGoesOnWhereItStopped",
 	},
 	{
@@ -21,14 +21,14 @@ var treeGuards = []Mutant{
 		File:    "internal/filetree/remove.go",
 		Find:    "Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS",
 		Replace: "Resolve: unix.RESOLVE_NO_SYMLINKS",
-		Test:    "./internal/filetree TestWhatLinksAndMountsLeadToStays",
+		Test:    "./internal/filetree TestNoLinkAndNoMountIsEntered",
 	},
 	{
 		Guard:   "a removal follows no link, also when a directory becomes one meanwhile",
 		File:    "internal/filetree/remove.go",
 		Find:    "unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,\n\t\tResolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,",
 		Replace: "unix.O_DIRECTORY | unix.O_CLOEXEC,\n\t\tResolve: unix.RESOLVE_NO_MAGICLINKS,",
-		Test:    "./internal/filetree TestATenantWhoExchangesDirectoriesMeanwhileLosesNobodyElsesFiles",
+		Test:    "./internal/filetree TestNoLinkAndNoMountIsEntered",
 	},
 	{
 		Guard:   "a link of an image leads to a file of the image",
