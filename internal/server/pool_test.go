@@ -1,11 +1,11 @@
 package server
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/placement"
 )
@@ -30,9 +30,7 @@ func TestThePoolOfNetworksIsCheckedBeforeAnythingStarts(t *testing.T) {
 }
 
 func TestAPoolThatOverlapsTheMachinesOwnNetworkIsRefused(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes a network namespace")
-	}
+	needs.Root(t, "makes a network namespace")
 	space, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
