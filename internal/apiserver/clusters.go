@@ -110,6 +110,7 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
 	switch {
 	case errors.Is(err, state.ErrExists):
+		s.seenThere(ctx, intent.Name)
 		return api.Cluster{}, s.clusterExists(ctx, intent.Name)
 	case errors.Is(err, state.ErrNoProject):
 		return api.Cluster{}, noProject(intent.Project)
@@ -213,8 +214,12 @@ func (s *Server) deleteCluster(ctx context.Context, in *byName) (*body[api.Clust
 	if err != nil {
 		return nil, err
 	}
+	before := s.cfg.Reader.View().Cluster(full)
 	intent, revision, err := s.cfg.Writer.RequestDelete(ctx, full, s.cfg.Now().UTC())
 	if errors.Is(err, state.ErrNotFound) {
+		if err := s.seenGone(ctx, before); err != nil {
+			return nil, err
+		}
 		return nil, noCluster(in.Name)
 	}
 	if err != nil {

@@ -64,12 +64,38 @@ func (s *Server) updateIntent(ctx context.Context, c *state.Cluster, change func
 		return change(in)
 	})
 	if errors.Is(err, state.ErrNotFound) {
+		if err := s.seenGone(ctx, c); err != nil {
+			return nil, err
+		}
 		return nil, noCluster(shownName(who(ctx), c.Name()))
 	}
 	if err != nil {
 		return nil, err
 	}
 	return s.afterWrite(ctx, intent, revision, c), nil
+}
+
+// seenGone waits until the view lacks a cluster that the store no longer has. The store is ahead of the view: without this
+// wait, a client that reads after an answer of "not found" could find the cluster again. A UID never comes back.
+func (s *Server) seenGone(ctx context.Context, c *state.Cluster) error {
+	for c != nil {
+		view := s.cfg.Reader.View()
+		if now := view.Cluster(c.Name()); now == nil || now.UID() != c.UID() {
+			return nil
+		}
+		if _, err := s.cfg.Reader.WaitRevision(ctx, view.Revision+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seenThere waits until the view has a cluster that the store has, for the same reason.
+func (s *Server) seenThere(ctx context.Context, full string) {
+	unchanged := func(*api.ClusterIntent) error { return nil }
+	if _, revision, err := s.cfg.Writer.UpdateIntent(ctx, full, "", unchanged); err == nil {
+		s.readOwnWrite(ctx, revision)
+	}
 }
 
 // afterWrite is a cluster as it is once an intent was written. It may even be gone again by then; what was written is still the answer.

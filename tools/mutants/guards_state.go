@@ -118,4 +118,18 @@ var plannerGuards = []Mutant{
 		Replace: "case d.Generation < in.NewestGeneration && false:",
 		Test:    "./internal/lifecycle TestWhatAnAgentDoesAboutAMemberNext",
 	},
+	{
+		Guard:   "an answer of not found is not ahead of what the next read shows",
+		File:    "internal/apiserver/life.go",
+		Find:    "\tfor c != nil {\n",
+		Replace: "\tfor c != nil && false {\n",
+		Test:    "./internal/apiserver TestAnAnswerIsNotAheadOfWhatTheNextReadShows",
+	},
+	{
+		Guard:   "an answer that a cluster exists is not ahead of what the next read shows",
+		File:    "internal/apiserver/clusters.go",
+		Find:    "\t\ts.seenThere(ctx, intent.Name)\n",
+		Replace: "",
+		Test:    "./internal/apiserver TestAnAnswerIsNotAheadOfWhatTheNextReadShows",
+	},
 }
