@@ -1,0 +1,96 @@
+package main
+
+// outputGuards: no output of a job is lost without a count, and none is stored without a bound.
+var outputGuards = []Mutant{
+	{
+		Guard:   "a job waits while its output can't be kept",
+		File:    "internal/member/spool.go",
+		Find:    `case s.impatient || s.released:`,
+		Replace: `default:`,
+		Test:    "./internal/member TestAFullSpoolHoldsItsWriterUpUntilThereIsRoomAndLosesNothing",
+	},
+	{
+		Guard:   "a lost control plane stops no job",
+		File:    "internal/member/spool.go",
+		Find:    "\ts.mu.Lock()\n\ts.impatient = true\n",
+		Replace: "\ts.mu.Lock()\n",
+		Test:    "./internal/member TestASpoolThatNothingIsFetchedFromDiscardsAfterItsPatienceMarksThePlaceAndGoesOn",
+	},
+	{
+		Guard:   "output beyond what the server stores is counted",
+		File:    "internal/member/spool.go",
+		Find:    `	s.discarded += s.end - offset`,
+		Replace: ``,
+		Test:    "./internal/member TestOutputIsCountedAsDiscardedAlsoWhenTheServerSaysSoAfterTheEnd",
+	},
+	{
+		Guard:   "a frozen member does not lose patience",
+		File:    "internal/member/spool.go",
+		Find:    `if watch.look(s.now()); watch.frozen {`,
+		Replace: `if watch.used += lookEvery; false {`,
+		Test:    "./internal/member TestTimeForWhichTheMemberWasFrozenIsNoTimeInWhichNothingWasFetched",
+	},
+	{
+		Guard:   "a cancelled job is held up by its output for a moment only",
+		File:    "internal/member/spool.go",
+		Find:    `	s.patience = min(s.patience, hurriedPatience)`,
+		Replace: ``,
+		Test:    "./internal/member TestAJobThatIsToEndIsHeldUpByItsOutputForAMomentOnly",
+	},
+	{
+		Guard:   "the rest of an ended job's output does not wait",
+		File:    "internal/member/spool.go",
+		Find:    `	s.released = true`,
+		Replace: ``,
+		Test:    "./internal/member TestTheRestOfAnEndedJobsOutputDoesNotWait",
+	},
+	{
+		Guard:   "output that follows held output makes no gap",
+		File:    "internal/monitor/output.go",
+		Find:    `return !f.held && offset <= max(stored, f.begin), true`,
+		Replace: `return true, true`,
+		Test:    "./internal/monitor TestOutputThatCannotBeStoredIsHeldAndAskedForAgain",
+	},
+	{
+		Guard:   "held output is asked for again",
+		File:    "internal/monitor/output.go",
+		Find:    `ack.Offset, ack.Again = max(ack.Offset, begin), true`,
+		Replace: `ack.Offset = max(ack.Offset, begin)`,
+		Test:    "./internal/monitor TestHeldOutputOfAStreamIsAskedForOnceThereIsRoom",
+	},
+	{
+		Guard:   "no log of a run that goes on is removed",
+		File:    "internal/monitor/logroom.go",
+		Find:    `if !run.Ended || log.bytes == 0 ||`,
+		Replace: `if log.bytes == 0 ||`,
+		Test:    "./internal/monitor TestWithNoLogOfAnEndedRunToRemoveOutputWaitsUntilOneEnds",
+	},
+	{
+		Guard:   "a log is remembered as removed",
+		File:    "internal/monitor/logroom.go",
+		Find:    "\tif found {\n\t\terr = errors.Join",
+		Replace: "\tif false {\n\t\terr = errors.Join",
+		Test:    "./internal/monitor TestTheLogOfTheProjectsRunThatEndedFirstIsRemovedFirstAndThatIsRemembered",
+	},
+	{
+		Guard:   "the logs of a project do not drive out those of another that holds less",
+		File:    "internal/monitor/logroom.go",
+		Find:    `held = r.projects[log.project]`,
+		Replace: `held = 0`,
+		Test:    "./internal/monitor TestAProjectThatFillsTheSiteLosesItsOwnLogsFirst",
+	},
+	{
+		Guard:   "the end of a job waits while its output arrives",
+		File:    "internal/controller/jobs.go",
+		Find:    `if !ok || logBytes > last.logBytes {`,
+		Replace: `if !ok {`,
+		Test:    "./internal/controller TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput",
+	},
+	{
+		Guard:   "output that never arrived is counted",
+		File:    "internal/controller/jobs.go",
+		Find:    `in.seen.DiscardedBytes + in.missing()`,
+		Replace: `in.seen.DiscardedBytes`,
+		Test:    "./internal/controller TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput",
+	},
+}
