@@ -91,12 +91,19 @@ func main() {
 	}
 }
 
+// longestTemp is the longest path of a folder for temporary files that leaves podman room for its runroot:
+// /nearmetal-bench-0123456789/podman/run.
+const longestTemp = 12
+
 func run(ctx context.Context, o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for namespaces and containers; run it with sudo")
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if os.Getenv(insideVariable) == "" {
+		if dir := os.TempDir(); o.clusters && o.podman && len(dir) > longestTemp {
+			return fmt.Errorf("the temporary folder %s has too long a path for podman, which takes 50 characters for its own folder: set TMPDIR=/tmp, or -podman=false", dir)
+		}
 		if err := announce(o, log); err != nil {
 			return err
 		}
