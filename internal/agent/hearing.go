@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -85,11 +84,4 @@ func (h *hearing) current() bool {
 	defer h.mu.Unlock()
 	h.notice()
 	return h.known
-}
-
-// refusal is the server's reason not to take this agent.
-type refusal struct{ reason string }
-
-func (r *refusal) Error() string {
-	return fmt.Sprintf("the server does not take this node: %s", r.reason)
 }

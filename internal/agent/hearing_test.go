@@ -249,8 +249,8 @@ func TestAnAgentLeavesAStreamOnWhichItHearsNothing(t *testing.T) {
 	a.cfg.Server, a.cfg.Client = server.URL, server.Client()
 	a.cfg.Inspect = func(context.Context) []api.EnvironmentOnNode { return nil }
 	a.hearing = &hearing{clock: realClock{}, patience: 100 * time.Millisecond, last: time.Now()}
-	if err := a.session(t.Context()); !errors.Is(err, errSilence) {
-		t.Errorf("got %v, want that it noticed the silence", err)
+	if taken, err := a.session(t.Context()); !errors.Is(err, errSilence) || taken {
+		t.Errorf("got %v, taken %t; want that it noticed the silence", err, taken)
 	}
 }
 
@@ -279,7 +279,10 @@ func TestPingsAreAnsweredWithTheirNumber(t *testing.T) {
 	a.cfg.Inspect = func(context.Context) []api.EnvironmentOnNode { return nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.session(ctx) }()
+	go func() {
+		_, err := a.session(ctx)
+		ended <- err
+	}()
 	for want := int64(1); want <= 3; want++ {
 		if got := <-answers; got != want {
 			t.Errorf("answered ping %d, want %d", got, want)
@@ -307,6 +310,9 @@ func TestARefusalIsShownAsAnErrorThatSaysWhatToDo(t *testing.T) {
 	}
 	a.connect(ctx)
 	text := said.String()
+	if strings.Contains(text, `msg="connected to the server"`) {
+		t.Errorf("an agent that is refused says that it is connected:\n%s", text)
+	}
 	if strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "give this one another --name") {
 		t.Errorf("three refusals were shown as\n%swant one error with the reason", text)
 	}

@@ -2,10 +2,11 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -17,21 +18,16 @@ import (
 type outbox struct {
 	changed chan struct{}
 
-	mu       sync.Mutex
-	observed []byte // encoded, to notice that nothing changed
-	newest   *agentstream.Observed
-	stream   *agentstream.ClientConn
-	number   int64 // of the stream, counted from 1
+	mu     sync.Mutex
+	newest *agentstream.Observed
+	stream *agentstream.ClientConn
+	number int64 // of the stream, counted from 1
 }
 
 func (o *outbox) set(observed agentstream.Observed) {
-	encoded, err := json.Marshal(observed)
-	if err != nil {
-		return
-	}
 	o.mu.Lock()
-	same := string(encoded) == string(o.observed)
-	o.observed, o.newest = encoded, &observed
+	same := o.newest != nil && reflect.DeepEqual(*o.newest, observed)
+	o.newest = &observed
 	o.mu.Unlock()
 	if same {
 		return
@@ -66,25 +62,27 @@ func (o *outbox) attach(stream *agentstream.ClientConn) int64 {
 	return o.number
 }
 
-// connect keeps a stream to the server, for ever and with growing pauses.
+// connect keeps a stream to the server, without end and with growing pauses.
 func (a *Agent) connect(ctx context.Context) {
-	pause, said := reconnectMin, ""
+	pause, trouble := reconnectMin, trouble{}
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := a.session(ctx)
+		taken, err := a.session(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if taken {
+			trouble.reset()
 		}
 		if time.Since(began) > 10*reconnectMax {
 			pause = reconnectMin
 		}
-		if text := err.Error(); text != said {
+		if times := trouble.worthSaying(err, time.Now()); times > 0 {
 			level := slog.LevelWarn
-			if refused := new(refusal); errors.As(err, &refused) {
+			if refused := new(agentstream.Refusal); errors.As(err, &refused) {
 				level = slog.LevelError // somebody has to do something
 			}
-			a.cfg.Log.Log(ctx, level, "not connected to the server; trying again", "server", a.cfg.Server, "error", err)
-			said = text
+			a.cfg.Log.Log(ctx, level, "not connected to the server; trying again", "server", a.cfg.Server, "error", err, "attempts", times)
 		}
 		select {
 		case <-ctx.Done():
@@ -94,19 +92,19 @@ func (a *Agent) connect(ctx context.Context) {
 	}
 }
 
-// session is the life of one stream; it always returns an error.
-func (a *Agent) session(agentCtx context.Context) error {
+// session is the life of one stream. It always returns an error, and whether the server took the agent before.
+func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	ctx, cancel := context.WithCancelCause(agentCtx)
 	defer cancel(nil)
 	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server, a.cfg.Bearer)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer stream.Close()
 	node := a.cfg.Node
 	node.Environments = a.cfg.Inspect(ctx)
 	if err := stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}}); err != nil {
-		return fmt.Errorf("greet the server: %w", err)
+		return false, fmt.Errorf("greet the server: %w", err)
 	}
 	number, silence := a.outbox.attach(stream), a.hearing.begin()
 	defer a.outbox.attach(nil)
@@ -118,23 +116,28 @@ func (a *Agent) session(agentCtx context.Context) error {
 		stream.Close() // unblocks Receive
 	}()
 	requested := map[string]bool{}
-	a.cfg.Log.InfoContext(ctx, "connected to the server", "server", a.cfg.Server)
 	for {
 		down, err := stream.Receive()
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return fmt.Errorf("the stream to the server ended: %w", err)
+			return taken, fmt.Errorf("the stream to the server ended: %w", err)
 		}
 		if !a.hearing.heard(silence) {
-			return errSilence // what is read now was said before it
+			return taken, errSilence // what is read now was said before it
+		}
+		if down.Refused != "" {
+			return taken, &agentstream.Refusal{Reason: down.Refused}
+		}
+		if !taken { // a server that refuses an agent says so before anything else
+			taken = true
+			a.cfg.Log.InfoContext(ctx, "connected to the server", "server", a.cfg.Server)
 		}
 		switch {
-		case down.Refused != "":
-			return &refusal{down.Refused}
 		case down.Desired != nil:
 			desired := down.Desired
+			forgetEnded(requested, desired)
 			a.post(ctx, func() {
 				if err := a.hear(ctx, desired, silence); err != nil {
 					cancel(err) // on the next stream everything is said again
@@ -156,6 +159,12 @@ func (a *Agent) session(agentCtx context.Context) error {
 			a.post(ctx, func() { a.ackLog(ack, number, first) })
 		}
 	}
+}
+
+// forgetEnded drops the runs that are no longer wanted from those whose output was asked for: a stream may outlive any number of them.
+func forgetEnded(requested map[string]bool, desired *agentstream.Desired) {
+	wanted := desired.Runs()
+	maps.DeleteFunc(requested, func(run string, _ bool) bool { return !wanted[run] })
 }
 
 // Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only.
@@ -206,6 +215,17 @@ func (a *Agent) listenFor(ctx context.Context, stream *agentstream.ClientConn, n
 func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn, pings <-chan int64) error {
 	fresh := true // everything is said anew on every stream
 	var sends pace
+	answer := func(seq int64) error {
+		return stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: seq}})
+	}
+	answerWaiting := func() error {
+		select {
+		case seq := <-pings:
+			return answer(seq)
+		default:
+			return nil
+		}
+	}
 	for {
 		var again <-chan time.Time
 		a.outbox.mu.Lock()
@@ -214,7 +234,7 @@ func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.Client
 		if fresh && newest != nil {
 			if wait := sends.take(time.Now()); wait > 0 {
 				again = time.After(wait)
-			} else if err := stream.Send(agentstream.Up{Observed: newest}); err != nil {
+			} else if err := stream.SendObserved(newest, answerWaiting); err != nil {
 				return err
 			} else {
 				fresh = false
@@ -227,7 +247,7 @@ func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.Client
 		case <-a.outbox.changed:
 			fresh = true
 		case seq := <-pings:
-			if err := stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: seq}}); err != nil {
+			if err := answer(seq); err != nil {
 				return err
 			}
 		}

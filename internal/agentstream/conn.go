@@ -14,11 +14,12 @@ import (
 	"time"
 )
 
-// Path is where a server takes agent streams.
-const Path = "/agent/v1/stream"
+// Path is where a server takes agent streams. Version 1 sent each state in one message.
+const Path = "/agent/v2/stream"
 
-// maxMessageBytes bounds one message: a node with a thousand members, all their files included, stays well below.
-const maxMessageBytes = 64 << 20
+// maxMessageBytes bounds one message. An element of a state is at most what one commit stores (store.MaxBytes), and a piece holds more
+// than one only up to pieceBytes, so that no message comes near it.
+const maxMessageBytes = 4 << 20
 
 // conn sends and receives JSON lines. Send may be called from several goroutines, receive from one.
 type conn struct {
@@ -30,9 +31,12 @@ type conn struct {
 }
 
 func (c *conn) send(message any) error {
-	line, err := json.Marshal(message)
+	line, err := encode(message)
 	if err != nil {
-		return fmt.Errorf("encode a stream message: %w", err)
+		return err
+	}
+	if len(line) >= maxMessageBytes {
+		return fmt.Errorf("a stream message of %d bytes is too long; at most %d are possible", len(line), maxMessageBytes)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,14 +54,14 @@ func (c *conn) receive(message any) error {
 	for {
 		part, err := c.in.ReadSlice('\n')
 		line = append(line, part...)
+		if len(line) > maxMessageBytes {
+			return fmt.Errorf("a stream message is longer than %d bytes", maxMessageBytes)
+		}
 		if err == nil {
 			break
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return err
-		}
-		if len(line) > maxMessageBytes {
-			return fmt.Errorf("a stream message is longer than %d bytes", maxMessageBytes)
 		}
 	}
 	return json.Unmarshal(line, message)
@@ -69,6 +73,10 @@ type ServerConn struct {
 	control *http.ResponseController
 	// Node is the only node that the agent may speak for; empty: any.
 	Node string
+
+	desired  outgoing[desiredParts]
+	names    contentNames
+	observed *incoming[Observed]
 }
 
 // Abort ends the stream, and with it a Send that an agent holds up by not reading. Send must not be called afterwards.
@@ -77,13 +85,51 @@ func (c *ServerConn) Abort() {
 }
 
 // Send sends a message down. It blocks while the agent does not read, until Abort.
-func (c *ServerConn) Send(m Down) error { return c.send(m) }
+func (c *ServerConn) Send(m Down) error {
+	if m.Desired != nil {
+		return c.SendDesired(m.Desired, nil)
+	}
+	return c.send(m)
+}
 
-// Receive waits for a message from the agent.
+// SendDesired sends what of a desired state differs from the one sent before, in pieces, and calls between after each, unless it is nil.
+// The state must not change afterwards. Only one goroutine may send states.
+func (c *ServerConn) SendDesired(d *Desired, between func() error) error {
+	parts, names := apart(d, c.names)
+	c.names = names
+	head := desiredHead{Term: d.Term, Revision: d.Revision, ImageKey: d.ImageKey, PowerOff: d.PowerOff}
+	return c.desired.send(parts, head, func(p piece) error {
+		return interleave(c.send(Down{Piece: &p}), between)
+	})
+}
+
+// interleave calls between once a piece was sent.
+func interleave(err error, between func() error) error {
+	if err != nil || between == nil {
+		return err
+	}
+	return between()
+}
+
+// Receive waits for a message from the agent. An observation is returned once it is whole.
 func (c *ServerConn) Receive() (Up, error) {
-	var m Up
-	err := c.receive(&m)
-	return m, err
+	for {
+		var m Up
+		if err := c.receive(&m); err != nil {
+			return m, err
+		}
+		if m.Piece == nil {
+			return m, nil
+		}
+		if err := c.observed.take(*m.Piece); err != nil {
+			return m, err
+		}
+		if m.Piece.Head == nil {
+			continue
+		}
+		observed, err := observedWhole(c.observed.whole(), m.Piece.Head)
+		return Up{Observed: observed}, err
+	}
 }
 
 type nodeKey struct{}
@@ -106,9 +152,12 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 		w.WriteHeader(http.StatusOK)
 		_ = control.Flush()
 		node, _ := r.Context().Value(nodeKey{}).(string)
-		serve(r.Context(), &ServerConn{control: control, Node: node, conn: conn{
-			out: w, in: bufio.NewReaderSize(r.Body, 64<<10), flush: func() { _ = control.Flush() },
-		}})
+		serve(r.Context(), &ServerConn{
+			control: control, Node: node, conn: conn{
+				out: w, in: bufio.NewReaderSize(r.Body, 64<<10), flush: func() { _ = control.Flush() },
+			},
+			desired: outgoing[desiredParts]{lists: desiredLists()}, observed: newIncoming(observedLists()),
+		})
 	})
 }
 
@@ -116,6 +165,9 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 type ClientConn struct {
 	conn
 	reads *countingReader
+
+	desired  *incoming[desiredParts]
+	observed outgoing[Observed]
 }
 
 // Reads counts how often bytes came from the server. It grows while a long message arrives, before Receive returns it.
@@ -136,17 +188,50 @@ func (r *countingReader) Read(p []byte) (int, error) {
 }
 
 // Send sends a message up.
-func (c *ClientConn) Send(m Up) error { return c.send(m) }
+func (c *ClientConn) Send(m Up) error {
+	if m.Observed != nil {
+		return c.SendObserved(m.Observed, nil)
+	}
+	return c.send(m)
+}
 
-// Receive waits for a message from the server.
+// SendObserved sends what of an observation differs from the one sent before, in pieces, and calls between after each, unless it is nil.
+// The observation must not change afterwards. Only one goroutine may send observations.
+func (c *ClientConn) SendObserved(o *Observed, between func() error) error {
+	head := observedHead{Term: o.Term, PeerURL: o.PeerURL, PowerOffProblem: o.PowerOffProblem}
+	return c.observed.send(*o, head, func(p piece) error {
+		return interleave(c.send(Up{Piece: &p}), between)
+	})
+}
+
+// Receive waits for a message from the server. A desired state is returned once it is whole.
 func (c *ClientConn) Receive() (Down, error) {
-	var m Down
-	err := c.receive(&m)
-	return m, err
+	for {
+		var m Down
+		if err := c.receive(&m); err != nil {
+			return m, err
+		}
+		if m.Piece == nil {
+			return m, nil
+		}
+		if err := c.desired.take(*m.Piece); err != nil {
+			return m, err
+		}
+		if m.Piece.Head == nil {
+			continue
+		}
+		desired, err := together(c.desired.whole(), m.Piece.Head)
+		return Down{Desired: desired}, err
+	}
 }
 
 // Close ends the stream.
 func (c *ClientConn) Close() { c.close() }
+
+// Refusal is the error of a server that does not take this agent. Trying again changes nothing until somebody has acted.
+type Refusal struct{ Reason string }
+
+func (r *Refusal) Error() string { return "the server does not take this node: " + r.Reason }
 
 // Dial opens a stream to a server ("https://HOST:PORT"); the stream ends with ctx. The client must speak HTTP/2.
 func Dial(ctx context.Context, client *http.Client, server, bearer string) (*ClientConn, error) {
@@ -170,15 +255,22 @@ func Dial(ctx context.Context, client *http.Client, server, bearer string) (*Cli
 		_ = resp.Body.Close()
 		_ = writer.CloseWithError(io.ErrClosedPipe) // else the transport goes on waiting for the request's body
 		cancel()
-		return nil, fmt.Errorf("the server at %s refused this agent: %s: %s", server, resp.Status, strings.TrimSpace(string(text)))
+		reason := fmt.Sprintf("%s: %s", resp.Status, strings.TrimSpace(string(text)))
+		if resp.StatusCode >= http.StatusInternalServerError {
+			return nil, fmt.Errorf("the server at %s can't take this agent now: %s", server, reason)
+		}
+		return nil, fmt.Errorf("the server at %s: %w", server, &Refusal{reason})
 	}
 	reads := &countingReader{Reader: resp.Body}
-	return &ClientConn{reads: reads, conn: conn{
-		out: writer, in: bufio.NewReaderSize(reads, 64<<10),
-		close: func() {
-			_ = writer.CloseWithError(io.ErrClosedPipe)
-			cancel()
-			_ = resp.Body.Close()
+	return &ClientConn{
+		reads: reads, conn: conn{
+			out: writer, in: bufio.NewReaderSize(reads, 64<<10),
+			close: func() {
+				_ = writer.CloseWithError(io.ErrClosedPipe)
+				cancel()
+				_ = resp.Body.Close()
+			},
 		},
-	}}, nil
+		desired: newIncoming(desiredLists()), observed: outgoing[Observed]{lists: observedLists()},
+	}, nil
 }

@@ -1,8 +1,9 @@
 // Package agentstream is the one bidirectional stream between a server and a node agent: changes down, observations up.
 //
-// Messages are JSON lines over one HTTP/2 request (POST /agent/v1/stream, RFC 9113), each with exactly one field set. Both sides are
-// level-triggered: Desired is the whole desired state of the node, Observed the whole of what is there; losing a message
-// costs nothing once the next one arrives. It must never decide anything.
+// Messages are JSON lines over one HTTP/2 request (POST /agent/v2/stream, RFC 9113), each with exactly one field set. Both sides are
+// level-triggered: Desired is the whole desired state of the node, Observed the whole of what is there. On the wire a state goes in
+// pieces of bounded size: all of it on a new stream, then only what has changed. A receiver sees whole states only. It must never decide
+// anything. Start with Send and Receive in conn.go; pieces.go takes states apart and puts them together.
 package agentstream
 
 import (
@@ -16,7 +17,9 @@ import (
 
 // Down is a message from the server to the agent.
 type Down struct {
-	Desired *Desired `json:"desired,omitempty"`
+	// Desired is sent and received in pieces.
+	Desired *Desired `json:"-"`
+	Piece   *piece   `json:"desired,omitempty"`
 	LogAck  *LogAck  `json:"log_ack,omitempty"`
 	// Ping is sent every second; the agent answers with the number of the last one it saw.
 	Ping *Ping `json:"ping,omitempty"`
@@ -30,8 +33,10 @@ type Down struct {
 
 // Up is a message from the agent to the server.
 type Up struct {
-	Hello     *Hello     `json:"hello,omitempty"`
-	Observed  *Observed  `json:"observed,omitempty"`
+	Hello *Hello `json:"hello,omitempty"`
+	// Observed is sent and received in pieces.
+	Observed  *Observed  `json:"-"`
+	Piece     *piece     `json:"observed,omitempty"`
 	Heartbeat *Heartbeat `json:"heartbeat,omitempty"`
 	Log       *Log       `json:"log,omitempty"`
 	// HomeCounted answers CountHome.
@@ -84,21 +89,33 @@ type Heartbeat struct {
 
 // Desired is everything that should be on the node, as decided by the leader of Term.
 type Desired struct {
-	Term int64 `json:"term"`
+	Term int64
 	// Revision is the state revision this was computed from; it grows within a term.
-	Revision int64            `json:"revision"`
-	Networks []fabric.Network `json:"networks"`
-	Members  []Member         `json:"members"`
+	Revision int64
+	Networks []fabric.Network
+	Members  []Member
 	// Jobs of the members on this node that are rank 0 of their cluster.
-	Jobs []Job `json:"jobs"`
+	Jobs []Job
 	// Images are those the node should hold: members here need them. What is not named may be dropped when room is needed.
-	Images []Image `json:"images,omitempty"`
+	Images []Image
 	// ImageKey is the site's public key (Ed25519), by which the signatures of Images are verified; without it none is taken.
-	ImageKey []byte `json:"image_key,omitempty"`
+	ImageKey []byte
 	// Builds are those the node should carry out; one that is no longer named is ended.
-	Builds []api.Build `json:"builds,omitempty"`
+	Builds []api.Build
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
-	PowerOff *PowerOff `json:"power_off,omitempty"`
+	PowerOff *PowerOff
+}
+
+// Runs returns the names of the outputs that the node should send: of its jobs and of its builds.
+func (d *Desired) Runs() map[string]bool {
+	runs := make(map[string]bool, len(d.Jobs)+len(d.Builds))
+	for i := range d.Jobs {
+		runs[d.Jobs[i].RunID()] = true
+	}
+	for i := range d.Builds {
+		runs[d.Builds[i].RunID()] = true
+	}
+	return runs
 }
 
 // Image is an image that a node should hold.
@@ -141,18 +158,18 @@ type Job struct {
 
 // Observed is everything of this product found on the node.
 type Observed struct {
-	Term    int64            `json:"term"`
-	Members []MemberObserved `json:"members"`
+	Term    int64
+	Members []MemberObserved
 	// Clean are IDs of released assignments of which nothing is left, verified by looking.
-	Clean  []string        `json:"clean,omitempty"`
-	Jobs   []JobObserved   `json:"jobs,omitempty"`
-	Drift  []string        `json:"drift,omitempty"`
-	Images []ImageObserved `json:"images,omitempty"`
-	Builds []BuildObserved `json:"builds,omitempty"`
+	Clean  []string
+	Jobs   []JobObserved
+	Drift  []string
+	Images []ImageObserved
+	Builds []BuildObserved
 	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
-	PeerURL string `json:"peer_url,omitempty"`
+	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.
-	PowerOffProblem string `json:"power_off_problem,omitempty"`
+	PowerOffProblem string
 }
 
 // ImageObserved is an image on a node, whole or being fetched.

@@ -84,10 +84,10 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 
 // The paths of agents.
 const (
-	agentPath       = "/agent/v1/"
-	agentStreamPath = agentPath + "stream"
-	agentTunnelPath = agentPath + "tunnel/"
-	agentImagesPath = agentPath + "images/"
+	agentPath       = "/agent/"
+	agentStreamPath = agentPath + "v2/stream"
+	agentTunnelPath = agentPath + "v1/tunnel/"
+	agentImagesPath = agentPath + "v1/images/"
 )
 
 // route checks the role, and answers by problem details what the mux would answer by plain text.

@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"context"
+	"maps"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 )
@@ -26,6 +27,13 @@ func (s *stream) follow(run string) bool {
 	}
 	s.asked[run] = &followed{}
 	return true
+}
+
+// followOnly forgets all runs but these: a stream may outlive any number of jobs.
+func (s *stream) followOnly(runs map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.asked, func(run string, _ *followed) bool { return !runs[run] })
 }
 
 // ack queues an acknowledgement; the newest of a run replaces older ones, but a request to send again stays one.
@@ -57,6 +65,9 @@ func (s *stream) hold(run string, held bool) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.asked[run]
+	if f == nil {
+		return false // it has ended meanwhile
+	}
 	news = held && !f.warned
 	f.held, f.warned = held, held
 	return news
@@ -97,7 +108,9 @@ func (m *Monitor) askAgain(s *stream) {
 			continue
 		}
 		s.mu.Lock()
-		s.asked[run].held = false
+		if f := s.asked[run]; f != nil {
+			f.held = false
+		}
 		s.mu.Unlock()
 		ack.Offset, ack.Again = max(ack.Offset, begin), true
 		s.ack(ack)

@@ -41,6 +41,14 @@ func TestANodeTellsTheOutputOfNothingButItsOwnRuns(t *testing.T) {
 		}
 	}
 	acked("build.b1.1", 1) // what came before it is dealt with
+	m.SetDesired("n1", agentstream.Desired{Term: 7, Revision: 1, Builds: []api.Build{{ID: "b3", Attempt: 1}}})
+	acked("build.b3.1", 0)
+	m.mu.Lock()
+	asked := m.nodes["n1"].stream.asked
+	m.mu.Unlock()
+	if len(asked) != 1 || asked["build.b3.1"] == nil {
+		t.Errorf("a stream remembers %v; want the runs that are wanted now", asked)
+	}
 	stored, err := os.ReadDir(m.cfg.LogDir)
 	if err != nil || len(stored) != 1 || stored[0].Name() != "build.b1.1" {
 		t.Errorf("stored: %v, %v", stored, err)

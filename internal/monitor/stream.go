@@ -80,6 +80,16 @@ func (s *stream) take() []agentstream.Down {
 	return down
 }
 
+// sendWaiting sends what take returns.
+func (s *stream) sendWaiting() error {
+	for _, down := range s.take() {
+		if err := s.conn.Send(down); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Serve is the life of one agent's stream; it returns when the stream ends.
 func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -158,21 +168,22 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 		desired := m.node(name).desired
 		m.mu.Unlock()
 		if desired != nil && desired != sent {
-			if s.conn.Send(agentstream.Down{Desired: desired}) != nil {
+			// What else waits goes between the pieces: a node is alive, and its jobs print, also while it hears of many members.
+			if s.conn.SendDesired(desired, s.sendWaiting) != nil {
 				return
 			}
-			for _, run := range runs(desired) {
+			wanted := desired.Runs()
+			for run := range wanted {
 				if s.follow(run) {
 					// Where the stored output ends: the agent goes on from there, at first and after a lost connection.
 					s.ack(m.log(run).ack())
 				}
 			}
+			s.followOnly(wanted)
 			sent = desired
 		}
-		for _, down := range s.take() {
-			if s.conn.Send(down) != nil {
-				return
-			}
+		if s.sendWaiting() != nil {
+			return
 		}
 		select {
 		case <-ctx.Done():
@@ -180,18 +191,6 @@ func (m *Monitor) send(ctx context.Context, name string, s *stream) {
 		case <-s.woken:
 		}
 	}
-}
-
-// runs names the output that a node is to send: of its jobs and of its builds.
-func runs(desired *agentstream.Desired) []string {
-	names := make([]string, 0, len(desired.Jobs)+len(desired.Builds))
-	for _, job := range desired.Jobs {
-		names = append(names, job.RunID())
-	}
-	for _, build := range desired.Builds {
-		names = append(names, build.RunID())
-	}
-	return names
 }
 
 // receive takes what the agent says until the stream ends.

@@ -1,0 +1,185 @@
+package agentstream
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// contentBytes bounds the part of a file that one item carries.
+const contentBytes = 128 << 10
+
+// desiredParts is a desired state as it is sent. The members of a cluster share most of their files, so each content goes once.
+type desiredParts struct {
+	Networks []fabric.Network
+	Contents []content
+	Members  []memberParts
+	Jobs     []Job
+	Images   []Image
+	Builds   []api.Build
+}
+
+// desiredHead is the rest of a desired state.
+type desiredHead struct {
+	Term     int64     `json:"term"`
+	Revision int64     `json:"revision"`
+	ImageKey []byte    `json:"image_key,omitempty"`
+	PowerOff *PowerOff `json:"power_off,omitempty"`
+}
+
+// memberParts is a member without the contents of its files.
+type memberParts struct {
+	Member
+	Files []fileParts `json:"files"` // in place of the member's own
+}
+
+// fileParts is a file whose content follows by name.
+type fileParts struct {
+	Path        string `json:"path"`
+	Content     string `json:"content"`
+	Mode        uint32 `json:"mode"`
+	OwnedByUser bool   `json:"owned_by_user,omitempty"`
+}
+
+// content is one part of the content of files.
+type content struct {
+	Name string `json:"name"`
+	Part int    `json:"part"`
+	Data []byte `json:"data"`
+}
+
+func desiredLists() []list[desiredParts] {
+	return []list[desiredParts]{
+		listOf("network", func(d *desiredParts) *[]fabric.Network { return &d.Networks },
+			func(n *fabric.Network) string { return fmt.Sprintf("%05d", n.Index) }),
+		listOf("content", func(d *desiredParts) *[]content { return &d.Contents },
+			func(c *content) string { return fmt.Sprintf("%s.%05d", c.Name, c.Part) }),
+		listOf("member", func(d *desiredParts) *[]memberParts { return &d.Members }, func(m *memberParts) string { return m.Assignment.ID }),
+		listOf("job", func(d *desiredParts) *[]Job { return &d.Jobs }, func(j *Job) string { return j.RunID() }),
+		listOf("image", func(d *desiredParts) *[]Image { return &d.Images }, func(i *Image) string { return string(i.Digest) }),
+		listOf("build", func(d *desiredParts) *[]api.Build { return &d.Builds }, func(b *api.Build) string { return b.RunID() }),
+	}
+}
+
+// contentNames remembers the names of contents by where they lie in memory: one that a thousand members share is hashed once. Contents
+// never change, and the key keeps their memory from being used again.
+type contentNames map[place]string
+
+// place is where a content lies.
+type place struct {
+	first *byte
+	bytes int
+}
+
+// apart takes a desired state apart. names is that of the state before; the new state's is returned.
+func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
+	parts := desiredParts{
+		Networks: slices.Clone(d.Networks), Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
+		Members: make([]memberParts, 0, len(d.Members)),
+	}
+	kept, sent := contentNames{}, map[string]bool{}
+	name := func(data []byte) string {
+		if len(data) == 0 {
+			return ""
+		}
+		at := place{&data[0], len(data)}
+		id, known := names[at]
+		if !known {
+			id, known = kept[at]
+		}
+		if !known {
+			sum := sha256.Sum256(data)
+			id = hex.EncodeToString(sum[:])
+		}
+		kept[at] = id
+		return id
+	}
+	for _, m := range d.Members {
+		p := memberParts{Member: m, Files: make([]fileParts, 0, len(m.Files))}
+		p.Member.Files = nil
+		for _, f := range m.Files {
+			id := name(f.Content)
+			p.Files = append(p.Files, fileParts{Path: f.Path, Content: id, Mode: f.Mode, OwnedByUser: f.OwnedByUser})
+			if id == "" || sent[id] {
+				continue
+			}
+			sent[id] = true
+			part := 0
+			for data := range slices.Chunk(f.Content, contentBytes) {
+				parts.Contents = append(parts.Contents, content{Name: id, Part: part, Data: data})
+				part++
+			}
+		}
+		parts.Members = append(parts.Members, p)
+	}
+	return parts, kept
+}
+
+// together puts a desired state together again. The contents of files are shared among members.
+func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
+	var head desiredHead
+	if err := json.Unmarshal(rawHead, &head); err != nil {
+		return nil, fmt.Errorf("the head of a desired state: %w", err)
+	}
+	d := &Desired{
+		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
+		Networks: parts.Networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
+		Members: make([]Member, 0, len(parts.Members)),
+	}
+	contents := map[string][]byte{}
+	for _, c := range parts.Contents { // by name and part
+		if c.Part == 0 {
+			contents[c.Name] = slices.Clip(c.Data) // appending copies: the part itself stays as it is
+		} else {
+			contents[c.Name] = append(contents[c.Name], c.Data...)
+		}
+	}
+	for _, p := range parts.Members {
+		m := p.Member
+		for _, f := range p.Files {
+			data, known := contents[f.Content]
+			if !known && f.Content != "" {
+				return nil, fmt.Errorf("the content of %s of member %s is missing", f.Path, m.Assignment.ID)
+			}
+			m.Files = append(m.Files, driver.File{Path: f.Path, Content: data, Mode: f.Mode, OwnedByUser: f.OwnedByUser})
+		}
+		d.Members = append(d.Members, m)
+	}
+	return d, nil
+}
+
+// observedHead is what of an observation is no list.
+type observedHead struct {
+	Term            int64  `json:"term"`
+	PeerURL         string `json:"peer_url,omitempty"`
+	PowerOffProblem string `json:"power_off_problem,omitempty"`
+}
+
+func observedLists() []list[Observed] {
+	itself := func(s *string) string { return *s }
+	return []list[Observed]{
+		listOf("member", func(o *Observed) *[]MemberObserved { return &o.Members }, func(m *MemberObserved) string { return m.ID }),
+		listOf("clean", func(o *Observed) *[]string { return &o.Clean }, itself),
+		listOf("job", func(o *Observed) *[]JobObserved { return &o.Jobs }, func(j *JobObserved) string { return j.ID }),
+		listOf("drift", func(o *Observed) *[]string { return &o.Drift }, itself),
+		listOf("image", func(o *Observed) *[]ImageObserved { return &o.Images }, func(i *ImageObserved) string { return string(i.Digest) }),
+		listOf("build", func(o *Observed) *[]BuildObserved { return &o.Builds },
+			func(b *BuildObserved) string { return fmt.Sprintf("%s.%d", b.ID, b.Attempt) }),
+	}
+}
+
+// observedWhole adds the head of an observation to its lists.
+func observedWhole(o Observed, rawHead json.RawMessage) (*Observed, error) {
+	var head observedHead
+	if err := json.Unmarshal(rawHead, &head); err != nil {
+		return nil, fmt.Errorf("the head of an observation: %w", err)
+	}
+	o.Term, o.PeerURL, o.PowerOffProblem = head.Term, head.PeerURL, head.PowerOffProblem
+	return &o, nil
+}
