@@ -2,7 +2,9 @@ package api
 
 import (
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // JobPhase is where a job is in its life.
@@ -10,7 +12,7 @@ type JobPhase string
 
 // The phases of a job.
 const (
-	JobPending   JobPhase = "pending" // stored, rank 0's member has not started it
+	JobPending   JobPhase = "pending" // stored; it waits for others of its cluster, or rank 0's member has not started it
 	JobRunning   JobPhase = "running"
 	JobSucceeded JobPhase = "succeeded" // exit code 0
 	JobFailed    JobPhase = "failed"    // another exit code, or it could not be started
@@ -43,6 +45,34 @@ type JobRequest struct {
 	// programs that don't know of it ignore (signal(7)). A job that is to be requeued is ended then, and gets no signal before that
 	// unless one is named here.
 	FailureSignal string `json:"failure_signal,omitempty"`
+}
+
+// TextBytes is how much text the request carries when it is stored and sent, as JSON: its command, environment and directory.
+func (r *JobRequest) TextBytes() int {
+	n := textBytes(r.Directory)
+	for _, word := range r.Command {
+		n += textBytes(word)
+	}
+	for name, value := range r.Env {
+		n += textBytes(name) + textBytes(value)
+	}
+	return n
+}
+
+// textBytes is how long a text is as JSON (RFC 8259, section 7), without its quotes. What has no short form takes six bytes.
+func textBytes(text string) int {
+	n := 0
+	for _, r := range text {
+		switch {
+		case strings.ContainsRune("\"\\\b\f\n\r\t", r):
+			n += 2
+		case r < ' ' || r == utf8.RuneError || r == '\u2028' || r == '\u2029':
+			n += 6
+		default:
+			n += utf8.RuneLen(r)
+		}
+	}
+	return n
 }
 
 // Job is a command run on a cluster: a stored object, supervised in rank 0's member.

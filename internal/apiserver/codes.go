@@ -176,6 +176,11 @@ var (
 		"too_many_ranks", http.StatusUnprocessableEntity, "More ranks than cores",
 		"The job asks for more MPI ranks than the cluster has cores.", "Ask for at most as many, or for a larger cluster.",
 	}
+	codeTooManyJobs = Code{
+		"too_many_jobs", http.StatusConflict, "Too many jobs wait",
+		"The cluster or its project has as many jobs that have not ended as it may have; `detail` tells how many.",
+		"Wait until some have ended, or cancel some.",
+	}
 	codeUpgrade = Code{
 		"upgrade_required", http.StatusUpgradeRequired, "The connection has to be upgraded",
 		"A tunnel is opened by HTTP/1.1 with `Connection: Upgrade` and `Upgrade: nearmetal-tunnel`.", "Send these headers, by HTTP/1.1.",
@@ -209,6 +214,6 @@ func codeTable() []Code {
 		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownStack, codeTooManyRanks, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
+		codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -188,7 +189,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
 		{"forbidden", "use a token of role", func() *http.Response {
-			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v1/stream"})
+			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v2/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
 		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/clusters/nix"}) }},
@@ -288,6 +289,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"too_many_ranks", "2 ranks are more than the 1 core of", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"], "ranks": 2}`})
 		}},
+		{"too_many_jobs", `jobs that have not ended, and may have no more`, func() *http.Response {
+			submitted(t, s, "ready", 1000)
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"]}`})
+		}},
 		{"internal_error", "at request", func() *http.Response {
 			return send(t, failing(errors.New("secret detail")), request{method: "POST", path: "/v1/clusters", body: c1})
 		}},
@@ -352,4 +357,20 @@ func slowBody(t *testing.T) *http.Response {
 		t.Errorf("answer: %s", head)
 	}
 	return resp
+}
+
+// submitted stores so many jobs of a cluster, and returns when the server sees them.
+func submitted(t *testing.T, s *apiservertest.Site, cluster string, count int) {
+	t.Helper()
+	c := s.Cache.View().Cluster(cluster)
+	for i := range count {
+		job := api.Job{ID: fmt.Sprintf("waiting%04d", i), Cluster: c.Name(), ClusterUID: c.UID(), Phase: api.JobPending}
+		revision, err := s.Repo.CreateJob(t.Context(), job)
+		if err == nil && i == count-1 {
+			_, err = s.Cache.WaitRevision(t.Context(), revision)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -12,6 +12,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
+// What may be submitted and not have ended. Each such job is kept in the memory of every server, so no tenant decides how many there are.
+const (
+	maxClusterJobs     = 1000
+	maxProjectJobs     = 4000
+	maxProjectJobBytes = 32 << 20
+)
+
 // jobLetters is the length of a job's ID: 50 random bits.
 const jobLetters = 10
 
@@ -44,6 +51,9 @@ func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job
 			req.Ranks, cores(slots), name, slots)
 		return nil, f
 	}
+	if err := roomForJob(s.cfg.Reader.View().Jobs, c.Name(), name, req); err != nil {
+		return nil, err
+	}
 	job := api.Job{
 		ID: newID(jobLetters), Cluster: c.Name(), ClusterUID: c.UID(), JobRequest: req, Phase: api.JobPending,
 		CreatedAt: s.cfg.Now().UTC(),
@@ -56,6 +66,34 @@ func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job
 		return nil, err
 	}
 	return &created[api.Job]{Location: "/v1/jobs/" + job.ID, Body: s.jobAfter(ctx, job, revision)}, nil
+}
+
+// roomForJob refuses a job beyond what a cluster and its project may have. Requests at the same moment don't see each other: there may
+// be as many jobs more as there are requests at once.
+func roomForJob(jobs []*api.Job, cluster, shown string, req api.JobRequest) error {
+	project, _ := tenancy.Split(cluster)
+	ofCluster, ofProject, bytes := 0, 0, req.TextBytes()
+	for _, job := range jobs {
+		if owner, _ := tenancy.Split(job.Cluster); owner != project || job.Phase.Ended() {
+			continue
+		}
+		ofProject++
+		bytes += job.TextBytes()
+		if job.Cluster == cluster {
+			ofCluster++
+		}
+	}
+	const remedy = "wait until some have ended, or cancel some: nearmetal job list"
+	switch {
+	case ofCluster >= maxClusterJobs:
+		return fail(codeTooManyJobs, "cluster %q has %d jobs that have not ended, and may have no more; %s", shown, ofCluster, remedy)
+	case ofProject >= maxProjectJobs:
+		return fail(codeTooManyJobs, "the project has %d jobs that have not ended, and may have no more; %s", ofProject, remedy)
+	case bytes > maxProjectJobBytes:
+		return fail(codeTooManyJobs, "the commands and environments of the project's jobs would hold %d bytes, and may hold %d; %s",
+			bytes, maxProjectJobBytes, remedy)
+	}
+	return nil
 }
 
 // jobAfter is a job as who asks sees it after a write.

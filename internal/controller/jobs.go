@@ -41,21 +41,26 @@ const (
 func (p *pass) jobs(ctx context.Context) error {
 	var errs []error
 	seen := p.cfg.Agents.Jobs()
-	var ended []*api.Job
+	var open, ended []*api.Job
 	for _, job := range p.view.Jobs {
 		if job.Phase.Ended() {
 			ended = append(ended, job)
-			continue
+		} else {
+			open = append(open, job)
 		}
+	}
+	slices.SortFunc(open, olderJob)
+	room := newJobRoom(open)
+	for _, job := range open {
 		observed, heard := seen[job.RunID()]
-		errs = append(errs, p.job(ctx, job, observed, heard))
+		errs = append(errs, p.job(ctx, job, room, observed, heard))
 	}
 	return errors.Join(append(errs, p.pruneJobs(ctx, ended))...)
 }
 
 // job plans one job and stores what becomes of it.
-func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserved, heard bool) error {
-	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, logBytes: p.cfg.Agents.LogBytes(job.RunID())}
+func (p *pass) job(ctx context.Context, job *api.Job, room *jobRoom, seen agentstream.JobObserved, heard bool) error {
+	in := jobInput{job: *job, now: p.now, heard: heard, seen: seen, crowded: !room.fits(job), logBytes: p.cfg.Agents.LogBytes(job.RunID())}
 	if c := p.view.Cluster(job.Cluster); c != nil && c.UID() == job.ClusterUID {
 		in.cluster, in.whole = c, job.Attempt > 0 && job.MemberID == "" && p.whole(c)
 	}
@@ -64,6 +69,7 @@ func (p *pass) job(ctx context.Context, job *api.Job, seen agentstream.JobObserv
 		return nil // a follower of the output must see all of it before the end
 	}
 	next, events := planJob(in)
+	room.note(job, &next)
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
 		return nil
 	}
@@ -103,11 +109,13 @@ func sameButForCancel(now, was api.Job) bool {
 
 // jobInput is everything the next state of a job depends on.
 type jobInput struct {
-	job      api.Job
-	cluster  *state.Cluster // nil when it is gone
-	whole    bool           // each of its members is ready and has current files; it may still wait for more of them
-	seen     agentstream.JobObserved
-	heard    bool
+	job     api.Job
+	cluster *state.Cluster // nil when it is gone
+	whole   bool           // each of its members is ready and has current files; it may still wait for more of them
+	seen    agentstream.JobObserved
+	heard   bool
+	// crowded: its cluster's member has as many jobs as it may have at once.
+	crowded  bool
 	logBytes int64
 	now      time.Time
 }
@@ -213,8 +221,15 @@ func (in jobInput) dispatch(job api.Job) api.Job {
 			first = a
 		}
 	}
-	if first != nil {
+	switch {
+	case first == nil:
+	case in.crowded:
+		job.Message = waitsForOthers
+	default:
 		job.MemberID, job.DispatchedAt = first.ID, &in.now
+		if job.Message == waitsForOthers {
+			job.Message = ""
+		}
 	}
 	return job
 }
@@ -354,7 +369,7 @@ func (p *pass) pruneJobs(ctx context.Context, ended []*api.Job) error {
 	if len(ended) <= keptJobs {
 		return nil
 	}
-	slices.SortFunc(ended, func(a, b *api.Job) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(ended, olderJob)
 	var errs []error
 	for _, job := range ended[:len(ended)-keptJobs] {
 		if err := p.cfg.Repo.DeleteJob(ctx, job.ID); err != nil && !errors.Is(err, state.ErrNotFound) {

@@ -25,6 +25,8 @@ const (
 	minCheckTimeout  = api.Duration(time.Second)
 	maxCheckTimeout  = api.Duration(10 * time.Minute)
 	MaxCheckFailures = 100
+	// maxChecksText bounds the commands of a group's checks together: each of its members gets all of them.
+	maxChecksText = 16 << 10
 )
 
 // checks checks a group's checks and fills in their defaults.
@@ -51,6 +53,15 @@ func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
 		n.span(at+".interval", &c.Interval, DefaultCheckInterval, minCheckInterval, maxCheckInterval)
 		n.span(at+".timeout", &c.Timeout, DefaultCheckTimeout, minCheckTimeout, maxCheckTimeout)
 		n.atLeast(at+".failures", &c.Failures, DefaultCheckFailures, MaxCheckFailures, "failure in a row")
+	}
+	text := 0
+	for _, c := range checks {
+		for _, word := range c.Command {
+			text += len(word)
+		}
+	}
+	if text > maxChecksText {
+		n.add(path, "", "hold %d bytes of commands; at most %d are possible: put a longer check into a script of the environment", text, maxChecksText)
 	}
 	return checks
 }

@@ -14,6 +14,8 @@ const (
 	// MaxRanks is more ranks than any cluster has cores.
 	MaxRanks = 1 << 20
 	MaxArgs  = 4096
+	// maxJobText bounds a job's command, environment and directory. Each job that runs is kept by server, node and member.
+	maxJobText = 64 << 10
 )
 
 // VariablePattern is the form of an environment variable's name (POSIX.1-2017, section 8.1, small letters too).
@@ -57,6 +59,10 @@ func CheckJob(req api.JobRequest, src *Source) error {
 	}
 	if req.Directory != "" && (!strings.HasPrefix(req.Directory, "/") || strings.ContainsRune(req.Directory, 0)) {
 		n.add("directory", req.Directory, "%q is not an absolute path; begin it with '/'", req.Directory)
+	}
+	if text := req.TextBytes(); text > maxJobText {
+		n.add("command", "", "holds %d bytes with the environment, written as JSON; at most %d are possible: put long lists and input into a file in the shared home",
+			text, maxJobText)
 	}
 	n.failureSignal(req.FailureSignal)
 	if len(n.problems) > 0 {

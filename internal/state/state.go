@@ -10,6 +10,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,11 +88,13 @@ func (r *Repo) CheckVersion(ctx context.Context) error {
 
 // put is the write of v at key. Encoding can't fail: every stored type is plain data, which a test proves.
 func put(key string, v any) store.Op {
-	data, err := json.Marshal(bounded(v))
-	if err != nil {
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false) // else each <, > and & of a tenant takes six bytes
+	if err := encoder.Encode(bounded(v)); err != nil {
 		panic(fmt.Sprintf("state: %T can't be encoded: %v", v, err))
 	}
-	return store.Op{Key: key, Value: data}
+	return store.Op{Key: key, Value: bytes.TrimSuffix(data.Bytes(), []byte("\n"))}
 }
 
 func decode(e store.Entry, v any) error {
