@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -117,15 +116,22 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// The mux knows whether the path or only the method is wrong, but says so only by answering.
-	answer := httptest.NewRecorder()
+	answer := headerOnly{}
 	s.mux.ServeHTTP(answer, r)
-	if allow := answer.Header().Get("Allow"); allow != "" {
+	if allow := http.Header(answer).Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
 		fail(codeMethod, "%s can't be done with %s; it has %s", r.URL.Path, r.Method, allow).write(w)
 		return
 	}
 	fail(codeNoPath, "there is nothing at %s; /openapi.json lists the paths there are", r.URL.Path).write(w)
 }
+
+// headerOnly takes an answer of which nothing but the header matters.
+type headerOnly http.Header
+
+func (h headerOnly) Header() http.Header       { return http.Header(h) }
+func (headerOnly) Write(p []byte) (int, error) { return len(p), nil }
+func (headerOnly) WriteHeader(int)             {}
 
 // recorder notes what was answered.
 type recorder struct {

@@ -53,6 +53,8 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"a test that skips for itself", "internal/x/a_test.go", doc + "package x\nfunc f(t *testing.T) { t.Skipf(\"\") }", "Skipf in a test"},
 		{"a conformance suite that skips for itself", "internal/x/xtest/a.go", doc + "package xtest\nimport \"testing\"\nfunc f(t testing.TB) { t.SkipNow() }", "SkipNow in a test"},
 		{"a lexer that skips", "internal/x/a.go", doc + "package x\nfunc f(l lexer) { l.Skip() }", ""},
+		{"a server that imports what serves tests", "internal/x/a.go", doc + "package x\nimport _ \"net/http/httptest\"", "net/http/httptest is imported outside tests"},
+		{"a package for tests that imports it", "internal/x/xtest/a.go", doc + "package xtest\nimport _ \"net/http/httptest\"", ""},
 		{"an init function", "internal/x/a.go", doc + "package x\nfunc init() {}", "func init"},
 		{"a method named init", "internal/x/a.go", doc + "package x\ntype t int\nfunc (t) init() {}", ""},
 		{"a long file", "internal/x/a.go", doc + "package x\n" + strings.Repeat("\n", maxFileLines), "lines; at most 500"},

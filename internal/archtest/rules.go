@@ -148,6 +148,20 @@ var rules = []rule{
 		},
 	},
 	{
+		why: "what serves tests has no place in the binary: it is not made for hostile input, and brings the flags of go test along",
+		file: func(f *File, report reporter) {
+			if f.Test || strings.HasSuffix(f.Dir, "test") || within(f.Dir, "tests") || within(f.Dir, "tools") || within(f.Dir, "testbed") ||
+				within(f.Dir, "internal/sim") {
+				return
+			}
+			for name, line := range f.Imports {
+				if within(name, "net/http/httptest") || within(name, "testing") {
+					report(f.Path, line, "%s is imported outside tests", name)
+				}
+			}
+		},
+	},
+	{
 		why: "init runs in every program that imports the package, in an order nobody reads; make a constructor",
 		file: func(f *File, report reporter) {
 			for fn := range functions(f) {
