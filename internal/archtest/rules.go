@@ -151,7 +151,7 @@ var rules = []rule{
 		why: "what serves tests has no place in the binary: it is not made for hostile input, and brings the flags of go test along",
 		file: func(f *File, report reporter) {
 			if f.Test || strings.HasSuffix(f.Dir, "test") || within(f.Dir, "tests") || within(f.Dir, "tools") || within(f.Dir, "testbed") ||
-				within(f.Dir, "internal/sim") {
+				within(f.Dir, "internal/sim") || within(f.Dir, "internal/needs") {
 				return
 			}
 			for name, line := range f.Imports {
