@@ -43,7 +43,7 @@ the one in it.`,
 	flags.StringVarP(&f.file, "file", "f", "", `file that describes the cluster, "-" for standard input`)
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only print the plan")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is done")
-	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: for ever; for a cluster that may be queued that is the default)")
+	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default for a cluster that may be queued)")
 	out := outputFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {

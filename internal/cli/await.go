@@ -152,7 +152,7 @@ func (a *app) judge(ctx context.Context, c *client.Client, cl api.Cluster, w awa
 				err = a.awaitGone(ctx, c, cl)
 			}
 			if err != nil {
-				message += fmt.Sprintf("\nBefore you create it anew: nearmetal cluster delete %s (%v)", ref(cl), err)
+				message += fmt.Sprintf("\nBefore you create it again: nearmetal cluster delete %s (%v)", ref(cl), err)
 			}
 		}
 		return true, &exitError{ExitRefused, errors.New(message)}

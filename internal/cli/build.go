@@ -40,7 +40,7 @@ When there is an image of the same recipe already, nothing is built, unless --fo
 		req := api.BuildRequest{Force: force}
 		switch {
 		case quiet && verbose:
-			return usage("--quiet shows nothing, --verbose all; give one of both")
+			return usage("--quiet conflicts with --verbose")
 		case len(args) == 1 && file != "":
 			return usage("give a recipe's name or a file, not both")
 		case len(args) == 1:

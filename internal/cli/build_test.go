@@ -52,7 +52,7 @@ func TestABuildIsFollowedToItsEnd(t *testing.T) {
 	has(t, squeezed(f.shell().run(t, "env", "builds")), 0, "b1 mine failed")
 	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--detach"), 0, "b1\n")
 	has(t, f.shell().run(t, "env", "build"), cli.ExitUsage, "name a recipe")
-	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--quiet", "--verbose"), cli.ExitUsage, "one of both")
+	has(t, f.shell().run(t, "env", "build", "debian-mpi", "--quiet", "--verbose"), cli.ExitUsage, "conflicts with --verbose")
 }
 
 func TestABuildIsFollowedOverARestartOfTheServer(t *testing.T) {

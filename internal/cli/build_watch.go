@@ -184,7 +184,7 @@ func (a *app) followBuild(ctx context.Context, c *client.Client, id string) (api
 		}
 		if b.Attempt != attempt {
 			if attempt >= 0 {
-				fmt.Fprintf(a.Streams.Err, "build %s begins anew on node %s\n", id, b.Node)
+				fmt.Fprintf(a.Streams.Err, "build %s starts again on node %s\n", id, b.Node)
 			}
 			attempt, offset = b.Attempt, 0
 		}

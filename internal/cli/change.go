@@ -16,14 +16,14 @@ func (a *app) clusterExtend() *cobra.Command {
 	var by, to api.Duration
 	cmd := &cobra.Command{
 		Use:   "extend NAME --by SPAN | --to SPAN",
-		Short: "Let a cluster live longer",
-		Long: `Let a cluster live longer: --by so much longer than its present time limit, or --to a new limit, counted from when it was
-placed. It can be done until the limit has passed.`,
+		Short: "Extend the time limit of a cluster",
+		Long: `Extend the time limit of a cluster by a span (--by), or to a new limit that counts from its placement (--to). A limit that has passed
+can't be extended.`,
 		Example: `  nearmetal cluster extend c1 --by 1h
   nearmetal cluster extend c1 --to 8h`,
 		ValidArgsFunction: a.completeClusters(1),
 	}
-	cmd.Flags().Var(span{&by}, "by", "how much longer than now, like 1h")
+	cmd.Flags().Var(span{&by}, "by", "span to add to the limit, like 1h")
 	cmd.Flags().Var(span{&to}, "to", "new time limit, like 8h")
 	out := outputFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -35,9 +35,9 @@ placed. It can be done until the limit has passed.`,
 		}
 		switch {
 		case given == 2:
-			return usage("both --by and --to are given; one says how much longer, the other how long in all")
+			return usage("--by conflicts with --to: --by extends the present limit, --to sets a new one")
 		case given == 0:
-			return usage("say how much longer it is to live (--by 1h), or how long in all (--to 8h)")
+			return usage("give an extension (--by 1h) or a new limit (--to 8h)")
 		case by == 0 && to == 0:
 			return usage("a span of 0 changes nothing; give one like 1h")
 		default:
@@ -77,7 +77,7 @@ func (a *app) clusterLabel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "label NAME KEY=VALUE... KEY-...",
 		Short: "Set and remove labels of a cluster",
-		Long:  "Set labels of a cluster (KEY=VALUE) and remove others (KEY-). Those that are not named stay as they are.",
+		Long:  "Set labels of a cluster (KEY=VALUE) and remove others (KEY-). Labels that are not named stay as they are.",
 		Example: `  nearmetal cluster label c1 team=fluids
   nearmetal cluster label c1 team- run=7`,
 		ValidArgsFunction: a.completeClusters(1),

@@ -58,8 +58,8 @@ func (a *app) clusterCreate() *cobra.Command {
 		Short: "Create a cluster and wait until it is ready",
 		Long: `Create a cluster and wait until it is ready: SSH, names and hostfile on every member. A name and flags describe a cluster of
 one group; a file (YAML or JSON, "-" for standard input) describes any. A cluster that can't be placed is refused with the
-reason and exit code 5. With --queue it waits for its turn when it could be placed, but not now; meanwhile its place in the
-queue is shown, the reason and, when it is known, the latest time of its start. Ctrl-C ends the waiting only.`,
+reason and exit code 5. With --queue, a cluster that could be placed later waits for its turn. The command then shows its position in
+the queue, the reason and, when it is known, the latest start. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal cluster create c1 --size 2 --cores 1 --memory 512MiB --stack container --env local
   nearmetal cluster create c2 --size 16 --time-limit 4h --queue
   nearmetal cluster create -f c1.yaml --no-wait -o json`,
@@ -70,18 +70,18 @@ queue is shown, the reason and, when it is known, the latest time of its start. 
 	flags.IntVar(&f.size, "size", manifest.DefaultSize, "number of members")
 	flags.IntVar(&f.cores, "cores", manifest.DefaultCores, "exclusive cores per member")
 	flags.StringVar(&f.memory, "memory", manifest.DefaultMemory.String(), "memory per member, like 512MiB or 2GiB")
-	flags.StringVar(&f.stack, "stack", string(manifest.DefaultStack), "how members are carried: container, vm or metal")
+	flags.StringVar(&f.stack, "stack", string(manifest.DefaultStack), "stack that runs the members: container, vm or metal")
 	flags.StringVar(&f.env, "env", manifest.DefaultEnvironment, "environment the members run")
-	flags.BoolVar(&f.egress, "egress", false, "let members open connections to the outside")
+	flags.BoolVar(&f.egress, "egress", false, "allow members to open connections to the outside")
 	flags.StringToStringVar(&f.labels, "label", nil, "label KEY=VALUE, may be repeated")
 	flags.StringToStringVar(&f.selector, "node-selector", nil, "only nodes with this label KEY=VALUE, may be repeated")
 	flags.Var(span{&f.limit}, "time-limit", "lifetime from its placement, like 4h or 2d; its end deletes the cluster and its shared home (default: no limit)")
 	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
-	flags.IntVar(&f.priority, "priority", 0, "place in the queue before all of lower priority; above 0 for administrators only")
+	flags.IntVar(&f.priority, "priority", 0, "requests of higher priority leave the queue first; above 0 for administrators only")
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
-	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: for ever; with --queue that is the default)")
+	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
 	out := outputFlag(cmd)
 	// Only fail for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments)

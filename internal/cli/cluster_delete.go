@@ -33,7 +33,7 @@ confirmation. Without a terminal it refuses unless --yes is given. An empty home
 		ValidArgsFunction: a.completeClusters(0),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {
-				return usage("name the clusters to delete; nothing was deleted ('nearmetal cluster list' shows those there are)")
+				return usage("name the clusters to delete; nothing was deleted ('nearmetal cluster list' lists the clusters)")
 			}
 			return nil
 		},

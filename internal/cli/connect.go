@@ -90,7 +90,7 @@ func advise(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w; is it running there?", err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w; is the address right, and is there a way to it?", err)
+		return fmt.Errorf("%w; is the address right, and is it reachable from here?", err)
 	default:
 		return err
 	}

@@ -17,13 +17,13 @@ func (a *app) nodeDrain() *cobra.Command {
 	var reason string
 	var wait bool
 	cmd := &cobra.Command{
-		Use: "drain NAME...", Short: "Give nodes no new members",
-		Long: `Give nodes no new members. Those they have stay, and nothing is moved by force: with --wait the command waits until the last one has
-gone with its cluster, and shows which clusters it still waits for. Ctrl-C ends the waiting only.`,
+		Use: "drain NAME...", Short: "Place no new members on nodes",
+		Long: `Place no new members on nodes. Present members stay, and nothing is moved by force. --wait waits until the last member has left with its
+cluster, and shows the clusters that are still there. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal node drain n3 --reason "replace a DIMM" --wait`,
 		Args:    someArgs("nodes to drain"), ValidArgsFunction: a.completeNodes(0),
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for others")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown to other users")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no member is left on them")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -150,7 +150,7 @@ func plural(n int, what string) string {
 
 func (a *app) nodeUndrain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "undrain NAME...", Short: "Let drained nodes have members again", Args: someArgs("nodes to undrain"), ValidArgsFunction: a.completeNodes(0),
+		Use: "undrain NAME...", Short: "Allow members on drained nodes again", Args: someArgs("nodes to undrain"), ValidArgsFunction: a.completeNodes(0),
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
 		_, err := c.UndrainNode(ctx, name)

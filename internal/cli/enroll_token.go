@@ -13,7 +13,7 @@ import (
 
 func (a *app) enrollTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "enroll-token", Short: "Make, list and delete enrolment tokens", Args: cobra.ArbitraryArgs, RunE: needCommand,
+		Use: "enroll-token", Short: "Make, list and delete enrollment tokens", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.AddCommand(a.enrollTokenCreate(), a.enrollTokenList(), a.enrollTokenDelete())
 	return cmd
@@ -23,22 +23,22 @@ func (a *app) enrollTokenCreate() *cobra.Command {
 	var req api.EnrollTokenRequest
 	var f bmcFlags
 	cmd := &cobra.Command{
-		Use: "create --prefix PREFIX", Short: "Make an enrolment token and tell its secret, once", Args: noArgs,
-		Long: `Make an enrolment token. Machines that carry its secret enrol by themselves when they boot on the provisioning network, and are called
-PREFIX1, PREFIX2 and so on. They carry it as an SMBIOS OEM string or asset tag that reads "nearmetal-enroll:SECRET".
+		Use: "create --prefix PREFIX", Short: "Make an enrollment token and print its secret, once", Args: noArgs,
+		Long: `Make an enrollment token. A machine that carries its secret enrolls itself when it boots on the provisioning network, under the name
+PREFIX1, PREFIX2 and so on. The secret is an SMBIOS OEM string or asset tag that reads "nearmetal-enroll:SECRET".
 
-The flags about power hold for all of them; a BMC's address is found by inspection.`,
+The power flags apply to all of these machines. Inspection finds the addresses of their BMCs.`,
 		Example: "  nearmetal node enroll-token create --prefix rack1- --uses 40 --power ipmi --bmc-user admin --bmc-password-file bmc.pw",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&req.Prefix, "prefix", "", "begins the names of the machines")
-	flags.IntVar(&req.Uses, "uses", 1, "how many machines it enrols")
+	flags.StringVar(&req.Prefix, "prefix", "", "first part of the machines' names")
+	flags.IntVar(&req.Uses, "uses", 1, "how many machines it can enroll")
 	flags.Var(span{&req.ValidFor}, "valid-for", "how long it is valid, like 7d (default: 1d)")
 	f.add(cmd)
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if req.Prefix == "" {
-			return usage("say what the machines shall be called: --prefix PREFIX")
+			return usage("give the first part of the machines' names: --prefix PREFIX")
 		}
 		req.Power = f.control()
 		var err error
@@ -59,7 +59,7 @@ The flags about power hold for all of them; a BMC's address is found by inspecti
 }
 
 func (a *app) enrollTokenList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List enrolment tokens, without their secrets", Args: noArgs}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List enrollment tokens, without their secrets", Args: noArgs}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client(0)
@@ -87,8 +87,8 @@ func (a *app) enrollTokenList() *cobra.Command {
 }
 
 func (a *app) enrollTokenDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete ID...", Short: "Make enrolment tokens void at once", Args: someArgs("enrolment tokens to delete"), ValidArgsFunction: a.completeEnrollTokens}
+	cmd := &cobra.Command{Use: "delete ID...", Short: "Revoke enrollment tokens immediately", Args: someArgs("enrollment tokens to delete"), ValidArgsFunction: a.completeEnrollTokens}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
-		return "enrolment token " + id + " deleted", c.DeleteEnrollToken(ctx, id)
+		return "enrollment token " + id + " deleted", c.DeleteEnrollToken(ctx, id)
 	})
 }

@@ -178,10 +178,10 @@ func (a *app) envDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete built environments", Args: someArgs("environments to delete"),
 		ValidArgsFunction: a.completeEnvironments,
-		Long: `Delete built environments with their images. One that members, clusters or machines use is refused, and so is inspect, which machines boot
-to be looked at, unless --force is given.`,
+		Long: `Delete built environments with their images. Environments that members, clusters or machines use are refused. So is the environment
+inspect, which machines boot for inspection, unless --force is given.`,
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete inspect too: until it is built again, machines can't be inspected or taken in")
+	cmd.Flags().BoolVar(&force, "force", false, "also delete inspect: until it is built again, machines can't be inspected or enrolled")
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
 		return "environment " + name + " deleted", c.DeleteEnvironment(ctx, name, force)
 	})

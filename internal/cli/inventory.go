@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Enrol, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "node", Short: "Enroll, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
 		a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeForget(),
 		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),

@@ -32,20 +32,20 @@ type enrollFlags struct {
 func (a *app) nodeEnroll() *cobra.Command {
 	var f enrollFlags
 	cmd := &cobra.Command{
-		Use: "enroll NAME --mac MAC[,MAC...] --power KIND | --candidate MAC | -f FILE", Short: "Take in machines whose power and boot are ours from then on",
-		Long: `Take in machines whose power and boot are ours from then on. A machine is known by the MAC addresses of its provisioning NICs, the one
-it boots from first. It is powered on and looked at (--no-inspect leaves that away); --wait waits until that is done.
+		Use: "enroll NAME --mac MAC[,MAC...] --power KIND | --candidate MAC | -f FILE", Short: "Enroll machines, to control their power and boot",
+		Long: `Enroll machines: from then on, this site controls their power and boot. A machine is identified by the MAC addresses of its provisioning
+NICs, its boot NIC first. It is powered on and inspected, unless --no-inspect is given. --wait waits for the inspection to end.
 
-A stranger that booted on the provisioning network waits as a candidate ('nearmetal node candidates'); --candidate takes it in with the
-hardware that was found. It is looked at all the same: that proves that its power can be controlled and that it is well.
+An unknown machine that booted on the provisioning network waits as a candidate ('nearmetal node candidates'). --candidate enrolls it with
+the hardware that was found. It is inspected again, which proves that its power can be controlled and that it is healthy.
 
-With -f many are taken in, from a file that lists machines; what stands at its top holds for all that do not say it themselves
-(--inspect and --no-inspect go before what it says):
+With -f, all machines in a file are enrolled. Fields at its top level are defaults for the machines below, and --inspect and --no-inspect
+override the file:
 
   power: {kind: redfish, user: admin}
   password: secret              # of the BMCs; let nobody else read the file
   labels: {rack: r1}
-  inspect: false                # leave them alone until somebody asks for something; by default they are looked at
+  inspect: false                # do not power them on yet; by default they are inspected
   machines:
     - name: n1
       spec: {macs: ["52:54:00:12:34:56"], power: {address: "https://10.9.1.1"}}
@@ -63,16 +63,16 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags := cmd.Flags()
 	f.bmc.add(cmd)
 	flags.StringSliceVar(&f.macs, "mac", nil, "MAC addresses of its provisioning NICs, the one it boots from first")
-	flags.StringVar(&f.candidate, "candidate", "", "take in the candidate with this MAC")
+	flags.StringVar(&f.candidate, "candidate", "", "enroll the candidate with this MAC")
 	flags.StringVar(&f.name, "name", "", "its name, as NAME")
 	flags.StringVarP(&f.file, "file", "f", "", "file that lists machines, YAML or JSON, - for standard input")
 	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol")
 	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: its first boot tells)")
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
-	flags.BoolVar(&f.inspect, "inspect", true, "power it on and look at its hardware at once")
-	flags.BoolVar(&f.noInspect, "no-inspect", false, "leave it alone until somebody asks for something")
-	flags.BoolVar(&f.waiting, "wait", false, "wait until it was looked at")
-	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "with --wait, how long (default: for ever)")
+	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
+	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")
+	flags.BoolVar(&f.waiting, "wait", false, "wait until the inspection has ended")
+	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "how long --wait waits (default: no limit)")
 	completeFirmware(cmd)
 	// Only fails for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("candidate", a.completeCandidates)
@@ -102,9 +102,9 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 func (f *enrollFlags) check(cmd *cobra.Command) error {
 	switch {
 	case cmd.Flags().Changed("inspect") && cmd.Flags().Changed("no-inspect"):
-		return usage("--no-inspect: --inspect is given, too; give one of both")
+		return usage("--inspect conflicts with --no-inspect")
 	case f.waiting && !f.looksAt():
-		return usage("--wait waits until the machine was looked at, which it shall not be; leave one of both away")
+		return usage("--wait conflicts with --no-inspect")
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func isCandidate(ctx context.Context, c *client.Client, mac string) error {
 	if err != nil || slices.ContainsFunc(all, func(k api.Candidate) bool { return k.MAC == mac }) {
 		return err
 	}
-	return &exitError{ExitNotFound, fmt.Errorf("there is no candidate %s; 'nearmetal node candidates' lists them, and --mac takes in a machine that has not booted yet", mac)}
+	return &exitError{ExitNotFound, fmt.Errorf("there is no candidate %s; 'nearmetal node candidates' lists them; use --mac to enroll a machine that has not booted yet", mac)}
 }
 
 // machines are those that file or flags describe, checked.
@@ -165,7 +165,7 @@ var withFile = []string{"file", "inspect", "no-inspect", "wait", "timeout", "add
 // machinesOfFile are those of a file. Whether they are looked at say the flags, if they say anything, for all of them.
 func (a *app) machinesOfFile(cmd *cobra.Command, name string, f *enrollFlags) ([]api.EnrollRequest, error) {
 	if name != "" {
-		return nil, usage("-f lists machines with their names; leave %q away", name)
+		return nil, usage("-f names the machines in the file; omit %q", name)
 	}
 	var other error
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
@@ -231,7 +231,7 @@ func (a *app) enroll(ctx context.Context, c *client.Client, machines []api.Enrol
 		case m.Inspect && f.waiting:
 			waiting = append(waiting, m.Name)
 		case m.Inspect:
-			fmt.Fprintf(a.Streams.Out, "node %s is enrolled, and will be looked at\n", m.Name)
+			fmt.Fprintf(a.Streams.Out, "node %s is enrolled, and its inspection begins\n", m.Name)
 		default:
 			fmt.Fprintf(a.Streams.Out, "node %s is enrolled\n", m.Name)
 		}
@@ -300,13 +300,13 @@ func (a *app) nodeInspect() *cobra.Command {
 	var force, wait bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "inspect NAME", Short: "Look at a machine's hardware", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
-		Long: `Boot a machine into the environment "inspect", which looks at its hardware and checks its health. With --wait the result is shown.
-Refused while members run on it, unless --force is given.`,
+		Use: "inspect NAME", Short: "Inspect a machine's hardware", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
+		Long: `Boot a machine into the environment "inspect", which inspects its hardware and checks its health. --wait shows the result.
+Inspection is refused while members run on the machine, unless --force is given.`,
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "although members on it are lost")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it was looked at, and show what was found")
-	cmd.Flags().Var(timeoutFlag(&timeout, 0), "timeout", "with --wait, how long (default: for ever)")
+	cmd.Flags().BoolVar(&force, "force", false, "proceed even if running members are lost")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the inspection has ended, and show the hardware")
+	cmd.Flags().Var(timeoutFlag(&timeout, 0), "timeout", "how long --wait waits (default: no limit)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {
@@ -321,7 +321,7 @@ Refused while members run on it, unless --force is given.`,
 			return err
 		}
 		if !wait {
-			fmt.Fprintf(a.Streams.Out, "node %s will be looked at; see 'nearmetal node show %s'\n", n.Name, n.Name)
+			fmt.Fprintf(a.Streams.Out, "the inspection of node %s begins; see 'nearmetal node show %s'\n", n.Name, n.Name)
 			return nil
 		}
 		return a.awaitNodes(cmd.Context(), c, []string{n.Name}, timeout, "looked at", inspected(lastInspected(before)), func(n api.Node) {
@@ -342,15 +342,15 @@ func lastInspected(n api.Node) *time.Time {
 func (a *app) nodeRemove() *cobra.Command {
 	var force, wait bool
 	cmd := &cobra.Command{
-		Use: "remove NAME...", Aliases: []string{"rm"}, Short: "Take machines out of the site", Args: someArgs("nodes to remove"),
+		Use: "remove NAME...", Aliases: []string{"rm"}, Short: "Remove machines from the site", Args: someArgs("nodes to remove"),
 		ValidArgsFunction: a.completeNodes(0),
-		Long: `Take machines out of the site: each is powered off, then forgotten. With --wait the command waits until they are gone. Refused while members
-run on one, unless --force is given. A node that is no machine of ours is forgotten, as by 'node forget'.
+		Long: `Remove machines from the site: each is powered off, then forgotten. --wait waits until they are gone. Removal is refused while members run on
+a machine, unless --force is given. A node that was never enrolled is forgotten, as by 'node forget'.
 
-A machine whose power nothing can read or cut (wol, manual) is told to go off and forgotten when it is silent, or after five minutes; 'node show'
-tells what it waits for. If you know that it is off, --force ends the wait, also of one that is being removed already.`,
+A machine whose power nothing can read or cut (wol, manual) is asked to power off, and forgotten once it is silent or five minutes have
+passed; 'node show' shows the reason for a wait. If you know that it is off, --force ends the wait, even during a removal.`,
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "although members on them are lost, and on your word that those are off whose power nothing can read or cut")
+	cmd.Flags().BoolVar(&force, "force", false, "proceed even if running members are lost, and treat machines with unreadable power as off")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until they are gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)

@@ -23,15 +23,15 @@ type powerFlags struct {
 }
 
 func (a *app) nodePower() *cobra.Command {
-	cmd := &cobra.Command{Use: "power", Short: "Power machines on and off, and tell their power", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "power", Short: "Power machines on and off, and show their power", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
 		a.powerAction(api.PowerActionOn, "Power machines on with an environment",
-			`Power machines on: each boots the environment over the network and joins the site. With --wait the command waits until they are ready, and
-tells how long each stage of the boot took. A machine that runs another environment is booted anew, which is refused while members run on it.`),
+			`Power machines on: each boots the environment over the network and joins the site. --wait waits until they are ready, and shows the
+duration of each boot stage. A machine that runs another environment boots again, which is refused while members run on it.`),
 		a.powerAction(api.PowerActionOff, "Power machines off",
-			`Power machines off: they are asked to end by themselves first, then power is cut where the hardware can do that (Wake-on-LAN can't).
-Refused while members run on one of them; 'node drain --wait' empties it. --force powers off all the same; machines are then named, not
-selected.`),
+			`Power machines off: each is asked to shut down first, then its power is cut where the hardware can do that (Wake-on-LAN can't). This is
+refused while members run on one of them; 'node drain --wait' empties it. --force powers off regardless, and needs machines by name
+instead of a selector.`),
 		a.powerAction(api.PowerActionCycle, "Power machines off and on again",
 			`Power machines off and on again, with the environment they had or another one. Refused while members run on one of them, unless --force is
 given.`),
@@ -51,11 +51,11 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 	}
 	flags := cmd.Flags()
 	flags.StringToStringVarP(&f.selector, "selector", "l", nil, "the machines with these labels, KEY=VALUE,...")
-	flags.BoolVar(&f.force, "force", false, "although members on them are lost")
+	flags.BoolVar(&f.force, "force", false, "proceed even if running members are lost")
 	flags.BoolVar(&f.wait, "wait", false, "wait until it is done")
-	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "with --wait, how long (default: for ever)")
+	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "how long --wait waits (default: no limit)")
 	if action != api.PowerActionOff {
-		flags.StringVarP(&f.environment, "env", "E", "", "environment they shall boot")
+		flags.StringVarP(&f.environment, "env", "E", "", "environment to boot")
 		_ = cmd.RegisterFlagCompletionFunc("env", a.completeBootable) // only fails for a flag that does not exist
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -64,11 +64,11 @@ func (a *app) powerAction(action api.PowerAction, short, long string) *cobra.Com
 		case len(names) == 0 && len(f.selector) == 0:
 			return usage("name the nodes, or select them by labels: '%s'", cmd.UseLine())
 		case len(names) > 0 && len(f.selector) > 0:
-			return usage("--selector: nodes are named, too; give one of both")
+			return usage("--selector conflicts with node names")
 		case f.force && len(f.selector) > 0:
 			return usage("--force: name the nodes that members may be lost on; a selector is not enough")
 		case action == api.PowerActionOn && f.environment == "":
-			return usage("say what they shall boot: --env NAME; 'nearmetal env list' shows those there are")
+			return usage("name the environment to boot: --env NAME; 'nearmetal env list' lists the environments")
 		}
 		c, err := a.client(0)
 		if err != nil {

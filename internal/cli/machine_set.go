@@ -15,7 +15,7 @@ func (a *app) nodeSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
 		Long: `Change how a machine's power is controlled, where its console is, its firmware or its labels. What is not given stays, the BMC's password
-too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enrol it anew.`,
+too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enroll it again.`,
 		Example: "  nearmetal node set n1 --bmc-password-file /root/new-password\n  nearmetal node set n1 --console tcp://10.9.1.250:7003 --labels rack=r2",
 	}
 	flags := cmd.Flags()

@@ -111,11 +111,11 @@ func TestWhatIsWrongWithAMachineIsToldByItsFlagBeforeAnythingIsAsked(t *testing.
 		"n1 --mac 52:54:00:00:00:01 --power wol --console ipmi-sol":     "--console: is by IPMI",
 		"n1 --mac 52:54:00:00:00:01 --power wol --console localhost":    "tcp://HOST:PORT",
 		"N1 --mac 52:54:00:00:00:01 --power wol":                        "NAME:",
-		"n1 -f x.yaml":                                                  `leave "n1" away`,
+		"n1 -f x.yaml":                                                  `omit "n1"`,
 		"-f x.yaml --bmc-user x":                                        "--bmc-user: with -f it stands in the file",
 		"n1 --mac 52:54:00:00:00:01 --power ipmi --bmc b --bmc-user x":  "--bmc-password-file FILE",
-		"n1 --mac 52:54:00:00:00:01 --power wol --inspect --no-inspect": "give one of both",
-		"-f x.yaml --no-inspect --wait":                                 "leave one of both away",
+		"n1 --mac 52:54:00:00:00:01 --power wol --inspect --no-inspect": "--inspect conflicts with --no-inspect",
+		"-f x.yaml --no-inspect --wait":                                 "--wait conflicts with --no-inspect",
 	} {
 		has(t, f.shell().run(t, append([]string{"node", "enroll"}, strings.Fields(line)...)...), cli.ExitUsage, want)
 	}
@@ -147,7 +147,7 @@ machines:
 		}
 		return machineNode("n2", api.MachineEnrolled)
 	})
-	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled, and will be looked at\n", `Error: node n1: MAC 52:54`)
+	has(t, f.shell().run(t, "node", "enroll", "-f", file), cli.ExitConflict, "node n2 is enrolled, and its inspection begins\n", `Error: node n1: MAC 52:54`)
 	got := strings.Join(f.requests(), "")
 	if !strings.Contains(got, `"user":"other"`) || !strings.Contains(got, `"password":"secret"`) || !strings.Contains(got, `"kind":"redfish"`) {
 		t.Errorf("asked %s", got)
@@ -245,7 +245,7 @@ func TestPowerNeedsASelectionAndForceNeedsNames(t *testing.T) {
 	f := newFake(t)
 	for line, want := range map[string]string{
 		"off":                            "name the nodes, or select them by labels",
-		"off n1 --selector rack=r1":      "give one of both",
+		"off n1 --selector rack=r1":      "conflicts with node names",
 		"off --selector rack=r1 --force": "a selector is not enough",
 		"on n1":                          "--env NAME",
 	} {
@@ -323,7 +323,7 @@ func TestEnrolmentTokensAndCandidates(t *testing.T) {
 		t.Errorf("the secret: %q %s", r.out, r.err)
 	}
 	has(t, squeezed(f.shell().run(t, "node", "enroll-token", "list")), 0, "rack1- 40")
-	has(t, f.shell().run(t, "node", "enroll-token", "delete", "abc"), 0, "enrolment token abc deleted\n")
+	has(t, f.shell().run(t, "node", "enroll-token", "delete", "abc"), 0, "enrollment token abc deleted\n")
 	has(t, f.shell().run(t, "node", "candidates"), 0, "52:54:00:00:00:09", "its token has ended")
 	if got, want := f.requests()[0], `POST /v1/enroll-tokens {"prefix":"rack1-","uses":40,"valid_for":"7d","power":{"kind":"ipmi","user":"operator"}}`; got != want {
 		t.Errorf("asked %s, want %s", got, want)

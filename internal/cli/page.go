@@ -20,9 +20,9 @@ Generated from internal/cli by ` + "`go test ./internal/cli -run Documentation -
 
 ` + root.Long + `
 
-Objects are printed as a table, or with ` + "`-o json`" + ` or ` + "`-o yaml`" + ` with the field names of the API (/openapi.json). What is waited for tells its
-progress on standard error: one line updated in place on a terminal, else a line for every change. Errors stand on standard
-error, begin with "Error:", and say what was wrong, where, and what to do.
+Objects are printed as a table, or with ` + "`-o json`" + ` or ` + "`-o yaml`" + ` with the field names of the API (/openapi.json). Commands that wait write their
+progress to standard error: one line updated in place on a terminal, else a line for every change. Errors are written to standard error,
+begin with "Error:", and say what was wrong, where, and what to do.
 
 ## Environment
 
@@ -42,8 +42,8 @@ error, begin with "Error:", and say what was wrong, where, and what to do.
 	}
 	b.WriteString(`
 ` + "`nearmetal run`" + ` returns the exit code of the job when the job ran, 128 + N when signal N ended it, and 130 when it was cancelled. A
-job can end with the same codes as in the table. They can be told apart: only when the job could not be run does a line beginning
-with "Error:" stand on standard error. Where that matters, submit with ` + "`--detach`" + ` and read ` + "`.exit_code`" + ` from ` + "`nearmetal job show ID -o json`" + `.
+job can end with the same codes as in the table. To distinguish them: only when the job could not be run is a line that
+begins with "Error:" written to standard error. Where that matters, submit with ` + "`--detach`" + ` and read ` + "`.exit_code`" + ` from ` + "`nearmetal job show ID -o json`" + `.
 
 ## Commands
 `)

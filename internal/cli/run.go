@@ -49,7 +49,7 @@ is ended, unless it ends by itself with 0, and run again from its start once the
 4 seconds after the signal before it is ended. The output of each attempt is kept.
 
 The exit code is the job's own (128 + N when signal N ended it). When the job could not be run, it is one of this program's,
-and a line beginning with "Error:" stands on standard error; see "Exit codes".`,
+and a line that begins with "Error:" is written to standard error; see "Exit codes".`,
 		Example: `  nearmetal run c1 -n 4 -- ./hello
   nearmetal run c1 hostname
   nearmetal run c1 -n 2 --detach ./long-job`,

@@ -40,12 +40,12 @@ ends the waiting only.`,
 		ValidArgsFunction: a.completeScale,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.group, "group", "", "group to scale (may be left away when there is only one)")
+	flags.StringVar(&f.group, "group", "", "group to scale (optional when there is only one)")
 	flags.IntVar(&f.size, "size", 0, "number of members the group is to have")
 	flags.StringSliceVar(&f.remove, "remove", nil, "member to release; more may follow, or be separated by commas")
 	flags.BoolVar(&f.queue, "queue", false, "wait in the queue when there is no room now")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is done")
-	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: for ever; with --queue that is the default)")
+	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
 	out := outputFlag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("remove", a.completeMembers) // only fails for a flag that does not exist
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return scaleArgs(cmd, args, f) }
@@ -66,9 +66,9 @@ func scaleArgs(cmd *cobra.Command, args []string, f scaleFlags) error {
 	case len(args) == 0 || args[0] == "":
 		return usage("name the cluster: '%s'", cmd.UseLine())
 	case sized && removes:
-		return usage("both --size and --remove are given; one says how many members there are to be, the other which ones are to go")
+		return usage("--size conflicts with --remove: --size gives the number of members, --remove names the ones to release")
 	case !sized && !removes:
-		return usage("say how many members there are to be (--size N), or which ones are to go (--remove MEMBER...)")
+		return usage("give the new number of members (--size N), or name the members to release (--remove MEMBER...)")
 	case len(args) > 1 && !removes:
 		return usage("'%s' takes one cluster, %q is one too many", cmd.CommandPath(), args[1])
 	case sized && f.size < 1:
@@ -78,9 +78,9 @@ func scaleArgs(cmd *cobra.Command, args []string, f scaleFlags) error {
 	case removes && (slices.Contains(f.remove, "") || slices.Contains(args[1:], "") || len(f.remove) == 0):
 		return usage("--remove: a name is empty; name the members to release, nothing was changed")
 	case removes && f.group != "":
-		return usage("--group says nothing beside --remove: members are named, wherever they are")
+		return usage("--group conflicts with --remove, which names members of any group")
 	case removes && f.queue:
-		return usage("--queue says nothing beside --remove: who gives room back does not wait for any")
+		return usage("--queue conflicts with --remove: releasing members never waits for room")
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
 		Args: someArgs("clusters to " + verb), ValidArgsFunction: a.completeClusters(0),
 	}
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are "+string(goal))
-	cmd.Flags().Var(timeoutFlag(&timeout, waitTimeout), "timeout", "how long to wait for each (0: for ever)")
+	cmd.Flags().Var(timeoutFlag(&timeout, waitTimeout), "timeout", "how long to wait for each (0: no limit)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {

@@ -51,7 +51,7 @@ func sshArgs(cmd *cobra.Command, args []string) (name, member string, command []
 	if n := cmd.ArgsLenAtDash(); n >= 0 {
 		args, command = args[:n], args[n:]
 		if len(command) == 0 {
-			return "", "", nil, usage("there is no command after --; leave it away to log in")
+			return "", "", nil, usage("there is no command after --; omit it to log in")
 		}
 	}
 	switch {

@@ -28,16 +28,16 @@ func (a *app) tokenCreate() *cobra.Command {
 	var req api.TokenRequest
 	var role, file string
 	cmd := &cobra.Command{
-		Use: "create --user USER --role ROLE", Short: "Make a token and tell its secret, once", Args: noArgs,
-		Long: `Make a token. The secret is told this one time: it is written to a new file that only its owner can read (--out), or to standard
-output. Give it to its user as the file NEARMETAL_TOKEN_FILE names.
+		Use: "create --user USER --role ROLE", Short: "Make a token and print its secret, once", Args: noArgs,
+		Long: `Make a token. The secret is printed only once, to standard output or to a new file that only its owner can read (--out). Its user saves it
+as the file that NEARMETAL_TOKEN_FILE names.
 
 Roles: admin may do everything in every project; member everything in one project but change its quota; viewer only reads one
 project; agent opens the agents' stream and nothing else.`,
 		Example: "  nearmetal token create --user ada --project fluids --role member --valid-for 90d --out ada.token",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&req.User, "user", "", "who it is for")
+	flags.StringVar(&req.User, "user", "", "user it is for")
 	flags.StringVar(&req.Project, "project", "", "project it is for (for members and viewers)")
 	flags.StringVar(&role, "role", "", "admin, member, viewer or agent")
 	flags.Var(span{&req.ValidFor}, "valid-for", "how long it is valid, like 90d (default: until it is revoked)")
@@ -50,7 +50,7 @@ project; agent opens the agents' stream and nothing else.`,
 		req.Role = api.Role(role)
 		switch {
 		case req.User == "":
-			return usage("say who it is for: --user NAME")
+			return usage("name the user it is for: --user NAME")
 		case role == "":
 			return usage("say what its bearer may do: --role admin, member, viewer or agent")
 		case !slices.Contains(roles, role):
@@ -58,7 +58,7 @@ project; agent opens the agents' stream and nothing else.`,
 		case req.Project == "" && (req.Role == api.RoleMember || req.Role == api.RoleViewer):
 			return usage("a %s's token is for one project; name it: --project NAME", role)
 		case cmd.Flags().Changed("valid-for") && req.ValidFor == 0:
-			return usage("--valid-for: a token valid for no time is of no use; leave it away for one that is valid until it is revoked")
+			return usage("--valid-for: 0 makes a token of no use; omit the flag for a token that is valid until it is revoked")
 		}
 		c, err := a.client(0)
 		if err != nil {

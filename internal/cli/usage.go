@@ -41,8 +41,8 @@ type usageFlags struct{ from, to, period, by string }
 func (a *app) usageCommand() *cobra.Command {
 	var f usageFlags
 	cmd := &cobra.Command{
-		Use: "usage", Short: "Show who used how much", Args: noArgs,
-		Long: `Show who used how much: what clusters held, from the decision to place a member to its release. Times are RFC 3339 moments, dates
+		Use: "usage", Short: "Show usage by cluster, user or project", Args: noArgs,
+		Long: `Show usage by cluster, user or project: what clusters held, from the decision to place a member to its release. Times are RFC 3339 moments, dates
 (their beginning, local time), or how long ago something was (24h, 7d). A node-hour is a whole node for an hour, or its cores' worth.
 
 Administrators also see where the site's capacity went. Every core-hour is in exactly one column, and the sum is shown: capacity = allocated +
