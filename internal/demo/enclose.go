@@ -35,7 +35,7 @@ func enclose() error {
 			return fmt.Errorf("the demo needs a group of its own: setgid %d: %w", group, errno)
 		}
 	}
-	return fmt.Errorf("the demo can't start itself anew: %w", unix.Exec(self, os.Args, env))
+	return fmt.Errorf("the demo can't start itself again: %w", unix.Exec(self, os.Args, env))
 }
 
 // settleIn makes the new network fit for programs, and returns the demo's own group, 0 for none, and the one it had before.
