@@ -194,7 +194,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a member's clock does not hold up the end of its job",
 		File:    "internal/controller/jobs.go",
-		Find:    `return p.raw.Sub(heard) < logPatience`,
+		Find:    `return p.raw.Sub(last.at) < logPatience`,
 		Replace: `return true`,
 		Test:    "./internal/controller TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput",
 	},
