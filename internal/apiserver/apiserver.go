@@ -85,6 +85,9 @@ type Config struct {
 	// tunnels to members; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler
+	// Room returns why nothing more can be stored that makes the state grow; nil error or nil function: everything is stored. Deletes and
+	// reads never ask.
+	Room func() error
 	// Ready tells why the server can't serve yet; nil error or nil function: it can.
 	Ready func() error
 	Log   *slog.Logger

@@ -84,8 +84,10 @@ var (
 		"Correct the machine's console, or look after it.",
 	}
 	codeNoSpace = Code{
-		"no_space", http.StatusInsufficientStorage, "The server has no room for the content",
-		"The file system of the server's state has too little space left.", "Free some, or delete environments.",
+		"no_space", http.StatusInsufficientStorage, "The disk of the server's state is full",
+		"The file system of the server's state directory has too little room left. The last of it is kept for deletes, which are accepted. " +
+			"`detail` says how much is free and what takes the most room there.",
+		"Delete clusters and environments that are not needed, or have an administrator make room.",
 	}
 )
 

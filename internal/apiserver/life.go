@@ -177,6 +177,9 @@ func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.Cluster
 	if add.Members <= 0 && add.Cores <= 0 && add.Memory <= 0 {
 		return nil
 	}
+	if err := s.hasRoom(); err != nil {
+		return err
+	}
 	view := s.cfg.Reader.View()
 	project := view.Project(projectOr(want.Project))
 	if project != nil {

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/diskspace"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -119,7 +121,8 @@ func (s *Server) registerLife() {
 	operation(s, "POST /v1/clusters/{name}/scale", AccessChange, "scale-cluster", "Add or remove members",
 		"Gives a group a size, or removes members by name. Those that stay keep name, rank and address, and go on running. The same size again "+
 			"changes nothing.",
-		http.StatusOK, s.scaleCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota)...)
+		http.StatusOK, s.scaleCluster,
+		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace)...)
 	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
 		"Members hold what they have; usage and time limit go on. Asking again is no error.",
 		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)
@@ -249,9 +252,18 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 	if open(path) {
 		op.Security = []map[string][]string{}
 	}
+	grows := makesTheStateGrow(method, id)
+	if grows {
+		codes = append(codes, codeNoSpace)
+	}
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 		defer cancel()
+		if grows {
+			if err := s.hasRoom(); err != nil {
+				return nil, err
+			}
+		}
 		out, err := handle(ctx, in)
 		if err != nil {
 			return nil, s.asFailure(ctx, err)
@@ -261,6 +273,32 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 	inDocument := methods(s.api.OpenAPI().Paths[path])[method]
 	s.documentBody(inDocument)
 	inDocument.Responses = s.responses(inDocument, status, codes)
+}
+
+// makesTheStateGrow reports whether an operation is refused while the disk of the state is full. All are that write, even if what they write
+// replaces something: former values stay in the store's history for minutes, so a loop of such writes fills the disk.
+func makesTheStateGrow(method, id string) bool {
+	switch id {
+	case "cancel-job", "cancel-build", // they end something, once
+		"scale-cluster",                                           // asks by itself when members are added
+		"drain-node", "undrain-node", "power-node", "power-nodes", // help to empty and stop machines, and are for administrators
+		"certify-key": // stores nothing
+		return false
+	}
+	return method == http.MethodPost || method == http.MethodPut
+}
+
+// hasRoom refuses what there is no room for on the disk of the state.
+func (s *Server) hasRoom() error {
+	if s.cfg.Room == nil {
+		return nil
+	}
+	var full *diskspace.FullError
+	err := s.cfg.Room()
+	if errors.As(err, &full) {
+		return fail(codeNoSpace, "nothing was changed: %v", full)
+	}
+	return err
 }
 
 func (s *Server) version(context.Context, *struct{}) (*body[api.Version], error) {

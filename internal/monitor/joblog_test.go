@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -87,5 +88,30 @@ func TestAPieceThatCrossesTheLimitIsStoredInPart(t *testing.T) {
 	l := m.log("j1")
 	if ack, _, err := l.append(0, []byte("abcd")); err != nil || ack.Offset != 3 || !ack.Discard {
 		t.Errorf("got %+v, %v; want 3 bytes stored and the rest discarded", ack, err)
+	}
+}
+
+func TestOutputWaitsWhileTheDiskIsFullAndEndsWhereItsLimitIs(t *testing.T) {
+	m := newTest(t)
+	var full error
+	m.room.limits.JobBytes, m.room.diskFull = 4, func() error { return full }
+	l := m.log("j1")
+	full = errors.New("the disk is full")
+	if ack, rest, err := l.append(0, []byte("abc")); err != nil || rest != wait || ack.Offset != 0 || l.size() != 0 {
+		t.Fatalf("on a full disk: %+v, %v, %v and %d bytes stored; want it to wait", ack, rest, err, l.size())
+	}
+	if _, room := l.look(); room {
+		t.Error("output is asked for while the disk is full")
+	}
+	full = nil
+	if _, room := l.look(); !room {
+		t.Error("output is not asked for although there is room again")
+	}
+	if ack, rest, err := l.append(0, []byte("abcd")); err != nil || rest != store || ack.Offset != 4 {
+		t.Fatalf("once there is room: %+v, %v, %v; want 4 bytes stored", ack, rest, err)
+	}
+	full = errors.New("the disk is full")
+	if ack, rest, err := l.append(4, []byte("e")); err != nil || rest != discard || !ack.Discard {
+		t.Errorf("beyond the limit on a full disk: %+v, %v, %v; want it discarded, since room would not help", ack, rest, err)
 	}
 }

@@ -61,7 +61,9 @@ type logRoom struct {
 	limits LogLimits
 	// find returns what is stored of a run; false: nothing is, and its log is debris.
 	find func(run string) (Run, bool)
-	log  *slog.Logger
+	// diskFull is Config.DiskFull.
+	diskFull func() error
+	log      *slog.Logger
 
 	mu       sync.Mutex
 	logs     map[string]storedLog
@@ -103,6 +105,9 @@ func (r *logRoom) judge(run string, have, more int64) (room int64, rest verdict)
 		return 0, discard
 	case more <= 0:
 		return 0, store
+	}
+	if r.full() != nil {
+		return 0, wait // and no log is removed: whatever else fills the disk would take its room
 	}
 	room = min(more, r.limits.JobBytes-have)
 	if free := r.free(run, room); free < room {
@@ -225,4 +230,12 @@ func (r *logRoom) forget(run string) error {
 		return err
 	}
 	return nil
+}
+
+// full returns why the disk has no room, or nil.
+func (r *logRoom) full() error {
+	if r.diskFull == nil {
+		return nil
+	}
+	return r.diskFull()
 }

@@ -25,6 +25,8 @@ type Config struct {
 	LogDir string
 	// LogLimits bound the stored output; see LimitsFor.
 	LogLimits LogLimits
+	// DiskFull returns why the disk has no room for output at present; nil error or nil function: it has. The last room is the store's.
+	DiskFull func() error
 	// Run finds a run of a job or build, by the name of its output; nil: all go on and belong to no project.
 	Run func(name string) (Run, bool)
 	// DeathTimer is how long an agent may not answer before its node counts as down.
@@ -101,12 +103,14 @@ func New(cfg Config) *Monitor {
 		cfg.Run = func(string) (Run, bool) { return Run{}, true }
 	}
 	cfg.LogLimits = LimitsFor(cfg.LogLimits, math.MaxInt64)
-	return &Monitor{
+	m := &Monitor{
 		cfg: cfg, tunnels: map[string]*tunnel{}, started: cfg.Now(),
 		nodes: map[string]*node{}, members: map[string]memberSeen{},
 		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
 		room: newLogRoom(cfg.LogDir, cfg.LogLimits, cfg.Run, cfg.Log),
 	}
+	m.room.diskFull = cfg.DiskFull
+	return m
 }
 
 // Changed returns a channel that is closed at the next change of anything an agent said.

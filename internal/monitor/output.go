@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"maps"
 
@@ -87,7 +88,7 @@ func (m *Monitor) takeOutput(ctx context.Context, node string, s *stream, piece 
 	}
 	ack, rest, err := log.append(piece.Offset, piece.Data)
 	if s.hold(piece.JobID, rest == wait) {
-		m.cfg.Log.WarnContext(ctx, "a job's output can't be stored now; its job waits", "job", piece.JobID, "error", err)
+		m.cfg.Log.WarnContext(ctx, "a job's output can't be stored now; its job waits", "job", piece.JobID, "error", cmp.Or(err, m.room.full()))
 	}
 	s.ack(ack)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/compatibility"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
+	"github.com/nearmetal/nearmetal/internal/diskspace"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/netboot"
@@ -41,6 +42,7 @@ import (
 type Server struct {
 	cfg       Config
 	lock      *os.File
+	space     *diskspace.Space
 	authority *trust.Authority
 	secret    []byte
 	listeners []net.Listener
@@ -69,6 +71,10 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, lock: lock}
+	// First of all: on a full disk everything below may need the room of the reserve.
+	if s.space, err = diskspace.Open(cfg.StateDir, cfg.Log); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -162,11 +168,9 @@ func lockState(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
 	}
-	if err := f.Truncate(0); err == nil {
-		_, err = fmt.Fprintf(f, "%d", os.Getpid())
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("write %s: %w; is the disk full?", path, err), f.Close())
-		}
+	// The number is for people. A full disk keeps it from them, not the site from its server.
+	if f.Truncate(0) == nil {
+		_, _ = fmt.Fprintf(f, "%d", os.Getpid())
 	}
 	return f, nil
 }
@@ -176,14 +180,15 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	defer func() { _ = s.Close() }()
 	stateStore, err := etcd.Open(ctx, etcd.Config{Dir: filepath.Join(s.cfg.StateDir, "etcd"), Log: s.cfg.Log})
 	if err != nil {
-		return err
+		return s.space.Explain(err)
 	}
 	defer func() { _ = stateStore.Close() }()
 	group, ctx := errgroup.WithContext(ctx)
 	site, err := s.openSite(ctx, state.New(stateStore))
 	if err != nil {
-		return err
+		return s.space.Explain(err)
 	}
+	group.Go(func() error { s.space.Run(ctx); return nil })
 	leads := s.leads(site)
 	if s.network.Interface != "" {
 		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, stateDir: s.cfg.StateDir, listen: s.cfg.Listen, log: s.cfg.Log}
@@ -216,7 +221,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
 	}
-	return err
+	return s.space.Explain(err)
 }
 
 // site is what all parts of a server share: what is stored, what is heard, and the keys.
@@ -251,7 +256,8 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	}
 	out := &site{repo: repo, cache: cache, secret: s.secret, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
 	out.agents = monitor.New(monitor.Config{
-		LogDir: logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
+		DiskFull: func() error { return s.space.Check(diskspace.Output) },
+		LogDir:   logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
 			if err := ownAgent(cache.View(), s.secret, node); err != nil {
 				return err
@@ -280,6 +286,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secret: s.secret}, Provisioning: s.addresses(),
+		Room: func() error { return s.space.Check(diskspace.Requests) },
 	}
 }
 

@@ -167,3 +167,57 @@ func fillDisk(t *testing.T, dir string) int {
 	}
 	return confirmed
 }
+
+// TestADiskThatFillsUpUnderTheStoreStopsNoDelete takes the room of the disk at once, as one job can, but for a little, as the server's reserve
+// gives it back. The database needs none of it.
+func TestADiskThatFillsUpUnderTheStoreStopsNoDelete(t *testing.T) {
+	needs.Root(t, "mounts a small disk")
+	disk, _ := smallDisk(t, 300)
+	s := open(t, filepath.Join(disk, "etcd"))
+	value := []byte(strings.Repeat("x", 2000))
+	for i := range 100 {
+		if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("k%05d", i), Value: value}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitRoom(t, filepath.Join(disk, "etcd", "member", "snap", "db"))
+	if err := os.WriteFile(filepath.Join(disk, "filler"), make([]byte, 300<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	free, err := os.Stat(filepath.Join(disk, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(disk, "filler"), free.Size()-1<<20); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 20 {
+		for i := range 100 {
+			if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("k%05d", i), Value: value}}); err != nil {
+				t.Fatalf("round %d: a write on the full disk: %v", round, err)
+			}
+		}
+	}
+	if _, err := s.Commit(t.Context(), nil, []store.Op{{Key: "k", DeletePrefix: true}}); err != nil {
+		t.Errorf("a delete on the full disk: %v", err)
+	}
+}
+
+// awaitRoom returns once a file has room on the disk for all of its size.
+func awaitRoom(t *testing.T, path string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		var st syscall.Stat_t
+		if err := syscall.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Blocks*512 >= st.Size {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has room for %d of %d bytes", path, st.Blocks*512, st.Size)
+		}
+	}
+}

@@ -56,6 +56,8 @@ func (s *Store) startEmbedded(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.client = v3client.New(e.Server)
+	s.calls.Add(1)
+	go s.keepRoom(cfg.Dir)
 	s.stop = func() {
 		if s.stopEmbedded(e) {
 			_ = lock.Close()
@@ -139,7 +141,7 @@ func (s *Store) embedConfig(cfg Config) *embed.Config {
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
 	// A watch that lags behind by more than a minute lists anew; older history only takes space.
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1m"
-	c.BootstrapDefragThresholdMegabytes = 256
+	c.BootstrapDefragThresholdMegabytes = defragThreshold(cfg.Dir)
 	// No quota: its alarm would have to be disarmed by hand after a burst of writes. The disk is the limit, and a full one is
 	// reported (fatal).
 	c.QuotaBackendBytes = -1
