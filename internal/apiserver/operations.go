@@ -285,7 +285,7 @@ func makesTheStateGrow(method, id string) bool {
 		"certify-key": // stores nothing
 		return false
 	}
-	return method == http.MethodPost || method == http.MethodPut
+	return method != http.MethodGet && method != http.MethodDelete
 }
 
 // hasRoom refuses what there is no room for on the disk of the state.
