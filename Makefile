@@ -23,7 +23,7 @@ GUEST_TESTS ?= DriverContract|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeave
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz-api test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,10 +63,13 @@ setup: ## the Debian packages and the Go toolchain that building and testing nee
 unit: setup member boot ## unit and conformance tests only
 	$(GO) test -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
+# schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside.
+API_CLIENTS = $(CURDIR)/.build/api-clients-$(firstword $(shell cksum tests/e2e/openapi/requirements.txt))
 e2e: setup build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp
-	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin \
+	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
+	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \
 		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/...
 
 # What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.
@@ -74,6 +77,11 @@ NEARMETAL_FAULT_ROUNDS ?= 50
 faults: ## faults by chance, for NEARMETAL_FAULT_ROUNDS=50 rounds: kills, silence, crashes at each mark, histories (root or sudo)
 	NEARMETAL_FAULT_ROUNDS=$(NEARMETAL_FAULT_ROUNDS) $(MAKE) e2e \
 		E2E_FLAGS='-timeout 12h -v -run "Fault|Crash|Silent|Linearizable|MovedToAnotherNode" $(FAULTS_FLAGS)'
+
+# What "make test" does for 20 seconds in each role: schemathesis calls the API by its document, with valid and invalid data.
+NEARMETAL_FUZZ_SECONDS ?= 600
+fuzz-api: ## the API against its own document, NEARMETAL_FUZZ_SECONDS=600 as admin, member and viewer each (root or sudo)
+	NEARMETAL_FUZZ_SECONDS=$(NEARMETAL_FUZZ_SECONDS) $(MAKE) e2e E2E_FLAGS='-timeout 12h -v -run "^TestTheAPIDoesWhatItsDocumentSays"'
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated. It runs what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
 IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -timeout 40m

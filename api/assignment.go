@@ -8,7 +8,7 @@ import (
 // Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation.
 // Its resources are in use from the commit that makes it true until its executor has confirmed it clean.
 type Assignment struct {
-	// ID is unique for ever: CLUSTERUID.MEMBERNAME.GENERATION; executors name their objects by it.
+	// ID is never used again: CLUSTERUID.MEMBERNAME.GENERATION; executors name their objects by it.
 	ID         string `json:"id"`
 	ClusterUID string `json:"cluster_uid"`
 	Cluster    string `json:"cluster"`

@@ -57,7 +57,7 @@ type ClusterSpec struct {
 	Groups []Group `json:"groups"`
 	// Egress lets members open connections to the outside (NAT); without it they reach each other and nothing else.
 	Egress bool `json:"egress,omitempty"`
-	// TimeLimit is how long the cluster may live from the moment it is placed; 0: for ever. 'extend' makes it longer.
+	// TimeLimit is how long the cluster may live after it is placed; 0: no limit. 'extend' makes it longer.
 	TimeLimit Duration `json:"time_limit,omitempty"`
 	// Priority goes before fair share and age in the queue; higher comes first. Only an administrator may ask for one above 0.
 	Priority int `json:"priority,omitempty"`

@@ -100,7 +100,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 // mayPrioritize refuses a priority that only an administrator may ask for.
 func mayPrioritize(ctx context.Context, spec api.ClusterSpec) error {
 	if spec.Priority > 0 && !isAdmin(ctx) {
-		return fail(codeForbidden, "only an administrator may ask for a priority above 0, not %d; leave it away, or give 0 or less", spec.Priority)
+		return fail(codeForbidden, "only an administrator may ask for a priority above 0, not %d; omit it, or give 0 or less", spec.Priority)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ var (
 	}
 	codeNotMachine = Code{
 		"not_a_machine", http.StatusConflict, "The node's power and boot are not ours",
-		"The node joined by an agent that somebody started; nobody told how to control its power.",
+		"The node joined by an agent that somebody started; its power control is not known.",
 		"Do it by hand; or forget the node and enrol the machine.",
 	}
 	codeNoProvisioning = Code{

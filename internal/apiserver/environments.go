@@ -143,7 +143,7 @@ func (s *Server) recipeText(req api.BuildRequest, src *manifest.Source) ([]byte,
 	switch {
 	case req.Recipe != "" && req.Shipped != "":
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{
-			Location: "shipped", Line: src.Line("shipped"), Value: req.Shipped, Message: "is given beside recipe; give one of both",
+			Location: "shipped", Line: src.Line("shipped"), Value: req.Shipped, Message: "is given beside recipe; give only one of them",
 		})
 	case req.Shipped != "":
 		return s.shippedRecipe(req.Shipped)

@@ -150,7 +150,7 @@ func containerProblems(v *state.View, e *api.EnvironmentRecord, n *api.NodeRecor
 	on, ok := situation.EnvironmentOn(v, e, n)
 	switch {
 	case !ok:
-		return []string{"it is not made for the container stack, and nobody told how to boot this node"}
+		return []string{"it is not made for the container stack, and how to boot this node is not known"}
 	case !slices.ContainsFunc(n.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
 		return []string{"the node does not offer the container stack"}
 	}

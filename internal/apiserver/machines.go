@@ -15,8 +15,8 @@ import (
 )
 
 func notMachine(name string) *failure {
-	return fail(codeNotMachine, "node %q joined by itself: nobody told how to control its power and boot. "+
-		"Do it by hand, or forget the node and enrol the machine: nearmetal node enroll %s", name, name)
+	return fail(codeNotMachine, "node %q joined by itself, so its power and boot can't be controlled. "+
+		"Control it by hand, or forget the node and enroll the machine: nearmetal node enroll %s", name, name)
 }
 
 // findMachine returns the machine of a node; the error tells whether there is no such node, or its power is not ours.

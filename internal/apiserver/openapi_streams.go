@@ -48,7 +48,7 @@ func (s *Server) documentStreams() {
 			"may be closed by itself.",
 		[]*huma.Param{name, member, {Name: "port", In: "query", Schema: number, Description: "22, the only one"}},
 		nil, codeNoCluster, codeNoMember, codeUpgrade, codeUnreachable)
-	s.documentUsage(text)
+	s.documentUsage()
 	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
 	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",
 		"The output as plain bytes, as they came. With `follow` the answer goes on until this attempt at the build is over.",
@@ -65,20 +65,22 @@ func (s *Server) documentStreams() {
 }
 
 // documentUsage adds the usage report.
-func (s *Server) documentUsage(text *huma.Schema) {
+func (s *Server) documentUsage() {
+	// Dates are bounded by their form; from before to, and neither out of range, is for the handler.
+	when := &huma.Schema{Type: huma.TypeString, Pattern: `^([0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:.]+(Z|[+-][0-9:]+))?)?$`, Examples: []any{"2026-01-31"}}
 	word := func(name, description string, all ...string) *huma.Param {
 		return &huma.Param{Name: name, In: "query", Schema: words(all...), Description: description}
 	}
 	s.documentStream("/v1/usage", "get-usage", "Tell who used how much",
 		"Sums over what is stored, exact for any time. Of one's own project, for an administrator of all, with the site's capacity and where it went.",
 		[]*huma.Param{
-			{Name: "from", In: "query", Schema: text, Description: "Begin, RFC 3339 or a date; a day before the end by default"},
-			{Name: "to", In: "query", Schema: text, Description: "End, RFC 3339 or a date; now by default"},
+			{Name: "from", In: "query", Schema: when, Description: "Begin, RFC 3339 or a date; a day before the end by default"},
+			{Name: "to", In: "query", Schema: when, Description: "End, RFC 3339 or a date; now by default"},
 			word("period", "A row for each of these, in UTC; none by default", "none", "hour", "day", "week", "month"),
 			word("by", "A row for each of these; project by default", "cluster", "user", "project", "all", "site"),
 			word("format", "json by default", "json", "csv"),
 		}, map[string]*huma.MediaType{
-			"application/json": {Schema: s.schema(reflect.TypeFor[api.UsageReport]())}, "text/csv": {Schema: text},
+			"application/json": {Schema: s.schema(reflect.TypeFor[api.UsageReport]())}, "text/csv": {Schema: &huma.Schema{Type: huma.TypeString}},
 		})
 }
 

@@ -54,7 +54,7 @@ func (s *Server) powerNodes(ctx context.Context, in *rawBody) (*body[api.List[ap
 func selected(view *state.View, req api.NodesPowerRequest) ([]string, error) {
 	switch {
 	case len(req.Nodes) > 0 && len(req.Selector) > 0:
-		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "selector", Message: "is given beside nodes; give one of both"})
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "selector", Message: "is given beside nodes; give only one of them"})
 	case len(req.Nodes) > 0:
 		names := slices.Clone(req.Nodes)
 		slices.Sort(names)

@@ -54,7 +54,7 @@ func checkToken(req *api.TokenRequest, src *manifest.Source) error {
 		}
 	case api.RoleAdmin, api.RoleAgent:
 		if req.Project != "" {
-			wrong("project", req.Project, "is given, but a token of role %q is for no single project; leave it away", req.Role)
+			wrong("project", req.Project, "is given, but a token of role %q is for no single project; omit it", req.Role)
 		}
 	case "":
 		wrong("role", "", "is missing; use admin, member, viewer or agent")

@@ -89,7 +89,7 @@ func usageParameters(query url.Values, now time.Time) (usageQuery, *failure) {
 		t, err := time.Parse(time.RFC3339Nano, text)
 		if err != nil {
 			if t, err = time.Parse(time.DateOnly, text); err != nil {
-				wrong(name, "is no time; write one like 2026-01-31T08:00:00Z or 2026-01-31")
+				wrong(name, "is not a time; write one such as 2026-01-31T08:00:00Z or 2026-01-31")
 				return
 			}
 		}

@@ -104,7 +104,7 @@ func TestWhatIsWrongWithAMachineIsToldByItsFlagBeforeAnythingIsAsked(t *testing.
 		"n1 --power wol":                                                "--mac 52:54:00:12:34:56",
 		"n1 --mac 52:54:00:00:00:01":                                    "--power redfish, ipmi, wol or manual",
 		"--mac 52:54:00:00:00:01 --power wol":                           "name the machine",
-		"n1 --mac 52:54:00:00:00 --power wol":                           `--mac[0]: "52:54:00:00:00" is no MAC address`,
+		"n1 --mac 52:54:00:00:00 --power wol":                           `--mac[0]: "52:54:00:00:00" is not a MAC address`,
 		"n1 --mac 52:54:00:00:00:01 --power wool":                       `did you mean "wol"?`,
 		"n1 --mac 52:54:00:00:00:01 --power redfish --bmc-user x":       "--bmc: is missing",
 		"n1 --mac 52:54:00:00:00:01 --power wol --bmc 10.0.0.1":         "Wake-on-LAN has no BMC",

@@ -165,7 +165,7 @@ func (d *decoder) string(path string, v value, into reflect.Value) {
 func (d *decoder) int(path string, v value, into reflect.Value) {
 	if v.kind != kindNumber {
 		if _, err := strconv.Atoi(v.text); err == nil && v.kind == kindString {
-			d.problem(path, v, "is the text %q, but has to be a number; leave the quotes away", v.text)
+			d.problem(path, v, "is the text %q, but has to be a number; remove the quotes", v.text)
 			return
 		}
 		if digits.MatchString(v.text) { // YAML reads a number that fits no integer as text

@@ -121,7 +121,7 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 	spec := join(at, "spec")
 	req.Spec.MACs = n.macs(spec+".macs", req.Spec.MACs)
 	if f := req.Spec.Firmware; f != "" && f != api.FirmwareBIOS && f != api.FirmwareUEFI {
-		n.add(spec+".firmware", string(f), "%q is no kind of firmware; %s Its first boot tells, if it is left out", f, sentence(oneOf(string(f), firmwares)))
+		n.add(spec+".firmware", string(f), "%q is not a kind of firmware; %s Its first boot tells, if it is left out", f, sentence(oneOf(string(f), firmwares)))
 	}
 	req.Spec.Power = n.power(spec+".power", req.Spec.Power, true)
 	n.password(join(at, "password"), req.Password, req.Spec.Power)
@@ -153,7 +153,7 @@ func (n *normalizer) macs(path string, macs []string) []string {
 		mac, err := net.ParseMAC(text)
 		switch {
 		case err != nil || len(mac) != 6:
-			n.add(at, text, "%q is no MAC address; one is like 52:54:00:12:34:56", text)
+			n.add(at, text, "%q is not a MAC address; write one such as 52:54:00:12:34:56", text)
 		case mac[0]&1 != 0: // IEEE 802-2014, section 8.2.2
 			n.add(at, text, "%s is a group address, no NIC has it; look the NIC's own up", text)
 		case mac.String() == "00:00:00:00:00:00":
@@ -175,14 +175,14 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 		n.missing(path, "kind", "is missing; use "+strings.Join(powerKinds, ", "))
 		return p
 	case !bmc && p.Kind != api.PowerWakeOnLAN && p.Kind != api.PowerManual:
-		n.add(path+".kind", string(p.Kind), "%q is no kind of power control; %s", p.Kind, oneOf(string(p.Kind), powerKinds))
+		n.add(path+".kind", string(p.Kind), "%q is not a kind of power control; %s", p.Kind, oneOf(string(p.Kind), powerKinds))
 		return p
 	case !bmc:
 		for _, field := range []struct{ name, value string }{
 			{"address", p.Address}, {"system", p.System}, {"user", p.User}, {"certificate_sha256", p.CertificateSHA256},
 		} {
 			if field.value != "" {
-				n.add(path+"."+field.name, field.value, "is given, but %s has no BMC; leave it away", kindText(p.Kind))
+				n.add(path+"."+field.name, field.value, "is given, but %s has no BMC; omit it", kindText(p.Kind))
 			}
 		}
 		return p
@@ -199,12 +199,12 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 		n.add(path+".user", p.User, "is %d bytes long; use at most %d", len(p.User), MaxUserName)
 	}
 	if p.System != "" && p.Kind != api.PowerRedfish {
-		n.add(path+".system", p.System, "is given, but only redfish has systems; leave it away")
+		n.add(path+".system", p.System, "is given, but only redfish has systems; omit it")
 	}
 	if pin := p.CertificateSHA256; pin != "" {
 		p.CertificateSHA256 = strings.ToLower(strings.ReplaceAll(pin, ":", ""))
 		if sum, err := hex.DecodeString(p.CertificateSHA256); err != nil || len(sum) != 32 {
-			n.add(path+".certificate_sha256", pin, "is no SHA-256; give 64 hexadecimal digits, with or without colons")
+			n.add(path+".certificate_sha256", pin, "is not a SHA-256 digest; give 64 hexadecimal digits, with or without colons")
 		} else if !strings.HasPrefix(p.Address, "https://") && p.Address != "" {
 			n.add(path+".certificate_sha256", pin, "is given, but the address is no https URL")
 		}
@@ -225,7 +225,7 @@ func (n *normalizer) bmcAddress(path string, p api.PowerControl) string {
 		u, err := url.Parse(p.Address)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-			n.add(path, p.Address, "%q is no URL; write https://HOST[:PORT]", p.Address)
+			n.add(path, p.Address, "%q is not a URL; write https://HOST[:PORT]", p.Address)
 		case u.User != nil:
 			n.add(path, "", "holds a user; give it as user, and the password apart")
 		case u.RawQuery != "" || u.Fragment != "":
@@ -262,7 +262,7 @@ func (n *normalizer) password(path, password string, p api.PowerControl) {
 	switch {
 	case password == "":
 	case p.Kind == api.PowerWakeOnLAN || p.Kind == api.PowerManual:
-		n.add(path, "", "is given, but %s has no BMC; leave it away", kindText(p.Kind))
+		n.add(path, "", "is given, but %s has no BMC; omit it", kindText(p.Kind))
 	case len(password) > MaxPassword:
 		n.add(path, "", "is %d bytes long; use at most %d", len(password), MaxPassword)
 	case p.Kind == api.PowerIPMI && len(password) > 20: // IPMI 2.0, section 22.30
@@ -276,10 +276,10 @@ func (n *normalizer) console(path string, spec api.MachineSpec) {
 	case spec.Console == "":
 	case spec.Console == ConsoleSOL:
 		if spec.Power.Kind != api.PowerIPMI {
-			n.add(path, spec.Console, "is by IPMI, but the machine's power is controlled by %q; give tcp://HOST:PORT, or leave it away", spec.Power.Kind)
+			n.add(path, spec.Console, "is by IPMI, but the machine's power is controlled by %q; give tcp://HOST:PORT, or omit it", spec.Power.Kind)
 		}
 	case !tcp:
-		n.add(path, spec.Console, "%q is no console; write tcp://HOST:PORT or %s", spec.Console, ConsoleSOL)
+		n.add(path, spec.Console, "%q is not a console; write tcp://HOST:PORT or %s", spec.Console, ConsoleSOL)
 	default:
 		if problem := hostPortProblem(address); problem != "" {
 			n.add(path, spec.Console, "%q %s; write tcp://HOST:PORT", spec.Console, problem)
@@ -318,12 +318,12 @@ func CheckPower(req api.NodePowerRequest, src *Source) error {
 		}
 	case api.PowerActionOff:
 		if req.Environment != "" {
-			n.add("environment", req.Environment, "is given, but a machine that goes off boots nothing; leave it away")
+			n.add("environment", req.Environment, "is given, but a machine that goes off boots nothing; omit it")
 		}
 	case "":
 		n.add("action", "", "is missing; use %s", strings.Join(actions, ", "))
 	default:
-		n.add("action", string(req.Action), "%q is no power action; %s", req.Action, oneOf(string(req.Action), actions))
+		n.add("action", string(req.Action), "%q is not a power action; %s", req.Action, oneOf(string(req.Action), actions))
 	}
 	return n.err()
 }

@@ -104,14 +104,14 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 	}
 	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "checks"} {
 		if given[path] || n.src.Has(path) {
-			n.add(path, "", "stands beside groups; move it into a group, or leave groups away")
+			n.add(path, "", "stands beside groups; move it into a group, or omit groups")
 		}
 	}
 }
 
 func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 	if len(req.Groups) == 0 {
-		n.add("groups", "", "is an empty list; name at least one group, or leave it away")
+		n.add("groups", "", "is an empty list; name at least one group, or omit it")
 		return nil
 	}
 	if len(req.Groups) > MaxGroups {

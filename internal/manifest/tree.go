@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -61,6 +60,9 @@ func parse(data []byte, form textForm) (value, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return value{}, empty(form)
 	}
+	if err := notText(data); err != nil {
+		return value{}, err
+	}
 	if form.format == JSON {
 		return parseJSON(data)
 	}
@@ -80,6 +82,9 @@ func parseYAML(data []byte, form textForm) (value, error) {
 	if line := tooDeep(data); line > 0 {
 		return value{}, malformed(line, "nests deeper than %d levels", maxDepth)
 	}
+	if line := tabIndented(data); line > 0 && Detect(data) == YAML {
+		return value{}, malformed(line, "is indented by a tab; YAML allows spaces only")
+	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		var y yaml.Error
@@ -88,9 +93,9 @@ func parseYAML(data []byte, form textForm) (value, error) {
 			if t := y.GetToken(); t != nil && t.Position != nil {
 				line = t.Position.Line
 			}
-			return value{}, malformed(line, "is not YAML: %s", y.GetMessage())
+			return value{}, malformed(line, "%s", yamlProblem(y.GetMessage()))
 		}
-		return value{}, malformed(0, "is not YAML: %v", err)
+		return value{}, malformed(0, "%s", yamlProblem(err.Error()))
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -211,12 +216,7 @@ func parseJSON(data []byte) (value, error) {
 		if !errors.As(err, &syntax) {
 			return value{}, malformed(0, "is not JSON: %v", err)
 		}
-		// Offset counts the bytes read, the offending one included.
-		line := lineAt(data, max(syntax.Offset-1, 0))
-		if strings.Contains(syntax.Error(), "after top-level value") {
-			return value{}, malformed(line, "goes on after the end of the object; write one object")
-		}
-		return value{}, malformed(line, "is not JSON: %v", syntax)
+		return value{}, jsonProblem(data, syntax)
 	}
 	r := jsonReader{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
 	r.dec.UseNumber()

@@ -3,6 +3,7 @@ package monitor
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -113,5 +114,24 @@ func TestOutputWaitsWhileTheDiskIsFullAndEndsWhereItsLimitIs(t *testing.T) {
 	full = errors.New("the disk is full")
 	if ack, rest, err := l.append(4, []byte("e")); err != nil || rest != discard || !ack.Discard {
 		t.Errorf("beyond the limit on a full disk: %+v, %v, %v; want it discarded, since room would not help", ack, rest, err)
+	}
+}
+
+func TestOutputBeyondItsEndIsEmpty(t *testing.T) {
+	m := newTest(t)
+	if err := os.MkdirAll(m.cfg.LogDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.log("j1").path, []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := make([]byte, 64<<10)
+	for _, offset := range []int64{3, 4, math.MaxInt64 - 1, math.MaxInt64} {
+		if n, err := m.ReadLog("j1", p, offset); n != 0 || err != nil {
+			t.Errorf("from offset %d: %d bytes, %v; want none and no error", offset, n, err)
+		}
+	}
+	if n, err := m.ReadLog("j1", p, 1); string(p[:n]) != "bc" || err != nil {
+		t.Errorf("from offset 1: %q, %v", p[:n], err)
 	}
 }
