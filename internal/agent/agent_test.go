@@ -394,11 +394,14 @@ func TestAnOrderThatWaitsForTheDiskIsHeardAgain(t *testing.T) {
 	n := s.node("n1", 1)
 	s.await("", "", func(*state.Cluster) bool { return len(s.cache.View().Nodes) == 1 })
 	n.stop()
-	obstacle := filepath.Join(n.dir, "term")
-	if err := os.Remove(obstacle); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
+	term := filepath.Join(n.dir, "term")
+	obstacle := term + ".spare"
+	for _, path := range []string{term, obstacle} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
 	}
-	// In the way of the term's file once the agent has read it; the drivers are asked after that.
+	// In the way of the file that takes the term, once the agent has read it; the drivers are asked after that.
 	n.observe = func() error { return os.MkdirAll(filepath.Join(obstacle, "full"), 0o700) }
 	sessions := make(chan struct{}, 100)
 	n.session = func() { sessions <- struct{}{} }
