@@ -144,8 +144,11 @@ func (s *site) Check(ctx context.Context, members int) error {
 	if _, err := s.client.JobLog(ctx, job.ID, 0, true, &out); err != nil {
 		return err
 	}
-	if job, err = s.client.Job(ctx, job.ID); err != nil || job.Phase != api.JobSucceeded {
-		return fmt.Errorf("job %s is %s: %s %w", job.ID, job.Phase, out.String(), err)
+	if job, err = s.client.Job(ctx, job.ID); err != nil {
+		return err
+	}
+	if job.Phase != api.JobSucceeded {
+		return fmt.Errorf("job %s is %s (%s); it printed %q", job.ID, job.Phase, job.Message, out.String())
 	}
 	return checkHosts(out.String(), members)
 }
