@@ -2,7 +2,7 @@
 //
 // The last room of that file system belongs to the store: without it no cluster can be deleted and no server can start. A reserve, which
 // is a preallocated file, holds such room while there is plenty. It is given back in pieces once other files have filled the disk. Whatever
-// makes the state grow is refused earlier: the output of jobs first, then new clusters, jobs and the like. Deletes and reads never are.
+// makes the state grow is refused earlier: the output of jobs first, then every request that stores anything. Deletes and reads never are.
 //
 // The package must never delete anything but its own reserve. Start with Space; levels.go decides how much is kept for what.
 package diskspace
@@ -96,7 +96,7 @@ func (s *Space) look(ctx context.Context, now time.Time) error {
 	}
 	switch {
 	case requests && !was[Requests]:
-		s.log.ErrorContext(ctx, "new clusters, jobs and the like are refused, and output of jobs waits; deletes and reads go on", "reason", s.Check(Requests))
+		s.log.ErrorContext(ctx, "requests that store anything are refused, and output of jobs waits; deletes and reads continue", "reason", s.Check(Requests))
 	case output && !was[Output]:
 		s.log.WarnContext(ctx, "output of jobs waits for room", "reason", s.Check(Output))
 	case !output && was[Output]:

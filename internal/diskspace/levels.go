@@ -7,7 +7,7 @@ type Use int
 const (
 	// Output is what jobs and builds print.
 	Output Use = iota
-	// Requests are requests that make the state grow: new clusters, jobs, tokens and the like.
+	// Requests are requests that make the state grow: new clusters, jobs or tokens, for example.
 	Requests
 )
 
