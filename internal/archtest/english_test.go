@@ -19,7 +19,6 @@ var notYet = []string{
 	"internal/driver/drivertest",
 	"internal/driver/fake",
 	"internal/inspection",
-	"internal/lifecycle",
 	"internal/manifest",
 	"internal/member",
 	"internal/monitor",

@@ -35,7 +35,7 @@ func TestTheAccountOfCapacityTellsWhatANodeOfferedAndWhenItWasDown(t *testing.T)
 		{"it is silent for a moment", func() { agents.phase = api.NodeUnknown }, 3, "2 cores"},
 		{"it is heard again", func() { agents.phase = api.NodeReady }, 3, "2 cores"},
 		{"it offers more", func() { l.node("n1", 3) }, 4, "3 cores"},
-		{"it is taken out of the inventory", func() { l.view(l.repo.ForgetNode(t.Context(), l.cache.View(), "n1")) }, 4, "3 cores, closed"},
+		{"it is removed from the inventory", func() { l.view(l.repo.ForgetNode(t.Context(), l.cache.View(), "n1")) }, 4, "3 cores, closed"},
 	} {
 		l.now = l.now.Add(time.Minute)
 		step.do()

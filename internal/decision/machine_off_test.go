@@ -71,7 +71,7 @@ func TestAMachineWhosePowerCannotBeReadIsOffWhenItWasToldToAndIsSilent(t *testin
 	m.after(m.in.Deadlines.Silence)
 	m.settle()
 	m.want(api.MachineOff)
-	if m.record.Power != api.PowerUnknown || !strings.Contains(m.record.Message, "nothing can read its power") {
+	if m.record.Power != api.PowerUnknown || !strings.Contains(m.record.Message, "its power is unreadable") {
 		t.Errorf("power %q, message %q", m.record.Power, m.record.Message)
 	}
 }
@@ -106,7 +106,7 @@ func TestTheSilenceOfAMachineThatWasNotToldToGoOffMeansNothing(t *testing.T) {
 			m.after(m.in.Deadlines.Stop)
 			m.settle()
 			m.want(api.MachineFailed)
-			if !strings.Contains(m.record.Message, "press its button") {
+			if !strings.Contains(m.record.Message, "press the machine's power button") {
 				t.Errorf("message %q", m.record.Message)
 			}
 			m.wantOrder(lifecycle.OrderLeave)

@@ -51,7 +51,7 @@ func TestAPowerThatIsLostAmidABootIsBelievedWhenItIsReadAgainAndAgain(t *testing
 	m.settle() // time alone is no second reading
 	m.wantAttempt(1, "")
 	m.reads(time.Second, api.PowerOff)
-	m.wantAttempt(2, "power went off")
+	m.wantAttempt(2, "lost power")
 	if n := m.record.Boot.Generation; lifecycle.Reached(m.record.Boot, api.StagePower) {
 		t.Errorf("boot %d was woken before anything was ordered", n)
 	}
@@ -65,7 +65,7 @@ func TestAPowerThatIsLostIsBelievedByTheNextLeader(t *testing.T) {
 	// It has heard nothing, and its provisioner takes the order as carried out only now.
 	m.in.Boot, m.in.Agent, m.in.Power.DoneAt = lifecycle.BootSeen{}, lifecycle.AgentSeen{}, m.in.Now
 	m.reads(time.Second, api.PowerOff)
-	m.wantAttempt(2, "power went off")
+	m.wantAttempt(2, "lost power")
 }
 
 func TestANewLeaderListensBeforeItBelievesThatAMachineIsOff(t *testing.T) {
@@ -253,7 +253,7 @@ func TestTheRemovalOfAMachineBeyondControlTellsWhatItWaitsForAndForceEndsIt(t *t
 	m.remove(false)
 	m.want(api.MachineRemoving)
 	until := m.in.Now.Add(m.in.Deadlines.Stop).Format("15:04:05 UTC")
-	for _, part := range []string{"nothing can read or cut its power", until, "node remove n1 --force"} {
+	for _, part := range []string{"its power can't be read or cut", until, "node remove n1 --force"} {
 		if !strings.Contains(m.record.Message, part) {
 			t.Errorf("its message %q lacks %q", m.record.Message, part)
 		}
@@ -265,13 +265,13 @@ func TestTheRemovalOfAMachineBeyondControlTellsWhatItWaitsForAndForceEndsIt(t *t
 	m.wantGoneUncut()
 }
 
-// wantGoneUncut wants a machine to be forgotten, and its last event to say that nobody cut its power.
+// wantGoneUncut wants a machine to be forgotten, and its last event to say that its power was not cut.
 func (m *machine) wantGoneUncut() {
 	m.t.Helper()
 	if !m.gone {
 		m.t.Fatalf("it is %q: %s", m.record.Phase, m.record.Message)
 	}
-	if last := m.told[len(m.told)-1]; !strings.Contains(last, "nobody cut its power") {
+	if last := m.told[len(m.told)-1]; !strings.Contains(last, "its power was not cut") {
 		m.t.Errorf("its last event is %q", last)
 	}
 }
@@ -311,7 +311,7 @@ func TestForceDoesNotSpareAMachineItsCutWhereItCanBeCut(t *testing.T) {
 	m.want(api.MachineRemoving)
 	m.wantOrder(lifecycle.OrderCut)
 	m.carryOut()
-	if last := m.told[len(m.told)-1]; !m.gone || strings.Contains(last, "nobody cut its power") {
+	if last := m.told[len(m.told)-1]; !m.gone || strings.Contains(last, "its power was not cut") {
 		t.Errorf("gone %v, last event %q", m.gone, last)
 	}
 }

@@ -36,19 +36,19 @@ func PlanPlaced(p Placed) []Operation {
 		for i, a := range p.Assignments {
 			text := fmt.Sprintf("%s moves from %s to %s", a.Member, p.Need.Members[i].Avoid, a.Node)
 			if a.Node == p.Need.Members[i].Avoid {
-				text = fmt.Sprintf("%s starts anew on %s", a.Member, a.Node)
+				text = fmt.Sprintf("%s restarts on %s", a.Member, a.Node)
 			}
 			if a.Attempt > 1 {
 				text += fmt.Sprintf(", attempt %d in a row", a.Attempt)
 			}
 			if len(p.Spares) > 0 {
-				text += ", into the room of a spare"
+				text += ", in the place of a spare"
 			}
 			ops = append(ops, Emit{Reason: EventMemberReplaced, Message: text, Member: a.Member, Node: a.Node})
 		}
 	case NeedSpare:
 		for _, a := range p.Assignments {
-			ops = append(ops, Emit{Reason: EventPlaced, Message: "room for a spare is held on " + a.Node, Member: a.Member, Node: a.Node})
+			ops = append(ops, Emit{Reason: EventPlaced, Message: "reserved room for a spare on " + a.Node, Member: a.Member, Node: a.Node})
 		}
 	}
 	return ops
@@ -82,7 +82,7 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation
 		phase, said = record.Phase, record.Message
 	}
 	// Figures, times and the names of others change with every look: what is stored must stay true, the event is of its moment.
-	message := fmt.Sprintf("waits for room (%s); 'explain' tells what for", a.Constraint)
+	message := fmt.Sprintf("waits for room (%s); 'explain' shows what it waits for", a.Constraint)
 	switch {
 	case a.Undecided:
 		return []Operation{WakeAt{Time: now.Add(undecidedPause)}}

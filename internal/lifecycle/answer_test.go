@@ -42,13 +42,13 @@ func TestWhatFollowsWhenMembersHaveGotAPlace(t *testing.T) {
 			Placed{Need: Need{Kind: NeedHeal, Members: []WantedMember{{Avoid: "n2"}}}, Assignments: []api.Assignment{again}, Spares: []string{"s0"}},
 			[]string{
 				"Hold [b1] network false spares [s0]",
-				"Emit MemberReplaced: c-1 moves from n2 to n3, attempt 2 in a row, into the room of a spare|c-1|n3",
+				"Emit MemberReplaced: c-1 moves from n2 to n3, attempt 2 in a row, in the place of a spare|c-1|n3",
 			},
 		},
 		{
 			"a spare is only room",
 			Placed{Need: Need{Kind: NeedSpare}, Assignments: []api.Assignment{on("s0", "c-spare-0", "n4")}},
-			[]string{"Hold [s0] network false spares []", "Emit Placed: room for a spare is held on n4|c-spare-0|n4"},
+			[]string{"Hold [s0] network false spares []", "Emit Placed: reserved room for a spare on n4|c-spare-0|n4"},
 		},
 	}
 	for _, tt := range tests {
@@ -61,7 +61,7 @@ func TestWhatFollowsWhenMembersHaveGotAPlace(t *testing.T) {
 }
 
 func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
-	queued := &api.ClusterRecord{Phase: api.ClusterQueued, Message: "waits for room (cores); 'explain' tells what for"}
+	queued := &api.ClusterRecord{Phase: api.ClusterQueued, Message: "waits for room (cores); 'explain' shows what it waits for"}
 	tests := []struct {
 		name   string
 		record *api.ClusterRecord
@@ -81,13 +81,13 @@ func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
 		{
 			"what waits is queued, and told what binds", nil,
 			Answer{Kind: NeedCreate, Constraint: "cores", Reason: "5 more are needed"},
-			[]string{"SetPhase queued: waits for room (cores); 'explain' tells what for", "Emit Queued: cores: 5 more are needed||"},
+			[]string{"SetPhase queued: waits for room (cores); 'explain' shows what it waits for", "Emit Queued: cores: 5 more are needed||"},
 		},
 		{"figures that change are no news", queued, Answer{Kind: NeedCreate, Constraint: "cores", Reason: "4 more are needed"}, []string{}},
 		{
 			"another constraint is", queued,
 			Answer{Kind: NeedCreate, Constraint: "quota", Reason: "the project holds 8 of 8 cores"},
-			[]string{"SetPhase queued: waits for room (quota); 'explain' tells what for"},
+			[]string{"SetPhase queued: waits for room (quota); 'explain' shows what it waits for"},
 		},
 		{
 			"nothing is decided while nodes are not heard of", nil,
@@ -112,7 +112,7 @@ func TestAQuarantineEndsWhenTheAgentConfirmsItClean(t *testing.T) {
 	if got := PlanQuarantine(q, false); len(got) != 0 {
 		t.Errorf("not clean: want nothing, got %v", sketch(got))
 	}
-	want := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: cleaned at last; its resources are free|c-0|n1"}
+	want := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: confirmed clean; its resources are free again|c-0|n1"}
 	if diff := cmp.Diff(want, sketch(PlanQuarantine(q, true))); diff != "" {
 		t.Errorf("operations (-want +got):\n%s", diff)
 	}

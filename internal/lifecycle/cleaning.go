@@ -30,7 +30,7 @@ func (in ClusterInput) planDelete(why string) []Operation {
 		}
 	}
 	if ids := in.holding(); len(ids) > 0 {
-		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is deleted"})
+		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is being deleted"})
 	}
 	message := why + "stopping and cleaning " + plural(members, "member")
 	return append(ops, SetPhase{To: api.ClusterDeleting, Message: message}, Emit{Reason: EventDeleting, Message: message})
@@ -50,7 +50,7 @@ func (in ClusterInput) holding() []string {
 func (in ClusterInput) planDeleting() []Operation {
 	ops := in.planCleaning()
 	if ids := in.holding(); len(ids) > 0 {
-		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is deleted"})
+		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is being deleted"})
 	}
 	for _, a := range in.Assignments {
 		if !a.Clean {
@@ -66,7 +66,7 @@ const mostNamed = 5
 // whatIsLeft is what is said of a deleted cluster: that nothing is left only when the node of every assignment has confirmed it.
 func (in ClusterInput) whatIsLeft() string {
 	if len(in.Quarantined) == 0 {
-		return "deleted; nothing is left of it"
+		return "deleted; all nodes confirmed it clean"
 	}
 	var names []string
 	for _, q := range in.Quarantined {
@@ -123,9 +123,9 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 	case node.Phase == api.NodeDown:
 		return fmt.Sprintf("node %s is down", a.Node)
 	case node.Phase != api.NodeReady:
-		return fmt.Sprintf("node %s is not heard of", a.Node)
+		return fmt.Sprintf("node %s is not reporting", a.Node)
 	default:
-		return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s does not say why", a.Node))
+		return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s gave no reason", a.Node))
 	}
 }
 
@@ -137,7 +137,7 @@ func PlanQuarantine(q api.Quarantine, clean bool) []Operation {
 	a := q.Assignment
 	return []Operation{
 		EndQuarantine{ID: a.ID},
-		Emit{Reason: EventQuarantineOver, Message: "cleaned at last; its resources are free", Member: a.Member, Node: a.Node},
+		Emit{Reason: EventQuarantineOver, Message: "confirmed clean; its resources are free again", Member: a.Member, Node: a.Node},
 	}
 }
 
@@ -147,6 +147,6 @@ func PlanForgotten(q api.Quarantine) []Operation {
 	a := q.Assignment
 	return []Operation{
 		EndQuarantine{ID: a.ID},
-		Emit{Reason: EventQuarantineOver, Message: "its node was forgotten, and what it held with it", Member: a.Member, Node: a.Node},
+		Emit{Reason: EventQuarantineOver, Message: "released because its node was removed from the inventory", Member: a.Member, Node: a.Node},
 	}
 }

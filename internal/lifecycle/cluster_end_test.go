@@ -12,7 +12,7 @@ import (
 func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 	const ready = api.MemberReady
 	released := []string{
-		"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: stopping and cleaning 2 members",
+		"Release [a0 a1]: the cluster is being deleted", "SetPhase deleting: stopping and cleaning 2 members",
 		"Emit Deleting: stopping and cleaning 2 members||",
 	}
 	steps := []step{
@@ -20,7 +20,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"what is released already is not released twice", api.ClusterDegraded, func(l *life) { l.lose(0, 1, "x"); l.deleteIt() },
 			[]string{
-				"Release [a1]: the cluster is deleted", "SetPhase deleting: stopping and cleaning 2 members",
+				"Release [a1]: the cluster is being deleted", "SetPhase deleting: stopping and cleaning 2 members",
 				"Emit Deleting: stopping and cleaning 2 members||",
 			},
 		},
@@ -38,12 +38,12 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.Assignments, l.Record.Chunks = nil, nil
 				l.deleteIt()
 			},
-			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
 		},
 		{
 			"spares go with it, and are not cleaned", api.ClusterReady,
 			func(l *life) { l.add("c-spare-0", "n3", SpareRank).Spare = true; l.deleteIt() },
-			append([]string{"Release [a0 a1 a2]: the cluster is deleted"}, released[1:]...),
+			append([]string{"Release [a0 a1 a2]: the cluster is being deleted"}, released[1:]...),
 		},
 		{"deleting waits until the clean deadline", api.ClusterDeleting, func(l *life) { l.deleting(); l.see("a0", api.MemberReleasing, "") }, []string{"WakeAt 10m0s"}},
 		{
@@ -84,8 +84,8 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"so is quarantine", api.ClusterFailed, func(l *life) { l.release("a1"); l.Now = t0.Add(10 * time.Minute) },
 			[]string{
-				"Quarantine{ID:a1 Reason:not clean within 10m0s: the agent of node n2 does not say why}",
-				"Emit Quarantined: not clean within 10m0s: the agent of node n2 does not say why|c-1|n2",
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: the agent of node n2 gave no reason}",
+				"Emit Quarantined: not clean within 10m0s: the agent of node n2 gave no reason|c-1|n2",
 			},
 		},
 		{
@@ -115,7 +115,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"a cluster of which all is clean is forgotten", api.ClusterDeleting,
 			func(l *life) { l.deleting(); l.Assignments[0].Clean, l.Assignments[1].Clean = true, true },
-			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
 		},
 		{
 			"what passed to quarantine is not said to be gone", api.ClusterDeleting,
@@ -143,12 +143,12 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"one that was expired is forgotten like one that was deleted", api.ClusterDeleting,
 			func(l *life) { l.release("a0", "a1"); l.Assignments[0].Clean, l.Assignments[1].Clean = true, true },
-			[]string{"Forget{}", "Emit Deleted: deleted; nothing is left of it||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
 		},
 		{
 			"what is held by a deleting cluster is released, whoever gave it", api.ClusterDeleting,
 			func(l *life) { l.deleteIt(); l.release("a0") },
-			[]string{"WakeAt 10m0s", "Release [a1]: the cluster is deleted"},
+			[]string{"WakeAt 10m0s", "Release [a1]: the cluster is being deleted"},
 		},
 		{
 			"what is not clean at the deadline is quarantined, with the reason", api.ClusterDeleting,
@@ -161,8 +161,8 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 			[]string{
 				"Quarantine{ID:a0 Reason:not clean within 10m0s: umount: target is busy}",
 				"Emit Quarantined: not clean within 10m0s: umount: target is busy|c-0|n1",
-				"Quarantine{ID:a1 Reason:not clean within 10m0s: node n2 is not heard of}",
-				"Emit Quarantined: not clean within 10m0s: node n2 is not heard of|c-1|n2",
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: node n2 is not reporting}",
+				"Emit Quarantined: not clean within 10m0s: node n2 is not reporting|c-1|n2",
 			},
 		},
 		{

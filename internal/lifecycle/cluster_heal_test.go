@@ -42,13 +42,13 @@ func TestHowAClusterHeals(t *testing.T) {
 				degraded("c-0 on n1 is lost (ended by signal 9)")...),
 		},
 		{
-			"one of which no more is known than that it ended is, too", api.ClusterDegraded,
+			"a member known only to have exited is replaced, too", api.ClusterDegraded,
 			func(l *life) {
 				l.seeAll(ready)
 				l.see("a0", failed, "")
-				l.Record.Message = "c-0 on n1 is lost (it ended)"
+				l.Record.Message = "c-0 on n1 is lost (the member exited)"
 			},
-			[]string{"Lose [a0]: it ended", "Emit MemberLost: c-0 on n1 is lost (it ended)|c-0|n1"},
+			[]string{"Lose [a0]: the member exited", "Emit MemberLost: c-0 on n1 is lost (the member exited)|c-0|n1"},
 		},
 		{
 			"an unhealthy member degrades it and has some time", api.ClusterReady,

@@ -37,7 +37,7 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 			[]string{"WakeAt 1m0s"},
 		},
 		{
-			"also for one that is not wanted any more", api.ClusterPausing, func(l *life) {
+			"also for a surplus member", api.ClusterPausing, func(l *life) {
 				pause(l)
 				l.size(1)
 				l.see("a0", frozen, "")
@@ -140,7 +140,7 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 		{
 			"or scaling, when it was to grow", api.ClusterResuming, func(l *life) { l.seeAll(ready); l.size(3) },
 			[]string{
-				"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2",
+				"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||", "Need scale c-2@2",
 			},
 		},
 	})
@@ -159,7 +159,7 @@ func TestHowATimeLimitEnds(t *testing.T) {
 		{
 			"then its user is warned", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(time.Hour); l.Now = t0.Add(55 * time.Minute) },
 			[]string{
-				"Warn 1h0m0s", "Emit Expiring: its time limit of 1h ends at 2030-01-01T01:00:00Z; the cluster is then deleted with all files in its shared home: copy them, or extend the limit||", "WakeAt 1h0m0s",
+				"Warn 1h0m0s", "Emit Expiring: the time limit of 1h ends at 2030-01-01T01:00:00Z; the cluster and all files in its shared home are then deleted: copy the files, or extend the limit||", "WakeAt 1h0m0s",
 			},
 		},
 		{
@@ -181,23 +181,23 @@ func TestHowATimeLimitEnds(t *testing.T) {
 				l.Record.WarnedFor, l.Now = &at, t0.Add(115*time.Minute)
 			},
 			[]string{
-				"Warn 2h0m0s", "Emit Expiring: its time limit of 2h ends at 2030-01-01T02:00:00Z; the cluster is then deleted with all files in its shared home: copy them, or extend the limit||", "WakeAt 2h0m0s",
+				"Warn 2h0m0s", "Emit Expiring: the time limit of 2h ends at 2030-01-01T02:00:00Z; the cluster and all files in its shared home are then deleted: copy the files, or extend the limit||", "WakeAt 2h0m0s",
 			},
 		},
 		{
 			"at the end jobs are asked to end, and nothing else is planned", api.ClusterDegraded,
 			func(l *life) { l.lose(1, 1, "x"); l.seeAll(ready); l.limit(time.Minute) },
 			[]string{
-				"WakeAt 10m0s", "Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
-				"SetPhase degraded: its time limit of 1m has passed; jobs have 30s to end",
+				"WakeAt 10m0s", "Expire{}", "Emit Expired: the time limit of 1m has passed; running jobs have 30s to finish||",
+				"SetPhase degraded: the time limit of 1m has passed; running jobs have 30s to finish",
 			},
 		},
 		{
 			"a paused cluster is woken for it", api.ClusterPaused,
 			func(l *life) { l.Intent.Paused = true; l.seeAll(api.MemberPaused); l.limit(time.Minute) },
 			[]string{
-				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
-				"SetPhase resuming: its time limit of 1m has passed; jobs have 30s to end",
+				"Expire{}", "Emit Expired: the time limit of 1m has passed; running jobs have 30s to finish||",
+				"SetPhase resuming: the time limit of 1m has passed; running jobs have 30s to finish",
 			},
 		},
 		{
@@ -214,16 +214,16 @@ func TestHowATimeLimitEnds(t *testing.T) {
 		{
 			"after it all is released", api.ClusterResuming, func(l *life) { expired(l, 30*time.Second); l.seeAll(ready) },
 			[]string{
-				"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
-				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+				"Release [a0 a1]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: the time limit has passed; stopping and cleaning 2 members||",
 			},
 		},
 		{
 			"or before it, when nobody is left", api.ClusterReady,
 			func(l *life) { expired(l, time.Second); l.see("a0", api.MemberFailed, ""); l.node("n2", api.NodeDown) },
 			[]string{
-				"Release [a0 a1]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
-				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+				"Release [a0 a1]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: the time limit has passed; stopping and cleaning 2 members||",
 			},
 		},
 		{
@@ -235,8 +235,8 @@ func TestHowATimeLimitEnds(t *testing.T) {
 				l.add("c-spare-0", "n3", SpareRank).Spare = true
 			},
 			[]string{
-				"WakeAt 10m0s", "Release [a0 a2]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 2 members",
-				"Emit Deleting: its time limit has passed; stopping and cleaning 2 members||",
+				"WakeAt 10m0s", "Release [a0 a2]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 2 members",
+				"Emit Deleting: the time limit has passed; stopping and cleaning 2 members||",
 			},
 		},
 		{
@@ -247,22 +247,22 @@ func TestHowATimeLimitEnds(t *testing.T) {
 				l.add("c-spare-0", "n3", SpareRank).Spare = true
 			},
 			[]string{
-				"Release [a0]: the cluster is deleted", "SetPhase deleting: its time limit has passed; stopping and cleaning 0 members",
-				"Emit Deleting: its time limit has passed; stopping and cleaning 0 members||",
+				"Release [a0]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 0 members",
+				"Emit Deleting: the time limit has passed; stopping and cleaning 0 members||",
 			},
 		},
 		{
 			"a failed cluster has its end, too", api.ClusterFailed, func(l *life) { l.limit(time.Minute) },
 			[]string{
-				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
-				"SetPhase failed: its time limit of 1m has passed; jobs have 30s to end",
+				"Expire{}", "Emit Expired: the time limit of 1m has passed; running jobs have 30s to finish||",
+				"SetPhase failed: the time limit of 1m has passed; running jobs have 30s to finish",
 			},
 		},
 		{
 			"a new leader does not make it longer", api.ClusterReady, func(l *life) { l.seeAll(ready); l.limit(time.Minute); l.LeaderSince = l.Now },
 			[]string{
-				"Expire{}", "Emit Expired: its time limit of 1m has passed; jobs have 30s to end||",
-				"SetPhase ready: its time limit of 1m has passed; jobs have 30s to end",
+				"Expire{}", "Emit Expired: the time limit of 1m has passed; running jobs have 30s to finish||",
+				"SetPhase ready: the time limit of 1m has passed; running jobs have 30s to finish",
 			},
 		},
 	})

@@ -15,12 +15,12 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 			"new members are asked for together, with the next names and ranks", api.ClusterReady,
 			func(l *life) { l.seeAll(ready); l.size(4) },
 			[]string{
-				"SetPhase scaling: its size changes to 4 members", "Emit Scaling: its size changes to 4 members||", "Need scale c-2@2 c-3@3",
+				"SetPhase scaling: resizing to 4 members", "Emit Scaling: resizing to 4 members||", "Need scale c-2@2 c-3@3",
 			},
 		},
 		{
 			"while it waits for room nothing is said again", api.ClusterScaling,
-			func(l *life) { l.seeAll(ready); l.size(4); l.Record.Message = "its size changes to 4 members" },
+			func(l *life) { l.seeAll(ready); l.size(4); l.Record.Message = "resizing to 4 members" },
 			[]string{"Need scale c-2@2 c-3@3"},
 		},
 		{
@@ -29,7 +29,7 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.size(4)
 				l.Assignments[1].Member, l.Assignments[1].Rank = "c-3", 3
 				l.seeAll(ready)
-				l.Record.Message = "its size changes to 4 members"
+				l.Record.Message = "resizing to 4 members"
 			},
 			[]string{"Need scale c-1@1 c-2@2"},
 		},
@@ -50,7 +50,7 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.size(3)
 				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
 				l.see("a2", starting, "")
-				l.Record.Message = "its size changes to 3 members"
+				l.Record.Message = "resizing to 3 members"
 			},
 			[]string{"WakeAt 5m50s"},
 		},
@@ -83,7 +83,7 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
 				l.see("a2", starting, "")
 			},
-			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "WakeAt 5m50s"},
+			[]string{"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||", "WakeAt 5m50s"},
 		},
 		{
 			"a replacement that comes up is trouble, though members are added", api.ClusterScaling,
@@ -113,16 +113,16 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.seeAll(ready)
 				l.size(3)
 			},
-			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2"},
+			[]string{"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||", "Need scale c-2@2"},
 		},
 		{
-			"a ready one scales though a node is not heard of", api.ClusterReady,
+			"a ready one scales though a node is not reporting", api.ClusterReady,
 			func(l *life) {
 				l.seeAll(ready)
 				l.size(3)
 				l.node("n2", api.NodeUnknown)
 			},
-			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||", "Need scale c-2@2"},
+			[]string{"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||", "Need scale c-2@2"},
 		},
 		{
 			"one that takes too long is replaced", api.ClusterScaling,
@@ -190,16 +190,16 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.seeAll(ready)
 			},
 			[]string{
-				"Release [a3 a2]: not wanted any more", "Emit Released: released 2 members: c-3; c-2||",
-				"SetPhase scaling: its size changes to 2 members", "Emit Scaling: its size changes to 2 members||",
+				"Release [a3 a2]: no longer needed", "Emit Released: released 2 members: c-3; c-2||",
+				"SetPhase scaling: resizing to 2 members", "Emit Scaling: resizing to 2 members||",
 			},
 		},
 		{
 			"members taken out by name go, others keep their names and ranks", api.ClusterReady,
 			func(l *life) { l.add("c-2", "n3", 2); l.seeAll(ready); l.size(2, "c-1") },
 			[]string{
-				"Release [a1]: not wanted any more", "Emit Released: released 1 member: c-1||",
-				"SetPhase scaling: its size changes to 2 members", "Emit Scaling: its size changes to 2 members||",
+				"Release [a1]: no longer needed", "Emit Released: released 1 member: c-1||",
+				"SetPhase scaling: resizing to 2 members", "Emit Scaling: resizing to 2 members||",
 			},
 		},
 		{
@@ -208,9 +208,9 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 				l.size(1)
 				l.seeAll(ready)
 				l.see("a1", failed, "x")
-				l.Record.Message = "its size changes to 1 member"
+				l.Record.Message = "resizing to 1 member"
 			},
-			[]string{"Release [a1]: not wanted any more", "Emit Released: released 1 member: c-1||"},
+			[]string{"Release [a1]: no longer needed", "Emit Released: released 1 member: c-1||"},
 		},
 		{
 			"a lost member that nobody wants any more is dropped", api.ClusterDegraded,
@@ -226,7 +226,7 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 			"one that starts may be resized, too", api.ClusterStarting,
 			func(l *life) { l.size(2, "c-0"); l.see("a0", ready, "") },
 			[]string{
-				"Release [a0]: not wanted any more", "Emit Released: released 1 member: c-0||", "Need scale c-2@2", "WakeAt 5m0s",
+				"Release [a0]: no longer needed", "Emit Released: released 1 member: c-0||", "Need scale c-2@2", "WakeAt 5m0s",
 			},
 		},
 	})
@@ -255,7 +255,7 @@ func TestHowSparesAreHeld(t *testing.T) {
 		{
 			"those nobody wants go without a word", api.ClusterReady,
 			func(l *life) { spares(l, 0); spare(l, 0, "n3") },
-			[]string{"Release [a2]: not wanted any more"},
+			[]string{"Release [a2]: no longer needed"},
 		},
 		{
 			"one on a drained node is let go, so that the node becomes empty", api.ClusterReady, func(l *life) {
@@ -263,12 +263,12 @@ func TestHowSparesAreHeld(t *testing.T) {
 				spare(l, 0, "n3")
 				l.Nodes["n3"] = NodeState{Phase: api.NodeReady, Reported: true, Drained: true}
 			},
-			[]string{"Release [a2]: not wanted any more", "Need spare c-spare-0@-1"},
+			[]string{"Release [a2]: no longer needed", "Need spare c-spare-0@-1"},
 		},
 		{
 			"room on a node that is down is given up, and asked for elsewhere", api.ClusterReady,
 			func(l *life) { spares(l, 1); spare(l, 0, "n3"); l.node("n3", api.NodeDown) },
-			[]string{"Release [a2]: not wanted any more", "Need spare c-spare-0@-1"},
+			[]string{"Release [a2]: no longer needed", "Need spare c-spare-0@-1"},
 		},
 	})
 }

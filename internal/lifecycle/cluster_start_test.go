@@ -123,7 +123,7 @@ func TestHowAClusterStarts(t *testing.T) {
 		{
 			"one that was made larger meanwhile does not fail for want of room: it scales once its first members are ready", api.ClusterStarting,
 			func(l *life) { l.seeAll(ready); l.size(3); l.Now = t0.Add(5 * time.Minute) },
-			[]string{"SetPhase scaling: its size changes to 3 members", "Emit Scaling: its size changes to 3 members||"},
+			[]string{"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||"},
 		},
 		{
 			"it waits for its first members before it scales", api.ClusterStarting,
@@ -131,7 +131,7 @@ func TestHowAClusterStarts(t *testing.T) {
 			[]string{"Need scale c-2@2", "WakeAt 5m0s"},
 		},
 		{
-			"who has no files yet, or no place, is named, too", api.ClusterStarting,
+			"members without files or without a place are named, too", api.ClusterStarting,
 			func(l *life) {
 				l.size(3)
 				l.Observed["a0"] = Observation{Phase: ready}
@@ -139,8 +139,8 @@ func TestHowAClusterStarts(t *testing.T) {
 				l.Now = t0.Add(5 * time.Minute)
 			},
 			[]string{
-				"SetPhase failed: not ready within 5m0s: c-0 on n1 has not got its new files; c-1 on n2 is unknown (node n2 is not heard of); c-2 has no place",
-				"Emit Failed: not ready within 5m0s: c-0 on n1 has not got its new files; c-1 on n2 is unknown (node n2 is not heard of); c-2 has no place||",
+				"SetPhase failed: not ready within 5m0s: c-0 on n1 has not received its new files; c-1 on n2 is unknown (node n2 is not reporting); c-2 is not placed yet",
+				"Emit Failed: not ready within 5m0s: c-0 on n1 has not received its new files; c-1 on n2 is unknown (node n2 is not reporting); c-2 is not placed yet||",
 			},
 		},
 		{

@@ -20,7 +20,7 @@ func MemberPhase(a ClusterAssignment, observed map[string]Observation, nodes map
 	case node.Phase == api.NodeDown:
 		return api.MemberUnknown, fmt.Sprintf("node %s is down", a.Node)
 	case node.Phase != api.NodeReady || !node.Reported:
-		return api.MemberUnknown, fmt.Sprintf("node %s is not heard of", a.Node)
+		return api.MemberUnknown, fmt.Sprintf("node %s is not reporting", a.Node)
 	case !heard || seen.Phase == "":
 		return api.MemberAssigned, ""
 	default:

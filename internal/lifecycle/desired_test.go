@@ -143,10 +143,10 @@ func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 		{"told", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "up"}}, api.MemberReady, "m"},
 		{"not told of", ClusterAssignment{Assignment: &api.Assignment{ID: "b", Node: "up"}}, api.MemberAssigned, ""},
 		{"told no more than that nothing is left", ClusterAssignment{Assignment: &api.Assignment{ID: "clean", Node: "up"}}, api.MemberAssigned, ""},
-		{"on a silent node", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "silent"}}, api.MemberUnknown, "node silent is not heard of"},
-		{"on a node that has not told all", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "new"}}, api.MemberUnknown, "node new is not heard of"},
+		{"on a silent node", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "silent"}}, api.MemberUnknown, "node silent is not reporting"},
+		{"on a node that has not told all", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "new"}}, api.MemberUnknown, "node new is not reporting"},
 		{"on a node that is down", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}}, api.MemberUnknown, "node down is down"},
-		{"on a node nobody knows", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "x"}}, api.MemberUnknown, "node x is not heard of"},
+		{"on a node nobody knows", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "x"}}, api.MemberUnknown, "node x is not reporting"},
 		{"being released", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}, Releasing: true}, api.MemberReleasing, "m"},
 		{"a spare", ClusterAssignment{Assignment: &api.Assignment{ID: "s", Node: "up", Spare: true}}, api.MemberSpare, ""},
 	}

@@ -13,18 +13,18 @@ func Document() string {
 Generated from ` + "`internal/lifecycle/tables.go`" + ` by ` + "`go test ./internal/lifecycle -update`" + `; do not edit.
 
 Every change of phase is checked against these tables before it is committed. Every phase has an owner; a phase without a timer is at
-rest: a user chose it, or only a user ends it.
+rest: a user chose it, or only a user can end it.
 `)
-	document(&b, Clusters(), "A refusal and a failure are final: the user deletes the cluster and asks again. A cluster that failed keeps what it holds until then, or\n"+
-		"until its time limit, so that there is something to look at. Deadlines count from the change of phase or the start of the leader, whichever is later.")
-	document(&b, Members(), "Phases come from the agent of the member's node, as levels: one that did not last until the next report is skipped. While its node is\n"+
-		"not heard of, a member is unknown, which is never treated as off. A name can be two things for a while: lost, and its old assignment\n"+
-		"releasing.")
-	document(&b, Nodes(), "A new leader starts death timers anew: the time in which nobody listened is no silence. Draining is no phase: a drained node is ready and\n"+
-		"gets no new members.")
-	document(&b, Machines(), "A machine is a node whose power and boot are the site's. Its node is another thing: an agent that is heard of or not; until the machine is\n"+
-		"ready, its node is shown in the machine's phase. A boot and a stop are generations: an order of an older one is refused by the power\n"+
-		"switch's gate, a boot token of an older one by the boot API.")
+	document(&b, Clusters(), "A refusal and a failure are final: the user deletes the cluster and creates it again. A cluster that failed keeps its resources until then,\n"+
+		"or until its time limit, so that its user can inspect it. Deadlines count from the change of phase or the start of the leader, whichever is later.")
+	document(&b, Members(), "Phases come from the agent of the member's node, as levels: a phase that ends before the next report is skipped. While its node is\n"+
+		"not reporting, a member is unknown, which is never treated as off. One name can have two phases for a while: lost, and its old\n"+
+		"assignment releasing.")
+	document(&b, Nodes(), "A new leader restarts all death timers: time without a leader does not count as silence. Draining is not a phase: a drained node is\n"+
+		"ready and gets no new members.")
+	document(&b, Machines(), "A machine is a node whose power and boot the site controls. Its node is a separate record: an agent that reports or not. Until the\n"+
+		"machine is ready, its node is shown in the machine's phase. A boot and a stop are generations: the power switch's gate refuses an order\n"+
+		"of an older generation, and the boot API refuses a boot token of an older generation.")
 	return b.String()
 }
 

@@ -38,15 +38,15 @@ func (in ClusterInput) planLimit() (ops []Operation, over bool) {
 	case in.Now.Before(warning):
 		return []Operation{WakeAt{Time: warning}}, false
 	default:
-		text := fmt.Sprintf("its time limit of %s ends at %s; the cluster is then deleted with all files in its shared home: "+
-			"copy them, or extend the limit", limit, expires.UTC().Format(time.RFC3339))
+		text := fmt.Sprintf("the time limit of %s ends at %s; the cluster and all files in its shared home are then deleted: "+
+			"copy the files, or extend the limit", limit, expires.UTC().Format(time.RFC3339))
 		return []Operation{Warn{For: expires}, Emit{Reason: EventExpiring, Message: text}, WakeAt{Time: expires}}, false
 	}
 }
 
 // planExpiry begins the grace. What is frozen is woken: jobs that don't run can't end.
 func (in ClusterInput) planExpiry(limit api.Duration) []Operation {
-	text := fmt.Sprintf("its time limit of %s has passed; jobs have %s to end", limit, in.Deadlines.Grace)
+	text := fmt.Sprintf("the time limit of %s has passed; running jobs have %s to finish", limit, in.Deadlines.Grace)
 	ops := []Operation{Expire{}, Emit{Reason: EventExpired, Message: text}}
 	if Frozen(in.Record.Phase) {
 		return append(ops, SetPhase{To: api.ClusterResuming, Message: text})
@@ -60,7 +60,7 @@ func (in ClusterInput) planGrace() []Operation {
 	if in.Now.Before(end) && in.anyoneLeft() {
 		return []Operation{WakeAt{Time: end}}
 	}
-	return in.planDelete("its time limit has passed; ")
+	return in.planDelete("the time limit has passed; ")
 }
 
 // anyoneLeft tells whether a member may still run.

@@ -22,7 +22,7 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 	case in.Nodes[m.Node].Phase == api.NodeDown:
 		return fmt.Sprintf("node %s is down", m.Node), time.Time{}
 	case m.phase == api.MemberFailed:
-		return cmp.Or(m.message, "it ended"), time.Time{}
+		return cmp.Or(m.message, "the member exited"), time.Time{}
 	case Frozen(phase): // a frozen member can't speak for itself
 		return "", time.Time{}
 	case m.phase == api.MemberUnhealthy:

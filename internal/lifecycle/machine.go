@@ -153,7 +153,7 @@ func PlanMachine(in MachineInput) []Operation {
 	case api.MachineStopping, api.MachineRemoving:
 		return append(ops, in.stopping()...)
 	default:
-		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("unknown phase %q; a newer server wrote it", in.Record.Phase)})
+		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("unknown phase %q, written by a newer server", in.Record.Phase)})
 	}
 }
 
@@ -236,7 +236,7 @@ func (in MachineInput) request(req api.PowerRequest) []Operation {
 		if in.offByHand() {
 			return []Operation{
 				took,
-				SetMachinePhase{To: api.MachineOff, Message: "off by hand, as was told; nothing can read its power"},
+				SetMachinePhase{To: api.MachineOff, Message: "reported off by the operator; its power is unreadable"},
 				machineEvent(in, EventMachineOff, "machine %s is off", in.Record.Name),
 			}
 		}
@@ -281,10 +281,10 @@ func (in MachineInput) inspecting() []Operation {
 	}
 	ops := []Operation{NoteInspection{Health: in.Boot.Health}}
 	for _, h := range in.Boot.Blocking {
-		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s: %s; mend it, then run: nearmetal node inspect %s",
+		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s failed: %s; fix it, then run: nearmetal node inspect %s",
 			h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
 	}
-	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s is inspected", in.Record.Name))
+	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s passed inspection", in.Record.Name))
 	// If somebody wants it on, it need not go off first: waking it again resets it.
 	return append(ops, in.stop(api.MachineStopping, false, "")...)
 }
@@ -323,7 +323,7 @@ func (in MachineInput) trouble() []Operation {
 	case ordered && in.Power.Final:
 		return in.fail(in.Power.Problem)
 	case lost:
-		return in.again("its power went off")
+		return in.again("lost power while booting")
 	case in.Boot.Generation == r.Boot.Generation && in.Boot.Problem != "":
 		return in.again(in.Boot.Problem)
 	case !in.Now.Before(r.Boot.Deadline):
@@ -362,11 +362,11 @@ func wantedOf(phase api.MachinePhase) string {
 func reached(b *api.Boot, p PowerSeen) string {
 	switch {
 	case len(b.Stages) > 0:
-		return fmt.Sprintf("; the last stage it ended was %q: look at its console", b.Stages[len(b.Stages)-1].Stage)
+		return fmt.Sprintf("; the last completed boot stage was %q: see its console", b.Stages[len(b.Stages)-1].Stage)
 	case p.Problem != "":
 		return "; its power was never switched on: " + p.Problem
 	default:
-		return "; nothing was heard of it: is it cabled to the provisioning network, and does it boot from there first?"
+		return "; no boot request arrived: check its cable to the provisioning network and its boot order (network first)"
 	}
 }
 
@@ -403,7 +403,7 @@ func (in MachineInput) ready() []Operation {
 	r, req := in.Record, in.Intent.Request
 	switch {
 	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
-		message := fmt.Sprintf("to be removed once it is free: %s; or remove it with --force", in.InUse)
+		message := fmt.Sprintf("removal waits until the machine is free: %s; to remove it now, use --force", in.InUse)
 		if r.Message == api.ShortMessage(message) {
 			return nil
 		}
@@ -422,7 +422,7 @@ func (in MachineInput) ready() []Operation {
 	switch {
 	case lost:
 		return []Operation{
-			SetMachinePhase{To: api.MachineOff, Message: "its power went off, nobody asked for it"},
+			SetMachinePhase{To: api.MachineOff, Message: "lost power unexpectedly"},
 			machineEvent(in, EventMachineLostPower, "machine %s lost its power", r.Name),
 		}
 	case !look.IsZero():
@@ -440,7 +440,7 @@ func (in MachineInput) whileReady(req api.PowerRequest) []Operation {
 	case req.Action == api.PowerActionOn && environment == r.Boot.Environment && !in.silent():
 		return []Operation{took}
 	case in.InUse != "" && !req.Force:
-		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it all the same", req.Action, in.InUse)
+		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it anyway", req.Action, in.InUse)
 		return []Operation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
 	case req.Action == api.PowerActionOff:
 		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, "")...)

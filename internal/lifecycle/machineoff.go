@@ -56,7 +56,7 @@ func (in MachineInput) restarted() bool {
 
 // bootsAgain gives a machine that restarted by itself what it had, in a boot of its own. Its power is on: it asks already.
 func (in MachineInput) bootsAgain() []Operation {
-	const problem = "it was started anew, and nobody here asked for that"
+	const problem = "restarted unexpectedly"
 	boot := in.sameBoot(1)
 	return []Operation{
 		boot,
@@ -103,7 +103,7 @@ func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Oper
 	return []Operation{
 		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then},
 		SetMachinePhase{To: to},
-		machineEvent(in, EventMachineStopping, "machine %s goes off", in.Record.Name),
+		machineEvent(in, EventMachineStopping, "machine %s is powering off", in.Record.Name),
 		WakeAt{Time: cut},
 		WakeAt{Time: deadline},
 	}
@@ -124,11 +124,11 @@ func (in MachineInput) stopping() []Operation {
 	case in.vouchedFor():
 		return in.forget(false)
 	case !in.Now.Before(r.Stop.Deadline):
-		message := "still not off, or nothing tells that it is"
+		message := "still not off, or its power is unreadable"
 		if in.Power.Problem != "" {
 			message += ": " + in.Power.Problem
 		} else if !in.Power.ForcesOff {
-			message += ": this kind of power control can't force it off; press its button, then run: nearmetal node power off " + r.Name
+			message += ": this power control can't force it off; press the machine's power button, then run: nearmetal node power off " + r.Name
 		}
 		return in.fail(message)
 	}
@@ -141,8 +141,8 @@ func (in MachineInput) waitForOff() []Operation {
 	var ops []Operation
 	message := in.Agent.PowerOffProblem
 	if message == "" && r.Phase == api.MachineRemoving && in.beyondControl() {
-		message = fmt.Sprintf("nothing can read or cut its power: it is forgotten once it was told to go off and is silent, or else at %s; "+
-			"if you know that it is off, end the wait: nearmetal node remove %s --force", r.Stop.Deadline.UTC().Format("15:04:05 UTC"), r.Name)
+		message = fmt.Sprintf("its power can't be read or cut: it is removed when its agent has powered it off and fallen silent, at the latest at %s; "+
+			"if you know that it is off, run: nearmetal node remove %s --force", r.Stop.Deadline.UTC().Format("15:04:05 UTC"), r.Name)
 	}
 	if message != "" && message != r.Message {
 		ops = append(ops, SetMachinePhase{To: r.Phase, Message: message})
@@ -179,7 +179,7 @@ func (in MachineInput) vouchedFor() bool {
 func (in MachineInput) forget(off bool) []Operation {
 	text := "machine %s is removed"
 	if !off {
-		text += "; nobody cut its power, and nothing tells that it is off: it may run on"
+		text += "; its power was not cut and can't be read: it may still be running"
 	}
 	return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, text, in.Record.Name)}
 }
@@ -203,7 +203,7 @@ func (in MachineInput) isOff() (off bool, how string) {
 	if !in.Power.Known || in.Agent.Connected || !in.wasTold() || in.Now.Before(in.silentAt()) {
 		return false, ""
 	}
-	return true, "told to go off and silent since; nothing can read its power"
+	return true, "ordered off and silent since; its power is unreadable"
 }
 
 // readOff tells whether the power was read as off since the phase began, and nothing was heard of the machine's agent since: a BMC that

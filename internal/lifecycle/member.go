@@ -28,9 +28,9 @@ type Epoch struct{ Term, Revision int64 }
 func (e Epoch) Accept(next Epoch) error {
 	switch {
 	case next.Term < e.Term:
-		return fmt.Errorf("it comes from a former leader: term %d, the leader's is %d", next.Term, e.Term)
+		return fmt.Errorf("the desired state is from a former leader: its term is %d, the current term is %d", next.Term, e.Term)
 	case next.Term == e.Term && next.Revision < e.Revision:
-		return fmt.Errorf("it is older than what is known: revision %d, the newest is %d", next.Revision, e.Revision)
+		return fmt.Errorf("the desired state is outdated: its revision is %d, the newest is %d", next.Revision, e.Revision)
 	default:
 		return nil
 	}
@@ -115,13 +115,13 @@ func PlanMember(in MemberInput) []MemberOperation {
 	case d == nil && in.Host == HostAbsent:
 		return nil
 	case d == nil && !in.Current:
-		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "found by its node's agent, which has just started"}}
+		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "found on the node; the agent has just restarted"}}
 	case d == nil:
 		return in.planRemoval(0)
 	case d.Release:
 		return in.planRemoval(d.Grace)
 	case d.Generation < in.NewestGeneration:
-		return []MemberOperation{Reject{Reason: fmt.Sprintf("generation %d, the newest is %d", d.Generation, in.NewestGeneration)}}
+		return []MemberOperation{Reject{Reason: fmt.Sprintf("the desired generation is %d, the newest is %d", d.Generation, in.NewestGeneration)}}
 	default:
 		return in.planPresence()
 	}
@@ -176,7 +176,7 @@ func (in MemberInput) planRunning() []MemberOperation {
 		report.Phase = api.MemberReady
 	case in.Desired.Paused: // it need not speak up to be frozen
 	case in.Now.Before(settled):
-		report = Report{Phase: api.MemberUnknown, Message: "runs; its node's agent has just started and has not heard from it yet"}
+		report = Report{Phase: api.MemberUnknown, Message: "running; the agent has just restarted and awaits its first health report"}
 		return []MemberOperation{report, WakeAt{Time: settled}}
 	}
 	switch {
@@ -213,5 +213,5 @@ func (in MemberInput) preparing() Report {
 	if in.Attempts.LastError == "" {
 		return Report{Phase: api.MemberPreparing}
 	}
-	return Report{Phase: api.MemberPreparing, Message: in.Attempts.LastError + "; trying again"}
+	return Report{Phase: api.MemberPreparing, Message: in.Attempts.LastError + "; retrying"}
 }

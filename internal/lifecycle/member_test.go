@@ -27,12 +27,12 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 		{
 			"after a failure it waits before it tries again",
 			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(2, "no space")},
-			[]string{"Report preparing: no space; trying again", "WakeAt 2s"},
+			[]string{"Report preparing: no space; retrying", "WakeAt 2s"},
 		},
 		{
 			"when the pause is over it tries again",
 			MemberInput{Desired: wanted, Host: HostAbsent, Attempts: failures(2, "no space"), Now: t0.Add(2 * time.Second)},
-			[]string{"Report preparing: no space; trying again", "Start{}"},
+			[]string{"Report preparing: no space; retrying", "Start{}"},
 		},
 		{"debris of a crash is cleaned before the start", MemberInput{Desired: wanted, Host: HostPrepared}, []string{"Report preparing", "Clean{}"}},
 		{
@@ -77,12 +77,12 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 		{
 			"what a failed start left behind is cleaned and tried again",
 			MemberInput{Desired: wanted, Host: HostExited, NeverRan: true, Attempts: failures(1, "no space"), Now: t0.Add(time.Minute)},
-			[]string{"Report preparing: no space; trying again", "Clean{}"},
+			[]string{"Report preparing: no space; retrying", "Clean{}"},
 		},
 		{
 			"after a pause",
 			MemberInput{Desired: wanted, Host: HostExited, NeverRan: true, Attempts: failures(1, "no space")},
-			[]string{"Report preparing: no space; trying again", "WakeAt 1s"},
+			[]string{"Report preparing: no space; retrying", "WakeAt 1s"},
 		},
 		{
 			"and not after the last attempt",
@@ -145,7 +145,7 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 		{
 			"an older generation is not obeyed",
 			MemberInput{Desired: wanted, Host: HostAbsent, NewestGeneration: 3},
-			[]string{"Reject{Reason:generation 2, the newest is 3}"},
+			[]string{"Reject{Reason:the desired generation is 2, the newest is 3}"},
 		},
 		{
 			"but it is released",
@@ -174,7 +174,7 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 		{
 			"one that ran on while the agent restarted is not told to be less than it may be",
 			MemberInput{Desired: wanted, Host: HostRunning, RecoveredAt: t0, Now: t0.Add(time.Second)},
-			[]string{"Report unknown: runs; its node's agent has just started and has not heard from it yet", "WakeAt 10s"},
+			[]string{"Report unknown: running; the agent has just restarted and awaits its first health report", "WakeAt 10s"},
 		},
 		{"it is ready when it says so", MemberInput{Desired: wanted, Host: HostRunning, RecoveredAt: t0, Ready: true}, []string{"Report ready"}},
 		{
@@ -185,7 +185,7 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 		{
 			"an unknown one is left alone until the leader was heard",
 			MemberInput{Host: HostRunning},
-			[]string{"Report unknown: found by its node's agent, which has just started"},
+			[]string{"Report unknown: found on the node; the agent has just restarted"},
 		},
 		{"what is neither wanted nor there is not spoken of", MemberInput{Host: HostAbsent}, nil},
 		{"then it is stopped at once", MemberInput{Current: true, Host: HostRunning}, []string{"Report releasing", "Stop{Grace:0s}"}},
@@ -232,8 +232,8 @@ func TestDesiredStateOfAFormerLeaderOrAnEarlierTimeIsNotObeyed(t *testing.T) {
 		{Epoch{3, 70}, ""},
 		{Epoch{3, 71}, ""},
 		{Epoch{4, 1}, ""},
-		{Epoch{2, 99}, "it comes from a former leader: term 2, the leader's is 3"},
-		{Epoch{3, 69}, "it is older than what is known: revision 69, the newest is 70"},
+		{Epoch{2, 99}, "the desired state is from a former leader: its term is 2, the current term is 3"},
+		{Epoch{3, 69}, "the desired state is outdated: its revision is 69, the newest is 70"},
 	}
 	for _, tt := range tests {
 		got := ""

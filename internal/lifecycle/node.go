@@ -66,7 +66,7 @@ func (in NodeInput) phase() (api.NodePhase, string, time.Time) {
 	case !in.Connected:
 		return api.NodeUnknown, "its agent is not connected", death
 	case !in.Now.Before(doubt):
-		return api.NodeUnknown, "its agent is connected and says nothing", death
+		return api.NodeUnknown, "its agent is connected but silent", death
 	default:
 		return api.NodeReady, "", doubt
 	}

@@ -21,8 +21,8 @@ func TestWhatHappensToANodeNext(t *testing.T) {
 			"one that falls silent is unknown at half the death timer",
 			NodeInput{Phase: api.NodeReady, Connected: true, LastSeen: at(0), Now: at(2.5)},
 			[]string{
-				"SetNodePhase unknown: its agent is connected and says nothing",
-				"Emit NodeUnknown: node n1 is unknown: its agent is connected and says nothing||n1", "WakeAt 5s",
+				"SetNodePhase unknown: its agent is connected but silent",
+				"Emit NodeUnknown: node n1 is unknown: its agent is connected but silent||n1", "WakeAt 5s",
 			},
 		},
 		{

@@ -26,7 +26,7 @@ func (l *look) planStarting() []Operation {
 	}
 	if l.well() && len(l.members) > 0 && len(l.missing) > 0 {
 		// It has all that it was placed with; what its user has asked for since must not make it fail.
-		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(l.size, "member"))
+		return l.change(api.ClusterScaling, EventScaling, "resizing to "+plural(l.size, "member"))
 	}
 	deadline := l.since().Add(l.Deadlines.Start)
 	if !l.Now.Before(deadline) {
@@ -62,7 +62,7 @@ func (l *look) turn() []Operation {
 	case was == api.ClusterDegraded && l.unheard():
 		return nil // nothing better is known of whom it was degraded for
 	case len(l.missing) > 0 || len(coming) > 0 || slices.ContainsFunc(l.surplus, isMember):
-		return l.change(api.ClusterScaling, EventScaling, "its size changes to "+plural(l.size, "member"))
+		return l.change(api.ClusterScaling, EventScaling, "resizing to "+plural(l.size, "member"))
 	default:
 		return nil // someone is not heard of, or has not got its new files yet
 	}
@@ -146,11 +146,11 @@ func (l *look) unready() []string {
 		case m.phase != api.MemberReady:
 			texts = append(texts, m.describe())
 		case !m.seen.Current:
-			texts = append(texts, fmt.Sprintf("%s on %s has not got its new files", m.Member, m.Node))
+			texts = append(texts, fmt.Sprintf("%s on %s has not received its new files", m.Member, m.Node))
 		}
 	}
 	for _, m := range l.missing {
-		texts = append(texts, m.Member+" has no place")
+		texts = append(texts, m.Member+" is not placed yet")
 	}
 	return texts
 }
@@ -172,7 +172,7 @@ func (l *look) planSize() []Operation {
 			names = append(names, a.Member)
 		}
 	}
-	ops = append(ops, Release{IDs: ids, Reason: "not wanted any more"})
+	ops = append(ops, Release{IDs: ids, Reason: "no longer needed"})
 	if len(names) > 0 {
 		ops = append(ops, Emit{Reason: EventReleased, Message: "released " + plural(len(names), "member") + ": " + list(names)})
 	}

@@ -140,7 +140,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			`group "compute" needs 1 member with 1 core and 1GiB; none fits now; n1, n2 are down`,
 		},
 		{
-			"a node that is not heard of may come back",
+			"a node that is not reporting may come back",
 			func(s scene) {
 				s.node(testNode("n1", 8, 1, 64), Unknown)
 				s.node(testNode("n2", 8, 1, 64), Schedulable)

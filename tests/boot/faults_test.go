@@ -43,7 +43,7 @@ func TestFaultsOfMachinesAndTheNetworkDelayABootAndNothingElse(t *testing.T) {
 		first := s.waitUntil("b1", "given its kernel", bootDeadline, has(1, api.StageLoader)).Machine.Record
 		must(t, s.dc.CutPower("b1"))
 		again := s.waitUntil("b1", "booting again", bootDeadline, has(2, api.StagePower)).Machine.Record
-		if again.Attempt != 2 || again.Boot.Generation <= first.Boot.Generation || !strings.Contains(again.Message, "power went off") {
+		if again.Attempt != 2 || again.Boot.Generation <= first.Boot.Generation || !strings.Contains(again.Message, "lost power") {
 			t.Errorf("attempt %d of generation %d after %d: %s", again.Attempt, again.Boot.Generation, first.Boot.Generation, again.Message)
 		}
 		wantWholeBoot(t, s.waitFor("b1", api.MachineReady, bootDeadline))
