@@ -171,6 +171,7 @@ func TestHostileTextIsRefusedQuickly(t *testing.T) {
 		"indented blocks": deepBlocks(2000),
 		"too long":        "name: " + strings.Repeat("a", 1<<20),
 		"quotes":          strings.Repeat("\"", 1<<16),
+		"empty lines":     strings.Repeat("\n", 1<<20-1),
 		"colons":          strings.Repeat("a: ", 1<<16),
 	}
 	for name, text := range hostile {

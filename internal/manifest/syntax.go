@@ -12,12 +12,11 @@ import (
 func notText(data []byte) error {
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
-		line := lineAt(data, int64(i))
 		switch {
 		case r == utf8.RuneError && size == 1:
-			return malformed(line, "is not text: byte %d (0x%02x) is not UTF-8; send YAML or JSON, uncompressed", i+1, data[i])
+			return malformed(lineAt(data, int64(i)), "is not text: byte %d (0x%02x) is not UTF-8; send YAML or JSON, uncompressed", i+1, data[i])
 		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0x7f:
-			return malformed(line, "is not text: byte %d is the control character 0x%02x; remove it, or write it as an escape in a quoted text", i+1, r)
+			return malformed(lineAt(data, int64(i)), "is not text: byte %d is the control character 0x%02x; remove it, or write it as an escape in a quoted text", i+1, r)
 		}
 		i += size
 	}
