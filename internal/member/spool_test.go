@@ -134,7 +134,9 @@ func TestASpoolThatNothingIsFetchedFromDiscardsAfterItsPatienceMarksThePlaceAndG
 		if !w.waits() {
 			t.Error("with room in between, it does not wait for a minute again")
 		}
-		time.Sleep(1)
+		if time.Sleep(1); w.waits() {
+			t.Error("with room in between, it waits for more than a minute")
+		}
 		s.seal()
 		if got := s.all(0); !strings.HasSuffix(got, "in time]\n") || strings.Count(got, "nearmetal") != 2 {
 			t.Errorf("the end is not marked: %q", got[max(0, len(got)-100):])
