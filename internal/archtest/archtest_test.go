@@ -24,6 +24,7 @@ func TestThisModuleKeepsEveryRule(t *testing.T) {
 func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 	t.Parallel()
 	const doc = "// Package x is for this test.\n"
+	const bubble = "package x\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\"\n)\nfunc f() { "
 	tests := []struct {
 		name, path, text string
 		want             string // part of the violation's text, "" when there is none
@@ -50,6 +51,15 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"a package without a comment", "internal/x/a.go", "package x", "no package comment"},
 		{"a test that sleeps", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep in a test"},
 		{"a conformance suite that sleeps", "internal/x/xtest/a.go", doc + "package xtest\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep in a test"},
+		{"a test that waits for a timer alone", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f() { <-time.After(1) }", "<-time.After in a test"},
+		{"a test that waits for a timer alone in a select", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f() { select { case <-time.After(1): } }", "<-time.After in a test"},
+		{"a test that waits for an event with a deadline", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f(c chan int) { select { case <-c: case <-time.After(1): } }", ""},
+		{"a test that assigns from a timer beside an event", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f(c chan int) { select { case <-c: case t := <-time.After(1): _ = t } }", ""},
+		{"a test that waits for a timer after an event", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f(c chan int) { select { case <-c: <-time.After(1); default: } }", "<-time.After in a test"},
+		{"a test that sleeps in pretended time", "internal/x/a_test.go", doc + bubble + "synctest.Test(nil, func(*testing.T) { time.Sleep(1); go func() { <-time.After(1) }() }) }", ""},
+		{"a test that sleeps before pretended time", "internal/x/a_test.go", doc + bubble + "time.Sleep(1); synctest.Test(nil, func(*testing.T) {}) }", "time.Sleep in a test"},
+		{"a test that sleeps after pretended time", "internal/x/a_test.go", doc + bubble + "synctest.Test(nil, func(*testing.T) {}); <-time.After(1) }", "<-time.After in a test"},
+		{"a test that sleeps in another package's Test", "internal/x/a_test.go", doc + "package x\nimport \"time\"\nfunc f() { other.Test(nil, func() { time.Sleep(1) }) }", "time.Sleep in a test"},
 		{"a test that skips for itself", "internal/x/a_test.go", doc + "package x\nfunc f(t *testing.T) { t.Skipf(\"\") }", "Skipf in a test"},
 		{"a conformance suite that skips for itself", "internal/x/xtest/a.go", doc + "package xtest\nimport \"testing\"\nfunc f(t testing.TB) { t.SkipNow() }", "SkipNow in a test"},
 		{"a lexer that skips", "internal/x/a.go", doc + "package x\nfunc f(l lexer) { l.Skip() }", ""},

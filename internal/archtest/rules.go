@@ -118,14 +118,11 @@ var rules = []rule{
 		},
 	},
 	{
-		why: "a test that sleeps is slow on a fast machine and fails on a slow one; wait for the event, or use testing/synctest",
+		why: "a test that sleeps is slow on a fast machine and fails on a slow one; wait for the event, or pretend the time with " +
+			"testing/synctest",
 		file: func(f *File, report reporter) {
 			if f.Test || strings.HasSuffix(f.Dir, "test") {
-				for name, line := range f.Uses("time") {
-					if name == "Sleep" {
-						report(f.Path, line, "time.Sleep in a test")
-					}
-				}
+				checkSleeps(f, report)
 			}
 		},
 	},

@@ -15,9 +15,6 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// pass lets time pass in a synctest bubble.
-func pass(d time.Duration) { <-time.After(d) }
-
 // trialRun is one run of a trial under test: how long it takes and how it ends.
 type trialRun struct {
 	takes time.Duration
@@ -163,7 +160,7 @@ func TestChecksGoOnAsLongAsTheyAreWantedAndNeverTwoOfAName(t *testing.T) {
 			defer count(check.Name, -1)
 			starts <- began{check.Name, check.Command[0]}
 			<-ctx.Done()
-			pass(time.Second)
+			time.Sleep(time.Second)
 			return errNo
 		}, func() {})
 		check := func(name, command string) api.Check {
@@ -190,7 +187,7 @@ func TestChecksGoOnAsLongAsTheyAreWantedAndNeverTwoOfAName(t *testing.T) {
 		expect("when it is ready", began{"a", "1"}, began{"b", "1"})
 		h.setChecks([]api.Check{check("a", "1"), check("b", "1")})
 		expect("the same list again")
-		pass(5 * time.Second)
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if status := h.status(); status.Healthy || status.Message != `check "a" failed once: no answer within 5s; check "b" failed once: no answer within 5s` {
 			t.Errorf("after both failed: %+v", status)
@@ -200,12 +197,12 @@ func TestChecksGoOnAsLongAsTheyAreWantedAndNeverTwoOfAName(t *testing.T) {
 			t.Errorf("another list: what was said before counts no more: %+v", status)
 		}
 		expect("another check b, while the former has not ended")
-		pass(time.Second)
+		time.Sleep(time.Second)
 		expect("another check b, when the former has ended", began{"b", "2"})
 		h.setChecks([]api.Check{check("a", "1"), check("b", "2")})
 		expect("a check that was left out before", began{"a", "1"})
 		h.setChecks(nil)
-		pass(time.Minute)
+		time.Sleep(time.Minute)
 		expect("no checks")
 		if status := h.status(); !status.Healthy {
 			t.Errorf("without checks: %+v, want it healthy", status)

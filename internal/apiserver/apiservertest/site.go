@@ -190,12 +190,20 @@ func (s *Site) LocalClient() *client.Client {
 
 func (s *Site) waitReady() {
 	s.t.Helper()
-	deadline := time.Now().Add(patience)
-	for s.LocalClient().Ready(context.Background()) != nil {
-		if time.Now().After(deadline) {
-			s.t.Fatal("the server did not become ready")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for {
+		err := s.LocalClient().Ready(ctx)
+		if err == nil {
+			return
 		}
-		<-time.After(time.Millisecond)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			s.t.Fatalf("the server did not become ready: %v", err)
+		}
 	}
 }
 

@@ -339,6 +339,44 @@ func TestAThousandClientsAtOnce(t *testing.T) {
 	}
 }
 
+// awaitFullSockets waits until so many UDP sockets of this namespace hold as much unsent data as they may: their next sender has to wait.
+func awaitFullSockets(t *testing.T, want int) {
+	t.Helper()
+	most, err := os.ReadFile("/proc/sys/net/core/wmem_default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := strconv.ParseInt(strings.TrimSpace(string(most)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	for {
+		table, err := os.ReadFile("/proc/thread-self/net/udp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := 0
+		for line := range strings.Lines(string(table)) {
+			if fields := strings.Fields(line); len(fields) > 4 {
+				unsent, _, _ := strings.Cut(fields[4], ":")
+				if n, err := strconv.ParseInt(unsent, 16, 64); err == nil && n >= limit {
+					full++
+				}
+			}
+		}
+		if full >= want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%d sockets are full, want %d:\n%s", full, want, table)
+		}
+	}
+}
+
 // What waits for such a line would keep the service from its end, and all others from their loaders.
 func TestALineThatTakesNothingHoldsNobodyUp(t *testing.T) {
 	l := newLab(t, nil)
@@ -379,7 +417,7 @@ func TestALineThatTakesNothingHoldsNobodyUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-time.After(time.Second) // until the lanes stand before a full line
+	awaitFullSockets(t, 2)
 	cancel()
 	select {
 	case err := <-ended:
