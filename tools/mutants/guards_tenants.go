@@ -96,8 +96,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "the number of checks has a bound",
 		File:    "internal/manifest/checks.go",
-		Find:    `if len(checks) > maxChecks {`,
-		Replace: `if len(checks) > 100*maxChecks {`,
+		Find:    `if len(checks) > MaxChecks {`,
+		Replace: `if len(checks) > 100*MaxChecks {`,
 		Test:    "./internal/manifest TestListsOfARequestHaveBounds",
 	},
 	{

@@ -47,8 +47,8 @@ var treeGuards = []Mutant{
 	{
 		Guard:   "what is stored of others' words is bounded",
 		File:    "internal/state/state.go",
-		Find:    "json.Marshal(bounded(v))",
-		Replace: "json.Marshal(v)",
+		Find:    "encoder.Encode(bounded(v))",
+		Replace: "encoder.Encode(v)",
 		Test:    "./internal/state TestWhatOthersWordedIsStoredInBounds",
 	},
 	{
