@@ -31,7 +31,6 @@ var notYet = []string{
 	"internal/power/powertest",
 	"internal/server",
 	"internal/sim",
-	"internal/state",
 	"internal/tenancy",
 	"internal/trust",
 	"internal/usage",

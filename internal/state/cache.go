@@ -136,7 +136,7 @@ func (c *Cache) follow(ctx context.Context, revision int64) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.err = fmt.Errorf("the view of the state is no longer kept current: %w", err)
+	c.err = fmt.Errorf("the view of the state is no longer updated: %w", err)
 	close(c.changed)
 }
 

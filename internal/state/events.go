@@ -150,7 +150,7 @@ func (l *Leader) PruneEvents(ctx context.Context, cache *Cache, before time.Time
 		conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: head.Revision}, {Key: logOwner(name)}}
 		ops := []store.Op{{Key: key, Delete: true}, {Key: prefixEvent + name + "/", DeletePrefix: true}}
 		if _, err := l.repo.store.Commit(ctx, conds, ops); err != nil && !errors.Is(err, store.ErrConflict) {
-			return 0, fmt.Errorf("remove the events of %q, which is gone: %w", name, err)
+			return 0, fmt.Errorf("remove the events of %q, which was deleted: %w", name, err)
 		}
 	}
 	return len(names), nil

@@ -214,7 +214,7 @@ func fewOf(things []string) string {
 	if len(things) <= shown {
 		return strings.Join(things, ", ")
 	}
-	return fmt.Sprintf("%s, and %d more", strings.Join(things[:shown], ", "), len(things)-shown)
+	return fmt.Sprintf("%s and %d more", strings.Join(things[:shown], ", "), len(things)-shown)
 }
 
 // ended tells that nothing is placed for a cluster any more.

@@ -32,14 +32,14 @@ func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, 
 func (r *Repo) UpdateIntent(ctx context.Context, name, uid string, change func(*api.ClusterIntent) error) (api.ClusterIntent, int64, error) {
 	checked := func(in *api.ClusterIntent) error {
 		if uid != "" && in.UID != uid {
-			return fmt.Errorf("cluster %q (%s) %w: it was made anew meanwhile", name, uid, ErrNotFound)
+			return fmt.Errorf("cluster %q (%s) %w: it was deleted and created again", name, uid, ErrNotFound)
 		}
 		was := *in
 		if err := change(in); err != nil {
 			return err
 		}
 		if in.Name != was.Name || in.UID != was.UID || in.Project != was.Project || !in.CreatedAt.Equal(was.CreatedAt) {
-			return fmt.Errorf("cluster %q: a change of its intent may not change its name, UID, project or time of creation", name)
+			return fmt.Errorf("cluster %q: name, UID, project and creation time of its intent can't be changed", name)
 		}
 		return nil
 	}

@@ -19,7 +19,7 @@ func (r *Repo) CreateJob(ctx context.Context, job api.Job) (int64, error) {
 			return 0, err
 		}
 		if in.UID != job.ClusterUID || in.DeleteRequestedAt != nil {
-			return 0, fmt.Errorf("cluster %q (%s) %w: it is being deleted or was made anew", job.Cluster, job.ClusterUID, ErrNotFound)
+			return 0, fmt.Errorf("cluster %q (%s) %w: it is being deleted, or was deleted and created again", job.Cluster, job.ClusterUID, ErrNotFound)
 		}
 		conds := []store.Cond{{Key: prefixIntent + job.Cluster, Revision: revision}, {Key: prefixJob + job.ID}}
 		next, err := r.store.Commit(ctx, conds, []store.Op{put(prefixJob+job.ID, job)})

@@ -88,7 +88,7 @@ func (l *Leader) Commit(ctx context.Context, base *Cluster, w Write) (int64, err
 func fits(base *Cluster, w Write) error {
 	rec := &w.Record
 	if rec.Name != base.Name() || rec.UID != base.UID() {
-		return fmt.Errorf("record of %q (%s) decided on cluster %q (%s)", rec.Name, rec.UID, base.Name(), base.UID())
+		return fmt.Errorf("the record of cluster %q (%s) can't be written to cluster %q (%s)", rec.Name, rec.UID, base.Name(), base.UID())
 	}
 	return usageFits(base, w)
 }
@@ -103,9 +103,9 @@ func usageFits(base *Cluster, w Write) error {
 	case w.Usage == nil && (w.Forget || w.Record.UsageSeq == was):
 		return nil
 	case w.Usage == nil:
-		return fmt.Errorf("the record of cluster %q counts %d usage records, %d are written", base.Name(), w.Record.UsageSeq, was)
+		return fmt.Errorf("the record of cluster %q counts %d usage records, but %d are stored", base.Name(), w.Record.UsageSeq, was)
 	case w.Usage.UID != base.UID() || w.Usage.Seq != was+1 || !w.Forget && w.Record.UsageSeq != was+1:
-		return fmt.Errorf("usage record %d of %s, counted as %d, is not the one after %d of cluster %q (%s)",
+		return fmt.Errorf("usage record %d of %s, counted as %d, does not follow record %d of cluster %q (%s)",
 			w.Usage.Seq, w.Usage.UID, w.Record.UsageSeq, was, base.Name(), base.UID())
 	}
 	return nil
@@ -113,7 +113,7 @@ func usageFits(base *Cluster, w Write) error {
 
 func (l *Leader) commitGeneration(ctx context.Context, base *Cluster, w Write, chunks []store.Op) (int64, error) {
 	if err := l.writeAhead(ctx, chunks); err != nil {
-		return 0, fmt.Errorf("write assignments of cluster %q ahead: %w", w.Record.Name, err)
+		return 0, fmt.Errorf("write the assignment chunks of cluster %q: %w", w.Record.Name, err)
 	}
 	failpoint.Hit("state.after-chunks")
 	failpoint.Hit("state.before-header")

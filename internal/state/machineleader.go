@@ -18,7 +18,7 @@ type indexRecord struct {
 }
 
 // ErrTokenSpent: an enrolment token has no use left, or has ended.
-var ErrTokenSpent = errors.New("the enrolment token is used up or has ended")
+var ErrTokenSpent = errors.New("the enrollment token is used up or has expired")
 
 // MachineWrite is what one commit changes of a machine.
 type MachineWrite struct {
@@ -34,7 +34,7 @@ type MachineWrite struct {
 func (l *Leader) CommitMachine(ctx context.Context, base *Machine, w MachineWrite) (int64, error) {
 	rec := &w.Record
 	if rec.Name != base.Name() || rec.UID != base.UID() {
-		return 0, fmt.Errorf("record of %q (%s) decided on machine %q (%s)", rec.Name, rec.UID, base.Name(), base.UID())
+		return 0, fmt.Errorf("the record of machine %q (%s) can't be written to machine %q (%s)", rec.Name, rec.UID, base.Name(), base.UID())
 	}
 	conds, ops := l.machineConds(base), []store.Op{put(prefixMachineRecord+rec.Name, rec)}
 	if base.Record == nil || base.Record.Index != rec.Index {
@@ -107,7 +107,7 @@ func (l *Leader) TakeCandidate(ctx context.Context, view *View, tokenID string, 
 	key := prefixEnrollToken + tokenID
 	number, named := 0, in.Name != ""
 	for {
-		token, revision, err := get[api.EnrollmentToken](ctx, l.repo, key, "enrolment token", tokenID)
+		token, revision, err := get[api.EnrollmentToken](ctx, l.repo, key, "enrollment token", tokenID)
 		switch {
 		case err != nil:
 			return "", 0, err
@@ -136,7 +136,7 @@ func (l *Leader) TakeCandidate(ctx context.Context, view *View, tokenID string, 
 			continue
 		}
 		if err != nil {
-			return "", 0, fmt.Errorf("take in machine %q: %w", in.Name, err)
+			return "", 0, fmt.Errorf("enroll machine %q: %w", in.Name, err)
 		}
 		failpoint.Hit("state.after-take-candidate")
 		return in.Name, next, nil
@@ -162,10 +162,10 @@ func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Ima
 		return 0, err
 	}
 	if err != nil || stored.Phase.Ended() {
-		return 0, fmt.Errorf("build %q has ended or is gone: %w", build.ID, store.ErrConflict)
+		return 0, fmt.Errorf("build %q has already ended or was deleted: %w", build.ID, store.ErrConflict)
 	}
 	if environment.Digest != image.Digest {
-		return 0, fmt.Errorf("environment %q is to stand for %s, but what was built is %s", environment.Name, environment.Digest, image.Digest)
+		return 0, fmt.Errorf("environment %q must name image %s, but the build made image %s", environment.Name, environment.Digest, image.Digest)
 	}
 	conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: revision}}
 	ops := []store.Op{put(key, build), put(prefixEnvironment+environment.Name, environment)}
@@ -260,5 +260,5 @@ func (l *Leader) PruneEnrollTokens(ctx context.Context, view *View, before time.
 			ops = append(ops, store.Op{Key: prefixEnrollToken + t.ID, Delete: true})
 		}
 	}
-	return l.prune(ctx, ops, "enrolment tokens")
+	return l.prune(ctx, ops, "enrollment tokens")
 }

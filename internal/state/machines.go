@@ -23,7 +23,7 @@ type DuplicateMACError struct {
 }
 
 func (e *DuplicateMACError) Error() string {
-	return fmt.Sprintf("MAC %s belongs to machine %q already", e.MAC, e.Machine)
+	return fmt.Sprintf("MAC %s already belongs to machine %q", e.MAC, e.Machine)
 }
 
 // PowerConflictError: another power request of a machine was quicker.
@@ -34,7 +34,7 @@ type PowerConflictError struct {
 }
 
 func (e *PowerConflictError) Error() string {
-	return fmt.Sprintf("another request about the power of machine %q came first: %s, by %s", e.Machine, e.Request.Action, e.Request.By)
+	return fmt.Sprintf("another power request for machine %q came first: %s, by %s", e.Machine, e.Request.Action, e.Request.By)
 }
 
 // ErrRemoving: the machine is being removed.
@@ -110,14 +110,14 @@ func (r *Repo) newMachine(ctx context.Context, in *api.MachineIntent) ([]store.C
 func (r *Repo) UpdateMachineIntent(ctx context.Context, name, uid string, change func(*api.MachineIntent) error) (api.MachineIntent, int64, error) {
 	in, revision, _, err := update(ctx, r, prefixMachine+name, "machine", name, nil, func(in *api.MachineIntent) error {
 		if in.UID != uid {
-			return fmt.Errorf("machine %q %w: it was removed and made anew", name, ErrNotFound)
+			return fmt.Errorf("machine %q %w: it was removed and enrolled again", name, ErrNotFound)
 		}
 		macs := slices.Clone(in.Spec.MACs)
 		if err := change(in); err != nil {
 			return err
 		}
 		if in.Name != name || in.UID != uid || !slices.Equal(in.Spec.MACs, macs) {
-			return fmt.Errorf("machine %q keeps its name and its MACs; remove it and enrol it anew", name)
+			return fmt.Errorf("name and MACs of machine %q can't be changed; remove the machine and enroll it again", name)
 		}
 		return nil
 	})
@@ -170,7 +170,7 @@ func (r *Repo) requestPower(ctx context.Context, asks []PowerAsk) (int64, error)
 			case err != nil:
 				return 0, err
 			case in.UID != ask.UID:
-				return 0, fmt.Errorf("machine %q %w: it was removed and made anew", ask.Name, ErrNotFound)
+				return 0, fmt.Errorf("machine %q %w: it was removed and enrolled again", ask.Name, ErrNotFound)
 			case in.RemoveRequestedAt != nil:
 				return 0, fmt.Errorf("machine %q is %w", ask.Name, ErrRemoving)
 			case in.Request.Number != ask.After:
@@ -228,12 +228,12 @@ func (r *Repo) DeleteCandidate(ctx context.Context, mac string) (int64, error) {
 // CreateEnrollToken stores an enrolment token, of which only the hash is known here.
 func (r *Repo) CreateEnrollToken(ctx context.Context, t api.EnrollmentToken) (int64, error) {
 	t.Secret = ""
-	return r.create(ctx, put(prefixEnrollToken+t.ID, t), fmt.Sprintf("enrolment token %q", t.ID))
+	return r.create(ctx, put(prefixEnrollToken+t.ID, t), fmt.Sprintf("enrollment token %q", t.ID))
 }
 
 // DeleteEnrollToken revokes an enrolment token; one that is not there is ErrNotFound.
 func (r *Repo) DeleteEnrollToken(ctx context.Context, id string) (int64, error) {
-	return r.remove(ctx, prefixEnrollToken+id, "enrolment token", id)
+	return r.remove(ctx, prefixEnrollToken+id, "enrollment token", id)
 }
 
 // create writes something new at a free key (ErrExists).
@@ -302,7 +302,7 @@ func (s *LeaseStore) Keep(ctx context.Context, lease api.Lease) error {
 func (s *LeaseStore) Drop(ctx context.Context, mac string) error {
 	revision, err := s.repo.store.Commit(ctx, nil, []store.Op{{Key: prefixLease + macKey(mac), Delete: true}})
 	if err != nil {
-		return fmt.Errorf("drop the lease of %s: %w", mac, err)
+		return fmt.Errorf("remove the lease of %s: %w", mac, err)
 	}
 	_, err = s.cache.WaitRevision(ctx, revision)
 	return err

@@ -45,7 +45,7 @@ func BuildRunID(b *api.Build) string { return b.RunID() }
 func NormalMAC(text string) (string, error) {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != 6 {
-		return "", fmt.Errorf("%q is no MAC address; one is like 52:54:00:12:34:56", text)
+		return "", fmt.Errorf("%q is not a MAC address; write it like 52:54:00:12:34:56", text)
 	}
 	return mac.String(), nil
 }

@@ -27,7 +27,7 @@ func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) 
 				return 0, err
 			}
 			if was.AgentID != "" && node.AgentID != was.AgentID {
-				return 0, fmt.Errorf("node %q is %w; if this one replaces it, run: nearmetal node forget %s", node.Name, ErrOtherMachine, node.Name)
+				return 0, fmt.Errorf("node %q is %w; if this machine replaces it, run: nearmetal node forget %s", node.Name, ErrOtherMachine, node.Name)
 			}
 			node.FirstSeenAt = was.FirstSeenAt
 		}

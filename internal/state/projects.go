@@ -51,7 +51,7 @@ func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.
 			return err
 		}
 		if p.Name != name {
-			return fmt.Errorf("project %q can't be given another name; make a new one", name)
+			return fmt.Errorf("project %q can't be renamed; create a new project", name)
 		}
 		return nil
 	})
@@ -62,7 +62,7 @@ func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.
 // included, and for the default project.
 func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 	if name == api.DefaultProject {
-		return 0, fmt.Errorf("project %q is always %w: clusters belong to it when nobody says otherwise", name, ErrInUse)
+		return 0, fmt.Errorf("project %q is always %w: clusters without another project belong to it", name, ErrInUse)
 	}
 	key, useKey := prefixProject+name, prefixProjectUse+name
 	for {
@@ -72,7 +72,7 @@ func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 		}
 		use, _, err := r.store.Get(ctx, useKey)
 		if err != nil {
-			return 0, fmt.Errorf("read the use of project %q: %w", name, err)
+			return 0, fmt.Errorf("read the objects of project %q: %w", name, err)
 		}
 		if err := r.unused(ctx, name); err != nil {
 			return 0, err

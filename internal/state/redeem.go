@@ -25,10 +25,10 @@ type Redemption struct {
 }
 
 // ErrRedeemed: a boot token was exchanged before, by another machine or in another life of this one.
-var ErrRedeemed = errors.New("the boot token was exchanged already")
+var ErrRedeemed = errors.New("the boot token was already exchanged")
 
 // ErrBootOver: the boot that a token is for does not go on any more.
-var ErrBootOver = errors.New("that boot is over")
+var ErrBootOver = errors.New("that boot has ended")
 
 // prefixRedeemed is followed by a machine's UID.
 const prefixRedeemed = "redeemed/"

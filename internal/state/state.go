@@ -31,11 +31,11 @@ var (
 	// ErrInUse: it can't go while something depends on it.
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.
-	ErrOtherMachine = errors.New("known as another machine")
+	ErrOtherMachine = errors.New("already known as another machine")
 	// ErrNameUsed: a project of this name was deleted, and jobs, events and usage of it may still be kept, which are nobody else's.
 	ErrNameUsed = errors.New("the name was used before")
 	// ErrNewerFormat: the state was written by a newer version of the program.
-	ErrNewerFormat = errors.New("state of a newer version")
+	ErrNewerFormat = errors.New("the state was written by a newer version")
 )
 
 // Format is the version of the stored state this program reads and writes.
@@ -79,8 +79,8 @@ func (r *Repo) CheckVersion(ctx context.Context) error {
 			return err
 		}
 		if f.Format > Format {
-			return fmt.Errorf("%w: its format is %d, this program knows formats up to %d; nothing was changed. "+
-				"Start a newer nearmetal, or restore the backup made before the upgrade", ErrNewerFormat, f.Format, Format)
+			return fmt.Errorf("%w: its format is %d, this program reads formats up to %d; nothing was changed; "+
+				"start a newer nearmetal, or restore the backup made before the upgrade", ErrNewerFormat, f.Format, Format)
 		}
 		return nil
 	}

@@ -63,7 +63,7 @@ func TestStateOfANewerVersionIsRefusedAndLeftAlone(t *testing.T) {
 		if !errors.Is(err, state.ErrNewerFormat) {
 			t.Fatalf("CheckVersion: %v, want ErrNewerFormat", err)
 		}
-		for _, want := range []string{"format is 7", "up to 1", "Start a newer nearmetal"} {
+		for _, want := range []string{"format is 7", "up to 1", "start a newer nearmetal"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("the error %q doesn't say %q", err, want)
 			}

@@ -93,7 +93,7 @@ func (t *tables) putRecord(name string, e store.Entry) error {
 	for i, ref := range rec.Chunks {
 		as, ok := t.chunks[keyChunk(rec.UID, ref.ID)]
 		if !ok || len(as) != ref.Count {
-			return fmt.Errorf("stored state of cluster %q is damaged: generation %d names the chunk %s of %d assignments, %d are there; restore a backup",
+			return fmt.Errorf("stored state of cluster %q is damaged: generation %d names chunk %s with %d assignments, but it has %d; restore a backup",
 				name, rec.Generation, ref.ID, ref.Count, len(as))
 		}
 		next.chunks[i] = decision.Chunk{Ref: ref, Assignments: as}

@@ -217,7 +217,7 @@ func TestAnotherMachineOfAKnownNameIsRefused(t *testing.T) {
 		must(t, put("a"))
 		for _, other := range []string{"b", ""} {
 			err := put(other)
-			const want = `node "n1" is known as another machine; if this one replaces it, run: nearmetal node forget n1`
+			const want = `node "n1" is already known as another machine; if this machine replaces it, run: nearmetal node forget n1`
 			if !errors.Is(err, state.ErrOtherMachine) || err.Error() != want {
 				t.Errorf("agent %q: %v, want %s", other, err, want)
 			}

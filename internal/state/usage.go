@@ -45,7 +45,7 @@ func (l *Leader) CommitNodeSpan(ctx context.Context, open, next *api.NodeSpan, a
 		conds, ops = append(conds, store.Cond{Key: op.Key}), append(ops, op)
 	}
 	if len(ops) == 0 {
-		return 0, fmt.Errorf("there is neither a node span to close nor one to open")
+		return 0, fmt.Errorf("no node span to close or open was given")
 	}
 	revision, err := l.repo.store.Commit(ctx, conds, ops)
 	if err != nil {
@@ -66,7 +66,7 @@ func (l *Leader) closeSpan(ctx context.Context, open *api.NodeSpan, at time.Time
 		return store.Op{}, store.Cond{}, err
 	}
 	if stored.To != nil {
-		return store.Op{}, store.Cond{}, fmt.Errorf("the span of node %q is closed already: %w", open.Node, store.ErrConflict)
+		return store.Op{}, store.Cond{}, fmt.Errorf("the span of node %q is already closed: %w", open.Node, store.ErrConflict)
 	}
 	stored.To = &at
 	return put(key, stored), store.Cond{Key: key, Revision: revision}, nil

@@ -133,7 +133,7 @@ func TestAServerThatCanNotStartSaysWhy(t *testing.T) {
 		s.stop()
 		older := s.setFormat(fmt.Sprintf(`{"format": %d}`, state.Format+1))
 		a := s.other(nil, "dev", "--state", s.dir, "--listen", s.addr)
-		wantFailure(t, a, "newer version", fmt.Sprint(state.Format+1), "Start a newer nearmetal")
+		wantFailure(t, a, "newer version", fmt.Sprint(state.Format+1), "start a newer nearmetal")
 		s.setFormat(older)
 		s.start()
 		s.waitForNodes(1)
