@@ -215,14 +215,14 @@ func TestTheHeadIsToldWhenItCanStartAndThoseBehindItWhatTheyWaitFor(t *testing.T
 		"physics.big wait (cores) needs 4 members with 8 cores and 1GiB each, none fits now; "+
 			"can start at 14:06 UTC at the latest, when physics.long reaches its time limit",
 		"physics.later wait (cores) behind 1 other; needs 2 members with 8 cores and 1GiB each, none fits now; "+
-			"it starts before physics.big, the first in the queue that needs room, only where that delays nobody",
+			"it starts before physics.big, the first in the queue that needs room, but only if that delays no other request",
 		`maths.other refuse (cores) cluster "maths.other" can't be placed: group "g" needs 2 members with 8 cores and 1GiB each; none fits now; `+
 			"n4 has 4 of 8 cores free, n1 has 0 of 8 cores free, n2 has 0 of 8 cores free, 1 more node less; 2 members with 2 cores and 1GiB each would fit",
 		"physics.quick admit n4",
-		"physics.slow wait (queue) behind 2 others; needs 1 member with 4 cores and 1GiB, for which there is room now; would delay physics.big, "+
-			"the first in the queue that needs room, which can start at 14:06 UTC at the latest; with a time limit that ends before then it could go first",
+		"physics.slow wait (queue) behind 2 others; needs 1 member with 4 cores and 1GiB, which would fit now; would delay physics.big, "+
+			"the first in the queue that needs room, which can start at 14:06 UTC at the latest; with a time limit that ends before then, it could start first",
 		`maths.endless refuse (queue) cluster "maths.endless" can't be placed now: it would fit, but would delay the first in the queue that needs `+
-			"room, which can start at 14:06 UTC at the latest; with a time limit that ends before then it could go first; ask with queue to wait")
+			"room, which can start at 14:06 UTC at the latest; with a time limit that ends before then, it could start first; use --queue to wait for room")
 	d := Plan(s.in)
 	if want := noon.Add(125*time.Minute + time.Second); !d[0].Earliest.Equal(want) || d[0].Position != 1 || d[4].Position != 3 || d[3].Position != 0 {
 		t.Errorf("the head can start at %v, position %d; want %v, 1; slow is at position %d, want 3", d[0].Earliest, d[0].Position, want, d[4].Position)
@@ -258,7 +258,7 @@ func TestTheStartOfTheHead(t *testing.T) {
 		},
 		{
 			"follows what is being cleaned", func(s *scene) { s.runs("a", 0, 8, "n1").runs("b", 0, 8, "n2").releasing("a") },
-			10 * time.Second, "can start at 12:01 UTC at the latest, when what is being released is clean",
+			10 * time.Second, "can start at 12:01 UTC at the latest, when the resources being released are clean",
 		},
 		{
 			"follows soon on what is overdue", func(s *scene) { s.runs("a", -time.Hour, 8, "n1").runs("b", 0, 8, "n2") },
@@ -266,7 +266,7 @@ func TestTheStartOfTheHead(t *testing.T) {
 		},
 		{
 			"is not known without time limits", func(s *scene) { s.runs("a", 0, 8, "n1").runs("b", time.Hour, 4, "n2").runs("c", 0, 4, "n2") },
-			-1, "when it can start is not known, because not all that holds the room has a time limit",
+			-1, "its start time is unknown because some clusters in its way have no time limit",
 		},
 		{
 			"does not come with what is quarantined", func(s *scene) {

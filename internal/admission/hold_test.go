@@ -234,11 +234,11 @@ func TestTooManyReplacementsThatWaitKeepAllRoomThatWouldDo(t *testing.T) {
 			t.Errorf("%s can start at %v", s.in.Requests[d[i].Request].Cluster, d[i].Earliest)
 		}
 	}
-	if last := d[maxReserved]; !last.Earliest.IsZero() || !strings.HasSuffix(last.Reason, "is not worked out, because too many others wait for a replacement") {
+	if last := d[maxReserved]; !last.Earliest.IsZero() || !strings.HasSuffix(last.Reason, "is not computed because too many others wait for a replacement") {
 		t.Errorf("the last: %+v", last)
 	}
-	check(t, s.plan()[maxReserved+1:maxReserved+2], "x wait (queue) needs 1 member with 4 cores and 1GiB, for which there is room now; "+
-		"when it can start is not known, because not all that holds the room has a time limit")
+	check(t, s.plan()[maxReserved+1:maxReserved+2], "x wait (queue) needs 1 member with 4 cores and 1GiB, which would fit now; "+
+		"its start time is unknown because some clusters in its way have no time limit")
 }
 
 func TestTheHeadDoesNotReckonWithWhatIsHeldForReplacements(t *testing.T) {
@@ -246,7 +246,7 @@ func TestTheHeadDoesNotReckonWithWhatIsHeldForReplacements(t *testing.T) {
 	s.asks("lost", KindHeal, 1, 8, fast).creates("head", 1, 4).creates("x", 1, 4, fast)
 	check(t, s.plan()[1:],
 		"head wait (cores) needs 1 member with 4 cores and 1GiB, none fits now; can start at 14:00 UTC at the latest, when c reaches its time limit",
-		"x wait (cores) behind 1 other; needs 1 member with 4 cores and 1GiB, none fits now; it starts before those that need room before it, only where that delays nobody")
+		"x wait (cores) behind 1 other; needs 1 member with 4 cores and 1GiB, none fits now; it starts before requests ahead of it that need room, but only if that delays no other request")
 }
 
 func TestTheHeadReckonsWithTheEndsOfWhatThisPlanAdmits(t *testing.T) {
@@ -266,7 +266,7 @@ func TestGroupsThatDoNotFitTogether(t *testing.T) {
 		`sum refuse (together) cluster "sum" can't be placed: group "a" needs 2 members with 5 cores and 1GiB each; `+
 			"each group of the cluster would fit alone, but not all at once; none fits now",
 		`shape wait (cores) needs 2 members with 5 cores and 1GiB each, none fits now (group "a") and 1 member with 6 cores and 1GiB, `+
-			`none fits now (group "b"); no way was found to place all of it, even if all others ended; it does not hold up others`,
+			`none fits now (group "b"); no placement was found for all of it, even if all other clusters ended; it does not delay others`,
 		"x admit n1 n2")
 }
 
@@ -319,7 +319,7 @@ func TestTwoReplacementsDoNotTakeTheSameSpare(t *testing.T) {
 func TestSparesGoElsewhereAndHoldUpNobody(t *testing.T) {
 	s := newScene(t, 2).asks("c", KindSpare, 1, 4, avoiding("n1")).asks("c", KindSpare, 1, 8, avoiding("n1")).asks("c", KindSpare, 1, 8).creates("a", 1, 4)
 	check(t, s.verdicts(), "c admit n2", "c admit n1", "c wait cores", "a admit n2")
-	if reason := Plan(s.in)[2].Reason; !strings.HasSuffix(reason, "none fits now; it is asked for again whenever room gets free") {
+	if reason := Plan(s.in)[2].Reason; !strings.HasSuffix(reason, "none fits now; it is tried again whenever room becomes free") {
 		t.Errorf("reason %q", reason)
 	}
 }
@@ -333,7 +333,7 @@ func TestARequestThatNodesNotHeardOfWouldDoForIsUndecided(t *testing.T) {
 		undecided            bool
 		constraint, contains string
 	}{
-		{Wait, true, "unavailable", "does not hold up others until they are back"},
+		{Wait, true, "unavailable", "does not delay others until they are back"},
 		{Refuse, true, "unavailable", `cluster "refused" can't be placed: group "g" needs 2 members with 8 cores and 1GiB each`},
 		{Refuse, false, "cores", "more than this site has"},
 	} {
@@ -348,7 +348,7 @@ func TestARequestOfSeveralGroupsIsExplainedGroupByGroup(t *testing.T) {
 	two := func(r *Request) { r.Groups = append([]api.Group{testGroup("head", 1, 2, 1)}, r.Groups...) }
 	s := newScene(t, 2).runs("a", time.Hour, 8, "n1").runs("b", 2*time.Hour, 2, "n2").creates("c", 1, 8, two).creates("d", 2, 4, two, noQueue)
 	check(t, s.plan(),
-		`c wait (cores) needs 1 member with 2 cores and 1GiB, for which alone there is room now (group "head") and 1 member with 8 cores and 1GiB, `+
+		`c wait (cores) needs 1 member with 2 cores and 1GiB, which alone would fit now (group "head") and 1 member with 8 cores and 1GiB, `+
 			`none fits now (group "g"); can start at 13:00 UTC at the latest, when a reaches its time limit`,
 		`d refuse (cores) cluster "d" can't be placed: group "g" needs 2 members with 4 cores and 1GiB each; 1 member fits now (n2); `+
 			`n1 has 0 of 8 cores free; 2 members with 3 cores and 1GiB each would fit`)
@@ -356,7 +356,7 @@ func TestARequestOfSeveralGroupsIsExplainedGroupByGroup(t *testing.T) {
 
 func TestAScaleUpThatIsRefusedIsNotSaidToBeACluster(t *testing.T) {
 	s := newScene(t, 1).asks("c", KindScale, 2, 8, noQueue)
-	check(t, s.plan(), `c refuse (cores) what cluster "c" is to grow by can't be placed: group "g" needs 2 members with 8 cores and 1GiB each; `+
+	check(t, s.plan(), `c refuse (cores) the scale-up of cluster "c" can't be placed: group "g" needs 2 members with 8 cores and 1GiB each; `+
 		"more than this site has: 1 member fits even with every node up and empty (n1); 2 members with 4 cores and 1GiB each would fit were every node up and empty")
 }
 
@@ -379,30 +379,30 @@ func TestQuotas(t *testing.T) {
 		{
 			"over now waits, and holds up nobody", of(api.Quota{Cores: 8}, api.Quota{Cores: 4}),
 			func(s *scene) { s.creates("p.a", 1, 5).creates("p.b", 1, 4).creates("q.c", 1, 4) },
-			[]string{`p.a wait (quota) needs 5 cores, of which project "p" holds 4 cores and the quota is 8 cores; it does not hold up others`, "p.b admit n1", "q.c admit n1"},
+			[]string{`p.a wait (quota) needs 5 cores, but project "p" already holds 4 cores and the quota is 8 cores; it does not delay others`, "p.b admit n1", "q.c admit n1"},
 		},
 		{
 			"over now is refused without queue", of(api.Quota{Members: 2}, api.Quota{Members: 2}),
 			func(s *scene) { s.creates("p.a", 1, 1, noQueue) },
 			[]string{
-				`p.a refuse (quota) cluster "p.a" can't be placed: it needs 1 member, of which project "p" holds 2 members and the quota is 2 members; ` +
-					"ask with queue to wait for it",
+				`p.a refuse (quota) cluster "p.a" can't be placed: it needs 1 member, but project "p" already holds 2 members and the quota is 2 members; ` +
+					"use --queue to wait for room",
 			},
 		},
 		{
 			"what this plan admits counts", of(api.Quota{Clusters: 1}, api.Quota{}),
 			func(s *scene) { s.creates("p.a", 1, 1).creates("p.b", 1, 1) },
-			[]string{"p.a admit n1", `p.b wait (quota) needs 1 cluster, of which project "p" holds 1 cluster and the quota is 1 cluster; it does not hold up others`},
+			[]string{"p.a admit n1", `p.b wait (quota) needs 1 cluster, but project "p" already holds 1 cluster and the quota is 1 cluster; it does not delay others`},
 		},
 		{
 			"more than the quota itself is refused, also with queue", of(api.Quota{Cores: 8, Memory: gib}, api.Quota{Cores: 4}),
 			func(s *scene) { s.creates("p.a", 2, 5) },
-			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 10 cores, of which the quota is 8 cores; needs 2GiB of memory, of which the quota is 1GiB of memory`},
+			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 10 cores, but the quota is 8 cores; needs 2GiB of memory, but the quota is 1GiB of memory`},
 		},
 		{
 			"spares count for it", of(api.Quota{Members: 3}, api.Quota{}),
 			func(s *scene) { s.creates("p.a", 2, 1, spares) },
-			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 4 members, of which the quota is 3 members`},
+			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 4 members, but the quota is 3 members`},
 		},
 		{
 			"a scale-up that the quota will never allow is refused", func(s *scene) {
@@ -410,7 +410,7 @@ func TestQuotas(t *testing.T) {
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
 			[]string{
-				`p.a refuse (quota) what cluster "p.a" is to grow by can't be placed: it needs 5 cores, of which the cluster holds 4 cores and the quota is 8 cores`,
+				`p.a refuse (quota) the scale-up of cluster "p.a" can't be placed: it needs 5 cores, but the cluster already holds 4 cores and the quota is 8 cores`,
 			},
 		},
 		{
@@ -418,14 +418,14 @@ func TestQuotas(t *testing.T) {
 				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
-			[]string{`p.a wait (quota) needs 5 cores, of which project "p" holds 6 cores and the quota is 8 cores; it does not hold up others`},
+			[]string{`p.a wait (quota) needs 5 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},
 		},
 		{
 			"a scale-up that it may allow later waits", func(s *scene) {
 				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 4) },
-			[]string{`p.a wait (quota) needs 4 cores, of which project "p" holds 6 cores and the quota is 8 cores; it does not hold up others`},
+			[]string{`p.a wait (quota) needs 4 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},
 		},
 		{
 			"a scale-up is no new cluster", of(api.Quota{Clusters: 1}, api.Quota{Clusters: 1}),
@@ -435,7 +435,7 @@ func TestQuotas(t *testing.T) {
 		{
 			"a spare waits, whatever the quota is", of(api.Quota{Members: 1}, api.Quota{Members: 1}),
 			func(s *scene) { s.asks("p.a", KindSpare, 1, 4) },
-			[]string{`p.a wait (quota) needs 1 member, of which project "p" holds 1 member and the quota is 1 member; it does not hold up others`},
+			[]string{`p.a wait (quota) needs 1 member, but project "p" already holds 1 member and the quota is 1 member; it does not delay others`},
 		},
 		{
 			"a limit that the request does not add to is no obstacle", of(api.Quota{Memory: gib, Cores: 8}, api.Quota{Memory: 5 * gib}),

@@ -70,9 +70,9 @@ func overText(holder string, used, wants, quota api.Quota) string {
 		switch {
 		case wants <= 0 || quota <= 0 || used+wants <= quota:
 		case used == 0:
-			parts = append(parts, fmt.Sprintf("needs %s, of which the quota is %s", text(wants), text(quota)))
+			parts = append(parts, fmt.Sprintf("needs %s, but the quota is %s", text(wants), text(quota)))
 		default:
-			parts = append(parts, fmt.Sprintf("needs %s, of which %s holds %s and the quota is %s", text(wants), holder, text(used), text(quota)))
+			parts = append(parts, fmt.Sprintf("needs %s, but %s already holds %s and the quota is %s", text(wants), holder, text(used), text(quota)))
 		}
 	}
 	count := func(noun string) func(int64) string {

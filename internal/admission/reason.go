@@ -73,7 +73,7 @@ func (e *explainer) wait(a *ask, d *Decision) {
 	}
 	if a.cause == overQuota {
 		d.Constraint = ConstraintQuota
-		d.Reason = strings.Join(append(parts, a.over, "it does not hold up others"), "; ")
+		d.Reason = strings.Join(append(parts, a.over, "it does not delay others"), "; ")
 		return
 	}
 	k := e.need(a)
@@ -133,13 +133,13 @@ func (e *explainer) groupText(a *ask, group int) string {
 	case now == 0:
 		return text + ", none fits now"
 	case now >= g.Size && len(a.shapes) > 1:
-		return text + ", for which alone there is room now"
+		return text + ", which alone would fit now"
 	case now >= g.Size:
-		return text + ", for which there is room now"
+		return text + ", which would fit now"
 	case now == 1:
-		return text + ", 1 of which fits now"
+		return text + ", but only 1 fits now"
 	default:
-		return text + ", " + strconv.Itoa(now) + " of which fit now"
+		return text + ", but only " + strconv.Itoa(now) + " fit now"
 	}
 }
 
@@ -147,27 +147,27 @@ func (e *explainer) groupText(a *ask, group int) string {
 func (e *explainer) prospect(a *ask, d *Decision) string {
 	switch {
 	case a.cause == neverPossible:
-		return "no node of this site could hold it, even up and empty"
+		return "no node of this site could hold it, even if all were up and empty"
 	case a.cause == noNodes && d.Constraint == string(placement.ConstraintQuarantine):
-		return "what would do is quarantined, not confirmed clean; it does not hold up others until then"
+		return "the suitable resources are quarantined until they are confirmed clean; it does not delay others until then"
 	case a.cause == noNodes:
-		return "nodes that would do are down, drained, quarantined or not heard of; it does not hold up others until they are back"
+		return "suitable nodes are down, drained, quarantined or not reporting; it does not delay others until they are back"
 	case a.cause == notTogether:
-		return "no way was found to place all of it, even if all others ended; it does not hold up others"
+		return "no placement was found for all of it, even if all other clusters ended; it does not delay others"
 	case a.cause == ownRoom:
-		return "it would not fit beside the cluster's own members even if all others ended; it does not hold up others"
+		return "it would not fit beside the cluster's own members, even if all other clusters ended; it does not delay others"
 	case a.shadow != nil && a.shadow.skipped:
-		return "when it can start is not worked out, because too many others wait for a replacement"
+		return "its start time is not computed because too many others wait for a replacement"
 	case a.shadow != nil && a.shadow.at.IsZero():
-		return "when it can start is not known, because not all that holds the room has a time limit"
+		return "its start time is unknown because some clusters in its way have no time limit"
 	case a.shadow != nil:
 		return "can start at " + e.clock(a.shadow.at) + " at the latest" + e.because(a)
 	case a.request.Kind == KindSpare:
-		return "it is asked for again whenever room gets free"
+		return "it is tried again whenever room becomes free"
 	case a.cause == delays:
 		return "would delay " + e.nameOf(a.head, a) + e.startOf(a)
 	case a.head != nil:
-		return "it starts before " + e.nameOf(a.head, a) + ", only where that delays nobody"
+		return "it starts before " + e.nameOf(a.head, a) + ", but only if that delays no other request"
 	default:
 		return "it starts when there is room"
 	}
@@ -180,7 +180,7 @@ func (e *explainer) startOf(a *ask) string {
 	}
 	text := ", which can start at " + e.clock(a.head.shadow.at) + " at the latest"
 	if lasts(a.ends, a.head.shadow.at) {
-		text += "; with a time limit that ends before then it could go first"
+		text += "; with a time limit that ends before then, it could start first"
 	}
 	return text
 }
@@ -191,7 +191,7 @@ func (e *explainer) nameOf(other, to *ask) string {
 	case other == nil:
 		return "the replacement of a lost member"
 	case e.healHeld: // it is not told who of those it is that another would delay
-		return "those that need room before it"
+		return "requests ahead of it that need room"
 	case other.request.Project != to.request.Project:
 		return "the first in the queue that needs room"
 	default:
@@ -206,7 +206,7 @@ func (e *explainer) because(a *ask) string {
 	case len(by) == 0:
 		return ""
 	case !slices.ContainsFunc(by, func(b *ending) bool { return !b.releasing }):
-		return ", when what is being released is clean"
+		return ", when the resources being released are clean"
 	}
 	by = slices.DeleteFunc(by, func(b *ending) bool { return b.releasing })
 	name := by[0].cluster
@@ -242,11 +242,11 @@ func (e *explainer) refuse(a *ask, d *Decision) {
 		d.Constraint = ConstraintQuota
 		d.Reason = fmt.Sprintf("%s can't be placed: it %s", e.subject(a), a.over)
 		if a.cause == overQuota {
-			d.Reason += "; ask with queue to wait for it"
+			d.Reason += "; use --queue to wait for room"
 		}
 	case delays:
 		d.Constraint = ConstraintQueue
-		d.Reason = fmt.Sprintf("%s can't be placed now: it would fit, but would delay %s%s; ask with queue to wait",
+		d.Reason = fmt.Sprintf("%s can't be placed now: it would fit, but would delay %s%s; use --queue to wait for room",
 			e.subject(a), e.nameOf(a.head, a), e.startOf(a))
 	default:
 		r := e.refusal(a)
@@ -257,7 +257,7 @@ func (e *explainer) refuse(a *ask, d *Decision) {
 func (e *explainer) subject(a *ask) string {
 	switch a.request.Kind {
 	case KindScale:
-		return fmt.Sprintf("what cluster %q is to grow by", a.request.Cluster)
+		return fmt.Sprintf("the scale-up of cluster %q", a.request.Cluster)
 	case KindCreate:
 		return fmt.Sprintf("cluster %q", a.request.Cluster)
 	default:
@@ -282,7 +282,7 @@ func (e *explainer) refusal(a *ask) *placement.Refusal {
 	if r == nil {
 		// Several groups: where there is less room, another order of them may fit.
 		r = &placement.Refusal{Constraint: placement.ConstraintTogether, Message: fmt.Sprintf("cluster %q can't be placed: its groups did not fit "+
-			"together; ask again", standIn(0))}
+			"together; try again", standIn(0))}
 	}
 	e.refusals[key] = r
 	return r

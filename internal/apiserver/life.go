@@ -202,7 +202,7 @@ func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.Cluster
 	case !errors.As(err, &short):
 		return err
 	case short.Impossible():
-		reason := strings.Replace(err.Error(), fmt.Sprintf("what cluster %q is to grow by", want.Name), "what is to be added", 1)
+		reason := strings.Replace(err.Error(), fmt.Sprintf("the scale-up of cluster %q", want.Name), "the scale-up", 1)
 		return fail(codeNoRoom, "cluster %q can't grow: %s", shortName(want.Name), reason)
 	case queue:
 		return nil

@@ -142,11 +142,11 @@ func TestAScaleUpWithoutRoomMayWait(t *testing.T) {
 	if cl, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 4, Queue: true}); err != nil || cl.Status.TotalMembers != 4 {
 		t.Errorf("with queue: %v, %s", err, shape(cl))
 	}
-	s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: `what cluster "c1" is to grow by can't be placed: it is too large`, Never: true})
+	s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: `the scale-up of cluster "c1" can't be placed: it is too large`, Never: true})
 	quota(s, api.Quota{})
 	_, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 5, Queue: true})
 	if !client.HasCode(err, "no_room") || strings.Contains(err.Error(), "wait") ||
-		!strings.Contains(err.Error(), `cluster "c1" can't grow: what is to be added can't be placed: it is too large`) {
+		!strings.Contains(err.Error(), `cluster "c1" can't grow: the scale-up can't be placed: it is too large`) {
 		t.Errorf("what will never have room: %v, want a refusal without the advice to wait", err)
 	}
 	s.Explainer.SetNoRoom(errors.New("the plan failed"))
