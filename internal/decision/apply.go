@@ -126,7 +126,7 @@ func (a *applier) apply(op lifecycle.Operation) error {
 	}
 	a.change.Dirty = true
 	if a.change.Forget {
-		return fmt.Errorf("the cluster was forgotten by an operation before it")
+		return fmt.Errorf("an earlier operation already removed the cluster")
 	}
 	switch op := op.(type) {
 	case lifecycle.SetPhase:
@@ -142,7 +142,7 @@ func (a *applier) apply(op lifecycle.Operation) error {
 		return nil
 	case lifecycle.Expire:
 		if a.record.ExpiredAt != nil {
-			return fmt.Errorf("its time limit passed at %s already", a.record.ExpiredAt)
+			return fmt.Errorf("its time limit already passed at %s", a.record.ExpiredAt)
 		}
 		at := a.now
 		a.record.ExpiredAt = &at
@@ -154,7 +154,7 @@ func (a *applier) apply(op lifecycle.Operation) error {
 	case lifecycle.Forget:
 		return a.forget()
 	default:
-		return fmt.Errorf("no operation on a cluster")
+		return fmt.Errorf("not an operation on a cluster")
 	}
 }
 
@@ -192,7 +192,7 @@ func (a *applier) release(op lifecycle.Release) error {
 			continue
 		}
 		if a.lost(p.assignment.Member) >= 0 {
-			return fmt.Errorf("member %s waits for a replacement already", p.assignment.Member)
+			return fmt.Errorf("member %s already waits for a replacement", p.assignment.Member)
 		}
 		a.record.Lost = append(a.record.Lost, a.note(p.assignment, op.Reason))
 	}
@@ -231,9 +231,9 @@ func (a *applier) heldPlace(id string) (*place, error) {
 	p := a.places[id]
 	switch {
 	case p == nil:
-		return nil, fmt.Errorf("assignment %s is not the cluster's", id)
+		return nil, fmt.Errorf("assignment %s does not belong to the cluster", id)
 	case a.c.Chunks[p.chunk].Ref.Releasing || p.fate != stays:
-		return nil, fmt.Errorf("assignment %s was released already", id)
+		return nil, fmt.Errorf("assignment %s was already released", id)
 	default:
 		return p, nil
 	}
@@ -260,11 +260,11 @@ func (a *applier) releasingPlace(id string) (*place, error) {
 	p := a.places[id]
 	switch {
 	case p == nil:
-		return nil, fmt.Errorf("assignment %s is not the cluster's", id)
+		return nil, fmt.Errorf("assignment %s does not belong to the cluster", id)
 	case !a.c.Chunks[p.chunk].Ref.Releasing:
 		return nil, fmt.Errorf("assignment %s is not being released", id)
 	case p.fate == cleaned:
-		return nil, fmt.Errorf("assignment %s is clean already", id)
+		return nil, fmt.Errorf("assignment %s is already clean", id)
 	default:
 		return p, nil
 	}
@@ -308,7 +308,7 @@ func (a *applier) forget() error {
 		}
 	}
 	if len(a.held) > 0 {
-		return fmt.Errorf("it has just been given %d assignments", len(a.held))
+		return fmt.Errorf("the same commit gives it %d assignments", len(a.held))
 	}
 	a.change.Forget = true
 	return nil

@@ -346,16 +346,16 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		ops   []lifecycle.Operation
 		want  string
 	}{
-		{"a release of what is not there", nil, []lifecycle.Operation{release("u1.c-8.1")}, "assignment u1.c-8.1 is not the cluster's"},
-		{"a release of what is being cleaned", nil, []lifecycle.Operation{release("u1.c-9.1")}, "was released already"},
-		{"two releases of one", nil, []lifecycle.Operation{release("u1.c-0.1", "u1.c-0.1")}, "was released already"},
+		{"a release of what is not there", nil, []lifecycle.Operation{release("u1.c-8.1")}, "assignment u1.c-8.1 does not belong to the cluster"},
+		{"a release of what is being cleaned", nil, []lifecycle.Operation{release("u1.c-9.1")}, "was already released"},
+		{"two releases of one", nil, []lifecycle.Operation{release("u1.c-0.1", "u1.c-0.1")}, "was already released"},
 		{
 			"a loss of a name that is lost", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-0"}} },
 			[]lifecycle.Operation{lifecycle.Release{IDs: []string{"u1.c-0.1"}, Lost: true}},
-			"waits for a replacement already",
+			"already waits for a replacement",
 		},
 		{"a drop of who is not lost", nil, []lifecycle.Operation{lifecycle.Drop{Members: []string{"c-0"}}}, "c-0 is not lost"},
-		{"a confirmation of what is not there", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"x"}}}, "is not the cluster's"},
+		{"a confirmation of what is not there", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"x"}}}, "does not belong to the cluster"},
 		{"a confirmation of what is held", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-0.1"}}}, "is not being released"},
 		{
 			"a confirmation of what was released a moment ago", nil,
@@ -363,7 +363,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			"is not being released",
 		},
 		{
-			"two confirmations of one", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1", "u1.c-9.1"}}}, "is clean already",
+			"two confirmations of one", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1", "u1.c-9.1"}}}, "is already clean",
 		},
 		{
 			"a confirmation of what is clean", func(c *Cluster) {
@@ -371,7 +371,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 				c.Chunks[2].Ref.Count, c.Record.Chunks[2].Count, c.Record.Clean = 2, 2, []string{"u1.c-9.1"}
 			},
 			[]lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}}},
-			"is clean already",
+			"is already clean",
 		},
 		{"a quarantine of what is held", nil, []lifecycle.Operation{lifecycle.Quarantine{ID: "u1.c-0.1"}}, "is not being released"},
 		{"a hold of nothing", nil, []lifecycle.Operation{lifecycle.Hold{}}, "it holds nothing"},
@@ -388,21 +388,21 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			[]lifecycle.Operation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.Address = netip.Addr{} })},
 			"is taken",
 		},
-		{"a hold of a generation that was", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 3 })}, "the next is 4"},
-		{"a hold of a generation to come", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 5 })}, "the next is 4"},
+		{"a hold of a generation that was", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 3 })}, "the next generation is 4"},
+		{"a hold of a generation to come", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 5 })}, "the next generation is 4"},
 		{"a hold for another cluster", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ClusterUID = "u2" })}, `not "u1"`},
-		{"a hold of a name that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Member = "c-0" })}, "is of member c-0"},
+		{"a hold of a name that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Member = "c-0" })}, "is for member c-0"},
 		{"a hold of a rank that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Rank = 1 })}, "has rank 1, which"},
 		{"a hold without a rank", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Rank = -1 })}, "has no rank"},
 		{
 			"a hold of a rank kept for a lost member", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-5", Rank: 7}} },
 			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
-			"kept for lost member c-5",
+			"reserved for lost member c-5",
 		},
 		{
 			"a hold of a lost name that replaces nothing", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-7", Rank: 7, Assignment: "x"}} },
 			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
-			"replaces nothing",
+			"replaces no assignment",
 		},
 		{
 			"a replacement of one who was not lost", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Replaces = "x" })}, "no such member is lost",
@@ -430,23 +430,23 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{
 			"one address for two", nil,
 			[]lifecycle.Operation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.ID, a.Member, a.Rank = "z", "c-8", 8 })},
-			"has the address",
+			"takes the address",
 		},
 		{"a spare with a rank", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Spare = true })}, "a spare has no rank"},
 		{
 			"a spare in the place of somebody", nil,
 			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.Spare, a.Rank, a.Replaces = true, -1, "x" })},
-			"replaces nobody",
+			"replaces no member",
 		},
 		{"room of a member that is taken for a spare's", nil, []lifecycle.Operation{
 			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Spares: []string{"u1.c-0.1"}},
-		}, "is a member's and no spare"},
+		}, "is a member, not a spare"},
 		{"room of a spare that is gone", nil, []lifecycle.Operation{
 			release("u1.c-spare-0.2"), lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Spares: []string{"u1.c-spare-0.2"}},
-		}, "was released already"},
+		}, "was already released"},
 		{"another network", nil, []lifecycle.Operation{
 			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Network: &api.Network{Index: 9}},
-		}, "brings network 9, the cluster has 4"},
+		}, "network 9, but the cluster has network 4"},
 		{
 			"no network at all", func(c *Cluster) { c.Record.Network = api.Network{} },
 			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
@@ -455,7 +455,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{
 			"new members for a cluster that is deleted", func(c *Cluster) { c.Record.Phase = api.ClusterDeleting },
 			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
-			"it is deleting, and would be given assignments",
+			"it is deleting and must not get assignments",
 		},
 		{"a phase that can't follow", nil, []lifecycle.Operation{lifecycle.SetPhase{To: api.ClusterStarting}}, "no such transition"},
 		{"a second end of the time limit", nil, []lifecycle.Operation{lifecycle.Expire{}, lifecycle.Expire{}}, "passed at"},
@@ -468,22 +468,22 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{
 			"to forget what has just been given a place", func(c *Cluster) { c.Chunks, c.Record.Chunks, c.Record.Phase = nil, nil, api.ClusterDeleting },
 			[]lifecycle.Operation{hold(func(*api.Assignment) {}), lifecycle.Forget{}},
-			"just been given 1 assignments",
+			"the same commit gives it 1 assignments",
 		},
 		{
 			"anything of a cluster that was forgotten", func(c *Cluster) { c.Chunks, c.Record.Chunks, c.Record.Phase = nil, nil, api.ClusterDeleting },
 			[]lifecycle.Operation{lifecycle.Forget{}, lifecycle.SetPhase{To: api.ClusterDeleting}},
-			"was forgotten",
+			"already removed the cluster",
 		},
-		{"an operation on nodes", nil, []lifecycle.Operation{lifecycle.SetNodePhase{}}, "no operation on a cluster"},
-		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, say, "names 3 chunks, 2 are given"},
-		{"another chunk", func(c *Cluster) { c.Chunks[0].Ref.ID = "k9" }, say, "chunk k9 of 2 assignments stands where its record names k1"},
-		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, say, "stands where"},
-		{"a chunk that turned", func(c *Cluster) { c.Chunks[0].Ref.Releasing = true }, say, "stands where"},
-		{"an assignment that is there twice", func(c *Cluster) { c.Chunks[1].Assignments[0].ID = "u1.c-0.1" }, say, "u1.c-0.1 is in it twice"},
+		{"an operation on nodes", nil, []lifecycle.Operation{lifecycle.SetNodePhase{}}, "not an operation on a cluster"},
+		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, say, "names 3 chunks, but 2 are given"},
+		{"another chunk", func(c *Cluster) { c.Chunks[0].Ref.ID = "k9" }, say, "chunk k9 with 2 assignments where its record names k1"},
+		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, say, "where its record names"},
+		{"a chunk that turned", func(c *Cluster) { c.Chunks[0].Ref.Releasing = true }, say, "where its record names"},
+		{"an assignment that is there twice", func(c *Cluster) { c.Chunks[1].Assignments[0].ID = "u1.c-0.1" }, say, "u1.c-0.1 appears twice"},
 		{"a held assignment that is called clean", func(c *Cluster) { c.Record.Clean = []string{"u1.c-0.1"} }, say, "in no releasing chunk"},
 		{"a clean one that is nowhere", func(c *Cluster) { c.Record.Clean = []string{"x"} }, say, "in no releasing chunk"},
-		{"a record of another cluster", func(c *Cluster) { c.Intent.UID = "u2" }, say, "its intent of u2"},
+		{"a record of another cluster", func(c *Cluster) { c.Intent.UID = "u2" }, say, "its intent has UID u2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // Assign makes the assignments of a need that has got its places: the n-th place of a group is the n-th wanted member's.
 func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision) ([]api.Assignment, error) {
 	if len(placed) != len(need.Members) {
-		return nil, fmt.Errorf("cluster %q: %d members want a place, %d have got one", d.Cluster, len(need.Members), len(placed))
+		return nil, fmt.Errorf("cluster %q: %d members need a place, but %d are placed", d.Cluster, len(need.Members), len(placed))
 	}
 	wanted := map[string][]lifecycle.WantedMember{}
 	for _, m := range need.Members {
@@ -22,7 +22,7 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 	for i, p := range placed {
 		rest := wanted[p.Group]
 		if len(rest) == 0 {
-			return nil, fmt.Errorf("cluster %q: a place of group %q is wanted by nobody", d.Cluster, p.Group)
+			return nil, fmt.Errorf("cluster %q: a place in group %q has no member", d.Cluster, p.Group)
 		}
 		whose[i], wanted[p.Group] = rest[0], rest[1:]
 		p.Member, p.Rank = whose[i].Member, whose[i].Rank

@@ -88,20 +88,20 @@ func (c Cluster) check() error {
 		refs = c.Record.Chunks
 	}
 	if len(refs) != len(c.Chunks) {
-		return fmt.Errorf("its record names %d chunks, %d are given", len(refs), len(c.Chunks))
+		return fmt.Errorf("its record names %d chunks, but %d are given", len(refs), len(c.Chunks))
 	}
 	if c.Record != nil && c.Intent != nil && c.Record.UID != c.Intent.UID {
-		return fmt.Errorf("its record is of UID %s, its intent of %s", c.Record.UID, c.Intent.UID)
+		return fmt.Errorf("its record has UID %s, its intent has UID %s", c.Record.UID, c.Intent.UID)
 	}
 	seen, clean := map[string]bool{}, c.clean()
 	for i, chunk := range c.Chunks {
 		if chunk.Ref.ID != refs[i].ID || chunk.Ref.Releasing != refs[i].Releasing || len(chunk.Assignments) != refs[i].Count {
-			return fmt.Errorf("chunk %s of %d assignments stands where its record names %s of %d",
+			return fmt.Errorf("found chunk %s with %d assignments where its record names %s with %d",
 				chunk.Ref.ID, len(chunk.Assignments), refs[i].ID, refs[i].Count)
 		}
 		for _, a := range chunk.Assignments {
 			if seen[a.ID] {
-				return fmt.Errorf("assignment %s is in it twice", a.ID)
+				return fmt.Errorf("assignment %s appears twice", a.ID)
 			}
 			seen[a.ID] = true
 			if chunk.Ref.Releasing {
@@ -110,7 +110,7 @@ func (c Cluster) check() error {
 		}
 	}
 	for id := range clean {
-		return fmt.Errorf("assignment %s is in its clean list and in no releasing chunk", id)
+		return fmt.Errorf("assignment %s is in the clean list but in no releasing chunk", id)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func (a *applier) finish() error {
 		a.record.Generation++
 	}
 	if len(a.held) > 0 && !takesMembers(a.record.Phase) {
-		return fmt.Errorf("it is %s, and would be given assignments", a.record.Phase)
+		return fmt.Errorf("it is %s and must not get assignments", a.record.Phase)
 	}
 	a.rechunk()
 	a.account()

@@ -23,7 +23,7 @@ func (a *applier) hold(op lifecycle.Hold) error {
 			return err
 		}
 		if !p.assignment.Spare {
-			return fmt.Errorf("assignment %s is a member's and no spare: its room is not free before it is clean", id)
+			return fmt.Errorf("assignment %s is a member, not a spare: its room is not free until it is clean", id)
 		}
 		p.fate = dropped
 		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
@@ -51,9 +51,9 @@ func (a *applier) hold(op lifecycle.Hold) error {
 func (a *applier) holdNetwork(n *api.Network) error {
 	switch {
 	case n == nil && a.record.Network.Index == 0:
-		return errors.New("it brings no network, and the cluster has none")
+		return errors.New("the assignments name no network, and the cluster has none")
 	case n != nil && a.record.Network.Index != 0 && *n != a.record.Network:
-		return fmt.Errorf("it brings network %d, the cluster has %d", n.Index, a.record.Network.Index)
+		return fmt.Errorf("the assignments name network %d, but the cluster has network %d", n.Index, a.record.Network.Index)
 	case n != nil:
 		a.record.Network = *n
 	}
@@ -71,19 +71,19 @@ func (a *applier) checkNew(n api.Assignment) error {
 	case n.ID == "" || a.places[n.ID] != nil:
 		return fmt.Errorf("the ID of assignment %q is taken", n.ID)
 	case n.ClusterUID != a.c.UID():
-		return fmt.Errorf("assignment %s is of cluster UID %q, not %q", n.ID, n.ClusterUID, a.c.UID())
+		return fmt.Errorf("assignment %s belongs to cluster UID %q, not %q", n.ID, n.ClusterUID, a.c.UID())
 	case n.Generation != generation:
-		return fmt.Errorf("assignment %s is of generation %d, the next is %d", n.ID, n.Generation, generation)
+		return fmt.Errorf("assignment %s has generation %d, but the next generation is %d", n.ID, n.Generation, generation)
 	case n.Spare && (n.Rank != lifecycle.SpareRank || n.Replaces != ""):
-		return fmt.Errorf("spare %s has rank %d and replaces %q; a spare has no rank and replaces nobody", n.ID, n.Rank, n.Replaces)
+		return fmt.Errorf("spare %s has rank %d and replaces %q; a spare has no rank and replaces no member", n.ID, n.Rank, n.Replaces)
 	case n.Spare:
 		return a.checkFree(n)
 	case n.Rank < 0:
 		return fmt.Errorf("member %s has no rank", n.Member)
 	case n.Replaces == "" && lost >= 0:
-		return fmt.Errorf("member %s waits for a replacement of %s, and %s replaces nothing", n.Member, a.record.Lost[lost].Assignment, n.ID)
+		return fmt.Errorf("member %s waits for a replacement of %s, but %s replaces no assignment", n.Member, a.record.Lost[lost].Assignment, n.ID)
 	case n.Replaces != "" && (lost < 0 || a.record.Lost[lost].Assignment != n.Replaces || a.record.Lost[lost].Rank != n.Rank):
-		return fmt.Errorf("assignment %s replaces %s at rank %d, and no such member is lost", n.ID, n.Replaces, n.Rank)
+		return fmt.Errorf("assignment %s replaces %s at rank %d, but no such member is lost", n.ID, n.Replaces, n.Rank)
 	default:
 		return a.checkFree(n)
 	}
@@ -97,11 +97,11 @@ func (a *applier) checkFree(n api.Assignment) error {
 		case n.ID == other.ID:
 			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
 		case n.Address.IsValid() && n.Address == other.Address:
-			return fmt.Errorf("assignment %s has the address %s of %s, which is not clean", n.ID, n.Address, other.ID)
+			return fmt.Errorf("assignment %s takes the address %s of %s, which is not clean", n.ID, n.Address, other.ID)
 		case held && n.Member == other.Member:
-			return fmt.Errorf("assignment %s is of member %s, which has %s", n.ID, n.Member, other.ID)
+			return fmt.Errorf("assignment %s is for member %s, which already has assignment %s", n.ID, n.Member, other.ID)
 		case held && !n.Spare && n.Rank == other.Rank:
-			return fmt.Errorf("assignment %s has rank %d, which %s has", n.ID, n.Rank, other.ID)
+			return fmt.Errorf("assignment %s has rank %d, which %s already has", n.ID, n.Rank, other.ID)
 		default:
 			return nil
 		}
@@ -121,7 +121,7 @@ func (a *applier) checkFree(n api.Assignment) error {
 	}
 	for _, m := range a.record.Lost {
 		if m.Member != n.Member && m.Rank == n.Rank {
-			return fmt.Errorf("assignment %s has rank %d, which is kept for lost member %s", n.ID, n.Rank, m.Member)
+			return fmt.Errorf("assignment %s has rank %d, which is reserved for lost member %s", n.ID, n.Rank, m.Member)
 		}
 	}
 	return nil

@@ -194,7 +194,7 @@ func TestRemovalWaitsForMembersThatCameMeanwhileUnlessForced(t *testing.T) {
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
 	at := m.in.Now
-	m.in.InUse = "it carries 2 members of cluster c1"
+	m.in.InUse = "it runs 2 members of cluster c1"
 	m.intent.RemoveRequestedAt = &at
 	m.settle()
 	m.want(api.MachineReady)
@@ -208,7 +208,7 @@ func TestRemovalWaitsForMembersThatCameMeanwhileUnlessForced(t *testing.T) {
 	m = newMachine(t)
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
-	m.in.InUse = "it carries 2 members of cluster c1"
+	m.in.InUse = "it runs 2 members of cluster c1"
 	m.intent.RemoveRequestedAt, m.intent.RemoveForce = &at, true
 	m.settle()
 	m.want(api.MachineRemoving)

@@ -149,7 +149,7 @@ func TestAMachineThatIsReadyAndHangsIsPoweredOnAnew(t *testing.T) {
 		m.request(api.PowerActionOn, "debian-mpi", false)
 		m.want(api.MachineReady) // it may only have lost its connection
 		m.after(20 * time.Second)
-		m.in.InUse = "it carries 2 members of cluster c1"
+		m.in.InUse = "it runs 2 members of cluster c1"
 		m.request(api.PowerActionOn, environment, false)
 		m.want(api.MachineReady)
 		m.in.InUse = ""

@@ -95,7 +95,7 @@ func TestAMachineInUseIsNotPoweredOffWithoutForce(t *testing.T) {
 	m := newMachine(t)
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
-	m.in.InUse = "it carries 2 members of cluster c1"
+	m.in.InUse = "it runs 2 members of cluster c1"
 	m.request(api.PowerActionOff, "", false)
 	m.want(api.MachineReady)
 	if !strings.Contains(m.record.Message, "c1") || m.record.DoneRequest != 2 {
@@ -170,7 +170,7 @@ func TestAMachineInUseIsNotInspected(t *testing.T) {
 	m := newMachine(t)
 	m.request(api.PowerActionOn, "debian-mpi", false)
 	m.bootUp()
-	m.in.InUse = "it carries 2 members of cluster c1"
+	m.in.InUse = "it runs 2 members of cluster c1"
 	m.inspect()
 	m.want(api.MachineReady)
 	m.in.InUse = ""
