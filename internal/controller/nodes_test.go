@@ -30,7 +30,7 @@ func TestTheAccountOfCapacityTellsWhatANodeOfferedAndWhenItWasDown(t *testing.T)
 	}{
 		{"it joins", func() {}, 1, "2 cores"},
 		{"it is down", func() { agents.phase = api.NodeDown }, 2, "2 cores, down"},
-		{"it is not heard of since the server started", func() { agents.phase = api.NodeUnknown }, 2, "2 cores, down"},
+		{"there is no report since the server started", func() { agents.phase = api.NodeUnknown }, 2, "2 cores, down"},
 		{"it is back", func() { agents.phase = api.NodeReady }, 3, "2 cores"},
 		{"it is silent for a moment", func() { agents.phase = api.NodeUnknown }, 3, "2 cores"},
 		{"it is heard again", func() { agents.phase = api.NodeReady }, 3, "2 cores"},

@@ -12,7 +12,7 @@ const pingEvery = time.Second
 func (m *Monitor) pingPace() time.Duration { return min(pingEvery, m.cfg.DeathTimer/5) }
 
 // errNoAnswer ends a stream whose agent does not hear the server, or is not heard.
-var errNoAnswer = errors.New("the agent has not answered within the death timer; the connection may carry words one way only")
+var errNoAnswer = errors.New("the agent has not answered within the death timer; the connection may work in one direction only")
 
 // pings are those of one stream that have not been answered. The lock of the monitor guards them.
 type pings struct {

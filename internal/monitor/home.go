@@ -51,7 +51,7 @@ func (s *stream) askHome(memberID string) (int64, <-chan agentstream.HomeCounted
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.homes) >= maxHomeCounts {
-		return 0, nil, errors.New("its agent already counts several homes; try again in a few seconds")
+		return 0, nil, errors.New("its agent is already measuring several homes; try again in a few seconds")
 	}
 	s.lastHome++
 	answer := make(chan agentstream.HomeCounted, 1)

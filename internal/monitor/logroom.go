@@ -172,7 +172,7 @@ func (r *logRoom) remove(name string) bool {
 		err = os.Remove(filepath.Join(r.dir, name))
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		r.log.Error("a log can't be removed to make room for others", "run", name, "error", err)
+		r.log.Error("can't remove a log to make room for others", "run", name, "error", err)
 		return false
 	}
 	r.log.Info("removed the log of an ended run to make room for others", "run", name, "bytes", bytes)

@@ -177,9 +177,9 @@ func (m *Monitor) Node(name string) (api.NodePhase, time.Time, string) {
 	n := m.nodes[name]
 	if n == nil {
 		if m.cfg.Now().Sub(m.started) < m.cfg.DeathTimer {
-			return api.NodeUnknown, time.Time{}, "not heard of since the server started"
+			return api.NodeUnknown, time.Time{}, "no report since the server started"
 		}
-		return api.NodeDown, time.Time{}, "not heard of since the server started; is its agent running?"
+		return api.NodeDown, time.Time{}, "no report since the server started; check that its agent is running"
 	}
 	silence := m.cfg.Now().Sub(n.lastSeen)
 	switch {
@@ -188,7 +188,7 @@ func (m *Monitor) Node(name string) (api.NodePhase, time.Time, string) {
 	case n.stream == nil:
 		return api.NodeUnknown, n.lastSeen, "its agent is disconnected"
 	case silence >= m.cfg.DeathTimer/2:
-		return api.NodeUnknown, n.lastSeen, "its agent is connected and does not answer"
+		return api.NodeUnknown, n.lastSeen, "its agent is connected but does not answer"
 	default:
 		return api.NodeReady, n.lastSeen, ""
 	}
@@ -265,7 +265,7 @@ func (m *Monitor) node(name string) *node {
 }
 
 // errNameTaken refuses a second machine under the name of a living one.
-var errNameTaken = errors.New("another machine has this node name and was heard of a moment ago; give one of them another --name")
+var errNameTaken = errors.New("another machine with this node name reported a moment ago; give one of the two another --name")
 
 // admit refuses an agent under the name of another that lives.
 func (m *Monitor) admit(hello *agentstream.Hello) error {
@@ -293,7 +293,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 		return err
 	}
 	if n.stream != nil {
-		n.stream.end(errors.New("the agent has connected anew"))
+		n.stream.end(errors.New("the agent has reconnected"))
 	}
 	n.agentID, n.stream, n.lastSeen, n.reported = hello.AgentID, s, m.cfg.Now(), false
 	m.notify(n)

@@ -235,7 +235,7 @@ func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
 	m.mu.Lock()
 	s := m.nodes["n1"].stream
 	m.mu.Unlock()
-	s.end(errors.New("the agent has connected anew"))
+	s.end(errors.New("the agent has reconnected"))
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):

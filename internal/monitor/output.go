@@ -80,7 +80,7 @@ func (m *Monitor) takeOutput(ctx context.Context, node string, s *stream, piece 
 	log := m.log(piece.JobID)
 	expected, asked := s.expects(piece.JobID, piece.Offset, log.size())
 	if !asked {
-		m.cfg.Log.WarnContext(ctx, "a node sent output that was not asked for; it is not stored", "node", node, "job", piece.JobID)
+		m.cfg.Log.WarnContext(ctx, "a node sent output that was not requested; it is not stored", "node", node, "job", piece.JobID)
 		return
 	}
 	if !expected {
@@ -88,7 +88,7 @@ func (m *Monitor) takeOutput(ctx context.Context, node string, s *stream, piece 
 	}
 	ack, rest, err := log.append(piece.Offset, piece.Data)
 	if s.hold(piece.JobID, rest == wait) {
-		m.cfg.Log.WarnContext(ctx, "a job's output can't be stored now; its job waits", "job", piece.JobID, "error", cmp.Or(err, m.room.full()))
+		m.cfg.Log.WarnContext(ctx, "can't store a job's output now; the job waits", "job", piece.JobID, "error", cmp.Or(err, m.room.full()))
 	}
 	s.ack(ack)
 }

@@ -101,7 +101,7 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 	}
 	hello := first.Hello
 	if conn.Node != "" && hello.Node.Name != conn.Node {
-		m.cfg.Log.WarnContext(ctx, "an agent speaks for another node than its token is for", "node", hello.Node.Name, "token of", conn.Node)
+		m.cfg.Log.WarnContext(ctx, "an agent's token is for another node", "node", hello.Node.Name, "token of", conn.Node)
 		_ = conn.Send(agentstream.Down{Refused: fmt.Sprintf("this token is for node %q only", conn.Node)})
 		return
 	}

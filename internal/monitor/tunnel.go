@@ -31,7 +31,7 @@ type broughtTunnel struct {
 // OpenTunnel connects to a TCP port of a member through its node's agent. What it returns has CloseWrite, for one way; Close ends both.
 func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, port int) (io.ReadWriteCloser, error) {
 	if port < 1 || port > 65535 {
-		return nil, fmt.Errorf("port %d: a port is a number from 1 to 65535", port)
+		return nil, fmt.Errorf("port %d is not valid; use a number from 1 to 65535", port)
 	}
 	id, t, err := m.askForTunnel(nodeName, memberID, port)
 	if err != nil {
@@ -45,7 +45,7 @@ func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, por
 	case <-ctx.Done():
 	}
 	if m.takeTunnel(id, t.agentID) != nil {
-		return nil, fmt.Errorf("the agent of node %q did not bring the tunnel in time: %w", nodeName, ctx.Err())
+		return nil, fmt.Errorf("the agent of node %q did not open the tunnel in time: %w", nodeName, ctx.Err())
 	}
 	// It was brought at this very moment.
 	return (<-t.brought).result()
@@ -84,7 +84,7 @@ func (m *Monitor) takeTunnel(id, agentID string) *tunnel {
 	return t
 }
 
-var errNotAsked = errors.New("no such tunnel was asked of this agent, or it came too late")
+var errNotAsked = errors.New("this tunnel was not requested from this agent, or its request has expired")
 
 // ServeTunnel handles the requests by which agents bring tunnels, at agentstream.TunnelPath. The requests must be those of agents: who may
 // make them is for the caller to check.
