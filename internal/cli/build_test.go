@@ -111,14 +111,14 @@ func TestABuildIsFollowedOverARestartOfTheServer(t *testing.T) {
 
 func TestABuildThatWaitsSaysWhatFor(t *testing.T) {
 	f := newFake(t)
-	waiting := api.Build{ID: "b2", Environment: "mine", Phase: api.BuildPending, Message: "waits for build b1 on node n1"}
+	waiting := api.Build{ID: "b2", Environment: "mine", Phase: api.BuildPending, Message: "waiting for build b1 on node n1"}
 	f.fixed("GET /v1/builds", api.List[api.Build]{Items: []api.Build{waiting}})
 	f.fixed("GET /v1/environments", api.List[api.Environment]{})
 	f.fixed("POST /v1/builds", waiting)
 	f.inTurn("GET /v1/builds/b2", waiting, api.Build{ID: "b2", Phase: api.BuildSucceeded})
-	has(t, squeezed(f.shell().run(t, "env", "builds")), 0, "b2 mine pending - - ", "- waits for build b1 on node n1")
-	has(t, f.shell().run(t, "env", "list"), 0, "build b2 of mine: pending, waits for build b1 on node n1\n")
-	has(t, f.shell().run(t, "env", "build", "debian-mpi"), 0, "build b2 of mine: pending, waits for build b1 on node n1\n")
+	has(t, squeezed(f.shell().run(t, "env", "builds")), 0, "b2 mine pending - - ", "- waiting for build b1 on node n1")
+	has(t, f.shell().run(t, "env", "list"), 0, "build b2 of mine: pending, waiting for build b1 on node n1\n")
+	has(t, f.shell().run(t, "env", "build", "debian-mpi"), 0, "build b2 of mine: pending, waiting for build b1 on node n1\n")
 }
 
 func TestAProblemInARecipeIsToldByItsFile(t *testing.T) {

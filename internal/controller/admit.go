@@ -18,7 +18,7 @@ import (
 
 // errDoubt ends a leadership: a commit that hands out room ended with neither yes nor no (a time-out, say). It may be true already, or
 // become true while this leadership lasts, so nothing may be given out before it is over: the next one reads what became of it.
-var errDoubt = errors.New("it is not known whether what was handed out was committed")
+var errDoubt = errors.New("it is unknown whether the last assignments were committed")
 
 // answerHolds is how long an answer holds while nothing changes. Time alone frees nothing, but as use grows and decays another may become
 // the first in the queue, and have room that is not enough for the one before.

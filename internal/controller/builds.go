@@ -62,17 +62,17 @@ func (p *pass) builder(b *api.Build, busy map[string]string) (choice builderChoi
 	if b.Phase != api.BuildPending {
 		return builderChoice{}
 	}
-	choice.waits = "waits: no node offers builds; start an agent with --builder auto"
+	choice.waits = "waiting: no node accepts builds; start an agent with --builder auto"
 	behind := ""
 	for _, n := range p.view.Nodes {
 		switch {
 		case n.Builder == nil:
 		case !n.Builder.OK:
-			choice.waits = fmt.Sprintf("waits: node %s can't build: %s", n.Name, first(n.Builder.Problems))
+			choice.waits = fmt.Sprintf("waiting: node %s can't build: %s", n.Name, first(n.Builder.Problems))
 		case p.Nodes[n.Name].Phase != api.NodeReady:
-			choice.waits = fmt.Sprintf("waits: the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
+			choice.waits = fmt.Sprintf("waiting: the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
 		case busy[n.Name] != "":
-			behind = fmt.Sprintf("waits for build %s on node %s", busy[n.Name], n.Name)
+			behind = fmt.Sprintf("waiting for build %s on node %s", busy[n.Name], n.Name)
 		default:
 			return builderChoice{node: n.Name}
 		}
@@ -115,13 +115,13 @@ func (p *pass) buildSeen(b *api.Build, busy map[string]string, said map[string][
 func standsOn(view *state.View, b *api.Build) (bases map[string]string, reuse *api.Image, refused string) {
 	r, err := recipe.Parse([]byte(b.Recipe))
 	if err != nil {
-		return nil, nil, "its recipe can't be read: " + err.Error()
+		return nil, nil, "the recipe can't be read: " + err.Error()
 	}
 	bases = map[string]string{}
 	for _, name := range r.Needs() {
 		img := view.ImageOf(name)
 		if img == nil {
-			return nil, nil, fmt.Sprintf("it stands on the environment %q, which is not built; run: nearmetal env build %s", name, name)
+			return nil, nil, fmt.Sprintf("its base environment %q is not built; run: nearmetal env build %s", name, name)
 		}
 		bases[name] = img.Digest
 	}
@@ -139,7 +139,7 @@ func standsOn(view *state.View, b *api.Build) (bases map[string]string, reuse *a
 
 func first(list []string) string {
 	if len(list) == 0 {
-		return "no reason is given"
+		return "no reason was given"
 	}
 	return list[0]
 }
@@ -160,7 +160,7 @@ func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Di
 		return &next, ""
 	case b.Phase == api.BuildPending && seen.reuse != nil:
 		next.Percent, next.Digest, next.Reused = 100, seen.reuse.Digest, true
-		end(api.BuildSucceeded, "an image of the same recipe is there; --force builds it against the packages of today")
+		end(api.BuildSucceeded, "an image of the same recipe already exists; use --force to rebuild it with today's packages")
 		return &next, image.Digest(seen.reuse.Digest)
 	case b.Phase == api.BuildPending && seen.node != "":
 		at := now
@@ -172,10 +172,10 @@ func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Di
 		next.Message = seen.waits
 		return changed(b, next), ""
 	case seen.down && b.Attempt < buildAttempts && !b.CancelRequested:
-		next.Phase, next.Message, next.Node, next.Step, next.Percent = api.BuildPending, fmt.Sprintf("node %s went away; it begins anew", b.Node), "", "", 0
+		next.Phase, next.Message, next.Node, next.Step, next.Percent = api.BuildPending, fmt.Sprintf("node %s is gone; the build starts again", b.Node), "", "", 0
 		return &next, ""
 	case seen.down:
-		end(api.BuildFailed, fmt.Sprintf("node %s went away", b.Node))
+		end(api.BuildFailed, fmt.Sprintf("node %s is gone", b.Node))
 		return &next, ""
 	}
 	for _, o := range seen.said {
@@ -230,7 +230,7 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 		err = p.cfg.Images.Complete(manifest)
 	}
 	if err != nil {
-		err = fmt.Errorf("the image it made is not wholly in the site's store: %w", err)
+		err = fmt.Errorf("the site's store lacks parts of the built image: %w", err)
 	} else {
 		err = madeOf(m, next)
 	}
@@ -252,17 +252,17 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 // least of all of what strangers boot.
 func madeOf(m *image.Manifest, b api.Build) error {
 	if m.Environment != b.Environment {
-		return fmt.Errorf("node %s was to build %q, and says that it built %q; it is not taken", b.Node, b.Environment, m.Environment)
+		return fmt.Errorf("node %s was assigned to build %q but reported an image of %q; the image is rejected", b.Node, b.Environment, m.Environment)
 	}
 	if b.Reused {
 		return nil
 	}
 	r, err := recipe.Parse([]byte(b.Recipe))
 	if err != nil {
-		return fmt.Errorf("its recipe can't be read: %w", err)
+		return fmt.Errorf("the recipe can't be read: %w", err)
 	}
 	if m.RecipeDigest != r.DigestOn(b.Bases) {
-		return fmt.Errorf("node %s says that it built another recipe of %q; it is not taken, build it again", b.Node, b.Environment)
+		return fmt.Errorf("node %s built a different recipe of %q; the image is rejected; build it again", b.Node, b.Environment)
 	}
 	return nil
 }

@@ -43,8 +43,8 @@ func TestWhatBecomesOfABuild(t *testing.T) {
 		"it goes on":                           {running, buildSeen{heard: true, said: says(api.BuildRunning, 37)}, api.BuildRunning, "", ""},
 		"it succeeds":                          {running, buildSeen{heard: true, said: says(api.BuildSucceeded, 100)}, api.BuildSucceeded, "said", "sha256:m"},
 		"it fails":                             {running, buildSeen{heard: true, said: says(api.BuildFailed, 50)}, api.BuildFailed, "said", ""},
-		"its node goes away":                   {running, buildSeen{down: true}, api.BuildPending, "node n1 went away; it begins anew", ""},
-		"its third node goes away":             {last, buildSeen{down: true}, api.BuildFailed, "node n1 went away", ""},
+		"its node goes away":                   {running, buildSeen{down: true}, api.BuildPending, "node n1 is gone; the build starts again", ""},
+		"its third node goes away":             {last, buildSeen{down: true}, api.BuildFailed, "node n1 is gone", ""},
 		"nothing is said yet":                  {running, buildSeen{heard: true}, "", "", ""},
 		"cancelled, and still there":           {cancelled, buildSeen{heard: true, said: says(api.BuildRunning, 0)}, api.BuildRunning, "", ""},
 		"cancelled, and its node has ended it": {cancelled, buildSeen{heard: true}, api.BuildCancelled, "cancelled", ""},
@@ -189,14 +189,14 @@ func TestABuildWaitsForTheOneBeforeIt(t *testing.T) {
 	}{
 		{map[string]string{}, builderChoice{node: "n1"}},
 		{map[string]string{"n1": "b1"}, builderChoice{node: "n2"}},
-		{map[string]string{"n1": "b1", "n2": "b2"}, builderChoice{waits: "waits for build b2 on node n2"}},
+		{map[string]string{"n1": "b1", "n2": "b2"}, builderChoice{waits: "waiting for build b2 on node n2"}},
 	} {
 		if got := p.builder(b, test.busy); got != test.want {
 			t.Errorf("while nodes build %v: %+v, want %+v", test.busy, got, test.want)
 		}
 	}
 	p.view.Nodes = p.view.Nodes[2:]
-	if got := p.builder(b, nil); got.node != "" || got.waits != "waits: node n3 can't build: crun is missing" {
+	if got := p.builder(b, nil); got.node != "" || got.waits != "waiting: node n3 can't build: crun is missing" {
 		t.Errorf("without a builder: %+v", got)
 	}
 }

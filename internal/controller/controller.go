@@ -149,9 +149,9 @@ func (l *leader) lead(ctx context.Context) error {
 	}()
 	defer l.provision(ctx)()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {
-		l.log.WarnContext(ctx, "leftovers of an earlier leader can't be removed yet", "error", err)
+		l.log.WarnContext(ctx, "can't yet remove unfinished assignments of an earlier leader", "error", err)
 	} else if n > 0 {
-		l.log.InfoContext(ctx, "removed assignments that never became true", "chunks", n)
+		l.log.InfoContext(ctx, "removed unfinished assignments of an earlier leader", "chunks", n)
 	}
 	for {
 		changed := l.cfg.Agents.Changed()
@@ -162,7 +162,7 @@ func (l *leader) lead(ctx context.Context) error {
 		case errors.Is(err, store.ErrNotLeader) || errors.Is(err, errDoubt):
 			return err
 		case err != nil:
-			l.log.ErrorContext(ctx, "a pass of the controller failed; trying again", "error", err)
+			l.log.ErrorContext(ctx, "a pass of the controller failed; retrying", "error", err)
 			l.soonerRaw(l.cfg.Now().Add(retryPause))
 		}
 		l.wait(ctx, revision, changed)
@@ -233,7 +233,7 @@ func (l *leader) tell(view *state.View) []error {
 	var errs []error
 	changed, failed := l.desired.update(l.writer.Term(), view)
 	for name, err := range failed {
-		errs = append(errs, fmt.Errorf("cluster %q can't be carried: %w", name, err))
+		errs = append(errs, fmt.Errorf("cluster %q can't be sent to its nodes: %w", name, err))
 	}
 	for node, desired := range changed {
 		l.cfg.Agents.SetDesired(node, desired)

@@ -20,18 +20,18 @@ import (
 func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, err error) {
 	token, err := trust.ParseBearer(s.Token)
 	if err != nil {
-		return "what it carries is no enrolment token", nil //nolint:nilerr // told to operators
+		return "its enrollment token is malformed", nil //nolint:nilerr // told to operators
 	}
 	known := p.view.EnrollToken(token.ID())
 	if known == nil || !token.Is(hex.EncodeToString(known.Hash)) {
-		return "its enrolment token is not known", nil
+		return "its enrollment token is unknown", nil
 	}
 	if !p.now.Before(known.ExpiresAt) {
-		return "its enrolment token has expired", nil
+		return "its enrollment token has expired", nil
 	}
 	uid := uuid.NewString()
 	intent := api.MachineIntent{
-		UID: uid, Spec: api.MachineSpec{MACs: []string{s.MAC}, Power: known.Power}, Inspect: 1, CreatedAt: p.now, By: "enrolment token " + known.ID,
+		UID: uid, Spec: api.MachineSpec{MACs: []string{s.MAC}, Power: known.Power}, Inspect: 1, CreatedAt: p.now, By: "enrollment token " + known.ID,
 	}
 	if len(known.Sealed) > 0 {
 		password, err := p.cfg.Provisioning.Unseal(known.ID, known.Sealed)
@@ -44,7 +44,7 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 	}
 	if intent.Spec.Power.Kind != api.PowerWakeOnLAN && intent.Spec.Power.Kind != api.PowerManual && intent.Spec.Power.Address == "" {
 		if s.Hardware.BMC == nil || s.Hardware.BMC.Address == "" {
-			return fmt.Sprintf("its token asks for power control by %s, and its BMC's address could not be read", intent.Spec.Power.Kind), nil
+			return fmt.Sprintf("its enrollment token requires power control by %s, but its BMC's address could not be read", intent.Spec.Power.Kind), nil
 		}
 		intent.Spec.Power.Address = s.Hardware.BMC.Address
 		if intent.Spec.Power.Kind == api.PowerRedfish { // what the machine tells is an IP address, a service has a URL
@@ -52,21 +52,21 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 		}
 	}
 	if other := p.view.MachineByBMC(intent.Spec.Power); other != nil {
-		return fmt.Sprintf("its BMC at %s is that of machine %s; power orders for one would go to the other", intent.Spec.Power.Address, other.Name()), nil
+		return fmt.Sprintf("its BMC at %s already belongs to machine %s; power orders for one would reach the other", intent.Spec.Power.Address, other.Name()), nil
 	}
 	if size := p.cfg.Provisioning.Network.Machines.Size(); len(p.view.Machines) >= size {
-		return fmt.Sprintf("the provisioning range has %d addresses, and as many machines are enrolled", size), nil
+		return fmt.Sprintf("all %d addresses of the provisioning range belong to enrolled machines; remove a machine, or restart the server with a larger range", size), nil
 	}
 	name, revision, err := p.writer.TakeCandidate(ctx, p.view, known.ID, p.now, intent)
 	if errors.Is(err, state.ErrTokenSpent) {
-		return "its enrolment token is used up", nil
+		return "its enrollment token is used up", nil
 	}
 	if err != nil {
 		return "", err
 	}
 	p.committed = max(p.committed, revision)
 	return "", p.emit(ctx, []api.Event{{
-		Time: p.now, Node: name, Reason: "MachineEnrolled", Message: fmt.Sprintf("machine %s is taken in by enrolment token %s", name, known.ID),
+		Time: p.now, Node: name, Reason: "MachineEnrolled", Message: fmt.Sprintf("machine %s was enrolled by enrollment token %s", name, known.ID),
 	}})
 }
 

@@ -32,7 +32,7 @@ func TestAStrangerWithAWrongOrExpiredTokenIsNotTakenIn(t *testing.T) {
 		expires time.Duration
 		want    string
 	}{
-		"of that ID with another secret": {"52:54:00:00:00:01", trust.NewToken(trust.Pin{1}), time.Hour, "not known"},
+		"of that ID with another secret": {"52:54:00:00:00:01", trust.NewToken(trust.Pin{1}), time.Hour, "is unknown"},
 		"that has expired":               {"52:54:00:00:00:02", secret, 0, "has expired"},
 		"that is good":                   {"52:54:00:00:00:03", secret, time.Hour, ""},
 	} {

@@ -14,7 +14,7 @@ const (
 )
 
 // waitsForOthers is why a job that could be started is not.
-const waitsForOthers = "waits for other jobs of its cluster to end"
+const waitsForOthers = "waiting for other jobs of its cluster to end"
 
 // jobRoom counts the jobs that members have, by their cluster's UID.
 type jobRoom struct {

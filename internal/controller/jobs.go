@@ -311,16 +311,16 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 		return job, nil
 	}
 	job.LostMembers = append(slices.Clone(job.LostMembers), fresh...)
-	died := fmt.Sprintf("%d of its cluster's members died", len(fresh))
+	died := fmt.Sprintf("%d of its cluster's members were lost", len(fresh))
 	job.Requeueing = job.Requeue
 	if job.Requeue && job.FailureSignal == "" {
 		// It is ended in any case, by SIGTERM: another signal beside it only confuses (mpirun, for one, forwards it while it aborts).
-		return job, in.event(eventJobTold, fmt.Sprintf("job %s is ended, to be run again: %s", job.ID, died))
+		return job, in.event(eventJobTold, fmt.Sprintf("job %s is being stopped and will run again: %s", job.ID, died))
 	}
 	job.Failures += len(fresh)
-	text := fmt.Sprintf("job %s was told that %s (signal %s)", job.ID, died, cmp.Or(job.FailureSignal, "URG"))
+	text := fmt.Sprintf("job %s was signaled because %s (signal %s)", job.ID, died, cmp.Or(job.FailureSignal, "URG"))
 	if job.Requeue {
-		text += "; it is ended, to be run again"
+		text += "; it is being stopped and will run again"
 	}
 	return job, in.event(eventJobTold, text)
 }
@@ -329,12 +329,12 @@ func (in jobInput) tell(job api.Job) (api.Job, []api.Event) {
 func (in jobInput) again(job api.Job) (api.Job, []api.Event) {
 	job.Attempt++
 	job.Phase, job.MemberID, job.DispatchedAt, job.ExitCode, job.StartedAt, job.EndedAt = api.JobPending, "", nil, nil, nil, nil
-	text := fmt.Sprintf("job %s runs again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1)
+	text := fmt.Sprintf("job %s will run again (attempt %d) when the cluster is ready", job.ID, job.Attempt+1)
 	if job.DiscardedBytes > 0 {
 		text += fmt.Sprintf("; %d bytes of the output of attempt %d were discarded", job.DiscardedBytes, job.Attempt)
 	}
 	job.Failures, job.LostMembers, job.RemovedMembers, job.Requeueing, job.LogBytes, job.DiscardedBytes = 0, nil, nil, false, 0, 0
-	job.Message = "a member of its cluster was lost; it runs again when the cluster is ready"
+	job.Message = "a member of its cluster was lost; the job will run again when the cluster is ready"
 	return job, in.event(eventJobRequeued, text)
 }
 

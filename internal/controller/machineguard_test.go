@@ -157,8 +157,8 @@ func TestAMachineBootsOnlyWhatIsForMetalAndSuitsIt(t *testing.T) {
 		{"debian-mpi", "x86_64", ""},
 		{"debian-mpi", "aarch64", "the machine is aarch64"},
 		{"container-only", "x86_64", "no kernel for bare metal"},
-		{"nonesuch", "x86_64", "there is no built environment"},
-		{"", "x86_64", "no environment was named"},
+		{"nonesuch", "x86_64", "is not built"},
+		{"", "x86_64", "no environment is given"},
 	} {
 		m := &state.Machine{Hardware: &api.Hardware{Architecture: tc.architecture, MemoryBytes: 64 << 30}}
 		digest, problem := p.bootable(m, tc.environment)

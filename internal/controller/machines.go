@@ -73,7 +73,7 @@ func (l *leader) provision(ctx context.Context) (end func()) {
 	go func() {
 		defer close(done)
 		if err := l.provisioner.Run(ctx); err != nil && ctx.Err() == nil {
-			l.log.ErrorContext(ctx, "the provisioner ended", "error", err)
+			l.log.ErrorContext(ctx, "the provisioner stopped", "error", err)
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -199,7 +199,7 @@ func (p *pass) writeMachine(ctx context.Context, m *state.Machine, change decisi
 	if change.Inspected {
 		report, ok := p.cfg.Provisioning.Heard.Report(m.UID(), m.Record.Boot.Generation)
 		if !ok {
-			return 0, errors.New("the inspection that was planned on is not there any more")
+			return 0, errors.New("the inspection was superseded")
 		}
 		hardware := withRoles(report.Hardware, m.Intent.Spec.MACs)
 		write.Hardware = &hardware
@@ -288,7 +288,7 @@ func (p *pass) inUse(assignments []string) string {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return fmt.Sprintf("it carries %d members of cluster %s", len(assignments), strings.Join(names, ", "))
+	return fmt.Sprintf("it runs %d members of cluster %s", len(assignments), strings.Join(names, ", "))
 }
 
 // bootable tells which image a machine would boot for an environment's name, or why it can't.
@@ -296,12 +296,12 @@ func (p *pass) bootable(m *state.Machine, name string) (digest, problem string) 
 	img := p.view.ImageOf(name)
 	switch {
 	case name == "":
-		return "", "no environment was named; give one with --env"
+		return "", "no environment is given; name one with --env"
 	case img == nil:
-		return "", fmt.Sprintf("there is no built environment %q; build it with: nearmetal env build %s", name, name)
+		return "", fmt.Sprintf("environment %q is not built; run: nearmetal env build %s", name, name)
 	}
 	if !slices.Contains(img.Stacks, api.StackMetal) {
-		return "", "it has no kernel for bare metal; give its recipe one and build it again"
+		return "", "it has no kernel for bare metal; add a kernel to its recipe and build it again"
 	}
 	if m.Hardware != nil {
 		if problems := compatibility.Check(m.Hardware, *img); len(problems) > 0 {
@@ -330,7 +330,7 @@ func (p *pass) strangers(ctx context.Context) error {
 		case errors.Is(err, store.ErrNotLeader):
 			return err
 		case err != nil:
-			errs = append(errs, fmt.Errorf("stranger %s: %w", s.MAC, err))
+			errs = append(errs, fmt.Errorf("unknown machine %s: %w", s.MAC, err))
 			continue
 		case problem == "":
 		case p.view.Candidate(s.MAC) == nil || p.view.Candidate(s.MAC).Problem != problem: // it says the same every few seconds

@@ -109,11 +109,11 @@ func TestAStrangerIsTakenInByItsTokenWithABMCOfItsOwn(t *testing.T) {
 			t.Fatalf("%s: %q, %+v", kind, problem, m)
 		}
 		// A machine that says that another's BMC is its own would have that one's power cut for it.
-		if _, problem := taken("52:54:00:00:00:09", "10.8.0.1"); !strings.Contains(problem, "that of machine "+string(kind)+"1") {
+		if _, problem := taken("52:54:00:00:00:09", "10.8.0.1"); !strings.Contains(problem, "belongs to machine "+string(kind)+"1") {
 			t.Errorf("%s: a stranger with another machine's BMC: %q", kind, problem)
 		}
 		if len(view.Machines) == 2 {
-			if _, problem := taken("52:54:00:00:00:09", "10.8.0.9"); !strings.Contains(problem, "range has 2 addresses") {
+			if _, problem := taken("52:54:00:00:00:09", "10.8.0.9"); !strings.Contains(problem, "all 2 addresses") {
 				t.Errorf("a stranger that there is no address for: %q", problem)
 			}
 		}

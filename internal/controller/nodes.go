@@ -116,7 +116,7 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 	if err != nil {
 		p.log.WarnContext(ctx, "images that nothing uses can't be removed", "error", err)
 	} else if freed > 0 {
-		p.log.InfoContext(ctx, "removed what no image names any more", "bytes", freed)
+		p.log.InfoContext(ctx, "removed parts that no image uses", "bytes", freed)
 	}
 	return builds + tokens + strangers + images, nil
 }
