@@ -93,3 +93,61 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		})
 	}
 }
+
+func TestAPlannerIsPureInAllThatItImports(t *testing.T) {
+	t.Parallel()
+	planner := "// Package decision is for this test.\npackage decision\nimport _ \"" + Module + "/internal/fabric\""
+	through := "// Package fabric is for this test.\npackage fabric\nimport _ \"" + Module + "/internal/deep\""
+	deep := "// Package deep is for this test.\npackage deep\n"
+	for _, tc := range []struct {
+		name, deep string
+		want       string // part of the violation about the planner, "" when there is none
+	}{
+		{"an import that reads files", deep + "import _ \"os\"", "imports ./internal/fabric, which imports ./internal/deep, which imports os in internal/deep/a.go"},
+		{"an import that reads the clock", deep + "import \"time\"\nvar x = time.Now", "./internal/deep, which uses time.Now"},
+		{"an import that throws dice", deep + "import \"math/rand/v2\"\nvar x = rand.IntN", "./internal/deep, which uses the unseeded rand.IntN"},
+		{"an import from another module", deep + "import _ \"example.com/x\"", "./internal/deep, which imports example.com/x"},
+		{"an import that imports back", deep + "import _ \"" + Module + "/internal/fabric\"", ""},
+		{"an import that computes", deep + "import \"time\"\nvar x = time.Second", ""},
+	} {
+		files, err := Load(fstest.MapFS{
+			"internal/decision/a.go": {Data: []byte(planner)}, "internal/fabric/a.go": {Data: []byte(through)},
+			"internal/deep/a.go": {Data: []byte(tc.deep)}, "internal/deep/a_test.go": {Data: []byte("package deep\nimport _ \"net\"")},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for _, v := range Check(files) {
+			if v.Path == "internal/decision/a.go" && strings.Contains(v.What, ", which ") {
+				said += v.What
+			}
+		}
+		if tc.want == "" && said != "" || !strings.Contains(said, tc.want) {
+			t.Errorf("%s: got %q, want %q", tc.name, said, tc.want)
+		}
+	}
+}
+
+func TestAnExceptionAllowsItsNamesOnlyAndOnlyWhileItIsNeeded(t *testing.T) {
+	t.Parallel()
+	const doc = "// Package x is for this test.\n"
+	planner := doc + "package contextualization\nimport _ \"" + Module + "/internal/driver\""
+	for _, tc := range []struct{ name, driver, want string }{
+		{"the name it allows", doc + "package driver\nimport \"net\"\nvar x net.Conn", ""},
+		{"another name", doc + "package driver\nimport \"net\"\nvar x net.Conn\nvar y = net.Dial", "which imports net in internal/driver/a.go"},
+		{"none", doc + "package driver\n", "no planner needs the exception for net any more"},
+	} {
+		files, err := Load(fstest.MapFS{"internal/contextualization/a.go": {Data: []byte(planner)}, "internal/driver/a.go": {Data: []byte(tc.driver)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := ""
+		for _, v := range Check(files) {
+			said += v.What
+		}
+		if tc.want == "" && said != "" || !strings.Contains(said, tc.want) {
+			t.Errorf("%s: got %q, want %q", tc.name, said, tc.want)
+		}
+	}
+}

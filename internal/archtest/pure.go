@@ -29,6 +29,11 @@ var planners = []planner{
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/sshca"}},
 }
 
+// isPlanner reports whether a file is of any planner.
+func isPlanner(f *File) bool {
+	return slices.ContainsFunc(planners, func(p planner) bool { return p.holds(f) })
+}
+
 // holds reports whether a file is of this planner.
 func (p planner) holds(f *File) bool {
 	if path.Ext(p.where) != ".go" {
@@ -53,23 +58,47 @@ var seededNames = []string{"New", "NewPCG", "NewChaCha8", "Rand", "Source", "PCG
 // checkPure reports what makes a planner's result depend on more than its arguments.
 func checkPure(f *File, mayImport []string, report reporter) {
 	for name, line := range f.Imports {
-		switch {
-		case within(name, ".") && !within(name, "./"+f.Dir) && !slices.Contains(mayImport, name):
+		if within(name, ".") && !within(name, "./"+f.Dir) && !slices.Contains(mayImport, name) {
 			report(f.Path, line, "a planner imports %s; it may import only %s", name, strings.Join(mayImport, ", "))
-		case slices.Contains(impurePackages, name):
-			report(f.Path, line, "a planner imports %s", name)
+		}
+	}
+	for _, i := range impurities(f) {
+		report(f.Path, i.line, "a planner %s", i.what)
+	}
+}
+
+// impurity is what of a file depends on more than its arguments.
+type impurity struct {
+	// pkg is the package that the file imports for it.
+	pkg, what string
+	line      int
+}
+
+// impurities returns all there are in a file.
+func impurities(f *File) []impurity {
+	var found []impurity
+	for name, line := range f.Imports {
+		if slices.Contains(impurePackages, name) || foreign(name) {
+			found = append(found, impurity{name, "imports " + name, line})
 		}
 	}
 	for name, line := range f.Uses("time") {
 		if slices.Contains(clockNames, name) {
-			report(f.Path, line, "a planner uses time.%s; the time comes in as an argument", name)
+			found = append(found, impurity{"time", "uses time." + name + "; the time comes in as an argument", line})
 		}
 	}
 	for name, line := range f.Uses("math/rand/v2") {
 		if !slices.Contains(seededNames, name) {
-			report(f.Path, line, "a planner uses the unseeded rand.%s; a seeded *rand.Rand comes in as an argument", name)
+			found = append(found, impurity{"math/rand/v2", "uses the unseeded rand." + name + "; a seeded *rand.Rand comes in as an argument", line})
 		}
 	}
+	return found
+}
+
+// foreign reports whether an imported package is neither of the standard library nor of this module: its source is not read here.
+func foreign(name string) bool {
+	host, _, _ := strings.Cut(name, "/")
+	return host != "." && strings.Contains(host, ".")
 }
 
 // checkFailpoints reports marks whose name is not a literal PACKAGE.after-WHAT or PACKAGE.before-WHAT, or is used twice.

@@ -51,6 +51,7 @@ var rules = []rule{
 				}
 			}
 		},
+		all: checkReach,
 	},
 	{
 		why: "executors carry out what is desired; if they could read the store they would start to decide",
