@@ -146,7 +146,7 @@ type incoming[S any] struct {
 
 type heldItem struct {
 	element any
-	bytes   int
+	bytes   int // of its key and value
 }
 
 func newIncoming[S any](lists []list[S]) *incoming[S] {
@@ -177,9 +177,10 @@ func (in *incoming[S]) take(p piece) error {
 		if err != nil {
 			return fmt.Errorf("%s %q of a state in pieces: %w", changed.List, changed.Key, err)
 		}
-		held[changed.Key] = heldItem{element, len(changed.Value)}
+		kept := heldItem{element, len(changed.Key) + len(changed.Value)}
+		held[changed.Key] = kept
 		in.items++
-		in.bytes += len(changed.Value)
+		in.bytes += kept.bytes
 		if in.items > maxHeldItems || in.bytes > in.mostBytes {
 			return fmt.Errorf("the other end describes more than %d things or %d bytes", maxHeldItems, in.mostBytes)
 		}

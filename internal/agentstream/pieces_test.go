@@ -166,6 +166,19 @@ func TestAnElementAsLargeAsACommitStoresIsSent(t *testing.T) {
 	}
 }
 
+func TestAFileLargerThanAMessageArrivesWhole(t *testing.T) {
+	server, client, down := ends()
+	want := crowded(2)
+	for i := range want.Members {
+		large := bytes.Repeat(fmt.Appendf(nil, "%07d\n", i), maxMessageBytes/8+1)
+		want.Members[i].Files = append(want.Members[i].Files, driver.File{Path: "/etc/large", Content: large, Mode: 0o644})
+	}
+	got, _ := exchange(t, server, client, down, want)
+	if diff := cmp.Diff(want, got, alike()); diff != "" {
+		t.Errorf("what arrives differs (-sent +arrived):\n%.2000s", diff)
+	}
+}
+
 func TestAnObservationArrivesAsItWasSent(t *testing.T) {
 	server, client, _ := ends()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -210,6 +223,25 @@ func TestAnAgentThatDescribesWithoutEndIsCutOff(t *testing.T) {
 	}
 	if err := say(MemberObserved{ID: "b", Message: text}, MemberObserved{ID: "c", Message: text}, MemberObserved{ID: "d", Message: text}); err == nil {
 		t.Error("more than is kept is taken")
+	}
+	for _, c := range []struct {
+		name      string
+		keyBytes  int
+		mostBytes int
+		most      int
+	}{
+		{"long keys", 1000, 1 << 20, 1 << 20 / 1000},
+		{"many small things", 1, maxHeldBytes, maxHeldItems},
+	} {
+		in := newIncoming(observedLists())
+		in.mostBytes = c.mostBytes
+		taken := 0
+		for taken <= c.most && in.take(piece{Items: []item{{List: "clean", Key: fmt.Sprintf("%*d", c.keyBytes, taken), Value: []byte(`""`)}}}) == nil {
+			taken++
+		}
+		if taken > c.most || taken < c.most-10 {
+			t.Errorf("%s: %d are taken, want at most %d", c.name, taken, c.most)
+		}
 	}
 }
 
