@@ -357,7 +357,7 @@ func TestARequestOfSeveralGroupsIsExplainedGroupByGroup(t *testing.T) {
 func TestAScaleUpThatIsRefusedIsNotSaidToBeACluster(t *testing.T) {
 	s := newScene(t, 1).asks("c", KindScale, 2, 8, noQueue)
 	check(t, s.plan(), `c refuse (cores) the scale-up of cluster "c" can't be placed: group "g" needs 2 members with 8 cores and 1GiB each; `+
-		"more than this site has: 1 member fits even with every node up and empty (n1); 2 members with 4 cores and 1GiB each would fit were every node up and empty")
+		"more than this site has: 1 member fits even if every node were up and empty (n1); 2 members with 4 cores and 1GiB each would fit if every node were up and empty")
 }
 
 func TestQuotas(t *testing.T) {
@@ -447,7 +447,7 @@ func TestQuotas(t *testing.T) {
 			func(s *scene) { s.creates("p.a", 1, 9) },
 			[]string{
 				`p.a refuse (cores) cluster "p.a" can't be placed: group "g" needs 1 member with 9 cores and 1GiB; more than any node of this site has: ` +
-					"the largest, n1, has 8 cores; 1 member with 8 cores and 1GiB would fit were every node up and empty",
+					"the largest, n1, has 8 cores; 1 member with 8 cores and 1GiB would fit if every node were up and empty",
 			},
 		},
 	}

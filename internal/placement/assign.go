@@ -60,7 +60,7 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 			host++
 		}
 		if host > lastHost {
-			return nil, fmt.Errorf("cluster %q: network %s has no address left for member %s: it holds %d members",
+			return nil, fmt.Errorf("cluster %q: network %s has no free address for member %s: it has room for %d members",
 				d.Cluster, d.Network.Prefix, name.Member, MaxMembers)
 		}
 		assignments = append(assignments, api.Assignment{
@@ -91,12 +91,12 @@ func nameAll(placed []Placed, d Decision) ([]MemberName, error) {
 	for _, p := range placed {
 		waiting := byGroup[p.Group]
 		if len(waiting) == 0 {
-			return nil, fmt.Errorf("cluster %q: more members of group %q are placed than were asked for", d.Cluster, p.Group)
+			return nil, fmt.Errorf("cluster %q: group %q has more placed members than requested", d.Cluster, p.Group)
 		}
 		names, byGroup[p.Group] = append(names, waiting[0]), waiting[1:]
 	}
 	if len(names) < len(d.Members) {
-		return nil, fmt.Errorf("cluster %q: %d members were asked for, %d are placed", d.Cluster, len(d.Members), len(names))
+		return nil, fmt.Errorf("cluster %q: %d members were requested, but %d are placed", d.Cluster, len(d.Members), len(names))
 	}
 	return names, nil
 }

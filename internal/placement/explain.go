@@ -93,7 +93,7 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 	if r.Largest != nil {
 		text := MembersWith(r.Need.Size, *r.Largest) + " would fit"
 		if d.level == everything {
-			text += " were every node up and empty"
+			text += " if every node were up and empty"
 		}
 		parts = append(parts, text)
 	}
@@ -118,7 +118,7 @@ func (d *diagnosis) fitNow(r *Refusal) string {
 // fitEmpty tells what the site could hold at all.
 func (d *diagnosis) fitEmpty(r *Refusal) string {
 	if nodes, _ := d.fitting(); len(nodes) > 0 {
-		return "more than this site has: " + d.fitText(" even with every node up and empty")
+		return "more than this site has: " + d.fitText(" even if every node were up and empty")
 	}
 	most := largestNode(d.v, d.need())
 	what := plural(int(most.cores), "core")
@@ -239,7 +239,7 @@ func unavailableText(nodes map[Availability][]string) []string {
 	for _, a := range []Availability{Unknown, Down, Drained} {
 		if names := nodes[a]; len(names) > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", shorten(names), map[Availability][2]string{
-				Unknown: {"is not heard of", "are not heard of"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
+				Unknown: {"is not reporting", "are not reporting"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
 			}[a][min(len(names)-1, 1)]))
 		}
 	}
@@ -259,14 +259,14 @@ func (d *diagnosis) aboutLabels(r *Refusal) []string {
 		})
 		switch {
 		case len(have) == 0:
-			return []string{fmt.Sprintf("no node has label %s, nor any other %s", pair, k)}
+			return []string{fmt.Sprintf("no node has label %s or any other label %s", pair, k)}
 		case !slices.Contains(have, pair):
 			return []string{fmt.Sprintf("no node has label %s; nodes have %s", pair, shorten(have))}
 		}
 	}
 	all := strings.Join(wanted, " and ")
 	if nodes, _ := d.fitting(); len(nodes) > 0 {
-		return []string{"too few nodes have " + all, d.fitText(" even with those up and empty")}
+		return []string{"too few nodes have " + all, d.fitText(" even if those were up and empty")}
 	}
 	if len(d.failing("")) == 0 {
 		return []string{"no node has " + all}
@@ -306,7 +306,7 @@ func (d *diagnosis) tooFew(none, few string, problems []string) []string {
 		because += ")"
 	}
 	if nodes, _ := d.fitting(); len(nodes) > 0 {
-		return []string{few + because, d.fitText(" even with the others up and empty")}
+		return []string{few + because, d.fitText(" even if the others were up and empty")}
 	}
 	return []string{none + because}
 }
@@ -317,7 +317,7 @@ func stackProblem(rec api.NodeRecord, stack api.Stack) string {
 			return s.Problems[0]
 		}
 	}
-	return "has no driver for it"
+	return "has no driver for this stack"
 }
 
 func (d *diagnosis) aboutEnvironment(r *Refusal) []string {
@@ -349,10 +349,10 @@ func environmentProblem(rec api.NodeRecord, g api.Group) string {
 		case len(e.Problems) > 0:
 			return e.Problems[0]
 		case !slices.Contains(e.Stacks, g.Stack):
-			return fmt.Sprintf("it does not run on stack %q", g.Stack)
+			return fmt.Sprintf("the environment does not run on stack %q", g.Stack)
 		}
 	}
-	return "does not have it"
+	return "does not have this environment"
 }
 
 // shorten names the first few of a list.

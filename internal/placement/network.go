@@ -53,7 +53,7 @@ func (p Pool) MaxIndex() int {
 // Network derives everything about the network with this index.
 func (p Pool) Network(index int, egress bool) (api.Network, error) {
 	if index < 1 || index > p.MaxIndex() {
-		return api.Network{}, fmt.Errorf("network index %d is outside of 1 to %d, what subnet pool %s holds", index, p.MaxIndex(), p)
+		return api.Network{}, fmt.Errorf("network index %d is not between 1 and %d, the size of subnet pool %s", index, p.MaxIndex(), p)
 	}
 	base := offset(p.prefix.Addr(), uint32(index)*subnetAddresses)
 	return api.Network{

@@ -58,7 +58,7 @@ func Check(r Request) *Refusal {
 		if g.Size < 1 || g.Cores < 1 || g.Memory < 0 {
 			return &Refusal{
 				Cluster: r.Cluster, Constraint: ConstraintRequest, Never: true, Group: g.Name, Need: *g,
-				Message: fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more",
+				Message: fmt.Sprintf("cluster %q can't be placed: group %q needs a size of at least 1, at least 1 core per member, and memory of 0 (no limit) or more",
 					r.Cluster, g.Name),
 			}
 		}

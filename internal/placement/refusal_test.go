@@ -75,7 +75,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{group("compute", 1, 8, 16)},
 			verdict{ConstraintCores, true, false, 0, "{6 16GiB}"},
-			`group "compute" needs 1 member with 8 cores and 16GiB; more than any node of this site has: the largest, n2, has 6 cores; 1 member with 6 cores and 16GiB would fit were every node up and empty`,
+			`group "compute" needs 1 member with 8 cores and 16GiB; more than any node of this site has: the largest, n2, has 6 cores; 1 member with 6 cores and 16GiB would fit if every node were up and empty`,
 		},
 		{
 			"more members than the site holds",
@@ -85,14 +85,14 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{group("compute", 4, 8, 1)},
 			verdict{ConstraintCores, true, false, 2, "{5 1GiB}"},
-			`group "compute" needs 4 members with 8 cores and 1GiB each; more than this site has: 3 members fit even with every node up and empty (2 on n1, 1 on n2); n2 is down; 4 members with 5 cores and 1GiB each would fit were every node up and empty`,
+			`group "compute" needs 4 members with 8 cores and 1GiB each; more than this site has: 3 members fit even if every node were up and empty (2 on n1, 1 on n2); n2 is down; 4 members with 5 cores and 1GiB each would fit if every node were up and empty`,
 		},
 		{
 			"more memory a member than any node has",
 			func(s scene) { s.node(testNode("n1", 4, 1, 64), Schedulable) },
 			[]api.Group{group("compute", 1, 1, 100)},
 			verdict{ConstraintMemory, true, false, 0, "{1 64GiB}"},
-			`group "compute" needs 1 member with 1 core and 100GiB; more than any node of this site has: the largest, n1, has 64GiB of memory; 1 member with 1 core and 64GiB would fit were every node up and empty`,
+			`group "compute" needs 1 member with 1 core and 100GiB; more than any node of this site has: the largest, n1, has 64GiB of memory; 1 member with 1 core and 64GiB would fit if every node were up and empty`,
 		},
 		{
 			"cores are in use",
@@ -147,7 +147,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{group("compute", 2, 8, 1)},
 			verdict{ConstraintDown, false, true, 1, "{4 1GiB}"},
-			`group "compute" needs 2 members with 8 cores and 1GiB each; 1 member fits now (n2); n1 is not heard of; 2 members with 4 cores and 1GiB each would fit`,
+			`group "compute" needs 2 members with 8 cores and 1GiB each; 1 member fits now (n2); n1 is not reporting; 2 members with 4 cores and 1GiB each would fit`,
 		},
 		{
 			"what would do is quarantined",
@@ -168,7 +168,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			func(s scene) { s.node(testNode("n1", 8, 1, 64), Schedulable) },
 			[]api.Group{selector(group("compute", 1, 1, 1), "gpu", "a100")},
 			verdict{ConstraintLabels, true, false, 0, ""},
-			`group "compute" needs 1 member with 1 core and 1GiB; no node has label gpu=a100, nor any other gpu`,
+			`group "compute" needs 1 member with 1 core and 1GiB; no node has label gpu=a100 or any other label gpu`,
 		},
 		{
 			"no node has the label's value",
@@ -198,7 +198,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{selector(group("compute", 2, 8, 1), "rack", "r1")},
 			verdict{ConstraintLabels, true, false, 1, "{4 1GiB}"},
-			`group "compute" needs 2 members with 8 cores and 1GiB each; too few nodes have rack=r1; 1 member fits even with those up and empty (n1)`,
+			`group "compute" needs 2 members with 8 cores and 1GiB each; too few nodes have rack=r1; 1 member fits even if those were up and empty (n1)`,
 		},
 		{
 			"no node offers the stack",
@@ -210,7 +210,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{{Name: "compute", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackVM, Environment: "local"}},
 			verdict{ConstraintStack, true, false, 0, ""},
-			`group "compute" needs 1 member with 1 core; no node offers stack "vm" (n1: /dev/kvm is missing: enable virtualization in the firmware; n2: has no driver for it); nodes offer container`,
+			`group "compute" needs 1 member with 1 core; no node offers stack "vm" (n1: /dev/kvm is missing: enable virtualization in the firmware; n2: has no driver for this stack); nodes offer container`,
 		},
 		{
 			"no node can run the environment",
@@ -224,7 +224,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{{Name: "compute", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackContainer, Environment: "mpi5"}},
 			verdict{ConstraintEnvironment, true, false, 0, ""},
-			`group "compute" needs 1 member with 1 core; no node can run environment "mpi5" on stack "container" (n1: /usr/bin/mpirun is missing: install openmpi-bin; n2: does not have it); nodes have local`,
+			`group "compute" needs 1 member with 1 core; no node can run environment "mpi5" on stack "container" (n1: /usr/bin/mpirun is missing: install openmpi-bin; n2: does not have this environment); nodes have local`,
 		},
 		{
 			"too few nodes can run the environment",
@@ -236,7 +236,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			},
 			[]api.Group{{Name: "compute", Size: 2, Shape: api.Shape{Cores: 8}, Stack: api.StackContainer, Environment: "mpi5"}},
 			verdict{ConstraintEnvironment, true, false, 1, "{4 0}"},
-			`group "compute" needs 2 members with 8 cores each; too few nodes can run environment "mpi5" on stack "container" (n2: does not have it); 1 member fits even with the others up and empty (n1)`,
+			`group "compute" needs 2 members with 8 cores each; too few nodes can run environment "mpi5" on stack "container" (n2: does not have this environment); 1 member fits even if the others were up and empty (n1)`,
 		},
 		{
 			"groups fit one by one, but not together",
@@ -269,7 +269,7 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			"a size of nothing", func(scene) {},
 			[]api.Group{group("compute", 0, 1, 1)},
 			verdict{ConstraintRequest, true, false, 0, ""},
-			`group "compute" needs a size of at least 1, at least 1 core a member, and memory of 0 (no limit) or more`,
+			`group "compute" needs a size of at least 1, at least 1 core per member, and memory of 0 (no limit) or more`,
 		},
 		{
 			"more members than addresses", func(scene) {},

@@ -155,7 +155,7 @@ func (v *View) Take(a api.Assignment) error {
 	}
 	for _, s := range a.Slots {
 		if _, ok := v.nodes[id].layout.position(s); !ok {
-			return fmt.Errorf("assignment %s: node %s offers no core slot %d", a.ID, a.Node, s)
+			return fmt.Errorf("assignment %s: node %s has no core slot %d", a.ID, a.Node, s)
 		}
 	}
 	if free := v.rows[id].freeMemory; a.MemoryBytes > free {

@@ -28,13 +28,13 @@ func TestADoubleAllocationIsRefusedWithTheAssignmentsThatCollide(t *testing.T) {
 			api.Assignment{ID: "b", Node: "n1", Slots: []int{1, 2}},
 			"assignment b collides with a on node n1: core slots [1] would be allocated twice",
 		},
-		{"it is taken again", first, "assignment a is held already"},
+		{"it is taken again", first, "assignment a is already held"},
 		{
 			"one slot twice in one assignment",
 			api.Assignment{ID: "b", Node: "n1", Slots: []int{3, 3}},
 			"assignment b collides with b on node n1: core slots [3] would be allocated twice",
 		},
-		{"a slot that is not there", api.Assignment{ID: "b", Node: "n1", Slots: []int{4}}, "assignment b: node n1 offers no core slot 4"},
+		{"a slot that is not there", api.Assignment{ID: "b", Node: "n1", Slots: []int{4}}, "assignment b: node n1 has no core slot 4"},
 		{
 			"more memory than is left",
 			api.Assignment{ID: "b", Node: "n1", Slots: []int{2}, MemoryBytes: 5 * gib},

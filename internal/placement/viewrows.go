@@ -18,7 +18,7 @@ type Collision struct {
 
 func (c *Collision) Error() string {
 	if len(c.Slots) == 0 {
-		return fmt.Sprintf("assignment %s is held already", c.Assignment)
+		return fmt.Sprintf("assignment %s is already held", c.Assignment)
 	}
 	return fmt.Sprintf("assignment %s collides with %s on node %s: core slots %v would be allocated twice",
 		c.Assignment, strings.Join(c.Holders, ", "), c.Node, c.Slots)
