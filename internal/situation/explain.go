@@ -159,19 +159,19 @@ func explain(c *state.Cluster, e api.Explanation, now time.Time) string {
 	}
 	switch e.Phase {
 	case api.ClusterPending:
-		text = append(text, "It was just asked for; the leader has not decided yet.")
+		text = append(text, "It was just created; the leader has not decided yet.")
 	case api.ClusterQueued:
 		text = append(text, "It waits in the queue.")
 	case api.ClusterReady:
 		text = append(text, "It is ready.")
 	default:
-		text = append(text, sentence(fmt.Sprintf("It is %s: %s", e.Phase, cmp.Or(message, "no more is known"))))
+		text = append(text, sentence(fmt.Sprintf("It is %s: %s", e.Phase, cmp.Or(message, "no details are known"))))
 	}
 	for _, w := range e.Waiting {
 		text = append(text, sentence(describe(w, now)))
 	}
 	if len(e.Waiting) == 0 && e.Phase == api.ClusterReady {
-		text = append(text, "Nothing of it waits for room.")
+		text = append(text, "None of its members waits for room.")
 	}
 	return strings.Join(text, " ")
 }
@@ -187,7 +187,7 @@ func describe(w api.Waiting, now time.Time) string {
 	}
 	text := fmt.Sprintf(what, w.Members)
 	if w.Position > 0 {
-		text += fmt.Sprintf(" at place %d of the queue", w.Position)
+		text += fmt.Sprintf(" at position %d in the queue", w.Position)
 	}
 	text += ": " + w.Reason
 	if w.Earliest != nil && !strings.Contains(w.Reason, "start") {

@@ -75,7 +75,7 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	}
 	free, err := placement.Build(nodes, held, quarantined)
 	if err != nil {
-		return fmt.Errorf("nothing is placed while stored assignments collide: %w", err)
+		return fmt.Errorf("placement is suspended because stored assignments collide: %w", err)
 	}
 	r.free = free
 	return nil
