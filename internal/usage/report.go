@@ -78,7 +78,7 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 	switch by {
 	case ByAll, ByCluster, ByUser, ByProject:
 	default:
-		return nil, fmt.Errorf("usage can't be told by %q; it can by %q, %q or %q", by, ByCluster, ByUser, ByProject)
+		return nil, fmt.Errorf("usage can't be grouped by %q; use %q, %q or %q", by, ByCluster, ByUser, ByProject)
 	}
 	periods, err := cut(from, to, period)
 	if err != nil {
@@ -199,11 +199,11 @@ func plus(a, b api.Amount) api.Amount {
 // cut lists where periods begin and end: from, the beginnings of periods after it, to.
 func cut(from, to time.Time, period Period) ([]time.Time, error) {
 	if !from.Before(to) {
-		return nil, fmt.Errorf("the time asked for ends at %s, which is not after its beginning, %s",
+		return nil, fmt.Errorf("the requested time ends at %s, which is not after its start at %s",
 			to.UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339))
 	}
 	if from.Year() < firstYear || to.Year() > lastYear {
-		return nil, fmt.Errorf("the time asked for, %s to %s, lies outside the years %d to %d",
+		return nil, fmt.Errorf("the requested time, %s to %s, is outside the years %d to %d",
 			from.UTC().Format(time.RFC3339), to.UTC().Format(time.RFC3339), firstYear, lastYear)
 	}
 	bounds := []time.Time{from}
@@ -216,7 +216,7 @@ func cut(from, to time.Time, period Period) ([]time.Time, error) {
 			return append(bounds, to), nil
 		}
 		if len(bounds) == maxPeriods {
-			return nil, fmt.Errorf("there are more than %d periods of a %s from %s to %s; ask for longer periods or a shorter time",
+			return nil, fmt.Errorf("more than %d periods of a %s lie between %s and %s; choose longer periods or a shorter time",
 				maxPeriods, period, from.UTC().Format(time.RFC3339), to.UTC().Format(time.RFC3339))
 		}
 		bounds, at = append(bounds, next), next
@@ -242,6 +242,6 @@ func (p Period) next(at time.Time) (time.Time, error) {
 	case Month:
 		return date(year, month+1, 1, 0), nil
 	default:
-		return at, fmt.Errorf("%q is no period; there are %q, %q, %q and %q", p, Hour, Day, Week, Month)
+		return at, fmt.Errorf("%q is not a period; use %q, %q, %q or %q", p, Hour, Day, Week, Month)
 	}
 }

@@ -383,13 +383,13 @@ func TestAReportThatMakesNoSenseIsRefusedWithWhatToDo(t *testing.T) {
 		by       By
 		want     string
 	}{
-		{"no time", at(1), at(1), Whole, ByAll, "not after its beginning"},
-		{"backwards", at(2), at(1), Whole, ByAll, "not after its beginning"},
-		{"the future", at(30), at(40), Whole, ByAll, "not after its beginning"},
+		{"no time", at(1), at(1), Whole, ByAll, "not after its start"},
+		{"backwards", at(2), at(1), Whole, ByAll, "not after its start"},
+		{"the future", at(30), at(40), Whole, ByAll, "not after its start"},
 		{"no beginning", time.Time{}, at(1), Whole, ByAll, "outside the years 1970 to 2200"},
-		{"another period", at(1), at(2), "year", ByAll, `there are "hour"`},
-		{"another key", at(1), at(2), Whole, "node", `by "cluster"`},
-		{"too fine", at(1).AddDate(-2, 0, 0), at(2), Hour, ByAll, "ask for longer periods"},
+		{"another period", at(1), at(2), "year", ByAll, `use "hour"`},
+		{"another key", at(1), at(2), Whole, "node", `use "cluster"`},
+		{"too fine", at(1).AddDate(-2, 0, 0), at(2), Hour, ByAll, "choose longer periods"},
 	} {
 		if _, err := Report(example(), tt.from, tt.to, tt.period, tt.by); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want an error with %q", tt.name, err, tt.want)
