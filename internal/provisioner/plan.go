@@ -123,7 +123,7 @@ func (p progress) stuck(state api.PowerState) string {
 	if p.done || p.times < 2 {
 		return ""
 	}
-	return fmt.Sprintf("the BMC accepted the order %q %d times and still says that the power is %s; look whether the machine obeys its BMC", p.last, p.times, state)
+	return fmt.Sprintf("the BMC accepted the order %q %d times but still reports power %s; check that the machine obeys its BMC", p.last, p.times, state)
 }
 
 // lookDelay is how long to wait before looking again after having told something: soon at first, since most obey at once.

@@ -255,7 +255,7 @@ func TestABMCThatIsDeafIsToldAgain(t *testing.T) {
 		m := r.site.Add("m1", fake.Behaviour{Deaf: true})
 		r.set(1, order("m1", 7, Wake))
 		r.after(50 * time.Second)
-		if o := r.want("m1", api.PowerOff, false, `"on" 3 times and still says that the power is off`); o.Attempts != 3 {
+		if o := r.want("m1", api.PowerOff, false, `"on" 3 times but still reports power off`); o.Attempts != 3 {
 			t.Errorf("told %d times", o.Attempts)
 		}
 		m.SetBehaviour(fake.Behaviour{})

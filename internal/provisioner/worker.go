@@ -295,7 +295,7 @@ func (w *worker) do(ctx context.Context, todo action) (time.Duration, error) {
 }
 
 // errUnknown is the problem of a BMC that answers and does not know.
-var errUnknown = errors.New("the BMC says that the power is neither on nor off; look at the machine, or reset its BMC")
+var errUnknown = errors.New("the BMC reports power as neither on nor off; check the machine, or reset its BMC")
 
 func (w *worker) finish() {
 	p := &w.progress
