@@ -104,7 +104,7 @@ func (i *images) Complete(digest image.Digest) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%d of its parts are not there, %s among them", len(missing), missing[0].Digest)
+		return fmt.Errorf("%d of its parts are missing, including %s", len(missing), missing[0].Digest)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 func logLimits(cfg config.Logs, dir string) (monitor.LogLimits, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return monitor.LogLimits{}, fmt.Errorf("the size of the file system of %s can't be read: %w", dir, err)
+		return monitor.LogLimits{}, fmt.Errorf("can't read the size of the file system of %s: %w", dir, err)
 	}
 	return monitor.LimitsFor(monitor.LogLimits(cfg), int64(st.Blocks)*st.Bsize), nil
 }

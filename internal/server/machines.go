@@ -31,7 +31,7 @@ func (c consoles) Dial(ctx context.Context, node string) (io.ReadWriteCloser, er
 	}
 	spec := m.Intent.Spec
 	if spec.Console == "" {
-		return nil, fmt.Errorf("nobody said where the console of %s is; enrol it with --console tcp://HOST:PORT or --console ipmi-sol", node)
+		return nil, fmt.Errorf("machine %s has no console configured; enroll it with --console tcp://HOST:PORT or --console ipmi-sol", node)
 	}
 	target := power.Target{Name: node, Control: spec.Power, Credentials: power.Credentials{User: spec.Power.User}, MACs: spec.MACs}
 	if len(m.Intent.Sealed) > 0 {
@@ -48,7 +48,7 @@ func (c consoles) Dial(ctx context.Context, node string) (io.ReadWriteCloser, er
 func (c consoles) Password(_ context.Context, node string) (user, password string, err error) {
 	m := c.cache.View().Machine(node)
 	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.RedeemedAt == nil {
-		return "", "", fmt.Errorf("machine %q runs no boot of this site, so there is no login: %w", node, state.ErrNotFound)
+		return "", "", fmt.Errorf("no login for machine %q: it did not boot from this site: %w", node, state.ErrNotFound)
 	}
 	return "root", bootapi.ConsolePassword(c.secret, m.UID(), m.Record.Boot.Generation), nil
 }
@@ -61,8 +61,8 @@ func ownAgent(view *state.View, secret []byte, node api.NodeRecord) error {
 	if m == nil || node.AgentID == bootapi.AgentID(secret, m.UID()) {
 		return nil
 	}
-	return fmt.Errorf("%q is a machine that boots from this site, and this agent is not the one it was given there; start this one with another --name, "+
-		"or take the machine out first: nearmetal node remove %s", node.Name, node.Name)
+	return fmt.Errorf("%q is the name of a machine that boots from this site, and this agent is not the agent of its boot; start this agent with another --name, "+
+		"or remove the machine first: nearmetal node remove %s", node.Name, node.Name)
 }
 
 // addresses is what the API tells of the provisioning network.

@@ -20,7 +20,7 @@ func provisioningNetwork(cfg config.Provision) (netboot.Network, error) {
 	n := netboot.Network{Interface: cfg.Interface, Proxy: cfg.Proxy, HTTPPort: config.ImagePort}
 	link, err := net.InterfaceByName(cfg.Interface)
 	if err != nil {
-		return n, fmt.Errorf("--provision %s: there is no such interface on this machine (see: ip link)", cfg.Interface)
+		return n, fmt.Errorf("--provision %s: this machine has no such interface (see: ip link)", cfg.Interface)
 	}
 	addresses, err := link.Addrs()
 	if err != nil {
@@ -32,7 +32,7 @@ func provisioningNetwork(cfg config.Provision) (netboot.Network, error) {
 		}
 	}
 	if !n.Address.IsValid() {
-		return n, fmt.Errorf("--provision %s: the interface has no IPv4 address; give it one, like: ip addr add 10.9.0.1/24 dev %[1]s", cfg.Interface)
+		return n, fmt.Errorf("--provision %s: the interface has no IPv4 address; add one, for example: ip addr add 10.9.0.1/24 dev %[1]s", cfg.Interface)
 	}
 	if err := ranges(&n, cfg); err != nil {
 		return n, err
@@ -70,8 +70,8 @@ func crowded(n netboot.Network, limit string) string {
 	if err != nil || want <= bound {
 		return ""
 	}
-	return fmt.Sprintf("this machine keeps %d neighbours at most, and the provisioning network has %d addresses: with that many machines at once "+
-		"some would get no answer; run: sysctl -w net.ipv4.neigh.default.gc_thresh3=%d net.ipv4.neigh.default.gc_thresh2=%d", bound, want, 2*want, want)
+	return fmt.Sprintf("this machine keeps at most %d ARP neighbors, but the provisioning network has %d addresses: with that many machines "+
+		"some would get no reply; run: sysctl -w net.ipv4.neigh.default.gc_thresh3=%d net.ipv4.neigh.default.gc_thresh2=%d", bound, want, 2*want, want)
 }
 
 // ranges fills in the ranges of addresses. What is not given follows from the network: the larger side of it beside the server's address, its
@@ -109,7 +109,7 @@ func parseRange(text string) (netboot.Range, error) {
 	a, errA := netip.ParseAddr(strings.TrimSpace(from))
 	b, errB := netip.ParseAddr(strings.TrimSpace(to))
 	if !ok || errA != nil || errB != nil || !a.Is4() || !b.Is4() {
-		return netboot.Range{}, fmt.Errorf("write FROM-TO with two IPv4 addresses, like 10.9.0.10-10.9.0.99")
+		return netboot.Range{}, fmt.Errorf("write FROM-TO with two IPv4 addresses, for example 10.9.0.10-10.9.0.99")
 	}
 	return netboot.Range{From: a, To: b}, nil
 }

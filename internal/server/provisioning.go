@@ -184,7 +184,7 @@ func (p *provisioning) netboot(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.log.ErrorContext(ctx, "no machine can boot over the network", "problem", err, "next look in", refusedAgain)
+		p.log.ErrorContext(ctx, "no machine can boot over the network", "problem", err, "retry in", refusedAgain)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

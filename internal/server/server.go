@@ -64,7 +64,7 @@ type Config struct {
 func Open(cfg Config) (*Server, error) {
 	// Members' user namespaces must be able to pass through; everything secret below is closed by itself.
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
-		return nil, fmt.Errorf("the state directory can't be made: %w; give another one with --state", err)
+		return nil, fmt.Errorf("the state directory can't be created: %w; choose another with --state", err)
 	}
 	lock, err := lockState(cfg.StateDir)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) open() error {
 		hosts = append(hosts, host)
 		listener, err := net.Listen("tcp", address)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("port in use: another program listens on %s; stop it, or give another address with --listen HOST:PORT", address)
+			return fmt.Errorf("port in use: another program listens on %s; stop it, or choose another address with --listen HOST:PORT", address)
 		}
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", address, err)
@@ -149,21 +149,21 @@ func (s *Server) Close() error {
 }
 
 // ErrStateInUse is the error of Open for a second server on one state directory.
-var ErrStateInUse = errors.New("another server runs on this state directory")
+var ErrStateInUse = errors.New("another server uses this state directory")
 
 // lockState takes the lock that one server at a time holds on a state directory. The kernel drops it with the process.
 func lockState(dir string) (*os.File, error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("the state directory %s can't be used: %w; run as its owner or give another one with --state", dir, err)
+		return nil, fmt.Errorf("the state directory %s can't be used: %w; run as its owner, or choose another with --state", dir, err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		holder := make([]byte, 32)
 		n, _ := f.Read(holder)
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: %s is held by process %s; stop that one, or give another directory with --state",
+			return nil, fmt.Errorf("%w: %s is held by process %s; stop that process, or choose another directory with --state",
 				ErrStateInUse, dir, holder[:n])
 		}
 		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
