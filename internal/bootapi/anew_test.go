@@ -19,7 +19,7 @@ func TestAMachineThatIsResetInTheMiddleOfItsBootIsBootedAnew(t *testing.T) {
 	if _, status, _ := s.hello(s.claims(3, api.BootEnvironment), "second life"); status != http.StatusConflict {
 		t.Fatalf("its second life got %d", status)
 	}
-	if seen := s.heard.Seen("u1"); seen.Generation != 3 || !strings.Contains(seen.Problem, "started anew") {
+	if seen := s.heard.Seen("u1"); seen.Generation != 3 || !strings.Contains(seen.Problem, "restarted in the middle") {
 		t.Errorf("the leader hears %+v", seen)
 	}
 	select {

@@ -157,7 +157,7 @@ func read[T any](w http.ResponseWriter, r *http.Request, maxBytes int64) (T, err
 func (s *Server) session(r *http.Request) (boot.TokenClaims, error) {
 	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
-		return boot.TokenClaims{}, refuse(http.StatusUnauthorized, "no session; say hello first")
+		return boot.TokenClaims{}, refuse(http.StatusUnauthorized, "no session; open one with hello first")
 	}
 	claims, err := boot.Open(s.sessionKey, bearer, s.cfg.SiteTime())
 	if err != nil {

@@ -223,17 +223,17 @@ func TestTokensOfTheWrongMachinePortGenerationOrTimeAreRefused(t *testing.T) {
 		status int
 		detail string
 	}{
-		"earlier boot":                     {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "of an earlier boot"},
-		"unknown machine":                  {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "of an earlier boot"},
+		"earlier boot":                     {func(_ *site, c *boot.TokenClaims) []string { c.Generation = 2; return nil }, http.StatusGone, "from an earlier boot"},
+		"unknown machine":                  {func(_ *site, c *boot.TokenClaims) []string { c.Machine = "u9"; return nil }, http.StatusGone, "from an earlier boot"},
 		"other port":                       {func(_ *site, c *boot.TokenClaims) []string { c.Port = "prov1"; return nil }, http.StatusForbidden, `for port "prov1"`},
-		"elsewhere":                        {func(s *site, _ *boot.TokenClaims) []string { s.at = other; return nil }, http.StatusForbidden, "and 52:54:00:00:00:02 is at"},
-		"from an address nobody was given": {func(s *site, _ *boot.TokenClaims) []string { s.at = ""; return nil }, http.StatusServiceUnavailable, "nobody was given"},
-		"other NIC":                        {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "none of this machine's NICs"},
+		"elsewhere":                        {func(s *site, _ *boot.TokenClaims) []string { s.at = other; return nil }, http.StatusForbidden, "but MAC 52:54:00:00:00:02 is at"},
+		"from an address nobody was given": {func(s *site, _ *boot.TokenClaims) []string { s.at = ""; return nil }, http.StatusServiceUnavailable, "is not leased"},
+		"other NIC":                        {func(*site, *boot.TokenClaims) []string { return []string{other} }, http.StatusForbidden, "not a NIC of this machine"},
 		"expired":                          {func(s *site, c *boot.TokenClaims) []string { c.ExpiresAt = s.now; return nil }, http.StatusUnauthorized, "expired"},
 		"not to boot": {func(s *site, _ *boot.TokenClaims) []string {
 			s.phase(api.MachineReady, api.BootEnvironment, 3)
 			return nil
-		}, http.StatusGone, "not meant to boot"},
+		}, http.StatusGone, "no longer wanted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
@@ -257,7 +257,7 @@ func TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo(t *testing.T) {
 		generation int64 // of the boot decided; the machine's own is 3
 		do         string
 	}{
-		"it goes off":       {api.MachineStopping, 3, "poweroff"},
+		"powering off":       {api.MachineStopping, 3, "poweroff"},
 		"it is removed":     {api.MachineRemoving, 3, "poweroff"},
 		"it is at rest":     {api.MachineOff, 4, "poweroff"},
 		"another boot":      {api.MachineBooting, 4, "reboot"},

@@ -166,7 +166,7 @@ func (h *Heard) startedAnew(uid string, generation int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b := h.of(uid, generation); b != nil && b.seen.Problem == "" {
-		b.seen.Problem = "it was started anew in the middle of its boot: it lost its power, was reset, or crashed"
+		b.seen.Problem = "restarted in the middle of its boot: it lost power, was reset, or crashed"
 		h.tell()
 	}
 }

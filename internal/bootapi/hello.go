@@ -36,10 +36,10 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
 func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*boot.Welcome, error) {
 	claims, err := boot.Open(s.cfg.Secret, hello.Token, s.cfg.SiteTime())
 	if err != nil {
-		return nil, refuse(http.StatusUnauthorized, "the boot token is not valid: %v; boot again to get another one", err)
+		return nil, refuse(http.StatusUnauthorized, "the boot token is not valid: %v; boot again to get a new one", err)
 	}
 	if !slices.ContainsFunc(hello.MACs, func(mac string) bool { return strings.EqualFold(mac, claims.MAC) }) {
-		return nil, refuse(http.StatusForbidden, "the boot token is for %s, which is none of this machine's NICs", claims.MAC)
+		return nil, refuse(http.StatusForbidden, "the boot token is for MAC %s, which is not a NIC of this machine", claims.MAC)
 	}
 	if err := s.checkOrigin(from, claims); err != nil {
 		return nil, err
@@ -61,18 +61,18 @@ func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*b
 func (s *Server) checkOrigin(from string, claims boot.TokenClaims) error {
 	address, err := netip.ParseAddrPort(from)
 	if err != nil {
-		return refuse(http.StatusForbidden, "the address %q it comes from can't be read", from)
+		return refuse(http.StatusForbidden, "the source address %q can't be read", from)
 	}
 	mac, port, known := s.cfg.At(address.Addr().Unmap())
 	switch {
 	case !known && s.cfg.Proxy: // another DHCP server's
 		return nil
 	case !known: // all addresses are ours: somebody took one, or this server has just started and will know soon
-		return refuse(http.StatusServiceUnavailable, "nobody was given the address %s; ask again, or boot again to get another one", address.Addr())
+		return refuse(http.StatusServiceUnavailable, "the address %s is not leased; retry, or boot again to get another address", address.Addr())
 	case mac != claims.MAC:
-		return refuse(http.StatusForbidden, "the boot token is for %s, and %s is at %s", claims.MAC, mac, address.Addr())
+		return refuse(http.StatusForbidden, "the boot token is for MAC %s, but MAC %s is at %s", claims.MAC, mac, address.Addr())
 	case port != claims.Port:
-		return refuse(http.StatusForbidden, "the boot token is for port %q, and %s was last seen at %q", claims.Port, mac, port)
+		return refuse(http.StatusForbidden, "the boot token is for port %q, but MAC %s was last seen at port %q", claims.Port, mac, port)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (s *Server) checkOrigin(from string, claims boot.TokenClaims) error {
 // welcomeStranger lets an unknown machine tell what it is, and nothing else.
 func (s *Server) welcomeStranger(claims boot.TokenClaims, welcome *boot.Welcome) error {
 	if m := s.cfg.Reader.View().MachineByMAC(claims.MAC); m != nil {
-		return refuse(http.StatusGone, "%s is machine %s by now; boot again", claims.MAC, m.Name())
+		return refuse(http.StatusGone, "MAC %s now belongs to machine %s; boot again", claims.MAC, m.Name())
 	}
 	return s.addManifest(welcome, s.cfg.StrangerImage())
 }
@@ -134,7 +134,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 
 // over refuses a token whose boot does not go on, and tells its machine, which it is, what to do: it runs, and nobody else may be able to reach it.
 func (s *Server) over(claims boot.TokenClaims) error {
-	no := &refusal{status: http.StatusGone, detail: "the boot token is of an earlier boot; this machine is not meant to boot that any more"}
+	no := &refusal{status: http.StatusGone, detail: "the boot token is from an earlier boot; that boot is no longer wanted"}
 	if told := s.instruct(claims, false); told.Do == doReboot || told.Do == doPowerOff {
 		no.do = told.Do
 	}
@@ -148,7 +148,7 @@ func (s *Server) addManifest(welcome *boot.Welcome, digest image.Digest) error {
 	}
 	manifest, signature, err := s.cfg.Images.Manifest(digest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return refuse(http.StatusGone, "the image %s is not there any more; boot again", digest)
+		return refuse(http.StatusGone, "the image %s no longer exists; boot again", digest)
 	}
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func clip(text string) string {
 // bounded is a report whose texts can be stored and shown; the error tells that it is too large.
 func bounded(report boot.Report) (boot.Report, error) {
 	if len(report.Health) > maxHealth {
-		return report, refuse(http.StatusRequestEntityTooLarge, "the report has %d health checks, more than %d", len(report.Health), maxHealth)
+		return report, refuse(http.StatusRequestEntityTooLarge, "the report has %d health checks; at most %d are possible", len(report.Health), maxHealth)
 	}
 	for i := range report.Health {
 		report.Health[i].Check, report.Health[i].Message = clip(report.Health[i].Check), clip(report.Health[i].Message)
@@ -59,7 +59,7 @@ func bounded(report boot.Report) (boot.Report, error) {
 		return report, fmt.Errorf("measure a report: %w", err)
 	}
 	if len(data) > maxReportBytes {
-		return report, refuse(http.StatusRequestEntityTooLarge, "the report has %d bytes, more than %d", len(data), maxReportBytes)
+		return report, refuse(http.StatusRequestEntityTooLarge, "the report has %d bytes; at most %d are possible", len(data), maxReportBytes)
 	}
 	return report, nil
 }

@@ -98,7 +98,7 @@ func (s *Server) candidate(ctx context.Context, from string, claims boot.TokenCl
 	view := s.cfg.Reader.View()
 	known := view.Candidate(claims.MAC)
 	if known == nil && len(view.Candidates) >= maxCandidates {
-		return refuse(http.StatusServiceUnavailable, "%d machines wait to be taken in already; see: nearmetal node candidates", len(view.Candidates))
+		return refuse(http.StatusServiceUnavailable, "%d machines already wait to be enrolled; see: nearmetal node candidates", len(view.Candidates))
 	}
 	// It reports every few seconds: only what is new, or has not been said for a while, is worth a write.
 	now := s.cfg.SiteTime()
@@ -140,7 +140,7 @@ func decided(m *state.Machine, claims boot.TokenClaims, reported bool) *boot.Ins
 	unknown := m == nil || m.Record == nil
 	switch {
 	case unknown && claims.Machine == "":
-		return &boot.Instruction{Do: doWait, RetrySeconds: strangerSeconds, Message: "waiting to be taken in: nearmetal node enroll NAME --candidate " + claims.MAC}
+		return &boot.Instruction{Do: doWait, RetrySeconds: strangerSeconds, Message: "waiting to be enrolled: nearmetal node enroll NAME --candidate " + claims.MAC}
 	case unknown:
 		return &boot.Instruction{Do: doPowerOff, Message: "this machine was removed from the site"}
 	case claims.Machine == "":
@@ -148,16 +148,16 @@ func decided(m *state.Machine, claims boot.TokenClaims, reported bool) *boot.Ins
 	}
 	r := m.Record
 	if r.Boot == nil || r.Boot.Generation != claims.Generation {
-		return instructKnown(m, "something else was decided since this boot began")
+		return instructKnown(m, "a newer order replaced this boot")
 	}
 	switch r.Phase {
 	case api.MachineStopping, api.MachineRemoving, api.MachineOff, api.MachineEnrolled:
-		return &boot.Instruction{Do: doPowerOff, Message: "it goes off"}
+		return &boot.Instruction{Do: doPowerOff, Message: "powering off"}
 	case api.MachineFailed:
 		return &boot.Instruction{Do: doWait, RetrySeconds: failedSeconds, Message: r.Message}
 	}
 	if reported {
-		return &boot.Instruction{Do: doWait, RetrySeconds: soonSeconds, Message: "the report is taken down"}
+		return &boot.Instruction{Do: doWait, RetrySeconds: soonSeconds, Message: "the report is stored"}
 	}
 	return &boot.Instruction{Do: doContinue}
 }

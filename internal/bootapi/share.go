@@ -78,9 +78,9 @@ func (s *Server) share(w http.ResponseWriter, r *http.Request) {
 	switch m := s.cfg.Reader.View().MachineByUID(claims.Machine); {
 	case err != nil:
 	case len(sharing.Shares) > maxShares || slices.ContainsFunc(sharing.Shares, bad) || badAddress != nil:
-		err = refuse(http.StatusBadRequest, "up to %d roots and layers are shared, each by its digest and a port", maxShares)
+		err = refuse(http.StatusBadRequest, "at most %d roots and layers can be shared, each with its digest and a port", maxShares)
 	case m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Generation != claims.Generation:
-		err = refuse(http.StatusGone, "this boot is over")
+		err = refuse(http.StatusGone, "this boot has ended")
 	}
 	if err != nil {
 		s.answer(w, r, nil, err)
