@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ func main() {
 
 func run() int {
 	var (
-		only     = flag.String("only", "", "run only mutants whose guard, file or test contains this `text`")
+		only     = flag.String("only", "", "run only mutants whose guard, file or test matches this regular `expression`")
 		parallel = flag.Int("parallel", max(2, runtime.NumCPU()), "how many at once")
 		goExec   = flag.String("exec", "", "go test -exec `command`, such as sudo")
 		root     = flag.String("root", ".", "`folder` of the module")
@@ -34,7 +35,12 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	mutants := matching(guards(), *only)
+	wanted, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants: -only:", err)
+		return 1
+	}
+	mutants := matching(guards(), wanted)
 	runner := runner{root: *root, exec: *goExec}
 	fmt.Printf("%d mutants; first their tests on the unchanged source\n", len(mutants))
 	if err := runner.baseline(ctx, mutants, *parallel); err != nil {
@@ -49,11 +55,11 @@ func run() int {
 	return 0
 }
 
-// matching returns the mutants that mention text.
-func matching(mutants []Mutant, text string) []Mutant {
+// matching returns the mutants that a pattern matches.
+func matching(mutants []Mutant, wanted *regexp.Regexp) []Mutant {
 	var kept []Mutant
 	for _, m := range mutants {
-		if strings.Contains(m.Guard+"\n"+m.File+"\n"+m.Test, text) {
+		if wanted.MatchString(m.Guard + "\n" + m.File + "\n" + m.Test) {
 			kept = append(kept, m)
 		}
 	}
