@@ -274,7 +274,7 @@ func (a *Agent) audit(ctx context.Context) {
 				a.drift = append(a.drift, fmt.Sprintf("network %d: %s: want %s, got %s", d.Network, d.Object, d.Want, d.Got))
 			}
 			if len(found) > 0 {
-				a.cfg.Log.WarnContext(ctx, "the networks drifted and are applied again", "drift", a.drift)
+				a.cfg.Log.WarnContext(ctx, "the networks drifted; applying them again", "drift", a.drift)
 				a.networks.force = true
 			}
 		})

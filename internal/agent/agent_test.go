@@ -223,7 +223,7 @@ func TestATunnelReachesAMembersPort(t *testing.T) {
 		want         string
 	}{
 		{"a port that nobody listens on", id, 23, "connection refused"},
-		{"a member that is not there", "uc1.c1-9.1", 22, "no such member is on this node"},
+		{"a member that is not there", "uc1.c1-9.1", 22, "this node has no such member"},
 	} {
 		if _, err := s.agent.OpenTunnel(t.Context(), "n1", tt.member, tt.port); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.what, err, tt.want)

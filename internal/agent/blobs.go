@@ -97,7 +97,7 @@ func (s serverBlobs) Download(ctx context.Context, d image.Digest, path string) 
 		return err
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != d.Hex() {
-		return fmt.Errorf("the server sent something else as %s: %w", d, image.ErrDigest)
+		return fmt.Errorf("the server sent wrong content for %s: %w", d, image.ErrDigest)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func (a *Agent) recoverBuilds(ctx context.Context) error {
 		dir := filepath.Join(a.buildsDir(), e.Name())
 		seen, err := loadBuild(dir, e.Name())
 		if err != nil {
-			a.cfg.Log.Warn("what is left of a build is removed", "build", e.Name(), "error", err)
+			a.cfg.Log.Warn("removing the remains of a build", "build", e.Name(), "error", err)
 			a.work.Go(func() { a.removeBuild(ctx, e.Name(), dir) })
 			continue
 		}
@@ -100,12 +100,12 @@ func loadBuild(dir, runID string) (agentstream.BuildObserved, error) {
 	id, attempt, ok := strings.Cut(strings.TrimPrefix(runID, "build."), ".")
 	number, numberErr := strconv.Atoi(attempt)
 	if !ok || numberErr != nil || !errors.Is(err, os.ErrNotExist) {
-		return seen, errors.Join(err, errors.New("it is no build's"))
+		return seen, errors.Join(err, errors.New("the directory belongs to no build"))
 	}
 	now := time.Now()
 	return agentstream.BuildObserved{
 		ID: id, Attempt: number, Phase: api.BuildFailed, EndedAt: &now,
-		Message: "the node's agent was restarted while it was building; build it again",
+		Message: "the node's agent was restarted during the build; build the environment again",
 	}, nil
 }
 
@@ -155,7 +155,7 @@ func workDirs(dir string) []string {
 func (a *Agent) removeBuild(ctx context.Context, run string, dirs ...string) {
 	for _, dir := range dirs {
 		if err := filetree.Remove(ctx, dir); err != nil && ctx.Err() == nil {
-			a.cfg.Log.WarnContext(ctx, "what is left of a build can't be removed", "build", run, "error", err)
+			a.cfg.Log.WarnContext(ctx, "the remains of a build can't be removed", "build", run, "error", err)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (a *Agent) convergeBuilds(ctx context.Context) {
 func (a *Agent) beginBuild(ctx context.Context, run string, b *buildState) error {
 	b.begun = true
 	if a.cfg.Builder == nil {
-		return errors.New("this node offers no builds")
+		return errors.New("this node can't build environments: its agent has no builder")
 	}
 	if err := os.MkdirAll(a.buildDir(run), 0o700); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (a *Agent) endBuild(ctx context.Context, run string, b *buildState, manifes
 	b.seen.Phase, b.seen.Manifest, b.seen.EndedAt, b.seen.Step = api.BuildSucceeded, manifest, &now, ""
 	switch {
 	case err != nil && errors.Is(err, context.Canceled):
-		b.seen.Phase, b.seen.Message = api.BuildCancelled, "it was cancelled"
+		b.seen.Phase, b.seen.Message = api.BuildCancelled, "the build was cancelled"
 	case err != nil:
 		b.seen.Phase, b.seen.Message = api.BuildFailed, err.Error()
 	default:
@@ -244,7 +244,7 @@ func (a *Agent) endBuild(ctx context.Context, run string, b *buildState, manifes
 		err = writeDurably(filepath.Join(a.buildDir(run), buildResultFile), data)
 	}
 	if err != nil {
-		a.cfg.Log.WarnContext(ctx, "how a build ended can't be written down", "build", run, "error", err)
+		a.cfg.Log.WarnContext(ctx, "the result of a build can't be stored", "build", run, "error", err)
 	}
 }
 
@@ -284,7 +284,7 @@ func (a *Agent) bases(ctx context.Context, dir string, names []string, digests m
 	for _, name := range names {
 		digest := image.Digest(digests[name])
 		if err := digest.Check(); err != nil {
-			return nil, fmt.Errorf("environment %q, which this one stands on, has no image; build it first", name)
+			return nil, fmt.Errorf("base environment %q is not built; build it first", name)
 		}
 		fetch := func(d image.Digest) error {
 			if err := os.MkdirAll(blobs, 0o700); err != nil {

@@ -248,7 +248,7 @@ func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration,
 		bounded, cancel := context.WithTimeout(ctx, deadline)
 		err := call(bounded)
 		if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-			err = errors.Join(err, errors.New("it took longer than "+deadline.String()))
+			err = errors.Join(err, errors.New("the operation took longer than "+deadline.String()))
 		}
 		cancel()
 		<-a.slots
@@ -285,7 +285,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 		a.post(ctx, func() {
 			m.busy = false
 			if err != nil {
-				a.cfg.Log.ErrorContext(ctx, "the members on this node can't be looked at", "error", err)
+				a.cfg.Log.ErrorContext(ctx, "the members on this node can't be inspected", "error", err)
 				m.lookAt, m.message = a.cfg.Clock.Now().Add(lookPause), err.Error()
 				return
 			}

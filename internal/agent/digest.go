@@ -35,7 +35,7 @@ func (a *Agent) changeFiles(id, digest string, change func() error) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		a.cfg.Log.Warn("which files a member has can't be written down", "member", id, "error", errors.Join(err, os.Remove(path+".new")))
+		a.cfg.Log.Warn("the list of a member's files can't be stored", "member", id, "error", errors.Join(err, os.Remove(path+".new")))
 	}
 	return nil
 }

@@ -343,7 +343,7 @@ func TestABuildWhoseAgentIsRestartedHasFailedAndSaysSo(t *testing.T) {
 	}
 	l.run(dir, func(c *agent.Config) { c.Builder = b })
 	o := l.until("it has failed", phaseIs(api.BuildFailed)).Builds[0]
-	if !strings.Contains(o.Message, "restarted while it was building") || o.ID != "b1" || o.Attempt != 2 {
+	if !strings.Contains(o.Message, "restarted during the build") || o.ID != "b1" || o.Attempt != 2 {
 		t.Errorf("told %+v", o)
 	}
 	// What it printed before is not lost.
@@ -357,8 +357,8 @@ func TestABuildThatCannotBeFailsWithTheReason(t *testing.T) {
 	b := &builder{blobs: [][]byte{[]byte("manifest")}}
 	l.run(shortDir(t), func(c *agent.Config) { c.Builder = b })
 	for want, change := range map[string]func(*api.Build){
-		"line 1":   func(b *api.Build) { b.Recipe = "nonsense: [" },
-		"no image": func(b *api.Build) { b.Recipe = "name: small\ndescription: x\nbase:\n  environment: other\n" },
+		"line 1":    func(b *api.Build) { b.Recipe = "nonsense: [" },
+		"not built": func(b *api.Build) { b.Recipe = "name: small\ndescription: x\nbase:\n  environment: other\n" },
 	} {
 		one := aBuild()
 		one.ID = strings.ReplaceAll(want, " ", "-")

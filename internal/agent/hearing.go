@@ -25,11 +25,11 @@ type hearing struct {
 }
 
 // errSilence ends a stream on which nothing is heard.
-var errSilence = errors.New("nothing was heard from the server for too long; the connection may carry words one way only, " +
-	"or this agent was stopped for a while")
+var errSilence = errors.New("the server has been silent for too long; the connection may work in one direction only, " +
+	"or this agent was suspended for a while")
 
 // errNotKnown holds an operation back.
-var errNotKnown = errors.New("the leader has not been heard for a while, and may want something else by now")
+var errNotKnown = errors.New("the leader has been silent for a while, and its orders may have changed")
 
 // notice counts a silence that has become too long; the lock is held.
 func (h *hearing) notice() {

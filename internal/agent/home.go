@@ -51,7 +51,7 @@ func (a *Agent) usageOfHome(ctx context.Context, memberID string) (api.HomeUsage
 	select {
 	case dir := <-found:
 		if dir == "" {
-			return api.HomeUsage{}, errors.New("no such member is on this node")
+			return api.HomeUsage{}, errors.New("this node has no such member")
 		}
 		return homeUsage(ctx, dir)
 	case <-ctx.Done():

@@ -39,7 +39,7 @@ func (a *Agent) imageReady(m *memberState) bool {
 	case digest == "":
 		return true
 	case a.cfg.Images == nil:
-		m.message = fmt.Sprintf("this node can't carry environment %q: it holds no images", m.want.Assignment.Environment)
+		m.message = fmt.Sprintf("this node can't run environment %q: its agent keeps no images", m.want.Assignment.Environment)
 		return false
 	}
 	ok, why := a.cfg.Images.Whole(digest)

@@ -29,11 +29,11 @@ import (
 // Main wires a node agent from its options and runs it until ctx ends.
 func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the node agent needs root: it makes namespaces, networks and control groups; run it with sudo")
+		return errors.New("the node agent needs root to make namespaces, networks and control groups; run it with sudo")
 	}
 	dir := filepath.Join(opts.StateDir, "nodes", opts.Name)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("the agent's directory can't be made: %w; give another state directory with --state", err)
+		return fmt.Errorf("the agent's directory can't be made: %w; choose another state directory with --state", err)
 	}
 	lock, err := lockNode(dir, opts.Name)
 	if err != nil {
@@ -91,7 +91,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		return err
 	}
 	if err := containers.CheckImages(); err != nil {
-		log.WarnContext(ctx, "this node carries no built environments: it can't mount their roots", "error", err)
+		log.WarnContext(ctx, "built environments are disabled on this node: their roots can't be mounted", "error", err)
 	} else {
 		node.Images = true
 	}
@@ -181,7 +181,7 @@ func lockNode(dir, name string) (*os.File, error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("an agent for node %q runs already on %s; stop it, or give this one another --name", name, dir)
+		return nil, fmt.Errorf("an agent for node %q already runs on %s; stop it, or start this one with another --name", name, dir)
 	}
 	// Whoever finds the lock held wants to know by whom. A full disk keeps that from them, not the node from its agent.
 	if f.Truncate(0) == nil {

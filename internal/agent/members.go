@@ -63,7 +63,7 @@ func (m *memberState) gone() bool { return m.cleaned && m.want != nil && m.want.
 func (m *memberState) loseJobs(now time.Time) {
 	for id, job := range m.jobs {
 		if !job.Phase.Ended() {
-			job.Phase, job.Message, job.EndedAt = api.JobLost, "the member ended, and its jobs with it", &now
+			job.Phase, job.Message, job.EndedAt = api.JobLost, "the job ended with its member", &now
 			m.jobs[id] = job
 		}
 	}
@@ -86,7 +86,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	for _, d := range a.cfg.Drivers {
 		found, err := d.Observe(ctx)
 		if err != nil && !a.offers(d.Stack()) {
-			a.cfg.Log.ErrorContext(ctx, "this node goes without a stack; correct what its checks found and start the agent again",
+			a.cfg.Log.ErrorContext(ctx, "stack disabled: its host checks failed; fix what they report and restart the agent",
 				"stack", d.Stack(), "error", err)
 			continue
 		}
@@ -198,7 +198,7 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 			on(func(m *memberState) {
 				m.unhealthy = ""
 				if !h.Healthy {
-					m.unhealthy = cmp.Or(h.Message, "it says that it can't be used")
+					m.unhealthy = cmp.Or(h.Message, "the member reports itself unhealthy")
 				}
 			})
 		},

@@ -14,7 +14,7 @@ import (
 func TestAJobWhoseClusterRanOutOfMemorySaysSo(t *testing.T) {
 	const said = "ended by signal SIGKILL"
 	short := func(member int) string {
-		return fmt.Sprintf("; c-%d ran out of memory: it may use 256MiB, and the kernel ended processes of it (1)", member)
+		return fmt.Sprintf("; c-%d ran out of memory: its limit is 256MiB, and the kernel killed some of its processes (1)", member)
 	}
 	run, fail := api.JobRunning, api.JobFailed
 	for name, test := range map[string]struct {

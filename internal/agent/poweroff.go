@@ -21,7 +21,7 @@ type powerOff struct {
 }
 
 // errNoPower: nothing here may end this machine.
-var errNoPower = errors.New("this machine was not booted by its server, and its agent runs without --allow-power-off: power it off by hand")
+var errNoPower = errors.New("this machine was not booted by its server, and its agent runs without --allow-power-off; power it off yourself")
 
 // convergePower asks for the power to go, once nothing of any member runs here. An order for another boot is none for this one: it was
 // given before the machine was booted anew.
@@ -33,7 +33,7 @@ func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 	if own := a.cfg.Node.BootGeneration; order.BootGeneration != own {
 		if a.power.ignored != order.BootGeneration {
 			a.power.ignored = order.BootGeneration
-			a.cfg.Log.WarnContext(ctx, "an order to power off another boot of this machine is ignored", "boot_generation", own, "ordered", order.BootGeneration)
+			a.cfg.Log.WarnContext(ctx, "ignored an order to power off another boot of this machine", "boot_generation", own, "ordered", order.BootGeneration)
 		}
 		return
 	}
@@ -50,7 +50,7 @@ func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 		return
 	}
 	a.power.busy = true
-	a.cfg.Log.InfoContext(ctx, "the server powers this machine off")
+	a.cfg.Log.InfoContext(ctx, "powering off at the server's order")
 	go func() {
 		bounded, cancel := context.WithTimeout(ctx, powerOffPause)
 		defer cancel()
@@ -61,7 +61,7 @@ func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 		a.post(ctx, func() {
 			a.power.busy, a.power.next, a.power.problem = false, a.cfg.Clock.Now().Add(powerOffPause), ""
 			if err != nil {
-				a.power.problem = "it can't be powered off: " + err.Error()
+				a.power.problem = "the machine can't be powered off: " + err.Error()
 				a.cfg.Log.ErrorContext(ctx, "this machine can't be powered off", "error", err)
 			}
 		})

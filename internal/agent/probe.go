@@ -21,7 +21,7 @@ func (a *Agent) probe(ctx context.Context) {
 		a.post(ctx, func() {
 			a.probing = false
 			if err != nil {
-				a.cfg.Log.WarnContext(ctx, "the members' ports can't be looked at", "error", err)
+				a.cfg.Log.WarnContext(ctx, "the members' network ports can't be inspected", "error", err)
 				return
 			}
 			if a.networks.count != applied || a.networks.busy {
@@ -59,9 +59,9 @@ func (a *Agent) mend(ctx context.Context, m *memberState, problem string) {
 			m.busy = false
 			m.cut = ""
 			if err != nil {
-				m.cut = fmt.Sprintf("%s, and it can't be mended: %v", problem, err)
+				m.cut = fmt.Sprintf("%s, and the repair failed: %v", problem, err)
 			}
-			a.cfg.Log.WarnContext(ctx, "a member's port was not as it should be", "member", m.id, "problem", problem, "mended", err == nil, "error", err)
+			a.cfg.Log.WarnContext(ctx, "a member's network port was broken", "member", m.id, "problem", problem, "mended", err == nil, "error", err)
 			if m.state == driver.StateRunning {
 				a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
 			}

@@ -72,7 +72,7 @@ func TestAPortThatIsGoneIsMadeAgainAndAMemberIsUnhealthyWhileItCannotBe(t *testi
 	cut()
 	host.Script(m.id, fake.Behaviour{FailMends: 1})
 	probed(t, a, m)
-	if got := a.input(m, nil, time.Now()).Unhealthy; !strings.Contains(got, "its network port is gone, and it can't be mended") {
+	if got := a.input(m, nil, time.Now()).Unhealthy; !strings.Contains(got, "its network port is gone, and the repair failed") {
 		t.Errorf("while its port can't be made: unhealthy is %q", got)
 	}
 	m.unhealthy = `check "gpu" failed`

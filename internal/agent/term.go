@@ -28,7 +28,7 @@ func loadTerm(dir, site string) (int64, error) {
 	number, of, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	term, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s is damaged (%q is no term); remove it once you are sure that no old leader runs", path, text)
+		return 0, fmt.Errorf("%s is damaged (%q is not a term); make sure that no old leader runs, then remove the file", path, text)
 	}
 	if of != site {
 		return 0, nil

@@ -14,7 +14,7 @@ func TestAnErrorThatStaysIsSaidAgainWithGrowingPauses(t *testing.T) {
 		said  []time.Duration
 		total int
 	)
-	refused, other := errors.New("the server does not take this node"), errors.New("connection refused")
+	refused, other := errors.New("the server refuses this node"), errors.New("connection refused")
 	for after := time.Duration(0); after < time.Hour; after += 3 * time.Second {
 		if n := state.worthSaying(refused, start.Add(after)); n > 0 {
 			said, total = append(said, after.Truncate(time.Second)), total+n

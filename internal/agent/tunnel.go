@@ -27,12 +27,12 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 	defer done()
 	conn, err := a.reach(ctx, asked)
 	if err != nil {
-		a.cfg.Log.InfoContext(ctx, "a tunnel can't be made", "member", asked.MemberID, "port", asked.Port, "error", err)
+		a.cfg.Log.InfoContext(ctx, "a tunnel to a member can't be opened", "member", asked.MemberID, "port", asked.Port, "error", err)
 		request.Failure = err.Error()
 		bounded, cancel := context.WithTimeout(ctx, dialTime)
 		defer cancel()
 		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, a.cfg.Bearer, request); err != nil {
-			a.cfg.Log.WarnContext(ctx, "the server can't be told that a tunnel can't be made", "error", err)
+			a.cfg.Log.WarnContext(ctx, "the failure of a tunnel can't be reported to the server", "error", err)
 		}
 		return
 	}
@@ -40,7 +40,7 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 	defer func() { _ = conn.Close() }()
 	brought, err := agentstream.BringTunnel(ctx, client, a.cfg.Server, a.cfg.Bearer, request)
 	if err != nil {
-		a.cfg.Log.WarnContext(ctx, "a tunnel can't be brought", "member", asked.MemberID, "error", err)
+		a.cfg.Log.WarnContext(ctx, "a tunnel can't be connected to the server", "member", asked.MemberID, "error", err)
 		return
 	}
 	splice(ctx, conn, brought)
@@ -76,7 +76,7 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (net.Conn, 
 		return nil, ctx.Err()
 	}
 	if d == nil {
-		return nil, errors.New("no such member is on this node")
+		return nil, errors.New("this node has no such member")
 	}
 	dialer, ok := d.(driver.Dialer)
 	if !ok {
@@ -85,7 +85,7 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (net.Conn, 
 	select {
 	case a.tunnels <- struct{}{}:
 	default:
-		return nil, fmt.Errorf("this node has %d tunnels already, which is as many as it may have; close some", maxTunnels)
+		return nil, fmt.Errorf("this node already has %d tunnels, the most it allows; close some", maxTunnels)
 	}
 	conn, err := dialer.Dial(ctx, asked.MemberID, asked.Port)
 	if err != nil {

@@ -54,7 +54,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 	if opts.Builder != config.BuilderOff {
 		program, err := os.Executable()
 		if err != nil {
-			return nil, nil, fmt.Errorf("find this program, which builds run once more: %w", err)
+			return nil, nil, fmt.Errorf("find this program's file, which builds execute: %w", err)
 		}
 		worker := []string{program, BuildCommand, cpuList(cpusOf(node))}
 		cfg.BuildSources = opts.BuildSources
@@ -85,14 +85,14 @@ func peerAddress(option string, underlay netip.Addr) string {
 func servePeers(ctx context.Context, cfg *Config, store *nodeimages.Store, at string) (url string, end func(), err error) {
 	listen, err := net.Listen("tcp", at)
 	if err != nil {
-		return "", nil, fmt.Errorf("images can't be served to other nodes: %w; give another address with --peer-listen, or off", err)
+		return "", nil, fmt.Errorf("images can't be served to other nodes: %w; choose another address with --peer-listen, or set it to off", err)
 	}
 	peers := nodeimages.NewPeerServer(store, listen, nodeimages.PeerConfig{})
 	ctx, cancel := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		if err := peers.Serve(ctx); err != nil {
-			cfg.Log.ErrorContext(ctx, "images are not served to other nodes any more", "error", err)
+			cfg.Log.ErrorContext(ctx, "images are no longer served to other nodes", "error", err)
 		}
 	})
 	return peers.URL(), func() {

@@ -36,7 +36,7 @@ func (c *conn) send(message any) error {
 		return err
 	}
 	if len(line) >= maxMessageBytes {
-		return fmt.Errorf("a stream message of %d bytes is too long; at most %d are possible", len(line), maxMessageBytes)
+		return fmt.Errorf("a stream message has %d bytes; at most %d are allowed", len(line), maxMessageBytes)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +231,7 @@ func (c *ClientConn) Close() { c.close() }
 // Refusal is the error of a server that does not take this agent. Trying again changes nothing until somebody has acted.
 type Refusal struct{ Reason string }
 
-func (r *Refusal) Error() string { return "the server does not take this node: " + r.Reason }
+func (r *Refusal) Error() string { return "the server refuses this node: " + r.Reason }
 
 // Dial opens a stream to a server ("https://HOST:PORT"); the stream ends with ctx. The client must speak HTTP/2.
 func Dial(ctx context.Context, client *http.Client, server, bearer string) (*ClientConn, error) {
@@ -257,7 +257,7 @@ func Dial(ctx context.Context, client *http.Client, server, bearer string) (*Cli
 		cancel()
 		reason := fmt.Sprintf("%s: %s", resp.Status, strings.TrimSpace(string(text)))
 		if resp.StatusCode >= http.StatusInternalServerError {
-			return nil, fmt.Errorf("the server at %s can't take this agent now: %s", server, reason)
+			return nil, fmt.Errorf("the server at %s can't accept this agent now: %s", server, reason)
 		}
 		return nil, fmt.Errorf("the server at %s: %w", server, &Refusal{reason})
 	}

@@ -175,14 +175,14 @@ func (in *incoming[S]) take(p piece) error {
 		}
 		element, err := in.lists[i].decode(changed.Value)
 		if err != nil {
-			return fmt.Errorf("%s %q of a state in pieces: %w", changed.List, changed.Key, err)
+			return fmt.Errorf("state in pieces: %s %q: %w", changed.List, changed.Key, err)
 		}
 		kept := heldItem{element, len(changed.Key) + len(changed.Value)}
 		held[changed.Key] = kept
 		in.items++
 		in.bytes += kept.bytes
 		if in.items > maxHeldItems || in.bytes > in.mostBytes {
-			return fmt.Errorf("the other end describes more than %d things or %d bytes", maxHeldItems, in.mostBytes)
+			return fmt.Errorf("the peer's state has more than %d items or %d bytes", maxHeldItems, in.mostBytes)
 		}
 	}
 	return nil

@@ -248,7 +248,7 @@ func TestAnAgentThatDescribesWithoutEndIsCutOff(t *testing.T) {
 func TestAMessageThatIsTooLongIsNeitherSentNorRead(t *testing.T) {
 	server, client, down := ends()
 	long := strings.Repeat("x", maxMessageBytes)
-	if err := server.Send(Down{Refused: long}); err == nil || !strings.Contains(err.Error(), "too long") {
+	if err := server.Send(Down{Refused: long}); err == nil || !strings.Contains(err.Error(), "are allowed") {
 		t.Errorf("sent: %v, want an error", err)
 	}
 	fmt.Fprintf(down, "{\"refused\":%q}\n", long)

@@ -85,7 +85,7 @@ func (c *TunnelConn) Read(p []byte) (int, error) {
 		c.left = binary.BigEndian.Uint32(length[:])
 		c.ended = c.left == 0
 		if c.left > frameLimit {
-			return 0, fmt.Errorf("a tunnel's frame of %d bytes; at most %d are sent", c.left, frameLimit)
+			return 0, fmt.Errorf("a tunnel frame has %d bytes; at most %d are allowed", c.left, frameLimit)
 		}
 	}
 	if c.ended {
@@ -297,12 +297,12 @@ func sendTunnel(ctx context.Context, client *http.Client, server, bearer string,
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("bring a tunnel to the server at %s: %w", server, err)
+		return nil, fmt.Errorf("connect a tunnel to the server at %s: %w", server, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("the server at %s did not take a tunnel: %s: %s", server, resp.Status, strings.TrimSpace(string(text)))
+		return nil, fmt.Errorf("the server at %s refused a tunnel: %s: %s", server, resp.Status, strings.TrimSpace(string(text)))
 	}
 	return resp, nil
 }

@@ -56,7 +56,7 @@ func LoadConfig(path string) (Config, error) {
 		err = json.Unmarshal(data, &c.File)
 	}
 	if err != nil {
-		return Config{}, fmt.Errorf("the member's own description can't be read: %s: %w", path, err)
+		return Config{}, fmt.Errorf("the member's configuration %s can't be read: %w", path, err)
 	}
 	return c, nil
 }

@@ -311,7 +311,7 @@ func TestJobsEndAsTheirCommandsDo(t *testing.T) {
 			job := shellJob("", "echo started")
 			job.Phase = api.JobRunning
 			return job
-		}(), api.JobLost, -1, "jobs ended with it", ""},
+		}(), api.JobLost, -1, "job ended when its member was restarted", ""},
 	}
 	jobs := make([]api.Job, 0, len(cases))
 	for i := range cases {

@@ -120,7 +120,7 @@ func TestAnUnknownFailureSignalIsToldOf(t *testing.T) {
 		n.until("it runs", func() bool { return n.states[name].Phase == api.JobRunning })
 		job.Failures = 1
 		n.server.SetJobs([]api.Job{job})
-		n.until("it is told of", func() bool { return strings.Contains(n.states[name].Message, `there is no failure signal "`+name+`"`) })
+		n.until("it is told of", func() bool { return strings.Contains(n.states[name].Message, `"`+name+`" is not a signal name`) })
 		if phase := n.states[name].Phase; phase != api.JobRunning {
 			t.Errorf("the job is %s, want it running", phase)
 		}
@@ -158,7 +158,7 @@ func TestALaterAttemptStartsOnlyWhenTheEarlierHasEnded(t *testing.T) {
 	if _, err := file.WriteString("line\n"); err != nil {
 		t.Fatal(err)
 	}
-	if state := n.untilEnded("j"); state.Phase != api.JobCancelled || state.Message != "ended, to be run again from its start" {
+	if state := n.untilEnded("j"); state.Phase != api.JobCancelled || state.Message != "ended to be run again from the start" {
 		t.Errorf("the first: %+v", state)
 	}
 	if state := n.untilEnded("j.1"); state.Phase != api.JobCancelled || state.StartedAt != nil {

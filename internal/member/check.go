@@ -32,7 +32,7 @@ func (a *agent) watch(ctx context.Context, said *lastLine) {
 				return err
 			}
 			if err := a.readBanner(ctx); err != nil {
-				return fmt.Errorf("%w; sshd's last words: %s", err, said.get())
+				return fmt.Errorf("%w; sshd's last output: %s", err, said.get())
 			}
 			return nil
 		},
@@ -70,7 +70,7 @@ func (a *agent) hasAddress() error {
 // runCheck runs a check once, as a job would run, and returns why it failed. When ctx ends it is killed.
 func (a *agent) runCheck(ctx context.Context, check api.Check) error {
 	if len(check.Command) == 0 {
-		return errors.New("it has no command")
+		return errors.New("the check has no command")
 	}
 	var said lastWords
 	env := userEnv(a.cfg)

@@ -19,7 +19,7 @@ func failureSignal(wanted api.Job) (syscall.Signal, error) {
 	name := cmp.Or(wanted.FailureSignal, defaultFailureSignal)
 	signal := unix.SignalNum("SIG" + name)
 	if signal == 0 {
-		return 0, fmt.Errorf("a member of the cluster was lost, and the job was not told so: there is no failure signal %q", name)
+		return 0, fmt.Errorf("a member of the cluster was lost, but the job got no signal: %q is not a signal name", name)
 	}
 	return signal, nil
 }

@@ -55,7 +55,7 @@ func (g *givenJobs) claim(runID, instance string) (string, error) {
 		return owner, nil
 	}
 	if runID == "" || strings.ContainsAny(runID, " \n") {
-		return "", fmt.Errorf("%q names no run of a job", runID)
+		return "", fmt.Errorf("%q is not the ID of a job's run", runID)
 	}
 	line := runID + " " + instance + "\n"
 	n, err := g.file.WriteString(line)

@@ -146,12 +146,12 @@ func (j *jobs) admit(wanted api.Job) *job {
 	switch {
 	case before != nil && before.attempt > wanted.Attempt:
 		created.state.Phase, created.state.EndedAt = api.JobCancelled, now()
-		created.state.Message = "a later attempt of the job has begun"
+		created.state.Message = "a later attempt of the job has started"
 		close(created.ended)
 		return created
 	case wanted.Phase != api.JobPending || wanted.StartedAt != nil:
 		created.state.Phase = api.JobLost
-		created.state.Message = "the member was started again and its jobs ended with it"
+		created.state.Message = "the job ended when its member was restarted"
 		created.state.StartedAt = wanted.StartedAt
 	case wanted.CancelRequested || j.ending:
 		created.state.Phase, created.state.EndedAt = api.JobCancelled, now()
@@ -165,7 +165,7 @@ func (j *jobs) admit(wanted api.Job) *job {
 	}
 	j.latest[wanted.ID] = created
 	if before != nil {
-		before.end("ended, to be run again from its start")
+		before.end("ended to be run again from the start")
 	}
 	begin := created.spool != nil
 	j.running.Go(func() {
@@ -180,7 +180,7 @@ func (j *jobs) admit(wanted api.Job) *job {
 	return created
 }
 
-const cancelledEarly = "ended before it was started"
+const cancelledEarly = "cancelled before it was started"
 
 // supervise runs a job to its end.
 func (j *jobs) supervise(wanted api.Job, job *job) {

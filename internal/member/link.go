@@ -71,7 +71,7 @@ func (a *agent) receive(conn net.Conn, l *linkState) error {
 	for lines.Scan() {
 		var message ToMember
 		if err := json.Unmarshal(lines.Bytes(), &message); err != nil {
-			return fmt.Errorf("the node agent sent what is no message: %w", err)
+			return fmt.Errorf("the node agent sent an invalid message: %w", err)
 		}
 		switch {
 		case message.Jobs != nil:
@@ -88,14 +88,14 @@ func (a *agent) receive(conn net.Conn, l *linkState) error {
 		case message.Checks != nil:
 			a.health.setChecks(*message.Checks)
 		case message.Stop != nil:
-			a.log.Info("the node agent asks the member to end")
+			a.log.Info("the node agent requested the member's end")
 			a.stop()
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	return errors.New("the node agent closed it")
+	return errors.New("the node agent closed the connection")
 }
 
 func (a *agent) ack(jobID string, offset int64) {

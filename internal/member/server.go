@@ -304,7 +304,7 @@ func (s *Server) admit(nc *net.UnixConn) error {
 		return err
 	}
 	if uid != s.cfg.Owner && int(uid) != os.Geteuid() {
-		return fmt.Errorf("it comes from user %d, not from the member's root %d", uid, s.cfg.Owner)
+		return fmt.Errorf("the peer is user %d, not the member's root %d", uid, s.cfg.Owner)
 	}
 	return nil
 }

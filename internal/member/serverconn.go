@@ -90,7 +90,7 @@ func (c *serverConn) read(greeted func()) error {
 		pause(c.ctx, max(messages.take(now, 1), bytes.take(now, float64(len(lines.Bytes())+1))))
 		var message FromMember
 		if err := json.Unmarshal(lines.Bytes(), &message); err != nil {
-			return fmt.Errorf("the member sent what is no message: %w", err)
+			return fmt.Errorf("the member sent an invalid message: %w", err)
 		}
 		if c.hello == nil {
 			if message.Hello == nil || !validInstance(message.Hello.Instance) {
@@ -297,18 +297,18 @@ func (s *Server) give(to Hello) (jobs []api.Job, foundLost bool) {
 			continue
 		}
 		if job.Attempt > 0 && to.Version < attemptsVersion {
-			foundLost = s.lose(id, "the member was started by an earlier version of nearmetal, which can't run a job again") || foundLost
+			foundLost = s.lose(id, "the member was started by an earlier version of nearmetal, which can't rerun jobs") || foundLost
 			continue
 		}
 		owner, err := s.given.claim(id, to.Instance)
 		if err != nil {
-			s.log.Error("a job is held back, since it can't be written down that it starts", "job", id, "error", err)
+			s.log.Error("a job is held back: its start can't be stored", "job", id, "error", err)
 			continue
 		}
 		if owner == to.Instance {
 			jobs = append(jobs, job)
 		} else {
-			foundLost = s.lose(id, "the member was started again and its jobs ended with it") || foundLost
+			foundLost = s.lose(id, "the job ended when its member was restarted") || foundLost
 		}
 	}
 	return jobs, foundLost

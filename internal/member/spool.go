@@ -54,7 +54,7 @@ const (
 func newSpool(limit int64, patience time.Duration, grown func()) (*spool, error) {
 	fd, err := unix.MemfdCreate("nearmetal-job", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("no place for the job's output: %w", err)
+		return nil, fmt.Errorf("the job's output can't be kept: %w", err)
 	}
 	return &spool{
 		limit: max(limit, 4*noteRoom), patience: patience, grown: grown, now: time.Now,
@@ -157,7 +157,7 @@ func (s *spool) miss(n int64) {
 func (s *spool) noteMissing() {
 	why := "the control plane did not fetch it in time"
 	if s.err != nil {
-		why = "it could not be kept: " + s.err.Error()
+		why = "the output could not be stored: " + s.err.Error()
 	}
 	s.append(fmt.Appendf(nil, "\n[nearmetal: %d bytes of output are missing here, %s]\n", s.missing, why))
 	s.missing, s.err = 0, nil

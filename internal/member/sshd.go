@@ -132,7 +132,7 @@ func (a *agent) probe(ctx context.Context, said *lastLine) {
 			return
 		}
 		if time.Now().After(deadline) && ctx.Err() == nil {
-			a.setProblem(fmt.Sprintf("sshd does not answer on the member's own address: %v; sshd's last words: %s", err, said.get()))
+			a.setProblem(fmt.Sprintf("sshd does not answer on the member's own address: %v; sshd's last output: %s", err, said.get()))
 			delay = probeSlow
 		}
 		pause(ctx, delay)
@@ -155,7 +155,7 @@ func (a *agent) readBanner(ctx context.Context) error {
 		return err
 	}
 	if !strings.HasPrefix(string(line), "SSH-2.0-") {
-		return fmt.Errorf("%q answers, which is not sshd", line)
+		return fmt.Errorf("the answer %q is not sshd's", line)
 	}
 	// Without an identification in return, sshd complains in its log.
 	_, err = io.WriteString(conn, "SSH-2.0-nearmetal\r\n")
