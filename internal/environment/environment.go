@@ -70,7 +70,7 @@ func (c Catalog) Lookup(name string) (Environment, error) {
 		names = append(names, e.Name())
 	}
 	slices.Sort(names)
-	return nil, fmt.Errorf("no environment %q on this node; it has: %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("this node has no environment %q; it has: %s", name, strings.Join(names, ", "))
 }
 
 // Inspect inspects every environment of the catalog on this host.

@@ -75,7 +75,7 @@ func (l *Local) Name() string { return LocalName }
 
 // Description tells what it is.
 func (l *Local) Description() string {
-	return "the node's own /usr, read-only: what is installed on the node is what members have; needs no build"
+	return "the node's own /usr, read-only: members have the software installed on the node; needs no build"
 }
 
 // Stacks are those that can use the host's files directly.
@@ -155,7 +155,7 @@ func (l *Local) digest() (string, error) {
 	h := sha256.New()
 	status, err := os.Open(filepath.Join(l.root, "var/lib/dpkg/status"))
 	if err != nil {
-		return "", fmt.Errorf("the package database is needed to tell what environment %q holds: %w", LocalName, err)
+		return "", fmt.Errorf("the digest of environment %q needs the package database: %w", LocalName, err)
 	}
 	defer status.Close()
 	if _, err := io.Copy(h, status); err != nil {

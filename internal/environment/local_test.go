@@ -120,7 +120,7 @@ func TestEqualMachinesHaveEqualDigests(t *testing.T) {
 
 func TestAnUnknownEnvironmentIsRefusedByNamingThoseThereAre(t *testing.T) {
 	_, err := Catalog{NewLocal()}.Lookup("gromacs")
-	if err == nil || err.Error() != `no environment "gromacs" on this node; it has: local` {
+	if err == nil || err.Error() != `this node has no environment "gromacs"; it has: local` {
 		t.Errorf("error %v", err)
 	}
 }

@@ -182,7 +182,7 @@ func enableControllers(dir string) error {
 			continue
 		}
 		if err := os.WriteFile(path, []byte("+"+name), 0); err != nil && name != "cpu" {
-			return fmt.Errorf("controller %q can't be used below %s (the kernel lacks it, or a process sits in that group): %w", name, dir, err)
+			return fmt.Errorf("controller %q can't be used below %s (the kernel lacks it, or a process is in that group): %w", name, dir, err)
 		}
 	}
 	return nil
@@ -272,7 +272,7 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%d processes of member %q don't end: %w", len(pids), id, err)
+			return fmt.Errorf("%d processes of member %q did not end: %w", len(pids), id, err)
 		}
 		if c.v2() {
 			// cgroup.kill (Linux 5.14) reaches processes that are being forked, too; without it the loop below does.

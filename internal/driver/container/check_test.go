@@ -51,8 +51,8 @@ func TestADriverWithoutWhatItNeedsIsRefused(t *testing.T) {
 		want  string
 	}{
 		{func(c *container.Config) { c.StateDir = "state" }, `container driver: the state directory must be an absolute path, not "state"`},
-		{func(c *container.Config) { c.Node = "a/b" }, `container driver: "a/b" can't be a node name; letters, digits, '.', '_' and '-' can`},
-		{func(c *container.Config) { c.Attacher = nil }, "container driver: no Attacher to connect members with"},
+		{func(c *container.Config) { c.Node = "a/b" }, `container driver: "a/b" is not a valid node name; use letters, digits, '.', '_' and '-'`},
+		{func(c *container.Config) { c.Attacher = nil }, "container driver: the Attacher, which connects members, is missing"},
 		{func(c *container.Config) { c.MemberBinary = "" }, `container driver: the member binary must be an absolute path, not ""`},
 	}
 	for _, c := range cases {

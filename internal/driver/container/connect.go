@@ -30,16 +30,16 @@ func (d *Driver) inside(id string) (netns.Handle, sight, error) {
 		return netns.Handle{}, seen, driver.ErrNotFound
 	case driver.StateRunning:
 	case driver.StatePaused:
-		return netns.Handle{}, seen, errors.New("it is paused; resume its cluster first")
+		return netns.Handle{}, seen, errors.New("the member is paused; resume its cluster first")
 	default:
-		return netns.Handle{}, seen, fmt.Errorf("it is not running (%s)", seen.state)
+		return netns.Handle{}, seen, fmt.Errorf("the member is not running (%s)", seen.state)
 	}
 	space, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", seen.init))
 	if err != nil {
 		return netns.Handle{}, seen, err
 	}
 	if !h.cgroups.contains(id, seen.init) {
-		return netns.Handle{}, seen, errors.Join(errors.New("it has just ended"), space.Close())
+		return netns.Handle{}, seen, errors.Join(errors.New("the member has just ended"), space.Close())
 	}
 	return space, seen, nil
 }
@@ -80,7 +80,7 @@ func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error
 // Mend attaches the port of a running member again, which makes anew what is gone of it and leaves alone what is there.
 func (d *Driver) Mend(ctx context.Context, id string) error {
 	if err := d.mend(ctx, id); err != nil {
-		return fmt.Errorf("mending the port of member %q: %w", id, err)
+		return fmt.Errorf("repairing the port of member %q: %w", id, err)
 	}
 	return nil
 }

@@ -69,9 +69,9 @@ func New(cfg Config) (*Driver, error) {
 	case !filepath.IsAbs(cfg.StateDir):
 		return nil, fmt.Errorf("container driver: the state directory must be an absolute path, not %q", cfg.StateDir)
 	case !validName(cfg.Node):
-		return nil, fmt.Errorf("container driver: %q can't be a node name; letters, digits, '.', '_' and '-' can", cfg.Node)
+		return nil, fmt.Errorf("container driver: %q is not a valid node name; use letters, digits, '.', '_' and '-'", cfg.Node)
 	case cfg.Attacher == nil:
-		return nil, errors.New("container driver: no Attacher to connect members with")
+		return nil, errors.New("container driver: the Attacher, which connects members, is missing")
 	case !filepath.IsAbs(cfg.MemberBinary):
 		return nil, fmt.Errorf("container driver: the member binary must be an absolute path, not %q", cfg.MemberBinary)
 	}

@@ -271,7 +271,7 @@ func (c *copier) tree(source, target string) error {
 			return err
 		}
 		if c.left -= 4096; c.left < 0 {
-			return fmt.Errorf("there is more than %d MiB of it", mostCopied>>20)
+			return fmt.Errorf("its files exceed %d MiB", mostCopied>>20)
 		}
 		rel, err := filepath.Rel(source, from)
 		if err != nil {
@@ -301,7 +301,7 @@ func (c *copier) file(from, to string) error {
 		return err
 	}
 	if c.left -= info.Size(); c.left < 0 {
-		return fmt.Errorf("there is more than %d MiB of it", mostCopied>>20)
+		return fmt.Errorf("its files exceed %d MiB", mostCopied>>20)
 	}
 	content, err := os.ReadFile(from)
 	if err != nil {

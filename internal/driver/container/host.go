@@ -21,7 +21,7 @@ type host struct {
 }
 
 // errNotRoot: containers with an ID range of their own, control groups and links need the host's root.
-var errNotRoot = errors.New("carrying containers needs root; run the agent as root")
+var errNotRoot = errors.New("running containers needs root; run the agent as root")
 
 // host opens the host at first use. A failed attempt is made again by the next call: what was missing may be there by then.
 func (d *Driver) host() (*host, error) {

@@ -87,7 +87,7 @@ func TestNoMoreOfAnImageIsCopiedThanThereIsRoomFor(t *testing.T) {
 	}
 	root := t.TempDir()
 	plan := etcPlan{copies: []environment.Bind{{Source: filepath.Join(image, "etc/ssh"), Target: "/etc/ssh"}}}
-	if err := fillEtc(root, driver.Member{Network: api.Network{IDBase: 3_000_000_000}}, plan); err == nil || !strings.Contains(err.Error(), "more than 64 MiB") {
+	if err := fillEtc(root, driver.Member{Network: api.Network{IDBase: 3_000_000_000}}, plan); err == nil || !strings.Contains(err.Error(), "exceed 64 MiB") {
 		t.Errorf("error %v, want that it is too much", err)
 	}
 }

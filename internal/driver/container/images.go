@@ -50,7 +50,7 @@ type imageKey struct {
 // imageRoot mounts an image for a member, unless another one's mount serves it, too, and tells what the member sees of it.
 func (d *Driver) imageRoot(ctx context.Context, h *host, m driver.Member) (environment.Root, error) {
 	if d.cfg.Images == nil {
-		return environment.Root{}, errors.New("this node carries no built environments")
+		return environment.Root{}, errors.New("built environments are disabled on this node")
 	}
 	img, err := d.cfg.Images.Image(m.Assignment.EnvironmentDigest)
 	if err != nil {
@@ -136,7 +136,7 @@ func (d *Driver) mountImage(h *host, img environment.Image, key imageKey, dir st
 		return err
 	}
 	if err := unix.Mount("overlay", dir, "overlay", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, "lowerdir="+strings.Join(lower, ":")); err != nil {
-		return errors.Join(fmt.Errorf("laying its %d layers above each other: %w", len(layers), err), os.Remove(dir))
+		return errors.Join(fmt.Errorf("stacking its %d layers: %w", len(layers), err), os.Remove(dir))
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (d *Driver) mapped(from, at string, userns *os.File) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil && !d.images.plain {
 		d.images.plain = true
-		d.log.Warn("files of images are shown to members as owned by nobody: the kernel can't show them with other owners", "reason", err)
+		d.log.Warn("files of images appear to members as owned by nobody: the kernel can't map their owners", "reason", err)
 	}
 	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mounting at %s: %w", at, err)
@@ -227,7 +227,7 @@ func mountLoop(backing *os.File, at, kind string, flags uintptr) (string, error)
 		err = unix.Mount(path, at, kind, flags, "")
 		return path, errors.Join(err, device.Close())
 	}
-	return "", errors.New("others take every loop device first")
+	return "", errors.New("other programs took every free loop device")
 }
 
 // unmountAll takes mounts of the spawner's namespace away; who uses them keeps what they show.
@@ -312,7 +312,7 @@ func awaitLoops(ctx context.Context, loops []string) error {
 		for exists(filepath.Join("/sys/block", filepath.Base(loop), "loop")) {
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%s is still there, though no member has a file system on it", loop)
+				return fmt.Errorf("%s is still in use, though no member has it mounted", loop)
 			case <-look.C:
 			}
 		}

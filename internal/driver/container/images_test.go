@@ -281,7 +281,7 @@ func TestAMemberWhoseImageIsNotHereIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("error %v, want the reason", err)
 	}
 	r.cfg.Images = nil
-	if err := r.open(t).Start(t.Context(), m); err == nil || !strings.Contains(err.Error(), "carries no built environments") {
+	if err := r.open(t).Start(t.Context(), m); err == nil || !strings.Contains(err.Error(), "built environments are disabled") {
 		t.Errorf("error %v, want the reason", err)
 	}
 }

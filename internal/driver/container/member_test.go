@@ -177,7 +177,7 @@ func TestAnEndedMemberTellsItsExitCodeAndLastWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "its first process has ended with exit code 5; it printed last: starting the disk is full"
+	want := "its first process has ended with exit code 5; its last output: starting the disk is full"
 	if o.Message != want || o.ExitCode == nil || *o.ExitCode != 5 {
 		t.Errorf("observed %q with code %v, want %q", o.Message, o.ExitCode, want)
 	}

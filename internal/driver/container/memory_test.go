@@ -33,7 +33,7 @@ func TestAMemberThatRanOutOfMemorySaysSo(t *testing.T) {
 				t.Fatal(err)
 			}
 			end, err := r.Wait(t.Context(), m.Assignment.ID)
-			if err != nil || !strings.Contains(end.Message, "ran out of memory: it may use 256MiB") {
+			if err != nil || !strings.Contains(end.Message, "ran out of memory: its limit is 256MiB") {
 				t.Errorf("its end: %q, %v", end.Message, err)
 			}
 		})

@@ -84,7 +84,7 @@ func (d *Driver) found(h *host) ([]string, error) {
 	}
 	entries, err := os.ReadDir(d.members)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("looking for members: %w", err)
+		return nil, fmt.Errorf("listing members: %w", err)
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -128,7 +128,7 @@ func (d *Driver) observation(id string, seen sight) driver.Observation {
 	switch seen.state {
 	case driver.StateRunning, driver.StatePaused:
 		if err := boundOutput(output); err != nil {
-			d.log.Warn("a member's output can't be kept short", "member", id, "err", err)
+			d.log.Warn("a member's output can't be truncated", "member", id, "err", err)
 		}
 	case driver.StateExited:
 		o.ExitCode = d.recallExit(id)
@@ -138,10 +138,10 @@ func (d *Driver) observation(id string, seen sight) driver.Observation {
 		}
 		o.Message += seen.memoryText()
 		if said := lastOutput(output); said != "" {
-			o.Message += "; it printed last: " + said
+			o.Message += "; its last output: " + said
 		}
 	case driver.StatePrepared:
-		o.Message = "it was prepared but never started, or a crash or failure left this of it"
+		o.Message = "prepared but never started, or left behind by a crash or failure"
 	}
 	if seen.member != nil {
 		o.Member = seen.member

@@ -45,7 +45,7 @@ func (d *Driver) freeze(ctx context.Context, id string, frozen bool) error {
 	case seen.state == driver.StateAbsent:
 		return driver.ErrNotFound
 	case !seen.alive():
-		return fmt.Errorf("it is %s", seen.state)
+		return fmt.Errorf("the member is %s", seen.state)
 	}
 	if frozen {
 		err = h.cgroups.freeze(ctx, id)
@@ -144,7 +144,7 @@ func (f freezer) set(ctx context.Context, frozen bool) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("its processes don't all stop, %s says %q: %w", filepath.Base(f.state), strings.TrimSpace(string(text)), ctx.Err())
+			return fmt.Errorf("some of its processes don't stop (%s is %q): %w", filepath.Base(f.state), strings.TrimSpace(string(text)), ctx.Err())
 		case <-time.After(wait):
 		}
 	}

@@ -132,13 +132,13 @@ func TestMembersThatCantBeCarriedSafelyAreRefusedWithTheReason(t *testing.T) {
 		spoil func(m *driver.Member)
 		want  string
 	}{
-		{func(m *driver.Member) { m.Assignment.ID = "../../etc" }, `"../../etc" can't be a member's ID; letters, digits, '.', '_' and '-' can`},
-		{func(m *driver.Member) { m.Assignment.CPUs = nil }, "the assignment names no CPUs or no memory nodes"},
-		{func(m *driver.Member) { m.Assignment.MemoryBytes = 1 << 20 }, "a memory limit of 1048576 bytes is too small for a container; at least 16MiB are needed"},
-		{func(m *driver.Member) { m.Network.IDBase = 0 }, "the network's ID range 0+65536 is no range of 65536 IDs apart from the host's own"},
+		{func(m *driver.Member) { m.Assignment.ID = "../../etc" }, `"../../etc" is not a valid member ID; use letters, digits, '.', '_' and '-'`},
+		{func(m *driver.Member) { m.Assignment.CPUs = nil }, "the assignment has no CPUs or no memory nodes"},
+		{func(m *driver.Member) { m.Assignment.MemoryBytes = 1 << 20 }, "a memory limit of 1048576 bytes is too small for a container; the minimum is 16MiB"},
+		{func(m *driver.Member) { m.Network.IDBase = 0 }, "the network's ID range 0+65536 must have 65536 IDs and not start at the host's"},
 		{func(m *driver.Member) { m.HomeDir = "home" }, `the home ("home") and control ("/srv/control") directories must be absolute paths`},
-		{func(m *driver.Member) { m.User.Name = "../root" }, `"../root" can't be a user's name`},
-		{func(m *driver.Member) { m.User.Name = ".." }, `".." can't be a user's name`},
+		{func(m *driver.Member) { m.User.Name = "../root" }, `"../root" is not a valid user name`},
+		{func(m *driver.Member) { m.User.Name = ".." }, `".." is not a valid user name`},
 	}
 	for _, c := range cases {
 		m := good
@@ -176,7 +176,7 @@ func TestAMembersOutputIsKeptShortAndItsDescriptorGood(t *testing.T) {
 
 func TestAProgramsWordsAreMadeSafeForATerminal(t *testing.T) {
 	for said, want := range map[string]string{
-		"":                               "it said nothing",
+		"":                               "without any output",
 		"a\nb\tc\n":                      "a b c",
 		"\x1b[31mred\x07":                "[31mred",
 		strings.Repeat("y", 10) + "\xff": "yyyyyyyyyy",

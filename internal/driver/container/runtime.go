@@ -66,7 +66,7 @@ func readable(text []byte) string {
 		}
 	}, string(text))
 	if line == "" {
-		return "it said nothing"
+		return "without any output"
 	}
 	return line
 }

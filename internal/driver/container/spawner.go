@@ -72,7 +72,7 @@ func emptyPlace(places []string) (string, error) {
 			return place, nil
 		}
 	}
-	return "", fmt.Errorf("members' roots need an empty directory to be mounted on, and none of %s is one; make one: mkdir -p /media",
+	return "", fmt.Errorf("members' roots need an empty directory as a mount point, but none of %s is empty; make one: mkdir -p /media",
 		strings.Join(places, ", "))
 }
 

@@ -41,7 +41,7 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return nil
 	case driver.StatePrepared, driver.StateExited:
 		if err := d.removeRuntime(ctx, h, id); err != nil {
-			return fmt.Errorf("removing what a former start left: %w", err)
+			return fmt.Errorf("removing the remains of an earlier start: %w", err)
 		}
 	}
 	done, err := d.beginStart(h)
@@ -101,17 +101,17 @@ func checkMember(m driver.Member) error {
 	a := m.Assignment
 	switch {
 	case !validName(a.ID):
-		return fmt.Errorf("%q can't be a member's ID; letters, digits, '.', '_' and '-' can", a.ID)
+		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
 	case len(a.CPUs) == 0 || len(a.NUMANodes) == 0:
-		return errors.New("the assignment names no CPUs or no memory nodes")
+		return errors.New("the assignment has no CPUs or no memory nodes")
 	case a.MemoryBytes < 16<<20:
-		return fmt.Errorf("a memory limit of %d bytes is too small for a container; at least 16MiB are needed", a.MemoryBytes)
+		return fmt.Errorf("a memory limit of %d bytes is too small for a container; the minimum is 16MiB", a.MemoryBytes)
 	case m.Network.IDBase == 0 || m.Network.IDCount < 65536:
-		return fmt.Errorf("the network's ID range %d+%d is no range of 65536 IDs apart from the host's own", m.Network.IDBase, m.Network.IDCount)
+		return fmt.Errorf("the network's ID range %d+%d must have 65536 IDs and not start at the host's", m.Network.IDBase, m.Network.IDCount)
 	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
 		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
-		return fmt.Errorf("%q can't be a user's name", m.User.Name)
+		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func readPID(path string) (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid <= 0 {
-		return 0, fmt.Errorf("%s holds no process ID but %q", path, text)
+		return 0, fmt.Errorf("%s holds %q instead of a process ID", path, text)
 	}
 	return pid, nil
 }

@@ -166,7 +166,7 @@ func (d *Driver) verifyGone(h *host, id string) error {
 	}
 	mounts, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
-		return fmt.Errorf("looking for mounts that are left: %w", err)
+		return fmt.Errorf("looking for remaining mounts: %w", err)
 	}
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4]+"/", d.dir(id)+"/") {

@@ -25,7 +25,7 @@ func (d *Driver) endStrays(ctx context.Context, id string) error {
 			continue
 		}
 		if err := killProcess(ctx, pid, func() bool { return makes(pid, id) }); err != nil {
-			return fmt.Errorf("ending process %d, which a killed runtime left: %w", pid, err)
+			return fmt.Errorf("ending process %d, left behind by a killed runtime: %w", pid, err)
 		}
 	}
 	return nil

@@ -48,7 +48,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	for _, path := range wanted {
 		for _, target := range binds {
 			if !slices.Contains(old, path) && (path == target || strings.HasPrefix(path, target+"/")) {
-				return fmt.Errorf("generated file %s would be hidden by the environment's %s until the member is started anew", path, target)
+				return fmt.Errorf("generated file %s would be hidden by the environment's %s until the member is restarted", path, target)
 			}
 		}
 	}
@@ -83,7 +83,7 @@ func (d *Driver) boundIn(ctx context.Context, r record) ([]string, error) {
 			err = json.Unmarshal(data, &targets)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading what it sees of its environment: %w", err)
+			return nil, fmt.Errorf("reading its environment's mount points: %w", err)
 		}
 		return targets, nil
 	}
@@ -129,7 +129,7 @@ func (d *Driver) openRoot(id string) (*os.File, error) {
 	}
 	seen := d.look(h, id)
 	if !seen.alive() {
-		return nil, fmt.Errorf("it is %s and must be started anew", seen.state)
+		return nil, fmt.Errorf("the member is %s and must be restarted", seen.state)
 	}
 	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", seen.init))
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *Driver) openRoot(id string) (*os.File, error) {
 	}
 	defer namespace.Close()
 	if !h.cgroups.contains(id, seen.init) {
-		return nil, errors.New("it has just ended")
+		return nil, errors.New("the member has just ended")
 	}
 	type result struct {
 		tree int
@@ -211,7 +211,7 @@ func (d *Driver) recall(id string) (record, error) {
 		return r, fmt.Errorf("reading %s: %w", fileMember, err)
 	}
 	if r.PID <= 0 {
-		return r, fmt.Errorf("reading %s: it names no process", fileMember)
+		return r, fmt.Errorf("reading %s: the process ID is missing", fileMember)
 	}
 	return r, nil
 }

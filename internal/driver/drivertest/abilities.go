@@ -16,7 +16,7 @@ func able[T any](t *testing.T, d driver.Driver) T {
 	t.Helper()
 	able, ok := d.(T)
 	if !ok {
-		t.Fatalf("%T lacks an ability", d)
+		t.Fatalf("%T lacks an optional interface of the contract", d)
 	}
 	return able
 }
@@ -158,7 +158,7 @@ func dial(t *testing.T, ctx context.Context, f Fixture) {
 		t.Errorf("got %q back (%v), want ping", got, err)
 	}
 	if _, err := dialer.Dial(ctx, id, 1); err == nil {
-		t.Error("a port that nobody listens on was reached")
+		t.Error("a port without a listener was reached")
 	}
 	must(t, "Pause", able[driver.Pauser](t, f.Driver).Pause(ctx, id))
 	if _, err := dialer.Dial(ctx, id, 22); err == nil {
@@ -171,22 +171,22 @@ func mend(t *testing.T, ctx context.Context, f Fixture) {
 	m := f.Member(t)
 	id := m.Assignment.ID
 	if err := mender.Mend(ctx, id); !errors.Is(err, driver.ErrNotFound) {
-		t.Errorf("Mend of an unknown member: %v, want ErrNotFound", err)
+		t.Errorf("repair of an unknown member: %v, want ErrNotFound", err)
 	}
 	must(t, "Start", f.Driver.Start(ctx, m))
 	must(t, "Detach", f.Ports.Detach(ctx, id))
 	must(t, "Mend", mender.Mend(ctx, id))
 	if !slices.Contains(f.Ports.Attached(), id) {
-		t.Error("after Mend its port is not attached")
+		t.Error("after the repair its port is not attached")
 	}
 	broken := errors.New("the switch is on fire")
 	f.Ports.Fail(broken)
 	if err := mender.Mend(ctx, id); !errors.Is(err, broken) {
-		t.Errorf("Mend without a port: %v, want the reason %q", err, broken)
+		t.Errorf("repair without a port: %v, want the reason %q", err, broken)
 	}
 	f.Ports.Fail(nil)
 	must(t, "Stop", f.Driver.Stop(ctx, id, 0))
 	if mender.Mend(ctx, id) == nil {
-		t.Error("the port of an exited member was mended")
+		t.Error("the port of an exited member was repaired")
 	}
 }

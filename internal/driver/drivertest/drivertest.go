@@ -47,7 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		run  func(t *testing.T, ctx context.Context, f Fixture)
 	}{
 		{"a started member runs with its port attached", startedRuns},
-		{"starting a running member leaves it alone", startTwice},
+		{"starting a running member changes nothing", startTwice},
 		{"a stopped member is seen as exited and stopping again is harmless", stopTwice},
 		{"a member that ignores a polite stop is ended by force", stopByForce},
 		{"cleaning leaves nothing and cleaning again is harmless", cleanTwice},
@@ -57,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"waiting ends with its context", waitCancelled},
 		{"a new driver finds the running members and waits for them", reopen},
 		{"a member whose port can't be attached doesn't run, and starts once it can", attachFails},
-		{"an exited member can be started anew", startAfterExit},
+		{"an exited member can be started again", startAfterExit},
 		{"a running member's files can be updated, an unknown one's can't", update},
 		{"observations carry what a member was started with, but no file contents", observeConfig},
 		{"many members start and are cleaned at once", many},
@@ -68,7 +68,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"cleaning a paused member ends it", pauseClean},
 		{"a paused member's files can be updated", pauseUpdate},
 		{"a member's port is reached from its host", dial},
-		{"mending attaches the port of a running member, and of no other", mend},
+		{"repairing attaches the port of a running member, and of no other", mend},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

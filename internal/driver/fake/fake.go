@@ -236,7 +236,7 @@ func (d *Driver) prepare(m driver.Member) (delay time.Duration, proceed bool, er
 	defer h.mu.Unlock()
 	h.calls = append(h.calls, "Start "+id)
 	if !validID(id) {
-		return 0, false, fmt.Errorf("starting member %q: that can't be a member's ID", id)
+		return 0, false, fmt.Errorf("starting member %q: not a valid member ID", id)
 	}
 	if old := h.members[id]; old != nil && old.alive() {
 		return 0, false, nil
@@ -410,7 +410,7 @@ func (h *Host) freeze(call, what, id string, to driver.State) error {
 		return fmt.Errorf("%s member %q: %w", what, id, driver.ErrNotFound)
 	}
 	if !m.alive() {
-		return fmt.Errorf("%s member %q: it is %s", what, id, m.state)
+		return fmt.Errorf("%s member %q: the member is %s", what, id, m.state)
 	}
 	if err := scripted(what, id, &h.behaviour(id).FailPauses); err != nil {
 		return err
@@ -434,7 +434,7 @@ func (h *Host) mend(id string) (driver.Port, error) {
 	h.calls = append(h.calls, "Mend "+id)
 	m := h.members[id]
 	if m == nil || m.state != driver.StateRunning {
-		return driver.Port{}, fmt.Errorf("mending member %q: %w", id, driver.ErrNotFound)
+		return driver.Port{}, fmt.Errorf("repairing member %q: %w", id, driver.ErrNotFound)
 	}
 	a := m.config.Assignment
 	port := driver.Port{ID: id, Network: m.config.Network, Address: a.Address, MAC: a.MAC, NetNS: "/fake/" + id}
@@ -451,7 +451,7 @@ func (d *Driver) Dial(_ context.Context, id string, port int) (net.Conn, error) 
 	case m == nil:
 		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, driver.ErrNotFound)
 	case m.state != driver.StateRunning:
-		return nil, fmt.Errorf("connecting to port %d of member %q: it is %s", port, id, m.state)
+		return nil, fmt.Errorf("connecting to port %d of member %q: the member is %s", port, id, m.state)
 	case m.services[port] == nil:
 		return nil, fmt.Errorf("connecting to port %d of member %q: connection refused", port, id)
 	}

@@ -136,7 +136,7 @@ func TestAnImageOfAnotherToolIsABase(t *testing.T) {
 	for text, want := range map[string]string{
 		"damaged.tar@1":                 "damaged.tar",
 		"escape.tar":                    `"escape.tar" can't be unpacked: unsafe tar path "../../escape"`,
-		"docker.tar@example.org/base:2": "docker.tar", "layout.tar@3": `it has no image "3" for x86_64; its tags are: 1, 2`, "layout.tar": "it has 2 images; name one by @TAG",
+		"docker.tar@example.org/base:2": "docker.tar", "layout.tar@3": `the archive has no image "3" for x86_64; its tags are: 1, 2`, "layout.tar": "the archive has 2 images; choose one with @TAG",
 	} {
 		o := s.build(t.Context(), fmt.Sprintf("name: a\nbase: {oci: %q}\n", text), nil)
 		var failure *build.Failure
@@ -200,11 +200,11 @@ commands:
 	s.write("tiny/etc/kept", "changed", 0o644)
 	s.mustBuild("name: lower\nbase: {directory: tiny}\n")
 	o := s.build(t.Context(), "name: both\nbase: {environment: lower}\nlayers: [upper]\n", nil)
-	if o.err == nil || !strings.Contains(o.err.Error(), `environment "upper" is not laid over the image of "lower" that is there now`) {
+	if o.err == nil || !strings.Contains(o.err.Error(), `environment "upper" was built over an earlier image of "lower"`) {
 		t.Errorf("an old layer: %v", o.err)
 	}
 	o = s.build(t.Context(), "name: metal\nbase: {environment: lower}\nstacks: [metal]\n", nil)
-	if o.err == nil || !strings.Contains(o.err.Error(), `environment "lower", which this one is laid over, can't be carried on it`) {
+	if o.err == nil || !strings.Contains(o.err.Error(), `base environment "lower" does not support it`) {
 		t.Errorf("a stack that the base has not: %v", o.err)
 	}
 }

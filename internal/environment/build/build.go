@@ -107,7 +107,7 @@ var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,80}$`)
 // killed and the error is ctx's. A *Failure is the recipe's fault, any other error the node's.
 func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 	if !jobID.MatchString(job.ID) {
-		return Result{}, fmt.Errorf("%q can't name a build", job.ID)
+		return Result{}, fmt.Errorf("%q is not a valid build ID", job.ID)
 	}
 	if err := job.makeAbsolute(); err != nil {
 		return Result{}, err
@@ -187,11 +187,11 @@ type order struct {
 func (b *Builder) order(job Job) (order, error) {
 	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases, Lines: job.Recipe.CommandLines}
 	if a := job.Recipe.Requirements.Architecture; a != "" && a != machine() {
-		return o, failf("environment %q needs %s, this builder node is %s; build it on a node of that kind", job.Recipe.Name, a, machine())
+		return o, failf("environment %q needs %s, but this builder node is %s; use a builder node of that architecture", job.Recipe.Name, a, machine())
 	}
 	for _, name := range job.Recipe.Needs() {
 		if job.Bases[name].Manifest == nil {
-			return o, failf("environment %q, which this one is laid over, has no image; build it first", name)
+			return o, failf("base environment %q is not built; build it first", name)
 		}
 	}
 	return o, nil
@@ -211,7 +211,7 @@ type word struct {
 func (b *Builder) bounded(ctx context.Context, o order, job Job) (m *image.Manifest, err error) {
 	group, err := makeGroup(b.cfg.Group, b.cfg.MemoryBytes)
 	if err != nil {
-		fmt.Fprintln(job.Log, "I: the build's memory has no limit:", err)
+		fmt.Fprintln(job.Log, "I: the build's memory is not limited:", err)
 	}
 	defer func() { err = errors.Join(err, group.remove()) }()
 	o.Group = group.path()
@@ -241,7 +241,7 @@ func diskShort(ctx context.Context, keep int64, dir string) error {
 		case <-ticker.C:
 		}
 		if free, err := freeBytes(dir); err == nil && free < keep {
-			return fmt.Errorf("the build filled the disk and was ended: %s has %d MiB free, and %d MiB are kept for the node; make room there, or build it "+
+			return fmt.Errorf("the build filled the disk and was ended: %s has %d MiB free, and %d MiB are kept for the node; free space there, or build it "+
 				"on another node", filepath.Dir(dir), free>>20, keep>>20)
 		}
 	}
@@ -288,7 +288,7 @@ func (b *Builder) work(ctx context.Context, o order, job Job) (*image.Manifest, 
 	case last.Error != "":
 		return nil, errors.New(last.Error)
 	}
-	return nil, fmt.Errorf("the worker of build %s ended without a word: %w", job.ID, waited)
+	return nil, fmt.Errorf("the worker of build %s ended without a result: %w", job.ID, waited)
 }
 
 // workerEnvironment is all of the environment that a build sees: nothing of the agent's, except how it reaches the mirrors.
@@ -382,10 +382,10 @@ func room(least int64, dirs ...string) error {
 		}
 		free, err := freeBytes(dir)
 		if err != nil {
-			return fmt.Errorf("look for room in %s: %w", dir, err)
+			return fmt.Errorf("read the free space of %s: %w", dir, err)
 		}
 		if free < least {
-			return fmt.Errorf("%s has %d MiB free; a build needs %d MiB: make room there, or give another node", dir, free>>20, least>>20)
+			return fmt.Errorf("%s has %d MiB free; a build needs %d MiB: free space there, or choose another node", dir, free>>20, least>>20)
 		}
 	}
 	return nil

@@ -194,7 +194,7 @@ func TestLinksLeadNowhereOutOfTheRoot(t *testing.T) {
 	// Nor does what makes the initrd.
 	s.write("tiny/boot/vmlinuz-1.0", "kernel", 0o644)
 	o = s.build(t.Context(), fmt.Sprintf("name: links\nbase: {directory: tiny}\nkernel: {package: installed}\ncommands: ['mkdir -p /lib/modules/1.0; ln -s %s /lib/modules/1.0/modules.dep']\n", keep), nil)
-	if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "modules.dep is no plain file") {
+	if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "modules.dep is not a regular file") {
 		t.Errorf("modules that are a link: %v", o.err)
 	}
 }
@@ -284,11 +284,11 @@ func TestWhatIsWrongIsSaidInTheRecipesWords(t *testing.T) {
 		"files: [{path: /bin/sh/x, content: x}]":      "files[0]: the directory of /bin/sh/x can't be made",
 		"packages: [gcc]":                             "it has no apt-get",
 		"kernel: {package: installed}":                "no kernel for metal: the root has no modules",
-		"requirements: {architecture: aarch64}":       "needs aarch64, this builder node is x86_64",
-		"name: a\nbase: {directory: noroot}":          `"noroot" is no root of a system`,
-		"name: a\nbase: {directory: text}":            `"text" is no directory`,
-		"name: a\nbase: {oci: text}":                  `"text" is no tar archive`,
-		"name: a\nbase: {environment: nothing}":       `environment "nothing", which this one is laid over, has no image`,
+		"requirements: {architecture: aarch64}":       "needs aarch64, but this builder node is x86_64",
+		"name: a\nbase: {directory: noroot}":          `"noroot" is not the root of a system`,
+		"name: a\nbase: {directory: text}":            `"text" is not a directory`,
+		"name: a\nbase: {oci: text}":                  `"text" is not a tar archive`,
+		"name: a\nbase: {environment: nothing}":       `base environment "nothing" is not built`,
 	} {
 		if !strings.Contains(text, "base:") {
 			text = "name: a\nbase: {directory: tiny}\n" + text
@@ -309,11 +309,11 @@ func TestABuildHasNoMoreMemoryThanItsLimit(t *testing.T) {
 	// What goes on after a part of it was ended is no whole image either.
 	for _, rest := range []string{"", " || true"} {
 		o := s.build(t.Context(), "name: big\nbase: {directory: tiny}\ncommands: ['dd if=/dev/zero of=/dev/null bs=200M count=1"+rest+"']\n", nil)
-		if strings.Contains(o.log, "memory has no limit") {
+		if strings.Contains(o.log, "memory is not limited") {
 			needs.Missing(t, "no control group bounds the memory of a build: %s", o.log)
 		}
 		var failure *build.Failure
-		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "needed more than 96 MiB of memory") {
+		if !errors.As(o.err, &failure) || !strings.Contains(o.err.Error(), "needed more than the 96 MiB of memory") {
 			t.Errorf("with %q: %v", rest, o.err)
 		}
 	}

@@ -51,7 +51,7 @@ func (w *worker) enter(network bool) (container, error) {
 		return c, err
 	}
 	if err := mountMapped(w.tree, mapped); err != nil {
-		fmt.Fprintln(w.log, "I: no user namespace for what runs in the root:", err)
+		fmt.Fprintln(w.log, "I: commands in the root run without a user namespace:", err)
 	} else {
 		c.root, c.user = mapped, true
 	}

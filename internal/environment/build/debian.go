@@ -155,14 +155,14 @@ var (
 		// node: it is the builder node's matter, the recipe may be good.
 		node bool
 	}{
-		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: make room there", true},
-		{regexp.MustCompile(`^E: Unable to locate package (\S+)`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search", false},
-		{regexp.MustCompile(`^E: Package '(\S+)' has no installation candidate`), "package %[1]q is not in %[2]s; other packages only mention it", false},
-		{regexp.MustCompile(`^E: Version '(.+?)' .*was not found`), "version %[1]s is not in %[2]s; leave the version out, or use a mirror that has it", false},
-		{regexp.MustCompile(`^E: Couldn't find any package by (?:regex|glob) '(\S+)'`), "package %[1]q is not in %[2]s; look for its name with: apt-cache search", false},
+		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: free space there", true},
+		{regexp.MustCompile(`^E: Unable to locate package (\S+)`), "package %[1]q is not in %[2]s; find its name with: apt-cache search", false},
+		{regexp.MustCompile(`^E: Package '(\S+)' has no installation candidate`), "package %[1]q is not in %[2]s: other packages mention it, but none provides it", false},
+		{regexp.MustCompile(`^E: Version '(.+?)' .*was not found`), "version %[1]s is not in %[2]s; omit the version, or use a mirror that has it", false},
+		{regexp.MustCompile(`^E: Couldn't find any package by (?:regex|glob) '(\S+)'`), "package %[1]q is not in %[2]s; find its name with: apt-cache search", false},
 		{regexp.MustCompile(`^E: Failed to fetch (\S+)`), "can't fetch %[1]s for %[2]s: check the network and the mirror of the builder node", true},
-		{regexp.MustCompile(`^[EW]: The repository '(.+?)' .*(?:not signed|does not have a Release file)`), "%[1]s is no repository that the builder node trusts (%[2]s)", true},
-		{regexp.MustCompile(`^dpkg: error processing package (\S+)`), "package %[1]q of %[2]s can't be set up; its log tells why", false},
+		{regexp.MustCompile(`^[EW]: The repository '(.+?)' .*(?:not signed|does not have a Release file)`), "the builder node does not trust the repository %[1]s (%[2]s): check its keys and its Release file", true},
+		{regexp.MustCompile(`^dpkg: error processing package (\S+)`), "package %[1]q of %[2]s can't be set up; the build's log says why", false},
 	}
 )
 
@@ -238,5 +238,5 @@ func (a *aptWatch) explain(err error, where string) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return err
 	}
-	return fmt.Errorf("%w; it said last:\n%s", err, strings.Join(a.last, "\n"))
+	return fmt.Errorf("%w; its last output:\n%s", err, strings.Join(a.last, "\n"))
 }

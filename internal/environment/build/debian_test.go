@@ -14,15 +14,15 @@ func TestWhatAptSaysIsToldInPlainWords(t *testing.T) {
 		lines, want string
 		recipes     bool // it is the recipe's fault
 	}{
-		{"E: Unable to locate package opnmpi-bin\nE: Unable to locate package gc\nE: Unable to locate package gc\n", `package "opnmpi-bin" is not in Debian bookworm; look for its name with: apt-cache search` + "\n" +
-			`package "gc" is not in Debian bookworm; look for its name with: apt-cache search`, true},
-		{"E: Package 'awk' has no installation candidate\n", `package "awk" is not in Debian bookworm; other packages only mention it`, true},
+		{"E: Unable to locate package opnmpi-bin\nE: Unable to locate package gc\nE: Unable to locate package gc\n", `package "opnmpi-bin" is not in Debian bookworm; find its name with: apt-cache search` + "\n" +
+			`package "gc" is not in Debian bookworm; find its name with: apt-cache search`, true},
+		{"E: Package 'awk' has no installation candidate\n", `package "awk" is not in Debian bookworm: other packages mention it, but none provides it`, true},
 		{"E: Version '9' for 'gcc' was not found\n", `version 9 is not in Debian bookworm`, true},
-		{"dpkg: error processing package gcc (--configure):\n", `package "gcc" of Debian bookworm can't be set up; its log tells why`, true},
+		{"dpkg: error processing package gcc (--configure):\n", `package "gcc" of Debian bookworm can't be set up; the build's log says why`, true},
 		{"E: Failed to fetch http://m/x.deb  404  Not Found [IP: ::1 80]\n", "can't fetch http://m/x.deb for Debian bookworm", false},
-		{"tar: x: Cannot write: No space left on device\nE: Failed to fetch http://m/x.deb  oh\n", "the scratch directory of this node is full: make room there", false},
-		{"E: The repository 'http://m bookworm InRelease' is not signed.\n", "http://m bookworm InRelease is no repository that the builder node trusts", false},
-		{"one\ntwo\n\nE: something new", "exit status 100; it said last:\none\ntwo\nE: something new", false},
+		{"tar: x: Cannot write: No space left on device\nE: Failed to fetch http://m/x.deb  oh\n", "the scratch directory of this node is full: free space there", false},
+		{"E: The repository 'http://m bookworm InRelease' is not signed.\n", "the builder node does not trust the repository http://m bookworm InRelease", false},
+		{"one\ntwo\n\nE: something new", "exit status 100; its last output:\none\ntwo\nE: something new", false},
 	} {
 		watch := &aptWatch{log: io.Discard, say: func(float64) {}}
 		for _, piece := range strings.SplitAfter(tc.lines, " ") { // as a pipe may cut it

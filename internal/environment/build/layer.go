@@ -43,7 +43,7 @@ func (w *worker) layer(ctx context.Context) error {
 	// Nothing may stand in the layer but files: no redirects, no metadata-only copies (Documentation/filesystems/overlayfs.rst).
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,redirect_dir=off,metacopy=off,index=off,xino=off", strings.Join(lower, ":"), w.root, work)
 	if err := unix.Mount("overlay", merged, "overlay", 0, options); err != nil {
-		return fmt.Errorf("lay the layer over its base: %w", err)
+		return fmt.Errorf("mount the layer over its base: %w", err)
 	}
 	w.tree = merged
 	return nil
@@ -63,14 +63,14 @@ func (w *worker) below() ([]lowerRoot, error) {
 		all = append(all, lowerRoot{r, base.Blobs})
 	}
 	if base.Manifest.Root.Digest == "" {
-		return nil, failf("environment %q has no root that anything could be laid over", w.Recipe.Base.Environment)
+		return nil, failf("environment %q can't be a base: it has no root", w.Recipe.Base.Environment)
 	}
 	common := len(all)
 	for _, name := range w.Recipe.Layers {
 		b := w.Bases[name]
 		roots := b.Manifest.Roots()
 		if len(roots) <= common || !slices.EqualFunc(roots[:common], all[:common], func(r image.Root, l lowerRoot) bool { return r.Digest == l.root.Digest }) {
-			return nil, failf("environment %q is not laid over the image of %q that is there now; build it again first", name, w.Recipe.Base.Environment)
+			return nil, failf("environment %q was built over an earlier image of %q; build it again first", name, w.Recipe.Base.Environment)
 		}
 		for _, r := range roots[common:] {
 			all = append(all, lowerRoot{r, b.Blobs})
@@ -116,7 +116,7 @@ func (w *worker) inherit(m *image.Manifest) error {
 	}
 	for _, s := range m.Stacks {
 		if !slices.Contains(base.Stacks, s) {
-			return failf("stack %s: environment %q, which this one is laid over, can't be carried on it", s, w.Recipe.Base.Environment)
+			return failf("stack %s: base environment %q does not support it", s, w.Recipe.Base.Environment)
 		}
 	}
 	m.Requirements = stricter(m.Requirements, base.Requirements)

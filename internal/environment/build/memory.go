@@ -58,7 +58,7 @@ func makeGroup(name string, bytes int64) (*memoryGroup, error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("bound the memory of a build: %w", err), g.remove())
+		return nil, errors.Join(fmt.Errorf("limit the memory of a build: %w", err), g.remove())
 	}
 	return g, nil
 }
@@ -113,7 +113,7 @@ func (g *memoryGroup) exceeded() error {
 	}
 	for line := range strings.Lines(string(text)) {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok && n != "0" {
-			return failf("it needed more than %d MiB of memory, which is what a build may use on this node; let its commands use less (fewer at once), "+
+			return failf("the build needed more than the %d MiB of memory that a build may use on this node; run fewer commands in parallel, "+
 				"or build it on a node with more memory", g.bytes>>20)
 		}
 	}

@@ -24,7 +24,7 @@ func TestAControlGroupBoundsMemory(t *testing.T) {
 			t.Errorf("within the limit: %v, %v", err, g.exceeded())
 		}
 		err = inside("128M")
-		if err == nil || g.exceeded() == nil || !strings.Contains(g.exceeded().Error(), "more than 64 MiB") {
+		if err == nil || g.exceeded() == nil || !strings.Contains(g.exceeded().Error(), "more than the 64 MiB") {
 			t.Errorf("beyond the limit: %v, %v", err, g.exceeded())
 		}
 		t.Cleanup(func() {

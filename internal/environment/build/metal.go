@@ -39,7 +39,7 @@ func (w *worker) metal(ctx context.Context) error {
 	}
 	defer kernel.Close()
 	if m.Kernel, err = w.keep(func(to io.Writer) error { _, err := io.Copy(to, kernel); return err }); err != nil {
-		return fmt.Errorf("take the kernel: %w", err)
+		return fmt.Errorf("read the kernel: %w", err)
 	}
 	w.say("initrd", 71)
 	m.Initrd, err = w.keep(func(to io.Writer) error {
@@ -74,7 +74,7 @@ func kernelVersion(root *os.Root) (string, error) {
 	case 1:
 		return versions[0], nil
 	}
-	return "", failf("the root has modules of several kernels (%s); install one only", strings.Join(versions, ", "))
+	return "", failf("the root has modules of several kernels (%s); install only one", strings.Join(versions, ", "))
 }
 
 func openKernel(root *os.Root, version string) (*os.File, error) {
@@ -83,7 +83,7 @@ func openKernel(root *os.Root, version string) (*os.File, error) {
 			return f, nil
 		}
 	}
-	return nil, failf("no kernel for metal: there is no /boot/vmlinuz-%s beside the modules of that version", version)
+	return nil, failf("no kernel for metal: the modules of version %[1]s have no /boot/vmlinuz-%[1]s", version)
 }
 
 // safeModules shows the modules alone in a tree of their own, without links that could lead to files of the node, and returns that tree.
@@ -99,14 +99,14 @@ func (w *worker) safeModules(root *os.Root, version string) (string, error) {
 		return "", err
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()), target, "", unix.MS_BIND, ""); err != nil {
-		return "", fmt.Errorf("show the kernel's modules: %w", err)
+		return "", fmt.Errorf("mount the kernel's modules: %w", err)
 	}
 	err = filepath.WalkDir(target, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Type().IsRegular() {
 			return err
 		}
 		if name := strings.TrimPrefix(path, target+"/"); name != "build" && name != "source" {
-			return failf("/lib/modules/%s/%s is no plain file; an initrd can't be made of it", version, name)
+			return failf("/lib/modules/%s/%s is not a regular file, so it can't be in an initrd", version, name)
 		}
 		return nil
 	})

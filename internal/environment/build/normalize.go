@@ -30,7 +30,7 @@ var leftovers = []string{
 func (w *worker) normalize(context.Context) error {
 	if w.tree != w.root {
 		if err := unix.Unmount(w.tree, 0); err != nil {
-			return fmt.Errorf("take the overlay away: %w", err)
+			return fmt.Errorf("unmount the overlay: %w", err)
 		}
 		w.tree = w.root
 		if err := stripOverlay(w.root); err != nil {

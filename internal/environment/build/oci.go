@@ -30,7 +30,7 @@ func (w *worker) oci(ctx context.Context) error {
 	defer archive.Close()
 	names, err := members(archive)
 	if err != nil {
-		return failf("%q is no tar archive: %v; compressed ones have to be unpacked before", file, err)
+		return failf("%q is not a tar archive: %v; decompress a compressed archive first", file, err)
 	}
 	var img v1.Image
 	switch {
@@ -39,13 +39,13 @@ func (w *worker) oci(ctx context.Context) error {
 	case names["manifest.json"]:
 		img, err = dockerImage(archive, tag)
 	default:
-		return failf("%q is no image: it has neither oci-layout nor manifest.json", file)
+		return failf("%q is not an image: it has neither oci-layout nor manifest.json", file)
 	}
 	if err != nil {
 		return failf("%q can't be read as an image: %v", file, err)
 	}
 	if config, err := img.ConfigFile(); err == nil && config.Architecture != "" && goArchitecture(config.Architecture) != machine() {
-		return failf("%q is an image for %s, this builder node is %s; use a builder node of that kind", file, config.Architecture, machine())
+		return failf("%q is an image for %s, but this builder node is %s; use a builder node of the image's architecture", file, config.Architecture, machine())
 	}
 	content := mutate.Extract(img)
 	defer content.Close()
@@ -137,9 +137,9 @@ func pick(index v1.ImageIndex, tag string) (v1.Image, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("it has no image %q for %s; its tags are: %s", tag, machine(), strings.Join(tags, ", "))
+		return nil, fmt.Errorf("the archive has no image %q for %s; its tags are: %s", tag, machine(), strings.Join(tags, ", "))
 	case len(found) > 1:
-		return nil, fmt.Errorf("it has %d images; name one by @TAG, there are: %s", len(found), strings.Join(tags, ", "))
+		return nil, fmt.Errorf("the archive has %d images; choose one with @TAG, a tag of: %s", len(found), strings.Join(tags, ", "))
 	case found[0].MediaType.IsIndex():
 		inner, err := index.ImageIndex(found[0].Digest)
 		if err != nil {

@@ -32,11 +32,11 @@ func (w *worker) base(ctx context.Context) error {
 // sourceRoot is the node's directory for what recipes name.
 func (w *worker) sourceRoot(name string) (*os.Root, error) {
 	if w.Sources == "" {
-		return nil, failf("%q is to be read from the builder node, but this node has no source directory; give its agent one, or another node", name)
+		return nil, failf("%q must be read from the builder node, but this node has no source directory; start its agent with one, or choose another node", name)
 	}
 	root, err := os.OpenRoot(w.Sources)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failf("%q is to be read below %s of the builder node, which is not there; make it and put the files there", name, w.Sources)
+		return nil, failf("%q must be read below %s of the builder node, but that directory does not exist; make it and put the files there", name, w.Sources)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the source directory of this node: %w", err)
@@ -73,7 +73,7 @@ func (w *worker) directory(ctx context.Context) error {
 		return err
 	}
 	if !info.IsDir() {
-		return failf("%q is no directory; give base.oci for an archive", w.Recipe.Base.Directory)
+		return failf("%q is not a directory; use base.oci for an archive", w.Recipe.Base.Directory)
 	}
 	last := &lastLines{log: w.log}
 	cmd := exec.CommandContext(ctx, "cp", "-a", "--one-file-system", ".", w.root)
@@ -93,7 +93,7 @@ func (w *worker) looksLikeARoot(name string) error {
 	}
 	defer root.Close()
 	if _, err := root.Stat("bin/sh"); err != nil {
-		return failf("%q is no root of a system: it has no /bin/sh", name)
+		return failf("%q is not the root of a system: it has no /bin/sh", name)
 	}
 	return mountPoints(root)
 }
@@ -120,7 +120,7 @@ func (w *worker) files(context.Context) error {
 			return failf("files[%d]: the directory of %s can't be made: %v", i, f.Path, err)
 		}
 		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return failf("files[%d]: %s is there already and can't be replaced: %v", i, f.Path, err)
+			return failf("files[%d]: %s already exists and can't be replaced: %v", i, f.Path, err)
 		}
 		target, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -146,7 +146,7 @@ func (w *worker) packages(ctx context.Context) (err error) {
 	}
 	defer root.Close()
 	if _, err := root.Stat("usr/bin/apt-get"); err != nil {
-		return failf("packages can't be installed into this base: it has no apt-get; install them into the base before, or begin with base.debian")
+		return failf("packages can't be installed into this base: it has no apt-get; install them when the base is made, or use base.debian")
 	}
 	c, err := w.enter(true)
 	if err != nil {

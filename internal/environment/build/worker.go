@@ -41,7 +41,7 @@ type worker struct {
 // It must be process 1 of its own PID namespace, in a mount namespace of its own.
 func Worker(ctx context.Context) error {
 	if os.Getpid() != 1 {
-		return errors.New("this command is part of nearmetal's builder and of no use by itself; see: nearmetal env build --help")
+		return errors.New("this command is an internal part of nearmetal's builder; see: nearmetal env build --help")
 	}
 	w := &worker{words: json.NewEncoder(wordsTo(3)), log: os.Stderr}
 	err := w.start(ctx)
@@ -222,7 +222,7 @@ func machine() string {
 // diskFull says plainly what a full file system makes every program say in its own way.
 func diskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("the scratch directory of this node is full: make room there (%w)", err)
+		return fmt.Errorf("the scratch directory of this node is full: free space there (%w)", err)
 	}
 	return err
 }

@@ -81,10 +81,10 @@ func (c *checker) check() {
 	} else if problem := manifest.LabelProblem(r.Name, maxNameLength); problem != "" {
 		c.add("name", r.Name, "%q %s", r.Name, problem)
 	} else if r.Name == "local" {
-		c.add("name", r.Name, `"local" is the environment that every node has; give this one another name`)
+		c.add("name", r.Name, `"local" is the built-in environment of every node; choose another name`)
 	}
 	if len(r.Description) > maxDescriptionLength || strings.ContainsAny(r.Description, "\n\r\x00") {
-		c.add("description", "", "has to be one line of at most %d characters", maxDescriptionLength)
+		c.add("description", "", "must be one line of at most %d characters", maxDescriptionLength)
 	}
 	c.base()
 	c.packages()
@@ -112,7 +112,7 @@ func (c *checker) base() {
 		c.add("base", "", "is missing; give one, for example: base: {debian: bookworm}")
 		return
 	case len(given) > 1:
-		c.add("base."+given[1], "", "stands beside base.%s; a recipe has one base", given[0])
+		c.add("base."+given[1], "", "conflicts with base.%s; a recipe has one base", given[0])
 		return
 	}
 	switch given[0] {
@@ -130,14 +130,14 @@ func (c *checker) base() {
 		if problem := manifest.LabelProblem(b.Environment, maxNameLength); problem != "" {
 			c.add("base.environment", b.Environment, "%q %s", b.Environment, problem)
 		} else if b.Environment == c.recipe.Name {
-			c.add("base.environment", b.Environment, "is the recipe's own name; a layer needs a name of its own")
+			c.add("base.environment", b.Environment, "is the recipe's own name; an environment can't be its own base")
 		} else if b.Environment == "local" {
-			c.add("base.environment", b.Environment, `"local" has no image to lay something over; use an environment that was built`)
+			c.add("base.environment", b.Environment, `"local" has no image, so it can't be a base; use a built environment`)
 		}
 	}
 	for i, name := range b.Components {
 		if at := fmt.Sprintf("base.components[%d]", i); b.Debian == "" {
-			c.add(at, name, "is of a Debian release, but the base is base.%s; leave it out", given[0])
+			c.add(at, name, "applies to base.debian only, but the base is base.%s; omit it", given[0])
 		} else {
 			c.oneOf(at, name, "component of Debian", components)
 		}
@@ -151,9 +151,9 @@ func (c *checker) mirror(b Base, base string) {
 	u, err := url.Parse(b.Mirror)
 	switch {
 	case base != "debian":
-		c.add("base.mirror", b.Mirror, "is of a Debian release, but the base is base.%s; leave it out", base)
+		c.add("base.mirror", b.Mirror, "applies to base.debian only, but the base is base.%s; omit it", base)
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.ContainsAny(b.Mirror, " \t\n[]"):
-		c.add("base.mirror", b.Mirror, "%q is no mirror; give a URL like http://deb.debian.org/debian", b.Mirror)
+		c.add("base.mirror", b.Mirror, "%q is not a mirror; give a URL like http://deb.debian.org/debian", b.Mirror)
 	}
 }
 
@@ -161,13 +161,13 @@ func (c *checker) release(name string) {
 	switch {
 	case slices.Contains(releases, name):
 	case name == "stable" || name == "testing" || name == "oldstable" || name == "unstable":
-		c.add("base.debian", name, "%q is another release from time to time; write the code name, for example bookworm", name)
+		c.add("base.debian", name, "%q changes its meaning with each release; write the code name, for example bookworm", name)
 	case manifest.Closest(name, releases) != "" && name != "":
-		c.add("base.debian", name, "%q is no release of Debian; did you mean %q?", name, manifest.Closest(name, releases))
+		c.add("base.debian", name, "%q is not a release of Debian; did you mean %q?", name, manifest.Closest(name, releases))
 	case !codeName.MatchString(name):
-		c.add("base.debian", name, "%q is no release of Debian; write a code name, one of %s", name, strings.Join(releases, ", "))
+		c.add("base.debian", name, "%q is not a release of Debian; write one of the code names %s", name, strings.Join(releases, ", "))
 	default:
-		c.add("base.debian", name, "%q is no release of Debian; there are %s", name, strings.Join(releases, ", "))
+		c.add("base.debian", name, "%q is not a release of Debian; the releases are %s", name, strings.Join(releases, ", "))
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *checker) packages() {
 		form = debianPackage
 	}
 	if len(c.recipe.Packages) > maxPackages {
-		c.add("packages", "", "has %d entries; at most %d are possible", len(c.recipe.Packages), maxPackages)
+		c.add("packages", "", "has %d entries; at most %d are allowed", len(c.recipe.Packages), maxPackages)
 		return
 	}
 	for i, name := range c.recipe.Packages {
@@ -208,7 +208,7 @@ func (c *checker) packages() {
 		if !strings.HasPrefix(pattern, "/") || strings.ContainsAny(pattern, "\n\x00") || pattern == "/" || pattern == "/*" {
 			c.add(at, pattern, "%q is not a pattern of absolute paths; write one like /usr/share/doc/*", pattern)
 		} else if c.recipe.Base.Debian == "" {
-			c.add(at, pattern, "is for the packages of a Debian base; remove the files by a command")
+			c.add(at, pattern, "applies to base.debian only; remove the files with a command")
 		}
 	}
 }
@@ -218,7 +218,7 @@ var noFiles = []string{"/proc", "/sys", "/dev", "/run", "/tmp"}
 
 func (c *checker) files() {
 	if len(c.recipe.Files) > maxFiles {
-		c.add("files", "", "has %d entries; at most %d are possible", len(c.recipe.Files), maxFiles)
+		c.add("files", "", "has %d entries; at most %d are allowed", len(c.recipe.Files), maxFiles)
 		return
 	}
 	first := map[string]int{}
@@ -230,17 +230,17 @@ func (c *checker) files() {
 		case !strings.HasPrefix(f.Path, "/") || path.Clean(f.Path) != f.Path || f.Path == "/" || strings.ContainsRune(f.Path, 0):
 			c.add(at+".path", f.Path, "%q is not the plain absolute path of a file, like /etc/motd", f.Path)
 		case slices.ContainsFunc(noFiles, func(dir string) bool { return f.Path == dir || strings.HasPrefix(f.Path, dir+"/") }):
-			c.add(at+".path", f.Path, "%q is where running systems mount something else; a file there would not be seen", f.Path)
+			c.add(at+".path", f.Path, "%q is hidden by a mount on running systems; choose another path", f.Path)
 		}
 		if j, ok := first[f.Path]; ok && f.Path != "" {
-			c.add(at+".path", f.Path, "%q is files[%d] too; keep one", f.Path, j)
+			c.add(at+".path", f.Path, "%q is the path of files[%d], too; keep one", f.Path, j)
 		} else {
 			first[f.Path] = i
 		}
 		content := f.Content != "" || c.source.Has(at+".content")
 		switch {
 		case content && (f.Source != "" || c.source.Has(at+".source")):
-			c.add(at+".source", f.Source, "stands beside content; give one of the two")
+			c.add(at+".source", f.Source, "conflicts with content; give one of the two")
 		case c.source.Has(at+".source") || f.Source != "":
 			c.below(at+".source", f.Source)
 		case !content:
@@ -272,14 +272,14 @@ func (f File) FileMode() uint32 {
 
 func (c *checker) commands() {
 	if len(c.recipe.Commands) > maxCommands {
-		c.add("commands", "", "has %d entries; at most %d are possible", len(c.recipe.Commands), maxCommands)
+		c.add("commands", "", "has %d entries; at most %d are allowed", len(c.recipe.Commands), maxCommands)
 		return
 	}
 	for i, text := range c.recipe.Commands {
 		if at := fmt.Sprintf("commands[%d]", i); strings.TrimSpace(text) == "" {
 			c.add(at, "", "is empty; give a command for /bin/sh")
 		} else if strings.ContainsRune(text, 0) {
-			c.add(at, "", "holds a zero byte, which no command can")
+			c.add(at, "", "contains a zero byte; remove it")
 		}
 	}
 }

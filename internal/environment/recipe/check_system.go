@@ -19,7 +19,7 @@ func (c *checker) kernel() {
 	layer := c.recipe.Base.Environment != ""
 	switch {
 	case layer && (k.Package != "" || k.Arguments != "" || c.source.Has("kernel.package")):
-		c.add("kernel", "", "can't be of a library layer: the kernel is that of environment %q; leave it out", c.recipe.Base.Environment)
+		c.add("kernel", "", "can't be set in a library layer: its kernel is that of environment %q; omit it", c.recipe.Base.Environment)
 		return
 	case k.Package == "" && c.source.Has("kernel.package"):
 		c.add("kernel.package", "", "is empty; give a package, for example linux-image-amd64, or none")
@@ -31,17 +31,17 @@ func (c *checker) kernel() {
 		c.add("kernel.package", k.Package, "%q is not the name of a package", k.Package)
 	}
 	if k.Arguments != "" && (k.Package == "" || k.Package == "none") {
-		c.add("kernel.arguments", k.Arguments, "are of no use without a kernel; give kernel.package")
+		c.add("kernel.arguments", k.Arguments, "have no effect without a kernel; give kernel.package")
 	}
 	switch {
 	case len(k.Arguments) > maxArgumentsLength:
 		c.add("kernel.arguments", "", "are %d characters long; at most %d fit", len(k.Arguments), maxArgumentsLength)
 	case strings.ContainsAny(k.Arguments, "\n\r\x00"):
-		c.add("kernel.arguments", "", "have to be on one line")
+		c.add("kernel.arguments", "", "must be on one line")
 	}
 	for _, word := range strings.Fields(k.Arguments) {
 		if strings.HasPrefix(word, "nearmetal.") || strings.HasPrefix(word, "initrd=") || strings.HasPrefix(word, "rdinit=") || strings.HasPrefix(word, "init=") {
-			c.add("kernel.arguments", word, "%q is set by the boot itself; leave it out", word)
+			c.add("kernel.arguments", word, "%q is reserved for network boot; omit it", word)
 		}
 	}
 }
@@ -50,14 +50,14 @@ var stacks = []string{string(api.StackContainer), string(api.StackMetal), string
 
 func (c *checker) stacks() {
 	if len(c.recipe.Stacks) == 0 && c.source.Has("stacks") {
-		c.add("stacks", "", "is an empty list; name the stacks it can be carried on, or leave the field out")
+		c.add("stacks", "", "is an empty list; name the supported stacks, or omit the field")
 	}
 	for i, s := range c.recipe.Stacks {
 		at := fmt.Sprintf("stacks[%d]", i)
 		c.oneOf(at, string(s), "stack", stacks)
 		kernel := c.recipe.Kernel.Package != "" && c.recipe.Kernel.Package != "none"
 		if (s == api.StackMetal || s == api.StackVM) && !kernel && c.recipe.Base.Environment == "" {
-			c.add(at, string(s), "no kernel for %s; add kernel: {package: linux-image-amd64}, or leave %s out of the stacks", s, s)
+			c.add(at, string(s), "no kernel for %s; add kernel: {package: linux-image-amd64}, or remove %s from the stacks", s, s)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (c *checker) root() {
 		return
 	}
 	if r.Compression != "" || c.source.Has("root.compression") {
-		c.oneOf("root.compression", r.Compression, "compression of "+format, compressions[format])
+		c.oneOf("root.compression", r.Compression, "compression for "+format, compressions[format])
 	}
 }
 
@@ -102,25 +102,25 @@ func (c *checker) root() {
 func (c *checker) noRoot() {
 	r := c.recipe
 	if r.Kernel.Package == "" || r.Kernel.Package == "none" {
-		c.add("root.format", NoRoot, "an environment without a root needs a kernel at least; give kernel.package")
+		c.add("root.format", NoRoot, "an environment without a root needs a kernel; give kernel.package")
 	}
 	for i, s := range r.Stacks {
 		if s != api.StackMetal {
-			c.add(fmt.Sprintf("stacks[%d]", i), string(s), "an environment without a root can be carried on metal only")
+			c.add(fmt.Sprintf("stacks[%d]", i), string(s), "an environment without a root supports only metal")
 		}
 	}
 	if r.Root.Compression != "" {
-		c.add("root.compression", r.Root.Compression, "is of no use without a root; leave it out")
+		c.add("root.compression", r.Root.Compression, "has no effect without a root; omit it")
 	}
 }
 
 func (c *checker) layers() {
 	r := c.recipe
 	if len(r.Layers) > 0 && r.Base.Environment == "" {
-		c.add("layers", "", "can be laid over an environment only; give base: {environment: NAME}")
+		c.add("layers", "", "need a base environment; give base: {environment: NAME}")
 	}
 	if len(r.Layers) > maxLayers {
-		c.add("layers", "", "has %d entries; at most %d are possible", len(r.Layers), maxLayers)
+		c.add("layers", "", "has %d entries; at most %d are allowed", len(r.Layers), maxLayers)
 		return
 	}
 	first := map[string]int{}
@@ -132,7 +132,7 @@ func (c *checker) layers() {
 			c.add(at, name, "%q is the %s; name environments that were built over the base", name, map[bool]string{true: "recipe itself", false: "base"}[name == r.Name])
 		}
 		if j, ok := first[name]; ok {
-			c.add(at, name, "%q is layers[%d] too; keep one", name, j)
+			c.add(at, name, "%q is the name of layers[%d], too; keep one", name, j)
 		} else {
 			first[name] = i
 		}
@@ -144,10 +144,10 @@ func (c *checker) oneOf(at, value, what string, known []string) bool {
 	if slices.Contains(known, value) {
 		return true
 	}
-	hint := "there are " + strings.Join(known, ", ")
+	hint := "use one of " + strings.Join(known, ", ")
 	if closest := manifest.Closest(value, known); closest != "" && value != "" {
 		hint = fmt.Sprintf("did you mean %q?", closest)
 	}
-	c.add(at, value, "%q is no %s; %s", value, what, hint)
+	c.add(at, value, "%q is not a known %s; %s", value, what, hint)
 	return false
 }
