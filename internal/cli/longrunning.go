@@ -105,7 +105,7 @@ func (a *app) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run a server and node agents on this machine",
 		Long: `Run a server and node agents on this machine, in the foreground, until Ctrl-C. Clusters and their members live on when it
-ends; starting it again on the same state directory finds them.
+ends; restarting it on the same state directory finds them.
 
 With --nodes N there are N separate agent processes with namespaces of their own, which share the machine's cores; what
 is oversubscribed is labelled so everywhere. Needs root.`,

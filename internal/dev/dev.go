@@ -29,7 +29,7 @@ import (
 // may be nil.
 func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(address string)) error {
 	if os.Geteuid() != 0 {
-		return errors.New("nearmetal dev needs root: its agent makes namespaces, networks and control groups; run it with sudo")
+		return errors.New("nearmetal dev needs root to make namespaces, networks and control groups; run it with sudo")
 	}
 	stateDir, err := filepath.Abs(opts.StateDir)
 	if err != nil {
@@ -45,7 +45,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		return err
 	}
 	if err := os.MkdirAll(stateDir, 0o711); err != nil {
-		return fmt.Errorf("the state directory can't be made: %w; give another one with --state", err)
+		return fmt.Errorf("the state directory can't be made: %w; choose another one with --state", err)
 	}
 	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
 		return err
@@ -74,7 +74,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	var agents sync.WaitGroup
 	agents.Go(func() {
 		if err := nodespace.KeepEgress(ctx, nodes, spaces, lookAround); err != nil {
-			log.WarnContext(ctx, "the nodes' way out is not kept open beside others that forward", "error", err)
+			log.WarnContext(ctx, "the nodes' egress is no longer maintained; other programs' firewall rules may block it", "error", err)
 		}
 	})
 	err = site.Run(ctx, func() {
@@ -103,7 +103,7 @@ func leave(ctx context.Context, opts config.Dev, names []string, log *slog.Logge
 			return err
 		}
 		if len(members) > 0 {
-			log.WarnContext(ctx, "members go on running; start dev again on the same state directory to manage them",
+			log.WarnContext(ctx, "members keep running; start dev again with the same state directory to manage them",
 				"node", name, "members", len(members), "state", opts.StateDir)
 			return nil
 		}
@@ -185,7 +185,7 @@ const restartPause = time.Second
 func keepAgent(ctx context.Context, p agentProcess) {
 	for ctx.Err() == nil {
 		if err := p.run(ctx); err != nil && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "the node's agent ended; starting it again", "error", err)
+			p.log.WarnContext(ctx, "the node's agent ended; restarting it", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -236,7 +236,7 @@ func (p agentProcess) run(ctx context.Context) error {
 	go func() { ended <- cmd.Wait() }()
 	select {
 	case err := <-ended:
-		return fmt.Errorf("%w; the end of its log: %s", err, tail(out.Name()))
+		return fmt.Errorf("%w; its log ends with: %s", err, tail(out.Name()))
 	case <-ctx.Done():
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		return <-ended
@@ -258,11 +258,11 @@ func (p agentProcess) endFormer(ctx context.Context) error {
 	// Its holder writes who it is: so that is known whenever this process's forerunner died, also just after it had started it.
 	var pid int
 	if _, err := fmt.Fscan(lock, &pid); err != nil || pid <= 1 {
-		return fmt.Errorf("an agent of node %s runs already, and %s does not tell which (yet); end it", p.space.Name, lock.Name())
+		return fmt.Errorf("an agent of node %s already runs, but %s does not contain its process ID (yet); end that agent", p.space.Name, lock.Name())
 	}
 	p.log.InfoContext(ctx, "ending the agent of an earlier run", "pid", pid)
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("end the former agent: %w", err)
+		return fmt.Errorf("end the earlier agent: %w", err)
 	}
 	return waitLock(ctx, lock)
 }
@@ -277,7 +277,7 @@ func waitLock(ctx context.Context, lock *os.File) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.New("the former agent does not end")
+			return errors.New("the earlier agent did not end")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -36,8 +36,8 @@ func keepLayout(stateDir string, wanted layout) error {
 		return err
 	}
 	if was.Nodes != 0 && len(running) > 0 {
-		return fmt.Errorf("members still run on the %d nodes of %d cores that %s was started with last; start it the same way (--nodes %d --node-cores %d), "+
-			"delete the clusters, and then change it, or give another directory with --state", was.Nodes, was.Slots, stateDir, was.Nodes, was.Slots)
+		return fmt.Errorf("members still run on the %d nodes of %d cores of the last start with %s; start it the same way (--nodes %d --node-cores %d), "+
+			"delete the clusters and then change it, or choose another directory with --state", was.Nodes, was.Slots, stateDir, was.Nodes, was.Slots)
 	}
 	data, err := json.Marshal(wanted)
 	if err != nil {

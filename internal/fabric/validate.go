@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotApplied: the port is not in the networks last applied; apply the networks that have it first.
-var ErrNotApplied = errors.New("the port is not in the networks last applied to this node")
+var ErrNotApplied = errors.New("the port is not in the networks that were last applied to this node")
 
 // MaxIndex is the highest network index; indexes start at 1.
 const MaxIndex = 4095
@@ -25,7 +25,7 @@ func Validate(networks []Network) error {
 			return fmt.Errorf("network index %d is out of range: it must be 1 to %d", n.Index, MaxIndex)
 		}
 		if indexes[n.Index] {
-			return fmt.Errorf("network %d is given twice", n.Index)
+			return fmt.Errorf("network %d appears twice", n.Index)
 		}
 		indexes[n.Index] = true
 		if !n.Prefix.IsValid() || !n.Prefix.Addr().Is4() || n.Prefix != n.Prefix.Masked() {
@@ -90,11 +90,11 @@ func FindPort(networks []Network, port driver.Port) error {
 				continue
 			}
 			if p.Address != port.Address || p.MAC != port.MAC {
-				return fmt.Errorf("%w: there it has address %v and MAC %s, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
+				return fmt.Errorf("%w: they have address %v and MAC %s for it, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
 			}
 			return nil
 		}
-		return fmt.Errorf("%w: network %d is, without port %s", ErrNotApplied, n.Index, port.ID)
+		return fmt.Errorf("%w: network %d was applied without port %s", ErrNotApplied, n.Index, port.ID)
 	}
-	return fmt.Errorf("%w: network %d is not", ErrNotApplied, port.Network.Index)
+	return fmt.Errorf("%w: network %d was not applied", ErrNotApplied, port.Network.Index)
 }

@@ -70,7 +70,7 @@ func (s *site) ensureEgress(ctx context.Context, wanted bool, u underlay) error 
 	}
 	seen, err := s.openEgress(ctx, u.prefix.Addr(), true)
 	if advice := wayout.Advice(seen.Seen, seen.listing, s.hostLink()); err == nil && advice != "" {
-		s.log.WarnContext(ctx, "nodes may not reach the outside", "why", advice)
+		s.log.WarnContext(ctx, "nodes may be unable to reach the outside", "why", advice)
 	}
 	return err
 }
@@ -217,12 +217,12 @@ func KeepEgress(ctx context.Context, cfg Config, spaces Spaces, every time.Durat
 		seen, err := s.openEgress(ctx, spaces.Host, false)
 		if err != nil {
 			if ctx.Err() == nil {
-				s.log.WarnContext(ctx, "the nodes' way out could not be looked at", "error", err)
+				s.log.WarnContext(ctx, "the nodes' egress can't be inspected", "error", err)
 			}
 			continue
 		}
 		if advice := wayout.Advice(seen.Seen, seen.listing, s.hostLink()); advice != "" {
-			s.log.WarnContext(ctx, "nodes may not reach the outside", "why", advice)
+			s.log.WarnContext(ctx, "nodes may be unable to reach the outside", "why", advice)
 		}
 		last = now
 	}

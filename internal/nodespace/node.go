@@ -175,7 +175,7 @@ func repin(source, path string) error {
 	}
 	if pinned {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("letting go of %s: %w", path, err)
+			return fmt.Errorf("releasing %s: %w", path, err)
 		}
 	}
 	return pinNamespace(source, path)
@@ -197,10 +197,10 @@ func (s *site) becomeNode(name string, network netns.Handle) error {
 	}
 	// The copies of the pins would keep other nodes' namespaces alive.
 	if err := unix.Unmount(s.dir, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("leaving the pins out of the node: %w", err)
+		return fmt.Errorf("hiding the pins from the node: %w", err)
 	}
 	if err := remountSys(); err != nil {
-		return fmt.Errorf("showing the node's network in /sys: %w", err)
+		return fmt.Errorf("mounting the node's network in /sys: %w", err)
 	}
 	return nil
 }

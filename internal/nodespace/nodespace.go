@@ -74,7 +74,7 @@ type site struct {
 // open finds the names that belong to a state directory, and the host's network namespace.
 func open(stateDir string, log *slog.Logger) (*site, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("node spaces need root: they are namespaces joined by virtual links; run with sudo")
+		return nil, errors.New("node spaces need root to make namespaces and virtual links; run with sudo")
 	}
 	absolute, err := filepath.Abs(stateDir)
 	if err != nil {
@@ -131,7 +131,7 @@ func Ensure(ctx context.Context, cfg Config) (Spaces, error) {
 	defer under.close()
 	failpoint.Hit("nodespace.after-underlay")
 	if err := s.ensureEgress(ctx, cfg.Egress, under); err != nil {
-		return Spaces{}, fmt.Errorf("the nodes' way out: %w", err)
+		return Spaces{}, fmt.Errorf("the nodes' egress: %w", err)
 	}
 	failpoint.Hit("nodespace.after-egress")
 	spaces := Spaces{Underlay: under.prefix, Host: under.prefix.Addr(), MTU: underlayMTU}
@@ -144,7 +144,7 @@ func Ensure(ctx context.Context, cfg Config) (Spaces, error) {
 		if err != nil {
 			return Spaces{}, fmt.Errorf("making the space of node %s: %w", name, err)
 		}
-		s.log.DebugContext(ctx, "node space is there", "node", name, "address", space.Address)
+		s.log.DebugContext(ctx, "node space ready", "node", name, "address", space.Address)
 		spaces.Nodes = append(spaces.Nodes, space)
 	}
 	return spaces, nil
@@ -162,7 +162,7 @@ func Remove(ctx context.Context, stateDir string) error {
 		return err
 	}
 	if err := s.removeEgress(ctx); err != nil {
-		return fmt.Errorf("removing the nodes' way out: %w", err)
+		return fmt.Errorf("removing the nodes' egress: %w", err)
 	}
 	if err := s.removeHostLink(); err != nil {
 		return fmt.Errorf("removing the host's link to the nodes: %w", err)

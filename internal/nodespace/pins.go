@@ -77,7 +77,7 @@ func isPinned(path string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking at %s: %w", path, err)
+		return false, fmt.Errorf("inspecting %s: %w", path, err)
 	}
 	return stat.Type == unix.NSFS_MAGIC, nil
 }

@@ -56,7 +56,7 @@ func enter(space Space) error {
 	}
 	// Threads share root and working directory unless told otherwise, and those who share can't change mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("parting from the other threads: %w", err)
+		return fmt.Errorf("separating the thread from the others: %w", err)
 	}
 	for i, kind := range []int{unix.CLONE_NEWNET, unix.CLONE_NEWUTS, unix.CLONE_NEWNS} {
 		if err := unix.Setns(fds[i], kind); err != nil {

@@ -39,7 +39,7 @@ func remountSys() error {
 	for path, fd := range trees {
 		err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("carrying over the mount %s: %w", path, err)
+			return fmt.Errorf("moving the mount %s: %w", path, err)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func (s *site) ensureUnderlay() (underlay, error) {
 	u := underlay{sw: sw}
 	if err := sw.Do(ensureSwitch); err != nil {
 		u.close()
-		return underlay{}, fmt.Errorf("in the switch: %w", err)
+		return underlay{}, fmt.Errorf("switch namespace: %w", err)
 	}
 	if err := s.host.Do(func() error { return s.ensureHostLink(&u) }); err != nil {
 		u.close()

@@ -95,7 +95,7 @@ func (g *Gate) enter(uid string, fence Fence, cancel context.CancelCauseFunc) (l
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if newest, ok := g.newest[uid]; ok && fence.Older(newest) {
-		return nil, fmt.Errorf("order of term %d, generation %d came after one of term %d, generation %d: %w",
+		return nil, fmt.Errorf("the order of term %d, generation %d arrived after the order of term %d, generation %d: %w",
 			fence.Term, fence.Generation, newest.Term, newest.Generation, ErrStale)
 	}
 	g.newest[uid] = fence

@@ -63,7 +63,7 @@ var (
 	// ErrBusy: the BMC has no session left.
 	ErrBusy = errors.New("the BMC has no free session")
 	// ErrStale: a newer term or generation has given orders since (Gate).
-	ErrStale = errors.New("a newer order was given since")
+	ErrStale = errors.New("a newer order has replaced this one")
 )
 
 // ByHandError is what a switch without a wire to the machine returns: a person has to do it, and nobody can tell when they have. The order

@@ -447,7 +447,7 @@ func TestAPersonIsToldWhatToPress(t *testing.T) {
 		m.WasDone = true // told by an earlier leader, who is gone, and nobody pressed it yet
 		r.set(1, m)
 		r.after(time.Minute)
-		if o := r.want("m1", api.PowerUnknown, true, `press the power button of "m1"`); o.Final {
+		if o := r.want("m1", api.PowerUnknown, true, `power "m1" on`); o.Final {
 			t.Error("it is final")
 		}
 		m.Heard = true

@@ -140,12 +140,12 @@ func (d Docker) Script(links string, wanted bool) string {
 func Advice(seen Seen, l Listing, links string) string {
 	for _, link := range seen.Uplinks {
 		if seen.Router && !slices.Contains(seen.Forwarding, link) {
-			return fmt.Sprintf("this machine forwards packets (net.ipv4.ip_forward is 1), but somebody switched that off for %s: sysctl -w net/ipv4/conf/%[1]s/forwarding=1", link)
+			return fmt.Sprintf("this machine forwards packets (net.ipv4.ip_forward is 1), but forwarding is switched off for %s; run: sysctl -w net/ipv4/conf/%[1]s/forwarding=1", link)
 		}
 	}
 	if len(l.Drops) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s drops forwarded packets unless a rule of its own accepts them: let those from and to the links %s pass there, for instance with "+
+	return fmt.Sprintf("%s drops forwarded packets unless one of its rules accepts them; accept packets from and to the links %s, for example with "+
 		"`iptables -I FORWARD -i %[3]s -j ACCEPT` and `iptables -I FORWARD -o %[3]s -j ACCEPT`", strings.Join(l.Drops, " and "), links, strings.Replace(links, "*", "+", 1))
 }

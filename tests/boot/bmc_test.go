@@ -58,7 +58,7 @@ func TestFaultsOfBMCs(t *testing.T) {
 		on()
 		told("does not answer")
 		fault(vdc.FaultGarbage)
-		s.waitUntil("b1", "told of garbage", 3*time.Minute, func(r api.MachineRecord) bool { return strings.Contains(r.PowerMessage, "is no Redfish") })
+		s.waitUntil("b1", "told of garbage", 3*time.Minute, func(r api.MachineRecord) bool { return strings.Contains(r.PowerMessage, "is not Redfish") })
 		t.Log(s.record("b1").PowerMessage, s.record("u1").PowerMessage)
 		stays(api.MachineBooting, api.PowerOff)
 		fault(vdc.FaultUnknown)

@@ -87,10 +87,10 @@ func makePair(pair *veth, bridge string, member netns.Handle) error {
 		return bringUp(pair.name, pair.mtu, pair.bridge)
 	}
 	if err := deleteLinks([]string{pair.name}); err != nil {
-		return fmt.Errorf("removing the port that leads elsewhere: %w", err)
+		return fmt.Errorf("removing the port of another member: %w", err)
 	}
 	if err := newVeth(*pair, member); err != nil {
-		return fmt.Errorf("making the port (is there another %s in the member?): %w", memberLink, err)
+		return fmt.Errorf("making the port (does the member already have a link %s?): %w", memberLink, err)
 	}
 	return nil
 }

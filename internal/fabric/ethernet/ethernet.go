@@ -114,7 +114,7 @@ func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen Obs
 		advice = wayout.Advice(forwardingSeen(seen), listing, wayout.BridgeLinks)
 	}
 	if advice != "" && advice != f.advised {
-		f.log.WarnContext(ctx, "members of networks with egress may not reach the outside", "why", advice)
+		f.log.WarnContext(ctx, "members of networks with egress may be unable to reach the outside", "why", advice)
 	}
 	f.advised = advice
 }

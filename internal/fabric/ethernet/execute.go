@@ -101,7 +101,7 @@ func addLink(l Link) error {
 		}
 		failpoint.Hit("ethernet.after-tunnel")
 	default:
-		return fmt.Errorf("links of kind %s are not made here", l.Kind)
+		return fmt.Errorf("links of kind %s are not supported", l.Kind)
 	}
 	for _, a := range l.Addresses {
 		if err := changeAddress(netlink.AddrAdd, l.Name, a.Addr().AsSlice(), a.Bits()); err != nil {
@@ -198,7 +198,7 @@ func forgetPeer(name string, peer netip.Addr) error {
 			continue
 		}
 		if err := netlink.NeighDel(&e); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("forgetting %s: %w", e.HardwareAddr, err)
+			return fmt.Errorf("removing learned addresses of %s: %w", e.HardwareAddr, err)
 		}
 	}
 	return nil

@@ -125,7 +125,7 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 			continue
 		}
 		if !cfg.Underlay.IsValid() {
-			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: start its agent with one", n.Index, n.Peers)
+			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: restart its agent with --underlay", n.Index, n.Peers)
 		}
 		if seen.UnderlayMTU < 576+vxlanOverhead {
 			return nil, fmt.Errorf("network %d has members on other nodes, but the link of the underlay address %v was not found or has too small an MTU (%d bytes)", n.Index, cfg.Underlay, seen.UnderlayMTU)

@@ -42,7 +42,7 @@ func Run(t *testing.T, h Harness) {
 		{"attaching and detaching may be repeated", attachIsRepeatable},
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
-		{"a probe tells which ports are not there", probe},
+		{"a probe reports missing ports", probe},
 		{"a context that has ended ends every call", cancelled},
 	}
 	for node, tt := range tests {

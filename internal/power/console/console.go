@@ -20,7 +20,7 @@ import (
 const SOL = "ipmi-sol"
 
 // ErrNone: nobody said where the machine's console is.
-var ErrNone = errors.New("the machine has no console that is known; set console to tcp://HOST:PORT (a console server's raw port) or ipmi-sol")
+var ErrNone = errors.New("the machine's console is not known; set console to tcp://HOST:PORT (a console server's raw port) or ipmi-sol")
 
 // Check tells what is wrong with an address.
 func Check(address string) error {
@@ -34,7 +34,7 @@ func Check(address string) error {
 func tcpAddress(address string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "tcp" || u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
-		return "", fmt.Errorf("%q is not the address of a console; one is tcp://HOST:PORT (a console server's raw port) or ipmi-sol", address)
+		return "", fmt.Errorf("%q is not the address of a console; give tcp://HOST:PORT (a console server's raw port) or ipmi-sol", address)
 	}
 	return u.Host, nil
 }

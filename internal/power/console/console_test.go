@@ -84,7 +84,7 @@ func TestSerialOverLANCarriesBothWaysAndIsGivenBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, err := console.Dial(t.Context(), console.SOL, target(sim.Address)); err == nil || !strings.Contains(err.Error(), "somebody else") {
+		if other, err := console.Dial(t.Context(), console.SOL, target(sim.Address)); err == nil || !strings.Contains(err.Error(), "the console is in use") {
 			t.Errorf("two have the console: %v, %v", other, err)
 		}
 		talk(t, c, machine)

@@ -152,7 +152,7 @@ func (m *Machine) power(state api.PowerState) {
 }
 
 // errScripted is the default of Behaviour.Err.
-var errScripted = errors.New("the fake BMC was told to fail")
+var errScripted = errors.New("the fake BMC is scripted to fail")
 
 // Open is a power.Opener.
 func (s *Site) Open(t power.Target) (power.Switch, error) {

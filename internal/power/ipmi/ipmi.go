@@ -45,7 +45,7 @@ func New(t power.Target) (*Switch, error) {
 // Address completes a BMC's address by the port.
 func Address(address string) (string, error) {
 	if strings.Contains(address, "/") || address == "" {
-		return "", fmt.Errorf("%q is not the address of an IPMI BMC; one is HOST or HOST:PORT", address)
+		return "", fmt.Errorf("%q is not the address of an IPMI BMC; give HOST or HOST:PORT", address)
 	}
 	if host, port, err := net.SplitHostPort(address); err == nil && host != "" && port != "" {
 		return address, nil
@@ -98,7 +98,7 @@ func read(ctx context.Context, c *rmcpplus.Session) (api.PowerState, error) {
 	case err != nil:
 		return api.PowerUnknown, fmt.Errorf("read the power: %w", err)
 	case len(status) < 3:
-		return api.PowerUnknown, fmt.Errorf("read the power: the BMC's answer has %d bytes, at least 3 are expected", len(status))
+		return api.PowerUnknown, fmt.Errorf("read the power: the BMC's answer has %d bytes instead of at least 3", len(status))
 	case status[0]&1 != 0:
 		return api.PowerOn, nil
 	}

@@ -17,7 +17,7 @@ type Switch struct{ name string }
 // New makes the switch of a machine.
 func New(t power.Target) (*Switch, error) {
 	if t.Control.Address != "" {
-		return nil, fmt.Errorf("power of %q: kind manual has no address, got %q; leave it out", t.Name, t.Control.Address)
+		return nil, fmt.Errorf("power of %q: kind manual takes no address; omit %q", t.Name, t.Control.Address)
 	}
 	return &Switch{name: t.Name}, nil
 }
@@ -36,7 +36,7 @@ func (*Switch) Observe(ctx context.Context) (api.PowerState, error) {
 // On asks a person.
 func (s *Switch) On(ctx context.Context, boot power.BootDevice) error {
 	if boot.Network || boot.URI != "" {
-		return s.ask(ctx, "press the power button of %q (if it is on, off and on) and let it boot from the network")
+		return s.ask(ctx, "power %q on, or off and on if it is running, and let it boot from the network")
 	}
 	return s.ask(ctx, "press the power button of %q")
 }
@@ -48,7 +48,7 @@ func (s *Switch) Off(ctx context.Context) error {
 
 // Shutdown asks a person.
 func (s *Switch) Shutdown(ctx context.Context) error {
-	return s.ask(ctx, "press the power button of %q shortly, once")
+	return s.ask(ctx, "press the power button of %q briefly, once")
 }
 
 func (s *Switch) ask(ctx context.Context, text string) error {

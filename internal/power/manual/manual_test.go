@@ -28,7 +28,7 @@ func TestAPersonIsToldWhatToDoWithWhichMachine(t *testing.T) {
 	}
 	for want, err := range map[string]error{
 		"let it boot from the network": s.On(t.Context(), power.BootDevice{Network: true}), `press the power button of "m1"`: s.On(t.Context(), power.BootDevice{}),
-		"until it is off": s.Off(t.Context()), "shortly": s.Shutdown(t.Context()),
+		"until it is off": s.Off(t.Context()), "briefly": s.Shutdown(t.Context()),
 	} {
 		var byHand *power.ByHandError
 		if !errors.As(err, &byHand) || !strings.Contains(byHand.Do, want) || !strings.Contains(byHand.Do, "m1") {

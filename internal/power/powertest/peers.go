@@ -76,7 +76,7 @@ func environment(t *testing.T) string {
 	sum := sha256.Sum256(text)
 	venv := filepath.Join("/var/cache/nearmetal/testbed", "bmc-"+hex.EncodeToString(sum[:6])) // the virtual data centre's
 	if output, err := exec.Command("sh", filepath.Join(peers, "install.sh"), requirements, venv).CombinedOutput(); err != nil {
-		needs.Missing(t, "sushy-tools and virtualbmc can't be installed from PyPI: %v\n%s", err, output)
+		needs.Missing(t, "can't install sushy-tools and virtualbmc from PyPI: %v\n%s", err, output)
 	}
 	return filepath.Join(venv, "bin", "python")
 }

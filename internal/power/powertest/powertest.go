@@ -50,7 +50,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Machine) {
 		{"its system is asked to end", shutdown},
 		{"the next boot is from the network", network},
 		{"a context that has ended ends every call", cancelled},
-		{"a wrong password is told as such, and costs nothing", wrongPassword},
+		{"a wrong password is reported as such, and changes nothing", wrongPassword},
 		{"nothing, silence and nonsense at its address are errors in time", badPeers},
 		{"it may be used at once, and leaves no session", atOnce},
 		{"no way of printing it prints the password", printed},
@@ -152,7 +152,7 @@ func network(t *testing.T, m Machine) {
 	s := opened(t, m, m.Target)
 	needs.Ability(t, s.Abilities().SelectsBoot && m.NextBoot != nil, "selection of the boot device, and a peer that shows it")
 	if m.NextBoot(t) {
-		t.Fatal("it boots from the network before it is told to")
+		t.Fatal("it boots from the network before the order to")
 	}
 	if err := s.On(limited(t), power.BootDevice{Network: true, Firmware: api.FirmwareUEFI}); err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func wrongPassword(t *testing.T, m Machine) {
 			t.Errorf("user %q: got %s, %v", credentials.User, state, err)
 		}
 		if err != nil && (strings.Contains(err.Error(), wrong) || strings.Contains(err.Error(), m.Target.Credentials.Password)) {
-			t.Errorf("the error tells a password: %v", err)
+			t.Errorf("the error contains a password: %v", err)
 		}
 		if err := s.On(limited(t), power.BootDevice{}); !errors.Is(err, power.ErrCredentials) {
 			t.Errorf("on: got %v", err)

@@ -141,7 +141,7 @@ func (c *client) login(ctx context.Context) error {
 	}
 	c.token = answer.Get("X-Auth-Token")
 	if c.token == "" {
-		return errors.New("the service opened a session and told no token")
+		return errors.New("the service opened a session without an X-Auth-Token")
 	}
 	if location, err := url.Parse(answer.Get("Location")); err == nil {
 		c.session = location.Path
@@ -240,7 +240,7 @@ func (c *client) members(ctx context.Context, path string) ([]string, error) {
 func (c *client) do(ctx context.Context, method, path string, body any, etag string, into any) (http.Header, error) {
 	target, err := c.base.Parse(path)
 	if err != nil || target.Host != c.base.Host || target.Scheme != c.base.Scheme {
-		return nil, fmt.Errorf("the service links to %q, which is not on it", path)
+		return nil, fmt.Errorf("the service links to %q, which is on another server", path)
 	}
 	var content io.Reader
 	if body != nil {
@@ -284,7 +284,7 @@ func (c *client) do(ctx context.Context, method, path string, body any, etag str
 		return answer.Header, nil
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return nil, fmt.Errorf("the service's answer to %s %s is no Redfish: %w", method, target.Path, err)
+		return nil, fmt.Errorf("the service's answer to %s %s is not Redfish: %w", method, target.Path, err)
 	}
 	return answer.Header, nil
 }

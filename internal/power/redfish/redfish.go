@@ -42,10 +42,10 @@ const mostLeft = 8
 func New(t power.Target) (*Switch, error) {
 	base, err := url.Parse(t.Control.Address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("power of %q: %q is not the address of a Redfish BMC; one is like https://10.0.0.7", t.Name, t.Control.Address)
+		return nil, fmt.Errorf("power of %q: %q is not the address of a Redfish BMC; give a URL like https://10.0.0.7", t.Name, t.Control.Address)
 	}
 	if p := strings.Trim(base.Path, "/"); p != "" && p != "redfish/v1" || base.User != nil || base.RawQuery != "" {
-		return nil, fmt.Errorf("power of %q: leave all but scheme, host and port out of the address https://%s", t.Name, base.Host)
+		return nil, fmt.Errorf("power of %q: give only scheme, host and port as the address: https://%s", t.Name, base.Host)
 	}
 	base.Path = "/redfish/v1/"
 	config, err := tlsConfig(t.Control.CertificateSHA256)
@@ -208,7 +208,7 @@ func (s *computerSystem) resetType(ctx context.Context, c *client, types []strin
 			return t, nil
 		}
 	}
-	return "", fmt.Errorf("system %q can't do %s, only %s: %w", s.ID, strings.Join(types, " or "), strings.Join(allowed, ", "), power.ErrCannot)
+	return "", fmt.Errorf("system %q does not support the reset %s, only %s: %w", s.ID, strings.Join(types, " or "), strings.Join(allowed, ", "), power.ErrCannot)
 }
 
 // overrideBoot makes the next boot, and no later one, come from the network. The mode, UEFI or legacy, stays as it is.
@@ -231,7 +231,7 @@ func overrideBoot(ctx context.Context, c *client, system *computerSystem, boot p
 		} // it lists what it can't do, or not with this URI; it can boot by PXE perhaps
 	}
 	if !allowed("Pxe") {
-		return fmt.Errorf("system %q can't boot from the network, only from %s; look at its firmware's settings", system.ID, strings.Join(system.Boot.Targets, ", "))
+		return fmt.Errorf("system %q can't boot from the network, only from %s; check its firmware's settings", system.ID, strings.Join(system.Boot.Targets, ", "))
 	}
 	return override(map[string]string{"BootSourceOverrideTarget": "Pxe"})
 }
@@ -261,7 +261,7 @@ func (s *Switch) find(ctx context.Context, c *client) (*computerSystem, error) {
 // search goes through the service's systems: by the last part of their paths first, which is the Id by custom, then by what they say.
 func (s *Switch) search(ctx context.Context, c *client) (*computerSystem, error) {
 	if c.root.Systems.Path == "" {
-		return nil, errors.New("the service has no systems; is it a BMC's?")
+		return nil, errors.New("the service has no systems; is it a BMC?")
 	}
 	paths, err := c.members(ctx, c.root.Systems.Path)
 	if err != nil {
@@ -269,7 +269,7 @@ func (s *Switch) search(ctx context.Context, c *client) (*computerSystem, error)
 	}
 	if s.system == "" {
 		if len(paths) != 1 {
-			return nil, fmt.Errorf("the service has %d systems (%s); name the machine's in power.system, by Id, UUID or Name", len(paths), listed(paths))
+			return nil, fmt.Errorf("the service has %d systems (%s); name the machine's system in power.system, by Id, UUID or Name", len(paths), listed(paths))
 		}
 		return c.system(ctx, paths[0])
 	}
@@ -295,7 +295,7 @@ func (s *Switch) search(ctx context.Context, c *client) (*computerSystem, error)
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fmt.Errorf("the service has no system with Id, UUID or Name %q; it has %s", s.system, listed(paths))
+		return nil, fmt.Errorf("the service has no system with Id, UUID or Name %q; its systems are %s", s.system, listed(paths))
 	}
 	return nil, fmt.Errorf("%d systems of the service are named %q; use the Id or UUID", len(found), s.system)
 }

@@ -142,7 +142,7 @@ func TestASystemIsFoundByIdUUIDOrName(t *testing.T) {
 	s := serve(t, false)
 	for system, want := range map[string]string{
 		"one": "off", "two": "on", "38947555-7742-3448-3784-823347823834": "on", "38947555-7742-3448-3784-823347823835": "off",
-		"Server": "2 systems of the service are named", "three": "it has two, one", "": "the service has 2 systems (two, one)",
+		"Server": "2 systems of the service are named", "three": "its systems are two, one", "": "the service has 2 systems (two, one)",
 	} {
 		state, err := switchOf(t, target(s.URL, system)).Observe(t.Context())
 		if got := fmt.Sprint(state, err); !strings.Contains(got, want) {
@@ -295,7 +295,7 @@ func TestAnotherCertificateIsRefusedBeforeThePasswordIsSent(t *testing.T) {
 	t.Parallel()
 	s := serve(t, true)
 	other := target(s.URL, "one")
-	for pin, want := range map[string]string{"": "certificate", strings.Repeat("ab", 32): "it shows a certificate with SHA-256 " + s.certificate} {
+	for pin, want := range map[string]string{"": "certificate", strings.Repeat("ab", 32): "the BMC's certificate has SHA-256 " + s.certificate} {
 		other.Control.CertificateSHA256 = pin
 		if state, err := switchOf(t, other).Observe(t.Context()); err == nil || !strings.Contains(err.Error(), want) || state != api.PowerUnknown {
 			t.Errorf("pin %q: got %s, %v", pin, state, err)
@@ -312,7 +312,7 @@ func TestAnAddressThatIsNoneIsRefused(t *testing.T) {
 		if _, err := redfish.New(target(address, "")); err == nil {
 			t.Errorf("%q was taken", address)
 		} else if strings.Contains(err.Error(), "admin:secret") {
-			t.Errorf("the error tells a password: %v", err)
+			t.Errorf("the error contains a password: %v", err)
 		}
 	}
 	bad := target("https://10.0.0.7", "")

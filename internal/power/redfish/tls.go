@@ -12,7 +12,7 @@ import (
 type certificateError struct{ want, got string }
 
 func (e *certificateError) Error() string {
-	return fmt.Sprintf("it shows a certificate with SHA-256 %s, pinned is %s; if the BMC has a new one, compare it there and pin that", e.got, e.want)
+	return fmt.Sprintf("the BMC's certificate has SHA-256 %s, but %s is pinned; if the BMC has a new certificate, verify it on the BMC and pin it", e.got, e.want)
 }
 
 // tlsConfig verifies certificates by the system's CAs, or against the pin if there is one: BMCs come with certificates of their own making.
@@ -23,7 +23,7 @@ func tlsConfig(pin string) (*tls.Config, error) {
 	}
 	want := strings.ToLower(strings.ReplaceAll(pin, ":", ""))
 	if raw, err := hex.DecodeString(want); err != nil || len(raw) != sha256.Size {
-		return nil, fmt.Errorf("%q is not the SHA-256 of a certificate; openssl x509 -fingerprint -sha256 prints it", pin)
+		return nil, fmt.Errorf("%q is not the SHA-256 of a certificate; print it with: openssl x509 -fingerprint -sha256", pin)
 	}
 	// The chain is not looked at because the very certificate is; it is compared in VerifyConnection, which runs for resumed connections too.
 	config.InsecureSkipVerify = true

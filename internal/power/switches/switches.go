@@ -33,7 +33,7 @@ func Opener(o Options) power.Opener {
 		case api.PowerManual:
 			return opened(manual.New(t))
 		}
-		return nil, fmt.Errorf("power of %q: there is no kind %q; there are wol, ipmi, redfish and manual", t.Name, t.Control.Kind)
+		return nil, fmt.Errorf("power of %q: unknown kind %q; use wol, ipmi, redfish or manual", t.Name, t.Control.Kind)
 	}
 }
 

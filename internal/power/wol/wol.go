@@ -48,7 +48,7 @@ type Switch struct {
 func New(t power.Target, o Options) (*Switch, error) {
 	s := &Switch{name: t.Name, o: o}
 	if t.Control.Address != "" {
-		return nil, fmt.Errorf("power of %q: kind wol has no address, got %q; machines are woken by their MAC addresses", t.Name, t.Control.Address)
+		return nil, fmt.Errorf("power of %q: kind wol takes no address; omit %q (the MAC addresses suffice)", t.Name, t.Control.Address)
 	}
 	if len(t.MACs) == 0 {
 		return nil, fmt.Errorf("power of %q: kind wol needs a MAC address to wake", t.Name)
@@ -56,7 +56,7 @@ func New(t power.Target, o Options) (*Switch, error) {
 	for _, text := range t.MACs {
 		mac, err := net.ParseMAC(text)
 		if err != nil || len(mac) != 6 {
-			return nil, fmt.Errorf("power of %q: %q is not a MAC address; one is like 52:54:00:12:34:56", t.Name, text)
+			return nil, fmt.Errorf("power of %q: %q is not a MAC address like 52:54:00:12:34:56", t.Name, text)
 		}
 		s.macs = append(s.macs, mac)
 	}
@@ -83,7 +83,7 @@ func (*Switch) Off(context.Context) error { return errOff }
 // Shutdown can't be done.
 func (*Switch) Shutdown(context.Context) error { return errOff }
 
-var errOff = fmt.Errorf("Wake-on-LAN can't switch off, only the machine's own agent can; if that does not answer, press the button: %w", power.ErrCannot)
+var errOff = fmt.Errorf("Wake-on-LAN can't switch a machine off; only its node agent can, or its power button: %w", power.ErrCannot)
 
 // On sends the magic packet of each MAC address both ways. It fails if some machine's packet could be sent in no way.
 func (s *Switch) On(ctx context.Context, _ power.BootDevice) error {

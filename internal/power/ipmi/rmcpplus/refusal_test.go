@@ -75,10 +75,10 @@ func TestARefusalOfOpenBMCIsNoSilence(t *testing.T) {
 		want         error
 		text         string
 	}{
-		"Open Session, no session free":    {payloadOpenResponse, 0x01, ErrBusy, "no session is free"},
-		"RAKP message 1, unknown user":     {payloadRAKP2, 0x0D, ErrCredentials, "does not know the user"},
-		"RAKP message 1, session is gone":  {payloadRAKP2, 0x02, ErrBusy, "does not know the session"},
-		"RAKP message 3, the check failed": {payloadRAKP4, 0x0F, nil, "an integrity check was wrong"},
+		"Open Session, no session free":    {payloadOpenResponse, 0x01, ErrBusy, "insufficient resources for a session"},
+		"RAKP message 1, unknown user":     {payloadRAKP2, 0x0D, ErrCredentials, "unknown user"},
+		"RAKP message 1, session is gone":  {payloadRAKP2, 0x02, ErrBusy, "no longer knows the session"},
+		"RAKP message 3, the check failed": {payloadRAKP4, 0x0F, nil, "an integrity check failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -35,8 +35,8 @@ type Completion struct {
 
 func (c *Completion) Error() string {
 	text := map[byte]string{
-		0xC0: "it is busy", 0xC1: "it does not know the command", 0xC3: "it took too long", 0xC7: "the request is too short", 0xC9: "a parameter is out of range",
-		0xCC: "a field is not valid", 0xCE: "it can't answer now", 0xD4: "the user may not do that", 0xD5: "not possible in the present state", 0xFF: "it does not say why",
+		0xC0: "the BMC is busy", 0xC1: "unknown command", 0xC3: "the command took too long", 0xC7: "the request is too short", 0xC9: "a parameter is out of range",
+		0xCC: "a field is not valid", 0xCE: "the BMC can't answer now", 0xD4: "the user lacks the privilege", 0xD5: "not possible in the present state", 0xFF: "unspecified error",
 	}[c.Code]
 	if text == "" {
 		text = "see table 5-2 of the IPMI specification"
@@ -90,7 +90,7 @@ func Dial(ctx context.Context, address, user, password string, suites ...int) (*
 	for _, id := range suites {
 		chosen, ok := cipherSuites[id]
 		if !ok {
-			return nil, fmt.Errorf("cipher suite %d is not spoken here, only 17 and 3", id)
+			return nil, fmt.Errorf("cipher suite %d is not supported; 17 and 3 are", id)
 		}
 		for _, privilege := range []byte{privilegeAdministrator, privilegeOperator} {
 			s, err := dial(ctx, address, user, password, chosen, privilege)

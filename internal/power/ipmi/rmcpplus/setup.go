@@ -52,9 +52,9 @@ type statusError struct {
 
 func (e *statusError) Error() string {
 	text := map[byte]string{
-		0x01: "no session is free", 0x02: "it does not know the session any more", 0x04: "it does not speak this authentication", 0x05: "it does not speak this integrity check",
-		0x09: "the user may not have this privilege", 0x0A: "the user may not have this privilege", 0x0B: "no session of this privilege is free", 0x0D: "it does not know the user",
-		0x0F: "an integrity check was wrong", 0x11: "it does not speak this cipher suite", 0x12: "it does not like a parameter",
+		0x01: "insufficient resources for a session", 0x02: "the BMC no longer knows the session", 0x04: "the BMC does not support this authentication", 0x05: "the BMC does not support this integrity check",
+		0x09: "the user lacks this privilege", 0x0A: "the user lacks this privilege", 0x0B: "the BMC has no free session of this privilege", 0x0D: "unknown user",
+		0x0F: "an integrity check failed", 0x11: "the BMC does not support this cipher suite", 0x12: "a parameter is not valid",
 	}[e.code]
 	if text == "" {
 		text = "see table 13-15 of the IPMI specification"
@@ -138,7 +138,7 @@ func (s *Session) finish(ctx context.Context, rm, rc, guid, kuid, role []byte) e
 		return err
 	}
 	if !hmac.Equal(answer[8:], s.suite.hmac(sik, rm, sidc, guid)[:s.suite.checkBytes]) {
-		return fmt.Errorf("%w: its last message of the set-up is not from who began it; a BMC key (Kg) is not supported", ErrNoAnswer)
+		return fmt.Errorf("%w: RAKP message 4 failed its integrity check; a BMC key (Kg) is not supported", ErrNoAnswer)
 	}
 	// Additional keying material (section 13.32).
 	block, err := aes.NewCipher(s.suite.hmac(sik, bytes.Repeat([]byte{2}, 20))[:16])

@@ -42,7 +42,7 @@ const (
 )
 
 // ErrConsoleTaken: another session has the machine's console.
-var ErrConsoleTaken = errors.New("somebody else has the console; it is given to one at a time")
+var ErrConsoleTaken = errors.New("the console is in use; it accepts one session at a time")
 
 // OpenConsole turns the session into a console. The session must not be used any more; it is closed with the console, or on an error.
 func (s *Session) OpenConsole(ctx context.Context) (*Console, error) {
@@ -53,7 +53,7 @@ func (s *Session) OpenConsole(ctx context.Context) (*Console, error) {
 		err = ErrConsoleTaken
 	}
 	if err == nil && len(answer) < 10 {
-		err = fmt.Errorf("the BMC's answer has %d bytes, 12 are expected", len(answer))
+		err = fmt.Errorf("the BMC's answer has %d bytes instead of 12", len(answer))
 	}
 	if err != nil {
 		_ = s.Close(ctx)
@@ -91,7 +91,7 @@ func (c *Console) Write(p []byte) (int, error) {
 			continue
 		}
 		if refused++; refused >= solTries {
-			return written, errors.New("the BMC takes no more characters: does the machine read its console?")
+			return written, errors.New("the BMC accepts no more characters: does the machine read its console?")
 		}
 		if err := c.pause(solWait); err != nil {
 			return written, err
