@@ -246,7 +246,7 @@ func (w *watch) printed(mac, line string, now time.Time) (last bool) {
 	case strings.HasPrefix(said, "node agent started"):
 		set(&b.AgentRuns)
 		b.AgentRead = strings.TrimSpace(strings.TrimPrefix(said, "node agent started"))
-	case strings.HasPrefix(said, "the root is wholly local"):
+	case strings.HasPrefix(said, "the root is entirely local"):
 		set(&b.Local)
 		return true
 	}

@@ -57,7 +57,7 @@ func TestABootIsToldByItsPacketsAndItsConsole(t *testing.T) {
 	see(9, server, machine, unix.IPPROTO_TCP, bootHTTPPort, 999, 0x10, []byte("a piece of the root"))
 	for i, line := range []string{
 		"[    1.0] nearmetal: welcome name=b1\r\n", "[    2.0] nearmetal: root mounted read_bytes=1\r\n",
-		"[    3.0] nearmetal: node agent started read_bytes=2\r\n", "[    4.0] nearmetal: the root is wholly local\r\n",
+		"[    3.0] nearmetal: node agent started read_bytes=2\r\n", "[    4.0] nearmetal: the root is entirely local\r\n",
 	} {
 		if last := w.printed(machine, line, at(10+i)); last != (i == 3) {
 			t.Errorf("line %d is the last: %v", i, last)

@@ -98,7 +98,7 @@ func machineErrors(t *testing.T) []errorCase {
 		{"invalid_recipe", "line 2: pakages: is not a field", do("POST", "/v1/builds", `{"recipe": "name: x\npakages: []\n"}`)},
 		{"invalid_recipe", "give it another name", do("POST", "/v1/builds", `{"recipe": "name: local\n"}`)},
 		{"image_not_found", "sha256:", agent("GET", "/agent/v1/images/"+strings.Repeat("0", 64), "")},
-		{"digest_mismatch", "is no digest", agent("GET", "/agent/v1/images/ABC", "")},
+		{"digest_mismatch", "is not a digest", agent("GET", "/agent/v1/images/ABC", "")},
 		{"digest_mismatch", "send it again", agent("PUT", "/agent/v1/images/"+strings.Repeat("0", 64), "x")},
 		{"invalid_request", `is the BMC of machine "n5" already`, func() *http.Response {
 			s := apiservertest.New(t, memory.New(), nil)

@@ -60,7 +60,7 @@ func ParseArguments(cmdline string) (Arguments, error) {
 	if text := values["time"]; text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || seconds < 0 {
-			return Arguments{}, argumentError("time", text, "the seconds since 1970 were expected")
+			return Arguments{}, argumentError("time", text, "expected the seconds since 1970")
 		}
 		a.Time = time.Unix(seconds, 0)
 	}
@@ -70,27 +70,27 @@ func ParseArguments(cmdline string) (Arguments, error) {
 // check tells which argument can't be what a server wrote.
 func (a Arguments) check() error {
 	if host, port, err := net.SplitHostPort(a.Server); err != nil || host == "" || port == "" {
-		return argumentError("server", a.Server, "HOST:PORT was expected")
+		return argumentError("server", a.Server, "expected HOST:PORT")
 	}
 	if a.Pin == "" || a.Token == "" {
 		return errors.New("the kernel's command line lacks nearmetal.pin or nearmetal.token")
 	}
 	if mac, err := net.ParseMAC(a.MAC); err != nil || len(mac) != 6 {
-		return argumentError("mac", a.MAC, "a MAC address was expected")
+		return argumentError("mac", a.MAC, "expected a MAC address")
 	}
 	switch a.Purpose {
 	case api.BootEnroll, api.BootInspect, api.BootEnvironment:
 	default:
-		return argumentError("purpose", string(a.Purpose), "enroll, inspect or environment was expected")
+		return argumentError("purpose", string(a.Purpose), "expected enroll, inspect or environment")
 	}
 	if err := a.Manifest.Check(); err != nil {
 		return argumentError("manifest", string(a.Manifest), err.Error())
 	}
 	if u, err := url.Parse(a.Images); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || !strings.HasSuffix(a.Images, "/") {
-		return argumentError("images", a.Images, "an http URL that ends with / was expected")
+		return argumentError("images", a.Images, "expected an HTTP URL that ends with /")
 	}
 	if a.Disk != "" && !strings.HasPrefix(a.Disk, "/dev/") {
-		return argumentError("disk", a.Disk, "a path below /dev was expected")
+		return argumentError("disk", a.Disk, "expected a path below /dev")
 	}
 	return nil
 }

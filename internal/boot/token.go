@@ -16,7 +16,7 @@ import (
 // Why a boot token is not taken.
 var (
 	// ErrToken: it was not made with this site's secret, or is damaged.
-	ErrToken = errors.New("this is no boot token of this site")
+	ErrToken = errors.New("the boot token is not valid at this site")
 	// ErrExpired: it was good once; the machine boots again to get another.
 	ErrExpired = errors.New("the boot token has expired")
 )

@@ -44,7 +44,7 @@ type Agent struct {
 const (
 	nicDeadline     = 90 * time.Second
 	carrierDeadline = 60 * time.Second
-	// networkDeadline is how long server and DHCP are tried before the machine boots again from its firmware.
+	// networkDeadline is how long server and DHCP are tried before rebooting the machine.
 	networkDeadline = 10 * time.Minute
 	// problemPause is how long a boot that can't go on stays, to be read, before it is tried again from the firmware.
 	problemPause = time.Minute
@@ -53,7 +53,7 @@ const (
 // Main boots the machine. It returns only when it is not the first process of a machine.
 func Main(ctx context.Context) error {
 	if os.Getpid() != 1 {
-		return errors.New("nearmetal-boot is the first process of a machine that boots over the network; it does nothing elsewhere")
+		return errors.New("nearmetal-boot must be the first process of a machine that boots over the network")
 	}
 	a := &Agent{begun: time.Now(), images: httpClient(nil)}
 	err := mountAll(firstMounts())
@@ -105,7 +105,7 @@ func (a *Agent) boot(ctx context.Context) error {
 	case api.BootEnvironment:
 		return a.environment(ctx, stopDrivers)
 	}
-	return fmt.Errorf("the server wants a boot of the purpose %q, which this boot agent does not know: it is older than the server", a.welcome.Purpose)
+	return fmt.Errorf("the server requests the boot purpose %q, which is unknown to this boot agent: the agent is older than the server", a.welcome.Purpose)
 }
 
 // connect gets the network and the server's welcome; what may pass by itself is tried again for a while.
@@ -201,13 +201,13 @@ func (a *Agent) inspect(ctx context.Context) error {
 		return err
 	}
 	mountEFIVariables()
-	a.log.Info("looking at the machine")
+	a.log.Info("inspecting the machine")
 	report := inspection.Run(ctx, a.args.MAC, a.healthDeadline())
-	a.log.Info("looked at the machine", "after", time.Since(a.begun))
+	a.log.Info("inspected the machine", "after", time.Since(a.begun))
 	for try := 0; ; {
 		var next boot.Instruction
 		if err := a.calls.post(ctx, boot.ReportPath, report, &next); err != nil {
-			a.log.Error("the report could not be handed in", "error", err)
+			a.log.Error("the report can't be delivered", "error", err)
 			if isFinal(err) && try >= 5 {
 				return err
 			}
@@ -256,9 +256,9 @@ func (a *Agent) stopped(ctx context.Context, problem error) {
 		select {}
 	}
 	if problem == nil {
-		problem = errors.New("the boot ended without a reason, which is an error in nearmetal-boot")
+		problem = errors.New("the boot ended without a reason; this is a bug in nearmetal-boot")
 	}
-	a.log.Error("this boot can't go on", "problem", problem)
+	a.log.Error("this boot can't continue", "problem", problem)
 	if a.reports != nil {
 		a.reports.problem(problem)
 		select {
@@ -266,7 +266,7 @@ func (a *Agent) stopped(ctx context.Context, problem error) {
 		case <-time.After(problemPause):
 		}
 	}
-	a.log.Error("the machine boots again from its firmware", "in", problemPause)
+	a.log.Error("rebooting the machine", "in", problemPause)
 	select {
 	case <-time.After(problemPause):
 	case <-ctx.Done():

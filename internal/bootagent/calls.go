@@ -34,7 +34,7 @@ type refusedError struct {
 }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("the server refuses (%d): %s", e.status, e.detail)
+	return fmt.Sprintf("the server refused the request (%d): %s", e.status, e.detail)
 }
 
 // final tells that asking again with the same token is of no use.

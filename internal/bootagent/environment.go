@@ -41,7 +41,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	if err := a.settleIn(); err != nil {
 		return err
 	}
-	go a.network.renew(ctx, func(err error) { a.log.Warn("the address could not be renewed; it is kept", "error", err) })
+	go a.network.renew(ctx, func(err error) { a.log.Warn("the address can't be renewed; keeping it", "error", err) })
 	failed := a.root.failed()
 	if err := a.startAgent(ctx); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 				return err
 			}
 			status := a.root.status(ctx)
-			a.log.Info("the root is wholly local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "from_peers", status.PeerBytes,
+			a.log.Info("the root is entirely local", "read_bytes", status.ReadBytes, "of", status.RootBytes, "from_peers", status.PeerBytes,
 				"after", time.Since(a.begun))
 			a.reports.stage(readyReport(status))
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
@@ -76,7 +76,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	}
 }
 
-// readyReport tells that the root is wholly local.
+// readyReport tells that the root is entirely local.
 func readyReport(s bootctl.Status) boot.StageReport {
 	return boot.StageReport{Stage: api.StageReady, ReadBytes: s.ReadBytes, RootBytes: s.RootBytes, PeerBytes: s.PeerBytes, Local: true}
 }
@@ -125,7 +125,7 @@ func (a *Agent) settleIn() error {
 func (a *Agent) loadDrivers(ctx context.Context) {
 	m, err := openModules(a.log)
 	if err != nil {
-		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are there", "error", err)
+		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are available", "error", err)
 		return
 	}
 	if path := program("/sbin/modprobe", "/usr/sbin/modprobe"); path != "" {
@@ -138,7 +138,7 @@ func (a *Agent) loadDrivers(ctx context.Context) {
 	noHeadStart := make(chan struct{})
 	close(noHeadStart)
 	if err := m.watchDevices(ctx, make(chan struct{}, 1), noHeadStart); err != nil {
-		a.log.Warn("new devices are not noticed", "error", err)
+		a.log.Warn("new devices won't be detected", "error", err)
 		return
 	}
 	_ = m.settle(ctx)
@@ -154,7 +154,7 @@ func (a *Agent) checkHealth(ctx context.Context) {
 			a.obey(next)
 			return
 		}
-		a.log.Warn("the health checks could not be reported", "error", err)
+		a.log.Warn("the health checks can't be reported", "error", err)
 		if isFinal(err) || backoff(ctx, min(try, 4)) != nil {
 			return
 		}

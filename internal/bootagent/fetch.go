@@ -83,7 +83,7 @@ func (a *Agent) fetchAgent(ctx context.Context, path string, agent *boot.Agent) 
 		if answered == agentTries {
 			return errors.Join(errs...)
 		}
-		a.log.Warn("the node agent's binary could not be fetched", "error", errors.Join(errs...))
+		a.log.Warn("the node agent's binary can't be fetched", "error", errors.Join(errs...))
 		if err := backoff(ctx, min(try, 3)); err != nil {
 			return err
 		}

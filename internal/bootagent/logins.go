@@ -32,7 +32,7 @@ func (a *Agent) startConsoles() {
 	getty := program("/sbin/agetty", "/usr/sbin/agetty")
 	login := program("/bin/login", "/usr/bin/login")
 	if getty == "" || login == "" {
-		a.log.Warn("no login on the console: the image has no agetty or no login (Debian: util-linux and login)")
+		a.log.Warn("no login on the console: the image lacks agetty or login (Debian: util-linux and login)")
 		return
 	}
 	text, err := os.ReadFile("/sys/class/tty/console/active")
@@ -69,7 +69,7 @@ func (a *Agent) startSSH() {
 	_ = os.MkdirAll("/run/sshd", 0o755)
 	go func() {
 		if status, err := a.init.command(keygen, "-q", "-t", "ed25519", "-N", "", "-f", key); err != nil || status.ExitStatus() != 0 {
-			a.log.Warn("no SSH: no host key could be made", "status", status.ExitStatus(), "error", err)
+			a.log.Warn("no SSH: the host key can't be made", "status", status.ExitStatus(), "error", err)
 			return
 		}
 		a.init.keep(process{name: "sshd", args: []string{

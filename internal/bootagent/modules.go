@@ -65,7 +65,7 @@ func (m *modules) load(alias string) error {
 		if m.index.Builtin(alias) {
 			return nil
 		}
-		return fmt.Errorf("no module for %q", alias)
+		return fmt.Errorf("no module matches %q", alias)
 	}
 	var errs []error
 	for _, name := range names {
@@ -230,7 +230,7 @@ func (m *modules) drive(alias string) {
 	}
 	// A driver that finds nothing to drive says ENODEV, one that comes second EBUSY, and nothing is loaded while the machine ends: all are normal.
 	if err := load(alias); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ESHUTDOWN) {
-		m.log.Warn("a driver could not be loaded", "device", alias[:min(len(alias), 80)], "error", err)
+		m.log.Warn("a driver can't be loaded", "device", alias[:min(len(alias), 80)], "error", err)
 	}
 }
 

@@ -95,7 +95,7 @@ const (
 func overlay(layers []string) error {
 	_ = os.MkdirAll(upperDir, 0o700)
 	if err := unix.Mount("tmpfs", upperDir, "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("make room for what the root's programs write: %w", err)
+		return fmt.Errorf("mount the file system for the root's writes: %w", err)
 	}
 	for _, dir := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(upperDir, dir), 0o755); err != nil {
@@ -112,7 +112,7 @@ func overlay(layers []string) error {
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%[2]s/work", lower, upperDir)
 	if err := unix.Mount("overlay", newRoot, "overlay", 0, options); err != nil {
-		return fmt.Errorf("put the root together: %w", err)
+		return fmt.Errorf("assemble the root: %w", err)
 	}
 	return nil
 }

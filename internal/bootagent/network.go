@@ -50,8 +50,8 @@ func findNIC(ctx context.Context, mac string, news <-chan struct{}) (*net.Interf
 			if len(seen) == 0 {
 				seen = []string{"none"}
 			}
-			return nil, fmt.Errorf("no network interface with the MAC %s that it booted from; there are: %s. "+
-				"Its driver may be missing in the initrd or need firmware", mac, strings.Join(seen, ", "))
+			return nil, fmt.Errorf("no network interface has the MAC %s that the machine booted from; its interfaces are: %s. "+
+				"The driver may be missing from the initrd or need firmware", mac, strings.Join(seen, ", "))
 		}
 	}
 }
@@ -85,7 +85,7 @@ func linkUp(ctx context.Context, name string) error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%s has no carrier: is the cable in?", name)
+			return fmt.Errorf("%s has no carrier: is its cable connected?", name)
 		}
 	}
 }

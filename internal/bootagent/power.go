@@ -46,7 +46,7 @@ func (a *Agent) answer(r bootctl.Request) bootctl.Answer {
 		status.Manifest = string(a.args.Manifest)
 		return bootctl.Answer{OK: true, Status: &status}
 	default:
-		return bootctl.Answer{Error: fmt.Sprintf("%q is none of poweroff, reboot, status", r.Do)}
+		return bootctl.Answer{Error: fmt.Sprintf("%q is not one of poweroff, reboot and status", r.Do)}
 	}
 	return bootctl.Answer{OK: true}
 }
@@ -159,7 +159,7 @@ func armWakeOnLAN(name string) error {
 		return err
 	}
 	if info.supported&wakeMagic == 0 {
-		return fmt.Errorf("%s can't be woken by a magic packet", name)
+		return fmt.Errorf("%s does not support waking by a magic packet", name)
 	}
 	info.command, info.options = ethtoolSetWOL, wakeMagic
 	return call()

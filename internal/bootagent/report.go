@@ -97,7 +97,7 @@ func (r *reporter) run(ctx context.Context) {
 		var answer boot.Instruction
 		err := r.calls.post(ctx, boot.StagePath, next.report, &answer)
 		if err != nil && !isFinal(err) && (try < 20 || next.report.Local) {
-			r.log.Warn("a stage could not be reported", "stage", next.report.Stage, "error", err)
+			r.log.Warn("a stage can't be reported", "stage", next.report.Stage, "error", err)
 			if backoff(ctx, min(try, 3)) != nil {
 				return
 			}
@@ -105,7 +105,7 @@ func (r *reporter) run(ctx context.Context) {
 			continue
 		}
 		if err != nil {
-			r.log.Error("a stage is not reported", "stage", next.report.Stage, "error", err)
+			r.log.Error("a stage was not reported", "stage", next.report.Stage, "error", err)
 		}
 		// The last stage is told until it is written down: without it the machine would never be ready.
 		if err == nil && next.report.Local && answer.Do == "wait" {

@@ -182,10 +182,10 @@ func (v *volume) verifyDisk() error {
 	for i := range v.chunks.Len() {
 		offset, length := v.chunks.Span(i)
 		if _, err := v.backing.ReadAt(buffer[:length], v.offset+offset); err != nil {
-			return fmt.Errorf("read the root back from %s: %w", v.backing.Name(), err)
+			return fmt.Errorf("read back the root from %s: %w", v.backing.Name(), err)
 		}
 		if err := v.chunks.Verify(i, buffer[:length]); err != nil {
-			return fmt.Errorf("the disk %s did not keep the root: %w", v.backing.Name(), err)
+			return fmt.Errorf("the disk %s returned other data than the root written to it: %w", v.backing.Name(), err)
 		}
 	}
 	return nil
@@ -292,7 +292,7 @@ func makeImageDir(bytes int64, roots []image.Root) error {
 	}
 	// An eighth stays for the kernel and the node agent at the very least.
 	if bytes > available-available/8 {
-		return fmt.Errorf("the root takes %d MiB of memory, but this machine has %d MiB free: choose a smaller environment, or a disk for the root",
+		return fmt.Errorf("the root takes %d MiB of memory, but this machine has %d MiB free: choose a smaller environment, or give the root a disk",
 			bytes>>20, available>>20)
 	}
 	if err := os.MkdirAll(imageDir, 0o755); err != nil {
@@ -313,7 +313,7 @@ func memory(name string) (int64, error) {
 			return kib << 10, err
 		}
 	}
-	return 0, errors.New("/proc/meminfo does not tell " + name)
+	return 0, errors.New("/proc/meminfo lacks " + name)
 }
 
 // diskDeadline is how long a disk may take to appear.
@@ -338,7 +338,7 @@ func openDisk(path string, bytes int64) (*os.File, error) {
 	}
 	size, err := file.Seek(0, 2)
 	if err == nil && size < bytes {
-		err = fmt.Errorf("it has %d MiB, the root needs %d MiB", size>>20, bytes>>20)
+		err = fmt.Errorf("the disk has %d MiB, but the root needs %d MiB", size>>20, bytes>>20)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the disk %s for the root: %w", path, err)

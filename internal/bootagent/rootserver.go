@@ -120,7 +120,7 @@ func ServeRoot() error {
 	if port, err := give(m); err == nil {
 		say(serveEvent{Port: port})
 	} else {
-		log.Warn("other machines can't read from this one", "error", err)
+		log.Warn("other machines can't read the root from this machine", "error", err)
 	}
 	return lazyroot.ServeNBD(device, m, wholeBlocks(c.Root.SizeBytes))
 }

@@ -120,7 +120,7 @@ func (s *supervisor) keep(p process, quiet bool, started func(pid int)) {
 			}
 			status := <-ended
 			if !quiet && !s.isEnding() {
-				s.log.Warn(p.name+" ended; it is started again", "status", describe(status), "in", pause)
+				s.log.Warn(p.name+" ended; restarting it", "status", describe(status), "in", pause)
 			}
 		} else if err != syscall.ESHUTDOWN {
 			s.log.Error(p.name+" can't be started", "error", err, "again in", pause)
@@ -193,7 +193,7 @@ func (s *supervisor) end(how ending) {
 }
 
 func (s *supervisor) finish(how ending) {
-	s.log.Warn("the machine ends", "reboots", how == reboot)
+	s.log.Warn("the machine shuts down", "reboots", how == reboot)
 	s.mu.Lock()
 	agent, nic := s.agent, s.nic
 	s.mu.Unlock()
@@ -210,11 +210,11 @@ func (s *supervisor) finish(how ending) {
 	unmountDisks()
 	if nic != "" && how == powerOff {
 		if err := armWakeOnLAN(nic); err != nil && !errors.Is(err, unix.EOPNOTSUPP) { // most virtual NICs know nothing of it
-			s.log.Warn("the interface can't be armed for Wake-on-LAN", "interface", nic, "error", err)
+			s.log.Warn("Wake-on-LAN can't be enabled on the interface", "interface", nic, "error", err)
 		}
 	}
 	if err := unix.Reboot(int(how)); err != nil {
-		s.log.Error("the kernel refuses to end", "error", err)
+		s.log.Error("the kernel refuses to shut down", "error", err)
 	}
 }
 

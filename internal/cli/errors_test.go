@@ -92,7 +92,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 			"token of another site",
 			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile(trust.RoleAdmin)}},
 			"cluster list", 7,
-			[]string{"not the one this token is for"},
+			[]string{"the token is for another server"},
 		},
 	}
 	member := filepath.Join(t.TempDir(), "member")

@@ -39,16 +39,16 @@ func MemoryNeed(img api.Image) int64 {
 // is still checked for architecture, kernel and size.
 func Check(hw *api.Hardware, img api.Image) []string {
 	if hw == nil {
-		return []string{"the machine was never inspected; ask for it with nearmetal node inspect"}
+		return []string{"the machine was never inspected; run: nearmetal node inspect"}
 	}
 	var problems []string
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 
 	if img.MetalBytes == 0 {
-		problem("the environment has no kernel, so it runs in containers only; add a kernel to its recipe")
+		problem("the environment has no kernel, so it supports containers only; add a kernel to its recipe")
 	}
 	if want := img.Requirements.Firmware; want != "" && want != hw.Firmware {
-		problem("it needs %s firmware, the machine boots by %s", want, cmp.Or(string(hw.Firmware), "an unknown kind"))
+		problem("the image needs %s firmware, but the machine boots by %s", want, cmp.Or(string(hw.Firmware), "an unknown kind"))
 	}
 	problems = append(problems, checkMemory(hw, img)...)
 	problems = append(problems, checkDisk(hw, img)...)
@@ -62,11 +62,11 @@ func CheckMember(hw *api.Hardware, img api.Image) []string {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, want := range architectures(img) {
 		if want != hw.Architecture {
-			problem("it is made for %s, the machine is %s", want, cmp.Or(hw.Architecture, "of an unknown architecture"))
+			problem("the image is built for %s, but the machine is %s", want, cmp.Or(hw.Architecture, "of an unknown architecture"))
 		}
 	}
 	if missing := without(img.Requirements.CPUFlags, hw.CPU.Flags); len(missing) > 0 {
-		problem("it needs the CPU flags %s, which %s lacks", strings.Join(missing, ", "), cmp.Or(hw.CPU.Model, "the machine's CPU"))
+		problem("the image needs the CPU flags %s, which %s lacks", strings.Join(missing, ", "), cmp.Or(hw.CPU.Model, "the machine's CPU"))
 	}
 	for _, class := range unique(img.Requirements.Devices) {
 		if text := lacks(hw, class); text != "" {
@@ -88,13 +88,13 @@ func checkMemory(hw *api.Hardware, img api.Image) []string {
 	case hw.MemoryBytes >= need:
 		return nil
 	case hw.MemoryBytes < img.RootBytes+baseBytes:
-		return []string{fmt.Sprintf("the image is too large for the machine: its root takes %s of memory and the system %s, the machine has %s",
+		return []string{fmt.Sprintf("the image is too large for the machine: its root takes %s of memory and the system %s, but the machine has %s",
 			size(img.RootBytes), size(baseBytes), size(hw.MemoryBytes))}
 	case need == 3*img.MetalBytes:
-		return []string{fmt.Sprintf("kernel and initrd of %s need %s of memory to start, the machine has %s",
+		return []string{fmt.Sprintf("kernel and initrd of %s need %s of memory to start, but the machine has %s",
 			size(img.MetalBytes), size(need), size(hw.MemoryBytes))}
 	}
-	return []string{fmt.Sprintf("it needs %s of memory (%s for its root, %s to work with, %s for the system), the machine has %s",
+	return []string{fmt.Sprintf("the image needs %s of memory (%s for its root, %s for work, %s for the system), but the machine has %s",
 		size(need), size(img.RootBytes), size(need-img.RootBytes-baseBytes), size(baseBytes), size(hw.MemoryBytes))}
 }
 
@@ -105,11 +105,11 @@ func checkDisk(hw *api.Hardware, img api.Image) []string {
 		return nil
 	}
 	if len(hw.Disks) == 0 {
-		return []string{fmt.Sprintf("it needs a disk of %s, the machine has none", size(want))}
+		return []string{fmt.Sprintf("the image needs a disk of %s, but the machine has none", size(want))}
 	}
 	largest := slices.MaxFunc(hw.Disks, func(a, b api.Disk) int { return cmp.Compare(a.SizeBytes, b.SizeBytes) })
 	if largest.SizeBytes < want {
-		return []string{fmt.Sprintf("it needs a disk of %s, the machine's largest is %s with %s", size(want), largest.Name, size(largest.SizeBytes))}
+		return []string{fmt.Sprintf("the image needs a disk of %s, but the machine's largest is %s with %s", size(want), largest.Name, size(largest.SizeBytes))}
 	}
 	return nil
 }
@@ -130,24 +130,24 @@ func lacks(hw *api.Hardware, class string) string {
 	switch class {
 	case classHCA:
 		if len(hw.HCAs) == 0 {
-			return "it needs an HCA (InfiniBand or RoCE), the machine has none"
+			return "the image needs an HCA (InfiniBand or RoCE), but the machine has none"
 		}
 	case classGPU:
 		if len(hw.GPUs) == 0 {
-			return "it needs a GPU, the machine has none"
+			return "the image needs a GPU, but the machine has none"
 		}
 	case classNVMe:
 		if !slices.ContainsFunc(hw.Disks, func(d api.Disk) bool { return d.Transport == "nvme" }) {
-			return fmt.Sprintf("it needs an NVMe disk, none of the machine's %d disks is one", len(hw.Disks))
+			return fmt.Sprintf("the image needs an NVMe disk, but none of the machine's %d disks is one", len(hw.Disks))
 		}
 	case classSRIOV:
 		if !slices.ContainsFunc(hw.NICs, func(n api.NIC) bool { return n.TotalVFs > 0 }) &&
 			!slices.ContainsFunc(hw.HCAs, func(h api.HCA) bool { return h.TotalVFs > 0 }) {
-			return fmt.Sprintf("it needs a NIC or HCA with SR-IOV, none of the machine's %d has virtual functions; SR-IOV may be off in its firmware",
+			return fmt.Sprintf("the image needs a NIC or HCA with SR-IOV, but none of the machine's %d has virtual functions; SR-IOV may be off in its firmware",
 				len(hw.NICs)+len(hw.HCAs))
 		}
 	default:
-		return fmt.Sprintf("it needs a device of class %q, which inspection does not know; the classes are %s", class, strings.Join(Devices(), ", "))
+		return fmt.Sprintf("the image needs a device of class %q, which is unknown; the classes are %s", class, strings.Join(Devices(), ", "))
 	}
 	return ""
 }

@@ -43,17 +43,17 @@ func TestAnEnvironmentSuitsAMachineOrSaysWhyNot(t *testing.T) {
 		{
 			name:    "another architecture, told once",
 			machine: func(hw *api.Hardware) { hw.Architecture = "aarch64" },
-			want:    []string{"it is made for x86_64, the machine is aarch64"},
+			want:    []string{"the image is built for x86_64, but the machine is aarch64"},
 		},
 		{
 			name:  "no kernel",
 			image: func(i *api.Image) { i.MetalBytes = 0 },
-			want:  []string{"the environment has no kernel, so it runs in containers only; add a kernel to its recipe"},
+			want:  []string{"the environment has no kernel, so it supports containers only; add a kernel to its recipe"},
 		},
 		{
 			name:    "another firmware",
 			machine: func(hw *api.Hardware) { hw.Firmware = api.FirmwareBIOS },
-			want:    []string{"it needs uefi firmware, the machine boots by bios"},
+			want:    []string{"the image needs uefi firmware, but the machine boots by bios"},
 		},
 		{
 			name:    "exactly the memory it needs",
@@ -63,7 +63,7 @@ func TestAnEnvironmentSuitsAMachineOrSaysWhyNot(t *testing.T) {
 			name:    "a byte of memory less",
 			machine: func(hw *api.Hardware) { hw.MemoryBytes = 512<<20 + 1<<30 + 256<<20 - 1 },
 			want: []string{
-				"it needs 1.8 GiB of memory (512.0 MiB for its root, 1.0 GiB to work with, 256.0 MiB for the system), the machine has 1.7 GiB",
+				"the image needs 1.8 GiB of memory (512.0 MiB for its root, 1.0 GiB for work, 256.0 MiB for the system), but the machine has 1.7 GiB",
 			},
 		},
 		{
@@ -71,38 +71,38 @@ func TestAnEnvironmentSuitsAMachineOrSaysWhyNot(t *testing.T) {
 			machine: func(hw *api.Hardware) { hw.MemoryBytes = 2 << 30 },
 			image:   func(i *api.Image) { i.RootBytes = 3 << 30 },
 			want: []string{
-				"the image is too large for the machine: its root takes 3.0 GiB of memory and the system 256.0 MiB, the machine has 2.0 GiB",
+				"the image is too large for the machine: its root takes 3.0 GiB of memory and the system 256.0 MiB, but the machine has 2.0 GiB",
 			},
 		},
 		{
 			name:    "an initrd larger than the machine",
 			machine: func(hw *api.Hardware) { hw.MemoryBytes = 2 << 30 },
 			image:   func(i *api.Image) { i.MetalBytes = 1 << 30 },
-			want:    []string{"kernel and initrd of 1.0 GiB need 3.0 GiB of memory to start, the machine has 2.0 GiB"},
+			want:    []string{"kernel and initrd of 1.0 GiB need 3.0 GiB of memory to start, but the machine has 2.0 GiB"},
 		},
 		{
 			name:    "the largest disk is too small",
 			machine: func(hw *api.Hardware) { hw.Disks[1].SizeBytes = 120 << 30 },
-			want:    []string{"it needs a disk of 200.0 GiB, the machine's largest is nvme0n1 with 120.0 GiB"},
+			want:    []string{"the image needs a disk of 200.0 GiB, but the machine's largest is nvme0n1 with 120.0 GiB"},
 		},
 		{
 			name:    "no disk",
 			machine: func(hw *api.Hardware) { hw.Disks = nil },
 			want: []string{
-				"it needs a disk of 200.0 GiB, the machine has none", "it needs an NVMe disk, none of the machine's 0 disks is one",
+				"the image needs a disk of 200.0 GiB, but the machine has none", "the image needs an NVMe disk, but none of the machine's 0 disks is one",
 			},
 		},
 		{
 			name:  "CPU flags, each told once",
 			image: func(i *api.Image) { i.Requirements.CPUFlags = []string{"amx_tile", "avx2", "sve", "amx_tile"} },
-			want:  []string{"it needs the CPU flags amx_tile, sve, which Example 9000 lacks"},
+			want:  []string{"the image needs the CPU flags amx_tile, sve, which Example 9000 lacks"},
 		},
 		{
 			name:    "no devices",
 			machine: func(hw *api.Hardware) { hw.HCAs, hw.GPUs, hw.NICs[0].TotalVFs = nil, nil, 0 },
 			want: []string{
-				"it needs an HCA (InfiniBand or RoCE), the machine has none", "it needs a GPU, the machine has none",
-				"it needs a NIC or HCA with SR-IOV, none of the machine's 1 has virtual functions; SR-IOV may be off in its firmware",
+				"the image needs an HCA (InfiniBand or RoCE), but the machine has none", "the image needs a GPU, but the machine has none",
+				"the image needs a NIC or HCA with SR-IOV, but none of the machine's 1 has virtual functions; SR-IOV may be off in its firmware",
 			},
 		},
 		{
@@ -112,7 +112,7 @@ func TestAnEnvironmentSuitsAMachineOrSaysWhyNot(t *testing.T) {
 		{
 			name:  "a class nobody knows",
 			image: func(i *api.Image) { i.Requirements.Devices = []string{"fpga"} },
-			want:  []string{`it needs a device of class "fpga", which inspection does not know; the classes are hca, gpu, nvme, sriov`},
+			want:  []string{`the image needs a device of class "fpga", which is unknown; the classes are hca, gpu, nvme, sriov`},
 		},
 		{
 			name:    "nothing is asked for, of nothing",

@@ -39,7 +39,7 @@ func MakeChunks(r io.Reader) (Blob, []byte, error) {
 // contradicts itself.
 func ParseChunks(list []byte, root Root) (*Chunks, error) {
 	if root.ChunkBytes != ChunkBytes {
-		return nil, fmt.Errorf("the root's chunks are of %d bytes; only %d can be read", root.ChunkBytes, ChunkBytes)
+		return nil, fmt.Errorf("the root's chunks have %d bytes; only chunks of %d are supported", root.ChunkBytes, ChunkBytes)
 	}
 	if got := DigestOf(list); got != root.Chunks.Digest {
 		return nil, fmt.Errorf("chunk list %s: %w: it is %s", root.Chunks.Digest, ErrDigest, got)
@@ -63,7 +63,7 @@ func (c *Chunks) Span(i int) (offset int64, length int) {
 // Verify returns an error that wraps ErrDigest unless data is chunk i.
 func (c *Chunks) Verify(i int, data []byte) error {
 	if i < 0 || i >= c.Len() {
-		return fmt.Errorf("chunk %d of %s: there are %d", i, c.root.Digest, c.Len())
+		return fmt.Errorf("chunk %d of %s does not exist: it has %d chunks", i, c.root.Digest, c.Len())
 	}
 	sum := sha256.Sum256(data)
 	if _, length := c.Span(i); len(data) != length || !bytes.Equal(sum[:], c.list[i*sha256.Size:(i+1)*sha256.Size]) {

@@ -38,7 +38,7 @@ var ErrDigest = errors.New("digest mismatch")
 func (d Digest) Check() error {
 	digits, ok := strings.CutPrefix(string(d), "sha256:")
 	if sum, err := hex.DecodeString(digits); !ok || err != nil || len(sum) != sha256.Size || strings.ToLower(digits) != digits {
-		return fmt.Errorf("%q is no digest; one is sha256: and 64 hexadecimal digits", string(d))
+		return fmt.Errorf("%q is not a digest; a digest is sha256: and 64 hexadecimal digits", string(d))
 	}
 	return nil
 }

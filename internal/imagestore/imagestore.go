@@ -40,7 +40,7 @@ type NoSpaceError struct {
 }
 
 func (e *NoSpaceError) Error() string {
-	return fmt.Sprintf("no room for images in %s: %d MiB are free, of which %d MiB are kept; delete images, or make room there",
+	return fmt.Sprintf("no room for images in %s: %d MiB are free, of which %d MiB are kept; delete images, or free space there",
 		e.Dir, e.FreeBytes>>20, e.KeptBytes>>20)
 }
 
@@ -151,7 +151,7 @@ func (s *Store) Touch(digest image.Digest) bool {
 func (s *Store) checkSpace() error {
 	free, err := s.free(s.dir)
 	if err != nil {
-		return fmt.Errorf("look for room in %s: %w", s.dir, err)
+		return fmt.Errorf("read the free space of %s: %w", s.dir, err)
 	}
 	if free < s.minFree {
 		return &NoSpaceError{Dir: s.dir, FreeBytes: free, KeptBytes: s.minFree}
@@ -197,7 +197,7 @@ func (s *Store) Manifest(digest image.Digest) (*image.Manifest, error) {
 	}
 	defer b.Close()
 	if b.Size() > maxManifestBytes {
-		return nil, fmt.Errorf("%s is no manifest: it has %d bytes", digest, b.Size())
+		return nil, fmt.Errorf("%s is not a manifest: it has %d bytes", digest, b.Size())
 	}
 	data, err := io.ReadAll(io.NewSectionReader(b, 0, b.Size()))
 	if err != nil {

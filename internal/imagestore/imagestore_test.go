@@ -132,7 +132,7 @@ func TestAFullFileSystemIsAClearErrorAndLosesNothing(t *testing.T) {
 	big := bytes.Repeat([]byte("big "), 2<<20)
 	err := s.Put(t.Context(), image.DigestOf(big), bytes.NewReader(big))
 	var full *NoSpaceError
-	if !errors.As(err, &full) || !strings.Contains(err.Error(), "delete images, or make room there") {
+	if !errors.As(err, &full) || !strings.Contains(err.Error(), "delete images, or free space there") {
 		t.Fatalf("Put of 8 MiB into 4 MiB: %v", err)
 	}
 	if left, _ := os.ReadDir(s.incoming); len(left) > 0 || !s.Has(small.Digest) {

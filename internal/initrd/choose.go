@@ -51,7 +51,7 @@ func choose(index *kernelmodule.Index, small bool, extra []string) ([]string, er
 		}
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("it lacks the modules %s: machines can't boot with it; install its whole module package", strings.Join(missing, ", "))
+		return nil, fmt.Errorf("the kernel lacks the modules %s, so machines can't boot with it; install its full module package", strings.Join(missing, ", "))
 	}
 	wanted := usual()
 	if !small {

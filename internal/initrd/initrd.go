@@ -55,7 +55,7 @@ type Result struct {
 func KernelVersion(root string) (string, error) {
 	entries, err := os.ReadDir(filepath.Join(root, "lib/modules"))
 	if err != nil {
-		return "", fmt.Errorf("no kernel for metal: %w; let the recipe install one", err)
+		return "", fmt.Errorf("no kernel for metal: %w; add a kernel to the recipe", err)
 	}
 	var versions []string
 	for _, e := range entries {
@@ -65,11 +65,11 @@ func KernelVersion(root string) (string, error) {
 	}
 	switch len(versions) {
 	case 0:
-		return "", fmt.Errorf("no kernel for metal: %s is empty; let the recipe install one", filepath.Join(root, "lib/modules"))
+		return "", fmt.Errorf("no kernel for metal: %s is empty; add a kernel to the recipe", filepath.Join(root, "lib/modules"))
 	case 1:
 		return versions[0], nil
 	}
-	return "", fmt.Errorf("%s has modules of several kernels (%s); say which one is meant", root, strings.Join(versions, ", "))
+	return "", fmt.Errorf("%s has modules of several kernels (%s); name one of them", root, strings.Join(versions, ", "))
 }
 
 // Build writes the initrd to w.

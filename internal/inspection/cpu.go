@@ -21,7 +21,7 @@ func (s source) architecture() (string, error) {
 	if name := machines[runtime.GOARCH]; name != "" && s.tree.Live() {
 		return name, nil
 	}
-	return "", errors.New("the architecture is not told: /proc/sys/kernel/arch is not there")
+	return "", errors.New("the architecture is unknown: /proc/sys/kernel/arch does not exist")
 }
 
 // readCPU reads model and flags of the first processor, and counts sockets, cores and threads of all that are there, on or not.
@@ -57,7 +57,7 @@ func readCPU(_ context.Context, s source) (func(*api.Hardware), []string) {
 	}
 	cpu.Sockets, cpu.Cores = len(sockets), len(cores)
 	if cpu.Threads == 0 {
-		return nothing, []string{"/sys/devices/system/cpu names no CPU; is /sys mounted?"}
+		return nothing, []string{"/sys/devices/system/cpu lists no CPU; is /sys mounted?"}
 	}
 	return func(hw *api.Hardware) { hw.CPU = cpu }, nil
 }

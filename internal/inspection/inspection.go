@@ -152,7 +152,7 @@ func nothing(*api.Hardware) {}
 func readMemory(_ context.Context, s source) (func(*api.Hardware), []string) {
 	total, ok := memTotal(s.tree.Text("proc/meminfo"))
 	if !ok {
-		return nothing, []string{"/proc/meminfo tells no MemTotal; is /proc mounted?"}
+		return nothing, []string{"/proc/meminfo has no MemTotal; is /proc mounted?"}
 	}
 	var nodes []api.NUMANode
 	for _, name := range s.tree.Names("sys/devices/system/node") {

@@ -85,7 +85,7 @@ func inspectionResult(problems []Problem, took time.Duration) api.HealthResult {
 	for i, p := range problems {
 		texts[i] = p.String()
 	}
-	result := api.HealthResult{Check: "inspection", OK: len(problems) == 0, Message: "everything that is there was read", DurationSeconds: took.Seconds()}
+	result := api.HealthResult{Check: "inspection", OK: len(problems) == 0, Message: "all hardware information was read", DurationSeconds: took.Seconds()}
 	if !result.OK {
 		result.Message = strings.Join(texts, "; ")
 	}

@@ -39,7 +39,7 @@ func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
 	if len(r.CPUs) > 0 {
 		for _, cpu := range r.CPUs {
 			if !slices.Contains(usable, cpu) {
-				return api.NodeCapacity{}, fmt.Errorf("CPU %d can't be offered: this process may use CPUs %s", cpu, FormatList(usable))
+				return api.NodeCapacity{}, fmt.Errorf("CPU %d can't be offered: this process may use only CPUs %s", cpu, FormatList(usable))
 			}
 		}
 		cpus = r.CPUs
@@ -125,7 +125,7 @@ func memTotal(path string) (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("%s tells no MemTotal", path)
+	return 0, fmt.Errorf("%s has no MemTotal", path)
 }
 
 // ParseList reads a list of CPUs like "0-3,8" (cpuset(7), list format).

@@ -41,14 +41,14 @@ func (n Network) Check() error {
 	var problems []error
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if n.Interface == "" {
-		wrong("the provisioning network has no interface: name the one that machines boot from")
+		wrong("the provisioning network has no interface; name the interface that machines boot from")
 	}
 	if !n.Address.IsValid() || !n.Address.Addr().Is4() || n.Address.Bits() > 30 {
 		wrong("the server's address %s on the provisioning network must be IPv4 with a prefix of at most 30 bits, like 10.77.0.1/16", n.Address)
 		return errors.Join(problems...)
 	}
 	if n.HTTPPort < 1 || n.HTTPPort > 65535 {
-		wrong("the HTTP port %d of network boot is none", n.HTTPPort)
+		wrong("the HTTP port %d of network boot is not a valid port", n.HTTPPort)
 	}
 	if n.Proxy {
 		return errors.Join(problems...)
@@ -69,15 +69,15 @@ func (n Network) checkRange(name string, r Range) error {
 	last := lastOf(prefix)
 	switch {
 	case r.Size() == 0:
-		return fmt.Errorf("the range for %s (%s) holds no address: give FROM-TO, IPv4", name, r)
+		return fmt.Errorf("the range for %s (%s) contains no address; give IPv4 addresses as FROM-TO", name, r)
 	case !prefix.Contains(r.From) || !prefix.Contains(r.To):
 		return fmt.Errorf("the range for %s (%s) is not within the provisioning network %s", name, r, prefix)
 	case r.Contains(prefix.Addr()) || r.Contains(last):
-		return fmt.Errorf("the range for %s (%s) holds the network's own or its broadcast address (%s, %s)", name, r, prefix.Addr(), last)
+		return fmt.Errorf("the range for %s (%s) contains the network's own address or its broadcast address (%s, %s)", name, r, prefix.Addr(), last)
 	case r.Contains(n.Address.Addr()):
-		return fmt.Errorf("the range for %s (%s) holds the server's own address %s", name, r, n.Address.Addr())
+		return fmt.Errorf("the range for %s (%s) contains the server's own address %s", name, r, n.Address.Addr())
 	case n.Router.IsValid() && r.Contains(n.Router):
-		return fmt.Errorf("the range for %s (%s) holds the router's address %s", name, r, n.Router)
+		return fmt.Errorf("the range for %s (%s) contains the router's address %s", name, r, n.Router)
 	}
 	return nil
 }

@@ -23,17 +23,17 @@ func TestAWrongNetworkIsRefusedWithWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*netboot.Network){
-		"has no interface":                      func(n *netboot.Network) { n.Interface = "" },
-		"must be IPv4":                          func(n *netboot.Network) { n.Address = netip.MustParsePrefix("fd00::1/64") },
-		"at most 30 bits":                       func(n *netboot.Network) { n.Address = netip.MustParsePrefix("10.77.0.1/31") },
-		"HTTP port 0":                           func(n *netboot.Network) { n.HTTPPort = 0 },
-		"overlap":                               func(n *netboot.Network) { n.Strangers = between("10.77.1.50", "10.77.2.99") },
-		"holds no address":                      func(n *netboot.Network) { n.Machines = between("10.77.1.9", "10.77.1.1") },
-		"not within the provisioning network":   func(n *netboot.Network) { n.Machines = between("10.78.1.1", "10.78.1.9") },
-		"holds the server's own address":        func(n *netboot.Network) { n.Machines = between("10.77.0.1", "10.77.0.9") },
-		"holds the router's address":            func(n *netboot.Network) { n.Machines = between("10.77.0.200", "10.77.0.255") },
-		"network's own or its broadcast":        func(n *netboot.Network) { n.Strangers = between("10.77.255.1", "10.77.255.255") },
-		"the range for strangers (invalid IP-i": func(n *netboot.Network) { n.Strangers = netboot.Range{} },
+		"has no interface":                       func(n *netboot.Network) { n.Interface = "" },
+		"must be IPv4":                           func(n *netboot.Network) { n.Address = netip.MustParsePrefix("fd00::1/64") },
+		"at most 30 bits":                        func(n *netboot.Network) { n.Address = netip.MustParsePrefix("10.77.0.1/31") },
+		"HTTP port 0":                            func(n *netboot.Network) { n.HTTPPort = 0 },
+		"overlap":                                func(n *netboot.Network) { n.Strangers = between("10.77.1.50", "10.77.2.99") },
+		"contains no address":                    func(n *netboot.Network) { n.Machines = between("10.77.1.9", "10.77.1.1") },
+		"not within the provisioning network":    func(n *netboot.Network) { n.Machines = between("10.78.1.1", "10.78.1.9") },
+		"contains the server's own address":      func(n *netboot.Network) { n.Machines = between("10.77.0.1", "10.77.0.9") },
+		"contains the router's address":          func(n *netboot.Network) { n.Machines = between("10.77.0.200", "10.77.0.255") },
+		"network's own address or its broadcast": func(n *netboot.Network) { n.Strangers = between("10.77.255.1", "10.77.255.255") },
+		"the range for strangers (invalid IP-i":  func(n *netboot.Network) { n.Strangers = netboot.Range{} },
 	} {
 		n := good()
 		change(&n)

@@ -82,7 +82,7 @@ func (f *fetch) manifest(ctx context.Context) (*image.Manifest, error) {
 		return nil, err
 	}
 	if len(f.store.publicKey()) == 0 {
-		return nil, errors.New("the server has not said which key images are signed with")
+		return nil, errors.New("the server has not sent the key that images are signed with")
 	}
 	if err := image.Verify(f.store.publicKey(), data, f.want.Signature); err != nil {
 		return nil, fmt.Errorf("the manifest is not signed by this site: %w", err)
@@ -92,10 +92,10 @@ func (f *fetch) manifest(ctx context.Context) (*image.Manifest, error) {
 		return nil, err
 	}
 	if own := machine(); m.Architecture != "" && m.Architecture != own {
-		return nil, fmt.Errorf("it is built for %s, and this node is %s", m.Architecture, own)
+		return nil, fmt.Errorf("the image is built for %s, but this node is %s", m.Architecture, own)
 	}
 	if m.Root.Digest == "" {
-		return nil, errors.New("it has no root: it is for booting machines only")
+		return nil, errors.New("the image has no root: it only boots machines")
 	}
 	return m, nil
 }
@@ -134,7 +134,7 @@ func (f *fetch) open(ctx context.Context, r image.Root) (*partial, error) {
 	s.mu.Unlock()
 	if p == nil {
 		if p, err = s.openPartial(r, chunks); err != nil {
-			return nil, fmt.Errorf("the image can't be kept: %w", err)
+			return nil, fmt.Errorf("the image can't be stored: %w", err)
 		}
 	}
 	_, held := p.state()
@@ -177,7 +177,7 @@ func (f *fetch) small(ctx context.Context, d image.Digest, most int64) ([]byte, 
 		return nil, err
 	}
 	if err := writeDurably(path, data); err != nil {
-		return nil, fmt.Errorf("the image can't be kept: %w", err)
+		return nil, fmt.Errorf("the image can't be stored: %w", err)
 	}
 	return data, nil
 }
@@ -199,7 +199,7 @@ func (f *fetch) read(ctx context.Context, from source, d image.Digest, most int6
 		return nil, fmt.Errorf("%s: %s has more than %d bytes: %w", from, short(d), most, image.ErrDigest)
 	}
 	if got := image.DigestOf(data); got != d {
-		return nil, fmt.Errorf("%s sent something else as %s: %w", from, short(d), image.ErrDigest)
+		return nil, fmt.Errorf("%s sent wrong content for %s: %w", from, short(d), image.ErrDigest)
 	}
 	return data, nil
 }
@@ -229,9 +229,9 @@ func (f *fetch) livePeers() []string {
 func (f *fetch) drop(url string, err error) {
 	f.mu.Lock()
 	f.bad[url] = err.Error()
-	f.message = fmt.Sprintf("peer %s is not asked any more: %v", url, err)
+	f.message = fmt.Sprintf("peer %s was dropped: %v", url, err)
 	f.mu.Unlock()
-	f.store.cfg.Log.Warn("a peer is not asked for an image any more", "image", f.want.Digest, "peer", url, "error", err)
+	f.store.cfg.Log.Warn("a peer was dropped", "image", f.want.Digest, "peer", url, "error", err)
 	f.store.cfg.Changed()
 }
 

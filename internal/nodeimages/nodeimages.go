@@ -114,7 +114,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	for _, dir := range []string{dirBlobs, dirPartial, dirWhole} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o755); err != nil {
-			return nil, fmt.Errorf("the node's images can't be kept: %w", err)
+			return nil, fmt.Errorf("the node's images can't be stored: %w", err)
 		}
 	}
 	marks, err := os.ReadDir(filepath.Join(cfg.Dir, dirWhole))
@@ -125,7 +125,7 @@ func Open(cfg Config) (*Store, error) {
 		digest := image.Digest("sha256:" + mark.Name())
 		manifest, err := s.checkWhole(digest)
 		if err != nil {
-			s.cfg.Log.Warn("an image of this node is not as it was left, and is fetched again when it is wanted", "image", digest, "error", err)
+			s.cfg.Log.Warn("an image of this node has changed on disk; it is fetched again when needed", "image", digest, "error", err)
 			if err := os.Remove(filepath.Join(cfg.Dir, dirWhole, mark.Name())); err != nil {
 				return nil, err
 			}
@@ -218,7 +218,7 @@ func (s *Store) describe(d image.Digest) string {
 		return name + " can't be fetched: " + failed.message
 	}
 	if slices.ContainsFunc(s.wanted, func(w Wanted) bool { return w.Digest == d }) {
-		return name + " waits to be fetched"
+		return name + " is waiting to be fetched"
 	}
 	return name + " is not on this node"
 }
@@ -311,7 +311,7 @@ func sizeOf(m *image.Manifest) int64 {
 	return sum
 }
 
-// markWhole writes down that an image is here; its blobs are durable already.
+// markWhole writes down that an image was fetched; its blobs are durable already.
 func (s *Store) markWhole(w Wanted, m *image.Manifest) error {
 	text, err := json.Marshal(struct {
 		Signature []byte `json:"signature"`

@@ -176,7 +176,7 @@ func (p *partial) finish(to string) error {
 		return fmt.Errorf("read the image again: %w", err)
 	}
 	if got := digestOf(h); got != p.root.Digest {
-		return errors.Join(fmt.Errorf("the root is %s, though all its chunks are as listed: %w", short(got), image.ErrDigest), os.Remove(p.path))
+		return errors.Join(fmt.Errorf("the root is %s, though all its chunks match the list: %w", short(got), image.ErrDigest), os.Remove(p.path))
 	}
 	return publish(p.path, to)
 }

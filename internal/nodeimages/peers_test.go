@@ -41,7 +41,7 @@ func TestAPeerWithBadDataIsDroppedAndToldAndTheImageStillComes(t *testing.T) {
 	n := s.node(t)
 	n.Want(s.public(), []nodeimages.Wanted{w})
 	n.whole(w)
-	if n.log.count("a peer is not asked for an image any more") != 1 {
+	if n.log.count("a peer was dropped") != 1 {
 		t.Error("it was not told, once, that the peer is dropped")
 	}
 	if bad := asked.Load(); bad > 8 {

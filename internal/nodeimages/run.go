@@ -79,7 +79,7 @@ func (s *Store) fetch(ctx context.Context, w Wanted) {
 		s.failed[w.Digest] = failure{message: err.Error(), count: before.count + 1, retry: time.Now().Add(pause)}
 		s.cfg.Log.Warn("an image can't be fetched; trying again", "image", w.Digest, "error", err, "pause", pause)
 	} else if err == nil {
-		s.cfg.Log.Info("an image is here", "image", w.Digest, "from_server_bytes", f.served.Load(), "from_peers_bytes", f.peered.Load())
+		s.cfg.Log.Info("an image was fetched", "image", w.Digest, "from_server_bytes", f.served.Load(), "from_peers_bytes", f.peered.Load())
 	}
 	s.mu.Unlock()
 	s.cfg.Changed()
@@ -92,7 +92,7 @@ type NoSpaceError struct {
 }
 
 func (e *NoSpaceError) Error() string {
-	return fmt.Sprintf("it needs %d MiB more, and %s has %d MiB free, of which %d MiB stay free; make room there or give the agent another "+
+	return fmt.Sprintf("it needs %d MiB more, and %s has %d MiB free, of which %d MiB must stay free; free space there or give the agent another "+
 		"state directory (--state)", mebibytes(e.NeedBytes), e.Dir, e.FreeBytes>>20, e.Reserved>>20)
 }
 
@@ -119,7 +119,7 @@ func (s *Store) makeRoom(need int64) error {
 func (s *Store) free() (int64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(s.cfg.Dir, &stat); err != nil {
-		return 0, fmt.Errorf("look for room for images: %w", err)
+		return 0, fmt.Errorf("read the free space for images: %w", err)
 	}
 	return int64(stat.Bavail) * stat.Bsize, nil
 }
@@ -149,11 +149,11 @@ func (s *Store) trim(keep int) {
 	slices.SortFunc(list, func(a, b unused) int { return b.last.Compare(a.last) })
 	for _, u := range list[min(max(keep, 0), len(list)):] {
 		if err := os.Remove(s.mark(u.digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.cfg.Log.Warn("an image can't be dropped", "image", u.digest, "error", err)
+			s.cfg.Log.Warn("an unused image can't be removed", "image", u.digest, "error", err)
 			continue
 		}
 		delete(s.whole, u.digest)
-		s.cfg.Log.Info("an image was dropped: nothing here needs it", "image", u.digest)
+		s.cfg.Log.Info("removed an unused image", "image", u.digest)
 	}
 	s.collect()
 }
@@ -179,7 +179,7 @@ func (s *Store) collect() {
 	for _, dir := range []string{dirBlobs, dirPartial} {
 		entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, dir))
 		if err != nil {
-			s.cfg.Log.Warn("what is left of images can't be listed", "error", err)
+			s.cfg.Log.Warn("the remains of images can't be listed", "error", err)
 			continue
 		}
 		for _, e := range entries {
@@ -187,7 +187,7 @@ func (s *Store) collect() {
 				continue
 			}
 			if err := os.Remove(filepath.Join(s.cfg.Dir, dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				s.cfg.Log.Warn("what is left of an image can't be removed", "error", err)
+				s.cfg.Log.Warn("the remains of an image can't be removed", "error", err)
 			}
 		}
 	}

@@ -54,8 +54,8 @@ func peerClient() *http.Client {
 
 // Answers of sources that are no failure of theirs.
 var (
-	errBusy    = errors.New("it has too much to do")
-	errNotHere = errors.New("it does not have it")
+	errBusy    = errors.New("the peer is busy")
+	errNotHere = errors.New("the content is not there")
 )
 
 // open asks for a blob, or a range of it as in RFC 9110, section 14.1.2.
@@ -100,7 +100,7 @@ func (s source) openPath(ctx context.Context, path, span string) (io.ReadCloser,
 func (f *fetch) chunks(ctx context.Context, from source, p *partial, first, n int, count func(int64)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	tooSlow := fmt.Errorf("%s sent less than a chunk in %s", from, chunkTime)
+	tooSlow := fmt.Errorf("%s took more than %s for a chunk", from, chunkTime)
 	stall := time.AfterFunc(chunkTime, func() { cancel(tooSlow) })
 	defer stall.Stop()
 	begin := int64(first) * image.ChunkBytes

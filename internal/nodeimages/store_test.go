@@ -59,11 +59,11 @@ func TestAnImageThatIsNotOfThisSiteIsRefused(t *testing.T) {
 		key  []byte
 		w    nodeimages.Wanted
 	}{
-		{"no key", "the server has not said which key", nil, w},
+		{"no key", "the server has not sent the key", nil, w},
 		{"another key", "not signed by this site", bytes.Repeat([]byte{1}, ed25519.PublicKeySize), w},
 		{"another signature", "not signed by this site", s.public(), nodeimages.Wanted{Digest: w.Digest, Signature: make([]byte, ed25519.SignatureSize)}},
-		{"no digest", "is no digest", s.public(), nodeimages.Wanted{Digest: "sha256:../../x", Signature: w.Signature}},
-		{"unknown", "does not have it", s.public(), nodeimages.Wanted{Digest: image.DigestOf([]byte("unknown")), Signature: w.Signature}},
+		{"no digest", "is not a digest", s.public(), nodeimages.Wanted{Digest: "sha256:../../x", Signature: w.Signature}},
+		{"unknown", "the content is not there", s.public(), nodeimages.Wanted{Digest: image.DigestOf([]byte("unknown")), Signature: w.Signature}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestAnImageThatDoesNotFitIsRefusedWithTheNumbersAndFitsOnceThereIsRoom(t *t
 	n := s.nodeAt(t, filepath.Join(dir, "images"))
 	big, small := s.image("big", s.root(1, 9<<20)), s.image("small", s.root(2, 5<<20))
 	n.Want(s.public(), []nodeimages.Wanted{big})
-	if got := n.failure(big); !strings.Contains(got, "it needs 9 MiB more") || !strings.Contains(got, "make room there") {
+	if got := n.failure(big); !strings.Contains(got, "it needs 9 MiB more") || !strings.Contains(got, "free space there") {
 		t.Errorf("it says %q", got)
 	}
 	n.Want(s.public(), []nodeimages.Wanted{small})
@@ -185,7 +185,7 @@ func TestADiskThatFillsMeanwhileEndsTheFetchWithThatReason(t *testing.T) {
 	}
 	n := s.nodeAt(t, filepath.Join(dir, "images"))
 	n.Want(s.public(), []nodeimages.Wanted{w})
-	if got := n.failure(w); !strings.Contains(got, "no space left on device") && !strings.Contains(got, "make room there") {
+	if got := n.failure(w); !strings.Contains(got, "no space left on device") && !strings.Contains(got, "free space there") {
 		t.Errorf("it says %q", got)
 	}
 	n.stop()

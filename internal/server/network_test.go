@@ -26,7 +26,7 @@ func TestRangesFollowFromTheNetworkUnlessGiven(t *testing.T) {
 		"overlapping":          {"10.9.0.1/24", config.Provision{Machines: "10.9.0.10-10.9.0.40", Strangers: "10.9.0.30-10.9.0.50"}, "overlap"},
 		"holding the server":   {"10.9.0.1/24", config.Provision{Machines: "10.9.0.1-10.9.0.40"}, "server's own address"},
 		"outside the network":  {"10.9.0.1/24", config.Provision{Machines: "10.9.1.1-10.9.1.40"}, "not within"},
-		"backwards":            {"10.9.0.1/24", config.Provision{Machines: "10.9.0.40-10.9.0.10"}, "holds no address"},
+		"backwards":            {"10.9.0.1/24", config.Provision{Machines: "10.9.0.40-10.9.0.10"}, "contains no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := netboot.Network{Interface: "prov0", Address: netip.MustParsePrefix(test.address), HTTPPort: 80}

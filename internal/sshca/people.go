@@ -53,7 +53,7 @@ type UserCertificate struct {
 // asks is noted in it; members' sshd writes it to its log. A key that is refused gives a *KeyError.
 func (a *Authority) CertifyUser(publicKey []byte, name string, validFor time.Duration, now time.Time) (UserCertificate, error) {
 	if validFor < time.Second || validFor > MaxPeopleValidity {
-		return UserCertificate{}, fmt.Errorf("a certificate for people can be valid for 1s to %v, not for %v", MaxPeopleValidity, validFor)
+		return UserCertificate{}, fmt.Errorf("a user's certificate can be valid for 1s to %v, not for %v", MaxPeopleValidity, validFor)
 	}
 	key, err := parseUserKey(publicKey)
 	if err != nil {
@@ -92,31 +92,31 @@ func parseUserKey(line []byte) (ssh.PublicKey, error) {
 		return nil, &KeyError{fmt.Sprintf(format, args...)}
 	}
 	if len(line) > maxKeyLine {
-		return refuse("it has %d bytes; a public key has %d at most", len(line), maxKeyLine)
+		return refuse("the key has %d bytes; the limit is %d", len(line), maxKeyLine)
 	}
 	if bytes.Contains(line, []byte("PRIVATE KEY")) {
-		return refuse("it is a private key, which nobody else should ever see; make a new one, and send the line in its .pub file")
+		return refuse("this is a private key, now exposed; make a new key and send the line in its .pub file")
 	}
 	line = bytes.TrimSpace(line)
 	if bytes.ContainsAny(line, "\r\n\x00") {
-		return refuse("it has more than one line; send the line of one .pub file")
+		return refuse("the key has more than one line; send the line of one .pub file")
 	}
 	key, _, options, _, err := ssh.ParseAuthorizedKey(line)
 	if err != nil {
-		return refuse("it is no line as in a .pub file, such as `ssh-ed25519 AAAAC3Nza... comment`")
+		return refuse("this is not a line of a .pub file, such as `ssh-ed25519 AAAAC3Nza... comment`")
 	}
 	if len(options) > 0 {
-		return refuse("options (%s) stand before it; send only the type, the key and a comment", strings.Join(options, ","))
+		return refuse("the key has options (%s); send only its type, the key and a comment", strings.Join(options, ","))
 	}
 	if _, ok := key.(*ssh.Certificate); ok {
-		return refuse("it is a certificate; send the public key, which stands in the file without -cert in its name")
+		return refuse("this is a certificate; send the public key, from the file without -cert in its name")
 	}
 	if !slices.Contains(acceptedKeys, key.Type()) {
 		return refuse("keys of type %s are not accepted; make one with `ssh-keygen -t ed25519`", key.Type())
 	}
 	if crypto, ok := key.(ssh.CryptoPublicKey); ok {
 		if rsaKey, ok := crypto.CryptoPublicKey().(*rsa.PublicKey); ok && rsaKey.N.BitLen() < minRSABits {
-			return refuse("it has %d bits; RSA keys need %d or more", rsaKey.N.BitLen(), minRSABits)
+			return refuse("the key has %d bits; RSA keys need %d or more", rsaKey.N.BitLen(), minRSABits)
 		}
 	}
 	return key, nil

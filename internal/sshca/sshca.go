@@ -52,7 +52,7 @@ type Identity struct {
 // New derives the authority of the cluster. Its certificates are valid from the cluster's creation on.
 func New(siteSecret []byte, clusterUID string, createdAt time.Time) (*Authority, error) {
 	if len(siteSecret) < MinSecretBytes {
-		return nil, fmt.Errorf("the site secret has %d bytes, it needs %d or more", len(siteSecret), MinSecretBytes)
+		return nil, fmt.Errorf("the site secret has %d bytes; the minimum is %d", len(siteSecret), MinSecretBytes)
 	}
 	if clusterUID == "" {
 		return nil, errors.New("an SSH authority needs a cluster UID")

@@ -9,13 +9,13 @@ import (
 // one passes on all.
 func CheckCommit(conds []Cond, ops []Op) error {
 	if len(ops) == 0 || len(ops) > MaxOps || len(conds) > MaxOps {
-		return fmt.Errorf("a commit of %d writes under %d conditions; write 1 to %d, under at most %d", len(ops), len(conds), MaxOps, MaxOps)
+		return fmt.Errorf("a commit has %d writes and %d conditions; the limits are 1 to %d writes and %d conditions", len(ops), len(conds), MaxOps, MaxOps)
 	}
 	bytes := 0
 	seen := make(map[string]bool, len(ops))
 	for _, op := range ops {
 		if op.Key == "" || op.Key == ElectionKey || op.DeletePrefix && strings.HasPrefix(ElectionKey, op.Key) {
-			return fmt.Errorf("a commit may not write the key %q", op.Key)
+			return fmt.Errorf("a commit must not write the key %q", op.Key)
 		}
 		if seen[op.Key] {
 			return fmt.Errorf("a commit writes the key %q twice", op.Key)
@@ -31,7 +31,7 @@ func CheckCommit(conds []Cond, ops []Op) error {
 		}
 	}
 	if bytes > MaxBytes {
-		return fmt.Errorf("a commit of %d bytes; write at most %d", bytes, MaxBytes)
+		return fmt.Errorf("a commit has %d bytes; the limit is %d", bytes, MaxBytes)
 	}
 	return nil
 }

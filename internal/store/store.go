@@ -13,9 +13,9 @@ import (
 // Behavioural errors; test with errors.Is.
 var (
 	// ErrConflict: a condition of the commit did not hold; nothing was written. Read again and decide anew.
-	ErrConflict = errors.New("the state changed meanwhile")
+	ErrConflict = errors.New("the state has changed in the meantime")
 	// ErrCompacted: the revision asked for is no longer in the history; list again and watch from there.
-	ErrCompacted = errors.New("the history asked for is gone")
+	ErrCompacted = errors.New("the requested history is no longer available")
 	// ErrClosed: the store is closed.
 	ErrClosed = errors.New("the store is closed")
 	// ErrNotLeader: the leadership that guards a commit has been lost.

@@ -94,7 +94,7 @@ func (a *Authority) loadCA() error {
 			return fmt.Errorf("%s is not the certificate of a CA; restore DIR/tls from a backup", a.path("ca.crt"))
 		}
 		if a.now().After(cert.NotAfter) {
-			return fmt.Errorf("the CA %s has expired on %s; remove DIR/tls to have a new one made (all tokens then change)",
+			return fmt.Errorf("the CA %s expired on %s; remove DIR/tls to create a new CA (all tokens then change)",
 				a.path("ca.crt"), cert.NotAfter.Format(time.DateOnly))
 		}
 		a.ca, a.key = cert, key

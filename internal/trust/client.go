@@ -9,7 +9,7 @@ import (
 )
 
 // ErrWrongServer: the server's certificate is not of the CA the token is pinned to.
-var ErrWrongServer = errors.New("the server is not the one this token is for")
+var ErrWrongServer = errors.New("the token is for another server")
 
 // ClientTLS is the configuration of a client that accepts only a server whose certificate the pinned CA has issued for
 // host (the name or IP address it is reached by, without port), and that is valid now.
@@ -30,7 +30,7 @@ func ClientTLS(pin Pin, host string) *tls.Config {
 // address, so the host is given.
 func verify(cs tls.ConnectionState, pin Pin, host string) error {
 	if len(cs.PeerCertificates) == 0 {
-		return fmt.Errorf("%w: it sent no certificate", ErrWrongServer)
+		return fmt.Errorf("%w: this server sent no certificate", ErrWrongServer)
 	}
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	found := false
@@ -43,10 +43,10 @@ func verify(cs tls.ConnectionState, pin Pin, host string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("%w: its certificate is of another CA; use the token file of that server", ErrWrongServer)
+		return fmt.Errorf("%w: this server's certificate is of another CA; use this server's token file", ErrWrongServer)
 	}
 	if host == "" {
-		return fmt.Errorf("%w: no host name to verify was given", ErrWrongServer)
+		return fmt.Errorf("%w: the host name to verify is missing", ErrWrongServer)
 	}
 	_, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, DNSName: host,

@@ -15,7 +15,7 @@ type Sealer struct{ aead cipher.AEAD }
 
 // ErrSealed is the error of a sealed secret that does not open.
 var ErrSealed = errors.New("the stored secret can't be opened: it was sealed with another site secret or for another machine, or it is damaged; " +
-	"enter the password anew")
+	"enter the password again")
 
 // sealVersion is the first byte of what is sealed: AES-256-GCM, nonce of 12 random bytes, key by HKDF-SHA256 (RFC 5869).
 const sealVersion = 1

@@ -49,7 +49,7 @@ func ParsePin(text string) (Pin, error) {
 	var p Pin
 	raw, err := encoding.DecodeString(text)
 	if err != nil || len(raw) != len(p) {
-		return Pin{}, fmt.Errorf("%q is no pin of a CA; one is %d characters of base64url", text, encoding.EncodedLen(len(p)))
+		return Pin{}, fmt.Errorf("%q is not the pin of a CA; a pin has %d characters of base64url", text, encoding.EncodedLen(len(p)))
 	}
 	copy(p[:], raw)
 	return p, nil
@@ -113,7 +113,7 @@ func (t Token) Is(hash string) bool {
 func (t Token) String() string { return "token " + t.ID() }
 
 // errToken tells what a token looks like, never what was found.
-var errToken = errors.New("is not a token; one is a single line like nm1.XXXX.XXXX")
+var errToken = errors.New("is not a token; a token is a single line like nm1.XXXX.XXXX")
 
 // ParseBearer reads what a client sent.
 func ParseBearer(s string) (Token, error) {
@@ -204,7 +204,7 @@ func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
 		return nil, fmt.Errorf("read the token hashes: %w", err)
 	default:
 		if err := json.Unmarshal(data, &stored); err != nil {
-			return nil, fmt.Errorf("the token hashes in %s are damaged (%w); remove the file to have them made anew", path, err)
+			return nil, fmt.Errorf("the token hashes in %s are damaged (%w); remove the file to create them again", path, err)
 		}
 	}
 	var current []knownToken

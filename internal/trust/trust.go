@@ -67,7 +67,7 @@ func readPrivate(path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxPrivateFile {
-		return nil, fmt.Errorf("%s is longer than %d bytes, which no such file is", path, maxPrivateFile)
+		return nil, fmt.Errorf("%s is longer than %d bytes, the most such a file has", path, maxPrivateFile)
 	}
 	return data, nil
 }
@@ -82,7 +82,7 @@ type ExposedError struct {
 }
 
 func (e *ExposedError) Error() string {
-	return fmt.Sprintf("%s holds a secret but others may read it (mode %04o); run: chmod 600 %s, and replace it if someone did",
+	return fmt.Sprintf("%s holds a secret but others may read it (mode %04o); run: chmod 600 %s, and replace the secret if someone has read it",
 		e.Path, e.Mode, e.Path)
 }
 

@@ -82,8 +82,8 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "a device that no inspection looks for is not there",
 		File:    "internal/compatibility/compatibility.go",
-		Find:    "return fmt.Sprintf(\"it needs a device of class %q, which",
-		Replace: "_ = fmt.Sprintf(\"it needs a device of class %q, which",
+		Find:    "return fmt.Sprintf(\"the image needs a device of class %q, which",
+		Replace: "_ = fmt.Sprintf(\"the image needs a device of class %q, which",
 		Test:    "./internal/compatibility TestAnEnvironmentSuitsAMachineOrSaysWhyNot",
 	},
 	{

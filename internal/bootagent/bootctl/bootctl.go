@@ -69,7 +69,7 @@ func ReadStatus(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	if answer.Status == nil {
-		return Status{}, errors.New("the boot agent's answer has no status")
+		return Status{}, errors.New("the boot agent's answer lacks the status")
 	}
 	return *answer.Status, nil
 }
@@ -112,7 +112,7 @@ func Serve(listener net.Listener, handle func(Request) Answer) {
 		go func() {
 			defer conn.Close()
 			var r Request
-			answer := Answer{Error: "this is no request"}
+			answer := Answer{Error: "not a valid request"}
 			if err := json.NewDecoder(bufio.NewReaderSize(conn, 4096)).Decode(&r); err == nil {
 				answer = handle(r)
 			}

@@ -36,7 +36,7 @@ func TestRequestsAreAnswered(t *testing.T) {
 	defer conn.Close()
 	_, _ = conn.Write([]byte("no json\n"))
 	answerText := make([]byte, 200)
-	if n, _ := conn.Read(answerText); !strings.Contains(string(answerText[:n]), "no request") {
+	if n, _ := conn.Read(answerText); !strings.Contains(string(answerText[:n]), "not a valid request") {
 		t.Errorf("nonsense is answered with %q", answerText[:n])
 	}
 }

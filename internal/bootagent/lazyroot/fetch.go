@@ -94,7 +94,7 @@ func (m *Image) fetch(from, end int, src *source, r *run, limit *pace) {
 	wrong := errors.Is(err, image.ErrDigest)
 	if err != nil && m.ctx.Err() == nil && !errors.Is(err, errLate) {
 		m.fault(src, wrong)
-		m.cfg.Log.Warn("a piece of the root could not be read", "from", src.url, "chunk", from+got, "error", err)
+		m.cfg.Log.Warn("a piece of the root can't be read", "from", src.url, "chunk", from+got, "error", err)
 		if !src.peer {
 			m.serverFailed(wrong, from+got, err)
 		}
@@ -118,7 +118,7 @@ func (m *Image) serverFailed(wrong bool, chunk int, err error) {
 		giveUp := m.badFrom >= maxWrong
 		m.mu.Unlock()
 		if giveUp {
-			m.fail(fmt.Errorf("%w: chunk %d was wrong %d times: %w", ErrWrongContent, chunk, maxWrong, err))
+			m.fail(fmt.Errorf("%w: chunk %d was corrupt %d times: %w", ErrWrongContent, chunk, maxWrong, err))
 			return
 		}
 	}
@@ -139,7 +139,7 @@ func (m *Image) fail(err error) {
 }
 
 // errLate: a read waits for what a neighbour is slow to give. It is no fault: others may read from it as well.
-var errLate = errors.New("a read waits for it")
+var errLate = errors.New("a read is waiting for the chunk")
 
 // hasten ends a neighbour's request once a read has waited for it for a while: the server gives what is read at once, if it is there.
 func (m *Image) hasten(ctx context.Context, hurry <-chan struct{}, end context.CancelCauseFunc) {
@@ -184,7 +184,7 @@ func (m *Image) request(from, end int, src *source, r *run, limit *pace) (int, e
 	defer resp.Body.Close()
 	want := fmt.Sprintf("bytes %d-%d/%d", first, after-1, m.cfg.Root.SizeBytes)
 	if got := resp.Header.Get("Content-Range"); resp.StatusCode != http.StatusPartialContent || got != want {
-		return 0, fmt.Errorf("asked for %s, it answered %s %q", want, resp.Status, got)
+		return 0, fmt.Errorf("the answer to %s was %s %q", want, resp.Status, got)
 	}
 	buffer := make([]byte, image.ChunkBytes)
 	for c := from; c < end; c++ {
@@ -222,7 +222,7 @@ func (m *Image) take(c int, data []byte, fromPeer bool) error {
 	}
 	offset, _ := m.cfg.Chunks.Span(c)
 	if _, err := m.cfg.Backing.WriteAt(data, offset); err != nil {
-		err = fmt.Errorf("the root can't be kept here: %w", err)
+		err = fmt.Errorf("the root can't be stored here: %w", err)
 		m.fail(err)
 		return err
 	}
@@ -245,7 +245,7 @@ func (m *Image) take(c int, data []byte, fromPeer bool) error {
 // out, the server starts anew) all are asked again, until ctx ends; what somebody answers is final.
 func FetchBlob(ctx context.Context, client *http.Client, urls []string, blob image.Blob, limit int64) ([]byte, error) {
 	if blob.SizeBytes < 0 || blob.SizeBytes > limit {
-		return nil, fmt.Errorf("blob %s has %d bytes, more than the %d that are taken", blob.Digest, blob.SizeBytes, limit)
+		return nil, fmt.Errorf("blob %s has %d bytes, more than the %d allowed", blob.Digest, blob.SizeBytes, limit)
 	}
 	for try := 0; ; try++ {
 		var errs []error
@@ -285,7 +285,7 @@ type StatusError struct {
 	Text string
 }
 
-func (e *StatusError) Error() string { return "it answered " + e.Text }
+func (e *StatusError) Error() string { return "the answer was " + e.Text }
 
 func fetchBlob(ctx context.Context, client *http.Client, url string, blob image.Blob) ([]byte, error) {
 	data, err := get(ctx, client, url, blob.SizeBytes)

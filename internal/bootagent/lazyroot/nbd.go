@@ -43,7 +43,7 @@ func parseRequest(b []byte) (nbdRequest, error) {
 		return nbdRequest{}, io.ErrUnexpectedEOF
 	}
 	if magic := binary.BigEndian.Uint32(b); magic != nbdRequestMagic {
-		return nbdRequest{}, fmt.Errorf("an NBD request begins with %#x, not %#x", magic, uint32(nbdRequestMagic))
+		return nbdRequest{}, fmt.Errorf("an NBD request starts with %#x instead of %#x", magic, uint32(nbdRequestMagic))
 	}
 	return nbdRequest{
 		command: binary.BigEndian.Uint16(b[6:]), handle: binary.BigEndian.Uint64(b[8:]),

@@ -49,17 +49,17 @@ func (Machine) RaiseLink(nic string) error {
 	defer unix.Close(fd)
 	request, err := unix.NewIfreq(nic)
 	if err != nil {
-		return fmt.Errorf("take %s up: %w", nic, err)
+		return fmt.Errorf("set %s up: %w", nic, err)
 	}
 	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request); err != nil {
-		return fmt.Errorf("take %s up: %w", nic, err)
+		return fmt.Errorf("set %s up: %w", nic, err)
 	}
 	if request.Uint16()&unix.IFF_UP != 0 {
 		return nil
 	}
 	request.SetUint16(request.Uint16() | unix.IFF_UP)
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
-		return fmt.Errorf("take %s up: %w", nic, err)
+		return fmt.Errorf("set %s up: %w", nic, err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (Machine) WakeOn(nic string) (string, error) {
 	if err := ethtool(nic, wol); absent(err) {
 		return "", nil
 	} else if err != nil {
-		return "", fmt.Errorf("ask %s what wakes it: %w", nic, err)
+		return "", fmt.Errorf("read the Wake-on-LAN settings of %s: %w", nic, err)
 	}
 	var letters strings.Builder
 	for i, letter := range wakeLetters {
@@ -124,7 +124,7 @@ func (Machine) WakeOn(nic string) (string, error) {
 func (Machine) ArmWakeOnLAN(nic string) error {
 	wol := &wakeOnLAN{Command: ethtoolGetWOL}
 	if err := ethtool(nic, wol); err != nil && !absent(err) {
-		return fmt.Errorf("ask %s what wakes it: %w", nic, err)
+		return fmt.Errorf("read the Wake-on-LAN settings of %s: %w", nic, err)
 	}
 	if wol.Supported&wakeMagic == 0 {
 		return fmt.Errorf("%s: %w", nic, ErrNoWakeOnLAN)
@@ -134,10 +134,10 @@ func (Machine) ArmWakeOnLAN(nic string) error {
 	}
 	wol.Command, wol.Options = ethtoolSetWOL, wol.Options|wakeMagic
 	if err := ethtool(nic, wol); err != nil {
-		return fmt.Errorf("make %s wake by the magic packet: %w", nic, err)
+		return fmt.Errorf("enable Wake-on-LAN on %s: %w", nic, err)
 	}
 	return nil
 }
 
 // ErrNoWakeOnLAN: the NIC or its driver can't wake the machine by the magic packet.
-var ErrNoWakeOnLAN = errors.New("this NIC can't wake its machine by a magic packet")
+var ErrNoWakeOnLAN = errors.New("this NIC does not support waking its machine by a magic packet")

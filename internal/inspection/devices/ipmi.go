@@ -56,7 +56,7 @@ type ipmiReply struct {
 }
 
 // errCompletion is a completion code other than 0 (IPMI 2.0, section 5.2): the BMC understood and refuses.
-var errCompletion = errors.New("the BMC refuses the command")
+var errCompletion = errors.New("the BMC refused the command")
 
 // BMCAddress is the address of the BMC's LAN interface, asked over the machine's own IPMI device: Get LAN Configuration Parameters,
 // parameter 3 (IPMI 2.0, section 23.2), of the first channel that has one. "" when there is no BMC, or it has none.

@@ -38,7 +38,7 @@ type nvmeCommand struct {
 // The reasons in the critical warning byte of the SMART / Health Information log (NVMe Base Specification 2.0, section 5.16.1.3), by bit.
 var nvmeWarnings = []string{
 	"its spare blocks are nearly used up", "its temperature is out of range", "its reliability is degraded by errors of its medium",
-	"it has gone read-only", "the backup of its volatile memory has failed", "its persistent memory has gone read-only",
+	"it has become read-only", "the backup of its volatile memory has failed", "its persistent memory has gone read-only",
 }
 
 // NVMeWear reads the health log (log page 2) of the disk NAME.

@@ -21,13 +21,13 @@ const (
 func checkMemory(_ context.Context, m Machine) (string, error) {
 	have, installed := m.Hardware.MemoryBytes, m.InstalledBytes
 	if have == 0 {
-		return "", errors.New("the kernel tells no memory size")
+		return "", errors.New("the kernel reports no memory size")
 	}
 	if installed == 0 {
-		return fmt.Sprintf("%s; the firmware names no modules to compare with", size(have)), nil
+		return fmt.Sprintf("%s; the firmware lists no memory modules for comparison", size(have)), nil
 	}
 	if missing := installed - have; missing > installed/100*takenPerCent+takenBytes {
-		return "", fmt.Errorf("the firmware names %s, the kernel has %s: %s are missing; reseat or replace the modules", size(installed), size(have), size(missing))
+		return "", fmt.Errorf("the firmware reports %s, but the kernel sees %s: %s are missing; reseat or replace the modules", size(installed), size(have), size(missing))
 	}
 	return fmt.Sprintf("%s of %s installed", size(have), size(installed)), nil
 }
@@ -54,7 +54,7 @@ func checkECC(_ context.Context, m Machine) (string, error) {
 	}
 	switch {
 	case controllers == 0:
-		return "no error counters: the memory has no ECC, or the kernel no driver (EDAC) for its controller", nil
+		return "no error counters: the memory lacks ECC, or the kernel lacks a driver (EDAC) for its controller", nil
 	case corrected > maxCorrected:
 		return "", fmt.Errorf("%d corrected memory errors since boot, more than %d; replace the module before it fails", corrected, maxCorrected)
 	}
@@ -70,10 +70,10 @@ func checkCPU(_ context.Context, m Machine) (string, error) {
 	present, online := m.Tree.Text(dir+"present"), m.Tree.Text(dir+"online")
 	siblingsOff := slices.Contains([]string{"off", "forceoff"}, m.Tree.Text(dir+"smt/control"))
 	if present != online && !siblingsOff {
-		return "", fmt.Errorf("CPUs %s are there and only %s run; look at the kernel's log for why the others did not start", present, online)
+		return "", fmt.Errorf("CPUs %s are present, but only %s run; the kernel's log says why the others did not start", present, online)
 	}
 	if n := machineChecks(m.Tree.Text("proc/interrupts")); n > 0 {
-		return "", fmt.Errorf("%d machine check exceptions since boot; look at the kernel's log and the BMC's event log", n)
+		return "", fmt.Errorf("%d machine check exceptions since boot; check the kernel's log and the BMC's event log", n)
 	}
 	var worst time.Duration
 	var where string
@@ -86,7 +86,7 @@ func checkCPU(_ context.Context, m Machine) (string, error) {
 		}
 	}
 	if worst > maxThrottle {
-		return "", fmt.Errorf("%s was throttled for heat for %v since boot; look at its fans and cooler", where, worst)
+		return "", fmt.Errorf("%s was throttled for heat for %v since boot; check its fans and cooler", where, worst)
 	}
 	return fmt.Sprintf("CPUs %s run, no machine checks, no throttling", online), nil
 }
@@ -118,14 +118,14 @@ var clockFloor = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func checkClock(_ context.Context, m Machine) (string, error) {
 	now := m.Now().UTC()
 	if now.Before(clockFloor) {
-		return "", fmt.Errorf("the clock says %s; set it, or replace the board's battery", now.Format(time.DateTime))
+		return "", fmt.Errorf("the clock shows %s; set it, or replace the board's battery", now.Format(time.DateTime))
 	}
 	const dir = "sys/devices/system/clocksource/clocksource0/"
 	source := m.Tree.Text(dir + "current_clocksource")
 	flags := m.Hardware.CPU.Flags
 	steady := slices.Contains(flags, "constant_tsc") && slices.Contains(flags, "nonstop_tsc") && !slices.Contains(flags, "hypervisor")
 	if steady && source != "" && source != "tsc" {
-		return "", fmt.Errorf("the kernel gave the processors' time-stamp counters up and uses %s; look at its log, and for a newer firmware", source)
+		return "", fmt.Errorf("the kernel abandoned the processors' time-stamp counters for %s; check its log, and update the firmware", source)
 	}
 	return strings.TrimSpace(now.Format(time.DateTime) + " UTC, by " + source), nil
 }
@@ -148,13 +148,13 @@ func checkTemperature(_ context.Context, m Machine) (string, error) {
 			sensors++
 			hottest = max(hottest, value)
 			if limit, ok := m.Tree.Int(at + "_crit"); ok && limit > 0 && value >= limit {
-				return "", fmt.Errorf("%s of %s is at %d °C, its critical value is %d °C; look at fans and airflow",
+				return "", fmt.Errorf("%s of %s is at %d °C, and its critical value is %d °C; check fans and airflow",
 					sensor, m.Tree.Text(dir+chip+"/name"), value/1000, limit/1000)
 			}
 		}
 	}
 	if sensors == 0 {
-		return "no sensors that the kernel can read", nil
+		return "the kernel can read no sensors", nil
 	}
 	return fmt.Sprintf("%d sensors, the hottest at %d °C", sensors, hottest/1000), nil
 }

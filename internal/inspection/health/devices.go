@@ -48,11 +48,11 @@ func checkDisks(ctx context.Context, m Machine) (string, error) {
 	}
 	switch known {
 	case 0:
-		return read + "; nothing tells whether they wear out", nil
+		return read + "; none reports its wear", nil
 	case len(m.Hardware.Disks):
-		return read + ", well by their own account", nil
+		return read + ", all report good health", nil
 	}
-	return fmt.Sprintf("%s; %d well by their own account, the others say nothing", read, known), nil
+	return fmt.Sprintf("%s; %d report good health, the others report nothing", read, known), nil
 }
 
 func readEnds(disks Disks, disk api.Disk) error {
@@ -81,7 +81,7 @@ func checkNICs(_ context.Context, m Machine) (string, error) {
 	for _, nic := range m.Hardware.NICs {
 		if !nic.Carrier {
 			if m.BootMAC != "" && strings.EqualFold(nic.MAC, m.BootMAC) {
-				return "", fmt.Errorf("%s, which the machine booted from, has no link", nic.Name)
+				return "", fmt.Errorf("%s, the interface that the machine booted from, has no link", nic.Name)
 			}
 			continue
 		}
@@ -93,11 +93,11 @@ func checkNICs(_ context.Context, m Machine) (string, error) {
 	var problems []error
 	for _, nic := range m.Hardware.NICs {
 		if m.Tree.Text("sys/class/net/"+nic.Name+"/duplex") == "half" {
-			problems = append(problems, fmt.Errorf("%s runs at half duplex; look at the switch port's settings", nic.Name))
+			problems = append(problems, fmt.Errorf("%s runs at half duplex; check the switch port's settings", nic.Name))
 		}
 		best := fastest[kindOf(m.Hardware, nic)]
 		if nic.Carrier && nic.SpeedMbps > 0 && nic.SpeedMbps < best.SpeedMbps {
-			problems = append(problems, fmt.Errorf("%s runs at %d Mb/s and %s, which is alike, at %d Mb/s; look at its cable and switch port",
+			problems = append(problems, fmt.Errorf("%s runs at %d Mb/s, but %s of the same model at %d Mb/s; check its cable and switch port",
 				nic.Name, nic.SpeedMbps, best.Name, best.SpeedMbps))
 		}
 	}
@@ -153,7 +153,7 @@ func stateName(s string) string {
 	if _, name, ok := strings.Cut(s, ": "); ok {
 		return strings.ToLower(name)
 	}
-	return "in no known state"
+	return "in an unknown state"
 }
 
 // checkGPUs looks whether each GPU still answers on its bus: one that has fallen off it reads as all ones.

@@ -86,7 +86,7 @@ func runOne(ctx context.Context, m Machine, c Check, deadline time.Duration) api
 	go func() {
 		defer func() {
 			if r := recover(); r != nil {
-				answers <- answer{err: fmt.Errorf("the check broke: %v", r)}
+				answers <- answer{err: fmt.Errorf("the check crashed: %v", r)}
 			}
 		}()
 		text, err := c.Run(ctx, m)
@@ -105,7 +105,7 @@ func runOne(ctx context.Context, m Machine, c Check, deadline time.Duration) api
 	case <-ctx.Done():
 		result.Message = tooLong(deadline)
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			result.Message = "the check was given up: " + ctx.Err().Error()
+			result.Message = "the check was abandoned: " + ctx.Err().Error()
 		}
 	}
 	result.DurationSeconds = time.Since(start).Seconds()

@@ -88,7 +88,7 @@ func TestAHealthyServerPassesAllChecks(t *testing.T) {
 	want := `memory: 251.5 GiB of 256.0 GiB installed
 ecc: 0 corrected, 0 uncorrectable errors at 2 memory controllers
 cpu: CPUs 0-31 run, no machine checks, no throttling
-disks: 4 disks read at both ends; 2 well by their own account, the others say nothing
+disks: 4 disks read at both ends; 2 report good health, the others report nothing
 nics: 3 of 5 NICs have a link
 clock: 2026-11-21 12:00:00 UTC, by tsc
 hcas: 3 of 3 ports active, the others have no cable
@@ -112,7 +112,7 @@ func TestWhatIsWrongIsFoundAndSaid(t *testing.T) {
 	}{
 		{
 			name: "a lost module", check: "memory", machine: func(m *Machine) { m.Hardware.MemoryBytes -= 8 << 30 },
-			want: "the firmware names 256.0 GiB, the kernel has 243.5 GiB: 12.5 GiB are missing; reseat or replace the modules",
+			want: "the firmware reports 256.0 GiB, but the kernel sees 243.5 GiB: 12.5 GiB are missing; reseat or replace the modules",
 		},
 		{
 			name: "an uncorrectable error", check: "ecc", files: map[string]string{"sys/devices/system/edac/mc/mc1/ue_count": "2\n"},
@@ -124,15 +124,15 @@ func TestWhatIsWrongIsFoundAndSaid(t *testing.T) {
 		},
 		{
 			name: "a CPU that did not start", check: "cpu", files: map[string]string{"sys/devices/system/cpu/online": "0-30\n"},
-			want: "CPUs 0-31 are there and only 0-30 run; look at the kernel's log for why the others did not start",
+			want: "CPUs 0-31 are present, but only 0-30 run; the kernel's log says why the others did not start",
 		},
 		{
 			name: "a machine check", check: "cpu", files: map[string]string{"proc/interrupts": "MCE:   1   2   Machine check exceptions\nMCP: 9 9 polls\n"},
-			want: "3 machine check exceptions since boot; look at the kernel's log and the BMC's event log",
+			want: "3 machine check exceptions since boot; check the kernel's log and the BMC's event log",
 		},
 		{
 			name: "heat", check: "cpu", files: map[string]string{"sys/devices/system/cpu/cpu3/thermal_throttle/core_throttle_total_time_ms": "2500\n"},
-			want: "cpu3 was throttled for heat for 2.5s since boot; look at its fans and cooler",
+			want: "cpu3 was throttled for heat for 2.5s since boot; check its fans and cooler",
 		},
 		{
 			name: "an unreadable disk", check: "disks", machine: func(m *Machine) { m.Disks = fakeDisks{broken: "sda"} },
@@ -145,20 +145,20 @@ func TestWhatIsWrongIsFoundAndSaid(t *testing.T) {
 		},
 		{
 			name: "the boot NIC's link is down", check: "nics", machine: func(m *Machine) { m.Hardware.NICs[0].Carrier = false },
-			want: "eno1, which the machine booted from, has no link",
+			want: "eno1, the interface that the machine booted from, has no link",
 		},
 		{
 			name: "a slow link", check: "nics", machine: func(m *Machine) { m.Hardware.NICs[3].SpeedMbps = 25000 },
-			want: "ens1f1np1 runs at 25000 Mb/s and ens1f0np0, which is alike, at 100000 Mb/s; look at its cable and switch port",
+			want: "ens1f1np1 runs at 25000 Mb/s, but ens1f0np0 of the same model at 100000 Mb/s; check its cable and switch port",
 		},
 		{
 			name: "an empty battery", check: "clock", machine: func(m *Machine) { m.Now = func() time.Time { return time.Unix(0, 0) } },
-			want: "the clock says 1970-01-01 00:00:00; set it, or replace the board's battery",
+			want: "the clock shows 1970-01-01 00:00:00; set it, or replace the board's battery",
 		},
 		{
 			name: "a given up counter", check: "clock",
 			files: map[string]string{"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n"},
-			want:  "the kernel gave the processors' time-stamp counters up and uses hpet; look at its log, and for a newer firmware",
+			want:  "the kernel abandoned the processors' time-stamp counters for hpet; check its log, and update the firmware",
 		},
 		{
 			name: "no subnet manager", check: "hcas", files: map[string]string{ib + "state": "2: INIT\n"},
@@ -182,7 +182,7 @@ func TestWhatIsWrongIsFoundAndSaid(t *testing.T) {
 		{
 			name: "too hot", check: "temperature",
 			files: map[string]string{"sys/devices/platform/coretemp.0/hwmon/hwmon0/temp2_input": "101000\n"},
-			want:  "temp2 of coretemp is at 101 °C, its critical value is 100 °C; look at fans and airflow",
+			want:  "temp2 of coretemp is at 101 °C, and its critical value is 100 °C; check fans and airflow",
 		},
 	}
 	for _, tt := range tests {
@@ -242,7 +242,7 @@ func TestACheckThatHangsHasFailedAtItsDeadline(t *testing.T) {
 		close(release)
 		late := api.HealthResult{Message: "no result within 3s; the device or its driver hangs", DurationSeconds: 3}
 		for i, want := range []api.HealthResult{
-			late, late, {Message: "the check broke: index out of range"}, {OK: true, Message: "fine"},
+			late, late, {Message: "the check crashed: index out of range"}, {OK: true, Message: "fine"},
 		} {
 			if want.Check = checks[i].Name; results[i] != want {
 				t.Errorf("got  %+v\nwant %+v", results[i], want)
@@ -278,9 +278,9 @@ func TestOnlyFailedBlockingChecksBlock(t *testing.T) {
 func TestTheDisksThatTellNothingOfThemselvesAreCountedInWords(t *testing.T) {
 	t.Parallel()
 	for want, disks := range map[string][]string{
-		"1 disk read at both ends; nothing tells whether they wear out":                  {"sda"},
-		"1 disk read at both ends, well by their own account":                            {"nvme0n1"},
-		"2 disks read at both ends; 1 well by their own account, the others say nothing": {"nvme0n1", "sda"},
+		"1 disk read at both ends; none reports its wear":                            {"sda"},
+		"1 disk read at both ends, all report good health":                           {"nvme0n1"},
+		"2 disks read at both ends; 1 report good health, the others report nothing": {"nvme0n1", "sda"},
 	} {
 		m := server(t, nil)
 		all := m.Hardware.Disks

@@ -89,7 +89,7 @@ func Structures(data []byte) ([]Structure, error) {
 	for at := 0; at < len(data); {
 		rest := data[at:]
 		if len(rest) < 4 || rest[1] < 4 || int(rest[1]) > len(rest) {
-			return out, fmt.Errorf("%w: structure %d at byte %d has no room for its header or formatted area", ErrBroken, len(out), at)
+			return out, fmt.Errorf("%w: structure %d at byte %d is too short for its header or formatted area", ErrBroken, len(out), at)
 		}
 		length := int(rest[1])
 		s := Structure{Type: rest[0], Handle: binary.LittleEndian.Uint16(rest[2:]), Formatted: rest[:length]}
@@ -98,7 +98,7 @@ func Structures(data []byte) ([]Structure, error) {
 			return append(out, s), nil // some firmware leaves out what ends even this one
 		}
 		if end < 0 {
-			return out, fmt.Errorf("%w: the strings of structure %d at byte %d have no end", ErrBroken, len(out), at)
+			return out, fmt.Errorf("%w: the strings of structure %d at byte %d are not terminated", ErrBroken, len(out), at)
 		}
 		if end > 0 {
 			for text := range bytes.SplitSeq(rest[length:length+end], []byte{0}) {

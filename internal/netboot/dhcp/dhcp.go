@@ -103,7 +103,7 @@ func (q *question) own() Decision {
 	network := q.view.Network
 	relay, relayed := address(q.request.GatewayIPAddr)
 	if relayed && !network.Address.Masked().Contains(relay) {
-		return Decision{Problem: fmt.Sprintf("%s asks through a relay at %s, outside the provisioning network %s: its addresses don't work there",
+		return Decision{Problem: fmt.Sprintf("%s asks through the relay %s, which is outside the provisioning network %s; its addresses don't work there",
 			q.who(), relay, network.Address.Masked())}
 	}
 	switch q.request.MessageType() {
@@ -232,7 +232,7 @@ func (q *question) declined() Decision {
 	if !ok || !q.forUs() || !stranger && (q.machine == nil || q.machine.Address != a) {
 		return Decision{} // not an address it was given: from an earlier life, or made up
 	}
-	d := Decision{Problem: fmt.Sprintf("%s found another machine on its address %s: give that one another address, or take it off the network",
+	d := Decision{Problem: fmt.Sprintf("%s found another machine on its address %s; change that machine's address, or remove it from the network",
 		q.who(), a)}
 	if stranger {
 		d.Declined, d.Drop = a, q.client.mac

@@ -99,7 +99,7 @@ func TestAMachineOfAnotherArchitectureIsNotBooted(t *testing.T) {
 	boot.Architecture = "aarch64"
 	v.Table.Machines[known] = &netboot.Machine{Name: "n1", MAC: known, Address: ip("10.77.1.1"), Boot: &boot}
 	d := Answer(sent(known, dhcpv4.MessageTypeDiscover, uefi()), ServerPort, v, now())
-	if reply(t, d) != dhcpv4.MessageTypeOffer || d.Reply.BootFileName != "" || !strings.Contains(d.Problem, "is x86_64, but what it shall boot is for aarch64") {
+	if reply(t, d) != dhcpv4.MessageTypeOffer || d.Reply.BootFileName != "" || !strings.Contains(d.Problem, "is x86_64, but its boot image is for aarch64") {
 		t.Errorf("%s", dump(d))
 	}
 }

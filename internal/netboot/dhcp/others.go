@@ -29,8 +29,8 @@ type OtherServerError struct {
 }
 
 func (e *OtherServerError) Error() string {
-	return fmt.Sprintf("another DHCP server, %s, answers on %s: both would give addresses; stop it, give machines a network of their own, "+
-		"or let network boot run beside it (proxy)", e.Server, e.Interface)
+	return fmt.Sprintf("another DHCP server, %s, answers on %s, and both would assign addresses; stop it, give the machines a separate network, "+
+		"or run network boot in proxy mode", e.Server, e.Interface)
 }
 
 // Probe asks whether another DHCP server answers on the network's interface, by DISCOVERs that take no lease. The error is an
@@ -48,7 +48,7 @@ func Probe(ctx context.Context, network netboot.Network, wait time.Duration) err
 	case found.IsValid() && !network.Proxy:
 		return &OtherServerError{Interface: network.Interface, Server: found}
 	case !found.IsValid() && network.Proxy:
-		return fmt.Errorf("no DHCP server answers on %s: in proxy mode another one must give the addresses", network.Interface)
+		return fmt.Errorf("no DHCP server answers on %s; proxy mode needs one that assigns the addresses", network.Interface)
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (w *wire) discover(ctx context.Context, network netboot.Network, wait time.
 	buffer := make([]byte, 4096)
 	for range 2 { // one may be lost
 		if err := w.send(everyone, from, to, message.ToBytes()); err != nil {
-			return netip.Addr{}, fmt.Errorf("looking for other DHCP servers on %s: %w", network.Interface, err)
+			return netip.Addr{}, fmt.Errorf("detecting other DHCP servers on %s: %w", network.Interface, err)
 		}
 		for end := time.Now().Add(wait / 2); ctx.Err() == nil; {
 			content, source, err := w.receive(buffer, end)
@@ -112,7 +112,7 @@ func (s *Server) watch(ctx context.Context) {
 		}
 		if err != nil {
 			if s.problems.tellLocked(s, "watch") {
-				s.log.Warn("other DHCP servers can't be listened for", "interface", s.network.Interface, "error", err)
+				s.log.Warn("other DHCP servers can't be detected", "interface", s.network.Interface, "error", err)
 			}
 			if !pause(ctx, time.Second) {
 				return

@@ -93,7 +93,7 @@ func (p *Pool) Choose(mac string, wanted netip.Addr, now time.Time) (api.Lease, 
 }
 
 func (p *Pool) exhausted() error {
-	return fmt.Errorf("%w in the strangers' range %s: widen it, or take machines in", ErrExhausted, p.within)
+	return fmt.Errorf("%w in the strangers' range %s; widen the range, or enroll machines", ErrExhausted, p.within)
 }
 
 func (p *Pool) lease(mac string, address netip.Addr, now time.Time) api.Lease {

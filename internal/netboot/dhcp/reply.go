@@ -53,11 +53,11 @@ func (q *question) advise() advice {
 	file := q.view.Loaders.For(c.arch)
 	switch {
 	case !c.known:
-		return advice{local: true, problem: q.who() + " does not say a known architecture (DHCP option 93), so there is no loader for it"}
+		return advice{local: true, problem: q.who() + " announces no known architecture (DHCP option 93), so no loader fits it"}
 	case q.boot.Architecture != "" && q.boot.Architecture != c.arch.Name:
-		return advice{local: true, problem: fmt.Sprintf("%s is %s, but what it shall boot is for %s", q.who(), c.arch.Name, q.boot.Architecture)}
+		return advice{local: true, problem: fmt.Sprintf("%s is %s, but its boot image is for %s", q.who(), c.arch.Name, q.boot.Architecture)}
 	case file == "":
-		return advice{local: true, problem: fmt.Sprintf("%s is %s with %s, for which there is no loader: put one of %s into the directory of loaders",
+		return advice{local: true, problem: fmt.Sprintf("%s is %s with %s, but no loader fits; put one of %s into the directory of loaders",
 			q.who(), c.arch.Name, c.arch.Firmware, strings.Join(append(c.arch.Files, "none"), ", "))}
 	case c.kind == httpBoot:
 		return advice{file: ipxe.LoaderURL(q.view.Network, file)}

@@ -104,7 +104,7 @@ func listen(iface string, port uint16) (*net.UDPConn, error) {
 	conn, err := config.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(netip.IPv4Unspecified(), port).String())
 	if err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
-			err = fmt.Errorf("another DHCP server of this machine has UDP port %d: stop it, or have it leave %s alone: %w", port, iface, err)
+			err = fmt.Errorf("another DHCP server of this machine uses UDP port %d; stop it, or exclude %s from its configuration: %w", port, iface, err)
 		}
 		return nil, fmt.Errorf("DHCP on %s: %w", iface, err)
 	}
@@ -254,7 +254,7 @@ func (s *Server) send(conn *net.UDPConn, request *dhcpv4.DHCPv4, d Decision, fro
 		_, err = conn.WriteToUDPAddrPort(content, to.addr)
 	}
 	if err != nil && s.problems.tell("send", now) {
-		s.log.Warn("a DHCP reply was not sent", "mac", d.MAC, "to", to.addr, "error", err)
+		s.log.Warn("a DHCP reply can't be sent", "mac", d.MAC, "to", to.addr, "error", err)
 	}
 }
 

@@ -120,7 +120,7 @@ func (h *handler) script(w http.ResponseWriter, r *http.Request) {
 	from := source(r)
 	client, ok := h.client(mac, from)
 	if !ok {
-		h.problem(mac, fmt.Sprintf("%s asked for the boot script of %s, which does not have that address: refused", from, mac), now)
+		h.problem(mac, fmt.Sprintf("%s was refused the boot script of %s, which has another address", from, mac), now)
 		http.Error(w, "this script is for another machine", http.StatusForbidden)
 		return
 	}
@@ -157,11 +157,11 @@ func (h *handler) scriptFor(c presence.Client, generation string, now time.Time)
 	case b == nil:
 		return ipxe.End(m, "not meant to boot from the network")
 	case b.Architecture != "" && c.Architecture != "" && b.Architecture != c.Architecture:
-		why := fmt.Sprintf("is %s, but what it shall boot is for %s", c.Architecture, b.Architecture)
+		why := fmt.Sprintf("is %s, but its boot image is for %s", c.Architecture, b.Architecture)
 		h.problem(c.MAC, c.MAC+" "+why, now)
 		return ipxe.End(m, why)
 	case !b.ExpiresAt.IsZero() && now.After(b.ExpiresAt):
-		h.problem(c.MAC, fmt.Sprintf("%s asked too late for its boot script: its boot ended at %s", c.MAC, b.ExpiresAt.Format(time.RFC3339)), now)
+		h.problem(c.MAC, fmt.Sprintf("%s asked too late for its boot script; its boot expired at %s", c.MAC, b.ExpiresAt.Format(time.RFC3339)), now)
 		return ipxe.End(m, "its boot has expired")
 	case generation != "" && generation != strconv.FormatInt(b.Generation, 10):
 		return ipxe.Again(h.Network, m, b)

@@ -93,9 +93,9 @@ func Script(n netboot.Network, m Machine, boot *netboot.Boot, arguments string) 
 // Again is the script for a machine that asks for an earlier boot's: it fetches the present one's; nil: that of one that is not decided yet.
 func Again(n netboot.Network, m Machine, boot *netboot.Boot) string {
 	var b strings.Builder
-	why := "an earlier boot's script was asked for"
+	why := "the requested script is of an earlier boot"
 	if boot == nil {
-		why = "what it boots is about to be decided"
+		why = "its boot image is being chosen"
 	}
 	head(&b, m, why)
 	again(&b, URL(n, m.MAC, boot))

@@ -91,8 +91,8 @@ func Read(dir string) (Set, error) {
 		}
 	}
 	if len(set) == 0 {
-		return nil, fmt.Errorf("no network boot loader in %s (undionly.kpxe, snponly.efi ...): install the package ipxe, "+
-			"or name a directory that has them: %w", dir, fs.ErrNotExist)
+		return nil, fmt.Errorf("no network boot loader in %s (such as undionly.kpxe or snponly.efi); install the package ipxe, "+
+			"or give a directory with loaders: %w", dir, fs.ErrNotExist)
 	}
 	return set, nil
 }
@@ -103,7 +103,7 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() == 0 || info.Size() > maxBytes {
-		return nil, fmt.Errorf("%s is no loader: it must be a file of 1 to %d bytes", path, maxBytes)
+		return nil, fmt.Errorf("%s is not a loader: it must be a file of 1 to %d bytes", path, maxBytes)
 	}
 	return os.ReadFile(path)
 }

@@ -80,7 +80,7 @@ func TestAScriptIsForItsMachineOnly(t *testing.T) {
 	if err == nil || strings.Contains(out, "token") {
 		t.Errorf("a stranger got a machine's script: %s", out)
 	}
-	l.await("a problem", func(e netboot.Event) bool { return strings.Contains(e.Problem, "does not have that address: refused") })
+	l.await("a problem", func(e netboot.Event) bool { return strings.Contains(e.Problem, "which has another address") })
 	if out := l.run("curl", "-sSf", "http://10.77.0.1:8069/boot/02-00-00-00-00-99.ipxe"); !strings.Contains(out, "nearmetal.purpose=enroll") {
 		t.Errorf("a stranger boots: %s", out)
 	}

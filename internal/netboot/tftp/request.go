@@ -55,27 +55,27 @@ func (r request) same(other request) bool {
 }
 
 // errNoRead: a packet is well formed but asks for something else than reading a file.
-var errNoRead = errors.New("this server only sends files")
+var errNoRead = errors.New("this server is read-only")
 
 // parseRequest reads a read request. Mode netascii is refused by reading it as octet would be wrong; no loader asks for it. Unknown options
 // are passed over (RFC 2347); of one that is given twice the first counts. mtuBlock is the largest block that needs no fragments.
 func parseRequest(packet []byte, mtuBlock int) (request, error) {
 	r := request{block: defaultBlock, window: 1}
 	if len(packet) < 4 {
-		return r, errors.New("too short")
+		return r, errors.New("the request is too short")
 	}
 	if op := binary.BigEndian.Uint16(packet); op != opRead {
 		return r, errNoRead
 	}
 	if packet[len(packet)-1] != 0 {
-		return r, errors.New("its last text has no end")
+		return r, errors.New("the last string is not terminated")
 	}
 	fields := strings.Split(string(bytes.TrimSuffix(packet[2:], []byte{0})), "\x00")
 	if len(fields) < 2 || fields[0] == "" {
-		return r, errors.New("no file is named")
+		return r, errors.New("the file name is missing")
 	}
 	if !strings.EqualFold(fields[1], "octet") {
-		return r, fmt.Errorf("mode %.20q is not served, only octet", fields[1])
+		return r, fmt.Errorf("mode %.20q is not supported; use octet", fields[1])
 	}
 	r.name = fields[0]
 	options := fields[2:]

@@ -81,7 +81,7 @@ func Open(device string, local netip.Addr, get func(name string) ([]byte, bool),
 	if err := s.open(local); err != nil {
 		s.Close()
 		if errors.Is(err, unix.EADDRINUSE) {
-			err = fmt.Errorf("another TFTP server has UDP port %d on %s: stop it: %w", Port, local, err)
+			err = fmt.Errorf("another TFTP server uses UDP port %d on %s; stop it: %w", Port, local, err)
 		}
 		return nil, fmt.Errorf("TFTP on %s: %w", device, err)
 	}
@@ -205,7 +205,7 @@ func (s *Server) enter(t *transfer) (*lane, bool) {
 	}
 	s.mu.Unlock()
 	if ok {
-		earlier.lane.end(earlier.transfer, errors.New("the client began anew"))
+		earlier.lane.end(earlier.transfer, errors.New("the client started again"))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,6 +238,6 @@ func (s *Server) leave(t *transfer, reason error) {
 		delete(s.clients, t.client.Addr())
 	}
 	if reason != nil {
-		s.log.Debug("TFTP transfer given up", "client", t.client, "file", t.request.name, "reason", reason)
+		s.log.Debug("TFTP transfer abandoned", "client", t.client, "file", t.request.name, "reason", reason)
 	}
 }

@@ -120,7 +120,7 @@ func (t *transfer) hear(packet []byte, now time.Time) (verdict, error) {
 	number := binary.BigEndian.Uint16(packet[2:])
 	switch op := binary.BigEndian.Uint16(packet); {
 	case op == opError:
-		return nothing, fmt.Errorf("the client gave up: error %d", number)
+		return nothing, fmt.Errorf("the client aborted with error %d", number)
 	case op != opAck:
 		return nothing, nil
 	case t.offered && number == 0:

@@ -91,7 +91,7 @@ func TestASecondServerOnOneDirectoryIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir)
 	_, err := etcd.Open(t.Context(), etcd.Config{Dir: dir})
-	if err == nil || !strings.Contains(err.Error(), "another nearmetal server has it open") {
+	if err == nil || !strings.Contains(err.Error(), "another nearmetal server uses it") {
 		t.Errorf("second Open: %v", err)
 	}
 }

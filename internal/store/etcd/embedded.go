@@ -168,11 +168,11 @@ func (f fatal) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 			break
 		}
 	}
-	advice := "check the disk and the log, then start again"
+	advice := "check the disk and the log, then start the server again"
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		advice = "free space on its disk, then start again"
+		advice = "free space on its disk, then start the server again"
 	}
-	f.s.fail(fmt.Errorf("the state in %s can't be written (%w); everything confirmed before is safe; %s", f.dir, err, advice))
+	f.s.fail(fmt.Errorf("the state in %s can't be written (%w); everything confirmed earlier is safe; %s", f.dir, err, advice))
 	runtime.Goexit()
 }
 
@@ -185,7 +185,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("another nearmetal server has it open; end that one or use another state directory")
+			return nil, errors.New("another nearmetal server uses it; stop that server or use another state directory")
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}

@@ -85,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return s, nil
 	}
 	if err := s.connect(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("connect to etcd at %v: %w; check that it runs, the addresses and the certificates", cfg.Endpoints, err)
+		return nil, fmt.Errorf("connect to etcd at %v: %w; check that it runs, and check the addresses and the certificates", cfg.Endpoints, err)
 	}
 	return s, nil
 }
@@ -165,7 +165,7 @@ func (s *Store) explain(outer context.Context, err error) error {
 	case outer.Err() != nil:
 		return outer.Err()
 	case errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrGRPCNoSpace):
-		return fmt.Errorf("etcd has grown to its quota and takes no more writes: %w; run etcdctl compact, defrag and alarm disarm", err)
+		return fmt.Errorf("etcd has reached its quota and accepts no more writes: %w; run etcdctl compact, defrag and alarm disarm", err)
 	case errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrGRPCCompacted):
 		return store.ErrCompacted
 	}
