@@ -34,6 +34,7 @@ type leader struct {
 	t    *testing.T
 	http *httptest.Server
 
+	serving  sync.Mutex // held by a stream: what an ended one left unread must not count as newer than what the next one says
 	mu       sync.Mutex
 	desired  agentstream.Desired
 	observed agentstream.Observed
@@ -73,6 +74,8 @@ func (l *leader) change(change func()) {
 }
 
 func (l *leader) serve(ctx context.Context, c *agentstream.ServerConn) {
+	l.serving.Lock()
+	defer l.serving.Unlock()
 	acks := make(chan *agentstream.LogAck, 100)
 	ctx, cancel := context.WithCancel(ctx)
 	var sending sync.WaitGroup
