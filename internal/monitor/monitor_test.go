@@ -223,14 +223,63 @@ func greeted(t *testing.T, m *Monitor, server *httptest.Server, agentID string) 
 	return c
 }
 
+// overflowing is a desired state larger than the connection's flow-control window: sending it blocks while the agent does not read.
+func overflowing() agentstream.Desired {
+	d := agentstream.Desired{Term: 7, Members: []agentstream.Member{{Release: true}}}
+	for i := range 300 {
+		d.Jobs = append(d.Jobs, agentstream.Job{Job: api.Job{
+			ID: fmt.Sprintf("j%d", i), JobRequest: api.JobRequest{Command: []string{strings.Repeat("x", 64<<10)}},
+		}})
+	}
+	return d
+}
+
+func TestAcknowledgementsPassBetweenThePiecesOfAState(t *testing.T) {
+	m := newTest(t)
+	const run = "build.b1.1"
+	small := agentstream.Desired{Term: 7, Builds: []api.Build{{ID: "b1", Attempt: 1}}}
+	m.SetDesired("n1", small)
+	c := greeted(t, m, serve(t, m, nil), "a1")
+	for {
+		down, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if down.LogAck != nil {
+			break
+		}
+	}
+	large := overflowing()
+	large.Builds = small.Builds
+	m.SetDesired("n1", large)
+	stored := m.LogChanged(run)
+	if err := c.Send(agentstream.Up{Log: &agentstream.Log{JobID: run, Data: []byte("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stored:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the output is not stored while a large state is sent")
+	}
+	for {
+		down, err := c.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if down.Desired != nil {
+			t.Fatal("the acknowledgement waits for the end of a large state")
+		}
+		if down.LogAck != nil && down.LogAck.Offset == 1 {
+			return
+		}
+	}
+}
+
 func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
 	m := newTest(t)
 	ended := make(chan struct{})
 	server := serve(t, m, func() { close(ended) })
-	// More than fits the connection's flow-control window, so that sending blocks.
-	m.SetDesired("n1", agentstream.Desired{Members: []agentstream.Member{{Release: true}}, Jobs: []agentstream.Job{
-		{Job: api.Job{ID: strings.Repeat("j", 16<<20)}},
-	}})
+	m.SetDesired("n1", overflowing())
 	greeted(t, m, server, "a1")
 	m.mu.Lock()
 	s := m.nodes["n1"].stream

@@ -35,3 +35,24 @@ func TestWhatOthersWordedIsStoredInBounds(t *testing.T) {
 		}
 	})
 }
+
+func TestTextIsStoredWithoutTheEscapesOfHTML(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		w.first(1)
+		job := api.Job{ID: "j1", Cluster: "c1", ClusterUID: w.c1().UID(), JobRequest: api.JobRequest{Command: []string{strings.Repeat("<&>", 1000)}}}
+		w.reach(w.repo.CreateJob(t.Context(), job))
+		snapshot, err := s.List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range snapshot.Entries {
+			if len(e.Value) > 4000 {
+				t.Errorf("%s is stored in %d bytes, though its text has 3000", e.Key, len(e.Value))
+			}
+		}
+		if got := w.cache.View().Job("j1").Command; got[0] != job.Command[0] {
+			t.Errorf("read back as %.50q", got)
+		}
+	})
+}

@@ -94,6 +94,20 @@ var streamGuards = []Mutant{
 		Test:    "./internal/monitor TestANodeTellsTheOutputOfNothingButItsOwnRuns",
 	},
 	{
+		Guard:   "acknowledgements pass between the pieces of a state",
+		File:    "internal/monitor/stream.go",
+		Find:    `SendDesired(desired, s.sendWaiting)`,
+		Replace: `SendDesired(desired, nil)`,
+		Test:    "./internal/monitor TestAcknowledgementsPassBetweenThePiecesOfAState",
+	},
+	{
+		Guard:   "text is stored without the escapes of HTML",
+		File:    "internal/state/state.go",
+		Find:    `encoder.SetEscapeHTML(false)`,
+		Replace: `encoder.SetEscapeHTML(true)`,
+		Test:    "./internal/state TestTextIsStoredWithoutTheEscapesOfHTML",
+	},
+	{
 		Guard:   "a member has a bounded number of jobs at once",
 		File:    "internal/controller/jobroom.go",
 		Find:    `there.runs < jobsAtOnce`,
