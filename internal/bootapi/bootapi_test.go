@@ -257,7 +257,7 @@ func TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo(t *testing.T) {
 		generation int64 // of the boot decided; the machine's own is 3
 		do         string
 	}{
-		"powering off":       {api.MachineStopping, 3, "poweroff"},
+		"powering off":      {api.MachineStopping, 3, "poweroff"},
 		"it is removed":     {api.MachineRemoving, 3, "poweroff"},
 		"it is at rest":     {api.MachineOff, 4, "poweroff"},
 		"another boot":      {api.MachineBooting, 4, "reboot"},

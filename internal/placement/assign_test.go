@@ -57,8 +57,8 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 		t.Errorf("assignments (-want +got):\n%s", diff)
 	}
 	for name, members := range map[string][]MemberName{
-		"requested, but 4 are placed": append(d.Members, MemberName{Group: "a"}),
-		"more placed members than requested":   d.Members[:3],
+		"requested, but 4 are placed":        append(d.Members, MemberName{Group: "a"}),
+		"more placed members than requested": d.Members[:3],
 	} {
 		d := d
 		d.Members = members
