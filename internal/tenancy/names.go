@@ -35,7 +35,7 @@ func Resolve(p Principal, project, name string) (full string, err error) {
 	}
 	if in, short, ok := strings.Cut(name, separator); ok {
 		if project != "" && project != in {
-			return "", fmt.Errorf("the cluster %q is not of the project %q that is named with it; leave one of both away", name, project)
+			return "", fmt.Errorf("cluster %q conflicts with project %q; omit the project", name, project)
 		}
 		return FullName(in, short), nil
 	}

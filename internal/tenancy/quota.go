@@ -46,11 +46,11 @@ func CheckQuota(quota, used, add api.Quota) error {
 		}
 		if b.add > b.quota {
 			return &QuotaExceeded{What: b.what, Never: true, message: fmt.Sprintf(
-				"it needs %s %s, and the project's quota is %s; ask for less, or ask an administrator for a larger quota",
+				"it needs %s %s, but the project's quota is %s; request less, or ask an administrator for a larger quota",
 				b.text(b.add), b.what, b.text(b.quota))}
 		}
 		return &QuotaExceeded{What: b.what, message: fmt.Sprintf(
-			"it needs %s %s, and the project uses %s of its quota of %s; delete something, or ask an administrator for a larger quota",
+			"it needs %s %s, but the project uses %s of its quota of %s; delete something, or ask an administrator for a larger quota",
 			b.text(b.add), b.what, b.text(b.used), b.text(b.quota))}
 	}
 	return nil
@@ -62,7 +62,7 @@ func CheckNewQuota(quota, used api.Quota) error {
 	for _, b := range bounds(quota, used, api.Quota{}) {
 		if b.quota != 0 && b.used > b.quota {
 			return &QuotaExceeded{What: b.what, message: fmt.Sprintf(
-				"a quota of %s %s is below the %s that are in use; delete something first, or set a larger one",
+				"a quota of %s %s is below the %s in use; delete something first, or set a larger one",
 				b.text(b.quota), b.what, b.text(b.used))}
 		}
 	}

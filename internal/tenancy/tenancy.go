@@ -47,9 +47,9 @@ func May(p Principal, verb Verb, project string) error {
 	case api.RoleMember, api.RoleViewer:
 		return mayInProject(p, verb, project)
 	case api.RoleAgent:
-		return denied("the %s is for node agents, which connect and nothing else; use a token for people (DIR/token, or one from: nearmetal token create)", bearer(p))
+		return denied("the %s is for node agents only; use a token for people (DIR/token, or one from: nearmetal token create)", bearer(p))
 	default:
-		return denied("the %s has the unknown role %q; ask for a token of role %s or %s", bearer(p), p.Role, api.RoleMember, api.RoleViewer)
+		return denied("the %s has the unknown role %q; use a token of role %s or %s", bearer(p), p.Role, api.RoleMember, api.RoleViewer)
 	}
 }
 
@@ -57,7 +57,7 @@ func May(p Principal, verb Verb, project string) error {
 func mayInProject(p Principal, verb Verb, project string) error {
 	own := projectOr(p.Project)
 	if project != Site && projectOr(project) != own {
-		return &Denied{Hidden: true, Message: fmt.Sprintf("the %s is for project %q; what it asks for is not there", bearer(p), own)}
+		return &Denied{Hidden: true, Message: fmt.Sprintf("not found in this token's project: the %s is for project %q", bearer(p), own)}
 	}
 	switch {
 	case verb == Read:
@@ -69,9 +69,9 @@ func mayInProject(p Principal, verb Verb, project string) error {
 		if verb != Change || project == Site {
 			role = api.RoleAdmin
 		}
-		return denied("the %s may only look: it has the role %s in project %q; ask for one of role %s", bearer(p), p.Role, own, role)
+		return denied("the %s is read-only: it has the role %s in project %q; use a token of role %s", bearer(p), p.Role, own, role)
 	default:
-		return denied("the %s may not do this: it has the role %s in project %q, and this takes the role %s", bearer(p), p.Role, own, api.RoleAdmin)
+		return denied("the %s is not allowed to do this: it has the role %s in project %q, and this request requires role %s", bearer(p), p.Role, own, api.RoleAdmin)
 	}
 }
 

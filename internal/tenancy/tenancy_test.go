@@ -73,25 +73,25 @@ func TestARefusalNamesWhoAskedAndWhatToAskFor(t *testing.T) {
 		{
 			Principal{Role: api.RoleViewer, User: "eve", Project: "physics"},
 			Change, "physics",
-			`the token of "eve" may only look: it has the role viewer in project "physics"; ask for one of role member`,
+			`the token of "eve" is read-only: it has the role viewer in project "physics"; use a token of role member`,
 		},
 		{
 			Principal{Role: api.RoleViewer, User: "eve", Project: "physics"},
 			Administer, Site,
-			`the token of "eve" may only look: it has the role viewer in project "physics"; ask for one of role admin`,
+			`the token of "eve" is read-only: it has the role viewer in project "physics"; use a token of role admin`,
 		},
 		{
 			Principal{Role: api.RoleMember, TokenID: "0a1b"},
 			Administer, "default",
-			`the token 0a1b may not do this: it has the role member in project "default", and this takes the role admin`,
+			`the token 0a1b is not allowed to do this: it has the role member in project "default", and this request requires role admin`,
 		},
 		{
 			Principal{Role: api.RoleAgent, TokenID: "0a1b"},
 			Read, Site,
-			"the token 0a1b is for node agents, which connect and nothing else; " +
+			"the token 0a1b is for node agents only; " +
 				"use a token for people (DIR/token, or one from: nearmetal token create)",
 		},
-		{Principal{}, Read, Site, `the token has the unknown role ""; ask for a token of role member or viewer`},
+		{Principal{}, Read, Site, `the token has the unknown role ""; use a token of role member or viewer`},
 	} {
 		if err := May(tt.who, tt.verb, tt.project); err == nil || err.Error() != tt.want {
 			t.Errorf("%+v, %s: got\n%v\nwant\n%s", tt.who, tt.verb, err, tt.want)
@@ -133,7 +133,7 @@ func TestNamesAreResolvedInTheAskersProject(t *testing.T) {
 		{Principal{Role: api.RoleAdmin}, "", "sim", "sim", ""},
 		{Principal{Role: api.RoleAdmin}, "physics", "sim", "physics.sim", ""},
 		{Principal{Role: api.RoleAdmin}, "physics", "physics.sim", "physics.sim", ""},
-		{Principal{Role: api.RoleAdmin}, "physics", "chemistry.sim", "", "leave one of both away"},
+		{Principal{Role: api.RoleAdmin}, "physics", "chemistry.sim", "", "omit the project"},
 		{Principal{Role: api.RoleAdmin}, "", "default.sim", "sim", ""},
 		{member, "", "sim", "physics.sim", ""},
 		{member, "default", "sim", "sim", ""}, // which May then hides
@@ -297,11 +297,11 @@ func TestAQuotaIsKeptAndSaysWhatBinds(t *testing.T) {
 	}{
 		{"no quota", api.Quota{}, full, full, "", false, ""},
 		{"just fits", full, api.Quota{Cores: 6, Members: 3, Clusters: 1}, api.Quota{Cores: 2, Members: 1, Clusters: 1, Memory: 8 << 30}, "", false, ""},
-		{"cores", full, api.Quota{Cores: 6}, api.Quota{Cores: 3}, "cores", false, "it needs 3 cores, and the project uses 6 of its quota of 8"},
+		{"cores", full, api.Quota{Cores: 6}, api.Quota{Cores: 3}, "cores", false, "it needs 3 cores, but the project uses 6 of its quota of 8"},
 		{"memory", full, api.Quota{Memory: 1 << 30}, api.Quota{Memory: 8 << 30}, "memory", false, "uses 1GiB of its quota of 8GiB"},
 		{"members", full, api.Quota{Members: 4}, api.Quota{Members: 1}, "members", false, "uses 4 of its quota of 4"},
 		{"clusters", full, api.Quota{Clusters: 2}, api.Quota{Clusters: 1}, "clusters", false, "delete something"},
-		{"more than all", full, api.Quota{}, api.Quota{Cores: 9}, "cores", true, "it needs 9 cores, and the project's quota is 8; ask for less"},
+		{"more than all", full, api.Quota{}, api.Quota{Cores: 9}, "cores", true, "it needs 9 cores, but the project's quota is 8; request less"},
 		{"over already, and asks for none of it", full, api.Quota{Cores: 10}, api.Quota{Members: 1}, "", false, ""},
 	} {
 		err := CheckQuota(tt.quota, tt.used, tt.add)
