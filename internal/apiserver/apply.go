@@ -22,7 +22,7 @@ import (
 // applyInput is documented with an api.ClusterRequest as its body.
 type applyInput struct {
 	Name        string `path:"name" doc:"Name; NAME or PROJECT.NAME"`
-	DryRun      bool   `query:"dry_run" doc:"Tell what would change, and change nothing"`
+	DryRun      bool   `query:"dry_run" doc:"Show what would change without changing it"`
 	ContentType string `header:"Content-Type" hidden:"true"`
 	RawBody     []byte `contentType:"application/json"`
 }
@@ -87,7 +87,7 @@ func sameCluster(full string, want manifest.Cluster) error {
 	if want.Project != "" {
 		file = tenancy.FullName(want.Project, want.Name)
 	}
-	f := fail(codeOtherCluster, "the body is of cluster %q, and was to be applied to cluster %q; apply it under its own name", file, full)
+	f := fail(codeOtherCluster, "the body names cluster %q, but the path names cluster %q; apply the body under its own name", file, full)
 	f.Errors = []api.FieldProblem{{Location: "name", Value: want.Name, Message: fmt.Sprintf("is not %q", name)}}
 	return f
 }
@@ -152,7 +152,7 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 	}
 	steps = append(append(own, groups...), steps...)
 	if len(steps) == 0 {
-		steps = []api.PlanStep{{Action: "keep", Path: "", Message: "the cluster is what the file says already"}}
+		steps = []api.PlanStep{{Action: "keep", Path: "", Message: "the cluster already matches the file"}}
 	}
 	return steps, nil
 }
@@ -184,7 +184,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		return nil
 	}
 	f := failFields(codeUnchangeable, problems...)
-	f.Detail += "; these are fixed for the life of a cluster: make another one to have them otherwise"
+	f.Detail += "; these are fixed for the life of a cluster: create another cluster to change them"
 	return f
 }
 
@@ -215,13 +215,13 @@ func (s *Server) applySpec(ctx context.Context, c *state.Cluster, intent *api.Cl
 		spec.TimeLimit = want.TimeLimit
 	}
 	if spec.Priority != want.Priority {
-		step("priority", strconv.Itoa(spec.Priority), strconv.Itoa(want.Priority), "its place in the queue changes")
+		step("priority", strconv.Itoa(spec.Priority), strconv.Itoa(want.Priority), "the position in the queue changes")
 		spec.Priority = want.Priority
 	}
 	if spec.Queue != want.Queue {
-		message := "what does not fit now is refused from now on"
+		message := "members without room are refused from now on"
 		if want.Queue {
-			message = "what does not fit now waits from now on"
+			message = "members without room wait from now on"
 		}
 		step("queue", strconv.FormatBool(spec.Queue), strconv.FormatBool(want.Queue), message)
 		spec.Queue = want.Queue
@@ -239,11 +239,11 @@ func limitText(d api.Duration) string {
 func limitMessage(c *state.Cluster, limit api.Duration) string {
 	switch {
 	case limit == 0:
-		return "it lives until it is deleted"
+		return "the cluster exists until it is deleted"
 	case c.Record != nil && c.Record.PlacedAt != nil:
-		return "it ends at " + c.Record.PlacedAt.Add(limit.Std()).UTC().Format(time.RFC3339)
+		return "the cluster ends at " + c.Record.PlacedAt.Add(limit.Std()).UTC().Format(time.RFC3339)
 	default:
-		return "it ends " + limit.String() + " after it is placed"
+		return "the cluster ends " + limit.String() + " after it is placed"
 	}
 }
 
@@ -366,7 +366,7 @@ func applyGroup(intent *api.ClusterIntent, i int, want api.Group, rank map[strin
 	if (len(g.Checks) > 0 || len(want.Checks) > 0) && !reflect.DeepEqual(g.Checks, want.Checks) {
 		steps = append(steps, api.PlanStep{
 			Action: "change", Path: path + ".checks", From: checkNames(g.Checks), To: checkNames(want.Checks),
-			Message: "members are checked anew, nothing is restarted",
+			Message: "members are checked again, nothing is restarted",
 		})
 		intent.Spec.Groups[i].Checks = want.Checks
 	}
@@ -392,7 +392,7 @@ func dropGroup(intent *api.ClusterIntent, name string, rank map[string]int) (api
 	for _, member := range names {
 		if r, ranked := rank[member]; ranked && r == 0 || len(rank) == 0 && i == 0 {
 			f := failFields(codeUnchangeable, api.FieldProblem{
-				Location: groupPath(name), Message: fmt.Sprintf("holds rank 0 (%s), which carries out the cluster's jobs, and can't be removed", member),
+				Location: groupPath(name), Message: fmt.Sprintf("holds rank 0 (%s), which runs the cluster's jobs and can't be removed", member),
 			})
 			return api.PlanStep{}, f
 		}

@@ -42,7 +42,7 @@ func TestApplyMakesAClusterWhatTheFileSays(t *testing.T) {
 		change func(*api.ClusterRequest)
 		want   string
 	}{
-		{"nothing", nil, "keep  >: the cluster is what the file says already"},
+		{"nothing", nil, "keep  >: the cluster already matches the file"},
 		{
 			"fewer and more members",
 			func(r *api.ClusterRequest) { r.Groups[0].Size, r.Groups[1].Size = 2, 2 },
@@ -58,14 +58,14 @@ func TestApplyMakesAClusterWhatTheFileSays(t *testing.T) {
 			func(r *api.ClusterRequest) {
 				r.Groups[1].Spares, r.Groups[1].Checks, r.TimeLimit, r.Queue, r.Priority = 1, nil, api.Duration(4*time.Hour), true, 3
 			},
-			"change time_limit 2h>4h: it ends at 2026-01-31T12:00:00Z\nchange priority 0>3: its place in the queue changes\n" +
-				"change queue false>true: what does not fit now waits from now on\n" +
-				"change groups[compute].spares 0>1: 1 more spare is held\nchange groups[compute].checks disk>none: members are checked anew, nothing is restarted",
+			"change time_limit 2h>4h: the cluster ends at 2026-01-31T12:00:00Z\nchange priority 0>3: the position in the queue changes\n" +
+				"change queue false>true: members without room wait from now on\n" +
+				"change groups[compute].spares 0>1: 1 more spare is held\nchange groups[compute].checks disk>none: members are checked again, nothing is restarted",
 		},
 		{
 			"no limit any more",
 			func(r *api.ClusterRequest) { r.TimeLimit = 0 },
-			"change time_limit 2h>none: it lives until it is deleted",
+			"change time_limit 2h>none: the cluster exists until it is deleted",
 		},
 		{
 			"a group that is new, a group that goes",

@@ -60,15 +60,15 @@ func parseKey(text string) (ssh.PublicKey, string) {
 	key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
 	switch {
 	case err != nil:
-		return nil, "is no public key; give the content of a .pub file, for example: ssh-ed25519 AAAA... me@laptop"
+		return nil, "is not a public key; give the content of a .pub file, for example: ssh-ed25519 AAAA... me@laptop"
 	case len(options) > 0:
 		return nil, "has options of authorized_keys; give the key alone"
 	}
 	if _, isCert := key.(*ssh.Certificate); isCert {
-		return nil, "is a certificate; give the public key it was made of"
+		return nil, "is a certificate; give its public key"
 	}
 	if strings.HasPrefix(key.Type(), "ssh-dss") {
-		return nil, "is a DSA key, which OpenSSH no longer takes; make another: ssh-keygen -t ed25519"
+		return nil, "is a DSA key, which OpenSSH no longer accepts; make another key: ssh-keygen -t ed25519"
 	}
 	return key, ""
 }

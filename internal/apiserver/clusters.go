@@ -17,7 +17,7 @@ import (
 const uidLetters = 12
 
 func noCluster(name string) *failure {
-	return fail(codeNoCluster, "there is no cluster %q; 'nearmetal cluster list' shows those there are", name)
+	return fail(codeNoCluster, "cluster %q does not exist; 'nearmetal cluster list' lists the clusters", name)
 }
 
 func (s *Server) listClusters(ctx context.Context, _ *struct{}) (*body[api.List[api.Cluster]], error) {
@@ -100,7 +100,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 // mayPrioritize refuses a priority that only an administrator may ask for.
 func mayPrioritize(ctx context.Context, spec api.ClusterSpec) error {
 	if spec.Priority > 0 && !isAdmin(ctx) {
-		return fail(codeForbidden, "only an administrator may ask for a priority above 0, not %d; omit it, or give 0 or less", spec.Priority)
+		return fail(codeForbidden, "a priority above 0 requires an administrator, not %d; omit it, or give 0 or less", spec.Priority)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func stackTrouble(stack api.Stack, view *state.View) string {
 	for _, n := range view.Nodes {
 		for _, check := range n.Stacks {
 			if check.Stack == stack && len(check.Problems) > 0 {
-				return fmt.Sprintf("; node %q says: %s", n.Name, check.Problems[0])
+				return fmt.Sprintf("; node %q reports: %s", n.Name, check.Problems[0])
 			}
 		}
 	}

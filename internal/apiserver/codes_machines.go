@@ -5,25 +5,25 @@ import "net/http"
 // The codes about machines, builds and environments.
 var (
 	codeNoBuild = Code{
-		"build_not_found", http.StatusNotFound, "There is no such build",
+		"build_not_found", http.StatusNotFound, "The build does not exist",
 		"No build has this ID.", "List the builds and correct the ID.",
 	}
 	codeNoRecipe = Code{
-		"recipe_not_found", http.StatusNotFound, "There is no such recipe",
-		"No recipe of this name comes with the product.", "Choose one of those that `detail` lists, or send the recipe's text.",
+		"recipe_not_found", http.StatusNotFound, "The recipe does not exist",
+		"No recipe of this name comes with the product.", "Choose a recipe that `detail` lists, or send the recipe's text.",
 	}
 	codeNoEnrollToken = Code{
-		"enroll_token_not_found", http.StatusNotFound, "There is no such enrolment token",
-		"No enrolment token has this ID: it was never made, is used up, has ended or was deleted.", "List the enrolment tokens and correct the ID.",
+		"enroll_token_not_found", http.StatusNotFound, "The enrollment token does not exist",
+		"No enrollment token has this ID: it was never created, is used up, has expired or was deleted.", "List the enrollment tokens and correct the ID.",
 	}
 	codeNoImage = Code{
-		"image_not_found", http.StatusNotFound, "There is no such content",
-		"The server holds nothing of this digest.", "For node agents; they fetch what the server names.",
+		"image_not_found", http.StatusNotFound, "The content does not exist",
+		"The server holds nothing of this digest.", "None: only node agents send this request.",
 	}
 	codeNotMachine = Code{
-		"not_a_machine", http.StatusConflict, "The node's power and boot are not ours",
-		"The node joined by an agent that somebody started; its power control is not known.",
-		"Do it by hand; or forget the node and enrol the machine.",
+		"not_a_machine", http.StatusConflict, "The site does not control the node's power and boot",
+		"The node joined through an agent that was started by hand; its power control is unknown.",
+		"Control the node by hand, or forget the node and enroll the machine.",
 	}
 	codeNoProvisioning = Code{
 		"no_provisioning_network", http.StatusConflict, "The site has no provisioning network",
@@ -32,31 +32,31 @@ var (
 	}
 	codeMachineExists = Code{
 		"machine_exists", http.StatusConflict, "The name is taken",
-		"A machine or node of this name exists. Of two enrolments at once exactly one wins.", "Choose another name, or remove the other one.",
+		"A machine or node of this name exists. Of two simultaneous enrollments exactly one wins.", "Choose another name, or remove the other machine or node.",
 	}
 	codeDuplicateMAC = Code{
 		"duplicate_mac", http.StatusConflict, "The MAC address belongs to another machine",
-		"Machines are told apart by the MAC addresses of their provisioning NICs; `detail` names the other one.",
+		"Machines are identified by the MAC addresses of their provisioning NICs; `detail` names the other machine.",
 		"Correct the address, or remove the other machine.",
 	}
 	codeRangeFull = Code{
-		"range_too_small", http.StatusConflict, "The provisioning range has no address left",
-		"Every machine has an address of its own in the range, and all are given to others; `detail` tells the range.",
+		"range_too_small", http.StatusConflict, "The provisioning range has no free address",
+		"Every machine has its own address in the range, and all addresses are taken; `detail` names the range.",
 		"Start the server with a larger range (`--machine-range`), or remove machines.",
 	}
 	codePowerConflict = Code{
-		"power_conflict", http.StatusConflict, "Another request goes first",
-		"Another power request of the machine has not been taken up yet, came at the same moment, or the machine is being removed; " +
-			"`detail` tells which, and whose.",
-		"See what the machine does, then ask again if that is still wanted.",
+		"power_conflict", http.StatusConflict, "Another request came first",
+		"Another power request for the machine is pending or arrived at the same moment, or the machine is being removed; " +
+			"`detail` names the request and its user.",
+		"Check what the machine does, then repeat the request if still needed.",
 	}
 	codeNoBoot = Code{
-		"no_boot", http.StatusConflict, "The machine runs no boot of ours",
-		"There is nothing to log in to, or nothing to boot again.", "Power the machine on with an environment.",
+		"no_boot", http.StatusConflict, "The machine did not boot from this site",
+		"No boot of this site exists to log in to or to repeat.", "Power the machine on with an environment.",
 	}
 	codeEnvironmentInUse = Code{
 		"environment_in_use", http.StatusConflict, "The environment is in use",
-		"Members, clusters, machines or power requests use the environment; `detail` names them. The nodes' own can't be deleted at all.",
+		"Members, clusters, machines or power requests use the environment; `detail` names them. Environments of the nodes' own can't be deleted.",
 		"Delete or power off what `detail` names.",
 	}
 	codeEmptySelection = Code{
@@ -65,28 +65,28 @@ var (
 	}
 	codeIncompatible = Code{
 		"incompatible_environment", http.StatusUnprocessableEntity, "The environment can't run there",
-		"What is known of the machine's hardware does not meet what the environment needs, or the environment has no kernel for metal; " +
+		"The known hardware of the machine does not meet the needs of the environment, or the environment has no kernel for metal; " +
 			"`errors` lists every reason.",
-		"Choose another environment or machine; `nearmetal env check` tells which go together.",
+		"Choose another environment or machine; `nearmetal env check` shows which are compatible.",
 	}
 	codeInvalidRecipe = Code{
 		"invalid_recipe", http.StatusUnprocessableEntity, "The recipe is invalid",
-		"The recipe can't be read, or asks for what can't be built; `errors` lists every problem with its line in the recipe.",
+		"The recipe can't be read or built; `errors` lists every problem with its line in the recipe.",
 		"Correct the recipe at these lines.",
 	}
 	codeDigest = Code{
-		"digest_mismatch", http.StatusUnprocessableEntity, "The content is not what its digest says",
-		"What was sent has another digest than the path names, or the path names no digest.", "For node agents; they send it again.",
+		"digest_mismatch", http.StatusUnprocessableEntity, "The content does not match its digest",
+		"The digest of the sent content is not the digest in the path, or the path has no digest.", "None: node agents send the content again.",
 	}
 	codeConsole = Code{
 		"console_unreachable", http.StatusBadGateway, "The console can't be reached",
-		"The machine has no console that is known here, or what stands before it does not answer; `detail` tells.",
-		"Correct the machine's console, or look after it.",
+		"The machine has no configured console, or the console does not answer; `detail` says which.",
+		"Correct the console setting of the machine, or repair the console.",
 	}
 	codeNoSpace = Code{
 		"no_space", http.StatusInsufficientStorage, "The disk of the server's state is full",
-		"The file system of the server's state directory has too little room left. The last of it is kept for deletes, which are accepted. " +
-			"`detail` says how much is free and what takes the most room there.",
+		"The file system of the server's state directory has too little room left. The rest is reserved for deletes, which are accepted. " +
+			"`detail` names the free room and what uses the most.",
 		"Delete clusters and environments that are not needed, or have an administrator make room.",
 	}
 )

@@ -22,7 +22,7 @@ func (s *Server) connectConsole(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if m.Intent.Spec.Console == "" || s.cfg.Consoles == nil {
-		fail(codeConsole, "node %q has no console that is known here; enrol it with --console tcp://HOST:PORT, or with --console ipmi-sol", name).write(w)
+		fail(codeConsole, "node %q has no console configured; enroll it with --console tcp://HOST:PORT, or with --console ipmi-sol", name).write(w)
 		return
 	}
 	opening, stop := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
@@ -41,7 +41,7 @@ func (s *Server) consoleLogin(ctx context.Context, in *byName) (*body[api.Consol
 	if _, err := s.findMachine(s.cfg.Reader.View(), in.Name); err != nil {
 		return nil, err
 	}
-	none := fail(codeNoBoot, "node %q runs no boot of ours, so nobody can log in there; power it on: nearmetal node power on %s --env NAME",
+	none := fail(codeNoBoot, "node %q did not boot from this site, so its console has no login; power it on: nearmetal node power on %s --env NAME",
 		in.Name, in.Name)
 	if s.cfg.Consoles == nil {
 		return nil, none

@@ -23,7 +23,7 @@ func (s *Server) environments() []api.Environment {
 }
 
 func noEnvironment(name string) *failure {
-	return fail(codeNoEnvironment, "there is no environment %q; 'nearmetal env list' shows those that nodes have or that were built", name)
+	return fail(codeNoEnvironment, "environment %q does not exist; 'nearmetal env list' lists the environments", name)
 }
 
 func (s *Server) getEnvironment(_ context.Context, in *byName) (*body[api.Environment], error) {
@@ -70,7 +70,7 @@ func (s *Server) checkEnvironment(_ context.Context, in *checkInput) (*body[api.
 	case view.Node(in.Node) == nil && view.Machine(in.Node) == nil:
 		return nil, noNode(in.Node)
 	default:
-		check.Nodes = []api.EnvironmentNode{{Node: in.Node, Problems: []string{"the node does not have it"}}}
+		check.Nodes = []api.EnvironmentNode{{Node: in.Node, Problems: []string{"the node does not have this environment"}}}
 	}
 	return &body[api.EnvironmentCheck]{check}, nil
 }
@@ -78,20 +78,20 @@ func (s *Server) checkEnvironment(_ context.Context, in *checkInput) (*body[api.
 // deleteInput names an environment, and whether it is deleted although the site has a use for it.
 type deleteInput struct {
 	Name  string `path:"name" doc:"Name of the environment"`
-	Force bool   `query:"force" doc:"Although machines can't be inspected without it"`
+	Force bool   `query:"force" doc:"Delete it even if machines can't be inspected without it"`
 }
 
 func (s *Server) deleteEnvironment(ctx context.Context, in *deleteInput) (*struct{}, error) {
 	view := s.cfg.Reader.View()
 	if view.Environment(in.Name) == nil {
 		if s.findEnvironment(in.Name) != nil {
-			return nil, fail(codeEnvironmentInUse, "environment %q is the nodes' own; it was not built here and can't be deleted", in.Name)
+			return nil, fail(codeEnvironmentInUse, "environment %q belongs to the nodes; it was not built here and can't be deleted", in.Name)
 		}
 		return nil, noEnvironment(in.Name)
 	}
 	if in.Name == lifecycle.InspectEnvironment && !in.Force {
-		return nil, fail(codeEnvironmentInUse, "environment %q is what machines boot to be looked at: without it no machine can be inspected, and none that "+
-			"is new on the provisioning network can be seen and taken in; --force deletes it all the same, and 'nearmetal env build %s' makes it again",
+		return nil, fail(codeEnvironmentInUse, "environment %q is what machines boot for inspection: without it no machine can be inspected, and "+
+			"new machines can't be discovered or enrolled; --force deletes it anyway, and 'nearmetal env build %s' builds it again",
 			in.Name, in.Name)
 	}
 	revision, err := s.cfg.Writer.DeleteEnvironment(ctx, view, in.Name)
@@ -111,7 +111,7 @@ func (s *Server) deleteEnvironment(ctx context.Context, in *deleteInput) (*struc
 const buildLetters = 10
 
 func noBuild(id string) *failure {
-	return fail(codeNoBuild, "there is no build %q; 'nearmetal env builds' shows those there are", id)
+	return fail(codeNoBuild, "build %q does not exist; 'nearmetal env builds' lists the builds", id)
 }
 
 func (s *Server) createBuild(ctx context.Context, in *rawBody) (*created[api.Build], error) {
@@ -165,12 +165,12 @@ func (s *Server) shippedRecipe(name string) ([]byte, error) {
 	}
 	message := "no recipe comes with this server"
 	if len(names) > 0 {
-		message = "those there are: " + quoteAll(names)
+		message = "the recipes are: " + quoteAll(names)
 	}
 	if near := manifest.Closest(name, names); near != "" {
 		message += "; did you mean \"" + near + "\"?"
 	}
-	return nil, fail(codeNoRecipe, "there is no recipe %q; %s", name, message)
+	return nil, fail(codeNoRecipe, "recipe %q does not exist; %s", name, message)
 }
 
 // parseRecipe checks a recipe; lines in its problems are those of the recipe.
@@ -191,7 +191,7 @@ func (s *Server) parseRecipe(text []byte) (name, digest string, err error) {
 	for _, own := range joinEnvironments(s.cfg.Reader.View()) {
 		if own.Name == name && s.cfg.Reader.View().Environment(name) == nil && !heldImage(own) {
 			return "", "", failFields(codeInvalidRecipe, api.FieldProblem{
-				Location: "name", Value: name, Message: "is of an environment that the nodes have by themselves; give it another name",
+				Location: "name", Value: name, Message: "is the name of an environment of the nodes; choose another name",
 			})
 		}
 	}

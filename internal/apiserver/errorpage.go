@@ -20,7 +20,7 @@ Every error is answered as problem details ([RFC 9457](https://www.rfc-editor.or
 ` + "```json" + `
 {
   "type": "urn:nearmetal:problem:invalid_cluster",
-  "title": "The cluster asked for is invalid",
+  "title": "The requested cluster is invalid",
   "status": 422,
   "code": "invalid_cluster",
   "detail": "line 3: groups[0].sise: is not a field; did you mean \"size\"?",

@@ -283,17 +283,17 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"unknown_environment", `known environments: "local"; did you mean "local"?`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "environment": "locl"}`})
 		}},
-		{"stack_unavailable", `known stacks: "container"; node "n1" says: /dev/kvm`, func() *http.Response {
+		{"stack_unavailable", `known stacks: "container"; node "n1" reports: /dev/kvm`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c2", "stack": "vm"}`})
 		}},
 		{"too_many_ranks", "2 ranks are more than the 1 core of", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"], "ranks": 2}`})
 		}},
-		{"too_many_jobs", `jobs that have not ended, and may have no more`, func() *http.Response {
+		{"too_many_jobs", `unfinished jobs, the most it can have`, func() *http.Response {
 			submitted(t, s, "ready", 1000)
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"]}`})
 		}},
-		{"internal_error", "at request", func() *http.Response {
+		{"internal_error", "under request", func() *http.Response {
 			return send(t, failing(errors.New("secret detail")), request{method: "POST", path: "/v1/clusters", body: c1})
 		}},
 		{"unavailable", "closed", func() *http.Response {

@@ -25,7 +25,7 @@ func (s *Server) clusterHome(ctx context.Context, in *byName) (*body[api.HomeUsa
 	if c.Record == nil || c.Record.PlacedAt == nil {
 		return &body[api.HomeUsage]{}, nil // a home is made with the first member
 	}
-	failure := errors.New("no member of it has a node now")
+	failure := errors.New("none of its members is on a node now")
 	var asked []string
 	for a := range c.Held() {
 		if a.Spare || slices.Contains(asked, a.Node) {
@@ -40,5 +40,5 @@ func (s *Server) clusterHome(ctx context.Context, in *byName) (*body[api.HomeUsa
 			break
 		}
 	}
-	return nil, fail(codeHomeUnknown, "what the home of cluster %q holds is not known: %v", in.Name, failure)
+	return nil, fail(codeHomeUnknown, "the content of the home of cluster %q is unknown: %v", in.Name, failure)
 }

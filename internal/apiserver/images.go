@@ -65,7 +65,7 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 		f = fail(codeUnavailable, "this server holds no images")
 	}
 	if f == nil && !building(s.cfg.Reader.View(), who(r.Context()).Node) {
-		f = fail(codeForbidden, "no build runs on this node, so there is nothing that it could store")
+		f = fail(codeForbidden, "no build runs on this node, so the node has nothing to store")
 	}
 	if f != nil {
 		f.write(w)

@@ -38,7 +38,7 @@ func inShort(hw *api.Hardware) *api.Hardware {
 }
 
 func noNode(name string) *failure {
-	return fail(codeNoNode, "there is no node %q; 'nearmetal node list' shows those that have ever connected or were enrolled", name)
+	return fail(codeNoNode, "node %q does not exist; 'nearmetal node list' lists the nodes", name)
 }
 
 func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], error) {

@@ -83,7 +83,7 @@ func (s *Server) sendOutput(w http.ResponseWriter, r *http.Request, gone *failur
 		return
 	}
 	if s.cfg.Logs.LogRemoved(now.run(q.attempt)) {
-		fail(codeLogRemoved, "the output of %q was removed to make room for that of later jobs; it is not stored any more", now.run(q.attempt)).write(w)
+		fail(codeLogRemoved, "the output of %q was removed to make room for that of later jobs; it is no longer stored", now.run(q.attempt)).write(w)
 		return
 	}
 	h := w.Header()

@@ -32,11 +32,11 @@ func TestWhatAProjectMaySubmitIsBounded(t *testing.T) {
 		want string // empty: the job is taken
 	}{
 		{"one job less than a cluster may have", of("lab.c1", maxClusterJobs-1, api.JobRunning, 1), small, ""},
-		{"as many jobs as a cluster may have", of("lab.c1", maxClusterJobs, api.JobRunning, 1), small, `cluster "c1" has 1000 jobs`},
+		{"as many jobs as a cluster may have", of("lab.c1", maxClusterJobs, api.JobRunning, 1), small, `cluster "c1" has 1000 unfinished jobs`},
 		{"jobs that have ended", of("lab.c1", 2*maxClusterJobs, api.JobFailed, 1), small, ""},
 		{"jobs of another project", of("other.c1", 2*maxProjectJobs, api.JobPending, 1), small, ""},
 		{"one job less than a project may have", clusters(maxProjectJobs)[1:], small, ""},
-		{"as many jobs as a project may have", clusters(maxProjectJobs), small, "the project has 4000 jobs"},
+		{"as many jobs as a project may have", clusters(maxProjectJobs), small, "the project has 4000 unfinished jobs"},
 		{"little text beside much", of("lab.c2", 500, api.JobPending, 67_000), small, ""},
 		{"much text beside much", of("lab.c2", 500, api.JobPending, 67_000), large, "would hold 33560"},
 	} {

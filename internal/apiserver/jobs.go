@@ -23,7 +23,7 @@ const (
 const jobLetters = 10
 
 func noJob(id string) *failure {
-	return fail(codeNoJob, "there is no job %q; 'nearmetal job list' shows those there are", id)
+	return fail(codeNoJob, "job %q does not exist; 'nearmetal job list' lists the jobs", id)
 }
 
 func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job], error) {
@@ -47,7 +47,7 @@ func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job
 		return nil, fail(codeNotReady, "the time limit of cluster %q has passed, its members are being released; create another cluster", name)
 	}
 	if slots := slotsOf(c, joined); req.Ranks > slots {
-		f := fail(codeTooManyRanks, "%d ranks are more than the %s of cluster %q; ask for at most %d, or make a larger cluster",
+		f := fail(codeTooManyRanks, "%d ranks are more than the %s of cluster %q; request at most %d, or create a larger cluster",
 			req.Ranks, cores(slots), name, slots)
 		return nil, f
 	}
@@ -86,11 +86,11 @@ func roomForJob(jobs []*api.Job, cluster, shown string, req api.JobRequest) erro
 	const remedy = "wait until some have ended, or cancel some: nearmetal job list"
 	switch {
 	case ofCluster >= maxClusterJobs:
-		return fail(codeTooManyJobs, "cluster %q has %d jobs that have not ended, and may have no more; %s", shown, ofCluster, remedy)
+		return fail(codeTooManyJobs, "cluster %q has %d unfinished jobs, the most it can have; %s", shown, ofCluster, remedy)
 	case ofProject >= maxProjectJobs:
-		return fail(codeTooManyJobs, "the project has %d jobs that have not ended, and may have no more; %s", ofProject, remedy)
+		return fail(codeTooManyJobs, "the project has %d unfinished jobs, the most it can have; %s", ofProject, remedy)
 	case bytes > maxProjectJobBytes:
-		return fail(codeTooManyJobs, "the commands and environments of the project's jobs would hold %d bytes, and may hold %d; %s",
+		return fail(codeTooManyJobs, "the commands and environments of the project's jobs would hold %d bytes; at most %d are possible; %s",
 			bytes, maxProjectJobBytes, remedy)
 	}
 	return nil

@@ -312,7 +312,7 @@ func (s *Server) mayLimit(ctx context.Context, c *state.Cluster, was, want api.D
 		return nil
 	}
 	if head := s.queueHead(); head != nil {
-		return fail(codeCantExtend, "others wait for room, so only an administrator may extend: the first in the queue is %s, which has waited "+
+		return fail(codeCantExtend, "other requests wait for room, so only an administrator may extend: the first in the queue is %s, which has waited "+
 			"for room for %s since %s", s.describeWaiting(ctx, *head), members(head.Members), head.Since.UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -59,13 +59,13 @@ func settlePhase(n *api.Node) {
 	if rec.Phase == api.MachineReady || atRest && n.Phase == api.NodeReady { // one that was started by hand is a node like any other
 		n.Message = cmp.Or(n.Message, rec.Message, rec.PowerMessage)
 		if n.Phase == api.NodeDown {
-			n.Message += "; if it hangs, boot it anew: nearmetal node power cycle " + n.Name
+			n.Message += "; if it hangs, boot it again: nearmetal node power cycle " + n.Name
 		}
 		return
 	}
 	n.Phase, n.Message = api.NodePhase(rec.Phase), cmp.Or(rec.Message, rec.PowerMessage)
 	if rec.Phase == api.MachineOff && rec.Power == api.PowerOn {
-		n.Message = cmp.Or(n.Message, "its power is on, but not by our order")
+		n.Message = cmp.Or(n.Message, "its power is on, but not by an order of this site")
 	}
 }
 
@@ -77,7 +77,7 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.Machine {
 		out.Record = *m.Record
 	} else {
 		out.Record = api.MachineRecord{
-			Name: in.Name, UID: in.UID, Phase: api.MachineEnrolled, Message: "no leading server has taken it up yet", Index: -1,
+			Name: in.Name, UID: in.UID, Phase: api.MachineEnrolled, Message: "no leading server has accepted it yet", Index: -1,
 			Power: api.PowerUnknown, ChangedAt: in.CreatedAt,
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Server) whereItRuns(v *state.View, e *api.EnvironmentRecord, img *api.I
 		case n != nil && len(problems) > 0 && len(containerProblems(v, e, n)) == 0:
 			problems = nil
 		case m.Hardware == nil && len(problems) == 0:
-			problems = []string{"its hardware is not known yet; look at it: nearmetal node inspect " + m.Name()}
+			problems = []string{"its hardware is unknown; inspect it: nearmetal node inspect " + m.Name()}
 		}
 		add(m.Name(), problems)
 	}
@@ -150,7 +150,7 @@ func containerProblems(v *state.View, e *api.EnvironmentRecord, n *api.NodeRecor
 	on, ok := situation.EnvironmentOn(v, e, n)
 	switch {
 	case !ok:
-		return []string{"it is not made for the container stack, and how to boot this node is not known"}
+		return []string{"it does not support the container stack, and this node can't be booted"}
 	case !slices.ContainsFunc(n.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
 		return []string{"the node does not offer the container stack"}
 	}

@@ -73,7 +73,7 @@ func (s *Server) ownBMC(req api.EnrollRequest, src *manifest.Source) error {
 	}
 	return failFields(codeInvalidRequest, api.FieldProblem{
 		Location: "spec.power.address", Line: src.Line("spec.power.address"), Value: req.Spec.Power.Address,
-		Message: fmt.Sprintf("is the BMC of machine %q already: power orders for one would go to the other; correct it, or name the system behind it in power.system",
+		Message: fmt.Sprintf("is already the BMC of machine %q: power orders for one would reach the other; correct it, or name the system behind it in power.system",
 			other.Name()),
 	})
 }
@@ -89,7 +89,7 @@ func (s *Server) updateMachine(ctx context.Context, in *namedBody) (*body[api.No
 	}
 	if req.Name != in.Name {
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{
-			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q, and a machine keeps its name", in.Name),
+			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q; a machine can't be renamed", in.Name),
 		})
 	}
 	fields := []string{"spec.power", "spec.console", "spec.firmware", "spec.labels"}
@@ -156,10 +156,10 @@ func enrollFailure(err error, name string) error {
 	var duplicate *state.DuplicateMACError
 	switch {
 	case errors.As(err, &duplicate):
-		return fail(codeDuplicateMAC, "MAC %s belongs to machine %q already; correct it, or remove that machine first: nearmetal node remove %s",
+		return fail(codeDuplicateMAC, "MAC %s already belongs to machine %q; correct it, or remove that machine first: nearmetal node remove %s",
 			duplicate.MAC, duplicate.Machine, duplicate.Machine)
 	case errors.Is(err, state.ErrExists):
-		return fail(codeMachineExists, "there is a node %q already; choose another name, or take it out first: nearmetal node remove %s", name, name)
+		return fail(codeMachineExists, "node %q already exists; choose another name, or remove the node first: nearmetal node remove %s", name, name)
 	}
 	return err
 }
@@ -193,7 +193,7 @@ func (s *Server) seal(id, password string) ([]byte, error) {
 // forceInput names a node, and whether what runs there is to be lost.
 type forceInput struct {
 	Name  string `path:"name" doc:"Name of the node"`
-	Force bool   `query:"force" doc:"Although members run on it"`
+	Force bool   `query:"force" doc:"Proceed even if members run on it"`
 }
 
 func (s *Server) inspectNode(ctx context.Context, in *forceInput) (*body[api.Node], error) {
@@ -225,7 +225,7 @@ func doneInspect(m *state.Machine) int64 {
 }
 
 func removing(name string) *failure {
-	return fail(codePowerConflict, "machine %q is being removed; wait until it is gone, then enrol it anew", name)
+	return fail(codePowerConflict, "machine %q is being removed; wait until it is gone, then enroll it again", name)
 }
 
 // removeMachine marks a machine as to be forgotten; the leader powers it off first.
@@ -324,7 +324,7 @@ func (s *Server) createEnrollToken(ctx context.Context, in *rawBody) (*created[a
 func (s *Server) deleteEnrollToken(ctx context.Context, in *byID) (*struct{}, error) {
 	revision, err := s.cfg.Writer.DeleteEnrollToken(ctx, in.ID)
 	if errors.Is(err, state.ErrNotFound) {
-		return nil, fail(codeNoEnrollToken, "there is no enrolment token %q; 'nearmetal node enroll-token list' shows those there are", in.ID)
+		return nil, fail(codeNoEnrollToken, "enrollment token %q does not exist; 'nearmetal node enroll-token list' lists the tokens", in.ID)
 	}
 	if err != nil {
 		return nil, err

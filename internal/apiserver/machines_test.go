@@ -52,7 +52,7 @@ func machineErrors(t *testing.T) []errorCase {
 	return []errorCase{
 		{"machine_exists", `"n1"`, do("POST", "/v1/nodes", enroll("n1", "52:54:00:00:01:01"))},
 		{"machine_exists", `"agent"`, do("POST", "/v1/nodes", enroll("agent", "52:54:00:00:01:01"))},
-		{"duplicate_mac", `52:54:00:00:00:02 belongs to machine "n2"`, do("POST", "/v1/nodes", enroll("n4", "52-54-00-00-00-02"))},
+		{"duplicate_mac", `52:54:00:00:00:02 already belongs to machine "n2"`, do("POST", "/v1/nodes", enroll("n4", "52-54-00-00-00-02"))},
 		{"invalid_request", "group address", do("POST", "/v1/nodes", enroll("n4", "53:54:00:00:00:02"))},
 		{"range_too_small", "10.9.0.10-10.9.0.13 has 4 addresses", func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/nodes", body: enroll("n4", "52:54:00:00:00:04")})
@@ -64,7 +64,7 @@ func machineErrors(t *testing.T) []errorCase {
 		}},
 		{"not_a_machine", "joined by itself", do("PUT", "/v1/nodes/agent", enroll("agent", "52:54:00:00:00:01"))},
 		{"node_not_found", `"nix"`, do("PUT", "/v1/nodes/nix", enroll("nix", "52:54:00:00:00:01"))},
-		{"invalid_request", "a machine keeps its name", do("PUT", "/v1/nodes/n1", enroll("n9", "52:54:00:00:00:01"))},
+		{"invalid_request", "a machine can't be renamed", do("PUT", "/v1/nodes/n1", enroll("n9", "52:54:00:00:00:01"))},
 		{"invalid_request", "can't be changed", do("PUT", "/v1/nodes/n1", enroll("n1", "52:54:00:00:00:09"))},
 		{"not_a_machine", "joined by itself", do("POST", "/v1/nodes/agent/power", `{"action": "off"}`)},
 		{"node_not_found", `"nix"`, do("POST", "/v1/power", `{"action": "off", "nodes": ["n1", "nix"]}`)},
@@ -76,8 +76,8 @@ func machineErrors(t *testing.T) []errorCase {
 		{"incompatible_environment", "needs 1099511627776 bytes", do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "huge"}`)},
 		{"incompatible_environment", "has no kernel", do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "bare"}`)},
 		{"no_boot", "never booted", do("POST", "/v1/nodes/n1/power", `{"action": "cycle"}`)},
-		{"no_boot", "nobody can log in", do("GET", "/v1/nodes/n3/console-login", "")},
-		{"power_conflict", "admin asked for power on with e", func() *http.Response {
+		{"no_boot", "its console has no login", do("GET", "/v1/nodes/n3/console-login", "")},
+		{"power_conflict", "admin requested power on with e", func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/nodes/n1/power", body: `{"action": "on", "environment": "e"}`})
 			return send(t, s, request{method: "POST", path: "/v1/nodes/n1/power", body: `{"action": "off"}`})
 		}},
@@ -92,15 +92,15 @@ func machineErrors(t *testing.T) []errorCase {
 		}},
 		{"upgrade_required", "HTTP/1.1", do("GET", "/v1/nodes/n1/console", "")},
 		{"environment_in_use", "machine n2", do("DELETE", "/v1/environments/e", "")},
-		{"environment_in_use", "the nodes' own", do("DELETE", "/v1/environments/local", "")},
+		{"environment_in_use", "belongs to the nodes", do("DELETE", "/v1/environments/local", "")},
 		{"build_not_found", `"nix"`, do("GET", "/v1/builds/nix/log", "")},
 		{"recipe_not_found", `did you mean "debian-mpi"?`, do("POST", "/v1/builds", `{"shipped": "debian-mp"}`)},
 		{"invalid_recipe", "line 2: pakages: is not a field", do("POST", "/v1/builds", `{"recipe": "name: x\npakages: []\n"}`)},
-		{"invalid_recipe", "give it another name", do("POST", "/v1/builds", `{"recipe": "name: local\n"}`)},
+		{"invalid_recipe", "choose another name", do("POST", "/v1/builds", `{"recipe": "name: local\n"}`)},
 		{"image_not_found", "sha256:", agent("GET", "/agent/v1/images/"+strings.Repeat("0", 64), "")},
 		{"digest_mismatch", "is not a digest", agent("GET", "/agent/v1/images/ABC", "")},
 		{"digest_mismatch", "send it again", agent("PUT", "/agent/v1/images/"+strings.Repeat("0", 64), "x")},
-		{"invalid_request", `is the BMC of machine "n5" already`, func() *http.Response {
+		{"invalid_request", `is already the BMC of machine "n5"`, func() *http.Response {
 			s := apiservertest.New(t, memory.New(), nil)
 			of := `{"name": "%s", "spec": {"macs": ["%s"], "power": {"kind": "ipmi", "address": "%s", "user": "admin"}}}`
 			fine := send(t, s, request{method: "POST", path: "/v1/nodes", body: fmt.Sprintf(of, "n5", "52:54:00:00:00:05", "bmc5")})
@@ -182,7 +182,7 @@ func TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches(t *testing.T
 }
 
 func TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse(t *testing.T) {
-	const silent, away, power = "silent", "the BMC does not answer", "its power is on, but not by our order"
+	const silent, away, power = "silent", "the BMC does not answer", "its power is on, but not by an order of this site"
 	tests := []struct {
 		name          string
 		agent         api.NodePhase
@@ -195,7 +195,7 @@ func TestANodeIsInThePhaseOfItsMachineUnlessItIsInUse(t *testing.T) {
 		{"its BMC is away", api.NodeDown, api.MachineRecord{Phase: api.MachineInspecting, Power: api.PowerUnknown, PowerMessage: away}, "inspecting", silent, away},
 		{"in use", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, "ready", "", ""},
 		{"in use, its BMC is away", api.NodeReady, api.MachineRecord{Phase: api.MachineReady, PowerMessage: away}, "ready", "", away},
-		{"dead", api.NodeDown, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, api.NodeDown, silent, silent + "; if it hangs, boot it anew: nearmetal node power cycle n1"},
+		{"dead", api.NodeDown, api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn}, api.NodeDown, silent, silent + "; if it hangs, boot it again: nearmetal node power cycle n1"},
 		{"told to stop, its agent is still there", api.NodeReady, api.MachineRecord{Phase: api.MachineStopping, Power: api.PowerOn}, "stopping", "", ""},
 		{"off", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOff}, "off", silent, ""},
 		{"off, and somebody pressed its button", api.NodeDown, api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOn}, "off", silent, power},

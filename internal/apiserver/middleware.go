@@ -123,7 +123,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		fail(codeMethod, "%s can't be done with %s; it has %s", r.URL.Path, r.Method, allow).write(w)
 		return
 	}
-	fail(codeNoPath, "there is nothing at %s; /openapi.json lists the paths there are", r.URL.Path).write(w)
+	fail(codeNoPath, "nothing exists at %s; /openapi.json lists the paths", r.URL.Path).write(w)
 }
 
 // headerOnly takes an answer of which nothing but the header matters.
@@ -176,7 +176,7 @@ func (s *Server) logged(next http.Handler) http.Handler {
 				if rec.status != 0 {
 					panic(http.ErrAbortHandler) // half an answer is out: break the connection, so that it isn't taken for whole
 				}
-				fail(codeInternal, "the server failed; its log tells why at request %s", requestID(ctx)).write(rec)
+				fail(codeInternal, "the server failed; its log explains why under request %s", requestID(ctx)).write(rec)
 			}
 			s.logRequest(ctx, r, rec, time.Since(start))
 		}()

@@ -18,7 +18,7 @@ func (s *Server) documentStreams() {
 	name := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the cluster"}
 	member := &huma.Param{Name: "member", In: "path", Required: true, Schema: text, Description: "Name of the member"}
 	id := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the job"}
-	last := &huma.Param{Name: "Last-Event-ID", In: "header", Schema: number, Description: "id of the last event received; the stream goes on after it"}
+	last := &huma.Param{Name: "Last-Event-ID", In: "header", Schema: number, Description: "id of the last event received; the stream continues after it"}
 	watch := "Server-sent events. First every cluster as it is (`event: cluster`, data a Cluster), then `event: sync`, then changes as they come: " +
 		"`event: cluster` with the whole cluster as it became, `event: deleted` with the cluster as it last was. The `id` is a revision; " +
 		"resuming repeats the changes at that revision. 410 when the changes after it are no longer kept."
@@ -39,7 +39,7 @@ func (s *Server) documentStreams() {
 		"The output as plain bytes, standard output and error as they came. With `follow` the answer goes on until the job has ended.",
 		[]*huma.Param{
 			id,
-			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
+			{Name: "offset", In: "query", Schema: number, Description: "Omit this many bytes at the beginning"},
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until the job has ended, or is being run again"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt of a job that was run again, 0 the first; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoJob, codeLogRemoved)
@@ -54,7 +54,7 @@ func (s *Server) documentStreams() {
 		"The output as plain bytes, as they came. With `follow` the answer goes on until this attempt at the build is over.",
 		[]*huma.Param{
 			build,
-			{Name: "offset", In: "query", Schema: number, Description: "Leave out so many bytes at the beginning"},
+			{Name: "offset", In: "query", Schema: number, Description: "Omit this many bytes at the beginning"},
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild, codeLogRemoved)
@@ -71,8 +71,8 @@ func (s *Server) documentUsage() {
 	word := func(name, description string, all ...string) *huma.Param {
 		return &huma.Param{Name: name, In: "query", Schema: words(all...), Description: description}
 	}
-	s.documentStream("/v1/usage", "get-usage", "Tell who used how much",
-		"Sums over what is stored, exact for any time. Of one's own project, for an administrator of all, with the site's capacity and where it went.",
+	s.documentStream("/v1/usage", "get-usage", "Report usage",
+		"Exact sums over the stored usage for any time. They cover the token's project; for an administrator all projects, with the site's capacity and its use.",
 		[]*huma.Param{
 			{Name: "from", In: "query", Schema: when, Description: "Begin, RFC 3339 or a date; a day before the end by default"},
 			{Name: "to", In: "query", Schema: when, Description: "End, RFC 3339 or a date; now by default"},

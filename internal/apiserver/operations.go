@@ -57,8 +57,8 @@ func (s *Server) register() {
 	s.registerEnvironments()
 	s.registerTenants()
 	operation(s, "GET /v1/version", AccessRead, "get-version", "Show the server's version", "", http.StatusOK, s.version)
-	operation(s, "GET /healthz", AccessOpen, "healthz", "Tell that the server lives", "Needs no token.", http.StatusOK, s.healthz)
-	operation(s, "GET /readyz", AccessOpen, "readyz", "Tell whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
+	operation(s, "GET /healthz", AccessOpen, "healthz", "Report that the server runs", "Needs no token.", http.StatusOK, s.healthz)
+	operation(s, "GET /readyz", AccessOpen, "readyz", "Report whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
 
 	s.stream("GET /v1/watch", AccessRead, s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/watch", AccessRead, s.watchClusters)
@@ -88,47 +88,47 @@ func bodyCodes(more ...Code) []Code {
 
 func (s *Server) registerClusters() {
 	operation(s, "GET /v1/clusters", AccessRead, "list-clusters", "List clusters",
-		"Clusters by name, with their members: those of the token's project, for an administrator those of all.",
+		"Clusters by name, with their members: those of the token's project; for an administrator those of all projects.",
 		http.StatusOK, s.listClusters)
 	operation(s, "POST /v1/clusters", AccessChange, "create-cluster", "Create a cluster",
-		"Stores what is wanted and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
-			"Either `groups` is given, or the fields of one group stand at the top.",
+		"Stores the request and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
+			"Give either `groups`, or the fields of one group at the top level.",
 		http.StatusCreated, s.createCluster,
 		bodyCodes(codeInvalidCluster, codeUnknownEnvironment, codeUnknownStack, codeClusterExists, codeNoProject)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
-	operation(s, "PUT /v1/clusters/{name}", AccessChange, "apply-cluster", "Make a cluster what the body says",
-		"Creates the cluster when there is none of the name; else changes sizes, spares, checks, labels, time limit, priority and queue to what "+
-			"the body says, with defaults for what it does not. The answer lists the changes in words; with `dry_run` nothing is changed.",
+	operation(s, "PUT /v1/clusters/{name}", AccessChange, "apply-cluster", "Apply a cluster definition",
+		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, time limit, priority and queue to the values of "+
+			"the body, and to their defaults if omitted. The answer lists the changes in words; with `dry_run` nothing is changed.",
 		http.StatusOK, s.applyCluster,
 		bodyCodes(codeInvalidCluster, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownStack, codeClusterExists,
 			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
 	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
 		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Its shared home and all files there "+
-			"are deleted with it. Asking again is no error.",
+			"are deleted with it. Repeating the request is not an error.",
 		http.StatusAccepted, s.deleteCluster, codeNoCluster)
-	operation(s, "GET /v1/clusters/{name}/explain", AccessRead, "explain-cluster", "Tell why a cluster is where it is",
-		"What of the cluster waits for room, what binds it, its place in the queue and the earliest start that is known.",
+	operation(s, "GET /v1/clusters/{name}/explain", AccessRead, "explain-cluster", "Explain the state of a cluster",
+		"Which members wait for room, the binding constraint, the position in the queue and the earliest known start.",
 		http.StatusOK, s.explainCluster, codeNoCluster)
-	operation(s, "GET /v1/clusters/{name}/home", AccessRead, "get-cluster-home", "Count what a cluster's shared home holds",
+	operation(s, "GET /v1/clusters/{name}/home", AccessRead, "get-cluster-home", "Measure a cluster's shared home",
 		"An agent counts the files now, up to a limit: `at_least` says that there may be more. The home is deleted with the cluster.",
 		http.StatusOK, s.clusterHome, codeNoCluster, codeHomeUnknown)
-	operation(s, "GET /v1/queue", AccessRead, "list-queue", "List what waits for room",
-		"In the order of the queue. Requests of other projects are told without their clusters and users.", http.StatusOK, s.listQueue)
+	operation(s, "GET /v1/queue", AccessRead, "list-queue", "List the requests that wait for room",
+		"In the order of the queue. Requests of other projects appear without their clusters and users.", http.StatusOK, s.listQueue)
 }
 
 func (s *Server) registerLife() {
 	operation(s, "POST /v1/clusters/{name}/scale", AccessChange, "scale-cluster", "Add or remove members",
-		"Gives a group a size, or removes members by name. Those that stay keep name, rank and address, and go on running. The same size again "+
+		"Gives a group a size, or removes members by name. The remaining members keep name, rank and address, and keep running. The same size again "+
 			"changes nothing.",
 		http.StatusOK, s.scaleCluster,
 		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace)...)
 	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
-		"Members hold what they have; usage and time limit go on. Asking again is no error.",
+		"Members keep their resources; usage and time limit keep counting. Repeating the request is not an error.",
 		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members", "",
 		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
-	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Make a cluster's time limit longer",
+	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",
 		"While others wait in the queue for room, only administrators may.",
 		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)
 	operation(s, "POST /v1/clusters/{name}/labels", AccessChange, "label-cluster", "Change a cluster's labels",
@@ -146,37 +146,37 @@ func (s *Server) registerJobs() {
 	operation(s, "GET /v1/jobs", AccessRead, "list-jobs", "List jobs", "Jobs, the oldest first.", http.StatusOK, s.listJobs, codeNoCluster)
 	operation(s, "GET /v1/jobs/{id}", AccessRead, "get-job", "Show a job", "", http.StatusOK, s.getJob, codeNoJob)
 	operation(s, "POST /v1/jobs/{id}/cancel", AccessChange, "cancel-job", "Cancel a job",
-		"Asks the job to end; it has ended when its phase says so. Cancelling one that has ended changes nothing.",
+		"Requests the end of the job; its phase shows when it has ended. Cancelling one that has ended changes nothing.",
 		http.StatusAccepted, s.cancelJob, codeNoJob)
 }
 
 func (s *Server) registerNodes() {
 	operation(s, "GET /v1/nodes", AccessRead, "list-nodes", "List nodes",
-		"Nodes by name: what they offer, what is taken, whether they are heard of. Members of other projects are counted, not named.",
+		"Nodes by name: what they offer, what is taken, whether they report. Members of other projects are counted, not named.",
 		http.StatusOK, s.listNodes)
 	operation(s, "GET /v1/nodes/{name}", AccessRead, "get-node", "Show a node", "", http.StatusOK, s.getNode, codeNoNode)
 	operation(s, "POST /v1/nodes/{name}/drain", AccessAdmin, "drain-node", "Give a node no new members",
-		"Those it has stay until their clusters release them. Asking again is no error.",
+		"Its members stay until their clusters release them. Repeating the request is not an error.",
 		http.StatusOK, s.drainNode, bodyCodes(codeInvalidRequest, codeNoNode)...)
 	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
 		http.StatusOK, s.undrainNode, codeNoNode)
-	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Take a node out of the inventory",
-		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. One whose power nothing can "+
-			"read or cut goes off by itself, for which it gets five minutes; `force` says that it is off, and ends the wait. Another node is gone at "+
-			"once: for one that will not come back, or comes back as another machine; refused while its agent is connected or anything is held on it.",
+	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Remove a node from the inventory",
+		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. If its power "+
+			"can't be read or cut, its agent powers it off within five minutes; `force` confirms that it is off and ends the wait. A node that is not a "+
+			"machine is removed at once, for nodes that will not return or return as another machine; refused while its agent is connected or it holds anything.",
 		http.StatusNoContent, s.forgetNode, codeNoNode, codeNodeInUse)
 }
 
 func (s *Server) registerTenants() {
-	operation(s, "GET /v1/whoami", AccessRead, "whoami", "Tell who asks", "What the server takes the bearer of the token for.",
+	operation(s, "GET /v1/whoami", AccessRead, "whoami", "Show the caller", "The identity that the server sees for this token.",
 		http.StatusOK, s.whoami)
-	operation(s, "GET /v1/projects", AccessRead, "list-projects", "List projects", "With what their clusters hold; those the token may see.",
+	operation(s, "GET /v1/projects", AccessRead, "list-projects", "List projects", "The projects visible to the token, with the resources that their clusters hold.",
 		http.StatusOK, s.listProjects)
 	operation(s, "GET /v1/projects/{name}", AccessRead, "get-project", "Show a project", "", http.StatusOK, s.getProject, codeNoProject)
 	operation(s, "POST /v1/projects", AccessAdmin, "create-project", "Make a project", "",
 		http.StatusCreated, s.createProject, bodyCodes(codeInvalidRequest, codeProjectExists)...)
 	operation(s, "PUT /v1/projects/{name}", AccessAdmin, "update-project", "Replace a project's settings",
-		"Description, quota and shares become what the body says; a body that omits one is refused. What GET returned can be changed and sent "+
+		"Sets description, quota and shares from the body; a body that omits one is refused. The answer of GET can be edited and sent "+
 			"back. A quota below what is in use is refused.",
 		http.StatusOK, s.updateProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
 	operation(s, "PATCH /v1/projects/{name}", AccessAdmin, "patch-project", "Change some of a project's settings",
@@ -185,10 +185,10 @@ func (s *Server) registerTenants() {
 		http.StatusOK, s.patchProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
 	operation(s, "DELETE /v1/projects/{name}", AccessAdmin, "delete-project", "Remove a project",
 		"Refused while clusters or tokens belong to it.", http.StatusNoContent, s.deleteProject, codeNoProject, codeProjectInUse)
-	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "Those that were made by the API, without their secrets.",
+	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "The tokens created by the API, without their secrets.",
 		http.StatusOK, s.listTokens)
 	operation(s, "POST /v1/tokens", AccessAdmin, "create-token", "Make a token",
-		"The answer is the only place where its secret is told.",
+		"Only this answer contains the secret.",
 		http.StatusCreated, s.createToken, bodyCodes(codeInvalidRequest, codeNoProject)...)
 	operation(s, "DELETE /v1/tokens/{id}", AccessAdmin, "revoke-token", "Revoke a token", "It is void at once, also for open streams.",
 		http.StatusNoContent, s.revokeToken, codeNoToken)

@@ -73,7 +73,7 @@ func selected(view *state.View, req api.NodesPowerRequest) ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, fail(codeEmptySelection, "none of the %d machines has the labels %s; 'nearmetal node list' shows those there are",
+		return nil, fail(codeEmptySelection, "none of the %d machines has the labels %s; 'nearmetal node list' lists the machines",
 			len(view.Machines), labelsText(req.Selector))
 	}
 	return names, nil
@@ -119,9 +119,9 @@ func (s *Server) requestPower(ctx context.Context, names []string, req api.NodeP
 	case errors.As(err, &conflict):
 		return 0, s.powerConflict(conflict.Machine, &conflict.Request)
 	case errors.Is(err, state.ErrRemoving):
-		return 0, fail(codePowerConflict, "%v; wait until it is gone, then enrol it anew", err)
+		return 0, fail(codePowerConflict, "%v; wait until it is gone, then enroll it again", err)
 	case errors.Is(err, state.ErrNotFound):
-		return 0, fail(codeNoNode, "%v; 'nearmetal node list' shows those there are", err)
+		return 0, fail(codeNoNode, "%v; 'nearmetal node list' lists the nodes", err)
 	}
 	return revision, err
 }
@@ -133,8 +133,8 @@ func (s *Server) powerConflict(name string, first *api.PowerRequest) *failure {
 		what += " with " + first.Environment
 	}
 	ago := max(s.cfg.Now().Sub(first.At), 0).Seconds()
-	return fail(codePowerConflict, "node %q: %s asked for power %s %.1f s ago, and that goes first; see what it does (nearmetal node show %s), "+
-		"then ask again if you still want to", name, first.By, what, ago, name)
+	return fail(codePowerConflict, "node %q: %s requested power %s %.1f s ago, and that request goes first; see what it does (nearmetal node show %s), "+
+		"then repeat the request if still needed", name, first.By, what, ago, name)
 }
 
 // mayPower refuses what a machine can't do now, or what would be lost by it.
@@ -149,7 +149,7 @@ func (s *Server) mayPower(view *state.View, m *state.Machine, req api.NodePowerR
 	environment := req.Environment
 	if req.Action == api.PowerActionCycle && environment == "" {
 		if environment = bootedEnvironment(m); environment == "" {
-			return fail(codeNoBoot, "node %q has never booted an environment, so it can't boot the same again; name one with --env", name)
+			return fail(codeNoBoot, "node %q has never booted an environment, so it can't boot the same one again; name an environment with --env", name)
 		}
 	}
 	if req.Action != api.PowerActionOff {
@@ -196,7 +196,7 @@ func (s *Server) canBoot(view *state.View, m *state.Machine, environment string)
 	}
 	problems := s.metalProblems(img, m.Hardware)
 	if img.RootBytes == 0 && len(problems) == 0 {
-		problems = []string{"it has no root, so nothing would run there; to look at the machine: nearmetal node inspect " + m.Name()}
+		problems = []string{"it has no root, so it can't run there; to inspect the machine: nearmetal node inspect " + m.Name()}
 	}
 	if len(problems) == 0 {
 		return nil
@@ -211,7 +211,7 @@ func (s *Server) canBoot(view *state.View, m *state.Machine, environment string)
 // metalProblems tells why a machine can't boot an image, as far as its hardware is known.
 func (s *Server) metalProblems(img *api.Image, hw *api.Hardware) []string {
 	if !slices.Contains(img.Stacks, api.StackMetal) {
-		return []string{"it has no kernel, so no machine can boot it; give its recipe a kernel and build it again"}
+		return []string{"it has no kernel, so no machine can boot it; add a kernel to its recipe and build it again"}
 	}
 	if hw == nil || s.cfg.Compatible == nil {
 		return nil
@@ -241,6 +241,6 @@ func (s *Server) idle(view *state.View, m *state.Machine, force bool, what strin
 	if len(members) == 0 {
 		return nil
 	}
-	return fail(codeNodeInUse, "node %q is in use by %s; drain it and wait (nearmetal node drain %s --wait), or %s although they are lost: "+
+	return fail(codeNodeInUse, "node %q is in use by %s; drain it and wait (nearmetal node drain %s --wait), or %s even if they are lost: "+
 		"--force, with its name", name, memberNames(members), name, what)
 }

@@ -61,13 +61,13 @@ func (s *Server) asFailure(ctx context.Context, err error) *failure {
 		return f
 	case errors.Is(err, store.ErrClosed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		s.cfg.Log.WarnContext(ctx, "request not served", "request", requestID(ctx), "error", err)
-		return fail(codeUnavailable, "the state store does not answer now (%s); look whether the change was made, then try again",
+		return fail(codeUnavailable, "the state store does not answer now (%s); check whether the change was made, then try again",
 			reason(err))
 	case errors.Is(err, state.ErrNewerFormat):
 		return fail(codeUnavailable, "%v", err)
 	default:
 		s.cfg.Log.ErrorContext(ctx, "request failed", "request", requestID(ctx), "error", err)
-		return fail(codeInternal, "the server failed; its log tells why at request %s", requestID(ctx))
+		return fail(codeInternal, "the server failed; its log explains why under request %s", requestID(ctx))
 	}
 }
 
@@ -78,7 +78,7 @@ func reason(err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer in time"
 	default:
-		return "the request was given up"
+		return "the request was abandoned"
 	}
 }
 
@@ -111,7 +111,7 @@ func translate(_ huma.Context, _ string, v any) (any, error) {
 		return fail(codeTimeout, "the request's body was not complete in time; send it again"), nil
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		if len(model.Errors) == 0 { // not of a parameter: the body is missing, or broke off
-			return fail(codeMalformed, "the request's body: is empty or broke off; send a whole one"), nil
+			return fail(codeMalformed, "the request's body: is empty or incomplete; send a complete body"), nil
 		}
 		f := fail(codeParameter, "")
 		f.Status = model.Status // decided before this is called; checkQuery leaves nothing for it

@@ -13,7 +13,7 @@ import (
 )
 
 func noProject(name string) *failure {
-	return fail(codeNoProject, "there is no project %q; 'nearmetal project list' shows those there are", name)
+	return fail(codeNoProject, "project %q does not exist; 'nearmetal project list' lists the projects", name)
 }
 
 func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], error) {
@@ -122,7 +122,7 @@ func (s *Server) updateProject(ctx context.Context, in *namedBody) (*body[api.Pr
 	}
 	if src.Has("name") && req.Name != in.Name {
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{
-			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q, and a project keeps its name", in.Name),
+			Location: "name", Line: src.Line("name"), Value: req.Name, Message: fmt.Sprintf("is not %q; a project can't be renamed", in.Name),
 		})
 	}
 	if err := complete(src, "description", "quota", "shares"); err != nil {

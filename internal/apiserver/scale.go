@@ -127,13 +127,13 @@ func changeMembers(in *api.ClusterIntent, req api.ScaleRequest, src *manifest.So
 	case len(in.Spec.Groups) == 1:
 		group = 0
 	case len(req.Remove) == 0:
-		wrong("group", "", "is missing; this cluster has several: %s", quoteAll(groupNames(in.Spec)))
+		wrong("group", "", "is missing; this cluster has several groups: %s", quoteAll(groupNames(in.Spec)))
 	}
 	switch hasSize := req.Size != 0 || src.Has("size"); {
 	case hasSize && len(req.Remove) > 0:
-		wrong("remove", "", "stands beside size; give the one or the other")
+		wrong("remove", "", "conflicts with size; give only one of them")
 	case !hasSize && len(req.Remove) == 0:
-		wrong("size", "", "is missing; give the number of members the group is to have, or the names of those to remove")
+		wrong("size", "", "is missing; give the new number of members of the group, or the names of members to remove")
 	case hasSize && req.Size < 1:
 		wrong("size", strconv.Itoa(req.Size), "%d is too small; give at least 1, or delete the cluster", req.Size)
 	case hasSize && group >= 0:
@@ -173,7 +173,7 @@ func leftAfter(in *api.ClusterIntent, req api.ScaleRequest, only int, rank map[s
 		case only >= 0 && i != only:
 			wrong(path, name, "%q is not a member of group %q", name, in.Spec.Groups[only].Name)
 		case ranked && r == 0 || !ranked && i == 0 && n == 0:
-			wrong(path, name, "%q is rank 0, which carries out the cluster's jobs, and can't be removed", name)
+			wrong(path, name, "%q is rank 0, which runs the cluster's jobs and can't be removed", name)
 		default:
 			done[name] = true
 			left[i] = slices.DeleteFunc(left[i], func(m int) bool { return m == n })

@@ -101,7 +101,7 @@ func TestWhatCanNotBeScaledIsSaidAndChangesNothing(t *testing.T) {
 		{"unknown group", []int{2, 2}, api.ScaleRequest{Group: "aa", Size: 1}, nil, []string{`group: "aa" is not a group`, `did you mean "a"?`}},
 		{"group missing", []int{2, 2}, api.ScaleRequest{Size: 1}, nil, []string{`group: is missing`, `"a", "b"`}},
 		{"empty group", []int{2}, api.ScaleRequest{Size: 1}, manifest.Flags("group"), []string{`"" is not a group`}},
-		{"both", []int{2}, api.ScaleRequest{Size: 1, Remove: []string{"a-1"}}, nil, []string{"stands beside size"}},
+		{"both", []int{2}, api.ScaleRequest{Size: 1, Remove: []string{"a-1"}}, nil, []string{"conflicts with size"}},
 		{"unknown member", []int{2}, api.ScaleRequest{Remove: []string{"a-2", "b-0", "a-01", "a-"}}, nil, []string{
 			`remove[0]: "a-2" is not a member`, `remove[1]: "b-0"`, `remove[2]: "a-01"`, `remove[3]: "a-"`,
 		}},

@@ -38,11 +38,11 @@ func checkToken(req *api.TokenRequest, src *manifest.Source) error {
 	}
 	switch {
 	case req.User == "":
-		wrong("user", "", "is missing; name who the token is for")
+		wrong("user", "", "is missing; name the user of the token")
 	case len(req.User) > maxUser:
 		wrong("user", req.User, "is %d bytes long; use at most %d", len(req.User), maxUser)
 	case strings.ContainsFunc(req.User, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }):
-		wrong("user", req.User, "%q holds spaces or what can't be printed; write a name like alice", req.User)
+		wrong("user", req.User, "%q holds spaces or unprintable characters; write a name like alice", req.User)
 	}
 	switch req.Role {
 	case api.RoleMember, api.RoleViewer:
@@ -54,7 +54,7 @@ func checkToken(req *api.TokenRequest, src *manifest.Source) error {
 		}
 	case api.RoleAdmin, api.RoleAgent:
 		if req.Project != "" {
-			wrong("project", req.Project, "is given, but a token of role %q is for no single project; omit it", req.Role)
+			wrong("project", req.Project, "is given, but a token of role %q has no project; omit it", req.Role)
 		}
 	case "":
 		wrong("role", "", "is missing; use admin, member, viewer or agent")
@@ -111,7 +111,7 @@ func (s *Server) createToken(ctx context.Context, in *rawBody) (*created[api.New
 func (s *Server) revokeToken(ctx context.Context, in *byID) (*struct{}, error) {
 	revision, err := s.cfg.Writer.DeleteToken(ctx, "", in.ID)
 	if errors.Is(err, state.ErrNotFound) {
-		return nil, fail(codeNoToken, "there is no token %q; 'nearmetal token list' shows those that were made", in.ID)
+		return nil, fail(codeNoToken, "token %q does not exist; 'nearmetal token list' lists the tokens", in.ID)
 	}
 	if err != nil {
 		return nil, err

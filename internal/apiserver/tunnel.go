@@ -45,7 +45,7 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 	}
 	a := findHeld(c, member)
 	if a == nil {
-		fail(codeNoMember, "cluster %q has no member %q with a place on a node; its members: %s", shownName(who(r.Context()), c.Name()), member,
+		fail(codeNoMember, "cluster %q has no placed member %q; its placed members: %s", shownName(who(r.Context()), c.Name()), member,
 			memberNames(heldNames(c))).write(w)
 		return
 	}
@@ -96,7 +96,7 @@ func portParameter(r *http.Request) (int, *failure) {
 	}
 	if port, err := strconv.Atoi(text); err != nil || port != tunnelPort {
 		return 0, failFields(codeParameter, api.FieldProblem{
-			Location: "query.port", Value: text, Message: fmt.Sprintf("is not a port that is reached; the only one is %d, where SSH answers", tunnelPort),
+			Location: "query.port", Value: text, Message: fmt.Sprintf("is not a reachable port; the only port is %d, where SSH answers", tunnelPort),
 		})
 	}
 	return tunnelPort, nil
@@ -125,7 +125,7 @@ func heldNames(c *state.Cluster) []string {
 		}
 	}
 	if len(names) == 0 {
-		return []string{"none has one now"}
+		return []string{"none now"}
 	}
 	return names
 }

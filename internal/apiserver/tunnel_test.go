@@ -172,8 +172,8 @@ func TestACertificateIsForMembersThatAreThere(t *testing.T) {
 	}
 	for _, bad := range []struct{ key, text string }{
 		{"", "is missing"},
-		{"hello", "is no public key"},
-		{"ssh-ed25519 AAAA", "is no public key"},
+		{"hello", "is not a public key"},
+		{"ssh-ed25519 AAAA", "is not a public key"},
 		{key + "\n" + key, "more than one line"},
 		{"command=\"x\" " + key, "has options"},
 		{"-----BEGIN OPENSSH PRIVATE KEY-----\nx", "is a private key"},

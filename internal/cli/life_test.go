@@ -237,8 +237,8 @@ func TestApplyPrintsThePlanThenAppliesThenWaits(t *testing.T) {
 		t.Errorf("the plan does not come first:\n%s", real.out)
 	}
 	has(t, f.shell().run(t, "cluster", "apply", "-f", file, "-o", "json"), 0, `"applied": true`)
-	result.Steps = []api.PlanStep{{Action: "keep", Message: "the cluster is what the file says already"}}
-	has(t, f.shell().run(t, "cluster", "apply", "-f", file), 0, "= the cluster is what the file says already\n")
+	result.Steps = []api.PlanStep{{Action: "keep", Message: "the cluster already matches the file"}}
+	has(t, f.shell().run(t, "cluster", "apply", "-f", file), 0, "= the cluster already matches the file\n")
 	if got := f.requests(); !strings.Contains(got[len(got)-1], "dry_run") {
 		t.Errorf("where nothing is to be changed %q is asked", got[len(got)-1])
 	}
