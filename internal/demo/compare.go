@@ -53,7 +53,7 @@ func (v *visit) inTurn(ctx context.Context, p measure.Pairs, line func(measure.R
 	}
 	runs, err := p.Measure(ctx)
 	if err == nil && len(runs) < 2*p.Count {
-		v.say("%d of %d pairs took the %s there are for them: this machine is busy, or slow", len(runs)/2, p.Count, p.Patience.Round(time.Second))
+		v.say("stopped after %d of %d pairs: the time limit of %s has passed; this machine is busy or slow", len(runs)/2, p.Count, p.Patience.Round(time.Second))
 	}
 	return runs, err
 }
@@ -67,7 +67,7 @@ func (v *visit) memberCPUs() ([]int, error) {
 			return nil, fmt.Errorf("member %s has rank %d and CPUs %v; it should have one core of %d members", m.Name, m.Rank, m.CPUs, members)
 		}
 		if first := v.cluster.Status.Members[0]; m.Node != first.Node {
-			return nil, fmt.Errorf("members %s and %s are on nodes %s and %s; they have to be on one to be measured", first.Name, m.Name, first.Node, m.Node)
+			return nil, fmt.Errorf("members %s and %s are on nodes %s and %s; the measurement needs both on one node", first.Name, m.Name, first.Node, m.Node)
 		}
 		cpus[m.Rank] = m.CPUs[0]
 	}
@@ -98,7 +98,7 @@ func (v *visit) onCluster(program string, args ...string) measure.Runner {
 			Command: append([]string{program}, args...), Ranks: members, Env: measure.TransportTCP.Environment("eth0"),
 		}
 		if err := v.run(ctx, request, &out); err != nil {
-			return nil, fmt.Errorf("on the cluster: %w; the end of its output: %s", err, ending(out.String()))
+			return nil, fmt.Errorf("on the cluster: %w; its output ends with: %s", err, ending(out.String()))
 		}
 		return out.Bytes(), nil
 	}
@@ -118,7 +118,7 @@ func ending(text string) string {
 func (v *visit) publish(e measure.Experiment) error {
 	if pairs := countRuns(e, clusterSide); pairs < v.opts.Pairs {
 		e.Conditions = append(e.Conditions, measure.Condition{
-			Name: "Pairs", Value: fmt.Sprintf("%d of %d; this machine was too busy, or is too slow, for more in the time there is", pairs, v.opts.Pairs),
+			Name: "Pairs", Value: fmt.Sprintf("%d of %d; this machine was too busy, or is too slow, for more within the time limit", pairs, v.opts.Pairs),
 		})
 	}
 	report, err := measure.NewReport(e, 0)

@@ -74,12 +74,12 @@ const (
 )
 
 // ErrLeft: something of the demo is still on the host.
-var ErrLeft = errors.New("the demo left something behind")
+var ErrLeft = errors.New("the demo left resources behind")
 
 // Run runs the demo and writes what happens to out, as it happens. It fails when any step failed or anything is left.
 func Run(ctx context.Context, opts Options, out io.Writer) error {
 	if os.Geteuid() != 0 {
-		return errors.New("nearmetal demo needs root: it makes namespaces and control groups, and looks at the whole host; run it with sudo")
+		return errors.New("nearmetal demo needs root to make namespaces and control groups, and to inspect the whole host; run it with sudo")
 	}
 	if opts.SingleProcess || os.Getenv(stage) == tourStage {
 		return tour(ctx, opts, newNarrator(out))
@@ -111,7 +111,7 @@ func reportFiles(path string) (files, error) {
 	// Found now, and not after a minute of measuring.
 	probe, err := os.CreateTemp(filepath.Dir(path), ".nearmetal-report-*")
 	if err != nil {
-		return files{}, fmt.Errorf("the report can't be written to %s: %w; give another place with --report", path, err)
+		return files{}, fmt.Errorf("the report can't be written to %s: %w; choose another path with --report", path, err)
 	}
 	_ = probe.Close()
 	if err := os.Remove(probe.Name()); err != nil {

@@ -89,9 +89,9 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 	}{
 		"the hello fails":                  {&site{jobFails: "hello"}, "exit code 17"},
 		"the ping-pong fails":              {&site{jobFails: "pingpong"}, "cluster, pair 1 of 2: on the cluster"},
-		"the members are on two nodes":     {&site{spreads: true}, "have to be on one to be measured"},
+		"the members are on two nodes":     {&site{spreads: true}, "the measurement needs both on one node"},
 		"hpcc fails":                       {&site{jobFails: "hpcc-rank"}, "cluster, pair 1 of 2: on the cluster"},
-		"hpcc computes something wrong":    {&site{wrongHPL: true}, "counts for nothing (wrong results)"},
+		"hpcc computes something wrong":    {&site{wrongHPL: true}, "is not valid (wrong results)"},
 		"the cluster does not heal":        {&site{doesNotHeal: true}, "before it was whole again"},
 		"the second attempt fails":         {&site{jobFails: "steps"}, "is failed after attempt 2"},
 		"a drained node gets members":      {&site{takesDrained: true}, "accepted"},

@@ -35,7 +35,7 @@ func enclose() error {
 			return fmt.Errorf("the demo needs a group of its own: setgid %d: %w", group, errno)
 		}
 	}
-	return fmt.Errorf("the demo can't start itself again: %w", unix.Exec(self, os.Args, env))
+	return fmt.Errorf("the demo can't restart itself: %w", unix.Exec(self, os.Args, env))
 }
 
 // settleIn makes the new network fit for programs, and returns the demo's own group, 0 for none, and the one it had before.
@@ -49,7 +49,7 @@ func settleIn() (own, former uint32, err error) {
 	}
 	number, err := strconv.ParseUint(os.Getenv(formerGroup), 10, 32)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%s is not a group ID; start the demo without it in the environment: %w", formerGroup, err)
+		return 0, 0, fmt.Errorf("%s is not a group ID; remove it from the environment and start the demo again: %w", formerGroup, err)
 	}
 	if own = uint32(os.Getegid()); own == uint32(number) {
 		own = 0

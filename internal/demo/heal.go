@@ -35,7 +35,7 @@ func (v *visit) heal(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healWindow)
 	defer cancel()
-	v.say("starting a job of %d ranks that saves its state after each step and is run again when a member is lost (--requeue)", grown)
+	v.say("starting a job of %d ranks that saves its state after each step and is rerun when a member is lost (--requeue)", grown)
 	job, err := v.api.CreateJob(ctx, clusterName, api.JobRequest{
 		Command: []string{program, fmt.Sprint(jobSteps), jobStepMillis}, Ranks: grown, Requeue: true,
 	})
@@ -78,7 +78,7 @@ func (v *visit) heal(ctx context.Context) error {
 
 func orEnded(err error) error {
 	if err == nil {
-		return fmt.Errorf("it ended")
+		return fmt.Errorf("the job ended")
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func (v *visit) drain(ctx context.Context) (err error) {
 	defer func() {
 		_, undrainErr := v.api.UndrainNode(context.WithoutCancel(ctx), node)
 		if err = errors.Join(err, undrainErr); err == nil {
-			v.say("undrained node %s: it may have members again", node)
+			v.say("undrained node %s: it accepts members again", node)
 		}
 	}()
 	if len(n.Members) == 0 {
@@ -81,7 +81,7 @@ func (v *visit) drain(ctx context.Context) (err error) {
 	v.say("drained node %s: it gets no new members, nothing is moved by force; it waits for %s", node, strings.Join(n.Members, ", "))
 	_, err = v.api.ScaleCluster(ctx, clusterName, api.ScaleRequest{Size: grown + 1})
 	if !client.HasCode(err, "no_room") {
-		return fmt.Errorf("scaling to %d members, which only the drained node has room for, was not refused for want of room but: %w", grown+1, orAccepted(err))
+		return fmt.Errorf("scaling to %d members, which only the drained node has room for, was not refused for lack of room but: %w", grown+1, orAccepted(err))
 	}
 	why, _, _ := strings.Cut(err.Error(), ";")
 	v.say("asked for %d members meanwhile, and refused: %s", grown+1, why)

@@ -26,7 +26,7 @@ const (
 
 // prove takes the snapshots around the tour.
 func prove(ctx context.Context, opts Options, report files, n *narrator) error {
-	n.say("nearmetal demo: the life of a cluster on this machine, and how near to the bare machine it runs")
+	n.say("nearmetal demo: the life of a cluster on this machine, and how close it comes to the bare machine")
 	// Descent is the evidence: whatever the tour makes, however orphaned, stays below this process until it is gone.
 	if err := hostsnapshot.AdoptOrphans(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func prove(ctx context.Context, opts Options, report files, n *narrator) error {
 	if err != nil {
 		return err
 	}
-	n.say("looked at the whole host: %s (%.1f s)", before.Counts(), before.Took.Seconds())
+	n.say("inspected the whole host: %s (%.1f s)", before.Counts(), before.Took.Seconds())
 
 	tourErr := errors.Join(runTour(ctx, n), giveBack(opts, report, own, former))
 
@@ -102,11 +102,11 @@ func onPurpose(opts Options, report files) func(hostsnapshot.Kind, string) bool 
 func judgement(n *narrator, before, after hostsnapshot.Snapshot, differences []hostsnapshot.Difference) error {
 	const most = 30
 	left := hostsnapshot.Counting(differences)
-	n.say("looked at the whole host again: %s", after.Counts())
+	n.say("inspected the whole host again: %s", after.Counts())
 	for _, note := range after.Notes {
 		n.show("note: " + note)
 	}
-	n.mention(differences, hostsnapshot.Gone, "was there before and is gone; nothing of it is left, but look whether it should have stayed")
+	n.mention(differences, hostsnapshot.Gone, "existed before and is gone; check whether it should have stayed")
 	n.mention(differences, hostsnapshot.Others, "belongs to processes that do not descend from this one")
 	n.mention(differences, hostsnapshot.Unknown, "can't be attributed to the demo: it lacks the demo's group ID")
 	if len(left) == 0 {
@@ -177,7 +177,7 @@ func runTour(ctx context.Context, n *narrator) error {
 	case status.Signaled():
 		return fmt.Errorf("the tour was ended by %s", status.Signal())
 	case status.ExitStatus() != 0:
-		return errors.New("the tour failed; what went wrong is said above")
+		return errors.New("the tour failed; the error is above")
 	default:
 		return nil
 	}

@@ -44,7 +44,7 @@ func (v *visit) withSite(ctx context.Context, l layout, do func(context.Context)
 	})
 	if err == nil {
 		if slots := l.nodes * l.cores; slots > v.opts.cpus {
-			v.show(fmt.Sprintf("OVERSUBSCRIBED: %d core slots on %d CPUs, so members share cores. Nothing here tells how fast separate cores are.", slots, v.opts.cpus))
+			v.show(fmt.Sprintf("OVERSUBSCRIBED: %d core slots on %d CPUs, so members share cores. These figures say nothing about separate cores.", slots, v.opts.cpus))
 		}
 		err = do(ctx)
 	}
@@ -107,7 +107,7 @@ func freePort(ctx context.Context) (string, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("no port for the embedded server: %w", err)
+		return "", fmt.Errorf("the embedded server found no free port: %w", err)
 	}
 	return l.Addr().String(), l.Close()
 }

@@ -129,7 +129,7 @@ func (v *visit) prepare(ctx context.Context) error {
 	}
 	scratch, err := os.MkdirTemp("", "nearmetal-demo-")
 	if err != nil {
-		return fmt.Errorf("no place for the demo's files: %w; TMPDIR names another one", err)
+		return fmt.Errorf("the demo's files have no directory: %w; set TMPDIR to another one", err)
 	}
 	v.scratch = scratch
 	if v.stateDir == "" {

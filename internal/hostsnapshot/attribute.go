@@ -65,11 +65,11 @@ func (j judge) origin(in Snapshot, id ProcessID) (origin, string) {
 		case existed && old.id == p.id && j.ancestors[pid] && !adopts:
 			return unclear, ""
 		case existed && old.id == p.id && pid == id.PID:
-			return foreign, fmt.Sprintf("held by PID %d, which was there before: %s", pid, p.command)
+			return foreign, fmt.Sprintf("held by PID %d, which existed before: %s", pid, p.command)
 		case existed && old.id == p.id:
-			return foreign, fmt.Sprintf("stems from PID %d, which was there before and is not ours: %s", pid, p.command)
+			return foreign, fmt.Sprintf("descends from PID %d, which existed before and is not ours: %s", pid, p.command)
 		case p.ppid == 0 && adopts:
-			return foreign, fmt.Sprintf("stems from PID %d, which came from another PID namespace: %s", pid, p.command)
+			return foreign, fmt.Sprintf("descends from PID %d, which came from another PID namespace: %s", pid, p.command)
 		case p.ppid == 0:
 			return unclear, ""
 		}
@@ -120,7 +120,7 @@ func (j judge) verdict(kind Kind, item Item) (Verdict, string) {
 	case whose == foreign:
 		return Others, why
 	case whose == unclear && j.after.group != 0 && grouped(kind):
-		return Unknown, "nothing shows who made it"
+		return Unknown, "its maker is unknown"
 	default:
 		return Left, ""
 	}
@@ -152,7 +152,7 @@ func (j judge) changed(kind Kind, key string, old, now Item) Difference {
 	d := Difference{Kind: kind, Change: Changed, Key: key, Detail: "was " + old.Detail + ", is " + now.Detail}
 	switch kind {
 	case Process, Module:
-		d.Verdict, d.Why = Informative, "processes and modules change by themselves"
+		d.Verdict, d.Why = Informative, "processes and modules change on their own"
 	default:
 		d.Verdict, d.Why = j.verdict(kind, now)
 	}
@@ -160,14 +160,14 @@ func (j judge) changed(kind Kind, key string, old, now Item) Difference {
 }
 
 func (j judge) vanished(kind Kind, key string, old Item) Difference {
-	d := Difference{Kind: kind, Change: Vanished, Key: key, Detail: old.Detail, Verdict: Gone, Why: "it was there before"}
+	d := Difference{Kind: kind, Change: Vanished, Key: key, Detail: old.Detail, Verdict: Gone, Why: "it existed before"}
 	if kind == Process || kind == Module {
-		d.Verdict, d.Why = Informative, "it ended meanwhile"
+		d.Verdict, d.Why = Informative, "it has ended since"
 		return d
 	}
 	for _, h := range old.holders {
 		if p, still := j.after.processes[h.PID]; !still || p.id != h {
-			d.Verdict, d.Why = Others, fmt.Sprintf("it was held by PID %d, which ended meanwhile", h.PID)
+			d.Verdict, d.Why = Others, fmt.Sprintf("it was held by PID %d, which has ended since", h.PID)
 			return d
 		}
 	}

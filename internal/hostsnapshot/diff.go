@@ -29,7 +29,7 @@ const (
 	Others Verdict = "others"
 	// Unknown: it does not have the group that ours have, and nobody holds it. Reported, not counted.
 	Unknown Verdict = "unknown"
-	// Gone: it was there before and is not any more. Nothing is left of it, and who removed it can't be seen; reported, so that
+	// Gone: it existed before and is not any more. Nothing is left of it, and who removed it can't be seen; reported, so that
 	// people can see whether something was removed that should have stayed.
 	Gone Verdict = "gone"
 	// Informative: it happens by the kernel's own design and is no debris (a loaded module, a kernel thread).

@@ -36,7 +36,7 @@ func HPCCMetrics() []Metric {
 func HPCCAxis() Axis { return Axis{Name: "Ranks", Unit: "ranks"} }
 
 // ErrNoHPCC: the benchmark is not installed.
-var ErrNoHPCC = errors.New("hpcc is not installed; it is the HPC Challenge benchmark that is measured: apt-get install hpcc")
+var ErrNoHPCC = errors.New("hpcc, the HPC Challenge benchmark, is not installed; run: apt-get install hpcc")
 
 // FindHPCC tells whether the benchmark is installed on this machine; ErrNoHPCC when it is not. Members of the environment "local"
 // have what the machine has.

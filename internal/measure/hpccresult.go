@@ -29,7 +29,7 @@ type HPCCError struct {
 }
 
 func (e *HPCCError) Error() string {
-	return fmt.Sprintf("the HPC Challenge run counts for nothing (%s): %s", e.Reason, e.Detail)
+	return fmt.Sprintf("the HPC Challenge run is not valid (%s): %s", e.Reason, e.Detail)
 }
 
 // hplThreshold is what HPL's scaled residual has to stay below (HPL.dat's usual value).
@@ -151,7 +151,7 @@ func (r HPCCResult) checkSetting() error {
 			return &HPCCError{HPCCIncomplete, fmt.Sprintf("its summary lacks %s", want.name)}
 		}
 		if got != strconv.Itoa(want.value) {
-			return &HPCCError{HPCCOther, fmt.Sprintf("%s is %s, and %d was asked for", want.name, got, want.value)}
+			return &HPCCError{HPCCOther, fmt.Sprintf("%s is %s instead of the requested %d", want.name, got, want.value)}
 		}
 	}
 	return nil
@@ -164,20 +164,20 @@ func (r HPCCResult) checkResults(output []byte) error {
 		return wrong("its summary says Success=%s", got)
 	}
 	if !(r.Residual < hplThreshold) {
-		return wrong("HPL's scaled residual is %.3g; it has to be below %.1f", r.Residual, hplThreshold)
+		return wrong("HPL's scaled residual is %.3g; it must be below %.1f", r.Residual, hplThreshold)
 	}
 	_, hpl, _ := strings.Cut(string(output), "Begin of HPL section.")
 	passed, failed := strconv.Itoa(r.Setting.solves()), "0"
 	if !hasCount(hpl, passed, "tests completed and passed residual checks") || !hasCount(hpl, failed, "tests completed and failed residual checks") {
-		return wrong("HPL does not say that it solved %s times and passed the residual check each time", passed)
+		return wrong("HPL does not report %s solutions that all passed the residual check", passed)
 	}
 	if strings.Contains(hpl, "FAILED") {
-		return wrong("HPL says that a test FAILED")
+		return wrong("HPL reports a FAILED test")
 	}
 	_, stream, _ := strings.Cut(string(output), "Begin of StarSTREAM section.")
 	stream, _, _ = strings.Cut(stream, "End of StarSTREAM section.")
 	if !strings.Contains(stream, "Solution Validates") || !hasCount(stream, "Node(s) with error", "0") {
-		return wrong("STREAM does not say that its vectors are right")
+		return wrong("STREAM does not report that its vectors are right")
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (n *hpccNumbers) atLeastZero(name string) float64 {
 	text, ok := n.summary[name]
 	v, err := strconv.ParseFloat(text, 64)
 	if n.err == nil && (!ok || err != nil || math.IsInf(v, 0) || !(v >= 0)) {
-		n.err = &HPCCError{HPCCIncomplete, fmt.Sprintf("its summary's %s is no number that makes sense: %q", name, text)}
+		n.err = &HPCCError{HPCCIncomplete, fmt.Sprintf("its summary's %s is not a sensible number: %q", name, text)}
 	}
 	return v
 }
@@ -221,7 +221,7 @@ func (r HPCCResult) Conditions() []Condition {
 	return []Condition{
 		{"HPL", fmt.Sprintf("order %d, blocks of %d, %d x %d ranks, solved in %s s%s, scaled residual %s",
 			r.Setting.N, r.Setting.NB, r.Setting.P, r.Setting.Q, number(r.HPLSeconds), best, number(r.Residual))},
-		{"STREAM", fmt.Sprintf("three vectors of %s MiB a rank; caches that hold them are what is measured", number(float64(r.StreamWords)*8/(1<<20)))},
+		{"STREAM", fmt.Sprintf("three vectors of %s MiB a rank; caches that hold them are what it measures", number(float64(r.StreamWords)*8/(1<<20)))},
 		{"HPC Challenge", strings.Join([]string{r.Summary["VersionMajor"], r.Summary["VersionMinor"], r.Summary["VersionMicro"]}, ".") + r.Summary["VersionRelease"]},
 	}
 }

@@ -38,7 +38,7 @@ func PingPongMetrics() []Metric {
 }
 
 // ErrNoCompiler: mpicc is not installed.
-var ErrNoCompiler = errors.New("mpicc is not installed; it compiles the MPI programs that are measured: apt-get install gcc libopenmpi-dev")
+var ErrNoCompiler = errors.New("mpicc, which compiles the measured MPI programs, is not installed; run: apt-get install gcc libopenmpi-dev")
 
 // Programs are the compiled MPI programs on this machine.
 type Programs struct {

@@ -31,7 +31,7 @@ type Pairs struct {
 func (p Pairs) Measure(ctx context.Context) ([]Run, error) {
 	for _, side := range p.Sides {
 		if p.Run[side] == nil {
-			return nil, fmt.Errorf("nothing is known to run for side %q", side)
+			return nil, fmt.Errorf("side %q has no command to run", side)
 		}
 	}
 	var runs []Run
