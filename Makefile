@@ -1,4 +1,4 @@
-# Nearmetal's front door. "make help" lists what there is. Every target does its own set-up; all are quick when run again.
+# Nearmetal's front door. "make help" lists the targets. Each target does its own set-up and is quick when run again.
 
 # Debian's go does not fetch the toolchain that go.mod names unless told to.
 export GOTOOLCHAIN ?= auto
@@ -25,24 +25,24 @@ GUEST_TESTS ?= DriverContract|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeave
 .NOTPARALLEL:
 .PHONY: help build member boot demo test unit e2e faults fuzz-api test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## a cluster on this machine, MPI on it, its efficiency, and nothing left (root or sudo)
+demo: ## run a cluster with MPI on this machine, measure its efficiency, and leave nothing behind (root or sudo)
 	@setup/install.sh run build demo
 	@$(MAKE) --no-print-directory build
 	$(ASROOT) bin/nearmetal demo
 
 # Each part runs even when one before it failed, and says how long it took.
-test: setup build ## all tests: lint, unit, conformance, end to end, in a guest, a network boot; 25 minutes on 2 cores (root or sudo)
+test: setup build ## run all tests: lint, unit, conformance, end to end, in a guest, a network boot; 25 minutes on 2 cores (root or sudo)
 	@failed=; for part in $(TEST_PARTS); do \
 		begun=$$(date +%s); $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 		echo "make $$part took $$(($$(date +%s) - begun)) s"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-check: test ## the same as test
+check: test ## same as test
 
-build: member boot ## bin/nearmetal
+build: member boot ## build bin/nearmetal
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
 
@@ -56,16 +56,16 @@ boot:
 	@mkdir -p $(dir $(BOOT))
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
 
-setup: ## the Debian packages and the Go toolchain that building and testing need
+setup: ## install the Debian packages and the Go toolchain for building and testing
 	@setup/install.sh $(TEST_PACKAGES)
 
 # Failpoints are built in: crash tests kill the process that they mark.
-unit: setup member boot ## unit and conformance tests only
+unit: setup member boot ## run only unit and conformance tests
 	$(GO) test -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
 # schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside.
 API_CLIENTS = $(CURDIR)/.build/api-clients-$(firstword $(shell cksum tests/e2e/openapi/requirements.txt))
-e2e: setup build ## end to end tests only; they run bin/nearmetal, and bin/nearmetal-failpoints for crashes
+e2e: setup build ## run only end-to-end tests, with bin/nearmetal and bin/nearmetal-failpoints
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp
 	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
@@ -74,18 +74,18 @@ e2e: setup build ## end to end tests only; they run bin/nearmetal, and bin/nearm
 
 # What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.
 NEARMETAL_FAULT_ROUNDS ?= 50
-faults: ## faults by chance, for NEARMETAL_FAULT_ROUNDS=50 rounds: kills, silence, crashes at each mark, histories (root or sudo)
+faults: ## run NEARMETAL_FAULT_ROUNDS=50 rounds of random faults: kills, silence, crashes at each failpoint, histories (root or sudo)
 	NEARMETAL_FAULT_ROUNDS=$(NEARMETAL_FAULT_ROUNDS) $(MAKE) e2e \
 		E2E_FLAGS='-timeout 12h -v -run "Fault|Crash|Silent|Linearizable|MovedToAnotherNode" $(FAULTS_FLAGS)'
 
 # What "make test" does for 20 seconds in each role: schemathesis calls the API by its document, with valid and invalid data.
 NEARMETAL_FUZZ_SECONDS ?= 600
-fuzz-api: ## the API against its own document, NEARMETAL_FUZZ_SECONDS=600 as admin, member and viewer each (root or sudo)
+fuzz-api: ## fuzz the API against its own document, NEARMETAL_FUZZ_SECONDS=600 as admin, member and viewer each (root or sudo)
 	NEARMETAL_FUZZ_SECONDS=$(NEARMETAL_FUZZ_SECONDS) $(MAKE) e2e E2E_FLAGS='-timeout 12h -v -run "^TestTheAPIDoesWhatItsDocumentSays"'
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated. It runs what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
 IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -timeout 40m
-test-guest: setup build ## in emulated Debian guests: the container stack under cgroup v2, and a power cut
+test-guest: setup build ## test in emulated Debian guests: the container stack under cgroup v2, and a power cut
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	$(IN_GUEST) -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -run '^TestCommitsSurviveAPowerCut$$' ./testbed/powercut
@@ -93,35 +93,35 @@ test-guest: setup build ## in emulated Debian guests: the container stack under 
 # A tour of two machines that were off: one with BIOS and Redfish, one with UEFI and IPMI. Three minutes, and as many as the packages of the
 # environment take to arrive.
 BOOT_TESTS ?= TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain
-test-boot: setup build ## two emulated machines boot over the network and carry a cluster (root or sudo)
+test-boot: setup build ## boot two emulated machines over the network and run a cluster on them (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '$(BOOT_TESTS)' ./tests/boot
 
 # All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault. One package after the other,
 # because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
-test-testbed: setup build ## everything that needs emulated machines: about an hour; TESTBED_TESTS=Stranger for some (root or sudo)
+test-testbed: setup build ## run all tests that need emulated machines, about an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./internal/bootagent
 	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock)
 
-test-clock: setup build ## in an emulated Debian guest: the machine's clock jumps by days under a site
+test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	$(IN_GUEST) -v -run '^TestTheClockMayJump$$' ./tests/e2e
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=
-testbed: ## a virtual data centre: machines that are off, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2' (root or sudo)
+testbed: ## start a virtual data centre: powered-off machines, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2' (root or sudo)
 	@setup/install.sh run build guest testbed
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl up -server-address 10.99.0.1/24 $(TESTBED_FLAGS)
 
-testbed-down: ## take it down, with all that belongs to it
+testbed-down: ## stop the virtual data centre and remove everything it made
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl down $(TESTBED_FLAGS)
 
-lint: setup member boot ## formatting, vet, staticcheck, go mod tidy
+lint: setup member boot ## check formatting, vet, staticcheck, go mod tidy
 	$(GO) mod tidy -diff
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
 	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
@@ -137,7 +137,7 @@ docs: member ## write the generated pages of docs/
 	$(GO) test ./internal/cli -run Documentation -update
 	$(GO) test ./internal/lifecycle -update
 
-bench: ## figures of docs/performance.md, both sides in one run (root or sudo)
+bench: ## measure the figures of docs/performance.md, both sides in one run (root or sudo)
 	@setup/install.sh $(TEST_PACKAGES) bench
 	@$(MAKE) --no-print-directory build
 	$(GO) build -o bin/bench ./bench
@@ -146,8 +146,8 @@ bench: ## figures of docs/performance.md, both sides in one run (root or sudo)
 mutants: setup member boot ## remove each guard in turn; its named test must fail
 	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants -exec '$(ASROOT)' $(MUTANTS_FLAGS)
 
-install: build ## to /usr/local/bin
+install: build ## install bin/nearmetal to /usr/local/bin
 	$(ASROOT) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
 
-clean: ## remove what was built here
+clean: ## remove all build outputs
 	rm -rf bin .build $(MEMBER) $(BOOT)

@@ -115,7 +115,7 @@ func takePackages(ctx context.Context, from, to string) error {
 func imageByHand(ctx context.Context, o options, cache, dir string) (int64, error) {
 	content, ok := recipes.Catalog{}.Shipped(builtEnvironment)
 	if !ok {
-		return 0, fmt.Errorf("there is no recipe %s", builtEnvironment)
+		return 0, fmt.Errorf("recipe %s does not exist", builtEnvironment)
 	}
 	r, err := recipe.Parse(content)
 	if err != nil {

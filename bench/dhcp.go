@@ -122,7 +122,7 @@ func parsePerfdhcp(report string) (dhcpResult, error) {
 	offerMS, err2 := figureOf(perfDelay, offer)
 	ackMS, err3 := figureOf(perfDelay, ack)
 	if err := errors.Join(err1, err2, err3); !ok || !ok2 || err != nil {
-		return dhcpResult{}, fmt.Errorf("perfdhcp's report is not understood (%w): %s", err, report)
+		return dhcpResult{}, fmt.Errorf("perfdhcp's report can't be parsed (%w): %s", err, report)
 	}
 	return dhcpResult{completed: received, offerMS: offerMS, ackMS: ackMS}, nil
 }

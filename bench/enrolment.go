@@ -44,7 +44,7 @@ const (
 	stageOn       = "powered on"
 	stageAddress  = "kernel and initrd fetched"
 	stageHello    = "token exchanged"
-	stageReported = "report accepted, told to go off"
+	stageReported = "report accepted, ordered off"
 	stageStored   = "inspection stored"
 	stageOff      = "recorded as off"
 )

@@ -232,7 +232,7 @@ func firstProcess(assignment string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("no process of the member %s* is to be found", assignment)
+	return 0, fmt.Errorf("no process of the member %s* was found", assignment)
 }
 
 func inGroup(pid int, assignment string) bool {

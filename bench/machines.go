@@ -39,7 +39,7 @@ func (o options) parts() ([]string, error) {
 		case partBuilds, partBoots, partRush, partEnrolment:
 			parts = append(parts, part)
 		default:
-			return nil, fmt.Errorf("-machines %q: there is no part %q, only %s, %s, %s and %s", o.machines, part, partBuilds, partBoots, partRush, partEnrolment)
+			return nil, fmt.Errorf("-machines %q: unknown part %q; the parts are %s, %s, %s and %s", o.machines, part, partBuilds, partBoots, partRush, partEnrolment)
 		}
 	}
 	return parts, nil

@@ -53,18 +53,18 @@ func main() {
 	flag.StringVar(&o.peers, "peers", "bench/peers", "directory of the peers' scripts")
 	flag.StringVar(&o.out, "out", "bench/out", "directory for the results")
 	flag.StringVar(&o.goTool, "go", "go", "the go command, for placement's benchmark")
-	flag.StringVar(&sizes, "sizes", "1,8,32", "numbers of members")
-	flag.IntVar(&o.rounds, "rounds", 10, "rounds; 6 or more give 95% intervals, an even number cancels drift")
+	flag.StringVar(&sizes, "sizes", "1,8,32", "member counts to measure")
+	flag.IntVar(&o.rounds, "rounds", 10, "rounds; at least 6 for 95% intervals, an even number to cancel drift")
 	flag.BoolVar(&o.podman, "podman", true, "measure podman too")
 	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
-	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (life, noise and placement need it)")
+	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise and placement)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
-	flag.StringVar(&o.images, "images", "", "a site's state directory whose built environments are taken instead of building them")
-	flag.IntVar(&o.enrol, "enrol", 1000, "how many machines are enrolled")
-	flag.IntVar(&o.pairs, "pairs", 3, "pairs of boots")
+	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
+	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
+	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
 		if os.Getenv(variable) != "" {
@@ -102,7 +102,7 @@ func run(ctx context.Context, o options) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if os.Getenv(insideVariable) == "" {
 		if dir := os.TempDir(); o.clusters && o.podman && len(dir) > longestTemp {
-			return fmt.Errorf("the temporary folder %s has too long a path for podman, which takes 50 characters for its own folder: set TMPDIR=/tmp, or -podman=false", dir)
+			return fmt.Errorf("the temporary folder %s has too long a path for podman, which adds 50 characters for its own folder; set TMPDIR=/tmp, or use -podman=false", dir)
 		}
 		if err := announce(o, log); err != nil {
 			return err

@@ -194,7 +194,7 @@ func (s *site) agentOf(node string) (int, error) {
 			return pid, nil
 		}
 	}
-	return 0, fmt.Errorf("the agent of node %s is not to be found", node)
+	return 0, fmt.Errorf("the agent of node %s was not found", node)
 }
 
 // residentBytes reads VmRSS of proc(5).
@@ -209,7 +209,7 @@ func residentBytes(pid int) (int64, error) {
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status tells no VmRSS", pid)
+	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
 }
 
 func freePort(ctx context.Context) (string, error) {

@@ -74,7 +74,7 @@ func networkBoot(ctx context.Context, o options, work string, log *slog.Logger, 
 	for _, name := range strings.Split(o.netboot, ",") {
 		part, ok := parts[name]
 		if !ok {
-			return fmt.Errorf("-netboot %q: there is no part %q, only dhcp, transfers and storms", o.netboot, name)
+			return fmt.Errorf("-netboot %q: unknown part %q; the parts are dhcp, transfers and storms", o.netboot, name)
 		}
 		begin(o, log, name)
 		if err := part(ctx, c, log, text); err != nil {
@@ -147,7 +147,7 @@ func (c *cable) serve(ctx context.Context, ready func(*server) error, commands .
 	}
 	if err := ready(s); err != nil {
 		said, _ := os.ReadFile(log.Name())
-		return nil, errors.Join(fmt.Errorf("%s: %w; it said: %s", commands[0].Path, err, said), s.stop())
+		return nil, errors.Join(fmt.Errorf("%s: %w; its output: %s", commands[0].Path, err, said), s.stop())
 	}
 	return s, ctx.Err()
 }

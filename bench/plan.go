@@ -119,7 +119,7 @@ func minutes(d time.Duration) string {
 	return fmt.Sprintf("%d min", max(1, int(d.Round(time.Minute).Minutes())))
 }
 
-// fitting splits numbers of members into those that a machine with this much room can carry, and those to leave out. If none
+// fitting splits member counts to measure into those that a machine with this much room can carry, and those to leave out. If none
 // fits, the room itself is measured.
 func fitting(sizes []int, room int) (fit, out []int) {
 	for _, n := range sizes {
@@ -144,7 +144,7 @@ func leftOut(out []int, room int, memory api.Bytes) string {
 	for _, n := range out {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
-	return fmt.Sprintf("%s members left out: this machine has room for %d of %s each", strings.Join(numbers, " and "), room, memory)
+	return fmt.Sprintf("%s members omitted: this machine has room for %d of %s each", strings.Join(numbers, " and "), room, memory)
 }
 
 // room returns how many members of the site's memory fit its first node.

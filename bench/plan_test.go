@@ -16,10 +16,10 @@ func TestTheBenchMeasuresWhatTheMachineHasRoomForAndNamesTheRest(t *testing.T) {
 	}{
 		{"room for all", []int{1, 8, 32}, 86, []int{1, 8, 32}, ""},
 		{"room for exactly the largest", []int{1, 8, 32}, 32, []int{1, 8, 32}, ""},
-		{"room for all but the largest", []int{1, 8, 32}, 22, []int{1, 8}, "32 members left out: this machine has room for 22 of 256MiB each"},
-		{"room for the smallest only", []int{1, 8, 32}, 3, []int{1}, "8 and 32 members left out: this machine has room for 3 of 256MiB each"},
-		{"room for none of the sizes", []int{8, 32}, 5, []int{5}, "8 and 32 members left out: this machine has room for 5 of 256MiB each"},
-		{"no room", []int{1}, 0, nil, "1 members left out: this machine has room for 0 of 256MiB each"},
+		{"room for all but the largest", []int{1, 8, 32}, 22, []int{1, 8}, "32 members omitted: this machine has room for 22 of 256MiB each"},
+		{"room for the smallest only", []int{1, 8, 32}, 3, []int{1}, "8 and 32 members omitted: this machine has room for 3 of 256MiB each"},
+		{"room for none of the sizes", []int{8, 32}, 5, []int{5}, "8 and 32 members omitted: this machine has room for 5 of 256MiB each"},
+		{"no room", []int{1}, 0, nil, "1 members omitted: this machine has room for 0 of 256MiB each"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fit, out := fitting(test.sizes, test.room)

@@ -28,7 +28,7 @@ const (
 func rush(ctx context.Context, o options, dir string, log *slog.Logger, text *bytes.Buffer) (err error) {
 	count := machinesFor(totalBytes())
 	if count < rushMachines {
-		why := fmt.Sprintf("%d of %d machines of the rush left out: this machine has %s of memory", rushMachines-count, rushMachines, totalMemory())
+		why := fmt.Sprintf("%d of %d machines of the rush omitted: this machine has %s of memory", rushMachines-count, rushMachines, totalMemory())
 		log.Warn(why)
 		fmt.Fprintf(text, "%s.\n\n", why)
 	}

@@ -14,5 +14,5 @@ for go in "$(command -v go 2>/dev/null)" /usr/local/go/bin/go /usr/bin/go /usr/l
 		exit 0
 	fi
 done
-echo "no go command from 1.$oldest_minor on was found; run setup/install.sh" >&2
+echo "no go command of version 1.$oldest_minor or later was found; run setup/install.sh" >&2
 exit 1

@@ -30,7 +30,7 @@ missing() {
 			END { n = split(all, p, " "); for (i = 1; i <= n; i++) if (!(p[i] in have)) print p[i] }'
 }
 
-command -v dpkg-query >/dev/null || die "this is not a Debian system; install by hand what setup/packages.txt lists, and Go 1.26"
+command -v dpkg-query >/dev/null || die "this is not a Debian system; install the packages of setup/packages.txt and Go 1.26 yourself"
 packages=$(wanted "$@") || exit 1
 absent=$(missing $packages | tr '\n' ' ')
 need_go=
@@ -40,7 +40,7 @@ if [ -z "$absent$need_go" ]; then
 	exit 0
 fi
 
-say "will install Debian packages: $absent${need_go:+golang-go (1.21 or later; it fetches Go 1.26 from the module proxy by itself)}"
+say "will install Debian packages: $absent${need_go:+golang-go (1.21 or later; it fetches Go 1.26 from the module proxy)}"
 [ -z "$dry_run" ] || exit 0
 
 sudo=
@@ -76,7 +76,7 @@ if [ -n "$absent" ]; then
 	apt install --no-install-recommends $absent
 fi
 
-# What was installed just now shall not start at the next boot either.
+# Services installed just now must not start at the next boot either.
 if [ -d /run/systemd/system ]; then
 	for unit in $([ -z "$absent" ] || dpkg -L $absent | sed -n 's,.*/systemd/system/\([^/@]*\.\(service\|socket\|timer\)\)$,\1,p' | sort -u); do
 		if systemctl is-enabled -q "$unit" 2>/dev/null; then
@@ -101,7 +101,7 @@ install_go() {
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
 	mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(SITE)' 'Created-By: Packages' |
 		awk -v c="$codename" '$1 == c && $2 == "main" { print $3; exit }')
-	[ -n "$mirror" ] || die "no Go from 1.21 on in this machine's sources, and no mirror of $codename to take it from backports; install Go 1.26"
+	[ -n "$mirror" ] || die "this machine's sources have no Go 1.21 or later, and no mirror of $codename with backports; install Go 1.26"
 	mkdir "$scratch/sources"
 	cp -r /etc/apt/sources.list.d/. "$scratch/sources/" 2>/dev/null || true
 	cp /etc/apt/sources.list "$scratch/sources/base.list" 2>/dev/null || true
@@ -114,5 +114,5 @@ install_go() {
 	apt update
 }
 [ -z "$need_go" ] || install_go
-"$here/go.sh" >/dev/null || die "go is still not usable after installing it"
+"$here/go.sh" >/dev/null || die "the installed go command can't build this project; install Go 1.26"
 say "done"

@@ -38,7 +38,7 @@ func run(ctx context.Context) error {
 		return build.Worker(ctx)
 	}
 	cache := flag.String("cache", "/var/cache/nearmetal/testbed/images", "where images are kept")
-	force := flag.Bool("force", false, "build although the image is there")
+	force := flag.Bool("force", false, "build even if the image exists")
 	flag.Parse()
 	self, err := os.Executable()
 	if err != nil {
@@ -66,7 +66,7 @@ type imageCache struct {
 func (c *imageCache) ensure(ctx context.Context, name string) (build.Base, error) {
 	text, ok := recipes.Catalog{}.Shipped(name)
 	if !ok {
-		return build.Base{}, fmt.Errorf("there is no such recipe; there are %s", strings.Join(recipes.Catalog{}.ShippedNames(), ", "))
+		return build.Base{}, fmt.Errorf("unknown recipe; the recipes are %s", strings.Join(recipes.Catalog{}.ShippedNames(), ", "))
 	}
 	r, err := recipe.Parse(text)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *imageCache) lookup(name, key string) (*image.Manifest, error) {
 	}
 	digest, made, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	if made != key {
-		return nil, errors.New("made from something else")
+		return nil, errors.New("made from other input")
 	}
 	data, err := os.ReadFile(filepath.Join(c.dir, image.Digest(digest).Hex()))
 	if err != nil {

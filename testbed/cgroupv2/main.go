@@ -29,7 +29,7 @@ func run() int {
 		cacheDir = flag.String("cache", guest.CacheDir, "`folder` that keeps built guests")
 		cpus     = flag.Int("cpus", max(2, min(4, runtime.NumCPU())), "processors of the guest")
 		memory   = flag.Int("memory-mib", 2048, "memory of the guest in `MiB`")
-		timeout  = flag.Duration("timeout", 10*time.Minute, "cut the guest off after this `time`")
+		timeout  = flag.Duration("timeout", 10*time.Minute, "end the guest after this `time`")
 	)
 	flag.Parse()
 	if flag.NArg() == 0 {

@@ -49,7 +49,7 @@ func (f BMCFault) complete() (BMCFault, error) {
 		for _, kind := range FaultKinds() {
 			names = append(names, string(kind))
 		}
-		return f, fmt.Errorf("a BMC has no fault %q; there are %s", f.Kind, strings.Join(names, ", "))
+		return f, fmt.Errorf("a BMC has no fault %q; its faults are %s", f.Kind, strings.Join(names, ", "))
 	}
 	f.Delay = orElse(f.Delay, 5*time.Second)
 	f.Limit = orElse(f.Limit, 8)

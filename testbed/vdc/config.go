@@ -44,9 +44,9 @@ func (c Config) complete() (Config, error) {
 	}
 	switch {
 	case !nameForm.MatchString(c.Name):
-		return c, fmt.Errorf("a virtual data centre can't be named %q: one to eight lower-case letters and digits", c.Name)
+		return c, fmt.Errorf("a virtual data centre can't be named %q; use one to eight lower-case letters and digits", c.Name)
 	case len(c.Machines) == 0:
-		return c, errors.New("a virtual data centre needs a machine at least")
+		return c, errors.New("a virtual data centre needs at least one machine")
 	case !c.BMCNetwork.Addr().Is4() || c.BMCNetwork.Bits() > 24 || len(c.Machines) > 200:
 		return c, fmt.Errorf("a BMC network is an IPv4 prefix of /24 or larger, for 200 machines at most: not %v for %d", c.BMCNetwork, len(c.Machines))
 	}
@@ -56,7 +56,7 @@ func (c Config) complete() (Config, error) {
 	for i, m := range c.Machines {
 		switch {
 		case !machineForm.MatchString(m.Name):
-			return c, fmt.Errorf("a machine can't be named %q: up to 13 lower-case letters, digits and hyphens", m.Name)
+			return c, fmt.Errorf("a machine can't be named %q; use up to 13 lower-case letters, digits and hyphens", m.Name)
 		case seen[m.Name]:
 			return c, fmt.Errorf("two machines are named %q", m.Name)
 		case m.Firmware != api.FirmwareBIOS && m.Firmware != api.FirmwareUEFI:

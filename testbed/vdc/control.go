@@ -113,7 +113,7 @@ func post(ctx context.Context, name, path string, body []byte) (string, error) {
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return "", fmt.Errorf("the virtual data centre %q does not answer; is it up? %w", name, err)
+		return "", fmt.Errorf("the virtual data centre %q does not answer (is it up?): %w", name, err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)

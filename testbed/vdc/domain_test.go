@@ -111,7 +111,7 @@ func TestABadConfigIsRefusedWithItsReason(t *testing.T) {
 		config Config
 		want   string
 	}{
-		{Config{}, "needs a machine"},
+		{Config{}, "needs at least one machine"},
 		{Config{Name: "../x", Machines: []MachineConfig{bios}}, `named "../x"`},
 		{Config{Machines: []MachineConfig{{Name: "A b", Firmware: api.FirmwareBIOS}}}, `named "A b"`},
 		{Config{Machines: []MachineConfig{bios, bios}}, "two machines"},

@@ -19,7 +19,7 @@ type hypervisor struct {
 }
 
 // errInsideEnded: the programs inside ended while they were waited for.
-var errInsideEnded = errors.New("the programs inside ended")
+var errInsideEnded = errors.New("the data centre's programs ended")
 
 // retryEvery is how often something that comes up is looked at.
 const retryEvery = 50 * time.Millisecond

@@ -28,7 +28,7 @@ var files embed.FS
 func Dir(name string) string { return filepath.Join(BaseDir, name) }
 
 // ErrRunning: a data centre of that name exists.
-var ErrRunning = errors.New("it is running already")
+var ErrRunning = errors.New("it is already running")
 
 // claim makes a data centre's folder, and removes first what one that was killed together with its keeper has left. The lock is held until
 // the keeper has ended, which removes folder and lock.

@@ -335,7 +335,7 @@ func TestSeveralDataCentresAtOnceAndNoTwoOfAName(t *testing.T) {
 	needTestbed(t)
 	nothingLeft(t)
 	f := newField(t)
-	if _, err := Start(t.Context(), testConfig(f.op.Path())); err == nil || !strings.Contains(err.Error(), "running already") {
+	if _, err := Start(t.Context(), testConfig(f.op.Path())); err == nil || !strings.Contains(err.Error(), "already running") {
 		t.Errorf("a second data centre of the name: %v", err)
 	}
 	f.power(f.dc.Machines()[0], api.PowerOff) // the first one lives

@@ -26,21 +26,21 @@ import (
 
 const usage = `vdcctl: virtual data centres (needs root)
 
-  vdcctl up [FLAGS]                     bring one up in the background, all machines off; prints how to enrol them
-  vdcctl serve [FLAGS]                  the same in the foreground, until interrupted
-  vdcctl down [-name NAME | -all]       take it, or all that run, down, with all that belongs to it
-  vdcctl list                           the data centres that run
-  vdcctl show [-name NAME]              its machines
-  vdcctl power [-name NAME] MACHINE     whether it is on
-  vdcctl press [-name NAME] MACHINE     its power button: on
+  vdcctl up [FLAGS]                     start a data centre in the background, all machines off; print how to enroll them
+  vdcctl serve [FLAGS]                  start a data centre in the foreground, until interrupted
+  vdcctl down [-name NAME | -all]       stop a data centre, or all of them, and remove everything they made
+  vdcctl list                           list the running data centres
+  vdcctl show [-name NAME]              show a data centre's machines
+  vdcctl power [-name NAME] MACHINE     show whether a machine is on
+  vdcctl press [-name NAME] MACHINE     press a machine's power button: it goes on
   vdcctl oem [-name NAME] MACHINE TEXT...
-                                        its SMBIOS OEM strings from its next start on: nearmetal-enroll:TOKEN makes it enrol by itself
-  vdcctl fault [-name NAME] KIND ...    make a fault:
-      power-loss MACHINE                    its power is cut at once
-      hang MACHINE, unhang MACHINE          its firmware does nothing
-      unplug MACHINE [data], plug ...       a NIC's link is down
-      loss SHARE                            frames on the provisioning network get lost, 0 to 1
-      bmc MACHINE KIND                      none, slow, says-on, says-off, unknown, garbage, sessions, refuse, silent
+                                        set a machine's SMBIOS OEM strings from its next start on; with nearmetal-enroll:TOKEN it enrolls itself
+  vdcctl fault [-name NAME] KIND ...    inject a fault:
+      power-loss MACHINE                    cut a machine's power at once
+      hang MACHINE, unhang MACHINE          stop a machine's CPUs, or resume them
+      unplug MACHINE [data], plug ...       take a NIC's link down, or up again
+      loss SHARE                            drop this share (0 to 1) of the provisioning network's frames
+      bmc MACHINE KIND                      a BMC fault: none, slow, says-on, says-off, unknown, garbage, sessions, refuse, silent
 
 Flags of up and serve:
 `
@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if len(args) == 0 {
 		o.set.Usage()
-		return errors.New("which command?")
+		return errors.New("a command is missing; \"vdcctl help\" lists them")
 	}
 	if err := o.set.Parse(args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -134,12 +134,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return printMachines(out, machines)
 	case "power", "press":
 		if len(rest) != 1 {
-			return fmt.Errorf("%s takes a machine", args[0])
+			return fmt.Errorf("%s needs the name of a machine", args[0])
 		}
 		return give(ctx, o, out, vdc.Order{Do: args[0], Machine: rest[0]})
 	case "oem":
 		if len(rest) < 1 {
-			return errors.New("oem takes a machine and its strings")
+			return errors.New("oem needs a machine and its strings")
 		}
 		return give(ctx, o, out, vdc.Order{Do: args[0], Machine: rest[0], OEMStrings: rest[1:]})
 	case "fault":
@@ -200,7 +200,7 @@ func up(ctx context.Context, o *options, args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s is up already\n", o.name)
+		fmt.Fprintf(out, "%s is already up\n", o.name)
 		return printMachines(out, machines)
 	}
 	self, err := os.Executable()
@@ -236,7 +236,7 @@ func up(ctx context.Context, o *options, args []string, out io.Writer) error {
 		problem, _ := os.ReadFile(log.Name())
 		return errors.New(strings.TrimSpace(strings.TrimPrefix(string(problem), "vdcctl: ")))
 	}
-	fmt.Fprintf(out, "%s\nup in %.1f s; \"vdcctl down -name %s\" takes it down\n", text, time.Since(began).Seconds(), o.name)
+	fmt.Fprintf(out, "%s\nup in %.1f s; stop it with: vdcctl down -name %s\n", text, time.Since(began).Seconds(), o.name)
 	return cmd.Process.Release()
 }
 
@@ -304,7 +304,7 @@ func down(ctx context.Context, o *options, out io.Writer) error {
 // faultOrder reads what follows "fault".
 func faultOrder(args []string) (vdc.Order, error) {
 	if len(args) < 2 {
-		return vdc.Order{}, errors.New("a fault has a kind and a machine, or a share; \"vdcctl help\" lists them")
+		return vdc.Order{}, errors.New("a fault needs a kind and a machine, or a share; \"vdcctl help\" lists them")
 	}
 	order := vdc.Order{Do: args[0], Machine: args[1]}
 	switch args[0] {
@@ -321,7 +321,7 @@ func faultOrder(args []string) (vdc.Order, error) {
 		order.Machine, order.Share = "", share
 	case "bmc":
 		if len(args) != 3 {
-			return order, errors.New("fault bmc takes a machine and a kind")
+			return order, errors.New("fault bmc needs a machine and a kind")
 		}
 		if args[2] != "none" {
 			order.Fault.Kind = vdc.FaultKind(args[2])
