@@ -71,7 +71,7 @@ func machineErrors(t *testing.T) []errorCase {
 		{"empty_selection", "names no node", do("POST", "/v1/power", `{"action": "off"}`)},
 		{"empty_selection", "none of the 4 machines has the labels rack=r9", do("POST", "/v1/power", `{"action": "off", "selector": {"rack": "r9"}}`)},
 		{"invalid_request", "name the nodes", do("POST", "/v1/power", `{"action": "off", "selector": {"rack": "r1"}, "force": true}`)},
-		{"invalid_request", "name what the machines shall boot", do("POST", "/v1/nodes/n1/power", `{"action": "on"}`)},
+		{"invalid_request", "name the environment to boot", do("POST", "/v1/nodes/n1/power", `{"action": "on"}`)},
 		{"unknown_environment", `did you mean "huge"?`, do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "hug"}`)},
 		{"incompatible_environment", "needs 1099511627776 bytes", do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "huge"}`)},
 		{"incompatible_environment", "has no kernel", do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "bare"}`)},

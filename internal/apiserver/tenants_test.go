@@ -90,9 +90,9 @@ func TestBadProjectsAndTokensAreRefused(t *testing.T) {
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "project": "default"}`, "omit it"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "0s"}`, "too short"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "3651d"}`, "too long"},
-		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": 60}`, "write its unit"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": 60}`, "the number needs a unit"},
 		{"POST", "/v1/nodes/n1/drain", `{"reason": "` + strings.Repeat("a", 1001) + `"}`, "at most 1000"},
-		{"POST", "/v1/nodes/n1/drain", `{"why": ""}`, "there are reason"},
+		{"POST", "/v1/nodes/n1/drain", `{"why": ""}`, "known fields: reason"},
 	}
 	for _, tt := range tests {
 		p := problemOf(t, send(t, s, request{method: tt.method, path: tt.path, body: tt.body}))

@@ -45,7 +45,7 @@ func (n *normalizer) checks(path string, checks []api.Check) []api.Check {
 			n.label(at+".name", c.Name, MaxLabel)
 		}
 		if j, ok := first[c.Name]; ok && c.Name != "" {
-			n.add(at+".name", c.Name, "%q is the name of %s[%d] too; give every check its own", c.Name, path, j)
+			n.add(at+".name", c.Name, "%q is also the name of %s[%d]; give every check its own name", c.Name, path, j)
 		} else {
 			first[c.Name] = i
 		}
@@ -83,7 +83,7 @@ func (n *normalizer) checkCommand(at string, command []string) {
 	}
 	for i, word := range command {
 		if strings.ContainsRune(word, 0) {
-			n.add(fmt.Sprintf("%s[%d]", path, i), "", "holds a zero byte, which no argument can")
+			n.add(fmt.Sprintf("%s[%d]", path, i), "", "holds a zero byte, which an argument can't")
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (n *normalizer) span(path string, d *api.Duration, fallback, least, most ap
 	case *d == 0 && !n.src.Has(path):
 		*d = fallback
 	case *d < least:
-		n.add(path, d.String(), "%s is too short; give at least %s, or leave the field out", *d, least)
+		n.add(path, d.String(), "%s is too short; give at least %s, or omit the field", *d, least)
 	case *d > most:
 		n.add(path, d.String(), "%s is too long; the limit is %s", *d, most)
 	}

@@ -91,7 +91,7 @@ var (
 
 func (d *decoder) value(path string, v value, into reflect.Value) {
 	if v.kind == kindNull {
-		d.problem(path, v, "has no value; give one or leave the field out")
+		d.problem(path, v, "has no value; give a value or omit the field")
 		return
 	}
 	switch {
@@ -200,7 +200,7 @@ func (d *decoder) duration(path string, v value, into reflect.Value) {
 	if v.kind != kindString {
 		hint := ""
 		if v.kind == kindNumber {
-			hint = "; a number alone could be anything, write its unit"
+			hint = "; the number needs a unit"
 		}
 		d.problem(path, v, "is %s, but has to be a time span like 90s, 30m, 4h or 2d%s", describe(v), hint)
 		return

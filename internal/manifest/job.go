@@ -36,7 +36,7 @@ func CheckJob(req api.JobRequest, src *Source) error {
 	}
 	for i, word := range req.Command {
 		if strings.ContainsRune(word, 0) {
-			n.add(fmt.Sprintf("command[%d]", i), "", "holds a zero byte, which no argument can")
+			n.add(fmt.Sprintf("command[%d]", i), "", "holds a zero byte, which an argument can't")
 		}
 	}
 	if req.Ranks < 0 {
@@ -54,7 +54,7 @@ func CheckJob(req api.JobRequest, src *Source) error {
 			n.add(join("env", name), name, "%q is not the name of a variable; use letters, digits and '_'", name)
 		}
 		if strings.ContainsRune(req.Env[name], 0) {
-			n.add(join("env", name), "", "holds a zero byte, which no variable can")
+			n.add(join("env", name), "", "holds a zero byte, which a variable can't")
 		}
 	}
 	if req.Directory != "" && (!strings.HasPrefix(req.Directory, "/") || strings.ContainsRune(req.Directory, 0)) {
@@ -85,8 +85,8 @@ func (n *normalizer) failureSignal(name string) {
 		return
 	}
 	if short := strings.TrimPrefix(strings.ToUpper(name), "SIG"); slices.Contains(failureSignals, short) {
-		n.add(path, name, "%q is not how a signal is written here; did you mean %q?", name, short)
+		n.add(path, name, "%q is not a signal name; did you mean %q?", name, short)
 		return
 	}
-	n.add(path, name, "%q is not a signal a job can be sent; use one of %s", name, strings.Join(failureSignals, ", "))
+	n.add(path, name, "%q is not a signal that a job can receive; use one of %s", name, strings.Join(failureSignals, ", "))
 }

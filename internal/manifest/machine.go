@@ -68,12 +68,12 @@ func DecodeMachines(data []byte, format Format) ([]api.EnrollRequest, error) {
 			n.missing(at, "password", `is missing; give the BMC's, here or at the top of the file ("" where it has none)`)
 		}
 		if j, twice := names[m.Name]; twice && m.Name != "" {
-			n.add(at+".name", m.Name, "%q is the name of machines[%d] too; give every machine its own", m.Name, j)
+			n.add(at+".name", m.Name, "%q is also the name of machines[%d]; give every machine its own name", m.Name, j)
 		}
 		names[m.Name] = i
 		for k, mac := range m.Spec.MACs {
 			if j, twice := macs[mac]; twice && j != i {
-				n.add(fmt.Sprintf("%s.spec.macs[%d]", at, k), mac, "%s is of machines[%d] too; no two machines share a MAC", mac, j)
+				n.add(fmt.Sprintf("%s.spec.macs[%d]", at, k), mac, "%s is also a MAC of machines[%d]; two machines can't share a MAC", mac, j)
 			}
 			macs[mac] = i
 		}
@@ -121,7 +121,7 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 	spec := join(at, "spec")
 	req.Spec.MACs = n.macs(spec+".macs", req.Spec.MACs)
 	if f := req.Spec.Firmware; f != "" && f != api.FirmwareBIOS && f != api.FirmwareUEFI {
-		n.add(spec+".firmware", string(f), "%q is not a kind of firmware; %s Its first boot tells, if it is left out", f, sentence(oneOf(string(f), firmwares)))
+		n.add(spec+".firmware", string(f), "%q is not a kind of firmware; %s If omitted, the first boot determines it", f, sentence(oneOf(string(f), firmwares)))
 	}
 	req.Spec.Power = n.power(spec+".power", req.Spec.Power, true)
 	n.password(join(at, "password"), req.Password, req.Spec.Power)
@@ -155,9 +155,9 @@ func (n *normalizer) macs(path string, macs []string) []string {
 		case err != nil || len(mac) != 6:
 			n.add(at, text, "%q is not a MAC address; write one such as 52:54:00:12:34:56", text)
 		case mac[0]&1 != 0: // IEEE 802-2014, section 8.2.2
-			n.add(at, text, "%s is a group address, no NIC has it; look the NIC's own up", text)
+			n.add(at, text, "%s is a group address, which no NIC has; give the NIC's own address", text)
 		case mac.String() == "00:00:00:00:00:00":
-			n.add(at, text, "is all zeros; look the NIC's address up")
+			n.add(at, text, "is all zeros; give the NIC's own address")
 		case seen[mac.String()]:
 			n.add(at, text, "%s is listed twice; keep one", text)
 		}
@@ -206,7 +206,7 @@ func (n *normalizer) power(path string, p api.PowerControl, addressed bool) api.
 		if sum, err := hex.DecodeString(p.CertificateSHA256); err != nil || len(sum) != 32 {
 			n.add(path+".certificate_sha256", pin, "is not a SHA-256 digest; give 64 hexadecimal digits, with or without colons")
 		} else if !strings.HasPrefix(p.Address, "https://") && p.Address != "" {
-			n.add(path+".certificate_sha256", pin, "is given, but the address is no https URL")
+			n.add(path+".certificate_sha256", pin, "is given, but the address is not an https URL")
 		}
 	}
 	return p
@@ -227,7 +227,7 @@ func (n *normalizer) bmcAddress(path string, p api.PowerControl) string {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
 			n.add(path, p.Address, "%q is not a URL; write https://HOST[:PORT]", p.Address)
 		case u.User != nil:
-			n.add(path, "", "holds a user; give it as user, and the password apart")
+			n.add(path, "", "holds a user; give user and password in their own fields")
 		case u.RawQuery != "" || u.Fragment != "":
 			n.add(path, p.Address, "%q has more than a host; write https://HOST[:PORT]", p.Address)
 		}
@@ -250,7 +250,7 @@ func hostPortProblem(address string) string {
 		return "names no host"
 	}
 	if strings.ContainsAny(host, " /\\@?#") {
-		return "holds what no host name does"
+		return "holds a character that host names can't have"
 	}
 	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
 		return "has no port from 1 to 65535"
@@ -266,7 +266,7 @@ func (n *normalizer) password(path, password string, p api.PowerControl) {
 	case len(password) > MaxPassword:
 		n.add(path, "", "is %d bytes long; use at most %d", len(password), MaxPassword)
 	case p.Kind == api.PowerIPMI && len(password) > 20: // IPMI 2.0, section 22.30
-		n.add(path, "", "is %d bytes long; IPMI 2.0 knows passwords of at most 20", len(password))
+		n.add(path, "", "is %d bytes long; IPMI 2.0 allows at most 20", len(password))
 	}
 }
 
@@ -291,7 +291,7 @@ func (n *normalizer) console(path string, spec api.MachineSpec) {
 func NormalizeEnrollToken(req api.EnrollTokenRequest, src *Source) (api.EnrollTokenRequest, error) {
 	n := normalizer{src: src}
 	if req.Prefix == "" {
-		n.add("prefix", "", "is missing; the machines are called PREFIX1, PREFIX2 ...")
+		n.add("prefix", "", "is missing; give the prefix of the names PREFIX1, PREFIX2 ...")
 	} else if problem := LabelProblem(req.Prefix+"1", MaxPrefix+1); problem != "" {
 		n.add("prefix", req.Prefix, "makes names like %q, which %s", req.Prefix+"1", problem)
 	}
@@ -314,11 +314,11 @@ func CheckPower(req api.NodePowerRequest, src *Source) error {
 		if req.Environment != "" || src.Has("environment") {
 			n.label("environment", req.Environment, MaxLabel)
 		} else if req.Action == api.PowerActionOn {
-			n.add("environment", "", "is missing; name what the machines shall boot")
+			n.add("environment", "", "is missing; name the environment to boot")
 		}
 	case api.PowerActionOff:
 		if req.Environment != "" {
-			n.add("environment", req.Environment, "is given, but a machine that goes off boots nothing; omit it")
+			n.add("environment", req.Environment, "is given, but power off boots nothing; omit it")
 		}
 	case "":
 		n.add("action", "", "is missing; use %s", strings.Join(actions, ", "))

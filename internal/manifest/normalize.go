@@ -104,14 +104,14 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 	}
 	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "checks"} {
 		if given[path] || n.src.Has(path) {
-			n.add(path, "", "stands beside groups; move it into a group, or omit groups")
+			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
 	}
 }
 
 func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 	if len(req.Groups) == 0 {
-		n.add("groups", "", "is an empty list; name at least one group, or omit it")
+		n.add("groups", "", "is an empty list; name at least one group, or omit the list")
 		return nil
 	}
 	if len(req.Groups) > MaxGroups {
@@ -128,7 +128,7 @@ func (n *normalizer) groups(req api.ClusterRequest) []api.Group {
 			n.groupName(path, g.Name)
 		}
 		if j, ok := first[g.Name]; ok && g.Name != "" {
-			n.add(path+".name", g.Name, "%q is the name of groups[%d] too; give every group its own", g.Name, j)
+			n.add(path+".name", g.Name, "%q is also the name of groups[%d]; give every group its own name", g.Name, j)
 		} else {
 			first[g.Name] = i
 		}
@@ -142,7 +142,7 @@ func (n *normalizer) groupName(path, name string) {
 	at := path + ".name"
 	if name == "" && !n.src.Has(at) {
 		n.problems = append(n.problems, api.FieldProblem{
-			Location: at, Line: n.src.Line(path), Message: "is missing; every one of several groups needs a name",
+			Location: at, Line: n.src.Line(path), Message: "is missing; with several groups, every group needs a name",
 		})
 		return
 	}
@@ -238,14 +238,14 @@ func (n *normalizer) total(groups []api.Group) {
 	switch {
 	case spares == 0 && len(groups) < 2: // a single group's size has been checked
 	case sum > MaxMembers:
-		n.add("groups", strconv.Itoa(sum), "ask for %d members in all; a cluster's network holds %d", sum, MaxMembers)
+		n.add("groups", strconv.Itoa(sum), "request %d members in all; a cluster's network holds %d", sum, MaxMembers)
 	case sum+spares > MaxMembers:
-		n.add("groups", strconv.Itoa(sum+spares), "ask for %d members and %d spares; a cluster's network holds %d in all", sum, spares, MaxMembers)
+		n.add("groups", strconv.Itoa(sum+spares), "request %d members and %d spares; a cluster's network holds %d in all", sum, spares, MaxMembers)
 	}
 	for i, g := range groups {
 		taken := func(other api.Group) bool { return g.Spares > 0 && other.Name == g.Name+spareSuffix }
 		if j := slices.IndexFunc(groups, taken); j >= 0 {
-			n.add(fmt.Sprintf("groups[%d].name", j), groups[j].Name, "%q is how the spares of groups[%d] are called; give the group another name",
+			n.add(fmt.Sprintf("groups[%d].name", j), groups[j].Name, "%q is the name of the spares of groups[%d]; give the group another name",
 				groups[j].Name, i)
 		}
 	}
@@ -278,7 +278,7 @@ func CheckTimeLimit(limit api.Duration, src *Source) error {
 func CheckLabels(given, all map[string]string, src *Source) error {
 	n := normalizer{src: src}
 	if len(given) == 0 {
-		n.add("labels", "", "is missing; give the labels to set, with an empty value those to remove")
+		n.add("labels", "", "is missing; give the labels to set; an empty value removes a label")
 	}
 	n.labels("labels", given)
 	if len(all) > MaxLabels {

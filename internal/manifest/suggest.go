@@ -30,7 +30,7 @@ func unknownField(key string, known map[string]reflect.Value) string {
 	if s := otherWords[strings.ToLower(key)]; slices.Contains(names, s) {
 		return fmt.Sprintf("is not a field; did you mean %q?", s)
 	}
-	return "is not a field; there are " + strings.Join(names, ", ")
+	return "is not a field; known fields: " + strings.Join(names, ", ")
 }
 
 // Closest returns the name nearest to a mistyped one, or "" when none is near.

@@ -37,16 +37,16 @@ func tabIndented(data []byte) int {
 // yamlProblems translates what the YAML parser says into what to do, by a part of its message.
 var yamlProblems = []struct{ says, problem string }{
 	{"',' or ']' must be specified", "a list in brackets needs a ',' between its items and a ']' at its end"},
-	{"sequence end token ']'", "a list is opened by '[' and not closed; add a ']'"},
+	{"sequence end token ']'", "a list opens with '[' but is not closed; add a ']'"},
 	{"',' or '}' must be specified", "a mapping in braces needs a ',' between its fields and a '}' at its end"},
-	{"flow mapping end token '}'", "a mapping is opened by '{' and not closed; add a '}'"},
-	{"'[' character corresponding", "there is a ']' without its '['; remove it"},
-	{"'{' character corresponding", "there is a '}' without its '{'; remove it"},
-	{"end character of", "a quote is opened and not closed; add the closing one"},
-	{"quote", "a quote is opened and not closed; add the closing one"},
+	{"flow mapping end token '}'", "a mapping opens with '{' but is not closed; add a '}'"},
+	{"'[' character corresponding", "a ']' has no matching '['; remove it"},
+	{"'{' character corresponding", "a '}' has no matching '{'; remove it"},
+	{"end character of", "a quote is opened but not closed; add the closing quote"},
+	{"quote", "a quote is opened but not closed; add the closing quote"},
 	{"unknown escape character", "a text in double quotes holds an unknown escape; write \\\\ for a backslash, or use single quotes"},
 	{"reserved character", "a value begins with a character that YAML reserves; put the value in quotes"},
-	{"cannot start any token", "a value begins with a character that none can begin with; put the value in quotes"},
+	{"cannot start any token", "a value begins with a character that is not allowed there; put the value in quotes"},
 	{"mapping value is not allowed", "the indentation is wrong, or a value holds ': '; align the fields, or put the value in quotes"},
 	{"already defined", "a field is given twice; keep one"},
 	{"anchor", "anchors are not supported; write the value itself"},
@@ -62,7 +62,7 @@ func yamlProblem(message string) string {
 			return "is not YAML: " + p.problem
 		}
 	}
-	return "is not YAML: fields are NAME: VALUE, one a line, and those of one mapping are indented alike; correct this line or the one before"
+	return "is not YAML: write fields as NAME: VALUE, one per line, with equal indentation within a mapping; correct this line or the line before"
 }
 
 // jsonProblem says what is wrong with a text that is not JSON.

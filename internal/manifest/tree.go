@@ -54,7 +54,7 @@ const (
 // parse reads text into its common form.
 func parse(data []byte, form textForm) (value, error) {
 	if len(data) > form.most {
-		return value{}, malformed(0, "is %d bytes long; at most %d are read", len(data), form.most)
+		return value{}, malformed(0, "is %d bytes long; at most %d are possible", len(data), form.most)
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if len(bytes.TrimSpace(data)) == 0 {
@@ -106,7 +106,7 @@ func parseYAML(data []byte, form textForm) (value, error) {
 			continue
 		}
 		if body != nil {
-			return value{}, malformed(doc.Body.GetToken().Position.Line, "begins a second document; a file holds one")
+			return value{}, malformed(doc.Body.GetToken().Position.Line, "begins a second document; write one document per file")
 		}
 		body = doc.Body
 	}
@@ -180,7 +180,7 @@ func yamlValue(n ast.Node, depth int) (value, error) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
 		return value{}, malformed(line, "uses a YAML anchor, alias, tag or merge; write the value itself")
 	default:
-		return value{}, malformed(line, "uses YAML (%s) that a request has no use for", n.Type())
+		return value{}, malformed(line, "uses YAML syntax (%s) that requests don't support", n.Type())
 	}
 	return v, nil
 }
