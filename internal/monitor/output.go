@@ -3,6 +3,7 @@ package monitor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -88,10 +89,13 @@ func (m *Monitor) takeOutput(ctx context.Context, node string, s *stream, piece 
 	}
 	ack, rest, err := log.append(piece.Offset, piece.Data)
 	if s.hold(piece.JobID, rest == wait) {
-		m.cfg.Log.WarnContext(ctx, "can't store a job's output now; the job waits", "job", piece.JobID, "error", cmp.Or(err, m.room.full()))
+		m.cfg.Log.WarnContext(ctx, "can't store a job's output now; the job waits", "job", piece.JobID, "error", cmp.Or(err, m.room.full(), errLogLimits))
 	}
 	s.ack(ack)
 }
+
+// errLogLimits is the reason for output to wait that is not the disk's.
+var errLogLimits = errors.New("the output of jobs that still run fills --project-log-limit or --log-limit")
 
 // askAgain asks for held output that there may be room for by now.
 func (m *Monitor) askAgain(s *stream) {

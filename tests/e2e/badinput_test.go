@@ -235,7 +235,8 @@ func TestWithoutAnOCIRuntimeANodeSaysSo(t *testing.T) {
 func TestAFullDiskRefusesWhatGrowsAndStopsNothing(t *testing.T) {
 	program(t, ordinary)
 	nothingLeft(t)
-	s := newSiteIn(t, ordinary, smallDisk(t, "640m"), "--node-cores", "8")
+	s := newSiteIn(t, ordinary, smallDisk(t, "640m"), "--node-cores", "8",
+		"--log-limit", "4GiB", "--project-log-limit", "4GiB", "--job-log-limit", "1GiB") // the disk is what has no room
 	s.start()
 	s.waitForNodes(1)
 	kept, hurt := s.cluster("kept", 1), s.cluster("hurt", 1)
@@ -263,7 +264,7 @@ func TestAFullDiskRefusesWhatGrowsAndStopsNothing(t *testing.T) {
 		}
 		wantMessage(t, a.err, "nothing was changed", "disk of the server's state is full", filepath.Join(s.dir, "joblogs")+" take ", "remove files of jobs that have ended")
 	}
-	s.eventually(time.Minute, "a word of what fills the disk in the log", func() bool { return strings.Contains(s.log.String(), "deletes and reads go on") })
+	s.eventually(time.Minute, "a word of what fills the disk in the log", func() bool { return strings.Contains(s.log.String(), "deletes and reads continue") })
 	refused("on the full disk")
 	for id, pid := range memberProcesses(t, hurt.UID) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
