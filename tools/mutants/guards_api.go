@@ -27,7 +27,7 @@ var apiGuards = []Mutant{
 		Guard:   "an offset beyond the end of an output reads nothing",
 		File:    "internal/monitor/joblog.go",
 		Find:    "if offset >= info.Size() {",
-		Replace: "if false {",
+		Replace: "if info.Size() < 0 {",
 		Test:    "./internal/monitor TestOutputBeyondItsEndIsEmpty",
 	},
 	{
