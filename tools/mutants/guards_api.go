@@ -7,7 +7,7 @@ var apiGuards = []Mutant{
 		File:    "internal/apiserver/projects.go",
 		Find:    "if !src.Has(field) {",
 		Replace: "if false {",
-		Test:    "./internal/apiserver TestAPutThatOmitsASetting",
+		Test:    "./internal/apiserver TestAPutThatOmitsASettingOfAProjectIsRefusedAndResetsNothing",
 	},
 	{
 		Guard:   "a merge patch keeps the entries of a mapping that it does not name",

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -90,6 +91,24 @@ func TestTheListOfGuardsMatchesTheSource(t *testing.T) {
 		}
 		if m.Guard == "" || len(strings.Fields(m.Test)) != 2 {
 			t.Errorf("%q: want a guard for people and a test of the form PACKAGE TESTNAME, got %q", m.Guard, m.Test)
+		} else if !declares(t, filepath.Join("../..", m.Package()), m.TestName()) {
+			t.Errorf("%s: %s has no test %s; bring tools/mutants/guards*.go up to date", m.Guard, m.Package(), m.TestName())
 		}
 	}
+}
+
+// declares reports whether a test is declared in a folder.
+func declares(t *testing.T, dir, test string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(text), "\nfunc "+test+"(")
+	})
 }
