@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/token"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,29 +50,18 @@ var phrases = []phrase{
 	phraseOf(`\b(what|where|that) (this|it) one stands on\b`, "a translated construction", "base environment"),
 }
 
-// checkEnglish reports the phrases in the texts of the module, but for tests and for packages that are not rewritten yet.
-func checkEnglish(files []*File, notYet []string, report reporter) {
-	late := map[string]bool{}
+// checkEnglish reports the phrases in the texts of the module, except in tests.
+func checkEnglish(files []*File, report reporter) {
 	for _, f := range files {
 		if f.Test || f.Dir == "internal/archtest" || !(within(f.Dir, "api") || within(f.Dir, "internal") || within(f.Dir, "cmd")) {
 			continue
 		}
 		for text, line := range f.texts {
 			for _, p := range phrases {
-				found := p.pattern.FindString(text)
-				switch {
-				case found == "":
-				case slices.Contains(notYet, f.Dir):
-					late[f.Dir] = true
-				default:
+				if found := p.pattern.FindString(text); found != "" {
 					report(f.Path, line, "the text %.80q has %q (%s); write: %s", text, strings.TrimSpace(found), p.why, p.instead)
 				}
 			}
-		}
-	}
-	for _, dir := range notYet {
-		if !late[dir] {
-			report(dir, 0, "its texts are rewritten; remove it from the list of those that are not yet")
 		}
 	}
 }

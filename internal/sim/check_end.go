@@ -111,17 +111,17 @@ func (w *world) checkEnd() {
 		if r := s.clusters[names[0]].record; r != nil {
 			phase = r.Phase
 		}
-		w.fail("end", "clusters %v were deleted and stay for ever, %s is %s", names, names[0], phase)
+		w.fail("end", "clusters %v were deleted and never go, %s is %s", names, names[0], phase)
 	}
 	if len(s.chunks)+len(s.quarantines) > 0 {
-		w.fail("end", "%v and %v are left for ever", slices.Sorted(maps.Keys(s.chunks)), slices.Sorted(maps.Keys(s.quarantines)))
+		w.fail("end", "%v and %v are never removed", slices.Sorted(maps.Keys(s.chunks)), slices.Sorted(maps.Keys(s.quarantines)))
 	}
 	for _, n := range w.nodes {
 		for id, h := range n.host {
-			w.fail("end", "%s is left on %s for ever: %s", id, n.record.Name, h.state)
+			w.fail("end", "%s is never removed from %s: %s", id, n.record.Name, h.state)
 		}
 		if len(n.networks) > 0 {
-			w.fail("end", "networks of %v are left on %s for ever", slices.Sorted(maps.Keys(n.networks)), n.record.Name)
+			w.fail("end", "networks of %v are never removed from %s", slices.Sorted(maps.Keys(n.networks)), n.record.Name)
 		}
 	}
 	for uid, a := range w.checks.ledger {

@@ -47,7 +47,7 @@ func (w *world) fault() {
 		}
 	case Reinstall:
 		if n.up {
-			w.trace("%s is installed anew", n.record.Name)
+			w.trace("%s is reinstalled", n.record.Name)
 			n.loseMemory()
 			n.loseDisk()
 			n.boot(longestZombie + away)
