@@ -183,9 +183,11 @@ func TestAnObservationArrivesAsItWasSent(t *testing.T) {
 	server, client, _ := ends()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, want := range []*Observed{
-		{Term: 7, Members: []MemberObserved{{ID: "a", Message: "m"}, {ID: "b"}}, Clean: []string{"c"}, PeerURL: "http://peer",
+		{
+			Term: 7, Members: []MemberObserved{{ID: "a", Message: "m"}, {ID: "b"}}, Clean: []string{"c"}, PeerURL: "http://peer",
 			Jobs:   []JobObserved{{ID: "j", StartedAt: &at}},
-			Builds: []BuildObserved{{ID: "x", Attempt: 1}, {ID: "x", Attempt: 2}}, Drift: []string{"d"}, Images: []ImageObserved{{Digest: "i"}}},
+			Builds: []BuildObserved{{ID: "x", Attempt: 1}, {ID: "x", Attempt: 2}}, Drift: []string{"d"}, Images: []ImageObserved{{Digest: "i"}},
+		},
 		{Term: 8, Members: []MemberObserved{{ID: "b", Message: "n"}}, PowerOffProblem: "p"},
 	} {
 		if err := client.Send(Up{Observed: want}); err != nil {

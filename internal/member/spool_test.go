@@ -116,7 +116,7 @@ func TestASpoolThatNothingIsFetchedFromDiscardsAfterItsPatienceMarksThePlaceAndG
 		if !w.waits() {
 			t.Fatal("it does not wait for a minute")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if w.waits() {
 			t.Fatal("it waits for more than a minute")
 		}
@@ -134,7 +134,7 @@ func TestASpoolThatNothingIsFetchedFromDiscardsAfterItsPatienceMarksThePlaceAndG
 		if !w.waits() {
 			t.Error("with room in between, it does not wait for a minute again")
 		}
-		if time.Sleep(1); w.waits() {
+		if time.Sleep(time.Nanosecond); w.waits() {
 			t.Error("with room in between, it waits for more than a minute")
 		}
 		s.seal()
@@ -218,7 +218,7 @@ func TestAJobThatIsToEndIsHeldUpByItsOutputForAMomentOnly(t *testing.T) {
 		if !w.waits() {
 			t.Error("output is discarded at once although it may be fetched")
 		}
-		if time.Sleep(1); w.waits() {
+		if time.Sleep(time.Nanosecond); w.waits() {
 			t.Error("it still waits")
 		}
 	})

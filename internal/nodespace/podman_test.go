@@ -30,8 +30,10 @@ func newPodman(t *testing.T, h host) podman {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return podman{T: t, host: h, storage: []string{"--root", dir + "/root", "--runroot", dir + "/run", "--cgroup-manager", "cgroupfs",
-		"--runtime", needs.Program(t, "runc")}} // crun 1.8.1 refuses hosts with cgroup v1 and v2
+	return podman{T: t, host: h, storage: []string{
+		"--root", dir + "/root", "--runroot", dir + "/run", "--cgroup-manager", "cgroupfs",
+		"--runtime", needs.Program(t, "runc"),
+	}} // crun 1.8.1 refuses hosts with cgroup v1 and v2
 }
 
 func (p podman) run(args ...string) string {

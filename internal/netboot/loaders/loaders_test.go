@@ -72,7 +72,7 @@ func TestOnlyLoadersOfTheTableAreRead(t *testing.T) {
 		}
 	}
 	write("undionly.kpxe", "")
-	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "undionly.kpxe is no loader") {
+	if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "undionly.kpxe is not a loader") {
 		t.Errorf("an empty loader: %v", err)
 	}
 }
