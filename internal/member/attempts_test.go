@@ -124,6 +124,9 @@ func TestAnUnknownFailureSignalIsToldOf(t *testing.T) {
 		if phase := n.states[name].Phase; phase != api.JobRunning {
 			t.Errorf("the job is %s, want it running", phase)
 		}
+		job.CancelRequested = true // its process would outlive the test
+		n.server.SetJobs([]api.Job{job})
+		n.until("it ends", func() bool { return n.states[name].Phase == api.JobCancelled })
 	}
 }
 
