@@ -61,7 +61,7 @@ func (a *Agent) mend(ctx context.Context, m *memberState, problem string) {
 			if err != nil {
 				m.cut = fmt.Sprintf("%s, and the repair failed: %v", problem, err)
 			}
-			a.cfg.Log.WarnContext(ctx, "a member's network port was broken", "member", m.id, "problem", problem, "mended", err == nil, "error", err)
+			a.cfg.Log.WarnContext(ctx, "a member's network port was broken", "member", m.id, "problem", problem, "fixed", err == nil, "error", err)
 			if m.state == driver.StateRunning {
 				a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
 			}
