@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/netboot"
 )
@@ -20,6 +21,9 @@ const (
 	ProbeWait = 4 * time.Second
 	// probePeriod is how often the wire is looked at while serving.
 	probePeriod = 5 * time.Minute
+	// sendWait is how long a full queue of the interface may last, and sendPause how often it is tried.
+	sendWait  = 10 * time.Second
+	sendPause = 20 * time.Millisecond
 )
 
 // OtherServerError tells of another DHCP server on the wire.
@@ -65,7 +69,8 @@ func (w *wire) discover(ctx context.Context, network netboot.Network, wait time.
 	from, to := netip.AddrPortFrom(netip.IPv4Unspecified(), ClientPort), netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), ServerPort)
 	buffer := make([]byte, 4096)
 	for range 2 { // one may be lost
-		if err := w.send(everyone, from, to, message.ToBytes()); err != nil {
+		ask := func() error { return w.send(everyone, from, to, message.ToBytes()) }
+		if err := whileFull(ctx, sendWait, ask); err != nil {
 			return netip.Addr{}, fmt.Errorf("detecting other DHCP servers on %s: %w", network.Interface, err)
 		}
 		for end := time.Now().Add(wait / 2); ctx.Err() == nil; {
@@ -82,6 +87,16 @@ func (w *wire) discover(ctx context.Context, network netboot.Network, wait time.
 		}
 	}
 	return netip.Addr{}, ctx.Err()
+}
+
+// whileFull sends, and sends again for so long while the interface's queue is full: on a busy wire that passes.
+func whileFull(ctx context.Context, limit time.Duration, send func() error) error {
+	for end := time.Now().Add(limit); ; {
+		err := send()
+		if !errors.Is(err, unix.ENOBUFS) || time.Now().After(end) || !pause(ctx, sendPause) {
+			return err
+		}
+	}
 }
 
 // otherServer is the server (option 54, else the sender) of an offer of an address that is not ours. ProxyDHCP servers give none, and are no harm.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -330,5 +331,35 @@ func TestAStrangersLeaseIsDurableBeforeItIsOffered(t *testing.T) {
 	want := "keep " + stranger + " " + told["ip"]
 	if len(l.leases.log) == 0 || l.leases.log[0] != want {
 		t.Errorf("the store was told %v, want first %q", l.leases.log, want)
+	}
+}
+
+// A queue of one byte drops every packet and says so, as a busy interface does now and then.
+func TestAFullQueueOfTheInterfaceDelaysTheStartOnly(t *testing.T) {
+	l := newLab(t, nil)
+	needs.Program(t, "tc")
+	tc := func(arguments ...string) string {
+		t.Helper()
+		out, err := exec.Command("tc", append([]string{"-s", "qdisc"}, arguments...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("tc: %v: %s", err, out)
+		}
+		return string(out)
+	}
+	tc("add", "dev", serverLink, "root", "bfifo", "limit", "1")
+	l.start()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	dropped := regexp.MustCompile(`dropped [1-9]`)
+	for end := time.Now().Add(20 * time.Second); !dropped.MatchString(tc("show", "dev", serverLink)); <-ticker.C {
+		if time.Now().After(end) {
+			t.Fatal("the service asked for no other server")
+		}
+	}
+	tc("del", "dev", serverLink, "root")
+	l.service.SetTable(l.table(1, nil))
+	l.setMAC(known)
+	if _, err := l.udhcpc(); err != nil {
+		t.Fatal(err)
 	}
 }
