@@ -1,0 +1,163 @@
+package state_test
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// storedState holds what the store holds after writeEveryKind: a line for each key, with its value. A difference to it is a new format of the
+// stored state, which needs a new state.Format.
+const storedState = "testdata/state.txt"
+
+var updateState = flag.Bool("update", false, "write "+storedState+" instead of comparing")
+
+// writeEveryKind writes at least one object under every prefix, by the methods that the product writes by.
+func writeEveryKind(w *world) {
+	ctx := w.Context()
+	w.reach(w.repo.CreateProject(ctx, api.Project{Name: "physics", Description: "a & b < c", Shares: 2, CreatedAt: now}))
+	sim := intent("physics.sim")
+	sim.Project, sim.User, sim.Labels = "physics", "eve", map[string]string{"run": "7"}
+	sim.Spec = api.ClusterSpec{Groups: []api.Group{{
+		Name: "sim", Size: 2, Shape: api.Shape{Cores: 4, Memory: 1 << 29}, Stack: api.StackContainer, Environment: "local",
+	}}, TimeLimit: api.Duration(time.Hour)}
+	w.reach(w.repo.CreateCluster(ctx, sim))
+	as := w.first(70) // two chunks
+	later := now.Add(time.Minute)
+	rec := w.generation(2, api.ClusterDegraded)
+	rec.UsageSeq, rec.Message, rec.Chunks = 1, "member c1-69 was lost", w.c1().Record.Chunks[:1]
+	rec.Lost = []api.LostMember{{Member: "c1-69", Reason: "its node is down", Since: later}}
+	w.reach(w.leader.Commit(ctx, w.c1(), state.Write{
+		Record: rec, Add: []state.Batch{{Assignments: as[64:69]}, {Assignments: as[69:], Releasing: true, ReleasedAt: &later}},
+		Quarantines: []api.Quarantine{{Assignment: as[69], Reason: "can't be cleaned", Since: later}},
+		Usage:       usageRecord(1, span(api.SpanAllocated, now, later)),
+	}))
+	w.reach(w.repo.CreateJob(ctx, api.Job{
+		ID: "j1", Cluster: "c1", ClusterUID: "uid-c1", JobRequest: api.JobRequest{Command: []string{"mpirun", "<&>"}, Ranks: 2},
+		Phase: api.JobPending, CreatedAt: now,
+	}))
+	w.reach(w.repo.AppendEvents(ctx, api.Event{Cluster: "c1", Message: "placed", Time: now}, api.Event{Node: "n1", Message: "booted", Time: later}))
+	w.reach(w.repo.CreateToken(ctx, api.TokenInfo{ID: "t1", User: "eve", Project: "physics", Role: api.RoleViewer, SHA256: "12", CreatedAt: now}))
+	writeNodes(w)
+	writeMachines(w)
+}
+
+// writeNodes writes nodes that joined by themselves, and what can be built and run on them.
+func writeNodes(w *world) {
+	ctx := w.Context()
+	w.reach(w.repo.PutNode(ctx, api.NodeRecord{
+		Name: "node-0", AgentID: "a0", Underlay: "10.1.0.1", FirstSeenAt: now,
+		Stacks: []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"crun is missing"}}},
+	}))
+	_, rev, err := w.repo.SetDrain(ctx, "node-0", "a fan is loud", "admin", now)
+	w.reach(rev, err)
+	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, From: now}, time.Time{}))
+	build := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, CreatedAt: now, Message: "copies packages"}
+	w.reach(w.repo.CreateBuild(ctx, build))
+	build.Phase, build.Digest = api.BuildSucceeded, image("e", 1).Digest
+	env := api.EnvironmentRecord{Name: "e", Digest: build.Digest, Recipe: "name: e", UpdatedAt: now}
+	w.reach(w.leader.FinishBuild(ctx, build, image("e", 1), env))
+}
+
+// writeMachines writes machines, and those that are none yet.
+func writeMachines(w *world) {
+	ctx := w.Context()
+	for _, mac := range []string{mac1, mac2} {
+		w.reach(w.repo.UpsertCandidate(ctx, mac, func(c *api.Candidate) {
+			c.LastSeenAt, c.Hardware = now, &api.Hardware{Architecture: "x86_64", MemoryBytes: 1 << 34}
+		}))
+	}
+	must(w, w.repo.LeaseStore(w.cache).Keep(ctx, api.Lease{MAC: mac2, Address: netip.MustParseAddr("10.99.0.7"), ExpiresAt: now}))
+	w.reach(w.repo.CreateEnrollToken(ctx, api.EnrollmentToken{ID: "e1", Prefix: "n", Uses: 2, Hash: []byte("34"), ExpiresAt: now.Add(time.Hour)}))
+	_, rev, err := w.leader.TakeCandidate(ctx, w.cache.View(), "e1", now, machine("n1", mac1))
+	w.reach(rev, err)
+	w.boots(3)
+	redemption := state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 3, NonceSHA256: "n", At: now}
+	w.reach(w.repo.RedeemBoot(ctx, redemption, &api.TokenInfo{ID: "t2", Role: api.RoleAgent, SHA256: "56", CreatedAt: now}))
+	w.reach(w.repo.RequestPower(ctx, []state.PowerAsk{{Name: "n1", UID: "uid-n1", Request: api.PowerRequest{Action: api.PowerActionOff, By: "admin"}}}))
+}
+
+// dump is the content of a store: a line for each key.
+func dump(t testing.TB, s store.Store) []byte {
+	snap, err := s.List(t.Context(), "")
+	must(t, err)
+	var text bytes.Buffer
+	for _, e := range snap.Entries {
+		text.WriteString(e.Key + " " + string(e.Value) + "\n")
+	}
+	return text.Bytes()
+}
+
+func TestKeysAndValuesOnDiskStayAsTheyAre(t *testing.T) {
+	s := openMemory(t)
+	writeEveryKind(newWorld(t, s))
+	got := dump(t, s)
+	if *updateState {
+		must(t, os.WriteFile(storedState, got, 0o644))
+	}
+	want, err := os.ReadFile(storedState)
+	must(t, err)
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
+		t.Errorf("the stored state has another format, -want +got:\n%s", diff)
+	}
+}
+
+func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
+	s, old := openMemory(t), openMemory(t)
+	w := newWorld(t, s)
+	writeEveryKind(w)
+	text, err := os.ReadFile(storedState)
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if key == store.ElectionKey {
+			_, err := old.Campaign(t.Context(), value)
+			must(t, err)
+			continue
+		}
+		_, err := old.Commit(t.Context(), nil, []store.Op{{Key: key, Value: []byte(value)}})
+		must(t, err)
+	}
+	repo := state.New(old)
+	must(t, repo.CheckVersion(t.Context()))
+	cache, err := repo.OpenCache(t.Context())
+	must(t, err)
+	want, got := w.cache.View(), cache.View()
+	equal(t, got.Nodes, want.Nodes)
+	equal(t, got.Jobs, want.Jobs)
+	equal(t, got.Quarantines, want.Quarantines)
+	equal(t, got.Controls, want.Controls)
+	equal(t, got.NodeSpans, want.NodeSpans)
+	equal(t, got.Usage, want.Usage)
+	equal(t, got.Projects, want.Projects)
+	equal(t, got.Tokens, want.Tokens)
+	equal(t, got.Candidates, want.Candidates)
+	equal(t, got.Leases, want.Leases)
+	equal(t, got.EnrollTokens, want.EnrollTokens)
+	equal(t, got.Builds, want.Builds)
+	equal(t, got.Images, want.Images)
+	equal(t, got.Environments, want.Environments)
+	equal(t, got.Leader, want.Leader)
+	equal(t, cache.Events("c1", 0), w.cache.Events("c1", 0))
+	for i, m := range want.Machines {
+		equal(t, got.Machines[i].Intent, m.Intent)
+		equal(t, got.Machines[i].Record, m.Record)
+		equal(t, got.Machines[i].Hardware, m.Hardware)
+	}
+	for i, c := range want.Clusters {
+		equal(t, got.Clusters[i].Intent, c.Intent)
+		equal(t, got.Clusters[i].Record, c.Record)
+		equal(t, slices.Collect(got.Clusters[i].Held()), slices.Collect(c.Held()))
+	}
+}
