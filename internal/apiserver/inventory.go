@@ -49,7 +49,7 @@ func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], erro
 func (s *Server) showNode(ctx context.Context, name string) (*body[api.Node], error) {
 	all := s.cfg.Reader.View()
 	view := *all
-	view.Nodes, view.Machines = nil, nil
+	view.Nodes, view.Machines, view.Clusters = nil, nil, all.ClustersOnNode(name)
 	if n := all.Node(name); n != nil {
 		view.Nodes = []*api.NodeRecord{n}
 	}

@@ -226,7 +226,7 @@ func (s *Server) idle(view *state.View, m *state.Machine, force bool, what strin
 	}
 	name := m.Name()
 	var members []string
-	for _, c := range view.Clusters {
+	for _, c := range view.ClustersOnNode(name) {
 		for a := range c.All() {
 			if a.Node == name {
 				members = append(members, c.Name()+"/"+a.Member)

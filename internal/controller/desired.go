@@ -172,11 +172,9 @@ func (d *desiredStates) replace(uid string, before, after map[string]part, dirty
 // updateQuarantines keeps asking for quarantined assignments to be cleaned, one by one, also after their cluster is gone; only then
 // does the cluster's home go with them.
 func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]bool) {
-	living := map[string]bool{}
-	if len(view.Quarantines) > 0 {
-		for _, c := range view.Clusters {
-			living[c.UID()] = c.Record != nil && c.Record.Phase != api.ClusterDeleting
-		}
+	living := func(uid string) bool {
+		c := view.ClusterByUID(uid)
+		return c != nil && c.Record != nil && c.Record.Phase != api.ClusterDeleting
 	}
 	quarantined := map[string]bool{}
 	for _, q := range view.Quarantines {
@@ -188,7 +186,7 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 		}
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
 			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: JobUser},
-			Release: true, ReleaseHome: !living[a.ClusterUID], GraceSeconds: releaseGraceSeconds,
+			Release: true, ReleaseHome: !living(a.ClusterUID), GraceSeconds: releaseGraceSeconds,
 		}}}}
 		d.replace(uid, d.clusters[uid].byNode, byNode, dirty)
 		d.clusters[uid] = clusterParts{byNode: byNode}

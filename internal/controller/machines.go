@@ -247,10 +247,10 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken m
 			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
 		}
 	}
-	// All members of the site are looked through for it: only when somebody asks something of the machine.
+	// Only when somebody asks something of the machine.
 	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil {
 		if on := p.view.OnNode(m.Name()); len(on) > 0 {
-			in.InUse = p.inUse(on)
+			in.InUse = p.inUse(m.Name(), on)
 		}
 	}
 	return in
@@ -274,20 +274,11 @@ func (p *pass) powerSeen(o provisioner.Observed) lifecycle.PowerSeen {
 }
 
 // inUse says whose members a machine carries.
-func (p *pass) inUse(assignments []string) string {
-	clusters := map[string]bool{}
-	for _, c := range p.view.Clusters {
-		for a := range c.All() {
-			if slices.Contains(assignments, a.ID) {
-				clusters[c.Name()] = true
-			}
-		}
+func (p *pass) inUse(machine string, assignments []string) string {
+	var names []string
+	for _, c := range p.view.ClustersOnNode(machine) {
+		names = append(names, c.Name())
 	}
-	names := make([]string, 0, len(clusters))
-	for name := range clusters {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	return fmt.Sprintf("it runs %d members of cluster %s", len(assignments), strings.Join(names, ", "))
 }
 

@@ -9,39 +9,19 @@ import (
 // maxLostReasonBytes bounds why a member was lost: a record may name thousands of them.
 const maxLostReasonBytes = 200
 
-// bounded returns what is stored of a record: its messages, which tenants, nodes and BMCs may have worded, have a bounded length.
-func bounded(v any) any {
-	switch v := v.(type) {
-	case api.Event:
-		v.Message = api.ShortMessage(v.Message)
-		return v
-	case api.Quarantine:
-		v.Reason = api.ShortMessage(v.Reason)
-		return v
-	case api.ClusterRecord:
-		v.Message = api.ShortMessage(v.Message)
-		v.Lost = slices.Clone(v.Lost)
-		for i := range v.Lost {
-			v.Lost[i].Reason = api.Shorten(v.Lost[i].Reason, maxLostReasonBytes)
-		}
-		return v
-	case api.Job:
-		v.Message = api.ShortMessage(v.Message)
-		return v
-	case api.Build:
-		v.Message = api.ShortMessage(v.Message)
-		return v
-	case api.MachineRecord:
-		v.Message, v.PowerMessage = api.ShortMessage(v.Message), api.ShortMessage(v.PowerMessage)
-		return v
-	case api.NodeRecord:
-		return boundedNode(v)
-	default:
-		return v
+func boundRecord(r *api.ClusterRecord) {
+	r.Message = api.ShortMessage(r.Message)
+	r.Lost = slices.Clone(r.Lost)
+	for i := range r.Lost {
+		r.Lost[i].Reason = api.Shorten(r.Lost[i].Reason, maxLostReasonBytes)
 	}
 }
 
-func boundedNode(n api.NodeRecord) api.NodeRecord {
+func boundMachineRecord(r *api.MachineRecord) {
+	r.Message, r.PowerMessage = api.ShortMessage(r.Message), api.ShortMessage(r.PowerMessage)
+}
+
+func boundNode(n *api.NodeRecord) {
 	n.Stacks, n.Environments = slices.Clone(n.Stacks), slices.Clone(n.Environments)
 	for i := range n.Stacks {
 		n.Stacks[i].Problems = shortened(n.Stacks[i].Problems)
@@ -49,7 +29,6 @@ func boundedNode(n api.NodeRecord) api.NodeRecord {
 	for i := range n.Environments {
 		n.Environments[i].Problems = shortened(n.Environments[i].Problems)
 	}
-	return n
 }
 
 func shortened(problems []string) []string {

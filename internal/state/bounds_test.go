@@ -19,12 +19,17 @@ func TestWhatOthersWordedIsStoredInBounds(t *testing.T) {
 		w.reach(w.leader.Commit(t.Context(), w.c1(), state.Write{Record: rec, Quarantines: []api.Quarantine{{Assignment: as[0], Reason: long, Since: now}}}))
 		w.reach(w.repo.AppendEvents(t.Context(), api.Event{Cluster: "c1", Message: long}))
 		w.reach(w.repo.CreateBuild(t.Context(), api.Build{ID: "b1", Message: long}))
+		w.reach(w.repo.CreateMachine(t.Context(), machine("n2", mac2)))
+		tried := record("n2", 0, api.MachineFailed)
+		tried.Message, tried.PowerMessage = long, long
+		w.reach(w.leader.CommitMachine(t.Context(), w.machine("n2"), state.MachineWrite{Record: tried}))
 		w.reach(w.repo.PutNode(t.Context(), api.NodeRecord{Name: "n1", Stacks: []api.StackCheck{{Problems: []string{long}}}}))
 		v := w.cache.View()
 		events := w.cache.Events("c1", 0)
 		for what, text := range map[string]string{
 			"an event": events[len(events)-1].Message, "a quarantine": v.Quarantines[0].Reason, "a cluster": w.c1().Record.Message,
 			"a lost member": w.c1().Record.Lost[0].Reason, "a build": v.Builds[0].Message, "a node": v.Node("n1").Stacks[0].Problems[0],
+			"a machine": v.Machine("n2").Record.Message, "a machine's power": v.Machine("n2").Record.PowerMessage,
 		} {
 			if len(text) > api.MaxMessageBytes || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "end") {
 				t.Errorf("%s has a text of %d bytes: %.100q", what, len(text), text)

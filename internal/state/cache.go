@@ -48,13 +48,7 @@ func (c *Cache) View() *View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.view == nil {
-		c.view = &View{
-			Revision: c.revision, Clusters: c.clusters.share(), Nodes: c.nodes.share(),
-			Jobs: c.jobs.share(), Quarantines: c.quarantines.share(), Controls: c.controls.share(), NodeSpans: c.nodeSpans.share(),
-			Usage: c.usage.share(), Projects: c.projects.share(), Tokens: c.tokens.share(), Leader: c.leader,
-			Machines: c.machines.share(), Candidates: c.candidates.share(), Leases: c.leases.share(), EnrollTokens: c.enrollTokens.share(),
-			Builds: c.builds.share(), Images: c.images.share(), Environments: c.environments.share(),
-		}
+		c.view = c.tables.view(c.revision)
 	}
 	return c.view
 }

@@ -132,9 +132,9 @@ func (c *Cache) forgottenEvents(before time.Time, limit int) []string {
 // owned tells whether there is what a log is about. The lock is held.
 func (c *Cache) owned(name string) bool {
 	if node, ok := strings.CutPrefix(name, nodeLogMark); ok {
-		return c.machines.get(node) != nil
+		return tableOf(&c.tables, machines).get(node) != nil
 	}
-	return c.clusters.get(name) != nil
+	return tableOf(&c.tables, clusters).get(name) != nil
 }
 
 // PruneEvents removes the events of clusters and machines that were gone before a time, a bounded number of logs, and returns how many. Call it

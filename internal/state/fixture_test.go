@@ -149,6 +149,7 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, got.Images, want.Images)
 	equal(t, got.Environments, want.Environments)
 	equal(t, got.Leader, want.Leader)
+	equal(t, found(got), found(want))
 	equal(t, cache.Events("c1", 0), w.cache.Events("c1", 0))
 	for i, m := range want.Machines {
 		equal(t, got.Machines[i].Intent, m.Intent)

@@ -5,34 +5,8 @@ import (
 	"strings"
 )
 
-// The keys. Names in them are DNS labels (a cluster's is PROJECT.NAME outside the project "default") and IDs are made of [a-z0-9.-], so "/" separates safely.
-//
-//	format                   formatRecord
-//	intent/CLUSTER           api.ClusterIntent, written by API handlers
-//	record/CLUSTER           api.ClusterRecord, the header whose commit makes a generation true
-//	chunk/CLUSTERUID/CHUNK   []api.Assignment, immutable, true only when a record names it
-//	quarantine/ASSIGNMENT    api.Quarantine
-//	node/NODE                api.NodeRecord
-//	nodecontrol/NODE         api.NodeControl, written by API handlers; only while the node is drained
-//	nodespan/NODE/SEQ        api.NodeSpan, SEQ as 12 digits; written by the leader
-//	usage/CLUSTERUID/SEQ     api.UsageRecord, SEQ as 12 digits; immutable, written by the leader
-//	project/PROJECT          api.Project, written by API handlers
-//	projectuse/PROJECT       projectUse, written with everything that begins to belong to the project
-//	token/TOKEN              api.TokenInfo, written by API handlers
-//	job/JOB                  api.Job
-//	events/LOG               eventLog, the first and last sequence numbers kept; LOG is CLUSTER, or @NODE for a machine's
-//	event/LOG/SEQ            api.Event, SEQ as 12 digits
-//	machine/NODE             api.MachineIntent, written by API handlers, and by the leader for what enrols by a token
-//	mac/MAC                  macRecord, whose a provisioning NIC is; MAC as 12 digits in pairs with hyphens; written with the machine
-//	machinerecord/NODE       api.MachineRecord, written by the leader
-//	machineindex/INDEX       indexRecord, whose a place in the provisioning range is; written with the machine's record
-//	hardware/NODE            api.Hardware, written by the leader, or taken over from the candidate with the machine
-//	candidate/MAC            api.Candidate, written by who serves strangers
-//	lease/MAC                api.Lease, written by who serves strangers, before it is offered
-//	enrolltoken/TOKEN        api.EnrollmentToken, written by API handlers, and by the leader with each use
-//	build/BUILD              api.Build, written by API handlers, and by the leader as it goes on
-//	image/HEX                api.Image, HEX as 64 digits; immutable
-//	environment/NAME         api.EnvironmentRecord
+// The prefixes of keys; kinds tells what is under each. Names in keys are DNS labels (a cluster's is PROJECT.NAME outside the project "default")
+// and IDs are made of [a-z0-9.-], so "/" separates safely.
 const (
 	keyFormat        = "format"
 	prefixIntent     = "intent/"
@@ -55,6 +29,7 @@ const (
 	prefixMachineRecord = "machinerecord/"
 	prefixMachineIndex  = "machineindex/"
 	prefixHardware      = "hardware/"
+	prefixRedeemed      = "redeemed/"
 	prefixCandidate     = "candidate/"
 	prefixLease         = "lease/"
 	prefixEnrollToken   = "enrolltoken/"
@@ -77,8 +52,8 @@ func usageKey(uid string, seq int64) string { return fmt.Sprintf("%s/%012d", uid
 
 func nodeSpanKey(node string, seq int64) string { return fmt.Sprintf("%s/%012d", node, seq) }
 
-// splitKey cuts a key into its kind (with the slash) and the rest.
-func splitKey(key string) (kind, rest string) {
+// splitKey cuts a key into its prefix (with the slash) and the rest.
+func splitKey(key string) (prefix, rest string) {
 	if i := strings.IndexByte(key, '/'); i >= 0 {
 		return key[:i+1], key[i+1:]
 	}

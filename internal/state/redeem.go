@@ -30,9 +30,6 @@ var ErrRedeemed = errors.New("the boot token was already exchanged")
 // ErrBootOver: the boot that a token is for does not go on any more.
 var ErrBootOver = errors.New("that boot has ended")
 
-// prefixRedeemed is followed by a machine's UID.
-const prefixRedeemed = "redeemed/"
-
 // RedeemBoot notes that a boot token was exchanged, and makes the node agent's token, nil for none, true in the same commit; that of the
 // boot before is void from then on. The same nonce may come again, for an answer that was lost, and gets another token. Another nonce, or
 // a generation older than the newest exchanged, is ErrRedeemed; a boot that does not go on by then ErrBootOver.

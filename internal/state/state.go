@@ -6,7 +6,7 @@
 // write nothing. Readers use Cache, a view of everything that is kept current by a watch; what it hands out is shared and must
 // never be modified. The package must never decide anything: it knows no placement and no transitions.
 //
-// Start with Repo and keys.go, then leader.go (Commit: how a decision is written) and machineleader.go (the same for machines), then cache.go.
+// Start with Repo and kinds.go (everything that is stored, one registration a kind), then leader.go (Commit: how a decision is written) and machineleader.go (the same for machines), then cache.go.
 package state
 
 import (
@@ -36,6 +36,10 @@ var (
 	ErrNameUsed = errors.New("the name was used before")
 	// ErrNewerFormat: the state was written by a newer version of the program.
 	ErrNewerFormat = errors.New("the state was written by a newer version")
+	// ErrOlderFormat: the state was written by an older version of the program, whose format this one does not read.
+	ErrOlderFormat = errors.New("the state was written by an older version")
+	// ErrForeignState: the store holds something that no nearmetal began.
+	ErrForeignState = errors.New("the store is not empty and holds no state of nearmetal")
 )
 
 // Format is the version of the stored state this program reads and writes.
@@ -56,42 +60,76 @@ type formatRecord struct {
 	Format int `json:"format"`
 }
 
-// CheckVersion writes the format of the state on the first start, and refuses state of a newer format (ErrNewerFormat).
-// It must succeed before anything else is read or written; it changes nothing when it fails.
+// CheckVersion writes the format of the state on the first start, and refuses state of another format (ErrNewerFormat, ErrOlderFormat) and a
+// store that holds something else (ErrForeignState). It must succeed before anything else is read or written; it changes nothing when it fails.
 func (r *Repo) CheckVersion(ctx context.Context) error {
 	for {
 		e, ok, err := r.store.Get(ctx, keyFormat)
 		if err != nil {
 			return fmt.Errorf("read the format of the state: %w", err)
 		}
-		if !ok {
-			_, err := r.store.Commit(ctx, []store.Cond{{Key: keyFormat}}, []store.Op{put(keyFormat, formatRecord{Format: Format})})
-			if errors.Is(err, store.ErrConflict) {
-				continue // another server's first start was quicker; check what it wrote
-			}
-			if err != nil {
-				return fmt.Errorf("write the format of the state: %w", err)
-			}
-			return nil
+		if ok {
+			return checkFormat(e)
 		}
-		var f formatRecord
-		if err := decode(e, &f); err != nil {
-			return err
+		err = r.beginState(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			continue // another server's first start was quicker; check what it wrote
 		}
-		if f.Format > Format {
-			return fmt.Errorf("%w: its format is %d, this program reads formats up to %d; nothing was changed; "+
-				"start a newer nearmetal, or restore the backup made before the upgrade", ErrNewerFormat, f.Format, Format)
-		}
-		return nil
+		return err
 	}
 }
 
-// put is the write of v at key. Encoding can't fail: every stored type is plain data, which a test proves.
+// checkFormat refuses another format than this program's.
+func checkFormat(e store.Entry) error {
+	var f formatRecord
+	if err := decode(e, &f); err != nil {
+		return err
+	}
+	switch {
+	case f.Format > Format:
+		return fmt.Errorf("%w: its format is %d, this program reads formats up to %d; nothing was changed; "+
+			"start a newer nearmetal, or restore the backup made before the upgrade", ErrNewerFormat, f.Format, Format)
+	case f.Format < Format:
+		return fmt.Errorf("%w: its format is %d, this program reads format %d only; nothing was changed; "+
+			"start the nearmetal that wrote it, or start over with an empty state directory (--state)", ErrOlderFormat, f.Format, Format)
+	}
+	return nil
+}
+
+// beginState writes the format into an empty store. One that has a format by then is a store.ErrConflict.
+func (r *Repo) beginState(ctx context.Context) error {
+	snap, err := r.store.List(ctx, "")
+	if err != nil {
+		return fmt.Errorf("read the state: %w", err)
+	}
+	for _, e := range snap.Entries {
+		if e.Key == keyFormat {
+			return store.ErrConflict
+		}
+	}
+	if len(snap.Entries) > 0 {
+		return fmt.Errorf("%w: it has %d keys, %q the first, but no format; nothing was changed; "+
+			"use an empty state directory (--state), or restore a backup", ErrForeignState, len(snap.Entries), snap.Entries[0].Key)
+	}
+	_, err = r.store.Commit(ctx, []store.Cond{{Key: keyFormat}}, []store.Op{put(keyFormat, formatRecord{Format: Format})})
+	if err != nil {
+		return fmt.Errorf("write the format of the state: %w", err)
+	}
+	return nil
+}
+
+// put is the write of v at key, whose prefix must be registered for the type of v, or one that v points to. Encoding can't fail: every stored
+// type is plain data, which a test proves.
 func put(key string, v any) store.Op {
+	prefix, _ := splitKey(key)
+	kind := registered(prefix)
+	if kind == nil {
+		panic(fmt.Sprintf("state: %q is under no prefix of kinds.go", key))
+	}
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
 	encoder.SetEscapeHTML(false) // else each <, > and & of a tenant takes six bytes
-	if err := encoder.Encode(bounded(v)); err != nil {
+	if err := encoder.Encode(kind.bounded(v)); err != nil {
 		panic(fmt.Sprintf("state: %T can't be encoded: %v", v, err))
 	}
 	return store.Op{Key: key, Value: bytes.TrimSuffix(data.Bytes(), []byte("\n"))}

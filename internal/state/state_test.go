@@ -51,29 +51,42 @@ func TestTheFirstStartWritesTheFormatAndLaterOnesAcceptIt(t *testing.T) {
 	})
 }
 
-func TestStateOfANewerVersionIsRefusedAndLeftAlone(t *testing.T) {
-	onEveryStore(t, func(t *testing.T, s store.Store) {
-		ctx := t.Context()
-		rev, err := s.Commit(ctx, nil, []store.Op{
-			{Key: "format", Value: []byte(`{"format":7,"more":true}`)},
-			{Key: "intent/c1", Value: []byte(`{"of":"the future"}`)},
+func TestStateOfAnotherVersionIsRefusedAndLeftAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		format string // of the stored state; "" for none
+		is     error
+		says   []string
+	}{
+		"state of a newer version":   {`{"format":7,"more":true}`, state.ErrNewerFormat, []string{"format is 7", "up to 1", "start a newer nearmetal"}},
+		"state of an older version":  {`{"format":0}`, state.ErrOlderFormat, []string{"format is 0", "format 1 only", "empty state directory"}},
+		"a store of another program": {"", state.ErrForeignState, []string{"1 keys", `"intent/c1"`, "empty state directory"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEveryStore(t, func(t *testing.T, s store.Store) {
+				ctx := t.Context()
+				ops := []store.Op{{Key: "intent/c1", Value: []byte(`{"of":"the future"}`)}}
+				if test.format != "" {
+					ops = append(ops, store.Op{Key: "format", Value: []byte(test.format)})
+				}
+				rev, err := s.Commit(ctx, nil, ops)
+				must(t, err)
+				err = state.New(s).CheckVersion(ctx)
+				if !errors.Is(err, test.is) {
+					t.Fatalf("CheckVersion: %v, want %v", err, test.is)
+				}
+				for _, want := range append(test.says, "nothing was changed") {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("the error %q doesn't say %q", err, want)
+					}
+				}
+				snap, err := s.List(ctx, "")
+				must(t, err)
+				if snap.Revision != rev || len(snap.Entries) != len(ops) {
+					t.Errorf("the state was changed: %+v", snap)
+				}
+			})
 		})
-		must(t, err)
-		err = state.New(s).CheckVersion(ctx)
-		if !errors.Is(err, state.ErrNewerFormat) {
-			t.Fatalf("CheckVersion: %v, want ErrNewerFormat", err)
-		}
-		for _, want := range []string{"format is 7", "up to 1", "start a newer nearmetal"} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("the error %q doesn't say %q", err, want)
-			}
-		}
-		snap, err := s.List(ctx, "")
-		must(t, err)
-		if snap.Revision != rev || len(snap.Entries) != 2 {
-			t.Errorf("the state was changed: %+v", snap)
-		}
-	})
+	}
 }
 
 func TestDamagedStateIsReportedWithItsKey(t *testing.T) {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -11,84 +12,67 @@ import (
 
 // tables are the decoded contents of the state. Values are never modified, only replaced.
 type tables struct {
-	clusters    sorted[Cluster]
-	nodes       sorted[api.NodeRecord]
-	jobs        sorted[api.Job]
-	quarantines sorted[api.Quarantine]
-	controls    sorted[api.NodeControl]
-	nodeSpans   sorted[api.NodeSpan]
-	usage       sorted[api.UsageRecord]
-	projects    sorted[api.Project]
-	tokens      sorted[api.TokenInfo]
-	machineTables
+	// byKind has the table of each kind, a *table[T] by its *kind[T]; shown are the same tables.
+	byKind map[any]any
+	shown  []interface{ show(v *View) }
 	events map[string][]api.Event // by the name of their log, oldest first
 	chunks map[string][]api.Assignment
 	leader string
 }
 
 func newTables() tables {
-	t := tables{events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}}
-	t.projects.set(api.DefaultProject, defaultProject())
+	t := tables{byKind: map[any]any{}, events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}}
+	for _, r := range kinds {
+		r.open(&t)
+	}
+	tableOf(&t, projects).put(api.DefaultProject, defaultProject())
 	return t
 }
 
-// put takes in a key as written.
+// put takes up a key as written. One of no kind is ignored.
 func (t *tables) put(e store.Entry) error {
-	switch kind, rest := splitKey(e.Key); kind {
-	case prefixIntent:
-		in := &api.ClusterIntent{}
-		if err := decode(e, in); err != nil {
-			return err
-		}
-		next := t.cluster(rest)
-		next.Intent, next.intentRevision, next.Revision = *in, e.Revision, e.Revision
-		t.clusters.set(rest, next)
-	case prefixRecord:
-		return t.putRecord(rest, e)
-	case prefixChunk:
-		var as []api.Assignment
-		if err := decode(e, &as); err != nil {
-			return err
-		}
-		t.chunks[e.Key] = as
-	case prefixNode:
-		return set(&t.nodes, rest, e)
-	case prefixJob:
-		return set(&t.jobs, rest, e)
-	case prefixQuarantine:
-		return set(&t.quarantines, rest, e)
-	case prefixControl:
-		return set(&t.controls, rest, e)
-	case prefixNodeSpan:
-		return set(&t.nodeSpans, rest, e)
-	case prefixUsage:
-		return set(&t.usage, rest, e)
-	case prefixProject:
-		return set(&t.projects, rest, e)
-	case prefixToken:
-		return set(&t.tokens, rest, e)
-	case prefixEvent:
-		var ev api.Event
-		if err := decode(e, &ev); err != nil {
-			return err
-		}
-		name, _, _ := strings.Cut(rest, "/")
-		t.events[name] = append(t.events[name], ev)
-	case store.ElectionKey:
+	if e.Key == store.ElectionKey {
 		t.leader = string(e.Value)
-	default:
-		return t.machineTables.put(kind, rest, e)
+		return nil
+	}
+	prefix, rest := splitKey(e.Key)
+	if r := registered(prefix); r != nil {
+		return r.put(t, rest, e)
 	}
 	return nil
 }
 
-func (t *tables) putRecord(name string, e store.Entry) error {
-	rec := &api.ClusterRecord{}
-	if err := decode(e, rec); err != nil {
-		return err
+// remove takes up a deleted key.
+func (t *tables) remove(key string) {
+	if key == store.ElectionKey {
+		t.leader = ""
+		return
 	}
-	next := t.cluster(name)
-	next.Record, next.recordRevision, next.Revision = rec, e.Revision, e.Revision
+	prefix, rest := splitKey(key)
+	if r := registered(prefix); r != nil {
+		r.remove(t, rest)
+	}
+}
+
+// view is what the tables hold, shared with them.
+func (t *tables) view(revision int64) *View {
+	v := &View{Revision: revision, Leader: t.leader}
+	for _, one := range t.shown {
+		one.show(v)
+	}
+	return v
+}
+
+func takeIntent(t *tables, name string, in *api.ClusterIntent, revision int64) error {
+	next := tableOf(t, clusters).edit(name)
+	next.Intent, next.intentRevision, next.Revision = *in, revision, revision
+	tableOf(t, clusters).put(name, next)
+	return nil
+}
+
+func takeRecord(t *tables, name string, rec *api.ClusterRecord, revision int64) error {
+	next := tableOf(t, clusters).edit(name)
+	next.Record, next.recordRevision, next.Revision = rec, revision, revision
 	next.chunks, next.clean = make([]decision.Chunk, len(rec.Chunks)), make(map[string]bool, len(rec.Clean))
 	for i, ref := range rec.Chunks {
 		as, ok := t.chunks[keyChunk(rec.UID, ref.ID)]
@@ -101,10 +85,60 @@ func (t *tables) putRecord(name string, e store.Entry) error {
 	for _, id := range rec.Clean {
 		next.clean[id] = true
 	}
-	next.held = heldTotal(next.chunks)
-	t.clusters.set(name, next)
+	next.held, next.nodes = heldTotal(next.chunks), nodesOf(next)
+	tableOf(t, clusters).put(name, next)
 	return nil
 }
+
+// dropCluster follows the end of an intent. Intent and record go in one commit (Leader.Commit), so the cluster is gone.
+func dropCluster(t *tables, name string) { tableOf(t, clusters).remove(name) }
+
+func takeChunk(t *tables, rest string, as *[]api.Assignment, _ int64) error {
+	t.chunks[prefixChunk+rest] = *as
+	return nil
+}
+
+func dropChunk(t *tables, rest string) { delete(t.chunks, prefixChunk+rest) }
+
+func takeEvent(t *tables, rest string, e *api.Event, _ int64) error {
+	name, _, _ := strings.Cut(rest, "/")
+	t.events[name] = append(t.events[name], *e)
+	return nil
+}
+
+// dropEvent removes the oldest event of a log: no other is ever removed.
+func dropEvent(t *tables, rest string) {
+	name, _, _ := strings.Cut(rest, "/")
+	if log := t.events[name]; len(log) > 1 {
+		t.events[name] = log[1:]
+	} else {
+		delete(t.events, name)
+	}
+}
+
+func takeMachine(t *tables, name string, in *api.MachineIntent, revision int64) error {
+	return changeMachine(t, name, revision, func(m *Machine) { m.Intent, m.intentRevision = *in, revision })
+}
+
+func takeMachineRecord(t *tables, name string, rec *api.MachineRecord, revision int64) error {
+	return changeMachine(t, name, revision, func(m *Machine) { m.Record, m.recordRevision = rec, revision })
+}
+
+func takeHardware(t *tables, name string, hardware *api.Hardware, revision int64) error {
+	return changeMachine(t, name, revision, func(m *Machine) { m.Hardware = hardware })
+}
+
+// changeMachine replaces a machine by a copy with one part of it changed.
+func changeMachine(t *tables, name string, revision int64, change func(*Machine)) error {
+	next := tableOf(t, machines).edit(name)
+	change(next)
+	next.Revision = revision
+	tableOf(t, machines).put(name, next)
+	return nil
+}
+
+// dropMachine follows the end of an intent. A machine's keys go in one commit (Leader.ForgetMachine).
+func dropMachine(t *tables, name string) { tableOf(t, machines).remove(name) }
 
 // heldTotal sums up the assignments that are held.
 func heldTotal(chunks []decision.Chunk) api.Quota {
@@ -123,59 +157,12 @@ func heldTotal(chunks []decision.Chunk) api.Quota {
 	return q
 }
 
-// cluster returns a copy of a cluster to change, or a new one.
-func (t *tables) cluster(name string) *Cluster {
-	if old := t.clusters.get(name); old != nil {
-		next := *old
-		return &next
+// nodesOf returns the nodes that a cluster has something in use on, in order.
+func nodesOf(c *Cluster) []string {
+	var names []string
+	for a := range c.All() {
+		names = append(names, a.Node)
 	}
-	return &Cluster{}
-}
-
-// remove takes in a deleted key.
-func (t *tables) remove(key string) {
-	switch kind, rest := splitKey(key); kind {
-	case prefixIntent:
-		// Intent and record go in one commit (Leader.Commit), so the cluster is gone.
-		t.clusters.remove(rest)
-	case prefixChunk:
-		delete(t.chunks, key)
-	case prefixNode:
-		t.nodes.remove(rest)
-	case prefixJob:
-		t.jobs.remove(rest)
-	case prefixQuarantine:
-		t.quarantines.remove(rest)
-	case prefixControl:
-		t.controls.remove(rest)
-	case prefixNodeSpan:
-		t.nodeSpans.remove(rest)
-	case prefixUsage:
-		t.usage.remove(rest)
-	case prefixProject:
-		t.projects.remove(rest)
-	case prefixToken:
-		t.tokens.remove(rest)
-	case prefixEvent:
-		// Only the oldest are ever removed.
-		name, _, _ := strings.Cut(rest, "/")
-		if log := t.events[name]; len(log) > 1 {
-			t.events[name] = log[1:]
-		} else {
-			delete(t.events, name)
-		}
-	case store.ElectionKey:
-		t.leader = ""
-	default:
-		t.machineTables.remove(kind, rest)
-	}
-}
-
-func set[T any](s *sorted[T], name string, e store.Entry) error {
-	v := new(T)
-	if err := decode(e, v); err != nil {
-		return err
-	}
-	s.set(name, v)
-	return nil
+	slices.Sort(names)
+	return slices.Clip(slices.Compact(names))
 }

@@ -21,6 +21,7 @@ type Cluster struct {
 	chunks                         []decision.Chunk // of Record.Chunks, in their order
 	clean                          map[string]bool
 	held                           api.Quota
+	nodes                          []string // those that All has assignments on, in order
 }
 
 // Name is the cluster's name.
@@ -110,37 +111,28 @@ type View struct {
 	Environments []*api.EnvironmentRecord
 	// Leader is the name of the leading candidate, "" when nobody leads.
 	Leader string
+
+	clusterUIDs, clusterNodes             directory
+	machineUIDs, machineMACs, machineBMCs directory
 }
 
 // Cluster returns the cluster of that name, or nil.
-func (v *View) Cluster(name string) *Cluster {
-	return find(v.Clusters, name, (*Cluster).Name)
-}
+func (v *View) Cluster(name string) *Cluster { return clusters.find(v, name) }
 
 // Node returns the node of that name, or nil.
-func (v *View) Node(name string) *api.NodeRecord {
-	return find(v.Nodes, name, func(n *api.NodeRecord) string { return n.Name })
-}
+func (v *View) Node(name string) *api.NodeRecord { return nodes.find(v, name) }
 
 // Job returns the job of that ID, or nil.
-func (v *View) Job(id string) *api.Job {
-	return find(v.Jobs, id, func(j *api.Job) string { return j.ID })
-}
+func (v *View) Job(id string) *api.Job { return jobs.find(v, id) }
 
 // Control returns what operators want of the node of that name, or nil when it is not drained.
-func (v *View) Control(node string) *api.NodeControl {
-	return find(v.Controls, node, func(c *api.NodeControl) string { return c.Name })
-}
+func (v *View) Control(node string) *api.NodeControl { return controls.find(v, node) }
 
 // Project returns the project of that name, or nil.
-func (v *View) Project(name string) *api.Project {
-	return find(v.Projects, name, func(p *api.Project) string { return p.Name })
-}
+func (v *View) Project(name string) *api.Project { return projects.find(v, name) }
 
 // Token returns the token of that ID, or nil.
-func (v *View) Token(id string) *api.TokenInfo {
-	return find(v.Tokens, id, func(t *api.TokenInfo) string { return t.ID })
-}
+func (v *View) Token(id string) *api.TokenInfo { return tokens.find(v, id) }
 
 // NodeSpan returns the newest span of a node, or nil when there is none; its To is nil while it goes on.
 func (v *View) NodeSpan(node string) *api.NodeSpan {
@@ -152,11 +144,17 @@ func (v *View) NodeSpan(node string) *api.NodeSpan {
 	return v.NodeSpans[i-1]
 }
 
+// ClusterByUID returns the cluster of that UID, or nil.
+func (v *View) ClusterByUID(uid string) *Cluster { return first(clusters.by(v, clusterByUID, uid)) }
+
+// ClustersOnNode returns the clusters that have something in use on a node, by name.
+func (v *View) ClustersOnNode(node string) []*Cluster { return clusters.by(v, clustersOnNode, node) }
+
 // OnNode returns the IDs of all assignments of clusters whose resources are in use on a node. What is quarantined there belongs to no
 // cluster any more.
 func (v *View) OnNode(node string) []string {
 	var ids []string
-	for _, c := range v.Clusters {
+	for _, c := range v.ClustersOnNode(node) {
 		for a := range c.All() {
 			if a.Node == node {
 				ids = append(ids, a.ID)

@@ -47,7 +47,7 @@ var treeGuards = []Mutant{
 	{
 		Guard:   "what is stored of others' words is bounded",
 		File:    "internal/state/state.go",
-		Find:    "encoder.Encode(bounded(v))",
+		Find:    "encoder.Encode(kind.bounded(v))",
 		Replace: "encoder.Encode(v)",
 		Test:    "./internal/state TestWhatOthersWordedIsStoredInBounds",
 	},

@@ -1,0 +1,144 @@
+package state
+
+import (
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// kinds lists everything that is stored. A new kind is a prefix, a registration here and a list in View.
+var kinds = []registration{
+	// format: written at the first start.
+	&stored[formatRecord]{prefix: keyFormat},
+
+	// project/PROJECT, written by API handlers, and projectuse/PROJECT, with everything that begins to belong to the project.
+	projects,
+	&stored[projectUse]{prefix: prefixProjectUse},
+	// token/TOKEN, written by API handlers.
+	tokens,
+
+	// intent/CLUSTER, written by API handlers. record/CLUSTER is the header whose commit makes a generation true. chunk/CLUSTERUID/CHUNK is immutable,
+	// and true only when a record names it.
+	&stored[api.ClusterIntent]{prefix: prefixIntent, of: clusters, take: takeIntent, drop: dropCluster},
+	&stored[api.ClusterRecord]{prefix: prefixRecord, of: clusters, take: takeRecord, bound: boundRecord},
+	&stored[[]api.Assignment]{prefix: prefixChunk, take: takeChunk, drop: dropChunk},
+	// job/JOB, written by API handlers, and by the leader as it goes on.
+	jobs,
+	// event/LOG/SEQ, SEQ as 12 digits; events/LOG has the first and last that are kept. LOG is CLUSTER, or @NODE for a machine's.
+	&stored[api.Event]{prefix: prefixEvent, take: takeEvent, drop: dropEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
+	&stored[eventLog]{prefix: prefixEventLog},
+	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
+	quarantines, usageRecords, nodeSpans,
+
+	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while the node is drained.
+	nodes, controls,
+	// machine/NODE, written by API handlers, and by the leader for what enrols by a token. machinerecord/NODE and hardware/NODE, by the leader.
+	&stored[api.MachineIntent]{prefix: prefixMachine, of: machines, take: takeMachine, drop: dropMachine},
+	&stored[api.MachineRecord]{prefix: prefixMachineRecord, of: machines, take: takeMachineRecord, bound: boundMachineRecord},
+	&stored[api.Hardware]{prefix: prefixHardware, of: machines, take: takeHardware},
+	// mac/MAC, MAC as 12 digits in pairs with hyphens, written with the machine: whose a provisioning NIC is. machineindex/INDEX: whose a place in
+	// the provisioning range is. redeemed/MACHINEUID: the newest exchange of a boot token.
+	&stored[macRecord]{prefix: prefixMAC},
+	&stored[indexRecord]{prefix: prefixMachineIndex},
+	&stored[Redemption]{prefix: prefixRedeemed},
+	// candidate/MAC and lease/MAC, written by the server that strangers boot from: a lease before it is offered.
+	candidates, leases,
+	// enrolltoken/TOKEN, written by API handlers, and by the leader with each use.
+	enrollTokens,
+
+	// build/BUILD, written by API handlers, and by the leader as it goes on. image/HEX, HEX as 64 digits, is immutable. environment/NAME.
+	builds, images, environments,
+}
+
+// Those that a View lists.
+var (
+	clusters = &kind[Cluster]{
+		name: (*Cluster).Name, list: func(v *View) *[]*Cluster { return &v.Clusters },
+		indexes: []*index[Cluster]{clusterByUID, clustersOnNode},
+	}
+	clusterByUID = &index[Cluster]{
+		in: func(v *View) *directory { return &v.clusterUIDs }, keys: func(c *Cluster) []string { return unlessEmpty(c.UID()) },
+	}
+	clustersOnNode = &index[Cluster]{
+		in: func(v *View) *directory { return &v.clusterNodes }, keys: func(c *Cluster) []string { return c.nodes },
+	}
+
+	machines = &kind[Machine]{
+		name: (*Machine).Name, list: func(v *View) *[]*Machine { return &v.Machines },
+		indexes: []*index[Machine]{machineByUID, machineByMAC, machineByBMC},
+	}
+	machineByUID = &index[Machine]{
+		in: func(v *View) *directory { return &v.machineUIDs }, keys: func(m *Machine) []string { return unlessEmpty(m.UID()) },
+	}
+	machineByMAC = &index[Machine]{
+		in:   func(v *View) *directory { return &v.machineMACs },
+		keys: func(m *Machine) []string { return slices.Compact(slices.Sorted(slices.Values(m.Intent.Spec.MACs))) },
+	}
+	machineByBMC = &index[Machine]{
+		in: func(v *View) *directory { return &v.machineBMCs }, keys: func(m *Machine) []string { return unlessEmpty(bmcPlace(m.Intent.Spec.Power)) },
+	}
+
+	nodes = &kind[api.NodeRecord]{
+		prefix: prefixNode, name: func(n *api.NodeRecord) string { return n.Name },
+		list: func(v *View) *[]*api.NodeRecord { return &v.Nodes }, bound: boundNode,
+	}
+	controls = &kind[api.NodeControl]{
+		prefix: prefixControl, name: func(c *api.NodeControl) string { return c.Name },
+		list: func(v *View) *[]*api.NodeControl { return &v.Controls },
+	}
+	nodeSpans = &kind[api.NodeSpan]{
+		prefix: prefixNodeSpan, name: NodeSpanKey,
+		list: func(v *View) *[]*api.NodeSpan { return &v.NodeSpans },
+	}
+	jobs = &kind[api.Job]{
+		prefix: prefixJob, name: func(j *api.Job) string { return j.ID },
+		list: func(v *View) *[]*api.Job { return &v.Jobs }, bound: func(j *api.Job) { j.Message = api.ShortMessage(j.Message) },
+	}
+	quarantines = &kind[api.Quarantine]{
+		prefix: prefixQuarantine, name: func(q *api.Quarantine) string { return q.Assignment.ID },
+		list: func(v *View) *[]*api.Quarantine { return &v.Quarantines }, bound: func(q *api.Quarantine) { q.Reason = api.ShortMessage(q.Reason) },
+	}
+	usageRecords = &kind[api.UsageRecord]{
+		prefix: prefixUsage, name: UsageKey,
+		list: func(v *View) *[]*api.UsageRecord { return &v.Usage },
+	}
+	projects = &kind[api.Project]{
+		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },
+		list: func(v *View) *[]*api.Project { return &v.Projects },
+	}
+	tokens = &kind[api.TokenInfo]{
+		prefix: prefixToken, name: func(t *api.TokenInfo) string { return t.ID },
+		list: func(v *View) *[]*api.TokenInfo { return &v.Tokens },
+	}
+	candidates = &kind[api.Candidate]{
+		prefix: prefixCandidate, name: func(c *api.Candidate) string { return c.MAC },
+		list: func(v *View) *[]*api.Candidate { return &v.Candidates },
+	}
+	leases = &kind[api.Lease]{
+		prefix: prefixLease, name: func(l *api.Lease) string { return l.MAC },
+		list: func(v *View) *[]*api.Lease { return &v.Leases },
+	}
+	enrollTokens = &kind[api.EnrollmentToken]{
+		prefix: prefixEnrollToken, name: func(t *api.EnrollmentToken) string { return t.ID },
+		list: func(v *View) *[]*api.EnrollmentToken { return &v.EnrollTokens },
+	}
+	builds = &kind[api.Build]{
+		prefix: prefixBuild, name: func(b *api.Build) string { return b.ID },
+		list: func(v *View) *[]*api.Build { return &v.Builds }, bound: func(b *api.Build) { b.Message = api.ShortMessage(b.Message) },
+	}
+	images = &kind[api.Image]{
+		prefix: prefixImage, name: func(i *api.Image) string { return i.Digest },
+		list: func(v *View) *[]*api.Image { return &v.Images },
+	}
+	environments = &kind[api.EnvironmentRecord]{
+		prefix: prefixEnvironment, name: func(e *api.EnvironmentRecord) string { return e.Name },
+		list: func(v *View) *[]*api.EnvironmentRecord { return &v.Environments },
+	}
+)
+
+func unlessEmpty(key string) []string {
+	if key == "" {
+		return nil
+	}
+	return []string{key}
+}
