@@ -4,24 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
-// buildAttempts is how often a build is given to a node before it has failed: a node that goes away is not the recipe's fault.
-const buildAttempts = 3
-
 // builds plans every build that has not ended and makes the plans true.
 func (p *pass) builds(ctx context.Context) error {
 	var errs []error
-	busy := map[string]string{}
+	busy := map[string]string{} // the build of each node that has one
 	var open []*api.Build
 	for _, b := range p.view.Builds {
 		if b.Phase == api.BuildRunning {
@@ -31,17 +29,17 @@ func (p *pass) builds(ctx context.Context) error {
 			open = append(open, b)
 		}
 	}
-	slices.SortStableFunc(open, func(a, b *api.Build) int { return a.CreatedAt.Compare(b.CreatedAt) }) // who came first is built first
-	observed := p.cfg.Agents.Builds()
+	slices.SortStableFunc(open, func(a, b *api.Build) int { return a.CreatedAt.Compare(b.CreatedAt) }) // the oldest is built first
+	reported := p.cfg.Agents.Builds()
 	for _, b := range open {
-		next, manifest := planBuild(*b, p.buildSeen(b, busy, observed), p.now)
-		if next == nil {
+		next := lifecycle.PlanBuild(p.buildInput(b, busy, reported))
+		if reflect.DeepEqual(next, *b) {
 			continue
 		}
 		if next.Phase == api.BuildRunning && b.Phase == api.BuildPending {
 			busy[next.Node] = b.ID
 		}
-		err := p.commitBuild(ctx, b, *next, manifest)
+		err := p.commitBuild(ctx, b, next)
 		if errors.Is(err, store.ErrNotLeader) {
 			return err
 		}
@@ -52,171 +50,68 @@ func (p *pass) builds(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (p *pass) nodeIsDown(name string) bool {
-	return name != "" && (p.view.Node(name) == nil || p.Nodes[name].Phase == api.NodeDown)
+// buildInput is what a decision about one build depends on.
+func (p *pass) buildInput(b *api.Build, busy map[string]string, reported map[string][]agentstream.BuildObserved) lifecycle.BuildInput {
+	in := lifecycle.BuildInput{Build: *b, Now: p.now}
+	if b.Phase == api.BuildPending {
+		in.Recipe, in.Builders = recipeOf(p.view, b), p.builders(busy)
+		return in
+	}
+	in.Gone = b.Node != "" && (p.view.Node(b.Node) == nil || p.Nodes[b.Node].Phase == api.NodeDown)
+	if b.Node != "" {
+		in.Heard, _ = p.cfg.Agents.Connected(b.Node)
+	}
+	for _, o := range reported[b.Node] {
+		in.Seen = append(in.Seen, lifecycle.BuildSeen{
+			ID: o.ID, Attempt: o.Attempt, Phase: o.Phase, Step: o.Step, Percent: o.Percent, Message: o.Message, Manifest: string(o.Manifest),
+			LogBytes: o.LogBytes,
+		})
+	}
+	return in
 }
 
-// builder is the node that a pending build is to go to: one that can build and builds nothing, for nodes build one thing at a time. busy has
-// the build of each node that has one.
-func (p *pass) builder(b *api.Build, busy map[string]string) (choice builderChoice) {
-	if b.Phase != api.BuildPending {
-		return builderChoice{}
-	}
-	choice.waits = "waiting: no node accepts builds; start an agent with --builder auto"
-	behind := ""
+// builders are the nodes that were set up to build. busy has the build of each node that has one.
+func (p *pass) builders(busy map[string]string) []lifecycle.Builder {
+	var all []lifecycle.Builder
 	for _, n := range p.view.Nodes {
-		switch {
-		case n.Builder == nil:
-		case !n.Builder.OK:
-			choice.waits = fmt.Sprintf("waiting: node %s can't build: %s", n.Name, first(n.Builder.Problems))
-		case p.Nodes[n.Name].Phase != api.NodeReady:
-			choice.waits = fmt.Sprintf("waiting: the builder node %s is %s", n.Name, p.Nodes[n.Name].Phase)
-		case busy[n.Name] != "":
-			behind = fmt.Sprintf("waiting for build %s on node %s", busy[n.Name], n.Name)
-		default:
-			return builderChoice{node: n.Name}
+		if n.Builder != nil {
+			all = append(all, lifecycle.Builder{Node: n.Name, Check: *n.Builder, Phase: p.Nodes[n.Name].Phase, Build: busy[n.Name]})
 		}
 	}
-	if behind != "" { // that ends by itself, the others' troubles do not
-		choice.waits = behind
-	}
-	return choice
+	return all
 }
 
-// builderChoice is the node for a build, or what it waits for.
-type builderChoice struct{ node, waits string }
-
-// buildSeen is what the next step of a build depends on.
-type buildSeen struct {
-	builderChoice
-	// heard: its node is connected, and said has all that it says of builds; down: it is gone.
-	heard, down bool
-	said        []agentstream.BuildObserved
-	// bases are the images that the recipe stands on, by environment; refused why it can't be built at all; reuse an image of the same
-	// recipe on the same bases, nil for none. All three are of pending builds only.
-	bases   map[string]string
-	refused string
-	reuse   *api.Image
-}
-
-func (p *pass) buildSeen(b *api.Build, busy map[string]string, said map[string][]agentstream.BuildObserved) buildSeen {
-	seen := buildSeen{builderChoice: p.builder(b, busy), down: p.nodeIsDown(b.Node), said: said[b.Node]}
-	if b.Node != "" {
-		seen.heard, _ = p.cfg.Agents.Connected(b.Node)
-	}
-	if b.Phase == api.BuildPending {
-		seen.bases, seen.reuse, seen.refused = standsOn(p.view, b)
-	}
-	return seen
-}
-
-// standsOn looks up what a build stands on, and whether there is its image already. A recipe that takes in files of the builder node is always
-// built: nobody knows what they hold now.
-func standsOn(view *state.View, b *api.Build) (bases map[string]string, reuse *api.Image, refused string) {
+// recipeOf looks up what the recipe of a build is built on, and whether there is its image already.
+func recipeOf(view *state.View, b *api.Build) lifecycle.BuildRecipe {
 	r, err := recipe.Parse([]byte(b.Recipe))
 	if err != nil {
-		return nil, nil, "the recipe can't be read: " + err.Error()
+		return lifecycle.BuildRecipe{Problem: err.Error()}
 	}
-	bases = map[string]string{}
+	out := lifecycle.BuildRecipe{Bases: map[string]string{}, Local: r.Local()}
 	for _, name := range r.Needs() {
 		img := view.ImageOf(name)
 		if img == nil {
-			return nil, nil, fmt.Sprintf("its base environment %q is not built; run: nearmetal env build %s", name, name)
+			return lifecycle.BuildRecipe{Missing: name}
 		}
-		bases[name] = img.Digest
+		out.Bases[name] = img.Digest
 	}
-	if b.Force || r.Local() {
-		return bases, nil, ""
-	}
-	digest := r.DigestOn(bases)
+	digest := r.DigestOn(out.Bases)
 	for _, img := range view.Images {
 		if img.RecipeDigest == digest && img.Environment == r.Name {
-			reuse = img
+			out.Image = img.Digest
 		}
 	}
-	return bases, reuse, ""
+	return out
 }
 
-func first(list []string) string {
-	if len(list) == 0 {
-		return "no reason was given"
-	}
-	return list[0]
-}
-
-// planBuild is what becomes of a build, nil for no change, and the manifest of the image when it has succeeded. It is pure.
-func planBuild(b api.Build, seen buildSeen, now time.Time) (*api.Build, image.Digest) {
-	next := b
-	end := func(phase api.BuildPhase, message string) {
-		at := now
-		next.Phase, next.Message, next.EndedAt = phase, message, &at
-	}
-	switch {
-	case b.Phase == api.BuildPending && b.CancelRequested:
-		end(api.BuildCancelled, "cancelled before it began")
-		return &next, ""
-	case b.Phase == api.BuildPending && seen.refused != "":
-		end(api.BuildFailed, seen.refused)
-		return &next, ""
-	case b.Phase == api.BuildPending && seen.reuse != nil:
-		next.Percent, next.Digest, next.Reused = 100, seen.reuse.Digest, true
-		end(api.BuildSucceeded, "an image of the same recipe already exists; use --force to rebuild it with today's packages")
-		return &next, image.Digest(seen.reuse.Digest)
-	case b.Phase == api.BuildPending && seen.node != "":
-		at := now
-		next.Bases = seen.bases
-		next.Phase, next.Node, next.Message, next.StartedAt = api.BuildRunning, seen.node, "", &at
-		next.Attempt++
-		return &next, ""
-	case b.Phase == api.BuildPending:
-		next.Message = seen.waits
-		return changed(b, next), ""
-	case seen.down && b.Attempt < buildAttempts && !b.CancelRequested:
-		next.Phase, next.Message, next.Node, next.Step, next.Percent = api.BuildPending, fmt.Sprintf("node %s is gone; the build starts again", b.Node), "", "", 0
-		return &next, ""
-	case seen.down:
-		end(api.BuildFailed, fmt.Sprintf("node %s is gone", b.Node))
-		return &next, ""
-	}
-	for _, o := range seen.said {
-		if o.ID != b.ID || o.Attempt != b.Attempt {
-			continue
-		}
-		// Each change is a commit: not every percent is worth one.
-		next.Step, next.Percent, next.LogBytes = o.Step, o.Percent/5*5, b.LogBytes
-		switch {
-		case o.Phase == api.BuildSucceeded:
-			next.Percent, next.LogBytes, next.Step = 100, o.LogBytes, ""
-			end(api.BuildSucceeded, o.Message)
-			next.Digest = string(o.Manifest)
-			return &next, o.Manifest
-		case o.Phase.Ended():
-			next.LogBytes = o.LogBytes
-			end(o.Phase, o.Message)
-			return &next, ""
-		}
-		return changed(b, next), ""
-	}
-	// A node says nothing more of a build that it was told to end and has ended.
-	if b.CancelRequested && seen.heard {
-		end(api.BuildCancelled, "cancelled")
-		return &next, ""
-	}
-	return nil, ""
-}
-
-// changed is next, or nil when nothing differs.
-func changed(b, next api.Build) *api.Build {
-	if b.Step == next.Step && b.Percent == next.Percent && b.Message == next.Message {
-		return nil
-	}
-	return &next
-}
-
-// commitBuild makes what became of a build true. A success makes its image true, and the environment's name stand for it, in one commit.
-func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Build, manifest image.Digest) error {
-	if manifest == "" {
+// commitBuild makes what becomes of a build true. A success makes its image true, and the environment's name stand for it, in one commit. A
+// change of phase that the table of builds does not have is refused.
+func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Build) error {
+	if next.Phase != api.BuildSucceeded || next.Digest == "" {
 		_, revision, err := p.cfg.Repo.UpdateBuild(ctx, next.ID, func(b *api.Build) error {
+			if err := lifecycle.Builds().CheckChange(b.Phase, next.Phase); err != nil {
+				return err
+			}
 			cancel := b.CancelRequested
 			*b = next
 			b.CancelRequested = cancel || next.CancelRequested
@@ -225,6 +120,10 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 		p.committed = max(p.committed, revision)
 		return err
 	}
+	if err := lifecycle.Builds().CheckChange(before.Phase, next.Phase); err != nil {
+		return err
+	}
+	manifest := image.Digest(next.Digest)
 	m, err := p.cfg.Images.Load(manifest)
 	if err == nil {
 		err = p.cfg.Images.Complete(manifest)
@@ -237,7 +136,7 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	if err != nil {
 		at := p.now
 		next.Phase, next.EndedAt, next.Message, next.Digest, next.Reused = api.BuildFailed, &at, err.Error(), "", false
-		return p.commitBuild(ctx, before, next, "")
+		return p.commitBuild(ctx, before, next)
 	}
 	img := imageOf(m, manifest)
 	img.BuiltAt, img.BuildID = p.now, next.ID

@@ -1,68 +1,38 @@
 package controller
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
-func TestWhatBecomesOfABuild(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	running := api.Build{ID: "b1", Phase: api.BuildRunning, Node: "n1", Attempt: 1}
-	cancelled := running
-	cancelled.CancelRequested = true
-	last := running
-	last.Attempt = buildAttempts
-	says := func(phase api.BuildPhase, percent int) []agentstream.BuildObserved {
-		return []agentstream.BuildObserved{
-			{ID: "b1", Attempt: 0, Phase: api.BuildFailed}, {ID: "b1", Attempt: 1, Phase: phase, Percent: percent, Step: "packages", Manifest: "sha256:m", Message: "said"},
-		}
+func TestABuildThatAnotherLeaderHasEndedIsNotStartedAgain(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	view := l.view(l.repo.CreateBuild(t.Context(), api.Build{ID: "b1", Phase: api.BuildRunning, Node: "n1", Attempt: 1}))
+	_, revision, err := l.repo.UpdateBuild(t.Context(), "b1", func(b *api.Build) error { b.Phase = api.BuildCancelled; return nil })
+	l.view(revision, err)
+	// This leader looked before, and does not know yet that it is deposed.
+	l.agents.down["n1"] = true
+	var illegal *lifecycle.IllegalTransition
+	if err := l.lead.newPass(view).builds(t.Context()); !errors.As(err, &illegal) || illegal.From != "cancelled" || illegal.To != "pending" {
+		t.Errorf("the pass returns %v, want an IllegalTransition from cancelled to pending", err)
 	}
-	for name, test := range map[string]struct {
-		build    api.Build
-		seen     buildSeen
-		phase    api.BuildPhase // "" for no change
-		message  string
-		manifest image.Digest
-	}{
-		"it goes to a builder":                 {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildRunning, "", ""},
-		"it waits in words":                    {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{waits: "waits: no builder"}}, api.BuildPending, "waits: no builder", ""},
-		"cancelled before it began":            {api.Build{ID: "b1", Phase: api.BuildPending, CancelRequested: true}, buildSeen{builderChoice: builderChoice{node: "n1"}}, api.BuildCancelled, "before it began", ""},
-		"its base is not built":                {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, refused: "it stands on x"}, api.BuildFailed, "stands on x", ""},
-		"there is its image already":           {api.Build{ID: "b1", Phase: api.BuildPending}, buildSeen{builderChoice: builderChoice{node: "n1"}, reuse: &api.Image{Digest: "sha256:m"}}, api.BuildSucceeded, "same recipe", "sha256:m"},
-		"it goes on":                           {running, buildSeen{heard: true, said: says(api.BuildRunning, 37)}, api.BuildRunning, "", ""},
-		"it succeeds":                          {running, buildSeen{heard: true, said: says(api.BuildSucceeded, 100)}, api.BuildSucceeded, "said", "sha256:m"},
-		"it fails":                             {running, buildSeen{heard: true, said: says(api.BuildFailed, 50)}, api.BuildFailed, "said", ""},
-		"its node goes away":                   {running, buildSeen{down: true}, api.BuildPending, "node n1 is gone; the build starts again", ""},
-		"its third node goes away":             {last, buildSeen{down: true}, api.BuildFailed, "node n1 is gone", ""},
-		"nothing is said yet":                  {running, buildSeen{heard: true}, "", "", ""},
-		"cancelled, and still there":           {cancelled, buildSeen{heard: true, said: says(api.BuildRunning, 0)}, api.BuildRunning, "", ""},
-		"cancelled, and its node has ended it": {cancelled, buildSeen{heard: true}, api.BuildCancelled, "cancelled", ""},
-		"cancelled, and its node is away":      {cancelled, buildSeen{}, "", "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			next, manifest := planBuild(test.build, test.seen, now)
-			switch {
-			case next == nil && test.phase != "":
-				t.Fatalf("nothing changes, want %q", test.phase)
-			case next == nil:
-				return
-			case next.Phase != test.phase || !strings.Contains(next.Message, test.message) || manifest != test.manifest:
-				t.Errorf("got %q %q %q, want %q %q %q", next.Phase, next.Message, manifest, test.phase, test.message, test.manifest)
-			case next.Phase.Ended() != (next.EndedAt != nil):
-				t.Errorf("%q ended at %v", next.Phase, next.EndedAt)
-			}
-		})
+	l.until("the build", func(v *state.View) bool { return len(v.Builds) == 1 })
+	if got := l.cache.View().Build("b1").Phase; got != api.BuildCancelled {
+		t.Errorf("stored as %q, want it left cancelled", got)
 	}
 }
 
@@ -79,20 +49,22 @@ func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	names := []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: base.Digest}}
 	view := &state.View{Images: []*api.Image{base, built}, Environments: names}
 	build := &api.Build{Recipe: text}
-	bases, reuse, refused := standsOn(view, build)
-	if refused != "" || reuse != built || bases["debian-mpi"] != base.Digest {
-		t.Errorf("got %v, %v, %q", bases, reuse, refused)
-	}
-	if _, reuse, _ := standsOn(view, &api.Build{Recipe: text, Force: true}); reuse != nil {
-		t.Error("a forced build is not built")
+	if got := recipeOf(view, build); got.Problem != "" || got.Missing != "" || got.Local || got.Image != built.Digest || got.Bases["debian-mpi"] != base.Digest {
+		t.Errorf("got %+v, want the image %s on %s", got, built.Digest, base.Digest)
 	}
 	other := &api.Image{Digest: "sha256:" + strings.Repeat("a", 64), Environment: "debian-mpi"}
 	view = &state.View{Images: []*api.Image{other, base, built}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: other.Digest}}}
-	if _, reuse, _ := standsOn(view, build); reuse != nil {
-		t.Error("the image on the former base is reused")
+	if got := recipeOf(view, build).Image; got != "" {
+		t.Errorf("the image %s on the former base is reused", got)
 	}
-	if _, _, refused := standsOn(&state.View{}, build); !strings.Contains(refused, "nearmetal env build debian-mpi") {
-		t.Errorf("without its base it is refused with %q", refused)
+	if got := recipeOf(&state.View{}, build); got.Missing != "debian-mpi" {
+		t.Errorf("without its base %q is missing, want debian-mpi", got.Missing)
+	}
+	if got := recipeOf(view, &api.Build{Recipe: text + "files: [{source: motd, path: /etc/motd}]\n"}); !got.Local || got.Problem != "" {
+		t.Errorf("a recipe with a file of the builder node: %+v, want it local", got)
+	}
+	if got := recipeOf(view, &api.Build{Recipe: "name: ["}); got.Problem == "" {
+		t.Error("a recipe that can't be read has no problem")
 	}
 }
 
@@ -173,30 +145,20 @@ func TestPeersAreNamedOnlyWhenManyFetch(t *testing.T) {
 	}
 }
 
-func TestABuildWaitsForTheOneBeforeIt(t *testing.T) {
+func TestOnlyNodesThatWereSetUpToBuildAreBuilders(t *testing.T) {
 	can := &api.BuilderCheck{OK: true}
 	ready := lifecycle.NodeState{Phase: api.NodeReady}
 	p := &pass{
 		view: &state.View{Nodes: []*api.NodeRecord{
 			{Name: "n1", Builder: can}, {Name: "n2", Builder: can}, {Name: "n3", Builder: &api.BuilderCheck{Problems: []string{"crun is missing"}}}, {Name: "n4"},
 		}},
-		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": ready, "n4": ready}},
+		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": {Phase: api.NodeDown}, "n4": ready}},
 	}
-	b := &api.Build{ID: "b9", Phase: api.BuildPending}
-	for _, test := range []struct {
-		busy map[string]string
-		want builderChoice
-	}{
-		{map[string]string{}, builderChoice{node: "n1"}},
-		{map[string]string{"n1": "b1"}, builderChoice{node: "n2"}},
-		{map[string]string{"n1": "b1", "n2": "b2"}, builderChoice{waits: "waiting for build b2 on node n2"}},
-	} {
-		if got := p.builder(b, test.busy); got != test.want {
-			t.Errorf("while nodes build %v: %+v, want %+v", test.busy, got, test.want)
-		}
+	want := []lifecycle.Builder{
+		{Node: "n1", Check: *can, Phase: api.NodeReady, Build: "b1"}, {Node: "n2", Check: *can, Phase: api.NodeReady},
+		{Node: "n3", Check: api.BuilderCheck{Problems: []string{"crun is missing"}}, Phase: api.NodeDown},
 	}
-	p.view.Nodes = p.view.Nodes[2:]
-	if got := p.builder(b, nil); got.node != "" || got.waits != "waiting: node n3 can't build: crun is missing" {
-		t.Errorf("without a builder: %+v", got)
+	if diff := cmp.Diff(want, p.builders(map[string]string{"n1": "b1"})); diff != "" {
+		t.Errorf("builders (-want +got):\n%s", diff)
 	}
 }

@@ -147,15 +147,15 @@ func TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput(t *testing.T) {
 		if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning {
 			t.Fatalf("with %d bytes stored: %s, want the rest of the output to be awaited while some arrives", stored, job.Phase)
 		}
-		l.now = l.now.Add(logPatience - 1)
+		l.now = l.now.Add(lifecycle.LogPatience - 1)
 	}
 	if job := l.mustPass().Job("j1"); job.Phase != api.JobRunning {
-		t.Fatalf("just before %s without any output: %s, want it running", logPatience, job.Phase)
+		t.Fatalf("just before %s without any output: %s, want it running", lifecycle.LogPatience, job.Phase)
 	}
 	l.now = l.now.Add(1)
 	job = *l.mustPass().Job("j1")
 	if job.Phase != api.JobSucceeded || job.LogBytes != 20 || job.DiscardedBytes != 1<<40-20+7 {
-		t.Errorf("after %s without any output: %s with %d bytes stored and %d discarded; want it succeeded, and what never arrived counted", logPatience,
+		t.Errorf("after %s without any output: %s with %d bytes stored and %d discarded; want it succeeded, and what never arrived counted", lifecycle.LogPatience,
 			job.Phase, job.LogBytes, job.DiscardedBytes)
 	}
 	if len(l.lead.endings) > 0 {

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -85,20 +84,5 @@ func TestAJobIsToldToTheMemberThatIsStoredWithItAndToNobodyElse(t *testing.T) {
 	d.update(1, view)
 	if jobs := d.assemble("n2", 1, view.Revision).Jobs; len(jobs) != 1 || !jobs[0].CancelRequested {
 		t.Errorf("of a job that is to run again n2 is told %+v, want it to be ended", jobs)
-	}
-}
-
-func TestASpareCarriesOutNoJob(t *testing.T) {
-	s := newStored(t)
-	view := s.view(s.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "a", UID: "ua"}))
-	record := api.ClusterRecord{Name: "a", UID: "ua", Generation: 1, Phase: api.ClusterReady, Network: api.Network{Index: 1}}
-	view = s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{
-		{ID: "ua.a-spare-0.1", ClusterUID: "ua", Member: "a-spare-0", Rank: -1, Node: "n1", Spare: true},
-		{ID: "ua.a-1.1", ClusterUID: "ua", Member: "a-1", Rank: 1, Node: "n1"},
-		{ID: "ua.a-0.1", ClusterUID: "ua", Member: "a-0", Rank: 0, Node: "n1"},
-	}}}}))
-	job, _ := planJob(jobInput{job: api.Job{ID: "j", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending}, cluster: view.Cluster("a"), now: time.Now()})
-	if job.MemberID != "ua.a-0.1" {
-		t.Errorf("given to %q, want the member of rank 0", job.MemberID)
 	}
 }

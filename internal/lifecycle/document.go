@@ -25,6 +25,10 @@ rest: a user chose it, or only a user can end it.
 	document(&b, Machines(), "A machine is a node whose power and boot the site controls. Its node is a separate record: an agent that reports or not. Until the\n"+
 		"machine is ready, its node is shown in the machine's phase. A boot and a stop are generations: the power switch's gate refuses an order\n"+
 		"of an older generation, and the boot API refuses a boot token of an older generation.")
+	document(&b, Jobs(), "Phases between submission and end come from the job's member, as levels: a job that ends before the next report goes from pending to\n"+
+		"its end. Cancelling is no phase: it is asked for, and the job ends when its member reports so.")
+	document(&b, Builds(), "As with jobs, cancelling is asked for, and the build ends when its node has ended it. An attempt is the stay at one node: what a node\n"+
+		"reports of an earlier attempt does not count.")
 	return b.String()
 }
 

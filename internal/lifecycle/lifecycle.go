@@ -1,10 +1,11 @@
-// Package lifecycle decides what happens next to clusters, members and nodes: record, observations and the time give a list of
-// operations.
+// Package lifecycle decides what happens next to clusters, members, nodes, machines, jobs and builds: record, observations and the time
+// give a list of operations, or the job or build as it should be stored.
 //
 // It is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out:
-// the controller commits those of PlanCluster, PlanNode and PlanQuarantine, the node's agent executes those of PlanMember. Planning
-// is level-triggered: a planner looks at what is, not at what changed, so an input planned twice, or late, or after a crash gives
-// the operations that are still needed. Which phase may follow which is data (tables.go), from which docs/lifecycle.md is generated.
+// the controller commits those of PlanCluster, PlanMachine, PlanNode and PlanQuarantine, and what PlanJob and PlanBuild return; the node's
+// agent executes those of PlanMember. Planning is level-triggered: a planner looks at what is, not at what changed, so an input planned
+// twice, or late, or after a crash gives the operations that are still needed. Which phase may follow which is data (tables.go), from which
+// docs/lifecycle.md is generated.
 //
 // Start with tables.go, then cluster.go and member.go.
 package lifecycle
@@ -57,4 +58,12 @@ func (m Machine[P]) Check(from, to P) error {
 		}
 	}
 	return &IllegalTransition{Machine: m.Name, From: string(from), To: string(to)}
+}
+
+// CheckChange is Check, except that a phase that stays is no transition, and legal.
+func (m Machine[P]) CheckChange(from, to P) error {
+	if from == to {
+		return nil
+	}
+	return m.Check(from, to)
 }

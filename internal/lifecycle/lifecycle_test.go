@@ -41,6 +41,8 @@ func TestEveryMachineIsWhole(t *testing.T) {
 		api.MemberLost, api.MemberWaiting, api.MemberSpare, api.MemberUnknown, api.MemberReleasing,
 	})
 	whole(t, Nodes(), []api.NodePhase{api.NodeUnknown, api.NodeReady, api.NodeDown})
+	whole(t, Jobs(), []api.JobPhase{api.JobPending, api.JobRunning, api.JobSucceeded, api.JobFailed, api.JobCancelled, api.JobLost})
+	whole(t, Builds(), []api.BuildPhase{api.BuildPending, api.BuildRunning, api.BuildSucceeded, api.BuildFailed, api.BuildCancelled})
 }
 
 // whole checks that a machine has all phases, each with an owner, each reachable and each with a way to its end, that phases without a timer
@@ -114,5 +116,14 @@ func TestATransitionThatTheTableDoesNotHaveIsRefused(t *testing.T) {
 	}
 	if want := `a cluster can't go from phase "deleting" to "ready": no such transition; see docs/lifecycle.md`; err == nil || err.Error() != want {
 		t.Errorf("want %q, got %v", want, err)
+	}
+}
+
+func TestAPhaseThatStaysIsNoTransition(t *testing.T) {
+	if err := Jobs().CheckChange(api.JobRunning, api.JobRunning); err != nil {
+		t.Errorf("running -> running: %v", err)
+	}
+	if err := Jobs().CheckChange(api.JobLost, api.JobRunning); err == nil {
+		t.Error("lost -> running is legal, want it refused")
 	}
 }

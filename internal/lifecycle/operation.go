@@ -133,6 +133,9 @@ const (
 	EventNodeReady      = "NodeReady"
 	EventNodeUnknown    = "NodeUnknown"
 	EventNodeDown       = "NodeDown"
+	EventJobTold        = "JobTold"
+	EventJobRequeued    = "JobRequeued"
+	EventJobLost        = "JobLost"
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,

@@ -74,17 +74,17 @@ var cliGuards = []Mutant{
 	},
 	{
 		Guard:   "a job that fails after a scale-down says which members it lost by it",
-		File:    "internal/controller/jobs.go",
+		File:    "internal/lifecycle/job.go",
 		Find:    `	job.RemovedMembers = in.removed()`,
 		Replace: `	_ = in.removed()`,
-		Test:    "./internal/controller TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
+		Test:    "./internal/lifecycle TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
 	},
 	{
 		Guard:   "a member that died is not said to be removed by scaling down",
-		File:    "internal/controller/jobs.go",
+		File:    "internal/lifecycle/job.go",
 		Find:    `!slices.Contains(died, a.ID) && `,
 		Replace: ``,
-		Test:    "./internal/controller TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
+		Test:    "./internal/lifecycle TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
 	},
 	{
 		Guard:   "a flag's wrong value is answered in this program's words",

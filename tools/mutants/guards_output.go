@@ -88,9 +88,9 @@ var outputGuards = []Mutant{
 	},
 	{
 		Guard:   "output that never arrived is counted",
-		File:    "internal/controller/jobs.go",
-		Find:    `in.seen.DiscardedBytes + in.missing()`,
-		Replace: `in.seen.DiscardedBytes`,
-		Test:    "./internal/controller TestAJobsEndIsStoredWhateverItsMemberClaimsOfTimeAndOutput",
+		File:    "internal/lifecycle/job.go",
+		Find:    `in.Seen.DiscardedBytes + in.missing()`,
+		Replace: `in.Seen.DiscardedBytes`,
+		Test:    "./internal/lifecycle TestTheEndOfAJobWaitsForItsOutputWhileItsMemberIsThere",
 	},
 }
