@@ -57,6 +57,14 @@ type Amount struct {
 	MemoryByteSeconds float64 `json:"memory_byte_seconds"`
 }
 
+// Plus returns the sum.
+func (a Amount) Plus(b Amount) Amount {
+	return Amount{
+		NodeSeconds: a.NodeSeconds + b.NodeSeconds, MemberSeconds: a.MemberSeconds + b.MemberSeconds,
+		CoreSeconds: a.CoreSeconds + b.CoreSeconds, MemoryByteSeconds: a.MemoryByteSeconds + b.MemoryByteSeconds,
+	}
+}
+
 // UsageRow is the use of one cluster, user or project, or of all, in one period.
 type UsageRow struct {
 	From    time.Time `json:"from"`

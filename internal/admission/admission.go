@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Kind is why a request asks for room.
@@ -61,11 +62,11 @@ type Running struct {
 // ReleaseTime is how long a member that is being released is taken to hold its room yet.
 const ReleaseTime = 10 * time.Second
 
-// Account is what a project may hold and holds, in the units of the quota; Shares is its weight.
+// Account is what a project may hold and holds; Shares is its weight.
 type Account struct {
 	Quota api.Quota
 	// Used counts members, spares, and lost members that wait for a replacement; not what is being cleaned.
-	Used   api.Quota
+	Used   resource.Vector
 	Shares int
 	// DecayedCoreSeconds is its use, the older the less it counts; ByUser the same of each of its users.
 	DecayedCoreSeconds float64

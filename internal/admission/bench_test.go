@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // busySite is a site of n nodes with 32 cores, of which clusters with and without time limits hold all but a few, and a queue.
@@ -43,7 +44,7 @@ func busySite(tb testing.TB, n, queue int) Input {
 	}
 	for p := range 20 {
 		in.Accounts[fmt.Sprint("p", p)] = Account{
-			Quota: api.Quota{Cores: 20_000}, Used: api.Quota{Cores: 1000 + 900*p}, Shares: 1 + p%3, DecayedCoreSeconds: float64(random.IntN(1e6)),
+			Quota: api.Quota{Cores: 20_000}, Used: resource.Vector{resource.Cores: int64(1000 + 900*p)}, Shares: 1 + p%3, DecayedCoreSeconds: float64(random.IntN(1e6)),
 		}
 	}
 	for i := range queue {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 func fast(r *Request) { r.Groups[0].NodeSelector = map[string]string{"disk": "fast"} }
@@ -63,7 +64,7 @@ func TestThoseBehindTheHeadGetRoomWhereTheyDoNotDelayIt(t *testing.T) {
 		},
 		{
 			"and leave it its quota, however short they are", func(s *scene) {
-				s.runs("p.a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Cores: 16}, Used: api.Quota{Cores: 8}})
+				s.runs("p.a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Cores: 16}, Used: resource.Vector{resource.Cores: 8}})
 				s.creates("p.head", 1, 8).creates("p.x", 1, 1, lasting(time.Minute)).creates("q.y", 1, 1)
 				s.runs("b", 0, 1, "n2")
 			},
@@ -149,7 +150,7 @@ func TestWhatALostMemberNeedsIsHeldForIt(t *testing.T) {
 		},
 		{
 			"a quota does not keep it waiting", func(s *scene) {
-				s.account("p", Account{Quota: api.Quota{Cores: 4}, Used: api.Quota{Cores: 12}}).asks("p.c", KindHeal, 1, 4)
+				s.account("p", Account{Quota: api.Quota{Cores: 4}, Used: resource.Vector{resource.Cores: 12}}).asks("p.c", KindHeal, 1, 4)
 			},
 			[]string{"p.c admit n1"},
 		},
@@ -271,7 +272,7 @@ func TestGroupsThatDoNotFitTogether(t *testing.T) {
 }
 
 func TestAReplacementAddsNothingToWhatItsProjectHolds(t *testing.T) {
-	s := newScene(t, 2).account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+	s := newScene(t, 2).account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
 	s.asks("p.c", KindHeal, 1, 2).creates("p.d", 1, 2)
 	check(t, s.verdicts(), "p.c admit n1", "p.d admit n1")
 }
@@ -362,7 +363,7 @@ func TestAScaleUpThatIsRefusedIsNotSaidToBeACluster(t *testing.T) {
 
 func TestQuotas(t *testing.T) {
 	of := func(quota, used api.Quota) func(*scene) {
-		return func(s *scene) { s.account("p", Account{Quota: quota, Used: used}) }
+		return func(s *scene) { s.account("p", Account{Quota: quota, Used: resource.OfQuota(used)}) }
 	}
 	spares := func(r *Request) { r.Groups[0].Spares = 2 }
 	tests := []struct {
@@ -406,7 +407,7 @@ func TestQuotas(t *testing.T) {
 		},
 		{
 			"a scale-up that the quota will never allow is refused", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
 			[]string{
@@ -415,14 +416,14 @@ func TestQuotas(t *testing.T) {
 		},
 		{
 			"what a cluster is giving back does not count against its growth", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
 			[]string{`p.a wait (quota) needs 5 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},
 		},
 		{
 			"a scale-up that it may allow later waits", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: api.Quota{Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 4) },
 			[]string{`p.a wait (quota) needs 4 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // ask is a request while it is decided on, and what was decided.
@@ -17,7 +18,7 @@ type ask struct {
 	index   int
 	shapes  []*shape
 	account *account
-	wants   api.Quota
+	wants   resource.Vector
 	// ends is when it gives its room back if it is admitted now; zero: not known.
 	ends time.Time
 

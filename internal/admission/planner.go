@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // planner is a plan in the making.
@@ -13,7 +14,7 @@ type planner struct {
 	rooms    rooms
 	accounts map[string]*account
 	// owned is what clusters hold, made when the first is asked for.
-	owned map[string]api.Quota
+	owned map[string]resource.Vector
 	// ends are made when the first request has no room; admitted are those of requests admitted before.
 	ends, admitted []*ending
 	// reserved is what is reserved for those that wait, closed are those for whom nodes are kept free altogether.
@@ -26,7 +27,7 @@ type planner struct {
 	// taken are spares that replacements have taken over.
 	taken map[string]bool
 	// site is what all nodes have.
-	site *placement.Room
+	site *resource.Vector
 }
 
 func newPlanner(in Input) *planner {
@@ -178,12 +179,7 @@ func (p *planner) never(a *ask) bool {
 		total := p.rooms.free.sketch.Total()
 		p.site = &total
 	}
-	var cores int
-	var memory api.Bytes
-	for _, g := range groups {
-		cores, memory = cores+g.Size*g.Cores, memory+api.Bytes(g.Size)*g.Memory
-	}
-	return cores > p.site.Cores || memory > p.site.Memory
+	return !resource.OfGroups(groups).Fits(*p.site)
 }
 
 // possibly tells whether the request would fit if every cluster ended: noCause, or what it is that stands against it then.
@@ -222,15 +218,15 @@ func (p *planner) capacityNow(s *shape) *placement.Capacity {
 // leavesQuota tells whether the request leaves the head, when that is of the same project, its quota. It must, also when it ends in time:
 // a head that was over its quota meanwhile would be none.
 func (p *planner) leavesQuota(a *ask) bool {
-	return a.account.withHead == nil || !exceeds(*a.account.withHead, a.wants, a.account.quota)
+	return a.account.withHead == nil || len(a.account.quota.Exceeded(*a.account.withHead, a.wants)) == 0
 }
 
 func (p *planner) admit(a *ask, fit placement.Fit) {
 	a.verdict = Admit
 	p.rooms.take(a, fit)
-	a.account.used = add(a.account.used, a.wants)
+	a.account.used = a.account.used.Plus(a.wants)
 	if a.account.withHead != nil {
-		*a.account.withHead = add(*a.account.withHead, a.wants)
+		*a.account.withHead = a.account.withHead.Plus(a.wants)
 	}
 	p.ends = nil
 	p.admitted = append(p.admitted, &ending{
@@ -259,7 +255,7 @@ func (p *planner) block(a *ask, c cause) {
 	}
 	p.head = a
 	p.hold(a)
-	withHead := add(a.account.used, a.wants)
+	withHead := a.account.used.Plus(a.wants)
 	a.account.withHead = &withHead
 }
 

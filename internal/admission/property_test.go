@@ -50,7 +50,7 @@ func (s *site) input() Input {
 		}
 		in.Running = append(in.Running, r)
 		acc := in.Accounts[l.request.Project]
-		acc.Used = add(acc.Used, wants(&l.request))
+		acc.Used = acc.Used.Plus(wants(&l.request))
 		in.Accounts[l.request.Project] = acc
 	}
 	return in

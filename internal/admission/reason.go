@@ -296,10 +296,3 @@ func (e *explainer) inItsWords(a *ask, message string) string {
 	}
 	return strings.NewReplacer(pairs...).Replace(message)
 }
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -173,8 +174,8 @@ func sameMembers(a, b api.Group) bool { return a.Size == b.Size && a.Spares == b
 // is looked at as a whole by the leader.
 func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.ClusterIntent, queue bool) error {
 	before, after := tenancy.Need(was), tenancy.Need(want.Spec)
-	add := api.Quota{Members: after.Members - before.Members, Cores: after.Cores - before.Cores, Memory: after.Memory - before.Memory}
-	if add.Members <= 0 && add.Cores <= 0 && add.Memory <= 0 {
+	add := after.Beyond(before)
+	if add == (resource.Vector{}) {
 		return nil
 	}
 	if err := s.hasRoom(); err != nil {
@@ -183,10 +184,10 @@ func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.Cluster
 	view := s.cfg.Reader.View()
 	project := view.Project(projectOr(want.Project))
 	if project != nil {
-		if err := tenancy.CheckQuota(project.Quota, api.Quota{}, after); err != nil {
+		if err := tenancy.CheckQuota(project.Quota, resource.Vector{}, after); err != nil {
 			return fail(codeOverQuota, "cluster %q can't grow: %v", shortName(want.Name), err)
 		}
-		placed := c.HeldTotal().Clusters > 0
+		placed := c.HeldTotal()[resource.Clusters] > 0
 		if err := tenancy.CheckQuota(project.Quota, tenancy.Used(view)[project.Name], add); err != nil && placed && !queue {
 			return fail(codeOverQuota, "cluster %q can't grow now: %v; or %s", shortName(want.Name), err, letWait)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -23,7 +24,7 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], 
 
 // projectStatus is a project as it is shown.
 func projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
-	out := api.ProjectStatus{Project: *p, Used: tenancy.Used(view)[p.Name]}
+	out := api.ProjectStatus{Project: *p, Used: tenancy.Used(view)[p.Name].Quota()}
 	out.Shares = max(out.Shares, 1)
 	return out
 }
@@ -34,7 +35,7 @@ func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[
 	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
 	for _, p := range view.Projects {
 		if sees(who(ctx), p.Name) {
-			out := api.ProjectStatus{Project: *p, Used: used[p.Name]}
+			out := api.ProjectStatus{Project: *p, Used: used[p.Name].Quota()}
 			out.Shares = max(out.Shares, 1)
 			list.Items = append(list.Items, out)
 		}
@@ -186,20 +187,16 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 }
 
 // belowUse lists every bound of a quota that is below what is in use, with both numbers.
-func belowUse(quota, used api.Quota, src *manifest.Source) []api.FieldProblem {
+func belowUse(quota api.Quota, used resource.Vector, src *manifest.Source) []api.FieldProblem {
 	var problems []api.FieldProblem
-	check := func(name string, below bool, asked, inUse string) {
-		if below {
-			problems = append(problems, api.FieldProblem{
-				Location: "quota." + name, Line: src.Line("quota." + name), Value: asked,
-				Message: fmt.Sprintf("%s is less than the %s in use; free something first, or give at least that", asked, inUse),
-			})
-		}
+	limit := resource.Limit(resource.OfQuota(quota))
+	for _, c := range limit.Exceeded(resource.Vector{}, used) {
+		path, asked := "quota."+c.String(), c.Number(limit[c])
+		problems = append(problems, api.FieldProblem{
+			Location: path, Line: src.Line(path), Value: asked,
+			Message: fmt.Sprintf("%s is less than the %s in use; free something first, or give at least that", asked, c.Number(used[c])),
+		})
 	}
-	check("cores", quota.Cores > 0 && quota.Cores < used.Cores, strconv.Itoa(quota.Cores), strconv.Itoa(used.Cores))
-	check("memory", quota.Memory > 0 && quota.Memory < used.Memory, quota.Memory.String(), used.Memory.String())
-	check("members", quota.Members > 0 && quota.Members < used.Members, strconv.Itoa(quota.Members), strconv.Itoa(used.Members))
-	check("clusters", quota.Clusters > 0 && quota.Clusters < used.Clusters, strconv.Itoa(quota.Clusters), strconv.Itoa(used.Clusters))
 	return problems
 }
 

@@ -17,12 +17,13 @@ type planner struct {
 }
 
 var planners = []planner{
-	{"internal/placement", []string{"./api"}},
+	{"internal/resource", []string{"./api"}},
+	{"internal/placement", []string{"./api", "./internal/resource"}},
 	{"internal/lifecycle", []string{"./api"}},
-	{"internal/usage", []string{"./api"}},
+	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/compatibility", []string{"./api"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
-	{"internal/admission", []string{"./api", "./internal/placement"}},
+	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
 	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},
 	{"internal/fabric/*/rules.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},

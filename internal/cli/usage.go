@@ -147,7 +147,7 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 	for _, r := range report.Rows {
 		whose := []string{r.Project, r.User, r.Cluster}[:len(columns)]
 		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), amountTexts(r.Amount)...)...)
-		sum = add(sum, r.Amount)
+		sum = sum.Plus(r.Amount)
 	}
 	if len(report.Rows) > 1 {
 		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), amountTexts(sum)...)...)
@@ -162,7 +162,7 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 		if s.Capacity == (api.Amount{}) && len(report.Site) > 1 {
 			continue // before the first node came
 		}
-		total := add(add(s.Allocated, s.Cleaning), add(s.Idle, s.Down))
+		total := s.Allocated.Plus(s.Cleaning).Plus(s.Idle.Plus(s.Down))
 		site.row(a.periodText(s.From, s.To, q.Period), coreHours(s.Capacity), coreHours(s.Allocated), coreHours(s.Cleaning), coreHours(s.Idle),
 			coreHours(s.Down), sumText(s.Capacity, total))
 	}
@@ -198,12 +198,5 @@ func hours(seconds float64) string {
 		return strings.TrimRight(fmt.Sprintf("%.4f", h), "0")
 	default:
 		return fmt.Sprintf("%.2f", h)
-	}
-}
-
-func add(a, b api.Amount) api.Amount {
-	return api.Amount{
-		NodeSeconds: a.NodeSeconds + b.NodeSeconds, MemberSeconds: a.MemberSeconds + b.MemberSeconds,
-		CoreSeconds: a.CoreSeconds + b.CoreSeconds, MemoryByteSeconds: a.MemoryByteSeconds + b.MemoryByteSeconds,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // refuse finds out what binds: which single thing, were it otherwise, would make the request fit. It asks from the least change to the
@@ -118,18 +119,7 @@ func (d *diagnosis) impossibleAlone() (int, bool) {
 }
 
 // impossibleInSum tells whether all groups together ask for more than all nodes of the inventory have.
-func (d *diagnosis) impossibleInSum() bool {
-	var cores, memory, haveCores, haveMemory int64
-	for _, g := range d.r.Groups {
-		cores, memory = cores+int64(g.Size)*int64(g.Cores), memory+int64(g.Size)*int64(g.Memory)
-	}
-	for _, id := range d.v.order {
-		if c, m, ok := d.v.available(id, everything); ok {
-			haveCores, haveMemory = haveCores+int64(c), haveMemory+m
-		}
-	}
-	return cores > haveCores || memory > haveMemory
-}
+func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Groups).Fits(d.v.total()) }
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // named is how many nodes, labels or environments a message names.
@@ -64,7 +65,7 @@ func needs(g api.Group) string {
 
 // MembersWith says for people what n members of a shape are: "4 members with 8 cores and 16GiB each".
 func MembersWith(n int, s api.Shape) string {
-	text := plural(n, "member") + " with " + plural(s.Cores, "core")
+	text := resource.Members.Text(int64(n)) + " with " + resource.Cores.Text(int64(s.Cores))
 	if s.Memory > 0 {
 		text += " and " + s.Memory.String()
 	}
@@ -121,9 +122,9 @@ func (d *diagnosis) fitEmpty(r *Refusal) string {
 		return "more than this site has: " + d.fitText(" even if every node were up and empty")
 	}
 	most := largestNode(d.v, d.need())
-	what := plural(int(most.cores), "core")
+	what := resource.Cores.Text(int64(most.cores))
 	if r.Constraint == ConstraintMemory {
-		what = api.Bytes(most.memory).String() + " of memory"
+		what = resource.Memory.Text(most.memory)
 	}
 	return fmt.Sprintf("more than any node of this site has: the largest, %s, has %s", most.name, what)
 }
@@ -175,7 +176,7 @@ func (d *diagnosis) fitText(when string) string {
 	if total == 1 {
 		verb = "fits"
 	}
-	return fmt.Sprintf("%s %s%s (%s)", plural(total, "member"), verb, when, where)
+	return fmt.Sprintf("%s %s%s (%s)", resource.Members.Text(int64(total)), verb, when, where)
 }
 
 // roomiest tells of the nodes that come nearest but hold no member, in the order of what they have free.
@@ -200,7 +201,7 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 		if r.Constraint == ConstraintMemory {
 			n.free, n.text = memory, fmt.Sprintf("%s of %s", api.Bytes(max(memory, 0)), api.Bytes(cold.memory))
 		} else {
-			n.free, n.text = int64(cores), fmt.Sprintf("%d of %s", cores, plural(int(cold.cores), "core"))
+			n.free, n.text = int64(cores), fmt.Sprintf("%d of %s", cores, resource.Cores.Text(int64(cold.cores)))
 		}
 		found = append(found, n)
 	}
@@ -223,7 +224,7 @@ func (d *diagnosis) aboutQuarantine() []string {
 	var texts []string
 	for _, id := range d.v.order {
 		if c := d.v.cold[id]; (c.quarantinedCores > 0 || c.quarantinedMemory > 0) && d.v.suits(id, d.need(), &suits{}) == "" {
-			texts = append(texts, fmt.Sprintf("%s and %s of %s", plural(int(c.quarantinedCores), "core"),
+			texts = append(texts, fmt.Sprintf("%s and %s of %s", resource.Cores.Text(int64(c.quarantinedCores)),
 				api.Bytes(c.quarantinedMemory), d.v.nodes[id].record.Name))
 		}
 	}

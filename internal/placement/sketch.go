@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Sketch is a copy of what is free that plans are tried on: what a plan has given away already, what will be free later, what is held
@@ -44,11 +45,10 @@ func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 // CopyFrom makes s count what o counts.
 func (s *Sketch) CopyFrom(o *Sketch) { copy(s.view.rows, o.view.rows) }
 
-// Cores is how many cores it is.
-func (s Share) Cores() int { return int(s.cores) }
-
-// Memory is how much memory it is.
-func (s Share) Memory() api.Bytes { return api.Bytes(s.memory) }
+// Amounts returns the cores and memory that it is.
+func (s Share) Amounts() resource.Vector {
+	return resource.Vector{resource.Cores: int64(s.cores), resource.Memory: s.memory}
+}
 
 // ShareOf is what a held assignment gives back when it ends; false when that is nothing: it is not held, it is quarantined, or its node
 // is not in the inventory.
@@ -194,18 +194,14 @@ func (s *Sketch) Capacity(g api.Group) Capacity {
 	}
 }
 
-// Room is cores and memory.
-type Room struct {
-	Cores  int
-	Memory api.Bytes
-}
+// Total returns the cores and memory of the nodes of the inventory, whatever is held and whether they are up or not.
+func (s *Sketch) Total() resource.Vector { return s.view.total() }
 
-// Total is what the nodes of the inventory have, whatever is held and whether they are up or not.
-func (s *Sketch) Total() Room {
-	var total Room
-	for _, id := range s.view.order {
-		if c, m, ok := s.view.available(id, everything); ok {
-			total.Cores, total.Memory = total.Cores+int(c), total.Memory+api.Bytes(m)
+func (v *View) total() resource.Vector {
+	var total resource.Vector
+	for _, id := range v.order {
+		if c, m, ok := v.available(id, everything); ok {
+			total = total.Plus(resource.Vector{resource.Cores: int64(c), resource.Memory: m})
 		}
 	}
 	return total

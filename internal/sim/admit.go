@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
@@ -207,31 +208,31 @@ func (p *pass) accounts() map[string]admission.Account {
 }
 
 // used is what counts against a project's quota: what its clusters hold, and what they are to get in the place of what they lost.
-func (s *store) used(project string) api.Quota {
-	var q api.Quota
+func (s *store) used(project string) resource.Vector {
+	var sum resource.Vector
 	for _, name := range s.names() {
 		e := s.clusters[name]
 		if e.intent.Project != project || e.record == nil {
 			continue
 		}
-		members := q.Members
+		before := sum
 		for _, a := range s.assignments(e.record) {
 			if a.releasedAt == nil {
-				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes)
+				sum = sum.Plus(resource.OfAssignment(a.Assignment))
 			}
 		}
 		for _, lost := range e.record.Lost {
 			for _, g := range e.intent.Spec.Groups {
 				if g.Name == lost.Group {
-					q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+g.Cores, q.Memory+g.Memory
+					sum = sum.Plus(resource.OfMember(g.Shape))
 				}
 			}
 		}
-		if q.Members > members {
-			q.Clusters++
+		if sum != before {
+			sum[resource.Clusters]++
 		}
 	}
-	return q
+	return sum
 }
 
 // usageInput is what totals of use depend on.

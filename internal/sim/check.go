@@ -7,6 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // checks remember what the checks need to know from step to step.
@@ -19,12 +20,12 @@ type checks struct {
 	disturbed int
 	promise   promise
 	ledger    map[string]*account
-	used      map[string]api.Quota // by project, when it was last checked
-	ready     map[string]time.Time // when a cluster was last called ready, by the world's clock
+	used      map[string]resource.Vector // by project, when it was last checked
+	ready     map[string]time.Time       // when a cluster was last called ready, by the world's clock
 }
 
 func newChecks() checks {
-	return checks{checked: -1, ledger: map[string]*account{}, used: map[string]api.Quota{}, ready: map[string]time.Time{}}
+	return checks{checked: -1, ledger: map[string]*account{}, used: map[string]resource.Vector{}, ready: map[string]time.Time{}}
 }
 
 // touched notes that something on a host has changed.
@@ -136,17 +137,11 @@ func (w *world) checkMembers() {
 // checkQuotas checks that no project gets more than it may hold. One whose quota was lowered keeps what it has.
 func (w *world) checkQuotas() {
 	for name, p := range w.store.projects {
-		used, had, q := w.store.used(name), w.checks.used[name], p.Quota
+		used, had, limit := w.store.used(name), w.checks.used[name], resource.Limit(resource.OfQuota(p.Quota))
 		w.checks.used[name] = used
-		over := func(what string, has, had, may int64) {
-			if may > 0 && has > may && has > had {
-				w.fail("quota", "project %s is given %d %s, its quota is %d", name, has, what, may)
-			}
+		for _, c := range limit.Exceeded(had, used.Beyond(had)) {
+			w.fail("quota", "project %s is given %s, its quota is %s", name, c.Text(used[c]), c.Text(limit[c]))
 		}
-		over("cores", int64(used.Cores), int64(had.Cores), int64(q.Cores))
-		over("bytes of memory", int64(used.Memory), int64(had.Memory), int64(q.Memory))
-		over("members", int64(used.Members), int64(had.Members), int64(q.Members))
-		over("clusters", int64(used.Clusters), int64(had.Clusters), int64(q.Clusters))
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
-	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
@@ -267,7 +267,7 @@ func (s *Site) accounts() map[string]admission.Account {
 	}
 	for _, c := range s.View.Clusters {
 		a := accounts[project(c)]
-		a.Used = tenancy.Plus(a.Used, counted(c))
+		a.Used = a.Used.Plus(counted(c))
 		accounts[project(c)] = a
 	}
 	for name, d := range usage.Decay(s.View.UsageInput(s.Now), shareHalfLife) {
@@ -281,16 +281,16 @@ func (s *Site) accounts() map[string]admission.Account {
 func project(c *state.Cluster) string { return cmp.Or(c.Intent.Project, api.DefaultProject) }
 
 // counted is what of a cluster counts against its project's quota: what it holds, and what it is to get in the place of what it lost.
-func counted(c *state.Cluster) api.Quota {
+func counted(c *state.Cluster) resource.Vector {
 	held := c.HeldTotal()
 	if c.Record == nil || len(c.Record.Lost) == 0 {
 		return held
 	}
-	held.Clusters = 1
+	held[resource.Clusters] = 1
 	for _, lost := range c.Record.Lost {
 		for _, g := range c.Intent.Spec.Groups {
 			if g.Name == lost.Group {
-				held = tenancy.Plus(held, api.Quota{Members: 1, Cores: g.Cores, Memory: g.Memory})
+				held = held.Plus(resource.OfMember(g.Shape))
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
@@ -126,7 +127,7 @@ func TestWhatAClusterAsksForSaysWhereItShouldNotBe(t *testing.T) {
 
 func TestALostMemberCountsAgainstTheQuotaUntilItIsReplaced(t *testing.T) {
 	s := see(hurt(t), nil)
-	want := api.Quota{Clusters: 1, Members: 2, Cores: 4, Memory: 2 << 30}
+	want := resource.Vector{resource.Clusters: 1, resource.Members: 2, resource.Cores: 4, resource.Memory: 2 << 30}
 	if got := s.Admission(nil, nil).Accounts[api.DefaultProject].Used; got != want {
 		t.Errorf("used: got %+v, want %+v", got, want)
 	}

@@ -62,7 +62,7 @@ func TestADecisionBecomesTrueInOneCommit(t *testing.T) {
 			decided.Chunks[1].Ref.ID != decided.Record.Chunks[1].ID || decided.Chunks[1].Assignments[0].ID != as[1].ID {
 			t.Errorf("as decisions see it: %+v", decided)
 		}
-		equal(t, w.c1().HeldTotal(), api.Quota{Clusters: 1, Members: 1, Cores: 4, Memory: 1 << 29})
+		equal(t, w.c1().HeldTotal().Quota(), api.Quota{Clusters: 1, Members: 1, Cores: 4, Memory: 1 << 29})
 		var revisions []int64
 		for _, key := range []string{"record/c1", "quarantine/" + as[2].ID, "usage/uid-c1/000000000001"} {
 			e, ok, err := s.Get(t.Context(), key)

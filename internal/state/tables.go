@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -141,20 +142,18 @@ func changeMachine(t *tables, name string, revision int64, change func(*Machine)
 func dropMachine(t *tables, name string) { tableOf(t, machines).remove(name) }
 
 // heldTotal sums up the assignments that are held.
-func heldTotal(chunks []decision.Chunk) api.Quota {
-	var q api.Quota
+func heldTotal(chunks []decision.Chunk) resource.Vector {
+	var held resource.Vector
 	for _, ch := range chunks {
 		if ch.Ref.Releasing {
 			continue
 		}
 		for i := range ch.Assignments {
-			q.Clusters = 1
-			q.Members++
-			q.Cores += len(ch.Assignments[i].Slots)
-			q.Memory += api.Bytes(ch.Assignments[i].MemoryBytes)
+			held = held.Plus(resource.OfAssignment(&ch.Assignments[i]))
+			held[resource.Clusters] = 1
 		}
 	}
-	return q
+	return held
 }
 
 // nodesOf returns the nodes that a cluster has something in use on, in order.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Cluster is everything stored about a cluster, as of one revision. It is immutable and shared.
@@ -20,7 +21,7 @@ type Cluster struct {
 	intentRevision, recordRevision int64
 	chunks                         []decision.Chunk // of Record.Chunks, in their order
 	clean                          map[string]bool
-	held                           api.Quota
+	held                           resource.Vector
 	nodes                          []string // those that All has assignments on, in order
 }
 
@@ -42,8 +43,8 @@ func (c *Cluster) All() iter.Seq[*api.Assignment] { return c.each(true, true) }
 // Confirmed tells whether a releasing assignment has been confirmed clean.
 func (c *Cluster) Confirmed(assignmentID string) bool { return c.clean[assignmentID] }
 
-// HeldTotal is what its held assignments, spares included, sum up to, in the units of a quota; Clusters is 1 when there are any.
-func (c *Cluster) HeldTotal() api.Quota { return c.held }
+// HeldTotal returns the sum of its held assignments, spares included, with 1 cluster when there are any.
+func (c *Cluster) HeldTotal() resource.Vector { return c.held }
 
 // AllWithRef is All, each with the reference of its chunk, which tells whether it is being released and since when.
 func (c *Cluster) AllWithRef() iter.Seq2[*api.Assignment, *api.ChunkRef] {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // By is what a report has a row for, in each period.
@@ -104,20 +105,20 @@ func (x *exact) addSite(n *timeline, bounds []int64) []width {
 	n.each(bounds, func(period int, from, to int64, m *moment) {
 		ns := to - from
 		capacity, used := m.capacity()
-		free := capacity.minus(used)
+		free, cores := capacity.Beyond(used), capacity[resource.Cores]
 		t := &x.site[period]
-		t.capacity.add(ns, capacity, capacity.cores)
-		t.allocated.add(ns, m.allocated, capacity.cores)
-		t.cleaning.add(ns, m.cleaning, capacity.cores)
-		if m.down != (holding{}) {
-			t.down.add(ns, free, capacity.cores)
+		t.capacity.add(ns, capacity, cores)
+		t.allocated.add(ns, m.allocated, cores)
+		t.cleaning.add(ns, m.cleaning, cores)
+		if m.down != (resource.Vector{}) {
+			t.down.add(ns, free, cores)
 		} else {
-			t.idle.add(ns, free, capacity.cores)
+			t.idle.add(ns, free, cores)
 		}
-		if last := len(widths) - 1; last >= 0 && widths[last].to == from && widths[last].cores == capacity.cores {
+		if last := len(widths) - 1; last >= 0 && widths[last].to == from && widths[last].cores == cores {
 			widths[last].to = to
 		} else {
-			widths = append(widths, width{from, to, capacity.cores})
+			widths = append(widths, width{from, to, cores})
 		}
 	})
 	return widths
@@ -135,7 +136,7 @@ func (x *exact) addRow(h *held, bounds []int64, widths []width, by By) {
 			row = &amount{}
 			x.rows[key] = row
 		}
-		row.add(end-from, h.holding, widths[w].cores)
+		row.add(end-from, h.amounts, widths[w].cores)
 		if from = end; from == bounds[key.period+1] {
 			key.period++
 		}
@@ -183,17 +184,10 @@ func (x *exact) round() api.UsageReport {
 			Allocated: t.allocated.seconds(), Cleaning: t.cleaning.seconds(), Idle: t.idle.seconds(), Down: t.down.seconds(),
 		}
 		// Not t.capacity.seconds(), which is the same but for the rounding: readers can check the sum.
-		s.Capacity = plus(plus(plus(s.Allocated, s.Cleaning), s.Idle), s.Down)
+		s.Capacity = s.Allocated.Plus(s.Cleaning).Plus(s.Idle).Plus(s.Down)
 		report.Site[i] = s
 	}
 	return report
-}
-
-func plus(a, b api.Amount) api.Amount {
-	return api.Amount{
-		NodeSeconds: a.NodeSeconds + b.NodeSeconds, MemberSeconds: a.MemberSeconds + b.MemberSeconds,
-		CoreSeconds: a.CoreSeconds + b.CoreSeconds, MemoryByteSeconds: a.MemoryByteSeconds + b.MemoryByteSeconds,
-	}
 }
 
 // cut lists where periods begin and end: from, the beginnings of periods after it, to.

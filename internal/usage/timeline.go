@@ -6,15 +6,16 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // owner is whose use a row is of; fields that a report does not tell apart are empty.
 type owner struct{ project, user, cluster, uid string }
 
-// stretch is a holding over a time, in nanoseconds since 1970.
+// stretch is what was held or offered over a time, in nanoseconds since 1970.
 type stretch struct {
 	from, to int64
-	holding
+	amounts  resource.Vector
 }
 
 // held is an allocated stretch with its owner.
@@ -40,7 +41,7 @@ func timelines(in *Input, from, to int64) map[string]*timeline {
 		return nodes[name]
 	}
 	in.spans(func(o owner, s api.UsageSpan) {
-		st := stretch{max(s.From.UnixNano(), from), min(s.To.UnixNano(), to), holding{int64(s.Members), int64(s.Cores), s.MemoryBytes}}
+		st := stretch{max(s.From.UnixNano(), from), min(s.To.UnixNano(), to), resource.OfSpan(&s)}
 		switch {
 		case st.from >= st.to:
 		case s.Kind == api.SpanAllocated:
@@ -56,7 +57,7 @@ func timelines(in *Input, from, to int64) map[string]*timeline {
 		if s.To != nil {
 			end = min(to, s.To.UnixNano())
 		}
-		st := stretch{max(s.From.UnixNano(), from), end, holding{0, int64(s.Cores), s.MemoryBytes}}
+		st := stretch{max(s.From.UnixNano(), from), end, resource.OfNodeSpan(s)}
 		switch n := of(s.Node); {
 		case st.from >= st.to:
 		case s.Down:
@@ -99,35 +100,36 @@ func orDefault(project string) string {
 
 // moment is the state of a node at one time.
 type moment struct {
-	allocated, cleaning holding
-	up, down            holding
+	allocated, cleaning resource.Vector
+	up, down            resource.Vector
 }
 
 // edge is a change of a moment.
 type edge struct {
 	at int64
-	// of is which part of the moment changes, by is added to it.
-	of func(*moment) *holding
-	by holding
+	// of is which part of the moment changes. By begins to count there, or ends.
+	of   func(*moment) *resource.Vector
+	by   resource.Vector
+	ends bool
 }
 
 // edges are all changes in the order of time.
 func (n *timeline) edges() []edge {
 	var all []edge
-	add := func(s stretch, of func(*moment) *holding) {
-		all = append(all, edge{s.from, of, s.holding}, edge{s.to, of, holding{}.minus(s.holding)})
+	add := func(s stretch, of func(*moment) *resource.Vector) {
+		all = append(all, edge{s.from, of, s.amounts, false}, edge{s.to, of, s.amounts, true})
 	}
 	for _, h := range n.allocated {
-		add(h.stretch, func(m *moment) *holding { return &m.allocated })
+		add(h.stretch, func(m *moment) *resource.Vector { return &m.allocated })
 	}
 	for _, s := range n.cleaning {
-		add(s, func(m *moment) *holding { return &m.cleaning })
+		add(s, func(m *moment) *resource.Vector { return &m.cleaning })
 	}
 	for _, s := range n.up {
-		add(s, func(m *moment) *holding { return &m.up })
+		add(s, func(m *moment) *resource.Vector { return &m.up })
 	}
 	for _, s := range n.down {
-		add(s, func(m *moment) *holding { return &m.down })
+		add(s, func(m *moment) *resource.Vector { return &m.down })
 	}
 	slices.SortFunc(all, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
 	return all
@@ -142,7 +144,11 @@ func (n *timeline) each(bounds []int64, yield func(period int, from, to int64, m
 		at := edges[i].at
 		for ; i < len(edges) && edges[i].at == at; i++ {
 			part := edges[i].of(&m)
-			*part = part.plus(edges[i].by)
+			if edges[i].ends {
+				*part = part.Beyond(edges[i].by) // it began earlier, so the part has it
+			} else {
+				*part = part.Plus(edges[i].by)
+			}
 		}
 		if i == len(edges) {
 			return
@@ -159,10 +165,9 @@ func (n *timeline) each(bounds []int64, yield func(period int, from, to int64, m
 }
 
 // capacity is what the node offers at a moment: never less than what is held on it, though its agent may have come back with less.
-func (m *moment) capacity() (all, used holding) {
-	used = m.allocated.plus(m.cleaning)
-	offered := m.up.plus(m.down)
-	return holding{used.members, max(offered.cores, used.cores), max(offered.bytes, used.bytes)}, used
+func (m *moment) capacity() (all, used resource.Vector) {
+	used = m.allocated.Plus(m.cleaning)
+	return used.Max(m.up.Plus(m.down)), used
 }
 
 // width is a time over which a node had so many cores.

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 var (
@@ -72,6 +73,17 @@ func history(t *rapid.T) Input {
 	return in
 }
 
+// holding is what is held, offered or free at one moment, by arithmetic of its own.
+type holding struct{ members, cores, bytes int64 }
+
+func (h holding) plus(o holding) holding {
+	return holding{h.members + o.members, h.cores + o.cores, h.bytes + o.bytes}
+}
+
+func (h holding) minus(o holding) holding {
+	return holding{h.members - o.members, h.cores - o.cores, h.bytes - o.bytes}
+}
+
 // sum is an amount of ticks, by brute force.
 type sum struct {
 	members, cores, bytes int64
@@ -100,10 +112,10 @@ func textOf(a *amount) string {
 	one := big.NewInt(int64(tick))
 	nodes := new(big.Rat)
 	for _, s := range a.nodes {
-		nodes.Add(nodes, s.cores.over(new(big.Int).Mul(one, big.NewInt(s.nodeCores))))
+		nodes.Add(nodes, s.cores.Over(new(big.Int).Mul(one, big.NewInt(s.nodeCores))))
 	}
 	return fmt.Sprintf("%s members %s cores %s bytes %s nodes",
-		a.members.over(one).RatString(), a.cores.over(one).RatString(), a.bytes.over(one).RatString(), nodes.RatString())
+		a.use[resource.Members].Over(one).RatString(), a.use[resource.Cores].Over(one).RatString(), a.use[resource.Memory].Over(one).RatString(), nodes.RatString())
 }
 
 // bruteForce looks at every node at every tick.
@@ -241,7 +253,7 @@ func TestCapacityIsConservedToTheNanosecond(t *testing.T) {
 		}
 		// What readers see adds up, too, and rounding moves it by nothing that counts.
 		for i, s := range got.round().Site {
-			if s.Capacity != plus(plus(plus(s.Allocated, s.Cleaning), s.Idle), s.Down) {
+			if s.Capacity != s.Allocated.Plus(s.Cleaning).Plus(s.Idle).Plus(s.Down) {
 				t.Fatalf("rounded, the parts of %+v are not its capacity", s)
 			}
 			exact := got.site[i].capacity.seconds()

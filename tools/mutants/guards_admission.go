@@ -26,8 +26,8 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "the head leaves those behind it no quota that it needs",
 		File:    "internal/admission/planner.go",
-		Find:    `return a.account.withHead == nil || !exceeds`,
-		Replace: `return true || !exceeds`,
+		Find:    `return a.account.withHead == nil || len(`,
+		Replace: `return true || len(`,
 		Test:    "./internal/admission TestThoseBehindTheHeadGetRoomWhereTheyDoNotDelayIt",
 	},
 	{

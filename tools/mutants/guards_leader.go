@@ -173,15 +173,15 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "capacity is never less than what is held",
 		File:    "internal/usage/timeline.go",
-		Find:    `max(offered.cores, used.cores)`,
-		Replace: `offered.cores`,
+		Find:    `used.Max(m.up.Plus(m.down))`,
+		Replace: `m.up.Plus(m.down)`,
 		Test:    "./internal/usage TestWhatIsHeldNowCountsUpToNow",
 	},
 	{
 		Guard:   "what is free on a node that is down is not idle",
 		File:    "internal/usage/report.go",
-		Find:    `if m.down != (holding{}) {`,
-		Replace: `if m.down != (holding{}) && false {`,
+		Find:    `if m.down != (resource.Vector{}) {`,
+		Replace: `if m.down != (resource.Vector{}) && false {`,
 		Test:    "./internal/usage TestAReportSaysWhoUsedWhatInWhichUnits",
 	},
 	{

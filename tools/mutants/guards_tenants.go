@@ -215,8 +215,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "a cluster does not grow beyond its project's quota",
 		File:    "internal/apiserver/life.go",
-		Find:    `if err := tenancy.CheckQuota(project.Quota, api.Quota{}, after); err != nil {`,
-		Replace: `if err := tenancy.CheckQuota(project.Quota, api.Quota{}, after); err != nil && false {`,
+		Find:    `if err := tenancy.CheckQuota(project.Quota, resource.Vector{}, after); err != nil {`,
+		Replace: `if err := tenancy.CheckQuota(project.Quota, resource.Vector{}, after); err != nil && false {`,
 		Test:    "./internal/apiserver TestScalingIsRefusedWithoutChange",
 	},
 	{

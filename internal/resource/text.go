@@ -1,0 +1,60 @@
+package resource
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// String is the name of the class, that of its bound in a quota.
+func (c Class) String() string {
+	switch c {
+	case Clusters:
+		return "clusters"
+	case Members:
+		return "members"
+	case Cores:
+		return "cores"
+	case Memory:
+		return "memory"
+	default:
+		return fmt.Sprintf("class %d", uint8(c))
+	}
+}
+
+// Number writes an amount without its class: "8", "2GiB".
+func (c Class) Number(n int64) string {
+	if c == Memory {
+		return api.Bytes(n).String()
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// Text writes an amount for people: "1 core", "8 cores", "2GiB of memory".
+func (c Class) Text(n int64) string {
+	name := c.String()
+	switch {
+	case c == Memory:
+		return c.Number(n) + " of memory"
+	case n == 1:
+		return "1 " + strings.TrimSuffix(name, "s")
+	default:
+		return c.Number(n) + " " + name
+	}
+}
+
+// String lists the amounts that are not 0, in the order of the classes: "2 members, 8 cores, 2GiB of memory".
+func (v Vector) String() string {
+	var parts []string
+	for c, n := range v {
+		if n != 0 {
+			parts = append(parts, Class(c).Text(n))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
+}
