@@ -155,7 +155,8 @@ func TestOnlyNodesThatWereSetUpToBuildAreBuilders(t *testing.T) {
 		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": {Phase: api.NodeDown}, "n4": ready}},
 	}
 	want := []lifecycle.Builder{
-		{Node: "n1", Check: *can, Phase: api.NodeReady, Build: "b1"}, {Node: "n2", Check: *can, Phase: api.NodeReady},
+		{Node: "n1", Check: *can, Phase: api.NodeReady, Build: "b1"},
+		{Node: "n2", Check: *can, Phase: api.NodeReady},
 		{Node: "n3", Check: api.BuilderCheck{Problems: []string{"crun is missing"}}, Phase: api.NodeDown},
 	}
 	if diff := cmp.Diff(want, p.builders(map[string]string{"n1": "b1"})); diff != "" {

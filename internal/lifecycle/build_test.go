@@ -24,7 +24,8 @@ func TestABuildFollowsWhatBecomesOfItsNodeAndItsRecipe(t *testing.T) {
 	last.Attempt = buildAttempts
 	reports := func(phase api.BuildPhase, percent int) []BuildSeen {
 		return []BuildSeen{
-			{ID: "b1", Attempt: 0, Phase: api.BuildFailed}, {ID: "b2", Attempt: 1, Phase: api.BuildFailed},
+			{ID: "b1", Attempt: 0, Phase: api.BuildFailed},
+			{ID: "b2", Attempt: 1, Phase: api.BuildFailed},
 			{ID: "b1", Attempt: 1, Phase: phase, Percent: percent, Step: "packages", Manifest: "sha256:m", Message: "said"},
 		}
 	}
