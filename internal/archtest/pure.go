@@ -18,7 +18,8 @@ type planner struct {
 
 var planners = []planner{
 	{"internal/resource", []string{"./api"}},
-	{"internal/placement", []string{"./api", "./internal/resource"}},
+	{"internal/pool", nil},
+	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource"}},
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/compatibility", []string{"./api"}},

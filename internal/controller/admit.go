@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/pool"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -48,12 +49,12 @@ func (p *pass) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	taken := p.takenNetworks()
+	networks := p.networks()
 	var errs []error
 	unanswered := false
 	began, before := p.cfg.Now(), p.committed
 	for _, a := range p.answers(admission.Plan(p.Admission(p.asked, free))) {
-		switch err := p.answer(ctx, a, taken); {
+		switch err := p.answer(ctx, a, networks); {
 		case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
 			return err
 		case errors.Is(err, store.ErrConflict):
@@ -143,15 +144,15 @@ func identity[T any](list []*T) any {
 	}{&list[0], len(list)}
 }
 
-// takenNetworks are the network indexes that must not be given out; what is given out in this pass is added.
-func (p *pass) takenNetworks() map[int]bool {
+// networks returns the network indexes with their clusters. Those given out in this pass are added.
+func (p *pass) networks() *pool.Pool[int] {
 	var records []api.ClusterRecord
 	for _, c := range p.view.Clusters {
 		if c.Record != nil && c.Record.Network.Index != 0 {
 			records = append(records, *c.Record)
 		}
 	}
-	return p.cfg.Pool.IndexesInUse(records, p.quarantined())
+	return p.cfg.Pool.Indexes(records, p.quarantined())
 }
 
 func (p *pass) quarantined() []api.Quarantine {
@@ -163,9 +164,9 @@ func (p *pass) quarantined() []api.Quarantine {
 }
 
 // answer makes what admission says to one cluster true.
-func (p *pass) answer(ctx context.Context, a *answer, taken map[int]bool) error {
+func (p *pass) answer(ctx context.Context, a *answer, networks *pool.Pool[int]) error {
 	if len(a.places) > 0 {
-		return p.place(ctx, a, taken)
+		return p.place(ctx, a, networks)
 	}
 	c := a.cluster
 	var ops []lifecycle.Operation
@@ -187,7 +188,7 @@ func (p *pass) answer(ctx context.Context, a *answer, taken map[int]bool) error 
 }
 
 // place commits the assignments of what was admitted for one cluster.
-func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
+func (p *pass) place(ctx context.Context, a *answer, networks *pool.Pool[int]) error {
 	c, base := a.cluster, a.cluster.Decision()
 	at := placement.Decision{ClusterUID: c.UID(), Cluster: c.Name(), Generation: 1, TakenAt: p.now, Held: base.Unclean()}
 	if c.Record != nil {
@@ -195,7 +196,7 @@ func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
 	}
 	var network *api.Network
 	if at.Network.Index == 0 {
-		fresh, err := p.cfg.Pool.LowestFree(taken, c.Intent.Spec.Egress)
+		fresh, err := p.cfg.Pool.TakeNetwork(networks, c.UID(), c.Intent.Spec.Egress)
 		if err != nil {
 			verdict := admission.Refuse
 			if c.Intent.Spec.Queue {
@@ -204,7 +205,7 @@ func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
 			a.places, a.waits = nil, append(a.waits, wait{
 				kind: lifecycle.NeedCreate, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
 			})
-			return p.answer(ctx, a, taken)
+			return p.answer(ctx, a, networks)
 		}
 		at.Network, network = fresh, &fresh
 	}
@@ -230,7 +231,6 @@ func (p *pass) place(ctx context.Context, a *answer, taken map[int]bool) error {
 	if err != nil {
 		return err
 	}
-	taken[at.Network.Index] = true
 	failpoint.Hit("controller.before-place")
 	err = p.commit(ctx, c, change)
 	if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotLeader) {

@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/inspection/health"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/pool"
 	"github.com/nearmetal/nearmetal/internal/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -92,10 +93,10 @@ func (p *pass) machines(ctx context.Context) error {
 	for _, o := range p.provisioner.Observed() {
 		seen[o.UID] = o
 	}
-	taken := map[int]bool{}
+	indexes := pool.New(0, p.cfg.Provisioning.Network.Machines.Size()-1)
 	for _, m := range p.view.Machines {
 		if m.Record != nil {
-			taken[m.Record.Index] = true
+			indexes.Hold(m.Record.Index, m.UID())
 		}
 	}
 	var decided []decidedMachine
@@ -107,7 +108,7 @@ func (p *pass) machines(ctx context.Context) error {
 			break
 		}
 		m := all[(p.machineAt+i)%len(all)]
-		change, err := decision.ApplyMachine(&m.Intent, m.Record, lifecycle.PlanMachine(p.machineInput(m, seen[m.UID()], taken)), p.now)
+		change, err := decision.ApplyMachine(&m.Intent, m.Record, lifecycle.PlanMachine(p.machineInput(m, seen[m.UID()], indexes)), p.now)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("machine %q: %w", m.Name(), err))
 			continue
@@ -118,7 +119,7 @@ func (p *pass) machines(ctx context.Context) error {
 			p.sooner(at)
 		}
 		if change.Dirty && !change.Forget {
-			taken[change.Record.Index] = true
+			indexes.Hold(change.Record.Index, m.UID())
 		}
 		if change.Dirty || len(change.Events) > 0 {
 			decided = append(decided, decidedMachine{m, change})
@@ -219,17 +220,14 @@ func withRoles(hardware api.Hardware, macs []string) api.Hardware {
 }
 
 // machineInput is what a decision about one machine depends on.
-func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, taken map[int]bool) lifecycle.MachineInput {
+func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes *pool.Pool[int]) lifecycle.MachineInput {
 	in := lifecycle.MachineInput{
 		Intent: &m.Intent, Record: m.Record, FreeIndex: -1, Now: p.now, LeaderSince: p.since, Deadlines: p.cfg.Provisioning.Deadlines,
 		Environment: func(name string) (string, string) { return p.bootable(m, name) },
 	}
 	if m.Record == nil {
-		for i := range p.cfg.Provisioning.Network.Machines.Size() {
-			if !taken[i] {
-				in.FreeIndex = i
-				break
-			}
+		if free, ok := indexes.Lowest(); ok {
+			in.FreeIndex = free
 		}
 		return in
 	}

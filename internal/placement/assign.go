@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/pool"
 )
 
 // Decision is what turns placed members into assignments.
@@ -41,11 +42,12 @@ func AssignmentID(clusterUID, member string, generation int64) string {
 // Assign completes placed members to assignments: IDs, names, ranks, and the lowest addresses of the network that are not held. It fails
 // only when the network has no address left, or when Members does not name exactly those that are placed.
 func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
-	held := make(map[int]bool, len(d.Held))
 	base := d.Network.Prefix.Addr()
-	for _, a := range d.Held {
-		if d.Network.Prefix.Contains(a.Address) {
-			held[int(hostNumber(base, a.Address))] = true
+	lastHost := 1<<(32-d.Network.Prefix.Bits()) - 2 // the last is broadcast
+	hosts := pool.New(firstHost, lastHost)
+	for i := range d.Held {
+		if a := &d.Held[i]; d.Network.Prefix.Contains(a.Address) {
+			hosts.Hold(int(pool.Host(base, a.Address)), a.ID)
 		}
 	}
 	names, err := nameAll(placed, d)
@@ -53,24 +55,21 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		return nil, err
 	}
 	assignments := make([]api.Assignment, 0, len(placed))
-	host := firstHost
 	for i, p := range placed {
 		name := names[i]
-		for held[host] {
-			host++
-		}
-		if host > lastHost {
+		id := AssignmentID(d.ClusterUID, name.Member, d.Generation)
+		host, ok := hosts.Take(id)
+		if !ok {
 			return nil, fmt.Errorf("cluster %q: network %s has no free address for member %s: it has room for %d members",
-				d.Cluster, d.Network.Prefix, name.Member, MaxMembers)
+				d.Cluster, d.Network.Prefix, name.Member, lastHost-firstHost+1)
 		}
 		assignments = append(assignments, api.Assignment{
-			ID: AssignmentID(d.ClusterUID, name.Member, d.Generation), ClusterUID: d.ClusterUID, Cluster: d.Cluster,
+			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
 			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, MemoryBytes: p.MemoryBytes, Oversubscribed: p.Oversubscribed,
-			Address: offset(base, uint32(host)), MAC: MAC(d.Network.Index, host), Stack: p.Stack, Environment: p.Environment,
+			Address: pool.Offset(base, uint32(host)), MAC: MAC(d.Network.Index, host), Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
 		})
-		host++
 	}
 	return assignments, nil
 }

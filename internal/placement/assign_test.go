@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/pool"
 )
 
 func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
@@ -23,7 +24,7 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 	d := Decision{
 		ClusterUID: "u", Cluster: "c", Generation: 4, Network: network, TakenAt: noon,
 		// Two are held: one of the cluster, one that is quarantined.
-		Held: []api.Assignment{{Address: offset(network.Prefix.Addr(), firstHost)}, {Address: offset(network.Prefix.Addr(), firstHost+2)}},
+		Held: []api.Assignment{{Address: pool.Offset(network.Prefix.Addr(), firstHost)}, {Address: pool.Offset(network.Prefix.Addr(), firstHost+2)}},
 		Members: []MemberName{
 			{Group: "b", Member: "b-7", Rank: 9, Replaces: "u.b-7.2", Attempt: 3},
 			{Group: "a", Member: "a-1", Rank: 1},

@@ -194,8 +194,8 @@ func TestEverythingOfANetworkFollowsFromItsIndex(t *testing.T) {
 
 func TestTheLowestNetworkThatNobodyUsesIsHandedOut(t *testing.T) {
 	quarantined := []api.Quarantine{{Assignment: api.Assignment{Address: netip.MustParseAddr("10.64.32.9")}}}
-	inUse := DefaultPool.IndexesInUse([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 4}}, {}}, quarantined)
-	n, err := DefaultPool.LowestFree(inUse, false)
+	inUse := DefaultPool.Indexes([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 4}}, {}}, quarantined)
+	n, err := DefaultPool.TakeNetwork(inUse, "u", false)
 	if err != nil || n.Index != 3 {
 		t.Errorf("1 and 4 are clusters', 2 is quarantined: want 3, got %d, %v", n.Index, err)
 	}
@@ -203,14 +203,14 @@ func TestTheLowestNetworkThatNobodyUsesIsHandedOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = small.LowestFree(map[int]bool{1: true, 2: true, 3: true}, false)
+	_, err = small.TakeNetwork(small.Indexes([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 2}}, {Network: api.Network{Index: 3}}}, nil), "u", false)
 	if want := "all 3 cluster networks of subnet pool 172.16.0.0/18 are in use: delete a cluster, or start the server with a larger pool (--network-pool)"; err == nil || err.Error() != want {
 		t.Errorf("want %q, got %v", want, err)
 	}
 }
 
 func TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore(t *testing.T) {
-	pool, err := NewPool(netip.MustParsePrefix("10.72.0.0/16"))
+	fresh, err := NewPool(netip.MustParsePrefix("10.72.0.0/16"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,12 +223,12 @@ func TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	unclean := api.Quarantine{Assignment: api.Assignment{Address: gone.Gateway.Next(), MAC: MAC(2, 2)}}
-	inUse := pool.IndexesInUse([]api.ClusterRecord{{Network: living}}, []api.Quarantine{unclean})
-	n, err := pool.LowestFree(inUse, false)
+	inUse := fresh.Indexes([]api.ClusterRecord{{Network: living}}, []api.Quarantine{unclean})
+	n, err := fresh.TakeNetwork(inUse, "u", false)
 	if err != nil || n.Index != 3 {
 		t.Errorf("1 has a living cluster's addresses, 2 a quarantined member's user IDs: want 3, got %d, %v", n.Index, err)
 	}
-	if !inUse[129] {
+	if !inUse.Holds(129) {
 		t.Error("the living cluster's index is not in use")
 	}
 }

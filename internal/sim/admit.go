@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/pool"
 	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
@@ -72,7 +73,7 @@ type place struct {
 }
 
 // free is what is free as of now, and which networks are taken.
-func (p *pass) free() (*placement.View, map[int]bool) {
+func (p *pass) free() (*placement.View, *pool.Pool[int]) {
 	s := p.w.store
 	var nodes []placement.NodeState
 	for _, n := range p.w.nodes {
@@ -97,7 +98,7 @@ func (p *pass) free() (*placement.View, map[int]bool) {
 	if p.w.cfg.Without == GuardQuarantine {
 		networks = nil
 	}
-	taken := placement.DefaultPool.IndexesInUse(records, networks)
+	taken := placement.DefaultPool.Indexes(records, networks)
 	view, err := placement.Build(nodes, holds, quarantined)
 	if err != nil {
 		p.w.must(err)
@@ -269,7 +270,7 @@ func (p *pass) refuse(a asked, d admission.Decision) {
 }
 
 // give commits what admission has given to one cluster.
-func (p *pass) give(name string, places []place, free *placement.View, taken map[int]bool) {
+func (p *pass) give(name string, places []place, free *placement.View, taken *pool.Pool[int]) {
 	if p.over || p.w.err != nil || p.committed[name] {
 		return
 	}
@@ -280,10 +281,9 @@ func (p *pass) give(name string, places []place, free *placement.View, taken map
 		where.Generation, where.Network = c.Record.Generation+1, c.Record.Network
 	}
 	if where.Network.Index == 0 {
-		fresh, err := placement.DefaultPool.LowestFree(taken, false)
+		fresh, err := placement.DefaultPool.TakeNetwork(taken, c.Intent.UID, false)
 		p.w.must(err)
 		where.Network, network = fresh, &fresh
-		taken[fresh.Index] = true
 	}
 	if p.w.cfg.Without != GuardAddress {
 		where.Held = c.Unclean()

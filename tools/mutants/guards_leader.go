@@ -116,9 +116,9 @@ var leaderGuards = []Mutant{
 	},
 	{
 		Guard:   "two clusters of one pass get two networks",
-		File:    "internal/controller/admit.go",
-		Find:    "\ttaken[at.Network.Index] = true\n",
-		Replace: "",
+		File:    "internal/placement/network.go",
+		Find:    "indexes.Take(clusterUID)",
+		Replace: "indexes.Lowest()",
 		Test:    "./internal/controller TestTwoClustersThatArePlacedTogetherGetTwoNetworks",
 	},
 	{
