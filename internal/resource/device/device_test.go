@@ -53,12 +53,19 @@ func TestRequestsGetDevicesOrTheCounterThatBinds(t *testing.T) {
 	taken := newTree(t, plain, many(gpu, 2)...)
 	take(t, taken, Part{"gpu0", "1g"}, Part{"gpu1", "shared"})
 	adapters := newTree(t, pciSwitch, many(hca, 2)...)
+	port := &Kind{Name: "port", Ways: map[string]Way{"port": {Takes: Counters{"bandwidth": 2}}}}
+	disk := &Kind{Name: "disk", Ways: map[string]Way{"disk": {Takes: Counters{"bandwidth": 3}}}}
+	narrow, wide := &Kind{Name: "narrow", Has: Counters{"bandwidth": 3}}, &Kind{Name: "wide", Has: Counters{"bandwidth": 4}}
+	unlike := newTree(t, plain,
+		&Device{ID: "narrow", Kind: narrow, Children: append(many(disk, 3), &Device{ID: "port0", Kind: port})},
+		&Device{ID: "wide", Kind: wide, Children: []*Device{{ID: "port1", Kind: port}}})
 	tests := []struct {
 		name     string
 		tree     *Tree
 		requests []Request
 		want     string
 	}{
+		{"equal ports under unlike switches", unlike, []Request{{Way: "port", Count: 1}, {Way: "disk", Count: 1}}, "port1/port | disk0/disk"},
 		{"two whole devices", gpus, []Request{{Way: "whole", Count: 2}}, "gpu0/whole gpu1/whole"},
 		{
 			"a third is refused", gpus,
@@ -201,7 +208,6 @@ func drawTree(t *rapid.T) *Tree {
 		}
 	}
 	machine := &Kind{Name: "machine", Has: Counters{"shared": number(1, 6, "shared of the machine")}}
-	upper := &Kind{Name: "switch", Has: Counters{"shared": number(1, 3, "shared of a switch")}}
 	n := 0
 	devices := func(most int) []*Device {
 		all := make([]*Device, rapid.IntRange(0, most).Draw(t, "devices"))
@@ -213,6 +219,7 @@ func drawTree(t *rapid.T) *Tree {
 	}
 	children := devices(1)
 	for i := range rapid.IntRange(1, 2).Draw(t, "switches") {
+		upper := &Kind{Name: "switch", Has: Counters{"shared": number(1, 4, "shared of a switch")}}
 		children = append(children, &Device{ID: fmt.Sprint("s", i), Kind: upper, Children: devices(2)})
 	}
 	tree := newTree(t, machine, children...)

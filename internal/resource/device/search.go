@@ -6,7 +6,7 @@ import (
 )
 
 // maxSteps bounds a search. Machines whose devices are of few kinds need a few dozen.
-const maxSteps = 20_000
+const maxSteps = 4_000
 
 // search is one attempt to place requests. Its state is what is free and in which mode devices are, and by that each node has a number:
 // nodes with equal numbers are exchangeable, with all that hangs on them. So of devices with equal numbers, under nodes with equal numbers,
