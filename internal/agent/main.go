@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -64,13 +65,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{
-		TLSClientConfig: trust.ClientTLS(token.Pin, host), ForceAttemptHTTP2: true,
-		// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
-		DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: reconnectMax,
-		// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
-	}
+	transport := streamTransport(trust.ClientTLS(token.Pin, host))
 	cfg := Config{
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
 		Server: "https://" + opts.Server, Bearer: token.Bearer(), Site: token.Pin.String(),
@@ -101,6 +96,21 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		err = errors.Join(err, closer.Close())
 	}
 	return err
+}
+
+// handshakePatience bounds a TLS handshake. It is work for both ends, and takes seconds where one of them gets little CPU time; an attempt that is
+// cut short brings the next one no nearer.
+const handshakePatience = 15 * time.Second
+
+// streamTransport is how the stream reaches the server.
+func streamTransport(config *tls.Config) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig: config, ForceAttemptHTTP2: true,
+		// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
+		DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: handshakePatience,
+		// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
+	}
 }
 
 // describe is what the node offers, before the checks.

@@ -128,4 +128,11 @@ var agentGuards = []Mutant{
 		Replace: "\t\t\t_ = p\n",
 		Test:    "./internal/fabric/ethernet TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
+	{
+		Guard:   "a handshake may take as long as a busy machine needs",
+		File:    "internal/agent/main.go",
+		Find:    `TLSHandshakeTimeout: handshakePatience`,
+		Replace: `TLSHandshakeTimeout: reconnectMax`,
+		Test:    "./internal/agent TestASlowHandshakeIsWaitedFor",
+	},
 }
