@@ -104,6 +104,8 @@ type Agent struct {
 	// slots bounds how many members are worked on at once.
 	slots chan struct{}
 
+	// opening belongs to the goroutine that keeps the stream.
+	opening opening
 	// hearing tells whether desired is still what the leader wants; tunnels bounds how many there are at once.
 	hearing *hearing
 	tunnels chan struct{}
@@ -140,8 +142,8 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, id: id, term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
-		builds: map[string]*buildState{},
-		wake:   time.NewTimer(time.Hour), stored: map[string]storedLog{},
+		builds: map[string]*buildState{}, opening: newOpening(),
+		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
 	}
 	if a.cfg.Clock == nil {
 		a.cfg.Clock = realClock{}

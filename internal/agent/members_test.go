@@ -32,7 +32,7 @@ func newTestAgent(t *testing.T) *Agent {
 		cfg:    Config{StateDir: dir, Clock: realClock{}, Log: slog.New(slog.DiscardHandler), Fabric: &fabricfake.Fabric{}},
 		events: make(chan func(), 64), members: map[string]*memberState{}, stored: map[string]storedLog{},
 		outbox: outbox{changed: make(chan struct{}, 1)}, wake: time.NewTimer(time.Hour), desired: &agentstream.Desired{},
-		hearing: &hearing{clock: realClock{}, patience: time.Hour, last: time.Now(), known: true}, slots: make(chan struct{}, 4),
+		hearing: &hearing{clock: realClock{}, patience: time.Hour, last: time.Now(), known: true}, slots: make(chan struct{}, 4), opening: newOpening(),
 	}
 }
 

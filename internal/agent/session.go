@@ -96,33 +96,21 @@ func (a *Agent) connect(ctx context.Context) {
 func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	ctx, cancel := context.WithCancelCause(agentCtx)
 	defer cancel(nil)
-	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server, a.cfg.Bearer)
+	stream, err := a.open(agentCtx, ctx, cancel)
 	if err != nil {
 		return false, err
 	}
 	defer stream.Close()
-	node := a.cfg.Node
-	node.Environments = a.cfg.Inspect(ctx)
-	if err := stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}}); err != nil {
-		return false, fmt.Errorf("greet the server: %w", err)
-	}
 	number, silence := a.outbox.attach(stream), a.hearing.begin()
 	defer a.outbox.attach(nil)
 	pings := make(chan int64, 1)
 	go func() { cancel(a.sendObservations(ctx, stream, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
-	go func() {
-		<-ctx.Done()
-		stream.Close() // unblocks Receive
-	}()
 	requested := map[string]bool{}
 	for {
 		down, err := stream.Receive()
 		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
-			return taken, fmt.Errorf("the stream to the server ended: %w", err)
+			return taken, fmt.Errorf("the stream to the server ended: %w", causeOf(ctx, err))
 		}
 		if !a.hearing.heard(silence) {
 			return taken, errSilence // what is read now was said before it

@@ -129,6 +129,27 @@ var agentGuards = []Mutant{
 		Test:    "./internal/fabric/ethernet TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{
+		Guard:   "the opening of a stream has a deadline",
+		File:    "internal/agent/opening.go",
+		Find:    `func() { cancel(errNotOpened) }`,
+		Replace: `func() {}`,
+		Test:    "./internal/agent TestAnOpeningThatHangsIsGivenUp",
+	},
+	{
+		Guard:   "an inspection that hangs keeps no agent from reconnecting",
+		File:    "internal/agent/opening.go",
+		Find:    `if o.valid {`,
+		Replace: `if o.valid && false {`,
+		Test:    "./internal/agent TestAnAgentReconnectsWhileItsEnvironmentsCanNotBeInspected",
+	},
+	{
+		Guard:   "one inspection of the environments runs at a time",
+		File:    "internal/agent/opening.go",
+		Find:    `if o.inspected == nil {`,
+		Replace: `if true {`,
+		Test:    "./internal/agent TestAnAgentReconnectsWhileItsEnvironmentsCanNotBeInspected",
+	},
+	{
 		Guard:   "a handshake may take as long as a busy machine needs",
 		File:    "internal/agent/main.go",
 		Find:    `TLSHandshakeTimeout: handshakePatience`,
