@@ -103,9 +103,10 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	defer stream.Close()
 	number, silence := a.outbox.attach(stream), a.hearing.begin()
 	defer a.outbox.attach(nil)
-	pings := make(chan int64, 1)
+	pings, heard := make(chan int64, 1), newInbox()
 	go func() { cancel(a.sendObservations(ctx, stream, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
+	go a.deliver(ctx, heard, number, silence, cancel)
 	requested := map[string]bool{}
 	for {
 		down, err := stream.Receive()
@@ -124,13 +125,8 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		}
 		switch {
 		case down.Desired != nil:
-			desired := down.Desired
-			forgetEnded(requested, desired)
-			a.post(ctx, func() {
-				if err := a.hear(ctx, desired, silence); err != nil {
-					cancel(err) // on the next stream everything is said again
-				}
-			})
+			forgetEnded(requested, down.Desired)
+			heard.order(down.Desired)
 		case down.Ping != nil:
 			select {
 			case <-pings: // an answer to the newest answers those before it
@@ -142,9 +138,9 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		case down.CountHome != nil:
 			go a.countHome(ctx, stream, *down.CountHome)
 		case down.LogAck != nil:
-			ack, first := down.LogAck, !requested[down.LogAck.JobID]
-			requested[ack.JobID] = true
-			a.post(ctx, func() { a.ackLog(ack, number, first) })
+			first := !requested[down.LogAck.JobID]
+			requested[down.LogAck.JobID] = true
+			heard.ack(*down.LogAck, first)
 		}
 	}
 }

@@ -129,6 +129,20 @@ var agentGuards = []Mutant{
 		Test:    "./internal/fabric/ethernet TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{
+		Guard:   "pings are answered however long the agent's loop takes",
+		File:    "internal/agent/session.go",
+		Find:    `heard.ack(*down.LogAck, first)`,
+		Replace: `a.post(ctx, func() { a.ackLog(down.LogAck, number, first) })`,
+		Test:    "./internal/agent TestPingsAreAnsweredWhileTheLoopIsBusy",
+	},
+	{
+		Guard:   "the order for output again is not lost behind a newer acknowledgement",
+		File:    "internal/agent/inbox.go",
+		Find:    `ack.Again = ack.Again || before.Again`,
+		Replace: `_ = before`,
+		Test:    "./internal/agent TestAnInboxKeepsTheNewestAndNoRequestIsLostInIt",
+	},
+	{
 		Guard:   "the opening of a stream has a deadline",
 		File:    "internal/agent/opening.go",
 		Find:    `func() { cancel(errNotOpened) }`,

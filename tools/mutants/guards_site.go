@@ -221,8 +221,8 @@ var siteGuards = []Mutant{
 	},
 	{
 		Guard:   "an order that could not be obeyed is heard again",
-		File:    "internal/agent/session.go",
-		Find:    `cancel(err) // on the next`,
+		File:    "internal/agent/inbox.go",
+		Find:    `fail(err) // on the next`,
 		Replace: `_ = err // on the next`,
 		Test:    "./internal/agent TestAnOrderThatWaitsForTheDiskIsHeardAgain",
 	},
