@@ -26,7 +26,7 @@ func TestASlowHandshakeIsWaitedFor(t *testing.T) {
 			near, far := net.Pipe()
 			go func() {
 				defer far.Close()
-				<-time.After(12 * time.Second)
+				<-time.After(8 * time.Second)
 				conn := tls.Server(far, &tls.Config{Certificates: certificates, MinVersion: tls.VersionTLS13})
 				handshake <- conn.HandshakeContext(t.Context())
 			}()

@@ -99,8 +99,8 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 }
 
 // handshakePatience bounds a TLS handshake. It is work for both ends, and takes seconds where one of them gets little CPU time; an attempt that is
-// cut short brings the next one no nearer.
-const handshakePatience = 15 * time.Second
+// cut short brings the next one no nearer. The server allows as much.
+const handshakePatience = 10 * time.Second
 
 // streamTransport is how the stream reaches the server.
 func streamTransport(config *tls.Config) *http.Transport {
