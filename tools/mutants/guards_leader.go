@@ -34,7 +34,7 @@ var leaderGuards = []Mutant{
 		Guard:   "the home of a living cluster stays when a lost member of it is cleaned late",
 		File:    "internal/controller/desired.go",
 		Find:    `ReleaseHome: !living(a.ClusterUID)`,
-		Replace: `ReleaseHome: true`,
+		Replace: `ReleaseHome: !living(a.ClusterUID) || true`,
 		Test:    "./internal/controller TestTheHomeOfALivingClusterStaysWhenOneOfItsLostMembersIsCleanedLate",
 	},
 	{
