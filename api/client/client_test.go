@@ -160,6 +160,44 @@ func TestAWatchOfAllTellsWhatWentWhileAnotherServerTookOver(t *testing.T) {
 	}
 }
 
+func TestAWatchOfChangesBeginsAgainWhereItsHistoryIsGone(t *testing.T) {
+	st := memory.New()
+	first := apiservertest.New(t, st, nil)
+	w := newWire(t, first.Socket())
+	var seen []string
+	synced := 0
+	for change, err := range w.client(t).Changes(bounded(t), client.Selection{Kind: api.KindCluster}) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case change.Synced:
+			switch synced++; synced {
+			case 1:
+				create(t, first.LocalClient(), "c1")
+			case 2:
+				create(t, w.client(t), "c2")
+			}
+		default:
+			seen = append(seen, change.Name)
+		}
+		switch {
+		case change.Name == "c1":
+			w.cut("")
+			first.Stop()
+			// The history of the new server begins after what the watch has seen last.
+			second := apiservertest.New(t, st, nil)
+			second.AddNode("n1", 1)
+			w.cut(second.Socket())
+		case change.Name == "c2":
+			if synced != 2 {
+				t.Errorf("synced %d times, want once for each beginning", synced)
+			}
+			return
+		}
+	}
+	t.Errorf("the watch ended after %q", seen)
+}
+
 func TestAFollowedLogSurvivesABrokenConnectionWithoutLossOrRepetition(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	s.AddNode("n1", 2)

@@ -131,8 +131,13 @@ var errStreamEnded = errors.New("the stream ended")
 // stream reads server-sent events, resuming after the last one when the connection breaks. restart is called before a stream
 // that begins anew because the history was gone. It returns when take has enough (nil), ctx ends, or there is no going on.
 func (c *Client) stream(ctx context.Context, path, last string, take func(sseEvent) (bool, error), restart func()) error {
+	return c.persistentStream(ctx, path, last, false, take, restart)
+}
+
+// persistentStream is stream; answered says that the server is known, so that it is waited for from the beginning.
+func (c *Client) persistentStream(ctx context.Context, path, last string, answered bool, take func(sseEvent) (bool, error), restart func()) error {
 	retry := newBackoff()
-	events, answered := strings.Contains(path, "/events"), false
+	events := strings.Contains(path, "/events")
 	for {
 		header := http.Header{"Accept": {"text/event-stream"}}
 		if last != "" {

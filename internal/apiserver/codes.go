@@ -124,7 +124,7 @@ var (
 	codeHistoryGone = Code{
 		"history_gone", http.StatusGone, "The requested history is gone",
 		"A watch can't be resumed after this `Last-Event-ID`: the changes after it are no longer kept, or never existed.",
-		"Watch again without `Last-Event-ID`: everything that exists is sent first.",
+		"Watch again without `Last-Event-ID`; where that does not send everything that exists first, list it.",
 	}
 	codeLogRemoved = Code{
 		"log_removed", http.StatusGone, "The output was removed",

@@ -56,11 +56,14 @@ func (s *shown) encoded() ([]byte, error) {
 type hub struct {
 	reader Reader
 	live   Live
+	// feed has the changes of all kinds.
+	feed *feed
 
 	// Of the goroutine of run alone.
 	view     *state.View
 	observed uint64 // what Live has told of is taken in up to here
 	nodes    map[string]*hubNode
+	heard    heard
 	swept    time.Time
 
 	mu       sync.Mutex
@@ -70,6 +73,7 @@ type hub struct {
 	shown    map[string]*shown // by full name
 	history  []change
 	members  int    // that history lists
+	notes    []note // of clusters, that feed has not got yet
 	seq      uint64 // of the newest change
 	// floor is the oldest revision from which the history is whole.
 	floor   int64
@@ -84,7 +88,7 @@ type hubNode struct {
 
 func newHub(reader Reader, live Live) *hub {
 	return &hub{
-		reader: reader, live: live, view: &state.View{}, nodes: map[string]*hubNode{}, shown: map[string]*shown{},
+		reader: reader, live: live, feed: newFeed(), heard: heard{}, view: &state.View{}, nodes: map[string]*hubNode{}, shown: map[string]*shown{},
 		changed: make(chan struct{}),
 	}
 }
@@ -134,7 +138,13 @@ func (h *hub) take(view *state.View) {
 	for _, c := range stored {
 		stale[c.Name()] = c
 	}
-	for name := range h.unsettled() {
+	var told []string
+	told, h.observed = h.live.ChangedNodes(h.observed)
+	sweep := time.Since(h.swept) >= sweepInterval
+	if sweep {
+		h.swept = time.Now()
+	}
+	for name := range h.unsettled(told, sweep) {
 		if c := view.Cluster(name); c != nil {
 			stale[name] = c
 		}
@@ -151,12 +161,13 @@ func (h *hub) take(view *state.View) {
 		h.place(c.Name(), c, nil)
 	}
 	slices.SortFunc(fresh, func(a, b *shown) int { return strings.Compare(a.name, b.name) })
+	others := append(storedNotes(h.view, view), nodeNotes(h.view, view, h.heard.look(h.live, view, told, sweep))...)
 	h.view = view
-	h.tell(view, fresh, gone)
+	h.tell(view, fresh, gone, others)
 }
 
-// tell makes what was taken in visible to the watches.
-func (h *hub) tell(view *state.View, fresh []*shown, gone []*state.Cluster) {
+// tell makes what was taken in visible to the watches; others are the notes of other kinds.
+func (h *hub) tell(view *state.View, fresh []*shown, gone []*state.Cluster, others []note) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.started {
@@ -178,32 +189,31 @@ func (h *hub) tell(view *state.View, fresh []*shown, gone []*state.Cluster) {
 		h.note(now, false)
 	}
 	h.trim()
+	h.feed.add(view.Revision, append(h.notes, others...))
+	h.notes = nil
 	if h.seq != before || h.revision != beforeRevision {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
 }
 
-// unsettled returns the names of the clusters with members on nodes that have said something new, or whose phase has changed.
-func (h *hub) unsettled() map[string]bool {
+// unsettled returns the names of the clusters with members on nodes that have said something new, or, with sweep, whose phase has changed.
+func (h *hub) unsettled(told []string, sweep bool) map[string]bool {
 	names := map[string]bool{}
 	add := func(n *hubNode) {
 		for name := range n.clusters {
 			names[name] = true
 		}
 	}
-	var told []string
-	told, h.observed = h.live.ChangedNodes(h.observed)
 	for _, node := range told {
 		if n := h.nodes[node]; n != nil {
 			n.phase, _, _ = h.live.Node(node)
 			add(n)
 		}
 	}
-	if time.Since(h.swept) < sweepInterval {
+	if !sweep {
 		return names
 	}
-	h.swept = time.Now()
 	for node, n := range h.nodes {
 		if phase, _, _ := h.live.Node(node); phase != n.phase {
 			n.phase = phase
@@ -247,6 +257,7 @@ func (h *hub) note(s *shown, deleted bool) {
 	h.seq++
 	h.history = append(h.history, change{seq: h.seq, revision: h.revision, shown: s, deleted: deleted})
 	h.members += len(s.cluster.Status.Members)
+	h.notes = append(h.notes, note{kind: api.KindCluster, name: s.name, owner: owner{project: projectOr(s.project)}, deleted: deleted})
 }
 
 // trim drops the oldest changes beyond what is kept; the lock is held.

@@ -191,6 +191,8 @@ func tagOf(path string) string {
 	switch parts[0] {
 	case "watch":
 		return "clusters"
+	case "changes":
+		return "server"
 	case "power", "candidates", "enroll-tokens":
 		return "nodes"
 	case "builds", "recipes":

@@ -25,6 +25,19 @@ func (s *Server) documentStreams() {
 	s.documentStream("/v1/watch", "watch-clusters", "Watch all clusters", watch, []*huma.Param{last}, sseOf("Cluster"), codeHistoryGone)
 	s.documentStream("/v1/clusters/{name}/watch", "watch-cluster", "Watch a cluster", watch+" The stream ends when the cluster is gone.",
 		[]*huma.Param{name, last}, sseOf("Cluster"), codeNoCluster, codeHistoryGone)
+	s.documentStream("/v1/changes", "watch-changes", "Watch objects of all kinds",
+		"Server-sent events that report which objects change, not how: request an object to see it. First `event: sync`; an object read after it is "+
+			"not older than the watch. Then `event: put` for an object that was made or changed and `event: delete` for one that is gone, data a Change. "+
+			"Only objects visible to the token are reported. The `id` is a revision; resuming repeats the changes at that revision. 410 when the "+
+			"changes after it are no longer kept: list the objects, and watch again without `Last-Event-ID`. A client that does not read is "+
+			"disconnected. Comments keep an idle stream alive.",
+		[]*huma.Param{
+			last,
+			{Name: "kind", In: "query", Schema: words(api.Kinds()...), Description: "Only objects of this kind"},
+			{Name: "name", In: "query", Schema: text, Description: "Only objects with this name or ID"},
+			{Name: "project", In: "query", Schema: text, Description: "Only objects of this project"},
+		}, sseOf("Change"), codeNoProject, codeHistoryGone)
+	s.schema(reflect.TypeFor[api.Change]())
 	events := sseOf("Event")
 	events["application/json"] = &huma.MediaType{Schema: s.schema(reflect.TypeFor[api.List[api.Event]]())}
 	s.documentStream("/v1/clusters/{name}/events", "list-events", "List or follow the events of a cluster",

@@ -60,6 +60,7 @@ func (s *Server) register() {
 	operation(s, "GET /healthz", AccessOpen, "healthz", "Report that the server runs", "Needs no token.", http.StatusOK, s.healthz)
 	operation(s, "GET /readyz", AccessOpen, "readyz", "Report whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)
 
+	s.stream("GET /v1/changes", AccessRead, s.watchChanges)
 	s.stream("GET /v1/watch", AccessRead, s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/watch", AccessRead, s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/events", AccessRead, s.clusterEvents)

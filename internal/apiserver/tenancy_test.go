@@ -24,7 +24,7 @@ func contextOf(*apiservertest.Site) context.Context { return context.Background(
 // An operation that is not listed fails the test: who adds one says here who may call it.
 var matrix = map[string]string{
 	"GET /healthz": "amvgo", "GET /readyz": "amvgo",
-	"GET /v1/version": "amv", "GET /v1/whoami": "amv", "GET /v1/watch": "amv", "GET /v1/queue": "amv", "GET /v1/usage": "amv",
+	"GET /v1/version": "amv", "GET /v1/whoami": "amv", "GET /v1/watch": "amv", "GET /v1/changes": "amv", "GET /v1/queue": "amv", "GET /v1/usage": "amv",
 	"GET /v1/clusters": "amv", "POST /v1/clusters": "am",
 	"GET /v1/clusters/{name}": "amv", "PUT /v1/clusters/{name}": "am", "DELETE /v1/clusters/{name}": "am",
 	"GET /v1/clusters/{name}/watch": "amv", "GET /v1/clusters/{name}/events": "amv", "GET /v1/clusters/{name}/explain": "amv", "GET /v1/clusters/{name}/home": "amv",

@@ -182,6 +182,9 @@ func find[T any](sorted []*T, key string, keyOf func(*T) string) *T {
 // Diff tells what changed from one list of a View to a later one: what is new or changed, and what is gone. Lists of Views share
 // what did not change, so this compares pointers only.
 func Diff[T any](before, after []*T, keyOf func(*T) string) (changed, gone []*T) {
+	if len(before) == len(after) && (len(before) == 0 || &before[0] == &after[0]) {
+		return nil, nil // the same list
+	}
 	for len(before) > 0 || len(after) > 0 {
 		switch {
 		case len(before) > 0 && len(after) > 0 && before[0] == after[0]: // nearly all of them

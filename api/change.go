@@ -1,0 +1,44 @@
+package api
+
+// Kind is a kind of object that changes are reported of.
+type Kind string
+
+// The kinds of objects. A node changes with what its agent reports of itself, its drain and its machine, but not with the members on it. An
+// environment is one that was built. Tokens, candidates and enrollment tokens are visible to administrators only.
+const (
+	KindBuild       Kind = "build"
+	KindCandidate   Kind = "candidate"
+	KindCluster     Kind = "cluster"
+	KindEnrollToken Kind = "enroll-token"
+	KindEnvironment Kind = "environment"
+	KindJob         Kind = "job"
+	KindNode        Kind = "node"
+	KindProject     Kind = "project"
+	KindToken       Kind = "token"
+)
+
+// Kinds returns all kinds, in order.
+func Kinds() []Kind {
+	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNode, KindProject, KindToken}
+}
+
+// ChangeType is what became of an object.
+type ChangeType string
+
+// An object was made or changed, or it is gone.
+const (
+	ChangePut    ChangeType = "put"
+	ChangeDelete ChangeType = "delete"
+)
+
+// Change reports that an object has changed: not how, since it may have changed again by the time it is read.
+type Change struct {
+	Type ChangeType `json:"type"`
+	Kind Kind       `json:"kind"`
+	// Name is the name or ID by which the object is requested.
+	Name string `json:"name"`
+	// Project is the project that the object belongs to; empty if it is the site's.
+	Project string `json:"project,omitempty"`
+	// Revision is that of the stored state in which the change was seen.
+	Revision int64 `json:"revision"`
+}

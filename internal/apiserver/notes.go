@@ -1,0 +1,112 @@
+package apiserver
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// storedNotes returns what changed of stored objects from one view to a later one, but clusters and nodes, which are joined with what is
+// observed of them.
+func storedNotes(before, after *state.View) []note {
+	site, hidden := owner{}, owner{hidden: true}
+	return slices.Concat(
+		notesOf(api.KindProject, before.Projects, after.Projects, func(p *api.Project) (string, owner) { return p.Name, owner{project: p.Name} }),
+		notesOf(api.KindToken, before.Tokens, after.Tokens, named(func(t *api.TokenInfo) string { return t.ID }, hidden)),
+		notesOf(api.KindCandidate, before.Candidates, after.Candidates, named(func(c *api.Candidate) string { return c.MAC }, hidden)),
+		notesOf(api.KindEnrollToken, before.EnrollTokens, after.EnrollTokens, named(func(t *api.EnrollmentToken) string { return t.ID }, hidden)),
+		notesOf(api.KindJob, before.Jobs, after.Jobs, func(j *api.Job) (string, owner) {
+			project, _ := tenancy.Split(j.Cluster)
+			return j.ID, owner{project: project}
+		}),
+		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
+		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
+	)
+}
+
+// named is what notesOf needs of a kind whose objects all have the same owner.
+func named[T any](name func(*T) string, of owner) func(*T) (string, owner) {
+	return func(v *T) (string, owner) { return name(v), of }
+}
+
+// notesOf returns what changed of one kind.
+func notesOf[T any](kind api.Kind, before, after []*T, describe func(*T) (string, owner)) []note {
+	changed, gone := state.Diff(before, after, func(v *T) string { name, _ := describe(v); return name })
+	var notes []note
+	for _, v := range gone {
+		name, of := describe(v)
+		notes = append(notes, note{kind: kind, name: name, owner: of, deleted: true})
+	}
+	for _, v := range changed {
+		name, of := describe(v)
+		notes = append(notes, note{kind: kind, name: name, owner: of})
+	}
+	return notes
+}
+
+// nodeNotes returns what changed of nodes: of what is stored, and of those whose agents said something new.
+func nodeNotes(before, after *state.View, observed map[string]bool) []note {
+	names := map[string]bool{}
+	for name := range observed {
+		names[name] = true
+	}
+	add := func(notes []note) {
+		for _, n := range notes {
+			names[n.name] = true
+		}
+	}
+	site := owner{}
+	add(notesOf(api.KindNode, before.Nodes, after.Nodes, named(func(n *api.NodeRecord) string { return n.Name }, site)))
+	add(notesOf(api.KindNode, before.Controls, after.Controls, named(func(c *api.NodeControl) string { return c.Name }, site)))
+	add(notesOf(api.KindNode, before.Machines, after.Machines, named((*state.Machine).Name, site)))
+	var notes []note
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		there, was := isNode(after, name), isNode(before, name)
+		if there || was {
+			notes = append(notes, note{kind: api.KindNode, name: name, deleted: !there})
+		}
+	}
+	return notes
+}
+
+// isNode reports whether there is a node of that name: an agent's, a machine, or both.
+func isNode(v *state.View, name string) bool { return v.Node(name) != nil || v.Machine(name) != nil }
+
+// heard is what was last known of nodes by observation.
+type heard map[string]heardNode
+
+type heardNode struct {
+	phase   api.NodePhase
+	message string
+}
+
+// look returns the nodes of which something else is known than before: of those told about, phase or message; with sweep of all others the
+// phase, which changes by the clock alone (and a message counts the seconds since).
+func (h heard) look(live Live, view *state.View, told []string, sweep bool) map[string]bool {
+	news := map[string]bool{}
+	see := func(name string, words bool) {
+		phase, _, message := live.Node(name)
+		if old, known := h[name]; known && old.phase == phase && (!words || old.message == message) {
+			return
+		}
+		h[name], news[name] = heardNode{phase, message}, true
+	}
+	for _, name := range told {
+		see(name, true)
+	}
+	if !sweep {
+		return news
+	}
+	for _, n := range view.Nodes {
+		see(n.Name, false)
+	}
+	for name := range h {
+		if !isNode(view, name) {
+			delete(h, name)
+		}
+	}
+	return news
+}
