@@ -55,7 +55,9 @@ func (a *app) showBuild(ctx context.Context, c *client.Client, b api.Build, view
 	if view == viewOutput {
 		b, err = a.followBuild(ctx, c, id)
 	} else {
-		b, err = a.watchBuild(ctx, c, id, view, func(b api.Build) bool { return b.Phase.Ended() })
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		b, err = a.watchBuild(ctx, c, id, buildNews(ctx, c, id), view, func(b api.Build) bool { return b.Phase.Ended() })
 	}
 	return b, goesOn(err, id)
 }
@@ -84,8 +86,12 @@ func buildTook(b api.Build) string {
 	return fmt.Sprintf(", in %.1fs", b.EndedAt.Sub(*b.StartedAt).Seconds())
 }
 
+func buildNews(ctx context.Context, c *client.Client, id string) *news {
+	return watchNews(ctx, c, client.Selection{Kind: api.KindBuild, Name: id})
+}
+
 // watchBuild tells the progress of a build until it is as asked.
-func (a *app) watchBuild(ctx context.Context, c *client.Client, id string, view buildView, until func(api.Build) bool) (api.Build, error) {
+func (a *app) watchBuild(ctx context.Context, c *client.Client, id string, news *news, view buildView, until func(api.Build) bool) (api.Build, error) {
 	steps := buildSteps{p: a.progress(), now: a.Now}
 	defer steps.p.stop()
 	for {
@@ -100,10 +106,13 @@ func (a *app) watchBuild(ctx context.Context, c *client.Client, id string, view 
 		if over {
 			return b, nil
 		}
-		select {
-		case <-ctx.Done():
-			return b, ctx.Err()
-		case <-time.After(poll):
+		err = news.wait(ctx, func() {
+			if view != viewEnd {
+				steps.show(b) // a step that goes on is told now and then
+			}
+		})
+		if err != nil {
+			return b, err
 		}
 	}
 }
@@ -174,11 +183,14 @@ func (a *app) lastOutput(ctx context.Context, c *client.Client, b api.Build) {
 
 // followBuild copies the output of a build, attempt after attempt, until it has ended, and returns it then.
 func (a *app) followBuild(ctx context.Context, c *client.Client, id string) (api.Build, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := buildNews(ctx, c, id)
 	attempt := -1
 	var offset int64
 	for {
 		// Before anybody has taken it up there is no output to wait for.
-		b, err := a.watchBuild(ctx, c, id, viewSteps, func(b api.Build) bool { return b.Phase != api.BuildPending })
+		b, err := a.watchBuild(ctx, c, id, news, viewSteps, func(b api.Build) bool { return b.Phase != api.BuildPending })
 		if err != nil {
 			return b, err
 		}
@@ -203,10 +215,9 @@ func (a *app) followBuild(ctx context.Context, c *client.Client, id string) (api
 		if b.Phase.Ended() && b.Attempt == attempt {
 			return b, nil
 		}
-		select { // the output ended before the build: the server was stopping, or it begins anew
-		case <-ctx.Done():
-			return b, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		// The output ended before the build: the server was stopping, or it begins again.
+		if err := news.wait(ctx, nil); err != nil {
+			return b, err
 		}
 	}
 }

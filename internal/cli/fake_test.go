@@ -25,6 +25,8 @@ type fake struct {
 
 	mu    sync.Mutex
 	asked []string
+	// answered is closed and replaced at every answer: what was asked for may be another by then.
+	answered chan struct{}
 }
 
 // newFake starts a server that knows nothing yet.
@@ -35,7 +37,7 @@ func newFake(t *testing.T) *fake {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	f := &fake{t: t, dir: dir, mux: http.NewServeMux()}
+	f := &fake{t: t, dir: dir, mux: http.NewServeMux(), answered: make(chan struct{})}
 	l, err := net.Listen("unix", filepath.Join(dir, "server.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +45,7 @@ func newFake(t *testing.T) *fake {
 	f.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, http.StatusNotFound, "not_found", "nothing is at "+r.URL.Path)
 	})
+	f.mux.HandleFunc("GET /v1/changes", f.changes)
 	server := &http.Server{Handler: f.mux}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close() })
@@ -68,6 +71,7 @@ func (f *fake) on(pattern string, answer func(r *http.Request, body string) any)
 		f.mu.Lock()
 		f.asked = append(f.asked, strings.TrimSpace(r.Method+" "+r.URL.RequestURI()+" "+string(body)))
 		f.mu.Unlock()
+		defer f.tell()
 		switch v := answer(r, string(body)).(type) {
 		case *api.Problem:
 			writeJSON(w, v.Status, v)
@@ -77,6 +81,31 @@ func (f *fake) on(pattern string, answer func(r *http.Request, body string) any)
 			writeJSON(w, http.StatusOK, v)
 		}
 	})
+}
+
+func (f *fake) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.answered)
+	f.answered = make(chan struct{})
+}
+
+// changes is a watch that reports a change after every answer.
+func (f *fake) changes(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprint(w, "id: 1\nevent: sync\ndata: {}\n\n")
+	for {
+		f.mu.Lock()
+		answered := f.answered
+		f.mu.Unlock()
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-answered:
+			fmt.Fprintf(w, "id: 1\nevent: put\ndata: {\"kind\":%q}\n\n", r.URL.Query().Get("kind"))
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 // fixed always answers the same.

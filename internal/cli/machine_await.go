@@ -12,9 +12,6 @@ import (
 	"github.com/nearmetal/nearmetal/api/client"
 )
 
-// poll is how often what has no watch is asked again.
-const poll = 500 * time.Millisecond
-
 // gone is what a machine is that was removed.
 const gone = "gone"
 
@@ -28,8 +25,9 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 	if len(names) == 0 {
 		return nil
 	}
-	bounded, cancel := ctx, context.CancelFunc(func() {})
+	bounded, cancel := context.WithCancel(ctx)
 	if timeout > 0 {
+		cancel()
 		bounded, cancel = context.WithTimeout(ctx, timeout)
 	}
 	defer cancel()
@@ -40,8 +38,17 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 		p.clear()
 		tell(n)
 	}
+	of := client.Selection{Kind: api.KindNode}
+	if len(names) == 1 {
+		of.Name = names[0]
+	}
+	news := watchNews(bounded, c, of)
 	for {
 		looks, err := w.look(bounded)
+		if err == nil && len(w.left) > 0 {
+			w.report(p, looks)
+			err = news.wait(bounded, nil)
+		}
 		switch {
 		case err != nil && bounded.Err() != nil:
 			return w.ended(ctx, timeout)
@@ -51,12 +58,6 @@ func (a *app) awaitNodes(ctx context.Context, c *client.Client, names []string, 
 			return joined(w.failed)
 		case len(w.left) == 0:
 			return nil
-		}
-		w.report(p, looks)
-		select {
-		case <-bounded.Done():
-			return w.ended(ctx, timeout)
-		case <-time.After(poll):
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -155,7 +154,10 @@ func (a *app) run(ctx context.Context, c *client.Client, cluster string, req api
 
 // followJob copies the output of a job, attempt after attempt, until it has ended, and returns it then.
 func (a *app) followJob(ctx context.Context, c *client.Client, id string) (api.Job, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var offset int64
+	var news *news
 	attempt := 0
 	for {
 		n, err := c.JobAttemptLog(ctx, id, attempt, offset, true, a.Streams.Out)
@@ -175,10 +177,12 @@ func (a *app) followJob(ctx context.Context, c *client.Client, id string) (api.J
 		if job.Phase.Ended() {
 			return job, nil
 		}
-		select { // the output ended before the job: the server was stopping
-		case <-ctx.Done():
-			return job, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		// The output ended before the job: the server was stopping.
+		if news == nil {
+			news = watchNews(ctx, c, client.Selection{Kind: api.KindJob, Name: id})
+		}
+		if err := news.wait(ctx, nil); err != nil {
+			return job, err
 		}
 	}
 }
