@@ -57,7 +57,7 @@ type Config struct {
 	Blobs        Blobs
 	// PowerOff asks for this machine's power to go; nil: nothing here may.
 	PowerOff func(ctx context.Context) error
-	// Inspect tells which environments can run here; it is asked once per connection.
+	// Inspect returns which environments can run here. It is called for each connection, unless the call for an earlier one has not returned.
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
 	Log     *slog.Logger
 	// Clock paces attempts and patience; nil: the real one. Deadlines of operations are always real.
