@@ -1,11 +1,13 @@
 // Package resource is the one arithmetic of what can be counted: quotas, use, refusals and placement add up the same vectors.
 //
-// It is pure and knows no nodes, projects or clusters. It must never decide anything, and no amount of a Vector is ever negative: Minus
-// reports what is missing, Beyond stops at nothing, and sums that would overflow stop at the largest number, which fits nowhere. A class
-// is a constant and a row in text.go, so a Vector is an array: it is compared by ==, copied without allocation, and its order is that of the
-// classes. (A map by name would allow classes that only a site knows, but costs an allocation for each sum; what only a site knows is a
-// counter of package device.) The rows of package placement stay packed, 24 bytes a node: a Vector would add half, and scans of
-// 100,000 nodes are bound by memory. Start with Vector here, then of.go (what shapes, assignments and quotas come to), limit.go, use.go.
+// It is pure and knows no nodes, projects or clusters. It must never decide anything. No amount of a Vector is ever negative: Minus reports
+// what is missing, Beyond stops at nothing, and sums that would overflow stop at the largest number, which fits nowhere.
+//
+// A class is a constant and a row in text.go, so a Vector is an array: compared by ==, copied without allocation, in the order of the
+// classes. (A map by name would allow classes that only a site knows, and allocate for each sum; such classes are the counters of package
+// device.) The rows of package placement stay packed: with a Vector, the scan of 100,000 nodes for a gang of 1,000 took 37% longer,
+// because it divides by a table of quotients and compares two numbers. Start with Vector here, then of.go (what shapes, assignments
+// and quotas come to), limit.go, use.go.
 package resource
 
 import (

@@ -109,27 +109,27 @@ type edge struct {
 	at int64
 	// of is which part of the moment changes. By begins to count there, or ends.
 	of   func(*moment) *resource.Vector
-	by   resource.Vector
+	by   *resource.Vector
 	ends bool
 }
 
 // edges are all changes in the order of time.
 func (n *timeline) edges() []edge {
-	var all []edge
-	add := func(s stretch, of func(*moment) *resource.Vector) {
-		all = append(all, edge{s.from, of, s.amounts, false}, edge{s.to, of, s.amounts, true})
+	all := make([]edge, 0, 2*(len(n.allocated)+len(n.cleaning)+len(n.up)+len(n.down)))
+	add := func(s *stretch, of func(*moment) *resource.Vector) {
+		all = append(all, edge{s.from, of, &s.amounts, false}, edge{s.to, of, &s.amounts, true})
 	}
-	for _, h := range n.allocated {
-		add(h.stretch, func(m *moment) *resource.Vector { return &m.allocated })
+	for i := range n.allocated {
+		add(&n.allocated[i].stretch, func(m *moment) *resource.Vector { return &m.allocated })
 	}
-	for _, s := range n.cleaning {
-		add(s, func(m *moment) *resource.Vector { return &m.cleaning })
+	for i := range n.cleaning {
+		add(&n.cleaning[i], func(m *moment) *resource.Vector { return &m.cleaning })
 	}
-	for _, s := range n.up {
-		add(s, func(m *moment) *resource.Vector { return &m.up })
+	for i := range n.up {
+		add(&n.up[i], func(m *moment) *resource.Vector { return &m.up })
 	}
-	for _, s := range n.down {
-		add(s, func(m *moment) *resource.Vector { return &m.down })
+	for i := range n.down {
+		add(&n.down[i], func(m *moment) *resource.Vector { return &m.down })
 	}
 	slices.SortFunc(all, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
 	return all
@@ -145,9 +145,9 @@ func (n *timeline) each(bounds []int64, yield func(period int, from, to int64, m
 		for ; i < len(edges) && edges[i].at == at; i++ {
 			part := edges[i].of(&m)
 			if edges[i].ends {
-				*part = part.Beyond(edges[i].by) // it began earlier, so the part has it
+				*part = part.Beyond(*edges[i].by) // it began earlier, so the part has it
 			} else {
-				*part = part.Plus(edges[i].by)
+				*part = part.Plus(*edges[i].by)
 			}
 		}
 		if i == len(edges) {
