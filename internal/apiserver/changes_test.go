@@ -3,6 +3,7 @@ package apiserver_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -215,5 +216,38 @@ func TestAResumedWatchReportsWhatWasMissed(t *testing.T) {
 	}
 	if !slices.Contains(saw, "delete c1") {
 		t.Errorf("the resumed watch reported %q, want that c1 is gone, too", saw)
+	}
+}
+
+func TestTheDocumentHasTheChangesOfAWatch(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	var doc struct {
+		Paths      map[string]map[string]struct{ Parameters []struct{ Name string } }
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]struct{ Enum []string }
+			}
+		}
+	}
+	if err := json.NewDecoder(sendTCP(t, s, "", request{method: "GET", path: "/openapi.json"}).Body).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	change := doc.Components.Schemas["Change"].Properties
+	var kinds []string
+	for _, kind := range api.Kinds() {
+		kinds = append(kinds, string(kind))
+	}
+	if got := change["kind"].Enum; !slices.Equal(got, kinds) {
+		t.Errorf("a change is documented of %q, want %q", got, kinds)
+	}
+	if got := change["type"].Enum; !slices.Equal(got, []string{"put", "delete"}) {
+		t.Errorf("a change is documented as %q", got)
+	}
+	var names []string
+	for _, p := range doc.Paths["/v1/changes"]["get"].Parameters {
+		names = append(names, p.Name)
+	}
+	if want := []string{"Last-Event-ID", "kind", "name", "project"}; !slices.Equal(names, want) {
+		t.Errorf("parameters %q, want %q", names, want)
 	}
 }

@@ -70,6 +70,8 @@ type (
 	bootStageSchema    struct{}
 	bootPurposeSchema  struct{}
 	buildPhaseSchema   struct{}
+	kindSchema         struct{}
+	changeTypeSchema   struct{}
 )
 
 func words[T ~string](all ...T) *huma.Schema {
@@ -149,6 +151,12 @@ func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.BuildPending, api.BuildRunning, api.BuildSucceeded, api.BuildFailed, api.BuildCancelled)
 }
 
+func (kindSchema) Schema(huma.Registry) *huma.Schema { return words(api.Kinds()...) }
+
+func (changeTypeSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.ChangePut, api.ChangeDelete)
+}
+
 func (durationSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeString, Pattern: api.DurationPattern, Description: "A time span with its units: days, hours, minutes, seconds.",
@@ -174,6 +182,8 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.BootStage]():    reflect.TypeFor[bootStageSchema](),
 		reflect.TypeFor[api.BootPurpose]():  reflect.TypeFor[bootPurposeSchema](),
 		reflect.TypeFor[api.BuildPhase]():   reflect.TypeFor[buildPhaseSchema](),
+		reflect.TypeFor[api.Kind]():         reflect.TypeFor[kindSchema](),
+		reflect.TypeFor[api.ChangeType]():   reflect.TypeFor[changeTypeSchema](),
 	}
 }
 
