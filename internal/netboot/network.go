@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/nearmetal/nearmetal/internal/pool"
 )
 
 // Contains reports whether an address is in the range.
@@ -16,8 +18,7 @@ func (r Range) Size() int {
 	if !r.From.Is4() || !r.To.Is4() || r.From.Compare(r.To) > 0 {
 		return 0
 	}
-	from, to := r.From.As4(), r.To.As4()
-	return int(number(to)) - int(number(from)) + 1
+	return int(pool.Host(r.From, r.To)) + 1
 }
 
 // At is the address at an index of the range, from 0; it is invalid past its end.
@@ -25,16 +26,11 @@ func (r Range) At(index int) netip.Addr {
 	if index < 0 || index >= r.Size() {
 		return netip.Addr{}
 	}
-	n := number(r.From.As4()) + uint32(index)
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+	return pool.Offset(r.From, uint32(index))
 }
 
 // String is the range as people write it.
 func (r Range) String() string { return r.From.String() + "-" + r.To.String() }
-
-func number(a [4]byte) uint32 {
-	return uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
-}
 
 // Check returns what is wrong with the network's configuration, nil when nothing is. It looks at no interface.
 func (n Network) Check() error {
@@ -86,6 +82,5 @@ func (n Network) checkRange(name string, r Range) error {
 func (n Network) Broadcast() netip.Addr { return lastOf(n.Address.Masked()) }
 
 func lastOf(prefix netip.Prefix) netip.Addr {
-	last := number(prefix.Addr().As4()) | (1<<(32-prefix.Bits()) - 1)
-	return netip.AddrFrom4([4]byte{byte(last >> 24), byte(last >> 16), byte(last >> 8), byte(last)})
+	return pool.Offset(prefix.Addr(), 1<<(32-prefix.Bits())-1)
 }

@@ -1,7 +1,6 @@
 package nodespace
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/pool"
 )
 
 const (
@@ -31,9 +31,9 @@ const (
 	slotBits = 22
 )
 
-// pool is what underlays are cut from: the addresses set aside for benchmarks of network devices (RFC 2544, appendix C.2.2),
+// benchmarks is what underlays are cut from: the addresses set aside for benchmarks of network devices (RFC 2544, appendix C.2.2),
 // which nobody routes.
-var pool = netip.MustParsePrefix("198.18.0.0/15")
+var benchmarks = netip.MustParsePrefix("198.18.0.0/15")
 
 // underlay is the network that joins host and nodes.
 type underlay struct {
@@ -242,13 +242,10 @@ func (s *site) choosePrefix() (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, err
 	}
-	const slots = 1 << (slotBits - 15)
-	for i := range uint32(slots) {
-		slot := (uint32(seed) + i) % slots
-		base := pool.Addr().As4()
-		number := binary.BigEndian.Uint32(base[:]) + slot<<(32-slotBits)
-		binary.BigEndian.PutUint32(base[:], number)
-		prefix := netip.PrefixFrom(netip.AddrFrom4(base), slotBits)
+	subnets, _ := pool.Cut(benchmarks, slotBits)
+	slots := subnets.Count()
+	for i := range slots {
+		prefix, _ := subnets.At((int(seed) + i) % slots)
 		taken := false
 		for _, a := range addresses {
 			ip, _ := netip.AddrFromSlice(a.IP)
@@ -258,19 +255,18 @@ func (s *site) choosePrefix() (netip.Prefix, error) {
 			return netip.PrefixFrom(prefix.Addr().Next(), slotBits), nil
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("all %d subnets of %v are in use on this host; remove state directories that are no longer used", slots, pool)
+	return netip.Prefix{}, fmt.Errorf("all %d subnets of %v are in use on this host; remove state directories that are no longer used", slots, benchmarks)
 }
 
 // nodeAddress is the underlay address with this host part.
 func (u underlay) nodeAddress(number int) netip.Addr {
-	base := u.prefix.Masked().Addr().As4()
-	binary.BigEndian.PutUint32(base[:], binary.BigEndian.Uint32(base[:])+uint32(number))
-	return netip.AddrFrom4(base)
+	return pool.Offset(u.prefix.Masked().Addr(), uint32(number))
 }
 
 // freeNumber is the lowest host part that no node's port has.
 func (u underlay) freeNumber() (int, error) {
-	used := map[int]bool{}
+	const last = 1<<(32-slotBits) - 2
+	numbers := pool.New(2, last)
 	err := u.sw.Do(func() error {
 		links, err := netlink.LinkList()
 		if err != nil {
@@ -279,7 +275,7 @@ func (u underlay) freeNumber() (int, error) {
 		for _, l := range links {
 			if digits, ok := strings.CutPrefix(l.Attrs().Name, nodePort); ok {
 				if number, err := strconv.Atoi(digits); err == nil {
-					used[number] = true
+					numbers.Hold(number, l.Attrs().Name)
 				}
 			}
 		}
@@ -288,11 +284,8 @@ func (u underlay) freeNumber() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	const last = 1<<(32-slotBits) - 2
-	for number := 2; number <= last; number++ {
-		if !used[number] {
-			return number, nil
-		}
+	if number, ok := numbers.Lowest(); ok {
+		return number, nil
 	}
 	return 0, fmt.Errorf("the underlay %v is full", u.prefix.Masked())
 }
