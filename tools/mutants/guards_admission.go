@@ -150,6 +150,13 @@ var admissionGuards = []Mutant{
 		Test:    "./internal/resource/device TestRequestsGetDevicesOrTheCounterThatBinds",
 	},
 	{
+		Guard:   "a state in which the rest did not fit is not tried again",
+		File:    "internal/resource/device/search.go",
+		Find:    `s.failed[at] = true`,
+		Replace: `_ = at`,
+		Test:    "./internal/resource/device TestCombinationsAreNotEnumerated",
+	},
+	{
 		Guard:   "a limit stops what adds to it",
 		File:    "internal/resource/limit.go",
 		Find:    `sum[c] > l[c]`,

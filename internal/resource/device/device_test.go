@@ -348,24 +348,51 @@ func checkParts(t *rapid.T, tree *Tree, requests []Request, parts [][]Part) {
 	}
 }
 
-// hardest are 8 requests over 8 devices that differ, each of which all but one device suit, and that fit or, with one device fewer, don't.
-func hardest(tb testing.TB, fits bool) (*Tree, []Request) {
-	devices := make([]*Device, 8)
+// unlikeDevices are devices that differ, and requests for one each; the i-th device does not suit the i-th request.
+func unlikeDevices(t interface{ Fatal(...any) }, n, asked int) (*Tree, []Request) {
+	devices := make([]*Device, n)
 	for i := range devices {
 		kind := &Kind{Name: fmt.Sprint("k", i), Has: Counters{"slots": 1}, Ways: map[string]Way{"whole": {Takes: Counters{"slots": 1}}}}
 		devices[i] = &Device{ID: fmt.Sprint("d", i), Kind: kind}
 	}
-	requests := make([]Request, 8)
+	requests := make([]Request, asked)
 	for i := range requests {
-		requests[i] = Request{Way: "whole", Count: 1, Suits: func(d *Device) bool {
-			return d.ID != fmt.Sprint("d", i) && (fits || d.ID != "d7")
-		}}
+		requests[i] = Request{Way: "whole", Count: 1, Suits: func(d *Device) bool { return d.ID != fmt.Sprint("d", i) }}
 	}
-	tree, err := NewTree(&Device{ID: "machine", Kind: plain, Children: devices})
-	if err != nil {
-		tb.Fatal(err)
+	return newTree(t, plain, devices...), requests
+}
+
+func TestCombinationsAreNotEnumerated(t *testing.T) {
+	t.Parallel()
+	unlike, fitting := unlikeDevices(t, 8, 8)
+	short, refused := unlikeDevices(t, 7, 8)
+	alike := newTree(t, plain, many(gpu, 8)...)
+	for _, tt := range []struct {
+		name     string
+		tree     *Tree
+		requests []Request
+		fits     bool
+		most     int // of 8! = 40,320 combinations
+	}{
+		{"8 parts of 8 devices that are alike", alike, []Request{{Way: "whole", Count: 8}}, true, 8},
+		{"8 requests over 8 devices that are alike", alike, slices.Repeat([]Request{{Way: "whole", Count: 1}}, 8), true, 8},
+		{"8 requests over 8 unlike devices", unlike, fitting, true, 16},
+		{"8 requests over 7 unlike devices", short, refused, false, 1 << 7},
+	} {
+		s := newSearch(tt.tree, tt.requests)
+		if fits := s.run(); fits != tt.fits || s.steps > tt.most {
+			t.Errorf("%s: fits %t after %d steps, want %t after at most %d", tt.name, fits, s.steps, tt.fits, tt.most)
+		}
 	}
-	return tree, requests
+}
+
+func TestASearchThatTakesTooLongIsGivenUp(t *testing.T) {
+	t.Parallel()
+	tree, requests := unlikeDevices(t, 16, 17)
+	_, r := tree.Place(requests)
+	if r == nil || !r.Undecided || len(r.Counters) > 0 || !strings.Contains(r.Message, "no arrangement was found") {
+		t.Errorf("got %+v, want a search that was given up", r)
+	}
 }
 
 // BenchmarkPlace places 8 requests on 8 devices. Each is to stay below 1 ms.
@@ -384,8 +411,8 @@ func BenchmarkPlace(b *testing.B) {
 		{Way: "whole", Count: 2},
 		{Way: "1g", Count: 1},
 	}
-	different, differing := hardest(b, true)
-	short, refused := hardest(b, false)
+	different, differing := unlikeDevices(b, 8, 8)
+	short, refused := unlikeDevices(b, 7, 8)
 	for _, bb := range []struct {
 		name     string
 		tree     *Tree
