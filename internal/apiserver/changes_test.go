@@ -161,6 +161,9 @@ func TestAWatchIsRefusedWithItsReason(t *testing.T) {
 				header["Last-Event-ID"] = test.last
 			}
 			resp := send(t, s, request{method: http.MethodGet, path: "/v1/changes" + test.query, header: header})
+			if resp.StatusCode == http.StatusOK {
+				t.Fatal("the watch began")
+			}
 			p := problemOf(t, resp)
 			text := p.Detail
 			for _, f := range p.Errors {

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -69,4 +70,18 @@ func TestWaitsEndWithTheChangeTheyWaitFor(t *testing.T) {
 		}
 	}, "node", "remove", "m1", "--wait")
 	has(t, r, 0, "node m1 is removed")
+}
+
+func TestAJobWhoseOutputEndsBeforeItIsReadOnAfterItsNextChange(t *testing.T) {
+	f := newFake(t)
+	running, ended := api.Job{ID: "j1", Cluster: "c1", Phase: api.JobRunning}, api.Job{ID: "j1", Cluster: "c1", Phase: api.JobSucceeded}
+	f.fixed("POST /v1/clusters/c1/jobs", running)
+	f.inTurn("GET /v1/jobs/j1", running, ended)
+	f.on("GET /v1/jobs/j1/log", func(r *http.Request, _ string) any {
+		if r.URL.Query().Get("offset") == "0" {
+			return "before\n"
+		}
+		return "after\n"
+	})
+	has(t, f.shell().run(t, "run", "c1", "x"), 0, "before\nafter\n")
 }

@@ -51,6 +51,26 @@ func TestTheFirstStartWritesTheFormatAndLaterOnesAcceptIt(t *testing.T) {
 	})
 }
 
+func TestServersThatStartAtOnceAllAcceptWhatOneOfThemWrites(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		const servers = 8
+		errs := make(chan error, servers)
+		for i := range servers {
+			go func() {
+				repo := state.New(s)
+				err := repo.CheckVersion(t.Context())
+				if err == nil {
+					_, err = repo.CreateCluster(t.Context(), intent(fmt.Sprint("c", i))) // for those that are slower
+				}
+				errs <- err
+			}()
+		}
+		for range servers {
+			must(t, <-errs)
+		}
+	})
+}
+
 func TestStateOfAnotherVersionIsRefusedAndLeftAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		format string // of the stored state; "" for none
