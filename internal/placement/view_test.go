@@ -118,6 +118,18 @@ func TestANodeThatLeavesAndComesBackKeepsWhatIsHeldThere(t *testing.T) {
 	}
 }
 
+func TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing(t *testing.T) {
+	held := []Held{{Assignment: api.Assignment{ID: "a", Node: "gone", Slots: []int{0}, MemoryBytes: gib}, Releasing: true}}
+	v, err := Build([]NodeState{{testNode("n1", 2, 1, 8), Schedulable}}, held, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := v.Sketch().Capacity(group("g", 1, 1, 1))
+	if want := (Capacity{Now: 2, NowByCores: 2, WithUnknown: 2, Emptied: 2, Unquarantined: 2, Everything: 2}); got != want {
+		t.Errorf("want %+v, got %+v", want, got)
+	}
+}
+
 func TestAStoredDoubleAllocationIsReportedAndFreesNothing(t *testing.T) {
 	nodes := []NodeState{{testNode("n1", 4, 1, 8), Schedulable}}
 	held := []Held{

@@ -75,10 +75,10 @@ func (v *View) nodeOf(name string) (int32, *node) {
 	var id int32
 	if last := len(v.free) - 1; last >= 0 {
 		id, v.free = v.free[last], v.free[:last]
-		v.nodes[id], v.rows[id], v.cold[id] = n, row{platform: -1, labels: -1}, coldRow{}
+		v.nodes[id], v.rows[id], v.cold[id] = n, row{state: rowUnavailable, platform: -1, labels: -1}, coldRow{}
 	} else {
 		id = int32(len(v.nodes))
-		v.nodes, v.rows, v.cold = append(v.nodes, n), append(v.rows, row{platform: -1, labels: -1}), append(v.cold, coldRow{})
+		v.nodes, v.rows, v.cold = append(v.nodes, n), append(v.rows, row{state: rowUnavailable, platform: -1, labels: -1}), append(v.cold, coldRow{})
 	}
 	v.ids[name] = id
 	at, _ := slices.BinarySearchFunc(v.order, n.key, func(o int32, key string) int { return strings.Compare(v.nodes[o].key, key) })
