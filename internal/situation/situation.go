@@ -130,6 +130,10 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		}
 	}
 	for a := range c.All() {
+		// A machine that was removed by force takes its node along, whatever ran there.
+		if _, known := s.Nodes[a.Node]; !known {
+			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown}
+		}
 		o := lifecycle.Observation{Clean: s.Clean(a)}
 		seen, ok := s.heard.MemberState(a.ID)
 		if ok {

@@ -247,4 +247,18 @@ var siteGuards = []Mutant{
 		Replace: `wait := p.spent + 1 - observationBurst; false`,
 		Test:    "./internal/agent TestObservationsBeyondABurstKeepAPace",
 	},
+	{
+		Guard:   "a node that is known only by what it holds gets nothing",
+		File:    "internal/placement/viewrows.go",
+		Find:    "append(v.rows, row{state: rowUnavailable, ",
+		Replace: "append(v.rows, row{",
+		Test:    "./internal/placement TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing",
+	},
+	{
+		Guard:   "members on a node that was removed with its machine are lost",
+		File:    "internal/situation/situation.go",
+		Find:    `if _, known := s.Nodes[a.Node]; !known {`,
+		Replace: `if _, known := s.Nodes[a.Node]; !known && false {`,
+		Test:    "./internal/situation TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers",
+	},
 }
