@@ -1,6 +1,7 @@
 package decision_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +187,22 @@ func TestPowerLostInUseIsNoticed(t *testing.T) {
 	m.want(api.MachineOff)
 	if m.events[len(m.events)-1] != lifecycle.EventMachineLostPower {
 		t.Errorf("events %v", m.events)
+	}
+}
+
+func TestPowerLostWhileItsRemovalWaitsIsNoticed(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	at := m.in.Now
+	m.in.InUse = "it runs 2 members of cluster c1"
+	m.intent.RemoveRequestedAt = &at
+	m.settle()
+	m.want(api.MachineReady)
+	m.goDark()
+	m.reads(30*time.Second, api.PowerOff)
+	if !slices.Contains(m.events, lifecycle.EventMachineLostPower) {
+		t.Errorf("it is %s, events %v", m.record.Phase, m.events)
 	}
 }
 

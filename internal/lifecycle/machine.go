@@ -405,9 +405,9 @@ func (in MachineInput) ready() []Operation {
 	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
 		message := fmt.Sprintf("removal waits until the machine is free: %s; to remove it now, use --force", in.InUse)
 		if r.Message == api.ShortMessage(message) {
-			return nil
+			return in.vanished()
 		}
-		return []Operation{SetMachinePhase{To: r.Phase, Message: message}}
+		return append([]Operation{SetMachinePhase{To: r.Phase, Message: message}}, in.vanished()...)
 	case in.Intent.RemoveRequestedAt != nil:
 		return in.stop(api.MachineRemoving, false, "")
 	case req.Number > r.DoneRequest:
@@ -415,6 +415,11 @@ func (in MachineInput) ready() []Operation {
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
 		return in.stop(api.MachineStopping, false, "") // once it is off it is inspected; not every machine that is on can be reset
 	}
+	return in.vanished()
+}
+
+// vanished looks whether a machine that was ready restarted or lost its power by itself: nothing is left of what it ran.
+func (in MachineInput) vanished() []Operation {
 	if in.restarted() {
 		return in.bootsAgain()
 	}
@@ -423,7 +428,7 @@ func (in MachineInput) ready() []Operation {
 	case lost:
 		return []Operation{
 			SetMachinePhase{To: api.MachineOff, Message: "lost power unexpectedly"},
-			machineEvent(in, EventMachineLostPower, "machine %s lost its power", r.Name),
+			machineEvent(in, EventMachineLostPower, "machine %s lost its power", in.Record.Name),
 		}
 	case !look.IsZero():
 		return []Operation{WakeAt{Time: look}}

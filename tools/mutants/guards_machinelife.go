@@ -73,6 +73,13 @@ var machineLifeGuards = []Mutant{
 		Test:    "./internal/decision TestNobodysWordCountsWhereThePowerCanBeRead",
 	},
 	{
+		Guard:   "power lost while a removal waits is noticed",
+		File:    "internal/lifecycle/machine.go",
+		Find:    "if r.Message == api.ShortMessage(message) {\n\t\t\treturn in.vanished()",
+		Replace: "if r.Message == api.ShortMessage(message) {\n\t\t\treturn nil",
+		Test:    "./internal/decision TestPowerLostWhileItsRemovalWaitsIsNoticed",
+	},
+	{
 		Guard:   "a machine is ready by the agent of this boot",
 		File:    "internal/lifecycle/machine.go",
 		Find:    `in.Agent.Connected && in.Agent.BootGeneration == in.Record.Boot.Generation`,
