@@ -261,7 +261,10 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 	// peers are the nodes that members reach each other over. A node that only has members which were lost or let go is none:
 	// whatever runs on there under an old identity reaches nobody.
 	nodes, peers := map[string]bool{}, map[string]bool{}
-	deleting := c.Record.Phase == api.ClusterDeleting
+	deleting, lost := c.Record.Phase == api.ClusterDeleting, lostBy(c)
+	// together are those that were let go of with the whole cluster, and not before it. Cutting them off one from another first would only
+	// take time.
+	together := map[string]bool{}
 	for a := range c.Held() {
 		if a.Spare {
 			continue
@@ -269,10 +272,13 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		held = append(held, *a)
 		nodes[a.Node], peers[a.Node] = true, true
 	}
-	for a := range c.Releasing() {
+	for a, ref := range c.AllWithRef() {
+		if !ref.Releasing {
+			continue
+		}
 		nodes[a.Node] = true
-		if deleting {
-			peers[a.Node] = true // all go together: cutting them off one from another first would only take time
+		if deleting && (ref.ReleasedAt == nil || !ref.ReleasedAt.Before(c.Record.ChangedAt)) {
+			together[a.ID], peers[a.Node] = true, true
 		}
 	}
 	var incomplete error
@@ -285,12 +291,11 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		incomplete = cmp.Or(incomplete, err)
 		parts[node] = part{network: network}
 	}
-	lost := lostBy(c)
 	add := func(m agentstream.Member) {
 		a := m.Assignment
 		p := parts[a.Node]
 		p.members = append(p.members, m)
-		if !lost[a.ID] || deleting { // whatever still runs of a lost one is cut off at once, before it is stopped
+		if !lost[a.ID] || together[a.ID] { // whatever still runs of a lost one is cut off at once, before it is stopped
 			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address, MAC: a.MAC})
 		}
 		parts[a.Node] = p
@@ -330,7 +335,7 @@ func lostBy(c *state.Cluster) map[string]bool {
 	for i := range c.Record.Lost {
 		lost[c.Record.Lost[i].Assignment] = true
 	}
-	for a := range c.Held() {
+	for a := range c.All() {
 		if a.Replaces != "" {
 			lost[a.Replaces] = true
 		}

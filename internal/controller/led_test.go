@@ -157,7 +157,8 @@ func (l *led) until(what string, done func(*state.View) bool) {
 func (l *led) node(name string, cores int) {
 	l.t.Helper()
 	record := api.NodeRecord{
-		Name: name, Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}, Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}},
+		Name: name, Underlay: "198.18.0." + name[1:], Capacity: api.NodeCapacity{MemoryBytes: 8 << 30},
+		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
 		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
 	}
 	for slot := range cores {

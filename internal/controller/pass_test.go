@@ -225,6 +225,33 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	}
 }
 
+func TestALostMemberStaysCutOffWhileItsClusterIsDeleted(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.node("n2", 1)
+	l.want("a")
+	l.mustPass()
+	l.report(api.MemberReady)
+	old := only(t, l.mustPass().Cluster("a"))
+	l.agents.down[old.Node] = true
+	for range 3 {
+		l.mustPass()
+	}
+	fresh := only(t, l.mustPass().Cluster("a"))
+	l.now = l.now.Add(time.Second)
+	_, revision, err := l.repo.RequestDelete(t.Context(), "a", l.now)
+	l.view(revision, err)
+	for range 3 { // decided, and told
+		l.mustPass()
+	}
+	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
+		t.Errorf("node %s may talk to the lost member's node again: %+v", fresh.Node, d.Networks)
+	}
+	if d := l.agents.desired[old.Node]; len(d.Networks) != 1 || len(d.Networks[0].Ports) != 0 {
+		t.Errorf("node %s gives the lost member its port again: %+v", old.Node, d.Networks)
+	}
+}
+
 // lagging is a store whose changes arrive when the test says so.
 type lagging struct {
 	store.Store

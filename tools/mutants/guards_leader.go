@@ -26,9 +26,16 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "a node that only has lost members is nobody's peer",
 		File:    "internal/controller/desired.go",
-		Find:    "\t\tif deleting {\n\t\t\tpeers",
-		Replace: "\t\tif deleting || !deleting {\n\t\t\tpeers",
+		Find:    "if deleting && (ref.ReleasedAt == nil",
+		Replace: "if (deleting || !deleting) && (ref.ReleasedAt == nil",
 		Test:    "./internal/controller TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity",
+	},
+	{
+		Guard:   "a lost member stays cut off while its cluster is deleted",
+		File:    "internal/controller/desired.go",
+		Find:    "!ref.ReleasedAt.Before(c.Record.ChangedAt))",
+		Replace: "true)",
+		Test:    "./internal/controller TestALostMemberStaysCutOffWhileItsClusterIsDeleted",
 	},
 	{
 		Guard:   "the home of a living cluster stays when a lost member of it is cleaned late",
