@@ -475,7 +475,6 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			[]lifecycle.Operation{lifecycle.Forget{}, lifecycle.SetPhase{To: api.ClusterDeleting}},
 			"already removed the cluster",
 		},
-		{"an operation on nodes", nil, []lifecycle.Operation{lifecycle.SetNodePhase{}}, "not an operation on a cluster"},
 		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, say, "names 3 chunks, but 2 are given"},
 		{"another chunk", func(c *Cluster) { c.Chunks[0].Ref.ID = "k9" }, say, "chunk k9 with 2 assignments where its record names k1"},
 		{"half a chunk", func(c *Cluster) { c.Chunks[0].Assignments = c.Chunks[0].Assignments[:1] }, say, "where its record names"},

@@ -24,8 +24,6 @@ func sketch[T any](ops []T) []string {
 			lines = append(lines, "Warn "+op.For.Sub(t0).String())
 		case SetPhase:
 			lines = append(lines, fmt.Sprintf("SetPhase %s: %s", op.To, op.Message))
-		case SetNodePhase:
-			lines = append(lines, fmt.Sprintf("SetNodePhase %s: %s", op.To, op.Message))
 		case Report:
 			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("Report %s: %s", op.Phase, op.Message), ": "))
 		case Emit:

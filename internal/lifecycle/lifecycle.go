@@ -2,7 +2,7 @@
 // give a list of operations, or the job or build as it should be stored.
 //
 // It is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out:
-// the controller commits those of PlanCluster, PlanMachine, PlanNode and PlanQuarantine, and what PlanJob and PlanBuild return; the node's
+// the controller commits those of PlanCluster, PlanMachine and PlanQuarantine, and what PlanJob and PlanBuild return; the node's
 // agent executes those of PlanMember. Planning is level-triggered: a planner looks at what is, not at what changed, so an input planned
 // twice, or late, or after a crash gives the operations that are still needed. Which phase may follow which is data (tables.go), from which
 // docs/lifecycle.md is generated.

@@ -80,3 +80,10 @@ func (l *look) needs() []Operation {
 	}
 	return append(ops, missingSpares(DesiredSpares(l.Intent.Spec), l.spares)...)
 }
+
+func because(message string) string {
+	if message == "" {
+		return ""
+	}
+	return ": " + message
+}

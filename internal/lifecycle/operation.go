@@ -82,12 +82,6 @@ type EndQuarantine struct{ ID string }
 // Forget removes intent, record and chunks: nothing of the cluster is held any more.
 type Forget struct{}
 
-// SetNodePhase changes what the leader holds a node to be.
-type SetNodePhase struct {
-	To      api.NodePhase
-	Message string
-}
-
 // Emit records an event. Member and Node are empty when it is about neither.
 type Emit struct{ Reason, Message, Member, Node string }
 
@@ -105,7 +99,6 @@ func (ConfirmClean) operation()  {}
 func (Quarantine) operation()    {}
 func (EndQuarantine) operation() {}
 func (Forget) operation()        {}
-func (SetNodePhase) operation()  {}
 func (Emit) operation()          {}
 func (WakeAt) operation()        {}
 
@@ -130,9 +123,6 @@ const (
 	EventDeleted        = "Deleted"
 	EventQuarantined    = "Quarantined"
 	EventQuarantineOver = "QuarantineEnded"
-	EventNodeReady      = "NodeReady"
-	EventNodeUnknown    = "NodeUnknown"
-	EventNodeDown       = "NodeDown"
 	EventJobTold        = "JobTold"
 	EventJobRequeued    = "JobRequeued"
 	EventJobLost        = "JobLost"

@@ -8,7 +8,7 @@ func guards() []Mutant {
 		trustGuards, tenantGuards, apiGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, containerGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards,
-		cliGuards, diskspaceGuards, wayoutGuards, streamGuards,
+		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards,
 	)
 }
 

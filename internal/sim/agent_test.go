@@ -1,0 +1,451 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// agent is one run of a node's agent: a memory that is lost with it. It plans with internal/lifecycle as the real one does, and speaks to the
+// server on a real stream.
+type agent struct {
+	n    *node
+	over bool
+	// asleep: it is stopped, and what happens meanwhile happens to it when it wakes.
+	asleep   bool
+	deferred []func()
+	// said is what it said last on its link, heardAt when it last heard anything there.
+	said     *agentstream.Observed
+	heardAt  time.Time
+	epoch    lifecycle.Epoch
+	current  bool
+	desired  map[string]wanted
+	jobs     map[string]agentstream.Job
+	powerOff *agentstream.PowerOff
+	members  map[string]*memberMemory
+	alarm    alarm
+	deaf     alarm
+	leaving  bool // it powers its machine off
+	// wantedBuilds are those the leader wants, builds those that go on, by run.
+	wantedBuilds []api.Build
+	builds       map[string]*buildRun
+}
+
+// memberMemory is what an agent remembers of one member.
+type memberMemory struct {
+	busy      bool
+	ready     bool
+	cleaned   bool
+	release   bool
+	neverRan  bool
+	unhealthy string
+	recovered time.Time
+	attempts  lifecycle.Attempts
+	report    *lifecycle.Report
+	clean     bool
+}
+
+// wanted is what the leader wants of a member.
+type wanted struct {
+	lifecycle.DesiredMember
+	cluster, name string
+	index         int // of its network
+	// files names the generated files it should have.
+	files string
+}
+
+func newAgent(n *node) {
+	a := &agent{n: n, desired: map[string]wanted{}, members: map[string]*memberMemory{}, builds: map[string]*buildRun{}}
+	n.agent = a
+	a.epoch.Term = n.term
+	if n.w.cfg.Without == GuardTerm {
+		a.epoch.Term = 0
+	}
+	for _, id := range slices.Sorted(maps.Keys(n.host)) {
+		h := n.host[id]
+		if n.w.cfg.Without != GuardRecovery {
+			a.member(id).recovered = time.Now()
+		}
+		if h.state == lifecycle.HostRunning {
+			a.hearReady(id, h)
+		}
+	}
+	a.dial()
+	a.wake(0)
+}
+
+// run does something to the agent, now or when it wakes.
+func (a *agent) run(do func()) {
+	switch {
+	case a.over:
+	case a.asleep:
+		a.deferred = append(a.deferred, do)
+	default:
+		do()
+	}
+}
+
+// awake lets the agent go on: all that has waited for it happens at once.
+func (a *agent) awake() {
+	if a.over || !a.asleep {
+		return
+	}
+	a.n.w.trace("agent of %s wakes", a.n.record.Name)
+	a.asleep = false
+	deferred := a.deferred
+	a.deferred = nil
+	for _, do := range deferred {
+		a.run(do)
+	}
+}
+
+// dial lets the agent look for a server until it finds one.
+func (a *agent) dial() {
+	w := a.n.w
+	w.after(w.between(time.Millisecond, time.Second), func() {
+		a.run(func() {
+			if a.n.link == nil && !a.connect() {
+				a.dial()
+			}
+		})
+	})
+}
+
+// connect opens a stream, if there is a way to a server.
+func (a *agent) connect() bool {
+	n, w := a.n, a.n.w
+	s := w.reach()
+	if !s.alive() || n.token != "" && s.cache.View().Token(n.token) == nil {
+		return false
+	}
+	l := &link{s: s}
+	d := &dialer{w: w, s: s, cuts: &n.cuts, seed: w.random.Uint64(), link: l}
+	if n.token != "" {
+		d.node = n.record.Name
+	}
+	conn, err := agentstream.Dial(context.WithoutCancel(w.ctx), &http.Client{Transport: d}, "https://server", "token")
+	if err != nil {
+		return false
+	}
+	l.conn = conn
+	n.link, n.links, a.said, a.heardAt = l, append(n.links, l), nil, time.Now()
+	if conn.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: n.record.AgentID, Node: n.record, Term: n.term}}) != nil {
+		a.leave(l)
+		return true
+	}
+	n.box.setAgent(true)
+	go a.listen(l)
+	a.watchSilence()
+	a.report()
+	return true
+}
+
+// listen hands the driver what arrives.
+func (a *agent) listen(l *link) {
+	for {
+		down, err := l.conn.Receive()
+		a.n.w.inbox.post(a.n.record.Name, func() { a.run(func() { a.hear(l, down, err) }) })
+		if err != nil {
+			return
+		}
+	}
+}
+
+// hear takes in what the server says. Most of what comes on a stream that is over is lost; some was taken off it before, and comes late.
+func (a *agent) hear(l *link, down agentstream.Down, err error) {
+	n, w := a.n, a.n.w
+	if n.link != l {
+		if down.Desired != nil && w.chance(LateMessages, 2) {
+			a.obey(down.Desired)
+		}
+		return
+	}
+	a.heardAt = time.Now()
+	switch {
+	case err != nil:
+		a.leave(l)
+	case down.Refused != "":
+		w.trace("%s is refused: %s", n.record.Name, down.Refused)
+		a.leave(l)
+	case down.Ping != nil:
+		_ = l.conn.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: down.Ping.Seq}})
+	case down.Desired != nil:
+		a.obey(down.Desired)
+		if w.chance(LateMessages, 8) { // the same once more, and much later
+			w.after(w.between(time.Millisecond, 20*time.Second), func() { a.run(func() { a.obey(down.Desired) }) })
+		}
+	}
+}
+
+// leave ends a stream, and looks for another.
+func (a *agent) leave(l *link) {
+	if a.n.link != l {
+		return
+	}
+	a.n.link, l.over = nil, true
+	l.conn.Close()
+	a.dial()
+}
+
+// watchSilence ends a stream on which nothing was heard for the death timer.
+func (a *agent) watchSilence() {
+	left := lifecycle.DefaultDeathTimer - time.Since(a.heardAt)
+	a.deaf.by(a.n.w, left, func() {
+		a.run(func() {
+			switch l := a.n.link; {
+			case l == nil:
+			case time.Since(a.heardAt) >= lifecycle.DefaultDeathTimer:
+				a.leave(l)
+			default:
+				a.watchSilence()
+			}
+		})
+	})
+}
+
+// obey takes over what a leader wants.
+func (a *agent) obey(d *agentstream.Desired) {
+	w, n := a.n.w, a.n
+	epoch := lifecycle.Epoch{Term: d.Term, Revision: d.Revision}
+	if err := a.epoch.Accept(epoch); err != nil && w.cfg.Without != GuardEpoch {
+		w.trace("%s does not obey: %v", n.record.Name, err)
+		return
+	}
+	w.checkObedience(a, epoch)
+	a.epoch, a.current = epoch, true
+	a.desired, a.jobs, a.powerOff, a.wantedBuilds = map[string]wanted{}, map[string]agentstream.Job{}, d.PowerOff, d.Builds
+	for i := range d.Members {
+		m := &d.Members[i]
+		a.desired[m.Assignment.ID] = wanted{
+			DesiredMember: lifecycle.DesiredMember{
+				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused,
+				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
+			},
+			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: m.Network.Index, files: m.FilesDigest,
+		}
+	}
+	for _, j := range d.Jobs {
+		a.jobs[j.RunID()] = j
+	}
+	n.term = max(n.term, d.Term)
+	n.networks, n.applied = map[int]nodeNetwork{}, epoch
+	for i := range d.Networks {
+		net := nodeNetwork{ports: map[string]bool{}, peers: map[string]bool{}}
+		for _, p := range d.Networks[i].Ports {
+			net.ports[p.ID] = true
+		}
+		for _, p := range d.Networks[i].Peers {
+			net.peers[p.String()] = true
+		}
+		n.networks[d.Networks[i].Index] = net
+	}
+	w.touched()
+	a.wake(0)
+}
+
+func (a *agent) member(id string) *memberMemory {
+	if a.members[id] == nil {
+		a.members[id] = &memberMemory{}
+	}
+	return a.members[id]
+}
+
+func (a *agent) wake(d time.Duration) {
+	a.alarm.by(a.n.w, d, func() { a.run(a.converge) })
+}
+
+// converge plans every member that is wanted, remembered or found, and begins what is to be done.
+func (a *agent) converge() {
+	ids, newest := map[string]bool{}, map[string]int64{}
+	for id, d := range a.desired {
+		ids[id] = true
+		newest[lineage(id)] = max(newest[lineage(id)], d.Generation)
+	}
+	for id := range a.n.host {
+		ids[id] = ids[id] || a.n.w.cfg.Without != GuardDebris
+	}
+	for id, m := range a.members {
+		if m.busy {
+			delete(ids, id)
+		} else if !ids[id] {
+			delete(a.members, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		if ids[id] {
+			a.plan(id, newest[lineage(id)])
+		}
+	}
+	a.runJobs()
+	a.runBuilds()
+	a.report()
+	a.mindPower()
+}
+
+// lineage is an assignment ID without its generation.
+func lineage(id string) string { return id[:strings.LastIndexByte(id, '.')] }
+
+func (a *agent) plan(id string, newest int64) {
+	m := a.member(id)
+	in := lifecycle.MemberInput{
+		Current: a.current || a.n.w.cfg.Without == GuardCurrent, NewestGeneration: newest, Host: lifecycle.HostAbsent,
+		Ready: m.ready, Unhealthy: m.unhealthy, NeverRan: m.neverRan, Cleaned: m.cleaned, RecoveredAt: m.recovered, Now: time.Now(),
+	}
+	d, ok := a.desired[id]
+	if ok {
+		in.Desired = &d.DesiredMember
+		if d.Release && !m.release {
+			m.release, m.attempts = true, lifecycle.Attempts{}
+		}
+	}
+	in.Attempts = m.attempts
+	if h := a.n.host[id]; h != nil {
+		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
+	}
+	m.report, m.clean = nil, ok && d.Release && a.n.w.cfg.Without == GuardLooking
+	for _, op := range lifecycle.PlanMember(in) {
+		a.carryOut(id, m, d, op)
+	}
+}
+
+func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.MemberOperation) {
+	switch op := op.(type) {
+	case lifecycle.Report:
+		m.report = &op
+	case lifecycle.ReportClean:
+		m.clean = true
+	case lifecycle.WakeAt:
+		a.wake(time.Until(op.Time))
+	case lifecycle.Reject:
+		a.n.w.trace("%s does not start %s: %s", a.n.record.Name, id, op.Reason)
+	case lifecycle.Start:
+		a.start(id, m, d)
+	case lifecycle.Update:
+		a.drive(id, m, StartFails, "update", time.Second, func(h *hostMember) { h.files = d.files })
+	case lifecycle.Pause:
+		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
+			if h.state == lifecycle.HostRunning {
+				h.state = lifecycle.HostPaused
+			}
+		})
+	case lifecycle.Resume:
+		a.drive(id, m, FreezeFails, "resume", time.Second, func(h *hostMember) {
+			if h.state == lifecycle.HostPaused {
+				h.state = lifecycle.HostRunning
+			}
+		})
+	case lifecycle.Stop:
+		a.drive(id, m, CleanFails, "stop", op.Grace+100*time.Millisecond, func(h *hostMember) {
+			h.state, h.message = lifecycle.HostExited, "stopped"
+			h.endJobs()
+		})
+	case lifecycle.Clean:
+		a.drive(id, m, CleanFails, "clean", time.Second, func(*hostMember) {
+			delete(a.n.host, id)
+			m.cleaned, m.ready, m.neverRan, m.unhealthy = true, false, false, ""
+		})
+	default:
+		a.n.w.fail("must", "the simulated agent does not know operation %T", op)
+	}
+}
+
+func (a *agent) start(id string, m *memberMemory, d wanted) {
+	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
+	h := &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, jobs: map[string]*jobRun{}}
+	a.n.host[id] = h
+	a.n.w.touched()
+	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
+		h.state, h.since = lifecycle.HostRunning, time.Now()
+		m.neverRan = false
+		a.hearReady(id, h)
+		a.n.endSomeDay(id, h)
+		a.n.fallIllSomeDay(id, h)
+	})
+}
+
+// drive runs a driver's call: it takes its time, and may fail. When the agent ends meanwhile, what had begun may or may not be
+// carried through on the host; nobody hears of it.
+func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longest time.Duration, done func(*hostMember)) {
+	w, n := a.n.w, a.n
+	m.busy = true
+	failed := w.chance(fails, 12) || n.sick
+	if failed {
+		w.checks.disturbed.Add(1)
+	}
+	boot, half := n.boots, w.random.IntN(2) == 0
+	finish := func() {
+		w.trace("%s: %s of %s, failed %t", n.record.Name, what, id, failed)
+		h := n.host[id]
+		if (h != nil || what == "clean") && !failed {
+			done(h)
+		}
+		if failed && what == "start" && h != nil && half {
+			h.state, m.neverRan = lifecycle.HostExited, true // it came up and did not get far
+		}
+		w.touched()
+		m.busy = false
+		if failed {
+			m.attempts = m.attempts.Fail(what+" failed", time.Now())
+		}
+	}
+	w.after(w.between(time.Millisecond, longest), func() {
+		if !a.over {
+			a.run(func() {
+				finish()
+				a.wake(0)
+			})
+			return
+		}
+		// The machine has failed, the next agent has killed what was left of the call, or it died with the agent.
+		if boot == n.boots && n.agent == nil && half {
+			finish()
+		}
+	})
+}
+
+// report says all the agent has, when that is not what it said last.
+func (a *agent) report() {
+	l := a.n.link
+	if l == nil {
+		return
+	}
+	told := agentstream.Observed{Term: a.epoch.Term}
+	for _, id := range slices.Sorted(maps.Keys(a.members)) {
+		m := a.members[id]
+		switch {
+		case m.clean && !m.busy:
+			told.Clean = append(told.Clean, id)
+		case m.report != nil:
+			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message}
+			if h := a.n.host[id]; h != nil {
+				r.FilesDigest = h.files
+			}
+			told.Members = append(told.Members, r)
+		}
+	}
+	told.Jobs, told.Builds = a.jobsObserved(), a.buildsObserved()
+	if a.said != nil && reflect.DeepEqual(a.said, &told) {
+		return
+	}
+	a.said = &told
+	if l.conn.Send(agentstream.Up{Observed: &told}) != nil {
+		a.leave(l)
+	}
+}
+
+// drawnFor draws a number below n that depends on the run and a name only.
+func (w *world) drawnFor(name string, n int) int {
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%d %s", w.cfg.Seed, name)
+	return int(h.Sum64() % uint64(n))
+}

@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// checkRest checks where clusters are when nothing has gone wrong for long: ready, paused, refused, failed, queued with a reason, or
+// degraded or scaling since there is no room indeed.
+func (w *world) checkRest() {
+	s := w.store.leader()
+	if s == nil {
+		w.fail("rest", "nobody leads, and nothing keeps anybody from it")
+		return
+	}
+	site := s.look()
+	for name, n := range site.Nodes {
+		if w.node(name).box == nil && n.Phase != api.NodeReady {
+			w.fail("rest", "node %s is %s, and nothing is wrong with it", name, n.Phase)
+		}
+	}
+	for _, c := range site.View.Clusters {
+		phase, message := api.ClusterPending, ""
+		if c.Record != nil {
+			phase, message = c.Record.Phase, c.Record.Message
+		}
+		w.happened("at rest " + string(phase))
+		switch phase {
+		case api.ClusterReady, api.ClusterPaused, api.ClusterRefused, api.ClusterFailed:
+		case api.ClusterQueued:
+			if message == "" {
+				w.fail("rest", "cluster %s is queued, and does not say why", c.Name())
+			}
+		case api.ClusterDegraded, api.ClusterScaling:
+			w.checkNoRoom(site, c)
+		default:
+			w.fail("rest", "cluster %s is %s (%s) for %s after nothing has gone wrong for %s", c.Name(), phase, message,
+				site.Now.Sub(c.Record.ChangedAt), w.settling())
+		}
+		w.checkMembersAtRest(c)
+	}
+	for _, j := range site.View.Jobs {
+		if !j.Phase.Ended() && j.Phase != api.JobPending {
+			w.fail("rest", "job %s is still %s (%s)", j.ID, j.Phase, j.Message)
+		}
+	}
+	for _, b := range site.View.Builds {
+		if !b.Phase.Ended() {
+			w.fail("rest", "build %s is still %s (%s)", b.ID, b.Phase, b.Message)
+		}
+	}
+	w.checkMachinesAtRest()
+}
+
+// checkNoRoom checks that what a cluster waits for can't be placed.
+func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
+	needs := site.Needs()
+	var room situation.Room
+	free, err := room.Update(site.View, site.Available)
+	if err != nil {
+		w.must(err)
+		return
+	}
+	in := site.Admission(needs, free)
+	for i, asked := range needs {
+		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare {
+			continue
+		}
+		if _, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: in.Requests[i].Groups}); refusal != nil {
+			return
+		}
+		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || in.Accounts[c.Intent.Project].Quota != (api.Quota{})) {
+			return // it fits, and may not go before others or above a quota
+		}
+	}
+	w.fail("rest", "cluster %s is %s (%s), and there is room for all it waits for", c.Name(), c.Record.Phase, c.Record.Message)
+}
+
+func anyoneQueued(v *state.View) bool {
+	return slices.ContainsFunc(v.Clusters, func(c *state.Cluster) bool {
+		return c.Record != nil && (c.Record.Phase == api.ClusterQueued || c.Record.Phase == api.ClusterScaling)
+	})
+}
+
+// checkMembersAtRest checks that nothing is left of what was lost or let go of, and that a ready cluster runs indeed.
+func (w *world) checkMembersAtRest(c *state.Cluster) {
+	for a := range c.Releasing() {
+		w.fail("rest", "%s of cluster %s is still being cleaned", a.ID, c.Name())
+	}
+	for a := range c.Held() {
+		if a.Spare {
+			continue
+		}
+		h := w.node(a.Node).host[a.ID]
+		if c.Record.Phase == api.ClusterReady && (h == nil || h.state != lifecycle.HostRunning) {
+			w.fail("rest", "cluster %s is ready, and %s does not run", c.Name(), a.ID)
+		}
+		if c.Record.Phase == api.ClusterPaused && (h == nil || h.state != lifecycle.HostPaused) {
+			w.fail("rest", "cluster %s is paused, and %s is not frozen", c.Name(), a.ID)
+		}
+	}
+	if c.Record == nil {
+		return
+	}
+	w.read(func(m *mirror) {
+		all := m.assignments(c.Record)
+		for _, id := range c.Record.Clean {
+			if !slices.ContainsFunc(all, func(a held) bool { return a.ID == id }) {
+				w.fail("rest", "cluster %s keeps %s on its clean list, of which there is no chunk any more", c.Name(), id)
+			}
+		}
+	})
+}
+
+// checkEnd checks that nothing is left when all is deleted and calm, but the records of use.
+func (w *world) checkEnd() {
+	w.read(w.checkNothingStored)
+	for _, n := range w.nodes {
+		for id, h := range n.host {
+			w.fail("end", "%s is never removed from %s: %s", id, n.record.Name, h.state)
+		}
+		if len(n.networks) > 0 {
+			w.fail("end", "networks of %v are never removed from %s", slices.Sorted(maps.Keys(n.networks)), n.record.Name)
+		}
+	}
+	w.checkReport()
+}
+
+func (w *world) checkNothingStored(m *mirror) {
+	if names := m.names(); len(names) > 0 {
+		phase := api.ClusterPending
+		if r := m.clusters[names[0]].record; r != nil {
+			phase = r.Phase
+		}
+		w.fail("end", "clusters %v were deleted and never go, %s is %s", names, names[0], phase)
+	}
+	if len(m.chunks)+len(m.quarantines) > 0 {
+		w.fail("end", "%v and %v are never removed", slices.Sorted(maps.Keys(m.chunks)), slices.Sorted(maps.Keys(m.quarantines)))
+	}
+	for uid, a := range m.ledger {
+		for _, kind := range spanKinds {
+			if a.rate[kind] != 0 || a.recorded[kind] != a.total[kind] {
+				w.fail("end", "the records of %s come to %d core-nanoseconds %s, it used %d", uid, a.recorded[kind], kind, a.total[kind])
+			}
+		}
+	}
+}

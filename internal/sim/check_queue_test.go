@@ -1,0 +1,76 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/admission"
+	"github.com/nearmetal/nearmetal/internal/situation"
+)
+
+// promise is what the head of the queue was told: it starts at a time at the latest, unless something disturbs.
+type promise struct {
+	uid       string
+	by        time.Time
+	disturbed int64
+}
+
+// forecastSlack is how much later than forecast a start may be: what was expected to take ReleaseTime may take somewhat longer.
+const forecastSlack = 20 * time.Second
+
+// checkQueue checks, on sites where nothing goes wrong, that the head of the queue starts when it was told to: that nobody behind it was
+// let in front of it. Elsewhere what is expected to be clean soon may take its time.
+func (w *world) checkQueue(site *situation.Site) {
+	in, ok := w.asked(site)
+	if !ok {
+		return
+	}
+	decisions := admission.Plan(in)
+	c := w.checks
+	for _, r := range in.Requests {
+		if r.Kind != admission.KindCreate {
+			c.disturbed.Add(1) // replacements, spares and scale-ups may take what the head waits for
+		}
+	}
+	head := promise{}
+	for _, d := range decisions {
+		r := in.Requests[d.Request]
+		switch {
+		case r.Kind != admission.KindCreate:
+		case d.Verdict == admission.Admit && head == (promise{}) && r.UID != c.promise.uid:
+			c.disturbed.Add(1) // it comes before the head by right
+		case d.Verdict == admission.Wait && d.Undecided:
+			return // nodes are not heard of
+		case d.Verdict == admission.Wait && d.Position == 1:
+			head = promise{uid: r.UID, by: d.Earliest, disturbed: c.disturbed.Load()}
+		}
+	}
+	kept := c.promise.uid == head.uid && c.promise.disturbed == c.disturbed.Load() && !c.promise.by.IsZero()
+	if kept && site.Now.After(c.promise.by.Add(forecastSlack)) {
+		w.fail("queue", "the head of the queue, %s, was to start by %s, and now, at %s, still waits", head.uid, c.promise.by.Sub(w.epoch), site.Now.Sub(w.epoch))
+	}
+	if kept && !head.by.IsZero() {
+		w.happened("promise kept")
+		if head.by.Before(c.promise.by) {
+			c.promise.by = head.by
+		}
+		return
+	}
+	if !kept || c.promise.uid != head.uid {
+		c.promise = head
+	}
+}
+
+// asked is what admission is asked by now; false when nothing is.
+func (w *world) asked(site *situation.Site) (admission.Input, bool) {
+	needs := site.Needs()
+	if len(needs) == 0 {
+		return admission.Input{}, false
+	}
+	var room situation.Room
+	free, err := room.Update(site.View, site.Available)
+	if err != nil {
+		w.must(err)
+		return admission.Input{}, false
+	}
+	return site.Admission(needs, free), true
+}

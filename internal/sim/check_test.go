@@ -1,0 +1,336 @@
+package sim
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
+)
+
+// checks remember what the checks need to know from step to step.
+type checks struct {
+	// hosts tells that a host has changed since the last check.
+	hosts    bool
+	revision int64
+	// disturbed counts what makes forecasts void.
+	disturbed atomic.Int64
+	promise   promise              // the lock of looked guards it
+	ready     map[string]time.Time // when a cluster was last called ready
+	runs      map[string]string    // the member of each run of a job
+	noticed   time.Time
+	reported  time.Time
+}
+
+func newChecks() *checks {
+	return &checks{ready: map[string]time.Time{}, runs: map[string]string{}}
+}
+
+// touched notes that something on a host has changed.
+func (w *world) touched() { w.checks.hosts = true }
+
+// check fails with the first thing that does not hold though it always must. What only a commit or a host can break is looked at when
+// one of them has changed.
+func (w *world) check() {
+	c := w.checks
+	revision := w.store.revision()
+	changed := revision != c.revision
+	c.revision = revision
+	for _, l := range w.store.takeLanded() {
+		w.checkPhase(&l)
+	}
+	if changed || c.hosts {
+		w.checkHosts()
+		w.checkIdentities()
+		c.hosts = false
+	}
+	if w.stats.Steps%16 == 0 {
+		w.checkDeadlines()
+		w.checkSilence()
+	}
+	if time.Since(c.noticed) > 7*time.Second && !w.over {
+		w.checkNoticed()
+		c.noticed = time.Now()
+	}
+	if time.Since(c.reported) > 10*time.Minute {
+		w.checkReport()
+		c.reported = time.Now()
+	}
+}
+
+// takeLanded returns the changes of phase since the last call.
+func (s *witness) takeLanded() []landed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.landed
+	s.landed = nil
+	return all
+}
+
+// checkAllocations checks, over what is committed, that no core slot, no memory, no address and no network is allocated twice.
+func (m *mirror) checkAllocations() {
+	w := m.w
+	live := map[string]bool{}
+	holders := map[any]string{}
+	memory := map[string]int64{}
+	for _, n := range w.nodes {
+		memory[n.record.Name] = n.record.Capacity.MemoryBytes
+	}
+	networks := map[int]string{}
+	type slot struct {
+		node string
+		slot int
+	}
+	take := func(a *api.Assignment) {
+		live[a.ID] = true
+		for _, s := range a.Slots {
+			key := slot{a.Node, s}
+			if other, taken := holders[key]; taken {
+				w.fail("double allocation", "core slot %d of %s is allocated twice: to %s and %s", s, a.Node, other, a.ID)
+			}
+			holders[key] = a.ID
+		}
+		if memory[a.Node] -= a.MemoryBytes; memory[a.Node] < 0 {
+			w.fail("double allocation", "more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
+		}
+		if other, taken := holders[a.Address]; taken {
+			w.fail("double allocation", "address %s is allocated twice: to %s and %s", a.Address, other, a.ID)
+		}
+		holders[a.Address] = a.ID
+		index, _ := placement.DefaultPool.IndexOf(a.Address)
+		if other, taken := networks[index]; taken && other != a.ClusterUID {
+			w.fail("double allocation", "network %d is allocated twice: to %s and %s", index, other, a.ClusterUID)
+		}
+		networks[index] = a.ClusterUID
+	}
+	for _, name := range m.names() {
+		for _, a := range m.assignments(m.clusters[name].record) {
+			if !a.clean {
+				take(a.Assignment)
+			}
+		}
+	}
+	for _, q := range m.quarantines {
+		take(&q.Assignment)
+	}
+	m.live = live
+}
+
+// checkQuotas checks that no project gets more than it may hold. One whose quota was lowered keeps what it has.
+func (m *mirror) checkQuotas() {
+	w := m.w
+	for name, p := range m.projects {
+		used, had, q := m.usedBy(name), m.used[name], p.Quota
+		m.used[name] = used
+		over := func(what string, has, had, may int64) {
+			if may > 0 && has > may && has > had {
+				w.fail("quota", "project %s is given %d %s, its quota is %d", name, has, what, may)
+			}
+		}
+		over("cores", int64(used.Cores), int64(had.Cores), int64(q.Cores))
+		over("bytes of memory", int64(used.Memory), int64(had.Memory), int64(q.Memory))
+		over("members", int64(used.Members), int64(had.Members), int64(q.Members))
+		over("clusters", int64(used.Clusters), int64(had.Clusters), int64(q.Clusters))
+	}
+}
+
+// checkHosts checks that nothing is left on any host of what was confirmed clean: its cores and addresses may be another's by now.
+func (w *world) checkHosts() {
+	w.read(func(m *mirror) {
+		for _, n := range w.nodes {
+			if !n.box.carries(n.life) || n.box.excused() {
+				continue
+			}
+			for id, h := range n.host {
+				if !m.live[id] {
+					w.fail("hosts", "%s on %s was confirmed clean and is %s", id, n.record.Name, h.state)
+				}
+			}
+		}
+	})
+}
+
+// excused reports whether a machine may be taken for off that is on: nothing reads its power, or its BMC lied.
+func (b *box) excused() bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.blind || time.Since(b.lied) < 20*time.Minute
+}
+
+// checkPhase checks what a change of phase says against what is so.
+func (w *world) checkPhase(l *landed) {
+	r := &l.record
+	switch {
+	case r.Phase == api.ClusterDegraded && l.from == api.ClusterReady && len(r.Lost) == 0:
+		w.checkAlarm(r, l.all)
+	case r.Phase == api.ClusterReady:
+		w.checks.ready[r.Name] = time.Now()
+		w.checkReady(r, l)
+	case r.Phase == api.ClusterFailed:
+		w.checkFailed(r, l.all)
+	case r.Phase == api.ClusterDeleting:
+		for _, a := range l.all {
+			if a.releasedAt == nil && !a.clean {
+				w.fail("phases", "cluster %s is being deleted and still holds %s", r.Name, a.ID)
+			}
+		}
+	}
+}
+
+// checkReady checks that a cluster is called ready with all that its user asked for in place.
+func (w *world) checkReady(r *api.ClusterRecord, l *landed) {
+	names := map[string]bool{}
+	for _, a := range l.all {
+		if a.releasedAt == nil && !a.Spare {
+			names[a.Member] = true
+		}
+	}
+	for _, m := range lifecycle.DesiredMembers(l.intent.Spec, l.intent.Removed) {
+		if !names[m.Member] {
+			w.fail("ready", "cluster %s is called ready without %s", r.Name, m.Member)
+		}
+		delete(names, m.Member)
+	}
+	if len(names) > 0 {
+		w.fail("ready", "cluster %s is called ready with %v, which its user does not want", r.Name, names)
+	}
+}
+
+// checkFailed checks that a cluster is not called failed all of whose members run and are well.
+func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
+	s := w.store.leader()
+	if s == nil || len(r.Lost) > 0 {
+		return
+	}
+	for _, a := range all {
+		if a.releasedAt != nil || a.Spare {
+			continue
+		}
+		h := w.node(a.Node).host[a.ID]
+		if h == nil || h.state != lifecycle.HostRunning || h.everIll || time.Since(h.since) < time.Minute {
+			return
+		}
+		phase, _, _ := s.monitor.Node(a.Node)
+		if seen, _ := s.monitor.MemberState(a.ID); phase != api.NodeReady || seen.Phase != api.MemberReady || !seen.Current {
+			return
+		}
+	}
+	w.fail("failed", "cluster %s is called failed (%s), and all members it has run and are well", r.Name, r.Message)
+}
+
+// checkAlarm checks that a cluster is not called degraded whose members all run as they did when it was ready, well and with
+// nodes that are not down.
+func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
+	s := w.store.leader()
+	for _, a := range all {
+		if a.releasedAt != nil || a.Spare {
+			continue
+		}
+		n := w.node(a.Node)
+		h := n.host[a.ID]
+		if s != nil {
+			if phase, _, _ := s.monitor.Node(a.Node); phase == api.NodeDown {
+				return
+			}
+		}
+		if !n.box.carries(n.life) || h == nil || h.state != lifecycle.HostRunning || h.everIll || h.since.After(w.checks.ready[r.Name]) {
+			return
+		}
+	}
+	w.fail("alarm", "cluster %s is called degraded (%s), and every member of it runs as it did when it was ready", r.Name, r.Message)
+}
+
+// noteAnswers notes, before a step, which nodes have answered the leader up to now.
+func (w *world) noteAnswers() {
+	s := w.store.leader()
+	if s == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.canAnswer(s) {
+			n.answered = time.Now()
+		}
+	}
+}
+
+// checkSilence checks that a node that can't answer is down for the leader as soon as the death timer has run out.
+func (w *world) checkSilence() {
+	s := w.store.leader()
+	if s == nil {
+		return
+	}
+	w.noteAnswers() // one may have connected just now
+	for _, n := range w.nodes {
+		silent := time.Since(later(n.answered, s.risen))
+		if phase, _, _ := s.monitor.Node(n.record.Name); silent > lifecycle.DefaultDeathTimer+slack && phase != api.NodeDown {
+			w.fail("death", "node %s could not answer for %s and is %s", n.record.Name, silent, phase)
+		}
+	}
+}
+
+// slack is how much longer than its deadline something may last until the leader has acted.
+const slack = time.Second
+
+// checkDeadlines checks that no phase outlives its timer, and that no assignment is cleaned for longer than it may be.
+func (w *world) checkDeadlines() {
+	s := w.store.leader()
+	if s == nil || w.store.inDoubt() {
+		return
+	}
+	now, since, deadlines := s.now(), s.leadsSince(), lifecycle.DefaultDeadlines()
+	w.read(func(m *mirror) {
+		for _, name := range m.names() {
+			e := m.clusters[name]
+			r := e.record
+			overdue := func(what string, from time.Time, bound time.Duration) {
+				if lasted := now.Sub(later(since, from)); lasted > bound+slack {
+					w.fail("deadline", "%s of cluster %s lasts for %s, its deadline is %s", what, name, lasted, bound)
+				}
+			}
+			switch {
+			case r == nil:
+				// While a machine boots, what it will offer is not known yet.
+				if still, last := m.booting(); !still {
+					overdue("the decision", later(e.intent.CreatedAt, now.Add(-time.Since(last))), lifecycle.DefaultDeathTimer+time.Second)
+				}
+				continue
+			case r.ExpiredAt != nil && r.Phase != api.ClusterDeleting:
+				overdue("the grace", *r.ExpiredAt, deadlines.Grace)
+			case r.ExpiredAt != nil:
+			case r.Phase == api.ClusterStarting:
+				overdue("the start", r.ChangedAt, deadlines.Start)
+			}
+			if e.intent.DeleteRequestedAt != nil && r.Phase != api.ClusterDeleting {
+				overdue("the wait for its deletion", *e.intent.DeleteRequestedAt, 0)
+			}
+			for _, a := range m.assignments(r) {
+				if a.releasedAt != nil && !a.clean {
+					overdue(fmt.Sprintf("the cleaning of %s", a.ID), *a.releasedAt, deadlines.Clean)
+				}
+			}
+		}
+	})
+}
+
+// booting reports whether a machine boots, and when a machine's phase changed last.
+func (m *mirror) booting() (still bool, last time.Time) {
+	for _, seen := range m.machines {
+		still, last = still || seen.record.Phase == api.MachineBooting, later(last, seen.changed)
+	}
+	return still, last
+}
+
+// leadsSince is when the server began to lead, by its own clock.
+func (s *server) leadsSince() time.Time { return s.now().Add(-time.Since(s.w.store.leaderSince())) }
+
+// revision is that of the newest commit.
+func (s *witness) revision() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mirror.revision
+}

@@ -1,0 +1,146 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/usage"
+)
+
+// account adds up what a cluster holds, commit by commit, from what is in the store and nothing else: the truth that usage records are
+// compared with. All sums are cores times nanoseconds, by kind of span.
+type account struct {
+	at              time.Time
+	rate            map[api.SpanKind]int64
+	total, recorded map[api.SpanKind]int64
+	members         int64 // members times nanoseconds, allocated
+	membersRate     int64
+}
+
+var spanKinds = []api.SpanKind{api.SpanAllocated, api.SpanCleaning}
+
+func (m *mirror) account(uid string) *account {
+	a := m.ledger[uid]
+	if a == nil {
+		a = &account{rate: map[api.SpanKind]int64{}, total: map[api.SpanKind]int64{}, recorded: map[api.SpanKind]int64{}}
+		m.ledger[uid] = a
+	}
+	return a
+}
+
+// before adds up to the time of a commit what was held until then.
+func (m *mirror) before(in *api.ClusterIntent, at time.Time) {
+	a := m.account(in.UID)
+	if !a.at.IsZero() {
+		passed := at.Sub(a.at)
+		for _, kind := range spanKinds {
+			a.total[kind] += a.rate[kind] * int64(passed)
+		}
+		a.members += a.membersRate * int64(passed)
+	}
+	a.at = at
+}
+
+// after takes down what is held from a commit on, and compares: the records of what has ended and what has not come to the whole.
+func (m *mirror) after(in *api.ClusterIntent, at time.Time) {
+	a := m.account(in.UID)
+	clear(a.rate)
+	a.membersRate = 0
+	open := map[api.SpanKind]int64{}
+	note := func(kind api.SpanKind, cores int, since time.Time) {
+		a.rate[kind] += int64(cores)
+		open[kind] += int64(cores) * int64(at.Sub(since))
+	}
+	for _, h := range m.assignments(m.clusters[in.Name].record) {
+		switch {
+		case h.ClusterUID != in.UID || h.clean:
+		case h.releasedAt == nil:
+			note(api.SpanAllocated, len(h.Slots), h.TakenAt)
+			a.membersRate++
+		default:
+			note(api.SpanCleaning, len(h.Slots), *h.releasedAt)
+		}
+	}
+	for _, q := range m.quarantines {
+		if q.Assignment.ClusterUID == in.UID {
+			note(api.SpanCleaning, len(q.Assignment.Slots), q.Since)
+		}
+	}
+	for _, kind := range spanKinds {
+		if got := a.recorded[kind] + open[kind]; got != a.total[kind] {
+			m.w.fail("usage", "cluster %s has %s %s of core time, its records and what it holds come to %s (records %s)", in.Name,
+				kind, time.Duration(a.total[kind]), time.Duration(got), time.Duration(a.recorded[kind]))
+		}
+	}
+}
+
+// usageWritten adds a record to what is compared.
+func (m *mirror) usageWritten(r *api.UsageRecord) {
+	a := m.account(r.UID)
+	for _, s := range r.Spans {
+		a.recorded[s.Kind] += int64(s.Cores) * int64(s.To.Sub(s.From))
+	}
+}
+
+// checkReport checks that the totals of the whole life of the site are those of all accounts, and that capacity is conserved.
+func (w *world) checkReport() {
+	leader := w.store.leader()
+	if leader == nil {
+		return
+	}
+	now := leader.now()
+	truth := map[api.SpanKind]float64{}
+	owed := map[string]float64{}
+	var in usage.Input
+	capacity := 0.0
+	w.read(func(m *mirror) {
+		for uid, a := range m.ledger {
+			for _, kind := range spanKinds {
+				truth[kind] += (float64(a.total[kind]) + float64(a.rate[kind])*float64(now.Sub(a.at))) / float64(time.Second)
+			}
+			owed[uid] = (float64(a.total[api.SpanAllocated]) + float64(a.rate[api.SpanAllocated])*float64(now.Sub(a.at))) / float64(time.Second)
+		}
+		for _, span := range m.nodeSpans {
+			if n := w.node(span.Node); n.box == nil { // it is never out of the inventory, so its spans are without gaps
+				if span.Seq == 1 {
+					capacity += float64(span.Cores) * now.Sub(span.From).Seconds()
+				}
+				continue
+			}
+			to := now
+			if span.To != nil {
+				to = *span.To
+			}
+			capacity += float64(span.Cores) * to.Sub(span.From).Seconds()
+		}
+		in = m.usageInput(now)
+	})
+	report, err := usage.Report(in, w.epoch.Add(-longest), now, usage.Whole, usage.ByCluster)
+	if err != nil {
+		w.fail("usage", "no report: %v", err)
+		return
+	}
+	same := func(what string, got, want float64) {
+		if math.Abs(got-want) > 1e-6*math.Max(1, math.Abs(want)) {
+			w.fail("usage", "the report says %s is %.9f core-seconds, it is %.9f", what, got, want)
+		}
+	}
+	site := report.Site[0]
+	same("allocated", site.Allocated.CoreSeconds, truth[api.SpanAllocated])
+	same("cleaning", site.Cleaning.CoreSeconds, truth[api.SpanCleaning])
+	// What is cleaned on a machine that was removed is of no node any more, and counts all the same.
+	if got := site.Capacity.CoreSeconds; len(w.boxes) == 0 || got < capacity {
+		same("capacity", got, capacity)
+	}
+	if site.Idle.CoreSeconds < -1e-6 || site.Down.CoreSeconds < -1e-6 {
+		w.fail("usage", "the report has less than nothing idle (%.9f) or down (%.9f)", site.Idle.CoreSeconds, site.Down.CoreSeconds)
+	}
+	for _, row := range report.Rows {
+		same("the use of "+row.Cluster, row.CoreSeconds, owed[row.UID])
+		delete(owed, row.UID)
+	}
+	for uid, left := range owed {
+		same("the use of "+uid+", which is not in it,", 0, left)
+	}
+}

@@ -1,0 +1,175 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// node is one node: what is on its host survives its agent, and its disk survives the node, if it has one.
+type node struct {
+	w      *world
+	record api.NodeRecord
+	up     bool
+	// boots counts starts of the machine: what a driver did before the last is over.
+	boots int
+	host  map[string]*hostMember
+	// networks are in force in its kernel, by network index; applied is the state that they come from.
+	networks map[int]nodeNetwork
+	applied  lifecycle.Epoch
+	// term is the highest its agent has obeyed, on its disk; newest is what was obeyed there indeed.
+	term   int64
+	newest lifecycle.Epoch
+	agent  *agent // nil while none runs
+	link   *link  // of the agent, nil while it has none
+	links  []*link
+	cuts   cuts
+	// answered is when it last could answer the leader.
+	answered time.Time
+	// sick: whatever its drivers do fails.
+	sick bool
+	// token is what its agent shows, and only is set where the bearer may speak for this node only: a machine that was booted.
+	token string
+	// box is the machine it is while that runs an environment, life which of its lives; nil for a node that is no machine of the site.
+	box     *box
+	life    int
+	leaving bool // it powers itself off
+}
+
+// hostMember is what is on a host of one member.
+type hostMember struct {
+	state   lifecycle.HostState
+	message string
+	// cluster is the UID, name the member's, index its network's.
+	cluster, name string
+	index         int
+	// since is when it began to run, files which generated files it has.
+	since time.Time
+	files string
+	// ill: its checks say no.
+	ill, everIll bool
+	jobs         map[string]*jobRun
+}
+
+// nodeNetwork is a cluster's network as a node has it.
+type nodeNetwork struct {
+	ports map[string]bool // assignments on this node that may talk
+	peers map[string]bool // underlay addresses it talks to
+}
+
+func newNode(w *world, record api.NodeRecord) *node {
+	return &node{w: w, record: record, up: true, host: map[string]*hostMember{}}
+}
+
+func (n *node) startAgent() {
+	if !n.up || n.agent != nil || n.leaving {
+		return
+	}
+	n.w.trace("agent of %s starts", n.record.Name)
+	newAgent(n)
+}
+
+// stopAgent kills the agent. The kernel tells the server, unless the machine went with it.
+func (n *node) stopAgent() {
+	a := n.agent
+	if a == nil {
+		return
+	}
+	n.w.trace("agent of %s ends", n.record.Name)
+	a.over = true
+	n.agent = nil
+	n.box.setAgent(false)
+	if l := n.link; l != nil {
+		n.link = nil
+		l.over = true
+		if !n.up {
+			l.up.mute() // nobody says goodbye
+		}
+		l.conn.Close()
+	}
+}
+
+// sleep stops the agent where it is; it wakes and goes on as if no time had passed.
+func (n *node) sleep(d time.Duration) {
+	a := n.agent
+	if a == nil || a.asleep {
+		return
+	}
+	n.w.trace("agent of %s sleeps for %s", n.record.Name, d)
+	a.asleep = true
+	n.box.unhear(d)
+	n.w.after(d, a.awake)
+}
+
+// loseMemory is what a machine loses with its power: all that ran, and all that was in force. Files are left on its disk.
+func (n *node) loseMemory() {
+	n.up = false
+	n.boots++
+	n.stopAgent()
+	n.networks, n.applied = nil, lifecycle.Epoch{}
+	for _, h := range n.host {
+		h.state, h.ill = lifecycle.HostPrepared, false
+		h.endJobs()
+	}
+	n.w.touched()
+}
+
+// loseDisk is what a machine loses besides when it is installed anew.
+func (n *node) loseDisk() {
+	clear(n.host)
+	n.term, n.newest = 0, lifecycle.Epoch{}
+	n.w.touched()
+}
+
+// boot starts the machine after a while.
+func (n *node) boot(after time.Duration) {
+	boots := n.boots
+	n.w.after(after, func() {
+		if n.boots == boots && !n.up {
+			n.w.trace("%s comes back", n.record.Name)
+			n.up = true
+			n.startAgent()
+		}
+	})
+}
+
+// fallSick lets everything fail that drivers do on the node, for a while.
+func (n *node) fallSick(d time.Duration) {
+	n.w.trace("%s falls sick for %s", n.record.Name, d)
+	n.sick = true
+	n.w.after(d, func() { n.sick = false })
+}
+
+// cut cuts the way from the machine, the way to it, or both, for a while.
+func (n *node) cut(up, down bool, away time.Duration) {
+	n.w.trace("%s is cut off: up %t, down %t, for %s", n.record.Name, up, down, away)
+	n.box.unhear(away)
+	n.cuts.up.Store(n.cuts.up.Load() || up)
+	n.cuts.down.Store(n.cuts.down.Load() || down)
+	n.w.after(away, n.mend)
+}
+
+// mend ends all cuts; what was held up arrives.
+func (n *node) mend() {
+	if !n.cuts.up.Load() && !n.cuts.down.Load() {
+		return
+	}
+	n.w.trace("%s can be reached again", n.record.Name)
+	n.cuts.up.Store(false)
+	n.cuts.down.Store(false)
+	var still []*link
+	for _, l := range n.links {
+		l.up.deliver()
+		l.down.deliver()
+		if !l.over || n.link == l {
+			still = append(still, l)
+		}
+	}
+	n.links = still
+}
+
+// canAnswer reports whether the leader can be answered now.
+func (n *node) canAnswer(s *server) bool {
+	return n.link != nil && n.link.s == s && n.agent != nil && !n.agent.asleep && n.up && !n.cuts.up.Load() && !n.cuts.down.Load()
+}
