@@ -125,6 +125,9 @@ func (a *agent) dial() {
 func (a *agent) connect() bool {
 	n, w := a.n, a.n.w
 	s := w.reach()
+	if n.prefers.alive() {
+		s = n.prefers
+	}
 	if !s.alive() || n.token != "" && s.cache.View().Token(n.token) == nil {
 		return false
 	}

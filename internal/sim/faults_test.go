@@ -96,16 +96,27 @@ func (w *world) leaderFault(kind Kind, n *node, short time.Duration, one bool) {
 	case Usurp:
 		w.usurp()
 		if one {
-			// Its next agent has nothing but the disk to tell the two leaders apart.
-			w.after(time.Second+short/15, func() {
-				n.stopAgent()
-				n.startAgent()
-			})
+			w.fallBack(n, s, time.Second+short/15)
 		}
 	case Deposed:
 		w.trace("the leadership is lost")
 		w.store.Depose()
 	}
+}
+
+// fallBack lets a node's agent hear the new leader, and then start anew and find the old one, which does not know yet that it is deposed: its
+// next agent has nothing but the disk to tell the two apart.
+func (w *world) fallBack(n *node, old *server, after time.Duration) {
+	n.prefers = w.up()
+	if n.link != nil {
+		n.link.reset()
+	}
+	w.after(after+time.Second, func() {
+		n.stopAgent()
+		n.prefers = old
+		n.startAgent()
+		w.after(5*time.Second, func() { n.prefers = nil })
+	})
 }
 
 // machineFault is what goes wrong with a machine.

@@ -24,7 +24,9 @@ type node struct {
 	agent  *agent // nil while none runs
 	link   *link  // of the agent, nil while it has none
 	links  []*link
-	cuts   cuts
+	// prefers is the server that its agent finds first, while that runs.
+	prefers *server
+	cuts    cuts
 	// answered is when it last could answer the leader.
 	answered time.Time
 	// sick: whatever its drivers do fails.

@@ -210,7 +210,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		check string
 		seed  uint64
 	}{
-		GuardElection: {"", 5}, GuardConflict: {"", 11}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 44},
+		GuardElection: {"", 5}, GuardConflict: {"", 11}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 1},
 		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 4},
 		GuardRecovery: {"", 5}, GuardGarbage: {"garbage", 4}, GuardCurrent: {"", 5}, GuardDebris: {"", 5}, GuardDeadline: {"", 1},
 		GuardUsage: {"", 11},
