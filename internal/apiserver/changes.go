@@ -83,14 +83,10 @@ func (s *Server) watchChanges(w http.ResponseWriter, r *http.Request) {
 	}
 	cur, revision := s.hub.feed.now()
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		after, err := strconv.ParseInt(last, 10, 64)
-		if err != nil || after < 0 {
-			failFields(codeParameter, api.FieldProblem{
-				Location: "header.Last-Event-ID", Value: last, Message: "is not the id of an event of this watch",
-			}).write(w)
+		after, ok := eventID(w, last)
+		if !ok {
 			return
 		}
-		var ok bool
 		if cur, ok = s.hub.feed.resume(after); !ok {
 			fail(codeHistoryGone, "the changes after revision %d are no longer kept; list the objects, and watch again without Last-Event-ID",
 				after).write(w)
@@ -135,4 +131,16 @@ func (s *Server) followChanges(r *http.Request, out *eventStream, of selection, 
 			return
 		}
 	}
+}
+
+// eventID returns the revision that the Last-Event-ID of a watch names. Where it names none, it answers so and returns false.
+func eventID(w http.ResponseWriter, last string) (after int64, ok bool) {
+	after, err := strconv.ParseInt(last, 10, 64)
+	if err != nil || after < 0 {
+		failFields(codeParameter, api.FieldProblem{
+			Location: "header.Last-Event-ID", Value: last, Message: "is not the id of an event of this watch",
+		}).write(w)
+		return 0, false
+	}
+	return after, true
 }

@@ -36,14 +36,10 @@ func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 	var revision int64
 	var cur *cursor
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		after, err := strconv.ParseInt(last, 10, 64)
-		if err != nil || after < 0 {
-			failFields(codeParameter, api.FieldProblem{
-				Location: "header.Last-Event-ID", Value: last, Message: "is not the id of an event of this watch",
-			}).write(w)
+		after, ok := eventID(w, last)
+		if !ok {
 			return
 		}
-		var ok bool
 		if cur, ok = s.hub.resume(of, after); !ok {
 			fail(codeHistoryGone, "the changes after revision %d are no longer kept; watch again without Last-Event-ID: "+
 				"everything that exists is sent first", after).write(w)

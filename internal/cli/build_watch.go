@@ -108,7 +108,7 @@ func (a *app) watchBuild(ctx context.Context, c *client.Client, id string, news 
 		}
 		err = news.wait(ctx, func() {
 			if view != viewEnd {
-				steps.show(b) // a step that goes on is told now and then
+				steps.show(b) // a long step prints its progress from time to time
 			}
 		})
 		if err != nil {

@@ -208,23 +208,28 @@ func nodeNet(t *testing.T, s Space) netns.Handle {
 }
 
 func TestDockerThatWasStartedFirstAndASiteBothReachTheOutside(t *testing.T) {
-	besideHost(t, func(h host) {
-		c := startDocker(t, h)
-		c.works(t, h, "alone") // by now its links are up
-		dir := t.TempDir()
-		before := hostState(t, dir)
-		spaces := ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}, Egress: true})
-		c.works(t, h, "beside a site")
-		if err := reaches(from(spaces.Nodes[0]), h.internet, patience); err != nil {
-			t.Errorf("a node does not reach the outside: %v", err)
-		}
-		ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}, Egress: true}) // adds no rule a second time
-		remove(t, dir)
-		c.works(t, h, "after the site")
-		if diff := cmp.Diff(lasting(before), lasting(hostState(t, dir))); diff != "" {
-			t.Errorf("the site ended, and something is not as before (-want +got):\n%s", diff)
-		}
-	})
+	besideHost(t, func(h host) { aSiteComesAndGoes(t, h, startDocker(t, h)) })
+}
+
+// aSiteComesAndGoes checks that a container that was there first works before, beside and after a site, which leaves the host as it was.
+func aSiteComesAndGoes(t *testing.T, h host, c container) {
+	t.Helper()
+	c.works(t, h, "alone") // by now its links are up
+	dir := t.TempDir()
+	before := hostState(t, dir)
+	cfg := Config{StateDir: dir, Nodes: []string{"n1"}, Egress: true}
+	spaces := ensure(t, cfg)
+	defer remove(t, dir)
+	c.works(t, h, "beside a site")
+	if err := reaches(from(spaces.Nodes[0]), h.internet, patience); err != nil {
+		t.Errorf("a node does not reach the outside: %v", err)
+	}
+	ensure(t, cfg) // adds no rule a second time
+	remove(t, dir)
+	c.works(t, h, "after the site")
+	if diff := cmp.Diff(lasting(before), lasting(hostState(t, dir))); diff != "" {
+		t.Errorf("the site ended, and something is not as before (-want +got):\n%s", diff)
+	}
 }
 
 func TestDockerThatIsStartedLaterAndASiteBothReachTheOutside(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
@@ -85,21 +83,7 @@ func TestPodmanThatWasStartedFirstAndASiteBothReachTheOutside(t *testing.T) {
 	besideHost(t, func(h host) {
 		p := newPodman(t, h)
 		defer p.end()
-		c := p.start()
-		c.works(t, h, "alone")
-		dir := t.TempDir()
-		before := hostState(t, dir)
-		spaces := ensure(t, Config{StateDir: dir, Nodes: []string{"n1"}, Egress: true})
-		defer remove(t, dir)
-		c.works(t, h, "beside a site")
-		if err := reaches(from(spaces.Nodes[0]), h.internet, patience); err != nil {
-			t.Errorf("a node does not reach the outside: %v", err)
-		}
-		remove(t, dir)
-		c.works(t, h, "after the site")
-		if diff := cmp.Diff(lasting(before), lasting(hostState(t, dir))); diff != "" {
-			t.Errorf("the site ended, and something is not as before (-want +got):\n%s", diff)
-		}
+		aSiteComesAndGoes(t, h, p.start())
 	})
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/power"
 	"github.com/nearmetal/nearmetal/internal/power/fake"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // box is one machine as it really is.
@@ -132,48 +131,6 @@ func (b *box) powered(state api.PowerState) {
 	ctx, end := context.WithCancel(b.w.ctx)
 	b.end = end
 	b.lives.Go(func() { b.live(ctx) })
-}
-
-// takeNode ends what ran on it as a node; the lock is held.
-func (b *box) takeNode() {
-	was := b.life
-	b.life++
-	b.w.inbox.post(b.name, func() {
-		if n := b.node; n.up && n.life == was {
-			n.loseMemory()
-			n.loseDisk()
-		}
-	})
-}
-
-// unhear notes that what runs on the machine is not heard for a while.
-func (b *box) unhear(d time.Duration) {
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.silentUntil = later(b.silentUntil, time.Now().Add(d))
-}
-
-// carries reports whether the machine still lives the life that a node's content is of.
-func (b *box) carries(life int) bool {
-	if b == nil {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.life == life
-}
-
-// setAgent notes whether its node agent is there.
-func (b *box) setAgent(there bool) {
-	if b == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.runs.agent = there && b.life == b.node.life
 }
 
 // press is a person at its button.
@@ -482,61 +439,4 @@ func (t *talker) environment(ctx context.Context, generation int64, welcome boot
 		pause(machine, 30*time.Second) // panic=30
 	}
 	return result
-}
-
-// nodeAgent starts the node agent of a boot.
-func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.Welcome, finish func(after)) {
-	token, err := trust.ParseToken(welcome.Agent.Token)
-	if err != nil {
-		t.w.fail("must", "%s: the token of its agent: %v", t.name, err)
-		return
-	}
-	t.mu.Lock()
-	life := t.life
-	t.mu.Unlock()
-	t.w.inbox.post(t.name, func() {
-		n := t.node
-		if ctx.Err() != nil || !t.carries(life) {
-			return
-		}
-		n.life, n.up, n.token, n.leaving = life, true, token.ID(), false
-		n.record.AgentID, n.record.BootGeneration = welcome.Agent.AgentID, generation
-		t.finish = finish
-		n.startAgent()
-	})
-	<-ctx.Done()
-}
-
-// mindPower lets a machine go off when it is told to, once nothing of its members runs.
-func (a *agent) mindPower() {
-	n := a.n
-	if off := a.powerOff; off == nil || n.box == nil || off.BootGeneration != n.record.BootGeneration || a.leaving {
-		return
-	}
-	a.leaving = true
-	b, w := n.box, n.w
-	if b.chance(Hang, 6) {
-		w.happened("does not go off by itself")
-		w.trace("%s hangs on its way off", b.name)
-		b.mu.Lock()
-		b.idle = true
-		b.mu.Unlock()
-		a.asleep = true
-		if w.isCalm() {
-			b.lookAfter()
-		}
-		return
-	}
-	w.after(b.between(time.Second, 15*time.Second), func() {
-		a.run(func() {
-			life, finish := n.life, b.finish
-			n.leaving = true
-			n.stopAgent()
-			w.after(b.between(time.Second, 8*time.Second), func() {
-				if b.carries(life) {
-					finish(powerOff)
-				}
-			})
-		})
-	})
 }

@@ -56,7 +56,7 @@ func (w *world) checkOff(b *box, is really, what string) {
 	}
 }
 
-// checkCut looks at a machine whose power goes at this moment: no BMC is told to cut it while it is in use, nor a second time in one boot.
+// checkCut checks a machine that loses its power now. The site must not order a cut while the machine is in use, nor twice in one boot.
 func (w *world) checkCut(b *box) {
 	is := b.really()
 	w.store.mu.Lock()

@@ -216,7 +216,7 @@ func (s *witness) byLeader(ctx context.Context, c commit) (int64, error) {
 		}
 		return 0, errLost
 	case fate.crash && w.may(CrashBetweenWrites):
-		_, _ = c.land(ctx) // committed, and nobody is told
+		_, _ = c.land(ctx) // committed, but the caller never learns it
 		w.crash(server, fate.away)
 		return 0, errLost
 	}
