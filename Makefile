@@ -12,7 +12,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev
 	echo devel-$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown))
 LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
-BOOT := internal/bootbin/embedded/nearmetal-boot
+BOOT := internal/machine/bootbin/embedded/nearmetal-boot
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 # What all tests together need; "make demo" needs less, "make bench" more.
@@ -103,7 +103,7 @@ test-testbed: setup build ## run all tests that need emulated machines, about an
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
-		./testbed/powercut ./internal/bootagent
+		./testbed/powercut ./internal/machine/bootagent
 	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock)
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/nearmetal/nearmetal/internal/bootagent"
+	"github.com/nearmetal/nearmetal/internal/machine/bootagent"
 )
 
 func main() {

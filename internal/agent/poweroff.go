@@ -6,7 +6,7 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/bootagent/bootctl"
+	"github.com/nearmetal/nearmetal/internal/machine/bootagent/bootctl"
 )
 
 // powerOffPause is how long to wait for the power to go before it is asked again.

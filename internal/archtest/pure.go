@@ -22,7 +22,7 @@ var planners = []planner{
 	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource"}},
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
-	{"internal/compatibility", []string{"./api"}},
+	{"internal/machine/compatibility", []string{"./api"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},

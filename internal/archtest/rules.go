@@ -23,7 +23,7 @@ const (
 )
 
 // contracts have their implementations in folders below their own.
-var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/power", "internal/netboot"}
+var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/machine/power", "internal/machine/netboot"}
 
 // wirers may import implementations.
 var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd", "tests", "tools"}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )

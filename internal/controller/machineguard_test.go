@@ -9,8 +9,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/power"
-	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/machine/power"
+	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )

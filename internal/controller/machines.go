@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/bootapi"
-	"github.com/nearmetal/nearmetal/internal/compatibility"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/inspection/health"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
+	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/health"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/pool"
-	"github.com/nearmetal/nearmetal/internal/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
-// Provisioner carries out what is decided about machines' power; internal/provisioner provides it.
+// Provisioner carries out what is decided about machines' power; internal/machine/provisioner provides it.
 type Provisioner interface {
 	Run(ctx context.Context) error
 	Set(desired provisioner.Desired)

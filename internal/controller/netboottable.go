@@ -7,9 +7,9 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/power"
-	"github.com/nearmetal/nearmetal/internal/provisioner"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/power"
+	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 

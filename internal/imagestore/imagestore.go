@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
 
 // DefaultMinFreeBytes is what stays free of a file system unless said otherwise: the state of a server may be on it too.

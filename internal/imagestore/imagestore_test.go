@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/needs"
-	"github.com/nearmetal/nearmetal/internal/netboot"
 )
 
 var _ netboot.Blobs = (*Store)(nil)

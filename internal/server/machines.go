@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/bootapi"
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/power"
-	"github.com/nearmetal/nearmetal/internal/power/console"
+	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/power"
+	"github.com/nearmetal/nearmetal/internal/machine/power/console"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/bootapi"
+	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/trust"

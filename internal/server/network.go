@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/config"
-	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
 
 // maxStrangers bounds the addresses that are set apart for strangers unless a range is given.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/config"
-	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
 
 func TestRangesFollowFromTheNetworkUnlessGiven(t *testing.T) {

@@ -11,10 +11,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/nearmetal/nearmetal/internal/bootbin"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/initrd"
-	"github.com/nearmetal/nearmetal/internal/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
+	"github.com/nearmetal/nearmetal/internal/machine/initrd"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
 
 // self is the running program, whatever became of its file since.

@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/netboot/service"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot/service"
 )
 
 // tables hands the newest table to network boot, whether it serves already or begins to serve later.

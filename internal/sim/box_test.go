@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/boot"
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/power"
-	"github.com/nearmetal/nearmetal/internal/power/fake"
+	"github.com/nearmetal/nearmetal/internal/machine/boot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/power"
+	"github.com/nearmetal/nearmetal/internal/machine/power/fake"
 )
 
 // box is one machine as it really is.

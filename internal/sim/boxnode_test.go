@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/power/fake"
+	"github.com/nearmetal/nearmetal/internal/machine/power/fake"
 )
 
 // Config is what a run lives through.

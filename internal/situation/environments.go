@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/compatibility"
+	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/boot"
+	"github.com/nearmetal/nearmetal/internal/machine/boot"
 )
 
 // Machine is one machine of a fleet.

@@ -25,9 +25,9 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/needs"
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/netboot/service"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/netns/netnstest"
 	"github.com/nearmetal/nearmetal/testbed/guest"

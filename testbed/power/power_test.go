@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/machine/power"
+	"github.com/nearmetal/nearmetal/internal/machine/power/console"
+	"github.com/nearmetal/nearmetal/internal/machine/power/powertest"
+	"github.com/nearmetal/nearmetal/internal/machine/power/switches"
+	"github.com/nearmetal/nearmetal/internal/machine/power/wol"
+	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/needs"
-	"github.com/nearmetal/nearmetal/internal/power"
-	"github.com/nearmetal/nearmetal/internal/power/console"
-	"github.com/nearmetal/nearmetal/internal/power/powertest"
-	"github.com/nearmetal/nearmetal/internal/power/switches"
-	"github.com/nearmetal/nearmetal/internal/power/wol"
-	"github.com/nearmetal/nearmetal/internal/provisioner"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 

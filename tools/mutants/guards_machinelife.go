@@ -46,10 +46,10 @@ var machineLifeGuards = []Mutant{
 	},
 	{
 		Guard:   "a machine whose boot is over when it calls is told to go off",
-		File:    "internal/bootapi/hello.go",
+		File:    "internal/machine/bootapi/hello.go",
 		Find:    "told.Do == doReboot || told.Do == doPowerOff",
 		Replace: "told.Do == doReboot",
-		Test:    "./internal/bootapi TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo",
+		Test:    "./internal/machine/bootapi TestAMachineWhoseBootIsOverWhenItCallsIsToldWhatToDo",
 	},
 	{
 		Guard:   "silence of a machine that was not told to go off means nothing",

@@ -18,8 +18,8 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/netboot"
-	"github.com/nearmetal/nearmetal/internal/netboot/service"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot/service"
 )
 
 type options struct {

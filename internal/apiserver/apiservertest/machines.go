@@ -14,8 +14,8 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/manifest"
-	"github.com/nearmetal/nearmetal/internal/netboot"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/initrd"
+	"github.com/nearmetal/nearmetal/internal/machine/initrd"
 )
 
 // metal takes the kernel out of the tree and makes its initrd. The modules stay in the root, for all that a running machine may need.
