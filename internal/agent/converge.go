@@ -32,7 +32,7 @@ func (a *Agent) converge(ctx context.Context) {
 			a.look(ctx, m)
 		default:
 			a.listenAgain(ctx, m, now)
-			a.carryOut(ctx, m, a.held(m, lifecycle.PlanMember(a.input(m, newest, now))), now)
+			a.follow(ctx, m, a.held(m, lifecycle.PlanMember(a.input(m, newest, now))))
 		}
 	}
 	a.convergeNetworks(ctx, now)
@@ -93,49 +93,66 @@ func (a *Agent) held(m *memberState, ops []lifecycle.MemberOperation) []lifecycl
 	}
 	return slices.DeleteFunc(ops, func(op lifecycle.MemberOperation) bool {
 		switch op.(type) {
-		case lifecycle.Start, lifecycle.Update, lifecycle.Pause, lifecycle.Resume, lifecycle.Stop, lifecycle.Clean:
-			return true
-		default:
+		case lifecycle.Report, lifecycle.ReportClean, lifecycle.WakeAt, lifecycle.Reject: // words, which touch no member
 			return false
+		default:
+			return true
 		}
 	})
 }
 
-// carryOut does what was planned for a member; a driver's call runs by itself and posts how it went.
-func (a *Agent) carryOut(ctx context.Context, m *memberState, ops []lifecycle.MemberOperation, now time.Time) {
+// follow carries a member's plan out. A plan with an operation that this agent does not know ends there, and the member's message says so.
+func (a *Agent) follow(ctx context.Context, m *memberState, ops []lifecycle.MemberOperation) {
 	for _, op := range ops {
-		switch op := op.(type) {
-		case lifecycle.Report:
-			m.phase, m.message = op.Phase, op.Message
-		case lifecycle.ReportClean: // report looks at m.cleaned
-		case lifecycle.WakeAt:
-			a.wakeAt(op.Time)
-		case lifecycle.Reject:
-			a.cfg.Log.WarnContext(ctx, "an outdated member is not started", "member", m.id, "reason", op.Reason)
-		case lifecycle.Start:
-			a.start(ctx, m)
-		case lifecycle.Update:
-			want, digest := m.want.Member, m.wanted
-			m.digest = "" // until it is done
-			a.run(ctx, m, updateDeadline, a.ifKnown(m, func(ctx context.Context) error {
-				return a.changeFiles(m.id, digest, func() error { return m.driver.Update(ctx, want) })
-			}), func(m *memberState) { m.digest = digest })
-		case lifecycle.Stop:
-			if m.control != nil {
-				m.control.StopMember()
-			}
-			a.run(ctx, m, stopDeadline, func(ctx context.Context) error {
-				failpoint.Hit("agent.before-stop")
-				return m.driver.Stop(ctx, m.id, op.Grace)
-			}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
-		case lifecycle.Pause:
-			a.freeze(ctx, m, driver.Pauser.Pause, driver.StatePaused)
-		case lifecycle.Resume:
-			a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
-		case lifecycle.Clean:
-			a.clean(ctx, m)
+		if err := a.carryOut(ctx, m, op); err != nil {
+			a.cfg.Log.ErrorContext(ctx, "the member's plan was not carried out", "member", m.id, "error", err)
+			m.message = err.Error()
+			return
 		}
 	}
+}
+
+// carryOut does one thing that was planned for a member; a driver's call runs by itself and posts how it went.
+func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.MemberOperation) error {
+	switch op := op.(type) {
+	case lifecycle.Report:
+		m.phase, m.message = op.Phase, op.Message
+	case lifecycle.ReportClean: // report looks at m.cleaned
+	case lifecycle.WakeAt:
+		a.wakeAt(op.Time)
+	case lifecycle.Reject:
+		a.cfg.Log.WarnContext(ctx, "an outdated member is not started", "member", m.id, "reason", op.Reason)
+	case lifecycle.Start:
+		a.start(ctx, m)
+	case lifecycle.Update:
+		a.update(ctx, m)
+	case lifecycle.Stop:
+		if m.control != nil {
+			m.control.StopMember()
+		}
+		a.run(ctx, m, stopDeadline, func(ctx context.Context) error {
+			failpoint.Hit("agent.before-stop")
+			return m.driver.Stop(ctx, m.id, op.Grace)
+		}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
+	case lifecycle.Pause:
+		a.freeze(ctx, m, driver.Pauser.Pause, driver.StatePaused)
+	case lifecycle.Resume:
+		a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
+	case lifecycle.Clean:
+		a.clean(ctx, m)
+	default:
+		return &lifecycle.UnhandledOperation{Handler: "the node agent", Operation: op}
+	}
+	return nil
+}
+
+// update brings the files of a running member up to date.
+func (a *Agent) update(ctx context.Context, m *memberState) {
+	want, digest := m.want.Member, m.wanted
+	m.digest = "" // until it is done
+	a.run(ctx, m, updateDeadline, a.ifKnown(m, func(ctx context.Context) error {
+		return a.changeFiles(m.id, digest, func() error { return m.driver.Update(ctx, want) })
+	}), func(m *memberState) { m.digest = digest })
 }
 
 // ifKnown holds a call back that was planned in time, when this agent was stopped, or cut off, before it came to it.

@@ -169,7 +169,7 @@ func (p *pass) answer(ctx context.Context, a *answer, networks *pool.Pool[int]) 
 		return p.place(ctx, a, networks)
 	}
 	c := a.cluster
-	var ops []lifecycle.Operation
+	var ops []lifecycle.ClusterOperation
 	for _, w := range a.waits {
 		ops = append(ops, lifecycle.PlanRefused(c.Record, lifecycle.Answer{
 			Kind: w.kind, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
@@ -214,7 +214,7 @@ func (p *pass) place(ctx context.Context, a *answer, networks *pool.Pool[int]) e
 			at.Held = append(at.Held, q.Assignment)
 		}
 	}
-	var ops []lifecycle.Operation
+	var ops []lifecycle.ClusterOperation
 	for _, place := range a.places {
 		assignments, err := decision.Assign(place.need, place.placed, at)
 		if err != nil {

@@ -142,23 +142,18 @@ func (p *pass) quarantine(ctx context.Context, q *api.Quarantine) error {
 	if p.view.Node(q.Assignment.Node) == nil {
 		ops = lifecycle.PlanForgotten(*q)
 	}
-	for _, op := range ops {
-		switch op := op.(type) {
-		case lifecycle.EndQuarantine:
-			revision, err := p.writer.Unquarantine(ctx, op.ID, decision.EndQuarantine(*q, p.now).Spans...)
-			if err != nil {
-				return err // nor has the event happened
-			}
-			p.committed = max(p.committed, revision)
-		case lifecycle.Emit:
-			if err := p.emit(ctx, []api.Event{{
-				Time: p.now, Cluster: q.Assignment.Cluster, Reason: op.Reason, Message: op.Message, Member: op.Member, Node: op.Node,
-			}}); err != nil {
-				return err
-			}
-		}
+	change, err := decision.ApplyQuarantine(*q, ops, p.now)
+	if err != nil {
+		return fmt.Errorf("quarantined assignment %s: %w", q.Assignment.ID, err)
 	}
-	return nil
+	if change.End != "" {
+		revision, err := p.writer.Unquarantine(ctx, change.End, change.Spans...)
+		if err != nil {
+			return err // nor has the event happened
+		}
+		p.committed = max(p.committed, revision)
+	}
+	return p.emit(ctx, change.Events)
 }
 
 // justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.

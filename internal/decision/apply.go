@@ -15,9 +15,9 @@ const settledAfter = 10 * time.Minute
 
 // Apply returns what one commit of these operations writes. It refuses, and nothing is to be written, when an operation does not fit what is
 // committed: then the plan was made on something else, or is wrong. A time before what is committed counts as that.
-func Apply(c Cluster, ops []lifecycle.Operation, now time.Time) (Change, error) {
-	if !slices.ContainsFunc(ops, changes) {
-		return passOn(c, ops, now), nil
+func Apply(c Cluster, ops []lifecycle.ClusterOperation, now time.Time) (Change, error) {
+	if change, ok := passOn(c, ops, now); ok {
+		return change, nil
 	}
 	if err := c.check(); err != nil {
 		return Change{}, fmt.Errorf("cluster %q: %w", c.Name(), err)
@@ -34,27 +34,19 @@ func Apply(c Cluster, ops []lifecycle.Operation, now time.Time) (Change, error) 
 	return a.change, nil
 }
 
-// changes tells whether an operation changes anything that is stored with the cluster.
-func changes(op lifecycle.Operation) bool {
-	switch op.(type) {
-	case lifecycle.Emit, lifecycle.WakeAt, lifecycle.Need:
-		return false
-	default:
-		return true
-	}
-}
-
-// passOn is a change that writes nothing: most looks at most clusters end so.
-func passOn(c Cluster, ops []lifecycle.Operation, now time.Time) Change {
+// passOn returns a change that writes nothing, and false if any operation needs more: most looks at most clusters end with it.
+func passOn(c Cluster, ops []lifecycle.ClusterOperation, now time.Time) (Change, bool) {
 	var a applier
 	a.c, a.now = c, now
 	if c.Record != nil {
 		a.change.Record = *c.Record
 	}
 	for _, op := range ops {
-		a.pass(op)
+		if !a.pass(op) {
+			return Change{}, false
+		}
 	}
-	return a.change
+	return a.change, true
 }
 
 // fate is what becomes of a committed assignment.
@@ -103,8 +95,8 @@ func newApplier(c Cluster, now time.Time) *applier {
 	return a
 }
 
-// pass hands on what is not stored with the cluster.
-func (a *applier) pass(op lifecycle.Operation) {
+// pass hands on what is not stored with the cluster. It reports whether the operation was of that kind.
+func (a *applier) pass(op lifecycle.ClusterOperation) bool {
 	switch op := op.(type) {
 	case lifecycle.Emit:
 		a.change.Events = append(a.change.Events, api.Event{
@@ -116,12 +108,14 @@ func (a *applier) pass(op lifecycle.Operation) {
 		}
 	case lifecycle.Need:
 		a.change.Needs = append(a.change.Needs, op)
+	default:
+		return false
 	}
+	return true
 }
 
-func (a *applier) apply(op lifecycle.Operation) error {
-	if !changes(op) {
-		a.pass(op)
+func (a *applier) apply(op lifecycle.ClusterOperation) error {
+	if a.pass(op) {
 		return nil
 	}
 	a.change.Dirty = true
@@ -154,7 +148,7 @@ func (a *applier) apply(op lifecycle.Operation) error {
 	case lifecycle.Forget:
 		return a.forget()
 	default:
-		return fmt.Errorf("not an operation on a cluster")
+		return &lifecycle.UnhandledOperation{Handler: "the cluster's decision", Operation: op}
 	}
 }
 

@@ -59,7 +59,7 @@ func running() Cluster {
 	return c
 }
 
-func apply(t *testing.T, c Cluster, after time.Duration, ops ...lifecycle.Operation) Change {
+func apply(t *testing.T, c Cluster, after time.Duration, ops ...lifecycle.ClusterOperation) Change {
 	t.Helper()
 	change, err := Apply(c, ops, t0.Add(after))
 	if err != nil {
@@ -333,146 +333,146 @@ func TestAClusterIsForgottenOnceAllOfItIsClean(t *testing.T) {
 }
 
 func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
-	hold := func(change func(*api.Assignment)) lifecycle.Operation {
+	hold := func(change func(*api.Assignment)) lifecycle.ClusterOperation {
 		a := assignment("c-7", 7, 4)
 		change(&a)
 		return lifecycle.Hold{Assignments: []api.Assignment{a}}
 	}
-	release := func(ids ...string) lifecycle.Operation { return lifecycle.Release{IDs: ids} }
-	say := []lifecycle.Operation{lifecycle.SetPhase{To: api.ClusterReady, Message: "x"}}
+	release := func(ids ...string) lifecycle.ClusterOperation { return lifecycle.Release{IDs: ids} }
+	say := []lifecycle.ClusterOperation{lifecycle.SetPhase{To: api.ClusterReady, Message: "x"}}
 	tests := []struct {
 		name  string
 		given func(*Cluster)
-		ops   []lifecycle.Operation
+		ops   []lifecycle.ClusterOperation
 		want  string
 	}{
-		{"a release of what is not there", nil, []lifecycle.Operation{release("u1.c-8.1")}, "assignment u1.c-8.1 does not belong to the cluster"},
-		{"a release of what is being cleaned", nil, []lifecycle.Operation{release("u1.c-9.1")}, "was already released"},
-		{"two releases of one", nil, []lifecycle.Operation{release("u1.c-0.1", "u1.c-0.1")}, "was already released"},
+		{"a release of what is not there", nil, []lifecycle.ClusterOperation{release("u1.c-8.1")}, "assignment u1.c-8.1 does not belong to the cluster"},
+		{"a release of what is being cleaned", nil, []lifecycle.ClusterOperation{release("u1.c-9.1")}, "was already released"},
+		{"two releases of one", nil, []lifecycle.ClusterOperation{release("u1.c-0.1", "u1.c-0.1")}, "was already released"},
 		{
 			"a loss of a name that is lost", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-0"}} },
-			[]lifecycle.Operation{lifecycle.Release{IDs: []string{"u1.c-0.1"}, Lost: true}},
+			[]lifecycle.ClusterOperation{lifecycle.Release{IDs: []string{"u1.c-0.1"}, Lost: true}},
 			"already waits for a replacement",
 		},
-		{"a drop of who is not lost", nil, []lifecycle.Operation{lifecycle.Drop{Members: []string{"c-0"}}}, "c-0 is not lost"},
-		{"a confirmation of what is not there", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"x"}}}, "does not belong to the cluster"},
-		{"a confirmation of what is held", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-0.1"}}}, "is not being released"},
+		{"a drop of who is not lost", nil, []lifecycle.ClusterOperation{lifecycle.Drop{Members: []string{"c-0"}}}, "c-0 is not lost"},
+		{"a confirmation of what is not there", nil, []lifecycle.ClusterOperation{lifecycle.ConfirmClean{IDs: []string{"x"}}}, "does not belong to the cluster"},
+		{"a confirmation of what is held", nil, []lifecycle.ClusterOperation{lifecycle.ConfirmClean{IDs: []string{"u1.c-0.1"}}}, "is not being released"},
 		{
 			"a confirmation of what was released a moment ago", nil,
-			[]lifecycle.Operation{release("u1.c-0.1"), lifecycle.ConfirmClean{IDs: []string{"u1.c-0.1"}}},
+			[]lifecycle.ClusterOperation{release("u1.c-0.1"), lifecycle.ConfirmClean{IDs: []string{"u1.c-0.1"}}},
 			"is not being released",
 		},
 		{
-			"two confirmations of one", nil, []lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1", "u1.c-9.1"}}}, "is already clean",
+			"two confirmations of one", nil, []lifecycle.ClusterOperation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1", "u1.c-9.1"}}}, "is already clean",
 		},
 		{
 			"a confirmation of what is clean", func(c *Cluster) {
 				c.Chunks[2].Assignments = append(c.Chunks[2].Assignments, assignment("c-8", 8, 1))
 				c.Chunks[2].Ref.Count, c.Record.Chunks[2].Count, c.Record.Clean = 2, 2, []string{"u1.c-9.1"}
 			},
-			[]lifecycle.Operation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}}},
+			[]lifecycle.ClusterOperation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}}},
 			"is already clean",
 		},
-		{"a quarantine of what is held", nil, []lifecycle.Operation{lifecycle.Quarantine{ID: "u1.c-0.1"}}, "is not being released"},
-		{"a hold of nothing", nil, []lifecycle.Operation{lifecycle.Hold{}}, "it holds nothing"},
-		{"a hold of an ID that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-0.1" })}, "is taken"},
-		{"a hold without an ID", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "" })}, "is taken"},
+		{"a quarantine of what is held", nil, []lifecycle.ClusterOperation{lifecycle.Quarantine{ID: "u1.c-0.1"}}, "is not being released"},
+		{"a hold of nothing", nil, []lifecycle.ClusterOperation{lifecycle.Hold{}}, "it holds nothing"},
+		{"a hold of an ID that is held", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "u1.c-0.1" })}, "is taken"},
+		{"a hold without an ID", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "" })}, "is taken"},
 		{
 			"a hold of an ID that was confirmed clean", func(c *Cluster) { *c = halfClean() },
-			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })},
 			"is taken",
 		},
-		{"a hold of an ID that is being cleaned", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })}, "is taken"},
+		{"a hold of an ID that is being cleaned", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })}, "is taken"},
 		{
 			"two holds of one ID", nil,
-			[]lifecycle.Operation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.Address = netip.Addr{} })},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.Address = netip.Addr{} })},
 			"is taken",
 		},
-		{"a hold of a generation that was", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 3 })}, "the next generation is 4"},
-		{"a hold of a generation to come", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Generation = 5 })}, "the next generation is 4"},
-		{"a hold for another cluster", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.ClusterUID = "u2" })}, `not "u1"`},
-		{"a hold of a name that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Member = "c-0" })}, "is for member c-0"},
-		{"a hold of a rank that is held", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Rank = 1 })}, "has rank 1, which"},
-		{"a hold without a rank", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Rank = -1 })}, "has no rank"},
+		{"a hold of a generation that was", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Generation = 3 })}, "the next generation is 4"},
+		{"a hold of a generation to come", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Generation = 5 })}, "the next generation is 4"},
+		{"a hold for another cluster", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ClusterUID = "u2" })}, `not "u1"`},
+		{"a hold of a name that is held", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Member = "c-0" })}, "is for member c-0"},
+		{"a hold of a rank that is held", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Rank = 1 })}, "has rank 1, which"},
+		{"a hold without a rank", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Rank = -1 })}, "has no rank"},
 		{
 			"a hold of a rank kept for a lost member", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-5", Rank: 7}} },
-			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
 			"reserved for lost member c-5",
 		},
 		{
 			"a hold of a lost name that replaces nothing", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-7", Rank: 7, Assignment: "x"}} },
-			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
 			"replaces no assignment",
 		},
 		{
-			"a replacement of one who was not lost", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Replaces = "x" })}, "no such member is lost",
+			"a replacement of one who was not lost", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Replaces = "x" })}, "no such member is lost",
 		},
 		{
 			"a replacement of another loss of the name", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-7", Rank: 7, Assignment: "x"}} },
-			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.Replaces = "y" })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Replaces = "y" })},
 			"no such member is lost",
 		},
 		{
 			"a replacement at another rank", func(c *Cluster) { c.Record.Lost = []api.LostMember{{Member: "c-7", Rank: 3, Assignment: "x"}} },
-			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.Replaces = "x" })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Replaces = "x" })},
 			"no such member is lost",
 		},
 		{
 			"an address that is not clean yet", nil,
-			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.Address = assignment("c-9", 9, 1).Address })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Address = assignment("c-9", 9, 1).Address })},
 			"which is not clean",
 		},
 		{
 			"an address that was released a moment ago", nil,
-			[]lifecycle.Operation{release("u1.c-0.1"), hold(func(a *api.Assignment) { a.Address = assignment("c-0", 0, 1).Address })},
+			[]lifecycle.ClusterOperation{release("u1.c-0.1"), hold(func(a *api.Assignment) { a.Address = assignment("c-0", 0, 1).Address })},
 			"which is not clean",
 		},
 		{
 			"one address for two", nil,
-			[]lifecycle.Operation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.ID, a.Member, a.Rank = "z", "c-8", 8 })},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.ID, a.Member, a.Rank = "z", "c-8", 8 })},
 			"takes the address",
 		},
-		{"a spare with a rank", nil, []lifecycle.Operation{hold(func(a *api.Assignment) { a.Spare = true })}, "a spare has no rank"},
+		{"a spare with a rank", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Spare = true })}, "a spare has no rank"},
 		{
 			"a spare in the place of somebody", nil,
-			[]lifecycle.Operation{hold(func(a *api.Assignment) { a.Spare, a.Rank, a.Replaces = true, -1, "x" })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Spare, a.Rank, a.Replaces = true, -1, "x" })},
 			"replaces no member",
 		},
-		{"room of a member that is taken for a spare's", nil, []lifecycle.Operation{
+		{"room of a member that is taken for a spare's", nil, []lifecycle.ClusterOperation{
 			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Spares: []string{"u1.c-0.1"}},
 		}, "is a member, not a spare"},
-		{"room of a spare that is gone", nil, []lifecycle.Operation{
+		{"room of a spare that is gone", nil, []lifecycle.ClusterOperation{
 			release("u1.c-spare-0.2"), lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Spares: []string{"u1.c-spare-0.2"}},
 		}, "was already released"},
-		{"another network", nil, []lifecycle.Operation{
+		{"another network", nil, []lifecycle.ClusterOperation{
 			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Network: &api.Network{Index: 9}},
 		}, "network 9, but the cluster has network 4"},
 		{
 			"no network at all", func(c *Cluster) { c.Record.Network = api.Network{} },
-			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
 			"the cluster has none",
 		},
 		{
 			"new members for a cluster that is deleted", func(c *Cluster) { c.Record.Phase = api.ClusterDeleting },
-			[]lifecycle.Operation{hold(func(*api.Assignment) {})},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
 			"it is deleting and must not get assignments",
 		},
-		{"a phase that can't follow", nil, []lifecycle.Operation{lifecycle.SetPhase{To: api.ClusterStarting}}, "no such transition"},
-		{"a second end of the time limit", nil, []lifecycle.Operation{lifecycle.Expire{}, lifecycle.Expire{}}, "passed at"},
-		{"to forget what is not clean", func(c *Cluster) { c.Record.Phase = api.ClusterDeleting }, []lifecycle.Operation{lifecycle.Forget{}}, "is not confirmed clean"},
+		{"a phase that can't follow", nil, []lifecycle.ClusterOperation{lifecycle.SetPhase{To: api.ClusterStarting}}, "no such transition"},
+		{"a second end of the time limit", nil, []lifecycle.ClusterOperation{lifecycle.Expire{}, lifecycle.Expire{}}, "passed at"},
+		{"to forget what is not clean", func(c *Cluster) { c.Record.Phase = api.ClusterDeleting }, []lifecycle.ClusterOperation{lifecycle.Forget{}}, "is not confirmed clean"},
 		{
 			"to forget what is wanted", func(c *Cluster) { c.Chunks, c.Record.Chunks = nil, nil },
-			[]lifecycle.Operation{lifecycle.Forget{}},
+			[]lifecycle.ClusterOperation{lifecycle.Forget{}},
 			"no such transition",
 		},
 		{
 			"to forget what has just been given a place", func(c *Cluster) { c.Chunks, c.Record.Chunks, c.Record.Phase = nil, nil, api.ClusterDeleting },
-			[]lifecycle.Operation{hold(func(*api.Assignment) {}), lifecycle.Forget{}},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), lifecycle.Forget{}},
 			"the same commit gives it 1 assignments",
 		},
 		{
 			"anything of a cluster that was forgotten", func(c *Cluster) { c.Chunks, c.Record.Chunks, c.Record.Phase = nil, nil, api.ClusterDeleting },
-			[]lifecycle.Operation{lifecycle.Forget{}, lifecycle.SetPhase{To: api.ClusterDeleting}},
+			[]lifecycle.ClusterOperation{lifecycle.Forget{}, lifecycle.SetPhase{To: api.ClusterDeleting}},
 			"already removed the cluster",
 		},
 		{"chunks that are missing", func(c *Cluster) { c.Chunks = c.Chunks[:2] }, say, "names 3 chunks, but 2 are given"},

@@ -1,4 +1,4 @@
-// Package decision turns operations on a cluster into what one commit writes.
+// Package decision turns operations on a cluster, a quarantine or a machine into what one commit writes.
 //
 // It is pure, and the only place where a cluster's record changes: the controller commits what Apply returns, the simulator commits the
 // same. So the rules of the record are in one place: a lost assignment leaves its chunk and its name waits in Lost, a chunk that is

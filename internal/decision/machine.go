@@ -23,8 +23,8 @@ type MachineChange struct {
 }
 
 // ApplyMachine turns operations on a machine into what one commit writes. record is nil before the first decision. A change of phase that
-// the table of machines does not have is an error, and nothing is to be written.
-func ApplyMachine(intent *api.MachineIntent, record *api.MachineRecord, ops []lifecycle.Operation, now time.Time) (MachineChange, error) {
+// the table of machines does not have, and an operation that is not known here, is an error, and nothing is to be written.
+func ApplyMachine(intent *api.MachineIntent, record *api.MachineRecord, ops []lifecycle.MachineOperation, now time.Time) (MachineChange, error) {
 	var c MachineChange
 	from := api.MachinePhase("")
 	if record != nil {
@@ -58,7 +58,7 @@ func ApplyMachine(intent *api.MachineIntent, record *api.MachineRecord, ops []li
 	return c, nil
 }
 
-func applyMachine(c *MachineChange, op lifecycle.Operation, now time.Time) error {
+func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time) error {
 	r := &c.Record
 	switch op := op.(type) {
 	case lifecycle.SetMachinePhase:
@@ -99,6 +99,8 @@ func applyMachine(c *MachineChange, op lifecycle.Operation, now time.Time) error
 	case lifecycle.Verified:
 		at := now
 		r.LastVerifiedAt = &at
+	default:
+		return &lifecycle.UnhandledOperation{Handler: "the machine's decision", Operation: op}
 	}
 	return nil
 }

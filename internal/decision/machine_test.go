@@ -195,7 +195,7 @@ func TestNobodysWordCountsWhereThePowerCanBeRead(t *testing.T) {
 
 func TestNoPhaseOfAMachineFollowsThatTheTableHasNot(t *testing.T) {
 	record := &api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineOff}
-	ops := []lifecycle.Operation{lifecycle.SetMachinePhase{To: api.MachineReady}}
+	ops := []lifecycle.MachineOperation{lifecycle.SetMachinePhase{To: api.MachineReady}}
 	if change, err := decision.ApplyMachine(&api.MachineIntent{Name: "n1", UID: "u1"}, record, ops, time.Now()); err == nil {
 		t.Errorf("from off to ready: %+v", change.Record)
 	}

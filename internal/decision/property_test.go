@@ -47,7 +47,7 @@ func newWorld(t *rapid.T) *world {
 // chunkSize is how many assignments this store puts into a chunk.
 const chunkSize = 3
 
-func (w *world) commit(ops ...lifecycle.Operation) {
+func (w *world) commit(ops ...lifecycle.ClusterOperation) {
 	w.Helper()
 	before := w.c
 	change, err := Apply(w.c, ops, w.now)
@@ -183,7 +183,7 @@ func (w *world) hold() {
 	if len(op.Assignments) == 0 {
 		return
 	}
-	ops := []lifecycle.Operation{}
+	ops := []lifecycle.ClusterOperation{}
 	for _, b := range w.some("take over", func(b *account) bool { return held(b) && b.a.Spare }) {
 		op.Spares = append(op.Spares, b.a.ID)
 		b.released, b.clean = w.now, w.now
@@ -202,8 +202,8 @@ func (w *world) hold() {
 }
 
 // release lets go of some, of a part of them as lost.
-func (w *world) release(which []*account) []lifecycle.Operation {
-	var ops []lifecycle.Operation
+func (w *world) release(which []*account) []lifecycle.ClusterOperation {
+	var ops []lifecycle.ClusterOperation
 	for _, b := range which {
 		lost := rapid.Bool().Draw(w.T, "lost "+b.a.ID)
 		ops = append(ops, lifecycle.Release{IDs: []string{b.a.ID}, Lost: lost, Reason: "r"})
@@ -226,7 +226,7 @@ func (w *world) release(which []*account) []lifecycle.Operation {
 }
 
 func (w *world) clean(which []*account) {
-	var ops []lifecycle.Operation
+	var ops []lifecycle.ClusterOperation
 	for _, b := range which {
 		if rapid.IntRange(0, 3).Draw(w.T, "how "+b.a.ID) == 0 {
 			b.quarantined = true

@@ -18,8 +18,8 @@ type Placed struct {
 }
 
 // PlanPlaced returns what to commit for members that have got a place.
-func PlanPlaced(p Placed) []Operation {
-	ops := []Operation{Hold{Assignments: p.Assignments, Network: p.Network, Spares: p.Spares}}
+func PlanPlaced(p Placed) []ClusterOperation {
+	ops := []ClusterOperation{Hold{Assignments: p.Assignments, Network: p.Network, Spares: p.Spares}}
 	nodes := map[string]bool{}
 	names := make([]string, 0, len(p.Assignments))
 	for _, a := range p.Assignments {
@@ -73,7 +73,7 @@ const undecidedPause = time.Second
 // PlanRefused returns what to do about an answer. While nodes are not heard of that would make a new cluster fit, it stays pending: they
 // are ready or down within the death timer, and it is asked again. Replacements, scale-ups and spares wait without a word in the record:
 // their cluster's phase tells of them already.
-func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation {
+func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOperation {
 	if a.Kind != NeedCreate {
 		return nil
 	}
@@ -85,13 +85,13 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []Operation
 	message := fmt.Sprintf("waits for room (%s); 'explain' shows what it waits for", a.Constraint)
 	switch {
 	case a.Undecided:
-		return []Operation{WakeAt{Time: now.Add(undecidedPause)}}
+		return []ClusterOperation{WakeAt{Time: now.Add(undecidedPause)}}
 	case a.Refuse:
-		return []Operation{SetPhase{To: api.ClusterRefused, Message: a.Reason}, Emit{Reason: EventRefused, Message: a.Reason}}
+		return []ClusterOperation{SetPhase{To: api.ClusterRefused, Message: a.Reason}, Emit{Reason: EventRefused, Message: a.Reason}}
 	case phase != api.ClusterQueued:
-		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: a.Constraint + ": " + a.Reason}}
+		return []ClusterOperation{SetPhase{To: api.ClusterQueued, Message: message}, Emit{Reason: EventQueued, Message: a.Constraint + ": " + a.Reason}}
 	case !a.Far && said != message:
-		return []Operation{SetPhase{To: api.ClusterQueued, Message: message}}
+		return []ClusterOperation{SetPhase{To: api.ClusterQueued, Message: message}}
 	default:
 		return nil
 	}

@@ -17,12 +17,12 @@ const quarantinesPerLook = 40
 const membersPerLook = 1000
 
 // planDelete releases all that is held. Why is the beginning of what is said of it.
-func (in ClusterInput) planDelete(why string) []Operation {
+func (in ClusterInput) planDelete(why string) []ClusterOperation {
 	// One that was placed goes through deleting even when it holds nothing any more, its members lost and cleaned.
 	if phase := in.phase(); phase == api.ClusterPending || phase == api.ClusterQueued || phase == api.ClusterRefused {
-		return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; it held nothing"}}
+		return []ClusterOperation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; it held nothing"}}
 	}
-	var ops []Operation
+	var ops []ClusterOperation
 	members := 0
 	for _, a := range in.Assignments {
 		if !a.Spare {
@@ -47,7 +47,7 @@ func (in ClusterInput) holding() []string {
 	return ids
 }
 
-func (in ClusterInput) planDeleting() []Operation {
+func (in ClusterInput) planDeleting() []ClusterOperation {
 	ops := in.planCleaning()
 	if ids := in.holding(); len(ids) > 0 {
 		ops = append(ops, Release{IDs: ids[:min(len(ids), membersPerLook)], Reason: "the cluster is being deleted"})
@@ -57,7 +57,7 @@ func (in ClusterInput) planDeleting() []Operation {
 			return ops // the commit of the last confirmation is followed by another look
 		}
 	}
-	return []Operation{Forget{}, Emit{Reason: EventDeleted, Message: in.whatIsLeft()}}
+	return []ClusterOperation{Forget{}, Emit{Reason: EventDeleted, Message: in.whatIsLeft()}}
 }
 
 // mostNamed is how many quarantined members an event names.
@@ -81,9 +81,9 @@ func (in ClusterInput) whatIsLeft() string {
 
 // planCleaning confirms what its node's agent says is clean, and passes into quarantine what is not clean in time. Deadlines are those of
 // each assignment: members are replaced and released in all phases.
-func (in ClusterInput) planCleaning() []Operation {
+func (in ClusterInput) planCleaning() []ClusterOperation {
 	var clean []string
-	var late []Operation
+	var late []ClusterOperation
 	var next time.Time
 	for _, a := range in.Assignments {
 		switch deadline := in.cleanBy(a); {
@@ -102,7 +102,7 @@ func (in ClusterInput) planCleaning() []Operation {
 				Emit{Reason: EventQuarantined, Message: reason, Member: a.Member, Node: a.Node})
 		}
 	}
-	var ops []Operation
+	var ops []ClusterOperation
 	if len(clean) > 0 {
 		ops = append(ops, ConfirmClean{IDs: clean})
 	}
@@ -130,12 +130,12 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 }
 
 // PlanQuarantine frees a quarantined assignment once its node's agent confirms it clean after all.
-func PlanQuarantine(q api.Quarantine, clean bool) []Operation {
+func PlanQuarantine(q api.Quarantine, clean bool) []QuarantineOperation {
 	if !clean {
 		return nil
 	}
 	a := q.Assignment
-	return []Operation{
+	return []QuarantineOperation{
 		EndQuarantine{ID: a.ID},
 		Emit{Reason: EventQuarantineOver, Message: "confirmed clean; its resources are free again", Member: a.Member, Node: a.Node},
 	}
@@ -143,9 +143,9 @@ func PlanQuarantine(q api.Quarantine, clean bool) []Operation {
 
 // PlanForgotten frees a quarantined assignment whose node was taken out of the inventory: who did so says that the machine is gone. Should
 // it come back all the same, its agent cleans whatever it finds before anything is placed there.
-func PlanForgotten(q api.Quarantine) []Operation {
+func PlanForgotten(q api.Quarantine) []QuarantineOperation {
 	a := q.Assignment
-	return []Operation{
+	return []QuarantineOperation{
 		EndQuarantine{ID: a.ID},
 		Emit{Reason: EventQuarantineOver, Message: "released because its node was removed from the inventory", Member: a.Member, Node: a.Node},
 	}

@@ -77,7 +77,7 @@ type ClusterInput struct {
 
 // PlanCluster returns what is to be done about a cluster now. All record changes of one list belong in one commit; needs are acted on
 // once there is nothing to commit before.
-func PlanCluster(in ClusterInput) []Operation {
+func PlanCluster(in ClusterInput) []ClusterOperation {
 	phase := in.phase()
 	switch {
 	case phase == api.ClusterDeleting:
@@ -87,7 +87,7 @@ func PlanCluster(in ClusterInput) []Operation {
 	case phase == api.ClusterRefused:
 		return nil
 	case phase == api.ClusterPending || phase == api.ClusterQueued:
-		return []Operation{Need{Kind: NeedCreate, Members: DesiredMembers(in.Intent.Spec, in.Intent.Removed)}}
+		return []ClusterOperation{Need{Kind: NeedCreate, Members: DesiredMembers(in.Intent.Spec, in.Intent.Removed)}}
 	}
 	ops := in.planCleaning()
 	limit, over := in.planLimit()
@@ -123,19 +123,19 @@ func (in ClusterInput) deleted() bool { return in.Intent == nil || in.Intent.Del
 func (in ClusterInput) since() time.Time { return latest(in.LeaderSince, in.Record.ChangedAt) }
 
 // change is a change of phase with its event, or only of its message, or nothing when both are so already.
-func (in ClusterInput) change(to api.ClusterPhase, reason, message string) []Operation {
+func (in ClusterInput) change(to api.ClusterPhase, reason, message string) []ClusterOperation {
 	if to == in.Record.Phase {
 		return in.say(message)
 	}
-	return []Operation{SetPhase{To: to, Message: message}, Emit{Reason: reason, Message: message}}
+	return []ClusterOperation{SetPhase{To: to, Message: message}, Emit{Reason: reason, Message: message}}
 }
 
 // say changes the message alone.
-func (in ClusterInput) say(message string) []Operation {
+func (in ClusterInput) say(message string) []ClusterOperation {
 	if message == in.Record.Message {
 		return nil
 	}
-	return []Operation{SetPhase{To: in.Record.Phase, Message: message}}
+	return []ClusterOperation{SetPhase{To: in.Record.Phase, Message: message}}
 }
 
 // look is what a plan finds when it looks at a cluster that has its place: who should be there, who is, and who must be replaced.
@@ -216,7 +216,7 @@ func (l *look) wake(at time.Time) {
 }
 
 // again asks for the next look that the clock calls for.
-func (l *look) again(ops []Operation) []Operation {
+func (l *look) again(ops []ClusterOperation) []ClusterOperation {
 	if l.next.IsZero() {
 		return ops
 	}

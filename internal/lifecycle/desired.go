@@ -136,8 +136,8 @@ func MissingMembers(desired []WantedMember, assignments []ClusterAssignment, los
 }
 
 // missingSpares asks for each place that should be held and is not.
-func missingSpares(desired []WantedMember, held []ClusterAssignment) []Operation {
-	var needs []Operation
+func missingSpares(desired []WantedMember, held []ClusterAssignment) []ClusterOperation {
+	var needs []ClusterOperation
 	for _, want := range desired {
 		if !slices.ContainsFunc(held, func(a ClusterAssignment) bool { return a.Member == want.Member }) {
 			needs = append(needs, Need{Kind: NeedSpare, Members: []WantedMember{want}})

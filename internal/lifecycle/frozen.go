@@ -7,7 +7,7 @@ import (
 )
 
 // planFrozen freezes, and keeps frozen until the user wants otherwise. Who is lost meanwhile is noted and replaced afterwards.
-func (l *look) planFrozen() []Operation {
+func (l *look) planFrozen() []ClusterOperation {
 	if !l.Intent.Paused {
 		return l.change(api.ClusterResuming, EventResuming, "waking "+plural(l.held(), "member"))
 	}
@@ -39,7 +39,7 @@ func (l *look) planFrozen() []Operation {
 }
 
 // planResuming waits until nobody is frozen any more; from there on the cluster is a running one.
-func (l *look) planResuming() []Operation {
+func (l *look) planResuming() []ClusterOperation {
 	for _, m := range l.members {
 		if m.loss == "" && (m.phase == api.MemberPaused || m.unknown()) {
 			return l.again(l.planLosses())

@@ -3,7 +3,8 @@
 //
 // It is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out:
 // the controller commits those of PlanCluster, PlanMachine and PlanQuarantine, and what PlanJob and PlanBuild return; the node's
-// agent executes those of PlanMember. Planning is level-triggered: a planner looks at what is, not at what changed, so an input planned
+// agent executes those of PlanMember. Each has its own type of operation, and a handler returns an error for one that it does not know.
+// Planning is level-triggered: a planner looks at what is, not at what changed, so an input planned
 // twice, or late, or after a crash gives the operations that are still needed. Which phase may follow which is data (tables.go), from which
 // docs/lifecycle.md is generated.
 //

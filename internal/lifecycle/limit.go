@@ -19,7 +19,7 @@ func Expires(spec api.ClusterSpec, record *api.ClusterRecord) time.Time {
 }
 
 // planLimit warns of the end of the time limit, and ends the cluster after it; then nothing else is to be planned (over).
-func (in ClusterInput) planLimit() (ops []Operation, over bool) {
+func (in ClusterInput) planLimit() (ops []ClusterOperation, over bool) {
 	if in.Record.ExpiredAt != nil {
 		return in.planGrace(), true
 	}
@@ -34,20 +34,20 @@ func (in ClusterInput) planLimit() (ops []Operation, over bool) {
 	warning := expires.Add(-min(longestWarning, limit.Std()/10))
 	switch warned := in.Record.WarnedFor; {
 	case warned != nil && warned.Equal(expires):
-		return []Operation{WakeAt{Time: expires}}, false
+		return []ClusterOperation{WakeAt{Time: expires}}, false
 	case in.Now.Before(warning):
-		return []Operation{WakeAt{Time: warning}}, false
+		return []ClusterOperation{WakeAt{Time: warning}}, false
 	default:
 		text := fmt.Sprintf("the time limit of %s ends at %s; the cluster and all files in its shared home are then deleted: "+
 			"copy the files, or extend the limit", limit, expires.UTC().Format(time.RFC3339))
-		return []Operation{Warn{For: expires}, Emit{Reason: EventExpiring, Message: text}, WakeAt{Time: expires}}, false
+		return []ClusterOperation{Warn{For: expires}, Emit{Reason: EventExpiring, Message: text}, WakeAt{Time: expires}}, false
 	}
 }
 
 // planExpiry begins the grace. What is frozen is woken: jobs that don't run can't end.
-func (in ClusterInput) planExpiry(limit api.Duration) []Operation {
+func (in ClusterInput) planExpiry(limit api.Duration) []ClusterOperation {
 	text := fmt.Sprintf("the time limit of %s has passed; running jobs have %s to finish", limit, in.Deadlines.Grace)
-	ops := []Operation{Expire{}, Emit{Reason: EventExpired, Message: text}}
+	ops := []ClusterOperation{Expire{}, Emit{Reason: EventExpired, Message: text}}
 	if Frozen(in.Record.Phase) {
 		return append(ops, SetPhase{To: api.ClusterResuming, Message: text})
 	}
@@ -55,10 +55,10 @@ func (in ClusterInput) planExpiry(limit api.Duration) []Operation {
 }
 
 // planGrace waits until the grace is over, or nobody is left to use it.
-func (in ClusterInput) planGrace() []Operation {
+func (in ClusterInput) planGrace() []ClusterOperation {
 	end := in.Record.ExpiredAt.Add(in.Deadlines.Grace)
 	if in.Now.Before(end) && in.anyoneLeft() {
-		return []Operation{WakeAt{Time: end}}
+		return []ClusterOperation{WakeAt{Time: end}}
 	}
 	return in.planDelete("the time limit has passed; ")
 }

@@ -43,8 +43,8 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 
 // planLosses lets go of every lost member and notes its name for replacement. What a record notes is bounded: beyond that, members are
 // let go of when others have been replaced.
-func (l *look) planLosses() []Operation {
-	var ops []Operation
+func (l *look) planLosses() []ClusterOperation {
+	var ops []ClusterOperation
 	room := membersPerLook - len(l.Record.Lost)
 	for _, m := range l.members {
 		if m.loss != "" && room > 0 {
@@ -64,8 +64,8 @@ func backoff(attempt int) time.Duration {
 }
 
 // needs asks for a place for everyone who has none: one for each lost member, one for all new members together, one for each spare.
-func (l *look) needs() []Operation {
-	var ops []Operation
+func (l *look) needs() []ClusterOperation {
+	var ops []ClusterOperation
 	for _, m := range l.waiting {
 		if at := m.Since.Add(backoff(m.Attempt)); l.Now.Before(at) {
 			l.wake(at)

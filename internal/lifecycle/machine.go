@@ -133,12 +133,12 @@ func MayBoot(r *api.MachineRecord) bool {
 }
 
 // PlanMachine returns what is to be done about a machine now.
-func PlanMachine(in MachineInput) []Operation {
+func PlanMachine(in MachineInput) []MachineOperation {
 	if in.Record == nil {
 		if in.FreeIndex < 0 {
 			return nil // enrolling is refused before; a race leaves it waiting for an address
 		}
-		return []Operation{EnrollMachine{Index: in.FreeIndex}, machineEvent(in, EventMachineEnrolled, "machine %s is enrolled", in.Intent.Name)}
+		return []MachineOperation{EnrollMachine{Index: in.FreeIndex}, machineEvent(in, EventMachineEnrolled, "machine %s is enrolled", in.Intent.Name)}
 	}
 	ops := in.note()
 	switch in.Record.Phase {
@@ -158,8 +158,8 @@ func PlanMachine(in MachineInput) []Operation {
 }
 
 // note takes down what was observed.
-func (in MachineInput) note() []Operation {
-	var ops []Operation
+func (in MachineInput) note() []MachineOperation {
+	var ops []MachineOperation
 	r := in.Record
 	if p := in.Power; p.Known && (p.State != r.Power || api.ShortMessage(p.Problem) != r.PowerMessage) {
 		ops = append(ops, NotePower{State: p.State, Message: p.Problem, At: p.ObservedAt})
@@ -202,7 +202,7 @@ func (in MachineInput) agentOfThisBoot() bool {
 }
 
 // atRest is a machine that waits for a request.
-func (in MachineInput) atRest() []Operation {
+func (in MachineInput) atRest() []MachineOperation {
 	r, req := in.Record, in.Intent.Request
 	if in.Intent.RemoveRequestedAt != nil {
 		// Somebody may have pressed its button since it was looked at last. What could not be stopped is given up, and so is a BMC that says nothing.
@@ -217,13 +217,13 @@ func (in MachineInput) atRest() []Operation {
 	case in.Intent.Inspect > r.DoneInspect:
 		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
 	case r.Phase == api.MachineFailed && in.Power.Known && in.Power.State == api.PowerOff && in.Power.Observes && r.Power != api.PowerOff:
-		return []Operation{WakeAt{Time: in.Now}} // noted above; nothing else follows from it
+		return []MachineOperation{WakeAt{Time: in.Now}} // noted above; nothing else follows from it
 	}
 	return nil
 }
 
 // request takes up a request about the power of a machine that is at rest.
-func (in MachineInput) request(req api.PowerRequest) []Operation {
+func (in MachineInput) request(req api.PowerRequest) []MachineOperation {
 	took := TakeUp{Request: req.Number, Inspect: in.Record.DoneInspect}
 	switch req.Action {
 	case api.PowerActionOn, api.PowerActionCycle:
@@ -234,21 +234,21 @@ func (in MachineInput) request(req api.PowerRequest) []Operation {
 		return in.begin(api.BootEnvironment, environment, took)
 	default:
 		if in.offByHand() {
-			return []Operation{
+			return []MachineOperation{
 				took,
 				SetMachinePhase{To: api.MachineOff, Message: "reported off by the operator; its power is unreadable"},
 				machineEvent(in, EventMachineOff, "machine %s is off", in.Record.Name),
 			}
 		}
 		if in.Record.Phase == api.MachineFailed || in.Record.Phase == api.MachineEnrolled || in.Power.State == api.PowerOn {
-			return append([]Operation{took}, in.stop(api.MachineStopping, req.Force || in.Record.Phase != api.MachineReady, "")...)
+			return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force || in.Record.Phase != api.MachineReady, "")...)
 		}
-		return []Operation{took}
+		return []MachineOperation{took}
 	}
 }
 
 // begin decides a boot, or tells why there can be none.
-func (in MachineInput) begin(purpose api.BootPurpose, environment string, took TakeUp) []Operation {
+func (in MachineInput) begin(purpose api.BootPurpose, environment string, took TakeUp) []MachineOperation {
 	digest, problem := in.Environment(environment)
 	if problem != "" {
 		message := fmt.Sprintf("can't boot %q: %s", environment, problem)
@@ -256,7 +256,7 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 		if rest == api.MachineStopping {
 			rest = api.MachineOff
 		}
-		return []Operation{
+		return []MachineOperation{
 			took, SetMachinePhase{To: rest, Message: message}, machineEvent(in, EventMachineRefused, "machine %s: %s", in.Record.Name, message),
 		}
 	}
@@ -265,7 +265,7 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 		to = api.MachineInspecting
 	}
 	deadline := in.Now.Add(in.Deadlines.Boot)
-	return []Operation{
+	return []MachineOperation{
 		took,
 		BeginBoot{Purpose: purpose, Environment: environment, Digest: digest, Deadline: deadline, Attempt: 1},
 		SetMachinePhase{To: to},
@@ -275,11 +275,11 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 }
 
 // inspecting is a machine on its way through inspection.
-func (in MachineInput) inspecting() []Operation {
+func (in MachineInput) inspecting() []MachineOperation {
 	if in.Boot.Generation != in.Record.Boot.Generation || !in.Boot.Reported {
 		return in.trouble()
 	}
-	ops := []Operation{NoteInspection{Health: in.Boot.Health}}
+	ops := []MachineOperation{NoteInspection{Health: in.Boot.Health}}
 	for _, h := range in.Boot.Blocking {
 		return append(ops, SetMachinePhase{To: api.MachineFailed, Message: fmt.Sprintf("health check %s failed: %s; fix it, then run: nearmetal node inspect %s",
 			h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
@@ -290,9 +290,9 @@ func (in MachineInput) inspecting() []Operation {
 }
 
 // booting is a machine on its way to be a node.
-func (in MachineInput) booting() []Operation {
+func (in MachineInput) booting() []MachineOperation {
 	if in.agentOfThisBoot() && (in.Boot.Generation == in.Record.Boot.Generation && in.Boot.Local || in.Record.Boot.Local) {
-		return []Operation{
+		return []MachineOperation{
 			SetMachinePhase{To: api.MachineReady},
 			Verified{},
 			machineEvent(in, EventMachineReady, "machine %s is ready with %s", in.Record.Name, in.Record.Boot.Environment),
@@ -302,7 +302,7 @@ func (in MachineInput) booting() []Operation {
 }
 
 // trouble looks for what keeps a boot from going on.
-func (in MachineInput) trouble() []Operation {
+func (in MachineInput) trouble() []MachineOperation {
 	r := in.Record
 	if in.Intent.RemoveRequestedAt != nil {
 		return in.stop(api.MachineRemoving, true, "")
@@ -315,7 +315,7 @@ func (in MachineInput) trouble() []Operation {
 		if req.Action == api.PowerActionCycle {
 			then = orElse(req.Environment, r.Boot.Environment)
 		}
-		return append([]Operation{TakeUp{Request: req.Number, Inspect: r.DoneInspect}}, in.stop(api.MachineStopping, true, then)...)
+		return append([]MachineOperation{TakeUp{Request: req.Number, Inspect: r.DoneInspect}}, in.stop(api.MachineStopping, true, then)...)
 	}
 	ordered := in.Power.Generation == r.Boot.Generation && in.Power.Order == OrderWake
 	lost, look := in.lostPower()
@@ -329,7 +329,7 @@ func (in MachineInput) trouble() []Operation {
 	case !in.Now.Before(r.Boot.Deadline):
 		return in.again(fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power)))
 	}
-	ops := []Operation{WakeAt{Time: r.Boot.Deadline}}
+	ops := []MachineOperation{WakeAt{Time: r.Boot.Deadline}}
 	if !look.IsZero() {
 		ops = append(ops, WakeAt{Time: look})
 	}
@@ -338,7 +338,7 @@ func (in MachineInput) trouble() []Operation {
 
 // anotherBoot takes up a request to power a machine on that comes while it boots: it boots the environment asked for last, and nobody who wants
 // something else of it has to wait until it is up with the former one. What is only looked at ends that first.
-func (in MachineInput) anotherBoot() []Operation {
+func (in MachineInput) anotherBoot() []MachineOperation {
 	r, req := in.Record, in.Intent.Request
 	if r.Phase != api.MachineBooting || req.Number <= r.DoneRequest || req.Action != api.PowerActionOn {
 		return nil
@@ -346,7 +346,7 @@ func (in MachineInput) anotherBoot() []Operation {
 	took := TakeUp{Request: req.Number, Inspect: r.DoneInspect}
 	environment := orElse(req.Environment, r.Boot.Environment)
 	if environment == r.Boot.Environment {
-		return []Operation{took}
+		return []MachineOperation{took}
 	}
 	return in.begin(api.BootEnvironment, environment, took)
 }
@@ -371,13 +371,13 @@ func reached(b *api.Boot, p PowerSeen) string {
 }
 
 // again tries a boot once more, or gives up.
-func (in MachineInput) again(problem string) []Operation {
+func (in MachineInput) again(problem string) []MachineOperation {
 	r := in.Record
 	if r.Attempt >= in.Deadlines.Attempts {
 		return in.fail(problem)
 	}
 	boot := in.sameBoot(r.Attempt + 1)
-	return []Operation{
+	return []MachineOperation{
 		boot,
 		SetMachinePhase{To: r.Phase, Message: fmt.Sprintf("attempt %d of %d: %s", boot.Attempt, in.Deadlines.Attempts, problem)},
 		machineEvent(in, EventMachineRetry, "machine %s boots again: %s", r.Name, problem),
@@ -391,15 +391,15 @@ func (in MachineInput) sameBoot(attempt int) BeginBoot {
 	return BeginBoot{Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt}
 }
 
-func (in MachineInput) fail(problem string) []Operation {
-	return []Operation{
+func (in MachineInput) fail(problem string) []MachineOperation {
+	return []MachineOperation{
 		SetMachinePhase{To: api.MachineFailed, Message: problem},
 		machineEvent(in, EventMachineFailed, "machine %s failed: %s", in.Record.Name, problem),
 	}
 }
 
 // ready is a machine in use, or free for it.
-func (in MachineInput) ready() []Operation {
+func (in MachineInput) ready() []MachineOperation {
 	r, req := in.Record, in.Intent.Request
 	switch {
 	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
@@ -407,7 +407,7 @@ func (in MachineInput) ready() []Operation {
 		if r.Message == api.ShortMessage(message) {
 			return in.vanished()
 		}
-		return append([]Operation{SetMachinePhase{To: r.Phase, Message: message}}, in.vanished()...)
+		return append([]MachineOperation{SetMachinePhase{To: r.Phase, Message: message}}, in.vanished()...)
 	case in.Intent.RemoveRequestedAt != nil:
 		return in.stop(api.MachineRemoving, false, "")
 	case req.Number > r.DoneRequest:
@@ -419,43 +419,43 @@ func (in MachineInput) ready() []Operation {
 }
 
 // vanished looks whether a machine that was ready restarted or lost its power by itself: nothing is left of what it ran.
-func (in MachineInput) vanished() []Operation {
+func (in MachineInput) vanished() []MachineOperation {
 	if in.restarted() {
 		return in.bootsAgain()
 	}
 	lost, look := in.lostPower()
 	switch {
 	case lost:
-		return []Operation{
+		return []MachineOperation{
 			SetMachinePhase{To: api.MachineOff, Message: "lost power unexpectedly"},
 			machineEvent(in, EventMachineLostPower, "machine %s lost its power", in.Record.Name),
 		}
 	case !look.IsZero():
-		return []Operation{WakeAt{Time: look}}
+		return []MachineOperation{WakeAt{Time: look}}
 	}
 	return nil
 }
 
 // whileReady takes up a request about a machine that is on.
-func (in MachineInput) whileReady(req api.PowerRequest) []Operation {
+func (in MachineInput) whileReady(req api.PowerRequest) []MachineOperation {
 	r := in.Record
 	took := TakeUp{Request: req.Number, Inspect: r.DoneInspect}
 	environment := orElse(req.Environment, r.Boot.Environment)
 	switch {
 	case req.Action == api.PowerActionOn && environment == r.Boot.Environment && !in.silent():
-		return []Operation{took}
+		return []MachineOperation{took}
 	case in.InUse != "" && !req.Force:
 		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it anyway", req.Action, in.InUse)
-		return []Operation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
+		return []MachineOperation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
 	case req.Action == api.PowerActionOff:
-		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, "")...)
+		return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force, "")...)
 	case in.silent():
 		return in.begin(api.BootEnvironment, environment, took) // there is nobody to ask to go off first: it is woken, and reset if that can be done
 	default:
 		if _, problem := in.Environment(environment); problem != "" {
 			return in.begin(api.BootEnvironment, environment, took) // tells why not, and leaves it as it is
 		}
-		return append([]Operation{took}, in.stop(api.MachineStopping, req.Force, environment)...)
+		return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force, environment)...)
 	}
 }
 
@@ -466,6 +466,6 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-func machineEvent(in MachineInput, reason, format string, args ...any) Operation {
+func machineEvent(in MachineInput, reason, format string, args ...any) MachineOperation {
 	return Emit{Reason: reason, Message: fmt.Sprintf(format, args...), Node: in.Intent.Name}
 }

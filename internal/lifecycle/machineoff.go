@@ -55,10 +55,10 @@ func (in MachineInput) restarted() bool {
 }
 
 // bootsAgain gives a machine that restarted by itself what it had, in a boot of its own. Its power is on: it asks already.
-func (in MachineInput) bootsAgain() []Operation {
+func (in MachineInput) bootsAgain() []MachineOperation {
 	const problem = "restarted unexpectedly"
 	boot := in.sameBoot(1)
-	return []Operation{
+	return []MachineOperation{
 		boot,
 		NoteBoot{Seen: BootSeen{Stages: []api.StageTime{{Stage: api.StagePower, At: in.Now}}}},
 		SetMachinePhase{To: api.MachineBooting, Message: problem},
@@ -94,13 +94,13 @@ func (in MachineInput) lastWord() time.Time {
 }
 
 // stop decides that a machine goes off.
-func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Operation {
+func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []MachineOperation {
 	cut := in.Now.Add(in.Deadlines.Soft)
 	if force {
 		cut = in.Now
 	}
 	deadline := in.Now.Add(in.Deadlines.Stop)
-	return []Operation{
+	return []MachineOperation{
 		BeginStop{CutAt: cut, Deadline: deadline, ThenBoot: then},
 		SetMachinePhase{To: to},
 		machineEvent(in, EventMachineStopping, "machine %s is powering off", in.Record.Name),
@@ -110,7 +110,7 @@ func (in MachineInput) stop(to api.MachinePhase, force bool, then string) []Oper
 }
 
 // stopping is a machine on its way off.
-func (in MachineInput) stopping() []Operation {
+func (in MachineInput) stopping() []MachineOperation {
 	r := in.Record
 	if r.Stop == nil {
 		return in.stop(r.Phase, false, "")
@@ -136,9 +136,9 @@ func (in MachineInput) stopping() []Operation {
 }
 
 // waitForOff says what a machine on its way off waits for, and when to look at it again.
-func (in MachineInput) waitForOff() []Operation {
+func (in MachineInput) waitForOff() []MachineOperation {
 	r := in.Record
-	var ops []Operation
+	var ops []MachineOperation
 	message := in.Agent.PowerOffProblem
 	if message == "" && r.Phase == api.MachineRemoving && in.beyondControl() {
 		message = fmt.Sprintf("its power can't be read or cut: it is removed when its agent has powered it off and fallen silent, at the latest at %s; "+
@@ -176,18 +176,18 @@ func (in MachineInput) vouchedFor() bool {
 }
 
 // forget ends the machine's record; off: its power is known to be off, or was never on for us.
-func (in MachineInput) forget(off bool) []Operation {
+func (in MachineInput) forget(off bool) []MachineOperation {
 	text := "machine %s is removed"
 	if !off {
 		text += "; its power was not cut and can't be read: it may still be running"
 	}
-	return []Operation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, text, in.Record.Name)}
+	return []MachineOperation{ForgetMachine{}, machineEvent(in, EventMachineRemoved, text, in.Record.Name)}
 }
 
 // wentOff is a machine that has just gone off on purpose.
-func (in MachineInput) wentOff(how string) []Operation {
+func (in MachineInput) wentOff(how string) []MachineOperation {
 	r := in.Record
-	ops := []Operation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
+	ops := []MachineOperation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
 	if r.Stop.ThenBoot != "" {
 		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
 	}

@@ -6,6 +6,10 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
+// MachineOperation is one step the controller is to take for a machine; decision.ApplyMachine carries it out. The set is closed: the types
+// below that have the method, and Emit and WakeAt, which clusters have too. MachineOperations lists them.
+type MachineOperation interface{ machineOperation() }
+
 // EnrollMachine makes the record of a machine, with this place in the provisioning range.
 type EnrollMachine struct{ Index int }
 
@@ -51,16 +55,18 @@ type Verified struct{}
 // ForgetMachine removes intent, record and hardware.
 type ForgetMachine struct{}
 
-func (EnrollMachine) operation()   {}
-func (SetMachinePhase) operation() {}
-func (TakeUp) operation()          {}
-func (BeginBoot) operation()       {}
-func (BeginStop) operation()       {}
-func (NotePower) operation()       {}
-func (NoteBoot) operation()        {}
-func (NoteInspection) operation()  {}
-func (Verified) operation()        {}
-func (ForgetMachine) operation()   {}
+func (EnrollMachine) machineOperation()   {}
+func (SetMachinePhase) machineOperation() {}
+func (TakeUp) machineOperation()          {}
+func (BeginBoot) machineOperation()       {}
+func (BeginStop) machineOperation()       {}
+func (NotePower) machineOperation()       {}
+func (NoteBoot) machineOperation()        {}
+func (NoteInspection) machineOperation()  {}
+func (Verified) machineOperation()        {}
+func (ForgetMachine) machineOperation()   {}
+func (Emit) machineOperation()            {}
+func (WakeAt) machineOperation()          {}
 
 // The reasons of events of machines.
 const (

@@ -1,13 +1,31 @@
 package lifecycle
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Operation is one step the controller is to take. The set is closed: the types below.
-type Operation interface{ operation() }
+// ClusterOperation is one step the controller is to take for a cluster; decision.Apply carries it out. The set is closed: the types below
+// that have the method, which ClusterOperations lists.
+type ClusterOperation interface{ clusterOperation() }
+
+// QuarantineOperation is one step the controller is to take for a quarantined assignment; decision.ApplyQuarantine carries it out. The set is
+// closed: the types below that have the method, which QuarantineOperations lists.
+type QuarantineOperation interface{ quarantineOperation() }
+
+// UnhandledOperation is the error of a handler that received an operation it does not know. Planner and handler are parts of one program,
+// so this is a mistake in it. A handler stops there: a plan without one of its steps is another plan.
+type UnhandledOperation struct {
+	// Handler names what received the operation.
+	Handler   string
+	Operation any
+}
+
+func (e *UnhandledOperation) Error() string {
+	return fmt.Sprintf("%s does not handle operation %T: this is a bug; report it with the version of this program", e.Handler, e.Operation)
+}
 
 // SetPhase gives the record another phase, or only another message when To is the phase it has. ChangedAt changes with the phase.
 type SetPhase struct {
@@ -88,19 +106,21 @@ type Emit struct{ Reason, Message, Member, Node string }
 // WakeAt asks to be planned again at a time, even if nothing changes until then.
 type WakeAt struct{ Time time.Time }
 
-func (SetPhase) operation()      {}
-func (Need) operation()          {}
-func (Hold) operation()          {}
-func (Drop) operation()          {}
-func (Warn) operation()          {}
-func (Expire) operation()        {}
-func (Release) operation()       {}
-func (ConfirmClean) operation()  {}
-func (Quarantine) operation()    {}
-func (EndQuarantine) operation() {}
-func (Forget) operation()        {}
-func (Emit) operation()          {}
-func (WakeAt) operation()        {}
+func (SetPhase) clusterOperation()     {}
+func (Need) clusterOperation()         {}
+func (Hold) clusterOperation()         {}
+func (Drop) clusterOperation()         {}
+func (Warn) clusterOperation()         {}
+func (Expire) clusterOperation()       {}
+func (Release) clusterOperation()      {}
+func (ConfirmClean) clusterOperation() {}
+func (Quarantine) clusterOperation()   {}
+func (Forget) clusterOperation()       {}
+func (Emit) clusterOperation()         {}
+func (WakeAt) clusterOperation()       {}
+
+func (EndQuarantine) quarantineOperation() {}
+func (Emit) quarantineOperation()          {}
 
 // The reasons of events: fixed words for programs.
 const (
@@ -129,7 +149,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume and Clean is in a list. The set is closed: the types below.
+// Pause, Resume and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.

@@ -11,7 +11,7 @@ import (
 const startAttempts = 3
 
 // planStarting waits for a cluster to be ready for the first time. A member that fails is replaced, twice.
-func (l *look) planStarting() []Operation {
+func (l *look) planStarting() []ClusterOperation {
 	var given []string
 	for _, m := range l.members {
 		if m.loss != "" && m.Attempt+1 >= startAttempts {
@@ -41,14 +41,14 @@ func (l *look) planStarting() []Operation {
 }
 
 // planRunning keeps a cluster that was ready at what its user wants.
-func (l *look) planRunning() []Operation {
+func (l *look) planRunning() []ClusterOperation {
 	ops := append(l.planSize(), l.planLosses()...)
 	ops = append(ops, l.turn()...)
 	return l.again(append(ops, l.needs()...))
 }
 
 // turn is the phase that a running cluster should have now.
-func (l *look) turn() []Operation {
+func (l *look) turn() []ClusterOperation {
 	was := l.Record.Phase
 	trouble := slices.Concat(l.lost(), l.troubled())
 	coming := l.known()
@@ -69,11 +69,11 @@ func (l *look) turn() []Operation {
 }
 
 // ready is the end of every change, or nothing when the cluster is ready already.
-func (l *look) ready() []Operation {
+func (l *look) ready() []ClusterOperation {
 	if l.Record.Phase == api.ClusterReady {
 		return l.say("")
 	}
-	return []Operation{SetPhase{To: api.ClusterReady}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
+	return []ClusterOperation{SetPhase{To: api.ClusterReady}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
 }
 
 // settled tells whether exactly the desired members are there, and each is ready and has the files that name all others.
@@ -156,8 +156,8 @@ func (l *look) unready() []string {
 }
 
 // planSize lets go of what nobody wants any more: surplus members, the highest ranks first, surplus spares, and names of lost members.
-func (l *look) planSize() []Operation {
-	var ops []Operation
+func (l *look) planSize() []ClusterOperation {
+	var ops []ClusterOperation
 	if len(l.dropped) > 0 {
 		ops = append(ops, Drop{Members: l.dropped})
 	}

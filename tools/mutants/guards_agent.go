@@ -3,6 +3,20 @@ package main
 // agentGuards: agents, and the server's view of them.
 var agentGuards = []Mutant{
 	{
+		Guard:   "an operation on a member that is not known is an error",
+		File:    "internal/agent/converge.go",
+		Find:    `return &lifecycle.UnhandledOperation{Handler: "the node agent", Operation: op}`,
+		Replace: `return nil`,
+		Test:    "./internal/agent TestAMemberOperationThatNobodyKnowsEndsThePlanAndIsReported",
+	},
+	{
+		Guard:   "without the leader only words are carried out",
+		File:    "internal/agent/converge.go",
+		Find:    "\t\tdefault:\n\t\t\treturn true\n",
+		Replace: "\t\tdefault:\n\t\t\treturn false\n",
+		Test:    "./internal/agent TestOfAllOperationsOnlyWordsAreCarriedOutWithoutTheLeader",
+	},
+	{
 		Guard:   "a new term is stored without new room on the disk",
 		File:    "internal/agent/term.go",
 		Find:    "\tif err == nil {\n\t\treturn syncDir(dir)",

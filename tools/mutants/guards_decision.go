@@ -3,6 +3,27 @@ package main
 // decisionGuards: what may be committed of a cluster.
 var decisionGuards = []Mutant{
 	{
+		Guard:   "an operation on a cluster that is not known is an error",
+		File:    "internal/decision/apply.go",
+		Find:    `return &lifecycle.UnhandledOperation{Handler: "the cluster's decision", Operation: op}`,
+		Replace: `return nil`,
+		Test:    "./internal/decision TestAnOperationThatNobodyKnowsIsRefusedWithAllThatIsPlannedBesides",
+	},
+	{
+		Guard:   "an operation on a quarantine that is not known is an error",
+		File:    "internal/decision/quarantine.go",
+		Find:    `return QuarantineChange{}, &lifecycle.UnhandledOperation{Handler: "the quarantine's decision", Operation: op}`,
+		Replace: `continue`,
+		Test:    "./internal/decision TestAnOperationThatNobodyKnowsIsRefusedWithAllThatIsPlannedBesides",
+	},
+	{
+		Guard:   "an operation on a machine that is not known is an error",
+		File:    "internal/decision/machine.go",
+		Find:    `return &lifecycle.UnhandledOperation{Handler: "the machine's decision", Operation: op}`,
+		Replace: `return nil`,
+		Test:    "./internal/decision TestAnOperationThatNobodyKnowsIsRefusedWithAllThatIsPlannedBesides",
+	},
+	{
 		Guard:   "an assignment is of the generation that its commit makes",
 		File:    "internal/decision/hold.go",
 		Find:    `case n.Generation != generation:`,

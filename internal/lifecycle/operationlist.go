@@ -1,0 +1,63 @@
+package lifecycle
+
+// The lists below hold one operation of each type, without content. The tests of the handlers go over them, so that a type that is added here
+// and nowhere else fails a test, not a site.
+
+// ClusterOperations returns one operation of each type that decision.Apply handles.
+func ClusterOperations() []ClusterOperation {
+	return []ClusterOperation{
+		SetPhase{},
+		Need{},
+		Hold{},
+		Drop{},
+		Warn{},
+		Expire{},
+		Release{},
+		ConfirmClean{},
+		Quarantine{},
+		Forget{},
+		Emit{},
+		WakeAt{},
+	}
+}
+
+// QuarantineOperations returns one operation of each type that decision.ApplyQuarantine handles.
+func QuarantineOperations() []QuarantineOperation {
+	return []QuarantineOperation{
+		EndQuarantine{}, Emit{},
+	}
+}
+
+// MachineOperations returns one operation of each type that decision.ApplyMachine handles.
+func MachineOperations() []MachineOperation {
+	return []MachineOperation{
+		EnrollMachine{},
+		SetMachinePhase{},
+		TakeUp{},
+		BeginBoot{},
+		BeginStop{},
+		NotePower{},
+		NoteBoot{},
+		NoteInspection{},
+		Verified{},
+		ForgetMachine{},
+		Emit{},
+		WakeAt{},
+	}
+}
+
+// MemberOperations returns one operation of each type that the node agent handles.
+func MemberOperations() []MemberOperation {
+	return []MemberOperation{
+		Start{},
+		Update{},
+		Stop{},
+		Pause{},
+		Resume{},
+		Clean{},
+		Report{},
+		ReportClean{},
+		Reject{},
+		WakeAt{},
+	}
+}
