@@ -21,7 +21,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/environment"
-	"github.com/nearmetal/nearmetal/internal/fabric/ethernet"
+	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -57,7 +58,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, err := ethernet.New(ethernet.Config{Underlay: underlay, Logger: log})
+	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay}, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func TestAPortThatIsGoneIsMadeAgainAndAMemberIsUnhealthyWhileItCannotBe(t *testi
 		}
 	}
 	cut()
-	if probed(t, a, m); m.cut != "" || ports.Attached()[m.id].Address == (netip.Addr{}) {
+	if probed(t, a, m); m.cut != "" || ports.Attached()[m.id].Port.Address == (netip.Addr{}) {
 		t.Errorf("after its port was lost: %q, attached %v; want it attached again", m.cut, ports.Attached())
 	}
 	cut()

@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +9,7 @@ import (
 
 // planner is source that computes and does nothing else.
 type planner struct {
-	// where is a folder, or a pattern of files (path.Match).
+	// where is a folder.
 	where string
 	// mayImport are the packages of this module it may import.
 	mayImport []string
@@ -26,8 +25,7 @@ var planners = []planner{
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
-	{"internal/fabric/*/plan.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},
-	{"internal/fabric/*/rules.go", []string{"./api", "./internal/fabric", "./internal/wayout"}},
+	{"internal/fabric/plan", []string{"./api", "./internal/fabric", "./internal/wayout"}},
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/sshca"}},
 }
 
@@ -37,13 +35,7 @@ func isPlanner(f *File) bool {
 }
 
 // holds reports whether a file is of this planner.
-func (p planner) holds(f *File) bool {
-	if path.Ext(p.where) != ".go" {
-		return within(f.Dir, p.where)
-	}
-	ok, _ := path.Match(p.where, f.Path)
-	return ok
-}
+func (p planner) holds(f *File) bool { return within(f.Dir, p.where) }
 
 // impurePackages of the standard library reach outside the process or depend on when and where it runs.
 var impurePackages = []string{

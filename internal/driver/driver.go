@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -21,7 +20,7 @@ var ErrNotFound = errors.New("no such member on this host")
 // Member is everything a driver needs to carry one member; nothing else is consulted.
 type Member struct {
 	Assignment api.Assignment `json:"assignment"`
-	// Network is the member's cluster network; Attach connects the member to it.
+	// Network is the member's cluster network.
 	Network api.Network `json:"network"`
 	// Files are the generated files of the member, path below / to content: hosts, hostfile, SSH keys and so on.
 	Files []File `json:"files"`
@@ -78,31 +77,12 @@ type Observation struct {
 	Member *Member
 }
 
-// Port is a member's end of its network.
-type Port struct {
-	// ID is the assignment's ID; the host link is named by it.
-	ID      string
-	Network api.Network
-	Address netip.Addr
-	MAC     string
-	// NetNS is a path that opens the member's network namespace, such as /proc/PID/ns/net.
-	NetNS string
-}
-
-// Attacher connects members to their networks; internal/fabric provides it.
-type Attacher interface {
-	// Attach makes the port as it should be and returns when the member can use it; repeating it is harmless.
-	Attach(ctx context.Context, port Port) error
-	// Detach removes the port; detaching what is not there is no error.
-	Detach(ctx context.Context, id string) error
-}
-
 // Driver carries members of one stack. Calls for different members may come at once, calls for one member never do.
 type Driver interface {
 	Stack() api.Stack
 	// Check tells whether this host can carry the stack: what is missing and what to do, one problem a line.
 	Check(ctx context.Context) api.StackCheck
-	// Start prepares and starts the member, with its port attached through the Attacher the driver was made with. It is
+	// Start prepares and starts the member, with its port attached through the fabric.Attacher the driver was made with. It is
 	// idempotent: a member that already runs is left alone. On error nothing runs; debris is left to Clean.
 	Start(ctx context.Context, m Member) error
 	// Update brings the generated files of a running member up to m.Files (names and hostfile change when a cluster does).

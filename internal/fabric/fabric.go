@@ -1,8 +1,9 @@
 // Package fabric is the contract of a node's network executor: tenant networks and the ports of members on them.
 //
-// The whole desired set is applied each time (level-triggered); a plan is computed by pure functions from the desired set and
-// what was read from the kernel, carried out, and verified by reading back. It must never import store or apiserver.
-// fabric/ethernet is bridges, VXLAN and nftables by netlink; fabric/fake is for tests; fabric/fabrictest is the suite both pass.
+// The whole desired set is applied each time (level-triggered); fabric/plan, which is pure, compares it with what was read from the
+// kernel, and fabric/node carries the difference out and reads back. This package must never import store, apiserver or driver:
+// drivers attach ports and know nothing else of networks. fabric/site is the contract of what acts beyond nodes, on switches and
+// subnet managers. fabric/fake is for tests; fabric/fabrictest holds the suites that all implementations pass.
 package fabric
 
 import (
@@ -10,7 +11,6 @@ import (
 	"net/netip"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
 // Network is one tenant network as it should be on this node.
@@ -23,13 +23,6 @@ type Network struct {
 	Ports []Port `json:"ports,omitempty"`
 }
 
-// Port is the identity a port is pinned to.
-type Port struct {
-	ID      string     `json:"id"`
-	Address netip.Addr `json:"address"`
-	MAC     string     `json:"mac"`
-}
-
 // Drift is a difference between what was asked for and what was read back.
 type Drift struct {
 	Network int    // index of the network
@@ -38,18 +31,28 @@ type Drift struct {
 	Got     string
 }
 
+// Attacher makes and removes the ports of members. It is the part of a Fabric that drivers use.
+type Attacher interface {
+	// Attach makes the port at its place, and returns when the member can use it; repeating it is harmless. It returns
+	// ErrNotApplied for a port that is not in the networks last applied, ErrPortKind for a place of a kind that this node can't
+	// make, and what Place.Validate returns.
+	Attach(ctx context.Context, port Port, place Place) error
+	// Detach removes the port with this ID, wherever it is; detaching what is not there is no error.
+	Detach(ctx context.Context, id string) error
+}
+
 // Fabric makes networks on this node. Its methods may be called at once by several goroutines.
 //
-// Order matters for safety: Attach refuses (ErrNotApplied) a port that is not in the networks last applied, because the rules
-// that pin a port have to be in force before the port exists. After a restart of the agent Apply comes first.
+// Order matters for safety: Attach refuses a port that is not in the networks last applied, because the rules that pin a port have
+// to be in force before the port exists. After a restart of the agent Apply comes first.
 type Fabric interface {
-	driver.Attacher
+	Attacher
 	// Apply converges this node on exactly these networks: missing ones are made, changed ones are changed, all others that
 	// bear this product's names are removed. It returns after reading back; a difference that remains is an error.
 	Apply(ctx context.Context, networks []Network) error
 	// Audit reads the kernel and reports what differs from the networks last applied.
 	Audit(ctx context.Context) ([]Drift, error)
-	// Probe tells what is wrong with the ports of the networks last applied, by member ID: those that are as they should be are
-	// not in it. A port that was never attached is wrong, too. It changes nothing and costs one look at the kernel's links.
+	// Probe reports what is wrong with the ports of the networks last applied, by port ID; ports that are as they should be are
+	// omitted. A port that was never attached is wrong, too. It changes nothing and costs one look at the kernel's links.
 	Probe(ctx context.Context) (map[string]string, error)
 }

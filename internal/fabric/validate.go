@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-
-	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
 // ErrNotApplied: the port is not in the networks last applied; apply the networks that have it first.
@@ -79,22 +77,28 @@ func validatePorts(n Network, ids map[string]int) error {
 	return nil
 }
 
-// FindPort returns ErrNotApplied, with what differs, unless port is among the networks exactly as it is there.
-func FindPort(networks []Network, port driver.Port) error {
+// NormalMAC writes a MAC address as the kernel's tools do. One that does not parse stays as it is: Validate refuses it.
+func NormalMAC(s string) string {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
+		return s
+	}
+	return mac.String()
+}
+
+// FindPort returns the network that has the port. It returns ErrNotApplied, with what differs, unless port is among the networks
+// exactly as it is there.
+func FindPort(networks []Network, port Port) (Network, error) {
 	for _, n := range networks {
-		if n.Index != port.Network.Index {
-			continue
-		}
 		for _, p := range n.Ports {
 			if p.ID != port.ID {
 				continue
 			}
-			if p.Address != port.Address || p.MAC != port.MAC {
-				return fmt.Errorf("%w: they have address %v and MAC %s for it, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
+			if p != port {
+				return Network{}, fmt.Errorf("%w: they have address %v and MAC %s for it, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
 			}
-			return nil
+			return n, nil
 		}
-		return fmt.Errorf("%w: network %d was applied without port %s", ErrNotApplied, n.Index, port.ID)
 	}
-	return fmt.Errorf("%w: network %d was not applied", ErrNotApplied, port.Network.Index)
+	return Network{}, fmt.Errorf("%w: no network of them has port %s", ErrNotApplied, port.ID)
 }

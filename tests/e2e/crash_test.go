@@ -117,7 +117,7 @@ var (
 	committing = []string{"state.after-chunks", "state.before-header", "state.after-header"}
 	beginning  = slices.Concat(committing, []string{
 		"controller.before-place", "agent.before-start", "agent.after-start", "container.after-write", "container.after-create",
-		"container.after-attach", "container.after-start", "container.after-running", "ethernet.after-veth", "ethernet.after-rules",
+		"container.after-attach", "container.after-start", "container.after-running", "node.after-veth", "node.after-rules",
 	})
 	ending = []string{
 		"agent.before-clean", "agent.after-clean", "container.after-remove-dir", "container.after-remove-cgroups", "state.after-record",
@@ -128,8 +128,8 @@ var (
 var acts = map[string][]string{
 	"create":     append([]string{"state.after-intent"}, beginning...),
 	"job":        {"state.after-job", "controller.after-job"},
-	"scale up":   append([]string{"state.after-intent-change", "ethernet.after-peer"}, beginning...),
-	"scale down": append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "ethernet.after-forget"}, ending...),
+	"scale up":   append([]string{"state.after-intent-change", "node.after-peer"}, beginning...),
+	"scale down": append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "node.after-forget"}, ending...),
 	"pause":      {"state.after-intent-change", "state.after-record", "agent.before-freeze", "container.after-freeze"},
 	"resume":     {"state.after-intent-change", "state.after-record", "agent.before-freeze"},
 	"heal":       slices.Concat(beginning, ending),

@@ -130,17 +130,17 @@ var agentGuards = []Mutant{
 	},
 	{
 		Guard:   "a former peer's frames are dropped by the receiver",
-		File:    "internal/fabric/ethernet/rules.go",
+		File:    "internal/fabric/plan/rules.go",
 		Find:    "\t\tif len(remove) > 0 {\n",
 		Replace: "\t\tif len(remove) > 0 && set != \"tunnels\" {\n",
-		Test:    "./internal/fabric/ethernet TestANodeThatIsNoLongerAPeerReachesNoMember",
+		Test:    "./internal/fabric/node TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{
 		Guard:   "frames go to a former peer no more",
-		File:    "internal/fabric/ethernet/plan.go",
+		File:    "internal/fabric/plan/plan.go",
 		Find:    "\t\t\tops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})\n",
 		Replace: "\t\t\t_ = p\n",
-		Test:    "./internal/fabric/ethernet TestANodeThatIsNoLongerAPeerReachesNoMember",
+		Test:    "./internal/fabric/node TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{
 		Guard:   "pings are answered however long the agent's loop takes",

@@ -130,17 +130,17 @@ var siteGuards = []Mutant{
 	},
 	{
 		Guard:   "frames to members of a former peer go to nobody",
-		File:    "internal/fabric/ethernet/plan.go",
+		File:    "internal/fabric/plan/plan.go",
 		Find:    `for _, p := range seen.Learned {`,
 		Replace: `for _, p := range seen.Learned[:0] {`,
-		Test:    "./internal/fabric/ethernet TestFramesToMembersHeardFromAFormerPeerGoToNobody",
+		Test:    "./internal/fabric/plan TestFramesToMembersHeardFromAFormerPeerGoToNobody",
 	},
 	{
 		Guard:   "a tunnel goes before the rules that guard it",
-		File:    "internal/fabric/ethernet/plan.go",
+		File:    "internal/fabric/plan/plan.go",
 		Find:    "	ops = append(ops, remove...)\n	if",
 		Replace: "	defer func() { ops = append(ops, remove...) }()\n	if",
-		Test:    "./internal/fabric/ethernet TestATunnelThatIsNotWantedGoesBeforeItsGuard",
+		Test:    "./internal/fabric/plan TestATunnelThatIsNotWantedGoesBeforeItsGuard",
 	},
 	{
 		Guard:   "a frozen member is thawed to be asked to end",

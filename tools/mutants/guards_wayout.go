@@ -4,10 +4,10 @@ package main
 var wayoutGuards = []Mutant{
 	{
 		Guard:   "forwarding for egress is for nothing else",
-		File:    "internal/fabric/ethernet/rules.go",
+		File:    "internal/fabric/plan/rules.go",
 		Find:    "\t\tiifname @switched oifname != \"nmbr*\" oifname != \"nmu*\" goto unasked\n",
 		Replace: "",
-		Test:    "./internal/fabric/ethernet TestForwardingForEgressIsForNothingElse",
+		Test:    "./internal/fabric/node TestForwardingForEgressIsForNothingElse",
 	},
 	{
 		Guard:   "forwarding for stand-in nodes is for nothing else",
@@ -35,7 +35,7 @@ var wayoutGuards = []Mutant{
 		File:    "internal/wayout/wayout.go",
 		Find:    "\t\tct state established,related accept\n",
 		Replace: "",
-		Test:    "./internal/fabric/ethernet TestForwardingForEgressLeavesOthersTheirAnswers",
+		Test:    "./internal/fabric/node TestForwardingForEgressLeavesOthersTheirAnswers",
 	},
 	{
 		Guard:   "a site's rules leave containers their published ports",
@@ -81,17 +81,17 @@ var wayoutGuards = []Mutant{
 	},
 	{
 		Guard:   "Docker's policy leaves members the way out",
-		File:    "internal/fabric/ethernet/plan.go",
+		File:    "internal/fabric/plan/plan.go",
 		Find:    "seen.Docker.Script(wayout.BridgeLinks, egress)",
 		Replace: "seen.Docker.Script(wayout.BridgeLinks, false && egress)",
-		Test:    "./internal/fabric/ethernet TestDockersPolicyDoesNotKeepMembersFromTheOutside",
+		Test:    "./internal/fabric/node TestDockersPolicyDoesNotKeepMembersFromTheOutside",
 	},
 	{
 		Guard:   "a network without egress does not forward on a machine that does",
-		File:    "internal/fabric/ethernet/execute.go",
-		Find:    "	if l.Kind == KindBridge {\n		return netns",
-		Replace: "	if l.Kind == KindBridge && l.Forwarding {\n		return netns",
-		Test:    "./internal/fabric/ethernet TestANetworkWithoutEgressIsMadeOnAMachineThatRoutes",
+		File:    "internal/fabric/node/execute.go",
+		Find:    "	if l.Kind == plan.KindBridge {\n		return netns",
+		Replace: "	if l.Kind == plan.KindBridge && l.Forwarding {\n		return netns",
+		Test:    "./internal/fabric/node TestANetworkWithoutEgressIsMadeOnAMachineThatRoutes",
 	},
 	{
 		Guard:   "another pool gives out no addresses of clusters that exist",
@@ -137,9 +137,9 @@ var wayoutGuards = []Mutant{
 	},
 	{
 		Guard:   "tunnels of others keep their connections tracked",
-		File:    "internal/fabric/ethernet/rules.go",
+		File:    "internal/fabric/plan/rules.go",
 		Find:    "hook prerouting priority -310; policy accept;\n\t\tudp dport 4789 @th,96,24 @vnis notrack",
 		Replace: "hook prerouting priority -310; policy accept;\n\t\tudp dport 4789 notrack",
-		Test:    "./internal/fabric/ethernet TestSomebodyElsesTunnelGoesOutThroughTheNode",
+		Test:    "./internal/fabric/node TestSomebodyElsesTunnelGoesOutThroughTheNode",
 	},
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -91,12 +92,14 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 		return err
 	}
 	defer func() { _ = space.Close() }()
-	m := seen.member
-	return d.cfg.Attacher.Attach(ctx, driver.Port{
-		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC,
-		// The way by the process stays good for as long as the member lives; by this handle it would end with it.
-		NetNS: fmt.Sprintf("/proc/%d/ns/net", seen.init),
-	})
+	return d.attach(ctx, *seen.member, seen.init)
+}
+
+// attach makes the member's port in the network namespace of its first process. The way by the process stays good for as long as
+// the member lives; by an open handle it would end with the handle.
+func (d *Driver) attach(ctx context.Context, m driver.Member, pid int) error {
+	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address, MAC: m.Assignment.MAC}
+	return d.cfg.Attacher.Attach(ctx, port, fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid)))
 }
 
 var (

@@ -17,8 +17,8 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 // MemberPath is where a member finds its first process, the member agent's binary. It is not in /run/nearmetal: a mount point
@@ -32,7 +32,7 @@ type Config struct {
 	// Node names the node; its control groups are /nearmetal/NODE-HASH/ID, HASH being of the state directory's path.
 	Node string
 	// Attacher connects members to their networks.
-	Attacher driver.Attacher
+	Attacher fabric.Attacher
 	// Environments are what members' roots can be made of.
 	Environments environment.Catalog
 	// Images are the built environments on this node; nil: it carries none.

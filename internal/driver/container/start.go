@@ -77,10 +77,7 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 	if err := giveDirs(pid, m.Network.IDBase, dirs); err != nil {
 		return err
 	}
-	err = d.cfg.Attacher.Attach(ctx, driver.Port{
-		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC, NetNS: fmt.Sprintf("/proc/%d/ns/net", pid),
-	})
-	if err != nil {
+	if err := d.attach(ctx, m, pid); err != nil {
 		return fmt.Errorf("attaching it to its network: %w", err)
 	}
 	failpoint.Hit("container.after-attach")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 // Fixture is a driver on a host of its own, and what the suite needs beside the contract.
@@ -322,22 +323,22 @@ func absent(t *testing.T, ctx context.Context, f Fixture, id string) {
 	}
 }
 
-// Ports is an Attacher that only keeps account. The zero value is ready.
+// Ports makes no ports and keeps account of those it was asked for. The zero value is ready.
 type Ports struct {
 	mu       sync.Mutex
-	attached map[string]driver.Port
+	attached map[string]fabric.Port
 	fail     error
 }
 
 // Attach takes note of the port, or fails as told.
-func (p *Ports) Attach(_ context.Context, port driver.Port) error {
+func (p *Ports) Attach(_ context.Context, port fabric.Port, _ fabric.Place) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fail != nil {
 		return p.fail
 	}
 	if p.attached == nil {
-		p.attached = map[string]driver.Port{}
+		p.attached = map[string]fabric.Port{}
 	}
 	p.attached[port.ID] = port
 	return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 // Behaviour scripts what happens to a member. The zero value is a member that starts at once and runs until it is stopped.
@@ -193,12 +194,12 @@ func (m *member) end(code int) {
 // Driver carries members on a Host. It implements driver.Driver.
 type Driver struct {
 	host     *Host
-	attacher driver.Attacher
+	attacher fabric.Attacher
 	stack    api.Stack
 }
 
 // New makes a driver on a machine; several may be made, one after the other, as an agent is restarted.
-func New(host *Host, attacher driver.Attacher) *Driver {
+func New(host *Host, attacher fabric.Attacher) *Driver {
 	return &Driver{host: host, attacher: attacher, stack: api.StackContainer}
 }
 
@@ -220,9 +221,7 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 	if err := sleep(ctx, delay); err != nil {
 		return fmt.Errorf("starting member %q: %w", id, err)
 	}
-	if err := d.attacher.Attach(ctx, driver.Port{
-		ID: id, Network: m.Network, Address: m.Assignment.Address, MAC: m.Assignment.MAC, NetNS: "/fake/" + id,
-	}); err != nil {
+	if err := d.attacher.Attach(ctx, portOf(m), placeOf(m)); err != nil {
 		return fmt.Errorf("starting member %q: attaching it to its network: %w", id, err)
 	}
 	d.host.launch(id)
@@ -421,24 +420,28 @@ func (h *Host) freeze(call, what, id string, to driver.State) error {
 
 // Mend attaches the port of a running member again.
 func (d *Driver) Mend(ctx context.Context, id string) error {
-	port, err := d.host.mend(id)
+	m, err := d.host.mend(id)
 	if err != nil {
 		return err
 	}
-	return d.attacher.Attach(ctx, port)
+	return d.attacher.Attach(ctx, portOf(m), placeOf(m))
 }
 
-func (h *Host) mend(id string) (driver.Port, error) {
+func portOf(m driver.Member) fabric.Port {
+	return fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address, MAC: m.Assignment.MAC}
+}
+
+func placeOf(m driver.Member) fabric.Place { return fabric.Namespace("/fake/" + m.Assignment.ID) }
+
+func (h *Host) mend(id string) (driver.Member, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.calls = append(h.calls, "Mend "+id)
 	m := h.members[id]
 	if m == nil || m.state != driver.StateRunning {
-		return driver.Port{}, fmt.Errorf("repairing member %q: %w", id, driver.ErrNotFound)
+		return driver.Member{}, fmt.Errorf("repairing member %q: %w", id, driver.ErrNotFound)
 	}
-	a := m.config.Assignment
-	port := driver.Port{ID: id, Network: m.config.Network, Address: a.Address, MAC: a.MAC, NetNS: "/fake/" + id}
-	return port, scripted("mending", id, &h.behaviour(id).FailMends)
+	return m.config, scripted("mending", id, &h.behaviour(id).FailMends)
 }
 
 // Dial connects to what Host.Listen made a member serve.

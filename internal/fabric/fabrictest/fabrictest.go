@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -26,6 +25,8 @@ type Harness struct {
 	New func(t *testing.T, node int) fabric.Fabric
 	// NetNS returns a path that opens a new network namespace for a member.
 	NetNS func(t *testing.T) string
+	// Kinds are the kinds of ports that it makes, besides veth ports.
+	Kinds []fabric.PortKind
 }
 
 // Run runs the suite.
@@ -40,6 +41,7 @@ func Run(t *testing.T, h Harness) {
 		{"invalid networks are refused and change nothing", invalidNetworks},
 		{"a port is attached only when its network was applied with it", attachNeedsApply},
 		{"attaching and detaching may be repeated", attachIsRepeatable},
+		{"a port of a kind that the node can't make is refused", otherKinds},
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
 		{"a probe reports missing ports", probe},
@@ -47,7 +49,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	for node, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			one := Harness{New: func(t *testing.T, n int) fabric.Fabric { t.Helper(); return h.New(t, node*100+n) }, NetNS: h.NetNS}
+			one := Harness{New: func(t *testing.T, n int) fabric.Fabric { t.Helper(); return h.New(t, node*100+n) }, NetNS: h.NetNS, Kinds: h.Kinds}
 			tt.test(t, one)
 		})
 	}
@@ -67,11 +69,19 @@ func Network(index, ports int) fabric.Network {
 	return n
 }
 
-// port is what a driver attaches for port i.
-func port(t *testing.T, h Harness, n fabric.Network, i int) driver.Port {
-	t.Helper()
-	return driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC, NetNS: h.NetNS(t)}
+// end is a port and where a driver wants it.
+type end struct {
+	fabric.Port
+	place fabric.Place
 }
+
+// port returns port i of a network, in a new network namespace.
+func port(t *testing.T, h Harness, n fabric.Network, i int) end {
+	t.Helper()
+	return end{n.Ports[i], fabric.Namespace(h.NetNS(t))}
+}
+
+func (e end) attach(f fabric.Fabric) error { return f.Attach(context.Background(), e.Port, e.place) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -136,29 +146,29 @@ func invalidNetworks(t *testing.T, h Harness) {
 		}
 	}
 	mustBeAsApplied(t, f)
-	must(t, f.Attach(context.Background(), port(t, h, good, 0)))
+	must(t, port(t, h, good, 0).attach(f))
 }
 
 func attachNeedsApply(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	n := Network(1, 3)
 	p := port(t, h, n, 2)
-	if err := f.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+	if err := p.attach(f); !errors.Is(err, fabric.ErrNotApplied) {
 		t.Errorf("before any Apply: got %v, want ErrNotApplied", err)
 	}
 	fewer := n
 	fewer.Ports = n.Ports[:2]
 	must(t, f.Apply(context.Background(), []fabric.Network{fewer}))
-	if err := f.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+	if err := p.attach(f); !errors.Is(err, fabric.ErrNotApplied) {
 		t.Errorf("applied without this port: got %v, want ErrNotApplied", err)
 	}
 	must(t, f.Apply(context.Background(), []fabric.Network{n}))
 	other := p
 	other.Address = n.Ports[1].Address
-	if err := f.Attach(context.Background(), other); !errors.Is(err, fabric.ErrNotApplied) {
+	if err := other.attach(f); !errors.Is(err, fabric.ErrNotApplied) {
 		t.Errorf("applied with another address: got %v, want ErrNotApplied", err)
 	}
-	must(t, f.Attach(context.Background(), p))
+	must(t, p.attach(f))
 }
 
 func attachIsRepeatable(t *testing.T, h Harness) {
@@ -168,12 +178,45 @@ func attachIsRepeatable(t *testing.T, h Harness) {
 	p := port(t, h, n, 0)
 	must(t, f.Detach(context.Background(), p.ID))
 	for range 2 {
-		must(t, f.Attach(context.Background(), p))
-		must(t, f.Attach(context.Background(), p))
+		must(t, p.attach(f))
+		must(t, p.attach(f))
 		mustBeAsApplied(t, f)
 		must(t, f.Detach(context.Background(), p.ID))
 		must(t, f.Detach(context.Background(), p.ID))
 		mustBeAsApplied(t, f)
+	}
+}
+
+func otherKinds(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 1)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	p := n.Ports[0]
+	for _, place := range []fabric.Place{
+		{Kind: fabric.PortTAP, At: "tap0"},
+		{Kind: fabric.PortMACVTAP, At: "macvtap0"},
+		{Kind: fabric.PortVF, At: "0000:3b:00.2"},
+		{Kind: fabric.PortPF, At: "0000:3b:00.0"},
+	} {
+		err := f.Attach(context.Background(), p, place)
+		switch {
+		case slices.Contains(h.Kinds, place.Kind):
+			must(t, err)
+			must(t, f.Detach(context.Background(), p.ID))
+		case !errors.Is(err, fabric.ErrPortKind):
+			t.Errorf("%v: got %v, want ErrPortKind", place, err)
+		}
+	}
+	for _, place := range []fabric.Place{{}, fabric.Namespace(""), fabric.Namespace("proc/1/ns/net"), {Kind: "wire", At: "/proc/1/ns/net"}, {Kind: fabric.PortVF, At: "eth0"}} {
+		if err := f.Attach(context.Background(), p, place); err == nil || errors.Is(err, fabric.ErrNotApplied) || errors.Is(err, fabric.ErrPortKind) {
+			t.Errorf("%v: got %v, want that the place is invalid", place, err)
+		}
+	}
+	mustBeAsApplied(t, f)
+	wrong, err := f.Probe(context.Background())
+	must(t, err)
+	if wrong[p.ID] == "" {
+		t.Error("a port that was refused, or detached, counts as attached")
 	}
 }
 
@@ -182,14 +225,14 @@ func survivesRestart(t *testing.T, h Harness) {
 	before := h.New(t, 0)
 	must(t, before.Apply(context.Background(), []fabric.Network{n}))
 	p := port(t, h, n, 0)
-	must(t, before.Attach(context.Background(), p))
+	must(t, p.attach(before))
 	after := h.New(t, 0)
-	if err := after.Attach(context.Background(), p); !errors.Is(err, fabric.ErrNotApplied) {
+	if err := p.attach(after); !errors.Is(err, fabric.ErrNotApplied) {
 		t.Errorf("a new process attaches before it applied: got %v, want ErrNotApplied", err)
 	}
 	must(t, after.Apply(context.Background(), []fabric.Network{n}))
 	mustBeAsApplied(t, after)
-	must(t, after.Attach(context.Background(), p))
+	must(t, p.attach(after))
 	must(t, after.Detach(context.Background(), p.ID))
 	must(t, after.Apply(context.Background(), nil))
 	mustBeAsApplied(t, after)
@@ -204,7 +247,7 @@ func parallelPorts(t *testing.T, h Harness) {
 		p := port(t, h, n, i)
 		wg.Go(func() {
 			for range 2 {
-				if err := errors.Join(f.Attach(context.Background(), p), f.Detach(context.Background(), p.ID), f.Attach(context.Background(), p)); err != nil {
+				if err := errors.Join(p.attach(f), f.Detach(context.Background(), p.ID), p.attach(f)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -228,7 +271,7 @@ func probe(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	n := Network(1, 2)
 	must(t, f.Apply(context.Background(), []fabric.Network{n}))
-	must(t, f.Attach(context.Background(), port(t, h, n, 0)))
+	must(t, port(t, h, n, 0).attach(f))
 	wantWrong := func(after string, want ...string) {
 		t.Helper()
 		wrong, err := f.Probe(context.Background())
@@ -238,7 +281,7 @@ func probe(t *testing.T, h Harness) {
 		}
 	}
 	wantWrong("one of two ports was attached", n.Ports[1].ID)
-	must(t, f.Attach(context.Background(), port(t, h, n, 1)))
+	must(t, port(t, h, n, 1).attach(f))
 	wantWrong("both were attached")
 	must(t, f.Detach(context.Background(), n.Ports[0].ID))
 	wantWrong("one was detached", n.Ports[0].ID)
@@ -256,7 +299,7 @@ func cancelled(t *testing.T, h Harness) {
 	_, audit := f.Audit(ctx)
 	_, probed := f.Probe(ctx)
 	for what, err := range map[string]error{
-		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Attach": f.Attach(ctx, p), "Detach": f.Detach(ctx, p.ID),
+		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Attach": f.Attach(ctx, p.Port, p.place), "Detach": f.Detach(ctx, p.ID),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want context.Canceled", what, err)

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -17,8 +17,14 @@ import (
 type Fabric struct {
 	mu       sync.Mutex
 	networks []fabric.Network
-	attached map[string]driver.Port
+	attached map[string]Attachment
 	fail     map[string]error
+}
+
+// Attachment is a port that is attached.
+type Attachment struct {
+	Port  fabric.Port
+	Place fabric.Place
 }
 
 var _ fabric.Fabric = (*Fabric)(nil)
@@ -40,15 +46,11 @@ func (f *Fabric) Networks() []fabric.Network {
 	return slices.Clone(f.networks)
 }
 
-// Attached returns the ports that are attached, by member ID.
-func (f *Fabric) Attached() map[string]driver.Port {
+// Attached returns what is attached, by port ID.
+func (f *Fabric) Attached() map[string]Attachment {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ports := make(map[string]driver.Port, len(f.attached))
-	for id, port := range f.attached {
-		ports[id] = port
-	}
-	return ports
+	return maps.Clone(f.attached)
 }
 
 // Apply remembers the networks and forgets the ports that are not in them.
@@ -62,11 +64,10 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		return err
 	}
 	f.networks = slices.Clone(networks)
-	for id, port := range f.attached {
-		if fabric.FindPort(networks, port) != nil {
-			delete(f.attached, id)
-		}
-	}
+	maps.DeleteFunc(f.attached, func(_ string, a Attachment) bool {
+		_, err := fabric.FindPort(networks, a.Port)
+		return err != nil
+	})
 	return nil
 }
 
@@ -92,20 +93,23 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	return wrong, errors.Join(ctx.Err(), f.fail["Probe"])
 }
 
-// Attach remembers the port.
-func (f *Fabric) Attach(ctx context.Context, port driver.Port) error {
+// Attach remembers the port and its place, of whichever kind it is.
+func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := errors.Join(ctx.Err(), f.fail["Attach"]); err != nil {
 		return err
 	}
-	if err := fabric.FindPort(f.networks, port); err != nil {
+	if err := place.Validate(); err != nil {
+		return fmt.Errorf("attaching %s: %w", port.ID, err)
+	}
+	if _, err := fabric.FindPort(f.networks, port); err != nil {
 		return fmt.Errorf("attaching %s: %w", port.ID, err)
 	}
 	if f.attached == nil {
-		f.attached = map[string]driver.Port{}
+		f.attached = map[string]Attachment{}
 	}
-	f.attached[port.ID] = port
+	f.attached[port.ID] = Attachment{port, place}
 	return nil
 }
 

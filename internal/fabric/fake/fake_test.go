@@ -13,6 +13,7 @@ func TestConformance(t *testing.T) {
 	fabrictest.Run(t, fabrictest.Harness{
 		New:   func(*testing.T, int) fabric.Fabric { return &Fabric{} },
 		NetNS: func(*testing.T) string { return "/dev/null" },
+		Kinds: fabric.PortKinds(),
 	})
 }
 

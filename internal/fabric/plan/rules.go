@@ -1,4 +1,4 @@
-package ethernet
+package plan
 
 import (
 	"fmt"
@@ -17,7 +17,8 @@ import (
 // The text is written as `nft -y list ruleset` prints it, and is compared with that.
 const (
 	bridgeTable = "bridge nm"
-	inetTable   = "inet nm"
+	// InetTable is the table of the node's own stack.
+	InetTable = "inet nm"
 )
 
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
@@ -176,9 +177,9 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
-		rules[inetTable] = Table{Text: skeleton(inetEgressRules), Sets: sortSets(inet)}
+		rules[InetTable] = Table{Text: skeleton(inetEgressRules), Sets: sortSets(inet)}
 	case len(inet["vnis"]) > 0:
-		rules[inetTable] = Table{Text: skeleton(inetRules), Sets: sortSets(inet)}
+		rules[InetTable] = Table{Text: skeleton(inetRules), Sets: sortSets(inet)}
 	}
 	return rules
 }
@@ -192,15 +193,15 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 			inet["tunnels"] = append(inet["tunnels"], fmt.Sprintf("%s . %s", peer, vni))
 		}
 		if n.Egress {
-			bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", tunnelName(n.Index), n.Gateway))
+			bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", TunnelName(n.Index), n.Gateway))
 		}
 	}
 	for _, p := range n.Ports {
 		port := PortName(p.ID)
-		bridge["pins"] = append(bridge["pins"], fmt.Sprintf("%q . %s . %s", port, normalMAC(p.MAC), p.Address))
+		bridge["pins"] = append(bridge["pins"], fmt.Sprintf("%q . %s . %s", port, fabric.NormalMAC(p.MAC), p.Address))
 		if n.Egress {
 			bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", port, n.Gateway))
-			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, gatewayMAC(n.Index)))
+			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, GatewayMAC(n.Index)))
 		}
 	}
 }
@@ -214,7 +215,7 @@ func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, ine
 	}
 	for _, n := range networks {
 		protected = append(protected, n.Prefix)
-		name := bridgeName(n.Index)
+		name := BridgeName(n.Index)
 		inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", name, name))
 		if n.Egress {
 			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", name))
@@ -246,7 +247,7 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 // rulesScript returns the one transaction that makes seen like want, "" when they are alike.
 func rulesScript(want, seen Ruleset) string {
 	var b strings.Builder
-	for _, name := range []string{bridgeTable, inetTable} {
+	for _, name := range []string{bridgeTable, InetTable} {
 		w, wanted := want[name]
 		s, exists := seen[name]
 		switch {
@@ -264,7 +265,7 @@ func rulesScript(want, seen Ruleset) string {
 		}
 	}
 	for _, name := range sortedKeys(seen) {
-		if name != bridgeTable && name != inetTable {
+		if name != bridgeTable && name != InetTable {
 			fmt.Fprintf(&b, "delete table %s\n", name)
 		}
 	}

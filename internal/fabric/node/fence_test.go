@@ -1,11 +1,11 @@
-package ethernet
+package node
 
 import (
 	"context"
 	"net/netip"
 	"testing"
 
-	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
 
 // TestANodeThatIsNoLongerAPeerReachesNoMember is what a fenced node meets: its agent is not heard of, so it goes on sending as it
@@ -74,51 +74,15 @@ func testFenced(t *testing.T, lab underlayLab, peers []netip.Addr) {
 	mustReach(t, b.namespace, "a member, as a peer again", a.address())
 }
 
-func TestATunnelThatIsNotWantedGoesBeforeItsGuard(t *testing.T) {
-	alone := testNetwork(3, 2)
-	wide := alone
-	wide.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
-	m := newMachine()
-	finish(t, m, []fabric.Network{wide})
-	ops, err := Plan(planConfig, []fabric.Network{alone}, m.Observed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, op := range ops {
-		switch o := op.(type) {
-		case LoadRules:
-			t.Fatalf("the rules that guard %s are loaded away while it is there:\n%v", tunnelName(3), ops)
-		case DeleteLink:
-			if o.Name == tunnelName(3) {
-				return
-			}
-		}
-	}
-	t.Fatalf("%s is not removed: %v", tunnelName(3), ops)
-}
-
-func TestFramesToMembersHeardFromAFormerPeerGoToNobody(t *testing.T) {
-	n := testNetwork(3, 2)
-	former, present := netip.MustParseAddr("198.18.0.2"), netip.MustParseAddr("198.18.0.3")
-	n.Peers = []netip.Addr{present}
-	m := newMachine()
-	finish(t, m, []fabric.Network{n})
-	m.change(tunnelName(3), func(l *Link) { l.Learned = []netip.Addr{former, present} })
-	ops, err := Plan(planConfig, []fabric.Network{n}, m.Observed)
-	if err != nil || len(ops) != 1 || ops[0] != Operation(ForgetPeer{Network: 3, Link: tunnelName(3), Peer: former}) {
-		t.Errorf("got %v, %v; want that the former peer is forgotten", ops, err)
-	}
-}
-
 func TestAProbeTellsWhatIsWrongWithAPort(t *testing.T) {
 	lab := newPairLab(t)
 	id := lab.a.port.ID
 	for _, tt := range []struct{ meddling, want string }{
 		{"true", ""},
-		{"ip link set " + PortName(id) + " down", "its network port is down"},
-		{"ip link set " + PortName(id) + " nomaster", "its network port is not on its network's bridge"},
+		{"ip link set " + plan.PortName(id) + " down", "its network port is down"},
+		{"ip link set " + plan.PortName(id) + " nomaster", "its network port is not on its network's bridge"},
 		{"ip link set nmbr1 down", "its network's bridge is down"},
-		{"ip link delete " + PortName(id), "its network port is gone"},
+		{"ip link delete " + plan.PortName(id), "its network port is gone"},
 	} {
 		lab.node.run(t, tt.meddling)
 		wrong, err := lab.node.fabric.Probe(t.Context())
@@ -126,7 +90,7 @@ func TestAProbeTellsWhatIsWrongWithAPort(t *testing.T) {
 			t.Errorf("after %q: got %q, %v; want %q", tt.meddling, wrong[id], err, tt.want)
 		}
 		apply(t, lab.node.fabric, lab.network)
-		if err := lab.node.fabric.Attach(t.Context(), lab.a.port); err != nil {
+		if err := lab.node.fabric.Attach(t.Context(), lab.a.port, lab.a.place()); err != nil {
 			t.Fatal(err)
 		}
 		if wrong, err := lab.node.fabric.Probe(t.Context()); err != nil || wrong[id] != "" {

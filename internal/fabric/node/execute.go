@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"bytes"
@@ -11,16 +11,17 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // executeAll carries out a plan. Links to be deleted one after the other are deleted together.
-func (f *Fabric) executeAll(ctx context.Context, ops []Operation) error {
+func (f *Fabric) executeAll(ctx context.Context, ops []plan.Operation) error {
 	for len(ops) > 0 {
 		var names []string
 		for len(names) < len(ops) {
-			o, ok := ops[len(names)].(DeleteLink)
+			o, ok := ops[len(names)].(plan.DeleteLink)
 			if !ok {
 				break
 			}
@@ -33,7 +34,7 @@ func (f *Fabric) executeAll(ctx context.Context, ops []Operation) error {
 		var err error
 		if len(names) > 0 {
 			err = f.node.Do(func() error { return deleteLinks(names) })
-			failpoint.Hit("ethernet.after-delete-links")
+			failpoint.Hit("node.after-delete-links")
 		} else {
 			err = f.execute(ctx, ops[0])
 		}
@@ -46,36 +47,36 @@ func (f *Fabric) executeAll(ctx context.Context, ops []Operation) error {
 }
 
 // execute carries out one operation. It decides nothing.
-func (f *Fabric) execute(ctx context.Context, op Operation) error {
+func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if o, ok := op.(LoadRules); ok {
+	if o, ok := op.(plan.LoadRules); ok {
 		err := f.nft.load(ctx, f.node, o.Script)
-		failpoint.Hit("ethernet.after-rules")
+		failpoint.Hit("node.after-rules")
 		return err
 	}
 	return f.node.Do(func() error {
 		switch o := op.(type) {
-		case AddLink:
+		case plan.AddLink:
 			return addLink(o.Link)
-		case SetLink:
+		case plan.SetLink:
 			return f.setLink(o)
-		case SetForwarding:
+		case plan.SetForwarding:
 			err := netns.SetForwarding(o.Link, o.On)
-			failpoint.Hit("ethernet.after-forwarding")
+			failpoint.Hit("node.after-forwarding")
 			return err
-		case AddAddress:
+		case plan.AddAddress:
 			return changeAddress(netlink.AddrAdd, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
-		case DeleteAddress:
+		case plan.DeleteAddress:
 			return changeAddress(netlink.AddrDel, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
-		case AddPeer:
+		case plan.AddPeer:
 			return changePeer(netlink.NeighAppend, o.Link, o.Peer.AsSlice())
-		case DeletePeer:
+		case plan.DeletePeer:
 			return changePeer(netlink.NeighDel, o.Link, o.Peer.AsSlice())
-		case ForgetPeer:
+		case plan.ForgetPeer:
 			err := forgetPeer(o.Link, o.Peer)
-			failpoint.Hit("ethernet.after-forget")
+			failpoint.Hit("node.after-forget")
 			return err
 		default:
 			return fmt.Errorf("unknown operation %T", op)
@@ -84,14 +85,14 @@ func (f *Fabric) execute(ctx context.Context, op Operation) error {
 }
 
 // addLink makes a bridge or a tunnel with its addresses, peers and forwarding.
-func addLink(l Link) error {
+func addLink(l plan.Link) error {
 	switch l.Kind {
-	case KindBridge:
+	case plan.KindBridge:
 		if err := newBridge(l); err != nil {
 			return err
 		}
-		failpoint.Hit("ethernet.after-bridge")
-	case KindVXLAN:
+		failpoint.Hit("node.after-bridge")
+	case plan.KindVXLAN:
 		bridge, err := netlink.LinkByName(l.Master)
 		if err != nil {
 			return fmt.Errorf("finding bridge %s: %w", l.Master, err)
@@ -99,7 +100,7 @@ func addLink(l Link) error {
 		if err := newTunnel(l, bridge.Attrs().Index); err != nil {
 			return err
 		}
-		failpoint.Hit("ethernet.after-tunnel")
+		failpoint.Hit("node.after-tunnel")
 	default:
 		return fmt.Errorf("links of kind %s are not supported", l.Kind)
 	}
@@ -107,15 +108,15 @@ func addLink(l Link) error {
 		if err := changeAddress(netlink.AddrAdd, l.Name, a.Addr().AsSlice(), a.Bits()); err != nil {
 			return fmt.Errorf("adding address %v: %w", a, err)
 		}
-		failpoint.Hit("ethernet.after-address")
+		failpoint.Hit("node.after-address")
 	}
 	for _, p := range l.Peers {
 		if err := changePeer(netlink.NeighAppend, l.Name, p.AsSlice()); err != nil {
 			return fmt.Errorf("adding peer %v: %w", p, err)
 		}
-		failpoint.Hit("ethernet.after-peer")
+		failpoint.Hit("node.after-peer")
 	}
-	if l.Kind == KindBridge {
+	if l.Kind == plan.KindBridge {
 		return netns.SetForwarding(l.Name, l.Forwarding) // also off: on a machine that routes, new links forward
 	}
 	return nil
@@ -123,15 +124,15 @@ func addLink(l Link) error {
 
 // setLink changes an attribute of a link. A port that is gone by then is no error: it goes with its member's last process, whenever that
 // ends, and must not keep the others from being brought up to date.
-func (f *Fabric) setLink(o SetLink) error {
+func (f *Fabric) setLink(o plan.SetLink) error {
 	err := f.setAttribute(o)
-	if o.Link.Kind == KindVeth && isGone(err) {
+	if o.Link.Kind == plan.KindVeth && isGone(err) {
 		return nil
 	}
 	return err
 }
 
-func (f *Fabric) setAttribute(o SetLink) error {
+func (f *Fabric) setAttribute(o plan.SetLink) error {
 	link, err := netlink.LinkByName(o.Link.Name)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
 
 // wideNetworks are one of each kind; the node they are for needs an uplink and an underlay.
@@ -31,7 +31,7 @@ func newWideNode(t testing.TB) (namespace, Config) {
 		until ip -o link show up1 | grep -q 'state UP'; do :; done # the kernel notices a carrier a while later
 		ip link add nmbrother type bridge; ip link add nmproxy type bridge
 		printf 'table inet nmother {\n\tchain input {\n\t\ttype filter hook input priority 0; policy accept;\n\t}\n}\n' | nft -f -`)
-	return space, Config{Underlay: underlayOfWideNode}
+	return space, Config{Config: plan.Config{Underlay: underlayOfWideNode}}
 }
 
 var underlayOfWideNode = netip.MustParseAddr("192.0.2.1")
@@ -98,7 +98,7 @@ func TestAuditFindsWhatSomebodyChanged(t *testing.T) {
 	networks := wideNetworks()
 	apply(t, f, networks...)
 	attach(t, f, networks[0], 0)
-	port := PortName(networks[0].Ports[0].ID)
+	port := plan.PortName(networks[0].Ports[0].ID)
 	for _, tt := range []struct{ meddling, object string }{
 		{"ip link set nmbr1 down", "bridge nmbr1 state"},
 		{"ip link set nmbr1 type bridge mcast_snooping 1", "bridge nmbr1 mcast_snooping"},
@@ -143,16 +143,16 @@ func TestANetworkWithoutMembersIsAsItShouldBe(t *testing.T) {
 
 func TestAttachingAgainDoesNotDisturbAMember(t *testing.T) {
 	lab := newPairLab(t)
-	index := lab.node.run(t, "ip -o link show "+PortName(lab.a.port.ID)+" | cut -d: -f1")
-	if err := lab.node.fabric.Attach(context.Background(), lab.a.port); err != nil {
+	index := lab.node.run(t, "ip -o link show "+plan.PortName(lab.a.port.ID)+" | cut -d: -f1")
+	if err := lab.node.fabric.Attach(context.Background(), lab.a.port, lab.a.place()); err != nil {
 		t.Fatal(err)
 	}
-	if again := lab.node.run(t, "ip -o link show "+PortName(lab.a.port.ID)+" | cut -d: -f1"); again != index {
+	if again := lab.node.run(t, "ip -o link show "+plan.PortName(lab.a.port.ID)+" | cut -d: -f1"); again != index {
 		t.Errorf("the port was made anew: link %s, before %s", again, index)
 	}
 	lab.a.run(t, "ip address flush dev eth0; ip link set eth0 down; ip link set lo down")
-	lab.node.run(t, "ip link set "+PortName(lab.a.port.ID)+" nomaster down")
-	if err := lab.node.fabric.Attach(context.Background(), lab.a.port); err != nil {
+	lab.node.run(t, "ip link set "+plan.PortName(lab.a.port.ID)+" nomaster down")
+	if err := lab.node.fabric.Attach(context.Background(), lab.a.port, lab.a.place()); err != nil {
 		t.Fatal(err)
 	}
 	mustReach(t, lab.a.namespace, "another member, after its port was mended", lab.b.address())
@@ -161,8 +161,7 @@ func TestAttachingAgainDoesNotDisturbAMember(t *testing.T) {
 func TestAPortMovesToTheNewNamespaceOfAMemberThatWasStartedAgain(t *testing.T) {
 	lab := newPairLab(t)
 	reborn := member{newSpace(t), lab.a.port}
-	reborn.port.NetNS = reborn.Path()
-	if err := lab.node.fabric.Attach(context.Background(), reborn.port); err != nil {
+	if err := lab.node.fabric.Attach(context.Background(), reborn.port, reborn.place()); err != nil {
 		t.Fatal(err)
 	}
 	mustReach(t, reborn.namespace, "another member", lab.b.address())
@@ -174,11 +173,8 @@ func TestAttachRefusesAPortThatRulesDoNotPin(t *testing.T) {
 	stranger := testPort(lab.network, 9)
 	wrong := lab.a.port
 	wrong.MAC = stranger.MAC
-	for _, port := range []driver.Port{
-		{ID: stranger.ID, Network: lab.network.Network, Address: stranger.Address, MAC: stranger.MAC}, wrong,
-	} {
-		port.NetNS = space.Path()
-		if err := lab.node.fabric.Attach(context.Background(), port); !errors.Is(err, fabric.ErrNotApplied) {
+	for _, port := range []fabric.Port{stranger, wrong} {
+		if err := lab.node.fabric.Attach(context.Background(), port, fabric.Namespace(space.Path())); !errors.Is(err, fabric.ErrNotApplied) {
 			t.Errorf("%+v: got %v, want ErrNotApplied", port, err)
 		}
 	}
@@ -186,7 +182,7 @@ func TestAttachRefusesAPortThatRulesDoNotPin(t *testing.T) {
 
 func TestAttachWaitsUntilTheBridgeForwards(t *testing.T) {
 	lab := newPairLab(t)
-	name := PortName(lab.a.port.ID)
+	name := plan.PortName(lab.a.port.ID)
 	lab.a.run(t, "ip link set eth0 down")
 	waiting := make(chan error, 1)
 	go func() {

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"context"
@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
 
 // What the fabric takes is compared with what a script with ip(8) and nft(8) takes that makes the same, members in parallel:
 //
-//	go test -run '^$' -bench . -benchtime 10x ./internal/fabric/ethernet
+//	go test -run '^$' -bench . -benchtime 10x ./internal/fabric/node
 
 // benchSetting is a node that has a network already, and namespaces for the members of another.
 type benchSetting struct {
@@ -38,9 +39,8 @@ func (s benchSetting) attachAll(b *testing.B) {
 	var wg sync.WaitGroup
 	for i, space := range s.spaces {
 		wg.Go(func() {
-			port := testDriverPort(s.network, i)
-			port.NetNS = space.Path()
-			if err := s.node.fabric.Attach(context.Background(), port); err != nil {
+			place := fabric.Namespace(space.Path())
+			if err := s.node.fabric.Attach(context.Background(), s.network.Ports[i], place); err != nil {
 				b.Error(err)
 			}
 		})
@@ -49,11 +49,15 @@ func (s benchSetting) attachAll(b *testing.B) {
 }
 
 // networkScript makes the network by hand.
-func (s benchSetting) networkScript() string {
-	want := desiredRules(Config{}, []fabric.Network{s.network}, Observed{})
-	seen := desiredRules(Config{}, []fabric.Network{s.first}, Observed{})
+func (s benchSetting) networkScript(b *testing.B) string {
+	b.Helper()
+	seen, err := s.node.fabric.observe(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	rules := plannedRules(b, plan.Config{}, []fabric.Network{s.first, s.network}, seen)
 	return fmt.Sprintf("ip link add %[1]s address %[2]s type bridge mcast_snooping 0\nip link set %[1]s mtu %[3]d up\nnft -f - <<'end'\n%[4]send\n",
-		bridgeName(1), gatewayMAC(1), localMTU, strings.ReplaceAll(rulesScript(want, seen), "delete", "#"))
+		plan.BridgeName(1), plan.GatewayMAC(1), plan.MTU(s.network, 0), rules)
 }
 
 // memberScript attaches the members by hand.
@@ -63,7 +67,7 @@ func (s benchSetting) memberScript() string {
 		fmt.Fprintf(&script, `{ ip link add %[1]s mtu %[2]d type veth peer name eth0 mtu %[2]d address %[3]s netns %[4]s
 			ip link set %[1]s master %[5]s up
 			nsenter --net=%[4]s sh -c 'ip link set lo up; ip address add %[6]s/%[7]d dev eth0; ip link set eth0 up'; } &
-			`, PortName(p.ID), localMTU, p.MAC, s.spaces[i].Path(), bridgeName(1), p.Address, s.network.Prefix.Bits())
+			`, plan.PortName(p.ID), plan.MTU(s.network, 0), p.MAC, s.spaces[i].Path(), plan.BridgeName(1), p.Address, s.network.Prefix.Bits())
 	}
 	script.WriteString("wait\n")
 	return script.String()
@@ -71,7 +75,7 @@ func (s benchSetting) memberScript() string {
 
 func BenchmarkNetwork(b *testing.B) {
 	s := newBenchSetting(b, 8)
-	script := s.networkScript()
+	script := s.networkScript(b)
 	for name, make := range map[string]func(){
 		"fabric": func() { apply(b, s.node.fabric, s.first, s.network) },
 		"script": func() { s.node.run(b, script) },

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -90,6 +89,14 @@ func newFabric(t testing.TB, space namespace, cfg Config) *Fabric {
 	return f
 }
 
+// What VXLAN takes of the underlay's frames, in bytes, and its port (RFC 7348, section 5), and the MTU of networks that stay on
+// their node.
+const (
+	vxlanOverhead = 50
+	vxlanPort     = 4789
+	localMTU      = 65535
+)
+
 // testNetwork is network index with ports for members of these host numbers.
 func testNetwork(index int, hosts ...int) fabric.Network {
 	base := netip.AddrFrom4([4]byte{10, byte(64 + index>>4), byte(index << 4), 0})
@@ -113,17 +120,19 @@ func testPort(n fabric.Network, host int) fabric.Port {
 // member is a namespace on a port.
 type member struct {
 	namespace
-	port driver.Port
+	port fabric.Port
 }
+
+// place is where the member's port goes.
+func (m member) place() fabric.Place { return fabric.Namespace(m.Path()) }
 
 func (m member) address() string { return m.port.Address.String() }
 
 // attach makes a namespace for port i of a network and attaches it.
 func attach(t testing.TB, f *Fabric, n fabric.Network, i int) member {
 	t.Helper()
-	m := member{newSpace(t), testDriverPort(n, i)}
-	m.port.NetNS = m.Path()
-	if err := f.Attach(context.Background(), m.port); err != nil {
+	m := member{newSpace(t), n.Ports[i]}
+	if err := f.Attach(context.Background(), m.port, m.place()); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -216,9 +225,4 @@ func mustNotReach(t *testing.T, from namespace, what, address string) {
 	if from.canReach(address, 300*time.Millisecond) {
 		t.Errorf("%s (%s) answers, but must not", what, address)
 	}
-}
-
-// testDriverPort is port i as a driver attaches it, but for the namespace.
-func testDriverPort(n fabric.Network, i int) driver.Port {
-	return driver.Port{ID: n.Ports[i].ID, Network: n.Network, Address: n.Ports[i].Address, MAC: n.Ports[i].MAC}
 }

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"bytes"
@@ -11,17 +11,18 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
 // observe reads what Plan has to know, links and rules at once.
-func (f *Fabric) observe(ctx context.Context) (Observed, error) {
+func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 	if err := ctx.Err(); err != nil {
-		return Observed{}, err
+		return plan.Observed{}, err
 	}
 	type rulesResult struct {
-		rules Ruleset
+		rules plan.Ruleset
 		err   error
 	}
 	listed := make(chan rulesResult, 1)
@@ -29,7 +30,7 @@ func (f *Fabric) observe(ctx context.Context) (Observed, error) {
 		rules, err := f.nft.read(ctx, f.node)
 		listed <- rulesResult{rules, err}
 	}()
-	var seen Observed
+	var seen plan.Observed
 	err := f.node.Do(func() (err error) {
 		seen, err = observeLinks(f.cfg)
 		return err
@@ -37,13 +38,13 @@ func (f *Fabric) observe(ctx context.Context) (Observed, error) {
 	result := <-listed
 	seen.Rules = result.rules
 	listing, docker := f.nft.others()
-	seen.Docker, seen.OthersSwitched = docker, listing.Others(inetTable)
+	seen.Docker, seen.OthersSwitched = docker, listing.Others(plan.InetTable)
 	return seen, errors.Join(err, result.err)
 }
 
 // observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace.
-func observeLinks(cfg Config) (Observed, error) {
-	seen := Observed{Links: map[string]Link{}}
+func observeLinks(cfg Config) (plan.Observed, error) {
+	seen := plan.Observed{Links: map[string]plan.Link{}}
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
 		return seen, fmt.Errorf("reading links: %w", err)
@@ -61,8 +62,8 @@ func observeLinks(cfg Config) (Observed, error) {
 	}
 	for _, l := range list {
 		attrs := l.Attrs()
-		link := Link{
-			Name: attrs.Name, Kind: Kind(l.Type()), MTU: attrs.MTU, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0,
+		link := plan.Link{
+			Name: attrs.Name, Kind: plan.Kind(l.Type()), MTU: attrs.MTU, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0,
 		}
 		for _, a := range addresses {
 			prefix := addressPrefix(a)
@@ -73,7 +74,7 @@ func observeLinks(cfg Config) (Observed, error) {
 				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
 			}
 		}
-		_, own := ownLink(attrs.Name)
+		_, own := plan.OwnLink(attrs.Name)
 		if !own && !slices.Contains(seen.Uplinks, attrs.Name) {
 			continue
 		}
@@ -92,7 +93,7 @@ func observeLinks(cfg Config) (Observed, error) {
 }
 
 // observeForwarding reads who forwards on this node besides the networks.
-func observeForwarding(seen *Observed) error {
+func observeForwarding(seen *plan.Observed) error {
 	links, router, err := netns.Forwarding()
 	if err != nil {
 		return err
@@ -103,24 +104,24 @@ func observeForwarding(seen *Observed) error {
 }
 
 // listPorts reads what Probe has to know, in the thread's network namespace.
-func listPorts() (map[string]Link, error) {
+func listPorts() (map[string]plan.Link, error) {
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
 		return nil, fmt.Errorf("reading links: %w", err)
 	}
-	names, links := map[int]string{}, map[string]Link{}
+	names, links := map[int]string{}, map[string]plan.Link{}
 	for _, l := range list {
 		names[l.Attrs().Index] = l.Attrs().Name
 	}
 	for _, l := range list {
 		attrs := l.Attrs()
-		links[attrs.Name] = Link{Name: attrs.Name, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0}
+		links[attrs.Name] = plan.Link{Name: attrs.Name, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0}
 	}
 	return links, nil
 }
 
 // observeLink adds what belongs to one kind of link only.
-func observeLink(l netlink.Link, link *Link) error {
+func observeLink(l netlink.Link, link *plan.Link) error {
 	switch l := l.(type) {
 	case *netlink.Bridge:
 		link.MAC = l.HardwareAddr.String()
@@ -141,7 +142,7 @@ func observeLink(l netlink.Link, link *Link) error {
 			}
 		}
 	case *netlink.Veth:
-		if _, own := ownLink(link.Name); own {
+		if _, own := plan.OwnLink(link.Name); own {
 			return nil // a member's port: no routing happens on it
 		}
 		// Any other veth is an uplink: that of a machine made of namespaces is one.

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"context"
@@ -7,58 +7,62 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Attach connects a member; its port must be among the networks last applied, so that the rules that pin it are in force. A
-// port that is as it should be is left alone.
-func (f *Fabric) Attach(ctx context.Context, port driver.Port) error {
+// port that is as it should be is left alone. Ports other than veth pairs are refused.
+func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if err := f.attach(ctx, port); err != nil {
-		return fmt.Errorf("attaching member %s to network %d: %w", port.ID, port.Network.Index, err)
+	if err := f.attach(ctx, port, place); err != nil {
+		return fmt.Errorf("attaching port %s: %w", port.ID, err)
 	}
 	return nil
 }
 
-func (f *Fabric) attach(ctx context.Context, port driver.Port) error {
+func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := fabric.FindPort(f.applied, port); err != nil {
+	if err := place.Validate(); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(f.applied, func(n fabric.Network) bool { return n.Index == port.Network.Index })
-	network := f.applied[i]
+	if place.Kind != fabric.PortVeth {
+		return fmt.Errorf("%w: %s; only veth ports, which lead into network namespaces, are implemented", fabric.ErrPortKind, place)
+	}
+	network, err := fabric.FindPort(f.applied, port)
+	if err != nil {
+		return err
+	}
 	mac, err := net.ParseMAC(port.MAC)
 	if err != nil {
 		return err
 	}
-	member, err := netns.Open(port.NetNS)
+	member, err := netns.Open(place.At)
 	if err != nil {
 		return err
 	}
 	defer member.Close()
 
-	pair := veth{name: PortName(port.ID), mtu: networkMTU(network, f.underlayMTU), mac: mac, address: port.Address}
-	if err := f.node.Do(func() error { return makePair(&pair, bridgeName(network.Index), member) }); err != nil {
+	pair := veth{name: plan.PortName(port.ID), mtu: plan.MTU(network, f.underlayMTU), mac: mac, address: port.Address}
+	if err := f.node.Do(func() error { return makePair(&pair, plan.BridgeName(network.Index), member) }); err != nil {
 		return err
 	}
-	f.spaces.Store(pair.name, port.NetNS)
-	failpoint.Hit("ethernet.after-veth")
+	f.spaces.Store(pair.name, place.At)
+	failpoint.Hit("node.after-veth")
 	if err := member.Do(func() error { return configureMember(pair, network) }); err != nil {
 		return fmt.Errorf("inside the member: %w", err)
 	}
-	failpoint.Hit("ethernet.after-member-address")
+	failpoint.Hit("node.after-member-address")
 	if err := f.node.Do(func() error { return awaitForwarding(ctx, pair.name) }); err != nil {
 		return err
 	}
@@ -234,10 +238,10 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := f.remover.remove(f.node, PortName(id)); err != nil {
+	if err := f.remover.remove(f.node, plan.PortName(id)); err != nil {
 		return fmt.Errorf("detaching member %s: %w", id, err)
 	}
-	f.spaces.Delete(PortName(id))
-	failpoint.Hit("ethernet.after-detach")
+	f.spaces.Delete(plan.PortName(id))
+	failpoint.Hit("node.after-detach")
 	return nil
 }

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -47,7 +48,7 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 	for i := range 2 {
 		space := newSpace(t)
 		plugIn(t, sw, space, i)
-		lab.nodes = append(lab.nodes, node{space, newFabric(t, space, Config{Underlay: underlayAddress(i)})})
+		lab.nodes = append(lab.nodes, node{space, newFabric(t, space, Config{Config: plan.Config{Underlay: underlayAddress(i)}})})
 		n := testNetwork(3)
 		n.Egress = egress
 		n.Peers = []netip.Addr{underlayAddress(1 - i)}
@@ -244,7 +245,11 @@ func TestEachNodeIsTheGatewayOfItsOwnMembersOnly(t *testing.T) {
 	// The node looks for its member by ARP when it has something for it.
 	lab.nodes[0].run(t, "ip neigh flush dev nmbr3")
 	ask := "nodeasks"
-	lab.nodes[0].send(t, "nmbr3", ethernetFrame(broadcast, gatewayMAC(3), etherARP, arpPacket(1, gatewayMAC(3), gateway, make6(), a.port.Address, ask)))
+	router, err := net.ParseMAC(plan.GatewayMAC(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.nodes[0].send(t, "nmbr3", ethernetFrame(broadcast, router, etherARP, arpPacket(1, router, gateway, make6(), a.port.Address, ask)))
 	frame, end := a.marker(b)
 	a.send(t, memberLink, frame)
 	frames, ok := l.until(end, markerTimeout)
@@ -290,7 +295,7 @@ func TestAMembersMTUFollowsWhenItsNetworkStartsToSpanNodes(t *testing.T) {
 	}
 	defer func() { stdin.Close(); _ = stay.Wait() }()
 	alone.Peers = nil
-	f = newFabric(t, lab.nodes[0].namespace, Config{Underlay: underlayAddress(0)})
+	f = newFabric(t, lab.nodes[0].namespace, Config{Config: plan.Config{Underlay: underlayAddress(0)}})
 	apply(t, f, lab.networks[0], alone)
 	if got := mtuOf(t, m); got != localMTU {
 		t.Errorf("on one node again, after a restart of the agent: MTU %d, want %d", got, localMTU)

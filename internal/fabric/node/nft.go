@@ -1,10 +1,11 @@
-package ethernet
+package node
 
 import (
 	"context"
 	"fmt"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/nftables"
 	"github.com/nearmetal/nearmetal/internal/wayout"
@@ -16,7 +17,7 @@ type rulesReader struct {
 	mu         sync.Mutex
 	known      bool
 	generation uint32
-	rules      Ruleset
+	rules      plan.Ruleset
 	listing    wayout.Listing
 	docker     wayout.Docker
 	// printed maps a table's text as rendered here to how this version of nft prints it, should that differ.
@@ -24,7 +25,7 @@ type rulesReader struct {
 }
 
 // read returns this product's tables.
-func (r *rulesReader) read(ctx context.Context, node netns.Handle) (Ruleset, error) {
+func (r *rulesReader) read(ctx context.Context, node netns.Handle) (plan.Ruleset, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	err := node.Do(func() error {
@@ -47,7 +48,7 @@ func (r *rulesReader) read(ctx context.Context, node netns.Handle) (Ruleset, err
 			}
 			docker = wayout.ParseDocker(chain, wayout.BridgeLinks)
 		}
-		r.known, r.generation, r.rules = true, generation, parseListing(text)
+		r.known, r.generation, r.rules = true, generation, plan.ParseListing(text)
 		r.listing, r.docker = listing, docker
 		r.translate()
 		return nil
@@ -95,7 +96,7 @@ func (r *rulesReader) translate() {
 	for text, printed := range r.printed {
 		for name, table := range r.rules {
 			if table.Text == printed {
-				r.rules[name] = Table{Text: text, Sets: table.Sets}
+				r.rules[name] = plan.Table{Text: text, Sets: table.Sets}
 			}
 		}
 	}
@@ -104,7 +105,7 @@ func (r *rulesReader) translate() {
 // parseScriptTables returns the text of the tables that a script makes anew.
 func parseScriptTables(script string) map[string]string {
 	tables := map[string]string{}
-	for name, table := range parseListing(script) {
+	for name, table := range plan.ParseListing(script) {
 		tables[name] = table.Text
 	}
 	return tables

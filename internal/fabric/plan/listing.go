@@ -1,4 +1,4 @@
-package ethernet
+package plan
 
 import (
 	"regexp"
@@ -9,8 +9,8 @@ import (
 // ownTable matches the names of this product's tables, also those earlier versions made for each network.
 var ownTable = regexp.MustCompile(`^table (\w+ nm\d*) \{$`)
 
-// parseListing reads this product's tables out of what `nft -y list ruleset` prints, or out of a script of ours.
-func parseListing(listing string) Ruleset {
+// ParseListing reads this product's tables out of what `nft -y list ruleset` prints, or out of a script of ours.
+func ParseListing(listing string) Ruleset {
 	rules := Ruleset{}
 	p := tableParser{}
 	for line := range strings.Lines(listing) {

@@ -1,35 +1,28 @@
-// Package ethernet makes tenant networks of bridges, veth pairs, VXLAN tunnels and nftables rules, in the network namespace of
+// Package node makes tenant networks of bridges, veth pairs, VXLAN tunnels and nftables rules, in the network namespace of
 // the process.
 //
-// Plan is pure: from the networks that should be and the kernel's state as read, it lists the operations that are missing. Apply
-// carries them out and reads back; Audit is a plan that should be empty. It must never decide who is connected to whom:
-// that is in the networks it is given. Start reading at Plan; the isolation rules are in rules.go.
-package ethernet
+// Apply reads the kernel, carries out the operations that package plan lists, and reads back; Audit is a plan that should be
+// empty. Attach makes a member's port. It must never decide who is connected to whom: that is in the networks it is given.
+// Start reading at Apply.
+package node
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
-// Config is what the fabric has to know about its node.
+// Config is what a Fabric is made of.
 type Config struct {
-	// Underlay is this node's address in the network that carries the tunnels; the zero value means that there is none, and
-	// networks with peers are refused.
-	Underlay netip.Addr
-	// UnderlayMTU in bytes; 0 means the MTU of the link that bears Underlay. It must be the same on all nodes.
-	UnderlayMTU int
-	// Protected are networks that members never reach through egress, besides all tenant networks, the underlay and the
-	// node's own addresses: management networks, for instance.
-	Protected []netip.Prefix
+	plan.Config
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -93,7 +86,7 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		if err := f.executeAll(ctx, ops); err != nil {
 			return err
 		}
-		var rest []Operation
+		var rest []plan.Operation
 		if seen, rest, err = f.plan(ctx, networks); err != nil {
 			return fmt.Errorf("reading back: %w", err)
 		}
@@ -107,11 +100,11 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 }
 
 // advise logs, once, what may keep members from the outside.
-func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen Observed) {
+func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen plan.Observed) {
 	advice := ""
 	if slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress }) {
 		listing, _ := f.nft.others()
-		advice = wayout.Advice(forwardingSeen(seen), listing, wayout.BridgeLinks)
+		advice = wayout.Advice(seen.WayOut(), listing, wayout.BridgeLinks)
 	}
 	if advice != "" && advice != f.advised {
 		f.log.WarnContext(ctx, "members of networks with egress may be unable to reach the outside", "why", advice)
@@ -141,7 +134,7 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var links map[string]Link
+	var links map[string]plan.Link
 	err := f.node.Do(func() (err error) {
 		links, err = listPorts()
 		return err
@@ -149,41 +142,16 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	wrong := map[string]string{}
-	for _, n := range f.applied {
-		for _, p := range n.Ports {
-			if problem := portProblem(links, PortName(p.ID), bridgeName(n.Index)); problem != "" {
-				wrong[p.ID] = problem
-			}
-		}
-	}
-	return wrong, nil
-}
-
-// portProblem tells what is wrong with a port, "" for nothing.
-func portProblem(links map[string]Link, name, bridge string) string {
-	port, exists := links[name]
-	switch {
-	case !exists:
-		return "its network port is gone"
-	case !port.Up:
-		return "its network port is down"
-	case port.Master != bridge:
-		return "its network port is not on its network's bridge"
-	case !links[bridge].Up:
-		return "its network's bridge is down"
-	default:
-		return ""
-	}
+	return plan.Problems(f.applied, links), nil
 }
 
 // plan reads the kernel and plans.
-func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (Observed, []Operation, error) {
+func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Observed, []plan.Operation, error) {
 	seen, err := f.observe(ctx)
 	if err != nil {
-		return Observed{}, nil, err
+		return plan.Observed{}, nil, err
 	}
-	ops, err := Plan(f.cfg, networks, seen)
+	ops, err := plan.Compute(f.cfg.Config, networks, seen)
 	return seen, ops, err
 }
 

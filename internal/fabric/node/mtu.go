@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"errors"
@@ -10,12 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // setMTU sets a link's MTU, and first that of the member's end when it is a port: what leaves a member has to fit.
-func (f *Fabric) setMTU(link netlink.Link, want Link) error {
-	if want.Kind == KindVeth {
+func (f *Fabric) setMTU(link netlink.Link, want plan.Link) error {
+	if want.Kind == plan.KindVeth {
 		if err := f.setMemberMTU(link, want.MTU); err != nil {
 			return fmt.Errorf("member's end: %w", err)
 		}

@@ -1,4 +1,4 @@
-package ethernet
+package plan
 
 import (
 	"fmt"
@@ -153,7 +153,7 @@ func (o SetForwarding) String() string {
 
 // Drift implements Operation.
 func (o LoadRules) Drift() fabric.Drift {
-	return fabric.Drift{Object: "nftables tables " + bridgeTable + " and " + inetTable, Want: o.Script, Got: "something else"}
+	return fabric.Drift{Object: "nftables tables " + bridgeTable + " and " + InetTable, Want: o.Script, Got: "something else"}
 }
 
 // Drift implements Operation.

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -50,7 +51,7 @@ func bringUp(name string, mtu, bridge int) error {
 }
 
 // newBridge makes a bridge.
-func newBridge(l Link) error {
+func newBridge(l plan.Link) error {
 	mac, err := net.ParseMAC(l.MAC)
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func newBridge(l Link) error {
 	req := linkMessage(l.Name)
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindBridge)))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindBridge)))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(0))
 	data.AddRtAttr(nl.IFLA_BR_STP_STATE, nl.Uint32Attr(0))
@@ -76,7 +77,7 @@ func setSnooping(bridge int, on bool) error {
 	msg.Index = int32(bridge)
 	req.AddData(msg)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindBridge)))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindBridge)))
 	value := uint8(0)
 	if on {
 		value = 1
@@ -88,10 +89,10 @@ func setSnooping(bridge int, on bool) error {
 }
 
 // newTunnel makes a VXLAN tunnel on the bridge with this link index.
-func newTunnel(l Link, bridge int) error {
+func newTunnel(l plan.Link, bridge int) error {
 	req := linkMessage(l.Name)
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindVXLAN)))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindVXLAN)))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(l.VNI)))
 	local := l.Local.As4()
@@ -104,6 +105,9 @@ func newTunnel(l Link, bridge int) error {
 	}
 	return bringUp(l.Name, l.MTU, bridge)
 }
+
+// memberLink is the name of the member's end of a veth pair.
+const memberLink = "eth0"
 
 // veth is a pair of links, one end on a bridge here, the other in a member.
 type veth struct {
@@ -121,7 +125,7 @@ func newVeth(v veth, member netns.Handle) error {
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(KindVeth)))
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindVeth)))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
 	peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))

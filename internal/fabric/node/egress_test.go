@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -27,7 +28,7 @@ const internet = "203.0.113.1" // beyond the outside machine, whose link has an 
 func newEgressLab(t *testing.T) egressLab {
 	t.Helper()
 	needRoot(t)
-	lab := egressLab{node: newNode(t, Config{Underlay: netip.MustParseAddr("192.0.2.1")}), outside: newSpace(t), other: newSpace(t), management: newSpace(t)}
+	lab := egressLab{node: newNode(t, Config{Config: plan.Config{Underlay: netip.MustParseAddr("192.0.2.1")}}), outside: newSpace(t), other: newSpace(t), management: newSpace(t)}
 	lab.node.run(t, `ip link set lo up; ip link add up0 type bridge mcast_snooping 0; ip link set up0 up; ip address add 192.0.2.1/24 dev up0
 		ip link add o1 type veth peer name eth0 netns `+lab.outside.Path()+`; ip link set o1 master up0 up
 		ip link add o2 type veth peer name eth0 netns `+lab.other.Path()+`; ip link set o2 master up0 up
@@ -57,7 +58,7 @@ func TestEgressLetsMembersOut(t *testing.T) {
 	mustReach(t, lab.members[0].namespace, "the outside", internet)
 	mustReach(t, lab.members[1].namespace, "the outside", internet)
 	mustNotReach(t, lab.members[2].namespace, "the outside, from a network without egress,", internet)
-	lab.members[2].run(t, "ip route add default dev eth0; ip neigh replace "+internet+" lladdr "+gatewayMAC(3).String()+" nud permanent dev eth0")
+	lab.members[2].run(t, "ip route add default dev eth0; ip neigh replace "+internet+" lladdr "+plan.GatewayMAC(3)+" nud permanent dev eth0")
 	mustNotReach(t, lab.members[2].namespace, "the outside, by force, from a network without egress,", internet)
 }
 
@@ -231,7 +232,7 @@ func TestForwardingIsAsBeforeWhenEgressEnds(t *testing.T) {
 		t.Fatalf("with egress: got %q", got)
 	}
 	// Another process of the agent, which has to find what the first one did.
-	restarted := newFabric(t, lab.node.namespace, Config{Underlay: netip.MustParseAddr("192.0.2.1")})
+	restarted := newFabric(t, lab.node.namespace, Config{Config: plan.Config{Underlay: netip.MustParseAddr("192.0.2.1")}})
 	apply(t, restarted, lab.networks...)
 	apply(t, restarted, lab.networks[2])
 	if got := forwarding(); got != "0\n" {

@@ -1,4 +1,4 @@
-package ethernet
+package node
 
 import (
 	"net"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -123,7 +124,7 @@ func TestAMemberDoesNotReachTheNodeNorOtherNetworks(t *testing.T) {
 	if got := asksFor(t, lab.a, lab.b, netip.MustParseAddr("192.0.2.1")); got {
 		t.Error("the node answered an ARP request for its own address")
 	}
-	gateway := gatewayMAC(1).String()
+	gateway := plan.GatewayMAC(1)
 	for what, address := range map[string]string{
 		"the node's own address": "192.0.2.1", "the gateway's address": lab.network.Gateway.String(), "another network's member": lab.out.address(),
 	} {

@@ -1,6 +1,6 @@
 //go:build failpoints
 
-package ethernet
+package node
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -44,16 +46,15 @@ func marks(t *testing.T) []string {
 func TestLife(t *testing.T) {
 	needs.Child(t, "NEARMETAL_TEST_MEMBER")
 	space := os.Getenv("NEARMETAL_TEST_MEMBER")
-	f, err := New(Config{Underlay: underlayOfWideNode})
+	f, err := New(Config{Config: plan.Config{Underlay: underlayOfWideNode}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	networks := wideNetworks()
 	apply(t, f, networks...)
-	port := testDriverPort(networks[0], 0)
-	port.NetNS = space
+	port, place := networks[0].Ports[0], fabric.Namespace(space)
 	for range 2 {
-		if err := f.Attach(context.Background(), port); err != nil {
+		if err := f.Attach(context.Background(), port, place); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -62,7 +63,7 @@ func TestLife(t *testing.T) {
 	}
 	// A peer that was heard through the tunnel leaves the network, and what was learned of it is forgotten.
 	former := networks[2].Peers[0]
-	learned := "bridge fdb append 02:00:00:00:00:07 dev " + tunnelName(3) + " dst " + former.String() + " self dynamic"
+	learned := "bridge fdb append 02:00:00:00:00:07 dev " + plan.TunnelName(3) + " dst " + former.String() + " self dynamic"
 	if out, err := exec.Command("sh", "-c", learned).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", learned, err, out)
 	}

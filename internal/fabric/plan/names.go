@@ -1,10 +1,9 @@
-package ethernet
+package plan
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
@@ -16,27 +15,28 @@ const (
 	bridgePrefix = "nmbr" // nmbrINDEX, the network's bridge
 	tunnelPrefix = "nmvx" // nmvxINDEX, its VXLAN tunnel
 	portPrefix   = "nmp"  // nmpHASH, the host's end of a member's veth pair
-	memberLink   = "eth0" // the member's end
 )
 
-func bridgeName(index int) string { return bridgePrefix + strconv.Itoa(index) }
+// BridgeName returns the name of a network's bridge.
+func BridgeName(index int) string { return bridgePrefix + strconv.Itoa(index) }
 
-func tunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }
+// TunnelName returns the name of a network's VXLAN tunnel.
+func TunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }
 
-// PortName is the name of the host's link of the member with this assignment ID.
+// PortName returns the name of the host's link of the member with this assignment ID.
 func PortName(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return portPrefix + hex.EncodeToString(sum[:5])
 }
 
-// gatewayMAC is the address of a network's bridge, the same on every node, so that a member's gateway is always its own node's.
+// GatewayMAC returns the MAC address of a network's bridge, the same on every node, so that a member's gateway is always its own node's.
 // Its first octet (locally administered, IEEE 802c) keeps it apart from members' addresses.
-func gatewayMAC(index int) net.HardwareAddr {
-	return net.HardwareAddr{0x06, 'n', 'm', byte(index >> 8), byte(index), 0x01}
+func GatewayMAC(index int) string {
+	return fmt.Sprintf("06:%02x:%02x:%02x:%02x:01", 'n', 'm', byte(index>>8), byte(index))
 }
 
-// ownLink tells whether a link of this name is this product's, and of which network, 0 for ports.
-func ownLink(name string) (index int, own bool) {
+// OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports.
+func OwnLink(name string) (index int, own bool) {
 	for _, prefix := range []string{bridgePrefix, tunnelPrefix} {
 		if digits, ok := strings.CutPrefix(name, prefix); ok {
 			index, err := strconv.Atoi(digits)
@@ -48,13 +48,4 @@ func ownLink(name string) (index int, own bool) {
 		return 0, err == nil
 	}
 	return 0, false
-}
-
-// normalMAC writes a MAC address as the kernel's tools do; s has been validated.
-func normalMAC(s string) string {
-	mac, err := net.ParseMAC(s)
-	if err != nil {
-		return fmt.Sprintf("invalid(%s)", s)
-	}
-	return mac.String()
 }

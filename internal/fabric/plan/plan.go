@@ -1,4 +1,10 @@
-package ethernet
+// Package plan computes what a node's kernel lacks of the networks that should be on it.
+//
+// It is pure: from the desired networks and the kernel's state as read, it lists the operations that are missing, in order, and
+// renders the isolation rules as text. Its operations are data that package node carries out. It must never read or change
+// anything, nor decide who is connected to whom: that is in the networks it is given. Start reading at Compute; the isolation
+// rules are in rules.go.
+package plan
 
 import (
 	"fmt"
@@ -17,6 +23,18 @@ const (
 	vxlanOverhead = 50
 	vxlanPort     = 4789 // RFC 7348, section 5: the port IANA assigned
 )
+
+// Config is what a plan has to know about its node.
+type Config struct {
+	// Underlay is this node's address in the network that carries the tunnels; the zero value means that there is none, and
+	// networks with peers are refused.
+	Underlay netip.Addr
+	// UnderlayMTU in bytes; 0 means the MTU of the link that bears Underlay. It must be the same on all nodes.
+	UnderlayMTU int
+	// Protected are networks that members never reach through egress, besides all tenant networks, the underlay and the
+	// node's own addresses: management networks, for instance.
+	Protected []netip.Prefix
+}
 
 // Kind is what kind of link the kernel says a link is.
 type Kind string
@@ -72,10 +90,10 @@ type Observed struct {
 	Docker wayout.Docker
 }
 
-// Plan lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
+// Compute lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
 // come before the links they watch, and links go before the rules that watched them, so that a plan that breaks off anywhere has
 // opened nothing: the members of a node that was fenced off reach nobody through a tunnel that is still there.
-func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
+func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
 	if err := fabric.Validate(networks); err != nil {
 		return nil, err
 	}
@@ -100,8 +118,8 @@ func Plan(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, er
 	return ops, nil
 }
 
-// networkMTU is the same on every node of a network, because it follows from the network and the underlay alone.
-func networkMTU(n fabric.Network, underlayMTU int) int {
+// MTU returns the MTU of a network's links. It is the same on every node of a network, because it follows from the network and the underlay alone.
+func MTU(n fabric.Network, underlayMTU int) int {
 	if len(n.Peers) == 0 {
 		return localMTU
 	}
@@ -112,9 +130,9 @@ func networkMTU(n fabric.Network, underlayMTU int) int {
 func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
 	var links []Link
 	for _, n := range networks {
-		mtu := networkMTU(n, seen.UnderlayMTU)
+		mtu := MTU(n, seen.UnderlayMTU)
 		bridge := Link{
-			Name: bridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: gatewayMAC(n.Index).String(),
+			Name: BridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: GatewayMAC(n.Index),
 			Up: true, Forwarding: n.Egress,
 		}
 		if n.Egress {
@@ -133,7 +151,7 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		peers := slices.Clone(n.Peers)
 		slices.SortFunc(peers, netip.Addr.Compare)
 		links = append(links, Link{
-			Name: tunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
+			Name: TunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
 			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, Peers: slices.Compact(peers),
 		})
 	}
@@ -147,7 +165,7 @@ func planLinks(networks []fabric.Network, want []Link, seen Observed) (remove, c
 	gone := map[string]bool{}
 	for _, w := range want {
 		wanted[w.Name] = true
-		index, _ := ownLink(w.Name)
+		index, _ := OwnLink(w.Name)
 		s, exists := seen.Links[w.Name]
 		if why := unmendable(w, s); exists && why != "" {
 			remove = append(remove, DeleteLink{Network: index, Name: w.Name, Why: why})
@@ -161,7 +179,7 @@ func planLinks(networks []fabric.Network, want []Link, seen Observed) (remove, c
 		change = append(change, planLink(index, w, s, gone[s.Master])...)
 	}
 	for _, n := range networks {
-		bridge := wantedLink(want, bridgeName(n.Index))
+		bridge := wantedLink(want, BridgeName(n.Index))
 		for _, p := range n.Ports {
 			name := PortName(p.ID)
 			wanted[name] = true
@@ -172,7 +190,7 @@ func planLinks(networks []fabric.Network, want []Link, seen Observed) (remove, c
 		}
 	}
 	for _, name := range sortedKeys(seen.Links) {
-		if index, own := ownLink(name); own && !wanted[name] {
+		if index, own := OwnLink(name); own && !wanted[name] {
 			remove = append(remove, DeleteLink{Network: index, Name: name, Why: "not wanted"})
 		}
 	}
@@ -246,8 +264,8 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 	return ops
 }
 
-// forwardingSeen is what was observed as far as forwarding goes.
-func forwardingSeen(seen Observed) wayout.Seen {
+// WayOut returns what was observed as far as forwarding goes.
+func (seen Observed) WayOut() wayout.Seen {
 	s := wayout.Seen{
 		Uplinks: seen.Uplinks, Router: seen.Router, Own: switchedLinks(seen.Rules), Others: seen.OthersSwitched,
 		Forwarding: slices.Clone(seen.Forwarding),
@@ -265,13 +283,13 @@ func desiredSwitched(networks []fabric.Network, seen Observed) []string {
 	if !slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress }) {
 		return nil
 	}
-	return forwardingSeen(seen).Switched()
+	return seen.WayOut().Switched()
 }
 
 // switchedLinks are the links on which this product switched forwarding on.
 func switchedLinks(rules Ruleset) []string {
 	var links []string
-	for _, element := range rules[inetTable].Sets["switched"] {
+	for _, element := range rules[InetTable].Sets["switched"] {
 		links = append(links, strings.Trim(element, `"`))
 	}
 	return links
@@ -280,7 +298,7 @@ func switchedLinks(rules Ruleset) []string {
 // planForwardingOff comes before the rules that remember what to switch off.
 func planForwardingOff(want Ruleset, seen Observed) []Operation {
 	var ops []Operation
-	for _, link := range forwardingSeen(seen).Off(switchedLinks(want)) {
+	for _, link := range seen.WayOut().Off(switchedLinks(want)) {
 		ops = append(ops, SetForwarding{Link: link, On: false})
 	}
 	return ops

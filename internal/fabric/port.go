@@ -1,0 +1,82 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// Port is the identity a port is pinned to.
+type Port struct {
+	// ID is the assignment's ID; the node names the port's link by it.
+	ID      string     `json:"id"`
+	Address netip.Addr `json:"address"`
+	MAC     string     `json:"mac"`
+}
+
+// PortKind is what a member's end of a network is. It says how Place.At is read.
+type PortKind string
+
+// The kinds of ports.
+const (
+	// PortVeth is a link in the member's network namespace. At is a path that opens the namespace, such as /proc/PID/ns/net.
+	PortVeth PortKind = "veth"
+	// PortTAP is a TAP device that the member's machine monitor opens. At is the device's name on the node.
+	PortTAP PortKind = "tap"
+	// PortMACVTAP is a TAP device directly on an adapter of the node. At is the device's name.
+	PortMACVTAP PortKind = "macvtap"
+	// PortVF is a virtual function of an adapter. At is its PCI address, such as 0000:3b:00.2.
+	PortVF PortKind = "vf"
+	// PortPF is a whole adapter. At is its PCI address.
+	PortPF PortKind = "pf"
+)
+
+// PortKinds lists all kinds of ports.
+func PortKinds() []PortKind { return []PortKind{PortVeth, PortTAP, PortMACVTAP, PortVF, PortPF} }
+
+// Place is where a member's port is.
+type Place struct {
+	Kind PortKind
+	// At names the place, in the way that Kind says.
+	At string
+}
+
+// Namespace returns the place of a veth port: the network namespace that path opens.
+func Namespace(path string) Place { return Place{Kind: PortVeth, At: path} }
+
+// String writes the place for error messages.
+func (p Place) String() string { return string(p.Kind) + " " + p.At }
+
+// ErrPortKind: the node can't make ports of the kind that was asked for.
+var ErrPortKind = errors.New("ports of this kind can't be made on this node")
+
+// deviceName is a name that the kernel takes for a link: IFNAMSIZ of linux/if.h is 16 with its closing zero, and dev_valid_name
+// refuses slashes, colons and white space. Only what this product has use for is allowed.
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`)
+
+// pciAddress is domain:bus:device.function, as the kernel writes it.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+
+// Validate reports what is wrong with a place, before anything is done about it.
+func (p Place) Validate() error {
+	switch p.Kind {
+	case PortVeth:
+		if !path.IsAbs(p.At) || strings.ContainsRune(p.At, 0) {
+			return fmt.Errorf("a veth port needs the absolute path of a network namespace, not %q", p.At)
+		}
+	case PortTAP, PortMACVTAP:
+		if !deviceName.MatchString(p.At) {
+			return fmt.Errorf("a %s port needs the name of a device, of at most 15 letters, digits, '_', '.' and '-', not %q", p.Kind, p.At)
+		}
+	case PortVF, PortPF:
+		if !pciAddress.MatchString(p.At) {
+			return fmt.Errorf("a %s port needs a PCI address such as 0000:3b:00.2, not %q", p.Kind, p.At)
+		}
+	default:
+		return fmt.Errorf("%q is no kind of port; the kinds are %v", p.Kind, PortKinds())
+	}
+	return nil
+}
