@@ -41,6 +41,8 @@ func TestEachRuleFindsWhatBreaksIt(t *testing.T) {
 		{"a driver reading the store", "internal/driver/container/a.go", doc + "package container\nimport _ \"" + Module + "/internal/store\"", "imports ./internal/store"},
 		{"a fabric calling the API", "internal/fabric/node/a.go", doc + "package node\nimport _ \"" + Module + "/internal/apiserver\"", "imports ./internal/apiserver"},
 		{"an API server choosing its store", "internal/apiserver/a.go", doc + "package apiserver\nimport _ \"" + Module + "/internal/store/etcd\"", "imports the implementation ./internal/store/etcd"},
+		{"a controller using a contract below another", "internal/controller/a.go", doc + "package controller\nimport _ \"" + Module + "/internal/fabric/site\"", ""},
+		{"a controller choosing its fabric", "internal/controller/a.go", doc + "package controller\nimport _ \"" + Module + "/internal/fabric/node\"", "imports the implementation ./internal/fabric/node"},
 		{"a server choosing its store", "internal/server/a.go", doc + "package server\nimport _ \"" + Module + "/internal/store/etcd\"", ""},
 		{"an API server using the contract", "internal/apiserver/a.go", doc + "package apiserver\nimport _ \"" + Module + "/internal/store\"", ""},
 		{"a library that exits", "internal/x/a.go", doc + "package x\nimport \"os\"\nfunc f() { os.Exit(1) }", "os.Exit outside cmd"},

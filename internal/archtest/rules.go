@@ -23,7 +23,7 @@ const (
 )
 
 // contracts have their implementations in folders below their own.
-var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/machine/power", "internal/machine/netboot"}
+var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/fabric/site", "internal/machine/power", "internal/machine/netboot"}
 
 // wirers may import implementations.
 var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd", "tests", "tools"}
@@ -197,8 +197,11 @@ func within(dir, root string) bool { return dir == root || strings.HasPrefix(dir
 // contractOf returns the contract an imported package implements, "" when it is no implementation. A conformance suite is part
 // of the contract.
 func contractOf(name string) string {
+	if slices.ContainsFunc(contracts, func(c string) bool { return name == "./"+c }) {
+		return ""
+	}
 	for _, c := range contracts {
-		if name != "./"+c && within(name, "./"+c) && !strings.HasSuffix(name, "test") {
+		if within(name, "./"+c) && !strings.HasSuffix(name, "test") {
 			return c
 		}
 	}

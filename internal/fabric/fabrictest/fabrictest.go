@@ -1,7 +1,7 @@
-// Package fabrictest is the suite that every implementation of fabric.Fabric passes, the fake one included.
+// Package fabrictest holds the suites that every implementation of fabric.Fabric and of site.Site passes, the fake ones included.
 //
 // It tests the contract: what Apply, Attach, Detach and Audit promise to those who call them. What a network lets through is
-// tested where it is implemented. It must never look inside an implementation. Start reading at Run.
+// tested where it is implemented. It must never look inside an implementation. Start reading at Run, and at RunSite.
 package fabrictest
 
 import (

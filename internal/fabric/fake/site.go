@@ -1,0 +1,186 @@
+package fake
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// Tables are what a fabric's switches and subnet managers have in memory. They outlive the executors that change them. The zero value
+// is ready for use.
+type Tables struct {
+	mu     sync.Mutex
+	ports  map[entry]bool // to whether the membership is limited
+	stuck  map[string]bool
+	blind  map[string]string
+	manual bool
+	newest lifecycle.Epoch
+	// queued are desired states that the fabric was told and that are not in force, oldest first.
+	queued []order
+}
+
+// entry is one place in one network.
+type entry struct {
+	network int
+	at      string
+}
+
+// order is a desired state on its way.
+type order struct {
+	epoch    lifecycle.Epoch
+	executor *Site
+	want     map[entry]bool
+}
+
+// Delay keeps desired states from coming into force until Settle.
+func (t *Tables) Delay() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.manual = true
+}
+
+// Settle brings what the fabric was told into force, and what it is told from now on at once.
+func (t *Tables) Settle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.manual = false
+	t.settle()
+}
+
+// Plant puts a network on a place, as somebody else would.
+func (t *Tables) Plant(network int, at string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.set(entry{network, at}, false)
+}
+
+// Stick makes a place keep what networks it has; with false it lets go of them at the next Apply.
+func (t *Tables) Stick(at string, on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stuck == nil {
+		t.stuck = map[string]bool{}
+	}
+	t.stuck[at] = on
+}
+
+// Blind makes a place unreadable for this reason; "" ends that.
+func (t *Tables) Blind(at, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.blind == nil {
+		t.blind = map[string]string{}
+	}
+	t.blind[at] = why
+	if why == "" {
+		delete(t.blind, at)
+	}
+}
+
+func (t *Tables) set(e entry, limited bool) {
+	if t.ports == nil {
+		t.ports = map[entry]bool{}
+	}
+	t.ports[e] = limited
+}
+
+// settle carries out all that is queued, in order. An order with a place that keeps what it should lose does not come into force.
+func (t *Tables) settle() {
+	for _, o := range t.queued {
+		whole := true
+		for e := range t.ports {
+			switch _, wanted := o.want[e]; {
+			case wanted:
+			case t.stuck[e.at]:
+				whole = false
+			default:
+				delete(t.ports, e)
+			}
+		}
+		for e, limited := range o.want {
+			t.set(e, limited)
+		}
+		if whole {
+			o.executor.inForce = o.epoch
+		}
+	}
+	t.queued = nil
+}
+
+// Site is an executor on Tables. It implements site.Site.
+type Site struct {
+	tables *Tables
+	fail   map[string]error
+	// inForce is the newest desired state of this executor's that is wholly in force.
+	inForce lifecycle.Epoch
+}
+
+var _ site.Site = (*Site)(nil)
+
+// NewSite makes an executor; several may be made, one after the other, as a server is restarted.
+func NewSite(tables *Tables) *Site { return &Site{tables: tables, fail: map[string]error{}} }
+
+// Fail makes every later call of the named method (Apply, Observe) return err; nil ends that.
+func (s *Site) Fail(method string, err error) {
+	s.tables.mu.Lock()
+	defer s.tables.mu.Unlock()
+	s.fail[method] = err
+}
+
+// Apply tells the fabric.
+func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site.Network) error {
+	t := s.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := errors.Join(ctx.Err(), s.fail["Apply"]); err != nil {
+		return err
+	}
+	if err := site.Validate(networks); err != nil {
+		return err
+	}
+	if err := t.newest.Accept(epoch); err != nil {
+		return fmt.Errorf("%w: %w", site.ErrStale, err)
+	}
+	t.newest = epoch
+	want := map[entry]bool{}
+	for _, n := range networks {
+		for _, p := range n.Ports {
+			want[entry{n.Number, p.At}] = p.Limited
+		}
+	}
+	t.queued = append(t.queued, order{epoch, s, want})
+	if !t.manual {
+		t.settle()
+	}
+	return nil
+}
+
+// Observe reads the tables.
+func (s *Site) Observe(ctx context.Context) (site.Observation, error) {
+	t := s.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := errors.Join(ctx.Err(), s.fail["Observe"]); err != nil {
+		return site.Observation{}, err
+	}
+	seen := site.Observation{Epoch: s.inForce, Unknown: maps.Clone(t.blind)}
+	byNumber := map[int][]site.Port{}
+	for e, limited := range t.ports {
+		if _, blind := t.blind[e.at]; !blind {
+			byNumber[e.network] = append(byNumber[e.network], site.Port{At: e.at, Limited: limited})
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(byNumber)) {
+		ports := byNumber[number]
+		slices.SortFunc(ports, func(a, b site.Port) int { return cmp.Compare(a.At, b.At) })
+		seen.Networks = append(seen.Networks, site.Network{Number: number, Ports: ports})
+	}
+	return seen, nil
+}
