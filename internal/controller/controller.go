@@ -118,6 +118,8 @@ type leader struct {
 	// machineAt is the machine, by its place in the view, that the next pass begins with.
 	machineAt int
 	endings   map[string]ending // of runs that have ended, whose output is still arriving
+	// remembered is what tellMachines need not work out again.
+	remembered remembered
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
@@ -129,7 +131,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg),
-		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(),
+		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(), remembered: newRemembered(),
 	}
 }
 

@@ -17,13 +17,13 @@ import (
 
 // stored is a state in memory with a leader who writes to it.
 type stored struct {
-	t      *testing.T
+	t      testing.TB
 	repo   *state.Repo
 	cache  *state.Cache
 	leader *state.Leader
 }
 
-func newStored(t *testing.T) *stored {
+func newStored(t testing.TB) *stored {
 	t.Helper()
 	s := &stored{t: t, repo: state.New(memory.New())}
 	var err error

@@ -83,7 +83,7 @@ type led struct {
 	now    time.Time
 }
 
-func newLed(t *testing.T, s store.Store) *led {
+func newLed(t testing.TB, s store.Store) *led {
 	t.Helper()
 	l := &led{
 		stored: &stored{t: t, repo: state.New(s)}, agents: &scripted{

@@ -127,7 +127,7 @@ func TestAnImagesOwnWordOnPanicsComesAfterOurs(t *testing.T) {
 	l.provisions()
 	for own, want := range map[string]string{"": "panic=30", "quiet": "panic=30 quiet", "panic=0": "panic=30 panic=0"} {
 		l.lead.cfg.Images = oneImage{arguments: own}
-		b, err := l.lead.bootOf(api.Boot{Generation: 1, Digest: "sha256:a"})
+		b, err := l.lead.bootOf(api.Boot{Generation: 1, Digest: "sha256:" + own})
 		if err != nil || b.Arguments != want {
 			t.Errorf("with %q: %+v, %v; want %q", own, b, err, want)
 		}

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -20,36 +19,30 @@ func (l *leader) tellMachines(view *state.View) []error {
 		return nil
 	}
 	var errs []error
-	table := netboot.Table{Term: l.writer.Term(), Revision: view.Revision, Machines: map[string]*netboot.Machine{}}
+	table := netboot.Table{Term: l.writer.Term(), Revision: view.Revision}
 	if img := view.ImageOf(lifecycle.InspectEnvironment); img != nil {
 		boot, err := l.bootOf(api.Boot{Purpose: api.BootEnroll, Digest: img.Digest})
 		errs = append(errs, err)
 		table.Stranger = boot
 	}
-	desired := provisioner.Desired{Term: l.writer.Term()}
-	now := l.clock.at(l.cfg.Now())
+	desired := provisioner.Desired{Term: l.writer.Term(), Machines: make([]provisioner.Machine, 0, len(view.Machines))}
+	now, changed := l.clock.at(l.cfg.Now()), false
 	for _, m := range view.Machines {
 		if m.Record == nil {
 			continue
 		}
-		var boot *netboot.Boot
-		if lifecycle.MayBoot(m.Record) {
-			var err error
-			if boot, err = l.bootOf(*m.Record.Boot); err != nil {
-				errs = append(errs, err)
-			} else {
-				boot.Machine = m.UID()
-			}
+		entry, anew, problem := l.tabled(m)
+		machine, err := l.ordered(m, entry.boots, now)
+		if problem != nil || err != nil {
+			errs = append(errs, problem, err)
 		}
-		for _, mac := range m.Intent.Spec.MACs {
-			table.Machines[mac] = &netboot.Machine{
-				Name: m.Name(), MAC: mac, Address: pr.Network.Machines.At(m.Record.Index), Boot: boot, Waits: m.Record.Phase == api.MachineReady,
-			}
-		}
-		machine, err := l.ordered(m, boot != nil, now)
-		errs = append(errs, err)
+		changed = changed || anew
 		desired.Machines = append(desired.Machines, machine)
 	}
+	if gone := l.remembered.keepOnly(view, len(desired.Machines)); gone || changed {
+		l.remembered.tabulate()
+	}
+	table.Machines = l.remembered.table
 	pr.SetTable(table)
 	l.provisioner.Set(desired)
 	return errs
@@ -57,19 +50,14 @@ func (l *leader) tellMachines(view *state.View) []error {
 
 // bootOf is a boot as network boot takes it.
 func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
-	manifest, err := l.cfg.Images.Load(image.Digest(b.Digest))
+	img, err := l.imageOf(image.Digest(b.Digest))
 	if err != nil {
 		return nil, err
 	}
-	out := &netboot.Boot{
-		Generation: b.Generation, Purpose: b.Purpose, Manifest: image.Digest(b.Digest), Architecture: manifest.Architecture, ExpiresAt: b.Deadline,
-		Agent: l.cfg.Provisioning.BootAgent,
-	}
-	if manifest.Metal != nil {
-		out.Kernel, out.Initrd = manifest.Metal.Kernel.Digest, manifest.Metal.Initrd.Digest
-		out.Arguments = strings.TrimSpace(panicArguments + " " + manifest.Metal.Arguments)
-	}
-	return out, nil
+	return &netboot.Boot{
+		Generation: b.Generation, Purpose: b.Purpose, Manifest: image.Digest(b.Digest), Architecture: img.architecture, ExpiresAt: b.Deadline,
+		Agent: l.cfg.Provisioning.BootAgent, Kernel: img.kernel, Initrd: img.initrd, Arguments: img.arguments,
+	}, nil
 }
 
 // panicArguments make a kernel that panics reset its machine after this many seconds: it boots again instead of standing until its deadline.
@@ -105,13 +93,11 @@ func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provision
 			out.Order = provisioner.Leave // waking it for nothing would leave it at the next boot device
 		}
 	}
-	if len(m.Intent.Sealed) > 0 {
-		password, err := l.cfg.Provisioning.Unseal(m.UID(), m.Intent.Sealed)
-		if err != nil {
-			out.Order = provisioner.Leave
-			return out, err
-		}
-		out.Target.Credentials.Password = string(password)
+	password, err := l.passwordOf(m)
+	if err != nil {
+		out.Order = provisioner.Leave
+		return out, err
 	}
+	out.Target.Credentials.Password = password
 	return out, nil
 }

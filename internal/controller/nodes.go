@@ -113,6 +113,9 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 		inUse = append(inUse, image.Digest(i.Digest))
 	}
 	freed, err := p.cfg.Images.Collect(inUse, imageGrace)
+	if freed > 0 || err != nil {
+		p.remembered.forgetImages()
+	}
 	if err != nil {
 		p.log.WarnContext(ctx, "images that nothing uses can't be removed", "error", err)
 	} else if freed > 0 {

@@ -327,8 +327,8 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "a machine whose BMC's password can't be opened is left alone",
 		File:    "internal/controller/netboottable.go",
-		Find:    "\t\t\tout.Order = provisioner.Leave\n\t\t\treturn out, err",
-		Replace: "\t\t\treturn out, err",
+		Find:    "\t\tout.Order = provisioner.Leave\n\t\treturn out, err",
+		Replace: "\t\treturn out, err",
 		Test:    "./internal/controller TestAMachineIsNotWokenForNothing",
 	},
 	{

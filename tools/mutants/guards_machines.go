@@ -3,6 +3,62 @@ package main
 // machineGuards: what is stored of machines, who may power them, and what is built.
 var machineGuards = []Mutant{
 	{
+		Guard:   "a machine that changed is worked out again",
+		File:    "internal/controller/remembered.go",
+		Find:    `if entry.of == m {`,
+		Replace: `if entry.of != nil {`,
+		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
+	},
+	{
+		Guard:   "a machine that did not change is not worked out again",
+		File:    "internal/controller/remembered.go",
+		Find:    `if entry.of == m {`,
+		Replace: `if false {`,
+		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
+	},
+	{
+		Guard:   "a password that changed is opened again",
+		File:    "internal/controller/remembered.go",
+		Find:    `if bytes.Equal(entry.sealed, m.Intent.Sealed) {`,
+		Replace: `if bytes.Equal(entry.sealed, m.Intent.Sealed) || entry.sealed != nil {`,
+		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
+	},
+	{
+		Guard:   "the password of a machine that is gone is forgotten",
+		File:    "internal/controller/remembered.go",
+		Find:    `if len(r.machines) == known {`,
+		Replace: `if len(r.machines) >= known {`,
+		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
+	},
+	{
+		Guard:   "the table that network boot reads is not changed",
+		File:    "internal/controller/remembered.go",
+		Find:    `r.table = make(map[string]*netboot.Machine, len(r.machines))`,
+		Replace: `clear(r.table)`,
+		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
+	},
+	{
+		Guard:   "a boot whose image can not be read is tried again",
+		File:    "internal/controller/remembered.go",
+		Find:    "\t\t\tentry.of = nil\n",
+		Replace: "",
+		Test:    "./internal/controller TestAnImageThatCanNotBeReadIsReadAgainInTheNextPass",
+	},
+	{
+		Guard:   "an image that was removed is not booted from memory",
+		File:    "internal/controller/nodes.go",
+		Find:    `if freed > 0 || err != nil {`,
+		Replace: `if err != nil {`,
+		Test:    "./internal/controller TestWhereImagesWereRemovedAllAreReadAgain",
+	},
+	{
+		Guard:   "the images that are remembered are bounded",
+		File:    "internal/controller/remembered.go",
+		Find:    `if len(l.remembered.images) >= mostImages {`,
+		Replace: `if false {`,
+		Test:    "./internal/controller TestNotMoreImagesAreRememberedThanTheBound",
+	},
+	{
 		Guard:   "a machine that carries members by now is not removed, unless by force",
 		File:    "internal/controller/machines.go",
 		Find:    " || m.Intent.RemoveRequestedAt != nil {",
