@@ -112,8 +112,11 @@ func (i *images) Complete(digest image.Digest) error {
 // Collect removes what no manifest in use names.
 func (i *images) Collect(inUse []image.Digest, grace time.Duration) (freedBytes int64, err error) {
 	freed, err := i.store.Collect(inUse, grace)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	for _, b := range freed {
 		freedBytes += b.SizeBytes
+		delete(i.manifests, b.Digest) // what is gone must not be given out, nor fill memory
 	}
 	return freedBytes, err
 }

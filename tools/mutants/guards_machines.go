@@ -59,6 +59,13 @@ var machineGuards = []Mutant{
 		Test:    "./internal/controller TestNotMoreImagesAreRememberedThanTheBound",
 	},
 	{
+		Guard:   "a manifest that was removed is not given out",
+		File:    "internal/server/images.go",
+		Find:    `delete(i.manifests, b.Digest)`,
+		Replace: `_ = i.manifests[b.Digest]`,
+		Test:    "./internal/server TestAManifestThatWasRemovedIsNotLoadedAnyMore",
+	},
+	{
 		Guard:   "a machine that carries members by now is not removed, unless by force",
 		File:    "internal/controller/machines.go",
 		Find:    " || m.Intent.RemoveRequestedAt != nil {",
