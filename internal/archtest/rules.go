@@ -28,6 +28,14 @@ var contracts = []string{"internal/store", "internal/driver", "internal/fabric",
 // wirers may import implementations.
 var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd", "tests", "tools"}
 
+// wing is the folder of what is about machines alone; besides its own folders it may import wingImports.
+const wing = "internal/machine"
+
+var wingImports = []string{
+	"./api", "./internal/children", "./internal/image", "./internal/inventory", "./internal/lifecycle", "./internal/needs", "./internal/pool",
+	"./internal/state", "./internal/trust",
+}
+
 var rules = []rule{
 	{
 		why: "api is what clients import; whatever it imports becomes part of every client",
@@ -62,6 +70,19 @@ var rules = []rule{
 			for name, line := range f.Imports {
 				if within(name, "./internal/store") || within(name, "./internal/apiserver") {
 					report(f.Path, line, "%s imports %s", f.Dir, name)
+				}
+			}
+		},
+	},
+	{
+		why: "the wing of machines is about them alone: what it takes from clusters, members or the controller would tie a boot to them",
+		file: func(f *File, report reporter) {
+			if !within(f.Dir, wing) || f.Test {
+				return
+			}
+			for name, line := range f.Imports {
+				if within(name, ".") && !within(name, "./"+wing) && !slices.Contains(wingImports, name) {
+					report(f.Path, line, "the wing of machines imports %s; it may import only %s", name, strings.Join(wingImports, ", "))
 				}
 			}
 		},
