@@ -18,19 +18,34 @@ type Assignment struct {
 	// Member is the member's name and host name, a DNS label.
 	Member string `json:"member"`
 	// Rank orders the members of the cluster, 0 first; it follows topology.
-	Rank int    `json:"rank"`
+	Rank int `json:"rank"`
+	// Of is the ID of the member that this is a part of: what it holds on another node, or what others must prove clean. A part has no
+	// rank and runs nothing of its own; it is released with its member. Empty for a member.
+	Of string `json:"of,omitempty"`
+	// Node is where all of it lies.
 	Node string `json:"node"`
+	// CleanBy must all prove it clean, and there is at least one.
+	CleanBy []Prover `json:"clean_by"`
+	// RAMBoot is the boot generation of the node in whose memory everything lies that the assignment leaves there: once that boot has
+	// ended, machine off and read back, it is as clean as its agent could prove. 0: some of it is on a disk or in a device.
+	RAMBoot int64 `json:"ram_boot,omitempty"`
+	// Whole is the whole machine: nothing else is placed on it.
+	Whole bool `json:"whole,omitempty"`
 	// Slots are the node's core slots taken (Node.Capacity.Cores[].Slot); no two live assignments share one.
 	Slots []int `json:"slots"`
 	// CPUs are the physical CPUs behind Slots; NUMANodes the memory nodes they belong to.
-	CPUs        []int `json:"cpus"`
-	NUMANodes   []int `json:"numa_nodes"`
-	MemoryBytes int64 `json:"memory_bytes"`
+	CPUs      []int `json:"cpus"`
+	NUMANodes []int `json:"numa_nodes"`
+	// Memory is what it may use of the node's memory nodes, which need not be those of its CPUs.
+	Memory []MemoryClaim `json:"memory"`
 	// Oversubscribed is true when the node offers a CPU in more than one slot.
-	Oversubscribed bool       `json:"oversubscribed,omitempty"`
-	Address        netip.Addr `json:"address"`
-	// MAC is the address of the member's interface, locally administered (IEEE 802c), derived from network index and host.
-	MAC         string `json:"mac"`
+	Oversubscribed bool `json:"oversubscribed,omitempty"`
+	// UserIDs are the host's user and group IDs that the cluster's user namespaces have; all members of a cluster share them.
+	UserIDs IDRange `json:"user_ids,omitzero"`
+	// Devices are parts of the node's devices. Ports are ends of networks; a member is known by the address of its first.
+	Devices []DeviceClaim `json:"devices,omitempty"`
+	Ports   []PortClaim   `json:"ports,omitempty"`
+
 	Stack       Stack  `json:"stack"`
 	Environment string `json:"environment"`
 	// EnvironmentDigest is the image that the environment's name stood for when this was decided; empty for "local", which has none.
@@ -92,6 +107,8 @@ type ClusterRecord struct {
 	// Clean lists the IDs of releasing assignments that their executor has confirmed clean. They go with their chunk once all of
 	// it is clean.
 	Clean []string `json:"clean,omitempty"`
+	// Proved are the proofs heard so far of releasing assignments that more than one must prove clean.
+	Proved []Proof `json:"proved,omitempty"`
 	// Lost are members that died and have not been replaced yet.
 	Lost []LostMember `json:"lost,omitempty"`
 	// PlacedAt is when its first assignments became true; the time limit counts from then. ExpiresAt follows from both.
@@ -131,6 +148,8 @@ type LostMember struct {
 // Quarantine keeps the resources of an assignment that could not be cleaned in time out of the free view.
 type Quarantine struct {
 	Assignment Assignment `json:"assignment"`
-	Reason     string     `json:"reason"`
-	Since      time.Time  `json:"since"`
+	// Proved are the proofs heard before it was quarantined.
+	Proved []Proof   `json:"proved,omitempty"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
 }

@@ -62,6 +62,8 @@ type NodeRecord struct {
 	AgentID string `json:"agent_id,omitempty"`
 	// BootGeneration is the generation of the boot that the agent runs in; 0: it was not booted by us.
 	BootGeneration int64 `json:"boot_generation,omitempty"`
+	// InRAM: everything that members leave on the node is in its memory, and gone when its power is.
+	InRAM bool `json:"in_ram,omitempty"`
 	// Images: the node can carry built environments on the container stack (it can mount their roots).
 	Images bool `json:"images,omitempty"`
 	// Builder is the result of the checks whether environments can be built on the node; nil: it offers no builds.

@@ -75,7 +75,7 @@ func (s *scene) runs(cluster string, ends time.Duration, cores int, nodes ...str
 
 // held is an assignment with 1 GiB.
 func held(id, node string, cores int) api.Assignment {
-	return api.Assignment{ID: id, Group: "g", Member: id, Node: node, Slots: make([]int, cores), MemoryBytes: gib}
+	return api.Assignment{ID: id, Group: "g", Member: id, Node: node, Slots: make([]int, cores), Memory: []api.MemoryClaim{{Bytes: gib}}}
 }
 
 func (s *scene) freeFrom(node string) int {

@@ -24,7 +24,7 @@ func busySite(tb testing.TB, n, queue int) Input {
 		for slot := 0; slot < 32; {
 			cores := min([]int{1, 2, 4, 8, 16}[random.IntN(5)], 32-slot)
 			if random.IntN(12) > 0 {
-				a := api.Assignment{ID: fmt.Sprintf("u%d.%d", i, slot), Node: rec.Name, MemoryBytes: int64(cores) * 3 * gib}
+				a := api.Assignment{ID: fmt.Sprintf("u%d.%d", i, slot), Node: rec.Name, Memory: []api.MemoryClaim{{Bytes: int64(cores) * 3 * gib}}}
 				for k := range cores {
 					a.Slots = append(a.Slots, slot+k)
 				}

@@ -299,7 +299,7 @@ func TestTwoReplacementsDoNotTakeTheSameSpare(t *testing.T) {
 	}
 	check(t, s.verdicts(), "c admit n1 for c.g-spare-0.1", "c admit n2 for c.g-spare-1.1", "c wait cores")
 	d := Plan(s.in)[0]
-	if p := d.Placed[0]; p.Slots[0] != 4 || p.Slots[1] != 5 || p.MemoryBytes != gib || p.Node != "n1" {
+	if p := d.Placed[0]; p.Slots[0] != 4 || p.Slots[1] != 5 || p.MemoryBytes() != gib || p.Node != "n1" {
 		t.Errorf("the replacement is given %+v, not what the spare has", p)
 	}
 	for name, change := range map[string]func(*api.Assignment){

@@ -65,7 +65,7 @@ func (s *site) start(r Request, placed []placement.Placed, hidden bool) {
 	}
 	for i, p := range placed {
 		a := api.Assignment{
-			ID: fmt.Sprintf("%s.%s.%d", r.Cluster, r.Kind, i), Node: p.Node, Slots: p.Slots, MemoryBytes: p.MemoryBytes, Group: p.Group,
+			ID: fmt.Sprintf("%s.%s.%d", r.Cluster, r.Kind, i), Node: p.Node, Slots: p.Slots, Memory: []api.MemoryClaim{{Bytes: p.MemoryBytes()}}, Group: p.Group,
 		}
 		if err := s.view.Take(a); err != nil {
 			s.t.Fatalf("%s\nwhat was admitted can't be taken: %v", s.scene, err)

@@ -414,13 +414,13 @@ func aMember(digest string) agentstream.Member {
 	m.Network = api.Network{
 		Index: 3, Prefix: netip.MustParsePrefix("10.64.48.0/20"), Gateway: netip.MustParseAddr("10.64.48.1"), IDBase: 3_000_000_000, IDCount: 65536,
 	}
-	m.Assignment.Address, m.Assignment.MAC = netip.MustParseAddr("10.64.48.2"), "02:00:00:03:00:02"
+	m.Assignment.Ports = []api.PortClaim{{Address: netip.MustParseAddr("10.64.48.2"), MAC: "02:00:00:03:00:02"}}
 	return m
 }
 
 func withMember(d *agentstream.Desired, m agentstream.Member) {
 	d.Members = []agentstream.Member{m}
-	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address, MAC: m.Assignment.MAC}
+	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
 	d.Networks = []fabric.Network{{Network: m.Network, Ports: []fabric.Port{port}}}
 }
 

@@ -66,6 +66,9 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if opts.InRAM {
+		node.InRAM = inRAM(ctx, dir, log)
+	}
 	transport := streamTransport(trust.ClientTLS(token.Pin, host))
 	cfg := Config{
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
@@ -97,6 +100,19 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		err = errors.Join(err, closer.Close())
 	}
 	return err
+}
+
+// inRAM reports whether everything below the state directory is in memory, as far as can be seen; else the site takes the machine's power for
+// no proof that members left nothing.
+func inRAM(ctx context.Context, dir string, log *slog.Logger) bool {
+	swaps, err := os.ReadFile("/proc/swaps")
+	if err == nil {
+		err = inventory.CheckInRAM(dir, swaps)
+	}
+	if err != nil {
+		log.WarnContext(ctx, "what members leave on this node may outlast its power", "error", err)
+	}
+	return err == nil
 }
 
 // handshakePatience bounds a TLS handshake. It is work for both ends, and takes seconds where one of them gets little CPU time; an attempt that is

@@ -36,7 +36,7 @@ func TestAJobWhoseClusterRanOutOfMemorySaysSo(t *testing.T) {
 			a := &Agent{members: map[string]*memberState{}}
 			for i, cluster := range []string{"c", "c", "other"} {
 				m := driver.Member{Assignment: api.Assignment{
-					ID: fmt.Sprint(i), ClusterUID: cluster, Member: fmt.Sprintf("c-%d", i), MemoryBytes: 256 << 20,
+					ID: fmt.Sprint(i), ClusterUID: cluster, Member: fmt.Sprintf("c-%d", i), Memory: []api.MemoryClaim{{Bytes: 256 << 20}},
 				}}
 				if err := d.Start(t.Context(), m); err != nil {
 					t.Fatal(err)

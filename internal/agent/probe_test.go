@@ -34,7 +34,7 @@ func attached(t *testing.T) (*Agent, *memberState, *fabricfake.Fabric, *fake.Hos
 	a.networks.ok = true
 	port := network.Ports[0]
 	want := &agentstream.Member{Member: driver.Member{Network: network.Network}}
-	want.Assignment = api.Assignment{ID: port.ID, Address: port.Address, MAC: port.MAC}
+	want.Assignment = api.Assignment{ID: port.ID, Ports: []api.PortClaim{{Address: port.Address, MAC: port.MAC}}}
 	d := fake.New(host, ports)
 	if err := d.Start(t.Context(), want.Member); err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func (m *many) add(t testing.TB, i int) {
 	for k := range 2 {
 		batch.Assignments = append(batch.Assignments, api.Assignment{
 			ID: m.id(i, k), ClusterUID: in.UID, Cluster: name, Group: name, Member: fmt.Sprintf("%s-%d", name, k), Rank: k,
-			Node: fmt.Sprintf("n%04d", i+k), Slots: []int{k}, CPUs: []int{k}, MemoryBytes: 1 << 29, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(k)}),
+			Node: fmt.Sprintf("n%04d", i+k), Slots: []int{k}, CPUs: []int{k}, Memory: []api.MemoryClaim{{Bytes: 1 << 29}}, Ports: []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(k)})}},
 		})
 	}
 	rec := api.ClusterRecord{Name: name, UID: in.UID, Generation: 1, Phase: api.ClusterReady, ChangedAt: time.Unix(1, 0).UTC()}

@@ -158,11 +158,11 @@ func settled(c *state.Cluster, a *api.Assignment) bool {
 // newMember is the part of a member that its assignment says.
 func newMember(a *api.Assignment) api.MemberStatus {
 	m := api.MemberStatus{
-		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: a.CPUs, MemoryBytes: a.MemoryBytes,
+		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: a.CPUs, MemoryBytes: a.MemoryBytes(),
 		Oversubscribed: a.Oversubscribed, Attempt: a.Attempt,
 	}
-	if a.Address.IsValid() {
-		m.Address = a.Address.String()
+	if a.Address().IsValid() {
+		m.Address = a.Address().String()
 	}
 	if m.CPUs == nil {
 		m.CPUs = []int{}

@@ -66,7 +66,7 @@ func stored(t *testing.T, phase api.ClusterPhase, deleting bool) *state.Cluster 
 	assign := func(member string, rank int, node string, over bool) api.Assignment {
 		return api.Assignment{
 			ID: "u1." + member + ".1", Member: member, Group: "c1", Rank: rank, Node: node, Slots: []int{rank}, CPUs: []int{rank},
-			MemoryBytes: 1 << 20, Address: netip.MustParseAddr("10.64.16.1"), Oversubscribed: over,
+			Memory: []api.MemoryClaim{{Bytes: 1 << 20}}, Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.16.1")}}, Oversubscribed: over,
 		}
 	}
 	rec := api.ClusterRecord{

@@ -129,6 +129,8 @@ type Agent struct {
 	MemoryBytes int64
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
+	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.
+	InRAM bool
 	// BootGeneration is the generation of the boot the agent runs in, as the server gave it to a machine that it booted; 0: another's.
 	BootGeneration int64
 	// PeerListen is ADDRESS:PORT at which the node serves the images it holds to other nodes. Empty is any port of the underlay address,

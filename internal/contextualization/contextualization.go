@@ -104,14 +104,14 @@ func check(cluster Cluster, members []api.Assignment) error {
 			return fmt.Errorf("%q is no name for a member", m.Member)
 		case names[m.Member]:
 			return fmt.Errorf("two members are called %s", m.Member)
-		case !m.Address.IsValid() || addresses[m.Address]:
-			return fmt.Errorf("member %s has no address of its own (%v)", m.Member, m.Address)
+		case !m.Address().IsValid() || addresses[m.Address()]:
+			return fmt.Errorf("member %s has no address of its own (%v)", m.Member, m.Address())
 		case i > 0 && m.Rank == members[i-1].Rank:
 			return fmt.Errorf("members %s and %s both have rank %d", members[i-1].Member, m.Member, m.Rank)
 		case len(m.Slots) == 0:
 			return fmt.Errorf("member %s has no cores", m.Member)
 		}
-		names[m.Member], addresses[m.Address] = true, true
+		names[m.Member], addresses[m.Address()] = true, true
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func testCluster(t *testing.T, change func(*Cluster)) Cluster {
 		t.Fatal(err)
 	}
 	member := func(rank int, name, address string, slots ...int) api.Assignment {
-		return api.Assignment{ID: "u1." + name + ".1", Cluster: "c1", Member: name, Rank: rank, Slots: slots, Address: netip.MustParseAddr(address)}
+		return api.Assignment{ID: "u1." + name + ".1", Cluster: "c1", Member: name, Rank: rank, Slots: slots, Ports: []api.PortClaim{{Address: netip.MustParseAddr(address)}}}
 	}
 	cluster := Cluster{
 		Name: "c1", Authority: authority, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
@@ -147,8 +147,8 @@ func TestWhatCannotBeTrueIsRefused(t *testing.T) {
 		{"two members are called c1-0", func(c *Cluster) { c.Members[2].Member = "c1-0" }},
 		{`"c1 0" is no name`, func(c *Cluster) { c.Members[1].Member = "c1 0" }},
 		{`"*" is no name`, func(c *Cluster) { c.Members[1].Member = "*" }},
-		{"has no address of its own", func(c *Cluster) { c.Members[2].Address = c.Members[1].Address }},
-		{"has no address of its own", func(c *Cluster) { c.Members[2].Address = netip.Addr{} }},
+		{"has no address of its own", func(c *Cluster) { c.Members[2].Ports = c.Members[1].Ports }},
+		{"has no address of its own", func(c *Cluster) { c.Members[2].Ports = nil }},
 		{"both have rank 0", func(c *Cluster) { c.Members[2].Rank = 0 }},
 		{"has no cores", func(c *Cluster) { c.Members[2].Slots = nil }},
 	} {
@@ -179,7 +179,7 @@ func BenchmarkRender(b *testing.B) {
 	for i := range 1000 {
 		address = address.Next()
 		name := fmt.Sprintf("c1-%d", i)
-		cluster.Members = append(cluster.Members, api.Assignment{ID: "u1." + name + ".1", Member: name, Rank: i, Slots: []int{i}, Address: address})
+		cluster.Members = append(cluster.Members, api.Assignment{ID: "u1." + name + ".1", Member: name, Rank: i, Slots: []int{i}, Ports: []api.PortClaim{{Address: address}}})
 	}
 	for b.Loop() {
 		r, err := New(cluster)

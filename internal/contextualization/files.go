@@ -43,7 +43,7 @@ func (r *Renderer) renderShared() []driver.File {
 
 // renderOwn renders the files of one member.
 func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
-	host, err := r.cluster.Authority.Host(m.ID, []string{m.Member, m.Address.String()})
+	host, err := r.cluster.Authority.Host(m.ID, []string{m.Member, m.Address().String()})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		return nil, err
 	}
 	config, err := json.MarshalIndent(memberconfig.File{
-		AssignmentID: m.ID, Cluster: r.cluster.Name, Member: m.Member, Address: m.Address, Hostfile: HostfilePath, Env: r.env,
+		AssignmentID: m.ID, Cluster: r.cluster.Name, Member: m.Member, Address: m.Address(), Hostfile: HostfilePath, Env: r.env,
 		User: memberconfig.User{
 			Name: r.cluster.User.Name, UID: r.cluster.User.UID, GID: r.cluster.User.GID, Home: UserHome(r.cluster.User), Shell: shell,
 		},
@@ -98,7 +98,7 @@ func (r *Renderer) hosts() string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n")
 	for _, m := range r.members {
-		fmt.Fprintf(&b, "%s\t%s\n", m.Address, m.Member)
+		fmt.Fprintf(&b, "%s\t%s\n", m.Address(), m.Member)
 	}
 	return b.String()
 }

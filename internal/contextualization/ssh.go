@@ -81,7 +81,7 @@ func (r *Renderer) hostPatterns() []string {
 	prefix := r.cluster.Network.Prefix.Masked()
 	if !prefix.Addr().Is4() || prefix.Bits() < 16 || prefix.Bits() > 24 {
 		for _, m := range r.members {
-			patterns = append(patterns, m.Address.String())
+			patterns = append(patterns, m.Address().String())
 		}
 		return patterns
 	}

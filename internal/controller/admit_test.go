@@ -100,8 +100,8 @@ func TestAnAddressInQuarantineIsNotGivenToItsClusterAgain(t *testing.T) {
 		view = l.mustPass()
 	}
 	third := only(t, view.Cluster("a"))
-	if third.ID == second.ID || third.Address == first.Address || third.Address == second.Address {
-		t.Errorf("%s has address %s, want another than %s of %s in quarantine and %s of %s, which is not clean", third.ID, third.Address,
-			first.Address, first.ID, second.Address, second.ID)
+	if third.ID == second.ID || third.Address() == first.Address() || third.Address() == second.Address() {
+		t.Errorf("%s has address %s, want another than %s of %s in quarantine and %s of %s, which is not clean", third.ID, third.Address(),
+			first.Address(), first.ID, second.Address(), second.ID)
 	}
 }

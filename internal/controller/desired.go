@@ -180,9 +180,9 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 	for _, q := range view.Quarantines {
 		a, uid := q.Assignment, quarantineKey+q.Assignment.ID
 		quarantined[uid] = true
-		index, ok := placement.IndexOfMAC(a.MAC)
+		index, ok := placement.IndexOfMAC(a.MAC())
 		if !ok {
-			index, _ = d.pool.IndexOf(a.Address)
+			index, _ = d.pool.IndexOf(a.Address())
 		}
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
 			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: JobUser},
@@ -296,7 +296,7 @@ func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
 		p := parts[a.Node]
 		p.members = append(p.members, m)
 		if !lost[a.ID] || together[a.ID] { // whatever still runs of a lost one is cut off at once, before it is stopped
-			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address, MAC: a.MAC})
+			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address(), MAC: a.MAC()})
 		}
 		parts[a.Node] = p
 	}

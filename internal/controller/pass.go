@@ -126,22 +126,24 @@ func (p *pass) quarantines(ctx context.Context) error {
 	var errs []error
 	ended := 0
 	for _, q := range p.view.Quarantines {
-		if !p.Clean(&q.Assignment) && p.view.Node(q.Assignment.Node) != nil {
+		ops := lifecycle.PlanQuarantine(*q, func(by api.Prover) bool { return p.Proved(&q.Assignment, by) }, p.gone)
+		if len(ops) == 0 {
 			continue
 		}
 		if ended++; ended > quarantinesPerPass {
 			break
 		}
-		errs = append(errs, p.quarantine(ctx, q))
+		errs = append(errs, p.quarantine(ctx, q, ops))
 	}
 	return errors.Join(errs...)
 }
 
-func (p *pass) quarantine(ctx context.Context, q *api.Quarantine) error {
-	ops := lifecycle.PlanQuarantine(*q, p.Clean(&q.Assignment))
-	if p.view.Node(q.Assignment.Node) == nil {
-		ops = lifecycle.PlanForgotten(*q)
-	}
+// gone reports whether a prover is the agent of a node that was taken out of the inventory.
+func (p *pass) gone(by api.Prover) bool {
+	return by.By == api.ExecutorAgent && p.view.Node(by.At) == nil
+}
+
+func (p *pass) quarantine(ctx context.Context, q *api.Quarantine, ops []lifecycle.QuarantineOperation) error {
 	change, err := decision.ApplyQuarantine(*q, ops, p.now)
 	if err != nil {
 		return fmt.Errorf("quarantined assignment %s: %w", q.Assignment.ID, err)

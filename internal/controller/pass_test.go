@@ -202,7 +202,7 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 		view = l.mustPass()
 	}
 	fresh := only(t, view.Cluster("a"))
-	if fresh.Member != old.Member || fresh.Rank != old.Rank || fresh.Node == old.Node || fresh.ID == old.ID || fresh.Address == old.Address {
+	if fresh.Member != old.Member || fresh.Rank != old.Rank || fresh.Node == old.Node || fresh.ID == old.ID || fresh.Address() == old.Address() {
 		t.Errorf("lost %+v\n got  %+v\n want the same name and rank, another node, identity and address", old, fresh)
 	}
 	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
@@ -297,7 +297,7 @@ func TestANewLeaderGivesNothingOutBeforeItSeesWhatTheOneBeforeDid(t *testing.T) 
 		before := l.repo.AsLeader(leadership)
 		assignment := api.Assignment{
 			ID: "ub.b-0.1", ClusterUID: "ub", Cluster: "b", Generation: 1, Group: "b", Member: "b-0", Node: "n1", Slots: []int{0}, CPUs: []int{0},
-			MemoryBytes: 64 << 20, TakenAt: l.now, Address: netip.MustParseAddr("10.64.16.2"),
+			Memory: []api.MemoryClaim{{Bytes: 64 << 20}}, TakenAt: l.now, Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.16.2")}},
 		}
 		network, err := placement.DefaultPool.Network(1, false)
 		if err != nil {
@@ -368,7 +368,7 @@ func TestQuarantinesThatEndTogetherDoNotHoldUpOnePass(t *testing.T) {
 	l.node("n1", 1)
 	var ids []string
 	for i := range quarantinesPerPass + 10 {
-		q := api.Quarantine{Since: l.now, Assignment: api.Assignment{ID: fmt.Sprintf("ua.a-%d.1", i), ClusterUID: "ua", Cluster: "a", Node: "n1"}}
+		q := api.Quarantine{Since: l.now, Assignment: api.Assignment{ID: fmt.Sprintf("ua.a-%d.1", i), ClusterUID: "ua", Cluster: "a", Node: "n1", CleanBy: api.ByAgents("n1")}}
 		l.view(l.leader.Quarantine(t.Context(), q))
 		ids = append(ids, q.Assignment.ID)
 	}
@@ -386,8 +386,8 @@ func TestWhatIsQuarantinedOnAForgottenNodeIsForgottenWithIt(t *testing.T) {
 	l.want("a")
 	view := l.mustPass()
 	a := only(t, view.Cluster("a"))
-	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "x", Node: "n2", Cluster: "b"}, Since: l.now}))
-	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "y", Node: "n1", Cluster: "b"}, Since: l.now}))
+	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "x", Node: "n2", CleanBy: api.ByAgents("n2"), Cluster: "b"}, Since: l.now}))
+	l.view(l.leader.Quarantine(t.Context(), api.Quarantine{Assignment: api.Assignment{ID: "y", Node: "n1", CleanBy: api.ByAgents("n1"), Cluster: "b"}, Since: l.now}))
 	if view = l.mustPass(); len(view.Quarantines) != 1 || view.Quarantines[0].Assignment.ID != "y" {
 		t.Errorf("quarantined: %+v, want only that of the node which is there (cluster a has %s)", view.Quarantines, a.ID)
 	}

@@ -73,14 +73,15 @@ type applier struct {
 	change Change
 	record *api.ClusterRecord // change.Record
 	places map[string]*place
-	held   []api.Assignment // new ones
+	parts  map[string][]*place // by the ID of their member
+	held   []api.Assignment    // new ones
 	spans  spans
 	// moved: assignments changed, so the generation does.
 	moved bool
 }
 
 func newApplier(c Cluster, now time.Time) *applier {
-	a := &applier{c: c, now: now, change: Change{Record: c.cloneRecord()}, places: map[string]*place{}}
+	a := &applier{c: c, now: now, change: Change{Record: c.cloneRecord()}, places: map[string]*place{}, parts: map[string][]*place{}}
 	a.record = &a.change.Record
 	clean := c.clean()
 	for i, chunk := range c.Chunks {
@@ -90,6 +91,9 @@ func newApplier(c Cluster, now time.Time) *applier {
 				p.fate = cleaned
 			}
 			a.places[p.assignment.ID] = p
+			if p.assignment.IsPart() {
+				a.parts[p.assignment.Of] = append(a.parts[p.assignment.Of], p)
+			}
 		}
 	}
 	return a
@@ -143,6 +147,8 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return nil
 	case lifecycle.ConfirmClean:
 		return a.confirm(op.IDs)
+	case lifecycle.NoteProofs:
+		return a.prove(op.Proofs)
 	case lifecycle.Quarantine:
 		return a.quarantine(op)
 	case lifecycle.Forget:
@@ -175,6 +181,9 @@ func (a *applier) release(op lifecycle.Release) error {
 		if err != nil {
 			return err
 		}
+		if p.assignment.IsPart() {
+			return fmt.Errorf("assignment %s is a part of %s, and released with it", id, p.assignment.Of)
+		}
 		a.moved = true
 		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
 		if p.assignment.Spare {
@@ -182,6 +191,7 @@ func (a *applier) release(op lifecycle.Release) error {
 			continue
 		}
 		p.fate = released
+		a.releaseParts(id)
 		if !op.Lost {
 			continue
 		}
@@ -191,6 +201,14 @@ func (a *applier) release(op lifecycle.Release) error {
 		a.record.Lost = append(a.record.Lost, a.note(p.assignment, op.Reason))
 	}
 	return nil
+}
+
+// releaseParts lets go of what a member holds besides its own.
+func (a *applier) releaseParts(member string) {
+	for _, p := range a.parts[member] {
+		p.fate = released
+		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
+	}
 }
 
 // note is what is remembered of a lost member until it is replaced.
@@ -264,6 +282,23 @@ func (a *applier) releasingPlace(id string) (*place, error) {
 	}
 }
 
+// prove stores proofs of assignments that others still owe theirs for.
+func (a *applier) prove(proofs []api.Proof) error {
+	for _, proof := range proofs {
+		p, err := a.releasingPlace(proof.Assignment)
+		switch {
+		case err != nil:
+			return err
+		case !slices.Contains(p.assignment.CleanBy, proof.Prover):
+			return fmt.Errorf("the %s need not prove assignment %s clean", proof.Prover, proof.Assignment)
+		case slices.Contains(a.record.Proved, proof):
+			return fmt.Errorf("the %s already proved assignment %s clean", proof.Prover, proof.Assignment)
+		}
+		a.record.Proved = append(a.record.Proved, proof)
+	}
+	return nil
+}
+
 func (a *applier) confirm(ids []string) error {
 	for _, id := range ids {
 		p, err := a.releasingPlace(id)
@@ -278,6 +313,7 @@ func (a *applier) confirm(ids []string) error {
 // clean ends the cleaning of an assignment, as far as the cluster is concerned.
 func (a *applier) clean(p *place) {
 	p.fate = cleaned
+	a.record.Proved = slices.DeleteFunc(a.record.Proved, func(o api.Proof) bool { return o.Assignment == p.assignment.ID })
 	a.record.Clean = append(a.record.Clean, p.assignment.ID)
 	a.spans.add(api.SpanCleaning, p.assignment, a.c.releasedAt(a.c.Chunks[p.chunk].Ref), a.now)
 }
@@ -287,8 +323,14 @@ func (a *applier) quarantine(op lifecycle.Quarantine) error {
 	if err != nil {
 		return err
 	}
+	var proved []api.Proof
+	for _, o := range a.record.Proved {
+		if o.Assignment == op.ID {
+			proved = append(proved, o)
+		}
+	}
 	a.clean(p)
-	a.change.Quarantines = append(a.change.Quarantines, api.Quarantine{Assignment: *p.assignment, Reason: op.Reason, Since: a.now})
+	a.change.Quarantines = append(a.change.Quarantines, api.Quarantine{Assignment: *p.assignment, Proved: proved, Reason: op.Reason, Since: a.now})
 	return nil
 }
 

@@ -27,13 +27,13 @@ func at(d time.Duration) *time.Time {
 func assignment(member string, rank int, generation int64) api.Assignment {
 	return api.Assignment{
 		ID: placement.AssignmentID("u1", member, generation), ClusterUID: "u1", Cluster: "lab.c", Generation: generation, Group: "c", Member: member,
-		Rank: rank, Node: fmt.Sprint("n", rank), Slots: []int{0, 1}, MemoryBytes: 1000, TakenAt: t0,
-		Address: netip.AddrFrom4([4]byte{10, 0, byte(generation), byte(10 + rank)}),
+		Rank: rank, Node: fmt.Sprint("n", rank), CleanBy: api.ByAgents(fmt.Sprint("n", rank)), Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: 1000}}, TakenAt: t0,
+		Ports: []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, 0, byte(generation), byte(10 + rank)})}},
 	}
 }
 
 func spare(generation int64) api.Assignment {
-	a := assignment("c-spare-0", lifecycle.SpareRank, generation)
+	a := assignment("c-spare-0", lifecycle.NoRank, generation)
 	a.Spare, a.Node = true, "n9"
 	return a
 }
@@ -219,7 +219,8 @@ func TestAReplacementTakesNameRankAndTheRoomOfASpare(t *testing.T) {
 	c := running()
 	c.Record.Lost = []api.LostMember{{Member: "c-5", Rank: 5, Assignment: "u1.c-5.2"}, {Member: "c-6", Rank: 6, Assignment: "u1.c-6.2"}}
 	n := assignment("c-6", 6, 4)
-	n.Replaces, n.Node, n.Address = "u1.c-6.2", "n9", spare(2).Address // nobody ever answered at a spare's address
+	spareToo := spare(2)
+	n.Replaces, n.Node, n.Ports = "u1.c-6.2", "n9", spareToo.Ports // nobody ever answered at a spare's address
 	change := apply(t, c, time.Minute, lifecycle.Hold{Assignments: []api.Assignment{n}, Spares: []string{"u1.c-spare-0.2"}})
 	equal(t, "new chunks", []string{"held u1.c-2.1 u1.c-6.4"}, batches(change))
 	equal(t, "lost", c.Record.Lost[:1], change.Record.Lost)
@@ -239,14 +240,14 @@ func halfClean() Cluster {
 
 func TestAnAddressIsFreeOnceItIsClean(t *testing.T) {
 	n := assignment("c-7", 7, 4)
-	n.Address = assignment("c-9", 9, 1).Address
+	n.Ports = assignment("c-9", 9, 1).Ports
 	change := apply(t, halfClean(), time.Minute, lifecycle.Hold{Assignments: []api.Assignment{n}})
 	equal(t, "new chunks", []string{"held u1.c-7.4"}, batches(change))
 }
 
 func TestThoseWithoutAnAddressDoNotShareOne(t *testing.T) {
 	a, b := assignment("c-7", 7, 4), assignment("c-8", 8, 4)
-	a.Address, b.Address = netip.Addr{}, netip.Addr{}
+	a.Ports, b.Ports = nil, nil
 	change := apply(t, running(), time.Minute, lifecycle.Hold{Assignments: []api.Assignment{a, b}})
 	equal(t, "new chunks", []string{"held u1.c-7.4 u1.c-8.4"}, batches(change))
 }
@@ -373,6 +374,43 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			[]lifecycle.ClusterOperation{lifecycle.ConfirmClean{IDs: []string{"u1.c-9.1"}}},
 			"is already clean",
 		},
+		{
+			"a proof of what is held", nil,
+			[]lifecycle.ClusterOperation{lifecycle.NoteProofs{Proofs: []api.Proof{{Assignment: "u1.c-0.1", Prover: api.ByAgents("n0")[0]}}}},
+			"is not being released",
+		},
+		{
+			"a proof of another node", nil,
+			[]lifecycle.ClusterOperation{lifecycle.NoteProofs{Proofs: []api.Proof{{Assignment: "u1.c-9.1", Prover: api.ByAgents("n1")[0]}}}},
+			"need not prove",
+		},
+		{
+			"a proof that is noted", func(c *Cluster) {
+				c.Record.Proved = []api.Proof{{Assignment: "u1.c-9.1", Prover: api.ByAgents("n9")[0]}}
+			},
+			[]lifecycle.ClusterOperation{lifecycle.NoteProofs{Proofs: []api.Proof{{Assignment: "u1.c-9.1", Prover: api.ByAgents("n9")[0]}}}},
+			"already proved",
+		},
+		{
+			"a hold that nobody must prove clean", nil,
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.CleanBy = nil })},
+			"names nobody who must prove it clean",
+		},
+		{
+			"a part of a member that was there before", nil,
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Of, a.Rank, a.Member = "u1.c-0.1", lifecycle.NoRank, "c-0" })},
+			"no member that is placed with it",
+		},
+		{
+			"a part with a rank", nil,
+			[]lifecycle.ClusterOperation{lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4), partOf("c-7", 7, 4, func(a *api.Assignment) { a.Rank = 8 })}}},
+			"a rank or a past of its own",
+		},
+		{
+			"a part that is a spare", nil,
+			[]lifecycle.ClusterOperation{lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4), partOf("c-7", 7, 4, func(a *api.Assignment) { a.Spare = true })}}},
+			"a rank or a past of its own",
+		},
 		{"a quarantine of what is held", nil, []lifecycle.ClusterOperation{lifecycle.Quarantine{ID: "u1.c-0.1"}}, "is not being released"},
 		{"a hold of nothing", nil, []lifecycle.ClusterOperation{lifecycle.Hold{}}, "it holds nothing"},
 		{"a hold of an ID that is held", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "u1.c-0.1" })}, "is taken"},
@@ -385,7 +423,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{"a hold of an ID that is being cleaned", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.ID = "u1.c-9.1" })}, "is taken"},
 		{
 			"two holds of one ID", nil,
-			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.Address = netip.Addr{} })},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.Ports = nil })},
 			"is taken",
 		},
 		{"a hold of a generation that was", nil, []lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Generation = 3 })}, "the next generation is 4"},
@@ -419,12 +457,12 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		},
 		{
 			"an address that is not clean yet", nil,
-			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Address = assignment("c-9", 9, 1).Address })},
+			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.Ports = assignment("c-9", 9, 1).Ports })},
 			"which is not clean",
 		},
 		{
 			"an address that was released a moment ago", nil,
-			[]lifecycle.ClusterOperation{release("u1.c-0.1"), hold(func(a *api.Assignment) { a.Address = assignment("c-0", 0, 1).Address })},
+			[]lifecycle.ClusterOperation{release("u1.c-0.1"), hold(func(a *api.Assignment) { a.Ports = assignment("c-0", 0, 1).Ports })},
 			"which is not clean",
 		},
 		{
@@ -529,7 +567,7 @@ func TestPlacesAreGivenToTheWantedMembersOfTheirGroup(t *testing.T) {
 	}, lines)
 	full := d
 	for i := range placement.MaxMembers {
-		full.Held = append(full.Held, api.Assignment{Address: nth(network.Gateway, i+1)})
+		full.Held = append(full.Held, api.Assignment{Ports: []api.PortClaim{{Address: nth(network.Gateway, i+1)}}})
 	}
 	if _, err := Assign(need, placed, full); err == nil {
 		t.Error("addresses are given out of a network that has none")

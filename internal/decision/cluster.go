@@ -37,13 +37,13 @@ func (c Cluster) Assignments() []lifecycle.ClusterAssignment {
 	for _, chunk := range c.Chunks {
 		n += len(chunk.Assignments)
 	}
-	clean := c.clean()
+	clean, proved := c.clean(), c.proved()
 	list := make([]lifecycle.ClusterAssignment, 0, n)
 	for _, chunk := range c.Chunks {
 		for i := range chunk.Assignments {
 			a := lifecycle.ClusterAssignment{Assignment: &chunk.Assignments[i], Releasing: chunk.Ref.Releasing}
 			if a.Releasing {
-				a.ReleasedAt, a.Clean = c.releasedAt(chunk.Ref), clean[a.ID]
+				a.ReleasedAt, a.Clean, a.Proved = c.releasedAt(chunk.Ref), clean[a.ID], proved[a.ID]
 			}
 			list = append(list, a)
 		}
@@ -71,6 +71,18 @@ func (c Cluster) clean() map[string]bool {
 		clean[id] = true
 	}
 	return clean
+}
+
+// proved are those whose proofs are in the record, by assignment.
+func (c Cluster) proved() map[string][]api.Prover {
+	if c.Record == nil || len(c.Record.Proved) == 0 {
+		return nil
+	}
+	proved := map[string][]api.Prover{}
+	for _, p := range c.Record.Proved {
+		proved[p.Assignment] = append(proved[p.Assignment], p.Prover)
+	}
+	return proved
 }
 
 // releasedAt is when a chunk turned to releasing; a record that does not tell was written when its phase last changed.
@@ -121,7 +133,7 @@ func (c Cluster) cloneRecord() api.ClusterRecord {
 		return api.ClusterRecord{Name: c.Name(), UID: c.UID(), Phase: api.ClusterPending}
 	}
 	r := *c.Record
-	r.Chunks, r.Clean, r.Lost = slices.Clone(r.Chunks), slices.Clone(r.Clean), slices.Clone(r.Lost)
+	r.Chunks, r.Clean, r.Lost, r.Proved = slices.Clone(r.Chunks), slices.Clone(r.Clean), slices.Clone(r.Lost), slices.Clone(r.Proved)
 	return r
 }
 

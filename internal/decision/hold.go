@@ -3,6 +3,7 @@ package decision
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -74,7 +75,11 @@ func (a *applier) checkNew(n api.Assignment) error {
 		return fmt.Errorf("assignment %s belongs to cluster UID %q, not %q", n.ID, n.ClusterUID, a.c.UID())
 	case n.Generation != generation:
 		return fmt.Errorf("assignment %s has generation %d, but the next generation is %d", n.ID, n.Generation, generation)
-	case n.Spare && (n.Rank != lifecycle.SpareRank || n.Replaces != ""):
+	case len(n.CleanBy) == 0:
+		return fmt.Errorf("assignment %s names nobody who must prove it clean", n.ID)
+	case n.IsPart():
+		return a.checkPart(n)
+	case n.Spare && (n.Rank != lifecycle.NoRank || n.Replaces != ""):
 		return fmt.Errorf("spare %s has rank %d and replaces %q; a spare has no rank and replaces no member", n.ID, n.Rank, n.Replaces)
 	case n.Spare:
 		return a.checkFree(n)
@@ -89,6 +94,31 @@ func (a *applier) checkNew(n api.Assignment) error {
 	}
 }
 
+// sameAddress returns an address that both have in one network; not valid when there is none.
+func sameAddress(a, b *api.Assignment) netip.Addr {
+	for _, p := range a.Ports {
+		for _, q := range b.Ports {
+			if p.Address.IsValid() && p.Address == q.Address && p.Network == q.Network {
+				return p.Address
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// checkPart tells what is wrong with a part of a member: that member must be given its place in the same commit, before its parts.
+func (a *applier) checkPart(n api.Assignment) error {
+	of := slices.IndexFunc(a.held, func(m api.Assignment) bool { return m.ID == n.Of })
+	switch {
+	case of < 0 || a.held[of].IsPart():
+		return fmt.Errorf("assignment %s is a part of %s, which is no member that is placed with it", n.ID, n.Of)
+	case n.Spare || n.Rank != lifecycle.NoRank || n.Replaces != "" || n.Member != a.held[of].Member:
+		return fmt.Errorf("assignment %s is a part of member %s, but has a name, a rank or a past of its own", n.ID, a.held[of].Member)
+	default:
+		return a.checkFree(n)
+	}
+}
+
 // checkFree tells what of a new assignment another one of the cluster has: its ID, name or rank while it is held, its address until it is
 // clean.
 func (a *applier) checkFree(n api.Assignment) error {
@@ -96,8 +126,10 @@ func (a *applier) checkFree(n api.Assignment) error {
 		switch {
 		case n.ID == other.ID:
 			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
-		case n.Address.IsValid() && n.Address == other.Address:
-			return fmt.Errorf("assignment %s takes the address %s of %s, which is not clean", n.ID, n.Address, other.ID)
+		case sameAddress(&n, other).IsValid():
+			return fmt.Errorf("assignment %s takes the address %s of %s, which is not clean", n.ID, sameAddress(&n, other), other.ID)
+		case n.IsPart() || other.IsPart(): // a part has its member's name, and no rank
+			return nil
 		case held && n.Member == other.Member:
 			return fmt.Errorf("assignment %s is for member %s, which already has assignment %s", n.ID, n.Member, other.ID)
 		case held && !n.Spare && n.Rank == other.Rank:

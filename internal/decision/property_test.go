@@ -161,8 +161,10 @@ func (w *world) hold() {
 		w.addresses++
 		a.ID, a.ClusterUID, a.Generation = fmt.Sprintf("u1.%s.%d", a.Member, generation), "u1", generation
 		a.Node = fmt.Sprint("n", rapid.IntRange(0, 2).Draw(w.T, "node"))
-		a.Slots, a.MemoryBytes = make([]int, rapid.IntRange(1, 4).Draw(w.T, "cores")), rapid.Int64Range(1, 99).Draw(w.T, "memory")
-		a.Address = netip.AddrFrom4([4]byte{10, byte(w.addresses >> 16), byte(w.addresses >> 8), byte(w.addresses)})
+		a.CleanBy = api.ByAgents(a.Node)
+		a.Slots = make([]int, rapid.IntRange(1, 4).Draw(w.T, "cores"))
+		a.Memory = []api.MemoryClaim{{Bytes: rapid.Int64Range(1, 99).Draw(w.T, "memory")}}
+		a.Ports = []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, byte(w.addresses >> 16), byte(w.addresses >> 8), byte(w.addresses)})}}
 		op.Assignments = append(op.Assignments, a)
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.lost)) {
@@ -177,7 +179,7 @@ func (w *world) hold() {
 	}
 	for i := range 2 {
 		if name := fmt.Sprint("c-spare-", i); !names[name] && rapid.Bool().Draw(w.T, "add "+name) {
-			add(api.Assignment{Member: name, Rank: lifecycle.SpareRank, Spare: true})
+			add(api.Assignment{Member: name, Rank: lifecycle.NoRank, Spare: true})
 		}
 	}
 	if len(op.Assignments) == 0 {
@@ -269,8 +271,8 @@ func (w *world) checkUsage() {
 	w.Helper()
 	want, got := sums{}, sums{}
 	for _, b := range w.books {
-		want.add(api.SpanAllocated, b.a.Node, b.taken, b.released, 1, len(b.a.Slots), b.a.MemoryBytes)
-		want.add(api.SpanCleaning, b.a.Node, b.released, b.clean, 1, len(b.a.Slots), b.a.MemoryBytes)
+		want.add(api.SpanAllocated, b.a.Node, b.taken, b.released, 1, len(b.a.Slots), b.a.MemoryBytes())
+		want.add(api.SpanCleaning, b.a.Node, b.released, b.clean, 1, len(b.a.Slots), b.a.MemoryBytes())
 	}
 	for _, s := range w.spans {
 		got.add(s.Kind, s.Node, s.From, s.To, s.Members, s.Cores, s.MemoryBytes)

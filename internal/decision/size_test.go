@@ -109,7 +109,7 @@ func TestWhateverHappensToTheLargestClusterAtOnceFitsACommit(t *testing.T) {
 	clean := 0
 	for _, a := range c.Assignments() {
 		if a.Rank < manifest.MaxMembers-100 {
-			observed[a.ID] = lifecycle.Observation{Clean: true}
+			observed[a.ID] = lifecycle.Observation{Proved: a.CleanBy}
 			clean++
 		}
 	}

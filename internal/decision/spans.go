@@ -24,6 +24,9 @@ func (s *spans) add(kind api.SpanKind, a *api.Assignment, from, to time.Time) {
 	if !to.After(from) {
 		return
 	}
+	if a.IsPart() && len(a.Slots) == 0 && len(a.Memory) == 0 {
+		return // it takes nothing that is counted
+	}
 	key := spanKey{kind, a.Node, from.UnixNano(), to.UnixNano()}
 	if s.byKey == nil {
 		s.byKey = map[spanKey]*api.UsageSpan{}
@@ -33,9 +36,11 @@ func (s *spans) add(kind api.SpanKind, a *api.Assignment, from, to time.Time) {
 		span = &api.UsageSpan{Kind: kind, Node: a.Node, From: from, To: to}
 		s.byKey[key] = span
 	}
-	span.Members++
+	if !a.IsPart() {
+		span.Members++
+	}
 	span.Cores += len(a.Slots)
-	span.MemoryBytes += a.MemoryBytes
+	span.MemoryBytes += a.MemoryBytes()
 }
 
 // list is all of it in an order that does not depend on chance.

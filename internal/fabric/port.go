@@ -7,6 +7,8 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // Port is the identity a port is pinned to.
@@ -17,35 +19,21 @@ type Port struct {
 	MAC     string     `json:"mac"`
 }
 
-// PortKind is what a member's end of a network is. It says how Place.At is read.
-type PortKind string
-
-// The kinds of ports.
-const (
-	// PortVeth is a link in the member's network namespace. At is a path that opens the namespace, such as /proc/PID/ns/net.
-	PortVeth PortKind = "veth"
-	// PortTAP is a TAP device that the member's machine monitor opens. At is the device's name on the node.
-	PortTAP PortKind = "tap"
-	// PortMACVTAP is a TAP device directly on an adapter of the node. At is the device's name.
-	PortMACVTAP PortKind = "macvtap"
-	// PortVF is a virtual function of an adapter. At is its PCI address, such as 0000:3b:00.2.
-	PortVF PortKind = "vf"
-	// PortPF is a whole adapter. At is its PCI address.
-	PortPF PortKind = "pf"
-)
-
 // PortKinds lists all kinds of ports.
-func PortKinds() []PortKind { return []PortKind{PortVeth, PortTAP, PortMACVTAP, PortVF, PortPF} }
+func PortKinds() []api.PortKind {
+	return []api.PortKind{api.PortVeth, api.PortTAP, api.PortMACVTAP, api.PortVF, api.PortPF}
+}
 
 // Place is where a member's port is.
 type Place struct {
-	Kind PortKind
-	// At names the place, in the way that Kind says.
+	Kind api.PortKind
+	// At names the place: of a veth port a path that opens the member's network namespace, such as /proc/PID/ns/net; of a TAP or MACVTAP port
+	// the device's name on the node; of a function its PCI address, such as 0000:3b:00.2.
 	At string
 }
 
 // Namespace returns the place of a veth port: the network namespace that path opens.
-func Namespace(path string) Place { return Place{Kind: PortVeth, At: path} }
+func Namespace(path string) Place { return Place{Kind: api.PortVeth, At: path} }
 
 // String writes the place for error messages.
 func (p Place) String() string { return string(p.Kind) + " " + p.At }
@@ -63,15 +51,15 @@ var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0
 // Validate reports what is wrong with a place, before anything is done about it.
 func (p Place) Validate() error {
 	switch p.Kind {
-	case PortVeth:
+	case api.PortVeth:
 		if !path.IsAbs(p.At) || strings.ContainsRune(p.At, 0) {
 			return fmt.Errorf("a veth port needs the absolute path of a network namespace, not %q", p.At)
 		}
-	case PortTAP, PortMACVTAP:
+	case api.PortTAP, api.PortMACVTAP:
 		if !deviceName.MatchString(p.At) {
 			return fmt.Errorf("a %s port needs the name of a device, of at most 15 letters, digits, '_', '.' and '-', not %q", p.Kind, p.At)
 		}
-	case PortVF, PortPF:
+	case api.PortVF, api.PortPF:
 		if !pciAddress.MatchString(p.At) {
 			return fmt.Errorf("a %s port needs a PCI address such as 0000:3b:00.2, not %q", p.Kind, p.At)
 		}

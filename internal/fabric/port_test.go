@@ -3,6 +3,8 @@ package fabric
 import (
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 func TestAPlaceIsRefusedUnlessItIsWrittenAsItsKindSays(t *testing.T) {
@@ -14,17 +16,17 @@ func TestAPlaceIsRefusedUnlessItIsWrittenAsItsKindSays(t *testing.T) {
 		{Namespace(""), "absolute path"},
 		{Namespace("proc/7/ns/net"), "absolute path"},
 		{Namespace("/proc/7\x00/ns/net"), "absolute path"},
-		{Place{PortTAP, "nmt0123456789"}, ""},
-		{Place{PortTAP, ""}, "name of a device"},
-		{Place{PortTAP, "../tap0"}, "name of a device"},
-		{Place{PortTAP, "a-name-of-sixteen"}, "name of a device"},
-		{Place{PortMACVTAP, "macvtap0"}, ""},
-		{Place{PortMACVTAP, "macvtap 0"}, "name of a device"},
-		{Place{PortVF, "0000:3b:00.2"}, ""},
-		{Place{PortVF, "10000:e1:1f.7"}, ""},
-		{Place{PortVF, "3b:00.2"}, "PCI address"},
-		{Place{PortPF, "0000:3b:00.8"}, "PCI address"},
-		{Place{PortPF, "enp59s0"}, "PCI address"},
+		{Place{api.PortTAP, "nmt0123456789"}, ""},
+		{Place{api.PortTAP, ""}, "name of a device"},
+		{Place{api.PortTAP, "../tap0"}, "name of a device"},
+		{Place{api.PortTAP, "a-name-of-sixteen"}, "name of a device"},
+		{Place{api.PortMACVTAP, "macvtap0"}, ""},
+		{Place{api.PortMACVTAP, "macvtap 0"}, "name of a device"},
+		{Place{api.PortVF, "0000:3b:00.2"}, ""},
+		{Place{api.PortVF, "10000:e1:1f.7"}, ""},
+		{Place{api.PortVF, "3b:00.2"}, "PCI address"},
+		{Place{api.PortPF, "0000:3b:00.8"}, "PCI address"},
+		{Place{api.PortPF, "enp59s0"}, "PCI address"},
 		{Place{"", "/proc/7/ns/net"}, "the kinds are"},
 		{Place{"wire", "1"}, "the kinds are"},
 	} {

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -108,13 +109,34 @@ func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
 }
 
 func TestAQuarantineEndsWhenTheAgentConfirmsItClean(t *testing.T) {
-	q := api.Quarantine{Assignment: api.Assignment{ID: "a0", Member: "c-0", Node: "n1"}}
-	if got := PlanQuarantine(q, false); len(got) != 0 {
-		t.Errorf("not clean: want nothing, got %v", sketch(got))
-	}
-	want := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: confirmed clean; its resources are free again|c-0|n1"}
-	if diff := cmp.Diff(want, sketch(PlanQuarantine(q, true))); diff != "" {
-		t.Errorf("operations (-want +got):\n%s", diff)
+	agent := api.ByAgents("n1")[0]
+	confirmed := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: confirmed clean; its resources are free again|c-0|n1"}
+	forgotten := []string{"EndQuarantine{ID:a0}", "Emit QuarantineEnded: released because its node was removed from the inventory|c-0|n1"}
+	for _, tt := range []struct {
+		name                string
+		owed                []api.Prover
+		heard, gone, stored []api.Prover
+		want                []string
+	}{
+		{"nobody has proved it", []api.Prover{agent}, nil, nil, nil, []string{}},
+		{"its agent has", []api.Prover{agent}, []api.Prover{agent}, nil, nil, confirmed},
+		{"one of two has", []api.Prover{agent, fabric}, []api.Prover{agent}, nil, nil, []string{}},
+		{"both have, one of them before", []api.Prover{agent, fabric}, []api.Prover{fabric}, nil, []api.Prover{agent}, confirmed},
+		{"its node is gone", []api.Prover{agent}, nil, []api.Prover{agent}, nil, forgotten},
+		{"its node is gone and the fabric has not proved it", []api.Prover{agent, fabric}, nil, []api.Prover{agent}, nil, []string{}},
+		{"a fabric that is gone has proved nothing", []api.Prover{fabric}, nil, []api.Prover{fabric}, nil, []string{}},
+		{"nobody must prove it", nil, []api.Prover{agent}, []api.Prover{agent}, nil, []string{}},
+	} {
+		q := api.Quarantine{Assignment: api.Assignment{ID: "a0", Member: "c-0", Node: "n1", CleanBy: tt.owed}}
+		for _, p := range tt.stored {
+			q.Proved = append(q.Proved, api.Proof{Assignment: "a0", Prover: p})
+		}
+		in := func(list []api.Prover) func(api.Prover) bool {
+			return func(p api.Prover) bool { return slices.Contains(list, p) }
+		}
+		if diff := cmp.Diff(tt.want, sketch(PlanQuarantine(q, in(tt.heard), in(tt.gone)))); diff != "" {
+			t.Errorf("%s: operations (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ func (in ClusterInput) planDelete(why string) []ClusterOperation {
 	var ops []ClusterOperation
 	members := 0
 	for _, a := range in.Assignments {
-		if !a.Spare {
+		if a.IsMember() {
 			members++
 		}
 	}
@@ -36,11 +37,11 @@ func (in ClusterInput) planDelete(why string) []ClusterOperation {
 	return append(ops, SetPhase{To: api.ClusterDeleting, Message: message}, Emit{Reason: EventDeleting, Message: message})
 }
 
-// holding are the IDs of what is held, spares included.
+// holding are the IDs of what is held, spares included. Parts go with their members.
 func (in ClusterInput) holding() []string {
 	var ids []string
 	for _, a := range in.Assignments {
-		if !a.Releasing {
+		if !a.Releasing && !a.IsPart() {
 			ids = append(ids, a.ID)
 		}
 	}
@@ -79,16 +80,23 @@ func (in ClusterInput) whatIsLeft() string {
 	return "deleted, but not confirmed clean: " + strings.Join(names, ", ") + "; quarantined until their nodes confirm it"
 }
 
-// planCleaning confirms what its node's agent says is clean, and passes into quarantine what is not clean in time. Deadlines are those of
-// each assignment: members are replaced and released in all phases.
+// planCleaning confirms what all that must prove it say is clean, notes the proofs of what others still owe theirs for, and passes into
+// quarantine what is not clean in time. Deadlines are those of each assignment: members are replaced and released in all phases.
 func (in ClusterInput) planCleaning() []ClusterOperation {
 	var clean []string
+	var proofs []api.Proof
 	var late []ClusterOperation
 	var next time.Time
 	for _, a := range in.Assignments {
+		if !a.Releasing || a.Clean {
+			continue
+		}
+		proved := in.proved(a)
+		if len(a.CleanBy) > 1 && len(proofs) < membersPerLook {
+			proofs = append(proofs, in.fresh(a)...)
+		}
 		switch deadline := in.cleanBy(a); {
-		case !a.Releasing || a.Clean:
-		case in.Observed[a.ID].Clean:
+		case a.ProvenBy(proved):
 			if len(clean) < membersPerLook {
 				clean = append(clean, a.ID)
 			}
@@ -103,6 +111,9 @@ func (in ClusterInput) planCleaning() []ClusterOperation {
 		}
 	}
 	var ops []ClusterOperation
+	if len(proofs) > 0 {
+		ops = append(ops, NoteProofs{Proofs: proofs})
+	}
 	if len(clean) > 0 {
 		ops = append(ops, ConfirmClean{IDs: clean})
 	}
@@ -113,40 +124,71 @@ func (in ClusterInput) planCleaning() []ClusterOperation {
 	return ops
 }
 
+// proved returns whose proof there is for an assignment: heard now, or in the record.
+func (in ClusterInput) proved(a ClusterAssignment) func(api.Prover) bool {
+	heard := in.Observed[a.ID].Proved
+	return func(p api.Prover) bool { return slices.Contains(heard, p) || slices.Contains(a.Proved, p) }
+}
+
+// fresh returns the proofs heard now that are not in the record. What is proved stays so: those who must prove an assignment clean need not all
+// be there at one moment.
+func (in ClusterInput) fresh(a ClusterAssignment) []api.Proof {
+	if a.ProvenBy(in.proved(a)) {
+		return nil // it is confirmed in the same commit
+	}
+	var proofs []api.Proof
+	for _, p := range in.Observed[a.ID].Proved {
+		if slices.Contains(a.CleanBy, p) && !slices.Contains(a.Proved, p) {
+			proofs = append(proofs, api.Proof{Assignment: a.ID, Prover: p})
+		}
+	}
+	return proofs
+}
+
 // cleanBy is the clean deadline of a releasing assignment.
 func (in ClusterInput) cleanBy(a ClusterAssignment) time.Time {
 	return latest(in.LeaderSince, a.ReleasedAt).Add(in.Deadlines.Clean)
 }
 
 func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
-	switch node := in.Nodes[a.Node]; {
-	case node.Phase == api.NodeDown:
-		return fmt.Sprintf("node %s is down", a.Node)
-	case node.Phase != api.NodeReady:
-		return fmt.Sprintf("node %s is not reporting", a.Node)
-	default:
-		return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s gave no reason", a.Node))
+	proved := in.proved(a)
+	for _, p := range a.CleanBy {
+		if proved(p) {
+			continue
+		}
+		node := in.Nodes[p.At]
+		switch {
+		case p.By != api.ExecutorAgent:
+			return fmt.Sprintf("the %s has not proved it clean", p)
+		case node.Phase == api.NodeDown:
+			return fmt.Sprintf("node %s is down", p.At)
+		case node.Phase != api.NodeReady:
+			return fmt.Sprintf("node %s is not reporting", p.At)
+		default:
+			return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s gave no reason", p.At))
+		}
 	}
+	return "nobody is named who could prove it clean"
 }
 
-// PlanQuarantine frees a quarantined assignment once its node's agent confirms it clean after all.
-func PlanQuarantine(q api.Quarantine, clean bool) []QuarantineOperation {
-	if !clean {
+// PlanQuarantine frees a quarantined assignment once all have proved it clean after all. A node that was taken out of the inventory owes no
+// proof: who did so says that the machine is gone. Should it come back all the same, its agent cleans whatever it finds before anything is
+// placed there. That is said of one node: other nodes and fabrics owe theirs still.
+func PlanQuarantine(q api.Quarantine, heard, gone func(api.Prover) bool) []QuarantineOperation {
+	a, message := q.Assignment, "confirmed clean; its resources are free again"
+	proved := func(p api.Prover) bool {
+		switch {
+		case heard(p) || slices.Contains(q.Proved, api.Proof{Assignment: a.ID, Prover: p}):
+			return true
+		case p.By == api.ExecutorAgent && gone(p):
+			message = "released because its node was removed from the inventory"
+			return true
+		default:
+			return false
+		}
+	}
+	if !a.ProvenBy(proved) {
 		return nil
 	}
-	a := q.Assignment
-	return []QuarantineOperation{
-		EndQuarantine{ID: a.ID},
-		Emit{Reason: EventQuarantineOver, Message: "confirmed clean; its resources are free again", Member: a.Member, Node: a.Node},
-	}
-}
-
-// PlanForgotten frees a quarantined assignment whose node was taken out of the inventory: who did so says that the machine is gone. Should
-// it come back all the same, its agent cleans whatever it finds before anything is placed there.
-func PlanForgotten(q api.Quarantine) []QuarantineOperation {
-	a := q.Assignment
-	return []QuarantineOperation{
-		EndQuarantine{ID: a.ID},
-		Emit{Reason: EventQuarantineOver, Message: "released because its node was removed from the inventory", Member: a.Member, Node: a.Node},
-	}
+	return []QuarantineOperation{EndQuarantine{ID: a.ID}, Emit{Reason: EventQuarantineOver, Message: message, Member: a.Member, Node: a.Node}}
 }

@@ -29,8 +29,8 @@ func DefaultDeadlines() Deadlines {
 type Observation struct {
 	Phase   api.MemberPhase
 	Message string
-	// Clean: nothing of it is left on its node, verified by looking.
-	Clean bool
+	// Proved are those who say now that nothing of it is left, verified by looking.
+	Proved []api.Prover
 	// Current: the generated files it has are those it should have, by the record this is an input with.
 	Current bool
 	// Since is when it was first heard to be in Phase, by the server's clock.
@@ -54,6 +54,8 @@ type ClusterAssignment struct {
 	ReleasedAt time.Time
 	// Clean: it is in the record's clean list, confirmed clean or passed to quarantine.
 	Clean bool
+	// Proved are those of CleanBy whose proof is in the record.
+	Proved []api.Prover
 }
 
 // ClusterInput is everything a decision about one cluster depends on.
@@ -178,10 +180,10 @@ func (in ClusterInput) look() look {
 	there := 0
 	for _, a := range in.Assignments {
 		switch {
-		case a.Releasing:
+		case a.Releasing || a.IsPart():
 		case a.Spare && spares[a.Member] && in.Nodes[a.Node].Phase != api.NodeDown && !in.Nodes[a.Node].Drained:
 			l.spares = append(l.spares, a)
-		case !a.Spare && (frozen || desired.has(a.Group, a.Member)):
+		case a.IsMember() && (frozen || desired.has(a.Group, a.Member)):
 			there++
 			m := member{ClusterAssignment: a, seen: in.Observed[a.ID]}
 			m.phase, m.message = MemberPhase(a, in.Observed, in.Nodes)

@@ -42,7 +42,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		},
 		{
 			"spares go with it, and are not cleaned", api.ClusterReady,
-			func(l *life) { l.add("c-spare-0", "n3", SpareRank).Spare = true; l.deleteIt() },
+			func(l *life) { l.add("c-spare-0", "n3", NoRank).Spare = true; l.deleteIt() },
 			append([]string{"Release [a0 a1 a2]: the cluster is being deleted"}, released[1:]...),
 		},
 		{"deleting waits until the clean deadline", api.ClusterDeleting, func(l *life) { l.deleting(); l.see("a0", api.MemberReleasing, "") }, []string{"WakeAt 10m0s"}},
@@ -68,7 +68,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		},
 		{
 			"what is said to be clean is confirmed", api.ClusterDeleting,
-			func(l *life) { l.deleting(); l.Observed["a0"] = Observation{Clean: true} },
+			func(l *life) { l.deleting(); l.prove("a0") },
 			[]string{"ConfirmClean{IDs:[a0]}", "WakeAt 10m0s"},
 		},
 		{
@@ -77,7 +77,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.add("c-1", "n3", 1)
 				l.release("a1")
 				l.seeAll(ready)
-				l.Observed["a1"] = Observation{Clean: true}
+				l.prove("a1")
 			},
 			[]string{"ConfirmClean{IDs:[a1]}"},
 		},
@@ -95,10 +95,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.release("a2")
 				l.seeAll(ready)
 				l.Assignments[2].Clean = true
-				for id, o := range l.Observed {
-					o.Clean = true
-					l.Observed[id] = o
-				}
+				l.prove("a0", "a1", "a2")
 				l.Now = t0.Add(time.Hour)
 			},
 			[]string{},
@@ -108,9 +105,73 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 			func(l *life) {
 				l.deleting()
 				l.Assignments[0].Clean = true
-				l.Observed["a0"], l.Observed["a1"] = Observation{Clean: true}, Observation{Clean: true}
+				l.prove("a0", "a1")
 			},
 			[]string{"ConfirmClean{IDs:[a1]}"},
+		},
+		{
+			"the proof of another node is none", api.ClusterDeleting,
+			func(l *life) { l.deleting(); l.proveBy("a0", api.ByAgents("n2")[0]) },
+			[]string{"WakeAt 10m0s"},
+		},
+		{
+			"one proof of two is noted", api.ClusterDeleting,
+			func(l *life) { l.deleting(); l.owe("a0", fabric); l.prove("a0") },
+			[]string{"NoteProofs{Proofs:[a0 by the agent of n1]}", "WakeAt 10m0s"},
+		},
+		{
+			"one proof of two that is noted already", api.ClusterDeleting,
+			func(l *life) {
+				l.deleting()
+				l.owe("a0", fabric)
+				l.prove("a0")
+				l.Assignments[0].Proved = api.ByAgents("n1")
+			},
+			[]string{"WakeAt 10m0s"},
+		},
+		{
+			"the last of two proofs completes one that was noted", api.ClusterDeleting,
+			func(l *life) {
+				l.deleting()
+				l.owe("a0", fabric)
+				l.Assignments[0].Proved = api.ByAgents("n1")
+				l.proveBy("a0", fabric)
+			},
+			[]string{"ConfirmClean{IDs:[a0]}", "WakeAt 10m0s"},
+		},
+		{
+			"a quarantine names who owes its proof", api.ClusterFailed,
+			func(l *life) {
+				l.release("a1")
+				l.owe("a1", fabric)
+				l.prove("a1")
+				l.Assignments[1].Proved = api.ByAgents("n2")
+				l.Now = t0.Add(10 * time.Minute)
+			},
+			[]string{
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: the fabric of ib0 has not proved it clean}",
+				"Emit Quarantined: not clean within 10m0s: the fabric of ib0 has not proved it clean|c-1|n2",
+			},
+		},
+		{
+			"what nobody must prove clean is never clean", api.ClusterFailed,
+			func(l *life) {
+				l.release("a1")
+				l.Assignments[1].CleanBy = nil
+				l.Now = t0.Add(10 * time.Minute)
+			},
+			[]string{
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: nobody is named who could prove it clean}",
+				"Emit Quarantined: not clean within 10m0s: nobody is named who could prove it clean|c-1|n2",
+			},
+		},
+		{
+			"parts are released with their members", api.ClusterReady,
+			func(l *life) { l.deleteIt(); l.part("a0", "n3") },
+			[]string{
+				"Release [a0 a1]: the cluster is being deleted",
+				"SetPhase deleting: stopping and cleaning 2 members", "Emit Deleting: stopping and cleaning 2 members||",
+			},
 		},
 		{
 			"a cluster of which all is clean is forgotten", api.ClusterDeleting,

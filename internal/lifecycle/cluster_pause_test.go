@@ -88,7 +88,7 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 				pause(l)
 				l.seeAll(frozen)
 				l.Intent.Spec.Groups[0].Spares = 1
-				l.add("c-spare-0", "n3", SpareRank).Spare = true
+				l.add("c-spare-0", "n3", NoRank).Spare = true
 				l.node("n3", api.NodeDown)
 			},
 			[]string{},
@@ -232,7 +232,7 @@ func TestHowATimeLimitEnds(t *testing.T) {
 				expired(l, time.Second)
 				l.see("a0", api.MemberFailed, "")
 				l.lose(1, 1, "x")
-				l.add("c-spare-0", "n3", SpareRank).Spare = true
+				l.add("c-spare-0", "n3", NoRank).Spare = true
 			},
 			[]string{
 				"WakeAt 10m0s", "Release [a0 a2]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 2 members",
@@ -244,7 +244,7 @@ func TestHowATimeLimitEnds(t *testing.T) {
 			func(l *life) {
 				expired(l, time.Second)
 				l.Assignments = nil
-				l.add("c-spare-0", "n3", SpareRank).Spare = true
+				l.add("c-spare-0", "n3", NoRank).Spare = true
 			},
 			[]string{
 				"Release [a0]: the cluster is being deleted", "SetPhase deleting: the time limit has passed; stopping and cleaning 0 members",

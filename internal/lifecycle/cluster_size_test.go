@@ -235,7 +235,7 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 func TestHowSparesAreHeld(t *testing.T) {
 	spares := func(l *life, n int) { l.Intent.Spec.Groups[0].Spares = n; l.seeAll(api.MemberReady) }
 	spare := func(l *life, i int, node string) {
-		l.add(fmt.Sprintf("c-spare-%d", i), node, SpareRank).Spare = true
+		l.add(fmt.Sprintf("c-spare-%d", i), node, NoRank).Spare = true
 	}
 	checkSteps(t, []step{
 		{

@@ -7,8 +7,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// SpareRank is the rank of a spare: none. It is no member, and rank 0 carries out jobs.
-const SpareRank = -1
+// NoRank is the rank of a spare or of a part: none. It is no member, and rank 0 carries out jobs.
+const NoRank = -1
 
 // names are the names of the members that a cluster should have: of each group the first Size of GROUP-0, GROUP-1, ... that were not
 // taken out. Whether a name is among them is told without listing them: the leader asks for all members in every pass.
@@ -101,7 +101,7 @@ func DesiredSpares(spec api.ClusterSpec) []WantedMember {
 		}
 		prefixes[prefix] = true
 		for i := range g.Spares {
-			spares = append(spares, WantedMember{Group: g.Name, Member: memberName(prefix, i), Rank: SpareRank, Spare: true})
+			spares = append(spares, WantedMember{Group: g.Name, Member: memberName(prefix, i), Rank: NoRank, Spare: true})
 		}
 	}
 	return spares
@@ -112,7 +112,7 @@ func DesiredSpares(spec api.ClusterSpec) []WantedMember {
 func MissingMembers(desired []WantedMember, assignments []ClusterAssignment, lost []api.LostMember) []WantedMember {
 	names, ranks := make(map[string]bool, len(desired)), make(map[int]bool, len(desired))
 	for _, a := range assignments {
-		if !a.Releasing && !a.Spare {
+		if !a.Releasing && a.IsMember() {
 			names[a.Member], ranks[a.Rank] = true, true
 		}
 	}

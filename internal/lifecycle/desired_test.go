@@ -97,7 +97,7 @@ func TestNewMembersGetTheLowestRanksThatNobodyKeeps(t *testing.T) {
 				wanted[m.Member] = true
 			}
 		}
-		have = append(have, ClusterAssignment{Assignment: &api.Assignment{ID: "s", Member: "c-spare-0", Rank: SpareRank, Spare: true}})
+		have = append(have, ClusterAssignment{Assignment: &api.Assignment{ID: "s", Member: "c-spare-0", Rank: NoRank, Spare: true}})
 		kept := len(used)
 		for _, m := range MissingMembers(desired, have, lost) {
 			if !wanted[m.Member] {
@@ -133,7 +133,7 @@ func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 	nodes := map[string]NodeState{
 		"up": {Phase: api.NodeReady, Reported: true}, "silent": {Phase: api.NodeUnknown, Reported: true}, "new": {Phase: api.NodeReady, Reported: false}, "down": {Phase: api.NodeDown, Reported: true},
 	}
-	seen := map[string]Observation{"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Clean: true}}
+	seen := map[string]Observation{"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Proved: api.ByAgents("n")}}
 	tests := []struct {
 		name    string
 		a       ClusterAssignment

@@ -151,7 +151,7 @@ func (in JobInput) planDispatch(job api.Job) JobPlan {
 	}
 	var first *api.Assignment
 	for _, a := range in.Cluster.Assignments {
-		if !a.Releasing && !a.Spare && (first == nil || a.Rank < first.Rank) {
+		if !a.Releasing && a.IsMember() && (first == nil || a.Rank < first.Rank) {
 			first = a.Assignment
 		}
 	}
@@ -174,7 +174,7 @@ func (in JobInput) whole() bool {
 		return false
 	}
 	for _, a := range in.Cluster.Assignments {
-		if a.Releasing || a.Spare {
+		if a.Releasing || !a.IsMember() {
 			continue
 		}
 		seen := in.Cluster.Observed[a.ID]
@@ -219,7 +219,7 @@ func (in JobInput) removed() []string {
 	}
 	for _, a := range c.Assignments {
 		under := a.Releasing && !a.Clean && !a.ReleasedAt.Before(*in.Job.DispatchedAt)
-		if under && !a.Spare && !slices.Contains(died, a.ID) && !slices.Contains(names, a.Member) && len(names) < lossesKept {
+		if under && a.IsMember() && !slices.Contains(died, a.ID) && !slices.Contains(names, a.Member) && len(names) < lossesKept {
 			names = append(slices.Clip(names), a.Member)
 		}
 	}

@@ -231,7 +231,7 @@ func TestAJobWhoseClusterIsGoneIsLost(t *testing.T) {
 
 func TestASpareCarriesOutNoJob(t *testing.T) {
 	c := jobScene{lost: -1, phase: api.ClusterReady}.cluster()
-	spare := ClusterAssignment{Assignment: &api.Assignment{ID: "ua.a-spare-0.1", ClusterUID: "ua", Member: "a-spare-0", Rank: SpareRank, Node: "n1", Spare: true}}
+	spare := ClusterAssignment{Assignment: &api.Assignment{ID: "ua.a-spare-0.1", ClusterUID: "ua", Member: "a-spare-0", Rank: NoRank, Node: "n1", Spare: true}}
 	c.Assignments = []ClusterAssignment{spare, c.Assignments[1], c.Assignments[0]}
 	plan := PlanJob(JobInput{Job: api.Job{ID: "j", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending}, Cluster: c, Now: jobLater})
 	if plan.Next.MemberID != "ua.a-0.1" {

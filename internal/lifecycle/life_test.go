@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func newLife(phase api.ClusterPhase) *life {
 
 // add adds a member as the n-th assignment, "an".
 func (l *life) add(name, node string, rank int) *api.Assignment {
-	a := &api.Assignment{ID: fmt.Sprintf("a%d", len(l.Assignments)), Group: "c", Member: name, Node: node, Rank: rank, TakenAt: t0}
+	a := &api.Assignment{ID: fmt.Sprintf("a%d", len(l.Assignments)), Group: "c", Member: name, Node: node, CleanBy: api.ByAgents(node), Rank: rank, TakenAt: t0}
 	l.Assignments = append(l.Assignments, ClusterAssignment{Assignment: a})
 	return a
 }
@@ -112,6 +113,45 @@ func (l *life) deleting() {
 
 func (l *life) see(id string, phase api.MemberPhase, message string) {
 	l.Observed[id] = Observation{Phase: phase, Message: message, Current: true, Since: t0}
+}
+
+// prove is the word of the agent of its node that nothing is left of an assignment.
+func (l *life) prove(ids ...string) {
+	for _, a := range l.Assignments {
+		if slices.Contains(ids, a.ID) {
+			l.proveBy(a.ID, a.CleanBy[0])
+		}
+	}
+}
+
+// proveBy is the word of one who must prove an assignment clean.
+func (l *life) proveBy(id string, p api.Prover) {
+	o := l.Observed[id]
+	o.Proved = append(o.Proved, p)
+	l.Observed[id] = o
+}
+
+// fabric must prove some assignments clean besides their agents.
+var fabric = api.Prover{By: api.ExecutorFabric, At: "ib0"}
+
+// owe adds one who must prove an assignment clean.
+func (l *life) owe(id string, p api.Prover) {
+	for _, a := range l.Assignments {
+		if a.ID == id {
+			a.CleanBy = append(a.CleanBy, p)
+		}
+	}
+}
+
+// part adds what a member holds on another node.
+func (l *life) part(of, node string) *api.Assignment {
+	a := l.add("", node, NoRank)
+	for _, m := range l.Assignments {
+		if m.ID == of {
+			a.Member, a.Of = m.Member, of
+		}
+	}
+	return a
 }
 
 func (l *life) seeAll(phase api.MemberPhase) {

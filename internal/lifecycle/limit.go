@@ -66,7 +66,7 @@ func (in ClusterInput) planGrace() []ClusterOperation {
 // anyoneLeft tells whether a member may still run.
 func (in ClusterInput) anyoneLeft() bool {
 	for _, a := range in.Assignments {
-		if a.Releasing || a.Spare || in.Nodes[a.Node].Phase == api.NodeDown {
+		if a.Releasing || !a.IsMember() || in.Nodes[a.Node].Phase == api.NodeDown {
 			continue
 		}
 		if phase, _ := MemberPhase(a, in.Observed, in.Nodes); phase != api.MemberFailed {

@@ -54,7 +54,7 @@ type Need struct {
 // WantedMember is a member that should have an assignment and has none.
 type WantedMember struct {
 	Group, Member string
-	// Rank is SpareRank for a spare.
+	// Rank is NoRank for a spare.
 	Rank int
 	// Replaces is the lost assignment; Attempt that of the replacement; Avoid the node it was lost on, where another would do.
 	Replaces, Avoid string
@@ -70,7 +70,7 @@ type Hold struct {
 	Spares      []string
 }
 
-// Release turns these held assignments to releasing. Lost ones are noted in the record, with their names and ranks, for replacement;
+// Release turns these held assignments to releasing, the parts of members with them. Lost ones are noted in the record, with their names and ranks, for replacement;
 // a spare is simply dropped, since nothing was carried out for it.
 type Release struct {
 	IDs    []string
@@ -89,6 +89,9 @@ type Expire struct{}
 
 // ConfirmClean adds assignments to the record's clean list: their resources are free from that commit.
 type ConfirmClean struct{ IDs []string }
+
+// NoteProofs stores proofs of releasing assignments that others must prove clean, too.
+type NoteProofs struct{ Proofs []api.Proof }
 
 // Quarantine moves an assignment that can't be cleaned from the cluster to quarantine, in one commit: it joins the record's clean
 // list and the quarantines, and stays taken.
@@ -114,6 +117,7 @@ func (Warn) clusterOperation()         {}
 func (Expire) clusterOperation()       {}
 func (Release) clusterOperation()      {}
 func (ConfirmClean) clusterOperation() {}
+func (NoteProofs) clusterOperation()   {}
 func (Quarantine) clusterOperation()   {}
 func (Forget) clusterOperation()       {}
 func (Emit) clusterOperation()         {}

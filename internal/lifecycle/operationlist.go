@@ -14,6 +14,7 @@ func ClusterOperations() []ClusterOperation {
 		Expire{},
 		Release{},
 		ConfirmClean{},
+		NoteProofs{},
 		Quarantine{},
 		Forget{},
 		Emit{},

@@ -179,4 +179,4 @@ func (l *look) planSize() []ClusterOperation {
 	return ops
 }
 
-func isMember(a ClusterAssignment) bool { return !a.Spare }
+func isMember(a ClusterAssignment) bool { return a.IsMember() }

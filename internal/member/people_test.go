@@ -71,7 +71,7 @@ func (p *person) certify(authority *sshca.Authority, validFor time.Duration, at 
 // command is an OpenSSH client's command that goes to a member, believing it to be the one of this name. Its connection is made
 // inside the member's network, as a node agent makes it.
 func (p *person) command(program string, to *sandboxMember, alias string, args ...string) *exec.Cmd {
-	proxy := fmt.Sprintf("env %s=%s:22 nsenter -t %s -n %s", proxyVariable, to.assignment.Address, to.pid, os.Args[0])
+	proxy := fmt.Sprintf("env %s=%s:22 nsenter -t %s -n %s", proxyVariable, to.assignment.Address(), to.pid, os.Args[0])
 	options := []string{
 		"-F", "/dev/null", "-i", filepath.Join(p.dir, "key"), "-o", "CertificateFile=" + filepath.Join(p.dir, "key-cert.pub"),
 		"-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "UserKnownHostsFile=" + filepath.Join(p.dir, "known_hosts"),

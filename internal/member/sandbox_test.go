@@ -148,7 +148,7 @@ func testCluster(t *testing.T, n int) contextualization.Cluster {
 		address = address.Next()
 		name := fmt.Sprintf("c1-%d", i)
 		c.Members = append(c.Members, api.Assignment{
-			ID: "u1." + name + ".1", ClusterUID: "u1", Cluster: "c1", Member: name, Rank: i, Slots: []int{i}, Address: address,
+			ID: "u1." + name + ".1", ClusterUID: "u1", Cluster: "c1", Member: name, Rank: i, Slots: []int{i}, Ports: []api.PortClaim{{Address: address}},
 			Oversubscribed: true,
 		})
 	}
@@ -273,7 +273,7 @@ func (s *sandbox) start(m *sandboxMember) {
 	port := fmt.Sprintf("p%d", m.assignment.Rank)
 	s.run("ip", "-n", s.name, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", m.pid)
 	s.run("ip", "-n", s.name, "link", "set", port, "master", "br0", "up")
-	s.run("nsenter", "-t", m.pid, "-n", "ip", "addr", "add", m.assignment.Address.String()+"/20", "dev", "eth0")
+	s.run("nsenter", "-t", m.pid, "-n", "ip", "addr", "add", m.assignment.Address().String()+"/20", "dev", "eth0")
 	s.run("nsenter", "-t", m.pid, "-n", "ip", "link", "set", "eth0", "up")
 	s.run(s.crun("start", m.id)...)
 }

@@ -46,8 +46,8 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 	lastHost := 1<<(32-d.Network.Prefix.Bits()) - 2 // the last is broadcast
 	hosts := pool.New(firstHost, lastHost)
 	for i := range d.Held {
-		if a := &d.Held[i]; d.Network.Prefix.Contains(a.Address) {
-			hosts.Hold(int(pool.Host(base, a.Address)), a.ID)
+		if a := &d.Held[i]; d.Network.Prefix.Contains(a.Address()) {
+			hosts.Hold(int(pool.Host(base, a.Address())), a.ID)
 		}
 	}
 	names, err := nameAll(placed, d)
@@ -65,9 +65,10 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		}
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
-			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node,
-			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, MemoryBytes: p.MemoryBytes, Oversubscribed: p.Oversubscribed,
-			Address: pool.Offset(base, uint32(host)), MAC: MAC(d.Network.Index, host), Stack: p.Stack, Environment: p.Environment,
+			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: api.ByAgents(p.Node), RAMBoot: p.RAMBoot,
+			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, Oversubscribed: p.Oversubscribed,
+			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: pool.Offset(base, uint32(host)), MAC: MAC(d.Network.Index, host)}},
+			Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
 		})
 	}

@@ -24,7 +24,7 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 	d := Decision{
 		ClusterUID: "u", Cluster: "c", Generation: 4, Network: network, TakenAt: noon,
 		// Two are held: one of the cluster, one that is quarantined.
-		Held: []api.Assignment{{Address: pool.Offset(network.Prefix.Addr(), firstHost)}, {Address: pool.Offset(network.Prefix.Addr(), firstHost+2)}},
+		Held: []api.Assignment{{Ports: []api.PortClaim{{Address: pool.Offset(network.Prefix.Addr(), firstHost)}}}, {Ports: []api.PortClaim{{Address: pool.Offset(network.Prefix.Addr(), firstHost+2)}}}},
 		Members: []MemberName{
 			{Group: "b", Member: "b-7", Rank: 9, Replaces: "u.b-7.2", Attempt: 3},
 			{Group: "a", Member: "a-1", Rank: 1},
@@ -46,7 +46,7 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 		if !a.TakenAt.Equal(noon) {
 			t.Errorf("%s is taken at %v", a.ID, a.TakenAt)
 		}
-		got = append(got, line{a.ID, a.Member, a.Replaces, a.Address.String(), a.Rank, a.Attempt, a.Spare})
+		got = append(got, line{a.ID, a.Member, a.Replaces, a.Address().String(), a.Rank, a.Attempt, a.Spare})
 	}
 	want := []line{
 		{"u.a-1.4", "a-1", "", "10.64.112.3", 1, 0, false},
@@ -71,7 +71,7 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 
 func TestASpareIsGivenBackAtOnceAndItsRoomTakenOver(t *testing.T) {
 	v := viewOf(t, testNode("n1", 2, 1, 8))
-	spare := api.Assignment{ID: "spare", Node: "n1", Slots: []int{0, 1}, MemoryBytes: gib, Spare: true}
+	spare := api.Assignment{ID: "spare", Node: "n1", Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: gib}}, Spare: true}
 	heir := spare
 	heir.ID, heir.Spare = "heir", false
 	if err := v.Take(spare); err != nil {

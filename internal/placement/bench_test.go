@@ -28,7 +28,7 @@ func fragmented(tb testing.TB, n int) *View {
 		for k := range random.IntN(5) {
 			cores := []int{1, 2, 4, 8, 16}[random.IntN(5)]
 			held = append(held, Held{Assignment: api.Assignment{
-				ID: fmt.Sprintf("x.%d.%d", i, k), Node: rec.Name, Slots: slots[:cores], MemoryBytes: int64(cores) * 3 * gib,
+				ID: fmt.Sprintf("x.%d.%d", i, k), Node: rec.Name, Slots: slots[:cores], Memory: []api.MemoryClaim{{Bytes: int64(cores) * 3 * gib}},
 			}})
 			slots = slots[cores:]
 		}

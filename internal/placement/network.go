@@ -97,10 +97,10 @@ func (p Pool) Indexes(records []api.ClusterRecord, quarantined []api.Quarantine)
 		}
 	}
 	for _, q := range quarantined {
-		if index, ok := IndexOfMAC(q.Assignment.MAC); ok {
+		if index, ok := IndexOfMAC(q.Assignment.MAC()); ok {
 			indexes.Hold(index, q.Assignment.ClusterUID)
 		}
-		if index, ok := p.IndexOf(q.Assignment.Address); ok {
+		if index, ok := p.IndexOf(q.Assignment.Address()); ok {
 			indexes.Hold(index, q.Assignment.ClusterUID)
 		}
 	}

@@ -28,10 +28,21 @@ type Placed struct {
 	Node string
 	// Slots are the node's core slots, CPUs the physical CPUs behind them, in slot order; NUMANodes are sorted.
 	Slots, CPUs, NUMANodes []int
-	MemoryBytes            int64
+	Memory                 []api.MemoryClaim
 	Oversubscribed         bool
-	Stack                  api.Stack
-	Environment            string
+	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
+	RAMBoot     int64
+	Stack       api.Stack
+	Environment string
+}
+
+// MemoryBytes returns how much memory it gets.
+func (p *Placed) MemoryBytes() int64 {
+	sum := int64(0)
+	for _, m := range p.Memory {
+		sum += m.Bytes
+	}
+	return sum
 }
 
 // Place finds a place for every member of the request, or none at all and the reason. The view is only read; equal views give
@@ -49,7 +60,7 @@ func Place(v *View, r Request) ([]Placed, *Refusal) {
 
 // layOut gives every member its slots and rank: groups in the order of the request, nodes in natural order. Occupancy is that of the
 // view, or that of touched, where nodes that members were laid out on before are, and get to be.
-func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32]bitset) []Placed {
+func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32]occupancy) []Placed {
 	members, cores := 0, 0
 	for _, g := range groups {
 		members, cores = members+g.Size, cores+g.Size*g.Cores
@@ -59,37 +70,52 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 	numbers := make([]int, 0, 2*cores+members)
 	// A node is worked on in a copy of its occupancy. Only the next group may meet the node again.
 	if touched == nil && len(groups) > 1 {
-		touched = make(map[int32]bitset)
+		touched = make(map[int32]occupancy)
 	}
-	var copied bitset
+	var copied occupancy
 	for gi, g := range groups {
 		index := 0
 		for _, c := range counts[gi] {
 			n := v.nodes[c.id]
 			taken, ok := touched[c.id]
 			if !ok {
-				copied = append(copied[:0], n.taken...)
+				copied.cores, copied.memory = append(copied.cores[:0], n.taken...), memoryOf(n, copied.memory)
 				taken = copied
 				if touched != nil {
-					taken, copied = copied, nil
+					taken, copied = copied, occupancy{}
 					touched[c.id] = taken
 				}
 			}
 			for range c.members {
 				p := Placed{
-					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, MemoryBytes: int64(g.Memory),
-					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment,
+					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name,
+					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment, RAMBoot: ramBoot(n),
 				}
-				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken, g.Cores) })
+				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken.cores, g.Cores) })
 				numbers, p.CPUs = cut(numbers, func(to []int) []int { return n.layout.cpus(to, p.Slots) })
 				numbers, p.NUMANodes = cut(numbers, func(to []int) []int { return n.layout.numaNodes(to, p.Slots) })
 				n.layout.numbers(p.Slots)
+				p.Memory = takeMemory(n, taken.memory, p.NUMANodes, int64(g.Memory))
 				placed = append(placed, p)
 				index++
 			}
 		}
 	}
 	return placed
+}
+
+// occupancy is what is taken of one node's cores, and what is free of its memory nodes.
+type occupancy struct {
+	cores  bitset
+	memory memoryFree
+}
+
+// ramBoot is the boot in whose memory everything lies that members leave on a node; 0 when it does not.
+func ramBoot(n *node) int64 {
+	if !n.record.InRAM {
+		return 0
+	}
+	return n.record.BootGeneration
 }
 
 // cut lets add append to memory, and returns the memory and what was appended, closed to further appends.

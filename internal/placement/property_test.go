@@ -76,7 +76,7 @@ func checkSound(t *rapid.T, nodes []NodeState, live []api.Assignment) {
 		}
 	}
 	for _, a := range live {
-		if memory[a.Node] -= a.MemoryBytes; memory[a.Node] < 0 {
+		if memory[a.Node] -= a.MemoryBytes(); memory[a.Node] < 0 {
 			t.Fatalf("%s: the memory of %s is allocated twice", a.ID, a.Node)
 		}
 		for i, s := range a.Slots {
@@ -158,7 +158,7 @@ func checkAnswer(t *rapid.T, nodes []NodeState, groups []api.Group, placed []Pla
 		last := ""
 		for i := range g.Size {
 			p := placed[rank]
-			if p.Rank != rank || p.Member != fmt.Sprintf("%s-%d", g.Name, i) || len(p.Slots) != g.Cores || p.MemoryBytes != int64(g.Memory) {
+			if p.Rank != rank || p.Member != fmt.Sprintf("%s-%d", g.Name, i) || len(p.Slots) != g.Cores || p.MemoryBytes() != int64(g.Memory) {
 				t.Fatalf("member %d of %+v is %+v", i, g, p)
 			}
 			n := nodes[slices.IndexFunc(nodes, func(n NodeState) bool { return n.Record.Name == p.Node })]

@@ -26,7 +26,7 @@ func (s scene) labelled(rec api.NodeRecord, labels map[string]string) {
 func (s scene) busy(node string, cores int, memoryGiB int64) []api.Assignment {
 	s.t.Helper()
 	rec := s.v.nodes[s.v.ids[node]].record
-	a := api.Assignment{ID: "busy-" + node, Cluster: "other", Node: node, MemoryBytes: memoryGiB * gib}
+	a := api.Assignment{ID: "busy-" + node, Cluster: "other", Node: node, Memory: []api.MemoryClaim{{Bytes: memoryGiB * gib}}}
 	for _, c := range rec.Capacity.Cores[:cores] {
 		a.Slots = append(a.Slots, c.Slot)
 	}

@@ -15,7 +15,7 @@ import (
 type Sketch struct {
 	view View
 	// slots is the occupancy of the nodes that members were laid out on.
-	slots map[int32]bitset
+	slots map[int32]occupancy
 }
 
 // Share is what some members take of one node.
@@ -34,7 +34,7 @@ type Fit struct {
 
 // Sketch returns a copy of what is free.
 func (v *View) Sketch() *Sketch {
-	s := &Sketch{view: *v, slots: map[int32]bitset{}}
+	s := &Sketch{view: *v, slots: map[int32]occupancy{}}
 	s.view.rows = slices.Clone(v.rows)
 	return s
 }
@@ -62,7 +62,7 @@ func (v *View) ShareOf(assignment string) (Share, bool) {
 	if n.availability == Absent {
 		return Share{}, false
 	}
-	share := Share{node: id, memory: h.assignment.MemoryBytes}
+	share := Share{node: id, memory: h.assignment.MemoryBytes()}
 	for _, slot := range h.assignment.Slots {
 		if _, ok := n.layout.position(slot); ok {
 			share.cores++

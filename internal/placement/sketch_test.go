@@ -99,7 +99,7 @@ func TestWhatASketchIsGivenBackIsWhatFreeGivesBack(t *testing.T) {
 
 func TestGivingBackNeverMakesMoreThanThereIs(t *testing.T) {
 	v := viewOf(t, testNode("n1", 4, 1, 8))
-	if err := v.Take(api.Assignment{ID: "a", Node: "n1", Slots: []int{0, 1}, MemoryBytes: gib}); err != nil {
+	if err := v.Take(api.Assignment{ID: "a", Node: "n1", Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: gib}}}); err != nil {
 		t.Fatal(err)
 	}
 	share, _ := v.ShareOf("a")
@@ -224,7 +224,7 @@ func TestALimitedSketchHasTheLeastOfBoth(t *testing.T) {
 
 func TestCapacityTellsMemoryFromCores(t *testing.T) {
 	v := viewOf(t, testNode("n1", 4, 1, 8))
-	if err := v.Take(api.Assignment{ID: "a", Node: "n1", Slots: []int{0}, MemoryBytes: 6 * gib}); err != nil {
+	if err := v.Take(api.Assignment{ID: "a", Node: "n1", Slots: []int{0}, Memory: []api.MemoryClaim{{Bytes: 6 * gib}}}); err != nil {
 		t.Fatal(err)
 	}
 	s := v.Sketch()

@@ -14,7 +14,7 @@ import (
 
 func TestADoubleAllocationIsRefusedWithTheAssignmentsThatCollide(t *testing.T) {
 	v := viewOf(t, testNode("n1", 4, 1, 8))
-	first := api.Assignment{ID: "a", Node: "n1", Slots: []int{0, 1}, MemoryBytes: 4 * gib}
+	first := api.Assignment{ID: "a", Node: "n1", Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: 4 * gib}}}
 	if err := v.Take(first); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestADoubleAllocationIsRefusedWithTheAssignmentsThatCollide(t *testing.T) {
 		{"a slot that is not there", api.Assignment{ID: "b", Node: "n1", Slots: []int{4}}, "assignment b: node n1 has no core slot 4"},
 		{
 			"more memory than is left",
-			api.Assignment{ID: "b", Node: "n1", Slots: []int{2}, MemoryBytes: 5 * gib},
+			api.Assignment{ID: "b", Node: "n1", Slots: []int{2}, Memory: []api.MemoryClaim{{Bytes: 5 * gib}}},
 			"assignment b: node n1 has 4GiB of memory free, not 5GiB",
 		},
 		{"a node that is not there", api.Assignment{ID: "b", Node: "n9", Slots: []int{2}}, "assignment b: node n9 is not in the inventory"},
@@ -119,7 +119,7 @@ func TestANodeThatLeavesAndComesBackKeepsWhatIsHeldThere(t *testing.T) {
 }
 
 func TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing(t *testing.T) {
-	held := []Held{{Assignment: api.Assignment{ID: "a", Node: "gone", Slots: []int{0}, MemoryBytes: gib}, Releasing: true}}
+	held := []Held{{Assignment: api.Assignment{ID: "a", Node: "gone", Slots: []int{0}, Memory: []api.MemoryClaim{{Bytes: gib}}}, Releasing: true}}
 	v, err := Build([]NodeState{{testNode("n1", 2, 1, 8), Schedulable}}, held, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestAStoredDoubleAllocationIsReportedAndFreesNothing(t *testing.T) {
 		{Assignment: api.Assignment{ID: "b", Node: "n1", Slots: []int{1, 2}}, Releasing: true},
 		{Assignment: api.Assignment{ID: "gone", Node: "n7", Slots: []int{1}}},
 	}
-	quarantined := []api.Quarantine{{Assignment: api.Assignment{ID: "q", Node: "n1", Slots: []int{3}, MemoryBytes: gib}}}
+	quarantined := []api.Quarantine{{Assignment: api.Assignment{ID: "q", Node: "n1", Slots: []int{3}, Memory: []api.MemoryClaim{{Bytes: gib}}}}}
 	v, err := Build(nodes, held, quarantined)
 	var collision *Collision
 	if !errors.As(err, &collision) || collision.Assignment != "b" || !slices.Equal(collision.Holders, []string{"a"}) {
@@ -205,7 +205,7 @@ func TestEverythingOfANetworkFollowsFromItsIndex(t *testing.T) {
 }
 
 func TestTheLowestNetworkThatNobodyUsesIsHandedOut(t *testing.T) {
-	quarantined := []api.Quarantine{{Assignment: api.Assignment{Address: netip.MustParseAddr("10.64.32.9")}}}
+	quarantined := []api.Quarantine{{Assignment: api.Assignment{Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.32.9")}}}}}
 	inUse := DefaultPool.Indexes([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 4}}, {}}, quarantined)
 	n, err := DefaultPool.TakeNetwork(inUse, "u", false)
 	if err != nil || n.Index != 3 {
@@ -234,7 +234,7 @@ func TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unclean := api.Quarantine{Assignment: api.Assignment{Address: gone.Gateway.Next(), MAC: MAC(2, 2)}}
+	unclean := api.Quarantine{Assignment: api.Assignment{Ports: []api.PortClaim{{Address: gone.Gateway.Next(), MAC: MAC(2, 2)}}}}
 	inUse := fresh.Indexes([]api.ClusterRecord{{Network: living}}, []api.Quarantine{unclean})
 	n, err := fresh.TakeNetwork(inUse, "u", false)
 	if err != nil || n.Index != 3 {
@@ -251,23 +251,23 @@ func TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	placed := []Placed{
-		{Group: "a", Member: "a-0", Node: "n1", Slots: []int{0}, CPUs: []int{4}, NUMANodes: []int{0}, MemoryBytes: 5, Stack: api.StackContainer, Environment: "local"},
+		{Group: "a", Member: "a-0", Node: "n1", Slots: []int{0}, CPUs: []int{4}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 5}}, RAMBoot: 3, Stack: api.StackContainer, Environment: "local"},
 		{Group: "a", Member: "a-1", Rank: 1, Node: "n2", Oversubscribed: true},
 	}
-	held := []api.Assignment{{Address: netip.MustParseAddr("10.64.32.3")}}
+	held := []api.Assignment{{Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.32.3")}}}}
 	got, err := Assign(placed, Decision{ClusterUID: "uid", Cluster: "c1", Generation: 7, Network: network, Held: held})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []api.Assignment{
 		{
-			ID: "uid.a-0.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-0", Node: "n1", Slots: []int{0}, CPUs: []int{4},
-			NUMANodes: []int{0}, MemoryBytes: 5, Stack: api.StackContainer, Environment: "local",
-			Address: netip.MustParseAddr("10.64.32.2"), MAC: "02:6e:00:02:00:02",
+			ID: "uid.a-0.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-0", Node: "n1", CleanBy: api.ByAgents("n1"), RAMBoot: 3, Slots: []int{0}, CPUs: []int{4},
+			NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 5}}, Stack: api.StackContainer, Environment: "local",
+			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.2"), MAC: "02:6e:00:02:00:02"}},
 		},
 		{
-			ID: "uid.a-1.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-1", Rank: 1, Node: "n2", Oversubscribed: true,
-			Address: netip.MustParseAddr("10.64.32.4"), MAC: "02:6e:00:02:00:04",
+			ID: "uid.a-1.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-1", Rank: 1, Node: "n2", CleanBy: api.ByAgents("n2"), Oversubscribed: true,
+			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.4"), MAC: "02:6e:00:02:00:04"}},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

@@ -121,9 +121,9 @@ func (v *View) recount(id int32) {
 	}
 	takenCores, takenMemory := int32(0), int64(0)
 	for _, h := range n.holders {
-		takenMemory += h.assignment.MemoryBytes
+		takenMemory += h.assignment.MemoryBytes()
 		if h.quarantined {
-			c.quarantinedMemory += h.assignment.MemoryBytes
+			c.quarantinedMemory += h.assignment.MemoryBytes()
 		}
 		for _, s := range h.assignment.Slots {
 			p, ok := n.layout.position(s)

@@ -25,7 +25,7 @@ func OfGroups(groups []api.Group) Vector {
 
 // OfAssignment returns what an assignment holds.
 func OfAssignment(a *api.Assignment) Vector {
-	return Vector{Members: 1, Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes)}
+	return Vector{Members: 1, Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes())}
 }
 
 // OfSpan returns what was held throughout a span.

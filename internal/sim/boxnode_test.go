@@ -66,7 +66,7 @@ func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.W
 			return
 		}
 		n.life, n.up, n.token, n.leaving = life, true, token.ID(), false
-		n.record.AgentID, n.record.BootGeneration = welcome.Agent.AgentID, generation
+		n.record.AgentID, n.record.BootGeneration, n.record.InRAM = welcome.Agent.AgentID, generation, true
 		t.finish = finish
 		n.startAgent()
 	})

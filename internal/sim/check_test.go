@@ -92,14 +92,14 @@ func (m *mirror) checkAllocations() {
 			}
 			holders[key] = a.ID
 		}
-		if memory[a.Node] -= a.MemoryBytes; memory[a.Node] < 0 {
+		if memory[a.Node] -= a.MemoryBytes(); memory[a.Node] < 0 {
 			w.fail("double allocation", "more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
 		}
-		if other, taken := holders[a.Address]; taken {
-			w.fail("double allocation", "address %s is allocated twice: to %s and %s", a.Address, other, a.ID)
+		if other, taken := holders[a.Address()]; taken {
+			w.fail("double allocation", "address %s is allocated twice: to %s and %s", a.Address(), other, a.ID)
 		}
-		holders[a.Address] = a.ID
-		index, _ := placement.DefaultPool.IndexOf(a.Address)
+		holders[a.Address()] = a.ID
+		index, _ := placement.DefaultPool.IndexOf(a.Address())
 		if other, taken := networks[index]; taken && other != a.ClusterUID {
 			w.fail("double allocation", "network %d is allocated twice: to %s and %s", index, other, a.ClusterUID)
 		}
@@ -152,14 +152,14 @@ func (w *world) checkHosts() {
 	})
 }
 
-// excused reports whether a machine may be taken for off that is on: nothing reads its power, or its BMC lied.
+// excused reports whether a machine may be taken for off that is on: its BMC lied.
 func (b *box) excused() bool {
 	if b == nil {
 		return false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.blind || time.Since(b.lied) < 20*time.Minute
+	return time.Since(b.lied) < 20*time.Minute
 }
 
 // checkPhase checks what a change of phase says against what is so.

@@ -339,7 +339,7 @@ func (m *mirror) usedBy(project string) api.Quota {
 		members := q.Members
 		for _, a := range m.assignments(e.record) {
 			if a.releasedAt == nil {
-				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes)
+				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())
 			}
 		}
 		for _, lost := range e.record.Lost {
@@ -448,7 +448,7 @@ func (m *mirror) checkMembers() {
 			if other, taken := names[member]; taken {
 				w.fail("identity", "cluster %s has two members %s: %s and %s", name, member, other, what)
 			}
-			if other, taken := ranks[rank]; taken && rank != lifecycle.SpareRank {
+			if other, taken := ranks[rank]; taken && rank != lifecycle.NoRank {
 				w.fail("identity", "cluster %s has two members of rank %d: %s and %s", name, rank, other, what)
 			}
 			names[member], ranks[rank] = what, what

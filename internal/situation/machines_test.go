@@ -29,7 +29,13 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"to be inspected": {func(in *api.MachineIntent, _ *api.MachineRecord) { in.Inspect = 1 }, placement.Drained, false},
 		"to be removed":   {func(in *api.MachineIntent, _ *api.MachineRecord) { in.RemoveRequestedAt = &noon }, placement.Drained, false},
 		"off, as read":    {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerOff }, placement.Down, true},
-		"off, not read":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Drained, false},
+		"off, as read, in the boot that the assignment was made in": {func(_ *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, r.Generation = api.MachineOff, api.PowerOff, 3
+		}, placement.Down, false},
+		"off, by its silence": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, in.Spec.Power.Kind = api.MachineOff, api.PowerOff, api.PowerWakeOnLAN
+		}, placement.Down, false},
+		"off, not read": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Drained, false},
 		"asked to boot another environment": {func(in *api.MachineIntent, _ *api.MachineRecord) {
 			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOn, Environment: "rescue"}
 		}, placement.Drained, false},
@@ -56,8 +62,8 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}
-			r := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineReady, Power: api.PowerOn, Boot: &api.Boot{Environment: "debian-mpi"}}
+			in := api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}, Power: api.PowerControl{Kind: api.PowerRedfish}}}
+			r := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineReady, Power: api.PowerOn, Generation: 4, Boot: &api.Boot{Environment: "debian-mpi"}}
 			test.change(&in, &r)
 			view := stored(repo.CreateMachine(t.Context(), in))
 			stored(repo.AsLeader(leadership).CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: r}))
@@ -66,8 +72,16 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 			if got := site.Available("n1"); got != test.want {
 				t.Errorf("it is %s, want %s", got, test.want)
 			}
-			if got := site.Clean(&api.Assignment{ID: "a", Node: "n1"}); got != test.clean {
-				t.Errorf("an assignment there counts as clean: %v, want %v", got, test.clean)
+			agent := api.ByAgents("n1")
+			inRAM := api.Assignment{ID: "a", Node: "n1", CleanBy: agent, RAMBoot: 3}
+			if got := site.Proved(&inRAM, agent[0]); got != test.clean {
+				t.Errorf("an assignment in the memory of its third boot counts as clean: %v, want %v", got, test.clean)
+			}
+			onDisk := api.Assignment{ID: "a", Node: "n1", CleanBy: agent}
+			elsewhere := api.Assignment{ID: "a", Node: "n2", CleanBy: agent, RAMBoot: 3}
+			by := api.Prover{By: api.ExecutorFabric, At: "n1"}
+			if site.Proved(&onDisk, agent[0]) || site.Proved(&elsewhere, agent[0]) || site.Proved(&inRAM, by) {
+				t.Error("the power of a machine proves clean what is on its disk, on another node, or in a fabric")
 			}
 		})
 	}

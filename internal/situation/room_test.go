@@ -73,7 +73,7 @@ func (h *history) take() {
 	for _, n := range h.cache.View().Nodes {
 		for slot := range slots {
 			if !h.slots[fmt.Sprint(n.Name, "/", slot)] && h.random.IntN(3) == 0 {
-				free = append(free, api.Assignment{Node: n.Name, Slots: []int{slot}, MemoryBytes: 64 << 20})
+				free = append(free, api.Assignment{Node: n.Name, Slots: []int{slot}, Memory: []api.MemoryClaim{{Bytes: 64 << 20}}})
 			}
 		}
 	}

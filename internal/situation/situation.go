@@ -40,29 +40,34 @@ type Site struct {
 	Deadlines   lifecycle.Deadlines
 	Nodes       map[string]lifecycle.NodeState
 
-	// off are the machines that are off for certain: nothing that they carried is left, since they keep nothing on disk.
+	// off are the machines that are off, as far as is stored.
 	off map[string]bool
+	// ended are the machines of which no boot goes on any more before this generation: off, and read back.
+	ended map[string]int64
 	// leaving are the machines that go off, or were asked to; rising those that boot.
 	leaving, rising map[string]bool
 	heard           Heard
 	reading         time.Time
-	clean           map[cleanOn]bool
+	proofs          map[api.Proof]bool // those heard now
 	drained         map[string]bool
 }
-
-// cleanOn is an assignment that a node's agent has confirmed clean.
-type cleanOn struct{ node, assignmentID string }
 
 // Observe takes down what agents say, once, so that all decisions rest on the same. now is the time of decisions, reading the clock by
 // which agents were heard at the same moment.
 func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
 	s := &Site{
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
-		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), clean: map[cleanOn]bool{}, drained: map[string]bool{},
-		off: map[string]bool{}, leaving: map[string]bool{}, rising: map[string]bool{},
+		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), proofs: map[api.Proof]bool{}, drained: map[string]bool{},
+		off: map[string]bool{}, ended: map[string]int64{}, leaving: map[string]bool{}, rising: map[string]bool{},
 	}
 	for _, m := range view.Machines {
-		s.off[m.Name()], s.leaving[m.Name()], s.rising[m.Name()] = IsOff(m), leaving(m), rising(m)
+		s.leaving[m.Name()], s.rising[m.Name()] = leaving(m), rising(m)
+		if IsOff(m) {
+			s.off[m.Name()] = true
+		}
+		if endedBoots(m) {
+			s.ended[m.Name()] = m.Record.Generation
+		}
 	}
 	for _, c := range view.Controls {
 		s.drained[c.Name] = c.Drained
@@ -74,14 +79,38 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 		}
 		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: s.drained[n.Name]}
 		for _, id := range heard.Clean(n.Name) {
-			s.clean[cleanOn{n.Name, id}] = true
+			s.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true
 		}
 	}
 	return s
 }
 
-// Clean tells whether the agent of an assignment's own node, and no other, has confirmed it clean, or that node is off for certain.
-func (s *Site) Clean(a *api.Assignment) bool { return s.off[a.Node] || s.clean[cleanOn{a.Node, a.ID}] }
+// Proved reports whether one who must prove an assignment clean says now that it is. A node that is off for certain says nothing, but when all
+// that the assignment left there was in its memory, the end of that boot is as good as its agent's word.
+func (s *Site) Proved(a *api.Assignment, p api.Prover) bool {
+	if s.proofs[api.Proof{Assignment: a.ID, Prover: p}] {
+		return true
+	}
+	return p.By == api.ExecutorAgent && p.At == a.Node && a.RAMBoot > 0 && s.ended[a.Node] > a.RAMBoot
+}
+
+// proved are all who say now that an assignment is clean.
+func (s *Site) proved(a *api.Assignment) []api.Prover {
+	var proved []api.Prover
+	for _, p := range a.CleanBy {
+		if s.Proved(a, p) {
+			proved = append(proved, p)
+		}
+	}
+	return proved
+}
+
+// endedBoots reports whether a machine is off by the word of something that reads its power. A machine that can only be woken by a packet, or
+// by a person, is called off when it falls silent, which proves nothing.
+func endedBoots(m *state.Machine) bool {
+	kind := m.Intent.Spec.Power.Kind
+	return IsOff(m) && (kind == api.PowerIPMI || kind == api.PowerRedfish)
+}
 
 // IsOff tells whether a machine is off for certain, as far as is stored: its BMC said so after it was stopped.
 func IsOff(m *state.Machine) bool {
@@ -134,13 +163,13 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		if _, known := s.Nodes[a.Node]; !known {
 			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown}
 		}
-		o := lifecycle.Observation{Clean: s.Clean(a)}
+		o := lifecycle.Observation{Proved: s.proved(a)}
 		seen, ok := s.heard.MemberState(a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current = seen.Phase, seen.Message, seen.Current
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 		}
-		if ok || o.Clean {
+		if ok || len(o.Proved) > 0 {
 			in.Observed[a.ID] = o
 		}
 	}

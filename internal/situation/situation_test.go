@@ -69,7 +69,7 @@ func hurt(t *testing.T) *state.View {
 	member := func(name, node string, rank int) api.Assignment {
 		return api.Assignment{
 			ID: "u." + name + ".1", ClusterUID: "u", Cluster: "c", Group: "c", Member: name, Node: node, Rank: rank,
-			Slots: []int{0, 1}, MemoryBytes: 1 << 30, TakenAt: placed,
+			Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, TakenAt: placed,
 		}
 	}
 	return view(repo.AsLeader(leadership).Commit(t.Context(), c, state.Write{

@@ -77,8 +77,8 @@ func TestStateOfAnotherVersionIsRefusedAndLeftAlone(t *testing.T) {
 		is     error
 		says   []string
 	}{
-		"state of a newer version":   {`{"format":7,"more":true}`, state.ErrNewerFormat, []string{"format is 7", "up to 1", "start a newer nearmetal"}},
-		"state of an older version":  {`{"format":0}`, state.ErrOlderFormat, []string{"format is 0", "format 1 only", "empty state directory"}},
+		"state of a newer version":   {`{"format":7,"more":true}`, state.ErrNewerFormat, []string{"format is 7", fmt.Sprint("up to ", state.Format), "start a newer nearmetal"}},
+		"state of an older version":  {`{"format":1}`, state.ErrOlderFormat, []string{"format is 1", fmt.Sprintf("format %d only", state.Format), "empty state directory"}},
 		"a store of another program": {"", state.ErrForeignState, []string{"1 keys", `"intent/c1"`, "empty state directory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -370,8 +370,8 @@ func assignments(cluster string, n int, generation int64) []api.Assignment {
 		as[i] = api.Assignment{
 			ID: fmt.Sprintf("uid-%s.%s.%d", cluster, member, generation), ClusterUID: "uid-" + cluster, Cluster: cluster,
 			Generation: generation, Group: cluster, Member: member, Rank: i, Node: fmt.Sprintf("node-%d", i),
-			Slots: []int{0, 1, 2, 3}, CPUs: []int{0, 1, 2, 3}, NUMANodes: []int{0}, MemoryBytes: 1 << 29,
-			Address: netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)}), MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&255),
+			Slots: []int{0, 1, 2, 3}, CPUs: []int{0, 1, 2, 3}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 1 << 29}},
+			Ports: []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, 64, byte(i >> 8), byte(i)}), MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&255)}},
 			Stack: api.StackContainer, Environment: "local",
 		}
 	}

@@ -256,7 +256,7 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 		}
 		batch := decision.Batch{}
 		for range held {
-			batch.Assignments = append(batch.Assignments, api.Assignment{Slots: []int{1, 2}, MemoryBytes: 1 << 30})
+			batch.Assignments = append(batch.Assignments, api.Assignment{Slots: []int{1, 2}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}})
 		}
 		releasing := decision.Batch{Assignments: []api.Assignment{{ID: "old" + name, Slots: []int{3}}}, Releasing: true, ReleasedAt: &now}
 		s.reach(s.leader.Commit(t.Context(), s.cache.Cluster(name), state.Write{

@@ -81,7 +81,7 @@ func (in *Input) spans(yield func(owner, api.UsageSpan)) {
 		open := &in.Open[i]
 		a := open.Assignment
 		s := api.UsageSpan{
-			Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes,
+			Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes(),
 		}
 		if open.ReleasedAt != nil {
 			// Its allocated time was written down with its release.

@@ -61,7 +61,7 @@ func history(t *rapid.T) Input {
 		in.Records = append(in.Records, r)
 		for i := range draw(0, 3, "open") {
 			open := Open{Cluster: "c" + uid, UID: uid, Project: project, User: user, Assignment: &api.Assignment{
-				ID: fmt.Sprint(uid, i), Node: node(), Slots: make([]int, draw(1, 3, "slots")), MemoryBytes: int64(i) << 30, TakenAt: at(draw(0, ticks, "taken")),
+				ID: fmt.Sprint(uid, i), Node: node(), Slots: make([]int, draw(1, 3, "slots")), Memory: []api.MemoryClaim{{Bytes: int64(i) << 30}}, TakenAt: at(draw(0, ticks, "taken")),
 			}}
 			if draw(0, 1, "released") == 1 {
 				since := at(draw(0, ticks, "since"))

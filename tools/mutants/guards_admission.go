@@ -110,15 +110,15 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "an address in use is not given again",
 		File:    "internal/placement/assign.go",
-		Find:    `hosts.Hold(int(pool.Host(base, a.Address)), a.ID)`,
+		Find:    `hosts.Hold(int(pool.Host(base, a.Address())), a.ID)`,
 		Replace: `_ = a`,
 		Test:    "./internal/placement TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain",
 	},
 	{
 		Guard:   "the network of what is quarantined is given to nobody else",
 		File:    "internal/placement/network.go",
-		Find:    `ok := p.IndexOf(q.Assignment.Address); ok {`,
-		Replace: `ok := p.IndexOf(q.Assignment.Address); ok && false {`,
+		Find:    `ok := p.IndexOf(q.Assignment.Address()); ok {`,
+		Replace: `ok := p.IndexOf(q.Assignment.Address()); ok && false {`,
 		Test:    "./internal/placement TestTheLowestNetworkThatNobodyUsesIsHandedOut",
 	},
 	{

@@ -5,7 +5,7 @@ var containerGuards = []Mutant{
 	{
 		Guard:   "a member runs on its own cores",
 		File:    "internal/driver/container/spec.go",
-		Find:    "&specs.LinuxCPU{Cpus: numberList(a.CPUs), Mems: numberList(a.NUMANodes)}",
+		Find:    "&specs.LinuxCPU{Cpus: numberList(a.CPUs), Mems: numberList(a.MemoryNodes())}",
 		Replace: "&specs.LinuxCPU{}",
 		Test:    "./internal/driver/container TestTheKernelHoldsAMemberToItsAssignment",
 	},

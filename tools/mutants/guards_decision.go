@@ -40,8 +40,8 @@ var decisionGuards = []Mutant{
 	{
 		Guard:   "an address is not given again before it is clean",
 		File:    "internal/decision/hold.go",
-		Find:    `case n.Address.IsValid() && n.Address == other.Address:`,
-		Replace: `case n.Address.IsValid() && n.Address == other.Address && false:`,
+		Find:    `case sameAddress(&n, other).IsValid():`,
+		Replace: `case sameAddress(&n, other).IsValid() && false:`,
 		Test:    "./internal/decision TestWhatDoesNotFitWhatIsCommittedIsRefused",
 	},
 	{
@@ -68,8 +68,8 @@ var decisionGuards = []Mutant{
 	{
 		Guard:   "use is written down with the release that ends it",
 		File:    "internal/decision/apply.go",
-		Find:    "\t\ta.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)\n",
-		Replace: "",
+		Find:    "\t\ta.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)\n\t\tif",
+		Replace: "\t\tif",
 		Test:    "./internal/decision TestAChunkOfWhichAllIsReleasedJustTurns",
 	},
 	{

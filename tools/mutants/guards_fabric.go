@@ -159,7 +159,7 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "a port of a kind that is not implemented is not made as another",
 		File:    "internal/fabric/node/attach.go",
-		Find:    "\tif place.Kind != fabric.PortVeth {\n",
+		Find:    "\tif place.Kind != api.PortVeth {\n",
 		Replace: "\tif false {\n",
 		Test:    "./internal/fabric/node TestConformance",
 	},

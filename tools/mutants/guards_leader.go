@@ -75,7 +75,7 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "a spare carries out no job",
 		File:    "internal/lifecycle/job.go",
-		Find:    `!a.Spare && (first`,
+		Find:    `a.IsMember() && (first`,
 		Replace: `(first`,
 		Test:    "./internal/lifecycle TestASpareCarriesOutNoJob",
 	},

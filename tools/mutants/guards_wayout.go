@@ -103,8 +103,8 @@ var wayoutGuards = []Mutant{
 	{
 		Guard:   "another pool gives out no user IDs of quarantined members",
 		File:    "internal/placement/network.go",
-		Find:    "IndexOfMAC(q.Assignment.MAC); ok {",
-		Replace: "IndexOfMAC(q.Assignment.MAC); ok && false {",
+		Find:    "IndexOfMAC(q.Assignment.MAC()); ok {",
+		Replace: "IndexOfMAC(q.Assignment.MAC()); ok && false {",
 		Test:    "./internal/placement TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore",
 	},
 	{

@@ -270,11 +270,11 @@ func (s *Site) Place(name string) {
 		a := api.Assignment{
 			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
 			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
-			MemoryBytes: int64(g.Memory), Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
-			Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}),
+			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
+			Ports: []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)})}},
 		}
 		if spare {
-			a.Rank, a.Address = lifecycle.SpareRank, netip.Addr{}
+			a.Rank, a.Ports = lifecycle.NoRank, nil
 		} else {
 			rank++
 		}

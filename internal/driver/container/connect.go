@@ -69,7 +69,7 @@ func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error
 		// A single numeric address is connected to on this very thread, which is what is in the namespace.
 		var dialer net.Dialer
 		var err error
-		conn, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(seen.member.Assignment.Address, uint16(port)).String())
+		conn, err = dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(seen.member.Assignment.Address(), uint16(port)).String())
 		if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENETUNREACH) {
 			conn, err = dialer.DialContext(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		}
@@ -98,7 +98,7 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 // attach makes the member's port in the network namespace of its first process. The way by the process stays good for as long as
 // the member lives; by an open handle it would end with the handle.
 func (d *Driver) attach(ctx context.Context, m driver.Member, pid int) error {
-	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address, MAC: m.Assignment.MAC}
+	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
 	return d.cfg.Attacher.Attach(ctx, port, fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid)))
 }
 

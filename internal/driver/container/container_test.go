@@ -84,7 +84,7 @@ func TestAMembersOwnAddressIsTriedBeforeItsLoopback(t *testing.T) {
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	id, address := m.Assignment.ID, m.Assignment.Address.String()
+	id, address := m.Assignment.ID, m.Assignment.Address().String()
 	space, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", pidOf(t, r, id)))
 	if err != nil {
 		t.Fatal(err)

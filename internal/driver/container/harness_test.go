@@ -123,7 +123,7 @@ func (r *rig) member(t testing.TB) driver.Member {
 	m := driver.Member{
 		Assignment: api.Assignment{
 			ID: fmt.Sprintf("testcluster.%s.1", name), Cluster: "testcluster", Member: name, CPUs: []int{0}, NUMANodes: []int{0},
-			MemoryBytes: 256 << 20, Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:00:00:00:00:02",
+			Memory: []api.MemoryClaim{{Bytes: 256 << 20}}, Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:00:00:00:00:02"}},
 			Stack: api.StackContainer, Environment: environment.LocalName,
 		},
 		Network: api.Network{

@@ -2,6 +2,7 @@ package container_test
 
 import (
 	"fmt"
+	"github.com/nearmetal/nearmetal/api"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestTheKernelHoldsAMemberToItsAssignment(t *testing.T) {
 func TestAMemberThatUsesMoreMemoryThanItsOwnIsEndedByTheKernelAndNothingElseIs(t *testing.T) {
 	r := newRig(t, "crun")
 	m := r.member(t)
-	m.Assignment.MemoryBytes = 64 << 20
+	m.Assignment.Memory = []api.MemoryClaim{{Bytes: 64 << 20}}
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}

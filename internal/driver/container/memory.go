@@ -60,5 +60,5 @@ func (s sight) memoryText() string {
 	if s.oomKills == 0 || s.member == nil {
 		return ""
 	}
-	return fmt.Sprintf("; it ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", api.Bytes(s.member.Assignment.MemoryBytes), s.oomKills)
+	return fmt.Sprintf("; it ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", api.Bytes(s.member.Assignment.MemoryBytes()), s.oomKills)
 }

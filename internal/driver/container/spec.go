@@ -127,10 +127,10 @@ func process1(in specInput) *specs.Process {
 
 func resources(in specInput) *specs.LinuxResources {
 	a := in.member.Assignment
-	memory := a.MemoryBytes
+	memory := a.MemoryBytes()
 	pids := int64(processesPerCore * max(1, len(a.CPUs)))
 	r := &specs.LinuxResources{
-		CPU:    &specs.LinuxCPU{Cpus: numberList(a.CPUs), Mems: numberList(a.NUMANodes)},
+		CPU:    &specs.LinuxCPU{Cpus: numberList(a.CPUs), Mems: numberList(a.MemoryNodes())},
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		Pids:   &specs.LinuxPids{Limit: &pids},
 	}
@@ -151,7 +151,7 @@ func numberList(numbers []int) string {
 // mounts lists what is mounted in the member, in order. All that is writable is memory charged to the member, or its home.
 func mounts(in specInput) []specs.Mount {
 	m := in.member
-	half := m.Assignment.MemoryBytes / 2
+	half := m.Assignment.MemoryBytes() / 2
 	tmpfs := func(target string, mode string, bytes int64, more ...string) specs.Mount {
 		options := append([]string{"nosuid", "nodev", "mode=" + mode, "size=" + strconv.FormatInt(bytes, 10)}, more...)
 		return specs.Mount{Destination: target, Type: "tmpfs", Source: "tmpfs", Options: options}

@@ -99,10 +99,10 @@ func checkMember(m driver.Member) error {
 	switch {
 	case !validName(a.ID):
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
-	case len(a.CPUs) == 0 || len(a.NUMANodes) == 0:
+	case len(a.CPUs) == 0 || len(a.MemoryNodes()) == 0:
 		return errors.New("the assignment has no CPUs or no memory nodes")
-	case a.MemoryBytes < 16<<20:
-		return fmt.Errorf("a memory limit of %d bytes is too small for a container; the minimum is 16MiB", a.MemoryBytes)
+	case a.MemoryBytes() < 16<<20:
+		return fmt.Errorf("a memory limit of %d bytes is too small for a container; the minimum is 16MiB", a.MemoryBytes())
 	case m.Network.IDBase == 0 || m.Network.IDCount < 65536:
 		return fmt.Errorf("the network's ID range %d+%d must have 65536 IDs and not start at the host's", m.Network.IDBase, m.Network.IDCount)
 	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):

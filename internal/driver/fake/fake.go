@@ -428,7 +428,7 @@ func (d *Driver) Mend(ctx context.Context, id string) error {
 }
 
 func portOf(m driver.Member) fabric.Port {
-	return fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address, MAC: m.Assignment.MAC}
+	return fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
 }
 
 func placeOf(m driver.Member) fabric.Place { return fabric.Namespace("/fake/" + m.Assignment.ID) }

@@ -26,7 +26,7 @@ type Harness struct {
 	// NetNS returns a path that opens a new network namespace for a member.
 	NetNS func(t *testing.T) string
 	// Kinds are the kinds of ports that it makes, besides veth ports.
-	Kinds []fabric.PortKind
+	Kinds []api.PortKind
 }
 
 // Run runs the suite.
@@ -193,10 +193,10 @@ func otherKinds(t *testing.T, h Harness) {
 	must(t, f.Apply(context.Background(), []fabric.Network{n}))
 	p := n.Ports[0]
 	for _, place := range []fabric.Place{
-		{Kind: fabric.PortTAP, At: "tap0"},
-		{Kind: fabric.PortMACVTAP, At: "macvtap0"},
-		{Kind: fabric.PortVF, At: "0000:3b:00.2"},
-		{Kind: fabric.PortPF, At: "0000:3b:00.0"},
+		{Kind: api.PortTAP, At: "tap0"},
+		{Kind: api.PortMACVTAP, At: "macvtap0"},
+		{Kind: api.PortVF, At: "0000:3b:00.2"},
+		{Kind: api.PortPF, At: "0000:3b:00.0"},
 	} {
 		err := f.Attach(context.Background(), p, place)
 		switch {
@@ -207,7 +207,7 @@ func otherKinds(t *testing.T, h Harness) {
 			t.Errorf("%v: got %v, want ErrPortKind", place, err)
 		}
 	}
-	for _, place := range []fabric.Place{{}, fabric.Namespace(""), fabric.Namespace("proc/1/ns/net"), {Kind: "wire", At: "/proc/1/ns/net"}, {Kind: fabric.PortVF, At: "eth0"}} {
+	for _, place := range []fabric.Place{{}, fabric.Namespace(""), fabric.Namespace("proc/1/ns/net"), {Kind: "wire", At: "/proc/1/ns/net"}, {Kind: api.PortVF, At: "eth0"}} {
 		if err := f.Attach(context.Background(), p, place); err == nil || errors.Is(err, fabric.ErrNotApplied) || errors.Is(err, fabric.ErrPortKind) {
 			t.Errorf("%v: got %v, want that the place is invalid", place, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
@@ -36,7 +37,7 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if err := place.Validate(); err != nil {
 		return err
 	}
-	if place.Kind != fabric.PortVeth {
+	if place.Kind != api.PortVeth {
 		return fmt.Errorf("%w: %s; only veth ports, which lead into network namespaces, are implemented", fabric.ErrPortKind, place)
 	}
 	network, err := fabric.FindPort(f.applied, port)

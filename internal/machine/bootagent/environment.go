@@ -189,7 +189,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	}
 	first := true
 	go a.init.keep(process{
-		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network, offeredMemory(a.root)), files: []*os.File{nil, log, log},
+		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk), files: []*os.File{nil, log, log},
 		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
 	}, false, func(pid int) {
 		a.init.setAgent(pid)
@@ -219,13 +219,16 @@ func offeredMemory(r *root) int64 {
 }
 
 // agentArguments is the node agent's command line; memoryBytes 0 leaves it to the agent how much it offers.
-func agentArguments(binary, tokenFile string, w boot.Welcome, n *network, memoryBytes int64) []string {
+func agentArguments(binary, tokenFile string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool) []string {
 	args := []string{
 		binary, "agent", "--server", w.Agent.Server, "--token-file", tokenFile, "--name", w.Name, "--state", agentState,
 		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
 	}
 	if memoryBytes > 0 {
 		args = append(args, "--memory", strconv.FormatInt(memoryBytes>>20, 10)+"MiB")
+	}
+	if !onDisk {
+		args = append(args, "--in-ram")
 	}
 	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
 		args = append(args, "--label", key+"="+w.Agent.Labels[key])

@@ -1,0 +1,134 @@
+package api
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Executor is a program that carries out assignments and proves them clean.
+type Executor string
+
+// The executors.
+const (
+	// ExecutorAgent is a node's agent. It proves by looking that nothing of an assignment is left on its node.
+	ExecutorAgent Executor = "agent"
+	// ExecutorFabric is the site's control of a fabric: a subnet manager, or switches. It proves by reading back that the ports of an
+	// assignment are in none of its networks.
+	ExecutorFabric Executor = "fabric"
+)
+
+// Prover is who must prove an assignment clean: an executor, and where it is, which is a node for an agent and a cell for a fabric.
+type Prover struct {
+	By Executor `json:"by"`
+	At string   `json:"at"`
+}
+
+func (p Prover) String() string { return string(p.By) + " of " + p.At }
+
+// ByAgents returns the agents of nodes as provers.
+func ByAgents(nodes ...string) []Prover {
+	provers := make([]Prover, 0, len(nodes))
+	for _, n := range nodes {
+		provers = append(provers, Prover{By: ExecutorAgent, At: n})
+	}
+	return provers
+}
+
+// Proof is the word of one prover that nothing of an assignment is left. It is stored while other provers still owe theirs.
+type Proof struct {
+	Assignment string `json:"assignment"`
+	Prover
+}
+
+func (p Proof) String() string { return p.Assignment + " by the " + p.Prover.String() }
+
+// MemoryClaim is memory of one memory node.
+type MemoryClaim struct {
+	NUMANode int   `json:"numa_node"`
+	Bytes    int64 `json:"bytes"`
+}
+
+// IDRange is a range of a host's user and group IDs.
+type IDRange struct {
+	First uint32 `json:"first"`
+	Count uint32 `json:"count"`
+}
+
+// DeviceClaim is a part of a device, handed out in one way: whole, a virtual function, a share.
+type DeviceClaim struct {
+	// Class is what was asked for, Device its stable ID on the node, Way how it is handed out.
+	Class  string `json:"class"`
+	Device string `json:"device"`
+	Way    string `json:"way"`
+}
+
+// PortKind is what a member's end of a network is.
+type PortKind string
+
+// The kinds of ports.
+const (
+	PortVeth    PortKind = "veth"    // a pair of virtual Ethernet links, one end in the member's network namespace
+	PortTAP     PortKind = "tap"     // a virtual machine's para-virtual interface
+	PortMACVTAP PortKind = "macvtap" // the same on a virtual or physical function, switched by the adapter
+	PortVF      PortKind = "vf"      // a virtual function (SR-IOV)
+	PortPF      PortKind = "pf"      // a whole physical port
+)
+
+// PortClaim is a member's end of a network.
+type PortClaim struct {
+	// Network is the UID of its network.
+	Network string   `json:"network"`
+	Kind    PortKind `json:"kind"`
+	// Address is the member's in that network. MAC is the address of its interface, locally administered (IEEE 802c).
+	Address netip.Addr `json:"address"`
+	MAC     string     `json:"mac"`
+}
+
+// IsMember reports whether an assignment is a member that runs: no spare, and no part of another assignment's member.
+func (a *Assignment) IsMember() bool { return !a.Spare && a.Of == "" }
+
+// IsPart reports whether an assignment is what a member holds besides its own: on another node, or cleaned by others.
+func (a *Assignment) IsPart() bool { return a.Of != "" }
+
+// ProvenBy reports whether the proofs are from all that must prove the assignment clean. One that names nobody is never clean.
+func (a *Assignment) ProvenBy(proved func(Prover) bool) bool {
+	return len(a.CleanBy) > 0 && !slices.ContainsFunc(a.CleanBy, func(p Prover) bool { return !proved(p) })
+}
+
+// MemoryBytes returns how much memory the assignment holds.
+func (a *Assignment) MemoryBytes() int64 {
+	sum := int64(0)
+	for _, m := range a.Memory {
+		sum += m.Bytes
+	}
+	return sum
+}
+
+// MemoryNodes returns the memory nodes whose memory the assignment may use: those of its claims, or of its CPUs when no memory is claimed.
+func (a *Assignment) MemoryNodes() []int {
+	if len(a.Memory) == 0 {
+		return a.NUMANodes
+	}
+	nodes := make([]int, 0, len(a.Memory))
+	for _, m := range a.Memory {
+		nodes = append(nodes, m.NUMANode)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// Address returns the member's address in its first network, which is not valid for one without a port.
+func (a *Assignment) Address() netip.Addr {
+	if len(a.Ports) == 0 {
+		return netip.Addr{}
+	}
+	return a.Ports[0].Address
+}
+
+// MAC returns the address of the member's interface in its first network, empty for one without a port.
+func (a *Assignment) MAC() string {
+	if len(a.Ports) == 0 {
+		return ""
+	}
+	return a.Ports[0].MAC
+}
