@@ -2,7 +2,7 @@
 //
 // It is pure: the same input gives the same bytes, so files are compared to find what an update has to change. It must never
 // see the host, and puts nothing into a member that another member or cluster could use against a third: the keys in a
-// member's files are that member's own. Start with New, then Renderer.Files.
+// member's files are that member's own. Start with New, then Renderer.Shared and Renderer.Own.
 //
 // SSH: every member has a host key and its user has a key, both certified by the cluster's authority (package sshca), so any
 // member's user reaches any other by name or address without a prompt. Keys lie in /etc, not in the shared home, where
@@ -66,7 +66,7 @@ func New(cluster Cluster) (*Renderer, error) {
 	}
 	r := &Renderer{cluster: cluster, members: members}
 	r.env = r.environment()
-	r.shared = r.renderShared()
+	r.shared = byPath(r.renderShared())
 	return r, nil
 }
 
@@ -77,13 +77,32 @@ func (r *Renderer) Files(assignmentID string) ([]driver.File, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("assignment %s is not among those of cluster %q", assignmentID, r.cluster.Name)
 	}
-	own, err := r.renderOwn(r.members[i])
+	own, err := r.Own(r.members[i])
 	if err != nil {
 		return nil, err
 	}
-	files := append(own, r.shared...)
+	return byPath(append(own, r.shared...)), nil
+}
+
+// Shared returns the files that are the same in every member, sorted by path. They must not be changed.
+func (r *Renderer) Shared() []driver.File { return r.shared }
+
+// Own returns the files of one of the cluster's members that no other has, sorted by path: those with its name and its keys. While OwnBasis
+// stays the same, so do they.
+func (r *Renderer) Own(m api.Assignment) ([]driver.File, error) {
+	own, err := r.renderOwn(m)
+	return byPath(own), err
+}
+
+// OwnBasis names all of a cluster that the files of one member follow from. Other members come and go without changing it.
+func (r *Renderer) OwnBasis() string {
+	user := r.cluster.User
+	return fmt.Sprintf("%q %q %d %d %q", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv())
+}
+
+func byPath(files []driver.File) []driver.File {
 	slices.SortFunc(files, func(a, b driver.File) int { return strings.Compare(a.Path, b.Path) })
-	return files, nil
+	return files
 }
 
 // UserHome is where a user's home is in a member: in the shared home.
