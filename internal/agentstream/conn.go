@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Path is where a server takes agent streams. Version 1 sent each state in one message.
-const Path = "/agent/v2/stream"
+// Path is where a server takes agent streams. Version 1 sent each state in one message, version 2 every file of each member.
+const Path = "/agent/v3/stream"
 
 // maxMessageBytes bounds one message. An element of a state is at most what one commit stores (store.MaxBytes), and a piece holds more
 // than one only up to pieceBytes, so that no message comes near it.
@@ -204,7 +204,7 @@ func (c *ClientConn) SendObserved(o *Observed, between func() error) error {
 	})
 }
 
-// Receive waits for a message from the server. A desired state is returned once it is whole.
+// Receive waits for a message from the server. A desired state is returned once it is whole, and without shares (Desired.Whole).
 func (c *ClientConn) Receive() (Down, error) {
 	for {
 		var m Down

@@ -1,6 +1,6 @@
 // Package agentstream is the one bidirectional stream between a server and a node agent: changes down, observations up.
 //
-// Messages are JSON lines over one HTTP/2 request (POST /agent/v2/stream, RFC 9113), each with exactly one field set. Both sides are
+// Messages are JSON lines over one HTTP/2 request (POST /agent/v3/stream, RFC 9113), each with exactly one field set. Both sides are
 // level-triggered: Desired is the whole desired state of the node, Observed the whole of what is there. On the wire a state goes in
 // pieces of bounded size: all of it on a new stream, then only what has changed. A receiver sees whole states only. It must never decide
 // anything. Start with Send and Receive in conn.go; pieces.go takes states apart and puts them together.
@@ -92,6 +92,9 @@ type Desired struct {
 	Term int64
 	// Revision is the state revision this was computed from; it grows within a term.
 	Revision int64
+	// Shares are what all nodes of a cluster have in common, one for each network at most: the peers of that network, and files of its members
+	// that stay. An agent never sees them: they are in its Networks and Members.
+	Shares   []NodeShare
 	Networks []fabric.Network
 	Members  []Member
 	// Jobs of the members on this node that are rank 0 of their cluster.
@@ -141,7 +144,7 @@ type Member struct {
 	ReleaseHome bool `json:"release_home,omitempty"`
 	// Paused asks for the member to be frozen.
 	Paused bool `json:"paused,omitempty"`
-	// FilesDigest names the content of Files; the agent reports the digest of what the member has.
+	// FilesDigest names the content of Files, with those of the share once that is in; the agent reports the digest of what the member has.
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
 	Checks []api.Check `json:"checks,omitempty"`

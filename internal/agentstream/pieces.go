@@ -3,6 +3,7 @@ package agentstream
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -24,19 +25,26 @@ type piece struct {
 	Head json.RawMessage `json:"head,omitempty"`
 }
 
-// item is an element of one of a state's lists. Without a value the element is gone.
+// item is an element of one of a state's lists, or the change that makes it of the one with its key that was sent before. With neither the
+// element is gone.
 type item struct {
 	List  string          `json:"list"`
 	Key   string          `json:"key"`
 	Value json.RawMessage `json:"value,omitempty"`
+	Edit  json.RawMessage `json:"edit,omitempty"`
 }
+
+// emitter takes an item, whose list it sets.
+type emitter func(item) error
 
 // list is one of the lists that a state consists of.
 type list[S any] struct {
 	name string
-	// changes calls emit for each element that differs between two states; value is nil for one that is gone.
-	changes func(before, after *S, emit func(key string, value any) error) error
+	// changes calls emit for each element that differs between two states.
+	changes func(before, after *S, emit emitter) error
 	decode  func(json.RawMessage) (any, error)
+	// edit makes the element that a change makes of another, and tells its size; nil: elements of this list are sent whole.
+	edit func(was any, edit json.RawMessage) (any, int, error)
 	// fill sets the list of a state to these elements, in this order.
 	fill func(into *S, elements []any)
 }
@@ -45,7 +53,7 @@ type list[S any] struct {
 func listOf[S, T any](name string, of func(*S) *[]T, key func(*T) string) list[S] {
 	return list[S]{
 		name: name,
-		changes: func(before, after *S, emit func(string, any) error) error {
+		changes: func(before, after *S, emit emitter) error {
 			old := map[string]*T{}
 			for i := range *of(before) {
 				element := &(*of(before))[i]
@@ -59,16 +67,15 @@ func listOf[S, T any](name string, of func(*S) *[]T, key func(*T) string) list[S
 				if was != nil && reflect.DeepEqual(was, element) {
 					continue
 				}
-				if err := emit(k, element); err != nil {
+				encoded, err := encode(element)
+				if err != nil {
+					return err
+				}
+				if err := emit(item{Key: k, Value: encoded}); err != nil {
 					return err
 				}
 			}
-			for _, k := range slices.Sorted(maps.Keys(old)) {
-				if err := emit(k, nil); err != nil {
-					return err
-				}
-			}
-			return nil
+			return emitGone(old, emit)
 		},
 		decode: func(raw json.RawMessage) (any, error) {
 			var element T
@@ -83,6 +90,16 @@ func listOf[S, T any](name string, of func(*S) *[]T, key func(*T) string) list[S
 			*of(into) = all
 		},
 	}
+}
+
+// emitGone emits that what is left of a former state is gone.
+func emitGone[T any](left map[string]T, emit emitter) error {
+	for _, k := range slices.Sorted(maps.Keys(left)) {
+		if err := emit(item{Key: k}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // outgoing turns states into pieces: of each state only what differs from the one before.
@@ -103,22 +120,16 @@ func (o *outgoing[S]) send(next S, head any, send func(piece) error) error {
 		return err
 	}
 	for _, l := range o.lists {
-		err := l.changes(&o.sent, &next, func(key string, value any) error {
-			changed := item{List: l.name, Key: key}
-			if value != nil {
-				encoded, err := encode(value)
-				if err != nil {
-					return err
-				}
-				changed.Value = encoded
-			}
-			if size > 0 && size+len(changed.Value) > pieceBytes {
+		err := l.changes(&o.sent, &next, func(changed item) error {
+			changed.List = l.name
+			carried := len(changed.Value) + len(changed.Edit)
+			if size > 0 && size+carried > pieceBytes {
 				if err := flush(); err != nil {
 					return err
 				}
 			}
 			pending.Items = append(pending.Items, changed)
-			size += len(l.name) + len(key) + len(changed.Value)
+			size += len(l.name) + len(changed.Key) + carried
 			return nil
 		})
 		if err != nil {
@@ -165,19 +176,20 @@ func (in *incoming[S]) take(p piece) error {
 			continue
 		}
 		held := in.held[changed.List]
-		if old, known := held[changed.Key]; known {
+		old, known := held[changed.Key]
+		if known {
 			in.items--
 			in.bytes -= old.bytes
 			delete(held, changed.Key)
 		}
-		if changed.Value == nil {
+		if changed.Value == nil && changed.Edit == nil {
 			continue
 		}
-		element, err := in.lists[i].decode(changed.Value)
+		element, size, err := in.lists[i].element(changed, old.element)
 		if err != nil {
 			return fmt.Errorf("state in pieces: %s %q: %w", changed.List, changed.Key, err)
 		}
-		kept := heldItem{element, len(changed.Key) + len(changed.Value)}
+		kept := heldItem{element, len(changed.Key) + size}
 		held[changed.Key] = kept
 		in.items++
 		in.bytes += kept.bytes
@@ -186,6 +198,18 @@ func (in *incoming[S]) take(p piece) error {
 		}
 	}
 	return nil
+}
+
+// element makes the element of an item, and tells its size. was is the one before, nil for none.
+func (l *list[S]) element(changed item, was any) (any, int, error) {
+	if changed.Edit == nil {
+		element, err := l.decode(changed.Value)
+		return element, len(changed.Value), err
+	}
+	if l.edit == nil || was == nil {
+		return nil, 0, errors.New("there is nothing that this is a change of")
+	}
+	return l.edit(was, changed.Edit)
 }
 
 // whole returns the state as the pieces so far have made it, each list in the order of its keys.

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -15,9 +16,10 @@ import (
 // contentBytes bounds the part of a file that one item carries.
 const contentBytes = 128 << 10
 
-// desiredParts is a desired state as it is sent. The members of a cluster share most of their files, so each content goes once.
+// desiredParts is a desired state as it is sent. What a cluster's nodes have in common goes once, and so does each content of other files.
 type desiredParts struct {
-	Networks []fabric.Network
+	Networks []networkParts
+	Texts    []*sharedText
 	Contents []content
 	Members  []memberParts
 	Jobs     []Job
@@ -31,6 +33,12 @@ type desiredHead struct {
 	Revision int64     `json:"revision"`
 	ImageKey []byte    `json:"image_key,omitempty"`
 	PowerOff *PowerOff `json:"power_off,omitempty"`
+}
+
+// networkParts is a network with the node's own address among the peers of its share.
+type networkParts struct {
+	fabric.Network
+	Self netip.Addr `json:"self,omitzero"`
 }
 
 // memberParts is a member without the contents of its files.
@@ -56,8 +64,9 @@ type content struct {
 
 func desiredLists() []list[desiredParts] {
 	return []list[desiredParts]{
-		listOf("network", func(d *desiredParts) *[]fabric.Network { return &d.Networks },
-			func(n *fabric.Network) string { return fmt.Sprintf("%05d", n.Index) }),
+		listOf("network", func(d *desiredParts) *[]networkParts { return &d.Networks },
+			func(n *networkParts) string { return fmt.Sprintf("%05d", n.Index) }),
+		textList(),
 		listOf("content", func(d *desiredParts) *[]content { return &d.Contents },
 			func(c *content) string { return fmt.Sprintf("%s.%05d", c.Name, c.Part) }),
 		listOf("member", func(d *desiredParts) *[]memberParts { return &d.Members }, func(m *memberParts) string { return m.Assignment.ID }),
@@ -80,8 +89,16 @@ type place struct {
 // apart takes a desired state apart. names is that of the state before; the new state's is returned.
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
-		Networks: slices.Clone(d.Networks), Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
+		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
 		Members: make([]memberParts, 0, len(d.Members)),
+	}
+	selves := map[int]netip.Addr{}
+	for _, s := range d.Shares {
+		parts.Texts = append(parts.Texts, s.texts...)
+		selves[s.index] = s.Self
+	}
+	for _, n := range d.Networks {
+		parts.Networks = append(parts.Networks, networkParts{n, selves[n.Index]})
 	}
 	kept, sent := contentNames{}, map[string]bool{}
 	name := func(data []byte) string {
@@ -127,9 +144,14 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	if err := json.Unmarshal(rawHead, &head); err != nil {
 		return nil, fmt.Errorf("the head of a desired state: %w", err)
 	}
+	networks, selves := make([]fabric.Network, 0, len(parts.Networks)), map[int]netip.Addr{}
+	for _, n := range parts.Networks {
+		networks = append(networks, n.Network)
+		selves[n.Index] = n.Self
+	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Networks: parts.Networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
+		Shares: sharesOf(parts.Texts, selves), Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
 	contents := map[string][]byte{}
@@ -151,7 +173,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 		}
 		d.Members = append(d.Members, m)
 	}
-	return d, nil
+	return d.Whole()
 }
 
 // observedHead is what of an observation is no list.

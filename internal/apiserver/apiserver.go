@@ -81,7 +81,7 @@ type Config struct {
 	Images       Images
 	Recipes      Recipes
 	Compatible   Compatible
-	// AgentStream handles POST /agent/v2/stream, the agents' full-duplex HTTP/2 stream, and AgentTunnel POST /agent/v1/tunnel/ID, theirs for
+	// AgentStream handles POST /agent/v3/stream, the agents' full-duplex HTTP/2 stream, and AgentTunnel POST /agent/v1/tunnel/ID, theirs for
 	// tunnels to members; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler

@@ -84,7 +84,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 // The paths of agents.
 const (
 	agentPath       = "/agent/"
-	agentStreamPath = agentPath + "v2/stream"
+	agentStreamPath = agentPath + "v3/stream"
 	agentTunnelPath = agentPath + "v1/tunnel/"
 	agentImagesPath = agentPath + "v1/images/"
 )

@@ -386,7 +386,7 @@ func TestTheAgentsStreamIsFullDuplexAndForAgentsOnly(t *testing.T) {
 	}
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}}
 	up, feed := io.Pipe()
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v2/stream", up)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v3/stream", up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +419,7 @@ func TestAnAgentsStreamEndsWithItsToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}}
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v2/stream", nil)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v3/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ var matrix = map[string]string{
 	"GET /v1/projects": "amv", "GET /v1/projects/{name}": "amv",
 	"POST /v1/projects": "a", "PUT /v1/projects/{name}": "a", "PATCH /v1/projects/{name}": "a", "DELETE /v1/projects/{name}": "a",
 	"GET /v1/tokens": "a", "POST /v1/tokens": "a", "DELETE /v1/tokens/{id}": "a",
-	"POST /agent/v2/stream": "g", "POST /agent/v1/tunnel/{id}": "g",
+	"POST /agent/v3/stream": "g", "POST /agent/v1/tunnel/{id}": "g",
 }
 
 // TestEveryRoleMayDoWhatIsItsOwnAndNothingElse calls every operation with every role. Things named do not exist, so what is allowed ends

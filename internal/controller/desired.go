@@ -1,8 +1,6 @@
 package controller
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -11,13 +9,10 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
-	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
-	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -37,36 +32,43 @@ type desiredStates struct {
 	nameservers []netip.Addr
 	pool        placement.Pool
 
-	clusters  map[string]clusterParts    // by UID
-	nodes     map[string]map[string]part // by node, then UID
-	jobs      map[string][]agentstream.Job
-	underlays map[string]string
-	told      map[string]bool // nodes that were ever assembled for
-	machines  map[string]machinePart
-	images    Images
-	holders   func(image.Digest) (whole, fetching map[string]string)
+	// last is the view that was taken in last; only what differs from it is looked at.
+	last     *state.View
+	clusters map[string]clusterParts    // by UID
+	nodes    map[string]map[string]part // by node, then UID
+	// undone are the names of clusters that could not be rendered as they are; they are tried again each time.
+	undone   map[string]bool
+	jobs     map[string][]agentstream.Job
+	told     map[string]bool // nodes that were ever assembled for
+	machines map[string]machinePart
+	images   Images
+	holders  func(image.Digest) (whole, fetching map[string]string)
 	// peers are those that each node was told of, by image.
 	peers    map[string]map[image.Digest][]string
 	withheld map[string]bool // nodes of which a share is not known: what they were told, they go on with
 }
 
-// clusterParts is a cluster's share of the nodes, as of a revision of the cluster.
+// clusterParts is what a cluster has on the nodes.
 type clusterParts struct {
-	revision, generation int64
-	byNode               map[string]part
+	generation int64
+	rendered
 }
 
 // part is what one cluster has on one node.
 type part struct {
-	network fabric.Network
+	network fabric.Network // without peers: those are in the share
 	members []agentstream.Member
+	// share is the cluster's; nil where nothing of it may be reached from. self is the node's own address in it.
+	share *agentstream.Share
+	self  netip.Addr
 }
 
 func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
 		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, pool: cfg.Pool, images: cfg.Images, machines: map[string]machinePart{},
-		peers:    map[string]map[image.Digest][]string{},
-		holders:  cfg.Agents.Holders,
+		peers:   map[string]map[image.Digest][]string{},
+		holders: cfg.Agents.Holders,
+		last:    &state.View{}, undone: map[string]bool{},
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
@@ -77,43 +79,22 @@ func newDesiredStates(cfg Config) *desiredStates {
 // gave it, is told nothing: what it is not told of it would stop.
 func (d *desiredStates) update(term int64, view *state.View) (changed map[string]agentstream.Desired, failed map[string]error) {
 	dirty, failed := map[string]bool{}, map[string]error{}
-	underlays := map[string]string{}
-	for _, n := range view.Nodes {
-		underlays[n.Name] = n.Underlay
-	}
-	moved := !reflect.DeepEqual(underlays, d.underlays)
-	d.underlays = underlays
-	seen := map[string]bool{}
 	clear(d.withheld)
-	for _, c := range view.Clusters {
-		seen[c.UID()] = true
-		old, known := d.clusters[c.UID()]
-		if known && !moved && old.revision == c.Revision {
+	for _, name := range d.touched(view, dirty) {
+		c := view.Cluster(name)
+		if c == nil {
+			delete(d.undone, name)
 			continue
 		}
-		parts, err := d.parts(c)
+		done, err := d.updateCluster(view, c, dirty)
 		if err != nil {
-			failed[c.Name()] = err
-			if parts == nil && !known {
-				d.withhold(c)
-			}
+			failed[name] = err
 		}
-		if parts == nil || err != nil && !incompleteWillDo(c, known && old.generation == c.Record.Generation) {
-			continue
-		}
-		d.replace(c.UID(), old.byNode, parts, dirty)
-		next := clusterParts{revision: c.Revision, byNode: parts}
-		if c.Record != nil {
-			next.generation = c.Record.Generation
-		}
-		d.clusters[c.UID()] = next
-	}
-	for uid, old := range d.clusters {
-		if !seen[uid] && !strings.HasPrefix(uid, quarantineKey) {
-			d.replace(uid, old.byNode, nil, dirty)
-			delete(d.clusters, uid)
+		if delete(d.undone, name); !done {
+			d.undone[name] = true
 		}
 	}
+	d.last = view
 	d.updateQuarantines(view, dirty)
 	d.updateJobs(view, dirty)
 	d.updateMachines(view, dirty)
@@ -126,6 +107,61 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 		changed[node] = d.assemble(node, term, view.Revision)
 	}
 	return changed, failed
+}
+
+// touched returns the names of the clusters that may have to be rendered anew since the last view, in order: those that changed, those with a
+// node whose address changed, and those that could not be. What is gone is dropped.
+func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []string {
+	names := maps.Clone(d.undone)
+	changed, gone := state.Diff(d.last.Clusters, view.Clusters, (*state.Cluster).Name)
+	for _, c := range changed {
+		names[c.Name()] = true
+		if was := d.last.Cluster(c.Name()); was != nil && was.UID() != c.UID() {
+			gone = append(gone, was)
+		}
+	}
+	for _, c := range gone {
+		d.replace(c.UID(), d.clusters[c.UID()].byNode, nil, dirty)
+		delete(d.clusters, c.UID())
+	}
+	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *api.NodeRecord) string { return n.Name })
+	for _, n := range append(nodes, left...) {
+		if underlay(d.last, n.Name) == underlay(view, n.Name) {
+			continue
+		}
+		for _, c := range view.ClustersOnNode(n.Name) {
+			names[c.Name()] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// underlay is the address of a node as a view has it, "" for none.
+func underlay(view *state.View, node string) string {
+	if n := view.Node(node); n != nil {
+		return n.Underlay
+	}
+	return ""
+}
+
+// updateCluster renders one cluster and marks the nodes on which it is other than before. It reports whether that was taken over: with an
+// error, what was rendered is incomplete, and may be worse than what nodes have.
+func (d *desiredStates) updateCluster(view *state.View, c *state.Cluster, dirty map[string]bool) (bool, error) {
+	old, known := d.clusters[c.UID()]
+	next, err := d.render(view, c, old.rendered)
+	if err != nil && next.byNode == nil && !known {
+		d.withhold(c)
+	}
+	if next.byNode == nil || err != nil && !incompleteWillDo(c, known && old.generation == c.Record.Generation) {
+		return false, err
+	}
+	d.replace(c.UID(), old.byNode, next.byNode, dirty)
+	parts := clusterParts{rendered: next}
+	if c.Record != nil {
+		parts.generation = c.Record.Generation
+	}
+	d.clusters[c.UID()] = parts
+	return true, err
 }
 
 // incompleteWillDo tells whether a cluster's share that lacks a peer is better than the former one, or none. Members that run
@@ -158,7 +194,7 @@ func (d *desiredStates) replace(uid string, before, after map[string]part, dirty
 		}
 	}
 	for node, p := range after {
-		if old, ok := before[node]; ok && reflect.DeepEqual(old, p) {
+		if old, ok := before[node]; ok && old.same(p) {
 			continue
 		}
 		if d.nodes[node] == nil {
@@ -189,7 +225,7 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 			Release: true, ReleaseHome: !living(a.ClusterUID), GraceSeconds: releaseGraceSeconds,
 		}}}}
 		d.replace(uid, d.clusters[uid].byNode, byNode, dirty)
-		d.clusters[uid] = clusterParts{byNode: byNode}
+		d.clusters[uid] = clusterParts{rendered: rendered{byNode: byNode}}
 	}
 	for uid, old := range d.clusters {
 		if strings.HasPrefix(uid, quarantineKey) && !quarantined[uid] {
@@ -238,147 +274,19 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
+		if p.share != nil {
+			out.Shares = append(out.Shares, agentstream.NodeShare{Share: p.share, Self: p.self})
+		}
 		if p.network.Prefix.IsValid() { // what is quarantined has none any more
 			out.Networks = append(out.Networks, p.network)
 		}
 		out.Members = append(out.Members, p.members...)
 	}
 	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
+	slices.SortFunc(out.Shares, func(a, b agentstream.NodeShare) int { return a.Index() - b.Index() })
 	slices.SortFunc(out.Members, func(a, b agentstream.Member) int {
 		return strings.Compare(a.Assignment.ID, b.Assignment.ID)
 	})
 	d.addImages(node, &out)
 	return out
-}
-
-// parts computes a cluster's share of every node it is on. With an error it is incomplete, in that peers are missing, or nil.
-func (d *desiredStates) parts(c *state.Cluster) (map[string]part, error) {
-	parts := map[string]part{}
-	if c.Record == nil {
-		return parts, nil
-	}
-	var held []api.Assignment
-	// peers are the nodes that members reach each other over. A node that only has members which were lost or let go is none:
-	// whatever runs on there under an old identity reaches nobody.
-	nodes, peers := map[string]bool{}, map[string]bool{}
-	deleting, lost := c.Record.Phase == api.ClusterDeleting, lostBy(c)
-	// together are those that were let go of with the whole cluster, and not before it. Cutting them off one from another first would only
-	// take time.
-	together := map[string]bool{}
-	for a := range c.Held() {
-		if a.Spare {
-			continue
-		}
-		held = append(held, *a)
-		nodes[a.Node], peers[a.Node] = true, true
-	}
-	for a, ref := range c.AllWithRef() {
-		if !ref.Releasing {
-			continue
-		}
-		nodes[a.Node] = true
-		if deleting && (ref.ReleasedAt == nil || !ref.ReleasedAt.Before(c.Record.ChangedAt)) {
-			together[a.ID], peers[a.Node] = true, true
-		}
-	}
-	var incomplete error
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		reachable := peers
-		if !peers[node] {
-			reachable = nil
-		}
-		network, err := d.network(c.Record.Network, node, reachable)
-		incomplete = cmp.Or(incomplete, err)
-		parts[node] = part{network: network}
-	}
-	add := func(m agentstream.Member) {
-		a := m.Assignment
-		p := parts[a.Node]
-		p.members = append(p.members, m)
-		if !lost[a.ID] || together[a.ID] { // whatever still runs of a lost one is cut off at once, before it is stopped
-			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address(), MAC: a.MAC()})
-		}
-		parts[a.Node] = p
-	}
-	if len(held) > 0 {
-		renderer, err := d.renderer(c, held)
-		if err != nil {
-			return nil, err
-		}
-		for _, a := range held {
-			files, err := renderer.Files(a.ID)
-			if err != nil {
-				return nil, err
-			}
-			add(agentstream.Member{
-				Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: files, User: JobUser},
-				Paused: lifecycle.Frozen(c.Record.Phase), FilesDigest: agentstream.FilesDigest(files), Checks: checksOf(c.Intent.Spec, a.Group),
-			})
-		}
-	}
-	for a := range c.Releasing() {
-		grace := float64(releaseGraceSeconds)
-		if lost[a.ID] {
-			grace = 0
-		}
-		add(agentstream.Member{
-			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: JobUser},
-			Release: true, ReleaseHome: deleting, GraceSeconds: grace,
-		})
-	}
-	return parts, incomplete
-}
-
-// lostBy are the assignments that a cluster has lost, replaced since or not.
-func lostBy(c *state.Cluster) map[string]bool {
-	lost := map[string]bool{}
-	for i := range c.Record.Lost {
-		lost[c.Record.Lost[i].Assignment] = true
-	}
-	for a := range c.All() {
-		if a.Replaces != "" {
-			lost[a.Replaces] = true
-		}
-	}
-	return lost
-}
-
-func checksOf(spec api.ClusterSpec, group string) []api.Check {
-	for _, g := range spec.Groups {
-		if g.Name == group {
-			return g.Checks
-		}
-	}
-	return nil
-}
-
-func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
-	authority, err := sshca.New(d.siteSecret, c.UID(), c.Intent.CreatedAt)
-	if err != nil {
-		return nil, err
-	}
-	return contextualization.New(contextualization.Cluster{
-		Name: c.Name(), Authority: authority, Network: c.Record.Network, Members: held, User: JobUser, Nameservers: d.nameservers,
-	})
-}
-
-// network is a cluster's network as a node should have it: its peers are the other nodes with members of the cluster. With an
-// error it lacks those that have no address.
-func (d *desiredStates) network(n api.Network, node string, nodes map[string]bool) (fabric.Network, error) {
-	out := fabric.Network{Network: n}
-	var missing error
-	for peer := range nodes {
-		if peer == node {
-			continue
-		}
-		address, err := netip.ParseAddr(d.underlays[peer])
-		if err != nil {
-			missing = fmt.Errorf("node %q has no usable underlay address (%q); members on several nodes need one: "+
-				"start its agent with --underlay", peer, d.underlays[peer])
-			continue
-		}
-		out.Peers = append(out.Peers, address)
-	}
-	slices.SortFunc(out.Peers, netip.Addr.Compare)
-	return out, missing
 }

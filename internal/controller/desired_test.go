@@ -92,7 +92,7 @@ func TestOnlyTheNodesThatAClusterTouchesAreToldOfItsChange(t *testing.T) {
 	if got := nodesOf(changed); len(failed) > 0 || !slices.Equal(got, []string{"n1", "n2"}) {
 		t.Fatalf("after a cluster on n1 and n2: told %v, failed %v", got, failed)
 	}
-	if peers := changed["n1"].Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.2" {
+	if peers := whole(changed["n1"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.2" {
 		t.Errorf("peers of n1: got %v, want n2's underlay address", peers)
 	}
 	changed, _ = d.update(1, s.cluster("b", 2, "n3"))
@@ -114,6 +114,77 @@ func TestAClusterOverNodesWithoutUnderlayIsNamedAndHarmsNoOther(t *testing.T) {
 	}
 	if got := nodesOf(changed); !slices.Equal(got, []string{"n3"}) {
 		t.Errorf("told %v, want n3", got)
+	}
+}
+
+func TestAnAddressThatChangesIsToldWhereItsNodeHasMembers(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}))
+	}
+	s.cluster("a", 1, "n1", "n2")
+	d := newDesired()
+	d.update(1, s.cluster("b", 2, "n3"))
+	changed, failed := d.update(1, s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n2", Underlay: "198.18.0.22"})))
+	if got := nodesOf(changed); len(failed) > 0 || !slices.Equal(got, []string{"n1", "n2"}) {
+		t.Fatalf("told %v, failed %v; want n1 and n2, which cluster a is on", got, failed)
+	}
+	if peers := whole(changed["n1"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.22" {
+		t.Errorf("peers of n1: got %v, want n2's new address", peers)
+	}
+	if peers := whole(changed["n2"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.1" {
+		t.Errorf("peers of n2: got %v, want that of n1, and not its own", peers)
+	}
+}
+
+func TestANodeThatJoinsRendersNoCluster(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	d.update(1, s.cluster("a", 1, "n1"))
+	d.siteSecret = nil // with which nothing can be rendered
+	view := s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n9", Underlay: "198.18.0.9"}))
+	if changed, failed := d.update(1, view); len(failed) > 0 || len(changed) > 0 {
+		t.Errorf("told %v, failed %v; want nothing to be rendered for a node that nobody is on", nodesOf(changed), failed)
+	}
+}
+
+func TestAClusterThatCouldNotBeRenderedIsTriedAgain(t *testing.T) {
+	s := newStored(t)
+	d := newDesired()
+	secret := d.siteSecret
+	d.siteSecret = nil
+	view := s.cluster("a", 1, "n1")
+	if _, failed := d.update(1, view); failed["a"] == nil {
+		t.Fatal("the cluster could be rendered; the test shows nothing")
+	}
+	d.siteSecret = secret
+	if changed, failed := d.update(1, view); len(failed) > 0 || len(changed["n1"].Members) != 1 {
+		t.Errorf("told %+v, failed %v; want n1 to be told of its member", changed, failed)
+	}
+}
+
+func TestWhatOnlyOneMemberHasIsRenderedOnce(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2"} {
+		s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}))
+	}
+	d := newDesired()
+	d.update(1, s.cluster("a", 1, "n1", "n2"))
+	before := d.clusters["ua"].own
+	view := s.turn("a", api.ClusterReady)
+	d.update(1, view)
+	after := d.clusters["ua"].own
+	for a := range view.Cluster("a").Held() {
+		if &before[a.ID].files[0] != &after[a.ID].files[0] {
+			t.Errorf("the files of %s are rendered again", a.ID)
+		}
+	}
+	d.clusters["ua"] = clusterParts{rendered: rendered{basis: "another", own: after}}
+	d.update(1, s.turn("a", api.ClusterDegraded))
+	for id, own := range d.clusters["ua"].own {
+		if &own.files[0] == &after[id].files[0] {
+			t.Errorf("the files of %s follow from another cluster's ways, and are not rendered again", id)
+		}
 	}
 }
 

@@ -118,7 +118,7 @@ func (s *largeSite) settle(i, nodes int, taken []int) {
 		node := (m*stride + i%stride) % nodes
 		placed = append(placed, placement.Placed{
 			Group: name, Member: fmt.Sprintf("%s-%d", name, m), Rank: m, Node: nodeName(node), Slots: []int{taken[node]}, CPUs: []int{taken[node]},
-			NUMANodes: []int{0}, MemoryBytes: 64 << 20, Stack: api.StackContainer, Environment: "local",
+			NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 64 << 20}}, Stack: api.StackContainer, Environment: "local",
 		})
 		taken[node]++
 	}

@@ -59,7 +59,16 @@ func (s *scripted) ForgetJob(string) {}
 
 func (s *scripted) DropLog(run string) error { s.dropped = append(s.dropped, run); return nil }
 
-func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = d }
+func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = whole(d) }
+
+// whole is a desired state as an agent is given it.
+func whole(d agentstream.Desired) agentstream.Desired {
+	w, err := d.Whole()
+	if err != nil {
+		panic(err)
+	}
+	return *w
+}
 
 func (s *scripted) Changed() <-chan struct{} { return nil }
 

@@ -24,7 +24,7 @@ func TestASpareIsToldToNobodyAndMakesItsNodeNobodysPeer(t *testing.T) {
 	if d, told := changed["n2"]; told {
 		t.Errorf("n2, which holds room for a spare, is told %+v; want nothing", d)
 	}
-	if d := changed["n1"]; len(d.Members) != 1 || len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
+	if d := whole(changed["n1"]); len(d.Members) != 1 || len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
 		t.Errorf("n1 is told %+v; want its member, and no peer", d)
 	}
 }

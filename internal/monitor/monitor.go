@@ -241,12 +241,10 @@ func (m *Monitor) Jobs() map[string]agentstream.JobObserved {
 
 // SetDesired hands a node's agent its whole desired state: now when it is connected, else when it connects.
 func (m *Monitor) SetDesired(nodeName string, desired agentstream.Desired) {
+	digests := desired.FilesDigests()
 	m.mu.Lock()
 	n := m.node(nodeName)
-	n.desired, n.digests = &desired, make(map[string]string, len(desired.Members))
-	for _, member := range desired.Members {
-		n.digests[member.Assignment.ID] = member.FilesDigest
-	}
+	n.desired, n.digests = &desired, digests
 	s := n.stream
 	m.mu.Unlock()
 	if s != nil {

@@ -7,7 +7,7 @@ const simulated = "./internal/sim TestRandomLivesKeepEveryInvariant"
 var simGuards = []Mutant{
 	{
 		Guard:   "simulated: nodes drop the node of a lost member from their peers",
-		File:    "internal/controller/desired.go",
+		File:    "internal/controller/render.go",
 		Find:    "if deleting && (ref.ReleasedAt == nil",
 		Replace: "if (deleting || !deleting) && (ref.ReleasedAt == nil",
 		Test:    simulated,
@@ -35,7 +35,7 @@ var simGuards = []Mutant{
 	},
 	{
 		Guard:   "simulated: nothing is carried out for a spare",
-		File:    "internal/controller/desired.go",
+		File:    "internal/controller/render.go",
 		Find:    "\t\tif a.Spare {\n\t\t\tcontinue",
 		Replace: "\t\tif a.Spare && false {\n\t\t\tcontinue",
 		Test:    simulated,

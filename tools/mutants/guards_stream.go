@@ -5,7 +5,7 @@ var streamGuards = []Mutant{
 	{
 		Guard:   "a state goes to a node in pieces",
 		File:    "internal/agentstream/pieces.go",
-		Find:    `if size > 0 && size+len(changed.Value) > pieceBytes {`,
+		Find:    `if size > 0 && size+carried > pieceBytes {`,
 		Replace: `if size > 100*pieceBytes {`,
 		Test:    "./internal/agentstream TestAStateOfAnySizeGoesInBoundedMessages",
 	},
@@ -19,7 +19,7 @@ var streamGuards = []Mutant{
 	{
 		Guard:   "what is gone from a state is removed at the other end",
 		File:    "internal/agentstream/pieces.go",
-		Find:    `if err := emit(k, nil); err != nil {`,
+		Find:    `if err := emit(item{Key: k}); err != nil {`,
 		Replace: `if err := error(nil); err != nil || k == "" {`,
 		Test:    "./internal/agentstream TestOnlyWhatHasChangedIsSentAgain",
 	},
@@ -82,8 +82,8 @@ var streamGuards = []Mutant{
 	{
 		Guard:   "the keys of what an agent describes count as well",
 		File:    "internal/agentstream/pieces.go",
-		Find:    `len(changed.Key) + len(changed.Value)}`,
-		Replace: `len(changed.Value)}`,
+		Find:    `len(changed.Key) + size}`,
+		Replace: `size}`,
 		Test:    "./internal/agentstream TestAnAgentThatDescribesWithoutEndIsCutOff",
 	},
 	{
@@ -211,5 +211,47 @@ var streamGuards = []Mutant{
 		Find:    `Get("Allow"); allow != "" {`,
 		Replace: `Get("Allow"); allow == "none" {`,
 		Test:    "./internal/apiserver TestEveryDocumentedErrorOccurs",
+	},
+	{
+		Guard:   "a change is made of the text that it fits",
+		File:    "internal/agentstream/splice.go",
+		Find:    `step.Keep < 0 || step.Drop < 0 || `,
+		Replace: ``,
+		Test:    "./internal/agentstream TestAChangeThatDoesNotFitItsTextIsRefused",
+	},
+	{
+		Guard:   "a text that was sent before is sent as its change",
+		File:    "internal/agentstream/share.go",
+		Find:    `if edit != nil {`,
+		Replace: `if edit != nil && false {`,
+		Test:    "./internal/agentstream TestAHealOfOneMemberOfAThousandSendsWhatChanged",
+	},
+	{
+		Guard:   "a change of a file's mode is sent",
+		File:    "internal/agentstream/share.go",
+		Find:    `if t.Mode != was.Mode || `,
+		Replace: `if `,
+		Test:    "./internal/agentstream TestAFileThatChangesItsModeIsSentWhole",
+	},
+	{
+		Guard:   "no node is its own peer",
+		File:    "internal/agentstream/share.go",
+		Find:    `if peer != s.Self {`,
+		Replace: `if true {`,
+		Test:    "./internal/agentstream TestWhatAClustersNodesShareArrivesInNetworksAndMembers",
+	},
+	{
+		Guard:   "a share names all that it says",
+		File:    "internal/agentstream/share.go",
+		Find:    `s.addresses() + s.files`,
+		Replace: `s.files`,
+		Test:    "./internal/agentstream TestSharesAreTheSameWhenAllTheySayIs",
+	},
+	{
+		Guard:   "what is shared is text, which arrives as it is",
+		File:    "internal/agentstream/share.go",
+		Find:    `if !utf8.Valid(f.Content) {`,
+		Replace: `if !utf8.Valid(f.Content) && false {`,
+		Test:    "./internal/agentstream TestSharesAreTheSameWhenAllTheySayIs",
 	},
 }

@@ -1,0 +1,164 @@
+package agentstream
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// spread is the desired state of the node n of a cluster with one member on each of 1,000 nodes; moved has the nodes that some members are
+// on instead of their own.
+func spread(t *testing.T, n int, moved map[int]int) *Desired {
+	t.Helper()
+	var hosts, ids strings.Builder
+	var peers []netip.Addr
+	for i := range 1000 {
+		at, generation := i, 1
+		if to, ok := moved[i]; ok {
+			at, generation = to, 2
+		}
+		fmt.Fprintf(&hosts, "10.64.%d.%d\tc1-%d\n", at/256, at%256, i)
+		fmt.Fprintf(&ids, "u1.c1-%d.%d\n", i, generation)
+		peers = append(peers, underlayOf(at))
+	}
+	share, err := NewShare(3, peers, []driver.File{
+		{Path: "/etc/ssh/principals", Content: []byte(ids.String()), Mode: 0o644}, {Path: "/etc/hosts", Content: []byte(hosts.String()), Mode: 0o644},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := api.Network{Index: 3}
+	own := []driver.File{{Path: "/etc/hostname", Content: fmt.Appendf(nil, "c1-%d\n", n), Mode: 0o644}}
+	return &Desired{
+		Shares: []NodeShare{{share, underlayOf(n)}}, Networks: []fabric.Network{{Network: network}},
+		Members: []Member{
+			{
+				Member:      driver.Member{Assignment: api.Assignment{ID: fmt.Sprintf("u1.c1-%d.1", n)}, Network: network, Files: own},
+				FilesDigest: FilesDigest(own),
+			},
+			{Member: driver.Member{Assignment: api.Assignment{ID: "u1.old.1"}, Network: network}, Release: true},
+		},
+	}
+}
+
+func underlayOf(node int) netip.Addr {
+	return netip.AddrFrom4([4]byte{198, 18, byte(node / 256), byte(node)})
+}
+
+func TestWhatAClustersNodesShareArrivesInNetworksAndMembers(t *testing.T) {
+	server, client, down := ends()
+	sent := spread(t, 7, nil)
+	got, _ := exchange(t, server, client, down, sent)
+	if n := len(got.Networks[0].Peers); n != 999 || slices.Contains(got.Networks[0].Peers, underlayOf(7)) {
+		t.Errorf("the network has %d peers, want all nodes but itself", n)
+	}
+	stays, goes := got.Members[0], got.Members[1]
+	var paths []string
+	for _, f := range stays.Files {
+		paths = append(paths, f.Path)
+	}
+	if want := []string{"/etc/hostname", "/etc/hosts", "/etc/ssh/principals"}; !slices.Equal(paths, want) {
+		t.Errorf("the member has files %v, want %v", paths, want)
+	}
+	if want := sent.FilesDigests()[stays.Assignment.ID]; stays.FilesDigest != want || want == "" || want == sent.Members[0].FilesDigest {
+		t.Errorf("the member's files are called %q, and its leader waits for %q", stays.FilesDigest, want)
+	}
+	if len(goes.Files) > 0 || goes.FilesDigest != "" || sent.FilesDigests()[goes.Assignment.ID] != "" {
+		t.Errorf("the member that is released has files: %+v", goes)
+	}
+	whole, err := sent.Whole()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(whole, got, alike()); diff != "" {
+		t.Errorf("what arrives is not the whole of what was sent (-sent +arrived):\n%.2000s", diff)
+	}
+}
+
+func TestAHealOfOneMemberOfAThousandSendsWhatChanged(t *testing.T) {
+	server, client, down := ends()
+	_, messages := exchange(t, server, client, down, spread(t, 7, nil))
+	all := len(strings.Join(messages, "\n"))
+	healed := spread(t, 7, map[int]int{500: 1500})
+	got, messages := exchange(t, server, client, down, healed)
+	if n := len(strings.Join(messages, "\n")); n > 500 {
+		t.Errorf("%d bytes are sent, want 500 at most of the %d of everything", n, all)
+	}
+	whole, err := healed.Whole()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(whole, got, alike()); diff != "" {
+		t.Errorf("what arrives differs (-sent +arrived):\n%.2000s", diff)
+	}
+}
+
+func TestSharesAreTheSameWhenAllTheySayIs(t *testing.T) {
+	peers, files := []netip.Addr{underlayOf(1)}, []driver.File{{Path: "/a", Content: []byte("a"), Mode: 0o644}}
+	share := func(index int, peers []netip.Addr, files []driver.File) *Share {
+		s, err := NewShare(index, peers, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	one := share(1, peers, files)
+	if !one.Same(share(1, peers, files)) {
+		t.Error("two that say the same differ")
+	}
+	for name, other := range map[string]*Share{
+		"of another network": share(2, peers, files),
+		"with another peer":  share(1, []netip.Addr{underlayOf(2)}, files),
+		"with another text":  share(1, peers, []driver.File{{Path: "/a", Content: []byte("b"), Mode: 0o644}}),
+		"with another mode":  share(1, peers, []driver.File{{Path: "/a", Content: []byte("a"), Mode: 0o600}}),
+		"none":               nil,
+	} {
+		if one.Same(other) {
+			t.Errorf("one %s is taken for the same", name)
+		}
+	}
+	if _, err := NewShare(1, nil, []driver.File{{Path: "/a", Content: []byte{0xff}}}); err == nil {
+		t.Error("a file that is no text is shared, and would arrive as another")
+	}
+}
+
+func TestAFileThatChangesItsModeIsSentWhole(t *testing.T) {
+	server, client, down := ends()
+	state := func(mode uint32) *Desired {
+		d := spread(t, 7, nil)
+		files := d.Shares[0].content()
+		for i := range files {
+			files[i].Mode = mode
+		}
+		share, err := NewShare(3, nil, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Shares[0].Share = share
+		return d
+	}
+	exchange(t, server, client, down, state(0o644))
+	got, _ := exchange(t, server, client, down, state(0o600))
+	for _, f := range got.Members[0].Files[1:] {
+		if f.Mode != 0o600 {
+			t.Errorf("%s has mode %o, want 600", f.Path, f.Mode)
+		}
+	}
+}
+
+func TestAChangeOfWhatWasNeverSentIsRefused(t *testing.T) {
+	for _, list := range []string{"text", "member"} {
+		in := newIncoming(desiredLists())
+		if err := in.take(piece{Items: []item{{List: list, Key: "k", Edit: []byte(`[]`)}}}); err == nil {
+			t.Errorf("a change of a %s that is not there is taken", list)
+		}
+	}
+}
