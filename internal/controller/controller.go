@@ -32,6 +32,9 @@ type Agents interface {
 	DropLog(jobID string) error
 	SetDesired(node string, desired agentstream.Desired)
 	Changed() <-chan struct{}
+	// ChangedNodes returns the nodes of which there is news after a serial number, and the number that this is current to; after 0 come all.
+	// Phases that change by the clock alone are not among them.
+	ChangedNodes(after uint64) ([]string, uint64)
 	// NextDeath is when the clock alone changes a node's phase next; zero: never.
 	NextDeath() time.Time
 	// Connected tells whether a node's agent is connected and heard of, and when it was heard last.
@@ -105,7 +108,10 @@ type leader struct {
 	answered   planned
 	answeredAt time.Time
 	resting    map[string]resting // by cluster UID
-	offered    offered
+	// heardTo is the news of agents that resting clusters know of, nodes what the last pass held nodes to be.
+	heardTo uint64
+	nodes   map[string]lifecycle.NodeState
+	offered offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
 	// wakeAt is when to look again, by the machine's clock.
@@ -224,27 +230,33 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	l.soonerRaw(l.cfg.Agents.NextDeath())
 	view := l.cfg.Cache.View()
 	// Nodes are told first what is true already: what they say of it is judged by that.
-	errs := append(l.tell(view), l.tellMachines(view)...)
+	told, errs := l.tell(view)
+	errs = append(errs, l.tellMachines(view)...)
+	// News that comes from here on is that of the next pass, though this one may see some of it.
+	news, heardTo := l.cfg.Agents.ChangedNodes(l.heardTo)
 	p := l.newPass(view)
+	p.stir(told, news)
+	l.heardTo = heardTo
 	errs = append(errs, p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 
-// tell hands every node its desired state as far as it changed.
-func (l *leader) tell(view *state.View) []error {
-	var errs []error
+// tell hands every node its desired state as far as it changed, and returns those nodes: which files members should have depends on it.
+func (l *leader) tell(view *state.View) (told []string, errs []error) {
 	changed, failed := l.desired.update(l.writer.Term(), view)
 	for name, err := range failed {
 		errs = append(errs, fmt.Errorf("cluster %q can't be sent to its nodes: %w", name, err))
 	}
 	for node, desired := range changed {
 		l.cfg.Agents.SetDesired(node, desired)
+		told = append(told, node)
 	}
 	// A node without members must be told so too: its agent cleans what it finds only once it has heard from the leader.
 	for _, n := range view.Nodes {
 		if l.desired.first(n.Name) {
 			l.cfg.Agents.SetDesired(n.Name, l.desired.assemble(n.Name, l.writer.Term(), view.Revision))
+			told = append(told, n.Name)
 		}
 	}
-	return errs
+	return told, errs
 }

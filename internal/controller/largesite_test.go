@@ -81,7 +81,7 @@ func newLargeSite(b *testing.B, nodes int) *largeSite {
 	for i := range nodes * membersPerNode / membersOfOne {
 		s.settle(i, nodes, taken)
 	}
-	if s.agents.view, err = s.view(s.lead.committed); err != nil {
+	if s.agents.now, err = s.view(s.lead.committed); err != nil {
 		b.Fatal(err)
 	}
 	s.agents.answer()
@@ -208,7 +208,7 @@ func (s *largeSite) row(name string, do func()) {
 		if err != nil {
 			s.b.Fatal(err)
 		}
-		s.agents.view = view
+		s.agents.now = view
 		answered := s.agents.answer()
 		working = told > 0 || answered || s.cache.Revision() != before
 	}
@@ -236,13 +236,14 @@ type obedient struct {
 	opened  chan *agentstream.ServerConn
 	conns   map[string]*agentstream.ServerConn
 	unsent  map[string]bool
-	view    *state.View
+	now     *state.View
+	spoke   map[string]bool
 	bytes   int64
 }
 
 func newObedient(b *testing.B) *obedient {
 	o := &obedient{
-		b: b, opened: make(chan *agentstream.ServerConn), conns: map[string]*agentstream.ServerConn{}, unsent: map[string]bool{},
+		b: b, opened: make(chan *agentstream.ServerConn), conns: map[string]*agentstream.ServerConn{}, unsent: map[string]bool{}, spoke: map[string]bool{},
 		scripted: scripted{
 			clean: map[string][]string{}, members: map[string]monitor.MemberState{}, down: map[string]bool{}, desired: map[string]agentstream.Desired{},
 		},
@@ -298,14 +299,21 @@ func (o *obedient) send() int {
 	return len(told)
 }
 
-func (o *obedient) say(_, id string, phase api.MemberPhase) {
+func (o *obedient) ChangedNodes(uint64) ([]string, uint64) {
+	names := slices.Collect(maps.Keys(o.spoke))
+	clear(o.spoke)
+	return names, 1
+}
+
+func (o *obedient) say(node, id string, phase api.MemberPhase) {
+	o.spoke[node] = true
 	o.members[id] = monitor.MemberState{Phase: phase, Current: true}
 }
 
 // answer makes true what is decided and reports whether there was anything new.
 func (o *obedient) answer() bool {
 	news := false
-	for _, c := range o.view.Clusters {
+	for _, c := range o.now.Clusters {
 		for a, ref := range c.AllWithRef() {
 			seen, known := o.members[a.ID]
 			switch {

@@ -31,6 +31,9 @@ type scripted struct {
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
+	// view returns what is stored; of all nodes there is always news.
+	view   func() *state.View
+	serial uint64
 	// dropped are the runs whose output was removed.
 	dropped []string
 }
@@ -72,6 +75,21 @@ func whole(d agentstream.Desired) agentstream.Desired {
 
 func (s *scripted) Changed() <-chan struct{} { return nil }
 
+// ChangedNodes names every node that is stored or has members: a test may have changed anything.
+func (s *scripted) ChangedNodes(uint64) ([]string, uint64) {
+	names := map[string]bool{}
+	for _, n := range s.view().Nodes {
+		names[n.Name] = true
+	}
+	for _, c := range s.view().Clusters {
+		for a := range c.All() {
+			names[a.Node] = true
+		}
+	}
+	s.serial++
+	return nodesOf(names), s.serial
+}
+
 func (s *scripted) NextDeath() time.Time { return time.Time{} }
 
 func (s *scripted) Connected(node string) (bool, time.Time) { return !s.down[node], time.Time{} }
@@ -104,6 +122,7 @@ func newLed(t testing.TB, s store.Store) *led {
 	if l.cache, err = l.repo.OpenCache(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	l.agents.view = l.cache.View
 	l.campaign()
 	return l
 }

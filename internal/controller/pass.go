@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -61,7 +62,8 @@ func (p *pass) clusters(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resting is a cluster that holds nothing, so that nothing but its own record, its user and the clock can change what it needs.
+// resting is a cluster for which nothing was to be done: while its record, its user's wishes, what is heard of the nodes that it is on and the
+// clock give no reason, nothing is.
 type resting struct {
 	cluster *state.Cluster
 	asked   []situation.Asked
@@ -83,10 +85,44 @@ func (p *pass) cluster(ctx context.Context, c *state.Cluster) error {
 		asked = append(asked, situation.Asked{Cluster: c, Need: need})
 	}
 	p.asked = append(p.asked, asked...)
-	if c.Record == nil || len(c.Record.Chunks) == 0 {
+	if settled(c) {
 		p.resting[c.UID()] = resting{cluster: c, asked: asked, until: change.WakeAt}
 	}
 	return nil
+}
+
+// settled tells whether what is decided of a cluster depends on its own nodes only. Others may have to prove clean what is being released, and
+// the end of a cluster depends on quarantines.
+func settled(c *state.Cluster) bool {
+	if c.Record == nil {
+		return true
+	}
+	for range c.Releasing() {
+		return false
+	}
+	return c.Record.Phase != api.ClusterDeleting
+}
+
+// stir ends the rest of the clusters on nodes that were told something new, that said something new, or that are held to be something else than
+// in the last pass.
+func (p *pass) stir(told, news []string) {
+	stirred := slices.Concat(told, news)
+	for name, now := range p.Nodes {
+		if p.nodes[name] != now {
+			stirred = append(stirred, name)
+		}
+	}
+	for name := range p.nodes {
+		if _, known := p.Nodes[name]; !known {
+			stirred = append(stirred, name)
+		}
+	}
+	for _, node := range stirred {
+		for _, c := range p.view.ClustersOnNode(node) {
+			delete(p.resting, c.UID())
+		}
+	}
+	p.leader.nodes = maps.Clone(p.Nodes) // planning adds to it
 }
 
 // commit makes a change of one cluster true, then records its events.

@@ -125,6 +125,18 @@ func TestHowAClusterChangesItsSize(t *testing.T) {
 			[]string{"SetPhase scaling: resizing to 3 members", "Emit Scaling: resizing to 3 members||", "Need scale c-2@2"},
 		},
 		{
+			"one that is on its way is looked at when it begins to count", api.ClusterScaling,
+			func(l *life) {
+				l.seeAll(ready)
+				l.size(3)
+				l.add("c-2", "n3", 2).TakenAt = t0.Add(50 * time.Second)
+				l.Observed["a2"] = Observation{Phase: starting, Current: true, Since: t0.Add(4 * time.Minute)}
+				l.Record.Message = "resizing to 3 members"
+				l.Now = t0.Add(4*time.Minute + time.Second)
+			},
+			[]string{"WakeAt 5m50s"},
+		},
+		{
 			"one that takes too long is replaced", api.ClusterScaling,
 			func(l *life) {
 				l.seeAll(ready)

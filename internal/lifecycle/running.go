@@ -120,7 +120,12 @@ func (l *look) joining(m member) bool {
 	if m.phase == api.MemberUnhealthy || m.Replaces != "" || l.Record.ReadyAt == nil || !m.TakenAt.After(*l.Record.ReadyAt) {
 		return false
 	}
-	return l.Now.Before(m.TakenAt.Add(l.Deadlines.Start))
+	until := m.TakenAt.Add(l.Deadlines.Start)
+	if !l.Now.Before(until) {
+		return false
+	}
+	l.wake(until)
+	return true
 }
 
 // known says which members are known not to be ready.
