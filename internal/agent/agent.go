@@ -26,6 +26,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
 // Config is what an agent needs.
@@ -45,6 +46,9 @@ type Config struct {
 
 	Drivers []driver.Driver
 	Fabric  fabric.Fabric
+	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,
+	// agent.sock.
+	Listen func(dir string, m driver.Member) (memberlink.Endpoint, error)
 	// Images is what the node holds of built environments, nil: none; ImagesChanged tells that its status has changed.
 	Images        Images
 	ImagesChanged <-chan struct{}

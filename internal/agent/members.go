@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
 // memberState is one member that is wanted here, was found here, or both. It is owned by loop.
@@ -177,7 +178,7 @@ func (a *Agent) listenAgain(ctx context.Context, m *memberState, now time.Time) 
 	}
 }
 
-// listen opens the socket that the member's own agent connects to, and gives it its jobs.
+// listen opens the link that the member's own agent connects to, and gives it its jobs.
 func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	dir := a.controlDir(m.id)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -191,8 +192,12 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 			}
 		})
 	}
+	link, err := a.linkOf(m, dir)
+	if err != nil {
+		return err
+	}
 	control, err := member.NewServer(member.ServerConfig{
-		Path: filepath.Join(dir, "agent.sock"), Owner: m.want.Network.IDBase, Log: a.cfg.Log.With("member", id),
+		Member: id, Dir: dir, Link: link, Log: a.cfg.Log.With("member", id),
 		OnReady: func(member.Ready) { on(func(m *memberState) { m.ready, m.problem = true, "" }) },
 		OnHealth: func(h member.Health) {
 			on(func(m *memberState) {
@@ -233,6 +238,14 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 		}
 	}
 	return nil
+}
+
+// linkOf makes the link of a member.
+func (a *Agent) linkOf(m *memberState, dir string) (memberlink.Endpoint, error) {
+	if a.cfg.Listen != nil {
+		return a.cfg.Listen(dir, m.want.Member)
+	}
+	return memberlink.ListenUnix(filepath.Join(dir, "agent.sock"), m.id, m.want.Network.IDBase)
 }
 
 // storedLog is where a job's stored output ends, as heard on the stream of this number, and whether no more of it is stored.

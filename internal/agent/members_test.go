@@ -18,6 +18,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink/memberlinktest"
 )
 
 // newTestAgent is an agent without its loop, which the test stands in for.
@@ -119,6 +121,47 @@ func TestAJobsOutputIsAskedForWhenTheMembersSocketIsOpenedLater(t *testing.T) {
 		}
 	}
 	t.Error("the member is not asked for its job's output")
+}
+
+func TestAMemberIsHeardOverTheLinkThatWasMadeForIt(t *testing.T) {
+	a := newTestAgent(t)
+	m := &memberState{id: "a", want: &agentstream.Member{}}
+	m.want.Assignment.ID = "a"
+	a.members["a"] = m
+	authority := memberlinktest.NewAuthority(t)
+	address := ""
+	a.cfg.Listen = func(_ string, m driver.Member) (memberlink.Endpoint, error) {
+		if m.Assignment.ID != "a" {
+			t.Errorf("a link is made for member %q", m.Assignment.ID)
+		}
+		link := authority.Listen(t, "127.0.0.1:0", memberlinktest.Template(false, memberlink.NodeURI(memberlinktest.Node)))
+		address = link.Addr().String()
+		return link, nil
+	}
+	if err := a.listen(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	defer m.control.Close()
+	dialer, err := memberlink.Open(authority.Link(t, address, memberlinktest.Template(true, memberlink.MemberURI("a")), authority))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := dialer.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	messages := json.NewEncoder(conn)
+	for _, message := range []member.FromMember{
+		{Hello: &member.Hello{Instance: "i", Version: member.ProtocolVersion}}, {Ready: &member.Ready{At: time.Now()}},
+	} {
+		if err := messages.Encode(message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if (<-a.events)(); !m.ready {
+		t.Error("the member is not ready")
+	}
 }
 
 func TestTheEndOfAnEarlierInstanceSaysNothingOfTheMemberThatRuns(t *testing.T) {

@@ -2,7 +2,7 @@ package member
 
 import (
 	"context"
-	"encoding/hex"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -11,17 +11,14 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nearmetal/nearmetal/internal/children"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
 // Config is what a member agent is started with.
 type Config struct {
 	memberconfig.File
-	// Socket is the node agent's socket.
-	Socket string
 	// SSHD is the command that serves one SSH connection, its standard input and output, and logs to standard error.
 	SSHD []string
 	// SSHPort is where members answer.
@@ -46,7 +43,7 @@ type Config struct {
 // LoadConfig reads the member's file and fills in what holds for every member.
 func LoadConfig(path string) (Config, error) {
 	c := Config{
-		Socket: "/run/nearmetal/agent.sock", SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
+		SSHD: []string{"/usr/sbin/sshd", "-i", "-e"}, SSHPort: 22, SSHDDirectory: "/run/sshd",
 		SpoolBytes: 8 << 20, OutputPatience: time.Minute, ReadyPatience: 15 * time.Second, StopGrace: time.Second, ProbeEvery: 5 * time.Second,
 		// mpirun gives its ranks a second between SIGTERM and SIGKILL when it is interrupted.
 		InterruptGrace: 4 * time.Second, TerminateGrace: 2 * time.Second,
@@ -70,6 +67,7 @@ type agent struct {
 	jobs     *jobs
 	health   *health
 	stop     context.CancelFunc
+	dialer   memberlink.Dialer
 
 	mu      sync.Mutex
 	ready   *Ready
@@ -80,15 +78,14 @@ type agent struct {
 // Run is the member agent: it returns when ctx ends or the node agent asks for it, with all jobs told to end. The process
 // must start its children by Run only, since it waits for every child (a first process must).
 func Run(ctx context.Context, cfg Config) error {
-	instance := make([]byte, 16)
-	// Not crypto/rand: it would add half a megabyte to a program that every member maps.
-	if _, err := unix.Getrandom(instance, 0); err != nil {
-		return fmt.Errorf("an instance ID can't be made: %w", err)
+	dialer, err := memberlink.Open(cfg.Link)
+	if err != nil {
+		return fmt.Errorf("the member's configuration is invalid: %w", err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	a := &agent{
-		cfg: cfg, log: cfg.Log, instance: hex.EncodeToString(instance), stop: stop, changed: make(chan struct{}, 1),
+		cfg: cfg, log: cfg.Log, instance: rand.Text(), stop: stop, dialer: dialer, changed: make(chan struct{}, 1),
 		children: children.New(),
 	}
 	a.jobs = newJobs(cfg, a.children)

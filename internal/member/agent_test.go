@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
 // The member agent waits for all children of its process, so tests run it in a process of its own: the test binary, told by
@@ -101,13 +102,17 @@ func newProcess(t *testing.T) *process {
 			AssignmentID: "u1.m.1", Cluster: "c1", Member: "m", Address: netip.MustParseAddr("127.0.0.1"), Hostfile: "/etc/nearmetal/hostfile",
 			User: memberconfig.User{Name: "someone", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Home: home, Shell: "/bin/sh"},
 			Env:  map[string]string{"NEARMETAL_CLUSTER": "c1"},
+			Link: &memberconfig.Link{Kind: memberconfig.LinkUnix, Address: filepath.Join(dir, "agent.sock")},
 		},
-		Socket: filepath.Join(dir, "agent.sock"), SSHPort: unusedPort(t), SSHDDirectory: filepath.Join(dir, "sshd"),
+		SSHPort: unusedPort(t), SSHDDirectory: filepath.Join(dir, "sshd"),
 		SSHD: []string{"/bin/sh", "-c", `printf 'SSH-2.0-stand-in\r\n'`}, SpoolBytes: 1 << 20,
 		ProbeEvery: patience, OutputPatience: patience, ReadyPatience: patience, InterruptGrace: patience, TerminateGrace: patience, StopGrace: patience,
 	}}
 	return p
 }
+
+// socket is the Unix socket that the member agent connects to.
+func (p *process) socket() string { return p.cfg.Link.Address }
 
 // start starts the member agent.
 func (p *process) start() {
@@ -177,8 +182,18 @@ func newNodeAgent(t *testing.T, socket string, autoAck bool) *nodeAgent {
 // listen starts the server; what was noted stays.
 func (n *nodeAgent) listen(socket string) {
 	n.t.Helper()
+	link, err := memberlink.ListenUnix(socket, "u1.m.1", n.owner)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.serve(filepath.Dir(socket), link)
+}
+
+// serve starts the server on a link.
+func (n *nodeAgent) serve(dir string, link memberlink.Endpoint) {
+	n.t.Helper()
 	server, err := member.NewServer(member.ServerConfig{
-		Path: socket, Owner: n.owner,
+		Member: "u1.m.1", Dir: dir, Link: link,
 		OnReady:   func(member.Ready) { n.note(func() { n.ready++ }) },
 		OnProblem: func(p member.Problem) { n.note(func() { n.problems = append(n.problems, p.Message) }) },
 		OnHealth:  func(h member.Health) { n.note(func() { n.health = append(n.health, h) }) },
@@ -271,7 +286,7 @@ func shellJob(id, script string) api.Job {
 
 func TestJobsEndAsTheirCommandsDo(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	plain := filepath.Join(p.cfg.User.Home, "plain")
 	if err := os.WriteFile(plain, []byte("no program"), 0o644); err != nil {
@@ -343,7 +358,7 @@ func command(args ...string) api.Job {
 
 func TestAJobStartsOnceThroughReconnectionsAndRestarts(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	job := shellJob("once", "echo started >>$HOME/starts; echo up; cat "+fifo(t, p))
 	n.server.SetJobs([]api.Job{job})
@@ -357,7 +372,7 @@ func TestAJobStartsOnceThroughReconnectionsAndRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.note(func() { n.states = map[string]member.JobState{} })
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.server.SetJobs([]api.Job{job})
 	n.until("the job runs", running)
 
@@ -374,7 +389,7 @@ func TestAJobStartsOnceThroughReconnectionsAndRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.note(func() { n.states = map[string]member.JobState{} })
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.server.SetJobs([]api.Job{job})
 	p.start()
 	if state := n.untilEnded("once"); state.Phase != api.JobLost {
@@ -433,7 +448,7 @@ func (n *nodeAgent) nudging(feed *os.File, what string, done func() bool) {
 
 func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, false)
+	n := newNodeAgent(t, p.socket(), false)
 	p.start()
 	path, file := feed(t, p)
 	job := shellJob("j", "head -n 4000 "+path)
@@ -458,7 +473,7 @@ func TestOutputIsNeitherLostNorDoubledWhenTheNodeAgentIsStartedAgain(t *testing.
 			stored = len(n.logs["j"]) * 3 / 4
 			n.logs["j"] = n.logs["j"][:stored]
 		})
-		n.listen(p.cfg.Socket)
+		n.listen(p.socket())
 		n.server.SetJobs([]api.Job{job})
 		n.server.RequestLog("j", int64(stored), 1)
 	}
@@ -481,7 +496,7 @@ func difference(a, b string) int {
 
 func TestMuchMoreOutputThanTheSpoolHoldsPassesWhole(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	job := shellJob("j", "seq 1 3000000")
 	n.server.SetJobs([]api.Job{job})
@@ -496,7 +511,7 @@ func TestMuchMoreOutputThanTheSpoolHoldsPassesWhole(t *testing.T) {
 		// Acknowledged output is gone; the last mebibyte may not have been.
 		stored = len(n.logs["j"])
 	})
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.server.SetJobs([]api.Job{job})
 	n.server.RequestLog("j", int64(stored), 1)
 	state := n.untilEnded("j")
@@ -512,7 +527,7 @@ func TestMuchMoreOutputThanTheSpoolHoldsPassesWhole(t *testing.T) {
 func TestOutputThatIsNotFetchedIsDiscardedAfterAWhileMarkedAndCounted(t *testing.T) {
 	p := newProcess(t)
 	p.cfg.OutputPatience = 100 * time.Millisecond
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 30000000")})
 	n.until("the job ends", func() bool { return n.states["j"].Phase.Ended() })
@@ -531,7 +546,7 @@ func TestOutputThatIsNotFetchedIsDiscardedAfterAWhileMarkedAndCounted(t *testing
 
 func TestOutputBeyondWhatTheServerStoresIsDiscardedWithoutHoldingUpTheJob(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, false)
+	n := newNodeAgent(t, p.socket(), false)
 	p.start()
 	n.server.SetJobs([]api.Job{shellJob("j", "yes | head -c 300000000")})
 	n.server.RequestLog("j", 0, 1)
@@ -546,7 +561,7 @@ func TestOutputBeyondWhatTheServerStoresIsDiscardedWithoutHoldingUpTheJob(t *tes
 
 func TestAJobThatIsHeldUpByItsOutputHoldsUpNothingElseAndCanBeCancelled(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	held := shellJob("held", "yes | head -c 300000000")
 	n.server.SetJobs([]api.Job{held})
@@ -594,7 +609,7 @@ func TestACancelledJobIsAskedFirstAndThenMadeToEnd(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProcess(t)
 			p.cfg.InterruptGrace, p.cfg.TerminateGrace = c.interrupt, short
-			n := newNodeAgent(t, p.cfg.Socket, true)
+			n := newNodeAgent(t, p.socket(), true)
 			p.start()
 			job := shellJob("j", c.script)
 			n.server.SetJobs([]api.Job{job})
@@ -623,7 +638,7 @@ func TestAMemberEndsWhenAsked(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProcess(t)
-			n := newNodeAgent(t, p.cfg.Socket, true)
+			n := newNodeAgent(t, p.socket(), true)
 			p.start()
 			n.server.SetJobs([]api.Job{shellJob("j", "echo $$; exec sleep 1000")})
 			n.server.RequestLog("j", 0, 1)
@@ -646,7 +661,7 @@ func TestAMemberIsReadyWhenSSHDAnswersAndElseSaysWhyNot(t *testing.T) {
 	// What sshd says for want of a host key.
 	p.cfg.SSHD = []string{"/bin/sh", "-c", `if [ -e ` + p.cfg.User.Home + `/key ]; then printf 'SSH-2.0-x\r\n'; else echo 'sshd: no hostkeys available -- exiting.' >&2; fi`}
 	p.cfg.ReadyPatience = time.Millisecond
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	n.until("the problem is told", func() bool {
 		return len(n.problems) > 0 && strings.Contains(n.problems[len(n.problems)-1], "no hostkeys available")
@@ -663,6 +678,6 @@ func TestAMemberIsReadyWhenSSHDAnswersAndElseSaysWhyNot(t *testing.T) {
 	if err := n.server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.until("the member is ready", func() bool { return n.ready == 2 })
 }

@@ -13,7 +13,7 @@ import (
 
 func TestALostMemberIsSignalledToTheJobOncePerLoss(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	path, file := feed(t, p)
 	// Every signal and every line of the feed is printed; "end" ends it.
@@ -42,7 +42,7 @@ func TestALostMemberIsSignalledToTheJobOncePerLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.note(func() { n.states = map[string]member.JobState{} })
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.server.RequestLog("j", int64(len(n.output("j"))), 1)
 	n.server.SetJobs([]api.Job{job})
 	n.until("the job is told of", func() bool { return n.states["j"].Phase == api.JobRunning })
@@ -64,7 +64,7 @@ func TestAJobThatIsToldAndEndedInOneListHasTimeToActOnTheSignal(t *testing.T) {
 	for _, grace := range []time.Duration{patience, 50 * time.Millisecond} {
 		p := newProcess(t)
 		p.cfg.InterruptGrace = grace
-		n := newNodeAgent(t, p.cfg.Socket, true)
+		n := newNodeAgent(t, p.socket(), true)
 		p.start()
 		path, file := feed(t, p)
 		job := shellJob("j", `trap "echo signalled" USR1; echo up; while :; do read line <`+path+` || continue; [ -z "$line" ] && continue; exit 0; done`)
@@ -92,7 +92,7 @@ func TestAJobThatIsToldAndEndedInOneListHasTimeToActOnTheSignal(t *testing.T) {
 
 func TestTheDefaultFailureSignalDisturbsNoProgramThatDoesNotKnowOfIt(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	path, file := feed(t, p)
 	job := shellJob("j", "echo up; head -n 1 "+path)
@@ -111,7 +111,7 @@ func TestTheDefaultFailureSignalDisturbsNoProgramThatDoesNotKnowOfIt(t *testing.
 
 func TestAnUnknownFailureSignalIsToldOf(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	for _, name := range []string{"NONSENSE", "SIGUSR1", "usr1", "10"} {
 		job := shellJob(name, "exec sleep 1000")
@@ -132,7 +132,7 @@ func TestAnUnknownFailureSignalIsToldOf(t *testing.T) {
 
 func TestALaterAttemptStartsOnlyWhenTheEarlierHasEnded(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	path, file := feed(t, p)
 	// The first attempt ends, when it is asked to, only once it has got a line; the lock tells of two at once.
@@ -177,7 +177,7 @@ func TestALaterAttemptStartsOnlyWhenTheEarlierHasEnded(t *testing.T) {
 	if state := n.states["j.1"]; state.Phase != api.JobCancelled {
 		t.Errorf("an earlier attempt that comes late: %+v, want it cancelled", state)
 	}
-	if given, err := os.ReadFile(filepath.Join(filepath.Dir(p.cfg.Socket), "jobs.given")); err != nil || strings.Count(string(given), "\n") != 5 {
+	if given, err := os.ReadFile(filepath.Join(filepath.Dir(p.socket()), "jobs.given")); err != nil || strings.Count(string(given), "\n") != 5 {
 		t.Errorf("given were %q (%v), want four attempts and another job", given, err)
 	}
 }

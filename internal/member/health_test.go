@@ -38,7 +38,7 @@ func (n *nodeAgent) untilHealth(what, message string) {
 
 func TestChecksRunInTheMemberAsItsUser(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	broken := filepath.Join(p.cfg.User.Home, "broken")
 	n.untilHealth("a ready member without checks is healthy", "")
@@ -55,7 +55,7 @@ func TestChecksRunInTheMemberAsItsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.note(func() { n.health = nil })
-	n.listen(p.cfg.Socket)
+	n.listen(p.socket())
 	n.untilHealth("what is wrong is told again", broke)
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestChecksRunInTheMemberAsItsUser(t *testing.T) {
 
 func TestACheckThatHangsIsKilledWithAllItStarted(t *testing.T) {
 	p := newProcess(t)
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	// Its end shows in the lock: the processes of a run hold it.
 	lock := filepath.Join(p.cfg.User.Home, "lock")
@@ -111,7 +111,7 @@ func TestAMemberWhoseSSHDStopsAnsweringIsUnhealthyUntilItAnswersAgain(t *testing
 	p := newProcess(t)
 	p.cfg.ProbeEvery = time.Millisecond
 	p.cfg.SSHD = []string{"/bin/sh", "-c", `if [ -e ` + p.cfg.User.Home + `/broken ]; then echo 'sshd: no hostkeys available' >&2; else printf 'SSH-2.0-x\r\n'; fi`}
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	n.untilHealth("a ready member is healthy", "")
 	if err := os.WriteFile(filepath.Join(p.cfg.User.Home, "broken"), nil, 0o600); err != nil {
@@ -133,7 +133,7 @@ func TestAMemberWithoutItsAddressIsUnhealthy(t *testing.T) {
 	p.cfg.ProbeEvery = time.Millisecond
 	// Every 127.x.y.z answers through the loopback interface, but only 127.0.0.1 is an address of it.
 	p.cfg.Address = netip.MustParseAddr("127.7.7.7")
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	n.until("it is unhealthy", func() bool {
 		return len(n.health) > 0 && strings.Contains(n.health[len(n.health)-1].Message, "no interface of the member has the address 127.7.7.7")
@@ -146,7 +146,7 @@ func TestAMemberWhoseInterfaceIsDownIsUnhealthy(t *testing.T) {
 	p.cfg.ProbeEvery = time.Millisecond
 	p.cfg.Address = netip.MustParseAddr("10.9.9.9")
 	p.ownNetwork = true
-	n := newNodeAgent(t, p.cfg.Socket, true)
+	n := newNodeAgent(t, p.socket(), true)
 	p.start()
 	ip := func(args ...string) {
 		t.Helper()

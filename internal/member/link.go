@@ -16,23 +16,37 @@ const (
 	// linkFirst and linkLast are the pauses between attempts to reach the node agent; they grow from one to the other.
 	linkFirst = 2 * time.Millisecond
 	linkLast  = 250 * time.Millisecond
+	// linkDeadline bounds one attempt.
+	linkDeadline = 10 * time.Second
 	// maxToMember bounds a message of the node agent, which lists all jobs.
 	maxToMember = 64 << 20
 )
 
 // link keeps a connection to the node agent until ctx ends.
 func (a *agent) link(ctx context.Context) {
-	delay := linkFirst
+	delay, said := linkFirst, ""
 	for ctx.Err() == nil {
-		conn, err := net.Dial("unix", a.cfg.Socket)
+		began := time.Now()
+		conn, err := a.dial(ctx)
 		if err == nil {
-			delay = linkFirst
-			err = a.talk(ctx, conn)
+			said, err = "", a.talk(ctx, conn)
 			a.log.Info("the connection to the node agent ended", "cause", err)
+		} else if text := err.Error(); text != said && ctx.Err() == nil {
+			said = text
+			a.log.Warn("the node agent can't be reached; trying again", "error", err)
+		}
+		if time.Since(began) > linkLast {
+			delay = linkFirst // a connection that is refused when it is made, as others' are, ends sooner
 		}
 		pause(ctx, delay)
 		delay = min(2*delay, linkLast)
 	}
+}
+
+func (a *agent) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, linkDeadline)
+	defer cancel()
+	return a.dialer.Dial(ctx)
 }
 
 // linkState is what one connection is about.

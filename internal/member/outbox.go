@@ -2,11 +2,8 @@ package member
 
 import (
 	"context"
-	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // outbox holds what a member has to be told next. It is level-triggered: what is put in twice is sent once, so a member that
@@ -99,23 +96,4 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-}
-
-// peerUID returns the user a connection comes from, as the kernel noted it (SO_PEERCRED, unix(7)).
-func peerUID(conn *net.UnixConn) (uint32, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return 0, err
-	}
-	if credErr != nil {
-		return 0, credErr
-	}
-	return cred.Uid, nil
 }

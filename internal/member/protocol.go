@@ -1,5 +1,6 @@
 // Package member is the member agent, the first process of every member beside the tenant's root, and the messages it
-// exchanges with the node agent over a Unix socket (/run/nearmetal/agent.sock); both ends live here and are tested together.
+// exchanges with the node agent over a link; both ends live here and are tested together. What a link is, and how it tells which
+// member is at its other end, is in package memberlink.
 //
 // The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness, runs the group's health checks and supervises
 // the jobs of rank 0. The node agent's end (Server, in server.go) believes it about nothing but that: the tenant's root may replace the member agent

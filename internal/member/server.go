@@ -3,27 +3,25 @@ package member
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
 // ServerConfig says where a Server listens and what it calls.
 type ServerConfig struct {
-	// Path is the socket, agent.sock in the member's control directory. The directory must exist; the file jobs.given beside
-	// the socket remembers which jobs went to which instance of the member agent.
-	Path string
-	// Owner is the host UID and GID of the member's root (Network.IDBase): the socket is given to it with mode 0600, and
-	// connections of others are refused.
-	Owner uint32
+	// Member is the assignment ID of the member; connections of others are refused.
+	Member string
+	// Dir is the member's control directory, which must exist: its file jobs.given remembers which jobs went to which instance of
+	// the member agent.
+	Dir string
+	// Link is where the member agent connects to. The Server closes it.
+	Link memberlink.Endpoint
 	// Log may be nil.
 	Log *slog.Logger
 
@@ -47,13 +45,18 @@ type ServerConfig struct {
 	OnDisconnect func(error)
 }
 
-// Server is the node agent's end of the socket of one member. It serves one connection at a time, the newest.
+// Server is the node agent's end of the link to one member. It serves one connection at a time, the newest.
 type Server struct {
-	cfg      ServerConfig
-	log      *slog.Logger
-	listener *net.UnixListener
-	given    *givenJobs
-	done     sync.WaitGroup
+	cfg   ServerConfig
+	log   *slog.Logger
+	given *givenJobs
+	done  sync.WaitGroup
+	// serving ends with Close.
+	serving context.Context
+	stopped context.CancelFunc
+	// turn is held by who changes newest, the connection that was accepted last of all that were let in.
+	turn   sync.Mutex
+	newest *serverConn
 
 	// calls serializes the callbacks.
 	calls sync.Mutex
@@ -84,54 +87,22 @@ func (c *logCursor) ack(runID string) LogAck {
 	return LogAck{JobID: runID, Offset: c.acked, Discard: c.discard}
 }
 
-// NewServer listens on the socket, in place of a former one, and serves until Close.
+// NewServer serves the link until Close. On error it has closed the link.
 func NewServer(cfg ServerConfig) (*Server, error) {
-	given, err := openGivenJobs(filepath.Join(filepath.Dir(cfg.Path), "jobs.given"))
+	given, err := openGivenJobs(filepath.Join(cfg.Dir, "jobs.given"))
 	if err != nil {
-		return nil, err
-	}
-	listener, err := listen(cfg.Path, cfg.Owner)
-	if err != nil {
-		return nil, errors.Join(err, given.Close())
+		return nil, errors.Join(err, cfg.Link.Close())
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Log, listener: listener, given: given,
+		cfg: cfg, log: cfg.Log, given: given,
 		reported: map[string]JobState{}, lost: map[string]JobState{}, logs: map[string]*logCursor{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.done.Add(1)
-	go s.accept()
+	s.serving, s.stopped = context.WithCancel(context.Background())
+	s.done.Go(s.accept)
 	return s, nil
-}
-
-// listen makes the socket. It is bound through the open directory, since the path of a Unix socket holds 107 bytes at most
-// (sun_path, unix(7)) and a state directory may lie deeper.
-func listen(path string, owner uint32) (*net.UnixListener, error) {
-	fail := func(err error) (*net.UnixListener, error) {
-		return nil, fmt.Errorf("the member's socket %s can't be made: %w", path, err)
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fail(err)
-	}
-	defer func() { _ = dir.Close() }()
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fail(err)
-	}
-	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path))
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
-	if err != nil {
-		return fail(err)
-	}
-	// The short name is void once the directory is closed, and Close removes the socket by its real one.
-	listener.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(path, 0o600), os.Lchown(path, int(owner), int(owner))); err != nil {
-		_ = listener.Close()
-		return fail(err)
-	}
-	return listener, nil
 }
 
 // SetJobs gives the whole list of jobs the member should supervise, each in the attempt that is to run: an earlier one is ended then.
@@ -243,7 +214,7 @@ func (s *Server) Connected() bool {
 	return s.current != nil
 }
 
-// Close ends the connection, removes the socket and returns when no callback runs any more.
+// Close ends the connection, closes the link and returns when no callback runs any more.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -252,61 +223,13 @@ func (s *Server) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	err := errors.Join(s.listener.Close(), s.given.Close())
-	if removeErr := os.Remove(s.cfg.Path); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
-		err = errors.Join(err, removeErr)
-	}
+	s.stopped()
+	err := s.cfg.Link.Close()
 	s.done.Wait()
+	err = errors.Join(err, s.given.Close())
 	s.calls.Lock() // a last reportJobs of SetJobs
 	defer s.calls.Unlock()
 	return err
-}
-
-// accept serves the newest connection. Connections that follow each other too fast wait: a member that connects in a loop
-// costs this agent little.
-func (s *Server) accept() {
-	defer s.done.Done()
-	pace := bucket{perSecond: 20, burst: 20}
-	var last *serverConn
-	for {
-		nc, err := s.listener.AcceptUnix()
-		if err != nil {
-			break
-		}
-		if err := s.admit(nc); err != nil {
-			s.log.Warn("refused a connection to a member's socket", "path", s.cfg.Path, "error", err)
-			_ = nc.Close()
-		} else {
-			if last != nil {
-				last.end(errReplaced)
-				<-last.ended
-			}
-			last = newServerConn(s, nc)
-			s.done.Add(1)
-			go func(c *serverConn) {
-				defer s.done.Done()
-				c.run()
-			}(last)
-		}
-		pause(context.Background(), pace.take(time.Now(), 1))
-	}
-	if last != nil {
-		last.end(net.ErrClosed)
-	}
-}
-
-var errReplaced = errors.New("a newer connection of the member took its place")
-
-// admit refuses peers other than the member's root and this agent's own user (tests, and members without user namespace).
-func (s *Server) admit(nc *net.UnixConn) error {
-	uid, err := peerUID(nc)
-	if err != nil {
-		return err
-	}
-	if uid != s.cfg.Owner && int(uid) != os.Geteuid() {
-		return fmt.Errorf("the peer is user %d, not the member's root %d", uid, s.cfg.Owner)
-	}
-	return nil
 }
 
 // reportJobs calls OnJobs with all that is known of the jobs of SetJobs.

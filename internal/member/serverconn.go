@@ -33,7 +33,8 @@ const (
 // serverConn is one connection of a member agent.
 type serverConn struct {
 	server *Server
-	conn   *net.UnixConn
+	conn   net.Conn
+	number uint64
 	out    *outbox
 	ended  chan struct{}
 	ctx    context.Context
@@ -43,8 +44,8 @@ type serverConn struct {
 	health *Health
 }
 
-func newServerConn(s *Server, nc *net.UnixConn) *serverConn {
-	c := &serverConn{server: s, conn: nc, ended: make(chan struct{}), out: newOutbox()}
+func newServerConn(s *Server, nc net.Conn, number uint64) *serverConn {
+	c := &serverConn{server: s, conn: nc, number: number, ended: make(chan struct{}), out: newOutbox()}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
@@ -69,7 +70,7 @@ func (c *serverConn) run() {
 	}
 	s.mu.Unlock()
 	cause := context.Cause(c.ctx)
-	s.log.Debug("a member's connection ended", "path", s.cfg.Path, "cause", cause)
+	s.log.Debug("a member's connection ended", "cause", cause)
 	if c.hello != nil && s.cfg.OnDisconnect != nil {
 		s.calls.Lock()
 		defer s.calls.Unlock()

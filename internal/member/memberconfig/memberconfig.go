@@ -4,8 +4,11 @@ package memberconfig
 
 import "net/netip"
 
-// Path is where a member finds the file.
-const Path = "/etc/nearmetal/member.json"
+// Path is where a member finds the file, Socket the node agent's socket when the file describes no other link.
+const (
+	Path   = "/etc/nearmetal/member.json"
+	Socket = "/run/nearmetal/agent.sock"
+)
 
 // File is the content of the file, in JSON.
 type File struct {
@@ -19,6 +22,31 @@ type File struct {
 	Hostfile string `json:"hostfile"`
 	// Env is what every job's environment has, as logins have it.
 	Env map[string]string `json:"env"`
+	// Link is how the node agent is reached; nil: by Socket.
+	Link *Link `json:"link,omitempty"`
+}
+
+// LinkKind is what connects a member to its node agent.
+type LinkKind string
+
+// The kinds of links.
+const (
+	LinkUnix  LinkKind = "unix"  // a Unix socket: containers
+	LinkVsock LinkKind = "vsock" // a socket between a host and its virtual machines
+	LinkTLS   LinkKind = "tls"   // mutual TLS over TCP: machines that the node agent is not on
+)
+
+// Link describes a link. See package memberlink.
+type Link struct {
+	Kind LinkKind `json:"kind"`
+	// Address is a path (unix), CID:PORT (vsock) or HOST:PORT (tls).
+	Address string `json:"address"`
+	// Node is the name in the node agent's certificate. Certificate, Key and Authority are paths of PEM files: the member's own, and
+	// of those who certify node agents. All four are for tls only.
+	Node        string `json:"node,omitempty"`
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+	Authority   string `json:"authority,omitempty"`
 }
 
 // User is the account that runs the jobs.
