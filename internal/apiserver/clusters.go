@@ -140,11 +140,11 @@ func (s *Server) readOwnWrite(ctx context.Context, revision int64) (*state.View,
 
 // knownHere refuses environments and stacks that no node knows; while no node is known at all, anything may come.
 func knownHere(spec api.ClusterSpec, view *state.View) error {
-	if len(view.Nodes) == 0 {
+	if !view.AnyAgent() {
 		return nil
 	}
 	var environments, stacks []string
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		for _, e := range n.Environments {
 			environments = append(environments, e.Name)
 		}
@@ -199,7 +199,7 @@ func known(what, asked string, names []string) string {
 
 // stackTrouble tells what one node says is missing for a stack.
 func stackTrouble(stack api.Stack, view *state.View) string {
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		for _, check := range n.Stacks {
 			if check.Stack == stack && len(check.Problems) > 0 {
 				return fmt.Sprintf("; node %q reports: %s", n.Name, check.Problems[0])

@@ -67,7 +67,7 @@ func (s *Server) checkEnvironment(_ context.Context, in *checkInput) (*body[api.
 	switch view := s.cfg.Reader.View(); {
 	case i >= 0:
 		check.Nodes = e.Nodes[i : i+1]
-	case view.Node(in.Node) == nil && view.Machine(in.Node) == nil:
+	case view.Node(in.Node) == nil:
 		return nil, noNode(in.Node)
 	default:
 		check.Nodes = []api.EnvironmentNode{{Node: in.Node, Problems: []string{"the node does not have this environment"}}}

@@ -49,12 +49,9 @@ func (s *Server) getNode(ctx context.Context, in *byName) (*body[api.Node], erro
 func (s *Server) showNode(ctx context.Context, name string) (*body[api.Node], error) {
 	all := s.cfg.Reader.View()
 	view := *all
-	view.Nodes, view.Machines, view.Clusters = nil, nil, all.ClustersOnNode(name)
+	view.Nodes, view.Clusters = nil, all.ClustersOnNode(name)
 	if n := all.Node(name); n != nil {
-		view.Nodes = []*api.NodeRecord{n}
-	}
-	if m := all.Machine(name); m != nil {
-		view.Machines = []*state.Machine{m}
+		view.Nodes = []*state.Node{n}
 	}
 	nodes := s.joinNodes(ctx, &view)
 	if len(nodes) == 0 {
@@ -105,7 +102,7 @@ func (s *Server) forgetNode(ctx context.Context, in *forceInput) (*struct{}, err
 	if m := view.Machine(in.Name); m != nil {
 		return nil, s.removeMachine(ctx, view, m, in.Force)
 	}
-	if view.Node(in.Name) == nil {
+	if view.Agent(in.Name) == nil {
 		return nil, noNode(in.Name)
 	}
 	if phase, _, _ := s.cfg.Live.Node(in.Name); phase != api.NodeDown {
@@ -129,14 +126,8 @@ func (s *Server) forgetNode(ctx context.Context, in *forceInput) (*struct{}, err
 func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 	nodes := make([]api.Node, 0, len(v.Nodes))
 	index := map[string]int{}
-	for i, rec := range v.Nodes {
-		n := api.Node{NodeRecord: *rec, Members: []string{}, Drain: v.Control(rec.Name)}
-		phase, lastSeen, message := seen.Node(rec.Name)
-		n.Phase, n.Message = phase, message
-		if !lastSeen.IsZero() {
-			n.LastSeenAt = &lastSeen
-		}
-		nodes, index[rec.Name] = append(nodes, n), i
+	for i, stored := range v.Nodes {
+		nodes, index[stored.Name] = append(nodes, joinNode(stored, seen)), i
 	}
 	for _, c := range v.Clusters {
 		visible, name := sees(p, c.Intent.Project), shownName(p, c.Name())
@@ -160,11 +151,25 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 	return nodes
 }
 
+// joinNode makes what is seen of one node, without its machine and what is on it. A node whose agent has never called is a machine.
+func joinNode(stored *state.Node, seen Observed) api.Node {
+	if stored.Agent == nil {
+		return neverSeen(stored)
+	}
+	n := api.Node{NodeRecord: *stored.Agent, Members: []string{}, Drain: stored.Control}
+	phase, lastSeen, message := seen.Node(stored.Name)
+	n.Phase, n.Message = phase, message
+	if !lastSeen.IsZero() {
+		n.LastSeenAt = &lastSeen
+	}
+	return n
+}
+
 // joinEnvironments gathers the environments from what the nodes report of them, by name. It is pure.
 func joinEnvironments(v *state.View) []api.Environment {
 	all := []api.Environment{}
 	index := map[string]int{}
-	for _, n := range v.Nodes {
+	for n := range v.Agents() {
 		for _, on := range n.Environments {
 			i, ok := index[on.Name]
 			if !ok {

@@ -160,10 +160,19 @@ func TestJoiningIntentRecordAndObservations(t *testing.T) {
 	}
 }
 
+// agents are nodes of which only their agents said something.
+func agents(records ...api.NodeRecord) []*state.Node {
+	nodes := make([]*state.Node, len(records))
+	for i, r := range records {
+		nodes[i] = &state.Node{Name: r.Name, Agent: &r}
+	}
+	return nodes
+}
+
 func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
 	c := stored(t, api.ClusterReady, false)
 	view := &state.View{
-		Clusters: []*state.Cluster{c}, Nodes: []*api.NodeRecord{{Name: "n1"}, {Name: "n2"}},
+		Clusters: []*state.Cluster{c}, Nodes: agents(api.NodeRecord{Name: "n1"}, api.NodeRecord{Name: "n2"}),
 		Quarantines: []*api.Quarantine{{Assignment: api.Assignment{Node: "n1", Slots: []int{3, 4}}}, {Assignment: api.Assignment{Node: "gone"}}},
 	}
 	got := joinNodes(view, observed{trouble: map[string]string{"n1": "silent"}}, tenancy.Principal{Role: api.RoleAdmin})
@@ -194,10 +203,10 @@ func TestEnvironmentsAreGatheredFromNodes(t *testing.T) {
 	on := func(name string, ok bool, stacks ...api.Stack) api.EnvironmentOnNode {
 		return api.EnvironmentOnNode{Name: name, OK: ok, Stacks: stacks}
 	}
-	view := &state.View{Nodes: []*api.NodeRecord{
-		{Name: "n1", Environments: []api.EnvironmentOnNode{on("z", true, api.StackContainer), on("local", true, api.StackContainer)}},
-		{Name: "n2", Environments: []api.EnvironmentOnNode{on("local", false, api.StackContainer, api.StackVM)}},
-	}}
+	view := &state.View{Nodes: agents(
+		api.NodeRecord{Name: "n1", Environments: []api.EnvironmentOnNode{on("z", true, api.StackContainer), on("local", true, api.StackContainer)}},
+		api.NodeRecord{Name: "n2", Environments: []api.EnvironmentOnNode{on("local", false, api.StackContainer, api.StackVM)}},
+	)}
 	got := joinEnvironments(view)
 	want := []api.Environment{
 		{Name: "local", Stacks: []api.Stack{api.StackContainer, api.StackVM}, Nodes: []api.EnvironmentNode{{Node: "n1", OK: true}, {Node: "n2"}}},

@@ -15,37 +15,31 @@ import (
 func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
 	nodes := joinNodes(v, s.cfg.Live, who(ctx))
 	for i := range nodes {
-		nodes[i].Environments = situation.Offered(v, v.Node(nodes[i].Name)).Environments
-	}
-	if len(v.Machines) == 0 {
-		return nodes
-	}
-	index := make(map[string]int, len(nodes))
-	for i := range nodes {
-		index[nodes[i].Name] = i
-	}
-	for _, m := range v.Machines {
-		i, known := index[m.Name()]
-		if !known {
-			i = len(nodes)
-			nodes = append(nodes, neverSeen(m))
+		stored := v.Nodes[i]
+		if stored.Agent != nil {
+			nodes[i].Environments = situation.Offered(v, stored.Agent).Environments
 		}
-		nodes[i].Machine = s.joinMachine(m, isAdmin(ctx))
-		settlePhase(&nodes[i])
+		if stored.Machine != nil {
+			nodes[i].Machine = s.joinMachine(stored.Machine, isAdmin(ctx))
+			settlePhase(&nodes[i])
+		}
 	}
-	slices.SortFunc(nodes, func(a, b api.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes
 }
 
-// neverSeen is the node of a machine whose agent has never called.
-func neverSeen(m *state.Machine) api.Node {
-	return api.Node{
+// neverSeen is a node whose agent has never called.
+func neverSeen(stored *state.Node) api.Node {
+	n := api.Node{
 		NodeRecord: api.NodeRecord{
-			Name: m.Name(), Labels: m.Intent.Spec.Labels, Capacity: api.NodeCapacity{Cores: []api.Core{}, NUMANodes: []api.NUMANode{}},
-			Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{}, FirstSeenAt: m.Intent.CreatedAt,
+			Name: stored.Name, Capacity: api.NodeCapacity{Cores: []api.Core{}, NUMANodes: []api.NUMANode{}},
+			Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{},
 		},
-		Phase: api.NodeUnknown, Members: []string{},
+		Phase: api.NodeUnknown, Members: []string{}, Drain: stored.Control,
 	}
+	if m := stored.Machine; m != nil {
+		n.Labels, n.FirstSeenAt = m.Intent.Spec.Labels, m.Intent.CreatedAt
+	}
+	return n
 }
 
 // settlePhase shows a machine that is not in use in its own phase: that its agent is not there has a known reason, and nobody is to take it for
@@ -126,23 +120,26 @@ func (s *Server) whereItRuns(v *state.View, e *api.EnvironmentRecord, img *api.I
 		nodes = append(nodes, api.EnvironmentNode{Node: node, OK: len(problems) == 0, Digest: img.Digest, Problems: problems})
 	}
 	for _, n := range v.Nodes {
-		if v.Machine(n.Name) == nil {
-			add(n.Name, containerProblems(v, e, n))
-		}
-	}
-	for _, m := range v.Machines {
-		problems := s.metalProblems(img, m.Hardware)
-		n := v.Node(m.Name())
 		switch {
-		case n != nil && len(problems) > 0 && len(containerProblems(v, e, n)) == 0:
-			problems = nil
-		case m.Hardware == nil && len(problems) == 0:
-			problems = []string{"its hardware is unknown; inspect it: nearmetal node inspect " + m.Name()}
+		case n.Machine != nil:
+			add(n.Name, s.machineProblems(v, e, img, n))
+		case n.Agent != nil:
+			add(n.Name, containerProblems(v, e, n.Agent))
 		}
-		add(m.Name(), problems)
 	}
-	slices.SortFunc(nodes, func(a, b api.EnvironmentNode) int { return strings.Compare(a.Node, b.Node) })
 	return nodes
+}
+
+// machineProblems tells why a node that is a machine can't run an image: neither by booting it nor, by its agent, in members.
+func (s *Server) machineProblems(v *state.View, e *api.EnvironmentRecord, img *api.Image, n *state.Node) []string {
+	problems := s.metalProblems(img, n.Machine.Hardware)
+	switch {
+	case n.Agent != nil && len(problems) > 0 && len(containerProblems(v, e, n.Agent)) == 0:
+		return nil
+	case n.Machine.Hardware == nil && len(problems) == 0:
+		return []string{"its hardware is unknown; inspect it: nearmetal node inspect " + n.Name}
+	}
+	return problems
 }
 
 // containerProblems tells why a node can't run an image on the container stack.

@@ -170,7 +170,7 @@ func (s *Server) roomInRange() error {
 		return fail(codeNoProvisioning, "this server has no provisioning network, so no machine can boot from it; "+
 			"start it with --provision INTERFACE, see 'nearmetal server --help'")
 	}
-	machines, capacity := len(s.cfg.Reader.View().Machines), s.cfg.Provisioning.Capacity()
+	machines, capacity := s.cfg.Reader.View().CountMachines(), s.cfg.Provisioning.Capacity()
 	if machines >= capacity {
 		return fail(codeRangeFull, "the provisioning range %s has %d addresses, and %d machines are enrolled; "+
 			"start the server with a larger range, or remove machines that are gone: nearmetal node remove NAME",
@@ -267,7 +267,7 @@ func shownHardware(hw *api.Hardware) *api.Hardware {
 func (s *Server) nodeEvents(_ context.Context, in *byName) (*body[api.List[api.Event]], error) {
 	view := s.cfg.Reader.View()
 	events := s.cfg.Reader.Events(state.NodeLog(in.Name), 0)
-	if len(events) == 0 && view.Node(in.Name) == nil && view.Machine(in.Name) == nil {
+	if len(events) == 0 && view.Node(in.Name) == nil {
 		return nil, noNode(in.Name)
 	}
 	return &body[api.List[api.Event]]{api.List[api.Event]{Items: append([]api.Event{}, events...)}}, nil

@@ -53,27 +53,18 @@ func nodeNotes(before, after *state.View, observed map[string]bool) []note {
 	for name := range observed {
 		names[name] = true
 	}
-	add := func(notes []note) {
-		for _, n := range notes {
-			names[n.name] = true
-		}
+	for _, n := range notesOf(api.KindNode, before.Nodes, after.Nodes, named(func(n *state.Node) string { return n.Name }, owner{})) {
+		names[n.name] = true
 	}
-	site := owner{}
-	add(notesOf(api.KindNode, before.Nodes, after.Nodes, named(func(n *api.NodeRecord) string { return n.Name }, site)))
-	add(notesOf(api.KindNode, before.Controls, after.Controls, named(func(c *api.NodeControl) string { return c.Name }, site)))
-	add(notesOf(api.KindNode, before.Machines, after.Machines, named((*state.Machine).Name, site)))
 	var notes []note
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		there, was := isNode(after, name), isNode(before, name)
+		there, was := after.Node(name) != nil, before.Node(name) != nil
 		if there || was {
 			notes = append(notes, note{kind: api.KindNode, name: name, deleted: !there})
 		}
 	}
 	return notes
 }
-
-// isNode reports whether there is a node of that name: an agent's, a machine, or both.
-func isNode(v *state.View, name string) bool { return v.Node(name) != nil || v.Machine(name) != nil }
 
 // heard is what was last known of nodes by observation.
 type heard map[string]heardNode
@@ -100,11 +91,11 @@ func (h heard) look(live Live, view *state.View, told []string, sweep bool) map[
 	if !sweep {
 		return news
 	}
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		see(n.Name, false)
 	}
 	for name := range h {
-		if !isNode(view, name) {
+		if view.Node(name) == nil {
 			delete(h, name)
 		}
 	}

@@ -67,14 +67,14 @@ func selected(view *state.View, req api.NodesPowerRequest) ([]string, error) {
 		})
 	}
 	var names []string
-	for _, m := range view.Machines {
+	for m := range view.Machines() {
 		if carries(m.Intent.Spec.Labels, req.Selector) {
 			names = append(names, m.Name())
 		}
 	}
 	if len(names) == 0 {
 		return nil, fail(codeEmptySelection, "none of the %d machines has the labels %s; 'nearmetal node list' lists the machines",
-			len(view.Machines), labelsText(req.Selector))
+			view.CountMachines(), labelsText(req.Selector))
 	}
 	return names, nil
 }

@@ -30,9 +30,9 @@ const admitFor = time.Second
 
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
-	clusters, nodes, quarantines, controls, projects, environments any
-	available                                                      string
-	asked                                                          string
+	clusters, offers, quarantines, projects, environments any
+	available                                             string
+	asked                                                 string
 }
 
 // admit answers those who need room, as far as there is any.
@@ -120,7 +120,7 @@ func (p *pass) answers(decisions []admission.Decision) []*answer {
 // planned names everything but the time that the answer depends on.
 func (p *pass) planned() planned {
 	available := make([]byte, 0, len(p.view.Nodes))
-	for _, n := range p.view.Nodes {
+	for n := range p.view.Agents() {
 		available = append(available, p.Available(n.Name)[0])
 	}
 	var asked []byte
@@ -128,8 +128,8 @@ func (p *pass) planned() planned {
 		asked = fmt.Appendf(asked, "%s %s %d\n", a.Cluster.UID(), a.Need.Kind, len(a.Need.Members))
 	}
 	return planned{
-		clusters: identity(p.view.Clusters), nodes: identity(p.view.Nodes), quarantines: identity(p.view.Quarantines),
-		controls: identity(p.view.Controls), projects: identity(p.view.Projects), environments: identity(p.view.Environments), available: string(available), asked: string(asked),
+		clusters: identity(p.view.Clusters), offers: p.view.Offers, quarantines: identity(p.view.Quarantines),
+		projects: identity(p.view.Projects), environments: identity(p.view.Environments), available: string(available), asked: string(asked),
 	}
 }
 

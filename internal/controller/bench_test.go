@@ -35,14 +35,14 @@ func BenchmarkTellMachines(b *testing.B) {
 			for i := range n {
 				m := bootingMachine(i, images.digest)
 				m.Intent.Sealed = sealer.Seal(m.UID(), []byte("the password of a BMC"))
-				view.Machines = append(view.Machines, m)
+				view.Nodes = append(view.Nodes, &state.Node{Name: m.Name(), Machine: m})
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				view.Machines = slices.Clone(view.Machines)
+				view.Nodes = slices.Clone(view.Nodes)
 				for i := range changes {
-					changed := *view.Machines[i]
-					view.Machines[i] = &changed
+					changed := *view.Nodes[i].Machine
+					view.Nodes[i] = &state.Node{Name: changed.Name(), Machine: &changed}
 				}
 				if errs := l.lead.tellMachines(view); slices.ContainsFunc(errs, func(err error) bool { return err != nil }) || len(told.Machines) != n {
 					b.Fatal(errs, len(told.Machines))

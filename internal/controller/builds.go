@@ -57,7 +57,7 @@ func (p *pass) buildInput(b *api.Build, busy map[string]string, reported map[str
 		in.Recipe, in.Builders = recipeOf(p.view, b), p.builders(busy)
 		return in
 	}
-	in.Gone = b.Node != "" && (p.view.Node(b.Node) == nil || p.Nodes[b.Node].Phase == api.NodeDown)
+	in.Gone = b.Node != "" && (p.view.Agent(b.Node) == nil || p.Nodes[b.Node].Phase == api.NodeDown)
 	if b.Node != "" {
 		in.Heard, _ = p.cfg.Agents.Connected(b.Node)
 	}
@@ -73,7 +73,7 @@ func (p *pass) buildInput(b *api.Build, busy map[string]string, reported map[str
 // builders are the nodes that were set up to build. busy has the build of each node that has one.
 func (p *pass) builders(busy map[string]string) []lifecycle.Builder {
 	var all []lifecycle.Builder
-	for _, n := range p.view.Nodes {
+	for n := range p.view.Agents() {
 		if n.Builder != nil {
 			all = append(all, lifecycle.Builder{Node: n.Name, Check: *n.Builder, Phase: p.Nodes[n.Name].Phase, Build: busy[n.Name]})
 		}

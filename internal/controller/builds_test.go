@@ -149,8 +149,12 @@ func TestOnlyNodesThatWereSetUpToBuildAreBuilders(t *testing.T) {
 	can := &api.BuilderCheck{OK: true}
 	ready := lifecycle.NodeState{Phase: api.NodeReady}
 	p := &pass{
-		view: &state.View{Nodes: []*api.NodeRecord{
-			{Name: "n1", Builder: can}, {Name: "n2", Builder: can}, {Name: "n3", Builder: &api.BuilderCheck{Problems: []string{"crun is missing"}}}, {Name: "n4"},
+		view: &state.View{Nodes: []*state.Node{
+			{Name: "n1", Agent: &api.NodeRecord{Name: "n1", Builder: can}},
+			{Name: "n2", Agent: &api.NodeRecord{Name: "n2", Builder: can}},
+			{Name: "n3", Agent: &api.NodeRecord{Name: "n3", Builder: &api.BuilderCheck{Problems: []string{"crun is missing"}}}},
+			{Name: "n4", Agent: &api.NodeRecord{Name: "n4"}},
+			{Name: "n5", Machine: &state.Machine{}},
 		}},
 		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": {Phase: api.NodeDown}, "n4": ready}},
 	}

@@ -252,7 +252,7 @@ func (l *leader) tell(view *state.View) (told []string, errs []error) {
 		told = append(told, node)
 	}
 	// A node without members must be told so too: its agent cleans what it finds only once it has heard from the leader.
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		if l.desired.first(n.Name) {
 			l.cfg.Agents.SetDesired(n.Name, l.desired.assemble(n.Name, l.writer.Term(), view.Revision))
 			told = append(told, n.Name)

@@ -124,7 +124,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 		d.replace(c.UID(), d.clusters[c.UID()].byNode, nil, dirty)
 		delete(d.clusters, c.UID())
 	}
-	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *api.NodeRecord) string { return n.Name })
+	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *state.Node) string { return n.Name })
 	for _, n := range append(nodes, left...) {
 		if underlay(d.last, n.Name) == underlay(view, n.Name) {
 			continue
@@ -138,7 +138,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 
 // underlay is the address of a node as a view has it, "" for none.
 func underlay(view *state.View, node string) string {
-	if n := view.Node(node); n != nil {
+	if n := view.Agent(node); n != nil {
 		return n.Underlay
 	}
 	return ""

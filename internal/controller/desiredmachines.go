@@ -42,11 +42,11 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 			parts[b.Node] = part
 		}
 	}
-	for _, m := range view.Machines {
-		if boot := toPowerOff(m, view.Node(m.Name())); boot != 0 {
-			part := parts[m.Name()]
+	for _, n := range view.Nodes {
+		if boot := toPowerOff(n); boot != 0 {
+			part := parts[n.Name]
 			part.powerOff = &agentstream.PowerOff{BootGeneration: boot}
-			parts[m.Name()] = part
+			parts[n.Name] = part
 		}
 	}
 	for node, part := range parts {
@@ -65,14 +65,14 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 
 // toPowerOff is the generation of the boot whose agent is to power its machine off, 0 for none: that of a machine that goes off, and that of an
 // earlier boot than the one decided, which nothing else may reach: not every machine that is on can be reset.
-func toPowerOff(m *state.Machine, node *api.NodeRecord) int64 {
-	r := m.Record
-	if r == nil || r.Boot == nil {
+func toPowerOff(n *state.Node) int64 {
+	if n.Machine == nil || n.Machine.Record == nil || n.Machine.Record.Boot == nil {
 		return 0
 	}
+	r := n.Machine.Record
 	runs := r.Boot.Generation
-	if node != nil && node.BootGeneration != 0 {
-		runs = min(runs, node.BootGeneration)
+	if n.Agent != nil && n.Agent.BootGeneration != 0 {
+		runs = min(runs, n.Agent.BootGeneration)
 	}
 	switch r.Phase {
 	case api.MachineStopping, api.MachineRemoving:

@@ -54,7 +54,7 @@ func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, 
 	if other := p.view.MachineByBMC(intent.Spec.Power); other != nil {
 		return fmt.Sprintf("its BMC at %s already belongs to machine %s; power orders for one would reach the other", intent.Spec.Power.Address, other.Name()), nil
 	}
-	if size := p.cfg.Provisioning.Network.Machines.Size(); len(p.view.Machines) >= size {
+	if size := p.cfg.Provisioning.Network.Machines.Size(); p.view.CountMachines() >= size {
 		return fmt.Sprintf("all %d addresses of the provisioning range belong to enrolled machines; remove a machine, or restart the server with a larger range", size), nil
 	}
 	name, revision, err := p.writer.TakeCandidate(ctx, p.view, known.ID, p.now, intent)

@@ -18,7 +18,7 @@ import (
 func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	record := &api.MachineRecord{Name: "n1", Phase: api.MachineStopping, Generation: 4, Boot: &api.Boot{Generation: 3}, Stop: &api.MachineStop{Generation: 4}}
 	view := &state.View{
-		Machines: []*state.Machine{{Intent: api.MachineIntent{Name: "n1"}, Record: record}},
+		Nodes: []*state.Node{{Name: "n1", Machine: &state.Machine{Intent: api.MachineIntent{Name: "n1"}, Record: record}}},
 		Builds: []*api.Build{
 			{ID: "b1", Phase: api.BuildRunning, Node: "n2"}, {ID: "b2", Phase: api.BuildRunning, Node: "n2", CancelRequested: true}, {ID: "b3", Phase: api.BuildPending},
 		},
@@ -31,7 +31,7 @@ func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	if builds := d.machines["n2"].builds; len(builds) != 1 || builds[0].ID != "b1" {
 		t.Errorf("its builder is told of %+v, want b1", builds)
 	}
-	view.Nodes = []*api.NodeRecord{{Name: "n1", BootGeneration: 2}}
+	view.Nodes[0].Agent = &api.NodeRecord{Name: "n1", BootGeneration: 2}
 	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff.BootGeneration != 2 {
 		t.Errorf("what runs there is of boot 2, and it is told %+v", d.machines["n1"].powerOff)
 	}
@@ -39,7 +39,7 @@ func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff == nil || d.machines["n1"].powerOff.BootGeneration != 2 {
 		t.Errorf("boot 3 is decided, boot 2 runs, and it is told %+v", d.machines["n1"].powerOff)
 	}
-	view.Nodes[0].BootGeneration = 3
+	view.Nodes[0].Agent.BootGeneration = 3
 	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff != nil {
 		t.Errorf("the boot that was decided is told %+v", d.machines["n1"].powerOff)
 	}

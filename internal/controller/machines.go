@@ -94,13 +94,13 @@ func (p *pass) machines(ctx context.Context) error {
 		seen[o.UID] = o
 	}
 	indexes := pool.New(0, p.cfg.Provisioning.Network.Machines.Size()-1)
-	for _, m := range p.view.Machines {
+	all := slices.Collect(p.view.Machines())
+	for _, m := range all {
 		if m.Record != nil {
 			indexes.Hold(m.Record.Index, m.UID())
 		}
 	}
 	var decided []decidedMachine
-	all := p.view.Machines
 	for i := range all {
 		if len(decided) >= machinesPerPass {
 			p.machineAt = (p.machineAt + i) % len(all)
@@ -236,7 +236,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 	}
 	in.Boot = p.cfg.Provisioning.Heard.Seen(m.UID())
 	in.Boot.Blocking = health.DefaultPolicy().Blocks(in.Boot.Health)
-	if n := p.view.Node(m.Name()); n != nil {
+	if n := p.view.Agent(m.Name()); n != nil {
 		connected, last := p.cfg.Agents.Connected(m.Name())
 		in.Agent = lifecycle.AgentSeen{
 			Connected: connected, BootGeneration: n.BootGeneration, PowerOffProblem: p.cfg.Agents.PowerOffProblem(m.Name()),

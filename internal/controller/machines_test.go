@@ -49,7 +49,7 @@ func TestMachinesThatAreDecidedOnTogetherDoNotHoldUpOnePass(t *testing.T) {
 	}
 	for _, want := range []int{machinesPerPass, 2 * machinesPerPass, machines, machines} {
 		decided, places := 0, map[int]bool{}
-		for _, m := range l.mustPass().Machines {
+		for m := range l.mustPass().Machines() {
 			if m.Record != nil {
 				decided++
 				places[m.Record.Index] = true
@@ -112,7 +112,7 @@ func TestAStrangerIsTakenInByItsTokenWithABMCOfItsOwn(t *testing.T) {
 		if _, problem := taken("52:54:00:00:00:09", "10.8.0.1"); !strings.Contains(problem, "belongs to machine "+string(kind)+"1") {
 			t.Errorf("%s: a stranger with another machine's BMC: %q", kind, problem)
 		}
-		if len(view.Machines) == 2 {
+		if view.CountMachines() == 2 {
 			if _, problem := taken("52:54:00:00:00:09", "10.8.0.9"); !strings.Contains(problem, "all 2 addresses") {
 				t.Errorf("a stranger that there is no address for: %q", problem)
 			}

@@ -25,9 +25,9 @@ func (l *leader) tellMachines(view *state.View) []error {
 		errs = append(errs, err)
 		table.Stranger = boot
 	}
-	desired := provisioner.Desired{Term: l.writer.Term(), Machines: make([]provisioner.Machine, 0, len(view.Machines))}
+	desired := provisioner.Desired{Term: l.writer.Term(), Machines: make([]provisioner.Machine, 0, len(view.Nodes))}
 	now, changed := l.clock.at(l.cfg.Now()), false
-	for _, m := range view.Machines {
+	for m := range view.Machines() {
 		if m.Record == nil {
 			continue
 		}

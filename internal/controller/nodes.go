@@ -13,7 +13,7 @@ import (
 
 // offered is what the account of nodes was last brought up to.
 type offered struct {
-	nodes  any
+	offers any
 	phases string
 }
 
@@ -21,19 +21,19 @@ type offered struct {
 // only not heard of is what it was.
 func (p *pass) nodeSpans(ctx context.Context) error {
 	phases := make([]byte, 0, len(p.view.Nodes))
-	for _, n := range p.view.Nodes {
+	for n := range p.view.Agents() {
 		phases = append(phases, p.Nodes[n.Name].Phase[0])
 	}
-	now := offered{nodes: identity(p.view.Nodes), phases: string(phases)}
+	now := offered{offers: p.view.Offers, phases: string(phases)}
 	if now == p.offered {
 		return nil
 	}
 	var errs []error
-	for _, n := range p.view.Nodes {
+	for n := range p.view.Agents() {
 		errs = append(errs, p.nodeSpan(ctx, p.view.NodeSpan(n.Name), n))
 	}
 	for _, s := range p.view.NodeSpans {
-		if s.To == nil && p.view.Node(s.Node) == nil {
+		if s.To == nil && p.view.Agent(s.Node) == nil {
 			errs = append(errs, p.nodeSpan(ctx, s, nil))
 		}
 	}

@@ -176,7 +176,7 @@ func (p *pass) quarantines(ctx context.Context) error {
 
 // gone reports whether a prover is the agent of a node that was taken out of the inventory.
 func (p *pass) gone(by api.Prover) bool {
-	return by.By == api.ExecutorAgent && p.view.Node(by.At) == nil
+	return by.By == api.ExecutorAgent && p.view.Agent(by.At) == nil
 }
 
 func (p *pass) quarantine(ctx context.Context, q *api.Quarantine, ops []lifecycle.QuarantineOperation) error {
@@ -197,5 +197,5 @@ func (p *pass) quarantine(ctx context.Context, q *api.Quarantine, ops []lifecycl
 // justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.
 func (p *pass) justStarted(c *state.Cluster) bool {
 	const patience = lifecycle.DefaultDeathTimer
-	return len(p.view.Nodes) == 0 && p.now.Sub(p.since) < patience && p.now.Sub(c.Intent.CreatedAt) < patience
+	return !p.view.AnyAgent() && p.now.Sub(p.since) < patience && p.now.Sub(c.Intent.CreatedAt) < patience
 }

@@ -72,7 +72,7 @@ func (r *remembered) keepOnly(view *state.View, known int) bool {
 		return false
 	}
 	all := make(map[string]*rememberedMachine, known)
-	for _, m := range view.Machines {
+	for m := range view.Machines() {
 		if entry := r.machines[m.UID()]; entry != nil && m.Record != nil {
 			all[m.UID()] = entry
 		}

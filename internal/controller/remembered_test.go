@@ -72,7 +72,11 @@ func newTelling(t *testing.T, machines int) *telling {
 // tell tells of all machines, and wants so many images loaded and passwords opened for it.
 func (l *telling) tell(what string, loads, unseals int) {
 	l.t.Helper()
-	errs := l.lead.tellMachines(&state.View{Machines: slices.Clone(l.all)})
+	view := &state.View{}
+	for _, m := range l.all {
+		view.Nodes = append(view.Nodes, &state.Node{Name: m.Name(), Machine: m})
+	}
+	errs := l.lead.tellMachines(view)
 	failed := slices.ContainsFunc(errs, func(err error) bool { return err != nil })
 	if failed != l.counted.missing {
 		l.t.Errorf("%s: errors %v", what, errs)

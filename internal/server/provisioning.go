@@ -150,7 +150,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 // peers are the nodes that a machine may read its root from besides the server, once several boot the same.
 func (p *provisioning) peers(digest image.Digest) []string {
 	whole, fetching := p.agents.Holders(digest)
-	for _, m := range p.cache.View().Machines {
+	for m := range p.cache.View().Machines() {
 		if r := m.Record; r != nil && lifecycle.MayBoot(r) && r.Boot.Digest == string(digest) && !r.Boot.Local {
 			fetching[m.Name()] = ""
 		}

@@ -114,7 +114,7 @@ func (w *world) checkNoticed() {
 // checkMachinesAtRest checks that every machine has come to rest where it really is, after nothing has gone wrong for long.
 func (w *world) checkMachinesAtRest() {
 	view := w.up().cache.View()
-	for _, m := range view.Machines {
+	for m := range view.Machines() {
 		b, r := w.box(m.Name()), m.Record
 		if r == nil {
 			w.fail("machines", "%s has no record", b.name)

@@ -1,11 +1,9 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // scheduleFaults lets one thing after the other go wrong until it is calm.
@@ -239,7 +237,12 @@ func (w *world) nothingHeld() (nothing bool) {
 
 // noneIsRemoved reports whether every machine that was to be removed is: some waited until they were free.
 func (w *world) noneIsRemoved() bool {
-	return !slices.ContainsFunc(w.up().cache.View().Machines, func(m *state.Machine) bool { return m.Intent.RemoveRequestedAt != nil })
+	for m := range w.up().cache.View().Machines() {
+		if m.Intent.RemoveRequestedAt != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // hadAll lets every machine show that it can be had: on, off, and out of the site.

@@ -28,7 +28,7 @@ func (w *world) scheduleOperators() {
 
 func (w *world) drain(node string) bool {
 	s := w.up()
-	if s == nil || s.cache.View().Node(node) == nil {
+	if s == nil || s.cache.View().Agent(node) == nil {
 		return false
 	}
 	w.trace("%s is drained", node)
@@ -72,9 +72,9 @@ func (w *world) setQuota(project string, n int) {
 
 func (w *world) undrainAll() {
 	s := w.up()
-	for _, c := range s.cache.View().Controls {
-		if c.Drained {
-			w.undrain(c.Name)
+	for _, n := range s.cache.View().Nodes {
+		if n.Drained() {
+			w.undrain(n.Name)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (w *world) lookAtPass(s *server) {
 // noteNodes checks that nodes change phase as the table says, and that none is called down too early.
 func (w *world) noteNodes(s *server, view *state.View) {
 	l, phases := w.looked, map[string]api.NodePhase{}
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		phases[n.Name], _, _ = ears{s.monitor, w, s}.Node(n.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(phases)) {

@@ -94,9 +94,9 @@ func TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected(t *testing.T) {
 	}
 	view := &state.View{
 		Images: []*api.Image{img}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: "sha256:d"}},
-		Machines: []*state.Machine{
-			{Intent: api.MachineIntent{Name: "n1"}, Hardware: &api.Hardware{Architecture: "x86_64", MemoryBytes: 1 << 30}},
-			{Intent: api.MachineIntent{Name: "n2"}, Hardware: &api.Hardware{Architecture: "aarch64", MemoryBytes: 1 << 30}},
+		Nodes: []*state.Node{
+			{Name: "n1", Machine: &state.Machine{Hardware: &api.Hardware{Architecture: "x86_64", MemoryBytes: 1 << 30}}},
+			{Name: "n2", Machine: &state.Machine{Hardware: &api.Hardware{Architecture: "aarch64", MemoryBytes: 1 << 30}}},
 		},
 	}
 	for name, want := range map[string]bool{"n1": true, "n2": false, "n3": true} {

@@ -2,6 +2,7 @@ package situation
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -40,13 +41,22 @@ func (r *Room) environmentsChanged(view *state.View) bool {
 	if len(view.Environments) == 0 {
 		return false
 	}
-	machines, removed := state.Diff(r.last.Machines, view.Machines, (*state.Machine).Name)
-	for _, m := range machines {
-		if before := r.last.Machine(m.Name()); before == nil || before.Hardware != m.Hardware {
-			return true
-		}
+	if view.Offers == r.last.Offers {
+		return false
 	}
-	return len(removed) > 0
+	nodes, removed := state.Diff(r.last.Nodes, view.Nodes, nodeName)
+	return slices.ContainsFunc(removed, func(n *state.Node) bool { return n.Machine != nil }) ||
+		slices.ContainsFunc(nodes, func(n *state.Node) bool { return hardwareOf(r.last.Node(n.Name)) != hardwareOf(n) })
+}
+
+func nodeName(n *state.Node) string { return n.Name }
+
+// hardwareOf is what was inspected of a node; nil when nobody looked.
+func hardwareOf(n *state.Node) *api.Hardware {
+	if n == nil || n.Machine == nil {
+		return nil
+	}
+	return n.Machine.Hardware
 }
 
 // build makes the room from nothing.
@@ -54,7 +64,7 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	r.free, r.last = nil, nil
 	r.available, r.held = map[string]placement.Availability{}, map[string]map[string]bool{}
 	nodes := make([]placement.NodeState, 0, len(view.Nodes))
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		a := available(n.Name)
 		r.available[n.Name] = a
 		nodes = append(nodes, placement.NodeState{Record: *Offered(view, n), Availability: a})
@@ -135,21 +145,31 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 }
 
 func (r *Room) followNodes(view *state.View, available func(node string) placement.Availability) {
-	changed, gone := state.Diff(r.last.Nodes, view.Nodes, func(n *api.NodeRecord) string { return n.Name })
+	changed, gone := state.Diff(r.last.Nodes, view.Nodes, nodeName)
 	for _, n := range gone {
-		r.free.RemoveNode(n.Name)
-		delete(r.available, n.Name)
+		r.remove(n.Name)
 	}
 	for _, n := range changed {
-		r.available[n.Name] = available(n.Name)
-		r.free.SetNode(*Offered(view, n), r.available[n.Name])
+		switch before := r.last.Agent(n.Name); {
+		case n.Agent == nil:
+			r.remove(n.Name)
+		case n.Agent != before: // its machine's record changes with every stage of a boot
+			r.available[n.Name] = available(n.Name)
+			r.free.SetNode(*Offered(view, n.Agent), r.available[n.Name])
+		}
 	}
-	for _, n := range view.Nodes {
+	for n := range view.Agents() {
 		if a := available(n.Name); a != r.available[n.Name] {
 			r.available[n.Name] = a
 			r.free.SetAvailability(n.Name, a)
 		}
 	}
+}
+
+// remove takes a node out of what is offered.
+func (r *Room) remove(name string) {
+	r.free.RemoveNode(name)
+	delete(r.available, name)
 }
 
 // giveBack frees what a cluster no longer has; what passed into quarantine stays taken.

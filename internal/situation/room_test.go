@@ -70,7 +70,7 @@ func (h *history) node() {
 // take makes a cluster of what is free, or adds to one.
 func (h *history) take() {
 	var free []api.Assignment
-	for _, n := range h.cache.View().Nodes {
+	for n := range h.cache.View().Agents() {
 		for slot := range slots {
 			if !h.slots[fmt.Sprint(n.Name, "/", slot)] && h.random.IntN(3) == 0 {
 				free = append(free, api.Assignment{Node: n.Name, Slots: []int{slot}, Memory: []api.MemoryClaim{{Bytes: 64 << 20}}})
@@ -182,7 +182,7 @@ func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 			if err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
-			for _, n := range view.Nodes {
+			for n := range view.Agents() {
 				g, _ := got.Usage(n.Name)
 				w, _ := want.Usage(n.Name)
 				if !reflect.DeepEqual(g, w) || follows.available[n.Name] != anew.available[n.Name] {

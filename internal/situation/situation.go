@@ -40,16 +40,30 @@ type Site struct {
 	Deadlines   lifecycle.Deadlines
 	Nodes       map[string]lifecycle.NodeState
 
-	// off are the machines that are off, as far as is stored.
-	off map[string]bool
-	// ended are the machines of which no boot goes on any more before this generation: off, and read back.
-	ended map[string]int64
-	// leaving are the machines that go off, or were asked to; rising those that boot.
-	leaving, rising map[string]bool
-	heard           Heard
-	reading         time.Time
-	proofs          map[api.Proof]bool // those heard now
-	drained         map[string]bool
+	standing map[string]standing
+	heard    Heard
+	reading  time.Time
+	proofs   map[api.Proof]bool // those heard now
+}
+
+// standing is what is stored about a node's use.
+type standing struct {
+	drained bool
+	// off: its machine is off, as far as is stored. leaving: it goes off, or was asked to. rising: it boots.
+	off, leaving, rising bool
+	// ended is a boot generation: no boot before it goes on any more, for the machine is off, and read back. 0: nothing is known.
+	ended int64
+}
+
+func standingOf(n *state.Node) standing {
+	now := standing{drained: n.Drained()}
+	if m := n.Machine; m != nil {
+		now.off, now.leaving, now.rising = IsOff(m), leaving(m), rising(m)
+		if endedBoots(m) {
+			now.ended = m.Record.Generation
+		}
+	}
+	return now
 }
 
 // Observe takes down what agents say, once, so that all decisions rest on the same. now is the time of decisions, reading the clock by
@@ -57,27 +71,19 @@ type Site struct {
 func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
 	s := &Site{
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
-		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), proofs: map[api.Proof]bool{}, drained: map[string]bool{},
-		off: map[string]bool{}, ended: map[string]int64{}, leaving: map[string]bool{}, rising: map[string]bool{},
-	}
-	for _, m := range view.Machines {
-		s.leaving[m.Name()], s.rising[m.Name()] = leaving(m), rising(m)
-		if IsOff(m) {
-			s.off[m.Name()] = true
-		}
-		if endedBoots(m) {
-			s.ended[m.Name()] = m.Record.Generation
-		}
-	}
-	for _, c := range view.Controls {
-		s.drained[c.Name] = c.Drained
+		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), standing: make(map[string]standing, len(view.Nodes)), proofs: map[api.Proof]bool{},
 	}
 	for _, n := range view.Nodes {
+		now := standingOf(n)
+		s.standing[n.Name] = now
+		if n.Agent == nil {
+			continue
+		}
 		phase, _, _ := heard.Node(n.Name)
-		if s.off[n.Name] {
+		if now.off {
 			phase = api.NodeDown // no timer needs to run out
 		}
-		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: s.drained[n.Name]}
+		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: now.drained}
 		for _, id := range heard.Clean(n.Name) {
 			s.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true
 		}
@@ -91,7 +97,7 @@ func (s *Site) Proved(a *api.Assignment, p api.Prover) bool {
 	if s.proofs[api.Proof{Assignment: a.ID, Prover: p}] {
 		return true
 	}
-	return p.By == api.ExecutorAgent && p.At == a.Node && a.RAMBoot > 0 && s.ended[a.Node] > a.RAMBoot
+	return p.By == api.ExecutorAgent && p.At == a.Node && a.RAMBoot > 0 && s.standing[a.Node].ended > a.RAMBoot
 }
 
 // proved are all who say now that an assignment is clean.
@@ -119,11 +125,11 @@ func IsOff(m *state.Machine) bool {
 
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {
-	phase := s.Nodes[node].Phase
-	if s.rising[node] && phase == api.NodeReady {
+	phase, now := s.Nodes[node].Phase, s.standing[node]
+	if now.rising && phase == api.NodeReady {
 		phase = api.NodeUnknown
 	}
-	return placement.AvailabilityOf(phase, s.drained[node] || s.leaving[node] && !s.off[node])
+	return placement.AvailabilityOf(phase, now.drained || now.leaving && !now.off)
 }
 
 // leaving tells whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That

@@ -150,7 +150,7 @@ func TestWhatIsBeingCleanedComesSoonAndTheRestWithTheTimeLimitAndItsGrace(t *tes
 
 func TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers(t *testing.T) {
 	view := *hurt(t)
-	view.Nodes = slices.DeleteFunc(slices.Clone(view.Nodes), func(n *api.NodeRecord) bool { return n.Name == "n1" })
+	view.Nodes = slices.DeleteFunc(slices.Clone(view.Nodes), func(n *state.Node) bool { return n.Name == "n1" })
 	site := Observe(&view, told{}, noon, noon, noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
 	if got := site.Cluster(view.Cluster("c")).Nodes["n1"].Phase; got != api.NodeDown {
 		t.Errorf("the node of c-0, which nobody knows any more, is %q, want down", got)

@@ -28,7 +28,7 @@ func TestWhatOthersWordedIsStoredInBounds(t *testing.T) {
 		events := w.cache.Events("c1", 0)
 		for what, text := range map[string]string{
 			"an event": events[len(events)-1].Message, "a quarantine": v.Quarantines[0].Reason, "a cluster": w.c1().Record.Message,
-			"a lost member": w.c1().Record.Lost[0].Reason, "a build": v.Builds[0].Message, "a node": v.Node("n1").Stacks[0].Problems[0],
+			"a lost member": w.c1().Record.Lost[0].Reason, "a build": v.Builds[0].Message, "a node": v.Agent("n1").Stacks[0].Problems[0],
 			"a machine": v.Machine("n2").Record.Message, "a machine's power": v.Machine("n2").Record.PowerMessage,
 		} {
 			if len(text) > api.MaxMessageBytes || !strings.HasPrefix(text, "begin") || !strings.HasSuffix(text, "end") {

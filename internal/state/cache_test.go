@@ -70,7 +70,7 @@ func TestWaitReturnsWhenSomethingChanged(t *testing.T) {
 		if got.err != nil || got.revision < rev {
 			t.Errorf("Wait: %+v, want revision %d", got, rev)
 		}
-		if w.cache.View().Node("n1") == nil {
+		if w.cache.View().Agent("n1") == nil {
 			t.Error("the change that woke the waiter is not in the view")
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -37,7 +37,7 @@ func (v *View) NewestTime() time.Time {
 	for _, q := range v.Quarantines {
 		see(q.Since)
 	}
-	for _, m := range v.Machines {
+	for m := range v.Machines() {
 		if m.Record == nil {
 			continue
 		}

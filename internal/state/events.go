@@ -132,7 +132,8 @@ func (c *Cache) forgottenEvents(before time.Time, limit int) []string {
 // owned tells whether there is what a log is about. The lock is held.
 func (c *Cache) owned(name string) bool {
 	if node, ok := strings.CutPrefix(name, nodeLogMark); ok {
-		return tableOf(&c.tables, machines).get(node) != nil
+		n := tableOf(&c.tables, nodes).get(node)
+		return n != nil && n.Machine != nil
 	}
 	return tableOf(&c.tables, clusters).get(name) != nil
 }

@@ -173,7 +173,7 @@ func ImageUsers(view *View, name, digest string) []string {
 			users = append(users, "cluster "+c.Name())
 		}
 	}
-	for _, m := range view.Machines {
+	for m := range view.Machines() {
 		if use := machineUses(m, name, digest); use != "" {
 			users = append(users, use+" "+m.Name())
 		}

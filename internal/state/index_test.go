@@ -43,7 +43,7 @@ func found(v *state.View) []string {
 
 // walked is what is found in a view that no cache made: all values are looked at.
 func walked(v *state.View) []string {
-	return found(&state.View{Clusters: v.Clusters, Machines: v.Machines})
+	return found(&state.View{Clusters: v.Clusters, Nodes: v.Nodes})
 }
 
 func TestIndexesFindWhatAWalkFinds(t *testing.T) {

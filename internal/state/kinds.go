@@ -31,11 +31,12 @@ var kinds = []registration{
 	quarantines, usageRecords, nodeSpans,
 
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while the node is drained.
-	nodes, controls,
+	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
+	&stored[api.NodeControl]{prefix: prefixControl, of: nodes, take: takeControl, drop: dropControl},
 	// machine/NODE, written by API handlers, and by the leader for what enrols by a token. machinerecord/NODE and hardware/NODE, by the leader.
-	&stored[api.MachineIntent]{prefix: prefixMachine, of: machines, take: takeMachine, drop: dropMachine},
-	&stored[api.MachineRecord]{prefix: prefixMachineRecord, of: machines, take: takeMachineRecord, bound: boundMachineRecord},
-	&stored[api.Hardware]{prefix: prefixHardware, of: machines, take: takeHardware},
+	&stored[api.MachineIntent]{prefix: prefixMachine, of: nodes, take: takeMachine, drop: dropMachine},
+	&stored[api.MachineRecord]{prefix: prefixMachineRecord, of: nodes, take: takeMachineRecord, bound: boundMachineRecord},
+	&stored[api.Hardware]{prefix: prefixHardware, of: nodes, take: takeHardware},
 	// mac/MAC, MAC as 12 digits in pairs with hyphens, written with the machine: whose a provisioning NIC is. machineindex/INDEX: whose a place in
 	// the provisioning range is. redeemed/MACHINEUID: the newest exchange of a boot token.
 	&stored[macRecord]{prefix: prefixMAC},
@@ -63,28 +64,22 @@ var (
 		in: func(v *View) *directory { return &v.clusterNodes }, keys: func(c *Cluster) []string { return c.nodes },
 	}
 
-	machines = &kind[Machine]{
-		name: (*Machine).Name, list: func(v *View) *[]*Machine { return &v.Machines },
-		indexes: []*index[Machine]{machineByUID, machineByMAC, machineByBMC},
+	nodes = &kind[Node]{
+		name: func(n *Node) string { return n.Name }, list: func(v *View) *[]*Node { return &v.Nodes },
+		indexes: []*index[Node]{machineByUID, machineByMAC, machineByBMC},
 	}
-	machineByUID = &index[Machine]{
-		in: func(v *View) *directory { return &v.machineUIDs }, keys: func(m *Machine) []string { return unlessEmpty(m.UID()) },
+	machineByUID = &index[Node]{
+		in: func(v *View) *directory { return &v.machineUIDs }, keys: ofMachine(func(m *Machine) []string { return unlessEmpty(m.UID()) }),
 	}
-	machineByMAC = &index[Machine]{
-		in:   func(v *View) *directory { return &v.machineMACs },
-		keys: func(m *Machine) []string { return slices.Compact(slices.Sorted(slices.Values(m.Intent.Spec.MACs))) },
+	machineByMAC = &index[Node]{
+		in: func(v *View) *directory { return &v.machineMACs },
+		keys: ofMachine(func(m *Machine) []string {
+			return slices.Compact(slices.Sorted(slices.Values(m.Intent.Spec.MACs)))
+		}),
 	}
-	machineByBMC = &index[Machine]{
-		in: func(v *View) *directory { return &v.machineBMCs }, keys: func(m *Machine) []string { return unlessEmpty(bmcPlace(m.Intent.Spec.Power)) },
-	}
-
-	nodes = &kind[api.NodeRecord]{
-		prefix: prefixNode, name: func(n *api.NodeRecord) string { return n.Name },
-		list: func(v *View) *[]*api.NodeRecord { return &v.Nodes }, bound: boundNode,
-	}
-	controls = &kind[api.NodeControl]{
-		prefix: prefixControl, name: func(c *api.NodeControl) string { return c.Name },
-		list: func(v *View) *[]*api.NodeControl { return &v.Controls },
+	machineByBMC = &index[Node]{
+		in:   func(v *View) *directory { return &v.machineBMCs },
+		keys: ofMachine(func(m *Machine) []string { return unlessEmpty(bmcPlace(m.Intent.Spec.Power)) }),
 	}
 	nodeSpans = &kind[api.NodeSpan]{
 		prefix: prefixNodeSpan, name: NodeSpanKey,
@@ -135,6 +130,16 @@ var (
 		list: func(v *View) *[]*api.EnvironmentRecord { return &v.Environments },
 	}
 )
+
+// ofMachine makes keys of machines keys of nodes, of which not all are machines.
+func ofMachine(keys func(*Machine) []string) func(*Node) []string {
+	return func(n *Node) []string {
+		if n.Machine == nil {
+			return nil
+		}
+		return keys(n.Machine)
+	}
+}
 
 func unlessEmpty(key string) []string {
 	if key == "" {

@@ -147,7 +147,7 @@ func (l *Leader) TakeCandidate(ctx context.Context, view *View, tokenID string, 
 func freeName(view *View, prefix string, from int) (string, int) {
 	for n := from; ; n++ {
 		name := prefix + strconv.Itoa(n)
-		if view.Machine(name) == nil && view.Node(name) == nil {
+		if view.Node(name) == nil {
 			return name, n
 		}
 	}

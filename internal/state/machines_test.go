@@ -212,7 +212,7 @@ func TestAForgottenMachineLeavesNothingButEvents(t *testing.T) {
 		equal(t, n, 0) // the machine is there
 
 		w.reach(w.leader.ForgetMachine(ctx, w.machine("n1")))
-		equal(t, len(w.cache.View().Machines), 0)
+		equal(t, len(w.cache.View().Nodes), 0)
 		n, err = w.leader.PruneEvents(ctx, w.cache, now.Add(time.Hour))
 		must(t, err)
 		equal(t, n, 1)

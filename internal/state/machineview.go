@@ -51,18 +51,19 @@ func NormalMAC(text string) (string, error) {
 // macKey is a MAC as part of a key.
 func macKey(mac string) string { return strings.ReplaceAll(mac, ":", "-") }
 
-// Machine returns the machine of that name, or nil.
-func (v *View) Machine(name string) *Machine { return machines.find(v, name) }
-
 // MachineByUID returns the machine of that UID, or nil.
-func (v *View) MachineByUID(uid string) *Machine { return first(machines.by(v, machineByUID, uid)) }
+func (v *View) MachineByUID(uid string) *Machine {
+	return machineOf(first(nodes.by(v, machineByUID, uid)))
+}
 
 // MachineByMAC returns the machine that has a provisioning NIC with that MAC, or nil.
-func (v *View) MachineByMAC(mac string) *Machine { return first(machines.by(v, machineByMAC, mac)) }
+func (v *View) MachineByMAC(mac string) *Machine {
+	return machineOf(first(nodes.by(v, machineByMAC, mac)))
+}
 
 // MachineByBMC returns the machine whose power is controlled there, or nil; Wake-on-LAN and people have no place.
 func (v *View) MachineByBMC(control api.PowerControl) *Machine {
-	return first(machines.by(v, machineByBMC, bmcPlace(control)))
+	return machineOf(first(nodes.by(v, machineByBMC, bmcPlace(control))))
 }
 
 // bmcPlace is one spelling of where a machine's power is controlled.

@@ -19,10 +19,15 @@ type tables struct {
 	events map[string][]api.Event // by the name of their log, oldest first
 	chunks map[string][]api.Assignment
 	leader string
+	// offers is View.Offers: another mark after each change of what nodes offer.
+	offers *mark
 }
 
+// mark is told from all others by its address, which a type without size would not promise.
+type mark struct{ _ byte }
+
 func newTables() tables {
-	t := tables{byKind: map[any]any{}, events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}}
+	t := tables{byKind: map[any]any{}, events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}, offers: new(mark)}
 	for _, r := range kinds {
 		r.open(&t)
 	}
@@ -57,7 +62,7 @@ func (t *tables) remove(key string) {
 
 // view is what the tables hold, shared with them.
 func (t *tables) view(revision int64) *View {
-	v := &View{Revision: revision, Leader: t.leader}
+	v := &View{Revision: revision, Leader: t.leader, Offers: t.offers}
 	for _, one := range t.shown {
 		one.show(v)
 	}
@@ -117,29 +122,77 @@ func dropEvent(t *tables, rest string) {
 	}
 }
 
-func takeMachine(t *tables, name string, in *api.MachineIntent, revision int64) error {
-	return changeMachine(t, name, revision, func(m *Machine) { m.Intent, m.intentRevision = *in, revision })
-}
-
-func takeMachineRecord(t *tables, name string, rec *api.MachineRecord, revision int64) error {
-	return changeMachine(t, name, revision, func(m *Machine) { m.Record, m.recordRevision = rec, revision })
-}
-
-func takeHardware(t *tables, name string, hardware *api.Hardware, revision int64) error {
-	return changeMachine(t, name, revision, func(m *Machine) { m.Hardware = hardware })
-}
-
-// changeMachine replaces a machine by a copy with one part of it changed.
-func changeMachine(t *tables, name string, revision int64, change func(*Machine)) error {
-	next := tableOf(t, machines).edit(name)
-	change(next)
-	next.Revision = revision
-	tableOf(t, machines).put(name, next)
+func takeAgent(t *tables, name string, agent *api.NodeRecord, _ int64) error {
+	t.offers = new(mark)
+	changeNode(t, name, func(n *Node) { n.Agent = agent })
 	return nil
 }
 
+func takeControl(t *tables, name string, control *api.NodeControl, _ int64) error {
+	t.offers = new(mark)
+	changeNode(t, name, func(n *Node) { n.Control = control })
+	return nil
+}
+
+func takeMachine(t *tables, name string, in *api.MachineIntent, revision int64) error {
+	t.offers = new(mark)
+	changeMachine(t, name, revision, func(m *Machine) { m.Intent, m.intentRevision = *in, revision })
+	return nil
+}
+
+func takeMachineRecord(t *tables, name string, rec *api.MachineRecord, revision int64) error {
+	changeMachine(t, name, revision, func(m *Machine) { m.Record, m.recordRevision = rec, revision })
+	return nil
+}
+
+func takeHardware(t *tables, name string, hardware *api.Hardware, revision int64) error {
+	t.offers = new(mark)
+	changeMachine(t, name, revision, func(m *Machine) { m.Hardware = hardware })
+	return nil
+}
+
+// changeMachine replaces the machine of a node by a copy with one part of it changed.
+func changeMachine(t *tables, name string, revision int64, change func(*Machine)) {
+	changeNode(t, name, func(n *Node) {
+		next := new(Machine)
+		if n.Machine != nil {
+			*next = *n.Machine
+		}
+		change(next)
+		next.Revision = revision
+		n.Machine = next
+	})
+}
+
+// changeNode replaces a node by a copy with one part of it changed.
+func changeNode(t *tables, name string, change func(*Node)) {
+	next := tableOf(t, nodes).edit(name)
+	next.Name = name
+	change(next)
+	tableOf(t, nodes).put(name, next)
+}
+
+func dropAgent(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Agent = nil }) }
+
+func dropControl(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Control = nil }) }
+
 // dropMachine follows the end of an intent. A machine's keys go in one commit (Leader.ForgetMachine).
-func dropMachine(t *tables, name string) { tableOf(t, machines).remove(name) }
+func dropMachine(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Machine = nil }) }
+
+// dropPart takes a part from a node, which is gone with its last part.
+func dropPart(t *tables, name string, drop func(*Node)) {
+	if tableOf(t, nodes).get(name) == nil {
+		return
+	}
+	t.offers = new(mark)
+	next := tableOf(t, nodes).edit(name)
+	drop(next)
+	if next.Machine == nil && next.Agent == nil && next.Control == nil {
+		tableOf(t, nodes).remove(name)
+		return
+	}
+	tableOf(t, nodes).put(name, next)
+}
 
 // heldTotal sums up the assignments that are held.
 func heldTotal(chunks []decision.Chunk) resource.Vector {

@@ -221,12 +221,12 @@ func TestAnotherMachineOfAKnownNameIsRefused(t *testing.T) {
 			if !errors.Is(err, state.ErrOtherMachine) || err.Error() != want {
 				t.Errorf("agent %q: %v, want %s", other, err, want)
 			}
-			equal(t, w.cache.View().Node("n1").AgentID, "a")
+			equal(t, w.cache.View().Agent("n1").AgentID, "a")
 		}
 		_, rev, err := w.repo.SetDrain(ctx, "n1", "broken", "eve", now)
 		w.reach(rev, err)
 		w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "n1"))
-		if v := w.cache.View(); v.Node("n1") != nil || v.Control("n1") != nil {
+		if w.cache.View().Node("n1") != nil {
 			t.Error("the node, or its drain, is still there")
 		}
 		must(t, put("b"))
@@ -281,11 +281,11 @@ func TestADrainIsSetOnceAndEnds(t *testing.T) {
 		got, rev, err = w.repo.SetDrain(ctx, "n1", "fan", "ann", now.Add(time.Hour))
 		w.reach(rev, err)
 		equal(t, got, want)
-		equal(t, *w.cache.View().Control("n1"), want)
+		equal(t, *w.cache.View().Node("n1").Control, want)
 		for range 2 {
 			rev, err = w.repo.Undrain(ctx, "n1")
 			w.reach(rev, err)
-			if c := w.cache.View().Control("n1"); c != nil {
+			if c := w.cache.View().Node("n1").Control; c != nil {
 				t.Errorf("still drained: %+v", *c)
 			}
 		}

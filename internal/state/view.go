@@ -87,11 +87,9 @@ func (c *Cluster) each(held, releasing bool) iter.Seq[*api.Assignment] {
 type View struct {
 	Revision    int64
 	Clusters    []*Cluster
-	Nodes       []*api.NodeRecord
+	Nodes       []*Node
 	Jobs        []*api.Job
 	Quarantines []*api.Quarantine
-	// Controls are those of drained nodes.
-	Controls []*api.NodeControl
 	// NodeSpans are in the order of NodeSpanKey, Usage in that of UsageKey.
 	NodeSpans []*api.NodeSpan
 	Usage     []*api.UsageRecord
@@ -100,7 +98,6 @@ type View struct {
 	// Tokens carry the hashes of their secrets.
 	Tokens []*api.TokenInfo
 
-	Machines []*Machine
 	// Candidates and Leases are in the order of their MACs.
 	Candidates []*api.Candidate
 	Leases     []*api.Lease
@@ -110,6 +107,9 @@ type View struct {
 	// Images are in the order of their digests.
 	Images       []*api.Image
 	Environments []*api.EnvironmentRecord
+	// Offers is equal in two views of a Cache when nodes offer the same in both: no agent's part, no drain, and nothing but
+	// the records of machines changed. What a machine's record says changes with every stage of a boot, and nothing here.
+	Offers any
 	// Leader is the name of the leading candidate, "" when nobody leads.
 	Leader string
 
@@ -120,14 +120,8 @@ type View struct {
 // Cluster returns the cluster of that name, or nil.
 func (v *View) Cluster(name string) *Cluster { return clusters.find(v, name) }
 
-// Node returns the node of that name, or nil.
-func (v *View) Node(name string) *api.NodeRecord { return nodes.find(v, name) }
-
 // Job returns the job of that ID, or nil.
 func (v *View) Job(id string) *api.Job { return jobs.find(v, id) }
-
-// Control returns what operators want of the node of that name, or nil when it is not drained.
-func (v *View) Control(node string) *api.NodeControl { return controls.find(v, node) }
 
 // Project returns the project of that name, or nil.
 func (v *View) Project(name string) *api.Project { return projects.find(v, name) }

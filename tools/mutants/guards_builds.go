@@ -96,8 +96,8 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "nobody is placed on a machine that goes off",
 		File:    "internal/situation/situation.go",
-		Find:    "s.drained[node] || s.leaving[node] && !s.off[node])",
-		Replace: "s.drained[node])",
+		Find:    "now.drained || now.leaving && !now.off)",
+		Replace: "now.drained)",
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{
@@ -117,7 +117,7 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "nobody is placed on a machine whose root still comes",
 		File:    "internal/situation/situation.go",
-		Find:    "if s.rising[node] && phase == api.NodeReady {",
+		Find:    "if now.rising && phase == api.NodeReady {",
 		Replace: "if false {",
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
@@ -271,7 +271,7 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "no machine is taken in that there is no address for",
 		File:    "internal/controller/enroll.go",
-		Find:    "len(p.view.Machines) >= size {",
+		Find:    "p.view.CountMachines() >= size {",
 		Replace: "false {",
 		Test:    "./internal/controller TestAStrangerIsTakenInByItsTokenWithABMCOfItsOwn",
 	},

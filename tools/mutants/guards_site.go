@@ -201,15 +201,15 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "off is clean only for what was in memory",
 		File:    "internal/situation/situation.go",
-		Find:    `a.RAMBoot > 0 && s.ended[a.Node] > a.RAMBoot`,
-		Replace: `s.ended[a.Node] > a.RAMBoot`,
+		Find:    `a.RAMBoot > 0 && s.standing[a.Node].ended > a.RAMBoot`,
+		Replace: `s.standing[a.Node].ended > a.RAMBoot`,
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{
 		Guard:   "off is clean only when the boot has ended that the member was in",
 		File:    "internal/situation/situation.go",
-		Find:    `a.RAMBoot > 0 && s.ended[a.Node] > a.RAMBoot`,
-		Replace: `a.RAMBoot > 0 && s.ended[a.Node] > 0`,
+		Find:    `a.RAMBoot > 0 && s.standing[a.Node].ended > a.RAMBoot`,
+		Replace: `a.RAMBoot > 0 && s.standing[a.Node].ended > 0`,
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,7 +264,7 @@ func (s *Site) Place(name string) {
 	s.t.Helper()
 	c := s.await(name)
 	var batch state.Batch
-	nodes := s.Cache.View().Nodes
+	nodes := slices.Collect(s.Cache.View().Agents())
 	rank := 0
 	hold := func(g api.Group, member string, spare bool) {
 		n := len(batch.Assignments)

@@ -1,0 +1,88 @@
+package state
+
+import (
+	"iter"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Node is everything stored about a node, as of one revision, in parts of one writer each; nil: there is no such part. It is immutable and shared,
+// and so are its parts: a part that did not change is the same in the next view.
+type Node struct {
+	Name string
+	// Machine is what operators and the leader write of a node whose power and boot are ours.
+	Machine *Machine
+	// Agent is what the node's agent reported last.
+	Agent *api.NodeRecord
+	// Control is what operators want of the node, there only while it is drained.
+	Control *api.NodeControl
+}
+
+// Drained reports whether the node is to get no new members.
+func (n *Node) Drained() bool { return n.Control != nil && n.Control.Drained }
+
+// Node returns the node of that name, or nil: it is an agent's, a machine, or both.
+func (v *View) Node(name string) *Node { return nodes.find(v, name) }
+
+// Agent returns what the agent of the node of that name reported last, or nil.
+func (v *View) Agent(name string) *api.NodeRecord {
+	if n := v.Node(name); n != nil {
+		return n.Agent
+	}
+	return nil
+}
+
+// Machine returns the machine of that name, or nil.
+func (v *View) Machine(name string) *Machine {
+	if n := v.Node(name); n != nil {
+		return n.Machine
+	}
+	return nil
+}
+
+// Agents yields what agents reported last, by the names of their nodes.
+func (v *View) Agents() iter.Seq[*api.NodeRecord] {
+	return func(yield func(*api.NodeRecord) bool) {
+		for _, n := range v.Nodes {
+			if n.Agent != nil && !yield(n.Agent) {
+				return
+			}
+		}
+	}
+}
+
+// Machines yields all machines, by name.
+func (v *View) Machines() iter.Seq[*Machine] {
+	return func(yield func(*Machine) bool) {
+		for _, n := range v.Nodes {
+			if n.Machine != nil && !yield(n.Machine) {
+				return
+			}
+		}
+	}
+}
+
+// CountMachines returns how many machines there are.
+func (v *View) CountMachines() int {
+	count := 0
+	for range v.Machines() {
+		count++
+	}
+	return count
+}
+
+// AnyAgent reports whether any agent has ever joined.
+func (v *View) AnyAgent() bool {
+	for range v.Agents() {
+		return true
+	}
+	return false
+}
+
+// machineOf returns the machine of a node that an index found, or nil.
+func machineOf(n *Node) *Machine {
+	if n == nil {
+		return nil
+	}
+	return n.Machine
+}
