@@ -149,7 +149,7 @@ func (n *node) startAnew(cores int) {
 }
 
 func (n *node) start(cores int) {
-	record := api.NodeRecord{Name: n.name, Underlay: "198.18.0.1", Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}}
+	record := api.NodeRecord{Name: n.name, Underlay: "198.18.0." + strings.TrimPrefix(n.name, "n"), Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}}
 	for slot := range cores {
 		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
 	}
