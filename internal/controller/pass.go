@@ -43,16 +43,21 @@ func (l *leader) newPass(view *state.View) *pass {
 // clusters plans every cluster and makes the plans true. What they need room for is gathered for admission.
 func (p *pass) clusters(ctx context.Context) error {
 	var errs []error
+	var changes []decided
 	for _, c := range p.view.Clusters {
 		if rest, ok := p.resting[c.UID()]; ok && rest.cluster == c && (rest.until.IsZero() || p.now.Before(rest.until)) {
 			p.asked = append(p.asked, rest.asked...)
 			p.sooner(rest.until)
 			continue
 		}
-		if err := p.cluster(ctx, c); err != nil && !errors.Is(err, store.ErrConflict) {
+		change, err := p.cluster(c)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("cluster %q: %w", c.Name(), err))
+		} else if change.Dirty {
+			changes = append(changes, decided{c, change})
 		}
 	}
+	errs = append(errs, p.commitAll(ctx, changes)...)
 	if len(p.resting) > len(p.view.Clusters) {
 		maps.DeleteFunc(p.resting, func(uid string, r resting) bool {
 			c := p.view.Cluster(r.cluster.Name())
@@ -70,15 +75,15 @@ type resting struct {
 	until   time.Time
 }
 
-// cluster plans one cluster.
-func (p *pass) cluster(ctx context.Context, c *state.Cluster) error {
+// cluster plans one cluster. When there is nothing to commit, it notes what the cluster needs, and whether it rests.
+func (p *pass) cluster(c *state.Cluster) (decision.Change, error) {
 	change, err := decision.Apply(c.Decision(), lifecycle.PlanCluster(p.Cluster(c)), p.now)
 	if err != nil {
-		return err
+		return change, err
 	}
 	p.sooner(change.WakeAt)
 	if change.Dirty {
-		return p.commit(ctx, c, change)
+		return change, nil
 	}
 	var asked []situation.Asked
 	for _, need := range change.Needs {
@@ -88,7 +93,7 @@ func (p *pass) cluster(ctx context.Context, c *state.Cluster) error {
 	if settled(c) {
 		p.resting[c.UID()] = resting{cluster: c, asked: asked, until: change.WakeAt}
 	}
-	return nil
+	return change, nil
 }
 
 // settled tells whether what is decided of a cluster depends on its own nodes only. Others may have to prove clean what is being released, and
@@ -130,15 +135,51 @@ func (p *pass) commit(ctx context.Context, c *state.Cluster, change decision.Cha
 	if !change.Dirty {
 		return p.emit(ctx, change.Events)
 	}
-	revision, err := p.writer.Commit(ctx, c, state.Write{
-		Record: change.Record, Add: change.Add, Quarantines: change.Quarantines, Usage: change.Usage, Forget: change.Forget,
-	})
+	revision, err := p.writer.Commit(ctx, c, write(change))
 	if err != nil {
 		return err
 	}
+	p.landed(c, change, revision)
+	return p.emit(ctx, change.Events)
+}
+
+// decided is a change of a cluster that is to be committed.
+type decided struct {
+	cluster *state.Cluster
+	change  decision.Change
+}
+
+// commitAll makes changes of different clusters true, then records their events. A cluster that changed meanwhile is planned again in the next
+// pass.
+func (p *pass) commitAll(ctx context.Context, all []decided) []error {
+	writes := make([]state.Decided, len(all))
+	for i, d := range all {
+		writes[i] = state.Decided{Base: d.cluster, Write: write(d.change)}
+	}
+	var errs []error
+	var events []api.Event
+	for i, outcome := range p.writer.CommitAll(ctx, writes) {
+		switch d := all[i]; {
+		case outcome.Err == nil:
+			p.landed(d.cluster, d.change, outcome.Revision)
+			events = append(events, d.change.Events...)
+		case !errors.Is(outcome.Err, store.ErrConflict):
+			errs = append(errs, fmt.Errorf("cluster %q: %w", d.cluster.Name(), outcome.Err))
+		}
+	}
+	return append(errs, p.emit(ctx, events))
+}
+
+func write(change decision.Change) state.Write {
+	return state.Write{
+		Record: change.Record, Add: change.Add, Quarantines: change.Quarantines, Usage: change.Usage, Forget: change.Forget,
+	}
+}
+
+// landed notes that a change of a cluster is true.
+func (p *pass) landed(c *state.Cluster, change decision.Change, revision int64) {
 	p.committed = max(p.committed, revision)
 	p.lost = p.lost || c.Record != nil && len(change.Record.Lost) > len(c.Record.Lost)
-	return p.emit(ctx, change.Events)
 }
 
 // emit stores events. They tell what became true, so losing them with a crash loses no truth.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,57 +48,91 @@ type eventLog struct {
 }
 
 // AppendEvents stores events in order and numbers them: Seq is set here, per cluster name, and grows for ever, also when a
-// cluster of that name is made anew. An event without a cluster is of its node's machine. Events of one call and one log become visible
-// together, up to about 45 at a time.
+// cluster of that name is made anew. An event without a cluster is of its node's machine. Events of one call become visible
+// together, as many at a time as a commit takes.
 func (r *Repo) AppendEvents(ctx context.Context, events ...api.Event) (int64, error) {
 	var revision int64
 	for len(events) > 0 {
-		// One commit takes the events of one log, in batches whose writes and trims fit the limit of a commit.
-		log := logOf(&events[0])
-		var batch, rest []api.Event
-		for _, e := range events {
-			if logOf(&e) == log && len(batch) < (store.MaxOps-1)/2 {
-				batch = append(batch, e)
-			} else {
-				rest = append(rest, e)
-			}
-		}
-		next, err := r.appendBatch(ctx, log, batch)
+		n := eventsAtOnce(events)
+		next, err := r.appendBatch(ctx, events[:n])
 		if err != nil {
-			return revision, fmt.Errorf("store events of %q: %w", log, err)
+			return revision, fmt.Errorf("store events of %q: %w", logOf(&events[0]), err)
 		}
-		revision, events = next, rest
+		revision, events = next, events[n:]
 	}
 	return revision, nil
 }
 
-func (r *Repo) appendBatch(ctx context.Context, name string, batch []api.Event) (int64, error) {
-	key := prefixEventLog + name
+// eventsAtOnce returns how many of the events have room in one commit: each takes a write and may push an old one out, each log has an end to be
+// written down.
+func eventsAtOnce(events []api.Event) int {
+	ops := 0
+	logs := map[string]bool{}
+	for n := range events {
+		ops += 2
+		if name := logOf(&events[n]); !logs[name] {
+			logs[name] = true
+			ops++
+		}
+		if ops > store.MaxOps {
+			return n
+		}
+	}
+	return len(events)
+}
+
+// openLog is a log as it was found, and as it is to be.
+type openLog struct {
+	eventLog
+	found store.Cond
+}
+
+// openLogs reads where the logs of events end.
+func (r *Repo) openLogs(ctx context.Context, events []api.Event) (map[string]*openLog, error) {
+	logs := map[string]*openLog{}
+	for i := range events {
+		name := logOf(&events[i])
+		if logs[name] != nil {
+			continue
+		}
+		head, found, err := r.store.Get(ctx, prefixEventLog+name)
+		if err != nil {
+			return nil, err
+		}
+		log := &openLog{eventLog: eventLog{First: 1}, found: store.Cond{Key: prefixEventLog + name, Revision: head.Revision}}
+		if found {
+			if err := decode(head, &log.eventLog); err != nil {
+				return nil, err
+			}
+		}
+		logs[name] = log
+	}
+	return logs, nil
+}
+
+func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error) {
 	for {
-		var log eventLog
-		head, found, err := r.store.Get(ctx, key)
+		logs, err := r.openLogs(ctx, batch)
 		if err != nil {
 			return 0, err
 		}
-		if found {
-			if err := decode(head, &log); err != nil {
-				return 0, err
-			}
-		} else {
-			log.First = 1
-		}
+		var conds []store.Cond
 		var ops []store.Op
 		for _, e := range batch {
+			name := logOf(&e)
+			log := logs[name]
 			log.Last++
 			e.Seq = log.Last
 			ops = append(ops, put(keyEvent(name, e.Seq), e))
+			for log.Last-log.First+1 > EventsKept {
+				ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
+				log.First++
+			}
 		}
-		for log.Last-log.First+1 > EventsKept {
-			ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
-			log.First++
+		for _, name := range slices.Sorted(maps.Keys(logs)) {
+			conds, ops = append(conds, logs[name].found), append(ops, put(prefixEventLog+name, logs[name].eventLog))
 		}
-		ops = append(ops, put(key, log))
-		revision, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: head.Revision}}, ops)
+		revision, err := r.store.Commit(ctx, conds, ops)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}

@@ -2,9 +2,7 @@ package state
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -62,26 +60,8 @@ func (l *Leader) Commit(ctx context.Context, base *Cluster, w Write) (int64, err
 	if w.Forget {
 		return l.forget(ctx, base, w)
 	}
-	if err := fits(base, w); err != nil {
-		return 0, err
-	}
-	if len(w.Add) == 0 {
-		revision, err := l.commitHeader(ctx, base, w)
-		if err != nil {
-			return 0, fmt.Errorf("commit %q of cluster %q: %w", w.Record.Phase, w.Record.Name, err)
-		}
-		failpoint.Hit("state.after-record")
-		return revision, nil
-	}
-	refs, ops := l.cut(w.Record.UID, w.Add)
-	w.Record.Chunks = slices.Concat(w.Record.Chunks, refs)
-	revision, err := l.commitGeneration(ctx, base, w, ops)
-	if err == nil || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotLeader) {
-		l.landed(ops)
-	}
-	// After any other error, a time-out say, the commit may still become true later, so the chunks stay noted as in flight:
-	// they must not be collected in this leadership.
-	return revision, err
+	outcome := l.CommitAll(ctx, []Decided{{Base: base, Write: w}})[0]
+	return outcome.Revision, outcome.Err
 }
 
 // fits refuses a write that was not decided on base: it would be a mistake of the caller's.
@@ -109,20 +89,6 @@ func usageFits(base *Cluster, w Write) error {
 			w.Usage.Seq, w.Usage.UID, w.Record.UsageSeq, was, base.Name(), base.UID())
 	}
 	return nil
-}
-
-func (l *Leader) commitGeneration(ctx context.Context, base *Cluster, w Write, chunks []store.Op) (int64, error) {
-	if err := l.writeAhead(ctx, chunks); err != nil {
-		return 0, fmt.Errorf("write the assignment chunks of cluster %q: %w", w.Record.Name, err)
-	}
-	failpoint.Hit("state.after-chunks")
-	failpoint.Hit("state.before-header")
-	revision, err := l.commitHeader(ctx, base, w)
-	if err != nil {
-		return 0, fmt.Errorf("commit generation %d of cluster %q: %w", w.Record.Generation, w.Record.Name, err)
-	}
-	failpoint.Hit("state.after-header")
-	return revision, nil
 }
 
 // forget removes record, chunks and intent in one commit.
@@ -165,18 +131,21 @@ func (l *Leader) conds(base *Cluster) []store.Cond {
 // quarantinesPerCommit is how many quarantines are written in the commit of a record, which has room for store.MaxOps writes.
 const quarantinesPerCommit = store.MaxOps / 2
 
-// commitHeader writes the record with all that belongs to it, and removes in the same commit the chunks it no longer names.
-func (l *Leader) commitHeader(ctx context.Context, base *Cluster, w Write) (int64, error) {
-	quarantines := w.Quarantines
+// quarantinesAhead writes the quarantines that have no room in the commit of the record, and returns the others. For a moment, or after a crash
+// until they are decided again, they are taken twice, which is never free.
+func (l *Leader) quarantinesAhead(ctx context.Context, base *Cluster, quarantines []api.Quarantine) ([]api.Quarantine, error) {
 	for len(quarantines) > quarantinesPerCommit {
-		// Those that have no room in the commit go ahead: for a moment, or after a crash until they are decided again, they are taken twice,
-		// which is never free.
 		n := min(len(quarantines)-quarantinesPerCommit, store.MaxOps)
 		if _, err := l.repo.store.Commit(ctx, l.conds(base), putQuarantines(quarantines[:n])); err != nil {
-			return 0, err
+			return nil, err
 		}
 		quarantines = quarantines[n:]
 	}
+	return quarantines, nil
+}
+
+// headerOps writes the record with all that belongs to it, quarantines as far as they are given, and removes the chunks that it no longer names.
+func headerOps(base *Cluster, w Write, quarantines []api.Quarantine) []store.Op {
 	ops := append([]store.Op{put(prefixRecord+w.Record.Name, w.Record)}, putQuarantines(quarantines)...)
 	if w.Usage != nil {
 		ops = append(ops, put(keyUsage(w.Usage.UID, w.Usage.Seq), w.Usage))
@@ -193,7 +162,7 @@ func (l *Leader) commitHeader(ctx context.Context, base *Cluster, w Write) (int6
 			}
 		}
 	}
-	return l.repo.store.Commit(ctx, l.conds(base), ops)
+	return ops
 }
 
 func putQuarantines(quarantines []api.Quarantine) []store.Op {
