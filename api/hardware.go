@@ -27,12 +27,14 @@ type Hardware struct {
 
 // CPU is all processors of a machine, which are alike.
 type CPU struct {
-	Model   string   `json:"model"`
-	Vendor  string   `json:"vendor,omitempty"`
-	Sockets int      `json:"sockets"`
-	Cores   int      `json:"cores"`
-	Threads int      `json:"threads"`
-	Flags   []string `json:"flags,omitempty"`
+	Model   string `json:"model"`
+	Vendor  string `json:"vendor,omitempty"`
+	Sockets int    `json:"sockets"`
+	Cores   int    `json:"cores"`
+	Threads int    `json:"threads"`
+	// NUMANodes has the NUMA node of each CPU by the CPU's number, -1 for one that is off. Empty: unknown.
+	NUMANodes []int    `json:"numa_nodes,omitempty"`
+	Flags     []string `json:"flags,omitempty"`
 	// Virtualization: VMX or SVM is there and on.
 	Virtualization bool `json:"virtualization"`
 }

@@ -3,11 +3,13 @@ package inspection
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // machines are the names that uname(2) has for what the Go toolchain calls an architecture.
@@ -59,7 +61,30 @@ func readCPU(_ context.Context, s source) (func(*api.Hardware), []string) {
 	if cpu.Threads == 0 {
 		return nothing, []string{"/sys/devices/system/cpu lists no CPU; is /sys mounted?"}
 	}
+	cpu.NUMANodes = s.numaNodes()
 	return func(hw *api.Hardware) { hw.CPU = cpu }, nil
+}
+
+// numaNodes returns the NUMA node of each CPU by its number, -1 for one that is off; nothing when the kernel does not tell.
+func (s source) numaNodes() []int {
+	var of []int
+	for _, name := range s.tree.Names("sys/devices/system/node") {
+		var id int
+		if n, err := fmt.Sscanf(name, "node%d", &id); n != 1 || err != nil {
+			continue
+		}
+		cpus, err := inventory.ParseList(strings.TrimSpace(s.tree.Text("sys/devices/system/node/" + name + "/cpulist")))
+		if err != nil {
+			return nil
+		}
+		for _, cpu := range cpus {
+			for len(of) <= cpu {
+				of = append(of, -1)
+			}
+			of[cpu] = id
+		}
+	}
+	return of
 }
 
 // armVendors are implementers as the register MIDR_EL1 numbers them (Arm Architecture Reference Manual).
