@@ -233,8 +233,8 @@ type HealthResult struct {
 	DurationSeconds float64 `json:"duration_seconds"`
 }
 
-// Machine is a machine as the API shows it, as part of its node.
-type Machine struct {
+// MachinePart is a machine as the API shows it, as part of its node.
+type MachinePart struct {
 	Spec          MachineSpec   `json:"spec"`
 	Record        MachineRecord `json:"record"`
 	Address       netip.Addr    `json:"address,omitzero"`

@@ -97,21 +97,52 @@ type EnvironmentOnNode struct {
 	Problems    []string `json:"problems,omitempty"`
 }
 
-// Node is a node as the API shows it.
+// Offer is what a node has for members: what its agent confirmed, or what follows from its inspected hardware while no agent runs there.
+type Offer struct {
+	// Confirmed is true for an agent's word. What is not confirmed can be placed only where whole machines are handed out.
+	Confirmed bool         `json:"confirmed"`
+	Capacity  NodeCapacity `json:"capacity"`
+	Stacks    []StackCheck `json:"stacks"`
+	// Environments are those of the node's own and the built ones that suit it.
+	Environments []EnvironmentOnNode `json:"environments"`
+	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
+	Oversubscribed bool `json:"oversubscribed"`
+	// Differences tell, one a line, where the agent's word is not what was inspected.
+	Differences []string `json:"differences,omitempty"`
+}
+
+// Node is a node as the API shows it, with a part for each whose word it is: its machine, its agent, its operators.
 type Node struct {
-	NodeRecord
-	Phase   NodePhase `json:"phase"`
-	Message string    `json:"message,omitempty"`
-	// Drain is set while the node is drained; it is empty of members when Members is.
-	Drain *NodeControl `json:"drain,omitempty"`
+	Name string `json:"name"`
+	// Labels are those that node selectors see.
+	Labels  map[string]string `json:"labels,omitempty"`
+	Phase   NodePhase         `json:"phase"`
+	Message string            `json:"message,omitempty"`
+	Offer   Offer             `json:"offer"`
 	// Allocated are the slots and bytes of live assignments, those being released included.
-	AllocatedCores       int        `json:"allocated_cores"`
-	AllocatedMemoryBytes int64      `json:"allocated_memory_bytes"`
-	QuarantinedCores     int        `json:"quarantined_cores"`
-	Members              []string   `json:"members"`
-	LastSeenAt           *time.Time `json:"last_seen_at,omitempty"`
-	// Machine is set for a node whose power and boot are ours.
-	Machine *Machine `json:"machine,omitempty"`
+	AllocatedCores       int      `json:"allocated_cores"`
+	AllocatedMemoryBytes int64    `json:"allocated_memory_bytes"`
+	QuarantinedCores     int      `json:"quarantined_cores"`
+	Members              []string `json:"members"`
+	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while it is drained. A drained node is
+	// empty of members when Members is.
+	Machine *MachinePart `json:"machine,omitempty"`
+	Agent   *AgentPart   `json:"agent,omitempty"`
+	Control *NodeControl `json:"control,omitempty"`
+}
+
+// AgentPart is what a node's agent says of itself and its node, besides what it offers.
+type AgentPart struct {
+	Version string `json:"version"`
+	// Underlay is the node's address on the data network.
+	Underlay string `json:"underlay,omitempty"`
+	// BootGeneration, InRAM, Images and Builder are as in NodeRecord.
+	BootGeneration int64         `json:"boot_generation,omitempty"`
+	InRAM          bool          `json:"in_ram,omitempty"`
+	Images         bool          `json:"images,omitempty"`
+	Builder        *BuilderCheck `json:"builder,omitempty"`
+	FirstSeenAt    time.Time     `json:"first_seen_at"`
+	LastSeenAt     *time.Time    `json:"last_seen_at,omitempty"`
 }
 
 // Environment is an environment as the API shows it, gathered from the nodes.

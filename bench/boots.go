@@ -77,7 +77,7 @@ type timedBoot struct {
 	on      time.Time
 	seen    seenBoot
 	// record is what the site says of its own; zero by hand.
-	record api.Machine
+	record api.MachinePart
 }
 
 // boots measures what Nearmetal adds to a boot: two machines, with BIOS and with UEFI, woken at the same moment, are served by it, and by hand

@@ -307,7 +307,7 @@ func lists(ctx context.Context, s *site, text *bytes.Buffer) error {
 	if err != nil {
 		return err
 	}
-	cores := len(nodes[0].Capacity.Cores)
+	cores := len(nodes[0].Offer.Capacity.Cores)
 	if err := s.Create(ctx, cores); err != nil { // all the room there is
 		return err
 	}

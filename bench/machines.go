@@ -180,20 +180,20 @@ func (o options) ask(ctx context.Context, dir string, args ...string) ([]byte, e
 }
 
 // record is what a site knows of a machine; the zero record while that is nothing.
-func (o options) record(ctx context.Context, dir, name string) (api.Machine, error) {
+func (o options) record(ctx context.Context, dir, name string) (api.MachinePart, error) {
 	out, err := o.ask(ctx, dir, "node", "show", name, "-o", "json")
 	if err != nil {
-		return api.Machine{}, err
+		return api.MachinePart{}, err
 	}
 	var n api.Node
 	if err := json.Unmarshal(out, &n); err != nil || n.Machine == nil {
-		return api.Machine{}, err
+		return api.MachinePart{}, err
 	}
 	return *n.Machine, nil
 }
 
 // untilRecord waits until a machine's record is as it should be.
-func (o options) untilRecord(ctx context.Context, dir, name string, is func(api.MachineRecord) bool) (api.Machine, error) {
+func (o options) untilRecord(ctx context.Context, dir, name string, is func(api.MachineRecord) bool) (api.MachinePart, error) {
 	for {
 		m, err := o.record(ctx, dir, name)
 		switch {

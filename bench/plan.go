@@ -156,7 +156,7 @@ func (s *site) room(ctx context.Context) (int, error) {
 	if len(nodes) == 0 {
 		return 0, fmt.Errorf("the site has no node")
 	}
-	return int(nodes[0].Capacity.MemoryBytes / int64(s.memory)), nil
+	return int(nodes[0].Offer.Capacity.MemoryBytes / int64(s.memory)), nil
 }
 
 // machinesFor returns how many emulated machines of a rush a computer's memory carries beside the programs that serve them.

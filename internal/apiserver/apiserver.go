@@ -21,6 +21,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -73,6 +74,8 @@ type Config struct {
 	Certifier Certifier
 	Tunnels   Tunnels
 	Homes     Homes
+	// Offers is what the site carries for all its machines.
+	Offers offer.Site
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the
 	// site has no such thing, and the operations say so.
 	Provisioning Provisioning

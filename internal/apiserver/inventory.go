@@ -151,16 +151,21 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 	return nodes
 }
 
-// joinNode makes what is seen of one node, without its machine and what is on it. A node whose agent has never called is a machine.
+// joinNode makes what is seen of one node, without its machine, its offer and what is on it.
 func joinNode(stored *state.Node, seen Observed) api.Node {
-	if stored.Agent == nil {
-		return neverSeen(stored)
+	n := api.Node{Name: stored.Name, Labels: stored.Labels(), Phase: api.NodeUnknown, Members: []string{}, Control: stored.Control}
+	agent := stored.Agent
+	if agent == nil {
+		return n
 	}
-	n := api.Node{NodeRecord: *stored.Agent, Members: []string{}, Drain: stored.Control}
+	n.Agent = &api.AgentPart{
+		Version: agent.AgentVersion, Underlay: agent.Underlay, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
+		Builder: agent.Builder, FirstSeenAt: agent.FirstSeenAt,
+	}
 	phase, lastSeen, message := seen.Node(stored.Name)
 	n.Phase, n.Message = phase, message
 	if !lastSeen.IsZero() {
-		n.LastSeenAt = &lastSeen
+		n.Agent.LastSeenAt = &lastSeen
 	}
 	return n
 }

@@ -187,7 +187,7 @@ func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
 	var rows []row
 	for _, n := range got {
 		rows = append(rows, row{
-			n.Phase, n.AllocatedCores, n.QuarantinedCores, n.AllocatedMemoryBytes, n.Members, n.Message, n.LastSeenAt != nil, len(n.Members) == 0,
+			n.Phase, n.AllocatedCores, n.QuarantinedCores, n.AllocatedMemoryBytes, n.Members, n.Message, n.Agent.LastSeenAt != nil, len(n.Members) == 0,
 		})
 	}
 	want := []row{

@@ -16,30 +16,13 @@ func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
 	nodes := joinNodes(v, s.cfg.Live, who(ctx))
 	for i := range nodes {
 		stored := v.Nodes[i]
-		if stored.Agent != nil {
-			nodes[i].Environments = situation.Offered(v, stored.Agent).Environments
-		}
+		nodes[i].Offer = situation.Offer(v, stored, s.cfg.Offers)
 		if stored.Machine != nil {
 			nodes[i].Machine = s.joinMachine(stored.Machine, isAdmin(ctx))
 			settlePhase(&nodes[i])
 		}
 	}
 	return nodes
-}
-
-// neverSeen is a node whose agent has never called.
-func neverSeen(stored *state.Node) api.Node {
-	n := api.Node{
-		NodeRecord: api.NodeRecord{
-			Name: stored.Name, Capacity: api.NodeCapacity{Cores: []api.Core{}, NUMANodes: []api.NUMANode{}},
-			Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{},
-		},
-		Phase: api.NodeUnknown, Members: []string{}, Drain: stored.Control,
-	}
-	if m := stored.Machine; m != nil {
-		n.Labels, n.FirstSeenAt = m.Intent.Spec.Labels, m.Intent.CreatedAt
-	}
-	return n
 }
 
 // settlePhase shows a machine that is not in use in its own phase: that its agent is not there has a known reason, and nobody is to take it for
@@ -64,9 +47,9 @@ func settlePhase(n *api.Node) {
 }
 
 // joinMachine is a machine as it is shown; how to reach its power switch and console is for administrators.
-func (s *Server) joinMachine(m *state.Machine, admin bool) *api.Machine {
+func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 	in := &m.Intent
-	out := &api.Machine{Spec: in.Spec, Request: in.Request, Hardware: shownHardware(m.Hardware), EnrolledAt: in.CreatedAt}
+	out := &api.MachinePart{Spec: in.Spec, Request: in.Request, Hardware: shownHardware(m.Hardware), EnrolledAt: in.CreatedAt}
 	if m.Record != nil {
 		out.Record = *m.Record
 	} else {
@@ -124,7 +107,7 @@ func (s *Server) whereItRuns(v *state.View, e *api.EnvironmentRecord, img *api.I
 		case n.Machine != nil:
 			add(n.Name, s.machineProblems(v, e, img, n))
 		case n.Agent != nil:
-			add(n.Name, containerProblems(v, e, n.Agent))
+			add(n.Name, containerProblems(v, e, n))
 		}
 	}
 	return nodes
@@ -134,7 +117,7 @@ func (s *Server) whereItRuns(v *state.View, e *api.EnvironmentRecord, img *api.I
 func (s *Server) machineProblems(v *state.View, e *api.EnvironmentRecord, img *api.Image, n *state.Node) []string {
 	problems := s.metalProblems(img, n.Machine.Hardware)
 	switch {
-	case n.Agent != nil && len(problems) > 0 && len(containerProblems(v, e, n.Agent)) == 0:
+	case n.Agent != nil && len(problems) > 0 && len(containerProblems(v, e, n)) == 0:
 		return nil
 	case n.Machine.Hardware == nil && len(problems) == 0:
 		return []string{"its hardware is unknown; inspect it: nearmetal node inspect " + n.Name}
@@ -143,12 +126,12 @@ func (s *Server) machineProblems(v *state.View, e *api.EnvironmentRecord, img *a
 }
 
 // containerProblems tells why a node can't run an image on the container stack.
-func containerProblems(v *state.View, e *api.EnvironmentRecord, n *api.NodeRecord) []string {
+func containerProblems(v *state.View, e *api.EnvironmentRecord, n *state.Node) []string {
 	on, ok := situation.EnvironmentOn(v, e, n)
 	switch {
 	case !ok:
 		return []string{"it does not support the container stack, and this node can't be booted"}
-	case !slices.ContainsFunc(n.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
+	case !slices.ContainsFunc(n.Agent.Stacks, func(c api.StackCheck) bool { return c.Stack == api.StackContainer && c.OK }):
 		return []string{"the node does not offer the container stack"}
 	}
 	return on.Problems

@@ -152,16 +152,16 @@ func TestANodeIsDrainedAndForgotten(t *testing.T) {
 	c, ctx := s.Client(), t.Context()
 	for _, reason := range []string{"new fans", ""} {
 		n, err := c.DrainNode(ctx, "n1", reason)
-		if err != nil || n.Drain == nil || n.Drain.Reason != "new fans" || n.Drain.By != "admin" || !n.Drain.Drained {
-			t.Errorf("drain: %+v, %v", n.Drain, err)
+		if err != nil || n.Control == nil || n.Control.Reason != "new fans" || n.Control.By != "admin" || !n.Control.Drained {
+			t.Errorf("drain: %+v, %v", n.Control, err)
 		}
 	}
 	if resp := send(t, s, request{method: "POST", path: "/v1/nodes/n1/drain"}); resp.StatusCode != http.StatusOK {
 		t.Errorf("drain without a body: %s", resp.Status)
 	}
 	for range 2 {
-		if n, err := c.UndrainNode(ctx, "n1"); err != nil || n.Drain != nil {
-			t.Errorf("undrain: %+v, %v", n.Drain, err)
+		if n, err := c.UndrainNode(ctx, "n1"); err != nil || n.Control != nil {
+			t.Errorf("undrain: %+v, %v", n.Control, err)
 		}
 	}
 	_, drain := c.DrainNode(ctx, "nix", "")

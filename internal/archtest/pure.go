@@ -18,6 +18,7 @@ type planner struct {
 var planners = []planner{
 	{"internal/resource", []string{"./api"}},
 	{"internal/pool", nil},
+	{"internal/offer", []string{"./api"}},
 	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource"}},
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},

@@ -103,7 +103,7 @@ func (a *app) awaitEmpty(ctx context.Context, c *client.Client, names []string) 
 				return interruptedDrain(names)
 			case err != nil:
 				return err
-			case n.Drain == nil || !n.Drain.Drained:
+			case n.Control == nil || !n.Control.Drained:
 				return &exitError{ExitConflict, fmt.Errorf("node %q was undrained by somebody else", name)}
 			case len(n.Members) > 0:
 				left = append(left, name)
@@ -178,7 +178,7 @@ back when its agent does. A machine is removed, as by 'node remove'.`,
 // drainText is what a list says of a drained node.
 func drainText(n api.Node) string {
 	switch {
-	case n.Drain == nil || !n.Drain.Drained:
+	case n.Control == nil || !n.Control.Drained:
 		return ""
 	case len(n.Members) == 0:
 		return "drained"
@@ -189,16 +189,16 @@ func drainText(n api.Node) string {
 
 // drainFields are the fields of a drained node: since when, by whom and why.
 func (a *app) drainFields(n api.Node) []string {
-	if n.Drain == nil || !n.Drain.Drained {
+	if n.Control == nil || !n.Control.Drained {
 		return nil
 	}
-	said := a.age(n.Drain.Since) + " ago"
-	if n.Drain.By != "" {
-		said += " by " + n.Drain.By
+	said := a.age(n.Control.Since) + " ago"
+	if n.Control.By != "" {
+		said += " by " + n.Control.By
 	}
 	left := ""
 	if len(n.Members) > 0 {
 		left = clustersOf(n.Members)
 	}
-	return []string{"Drained", said, "Reason", n.Drain.Reason, "Waits for", left}
+	return []string{"Drained", said, "Reason", n.Control.Reason, "Waits for", left}
 }

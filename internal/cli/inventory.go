@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ func (a *app) nodeList() *cobra.Command {
 			for _, n := range nodes {
 				t.row(cells([]string{
 					n.Name, string(n.Phase), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
-					strings.Join(offered(n), ","), yesNo(n.Oversubscribed), drainText(n), a.ageOf(n.LastSeenAt), messageText(n),
+					strings.Join(offered(n), ","), yesNo(n.Offer.Oversubscribed), drainText(n), a.ageOf(lastSeen(n)), messageText(n),
 				})...)
 			}
 			t.flush()
@@ -81,39 +82,30 @@ func powerText(n api.Node) string {
 }
 
 func (a *app) printNode(w io.Writer, n api.Node) {
-	cpus := make([]int, len(n.Capacity.Cores))
-	for i, core := range n.Capacity.Cores {
-		cpus[i] = core.CPU
-	}
-	over := ""
-	if n.Oversubscribed {
-		over = "yes: physical cores are offered more than once, measurements do not count"
-	}
 	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n)}, a.drainFields(n)...)
 	shown = append(shown, "Labels", labels(n.Labels))
-	called := n.Machine == nil || n.AgentVersion != "" // else nothing is known of what the node offers
-	if called {
-		shown = append(shown, "Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Capacity.NUMANodes)),
-			"Oversubscribed", over, "Underlay", n.Underlay, "Agent", n.AgentVersion, "First seen", a.age(n.FirstSeenAt)+" ago",
-			"Last heard", a.ageOf(n.LastSeenAt), "Members", strings.Join(n.Members, ", "))
+	shown = append(shown, offerFields(n)...)
+	if agent := n.Agent; agent != nil {
+		shown = append(shown, "Underlay", agent.Underlay, "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
+			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
-	fields(w, shown...)
+	fields(w, append(shown, "Members", strings.Join(n.Members, ", "))...)
 	if n.Machine != nil {
 		fmt.Fprintln(w)
 		a.printMachine(w, n)
 	}
-	if !called {
+	if len(n.Offer.Stacks)+len(n.Offer.Environments) == 0 && n.Agent == nil {
 		return
 	}
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")
-	for _, s := range n.Stacks {
+	for _, s := range n.Offer.Stacks {
 		stacks.row(string(s.Stack), yesNo(s.OK), strings.Join(s.Problems, "; "))
 	}
 	stacks.flush()
 	fmt.Fprintln(w)
 	environments := newTable(w, "ENVIRONMENT", "RUNS HERE", "DIGEST", "PROBLEMS")
-	for _, e := range n.Environments {
+	for _, e := range n.Offer.Environments {
 		environments.row(e.Name, yesNo(e.OK), shorten(e.Digest, 20), strings.Join(e.Problems, "; "))
 	}
 	environments.flush()
@@ -122,7 +114,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 // offered are the stacks whose host checks passed.
 func offered(n api.Node) []string {
 	var names []string
-	for _, s := range n.Stacks {
+	for _, s := range n.Offer.Stacks {
 		if s.OK {
 			names = append(names, string(s.Stack))
 		}
@@ -138,11 +130,50 @@ func messageText(n api.Node) string {
 	return stageOf(&n.Machine.Record)
 }
 
-func coresText(n api.Node) string {
-	cores := len(n.Capacity.Cores)
-	if hw := hardwareOnly(n); hw != nil {
-		cores = hw.CPU.Cores
+// offerFields are the fields about what a node offers; none while nothing is known of it.
+func offerFields(n api.Node) []string {
+	if n.Agent == nil && len(n.Offer.Capacity.Cores) == 0 {
+		return nil
 	}
+	cpus := make([]int, len(n.Offer.Capacity.Cores))
+	for i, core := range n.Offer.Capacity.Cores {
+		cpus[i] = core.CPU
+	}
+	over, confirmed := "", ""
+	if n.Offer.Oversubscribed {
+		over = "yes: physical cores are offered more than once, measurements do not count"
+	}
+	switch {
+	case n.Offer.Confirmed:
+	case n.Agent != nil:
+		confirmed = "no: this is what its agent offered before the machine went off"
+	default:
+		confirmed = "no: this follows from its inspected hardware; its agent has never called"
+	}
+	return []string{
+		"Cores used", coresText(n), "CPUs", ranges(cpus), "Memory used", memoryText(n), "NUMA nodes", fmt.Sprint(len(n.Offer.Capacity.NUMANodes)),
+		"Confirmed", confirmed, "Differences", strings.Join(n.Offer.Differences, "; "), "Oversubscribed", over,
+	}
+}
+
+// lastSeen is when a node's agent was last heard; nil when it was never.
+func lastSeen(n api.Node) *time.Time {
+	if n.Agent == nil {
+		return nil
+	}
+	return n.Agent.LastSeenAt
+}
+
+// unconfirmed marks what no running agent stands for.
+func unconfirmed(n api.Node, text string) string {
+	if n.Offer.Confirmed {
+		return text
+	}
+	return text + " (not confirmed)"
+}
+
+func coresText(n api.Node) string {
+	cores := len(n.Offer.Capacity.Cores)
 	if cores == 0 && n.Machine != nil {
 		return ""
 	}
@@ -150,27 +181,16 @@ func coresText(n api.Node) string {
 	if n.QuarantinedCores > 0 {
 		text += fmt.Sprintf(", %d quarantined", n.QuarantinedCores)
 	}
-	return text
+	return unconfirmed(n, text)
 }
 
 // memoryText rounds to MiB: the last bytes say nothing to people.
 func memoryText(n api.Node) string {
-	bytes := n.Capacity.MemoryBytes
-	if hw := hardwareOnly(n); hw != nil {
-		bytes = hw.MemoryBytes
-	}
+	bytes := n.Offer.Capacity.MemoryBytes
 	if bytes == 0 && n.Machine != nil {
 		return ""
 	}
-	return fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(bytes))
-}
-
-// hardwareOnly is the hardware of a machine that was looked at and has not offered anything yet; nil of all others.
-func hardwareOnly(n api.Node) *api.Hardware {
-	if n.Machine == nil || len(n.Capacity.Cores) > 0 {
-		return nil
-	}
-	return n.Machine.Hardware
+	return unconfirmed(n, fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(bytes)))
 }
 
 // sizeText writes bytes with one decimal in the largest unit.

@@ -87,7 +87,7 @@ func (w *nodeWait) look(ctx context.Context) ([]api.Node, error) {
 		n, err := ask(name)
 		switch {
 		case client.HasCode(err, "node_not_found") && w.what == gone:
-			w.tell(api.Node{NodeRecord: api.NodeRecord{Name: name}})
+			w.tell(api.Node{Name: name})
 			continue
 		case client.HasCode(err, "node_not_found"):
 			w.failed = append(w.failed, err)

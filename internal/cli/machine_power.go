@@ -120,7 +120,7 @@ func (a *app) powerAsked(ctx context.Context, c *client.Client, nodes []api.Node
 }
 
 // givenUp tells which boot ends before it is ready for the one that is asked for.
-func givenUp(m *api.Machine, environment string) string {
+func givenUp(m *api.MachinePart, environment string) string {
 	if m.Record.Phase != api.MachineBooting || m.Record.Boot == nil || environment == "" || m.Record.Boot.Environment == environment {
 		return ""
 	}
@@ -128,7 +128,7 @@ func givenUp(m *api.Machine, environment string) string {
 }
 
 // bootTook tells how long a boot took, by stage, and whether that is within the target.
-func bootTook(m *api.Machine) string {
+func bootTook(m *api.MachinePart) string {
 	rows := stageRows(m.Record.Boot)
 	if len(rows) == 0 {
 		return ""

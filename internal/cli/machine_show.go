@@ -55,7 +55,7 @@ func ago(age string) string {
 }
 
 // requestText is the newest power request, while it is not taken up.
-func (a *app) requestText(m *api.Machine) string {
+func (a *app) requestText(m *api.MachinePart) string {
 	r := m.Request
 	if r.Number == 0 || m.Record.DoneRequest >= r.Number {
 		return ""
@@ -68,7 +68,7 @@ func (a *app) requestText(m *api.Machine) string {
 }
 
 // firmwareOf is what is known of a machine's firmware, what it says itself first.
-func firmwareOf(m *api.Machine) api.Firmware {
+func firmwareOf(m *api.MachinePart) api.Firmware {
 	switch {
 	case m.Hardware != nil && m.Hardware.Firmware != "":
 		return m.Hardware.Firmware
@@ -130,7 +130,7 @@ func nicText(nic *api.NIC) string {
 }
 
 // printBoot writes the stages of the newest boot, and how it compares with the target.
-func (a *app) printBoot(w io.Writer, m *api.Machine) {
+func (a *app) printBoot(w io.Writer, m *api.MachinePart) {
 	boot := m.Record.Boot
 	if boot == nil {
 		return

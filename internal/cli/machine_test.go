@@ -21,8 +21,8 @@ import (
 // machineNode is a node of a machine in a phase.
 func machineNode(name string, phase api.MachinePhase) api.Node {
 	n := api.Node{
-		NodeRecord: api.NodeRecord{Name: name, FirstSeenAt: t0}, Phase: api.NodePhase(phase), Members: []string{},
-		Machine: &api.Machine{
+		Name: name, Phase: api.NodePhase(phase), Members: []string{},
+		Machine: &api.MachinePart{
 			Spec: api.MachineSpec{
 				MACs: []string{"52:54:00:00:00:01"}, Labels: map[string]string{"rack": "r1"},
 				Power: api.PowerControl{Kind: api.PowerRedfish, Address: "https://bmc1", User: "operator"},
@@ -271,8 +271,8 @@ func TestWhatIsAskedOfPowerIsToldAsItIs(t *testing.T) {
 
 func TestPowerStatusAndListsShowMachines(t *testing.T) {
 	f := newFake(t)
-	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {NodeRecord: api.NodeRecord{Name: "n3"}}, booted(machineNode("n4", api.MachineBooting), 3)}}
-	nodes.Items[1].Machine.Hardware = &api.Hardware{CPU: api.CPU{Cores: 4}, MemoryBytes: 8 << 30}
+	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {Name: "n3"}, booted(machineNode("n4", api.MachineBooting), 3)}}
+	nodes.Items[1].Offer.Capacity = api.NodeCapacity{Cores: make([]api.Core, 4), MemoryBytes: 8 << 30}
 	f.fixed("GET /v1/nodes", nodes)
 	r := f.shell().run(t, "node", "power", "status")
 	has(t, squeezed(r), 0, "n1 on redfish ready debian-mpi 30s ago", "n2 off redfish off -")
@@ -280,14 +280,17 @@ func TestPowerStatusAndListsShowMachines(t *testing.T) {
 		t.Errorf("a node that is no machine is shown:\n%s", r.out)
 	}
 	has(t, f.shell().run(t, "node", "power", "status", "n3"), cli.ExitNotFound, `there is no machine "n3"`)
-	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off - 0 of 4 0MiB of 8GiB",
+	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off - 0 of 4 (not confirmed) 0MiB of 8GiB (not confirmed)",
 		"n4 booting off debian-mpi", "stage loader (4 of 8)")
 }
 
 func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
 	f := newFake(t)
 	n := asked(booted(machineNode("n1", api.MachineReady), 8), 4, 3)
-	n.AgentVersion = "1"
+	n.Agent = &api.AgentPart{Version: "1", FirstSeenAt: t0}
+	n.Offer = api.Offer{
+		Confirmed: true, Capacity: api.NodeCapacity{Cores: make([]api.Core, 14)}, Differences: []string{"inspected 16 cores, the agent offers 14"},
+	}
 	n.Machine.Record.Boot.PeerBytes = 40 << 20
 	n.Machine.Record.Health = []api.HealthResult{{Check: "memory", OK: true, DurationSeconds: 0.5}, {Check: "disks", Message: "vda: SMART says failing"}}
 	n.Machine.Hardware = &api.Hardware{
@@ -297,7 +300,8 @@ func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
 		}},
 	}
 	f.fixed("GET /v1/nodes/n1", n)
-	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Asked for: power on with debian-mpi, by ada 90s ago", "52:54:00:00:00:01, provisioning, 1000 Mb/s, at port 7 of switch1",
+	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Cores used: 0 of 14\n", "Differences: inspected 16 cores, the agent offers 14",
+		"Asked for: power on with debian-mpi, by ada 90s ago", "52:54:00:00:00:01, provisioning, 1000 Mb/s, at port 7 of switch1",
 		"firmware 1.0 2.0", "8.0s in all, within the target of 60s", "Root read: 50MiB of 200MiB when its agent called", "Root local: yes: 200MiB, 40MiB of it from other machines", "disks no 0.00 vda: SMART says failing")
 }
 

@@ -30,8 +30,8 @@ func (f *fake) script(commands ...string) string {
 // drained is a drained node with members on it.
 func drained(name string, members ...string) api.Node {
 	return api.Node{
-		NodeRecord: api.NodeRecord{Name: name, AgentVersion: "test", FirstSeenAt: t0},
-		Phase:      api.NodeReady, Members: members, Drain: &api.NodeControl{Name: name, Drained: true, Reason: "replace a DIMM", By: "ada", Since: t0},
+		Name: name, Offer: api.Offer{Confirmed: true}, Agent: &api.AgentPart{Version: "test", FirstSeenAt: t0},
+		Phase: api.NodeReady, Members: members, Control: &api.NodeControl{Name: name, Drained: true, Reason: "replace a DIMM", By: "ada", Since: t0},
 	}
 }
 
@@ -274,7 +274,7 @@ func TestMembersProjectsAndTokensAreCompleted(t *testing.T) {
 	f.on("GET /v1/whoami", func(*http.Request, string) any { return who })
 	f.fixed("GET /v1/projects", api.List[api.ProjectStatus]{Items: []api.ProjectStatus{{Project: api.Project{Name: "lab"}}}})
 	f.fixed("GET /v1/tokens", api.List[api.TokenInfo]{Items: []api.TokenInfo{{ID: "abc", User: "ada"}}})
-	f.fixed("GET /v1/nodes", api.List[api.Node]{Items: []api.Node{{NodeRecord: api.NodeRecord{Name: "n1"}}, machineNode("n2", api.MachineOff)}})
+	f.fixed("GET /v1/nodes", api.List[api.Node]{Items: []api.Node{{Name: "n1"}, machineNode("n2", api.MachineOff)}})
 	f.fixed("GET /v1/enroll-tokens", api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{{ID: "abc", Prefix: "rack1-"}}})
 	complete := func(args ...string) []string {
 		r := f.shell().run(t, append([]string{"__complete"}, args...)...)

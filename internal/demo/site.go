@@ -68,7 +68,7 @@ func (v *visit) nodesReady(ctx context.Context, want int) error {
 				last = fmt.Sprintf("node %s is %s: %s", node.Name, node.Phase, node.Message)
 				continue
 			}
-			for _, s := range node.Stacks {
+			for _, s := range node.Offer.Stacks {
 				if s.Stack == api.StackContainer && !s.OK {
 					return false, fmt.Errorf("this machine can't carry containers:\n%s", strings.Join(s.Problems, "\n"))
 				}

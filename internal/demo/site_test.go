@@ -57,7 +57,7 @@ func (s *site) Nodes(context.Context) ([]api.Node, error) {
 	var nodes []api.Node
 	for range s.nodes() {
 		n := api.Node{Phase: api.NodeReady}
-		n.Stacks = []api.StackCheck{{Stack: api.StackContainer, OK: true}}
+		n.Offer.Stacks = []api.StackCheck{{Stack: api.StackContainer, OK: true}}
 		nodes = append(nodes, n)
 	}
 	return nodes, nil

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/offer"
 )
 
 // Request says what of the machine is offered.
@@ -25,9 +26,6 @@ type Request struct {
 	// MemoryBytes limits the memory; 0: what is left after a reserve for the host.
 	MemoryBytes int64
 }
-
-// reservedPerMille of the memory stays with the host and its agent.
-const reservedPerMille = 100
 
 // Discover reads the machine below root ("/" but for tests). Only CPUs that are online and that this process may use count.
 func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
@@ -59,7 +57,7 @@ func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
 	for _, n := range memory {
 		out.MemoryBytes += n.MemoryBytes
 	}
-	out.MemoryBytes -= out.MemoryBytes / 1000 * reservedPerMille
+	out.MemoryBytes = offer.LessReserve(out.MemoryBytes)
 	if r.MemoryBytes > 0 {
 		out.MemoryBytes = min(out.MemoryBytes, r.MemoryBytes)
 	}

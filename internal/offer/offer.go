@@ -6,6 +6,7 @@ package offer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -25,17 +26,23 @@ const reservedPerMille = 100
 // LessReserve returns what of a machine's memory is for members.
 func LessReserve(bytes int64) int64 { return bytes - bytes/1000*reservedPerMille }
 
-// Of returns the offer of a node. An agent's word goes before what was inspected, but for a machine that is off: no agent runs there, and which
-// driver will carry what is started next is the site's. agent and hardware may be nil; nothing is known then.
+// Of returns the offer of a node: the word of its agent, which is not confirmed while the machine is off, or else what was inspected. A machine that
+// is off has the stacks besides that the site carries without an agent. agent and hardware may be nil; of a node without both nothing is known.
 func Of(agent *api.NodeRecord, hardware *api.Hardware, off bool, site Site) api.Offer {
+	var o api.Offer
 	switch {
-	case agent != nil && !off:
-		return Confirmed(agent, hardware)
+	case agent != nil:
+		o = Told(agent, hardware)
+		o.Confirmed = !off
 	case hardware != nil:
-		return Inspected(hardware, site)
+		o = Inspected(hardware)
 	default:
 		return none()
 	}
+	if off && site.Metal {
+		o.Stacks = append(slices.Clone(o.Stacks), api.StackCheck{Stack: api.StackMetal, OK: true})
+	}
+	return o
 }
 
 func none() api.Offer {
@@ -44,9 +51,8 @@ func none() api.Offer {
 	}
 }
 
-// Inspected derives the offer of a machine from its hardware: a core slot for each CPU, as an agent would offer them, and the stacks that the site
-// carries without an agent.
-func Inspected(hw *api.Hardware, site Site) api.Offer {
+// Inspected derives an offer from hardware: a core slot for each CPU, as an agent would offer them, and no stack.
+func Inspected(hw *api.Hardware) api.Offer {
 	o := none()
 	o.Capacity.NUMANodes = append(o.Capacity.NUMANodes, hw.NUMANodes...)
 	cpus := cpusOf(hw)
@@ -54,9 +60,6 @@ func Inspected(hw *api.Hardware, site Site) api.Offer {
 		o.Capacity.Cores = append(o.Capacity.Cores, api.Core{Slot: slot, CPU: cpu, NUMANode: numaNode(hw, slot, len(cpus), cpu)})
 	}
 	o.Capacity.MemoryBytes = LessReserve(max(hw.MemoryBytes, 0))
-	if site.Metal {
-		o.Stacks = append(o.Stacks, api.StackCheck{Stack: api.StackMetal, OK: true})
-	}
 	return o
 }
 
@@ -93,13 +96,13 @@ func numaNode(hw *api.Hardware, slot, of, cpu int) int {
 	}
 }
 
-// Confirmed is an agent's offer. It tells where that is not what was inspected; hardware is nil where nobody looked.
-func Confirmed(agent *api.NodeRecord, hardware *api.Hardware) api.Offer {
+// Told is what an agent offers. It says where that is not what was inspected; hardware is nil where nobody looked.
+func Told(agent *api.NodeRecord, hardware *api.Hardware) api.Offer {
 	o := api.Offer{
-		Confirmed: true, Capacity: agent.Capacity, Stacks: agent.Stacks, Environments: agent.Environments, Oversubscribed: agent.Oversubscribed,
+		Capacity: agent.Capacity, Stacks: agent.Stacks, Environments: agent.Environments, Oversubscribed: agent.Oversubscribed,
 	}
 	if hardware != nil {
-		o.Differences = differences(Inspected(hardware, Site{}), o)
+		o.Differences = differences(Inspected(hardware), o)
 	}
 	return o
 }
@@ -108,16 +111,16 @@ func Confirmed(agent *api.NodeRecord, hardware *api.Hardware) api.Offer {
 const tolerancePerMille = 50
 
 // differences tells, one a line, what the agent offers otherwise than was inspected.
-func differences(inspected, confirmed api.Offer) []string {
+func differences(inspected, told api.Offer) []string {
 	var all []string
-	if i, c := len(inspected.Capacity.Cores), len(confirmed.Capacity.Cores); i != c && i > 0 {
+	if i, c := len(inspected.Capacity.Cores), len(told.Capacity.Cores); i != c && i > 0 {
 		all = append(all, fmt.Sprintf("inspected %s, the agent offers %d", plural(i, "core"), c))
 	}
-	i, c := inspected.Capacity.MemoryBytes, confirmed.Capacity.MemoryBytes
+	i, c := inspected.Capacity.MemoryBytes, told.Capacity.MemoryBytes
 	if off := max(i-c, c-i); i > 0 && off > i/1000*tolerancePerMille {
 		all = append(all, fmt.Sprintf("inspected %s of memory for members, the agent offers %s", mib(i), mib(c)))
 	}
-	if i, c := len(inspected.Capacity.NUMANodes), len(confirmed.Capacity.NUMANodes); i != c && i > 0 {
+	if i, c := len(inspected.Capacity.NUMANodes), len(told.Capacity.NUMANodes); i != c && i > 0 {
 		all = append(all, fmt.Sprintf("inspected %s, the agent sees %d", plural(i, "NUMA node"), c))
 	}
 	return all

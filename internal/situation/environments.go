@@ -5,37 +5,57 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// Offered is a node as placement sees it: with the environments its agent told of, and the built ones that suit it. The record is the
-// stored one when nothing is added.
-func Offered(view *state.View, n *api.NodeRecord) *api.NodeRecord {
-	if !n.Images || len(view.Environments) == 0 {
-		return n
-	}
-	offered := *n
-	offered.Environments = slices.Clone(n.Environments)
+// Offer is what a node has for members, with the built environments that suit it.
+func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
+	off := n.Machine != nil && IsOff(n.Machine)
+	o := offer.Of(n.Agent, n.Hardware(), off, site)
+	var built []api.EnvironmentOnNode
 	for _, e := range view.Environments {
-		if on, ok := EnvironmentOn(view, e, n); ok {
-			offered.Environments = append(offered.Environments, on)
+		if n.Agent != nil && n.Agent.Images {
+			if on, ok := EnvironmentOn(view, e, n); ok {
+				built = append(built, on)
+			}
+		}
+		if off && site.Metal {
+			if on, ok := environmentOfMachine(view, e, n); ok {
+				built = append(built, on)
+			}
 		}
 	}
-	return &offered
+	if len(built) > 0 { // the list is the stored one
+		o.Environments = slices.Concat(o.Environments, built)
+	}
+	return o
 }
 
-// EnvironmentOn tells whether a built environment can run in members of a node; false when it is not for members at all.
-func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *api.NodeRecord) (api.EnvironmentOnNode, bool) {
+// environmentOfMachine tells whether a machine that is off can boot a built environment as a member; false when nobody could.
+func environmentOfMachine(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
+	img := view.Image(e.Digest)
+	if n.Hardware() == nil || img == nil || !slices.Contains(img.Stacks, api.StackMetal) {
+		return api.EnvironmentOnNode{}, false
+	}
+	on := api.EnvironmentOnNode{Name: e.Name, Description: img.Description, Stacks: []api.Stack{api.StackMetal}, Digest: img.Digest}
+	on.Problems = compatibility.Check(n.Hardware(), *img)
+	on.OK = len(on.Problems) == 0
+	return on, true
+}
+
+// EnvironmentOn tells whether a built environment can run in members of a node with an agent; false when it is not for members at all.
+func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
 	img := view.Image(e.Digest)
 	if img == nil || !slices.Contains(img.Stacks, api.StackContainer) {
 		return api.EnvironmentOnNode{}, false
 	}
 	on := api.EnvironmentOnNode{Name: e.Name, Description: img.Description, Stacks: []api.Stack{api.StackContainer}, Digest: img.Digest}
-	if !n.Images {
+	if !n.Agent.Images {
 		on.Problems = []string{"the node's kernel can't mount images; see: nearmetal node show " + n.Name}
 	}
-	if m := view.Machine(n.Name); m != nil && m.Hardware != nil {
-		on.Problems = append(on.Problems, compatibility.CheckMember(m.Hardware, *img)...)
+	if hardware := n.Hardware(); hardware != nil {
+		on.Problems = append(on.Problems, compatibility.CheckMember(hardware, *img)...)
 	}
 	on.OK = len(on.Problems) == 0
 	return on, true

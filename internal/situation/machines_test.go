@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -100,12 +101,16 @@ func TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected(t *testing.T) {
 		},
 	}
 	for name, want := range map[string]bool{"n1": true, "n2": false, "n3": true} {
-		offered := Offered(view, &api.NodeRecord{Name: name, Images: true})
+		n := &state.Node{Name: name, Agent: &api.NodeRecord{Name: name, Images: true}}
+		if known := view.Node(name); known != nil {
+			n.Machine = known.Machine
+		}
+		offered := Offer(view, n, offer.Site{Metal: true})
 		if len(offered.Environments) != 1 || offered.Environments[0].OK != want || offered.Environments[0].Digest != "sha256:d" {
 			t.Errorf("%s offers %+v, want debian-mpi: %v", name, offered.Environments, want)
 		}
 	}
-	if offered := Offered(view, &api.NodeRecord{Name: "n1"}); len(offered.Environments) != 0 {
+	if offered := Offer(view, &state.Node{Name: "n1", Agent: &api.NodeRecord{Name: "n1"}}, offer.Site{}); len(offered.Environments) != 0 {
 		t.Errorf("a node that can't mount images offers %+v", offered.Environments)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -46,18 +47,17 @@ func (r *Room) environmentsChanged(view *state.View) bool {
 	}
 	nodes, removed := state.Diff(r.last.Nodes, view.Nodes, nodeName)
 	return slices.ContainsFunc(removed, func(n *state.Node) bool { return n.Machine != nil }) ||
-		slices.ContainsFunc(nodes, func(n *state.Node) bool { return hardwareOf(r.last.Node(n.Name)) != hardwareOf(n) })
+		slices.ContainsFunc(nodes, func(n *state.Node) bool { return r.last.Node(n.Name).Hardware() != n.Hardware() })
+}
+
+// record is a node as placement takes it.
+func record(view *state.View, n *state.Node) api.NodeRecord {
+	r := *n.Agent
+	r.Environments = Offer(view, n, offer.Site{}).Environments
+	return r
 }
 
 func nodeName(n *state.Node) string { return n.Name }
-
-// hardwareOf is what was inspected of a node; nil when nobody looked.
-func hardwareOf(n *state.Node) *api.Hardware {
-	if n == nil || n.Machine == nil {
-		return nil
-	}
-	return n.Machine.Hardware
-}
 
 // build makes the room from nothing.
 func (r *Room) build(view *state.View, available func(node string) placement.Availability) error {
@@ -67,7 +67,7 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	for n := range view.Agents() {
 		a := available(n.Name)
 		r.available[n.Name] = a
-		nodes = append(nodes, placement.NodeState{Record: *Offered(view, n), Availability: a})
+		nodes = append(nodes, placement.NodeState{Record: record(view, view.Node(n.Name)), Availability: a})
 	}
 	var held []placement.Held
 	for _, c := range view.Clusters {
@@ -155,7 +155,7 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 			r.remove(n.Name)
 		case n.Agent != before: // its machine's record changes with every stage of a boot
 			r.available[n.Name] = available(n.Name)
-			r.free.SetNode(*Offered(view, n.Agent), r.available[n.Name])
+			r.free.SetNode(record(view, n), r.available[n.Name])
 		}
 	}
 	for n := range view.Agents() {

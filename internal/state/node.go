@@ -21,6 +21,25 @@ type Node struct {
 // Drained reports whether the node is to get no new members.
 func (n *Node) Drained() bool { return n.Control != nil && n.Control.Drained }
 
+// Labels returns the labels that node selectors see: its agent's, or those of a machine whose agent has never called.
+func (n *Node) Labels() map[string]string {
+	switch {
+	case n.Agent != nil:
+		return n.Agent.Labels
+	case n.Machine != nil:
+		return n.Machine.Intent.Spec.Labels
+	}
+	return nil
+}
+
+// Hardware returns what was inspected of a node; nil when nobody looked.
+func (n *Node) Hardware() *api.Hardware {
+	if n == nil || n.Machine == nil {
+		return nil
+	}
+	return n.Machine.Hardware
+}
+
 // Node returns the node of that name, or nil: it is an agent's, a machine, or both.
 func (v *View) Node(name string) *Node { return nodes.find(v, name) }
 

@@ -187,7 +187,7 @@ func shortSilence(t *testing.T) {
 			}()
 			s.eventually(deathTimer, "the node to be missed", func() bool {
 				n, err := s.api().Node(t.Context(), node)
-				return err == nil && n.LastSeenAt != nil && time.Since(*n.LastSeenAt) > deathTimer/2
+				return err == nil && n.Agent != nil && n.Agent.LastSeenAt != nil && time.Since(*n.Agent.LastSeenAt) > deathTimer/2
 			})
 			mended = true
 			silence.end(s, node)

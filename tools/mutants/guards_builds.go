@@ -124,7 +124,7 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "members run built environments on machines that suit them",
 		File:    "internal/situation/environments.go",
-		Find:    "on.Problems = append(on.Problems, compatibility.CheckMember(m.Hardware, *img)...)",
+		Find:    "on.Problems = append(on.Problems, compatibility.CheckMember(hardware, *img)...)",
 		Replace: "_ = compatibility.CheckMember",
 		Test:    "./internal/situation TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected",
 	},

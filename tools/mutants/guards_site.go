@@ -310,4 +310,11 @@ var siteGuards = []Mutant{
 		Replace: `if _, known := s.Nodes[a.Node]; !known && false {`,
 		Test:    "./internal/situation TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers",
 	},
+	{
+		Guard:   "what a machine tells of its CPUs is bounded",
+		File:    "internal/offer/offer.go",
+		Find:    "if node >= 0 && len(cpus) < maxCPUs {",
+		Replace: "if node >= 0 {",
+		Test:    "./internal/offer TestWhatAMachineTellsOfItselfIsBounded",
+	},
 }
