@@ -54,28 +54,7 @@ func listOf[S, T any](name string, of func(*S) *[]T, key func(*T) string) list[S
 	return list[S]{
 		name: name,
 		changes: func(before, after *S, emit emitter) error {
-			old := map[string]*T{}
-			for i := range *of(before) {
-				element := &(*of(before))[i]
-				old[key(element)] = element
-			}
-			for i := range *of(after) {
-				element := &(*of(after))[i]
-				k := key(element)
-				was := old[k]
-				delete(old, k)
-				if was != nil && reflect.DeepEqual(was, element) {
-					continue
-				}
-				encoded, err := encode(element)
-				if err != nil {
-					return err
-				}
-				if err := emit(item{Key: k, Value: encoded}); err != nil {
-					return err
-				}
-			}
-			return emitGone(old, emit)
+			return changesOf(*of(before), *of(after), key, func(element *T) any { return element }, emit)
 		},
 		decode: func(raw json.RawMessage) (any, error) {
 			var element T
@@ -90,6 +69,31 @@ func listOf[S, T any](name string, of func(*S) *[]T, key func(*T) string) list[S
 			*of(into) = all
 		},
 	}
+}
+
+// changesOf emits the elements that differ between two lists, as they are to be sent.
+func changesOf[T any](before, after []T, key func(*T) string, sent func(*T) any, emit emitter) error {
+	old := make(map[string]*T, len(before))
+	for i := range before {
+		old[key(&before[i])] = &before[i]
+	}
+	for i := range after {
+		element := &after[i]
+		k := key(element)
+		was := old[k]
+		delete(old, k)
+		if was != nil && reflect.DeepEqual(was, element) {
+			continue
+		}
+		encoded, err := encode(sent(element))
+		if err != nil {
+			return err
+		}
+		if err := emit(item{Key: k, Value: encoded}); err != nil {
+			return err
+		}
+	}
+	return emitGone(old, emit)
 }
 
 // emitGone emits that what is left of a former state is gone.

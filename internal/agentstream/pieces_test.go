@@ -130,7 +130,9 @@ func TestOtherMessagesPassBetweenThePiecesOfAState(t *testing.T) {
 	server, client, _ := ends()
 	pings := int64(0)
 	want := crowded(300)
-	want.Jobs = []Job{{Job: api.Job{ID: "a", JobRequest: api.JobRequest{Command: []string{strings.Repeat("x", pieceBytes)}}}}}
+	for _, id := range []string{"a", "b"} {
+		want.Jobs = append(want.Jobs, Job{Job: api.Job{ID: id, JobRequest: api.JobRequest{Command: []string{strings.Repeat("x", pieceBytes)}}}})
+	}
 	if err := server.SendDesired(want, func() error {
 		pings++
 		return server.Send(Down{Ping: &Ping{Seq: pings}})
@@ -173,6 +175,16 @@ func TestAFileLargerThanAMessageArrivesWhole(t *testing.T) {
 		large := bytes.Repeat(fmt.Appendf(nil, "%07d\n", i), maxMessageBytes/8+1)
 		want.Members[i].Files = append(want.Members[i].Files, driver.File{Path: "/etc/large", Content: large, Mode: 0o644})
 	}
+	got, _ := exchange(t, server, client, down, want)
+	if diff := cmp.Diff(want, got, alike()); diff != "" {
+		t.Errorf("what arrives differs (-sent +arrived):\n%.2000s", diff)
+	}
+}
+
+func TestAFileThatIsNoTextArrivesAsItIs(t *testing.T) {
+	server, client, down := ends()
+	want := crowded(2)
+	want.Members[0].Files = append(want.Members[0].Files, driver.File{Path: "/etc/key", Content: []byte{0xff, 0, 0xfe}, Mode: 0o600})
 	got, _ := exchange(t, server, client, down, want)
 	if diff := cmp.Diff(want, got, alike()); diff != "" {
 		t.Errorf("what arrives differs (-sent +arrived):\n%.2000s", diff)

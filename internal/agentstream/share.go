@@ -150,11 +150,8 @@ func textList() list[desiredParts] {
 	return list[desiredParts]{
 		name: "text",
 		changes: func(before, after *desiredParts, emit emitter) error {
-			old := map[string]*sharedText{}
-			for _, t := range before.Texts {
-				old[t.key] = t
-			}
-			for _, t := range after.Texts {
+			old, next := differing(before.Shares, after.Shares)
+			for _, t := range next {
 				was := old[t.key]
 				delete(old, t.key)
 				if was == t || was != nil && was.digest == t.digest {
@@ -196,6 +193,28 @@ func textList() list[desiredParts] {
 			}
 		},
 	}
+}
+
+// differing returns the texts of the shares before, by their keys, and of those after, but for shares that are in both.
+func differing(before, after []NodeShare) (map[string]*sharedText, []*sharedText) {
+	shares := map[*Share]bool{}
+	for _, s := range before {
+		shares[s.Share] = true
+	}
+	var next []*sharedText
+	for _, s := range after {
+		if !shares[s.Share] {
+			next = append(next, s.texts...)
+		}
+		delete(shares, s.Share)
+	}
+	old := map[string]*sharedText{}
+	for s := range shares {
+		for _, t := range s.texts {
+			old[t.key] = t
+		}
+	}
+	return old, next
 }
 
 // Whole returns a desired state in which networks and members have what their shares say, and no share is left: what the agent is given.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -16,15 +17,23 @@ import (
 // contentBytes bounds the part of a file that one item carries.
 const contentBytes = 128 << 10
 
-// desiredParts is a desired state as it is sent. What a cluster's nodes have in common goes once, and so does each content of other files.
+// inlineBytes is how long a file may be that is sent with its member.
+const inlineBytes = 4 << 10
+
+// desiredParts is a desired state as it is sent. What a cluster's nodes have in common goes once, and so does each content of other large files.
 type desiredParts struct {
 	Networks []networkParts
-	Texts    []*sharedText
 	Contents []content
-	Members  []memberParts
 	Jobs     []Job
 	Images   []Image
 	Builds   []api.Build
+
+	// Shares and Wanted are sent, Texts and Members arrive in their place.
+	Shares  []NodeShare
+	Texts   []*sharedText
+	Wanted  []Member
+	Members []memberParts
+	names   contentNames // of those of Wanted
 }
 
 // desiredHead is the rest of a desired state.
@@ -47,13 +56,17 @@ type memberParts struct {
 	Files []fileParts `json:"files"` // in place of the member's own
 }
 
-// fileParts is a file whose content follows by name.
+// fileParts is a file: with its text, or, when that is long or no text, with the name of a content.
 type fileParts struct {
 	Path        string `json:"path"`
-	Content     string `json:"content"`
+	Text        string `json:"text,omitempty"`
+	Content     string `json:"content,omitempty"`
 	Mode        uint32 `json:"mode"`
 	OwnedByUser bool   `json:"owned_by_user,omitempty"`
 }
+
+// inline reports whether a file's content goes with its member.
+func inline(data []byte) bool { return len(data) <= inlineBytes && utf8.Valid(data) }
 
 // content is one part of the content of files.
 type content struct {
@@ -69,7 +82,7 @@ func desiredLists() []list[desiredParts] {
 		textList(),
 		listOf("content", func(d *desiredParts) *[]content { return &d.Contents },
 			func(c *content) string { return fmt.Sprintf("%s.%05d", c.Name, c.Part) }),
-		listOf("member", func(d *desiredParts) *[]memberParts { return &d.Members }, func(m *memberParts) string { return m.Assignment.ID }),
+		memberList(),
 		listOf("job", func(d *desiredParts) *[]Job { return &d.Jobs }, func(j *Job) string { return j.RunID() }),
 		listOf("image", func(d *desiredParts) *[]Image { return &d.Images }, func(i *Image) string { return string(i.Digest) }),
 		listOf("build", func(d *desiredParts) *[]api.Build { return &d.Builds }, func(b *api.Build) string { return b.RunID() }),
@@ -90,40 +103,23 @@ type place struct {
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
 		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
-		Members: make([]memberParts, 0, len(d.Members)),
+		Shares: d.Shares, Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
 	for _, s := range d.Shares {
-		parts.Texts = append(parts.Texts, s.texts...)
 		selves[s.index] = s.Self
 	}
 	for _, n := range d.Networks {
 		parts.Networks = append(parts.Networks, networkParts{n, selves[n.Index]})
 	}
-	kept, sent := contentNames{}, map[string]bool{}
-	name := func(data []byte) string {
-		if len(data) == 0 {
-			return ""
-		}
-		at := place{&data[0], len(data)}
-		id, known := names[at]
-		if !known {
-			id, known = kept[at]
-		}
-		if !known {
-			sum := sha256.Sum256(data)
-			id = hex.EncodeToString(sum[:])
-		}
-		kept[at] = id
-		return id
-	}
-	for _, m := range d.Members {
-		p := memberParts{Member: m, Files: make([]fileParts, 0, len(m.Files))}
-		p.Member.Files = nil
-		for _, f := range m.Files {
-			id := name(f.Content)
-			p.Files = append(p.Files, fileParts{Path: f.Path, Content: id, Mode: f.Mode, OwnedByUser: f.OwnedByUser})
-			if id == "" || sent[id] {
+	sent := map[string]bool{}
+	for i := range d.Members {
+		for _, f := range d.Members[i].Files {
+			if inline(f.Content) {
+				continue
+			}
+			id := parts.names.add(f.Content, names)
+			if sent[id] {
 				continue
 			}
 			sent[id] = true
@@ -133,9 +129,49 @@ func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 				part++
 			}
 		}
-		parts.Members = append(parts.Members, p)
 	}
-	return parts, kept
+	return parts, parts.names
+}
+
+// add names a content, by its name among known ones if it is there.
+func (n contentNames) add(data []byte, known contentNames) string {
+	at := place{&data[0], len(data)}
+	id, named := n[at]
+	if !named {
+		id, named = known[at]
+	}
+	if !named {
+		sum := sha256.Sum256(data)
+		id = hex.EncodeToString(sum[:])
+	}
+	n[at] = id
+	return id
+}
+
+// memberList describes the members. They are compared as the leader has them: what did not change is not taken apart.
+func memberList() list[desiredParts] {
+	arriving := listOf("member", func(d *desiredParts) *[]memberParts { return &d.Members }, func(m *memberParts) string { return m.Assignment.ID })
+	arriving.changes = func(before, after *desiredParts, emit emitter) error {
+		id := func(m *Member) string { return m.Assignment.ID }
+		return changesOf(before.Wanted, after.Wanted, id, func(m *Member) any { return after.names.parts(m) }, emit)
+	}
+	return arriving
+}
+
+// parts takes a member apart; n has the names of its contents.
+func (n contentNames) parts(m *Member) memberParts {
+	p := memberParts{Member: *m, Files: make([]fileParts, 0, len(m.Files))}
+	p.Member.Files = nil
+	for _, f := range m.Files {
+		part := fileParts{Path: f.Path, Mode: f.Mode, OwnedByUser: f.OwnedByUser}
+		if inline(f.Content) {
+			part.Text = string(f.Content)
+		} else {
+			part.Content = n[place{&f.Content[0], len(f.Content)}]
+		}
+		p.Files = append(p.Files, part)
+	}
+	return p
 }
 
 // together puts a desired state together again. The contents of files are shared among members.
@@ -166,7 +202,10 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 		m := p.Member
 		for _, f := range p.Files {
 			data, known := contents[f.Content]
-			if !known && f.Content != "" {
+			switch {
+			case f.Content == "":
+				data = []byte(f.Text)
+			case !known:
 				return nil, fmt.Errorf("the content of %s of member %s is missing", f.Path, m.Assignment.ID)
 			}
 			m.Files = append(m.Files, driver.File{Path: f.Path, Content: data, Mode: f.Mode, OwnedByUser: f.OwnedByUser})

@@ -26,8 +26,8 @@ var streamGuards = []Mutant{
 	{
 		Guard:   "a file that members share is sent once",
 		File:    "internal/agentstream/states.go",
-		Find:    `if id == "" || sent[id] {`,
-		Replace: `if id == "" {`,
+		Find:    `if sent[id] {`,
+		Replace: `if sent[id] && false {`,
 		Test:    "./internal/agentstream TestAStateOfAnySizeGoesInBoundedMessages",
 	},
 	{
@@ -253,5 +253,12 @@ var streamGuards = []Mutant{
 		Find:    `if !utf8.Valid(f.Content) {`,
 		Replace: `if !utf8.Valid(f.Content) && false {`,
 		Test:    "./internal/agentstream TestSharesAreTheSameWhenAllTheySayIs",
+	},
+	{
+		Guard:   "a file that is no text arrives as it is",
+		File:    "internal/agentstream/states.go",
+		Find:    `len(data) <= inlineBytes && utf8.Valid(data)`,
+		Replace: `len(data) <= inlineBytes || utf8.Valid(data)`,
+		Test:    "./internal/agentstream TestAFileThatIsNoTextArrivesAsItIs",
 	},
 }
