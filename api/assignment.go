@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/netip"
 	"time"
 )
 
@@ -60,20 +59,6 @@ type Assignment struct {
 	Spare bool `json:"spare,omitempty"`
 }
 
-// Network is a cluster's private network. Everything follows from Index, which is unique among live clusters of a site.
-type Network struct {
-	// Index, 1 to 4095, names the network everywhere: bridge nmbrINDEX, VXLAN network identifier, nftables table.
-	Index int `json:"index"`
-	// Prefix is the subnet, a /20 (4,093 members): block number Index of the site's pool. The default pool, 10.64.0.0/10, has room for
-	// index 1 to 1023. Gateway is the subnet's first host.
-	Prefix  netip.Prefix `json:"prefix"`
-	Gateway netip.Addr   `json:"gateway"`
-	Egress  bool         `json:"egress,omitempty"`
-	// IDBase is the first host UID and GID of the cluster's user namespaces; IDCount follow.
-	IDBase  uint32 `json:"id_base"`
-	IDCount uint32 `json:"id_count"`
-}
-
 // ClusterIntent is the user's side of a cluster; only the API writes it.
 type ClusterIntent struct {
 	Name   string            `json:"name"`
@@ -101,7 +86,9 @@ type ClusterRecord struct {
 	Generation int64        `json:"generation"`
 	Phase      ClusterPhase `json:"phase"`
 	Message    string       `json:"message,omitempty"`
-	Network    Network      `json:"network"`
+	// Networks are its private networks, its own first; UserIDs those of its members' user namespaces.
+	Networks []NetworkRef `json:"networks,omitempty"`
+	UserIDs  IDRange      `json:"user_ids,omitzero"`
 	// Chunks name the immutable assignment chunks that are true in this generation.
 	Chunks []ChunkRef `json:"chunks,omitempty"`
 	// Clean lists the IDs of releasing assignments that their executor has confirmed clean. They go with their chunk once all of

@@ -35,6 +35,9 @@ type Group struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	// Spares is how many more places of this shape are held, on other nodes where possible, for members that die.
 	Spares int `json:"spares,omitempty"`
+	// Networks are further private networks of the cluster on which each member has a port, besides the cluster's own. Groups that name the
+	// same network share it.
+	Networks []string `json:"networks,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
 	Checks []Check `json:"checks,omitempty"`
 }

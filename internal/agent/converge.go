@@ -172,7 +172,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.phase, m.message = api.MemberFailed, "this node's agent has no driver for stack "+string(m.want.Assignment.Stack)
 		return
 	}
-	if !a.networks.has(m.want.Network.Index, m.id) {
+	if !a.networks.has(&m.want.Member) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}

@@ -411,17 +411,15 @@ func (h *held) Whole(string) (bool, string) {
 func aMember(digest string) agentstream.Member {
 	m := agentstream.Member{}
 	m.Assignment = api.Assignment{ID: "u1.a.1", ClusterUID: "u1", Generation: 1, Stack: api.StackContainer, Environment: "small", EnvironmentDigest: digest}
-	m.Network = api.Network{
-		Index: 3, Prefix: netip.MustParsePrefix("10.64.48.0/20"), Gateway: netip.MustParseAddr("10.64.48.1"), IDBase: 3_000_000_000, IDCount: 65536,
-	}
+	m.Networks = []api.Network{{Index: 3, Prefix: netip.MustParsePrefix("10.64.48.0/20"), Gateway: netip.MustParseAddr("10.64.48.1")}}
+	m.Assignment.UserIDs = api.IDRange{First: 3_000_000_000, Count: 65536}
 	m.Assignment.Ports = []api.PortClaim{{Address: netip.MustParseAddr("10.64.48.2"), MAC: "02:00:00:03:00:02"}}
 	return m
 }
 
 func withMember(d *agentstream.Desired, m agentstream.Member) {
 	d.Members = []agentstream.Member{m}
-	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
-	d.Networks = []fabric.Network{{Network: m.Network, Ports: []fabric.Port{port}}}
+	d.Networks = []fabric.Network{{Network: m.Networks[0], Ports: []fabric.Port{fabric.PortOf(&m.Assignment, 0)}}}
 }
 
 func TestAMemberWaitsForItsImageAndStartsOnceItIsWhole(t *testing.T) {

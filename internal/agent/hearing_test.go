@@ -199,6 +199,7 @@ func TestAnAgentThatWakesUpAndIsToldThatItsMemberWasReplacedCleansIt(t *testing.
 	}
 	// A start that has left something behind, to be cleaned and made again.
 	m := a.members["u1.a.1"]
+	m.want.Assignment.Ports = []api.PortClaim{{Network: "u1", Kind: api.PortVeth, MAC: "02:6e:00:01:00:02"}}
 	if err := m.driver.Start(t.Context(), m.want.Member); err == nil {
 		t.Fatal("it was started without a network")
 	}

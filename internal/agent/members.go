@@ -245,7 +245,7 @@ func (a *Agent) linkOf(m *memberState, dir string) (memberlink.Endpoint, error) 
 	if a.cfg.Listen != nil {
 		return a.cfg.Listen(dir, m.want.Member)
 	}
-	return memberlink.ListenUnix(filepath.Join(dir, "agent.sock"), m.id, m.want.Network.IDBase)
+	return memberlink.ListenUnix(filepath.Join(dir, "agent.sock"), m.id, m.want.Assignment.UserIDs.First)
 }
 
 // storedLog is where a job's stored output ends, as heard on the stream of this number, and whether no more of it is stored.
@@ -337,7 +337,7 @@ func (a *Agent) report() {
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {
-			if !a.networks.holds(m.want.Network.Index) || a.sharesNetwork(m) {
+			if a.networksGone(m) {
 				o.Clean = append(o.Clean, id)
 				continue
 			}
@@ -357,10 +357,23 @@ func (a *Agent) report() {
 	a.outbox.set(o)
 }
 
-// sharesNetwork tells whether another member on this node still needs the network of a clean one.
-func (a *Agent) sharesNetwork(m *memberState) bool {
+// networksGone reports whether nothing is left on this node of the networks of a clean member, but for those that others here still need.
+func (a *Agent) networksGone(m *memberState) bool {
+	for _, network := range m.want.Networks {
+		if a.networks.holds(network.Index) && !a.sharesNetwork(m, network.Index) {
+			return false
+		}
+	}
+	return true
+}
+
+// sharesNetwork reports whether another member on this node still needs a network of a clean one.
+func (a *Agent) sharesNetwork(m *memberState, index int) bool {
 	for id, other := range a.members {
-		if id != m.id && other.want != nil && !other.gone() && other.want.Network.Index == m.want.Network.Index {
+		if id == m.id || other.want == nil || other.gone() {
+			continue
+		}
+		if slices.ContainsFunc(other.want.Networks, func(n api.Network) bool { return n.Index == index }) {
 			return true
 		}
 	}

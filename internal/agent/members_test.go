@@ -41,7 +41,7 @@ func newTestAgent(t *testing.T) *Agent {
 func TestAMemberThatIsWantedAgainAfterItWasCleanedGetsItsNetwork(t *testing.T) {
 	a := newTestAgent(t)
 	network := api.Network{Index: 3}
-	want := &agentstream.Member{Member: driver.Member{Network: network}}
+	want := &agentstream.Member{Member: driver.Member{Networks: []api.Network{network}}}
 	a.desired.Networks = []fabric.Network{{Network: network, Ports: []fabric.Port{{ID: "a"}}}}
 	a.members["a"] = &memberState{id: "a", want: want, cleaned: true}
 	if got := a.wantedNetworks(); len(got) != 1 || len(got[0].Ports) != 1 {
@@ -54,12 +54,24 @@ func TestAMemberThatIsWantedAgainAfterItWasCleanedGetsItsNetwork(t *testing.T) {
 }
 
 func TestNoMemberStartsWhileItIsNotKnownWhatNetworkIsInForce(t *testing.T) {
-	n := networks{ok: true, applied: []fabric.Network{{Network: api.Network{Index: 3}, Ports: []fabric.Port{{ID: "a"}}}}}
-	if !n.has(3, "a") {
-		t.Error("applied with its port: got false, want true")
-	}
-	if n.ok = false; n.has(3, "a") {
-		t.Error("after applying has failed half way: got true, want false")
+	m := &driver.Member{Assignment: api.Assignment{ID: "a", Ports: []api.PortClaim{{Network: "u", MAC: "02:6e:00:03:00:02"}, {Network: "u.storage", MAC: "02:6e:00:04:00:02"}}}}
+	first, second := fabric.PortOf(&m.Assignment, 0), fabric.PortOf(&m.Assignment, 1)
+	other := second
+	other.MAC = "02:6e:00:04:00:03"
+	for name, tt := range map[string]struct {
+		ok    bool
+		ports []fabric.Port
+		want  bool
+	}{
+		"both ports are pinned":                {true, []fabric.Port{first, second}, true},
+		"applying has failed half way":         {false, []fabric.Port{first, second}, false},
+		"its second port is not pinned":        {true, []fabric.Port{first}, false},
+		"its second port has another identity": {true, []fabric.Port{first, other}, false},
+	} {
+		n := networks{ok: tt.ok, applied: []fabric.Network{{Network: api.Network{Index: 3}, Ports: tt.ports[:1]}, {Network: api.Network{Index: 4}, Ports: tt.ports[1:]}}}
+		if got := n.has(m); got != tt.want {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
 	}
 }
 
@@ -91,7 +103,7 @@ func TestJobsThatTheLeaderNoLongerNamesAreForgotten(t *testing.T) {
 func TestAJobsOutputIsAskedForWhenTheMembersSocketIsOpenedLater(t *testing.T) {
 	a := newTestAgent(t)
 	m := &memberState{id: "a", want: &agentstream.Member{}}
-	m.want.Network.IDBase = uint32(os.Geteuid())
+	m.want.Assignment.UserIDs.First = uint32(os.Geteuid())
 	a.members["a"] = m
 	a.desired.Jobs = []agentstream.Job{{Job: api.Job{ID: "j1", Phase: api.JobPending}, MemberID: "a"}}
 	a.ackLog(&agentstream.LogAck{JobID: "j1", Offset: 7}, 1, true)

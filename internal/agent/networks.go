@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -21,25 +22,21 @@ type networks struct {
 	next    time.Time
 }
 
-// has tells whether the network of a port is in force, with the port's identity pinned.
-func (n *networks) has(index int, portID string) bool {
+// has reports whether the networks of all ports of a member are in force, with the ports' identities pinned.
+func (n *networks) has(m *driver.Member) bool {
 	if !n.ok {
 		return false
 	}
-	for _, network := range n.applied {
-		if network.Index != index {
-			continue
-		}
-		for _, port := range network.Ports {
-			if port.ID == portID {
-				return true
-			}
+	for i := range m.Assignment.Ports {
+		port := fabric.PortOf(&m.Assignment, i)
+		if _, err := fabric.FindPort(n.applied, port); err != nil {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
-// holds tells whether anything of a network may still be on this node.
+// holds reports whether anything of a network may still be on this node.
 func (n *networks) holds(index int) bool {
 	if !n.ok || n.busy {
 		return true
@@ -60,11 +57,12 @@ func (a *Agent) wantedNetworks() []fabric.Network {
 		if m.want == nil || m.gone() {
 			continue
 		}
-		index := m.want.Network.Index
-		if needed[index] == nil {
-			needed[index] = map[string]bool{}
+		for _, network := range m.want.Networks {
+			if needed[network.Index] == nil {
+				needed[network.Index] = map[string]bool{}
+			}
+			needed[network.Index][id] = true
 		}
-		needed[index][id] = true
 	}
 	want := []fabric.Network{}
 	for _, network := range a.desired.Networks {
@@ -75,7 +73,7 @@ func (a *Agent) wantedNetworks() []fabric.Network {
 		ports := network.Ports
 		network.Ports = nil
 		for _, port := range ports {
-			if ids[port.ID] {
+			if ids[fabric.AssignmentOf(port.ID)] {
 				network.Ports = append(network.Ports, port)
 			}
 		}

@@ -33,7 +33,7 @@ func attached(t *testing.T) (*Agent, *memberState, *fabricfake.Fabric, *fake.Hos
 	}
 	a.networks.ok = true
 	port := network.Ports[0]
-	want := &agentstream.Member{Member: driver.Member{Network: network.Network}}
+	want := &agentstream.Member{Member: driver.Member{Networks: []api.Network{network.Network}}}
 	want.Assignment = api.Assignment{ID: port.ID, Ports: []api.PortClaim{{Address: port.Address, MAC: port.MAC}}}
 	d := fake.New(host, ports)
 	if err := d.Start(t.Context(), want.Member); err != nil {
@@ -99,7 +99,7 @@ func TestAFrozenMembersPortIsNotJudged(t *testing.T) {
 func TestAMemberIsGivenItsChecksAndItsWordOnItsHealthCounts(t *testing.T) {
 	a := newTestAgent(t)
 	m := &memberState{id: "a", state: driver.StateRunning, want: &agentstream.Member{Checks: []api.Check{{Name: "gpu", Command: []string{"true"}}}}}
-	m.want.Network.IDBase = uint32(os.Geteuid())
+	m.want.Assignment.UserIDs.First = uint32(os.Geteuid())
 	a.members["a"] = m
 	if err := a.listen(t.Context(), m); err != nil {
 		t.Fatal(err)

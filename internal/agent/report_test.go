@@ -11,8 +11,8 @@ import (
 
 func TestAReleasedMemberIsCleanOnlyWhenItsNetworkIsGoneFromTheNode(t *testing.T) {
 	network := api.Network{Index: 3}
-	released := &agentstream.Member{Release: true, Member: driver.Member{Network: network}}
-	staying := &agentstream.Member{Member: driver.Member{Network: network}}
+	released := &agentstream.Member{Release: true, Member: driver.Member{Networks: []api.Network{network}}}
+	staying := &agentstream.Member{Member: driver.Member{Networks: []api.Network{network}}}
 	applied := networks{ok: true, applied: []fabric.Network{{Network: network}}}
 	for _, tt := range []struct {
 		name     string

@@ -35,11 +35,11 @@ func (d leaving) Wait(ctx context.Context, _ string) (driver.Observation, error)
 func startable(t *testing.T, a *Agent, d driver.Driver) *memberState {
 	t.Helper()
 	m := &memberState{id: "a", driver: d, want: &agentstream.Member{Member: driver.Member{
-		Assignment: api.Assignment{ID: "a"}, Network: api.Network{Index: 3, IDBase: uint32(os.Geteuid())},
+		Assignment: api.Assignment{ID: "a", UserIDs: api.IDRange{First: uint32(os.Geteuid())}}, Networks: []api.Network{{Index: 3}},
 		HomeDir: filepath.Join(a.cfg.StateDir, "home"),
 	}}}
 	a.members["a"] = m
-	a.networks.ok, a.networks.applied = true, []fabric.Network{{Network: m.want.Network, Ports: []fabric.Port{{ID: "a"}}}}
+	a.networks.ok, a.networks.applied = true, []fabric.Network{{Network: m.want.Networks[0], Ports: []fabric.Port{{ID: "a"}}}}
 	t.Cleanup(func() {
 		if m.control != nil {
 			_ = m.control.Close()

@@ -238,7 +238,10 @@ func (d *Desired) Whole() (*Desired, error) {
 	whole.Members = slices.Clone(d.Members)
 	for i := range whole.Members {
 		m := &whole.Members[i]
-		if s := of[m.Network.Index]; s != nil && !m.Release {
+		if m.Release || m.Assignment.IsPart() || len(m.Networks) == 0 {
+			continue
+		}
+		if s := of[m.Networks[0].Index]; s != nil {
 			m.FilesDigest = joinDigests(m.FilesDigest, s.digest)
 			m.Files = slices.SortedFunc(slices.Values(slices.Concat(m.Files, s.files)), func(a, b driver.File) int {
 				return cmp.Compare(a.Path, b.Path)
@@ -295,7 +298,10 @@ func (d *Desired) FilesDigests() map[string]string {
 	for i := range d.Members {
 		m := &d.Members[i]
 		digests[m.Assignment.ID] = m.FilesDigest
-		if s, shares := of[m.Network.Index]; shares && !m.Release {
+		if len(m.Networks) == 0 || m.Assignment.IsPart() {
+			continue
+		}
+		if s, shares := of[m.Networks[0].Index]; shares && !m.Release {
 			digests[m.Assignment.ID] = joinDigests(m.FilesDigest, s.files)
 		}
 	}

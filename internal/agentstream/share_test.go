@@ -41,10 +41,10 @@ func spread(t *testing.T, n int, moved map[int]int) *Desired {
 		Shares: []NodeShare{{share, underlayOf(n)}}, Networks: []fabric.Network{{Network: network}},
 		Members: []Member{
 			{
-				Member:      driver.Member{Assignment: api.Assignment{ID: fmt.Sprintf("u1.c1-%d.1", n)}, Network: network, Files: own},
+				Member:      driver.Member{Assignment: api.Assignment{ID: fmt.Sprintf("u1.c1-%d.1", n)}, Networks: []api.Network{network}, Files: own},
 				FilesDigest: FilesDigest(own),
 			},
-			{Member: driver.Member{Assignment: api.Assignment{ID: "u1.old.1"}, Network: network}, Release: true},
+			{Member: driver.Member{Assignment: api.Assignment{ID: "u1.old.1"}, Networks: []api.Network{network}}, Release: true},
 		},
 	}
 }

@@ -31,8 +31,8 @@ func joinCluster(c *state.Cluster, seen Observed) api.Cluster {
 	if rec := c.Record; rec != nil {
 		st.Phase, st.Message, st.Generation, st.ReadyAt = rec.Phase, rec.Message, rec.Generation, rec.ReadyAt
 		st.ExpiresAt = expiry(c)
-		if rec.Network.Prefix.IsValid() {
-			st.CIDR = rec.Network.Prefix.String()
+		if len(rec.Networks) > 0 {
+			st.CIDR = rec.Networks[0].Prefix.String()
 		}
 	}
 	if in.DeleteRequestedAt != nil && st.Phase != api.ClusterDeleting {

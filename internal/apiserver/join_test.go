@@ -71,7 +71,7 @@ func stored(t *testing.T, phase api.ClusterPhase, deleting bool) *state.Cluster 
 	}
 	rec := api.ClusterRecord{
 		Name: "c1", UID: "u1", Generation: 1, Phase: phase, Message: "why",
-		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
+		Networks: []api.NetworkRef{{UID: "u1", Prefix: netip.MustParsePrefix("10.64.16.0/20")}},
 	}
 	rev, err := repo.AsLeader(lead).Commit(ctx, cache.Cluster("c1"), state.Write{Record: rec, Add: []state.Batch{{Assignments: []api.Assignment{assign("c1-0", 0, "n1", false), assign("c1-1", 1, "n2", true)}}, {Assignments: []api.Assignment{assign("c1-2", 2, "n2", false)}, Releasing: true}}})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -12,7 +13,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
-	"github.com/nearmetal/nearmetal/internal/pool"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -49,12 +49,12 @@ func (p *pass) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	networks := p.networks()
+	numbers := p.numbers()
 	var errs []error
 	unanswered := false
 	began, before := p.cfg.Now(), p.committed
 	for _, a := range p.answers(admission.Plan(p.Admission(p.asked, free))) {
-		switch err := p.answer(ctx, a, networks); {
+		switch err := p.answer(ctx, a, numbers); {
 		case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
 			return err
 		case errors.Is(err, store.ErrConflict):
@@ -144,29 +144,21 @@ func identity[T any](list []*T) any {
 	}{&list[0], len(list)}
 }
 
-// networks returns the network indexes with their clusters. Those given out in this pass are added.
-func (p *pass) networks() *pool.Pool[int] {
-	var records []api.ClusterRecord
+// numbers returns what networks and clusters have of what is handed out once. What is given out in this pass is added.
+func (p *pass) numbers() *placement.Numbers {
+	var records []*api.ClusterRecord
 	for _, c := range p.view.Clusters {
-		if c.Record != nil && c.Record.Network.Index != 0 {
-			records = append(records, *c.Record)
+		if c.Record != nil {
+			records = append(records, c.Record)
 		}
 	}
-	return p.cfg.Pool.Indexes(records, p.quarantined())
-}
-
-func (p *pass) quarantined() []api.Quarantine {
-	quarantined := make([]api.Quarantine, 0, len(p.view.Quarantines))
-	for _, q := range p.view.Quarantines {
-		quarantined = append(quarantined, *q)
-	}
-	return quarantined
+	return p.cfg.Pool.Numbers(p.view.Networks, records, p.view.Quarantines)
 }
 
 // answer makes what admission says to one cluster true.
-func (p *pass) answer(ctx context.Context, a *answer, networks *pool.Pool[int]) error {
+func (p *pass) answer(ctx context.Context, a *answer, numbers *placement.Numbers) error {
 	if len(a.places) > 0 {
-		return p.place(ctx, a, networks)
+		return p.place(ctx, a, numbers)
 	}
 	c := a.cluster
 	var ops []lifecycle.ClusterOperation
@@ -187,27 +179,69 @@ func (p *pass) answer(ctx context.Context, a *answer, networks *pool.Pool[int]) 
 	return p.commit(ctx, c, change)
 }
 
+// takeNumbers completes a decision by the cluster's networks and user IDs. It returns the networks that are new with this decision.
+func (p *pass) takeNumbers(c *state.Cluster, at *placement.Decision, numbers *placement.Numbers) ([]api.Network, error) {
+	at.Further = map[string][]string{}
+	names := []string{""}
+	members := 0
+	for _, g := range c.Intent.Spec.Groups {
+		at.Further[g.Name] = g.Networks
+		members += g.Size + g.Spares
+		for _, name := range g.Networks {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if c.Record != nil && len(c.Record.Networks) > 0 {
+		for _, ref := range c.Record.Networks {
+			n := p.view.Network(ref.UID)
+			if n == nil {
+				return nil, fmt.Errorf("network %s of cluster %q is not stored", ref.UID, c.Name())
+			}
+			if room := placement.Room(n); members > room {
+				return nil, fmt.Errorf("network %s (%s) has room for %d members, and the cluster is to have %d: create a larger cluster instead of this one",
+					n.Name, n.Prefix, room, members)
+			}
+			at.Networks = append(at.Networks, *n)
+		}
+		return nil, nil
+	}
+	ids, err := numbers.UserIDs(c.UID())
+	if err != nil {
+		return nil, err
+	}
+	at.UserIDs = ids
+	for _, name := range names {
+		n, err := numbers.Network(api.Network{
+			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
+			Technology: api.TechnologyVXLAN, Egress: c.Intent.Spec.Egress && name == "",
+		}, members)
+		if err != nil {
+			return nil, err
+		}
+		at.Networks = append(at.Networks, n)
+	}
+	return at.Networks, nil
+}
+
 // place commits the assignments of what was admitted for one cluster.
-func (p *pass) place(ctx context.Context, a *answer, networks *pool.Pool[int]) error {
+func (p *pass) place(ctx context.Context, a *answer, numbers *placement.Numbers) error {
 	c, base := a.cluster, a.cluster.Decision()
 	at := placement.Decision{ClusterUID: c.UID(), Cluster: c.Name(), Generation: 1, TakenAt: p.now, Held: base.Unclean()}
 	if c.Record != nil {
-		at.Network, at.Generation = c.Record.Network, c.Record.Generation+1
+		at.Generation, at.UserIDs = c.Record.Generation+1, c.Record.UserIDs
 	}
-	var network *api.Network
-	if at.Network.Index == 0 {
-		fresh, err := p.cfg.Pool.TakeNetwork(networks, c.UID(), c.Intent.Spec.Egress)
-		if err != nil {
-			verdict := admission.Refuse
-			if c.Intent.Spec.Queue {
-				verdict = admission.Wait
-			}
-			a.places, a.waits = nil, append(a.waits, wait{
-				kind: lifecycle.NeedCreate, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
-			})
-			return p.answer(ctx, a, networks)
+	fresh, err := p.takeNumbers(c, &at, numbers)
+	if err != nil {
+		verdict := admission.Refuse
+		if c.Intent.Spec.Queue {
+			verdict = admission.Wait
 		}
-		at.Network, network = fresh, &fresh
+		a.places, a.waits = nil, append(a.waits, wait{
+			kind: a.places[0].need.Kind, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
+		})
+		return p.answer(ctx, a, numbers)
 	}
 	for _, q := range p.view.Quarantines {
 		if q.Assignment.ClusterUID == c.UID() {
@@ -223,9 +257,9 @@ func (p *pass) place(ctx context.Context, a *answer, networks *pool.Pool[int]) e
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
 		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
-			Need: place.need, Assignments: assignments, Network: network, Spares: place.spares,
+			Need: place.need, Assignments: assignments, Networks: fresh, UserIDs: at.UserIDs, Spares: place.spares,
 		})...)
-		network = nil
+		fresh = nil
 	}
 	change, err := decision.Apply(base, ops, p.now)
 	if err != nil {

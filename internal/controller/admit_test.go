@@ -26,8 +26,9 @@ func TestTwoClustersThatArePlacedTogetherGetTwoNetworks(t *testing.T) {
 	l.want("b")
 	view := l.mustPass()
 	a, b := view.Cluster("a").Record, view.Cluster("b").Record
-	if a == nil || b == nil || a.Network.Index == 0 || b.Network.Index == 0 || a.Network.Index == b.Network.Index {
-		t.Errorf("got a %+v\n and b %+v\n want both placed, with a network each", a, b)
+	if a == nil || b == nil || len(view.Networks) != 2 || view.Networks[0].Index == view.Networks[1].Index ||
+		view.Networks[0].Prefix.Overlaps(view.Networks[1].Prefix) || a.UserIDs == b.UserIDs {
+		t.Errorf("got a %+v\n and b %+v\n and networks %+v\n want both placed, with a network and user IDs each", a, b, view.Networks)
 	}
 }
 

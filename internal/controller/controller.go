@@ -111,7 +111,9 @@ type leader struct {
 	// heardTo is the news of agents that resting clusters know of, nodes what the last pass held nodes to be.
 	heardTo uint64
 	nodes   map[string]lifecycle.NodeState
-	offered offered
+	// networksSeen are the lists in which no network was over.
+	networksSeen [3]any
+	offered      offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
 	// wakeAt is when to look again, by the machine's clock.
@@ -237,7 +239,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
+	errs = append(errs, p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

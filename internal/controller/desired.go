@@ -12,7 +12,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
-	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -30,7 +29,6 @@ const quarantineKey = "quarantine "
 type desiredStates struct {
 	siteSecret  []byte
 	nameservers []netip.Addr
-	pool        placement.Pool
 
 	// last is the view that was taken in last; only what differs from it is looked at.
 	last     *state.View
@@ -56,16 +54,15 @@ type clusterParts struct {
 
 // part is what one cluster has on one node.
 type part struct {
-	network fabric.Network // without peers: those are in the share
-	members []agentstream.Member
-	// share is the cluster's; nil where nothing of it may be reached from. self is the node's own address in it.
-	share *agentstream.Share
-	self  netip.Addr
+	networks []fabric.Network // without peers: those are in the shares
+	members  []agentstream.Member
+	// shares are those of the networks; none where nothing of the cluster may be reached from.
+	shares []agentstream.NodeShare
 }
 
 func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
-		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, pool: cfg.Pool, images: cfg.Images, machines: map[string]machinePart{},
+		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, images: cfg.Images, machines: map[string]machinePart{},
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
@@ -216,12 +213,8 @@ func (d *desiredStates) updateQuarantines(view *state.View, dirty map[string]boo
 	for _, q := range view.Quarantines {
 		a, uid := q.Assignment, quarantineKey+q.Assignment.ID
 		quarantined[uid] = true
-		index, ok := placement.IndexOfMAC(a.MAC())
-		if !ok {
-			index, _ = d.pool.IndexOf(a.Address())
-		}
 		byNode := map[string]part{a.Node: {members: []agentstream.Member{{
-			Member:  driver.Member{Assignment: a, Network: api.Network{Index: index}, User: JobUser},
+			Member:  driver.Member{Assignment: a, Networks: networksOf(view, &a), User: JobUser},
 			Release: true, ReleaseHome: !living(a.ClusterUID), GraceSeconds: releaseGraceSeconds,
 		}}}}
 		d.replace(uid, d.clusters[uid].byNode, byNode, dirty)
@@ -274,12 +267,8 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
-		if p.share != nil {
-			out.Shares = append(out.Shares, agentstream.NodeShare{Share: p.share, Self: p.self})
-		}
-		if p.network.Prefix.IsValid() { // what is quarantined has none any more
-			out.Networks = append(out.Networks, p.network)
-		}
+		out.Shares = append(out.Shares, p.shares...)
+		out.Networks = append(out.Networks, p.networks...) // what is quarantined has none any more
 		out.Members = append(out.Members, p.members...)
 	}
 	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })

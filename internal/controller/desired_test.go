@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -54,10 +55,8 @@ func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 	s.t.Helper()
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	view := s.view(s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, CreatedAt: created}))
-	network, err := placement.DefaultPool.Network(index, false)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 * index), 0}), 20)
+	network := api.Network{UID: "u" + name, Name: name, Cluster: name, ClusterUID: "u" + name, Index: index, Prefix: prefix, Gateway: prefix.Addr().Next()}
 	var placed []placement.Placed
 	for i, node := range nodes {
 		placed = append(placed, placement.Placed{
@@ -65,12 +64,12 @@ func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 			Stack: api.StackContainer, Environment: "local",
 		})
 	}
-	assignments, err := placement.Assign(placed, placement.Decision{ClusterUID: "u" + name, Cluster: name, Generation: 1, Network: network})
+	assignments, err := placement.Assign(placed, placement.Decision{ClusterUID: "u" + name, Cluster: name, Generation: 1, Networks: []api.Network{network}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	record := api.ClusterRecord{Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterStarting, Network: network}
-	return s.view(s.leader.Commit(s.t.Context(), view.Cluster(name), state.Write{Record: record, Add: []state.Batch{{Assignments: assignments}}}))
+	record := api.ClusterRecord{Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterStarting, Networks: []api.NetworkRef{{UID: network.UID, Prefix: prefix}}}
+	return s.view(s.leader.Commit(s.t.Context(), view.Cluster(name), state.Write{Record: record, Networks: []api.Network{network}, Add: []state.Batch{{Assignments: assignments}}}))
 }
 
 func newDesired() *desiredStates {

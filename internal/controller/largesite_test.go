@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"syscall"
@@ -108,10 +109,8 @@ func (s *largeSite) settle(i, nodes int, taken []int) {
 	s.b.Helper()
 	name := fmt.Sprintf("c%d", i)
 	s.want(name)
-	network, err := placement.DefaultPool.Network(i+1, false)
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + (i+1)/16), byte((i + 1) % 16 * 16), 0}), 20)
+	network := api.Network{UID: "u" + name, Name: name, Cluster: name, ClusterUID: "u" + name, Index: i + 1, Prefix: prefix, Gateway: prefix.Addr().Next()}
 	stride := max(1, nodes/membersOfOne)
 	var placed []placement.Placed
 	for m := range membersOfOne {
@@ -123,15 +122,15 @@ func (s *largeSite) settle(i, nodes int, taken []int) {
 		taken[node]++
 	}
 	assignments, err := placement.Assign(placed, placement.Decision{
-		ClusterUID: "u" + name, Cluster: name, Generation: 1, Network: network, TakenAt: s.now,
+		ClusterUID: "u" + name, Cluster: name, Generation: 1, Networks: []api.Network{network}, TakenAt: s.now,
 	})
 	if err != nil {
 		s.b.Fatal(err)
 	}
 	record := api.ClusterRecord{
-		Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterReady, Network: network, PlacedAt: &s.now, ReadyAt: &s.now, ChangedAt: s.now,
+		Name: name, UID: "u" + name, Generation: 1, Phase: api.ClusterReady, Networks: []api.NetworkRef{{UID: network.UID, Prefix: prefix}}, PlacedAt: &s.now, ReadyAt: &s.now, ChangedAt: s.now,
 	}
-	revision, err := s.lead.writer.Commit(s.b.Context(), s.cache.View().Cluster(name), state.Write{Record: record, Add: []state.Batch{{Assignments: assignments}}})
+	revision, err := s.lead.writer.Commit(s.b.Context(), s.cache.View().Cluster(name), state.Write{Record: record, Networks: []api.Network{network}, Add: []state.Batch{{Assignments: assignments}}})
 	s.must(revision, err)
 	s.lead.committed = revision
 }

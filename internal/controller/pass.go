@@ -172,7 +172,7 @@ func (p *pass) commitAll(ctx context.Context, all []decided) []error {
 
 func write(change decision.Change) state.Write {
 	return state.Write{
-		Record: change.Record, Add: change.Add, Quarantines: change.Quarantines, Usage: change.Usage, Forget: change.Forget,
+		Record: change.Record, Add: change.Add, Quarantines: change.Quarantines, Networks: change.Networks, Usage: change.Usage, Forget: change.Forget,
 	}
 }
 
@@ -233,6 +233,24 @@ func (p *pass) quarantine(ctx context.Context, q *api.Quarantine, ops []lifecycl
 		p.committed = max(p.committed, revision)
 	}
 	return p.emit(ctx, change.Events)
+}
+
+// networks forgets those that are over.
+func (p *pass) networks(ctx context.Context) error {
+	seen := [3]any{identity(p.view.Networks), identity(p.view.Clusters), identity(p.view.Quarantines)}
+	if seen == p.networksSeen {
+		return nil
+	}
+	over := lifecycle.PlanNetworks(p.view.Networks, func(uid string) bool { return p.view.ClusterByUID(uid) != nil }, p.view.Quarantines)
+	if len(over) > 0 {
+		revision, err := p.writer.RemoveNetworks(ctx, over...)
+		if err != nil {
+			return err
+		}
+		p.committed = max(p.committed, revision)
+	}
+	p.networksSeen = seen
+	return nil
 }
 
 // justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.

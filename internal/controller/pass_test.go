@@ -15,7 +15,6 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -297,14 +296,13 @@ func TestANewLeaderGivesNothingOutBeforeItSeesWhatTheOneBeforeDid(t *testing.T) 
 		before := l.repo.AsLeader(leadership)
 		assignment := api.Assignment{
 			ID: "ub.b-0.1", ClusterUID: "ub", Cluster: "b", Generation: 1, Group: "b", Member: "b-0", Node: "n1", Slots: []int{0}, CPUs: []int{0},
-			Memory: []api.MemoryClaim{{Bytes: 64 << 20}}, TakenAt: l.now, Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.16.2")}},
+			Memory: []api.MemoryClaim{{Bytes: 64 << 20}}, TakenAt: l.now, CleanBy: api.ByAgents("n1"), Ports: []api.PortClaim{{Network: "ub", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.16.2")}},
 		}
-		network, err := placement.DefaultPool.Network(1, false)
-		if err != nil {
-			t.Fatal(err)
+		record := api.ClusterRecord{Name: "b", UID: "ub", Generation: 1, Phase: api.ClusterStarting, Networks: []api.NetworkRef{{UID: "ub"}}, PlacedAt: &l.now, ChangedAt: l.now}
+		write := state.Write{
+			Record: record, Add: []state.Batch{{Assignments: []api.Assignment{assignment}}},
+			Networks: []api.Network{{UID: "ub", Name: "b", ClusterUID: "ub", Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20"), Gateway: netip.MustParseAddr("10.64.16.1")}},
 		}
-		record := api.ClusterRecord{Name: "b", UID: "ub", Generation: 1, Phase: api.ClusterStarting, Network: network, PlacedAt: &l.now, ChangedAt: l.now}
-		write := state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{assignment}}}}
 		if _, err := before.Commit(t.Context(), stale, write); err != nil {
 			t.Fatal(err)
 		}

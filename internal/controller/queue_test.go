@@ -148,14 +148,17 @@ func TestWhoDoesNotWaitInTheQueueIsRefusedWhenAllNetworksAreInUse(t *testing.T) 
 			t.Fatal(err)
 		}
 		l.lead.cfg.Pool = pool
-		l.node("n1", 2)
-		l.want("a")
+		const room = 4 // three small subnets and a large one
+		l.node("n1", room+1)
+		for i := range room {
+			l.want(fmt.Sprint("a", i))
+		}
 		l.view(l.repo.CreateCluster(t.Context(), api.ClusterIntent{
 			Name: "b", UID: "ub", CreatedAt: l.now.Add(time.Second), Spec: api.ClusterSpec{Queue: queue, Groups: []api.Group{{
 				Name: "b", Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
 			}}},
 		}))
-		if b := l.mustPass().Cluster("b").Record; b == nil || b.Phase != want || !strings.Contains(b.Message, "networks") {
+		if b := l.mustPass().Cluster("b").Record; b == nil || b.Phase != want || !strings.Contains(b.Message, "network") {
 			t.Errorf("queue %t: got %+v, want it %s", queue, b, want)
 		}
 	}

@@ -21,7 +21,8 @@ import (
 // costs little.
 type rendered struct {
 	byNode map[string]part
-	share  *agentstream.Share
+	// shares are those of its networks, by the networks' UIDs.
+	shares map[string]*agentstream.Share
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
 	basis string
@@ -35,7 +36,7 @@ type ownFiles struct {
 
 // same reports whether a node need not be told of the other part.
 func (p part) same(other part) bool {
-	return p.share == other.share && p.self == other.self && reflect.DeepEqual(p.network, other.network) && reflect.DeepEqual(p.members, other.members)
+	return slices.Equal(p.shares, other.shares) && reflect.DeepEqual(p.networks, other.networks) && reflect.DeepEqual(p.members, other.members)
 }
 
 // whereabouts are the nodes of a cluster, and who of it is cut off from the others.
@@ -83,44 +84,100 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	if len(w.nodes) == 0 {
 		return next, nil
 	}
-	shared, err := d.renderFiles(c, w.held, before, &next)
+	shared, err := d.renderFiles(view, c, w.held, before, &next)
 	if err != nil {
 		return rendered{}, err
 	}
 	addresses, incomplete := addressesOf(view, w.peers)
-	peers := slices.Collect(maps.Values(addresses))
-	if next.share, err = agentstream.NewShare(c.Record.Network.Index, peers, shared); err != nil {
-		return rendered{}, err
-	}
-	if next.share.Same(before.share) {
-		next.share = before.share
-	}
 	for node := range w.nodes {
-		p := part{network: fabric.Network{Network: c.Record.Network}}
-		if w.peers[node] {
-			p.share, p.self = next.share, addresses[node]
-		}
-		next.byNode[node] = p
+		next.byNode[node] = part{}
 	}
-	next.addMembers(c, w)
+	next.shares = make(map[string]*agentstream.Share, len(c.Record.Networks))
+	for i, ref := range c.Record.Networks {
+		network := view.Network(ref.UID)
+		if network == nil {
+			return rendered{}, fmt.Errorf("network %s is not stored", ref.UID)
+		}
+		if i > 0 {
+			shared = nil // the files go with the cluster's own network
+		}
+		if err := next.addNetwork(c, *network, w, addresses, shared, before); err != nil {
+			return rendered{}, err
+		}
+	}
+	next.addMembers(view, c, w)
 	return next, incomplete
 }
 
+// addNetwork puts a network on the nodes that have ports of it, and tells those that may reach each other of each other.
+func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr, shared []driver.File, before rendered) error {
+	nodes := map[string]bool{}
+	for a := range c.All() {
+		if w.nodes[a.Node] && slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Network == network.UID }) {
+			nodes[a.Node] = true
+		}
+	}
+	var peers []netip.Addr
+	for node := range nodes {
+		if address, ok := addresses[node]; ok && w.peers[node] {
+			peers = append(peers, address)
+		}
+	}
+	share, err := agentstream.NewShare(network.Index, peers, shared)
+	if err != nil {
+		return err
+	}
+	if was := before.shares[network.UID]; share.Same(was) {
+		share = was
+	}
+	r.shares[network.UID] = share
+	for node := range nodes {
+		p := r.byNode[node]
+		p.networks = append(p.networks, fabric.Network{Network: network})
+		if w.peers[node] {
+			p.shares = append(p.shares, agentstream.NodeShare{Share: share, Self: addresses[node]})
+		}
+		r.byNode[node] = p
+	}
+	return nil
+}
+
+// addPorts adds the ports of an assignment to the networks of its node.
+func (p *part) addPorts(a *api.Assignment) {
+	for n := range a.Ports {
+		i := slices.IndexFunc(p.networks, func(network fabric.Network) bool { return network.UID == a.Ports[n].Network })
+		if i >= 0 && a.Ports[n].Kind == api.PortVeth {
+			p.networks[i].Ports = append(p.networks[i].Ports, fabric.PortOf(a, n))
+		}
+	}
+}
+
+// networksOf are the networks of an assignment's ports, in their order.
+func networksOf(view *state.View, a *api.Assignment) []api.Network {
+	networks := make([]api.Network, 0, len(a.Ports))
+	for i := range a.Ports {
+		if n := view.Network(a.Ports[i].Network); n != nil {
+			networks = append(networks, *n)
+		}
+	}
+	return networks
+}
+
 // addMembers adds the members, and their ports, to the parts of their nodes.
-func (r *rendered) addMembers(c *state.Cluster, w whereabouts) {
+func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts) {
 	add := func(m agentstream.Member) {
 		a := m.Assignment
 		p := r.byNode[a.Node]
 		p.members = append(p.members, m)
 		if !w.lost[a.ID] || w.together[a.ID] { // whatever still runs of a lost one is cut off at once, before it is stopped
-			p.network.Ports = append(p.network.Ports, fabric.Port{ID: a.ID, Address: a.Address(), MAC: a.MAC()})
+			p.addPorts(&a)
 		}
 		r.byNode[a.Node] = p
 	}
 	for _, a := range w.held {
 		own := r.own[a.ID]
 		add(agentstream.Member{
-			Member: driver.Member{Assignment: a, Network: c.Record.Network, Files: own.files, User: JobUser},
+			Member: driver.Member{Assignment: a, Networks: networksOf(view, &a), Files: own.files, User: JobUser},
 			Paused: lifecycle.Frozen(c.Record.Phase), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		})
 	}
@@ -130,18 +187,19 @@ func (r *rendered) addMembers(c *state.Cluster, w whereabouts) {
 			grace = 0
 		}
 		add(agentstream.Member{
-			Member:  driver.Member{Assignment: *a, Network: c.Record.Network, User: JobUser},
+			Member:  driver.Member{Assignment: *a, Networks: networksOf(view, a), User: JobUser},
 			Release: true, ReleaseHome: c.Record.Phase == api.ClusterDeleting, GraceSeconds: grace,
 		})
 	}
 }
 
 // renderFiles renders the files that all members share, and into next those of each, as far as before does not have them.
-func (d *desiredStates) renderFiles(c *state.Cluster, held []api.Assignment, before rendered, next *rendered) ([]driver.File, error) {
+func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) ([]driver.File, error) {
+	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() }) // parts have no files
 	if len(held) == 0 {
 		return nil, nil
 	}
-	renderer, err := d.renderer(c, held)
+	renderer, err := d.renderer(view, c, held)
 	if err != nil {
 		return nil, err
 	}
@@ -199,12 +257,16 @@ func checksOf(spec api.ClusterSpec, group string) []api.Check {
 	return nil
 }
 
-func (d *desiredStates) renderer(c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
+func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
 	authority, err := sshca.New(d.siteSecret, c.UID(), c.Intent.CreatedAt)
 	if err != nil {
 		return nil, err
 	}
+	own := view.Network(c.UID())
+	if own == nil {
+		return nil, fmt.Errorf("its network %s is not stored", c.UID())
+	}
 	return contextualization.New(contextualization.Cluster{
-		Name: c.Name(), Authority: authority, Network: c.Record.Network, Members: held, User: JobUser, Nameservers: d.nameservers,
+		Name: c.Name(), Authority: authority, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 	})
 }

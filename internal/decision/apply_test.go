@@ -44,7 +44,7 @@ func running() Cluster {
 	c := Cluster{
 		Intent: &api.ClusterIntent{Name: "lab.c", UID: "u1", Project: "lab", User: "ann"},
 		Record: &api.ClusterRecord{
-			Name: "lab.c", UID: "u1", Generation: 3, Phase: api.ClusterReady, Network: api.Network{Index: 4}, PlacedAt: at(0), ReadyAt: at(0),
+			Name: "lab.c", UID: "u1", Generation: 3, Phase: api.ClusterReady, Networks: []api.NetworkRef{{UID: "u1"}}, PlacedAt: at(0), ReadyAt: at(0),
 			ChangedAt: t0, UsageSeq: 7,
 		},
 		Chunks: []Chunk{
@@ -120,12 +120,12 @@ func TestTheFirstPlaceMakesTheClusterTrue(t *testing.T) {
 	late := assignment("c-0", 0, 1)
 	late.TakenAt = time.Time{}
 	change := apply(t, c, time.Second,
-		lifecycle.Hold{Assignments: []api.Assignment{late}, Network: &api.Network{Index: 5}},
+		lifecycle.Hold{Assignments: []api.Assignment{late}, Networks: []api.Network{{UID: "u1", ClusterUID: "u1", Index: 5}, {UID: "u1.storage", ClusterUID: "u1", Index: 6}}, UserIDs: api.IDRange{First: 7, Count: 8}},
 		lifecycle.SetPhase{To: api.ClusterStarting, Message: "waiting"},
 		lifecycle.Emit{Reason: "Placed", Message: "placed", Member: "m", Node: "n"},
 	)
 	equal(t, "record", api.ClusterRecord{
-		Name: "lab.c", UID: "u1", Generation: 1, Phase: api.ClusterStarting, Message: "waiting", Network: api.Network{Index: 5},
+		Name: "lab.c", UID: "u1", Generation: 1, Phase: api.ClusterStarting, Message: "waiting", Networks: []api.NetworkRef{{UID: "u1"}, {UID: "u1.storage"}}, UserIDs: api.IDRange{First: 7, Count: 8},
 		PlacedAt: at(time.Second), ChangedAt: t0.Add(time.Second),
 	}, change.Record)
 	equal(t, "chunks", []string{"held u1.c-0.1"}, batches(change))
@@ -483,10 +483,13 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			release("u1.c-spare-0.2"), lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Spares: []string{"u1.c-spare-0.2"}},
 		}, "was already released"},
 		{"another network", nil, []lifecycle.ClusterOperation{
-			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Network: &api.Network{Index: 9}},
-		}, "network 9, but the cluster has network 4"},
+			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Networks: []api.Network{{UID: "u1.9", ClusterUID: "u1", Index: 9}}},
+		}, "the cluster has 1 already"},
+		{"the network of another cluster", func(c *Cluster) { c.Record.Networks = nil }, []lifecycle.ClusterOperation{
+			lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Networks: []api.Network{{UID: "u2", ClusterUID: "u2", Index: 9}}},
+		}, "no new one of the cluster"},
 		{
-			"no network at all", func(c *Cluster) { c.Record.Network = api.Network{} },
+			"no network at all", func(c *Cluster) { c.Record.Networks = nil },
 			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
 			"the cluster has none",
 		},
@@ -547,11 +550,8 @@ func TestPlacesAreGivenToTheWantedMembersOfTheirGroup(t *testing.T) {
 		{Group: "b", Member: "b-7", Rank: 2},
 		{Group: "a", Member: "a-spare-0", Rank: -1, Spare: true},
 	}}
-	network, err := placement.DefaultPool.Network(3, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := placement.Decision{ClusterUID: "u1", Cluster: "c", Generation: 4, Network: network}
+	network := api.Network{UID: "u1", Index: 3, Prefix: netip.MustParsePrefix("10.64.48.0/20"), Gateway: netip.MustParseAddr("10.64.48.1")}
+	d := placement.Decision{ClusterUID: "u1", Cluster: "c", Generation: 4, Networks: []api.Network{network}}
 	placed := []placement.Placed{{Group: "a", Node: "n1"}, {Group: "a", Node: "n2"}, {Group: "b", Node: "n3"}, {Group: "b", Node: "n4"}}
 	got, err := Assign(need, placed, d)
 	if err != nil {
@@ -567,7 +567,7 @@ func TestPlacesAreGivenToTheWantedMembersOfTheirGroup(t *testing.T) {
 	}, lines)
 	full := d
 	for i := range placement.MaxMembers {
-		full.Held = append(full.Held, api.Assignment{Ports: []api.PortClaim{{Address: nth(network.Gateway, i+1)}}})
+		full.Held = append(full.Held, api.Assignment{Ports: []api.PortClaim{{Network: "u1", Address: nth(network.Gateway, i+1)}}})
 	}
 	if _, err := Assign(need, placed, full); err == nil {
 		t.Error("addresses are given out of a network that has none")

@@ -41,6 +41,8 @@ type Change struct {
 	Add []Batch
 	// Quarantines pass from the cluster to quarantine in the same commit.
 	Quarantines []api.Quarantine
+	// Networks are new, and stored with the record.
+	Networks []api.Network
 	// Usage is the record of the spans that end with this commit, nil for none.
 	Usage *api.UsageRecord
 	// Forget removes the cluster instead of writing Record; Usage is written all the same.

@@ -15,7 +15,7 @@ func (a *applier) hold(op lifecycle.Hold) error {
 	if len(op.Assignments) == 0 {
 		return errors.New("it holds nothing")
 	}
-	if err := a.holdNetwork(op.Network); err != nil {
+	if err := a.holdNumbers(op); err != nil {
 		return err
 	}
 	for _, id := range op.Spares {
@@ -48,16 +48,24 @@ func (a *applier) hold(op lifecycle.Hold) error {
 	return nil
 }
 
-// holdNetwork takes the network that the first assignments bring; later ones bring none.
-func (a *applier) holdNetwork(n *api.Network) error {
+// holdNumbers takes the networks and user IDs that the first assignments bring; later ones bring none.
+func (a *applier) holdNumbers(op lifecycle.Hold) error {
+	had := len(a.record.Networks) > 0
 	switch {
-	case n == nil && a.record.Network.Index == 0:
-		return errors.New("the assignments name no network, and the cluster has none")
-	case n != nil && a.record.Network.Index != 0 && *n != a.record.Network:
-		return fmt.Errorf("the assignments name network %d, but the cluster has network %d", n.Index, a.record.Network.Index)
-	case n != nil:
-		a.record.Network = *n
+	case len(op.Networks) == 0 && !had:
+		return errors.New("the assignments bring no network, and the cluster has none")
+	case len(op.Networks) > 0 && had:
+		return fmt.Errorf("the assignments bring networks, but the cluster has %d already", len(a.record.Networks))
+	case len(op.Networks) == 0:
+		return nil
 	}
+	for _, n := range op.Networks {
+		if n.ClusterUID != a.c.UID() || n.Index == 0 || slices.Contains(a.record.Networks, api.NetworkRef{UID: n.UID, Prefix: n.Prefix}) {
+			return fmt.Errorf("network %s (%s, index %d) is no new one of the cluster", n.Name, n.UID, n.Index)
+		}
+		a.record.Networks = append(a.record.Networks, api.NetworkRef{UID: n.UID, Prefix: n.Prefix})
+	}
+	a.record.UserIDs, a.change.Networks = op.UserIDs, op.Networks
 	return nil
 }
 

@@ -144,7 +144,10 @@ func leaves(b *account) bool { return !b.released.IsZero() && b.clean.IsZero() &
 // hold takes new members, replaces lost ones and takes spares, some of which give their room.
 func (w *world) hold() {
 	generation := int64(1)
-	op := lifecycle.Hold{Network: &api.Network{Index: 3}}
+	op := lifecycle.Hold{}
+	if w.c.Record == nil || len(w.c.Record.Networks) == 0 {
+		op.Networks = []api.Network{{UID: "u1", ClusterUID: "u1", Index: 3}}
+	}
 	if w.c.Record != nil {
 		generation = w.c.Record.Generation + 1
 	}

@@ -20,8 +20,8 @@ var ErrNotFound = errors.New("no such member on this host")
 // Member is everything a driver needs to carry one member; nothing else is consulted.
 type Member struct {
 	Assignment api.Assignment `json:"assignment"`
-	// Network is the member's cluster network.
-	Network api.Network `json:"network"`
+	// Networks are those of the assignment's ports, in their order.
+	Networks []api.Network `json:"networks"`
 	// Files are the generated files of the member, path below / to content: hosts, hostfile, SSH keys and so on.
 	Files []File `json:"files"`
 	// HomeDir is the host directory of the cluster's shared home, mounted at /home.

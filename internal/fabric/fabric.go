@@ -37,7 +37,7 @@ type Attacher interface {
 	// ErrNotApplied for a port that is not in the networks last applied, ErrPortKind for a place of a kind that this node can't
 	// make, and what Place.Validate returns.
 	Attach(ctx context.Context, port Port, place Place) error
-	// Detach removes the port with this ID, wherever it is; detaching what is not there is no error.
+	// Detach removes the ports of the assignment with this ID, wherever they are; detaching what is not there is no error.
 	Detach(ctx context.Context, id string) error
 }
 

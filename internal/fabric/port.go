@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -17,6 +18,52 @@ type Port struct {
 	ID      string     `json:"id"`
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// Interface is the name of the member's end, where the member's end has a name.
+	Interface string `json:"interface,omitempty"`
+}
+
+// identity is what a port is pinned to, for error messages.
+func (p Port) identity() string {
+	text := fmt.Sprintf("address %v and MAC %s", p.Address, p.MAC)
+	if p.Interface != "" {
+		text += " at " + p.Interface
+	}
+	return text
+}
+
+// PortOf returns the n-th port of an assignment. Its ID is the assignment's for the first, and follows from it for others.
+func PortOf(a *api.Assignment, n int) Port {
+	p := &a.Ports[n]
+	return Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n)}
+}
+
+// portMark parts the number of a port from the ID of its assignment, in which it can't be.
+const portMark = "+"
+
+func portID(assignment string, n int) string {
+	if n == 0 {
+		return assignment
+	}
+	return assignment + portMark + strconv.Itoa(n)
+}
+
+// PortsOf returns the IDs of the ports that an assignment has or may have: its first, and those that are in networks.
+func PortsOf(networks []Network, assignment string) []string {
+	ids := []string{assignment}
+	for _, n := range networks {
+		for _, p := range n.Ports {
+			if p.ID != assignment && AssignmentOf(p.ID) == assignment {
+				ids = append(ids, p.ID)
+			}
+		}
+	}
+	return ids
+}
+
+// AssignmentOf returns the ID of the assignment whose port has an ID.
+func AssignmentOf(portID string) string {
+	id, _, _ := strings.Cut(portID, portMark)
+	return id
 }
 
 // PortKinds lists all kinds of ports.

@@ -11,7 +11,7 @@ import (
 var ErrNotApplied = errors.New("the port is not in the networks that were last applied to this node")
 
 // MaxIndex is the highest network index; indexes start at 1.
-const MaxIndex = 4095
+const MaxIndex = 1<<16 - 1
 
 // Validate tells what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
 // subnet that overlaps another's, a port outside of its subnet, an identity used twice.
@@ -95,7 +95,7 @@ func FindPort(networks []Network, port Port) (Network, error) {
 				continue
 			}
 			if p != port {
-				return Network{}, fmt.Errorf("%w: they have address %v and MAC %s for it, not %v and %s", ErrNotApplied, p.Address, p.MAC, port.Address, port.MAC)
+				return Network{}, fmt.Errorf("%w: they have %s for it, not %s", ErrNotApplied, p.identity(), port.identity())
 			}
 			return n, nil
 		}

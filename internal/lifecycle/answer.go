@@ -11,29 +11,34 @@ import (
 type Placed struct {
 	Need        Need
 	Assignments []api.Assignment
-	// Network is set with the first assignments of a cluster.
-	Network *api.Network
+	// Networks and UserIDs are set with the first assignments of a cluster.
+	Networks []api.Network
+	UserIDs  api.IDRange
 	// Spares are the IDs of spare assignments whose room is taken over.
 	Spares []string
 }
 
 // PlanPlaced returns what to commit for members that have got a place.
 func PlanPlaced(p Placed) []ClusterOperation {
-	ops := []ClusterOperation{Hold{Assignments: p.Assignments, Network: p.Network, Spares: p.Spares}}
+	ops := []ClusterOperation{Hold{Assignments: p.Assignments, Networks: p.Networks, UserIDs: p.UserIDs, Spares: p.Spares}}
 	nodes := map[string]bool{}
 	names := make([]string, 0, len(p.Assignments))
+	var placed []api.Assignment // parts left out
 	for _, a := range p.Assignments {
+		if a.IsPart() {
+			continue
+		}
 		nodes[a.Node] = true
-		names = append(names, a.Member)
+		names, placed = append(names, a.Member), append(placed, a)
 	}
-	where := fmt.Sprintf("%s on %s", plural(len(p.Assignments), "member"), plural(len(nodes), "node"))
+	where := fmt.Sprintf("%s on %s", plural(len(placed), "member"), plural(len(nodes), "node"))
 	switch p.Need.Kind {
 	case NeedCreate:
 		ops = append(ops, SetPhase{To: api.ClusterStarting, Message: "waiting for " + where}, Emit{Reason: EventPlaced, Message: "placed " + where})
 	case NeedScale:
 		ops = append(ops, Emit{Reason: EventScaling, Message: "added " + where + ": " + list(names)})
 	case NeedHeal:
-		for i, a := range p.Assignments {
+		for i, a := range placed {
 			text := fmt.Sprintf("%s moves from %s to %s", a.Member, p.Need.Members[i].Avoid, a.Node)
 			if a.Node == p.Need.Members[i].Avoid {
 				text = fmt.Sprintf("%s restarts on %s", a.Member, a.Node)
@@ -47,7 +52,7 @@ func PlanPlaced(p Placed) []ClusterOperation {
 			ops = append(ops, Emit{Reason: EventMemberReplaced, Message: text, Member: a.Member, Node: a.Node})
 		}
 	case NeedSpare:
-		for _, a := range p.Assignments {
+		for _, a := range placed {
 			ops = append(ops, Emit{Reason: EventPlaced, Message: "reserved room for a spare on " + a.Node, Member: a.Member, Node: a.Node})
 		}
 	}

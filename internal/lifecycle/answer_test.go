@@ -23,7 +23,7 @@ func TestWhatFollowsWhenMembersHaveGotAPlace(t *testing.T) {
 	}{
 		{
 			"a new cluster starts",
-			Placed{Need: Need{Kind: NeedCreate}, Assignments: []api.Assignment{on("a0", "c-0", "n1"), on("a1", "c-1", "n1")}, Network: &api.Network{Index: 1}},
+			Placed{Need: Need{Kind: NeedCreate}, Assignments: []api.Assignment{on("a0", "c-0", "n1"), on("a1", "c-1", "n1")}, Networks: []api.Network{{Index: 1}}},
 			[]string{
 				"Hold [a0 a1] network true spares []", "SetPhase starting: waiting for 2 members on 1 node", "Emit Placed: placed 2 members on 1 node||",
 			},

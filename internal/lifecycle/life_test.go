@@ -42,7 +42,7 @@ func sketch[T any](ops []T) []string {
 			for _, a := range op.Assignments {
 				ids = append(ids, a.ID)
 			}
-			lines = append(lines, fmt.Sprintf("Hold %v network %t spares %v", ids, op.Network != nil, op.Spares))
+			lines = append(lines, fmt.Sprintf("Hold %v network %t spares %v", ids, len(op.Networks) > 0, op.Spares))
 		default:
 			lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%T%+v", op, op), "lifecycle."))
 		}

@@ -62,11 +62,12 @@ type WantedMember struct {
 	Spare           bool
 }
 
-// Hold makes assignments true. Network is set with the first ones of a cluster. Spares are IDs of spare assignments whose room the new
+// Hold makes assignments true. Networks and UserIDs are set with the first ones of a cluster. Spares are IDs of spare assignments whose room the new
 // ones take over in the same commit: nothing was ever carried out for a spare, so there is nothing to clean.
 type Hold struct {
 	Assignments []api.Assignment
-	Network     *api.Network
+	Networks    []api.Network
+	UserIDs     api.IDRange
 	Spares      []string
 }
 

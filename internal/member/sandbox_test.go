@@ -141,7 +141,7 @@ func testCluster(t *testing.T, n int) contextualization.Cluster {
 	prefix := netip.MustParsePrefix("10.64.16.0/20")
 	c := contextualization.Cluster{
 		Name: "c1", Authority: authority, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
-		Network: api.Network{Index: 1, Prefix: prefix, Gateway: prefix.Addr().Next(), IDBase: testIDBase, IDCount: 65536},
+		Network: api.Network{Index: 1, Prefix: prefix, Gateway: prefix.Addr().Next()},
 	}
 	address := c.Network.Gateway
 	for i := range n {

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -13,7 +14,10 @@ type Decision struct {
 	ClusterUID, Cluster string
 	// Generation is the cluster generation this decision makes true.
 	Generation int64
-	Network    api.Network
+	// Networks are the cluster's, its own first. Further are the names of those on which the members of a group have ports besides, by group.
+	Networks []api.Network
+	Further  map[string][]string
+	UserIDs  api.IDRange
 	// Held are the cluster's assignments that are not confirmed clean, quarantined ones and spares among them: their addresses are not
 	// given to another member.
 	Held []api.Assignment
@@ -42,13 +46,9 @@ func AssignmentID(clusterUID, member string, generation int64) string {
 // Assign completes placed members to assignments: IDs, names, ranks, and the lowest addresses of the network that are not held. It fails
 // only when the network has no address left, or when Members does not name exactly those that are placed.
 func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
-	base := d.Network.Prefix.Addr()
-	lastHost := 1<<(32-d.Network.Prefix.Bits()) - 2 // the last is broadcast
-	hosts := pool.New(firstHost, lastHost)
-	for i := range d.Held {
-		if a := &d.Held[i]; d.Network.Prefix.Contains(a.Address()) {
-			hosts.Hold(int(pool.Host(base, a.Address())), a.ID)
-		}
+	hosts := map[string]*pool.Pool[int]{}
+	for i := range d.Networks {
+		hosts[d.Networks[i].UID] = freeHosts(&d.Networks[i], d.Held)
 	}
 	names, err := nameAll(placed, d)
 	if err != nil {
@@ -58,21 +58,56 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 	for i, p := range placed {
 		name := names[i]
 		id := AssignmentID(d.ClusterUID, name.Member, d.Generation)
-		host, ok := hosts.Take(id)
-		if !ok {
-			return nil, fmt.Errorf("cluster %q: network %s has no free address for member %s: it has room for %d members",
-				d.Cluster, d.Network.Prefix, name.Member, lastHost-firstHost+1)
+		ports, err := d.ports(p.Group, id, hosts)
+		if err != nil {
+			return nil, fmt.Errorf("cluster %q: member %s: %w", d.Cluster, name.Member, err)
 		}
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
 			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: api.ByAgents(p.Node), RAMBoot: p.RAMBoot,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, Oversubscribed: p.Oversubscribed,
-			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: pool.Offset(base, uint32(host)), MAC: MAC(d.Network.Index, host)}},
-			Stack: p.Stack, Environment: p.Environment,
+			UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
 		})
 	}
 	return assignments, nil
+}
+
+// freeHosts are the host numbers of a network that no assignment has.
+func freeHosts(n *api.Network, held []api.Assignment) *pool.Pool[int] {
+	base := n.Prefix.Addr()
+	hosts := pool.New(firstHost, firstHost+Room(n)-1)
+	for i := range held {
+		for _, port := range held[i].Ports {
+			if port.Network == n.UID && n.Prefix.Contains(port.Address) {
+				hosts.Hold(int(pool.Host(base, port.Address)), held[i].ID)
+			}
+		}
+	}
+	return hosts
+}
+
+// ports are a member's ends of the cluster's own network and of those that its group names.
+func (d *Decision) ports(group, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
+	further := d.Further[group]
+	ports := make([]api.PortClaim, 0, 1+len(further))
+	for i := range d.Networks {
+		n := &d.Networks[i]
+		if name := n.OwnName(); name != "" && !slices.Contains(further, name) {
+			continue
+		}
+		host, ok := hosts[n.UID].Take(id)
+		if !ok {
+			return nil, fmt.Errorf("network %s (%s) has no free address: it has room for %d members", n.Name, n.Prefix, Room(n))
+		}
+		ports = append(ports, api.PortClaim{
+			Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host),
+		})
+	}
+	if len(ports) != 1+len(further) {
+		return nil, fmt.Errorf("group %q names networks %v, but the cluster has %d of them", group, further, len(ports)-1)
+	}
+	return ports, nil
 }
 
 // nameAll says who each of the placed is.

@@ -12,19 +12,16 @@ import (
 )
 
 func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
-	network, err := DefaultPool.Network(7, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	network := nth(7)
 	placed, refusal := Place(viewOf(t, testNode("n1", 8, 1, 8)), Request{Cluster: "c", Groups: []api.Group{group("a", 2, 1, 1), group("b", 2, 1, 1)}})
 	if refusal != nil {
 		t.Fatal(refusal.Message)
 	}
 	noon := time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 	d := Decision{
-		ClusterUID: "u", Cluster: "c", Generation: 4, Network: network, TakenAt: noon,
+		ClusterUID: "u", Cluster: "c", Generation: 4, Networks: []api.Network{network}, TakenAt: noon,
 		// Two are held: one of the cluster, one that is quarantined.
-		Held: []api.Assignment{{Ports: []api.PortClaim{{Address: pool.Offset(network.Prefix.Addr(), firstHost)}}}, {Ports: []api.PortClaim{{Address: pool.Offset(network.Prefix.Addr(), firstHost+2)}}}},
+		Held: []api.Assignment{{Ports: []api.PortClaim{{Network: network.UID, Address: pool.Offset(network.Prefix.Addr(), firstHost)}}}, {Ports: []api.PortClaim{{Network: network.UID, Address: pool.Offset(network.Prefix.Addr(), firstHost+2)}}}},
 		Members: []MemberName{
 			{Group: "b", Member: "b-7", Rank: 9, Replaces: "u.b-7.2", Attempt: 3},
 			{Group: "a", Member: "a-1", Rank: 1},

@@ -8,38 +8,38 @@ import (
 	"github.com/nearmetal/nearmetal/internal/pool"
 )
 
-// Sizes of what a network index stands for.
-//
-// How many clusters can live at once follows from addresses: each cluster has a /20, whatever its size. The default pool has 1,023 of them
-// beside the first, which stays unused, and 10.0.0.0/8 has 4,095. The index itself could be higher: a VNI has 24 bits, a MAC has 16 for it,
-// and the ranges of user IDs stay below 2^31 up to index 32,751. So more clusters need smaller subnets. For that, Pool must choose a block
-// by the cluster's size, apart from the index. IndexOf must look up the block among stored networks. Check and scale-up must refuse what
-// the cluster's own block can't hold. And fabric.MaxIndex must grow with MaxNetworkIndex. Assign takes subnets of any size.
+// Sizes of what is handed out to clusters.
 const (
-	// MaxNetworkIndex bounds the index: it names VXLAN networks, links and ID ranges on every node.
-	MaxNetworkIndex = 4095
-	// MaxMembers is how many members one cluster's /20 holds: 4,096 addresses less network, gateway and broadcast.
-	MaxMembers = 1<<(32-subnetBits) - 3
+	// MaxNetworkIndex bounds a network's index: it names links and VXLAN networks on every node, and has 16 bits in a MAC.
+	MaxNetworkIndex = 1<<16 - 1
+	// MaxMembers is how many members the largest network holds: 4,096 addresses less network, gateway and broadcast.
+	MaxMembers = 1<<(32-largeBits) - 3
 
-	subnetBits    = 20
-	firstIDBase   = 1_000_000
-	idsPerNetwork = 65_536
-	gatewayHost   = 1
-	firstHost     = 2
+	largeBits  = 20 // a network's subnet while the pool has room, or where its cluster needs one
+	smallBits  = 22 // else
+	smallBlock = 1<<(32-smallBits) - 3
+
+	gatewayHost = 1
+	firstHost   = 2
+
+	firstUserID = 1_000_000 + 65_536
+	userIDs     = 65_536
+	// lastRange keeps IDs below 2^31: some file systems and programs take them for signed.
+	lastRange = (1<<31-firstUserID)/userIDs - 1
 )
 
-var defaultSubnets, _ = pool.Cut(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, 0, 0}), 10), subnetBits)
+var defaultSubnets, _ = pool.Cut(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, 0, 0}), 10), smallBits)
 
-// DefaultPool is where cluster subnets come from unless the site says otherwise: room for 1,023 live clusters.
+// DefaultPool is where subnets come from unless the site says otherwise.
 var DefaultPool = Pool{defaultSubnets}
 
-// Pool is the address space that cluster subnets are cut from, /20 by /20: network index i has block i. Block 0 stays unused.
+// Pool is the address space that subnets are cut from. Its first block stays unused.
 type Pool struct{ subnets pool.Subnets }
 
-// NewPool checks that the prefix holds at least one cluster subnet, and no addresses that mean something else everywhere.
+// NewPool checks that the prefix holds at least one subnet, and no addresses that mean something else everywhere.
 func NewPool(prefix netip.Prefix) (Pool, error) {
-	subnets, ok := pool.Cut(prefix, subnetBits)
-	if !ok || subnets.Count() < 2 {
+	subnets, ok := pool.Cut(prefix, smallBits)
+	if !ok || prefix.Bits() >= largeBits {
 		return Pool{}, fmt.Errorf("subnet pool %s has no room for cluster subnets: give an IPv4 prefix of /19 or shorter, such as %s", prefix, DefaultPool)
 	}
 	for _, reserved := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "198.18.0.0/15", "224.0.0.0/3"} {
@@ -52,70 +52,123 @@ func NewPool(prefix netip.Prefix) (Pool, error) {
 
 func (p Pool) String() string { return p.Prefix().String() }
 
-// MaxIndex is the highest network index the pool has a subnet for.
-func (p Pool) MaxIndex() int { return min(MaxNetworkIndex, p.subnets.Count()-1) }
-
-// Network derives everything about the network with this index.
-func (p Pool) Network(index int, egress bool) (api.Network, error) {
-	prefix, ok := p.subnets.At(index)
-	if !ok || index < 1 || index > p.MaxIndex() {
-		return api.Network{}, fmt.Errorf("network index %d is not between 1 and %d, the size of subnet pool %s", index, p.MaxIndex(), p)
-	}
-	return api.Network{
-		Index: index, Prefix: prefix, Gateway: pool.Offset(prefix.Addr(), gatewayHost), Egress: egress,
-		IDBase: firstIDBase + uint32(index)*idsPerNetwork, IDCount: idsPerNetwork,
-	}, nil
-}
-
-// IndexOf returns the index of the network an address belongs to; false when it is outside of the pool.
-func (p Pool) IndexOf(a netip.Addr) (int, bool) {
-	index, ok := p.subnets.BlockOf(a)
-	return index, ok && index >= 1 && index <= p.MaxIndex()
-}
-
 // Prefix is the whole pool.
 func (p Pool) Prefix() netip.Prefix { return p.subnets.Prefix() }
 
-// IndexOfMAC returns the index of the network that a member's interface is in, whatever pool its address was from.
-func IndexOfMAC(mac string) (int, bool) {
-	var high, low, hostHigh, hostLow int
-	_, err := fmt.Sscanf(mac, "02:6e:%02x:%02x:%02x:%02x", &high, &low, &hostHigh, &hostLow)
-	return high<<8 | low, err == nil && high<<8|low > 0
+// Numbers are those that clusters and their networks take, with their holders. A network's are free once it is gone, which is when its last
+// port was proved clean. The user IDs of a cluster are free once nothing of it is held, quarantined assignments included.
+type Numbers struct {
+	pool    Pool
+	indexes *pool.Pool[int]
+	blocks  *pool.Pool[int] // small ones
+	used    int             // of the blocks
+	ranges  *pool.Pool[uint32]
 }
 
-// Indexes returns the pool of network indexes. Those of recorded clusters are held, and those of quarantined assignments, whose processes
-// may still run under the network's user IDs after their cluster is gone. The site may have had another pool of subnets when those were
-// made: the blocks of this one that hold their addresses are held, too.
-func (p Pool) Indexes(records []api.ClusterRecord, quarantined []api.Quarantine) *pool.Pool[int] {
-	indexes := pool.New(1, p.MaxIndex())
+// Numbers returns what is taken of the pool by stored networks, clusters and quarantined assignments. Networks may have their subnets from
+// another pool, which the site had before: the blocks of this one that they overlap are taken.
+func (p Pool) Numbers(networks []*api.Network, records []*api.ClusterRecord, quarantined []*api.Quarantine) *Numbers {
+	n := &Numbers{
+		pool: p, indexes: pool.New(1, MaxNetworkIndex), blocks: pool.New(1, p.subnets.Count()-1), ranges: pool.New[uint32](0, lastRange),
+	}
+	for _, network := range networks {
+		n.indexes.Hold(network.Index, network.UID)
+		n.holdBlocks(network.Prefix, network.UID)
+	}
 	for _, r := range records {
-		if r.Network.Index != 0 {
-			indexes.Hold(r.Network.Index, r.UID)
-		}
-		if index, ok := p.IndexOf(r.Network.Prefix.Addr()); ok {
-			indexes.Hold(index, r.UID)
-		}
+		n.holdIDs(r.UserIDs, r.UID)
 	}
 	for _, q := range quarantined {
-		if index, ok := IndexOfMAC(q.Assignment.MAC()); ok {
-			indexes.Hold(index, q.Assignment.ClusterUID)
-		}
-		if index, ok := p.IndexOf(q.Assignment.Address()); ok {
-			indexes.Hold(index, q.Assignment.ClusterUID)
-		}
+		n.holdIDs(q.Assignment.UserIDs, q.Assignment.ClusterUID)
 	}
-	return indexes
+	return n
 }
 
-// TakeNetwork gives the network with the lowest free index to a cluster.
-func (p Pool) TakeNetwork(indexes *pool.Pool[int], clusterUID string, egress bool) (api.Network, error) {
-	index, ok := indexes.Take(clusterUID)
-	if !ok {
-		return api.Network{}, fmt.Errorf("all %d cluster networks of subnet pool %s are in use: delete a cluster, or start the server with a larger pool (--network-pool)",
-			p.MaxIndex(), p)
+func (n *Numbers) holdIDs(ids api.IDRange, owner string) {
+	if ids.Count > 0 && ids.First >= firstUserID {
+		n.ranges.Hold((ids.First-firstUserID)/userIDs, owner)
 	}
-	return p.Network(index, egress)
 }
+
+// holdBlocks takes all blocks that a subnet overlaps.
+func (n *Numbers) holdBlocks(subnet netip.Prefix, owner string) {
+	if !subnet.IsValid() || !subnet.Overlaps(n.pool.Prefix()) {
+		return
+	}
+	first := 0
+	if block, ok := n.pool.subnets.BlockOf(subnet.Addr()); ok {
+		first = block
+	}
+	for block := first; block < n.pool.subnets.Count(); block++ {
+		prefix, _ := n.pool.subnets.At(block)
+		if !prefix.Overlaps(subnet) {
+			return
+		}
+		n.blocks.Hold(block, owner)
+		n.used++
+	}
+}
+
+// UserIDs returns a range of user and group IDs for a cluster's user namespaces.
+func (n *Numbers) UserIDs(clusterUID string) (api.IDRange, error) {
+	number, ok := n.ranges.Take(clusterUID)
+	if !ok {
+		return api.IDRange{}, fmt.Errorf("all %d ranges of user IDs are in use: delete a cluster", lastRange+1)
+	}
+	return api.IDRange{First: firstUserID + number*userIDs, Count: userIDs}, nil
+}
+
+// Network gives a network its index and its subnet. The subnet is a large one while half of the pool is free, so that a cluster can grow; then
+// the smallest that holds that many members.
+func (n *Numbers) Network(network api.Network, members int) (api.Network, error) {
+	bits := largeBits
+	if members <= smallBlock && 2*(n.used+largeBlocks) > n.pool.subnets.Count() {
+		bits = smallBits
+	}
+	subnet, ok := n.subnet(bits)
+	if !ok && bits == largeBits && members <= smallBlock {
+		subnet, ok = n.subnet(smallBits)
+	}
+	if !ok {
+		return api.Network{}, fmt.Errorf("subnet pool %s has no room for another network of %d members: delete a cluster, or start the server with a larger pool (--network-pool)",
+			n.pool, members)
+	}
+	index, ok := n.indexes.Take(network.UID)
+	if !ok {
+		return api.Network{}, fmt.Errorf("all %d networks are in use: delete a cluster", MaxNetworkIndex)
+	}
+	n.holdBlocks(subnet, network.UID)
+	network.Index, network.Prefix, network.Gateway = index, subnet, pool.Offset(subnet.Addr(), gatewayHost)
+	return network, nil
+}
+
+// largeBlocks is how many small blocks a large one has.
+const largeBlocks = 1 << (smallBits - largeBits)
+
+// subnet finds the lowest free one of a length.
+func (n *Numbers) subnet(bits int) (netip.Prefix, bool) {
+	if bits == smallBits {
+		block, ok := n.blocks.Lowest()
+		if !ok {
+			return netip.Prefix{}, false
+		}
+		return n.pool.subnets.At(block)
+	}
+	for first := largeBlocks; first+largeBlocks <= n.pool.subnets.Count(); first += largeBlocks {
+		free := true
+		for block := first; block < first+largeBlocks && free; block++ {
+			free = !n.blocks.Holds(block)
+		}
+		if free {
+			subnet, _ := n.pool.subnets.At(first)
+			return netip.PrefixFrom(subnet.Addr(), bits), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// Room returns how many members a network's subnet holds.
+func Room(network *api.Network) int { return 1<<(32-network.Prefix.Bits()) - 3 }
 
 // MAC returns the address of a member's interface: administratively assigned unicast (IEEE 802c-2017, AAI: 02), two bytes "nm"
 // for short, network index and host number.

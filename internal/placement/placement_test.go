@@ -49,11 +49,8 @@ func place(t testing.TB, v *View, name string, groups ...api.Group) []api.Assign
 	if refusal != nil {
 		t.Fatalf("refused: %s", refusal.Message)
 	}
-	network, err := DefaultPool.Network(1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	assignments, err := Assign(placed, Decision{ClusterUID: "uid-" + name, Cluster: name, Generation: 1, Network: network})
+	network := nth(1)
+	assignments, err := Assign(placed, Decision{ClusterUID: "uid-" + name, Cluster: name, Generation: 1, Networks: []api.Network{network}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,11 +54,8 @@ func viewWith(nodes []NodeState) *View {
 }
 
 func assign(t interface{ Fatal(...any) }, placed []Placed, name string) []api.Assignment {
-	network, err := DefaultPool.Network(7, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	assignments, err := Assign(placed, Decision{ClusterUID: name, Cluster: name, Generation: 1, Network: network})
+	network := nth(7)
+	assignments, err := Assign(placed, Decision{ClusterUID: name, Cluster: name, Generation: 1, Networks: []api.Network{network}})
 	if err != nil {
 		t.Fatal(err)
 	}

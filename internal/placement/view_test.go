@@ -168,94 +168,14 @@ func TestNodesAreInTheOrderPeopleCount(t *testing.T) {
 	}
 }
 
-func TestEverythingOfANetworkFollowsFromItsIndex(t *testing.T) {
-	n, err := DefaultPool.Network(1023, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := api.Network{
-		Index: 1023, Prefix: netip.MustParsePrefix("10.127.240.0/20"), Gateway: netip.MustParseAddr("10.127.240.1"), Egress: true,
-		IDBase: 1_000_000 + 1023*65_536, IDCount: 65_536,
-	}
-	if n != want {
-		t.Errorf("want %+v, got %+v", want, n)
-	}
-	for _, index := range []int{0, -1, 1024} {
-		if _, err := DefaultPool.Network(index, false); err == nil {
-			t.Errorf("index %d is outside of the pool and was accepted", index)
-		}
-	}
-	if got, ok := DefaultPool.IndexOf(netip.MustParseAddr("10.127.255.254")); !ok || got != 1023 {
-		t.Errorf("network of an address: %d %t", got, ok)
-	}
-	for _, a := range []string{"10.128.0.0", "10.64.0.5", "::1"} {
-		if got, ok := DefaultPool.IndexOf(netip.MustParseAddr(a)); ok {
-			t.Errorf("%s belongs to no cluster network, got %d", a, got)
-		}
-	}
-	large, err := NewPool(netip.MustParsePrefix("10.1.2.3/8"))
-	if err != nil || large.MaxIndex() != MaxNetworkIndex || large.String() != "10.0.0.0/8" {
-		t.Errorf("pool 10.0.0.0/8: %v %d %v", large, large.MaxIndex(), err)
-	}
-	for _, p := range []string{"10.0.0.0/20", "10.0.0.0/24", "fd00::/8", "0.0.0.0/0", "169.254.0.0/16", "198.18.0.0/16", "224.0.0.0/8"} {
-		if _, err := NewPool(netip.MustParsePrefix(p)); err == nil {
-			t.Errorf("pool %s has no room for a cluster and was accepted", p)
-		}
-	}
-}
-
-func TestTheLowestNetworkThatNobodyUsesIsHandedOut(t *testing.T) {
-	quarantined := []api.Quarantine{{Assignment: api.Assignment{Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.32.9")}}}}}
-	inUse := DefaultPool.Indexes([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 4}}, {}}, quarantined)
-	n, err := DefaultPool.TakeNetwork(inUse, "u", false)
-	if err != nil || n.Index != 3 {
-		t.Errorf("1 and 4 are clusters', 2 is quarantined: want 3, got %d, %v", n.Index, err)
-	}
-	small, err := NewPool(netip.MustParsePrefix("172.16.0.0/18"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = small.TakeNetwork(small.Indexes([]api.ClusterRecord{{Network: api.Network{Index: 1}}, {Network: api.Network{Index: 2}}, {Network: api.Network{Index: 3}}}, nil), "u", false)
-	if want := "all 3 cluster networks of subnet pool 172.16.0.0/18 are in use: delete a cluster, or start the server with a larger pool (--network-pool)"; err == nil || err.Error() != want {
-		t.Errorf("want %q, got %v", want, err)
-	}
-}
-
-func TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore(t *testing.T) {
-	fresh, err := NewPool(netip.MustParsePrefix("10.72.0.0/16"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	living, err := DefaultPool.Network(129, false) // 10.72.16.0/20, which is network 1 of the new pool
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone, err := DefaultPool.Network(2, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unclean := api.Quarantine{Assignment: api.Assignment{Ports: []api.PortClaim{{Address: gone.Gateway.Next(), MAC: MAC(2, 2)}}}}
-	inUse := fresh.Indexes([]api.ClusterRecord{{Network: living}}, []api.Quarantine{unclean})
-	n, err := fresh.TakeNetwork(inUse, "u", false)
-	if err != nil || n.Index != 3 {
-		t.Errorf("1 has a living cluster's addresses, 2 a quarantined member's user IDs: want 3, got %d, %v", n.Index, err)
-	}
-	if !inUse.Holds(129) {
-		t.Error("the living cluster's index is not in use")
-	}
-}
-
 func TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain(t *testing.T) {
-	network, err := DefaultPool.Network(2, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	network := nth(2)
 	placed := []Placed{
 		{Group: "a", Member: "a-0", Node: "n1", Slots: []int{0}, CPUs: []int{4}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 5}}, RAMBoot: 3, Stack: api.StackContainer, Environment: "local"},
 		{Group: "a", Member: "a-1", Rank: 1, Node: "n2", Oversubscribed: true},
 	}
-	held := []api.Assignment{{Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.32.3")}}}}
-	got, err := Assign(placed, Decision{ClusterUID: "uid", Cluster: "c1", Generation: 7, Network: network, Held: held})
+	held := []api.Assignment{{Ports: []api.PortClaim{{Network: "n2", Address: netip.MustParseAddr("10.64.32.3")}}}}
+	got, err := Assign(placed, Decision{ClusterUID: "uid", Cluster: "c1", Generation: 7, Networks: []api.Network{network}, Held: held})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,21 +183,21 @@ func TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain(t *testing.T) {
 		{
 			ID: "uid.a-0.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-0", Node: "n1", CleanBy: api.ByAgents("n1"), RAMBoot: 3, Slots: []int{0}, CPUs: []int{4},
 			NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 5}}, Stack: api.StackContainer, Environment: "local",
-			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.2"), MAC: "02:6e:00:02:00:02"}},
+			Ports: []api.PortClaim{{Network: "n2", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.2"), MAC: "02:6e:00:02:00:02"}},
 		},
 		{
 			ID: "uid.a-1.7", ClusterUID: "uid", Cluster: "c1", Generation: 7, Group: "a", Member: "a-1", Rank: 1, Node: "n2", CleanBy: api.ByAgents("n2"), Oversubscribed: true,
-			Ports: []api.PortClaim{{Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.4"), MAC: "02:6e:00:02:00:04"}},
+			Ports: []api.PortClaim{{Network: "n2", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.32.4"), MAC: "02:6e:00:02:00:04"}},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("assignments (-want +got):\n%s", diff)
 	}
 	full := make([]Placed, MaxMembers)
-	if _, err := Assign(full, Decision{Network: network}); err != nil {
+	if _, err := Assign(full, Decision{Networks: []api.Network{network}}); err != nil {
 		t.Errorf("%d members have addresses: %v", MaxMembers, err)
 	}
-	if _, err := Assign(full, Decision{Network: network, Held: held}); err == nil {
+	if _, err := Assign(full, Decision{Networks: []api.Network{network}, Held: held}); err == nil {
 		t.Error("the network has no address left, and one was given")
 	}
 }

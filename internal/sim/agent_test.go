@@ -234,7 +234,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused,
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
-			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: m.Network.Index, files: m.FilesDigest,
+			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
 		}
 	}
 	for _, j := range d.Jobs {
@@ -254,6 +254,14 @@ func (a *agent) obey(d *agentstream.Desired) {
 	}
 	w.touched()
 	a.wake(0)
+}
+
+// indexOf is that of a member's first network; 0 when it has none any more.
+func indexOf(m *agentstream.Member) int {
+	if len(m.Networks) == 0 {
+		return 0
+	}
+	return m.Networks[0].Index
 }
 
 func (a *agent) member(id string) *memberMemory {

@@ -2,12 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/placement"
 )
 
 // checks remember what the checks need to know from step to step.
@@ -78,7 +78,7 @@ func (m *mirror) checkAllocations() {
 	for _, n := range w.nodes {
 		memory[n.record.Name] = n.record.Capacity.MemoryBytes
 	}
-	networks := map[int]string{}
+	ranges := map[api.IDRange]string{}
 	type slot struct {
 		node string
 		slot int
@@ -95,15 +95,11 @@ func (m *mirror) checkAllocations() {
 		if memory[a.Node] -= a.MemoryBytes(); memory[a.Node] < 0 {
 			w.fail("double allocation", "more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
 		}
-		if other, taken := holders[a.Address()]; taken {
-			w.fail("double allocation", "address %s is allocated twice: to %s and %s", a.Address(), other, a.ID)
+		if other, taken := ranges[a.UserIDs]; taken && other != a.ClusterUID {
+			w.fail("double allocation", "user IDs %v are allocated twice: to %s and %s", a.UserIDs, other, a.ClusterUID)
 		}
-		holders[a.Address()] = a.ID
-		index, _ := placement.DefaultPool.IndexOf(a.Address())
-		if other, taken := networks[index]; taken && other != a.ClusterUID {
-			w.fail("double allocation", "network %d is allocated twice: to %s and %s", index, other, a.ClusterUID)
-		}
-		networks[index] = a.ClusterUID
+		ranges[a.UserIDs] = a.ClusterUID
+		m.checkPorts(a, holders)
 	}
 	for _, name := range m.names() {
 		for _, a := range m.assignments(m.clusters[name].record) {
@@ -116,6 +112,48 @@ func (m *mirror) checkAllocations() {
 		take(&q.Assignment)
 	}
 	m.live = live
+}
+
+// checkPorts checks that the ports of an assignment are on networks that are stored, at addresses that nobody else has.
+func (m *mirror) checkPorts(a *api.Assignment, holders map[any]string) {
+	type place struct {
+		network string
+		address netip.Addr
+	}
+	for _, p := range a.Ports {
+		n := m.networks[p.Network]
+		if n == nil || !n.Prefix.Contains(p.Address) {
+			m.w.fail("networks", "%s has address %s on network %s, which is %+v", a.ID, p.Address, p.Network, n)
+		}
+		key := place{p.Network, p.Address}
+		if other, taken := holders[key]; taken {
+			m.w.fail("double allocation", "address %s is allocated twice: to %s and %s", p.Address, other, a.ID)
+		}
+		holders[key] = a.ID
+	}
+}
+
+// checkNetworks checks that no two networks have an index or an address in common.
+func (m *mirror) checkNetworks() {
+	for _, q := range m.quarantines {
+		for _, p := range q.Assignment.Ports {
+			if m.networks[p.Network] == nil {
+				m.w.fail("networks", "network %s is gone, and %s, which is quarantined, has a port on it", p.Network, q.Assignment.ID)
+			}
+		}
+	}
+	indexes := map[int]string{}
+	for uid, n := range m.networks {
+		if other, taken := indexes[n.Index]; taken {
+			m.w.fail("double allocation", "index %d is that of networks %s and %s", n.Index, uid, other)
+		}
+		indexes[n.Index] = uid
+		for other, o := range m.networks {
+			if other < uid && o.Prefix.Overlaps(n.Prefix) {
+				m.w.fail("double allocation", "networks %s and %s have overlapping subnets %s and %s", other, uid, o.Prefix, n.Prefix)
+			}
+		}
+	}
 }
 
 // checkQuotas checks that no project gets more than it may hold. One whose quota was lowered keeps what it has.

@@ -18,6 +18,7 @@ const (
 	prefixRecord        = "record/"
 	prefixChunk         = "chunk/"
 	prefixQuarantine    = "quarantine/"
+	prefixNetwork       = "network/"
 	prefixNodeSpan      = "nodespan/"
 	prefixUsage         = "usage/"
 	prefixProject       = "project/"
@@ -43,6 +44,7 @@ type mirror struct {
 	chunks      map[string][]api.Assignment
 	written     map[string]int64 // the term in which a chunk was written
 	quarantines map[string]*api.Quarantine
+	networks    map[string]*api.Network // by UID
 	projects    map[string]*api.Project
 	usage       map[string]*api.UsageRecord // by key
 	nodeSpans   map[string]*api.NodeSpan    // by key
@@ -69,7 +71,7 @@ type machineSeen struct {
 
 func newMirror(w *world) *mirror {
 	return &mirror{
-		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{},
+		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
 		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{},
 		ledger: map[string]*account{}, used: map[string]api.Quota{},
@@ -158,6 +160,9 @@ func (m *mirror) put(op store.Op) {
 		}
 	case prefixQuarantine:
 		putIn(w, m.quarantines, rest, op)
+	case prefixNetwork:
+		putIn(w, m.networks, rest, op)
+		m.checkNetworks()
 	case prefixProject:
 		putIn(w, m.projects, rest, op)
 	case prefixNodeSpan:

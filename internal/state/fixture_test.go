@@ -34,12 +34,17 @@ func writeEveryKind(w *world) {
 	}}, TimeLimit: api.Duration(time.Hour)}
 	w.reach(w.repo.CreateCluster(ctx, sim))
 	as := w.first(70) // two chunks
+	storage := api.Network{
+		UID: "uid-c1.storage", Name: "c1:storage", Cluster: "c1", ClusterUID: "uid-c1", Technology: api.TechnologyVXLAN, Index: 7,
+		Prefix: netip.MustParsePrefix("10.64.112.0/20"), Gateway: netip.MustParseAddr("10.64.112.1"),
+	}
 	later := now.Add(time.Minute)
 	rec := w.generation(2, api.ClusterDegraded)
 	rec.UsageSeq, rec.Message, rec.Chunks = 1, "member c1-69 was lost", w.c1().Record.Chunks[:1]
 	rec.Lost = []api.LostMember{{Member: "c1-69", Reason: "its node is down", Since: later}}
 	w.reach(w.leader.Commit(ctx, w.c1(), state.Write{
 		Record: rec, Add: []state.Batch{{Assignments: as[64:69]}, {Assignments: as[69:], Releasing: true, ReleasedAt: &later}},
+		Networks:    []api.Network{storage},
 		Quarantines: []api.Quarantine{{Assignment: as[69], Reason: "can't be cleaned", Since: later}},
 		Usage:       usageRecord(1, span(api.SpanAllocated, now, later)),
 	}))

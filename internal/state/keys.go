@@ -13,6 +13,7 @@ const (
 	prefixRecord     = "record/"
 	prefixChunk      = "chunk/"
 	prefixQuarantine = "quarantine/"
+	prefixNetwork    = "network/"
 	prefixNode       = "node/"
 	prefixControl    = "nodecontrol/"
 	prefixNodeSpan   = "nodespan/"

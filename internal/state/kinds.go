@@ -29,6 +29,8 @@ var kinds = []registration{
 	&stored[eventLog]{prefix: prefixEventLog},
 	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
 	quarantines, usageRecords, nodeSpans,
+	// network/UID, written by the leader, immutable.
+	networks,
 
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while the node is drained.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
@@ -92,6 +94,14 @@ var (
 	quarantines = &kind[api.Quarantine]{
 		prefix: prefixQuarantine, name: func(q *api.Quarantine) string { return q.Assignment.ID },
 		list: func(v *View) *[]*api.Quarantine { return &v.Quarantines }, bound: func(q *api.Quarantine) { q.Reason = api.ShortMessage(q.Reason) },
+	}
+	networks = &kind[api.Network]{
+		prefix: prefixNetwork, name: func(n *api.Network) string { return n.UID },
+		list:    func(v *View) *[]*api.Network { return &v.Networks },
+		indexes: []*index[api.Network]{networkByName},
+	}
+	networkByName = &index[api.Network]{
+		in: func(v *View) *directory { return &v.networkNames }, keys: func(n *api.Network) []string { return []string{n.Name} },
 	}
 	usageRecords = &kind[api.UsageRecord]{
 		prefix: prefixUsage, name: UsageKey,

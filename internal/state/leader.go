@@ -46,6 +46,8 @@ type Write struct {
 	// Quarantines become true with the record, so what can't be cleaned passes from the cluster's hands into quarantine without a moment
 	// in between in which it is free.
 	Quarantines []api.Quarantine
+	// Networks are new ones of the cluster, which become true with the record.
+	Networks []api.Network
 	// Usage is the record of what ends with this commit, nil for nothing; it is number Record.UsageSeq.
 	Usage *api.UsageRecord
 	// Forget removes the cluster, record, chunks and intent, instead of writing Record. It is refused while an assignment of base is not
@@ -147,6 +149,9 @@ func (l *Leader) quarantinesAhead(ctx context.Context, base *Cluster, quarantine
 // headerOps writes the record with all that belongs to it, quarantines as far as they are given, and removes the chunks that it no longer names.
 func headerOps(base *Cluster, w Write, quarantines []api.Quarantine) []store.Op {
 	ops := append([]store.Op{put(prefixRecord+w.Record.Name, w.Record)}, putQuarantines(quarantines)...)
+	for i := range w.Networks {
+		ops = append(ops, put(prefixNetwork+w.Networks[i].UID, w.Networks[i]))
+	}
 	if w.Usage != nil {
 		ops = append(ops, put(keyUsage(w.Usage.UID, w.Usage.Seq), w.Usage))
 	}

@@ -3,6 +3,7 @@ package state_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -78,7 +79,7 @@ func TestAGenerationIsSeenAsItWasCommitted(t *testing.T) {
 		w := newWorld(t, s)
 		as := assignments("c1", 150, 1)
 		rec := w.generation(1, api.ClusterStarting)
-		rec.Network = api.Network{Index: 3, IDBase: 1 << 20, IDCount: 1 << 16}
+		rec.Networks, rec.UserIDs = []api.NetworkRef{{UID: "u1", Prefix: netip.MustParsePrefix("10.64.48.0/20")}}, api.IDRange{First: 1 << 20, Count: 1 << 16}
 		w.reach(w.leader.Commit(t.Context(), w.c1(), state.Write{Record: rec, Add: []state.Batch{{Assignments: as}}}))
 
 		c := w.c1()

@@ -90,6 +90,8 @@ type View struct {
 	Nodes       []*Node
 	Jobs        []*api.Job
 	Quarantines []*api.Quarantine
+	// Networks are in the order of their UIDs.
+	Networks []*api.Network
 	// NodeSpans are in the order of NodeSpanKey, Usage in that of UsageKey.
 	NodeSpans []*api.NodeSpan
 	Usage     []*api.UsageRecord
@@ -115,10 +117,19 @@ type View struct {
 
 	clusterUIDs, clusterNodes             directory
 	machineUIDs, machineMACs, machineBMCs directory
+	networkNames                          directory
 }
 
 // Cluster returns the cluster of that name, or nil.
 func (v *View) Cluster(name string) *Cluster { return clusters.find(v, name) }
+
+// Network returns the network of that UID, or nil.
+func (v *View) Network(uid string) *api.Network { return networks.find(v, uid) }
+
+// NetworkNamed returns the network of that name, or nil; of two, of which one is being cleaned, either.
+func (v *View) NetworkNamed(name string) *api.Network {
+	return first(networks.by(v, networkByName, name))
+}
 
 // Job returns the job of that ID, or nil.
 func (v *View) Job(id string) *api.Job { return jobs.find(v, id) }

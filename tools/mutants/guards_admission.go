@@ -110,16 +110,16 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "an address in use is not given again",
 		File:    "internal/placement/assign.go",
-		Find:    `hosts.Hold(int(pool.Host(base, a.Address())), a.ID)`,
-		Replace: `_ = a`,
+		Find:    `hosts.Hold(int(pool.Host(base, port.Address)), held[i].ID)`,
+		Replace: `_ = base`,
 		Test:    "./internal/placement TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain",
 	},
 	{
 		Guard:   "the network of what is quarantined is given to nobody else",
-		File:    "internal/placement/network.go",
-		Find:    `ok := p.IndexOf(q.Assignment.Address()); ok {`,
-		Replace: `ok := p.IndexOf(q.Assignment.Address()); ok && false {`,
-		Test:    "./internal/placement TestTheLowestNetworkThatNobodyUsesIsHandedOut",
+		File:    "internal/lifecycle/network.go",
+		Find:    ` || hasPort(quarantined, n.UID)`,
+		Replace: ``,
+		Test:    "./internal/lifecycle TestANetworkLivesAsLongAsItsClusterAndItsPorts",
 	},
 	{
 		Guard:   "a number with two owners is free only when both are fenced",

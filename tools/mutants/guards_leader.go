@@ -124,8 +124,8 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "two clusters of one pass get two networks",
 		File:    "internal/placement/network.go",
-		Find:    "indexes.Take(clusterUID)",
-		Replace: "indexes.Lowest()",
+		Find:    "n.indexes.Take(network.UID)",
+		Replace: "n.indexes.Lowest()",
 		Test:    "./internal/controller TestTwoClustersThatArePlacedTogetherGetTwoNetworks",
 	},
 	{

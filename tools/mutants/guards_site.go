@@ -40,7 +40,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a released member is clean only when its network is gone from the node",
 		File:    "internal/agent/members.go",
-		Find:    `if !a.networks.holds(m.want.Network.Index) || a.sharesNetwork(m) {`,
+		Find:    `if a.networksGone(m) {`,
 		Replace: `if true {`,
 		Test:    "./internal/agent TestAReleasedMemberIsCleanOnlyWhenItsNetworkIsGoneFromTheNode",
 	},

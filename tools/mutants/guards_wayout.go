@@ -96,16 +96,16 @@ var wayoutGuards = []Mutant{
 	{
 		Guard:   "another pool gives out no addresses of clusters that exist",
 		File:    "internal/placement/network.go",
-		Find:    "p.IndexOf(r.Network.Prefix.Addr()); ok {",
-		Replace: "p.IndexOf(r.Network.Prefix.Addr()); ok && false {",
-		Test:    "./internal/placement TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore",
+		Find:    "		n.holdBlocks(network.Prefix, network.UID)\n",
+		Replace: "",
+		Test:    "./internal/placement TestAnotherPoolGivesNoNumbersThatAreInUseSinceBefore",
 	},
 	{
 		Guard:   "another pool gives out no user IDs of quarantined members",
 		File:    "internal/placement/network.go",
-		Find:    "IndexOfMAC(q.Assignment.MAC()); ok {",
-		Replace: "IndexOfMAC(q.Assignment.MAC()); ok && false {",
-		Test:    "./internal/placement TestAnotherPoolGivesNoNetworkThatIsInUseSinceBefore",
+		Find:    "n.holdIDs(q.Assignment.UserIDs, q.Assignment.ClusterUID)",
+		Replace: "_ = q",
+		Test:    "./internal/placement TestUserIDsOfQuarantinedMembersAreGivenToNobody",
 	},
 	{
 		Guard:   "a pool does not overlap the machine's own networks",

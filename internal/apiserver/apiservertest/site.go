@@ -272,7 +272,7 @@ func (s *Site) Place(name string) {
 			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
 			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
 			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
-			Ports: []api.PortClaim{{Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)})}},
+			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)})}},
 		}
 		if spare {
 			a.Rank, a.Ports = lifecycle.NoRank, nil
@@ -294,9 +294,12 @@ func (s *Site) Place(name string) {
 	now := s.now().UTC()
 	rec := api.ClusterRecord{
 		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: now, PlacedAt: &now,
-		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20")},
+		Networks: []api.NetworkRef{{UID: c.UID(), Prefix: netip.MustParsePrefix("10.64.16.0/20")}},
 	}
-	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}})
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}, Networks: []api.Network{{
+		UID: c.UID(), Name: name, Project: c.Intent.Project, Cluster: name, ClusterUID: c.UID(), Technology: api.TechnologyVXLAN, Index: 1,
+		Prefix: netip.MustParsePrefix("10.64.16.0/20"), Gateway: netip.MustParseAddr("10.64.16.1"),
+	}}})
 	must(s.t, err)
 	s.reach(rev)
 	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))

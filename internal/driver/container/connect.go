@@ -95,11 +95,15 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 	return d.attach(ctx, *seen.member, seen.init)
 }
 
-// attach makes the member's port in the network namespace of its first process. The way by the process stays good for as long as
+// attach makes the member's ports in the network namespace of its first process. The way by the process stays good for as long as
 // the member lives; by an open handle it would end with the handle.
 func (d *Driver) attach(ctx context.Context, m driver.Member, pid int) error {
-	port := fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
-	return d.cfg.Attacher.Attach(ctx, port, fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid)))
+	for n := range m.Assignment.Ports {
+		if err := d.cfg.Attacher.Attach(ctx, fabric.PortOf(&m.Assignment, n), fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var (

@@ -165,7 +165,7 @@ func fillEtc(rootDir string, m driver.Member, plan etcPlan) error {
 		return err
 	}
 	defer root.Close()
-	owner := m.Network.IDBase
+	owner := m.Assignment.UserIDs.First
 	copier := copier{root: root, owner: owner, left: mostCopied}
 	for _, c := range plan.copies {
 		if err := makeDirs(root, path.Dir(c.Target), owner); err != nil {
@@ -232,11 +232,11 @@ func makeDirs(root *os.Root, name string, owner uint32) error {
 
 // writeFile puts a generated file in place at once: members never see half of one.
 func writeFile(root *os.Root, m driver.Member, f driver.File) error {
-	owner, group := m.Network.IDBase, m.Network.IDBase
+	owner, group := m.Assignment.UserIDs.First, m.Assignment.UserIDs.First
 	if f.OwnedByUser {
 		owner, group = owner+m.User.UID, group+m.User.GID
 	}
-	if err := makeDirs(root, path.Dir(f.Path), m.Network.IDBase); err != nil {
+	if err := makeDirs(root, path.Dir(f.Path), m.Assignment.UserIDs.First); err != nil {
 		return fmt.Errorf("generated file %s: %w", f.Path, err)
 	}
 	// In the root beside /etc, since rename needs the same mount; until it is in place it is the host root's alone.

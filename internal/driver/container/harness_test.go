@@ -123,13 +123,11 @@ func (r *rig) member(t testing.TB) driver.Member {
 	m := driver.Member{
 		Assignment: api.Assignment{
 			ID: fmt.Sprintf("testcluster.%s.1", name), Cluster: "testcluster", Member: name, CPUs: []int{0}, NUMANodes: []int{0},
-			Memory: []api.MemoryClaim{{Bytes: 256 << 20}}, Ports: []api.PortClaim{{Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:00:00:00:00:02"}},
+			Memory: []api.MemoryClaim{{Bytes: 256 << 20}}, UserIDs: api.IDRange{First: idBase, Count: 65536},
+			Ports: []api.PortClaim{{Network: "testcluster", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:00:00:00:00:02"}},
 			Stack: api.StackContainer, Environment: environment.LocalName,
 		},
-		Network: api.Network{
-			Index: 1, Prefix: netip.MustParsePrefix("10.64.0.0/20"), Gateway: netip.MustParseAddr("10.64.0.1"),
-			IDBase: idBase, IDCount: 65536,
-		},
+		Networks:   []api.Network{{UID: "testcluster", Index: 1, Prefix: netip.MustParsePrefix("10.64.0.0/20"), Gateway: netip.MustParseAddr("10.64.0.1")}},
 		HomeDir:    filepath.Join(r.dir, "home"),
 		ControlDir: filepath.Join(r.dir, name),
 		User:       driver.User{Name: "hpc", UID: 1000, GID: 1000},

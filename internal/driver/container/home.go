@@ -15,7 +15,7 @@ import (
 // Tenants' roots write there, so nothing is followed: a link they put in the way of the next member's start must not hand
 // them a file of the host. Only what still belongs to the host's root, which no tenant can make, changes hands.
 func prepareHome(m driver.Member) error {
-	if err := giveDir(nil, m.HomeDir, m.Network.IDBase, m.Network.IDBase); err != nil {
+	if err := giveDir(nil, m.HomeDir, m.Assignment.UserIDs.First, m.Assignment.UserIDs.First); err != nil {
 		return fmt.Errorf("shared home: %w", err)
 	}
 	home, err := os.OpenRoot(m.HomeDir)
@@ -26,7 +26,7 @@ func prepareHome(m driver.Member) error {
 	if err := home.Mkdir(m.User.Name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("shared home: %w", err)
 	}
-	if err := giveDir(home, m.User.Name, m.Network.IDBase+m.User.UID, m.Network.IDBase+m.User.GID); err != nil {
+	if err := giveDir(home, m.User.Name, m.Assignment.UserIDs.First+m.User.UID, m.Assignment.UserIDs.First+m.User.GID); err != nil {
 		return fmt.Errorf("shared home: %w", err)
 	}
 	return nil

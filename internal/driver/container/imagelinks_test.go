@@ -65,7 +65,7 @@ func TestAGeneratedFileIsNotWrittenThroughALinkOfAnImage(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m := driver.Member{Network: api.Network{IDBase: 3_000_000_000}}
+	m := driver.Member{Assignment: api.Assignment{UserIDs: api.IDRange{First: 3_000_000_000}}}
 	plan := etcPlan{
 		copies: []environment.Bind{{Source: filepath.Join(image, "etc/ssh"), Target: "/etc/ssh"}},
 		files:  []driver.File{{Path: "/etc/ssh/conf.d/secret", Content: []byte("generated"), Mode: 0o644}},
@@ -87,7 +87,7 @@ func TestNoMoreOfAnImageIsCopiedThanThereIsRoomFor(t *testing.T) {
 	}
 	root := t.TempDir()
 	plan := etcPlan{copies: []environment.Bind{{Source: filepath.Join(image, "etc/ssh"), Target: "/etc/ssh"}}}
-	if err := fillEtc(root, driver.Member{Network: api.Network{IDBase: 3_000_000_000}}, plan); err == nil || !strings.Contains(err.Error(), "exceed 64 MiB") {
+	if err := fillEtc(root, driver.Member{Assignment: api.Assignment{UserIDs: api.IDRange{First: 3_000_000_000}}}, plan); err == nil || !strings.Contains(err.Error(), "exceed 64 MiB") {
 		t.Errorf("error %v, want that it is too much", err)
 	}
 }

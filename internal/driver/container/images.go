@@ -56,7 +56,7 @@ func (d *Driver) imageRoot(ctx context.Context, h *host, m driver.Member) (envir
 	if err != nil {
 		return environment.Root{}, err
 	}
-	key := imageKey{img.Digest, m.Network.IDBase}
+	key := imageKey{img.Digest, m.Assignment.UserIDs.First}
 	i := &d.images
 	i.mu.Lock()
 	defer i.mu.Unlock()

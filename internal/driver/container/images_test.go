@@ -224,8 +224,8 @@ func TestMembersShareAnImagesMountAndTheLastOneLeavesNone(t *testing.T) {
 	layer := makeImage(t, smallTree(t), image.EROFS)
 	r := newImageRig(t, "crun", layer)
 	first, second := r.member(t), r.member(t)
-	second.Network.IDBase += 65536 // of another cluster
-	if err := os.Chown(filepath.Join(second.ControlDir, "agent.sock"), int(second.Network.IDBase), int(second.Network.IDBase)); err != nil {
+	second.Assignment.UserIDs.First += 65536 // of another cluster
+	if err := os.Chown(filepath.Join(second.ControlDir, "agent.sock"), int(second.Assignment.UserIDs.First), int(second.Assignment.UserIDs.First)); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []driver.Member{first, second} {

@@ -121,8 +121,7 @@ func TestFilesOutsideEtcAreRefused(t *testing.T) {
 
 func TestMembersThatCantBeCarriedSafelyAreRefusedWithTheReason(t *testing.T) {
 	good := driver.Member{
-		Assignment: api.Assignment{ID: "u.c1-0.1", CPUs: []int{0}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}},
-		Network:    api.Network{IDBase: 1_065_536, IDCount: 65536},
+		Assignment: api.Assignment{ID: "u.c1-0.1", CPUs: []int{0}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, UserIDs: api.IDRange{First: 1_065_536, Count: 65536}},
 		HomeDir:    "/srv/home", ControlDir: "/srv/control", User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
 	}
 	if err := checkMember(good); err != nil {
@@ -135,7 +134,7 @@ func TestMembersThatCantBeCarriedSafelyAreRefusedWithTheReason(t *testing.T) {
 		{func(m *driver.Member) { m.Assignment.ID = "../../etc" }, `"../../etc" is not a valid member ID; use letters, digits, '.', '_' and '-'`},
 		{func(m *driver.Member) { m.Assignment.CPUs = nil }, "the assignment has no CPUs or no memory nodes"},
 		{func(m *driver.Member) { m.Assignment.Memory = []api.MemoryClaim{{Bytes: 1 << 20}} }, "a memory limit of 1048576 bytes is too small for a container; the minimum is 16MiB"},
-		{func(m *driver.Member) { m.Network.IDBase = 0 }, "the network's ID range 0+65536 must have 65536 IDs and not start at the host's"},
+		{func(m *driver.Member) { m.Assignment.UserIDs.First = 0 }, "the cluster's range of user IDs 0+65536 must have 65536 IDs and not start at the host's"},
 		{func(m *driver.Member) { m.HomeDir = "home" }, `the home ("home") and control ("/srv/control") directories must be absolute paths`},
 		{func(m *driver.Member) { m.User.Name = "../root" }, `"../root" is not a valid user name`},
 		{func(m *driver.Member) { m.User.Name = ".." }, `".." is not a valid user name`},
@@ -190,8 +189,7 @@ func TestAProgramsWordsAreMadeSafeForATerminal(t *testing.T) {
 func TestTheConfigurationGivesAwayNothingOfTheHost(t *testing.T) {
 	spec, err := renderSpec(specInput{
 		member: driver.Member{
-			Assignment: api.Assignment{ID: "u.c1-0.1", Member: "c1-0", CPUs: []int{2, 3}, NUMANodes: []int{1}, Memory: []api.MemoryClaim{{NUMANode: 1, Bytes: 1 << 30}}},
-			Network:    api.Network{IDBase: 1_065_536, IDCount: 65536},
+			Assignment: api.Assignment{ID: "u.c1-0.1", Member: "c1-0", CPUs: []int{2, 3}, NUMANodes: []int{1}, Memory: []api.MemoryClaim{{NUMANode: 1, Bytes: 1 << 30}}, UserIDs: api.IDRange{First: 1_065_536, Count: 65536}},
 			HomeDir:    "/state/home/u", ControlDir: "/state/control/m",
 		},
 		root:    environment.Root{Binds: []environment.Bind{{Source: "/usr", Target: "/usr"}, {Source: "/etc/alternatives", Target: "/etc/alternatives"}}},

@@ -80,14 +80,14 @@ func renderSpec(in specInput) (*specs.Spec, error) {
 				{Type: specs.MountNamespace},
 				{Type: specs.CgroupNamespace},
 			},
-			UIDMappings:   []specs.LinuxIDMapping{{HostID: m.Network.IDBase, Size: m.Network.IDCount}},
-			GIDMappings:   []specs.LinuxIDMapping{{HostID: m.Network.IDBase, Size: m.Network.IDCount}},
+			UIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
+			GIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
 			CgroupsPath:   in.cgroupPath,
 			Resources:     resources(in),
 			MaskedPaths:   maskedPaths,
 			ReadonlyPaths: readonlyPaths,
 			// Whoever is in the member may use ping without a raw socket.
-			Sysctl: map[string]string{"net.ipv4.ping_group_range": "0 " + strconv.FormatUint(uint64(m.Network.IDCount)-1, 10)},
+			Sysctl: map[string]string{"net.ipv4.ping_group_range": "0 " + strconv.FormatUint(uint64(m.Assignment.UserIDs.Count)-1, 10)},
 		},
 	}
 	profile, err := seccomp.GetDefaultProfile(spec)

@@ -74,7 +74,7 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 		return err
 	}
 	failpoint.Hit("container.after-create")
-	if err := giveDirs(pid, m.Network.IDBase, dirs); err != nil {
+	if err := giveDirs(pid, m.Assignment.UserIDs.First, dirs); err != nil {
 		return err
 	}
 	if err := d.attach(ctx, m, pid); err != nil {
@@ -103,8 +103,8 @@ func checkMember(m driver.Member) error {
 		return errors.New("the assignment has no CPUs or no memory nodes")
 	case a.MemoryBytes() < 16<<20:
 		return fmt.Errorf("a memory limit of %d bytes is too small for a container; the minimum is 16MiB", a.MemoryBytes())
-	case m.Network.IDBase == 0 || m.Network.IDCount < 65536:
-		return fmt.Errorf("the network's ID range %d+%d must have 65536 IDs and not start at the host's", m.Network.IDBase, m.Network.IDCount)
+	case m.Assignment.UserIDs.First == 0 || m.Assignment.UserIDs.Count < 65536:
+		return fmt.Errorf("the cluster's range of user IDs %d+%d must have 65536 IDs and not start at the host's", m.Assignment.UserIDs.First, m.Assignment.UserIDs.Count)
 	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
 		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
@@ -185,7 +185,7 @@ func stage(dir string, m driver.Member, root environment.Root, plan etcPlan, spe
 		return err
 	}
 	rootDir := filepath.Join(dir, "root")
-	if err := makeSkeleton(rootDir, m.Network.IDBase, root); err != nil {
+	if err := makeSkeleton(rootDir, m.Assignment.UserIDs.First, root); err != nil {
 		return err
 	}
 	if err := fillEtc(rootDir, m, plan); err != nil {

@@ -252,7 +252,7 @@ func observeConfig(t *testing.T, ctx context.Context, f Fixture) {
 	m.Files = []driver.File{{Path: "/etc/ssh/ssh_host_ed25519_key", Content: []byte("secret"), Mode: 0o600}}
 	must(t, "Start", f.Driver.Start(ctx, m))
 	o := find(t, ctx, f.Reopen(t), m.Assignment.ID)
-	if o.Member == nil || o.Member.Assignment.ID != m.Assignment.ID || o.Member.Network != m.Network {
+	if o.Member == nil || o.Member.Assignment.ID != m.Assignment.ID || !slices.Equal(o.Member.Networks, m.Networks) {
 		t.Fatalf("observed member: %+v, want assignment %q", o.Member, m.Assignment.ID)
 	}
 	if len(o.Member.Files) > 0 {

@@ -221,7 +221,7 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 	if err := sleep(ctx, delay); err != nil {
 		return fmt.Errorf("starting member %q: %w", id, err)
 	}
-	if err := d.attacher.Attach(ctx, portOf(m), placeOf(m)); err != nil {
+	if err := d.attach(ctx, m); err != nil {
 		return fmt.Errorf("starting member %q: attaching it to its network: %w", id, err)
 	}
 	d.host.launch(id)
@@ -424,14 +424,22 @@ func (d *Driver) Mend(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return d.attacher.Attach(ctx, portOf(m), placeOf(m))
+	return d.attach(ctx, m)
 }
 
-func portOf(m driver.Member) fabric.Port {
-	return fabric.Port{ID: m.Assignment.ID, Address: m.Assignment.Address(), MAC: m.Assignment.MAC()}
+// attach makes the ports of a member, each at the place that its kind calls for.
+func (d *Driver) attach(ctx context.Context, m driver.Member) error {
+	for n := range m.Assignment.Ports {
+		place := fabric.Place{Kind: m.Assignment.Ports[n].Kind, At: fmt.Sprintf("fake%d", n)}
+		if place.Kind == api.PortVeth || place.Kind == "" {
+			place = fabric.Namespace("/fake/" + m.Assignment.ID)
+		}
+		if err := d.attacher.Attach(ctx, fabric.PortOf(&m.Assignment, n), place); err != nil {
+			return err
+		}
+	}
+	return nil
 }
-
-func placeOf(m driver.Member) fabric.Place { return fabric.Namespace("/fake/" + m.Assignment.ID) }
 
 func (h *Host) mend(id string) (driver.Member, error) {
 	h.mu.Lock()

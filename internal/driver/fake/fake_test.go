@@ -70,5 +70,5 @@ func TestAScriptedMemberFailsTwiceThenRunsForAnHour(t *testing.T) {
 }
 
 func member(id string) driver.Member {
-	return driver.Member{Assignment: api.Assignment{ID: id, ClusterUID: "c1", Member: "m", Stack: api.StackContainer}}
+	return driver.Member{Assignment: api.Assignment{ID: id, ClusterUID: "c1", Member: "m", Stack: api.StackContainer, Ports: []api.PortClaim{{Network: "c1", Kind: api.PortVeth}}}}
 }

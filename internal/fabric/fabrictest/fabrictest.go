@@ -41,6 +41,7 @@ func Run(t *testing.T, h Harness) {
 		{"invalid networks are refused and change nothing", invalidNetworks},
 		{"a port is attached only when its network was applied with it", attachNeedsApply},
 		{"attaching and detaching may be repeated", attachIsRepeatable},
+		{"a member has ports on several networks, which go together", severalPorts},
 		{"a port of a kind that the node can't make is refused", otherKinds},
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
@@ -64,6 +65,7 @@ func Network(index, ports int) fabric.Network {
 		address = address.Next()
 		n.Ports = append(n.Ports, fabric.Port{
 			ID: fmt.Sprintf("uid%d.c-%d.1", index, i), Address: address, MAC: fmt.Sprintf("02:00:%02x:%02x:00:%02x", index>>8, index&0xff, i+2),
+			Interface: "eth0",
 		})
 	}
 	return n
@@ -184,6 +186,34 @@ func attachIsRepeatable(t *testing.T, h Harness) {
 		must(t, f.Detach(context.Background(), p.ID))
 		must(t, f.Detach(context.Background(), p.ID))
 		mustBeAsApplied(t, f)
+	}
+}
+
+func severalPorts(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	a := api.Assignment{ID: "uid1.c-0.1", Ports: []api.PortClaim{
+		{Kind: api.PortVeth, Address: Network(1, 1).Ports[0].Address, MAC: "02:6e:00:01:00:02"},
+		{Kind: api.PortVeth, Address: Network(2, 1).Ports[0].Address, MAC: "02:6e:00:02:00:02"},
+	}}
+	first, second := Network(1, 0), Network(2, 2)
+	first.Ports = []fabric.Port{fabric.PortOf(&a, 0)}
+	second.Ports = []fabric.Port{fabric.PortOf(&a, 1), second.Ports[1]}
+	must(t, f.Apply(context.Background(), []fabric.Network{first, second}))
+	place, beside := fabric.Namespace(h.NetNS(t)), port(t, h, second, 1)
+	for range 2 {
+		must(t, f.Attach(context.Background(), fabric.PortOf(&a, 0), place))
+		must(t, f.Attach(context.Background(), fabric.PortOf(&a, 1), place))
+		must(t, beside.attach(f))
+		mustBeAsApplied(t, f)
+		if wrong, err := f.Probe(context.Background()); err != nil || len(wrong) > 0 {
+			t.Errorf("with both ports: %v, %v", wrong, err)
+		}
+		must(t, f.Detach(context.Background(), a.ID))
+		wrong, err := f.Probe(context.Background())
+		must(t, err)
+		if len(wrong) != 2 || wrong[second.Ports[1].ID] != "" {
+			t.Errorf("after its ports went: %v is wrong, want both of them and not that of another member", wrong)
+		}
 	}
 }
 

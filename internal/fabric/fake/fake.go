@@ -120,6 +120,10 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 	if err := errors.Join(ctx.Err(), f.fail["Detach"]); err != nil {
 		return err
 	}
-	delete(f.attached, id)
+	for portID := range f.attached {
+		if fabric.AssignmentOf(portID) == id {
+			delete(f.attached, portID)
+		}
+	}
 	return nil
 }

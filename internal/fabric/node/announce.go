@@ -12,7 +12,7 @@ import (
 // have been that of a former member on another node, and bridges and tunnels remember for minutes where its MAC address was
 // heard last: until the new one speaks, frames to it would go there. A member may well say nothing before it is spoken to.
 func announce(pair veth) error {
-	link, err := netlink.LinkByName(memberLink)
+	link, err := netlink.LinkByName(pair.inside)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	}
 	defer member.Close()
 
-	pair := veth{name: plan.PortName(port.ID), mtu: plan.MTU(network, f.underlayMTU), mac: mac, address: port.Address}
+	pair := veth{name: plan.PortName(port.ID), inside: cmp.Or(port.Interface, memberLink), mtu: plan.MTU(network, f.underlayMTU), mac: mac, address: port.Address}
 	if err := f.node.Do(func() error { return makePair(&pair, plan.BridgeName(network.Index), member) }); err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func makePair(pair *veth, bridge string, member netns.Handle) error {
 		return fmt.Errorf("removing the port of another member: %w", err)
 	}
 	if err := newVeth(*pair, member); err != nil {
-		return fmt.Errorf("making the port (does the member already have a link %s?): %w", memberLink, err)
+		return fmt.Errorf("making the port (does the member already have a link %s?): %w", pair.inside, err)
 	}
 	return nil
 }
@@ -111,7 +112,7 @@ func leadsInto(pair veth, member netns.Handle) (bool, error) {
 	}
 	leads := false
 	err = member.Do(func() error {
-		there, err := netlink.LinkByName(memberLink)
+		there, err := netlink.LinkByName(pair.inside)
 		if isGone(err) {
 			return nil
 		}
@@ -134,12 +135,12 @@ func configureMember(pair veth, network fabric.Network) error {
 	if err := netlink.LinkSetUp(loopback); err != nil {
 		return fmt.Errorf("setting lo up: %w", err)
 	}
-	link, err := netlink.LinkByName(memberLink)
+	link, err := netlink.LinkByName(pair.inside)
 	if err != nil {
 		return err
 	}
 	// Before the link is up, or the kernel would choose a link-local address and spend a second to detect duplicates.
-	err = os.WriteFile("/proc/sys/net/ipv6/conf/"+memberLink+"/disable_ipv6", []byte("1"), 0o644)
+	err = os.WriteFile("/proc/sys/net/ipv6/conf/"+pair.inside+"/disable_ipv6", []byte("1"), 0o644)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("switching IPv6 off: %w", err)
 	}
@@ -153,12 +154,12 @@ func configureMember(pair veth, network fabric.Network) error {
 		return fmt.Errorf("adding address %v: %w", pair.address, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("setting %s up: %w", memberLink, err)
+		return fmt.Errorf("setting %s up: %w", pair.inside, err)
 	}
 	if err := introduce(link, pair, network.Ports); err != nil {
 		return err
 	}
-	if !network.Egress {
+	if !network.Egress || pair.inside != memberLink { // the way out is by the first network
 		return nil
 	}
 	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice()}
@@ -232,17 +233,19 @@ func isForwarding(name string) (bool, error) {
 	return state == bridgePortForwarding, err
 }
 
-// Detach removes a member's port, both ends.
+// Detach removes a member's ports, both ends of each. A further port whose network is no longer applied went with that.
 func (f *Fabric) Detach(ctx context.Context, id string) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := f.remover.remove(f.node, plan.PortName(id)); err != nil {
-		return fmt.Errorf("detaching member %s: %w", id, err)
+	for _, port := range fabric.PortsOf(f.applied, id) {
+		if err := f.remover.remove(f.node, plan.PortName(port)); err != nil {
+			return fmt.Errorf("detaching port %s: %w", port, err)
+		}
+		f.spaces.Delete(plan.PortName(port))
 	}
-	f.spaces.Delete(plan.PortName(id))
 	failpoint.Hit("node.after-detach")
 	return nil
 }

@@ -10,13 +10,15 @@ import (
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	spaces := map[int]namespace{}
-	for i := range 10 {
-		spaces[i] = newSpace(t)
-	}
 	fabrictest.Run(t, fabrictest.Harness{
 		New: func(t *testing.T, node int) fabric.Fabric {
 			t.Helper()
-			return newFabric(t, spaces[node/100], Config{})
+			space, made := spaces[node/100] // the suite's nodes of one test are processes on one machine
+			if !made {
+				space = newSpace(t)
+				spaces[node/100] = space
+			}
+			return newFabric(t, space, Config{})
 		},
 		NetNS: func(t *testing.T) string {
 			t.Helper()

@@ -106,12 +106,13 @@ func newTunnel(l plan.Link, bridge int) error {
 	return bringUp(l.Name, l.MTU, bridge)
 }
 
-// memberLink is the name of the member's end of a veth pair.
+// memberLink is the name of the member's end of its first veth pair.
 const memberLink = "eth0"
 
 // veth is a pair of links, one end on a bridge here, the other in a member.
 type veth struct {
 	name    string
+	inside  string // name of the member's end
 	mtu     int
 	bridge  int // link index
 	mac     net.HardwareAddr
@@ -129,7 +130,7 @@ func newVeth(v veth, member netns.Handle) error {
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
 	peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(memberLink))
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.inside))
 	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.mtu)))
 	peer.AddRtAttr(unix.IFLA_ADDRESS, v.mac)
 	peer.AddRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1))
