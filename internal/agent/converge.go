@@ -224,7 +224,10 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
-	d := m.driver
+	d, stack := m.driver, api.Stack("")
+	if m.want != nil {
+		stack = m.want.Assignment.Stack
+	}
 	a.run(ctx, m, cleanDeadline, func(ctx context.Context) error {
 		failpoint.Hit("agent.before-clean")
 		if control != nil {
@@ -232,10 +235,13 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 				a.cfg.Log.WarnContext(ctx, "a member's socket can't be closed", "member", m.id, "error", err)
 			}
 		}
-		if d != nil {
-			if err := d.Clean(ctx, m.id); err != nil {
-				return err
-			}
+		if d == nil {
+			// Nothing was looked at, which proves nothing: an agent that carried the stack before may have left something.
+			return fmt.Errorf("this node's agent has no driver for stack %s, and can't look whether anything of the member is left; "+
+				"start it where its host checks pass", stack)
+		}
+		if err := d.Clean(ctx, m.id); err != nil {
+			return err
 		}
 		failpoint.Hit("agent.after-clean")
 		if home != "" {

@@ -185,6 +185,13 @@ var siteGuards = []Mutant{
 		Test:    "./internal/controller TestOnlyTheAgentOfItsOwnNodeConfirmsAnAssignmentClean",
 	},
 	{
+		Guard:   "an agent that can't look proves nothing clean",
+		File:    "internal/agent/converge.go",
+		Find:    "		if d == nil {\n			// Nothing",
+		Replace: "		if d == nil {\n			return nil\n			// Nothing",
+		Test:    "./internal/agent TestAnAgentWithoutTheDriverProvesNothingClean",
+	},
+	{
 		Guard:   "one proof of two does not suffice",
 		File:    "api/claim.go",
 		Find:    `!slices.ContainsFunc(a.CleanBy, func(p Prover) bool { return !proved(p) })`,
