@@ -9,8 +9,10 @@ import (
 
 func TestANetworkLivesAsLongAsItsClusterAndItsPorts(t *testing.T) {
 	networks := []*api.Network{
-		{UID: "living", ClusterUID: "u1"}, {UID: "living.storage", ClusterUID: "u1"},
-		{UID: "gone", ClusterUID: "u2"}, {UID: "gone.storage", ClusterUID: "u2"},
+		{UID: "living", ClusterUID: "u1"},
+		{UID: "living.storage", ClusterUID: "u1"},
+		{UID: "gone", ClusterUID: "u2"},
+		{UID: "gone.storage", ClusterUID: "u2"},
 		{UID: "project"},
 	}
 	quarantined := []*api.Quarantine{{Assignment: api.Assignment{ID: "a", ClusterUID: "u2", Ports: []api.PortClaim{{Network: "other"}, {Network: "gone.storage"}}}}}

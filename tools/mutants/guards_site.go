@@ -237,7 +237,7 @@ var siteGuards = []Mutant{
 		Guard:   "a proof is kept only of who owes it",
 		File:    "internal/decision/apply.go",
 		Find:    `case !slices.Contains(p.assignment.CleanBy, proof.Prover):`,
-		Replace: `case false:`,
+		Replace: `case p == nil:`,
 		Test:    "./internal/decision TestWhatDoesNotFitWhatIsCommittedIsRefused",
 	},
 	{

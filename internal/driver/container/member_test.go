@@ -2,7 +2,6 @@ package container_test
 
 import (
 	"fmt"
-	"github.com/nearmetal/nearmetal/api"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/needs"
