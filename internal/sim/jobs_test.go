@@ -51,7 +51,12 @@ func (a *agent) startJob(id string, h *hostMember, run string) {
 	}
 	w.checks.runs[run] = id
 	lasts := time.Second + time.Duration(w.drawnFor(run, 120))*time.Second
-	w.after(lasts, func() {
+	var end func()
+	end = func() {
+		if h.state == lifecycle.HostPaused && !r.Phase.Ended() {
+			w.after(time.Second, end) // a frozen process gets no time: it ends after its member was woken
+			return
+		}
 		if h.state != lifecycle.HostRunning || r.Phase.Ended() {
 			return
 		}
@@ -64,7 +69,8 @@ func (a *agent) startJob(id string, h *hostMember, run string) {
 		if agent := a.n.agent; agent != nil {
 			agent.wake(0)
 		}
-	})
+	}
+	w.after(lasts, end)
 }
 
 func (r *jobRun) end(phase api.JobPhase, code *int) {
