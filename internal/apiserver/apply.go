@@ -141,7 +141,7 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := canScale(shownName(who(ctx), intent.Name), intent, phaseOf(c)); err != nil {
 			return nil, err
 		}
-		if err := knownHere(want.Spec, s.cfg.Reader.View()); err != nil {
+		if err := knownHere(want.Spec, s.cfg.Reader.View(), s.cfg.Offers); err != nil {
 			return nil, err
 		}
 		if err := s.canGrow(c, was.Spec, *intent, intent.Spec.Queue); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -88,7 +89,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := mayPrioritize(ctx, want.Spec); err != nil {
 		return none, err
 	}
-	if err := knownHere(want.Spec, view); err != nil {
+	if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err
 	}
 	return api.ClusterIntent{
@@ -139,16 +140,20 @@ func (s *Server) readOwnWrite(ctx context.Context, revision int64) (*state.View,
 }
 
 // knownHere refuses environments and stacks that no node knows; while no node is known at all, anything may come.
-func knownHere(spec api.ClusterSpec, view *state.View) error {
+func knownHere(spec api.ClusterSpec, view *state.View, offers offer.Site) error {
 	if !view.AnyAgent() {
 		return nil
 	}
 	var environments, stacks []string
-	for n := range view.Agents() {
-		for _, e := range n.Environments {
-			environments = append(environments, e.Name)
+	for _, n := range view.Nodes {
+		checks := offer.Carried(n.Hardware(), offers)
+		if n.Agent != nil {
+			checks = slices.Concat(checks, n.Agent.Stacks)
+			for _, e := range n.Agent.Environments {
+				environments = append(environments, e.Name)
+			}
 		}
-		for _, check := range n.Stacks {
+		for _, check := range checks {
 			if check.OK {
 				stacks = append(stacks, string(check.Stack))
 			}

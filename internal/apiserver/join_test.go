@@ -2,13 +2,16 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
@@ -214,5 +217,25 @@ func TestEnvironmentsAreGatheredFromNodes(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environments (-want +got):\n%s", diff)
+	}
+}
+
+func TestMetalIsRefusedWhereTheSiteHandsOutNoMachines(t *testing.T) {
+	inspected := &state.Node{Name: "n2", Machine: &state.Machine{Hardware: &api.Hardware{}}}
+	view := &state.View{
+		Nodes:        append(agents(api.NodeRecord{Name: "n1", Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}}}), inspected),
+		Environments: []*api.EnvironmentRecord{{Name: "debian-mpi"}},
+	}
+	spec := api.ClusterSpec{Groups: []api.Group{{Name: "m", Stack: api.StackMetal, Environment: "debian-mpi"}}}
+	var refused *failure
+	if err := knownHere(spec, view, offer.Site{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), `stack "metal" of group "m" is not offered by any node`) {
+		t.Errorf("a site without a metal driver: %v", err)
+	}
+	if err := knownHere(spec, view, offer.Site{Metal: true}); err != nil {
+		t.Errorf("a site with machines to hand out: %v", err)
+	}
+	inspected.Machine = &state.Machine{}
+	if err := knownHere(spec, view, offer.Site{Metal: true}); err == nil {
+		t.Error("it is offered by a machine that nobody has looked at")
 	}
 }

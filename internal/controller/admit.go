@@ -120,7 +120,7 @@ func (p *pass) answers(decisions []admission.Decision) []*answer {
 // planned names everything but the time that the answer depends on.
 func (p *pass) planned() planned {
 	available := make([]byte, 0, len(p.view.Nodes))
-	for n := range p.view.Agents() {
+	for _, n := range p.view.Nodes {
 		available = append(available, p.Available(n.Name)[0])
 	}
 	var asked []byte

@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -63,7 +64,9 @@ type Config struct {
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning
-	Now          func() time.Time
+	// Offers is what the site carries for all its machines; metal members need a driver, and there is none yet.
+	Offers offer.Site
+	Now    func() time.Time
 	// Clock is the server's, which each leadership sets; nil: nobody else asks for the time.
 	Clock *SiteClock
 	Log   *slog.Logger
@@ -138,7 +141,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	}
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
-		since: clock.floor, clock: clock, desired: newDesiredStates(cfg),
+		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers},
 		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(), remembered: newRemembered(),
 	}
 }

@@ -27,7 +27,8 @@ const reservedPerMille = 100
 func LessReserve(bytes int64) int64 { return bytes - bytes/1000*reservedPerMille }
 
 // Of returns the offer of a node: the word of its agent, which is not confirmed while the machine is off, or else what was inspected. A machine that
-// is off has the stacks besides that the site carries without an agent. agent and hardware may be nil; of a node without both nothing is known.
+// was inspected has the stacks besides that the site carries without an agent. agent and hardware may be nil; of a node without both nothing is
+// known.
 func Of(agent *api.NodeRecord, hardware *api.Hardware, off bool, site Site) api.Offer {
 	var o api.Offer
 	switch {
@@ -39,10 +40,16 @@ func Of(agent *api.NodeRecord, hardware *api.Hardware, off bool, site Site) api.
 	default:
 		return none()
 	}
-	if off && site.Metal {
-		o.Stacks = append(slices.Clone(o.Stacks), api.StackCheck{Stack: api.StackMetal, OK: true})
-	}
+	o.Stacks = slices.Concat(o.Stacks, Carried(hardware, site))
 	return o
+}
+
+// Carried are the stacks of a node that the site carries without an agent; hardware is nil where nobody looked.
+func Carried(hardware *api.Hardware, site Site) []api.StackCheck {
+	if hardware == nil || !site.Metal {
+		return nil
+	}
+	return []api.StackCheck{{Stack: api.StackMetal, OK: true}}
 }
 
 func none() api.Offer {

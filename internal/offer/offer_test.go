@@ -80,7 +80,8 @@ func TestAnOfferIsConfirmedWhileItsAgentCanRun(t *testing.T) {
 		{name: "an agent on a machine that was inspected", agent: agent, hardware: twoSockets(), cores: 3, confirmed: true, stacks: []api.Stack{api.StackContainer}},
 		{name: "inspected and off", hardware: twoSockets(), off: true, cores: 4},
 		{name: "inspected and off, on a site that hands out machines", hardware: twoSockets(), off: true, site: Site{Metal: true}, cores: 4, stacks: []api.Stack{api.StackMetal}},
-		{name: "inspected and on, on such a site", hardware: twoSockets(), site: Site{Metal: true}, cores: 4},
+		{name: "inspected and on, on such a site", hardware: twoSockets(), site: Site{Metal: true}, cores: 4, stacks: []api.Stack{api.StackMetal}},
+		{name: "an agent on no machine of ours, on such a site", agent: agent, site: Site{Metal: true}, cores: 3, confirmed: true, stacks: []api.Stack{api.StackContainer}},
 		{
 			name: "off again, on such a site", agent: agent, hardware: twoSockets(), off: true, site: Site{Metal: true}, cores: 3,
 			stacks: []api.Stack{api.StackContainer, api.StackMetal},

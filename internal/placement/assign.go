@@ -64,7 +64,7 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		}
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
-			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: api.ByAgents(p.Node), RAMBoot: p.RAMBoot,
+			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: api.ByAgents(p.Node), RAMBoot: p.RAMBoot, Whole: p.Whole,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, Oversubscribed: p.Oversubscribed,
 			UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,

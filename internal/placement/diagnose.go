@@ -167,6 +167,9 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 	for _, id := range d.v.order {
 		if members, _, _ := find.room(id); members > 0 {
 			cores, memory, _ := d.v.available(id, d.level)
+			if Whole(g.Stack) {
+				cores, memory = d.v.cold[id].cores, d.v.cold[id].memory
+			}
 			u := d.used.of(id)
 			gaps[gap{cores - u.cores, memory - u.memory}]++
 		}
@@ -175,6 +178,9 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 		n := 0
 		for f, nodes := range gaps {
 			members := int(f.cores) / s.Cores
+			if Whole(g.Stack) {
+				members = min(members, 1)
+			}
 			if s.Memory > 0 {
 				members = min(members, int(f.memory/int64(s.Memory)))
 			}
@@ -226,7 +232,7 @@ func (d *diagnosis) unavailable() map[Availability][]string {
 	var found map[Availability][]string
 	for _, id := range d.v.order {
 		n := d.v.nodes[id]
-		if n.availability == Schedulable || d.v.suits(id, d.need(), &suits{}) != "" {
+		if stateOf(n.availability) == openState(d.need().Stack) || d.v.suits(id, d.need(), &suits{}) != "" {
 			continue
 		}
 		if found == nil {

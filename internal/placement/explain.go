@@ -189,7 +189,7 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 	var found []near
 	for _, id := range d.v.order {
 		row, cold := &d.v.rows[id], &d.v.cold[id]
-		if row.state != rowSchedulable || d.v.suits(id, r.Need, &suits{}) != "" {
+		if row.state != openState(r.Need.Stack) || d.v.suits(id, r.Need, &suits{}) != "" {
 			continue
 		}
 		u := d.used.of(id)
@@ -237,10 +237,11 @@ func (d *diagnosis) aboutQuarantine() []string {
 // unavailableText tells of nodes that get no new members, and why.
 func unavailableText(nodes map[Availability][]string) []string {
 	var parts []string
-	for _, a := range []Availability{Unknown, Down, Drained} {
+	for _, a := range []Availability{Schedulable, Unknown, Asleep, Down, Drained} {
 		if names := nodes[a]; len(names) > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", shorten(names), map[Availability][2]string{
-				Unknown: {"is not reporting", "are not reporting"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
+				Schedulable: {"is on, and only machines that are off are given away whole", "are on, and only machines that are off are given away whole"},
+				Unknown:     {"is not reporting", "are not reporting"}, Asleep: {"is off", "are off"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
 			}[a][min(len(names)-1, 1)]))
 		}
 	}
@@ -344,6 +345,11 @@ func (d *diagnosis) aboutEnvironment(r *Refusal) []string {
 }
 
 func environmentProblem(rec api.NodeRecord, g api.Group) string {
+	for _, e := range rec.Environments { // another entry of the name may be for other stacks
+		if e.Name == g.Environment && slices.Contains(e.Stacks, g.Stack) && len(e.Problems) > 0 {
+			return e.Problems[0]
+		}
+	}
 	for _, e := range rec.Environments {
 		switch {
 		case e.Name != g.Environment:

@@ -74,7 +74,7 @@ func newPlatform(rec api.NodeRecord) platform {
 	}
 	for _, e := range rec.Environments {
 		if e.OK {
-			p.environments[e.Name] = e.Stacks
+			p.environments[e.Name] = append(p.environments[e.Name], e.Stacks...)
 		}
 	}
 	return p

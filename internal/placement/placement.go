@@ -29,7 +29,9 @@ type Placed struct {
 	// Slots are the node's core slots, CPUs the physical CPUs behind them, in slot order; NUMANodes are sorted.
 	Slots, CPUs, NUMANodes []int
 	Memory                 []api.MemoryClaim
-	Oversubscribed         bool
+	// Whole is the whole machine: Slots and Memory are all that it offers.
+	Whole          bool
+	Oversubscribed bool
 	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
 	RAMBoot     int64
 	Stack       api.Stack
@@ -88,14 +90,18 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 			}
 			for range c.members {
 				p := Placed{
-					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name,
-					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment, RAMBoot: ramBoot(n),
+					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
+					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack),
 				}
-				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken.cores, g.Cores) })
+				cores, memory := g.Cores, int64(g.Memory)
+				if p.Whole {
+					cores, memory = len(n.layout.cores), n.record.Capacity.MemoryBytes
+				}
+				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken.cores, cores) })
 				numbers, p.CPUs = cut(numbers, func(to []int) []int { return n.layout.cpus(to, p.Slots) })
 				numbers, p.NUMANodes = cut(numbers, func(to []int) []int { return n.layout.numaNodes(to, p.Slots) })
 				n.layout.numbers(p.Slots)
-				p.Memory = takeMemory(n, taken.memory, p.NUMANodes, int64(g.Memory))
+				p.Memory = takeMemory(n, taken.memory, p.NUMANodes, memory)
 				placed = append(placed, p)
 				index++
 			}
@@ -110,9 +116,13 @@ type occupancy struct {
 	memory memoryFree
 }
 
-// ramBoot is the boot in whose memory everything lies that members leave on a node; 0 when it does not.
-func ramBoot(n *node) int64 {
-	if !n.record.InRAM {
+// Whole reports whether members of a stack get whole machines, each one that is off: nothing of theirs is shared with anybody.
+func Whole(stack api.Stack) bool { return stack == api.StackMetal }
+
+// ramBoot is the boot in whose memory everything lies that members of a stack leave on a node; 0 when it does not. A member that gets the whole
+// machine ends the boot that its agent told of, and is in none of its memory.
+func ramBoot(n *node, stack api.Stack) int64 {
+	if !n.record.InRAM || Whole(stack) {
 		return 0
 	}
 	return n.record.BootGeneration

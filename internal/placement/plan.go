@@ -152,6 +152,8 @@ type finder struct {
 	platforms, labels []bool
 	cores             int32
 	memory            int64
+	// whole: a member takes a whole machine that is off.
+	whole bool
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
 	quotient []int32
 }
@@ -161,7 +163,9 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	if index != c.group {
 		ignore = ""
 	}
-	f := &finder{v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: int64(g.Memory)}
+	f := &finder{
+		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: int64(g.Memory), whole: Whole(g.Stack),
+	}
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack))
@@ -183,6 +187,9 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 func (f *finder) room(id int32) (members, spare int32, over int) {
 	r := &f.v.rows[id]
 	freeCores, freeMemory := r.freeCores, r.freeMemory
+	if f.whole {
+		return f.wholeRoom(id)
+	}
 	if f.level == freeNow {
 		if freeCores < f.cores || r.state != rowSchedulable {
 			return 0, 0, 0
@@ -208,6 +215,30 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 		over = 1
 	}
 	return members, freeCores - members*f.cores, over
+}
+
+// wholeRoom is room for members that take whole machines: 1 on one that is off, large enough, and on which nothing is held.
+func (f *finder) wholeRoom(id int32) (members, spare int32, over int) {
+	r, c := &f.v.rows[id], &f.v.cold[id]
+	if !f.v.wholeAt(id, f.level) || !f.suits(r) || c.cores < f.cores || c.memory < f.memory || f.used.of(id) != (use{}) {
+		return 0, 0, 0
+	}
+	return 1, c.cores - f.cores, 0 // nobody shares its CPUs, however often they are offered
+}
+
+// wholeAt reports whether a node could be given away whole at a level.
+func (v *View) wholeAt(id int32, l level) bool {
+	r, c, n := &v.rows[id], &v.cold[id], v.nodes[id]
+	switch l {
+	case freeNow, freeOrUnknown: // one that is not heard of is not known to be off
+		return r.state == rowAsleep && !r.hidden && r.freeCores == c.cores && r.freeMemory == c.memory
+	case emptied:
+		return r.state == rowAsleep && !slices.ContainsFunc(n.holders, func(h *holding) bool { return h.quarantined })
+	case unquarantined:
+		return r.state == rowAsleep
+	default:
+		return n.availability != Absent
+	}
 }
 
 // suits tells whether a node with cores, which has a platform, offers what the group runs on and carries its labels.
@@ -299,7 +330,7 @@ func (v *View) available(id int32, l level) (cores int32, memory int64, ok bool)
 	case freeNow:
 		return r.freeCores, r.freeMemory, r.state == rowSchedulable
 	case freeOrUnknown:
-		return r.freeCores, r.freeMemory, r.state != rowUnavailable
+		return r.freeCores, r.freeMemory, r.state == rowSchedulable || r.state == rowUnknown
 	case emptied:
 		return c.cores - c.quarantinedCores, c.memory - c.quarantinedMemory, r.state == rowSchedulable
 	case unquarantined:

@@ -127,7 +127,7 @@ func (s *Sketch) Without(nodes []string) (restore func(), any bool) {
 	}
 	var were []closed
 	for _, name := range nodes {
-		if id, ok := s.view.ids[name]; ok && s.view.rows[id].state == rowSchedulable {
+		if id, ok := s.view.ids[name]; ok && s.view.rows[id].state <= rowAsleep {
 			were = append(were, closed{id, s.view.rows[id].state})
 			s.view.rows[id].state = rowUnavailable
 		}
@@ -142,7 +142,7 @@ func (s *Sketch) Without(nodes []string) (restore func(), any bool) {
 // Suits tells whether a node may get a member of the group at all, whatever is free there.
 func (s *Sketch) Suits(node string, g api.Group) bool {
 	id, ok := s.view.ids[node]
-	return ok && s.view.rows[id].state == rowSchedulable && s.view.suits(id, g, &suits{}) == ""
+	return ok && s.view.rows[id].state == openState(g.Stack) && s.view.suits(id, g, &suits{}) == ""
 }
 
 // Fit finds room for all members of all groups, or for none of them; then room is how many members of the group that failed would fit.
@@ -159,7 +159,11 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	fit = Fit{counts: counts, Shares: make([]Share, 0, nodes)}
 	for i, g := range groups {
 		for _, c := range counts[i] {
-			fit.Shares = append(fit.Shares, Share{node: c.id, cores: c.members * int32(g.Cores), memory: int64(c.members) * int64(g.Memory)})
+			share := Share{node: c.id, cores: c.members * int32(g.Cores), memory: int64(c.members) * int64(g.Memory)}
+			if Whole(g.Stack) {
+				share.cores, share.memory = s.view.cold[c.id].cores, s.view.cold[c.id].memory
+			}
+			fit.Shares = append(fit.Shares, share)
 		}
 	}
 	return fit, 0, true

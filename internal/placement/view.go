@@ -12,11 +12,12 @@ import (
 // Availability tells whether members may be placed on a node, or why not.
 type Availability string
 
-// What a node can be to placement. Only a Schedulable one gets new members; the others keep what they hold.
+// What a node can be to placement. A Schedulable one gets new members, an Asleep one a member that takes it whole; the others keep what they hold.
 const (
 	Schedulable Availability = "schedulable"
 	Unknown     Availability = "unknown" // not heard of, not yet given up
 	Down        Availability = "down"
+	Asleep      Availability = "asleep" // a machine that is off and at rest: it may be given away whole, and gets nothing else
 	Drained     Availability = "drained"
 	Absent      Availability = "absent" // holds something, but is not in the inventory
 )
@@ -66,6 +67,8 @@ type row struct {
 	labels     int32
 	state      rowState
 	over       bool
+	// hidden: something is held there that the numbers do not show.
+	hidden bool
 }
 
 // coldRow is what a refusal reads besides.
@@ -79,6 +82,7 @@ type rowState uint8
 
 const (
 	rowSchedulable rowState = iota
+	rowAsleep
 	rowUnknown
 	rowUnavailable
 )

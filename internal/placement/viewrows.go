@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,10 +15,15 @@ type Collision struct {
 	Assignment, Node string
 	Holders          []string
 	Slots            []int
+	// Whole: one of them has, or would have, the whole machine.
+	Whole bool
 }
 
 func (c *Collision) Error() string {
-	if len(c.Slots) == 0 {
+	switch {
+	case c.Whole:
+		return fmt.Sprintf("assignment %s collides with %s on node %s: a whole machine is shared with nobody", c.Assignment, strings.Join(c.Holders, ", "), c.Node)
+	case len(c.Slots) == 0:
 		return fmt.Sprintf("assignment %s is already held", c.Assignment)
 	}
 	return fmt.Sprintf("assignment %s collides with %s on node %s: core slots %v would be allocated twice",
@@ -39,6 +45,9 @@ func (v *View) collision(a api.Assignment) error {
 	}
 	if id, ok := v.ids[a.Node]; ok {
 		for _, h := range v.nodes[id].holders {
+			if (a.Whole || h.assignment.Whole) && !sameMember(&a, &h.assignment) {
+				found.Whole, found.Holders = true, append(found.Holders, h.assignment.ID)
+			}
 			for _, s := range h.assignment.Slots {
 				if own[s] {
 					found.Slots, found.Holders = append(found.Slots, s), append(found.Holders, h.assignment.ID)
@@ -46,7 +55,7 @@ func (v *View) collision(a api.Assignment) error {
 			}
 		}
 	}
-	if len(found.Slots) == 0 {
+	if len(found.Slots) == 0 && !found.Whole {
 		return nil
 	}
 	slices.Sort(found.Slots)
@@ -110,6 +119,12 @@ func (v *View) describe(id int32) {
 	v.recount(id)
 }
 
+// sameMember reports whether one assignment is a part of the other, or both are of the same: what a member holds does not exclude itself.
+func sameMember(a, b *api.Assignment) bool {
+	of := func(a *api.Assignment) string { return cmp.Or(a.Of, a.ID) }
+	return of(a) == of(b)
+}
+
 // recount computes what is free on a node from its capacity and its holders: one way to the numbers, whatever changed.
 func (v *View) recount(id int32) {
 	n, r := v.nodes[id], &v.rows[id]
@@ -119,8 +134,11 @@ func (v *View) recount(id int32) {
 	} else {
 		n.taken = newBitset(len(n.layout.cores))
 	}
-	takenCores, takenMemory := int32(0), int64(0)
+	takenCores, takenMemory, whole := int32(0), int64(0), false
+	r.hidden = false
 	for _, h := range n.holders {
+		before := takenCores
+		whole = whole || h.assignment.Whole
 		takenMemory += h.assignment.MemoryBytes()
 		if h.quarantined {
 			c.quarantinedMemory += h.assignment.MemoryBytes()
@@ -136,15 +154,29 @@ func (v *View) recount(id int32) {
 				c.quarantinedCores++
 			}
 		}
+		r.hidden = r.hidden || takenCores == before
 	}
 	v.cold[id] = c
 	r.freeCores, r.freeMemory = c.cores-takenCores, c.memory-takenMemory
+	if whole { // also of what the node offers since
+		r.freeCores, r.freeMemory = 0, min(r.freeMemory, 0)
+	}
+}
+
+// openState is the state of the nodes on which members of a stack are placed.
+func openState(stack api.Stack) rowState {
+	if Whole(stack) {
+		return rowAsleep
+	}
+	return rowSchedulable
 }
 
 func stateOf(a Availability) rowState {
 	switch a {
 	case Schedulable:
 		return rowSchedulable
+	case Asleep:
+		return rowAsleep
 	case Unknown:
 		return rowUnknown
 	default:

@@ -11,8 +11,7 @@ import (
 
 // Offer is what a node has for members, with the built environments that suit it.
 func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
-	off := n.Machine != nil && IsOff(n.Machine)
-	o := offer.Of(n.Agent, n.Hardware(), off, site)
+	o := offer.Of(n.Agent, n.Hardware(), n.Machine != nil && IsOff(n.Machine), site)
 	var built []api.EnvironmentOnNode
 	for _, e := range view.Environments {
 		if n.Agent != nil && n.Agent.Images {
@@ -20,7 +19,7 @@ func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
 				built = append(built, on)
 			}
 		}
-		if off && site.Metal {
+		if site.Metal {
 			if on, ok := environmentOfMachine(view, e, n); ok {
 				built = append(built, on)
 			}
@@ -32,7 +31,7 @@ func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
 	return o
 }
 
-// environmentOfMachine tells whether a machine that is off can boot a built environment as a member; false when nobody could.
+// environmentOfMachine tells whether a machine that was inspected can boot a built environment as a member; false when nobody could.
 func environmentOfMachine(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
 	img := view.Image(e.Digest)
 	if n.Hardware() == nil || img == nil || !slices.Contains(img.Stacks, api.StackMetal) {

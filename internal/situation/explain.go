@@ -10,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
@@ -24,6 +25,8 @@ type Explainer struct {
 	// Since is when this server started to hear of nodes.
 	Since     time.Time
 	Deadlines lifecycle.Deadlines
+	// Offers is what the site carries for all its machines.
+	Offers offer.Site
 }
 
 // NoRoom is the error of a change that asks for room there is not.
@@ -51,8 +54,8 @@ func (e *Explainer) site() *Site {
 	return Observe(e.Views.View(), e.Heard, e.Time(reading), reading, e.Since, e.Deadlines)
 }
 
-func (s *Site) plan(asked []Asked) (plan, error) {
-	var room Room
+func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {
+	room := Room{Offers: offers}
 	free, err := room.Update(s.View, s.Available)
 	if err != nil {
 		return plan{}, err
@@ -63,7 +66,7 @@ func (s *Site) plan(asked []Asked) (plan, error) {
 // Queue lists all that waits for room, in the order in which it is planned.
 func (e *Explainer) Queue() ([]api.Waiting, error) {
 	site := e.site()
-	p, err := site.plan(site.Needs())
+	p, err := site.plan(site.Needs(), e.Offers)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +80,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	if c == nil {
 		return api.Explanation{}, fmt.Errorf("cluster %q %w", name, state.ErrNotFound)
 	}
-	p, err := site.plan(site.Needs())
+	p, err := site.plan(site.Needs(), e.Offers)
 	if err != nil {
 		return api.Explanation{}, err
 	}
@@ -106,7 +109,7 @@ func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 			asked = append(asked, Asked{&changed, need})
 		}
 	}
-	p, err := site.plan(asked)
+	p, err := site.plan(asked, e.Offers)
 	if err != nil {
 		return err
 	}

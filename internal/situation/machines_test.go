@@ -29,13 +29,22 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		}, placement.Schedulable, false},
 		"to be inspected": {func(in *api.MachineIntent, _ *api.MachineRecord) { in.Inspect = 1 }, placement.Drained, false},
 		"to be removed":   {func(in *api.MachineIntent, _ *api.MachineRecord) { in.RemoveRequestedAt = &noon }, placement.Drained, false},
-		"off, as read":    {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerOff }, placement.Down, true},
+		"off, as read":    {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerOff }, placement.Asleep, true},
 		"off, as read, in the boot that the assignment was made in": {func(_ *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, r.Generation = api.MachineOff, api.PowerOff, 3
-		}, placement.Down, false},
+		}, placement.Asleep, false},
 		"off, by its silence": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Spec.Power.Kind = api.MachineOff, api.PowerOff, api.PowerWakeOnLAN
-		}, placement.Down, false},
+		}, placement.Asleep, false},
+		"off, and asked to boot": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, in.Request = api.MachineOff, api.PowerOff, api.PowerRequest{Number: 1, Action: api.PowerActionOn}
+		}, placement.Down, true},
+		"off, and to be inspected": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, in.Inspect = api.MachineOff, api.PowerOff, 1
+		}, placement.Down, true},
+		"off, and to be removed": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, in.RemoveRequestedAt = api.MachineOff, api.PowerOff, &noon
+		}, placement.Down, true},
 		"off, not read": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineOff, api.PowerUnknown }, placement.Drained, false},
 		"asked to boot another environment": {func(in *api.MachineIntent, _ *api.MachineRecord) {
 			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOn, Environment: "rescue"}
@@ -105,12 +114,73 @@ func TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected(t *testing.T) {
 		if known := view.Node(name); known != nil {
 			n.Machine = known.Machine
 		}
-		offered := Offer(view, n, offer.Site{Metal: true})
+		offered := Offer(view, n, offer.Site{})
 		if len(offered.Environments) != 1 || offered.Environments[0].OK != want || offered.Environments[0].Digest != "sha256:d" {
 			t.Errorf("%s offers %+v, want debian-mpi: %v", name, offered.Environments, want)
 		}
 	}
 	if offered := Offer(view, &state.Node{Name: "n1", Agent: &api.NodeRecord{Name: "n1"}}, offer.Site{}); len(offered.Environments) != 0 {
 		t.Errorf("a node that can't mount images offers %+v", offered.Environments)
+	}
+}
+
+func TestAMachineThatIsOffIsOfferedWholeAndNeverToAContainer(t *testing.T) {
+	off := func(change func(*state.Machine)) *state.Machine {
+		m := &state.Machine{
+			Intent:   api.MachineIntent{Name: "n1", Spec: api.MachineSpec{Labels: map[string]string{"rack": "r1"}}},
+			Record:   &api.MachineRecord{Phase: api.MachineOff, Power: api.PowerOff},
+			Hardware: &api.Hardware{Architecture: "x86_64", CPU: api.CPU{Threads: 4}, MemoryBytes: 64 << 30},
+		}
+		change(m)
+		return m
+	}
+	asleep := off(func(*state.Machine) {})
+	agent := &api.NodeRecord{
+		Name: "n1", Labels: map[string]string{"rack": "r1"}, Capacity: api.NodeCapacity{Cores: []api.Core{{}}, MemoryBytes: 1 << 30},
+		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "debian-mpi", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+	}
+	for _, tt := range []struct {
+		name  string
+		node  state.Node
+		site  offer.Site
+		whole bool
+	}{
+		{"off, and no agent has called yet", state.Node{Machine: asleep}, offer.Site{Metal: true}, true},
+		{"off again", state.Node{Machine: asleep, Agent: agent}, offer.Site{Metal: true}, true},
+		{"on a site without a metal driver", state.Node{Machine: asleep, Agent: agent}, offer.Site{}, false},
+		{"drained", state.Node{Machine: asleep, Control: &api.NodeControl{Drained: true}}, offer.Site{Metal: true}, false},
+		{"never inspected", state.Node{Machine: off(func(m *state.Machine) { m.Hardware = nil })}, offer.Site{Metal: true}, false},
+		{"booting", state.Node{Machine: off(func(m *state.Machine) { m.Record = &api.MachineRecord{Phase: api.MachineBooting} })}, offer.Site{Metal: true}, false},
+		{"of another architecture", state.Node{Machine: off(func(m *state.Machine) {
+			m.Hardware = &api.Hardware{Architecture: "riscv64", CPU: api.CPU{Threads: 4}, MemoryBytes: 64 << 30}
+		})}, offer.Site{Metal: true}, false},
+		{"on, with members", state.Node{
+			Machine: off(func(m *state.Machine) { m.Record = &api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn} }), Agent: agent,
+		}, offer.Site{Metal: true}, false},
+	} {
+		tt.node.Name = "n1"
+		view := &state.View{
+			Nodes:        []*state.Node{&tt.node},
+			Images:       []*api.Image{{Digest: "sha256:d", Environment: "debian-mpi", Architecture: "x86_64", Stacks: []api.Stack{api.StackMetal}, RootBytes: 1 << 20, MetalBytes: 1 << 20}},
+			Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: "sha256:d"}},
+		}
+		site := Observe(view, told{}, noon, noon, noon, lifecycle.DefaultDeadlines())
+		room := Room{Offers: tt.site}
+		free, err := room.Update(view, site.Available)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := api.Group{
+			Name: "m", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackMetal, Environment: "debian-mpi", NodeSelector: map[string]string{"rack": "r1"},
+		}
+		placed, refusal := placement.Place(free, placement.Request{Cluster: "c", Groups: []api.Group{g}})
+		if (refusal == nil) != tt.whole || refusal == nil && !placed[0].Whole {
+			t.Errorf("%s: placed %+v, refused %v", tt.name, placed, refusal)
+		}
+		g.Stack = api.StackContainer
+		if placed, refusal := placement.Place(free, placement.Request{Cluster: "c", Groups: []api.Group{g}}); refusal == nil && tt.node.Machine == asleep {
+			t.Errorf("%s: a container is placed there: %+v", tt.name, placed)
+		}
 	}
 }

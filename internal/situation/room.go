@@ -2,6 +2,7 @@ package situation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -11,8 +12,11 @@ import (
 )
 
 // Room is what is free at the site, kept current from one view of the state to the next: a change costs what it touches, not what
-// the site holds. The zero value knows nothing yet. It is owned by one goroutine.
+// the site holds. One with nothing but its Offers knows nothing yet. It is owned by one goroutine.
 type Room struct {
+	// Offers is what the site carries for all its machines.
+	Offers offer.Site
+
 	free *placement.View
 	last *state.View
 	// available is what every node was to placement when it was last told.
@@ -50,11 +54,25 @@ func (r *Room) environmentsChanged(view *state.View) bool {
 		slices.ContainsFunc(nodes, func(n *state.Node) bool { return r.last.Node(n.Name).Hardware() != n.Hardware() })
 }
 
-// record is a node as placement takes it.
-func record(view *state.View, n *state.Node) api.NodeRecord {
-	r := *n.Agent
-	r.Environments = Offer(view, n, offer.Site{}).Environments
-	return r
+// offered reports whether anything can ever be placed on a node: by its agent, or without one.
+func (r *Room) offered(n *state.Node) bool {
+	return n.Agent != nil || len(offer.Carried(n.Hardware(), r.Offers)) > 0
+}
+
+// record is a node as placement takes it. Nothing is known of the memory of a node whose agent has never called.
+func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
+	rec := api.NodeRecord{Name: n.Name}
+	if n.Agent != nil {
+		rec = *n.Agent
+	}
+	o := Offer(view, n, r.Offers)
+	rec.Labels, rec.Capacity, rec.Stacks, rec.Environments, rec.Oversubscribed = n.Labels(), o.Capacity, o.Stacks, o.Environments, o.Oversubscribed
+	return rec
+}
+
+// sameOffer reports whether a node offers what it did, as long as the environments of the site are the same.
+func sameOffer(before, now *state.Node) bool {
+	return before != nil && before.Agent == now.Agent && before.Hardware() == now.Hardware() && maps.Equal(before.Labels(), now.Labels())
 }
 
 func nodeName(n *state.Node) string { return n.Name }
@@ -64,10 +82,13 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	r.free, r.last = nil, nil
 	r.available, r.held = map[string]placement.Availability{}, map[string]map[string]bool{}
 	nodes := make([]placement.NodeState, 0, len(view.Nodes))
-	for n := range view.Agents() {
+	for _, n := range view.Nodes {
+		if !r.offered(n) {
+			continue
+		}
 		a := available(n.Name)
 		r.available[n.Name] = a
-		nodes = append(nodes, placement.NodeState{Record: record(view, view.Node(n.Name)), Availability: a})
+		nodes = append(nodes, placement.NodeState{Record: r.record(view, n), Availability: a})
 	}
 	var held []placement.Held
 	for _, c := range view.Clusters {
@@ -150,16 +171,20 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 		r.remove(n.Name)
 	}
 	for _, n := range changed {
-		switch before := r.last.Agent(n.Name); {
-		case n.Agent == nil:
+		switch {
+		case !r.offered(n):
 			r.remove(n.Name)
-		case n.Agent != before: // its machine's record changes with every stage of a boot
+		case !sameOffer(r.last.Node(n.Name), n): // its machine's record changes with every stage of a boot
 			r.available[n.Name] = available(n.Name)
-			r.free.SetNode(record(view, n), r.available[n.Name])
+			r.free.SetNode(r.record(view, n), r.available[n.Name])
 		}
 	}
-	for n := range view.Agents() {
-		if a := available(n.Name); a != r.available[n.Name] {
+	for _, n := range view.Nodes {
+		was, offered := r.available[n.Name]
+		if !offered {
+			continue
+		}
+		if a := available(n.Name); a != was {
 			r.available[n.Name] = a
 			r.free.SetAvailability(n.Name, a)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -65,6 +66,26 @@ func (h *history) node() {
 	}
 	record.AgentVersion = fmt.Sprint(h.random.IntN(3))
 	h.done(h.repo.PutNode(h.t.Context(), record))
+}
+
+// machine enrols a machine, inspects it, or forgets it.
+func (h *history) machine() {
+	name := fmt.Sprintf("m%d", h.random.IntN(2))
+	switch m := h.cache.View().Machine(name); {
+	case m == nil:
+		h.done(h.repo.CreateMachine(h.t.Context(), api.MachineIntent{
+			Name: name, UID: fmt.Sprint("u", h.made), Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:0" + name[1:]}},
+		}))
+		h.made++
+	case h.random.IntN(3) == 0:
+		h.done(h.leader.ForgetMachine(h.t.Context(), m))
+	default:
+		index := int(name[1] - '0')
+		h.done(h.leader.CommitMachine(h.t.Context(), m, state.MachineWrite{
+			Record:   api.MachineRecord{Name: name, UID: m.UID(), Index: index, Phase: api.MachineOff, Power: api.PowerOff},
+			Hardware: &api.Hardware{CPU: api.CPU{Threads: 1 + h.random.IntN(4)}, MemoryBytes: 8 << 30},
+		}))
+	}
 }
 
 // take makes a cluster of what is free, or adds to one.
@@ -152,10 +173,10 @@ func (h *history) unquarantine() {
 func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 	for seed := range uint64(60) {
 		h := newHistory(t, seed)
-		var follows Room
+		follows := Room{Offers: offer.Site{Metal: true}}
 		followed := 0
 		for step := range 80 {
-			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine}[h.random.IntN(7)]()
+			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine, h.machine}[h.random.IntN(8)]()
 			if h.random.IntN(3) > 0 {
 				continue // several changes come together
 			}
@@ -177,12 +198,15 @@ func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 			if err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
-			var anew Room
+			anew := Room{Offers: offer.Site{Metal: true}}
 			want, err := anew.Update(view, available)
 			if err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
-			for n := range view.Agents() {
+			if !slices.Equal(got.Nodes(), want.Nodes()) {
+				t.Fatalf("seed %d, step %d: the nodes are %v, want %v", seed, step, got.Nodes(), want.Nodes())
+			}
+			for _, n := range view.Nodes {
 				g, _ := got.Usage(n.Name)
 				w, _ := want.Usage(n.Name)
 				if !reflect.DeepEqual(g, w) || follows.available[n.Name] != anew.available[n.Name] {

@@ -49,8 +49,9 @@ type Site struct {
 // standing is what is stored about a node's use.
 type standing struct {
 	drained bool
-	// off: its machine is off, as far as is stored. leaving: it goes off, or was asked to. rising: it boots.
-	off, leaving, rising bool
+	// off: its machine is off, as far as is stored. asleep: it is, and nothing was asked of it. leaving: it goes off, or was asked to. rising: it
+	// boots.
+	off, asleep, leaving, rising bool
 	// ended is a boot generation: no boot before it goes on any more, for the machine is off, and read back. 0: nothing is known.
 	ended int64
 }
@@ -58,7 +59,7 @@ type standing struct {
 func standingOf(n *state.Node) standing {
 	now := standing{drained: n.Drained()}
 	if m := n.Machine; m != nil {
-		now.off, now.leaving, now.rising = IsOff(m), leaving(m), rising(m)
+		now.off, now.asleep, now.leaving, now.rising = IsOff(m), IsOff(m) && atRest(m), leaving(m), rising(m)
 		if endedBoots(m) {
 			now.ended = m.Record.Generation
 		}
@@ -125,11 +126,23 @@ func IsOff(m *state.Machine) bool {
 
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {
-	phase, now := s.Nodes[node].Phase, s.standing[node]
+	state, known := s.Nodes[node]
+	phase, now := state.Phase, s.standing[node]
+	switch {
+	case now.asleep && !now.drained:
+		return placement.Asleep
+	case !known: // a machine without an agent, and not to be had
+		phase = api.NodeDown
+	}
 	if now.rising && phase == api.NodeReady {
 		phase = api.NodeUnknown
 	}
 	return placement.AvailabilityOf(phase, now.drained || now.leaving && !now.off)
+}
+
+// atRest reports whether nothing was asked of a machine that has not been done.
+func atRest(m *state.Machine) bool {
+	return m.PowerPending() == nil && m.Intent.RemoveRequestedAt == nil && m.Intent.Inspect <= m.Record.DoneInspect
 }
 
 // leaving tells whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That

@@ -15,7 +15,7 @@ import (
 func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error) {
 	key := prefixControl + node
 	for {
-		_, known, err := get[api.NodeRecord](ctx, r, prefixNode+node, "node", node)
+		known, err := r.nodeExists(ctx, node)
 		if err != nil {
 			return api.NodeControl{}, 0, err
 		}
@@ -30,7 +30,7 @@ func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Ti
 		default:
 			control.Reason, control.By = reason, by
 		}
-		conds := []store.Cond{{Key: prefixNode + node, Revision: known}, {Key: key, Revision: revision}}
+		conds := []store.Cond{known, {Key: key, Revision: revision}}
 		next, err := r.store.Commit(ctx, conds, []store.Op{put(key, control)})
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -42,10 +42,26 @@ func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Ti
 	}
 }
 
+// nodeExists returns the condition that a node is still there: by what its agent said, or as a machine whose agent has never called.
+func (r *Repo) nodeExists(ctx context.Context, node string) (store.Cond, error) {
+	_, revision, err := get[api.NodeRecord](ctx, r, prefixNode+node, "node", node)
+	if err == nil {
+		return store.Cond{Key: prefixNode + node, Revision: revision}, nil
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return store.Cond{}, err
+	}
+	_, revision, none := get[api.MachineIntent](ctx, r, prefixMachine+node, "node", node)
+	if none != nil {
+		return store.Cond{}, none
+	}
+	return store.Cond{Key: prefixMachine + node, Revision: revision}, nil
+}
+
 // Undrain lets a node get members again; one that is not drained is no error. A node that does not exist is ErrNotFound. It returns the
 // revision from which on it is so.
 func (r *Repo) Undrain(ctx context.Context, node string) (int64, error) {
-	if _, _, err := get[api.NodeRecord](ctx, r, prefixNode+node, "node", node); err != nil {
+	if _, err := r.nodeExists(ctx, node); err != nil {
 		return 0, err
 	}
 	revision, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixControl + node, Delete: true}})

@@ -117,7 +117,7 @@ var commitGuards = []Mutant{
 	{
 		Guard:   "a node that is forgotten meanwhile is not drained",
 		File:    "internal/state/nodecontrol.go",
-		Find:    `conds := []store.Cond{{Key: prefixNode + node, Revision: known}, {Key: key, Revision: revision}}`,
+		Find:    `conds := []store.Cond{known, {Key: key, Revision: revision}}`,
 		Replace: "_ = known\n\t\tconds := []store.Cond{{Key: key, Revision: revision}}",
 		Test:    "./internal/state TestANodeForgottenMeanwhileIsNotDrained",
 	},
