@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
@@ -64,6 +65,8 @@ type Options struct {
 	// cpus is how many this machine is taken to have, 0: as many as there are; kill ends a member's first process, nil: really.
 	cpus int
 	kill func(uid, member string) (int, error)
+	// pairTime bounds what a pair of measurements may take, 0: as long as a visitor waits.
+	pairTime time.Duration
 }
 
 // stage marks in the environment which of its processes this one is.

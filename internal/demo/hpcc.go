@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -65,7 +66,7 @@ func (v *visit) hpcc(ctx context.Context) error {
 				hostSide:    v.onHost(cpus, measure.TransportTCP, onHost),
 				clusterSide: v.onCluster(inHome),
 			},
-			Parse: parse, Patience: time.Duration(v.opts.Pairs)*measureTime - v.measured,
+			Parse: parse, Patience: time.Duration(v.opts.Pairs)*cmp.Or(v.opts.pairTime, measureTime) - v.measured,
 		}, hpccLine)
 		return err
 	})

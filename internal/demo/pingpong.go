@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -42,7 +43,7 @@ func (v *visit) pingPong(ctx context.Context) error {
 				hostSide:    v.onHost(cpus, measure.TransportTCP, v.programs.PingPong, argument),
 				clusterSide: v.onCluster(program, argument),
 			},
-			Parse: parse, Patience: time.Duration(v.opts.Pairs) * pingPongTime,
+			Parse: parse, Patience: time.Duration(v.opts.Pairs) * cmp.Or(v.opts.pairTime, pingPongTime),
 		}, pingPongLine)
 		if err != nil {
 			return err

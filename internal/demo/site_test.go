@@ -280,7 +280,7 @@ func visitSite(t *testing.T, s *site, cpus int) (string, string, error) {
 	}
 	report := filepath.Join(t.TempDir(), "r.html")
 	var out bytes.Buffer
-	opts := Options{Demo: config.Demo{Report: report, Pairs: 2}, Serve: s.serve, SizeMilliseconds: 1, cpus: cpus, kill: s.kill}
+	opts := Options{Demo: config.Demo{Report: report, Pairs: 2}, Serve: s.serve, SizeMilliseconds: 1, cpus: cpus, kill: s.kill, pairTime: time.Hour} // a busy machine is slow
 	err := tour(t.Context(), opts, newNarrator(&out))
 	if left, _ := os.ReadDir(os.Getenv("TMPDIR")); len(left) > 0 {
 		t.Errorf("the tour left %v in its temporary directory", left)
