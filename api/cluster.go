@@ -36,7 +36,7 @@ type Group struct {
 	// Spares is how many more places of this shape are held, on other nodes where possible, for members that die.
 	Spares int `json:"spares,omitempty"`
 	// Networks are further private networks of the cluster on which each member has a port, besides the cluster's own. Groups that name the
-	// same network share it.
+	// same network share it. Members have them as eth1, eth2 and so on, in the order in which the cluster's groups first name them.
 	Networks []string `json:"networks,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
 	Checks []Check `json:"checks,omitempty"`
@@ -88,6 +88,7 @@ type ClusterRequest struct {
 	Environment  string            `json:"environment,omitempty"`
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
+	Networks     []string          `json:"networks,omitempty"`
 	Checks       []Check           `json:"checks,omitempty"`
 }
 
@@ -180,4 +181,13 @@ type MemberStatus struct {
 	Oversubscribed bool  `json:"oversubscribed"`
 	// Attempt counts its replacements in a row, 0 for none.
 	Attempt int `json:"attempt,omitempty"`
+	// Networks are its ports on further networks of the cluster, eth1 first; Address is that on the cluster's own.
+	Networks []MemberNetwork `json:"networks,omitempty"`
+}
+
+// MemberNetwork is a member's port on a further network of its cluster.
+type MemberNetwork struct {
+	// Name is the network's name within the cluster.
+	Name    string `json:"name"`
+	Address string `json:"address"`
 }

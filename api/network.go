@@ -45,6 +45,12 @@ func NetworkUID(clusterUID, name string) string {
 	return clusterUID + "." + name
 }
 
+// OwnNetworkName returns the name that a further private network of a cluster has within it, by its UID; empty for the cluster's own.
+func OwnNetworkName(networkUID string) string {
+	_, name, _ := strings.Cut(networkUID, ".")
+	return name
+}
+
 // NetworkName returns the name of a private network of a cluster.
 func NetworkName(cluster, name string) string {
 	if name == "" {

@@ -169,16 +169,18 @@ func unchangeable(was, want api.ClusterSpec) error {
 	}
 	differ("egress", was.Egress, want.Egress)
 	for _, w := range want.Groups {
-		i := groupIndex(was, w.Name)
+		i, path := groupIndex(was, w.Name), groupPath(w.Name)
 		if i < 0 {
+			problems = append(problems, newNetworks(was, w)...)
 			continue
 		}
-		g, path := was.Groups[i], groupPath(w.Name)
+		g := was.Groups[i]
 		differ(path+".cores", g.Cores, w.Cores)
 		differ(path+".memory", g.Memory, w.Memory)
 		differ(path+".stack", g.Stack, w.Stack)
 		differ(path+".environment", g.Environment, w.Environment)
 		differ(path+".node_selector", selector(g), selector(w))
+		differ(path+".networks", networkNames(g), networkNames(w))
 	}
 	if len(problems) == 0 {
 		return nil
@@ -186,6 +188,28 @@ func unchangeable(was, want api.ClusterSpec) error {
 	f := failFields(codeUnchangeable, problems...)
 	f.Detail += "; these are fixed for the life of a cluster: create another cluster to change them"
 	return f
+}
+
+// newNetworks refuses the networks of a new group that its cluster does not have: networks are made when a cluster is placed.
+func newNetworks(was api.ClusterSpec, g api.Group) []api.FieldProblem {
+	var problems []api.FieldProblem
+	has := manifest.Networks(was.Groups)
+	for _, name := range g.Networks {
+		if !slices.Contains(has, name) {
+			problems = append(problems, api.FieldProblem{
+				Location: groupPath(g.Name) + ".networks", Value: name, Message: fmt.Sprintf("names %q, and a cluster can't get another network", name),
+			})
+		}
+	}
+	return problems
+}
+
+// networkNames are a group's further networks as text. Their order in the group means nothing once the cluster has them.
+func networkNames(g api.Group) string {
+	if len(g.Networks) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(slices.Values(g.Networks)), ",")
 }
 
 // selector is a group's node selector as text, none for both ways to say so.

@@ -145,6 +145,12 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 			"egress: is false and can't become true", "groups[head].cores: is 1 and can't become 2", "groups[head].memory: is 512MiB and can't become 1GiB",
 			"groups[compute].stack: is container", "groups[compute].environment: is local", "groups[compute].node_selector: is none and can't become rack=r1",
 		}, false},
+		{"another network of a group, and one that the cluster lacks", nil, func(r *api.ClusterRequest) {
+			r.Groups[1].Networks = []string{"storage", "fast"}
+			r.Groups = append(r.Groups, api.Group{Name: "x", Networks: []string{"fast"}})
+		}, "unchangeable", []string{
+			"groups[compute].networks: is none and can't become fast,storage", `groups[x].networks: names "fast", and a cluster can't get another network`,
+		}, false},
 		{"the group of rank 0", nil, func(r *api.ClusterRequest) { r.Groups = r.Groups[1:] }, "unchangeable", []string{"groups[head]: holds rank 0 (head-0)"}, false},
 		{"a shorter limit", nil, func(r *api.ClusterRequest) { r.TimeLimit = api.Duration(time.Hour) }, "cant_extend", []string{"can only be made longer"}, false},
 		{"no room", func(s *apiservertest.Site) {
@@ -187,6 +193,19 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 				t.Errorf("the intent changed: %v\n%s", err, diff)
 			}
 		})
+	}
+}
+
+func TestANewGroupMayShareNetworksOfItsCluster(t *testing.T) {
+	networks := func(names ...string) func(*api.ClusterRequest) {
+		return func(r *api.ClusterRequest) { r.Groups[1].Networks = names }
+	}
+	_, c, _ := ready(t, twoGroups(networks("storage", "fast")))
+	want := twoGroups(networks("fast", "storage")) // the order says nothing any more
+	want.Groups = append(want.Groups, api.Group{Name: "x", Size: 1, Networks: []string{"fast"}})
+	done, err := c.ApplyCluster(t.Context(), "c1", want, false)
+	if err != nil || steps(done) != "add groups[x] >1 member: 1 member is added, with 1 core and 512MiB each: x-0" {
+		t.Errorf("apply: %v\n%s", err, steps(done))
 	}
 }
 

@@ -164,6 +164,9 @@ func newMember(a *api.Assignment) api.MemberStatus {
 	if a.Address().IsValid() {
 		m.Address = a.Address().String()
 	}
+	for i := 1; i < len(a.Ports); i++ {
+		m.Networks = append(m.Networks, api.MemberNetwork{Name: api.OwnNetworkName(a.Ports[i].Network), Address: a.Ports[i].Address.String()})
+	}
 	if m.CPUs == nil {
 		m.CPUs = []int{}
 	}
@@ -173,7 +176,7 @@ func newMember(a *api.Assignment) api.MemberStatus {
 // joinSpare shows room that is held; a node that can't be heard of makes it of no use.
 func joinSpare(a *api.Assignment, seen Observed) api.MemberStatus {
 	m := newMember(a)
-	m.Phase, m.Address = api.MemberSpare, ""
+	m.Phase, m.Address, m.Networks = api.MemberSpare, "", nil
 	if phase, _, message := seen.Node(a.Node); phase != api.NodeReady {
 		m.Message = "node " + a.Node + ": " + message
 	}

@@ -40,17 +40,20 @@ func bounds() map[string]map[string]property {
 	size, cores := between(1, manifest.MaxMembers), between(1, manifest.MaxCores)
 	checks := list(0, manifest.MaxChecks, nil)
 	spares := between(0, manifest.MaxMembers)
+	networks := distinct(list(0, manifest.MaxGroupNetworks, text(1, manifest.MaxNetworkName, manifest.LabelPattern)))
 	quota := between(0, maxQuota)
 	shares, description := between(1, maxShares), text(0, maxDescription, "")
 	password := text(0, manifest.MaxPassword, "")
 	return map[string]map[string]property{
 		"ClusterRequest": {
 			"name": clusterName, "project": projectName, "labels": labels, "size": size, "cores": cores, "environment": label,
-			"node_selector": labels, "spares": spares, "checks": checks, "priority": between(-manifest.MaxPriority, manifest.MaxPriority),
-			"groups": list(1, manifest.MaxGroups, nil),
+			"node_selector": labels, "spares": spares, "networks": networks, "checks": checks,
+			"priority": between(-manifest.MaxPriority, manifest.MaxPriority),
+			"groups":   list(1, manifest.MaxGroups, nil),
 		},
 		"Group": {
-			"name": label, "size": size, "cores": cores, "environment": label, "node_selector": labels, "spares": spares, "checks": checks,
+			"name": label, "size": size, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
+			"networks": networks, "checks": checks,
 		},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},
@@ -81,6 +84,12 @@ const (
 	noZero = `^[^\u0000]*$`
 	// macPattern is a MAC address as people write it; answers have the first form.
 	macPattern = `^(([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}|([0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})$`
+)
+
+// Names of networks: a cluster's, with the name that the network has within it, or a UID.
+const (
+	maxNetworkPath = manifest.MaxProjectName + len(".") + manifest.MaxClusterName + len(":") + manifest.MaxNetworkName
+	networkPattern = `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
 )
 
 // text bounds a text's length and form; 0 and "" leave one open.
@@ -117,6 +126,14 @@ func list(least, most int, item property) property {
 		if item != nil {
 			item(s.Items)
 		}
+	}
+}
+
+// distinct bounds a list whose items all differ.
+func distinct(of property) property {
+	return func(s *huma.Schema) {
+		of(s)
+		s.UniqueItems = true
 	}
 }
 
@@ -220,6 +237,8 @@ func (s *Server) boundParameters() {
 				switch {
 				case p.Name == "id":
 					form = text(1, manifest.MaxLabel, `^[a-z0-9]+$`)
+				case p.Name == "name" && strings.HasPrefix(path, "/v1/networks/"):
+					form = text(1, maxNetworkPath, networkPattern)
 				case p.Name == "name" && strings.HasPrefix(path, "/v1/clusters/"):
 					form = text(1, manifest.MaxProjectName+len(".")+manifest.MaxClusterName, `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 				}

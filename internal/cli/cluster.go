@@ -47,6 +47,7 @@ type createFlags struct {
 	priority int
 	project  string
 	spares   int
+	networks []string
 	noWait   bool
 	timeout  time.Duration
 }
@@ -80,6 +81,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.priority, "priority", 0, "requests of higher priority leave the queue first; above 0 for administrators only")
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
+	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
 	out := outputFlag(cmd)
@@ -101,7 +103,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares"}
+var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -135,7 +137,7 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	req := api.ClusterRequest{
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
-		Spares: f.spares,
+		Spares: f.spares, Networks: f.networks,
 	}
 	_, err = manifest.Normalize(req, manifest.Flags("name", "size", "cores", "memory", "stack", "environment"))
 	var invalid *manifest.Invalid
@@ -166,6 +168,9 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = strings.TrimSuffix("--label "+rest, " ")
 		default:
 			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
+			if strings.HasPrefix(field, "networks") {
+				p.Location = "--network"
+			}
 		}
 		renamed.Problems = append(renamed.Problems, p)
 	}

@@ -81,24 +81,44 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		return
 	}
 	fmt.Fprintln(w)
-	members := newTable(w, "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")
+	several := slices.ContainsFunc(st.Members, func(m api.MemberStatus) bool { return len(m.Networks) > 0 })
+	columns := func(networks string, cells ...string) []string {
+		if several {
+			cells = slices.Insert(cells, 4, networks)
+		}
+		return cells
+	}
+	members := newTable(w, columns("NETWORKS", "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")...)
 	for _, m := range st.Members {
 		rank := strconv.Itoa(m.Rank)
 		if m.Phase == api.MemberSpare || m.Rank < 0 {
 			rank = "" // a spare gets that of the member it replaces, one that waits gets it with its room
 		}
-		members.row(rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)
+		members.row(columns(networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()
+}
+
+// networksText is the addresses of a member on further networks: storage=10.64.32.2.
+func networksText(m api.MemberStatus) string {
+	parts := make([]string, len(m.Networks))
+	for i, n := range m.Networks {
+		parts[i] = n.Name + "=" + n.Address
+	}
+	return strings.Join(parts, ",")
 }
 
 // printGroups writes groups; what few have gets a column only when one has it.
 func printGroups(w io.Writer, groups []api.Group) {
 	spares := slices.ContainsFunc(groups, func(g api.Group) bool { return g.Spares > 0 })
+	networks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Networks) > 0 })
 	checks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Checks) > 0 })
-	columns := func(cells []string, spareCell, checkCell string) []string {
+	columns := func(cells []string, spareCell, networkCell, checkCell string) []string {
 		if spares {
 			cells = append(cells, spareCell)
+		}
+		if networks {
+			cells = append(cells, networkCell)
 		}
 		if checks {
 			cells = append(cells, checkCell)
@@ -106,14 +126,14 @@ func printGroups(w io.Writer, groups []api.Group) {
 		return cells
 	}
 	header := []string{"GROUP", "SIZE", "CORES", "MEMORY", "STACK", "ENVIRONMENT", "NODE SELECTOR"}
-	t := newTable(w, columns(header, "SPARES", "CHECKS")...)
+	t := newTable(w, columns(header, "SPARES", "NETWORKS", "CHECKS")...)
 	for _, g := range groups {
 		var names []string
 		for _, check := range g.Checks {
 			names = append(names, check.Name)
 		}
 		cells := []string{g.Name, strconv.Itoa(g.Size), strconv.Itoa(g.Cores), g.Memory.String(), string(g.Stack), g.Environment, labels(g.NodeSelector)}
-		t.row(columns(cells, strconv.Itoa(g.Spares), strings.Join(names, ","))...)
+		t.row(columns(cells, strconv.Itoa(g.Spares), strings.Join(g.Networks, ","), strings.Join(names, ","))...)
 	}
 	t.flush()
 }

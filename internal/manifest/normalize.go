@@ -30,6 +30,12 @@ const (
 	MaxGroups  = 256
 	MaxLabels  = 64
 
+	// MaxNetworkName bounds the name of a further network within its cluster.
+	MaxNetworkName = 32
+	// MaxGroupNetworks and MaxClusterNetworks count further networks: each of their ports is a link on a node, and each network one there.
+	MaxGroupNetworks   = 7
+	MaxClusterNetworks = 15
+
 	minTimeLimit = api.Duration(time.Second)
 	maxTimeLimit = api.Duration(3650 * 24 * time.Hour)
 	MaxPriority  = 1000
@@ -69,6 +75,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 		c.Spec.Groups = n.groups(req)
 	}
 	n.total(c.Spec.Groups)
+	n.allNetworks(c.Spec.Groups)
 	if len(n.problems) > 0 {
 		sort.SliceStable(n.problems, func(i, j int) bool { return n.problems[i].Line < n.problems[j].Line })
 		return c, &Invalid{Problems: n.problems}
@@ -80,7 +87,8 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
 		Name: req.Name, Size: req.Size, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
-		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Checks: req.Checks,
+		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Networks: req.Networks,
+		Checks: req.Checks,
 	}
 }
 
@@ -100,9 +108,9 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 	given := map[string]bool{
 		"size": req.Size != 0, "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
-		"checks": len(req.Checks) > 0,
+		"networks": len(req.Networks) > 0, "checks": len(req.Checks) > 0,
 	}
-	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "checks"} {
+	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "checks"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -169,6 +177,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	}
 	n.labels(join(path, "node_selector"), g.NodeSelector)
 	n.between(join(path, "spares"), g.Spares, 0, MaxMembers)
+	n.networks(join(path, "networks"), g.Networks)
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g
 }

@@ -14,7 +14,7 @@ var otherWords = map[string]string{
 	"env": "environment", "image": "environment", "driver": "stack", "selector": "node_selector", "cmd": "command",
 	"walltime": "time_limit", "duration": "time_limit", "ttl": "time_limit", "limit": "time_limit", "namespace": "project", "account": "project",
 	"tenant": "project", "healthchecks": "checks", "health_checks": "checks", "probes": "checks", "period": "interval", "every": "interval",
-	"retries": "failures", "threshold": "failures", "signal": "failure_signal", "restart": "requeue",
+	"retries": "failures", "threshold": "failures", "signal": "failure_signal", "nics": "networks", "interfaces": "networks", "restart": "requeue",
 }
 
 // unknownField says that a field does not exist and which one was perhaps meant.

@@ -266,13 +266,20 @@ func (s *Site) Place(name string) {
 	var batch state.Batch
 	nodes := slices.Collect(s.Cache.View().Agents())
 	rank := 0
+	refs, own := s.networks(c)
+	further := own[1:]
 	hold := func(g api.Group, member string, spare bool) {
 		n := len(batch.Assignments)
 		a := api.Assignment{
 			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
 			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
 			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
-			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)})}},
+			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:01:00:%02x", 10+n)}},
+		}
+		for i, network := range further {
+			if slices.Contains(g.Networks, network.OwnName()) {
+				a.Ports = append(a.Ports, api.PortClaim{Network: network.UID, Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, byte(32 + 16*i), byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:%02x:00:%02x", 2+i, 10+n)})
+			}
 		}
 		if spare {
 			a.Rank, a.Ports = lifecycle.NoRank, nil
@@ -294,15 +301,25 @@ func (s *Site) Place(name string) {
 	now := s.now().UTC()
 	rec := api.ClusterRecord{
 		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: now, PlacedAt: &now,
-		Networks: []api.NetworkRef{{UID: c.UID(), Prefix: netip.MustParsePrefix("10.64.16.0/20")}},
+		Networks: refs,
 	}
-	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}, Networks: []api.Network{{
-		UID: c.UID(), Name: name, Project: c.Intent.Project, Cluster: name, ClusterUID: c.UID(), Technology: api.TechnologyVXLAN, Index: 1,
-		Prefix: netip.MustParsePrefix("10.64.16.0/20"), Gateway: netip.MustParseAddr("10.64.16.1"),
-	}}})
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}, Networks: own})
 	must(s.t, err)
 	s.reach(rev)
 	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))
+}
+
+// networks are those of a cluster, its own first: 10.64.16.0/20 and those that follow it.
+func (s *Site) networks(c *state.Cluster) (refs []api.NetworkRef, networks []api.Network) {
+	for i, name := range append([]string{""}, manifest.Networks(c.Intent.Spec.Groups)...) {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 + 16*i), 0}), 20)
+		n := api.Network{
+			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
+			Technology: api.TechnologyVXLAN, Index: 1 + i, Prefix: prefix, Gateway: prefix.Addr().Next(), Egress: c.Intent.Spec.Egress && name == "",
+		}
+		refs, networks = append(refs, api.NetworkRef{UID: n.UID, Prefix: prefix}), append(networks, n)
+	}
+	return refs, networks
 }
 
 // ChangeRecord commits a change of a cluster's record.
@@ -368,6 +385,24 @@ func (s *Site) Forget(name string) {
 	rec := *c.Record
 	rec.Chunks = nil
 	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec})
+	must(s.t, err)
+	s.reach(rev)
+	rev, err = s.Leader.Commit(context.Background(), s.await(name), state.Write{Forget: true})
+	must(s.t, err)
+	s.reach(rev)
+}
+
+// Quarantine gives up the cleaning of all members of a cluster, and removes it.
+func (s *Site) Quarantine(name string) {
+	s.t.Helper()
+	c := s.await(name)
+	rec := *c.Record
+	rec.Chunks = nil
+	var quarantined []api.Quarantine
+	for a := range c.All() {
+		quarantined = append(quarantined, api.Quarantine{Assignment: *a, Reason: "not cleaned in time", Since: s.now().UTC()})
+	}
+	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Quarantines: quarantined})
 	must(s.t, err)
 	s.reach(rev)
 	rev, err = s.Leader.Commit(context.Background(), s.await(name), state.Write{Forget: true})
