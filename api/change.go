@@ -4,7 +4,7 @@ package api
 type Kind string
 
 // The kinds of objects. A node changes with what its agent reports of itself, its drain and its machine, but not with the members on it. An
-// environment is one that was built. Tokens, candidates and enrollment tokens are visible to administrators only.
+// environment is one that was built. A network is named by its UID, and never changes: its ports change with its cluster. Tokens, candidates and enrollment tokens are visible to administrators only.
 const (
 	KindBuild       Kind = "build"
 	KindCandidate   Kind = "candidate"
@@ -12,6 +12,7 @@ const (
 	KindEnrollToken Kind = "enroll-token"
 	KindEnvironment Kind = "environment"
 	KindJob         Kind = "job"
+	KindNetwork     Kind = "network"
 	KindNode        Kind = "node"
 	KindProject     Kind = "project"
 	KindToken       Kind = "token"
@@ -19,7 +20,7 @@ const (
 
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNode, KindProject, KindToken}
+	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindToken}
 }
 
 // ChangeType is what became of an object.

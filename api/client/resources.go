@@ -96,6 +96,16 @@ func (c *Client) ForgetNode(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, node(name), nil, nil)
 }
 
+// Networks returns all networks that the token may see, with their ports.
+func (c *Client) Networks(ctx context.Context) ([]api.NetworkStatus, error) {
+	return items[api.NetworkStatus](ctx, c, "/v1/networks")
+}
+
+// Network returns the network with a name (CLUSTER or CLUSTER:NETWORK) or UID.
+func (c *Client) Network(ctx context.Context, name string) (api.NetworkStatus, error) {
+	return answer[api.NetworkStatus](ctx, c, http.MethodGet, "/v1/networks/"+url.PathEscape(name), nil)
+}
+
 // Environments lists all environments by name.
 func (c *Client) Environments(ctx context.Context) ([]api.Environment, error) {
 	return items[api.Environment](ctx, c, "/v1/environments")

@@ -63,7 +63,7 @@ func watchWhile(t *testing.T, c *client.Client, of client.Selection, happens fun
 			t.Errorf("%+v has no revision", change.Change)
 		}
 		line := string(change.Type) + " " + string(change.Kind) + " " + change.Name
-		if change.Kind == api.KindJob || change.Kind == api.KindToken {
+		if change.Kind == api.KindJob || change.Kind == api.KindToken || change.Kind == api.KindNetwork {
 			line = string(change.Type) + " " + string(change.Kind)
 		}
 		if !slices.Contains(all, line) {
@@ -83,9 +83,9 @@ func TestAWatchReportsWhatItsTokenMaySeeAndNothingElse(t *testing.T) {
 		want    []string
 	}{
 		"an administrator": {"", api.RoleAdmin, []string{
-			"put build end", "put cluster c1", "put cluster lab.c2", "put job", "put token",
+			"put build end", "put cluster c1", "put cluster lab.c2", "put job", "put network", "put token",
 		}},
-		"a member of the project":     {"default", api.RoleMember, []string{"put build end", "put cluster c1", "put job"}},
+		"a member of the project":     {"default", api.RoleMember, []string{"put build end", "put cluster c1", "put job", "put network"}},
 		"a viewer of another project": {"lab", api.RoleViewer, []string{"put build end", "put cluster c2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,6 +109,7 @@ func TestAWatchReportsOnlyWhatItSelects(t *testing.T) {
 		"by name":             {client.Selection{Name: "lab.c2"}, "put cluster lab.c2"},
 		"by kind and name":    {client.Selection{Kind: api.KindCluster, Name: "c1"}, "put cluster c1"},
 		"by project":          {client.Selection{Project: "lab"}, "put cluster lab.c2"},
+		"networks":            {client.Selection{Kind: api.KindNetwork}, "put network"},
 		"by kind and project": {client.Selection{Kind: api.KindJob, Project: "default"}, "put job"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -63,6 +63,11 @@ var (
 		"node_not_found", http.StatusNotFound, "The node does not exist",
 		"No node of this name has ever connected, and no machine of this name was enrolled.", "List the nodes and correct the name.",
 	}
+	codeNoNetwork = Code{
+		"network_not_found", http.StatusNotFound, "The network does not exist",
+		"No network that the token may see has this name or UID: its cluster has none yet, was deleted, or belongs to another project.",
+		"List the networks and correct the name.",
+	}
 	codeNoEnvironment = Code{
 		"environment_not_found", http.StatusNotFound, "The environment does not exist",
 		"No node has an environment of this name, and none was built.", "List the environments and correct the name.",
@@ -211,7 +216,7 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
-		codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,

@@ -198,6 +198,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/jobs/nix/cancel"}) }},
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/jobs/nix/log"}) }},
 		{"node_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/nodes/nix"}) }},
+		{"network_not_found", `"nix:x"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/networks/nix:x"}) }},
 		{"environment_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/environments/nix"}) }},
 		{"method_not_allowed", "GET", func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters"}) }},
 		{"member_not_found", `"x"`, func() *http.Response { return send(t, s, tunnelRequest("/v1/clusters/ready/members/x/connect")) }},

@@ -22,6 +22,7 @@ func storedNotes(before, after *state.View) []note {
 			project, _ := tenancy.Split(j.Cluster)
 			return j.ID, owner{project: project}
 		}),
+		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, owner{project: projectOr(n.Project)} }),
 		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
 		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
 	)

@@ -52,6 +52,7 @@ func (s *Server) register() {
 	s.registerClusters()
 	s.registerLife()
 	s.registerJobs()
+	s.registerNetworks()
 	s.registerNodes()
 	s.registerMachines()
 	s.registerEnvironments()
@@ -149,6 +150,15 @@ func (s *Server) registerJobs() {
 	operation(s, "POST /v1/jobs/{id}/cancel", AccessChange, "cancel-job", "Cancel a job",
 		"Requests the end of the job; its phase shows when it has ended. Cancelling one that has ended changes nothing.",
 		http.StatusAccepted, s.cancelJob, codeNoJob)
+}
+
+func (s *Server) registerNetworks() {
+	operation(s, "GET /v1/networks", AccessRead, "list-networks", "List networks",
+		"Networks by name, with their ports: those of the token's project; for an administrator those of all projects. Every placed cluster has one of "+
+			"its own, and those that its groups name. A network is gone once the last of its ports is confirmed clean.",
+		http.StatusOK, s.listNetworks)
+	operation(s, "GET /v1/networks/{name}", AccessRead, "get-network", "Show a network",
+		"By its name, CLUSTER for a cluster's own network and CLUSTER:NETWORK for a further one, or by its UID.", http.StatusOK, s.getNetwork, codeNoNetwork)
 }
 
 func (s *Server) registerNodes() {

@@ -32,6 +32,7 @@ var matrix = map[string]string{
 	"POST /v1/clusters/{name}/resume": "am", "POST /v1/clusters/{name}/extend": "am", "POST /v1/clusters/{name}/labels": "am",
 	"POST /v1/clusters/{name}/certificate": "am", "GET /v1/clusters/{name}/members/{member}/connect": "am",
 	"GET /v1/jobs": "amv", "GET /v1/jobs/{id}": "amv", "GET /v1/jobs/{id}/log": "amv", "POST /v1/jobs/{id}/cancel": "am",
+	"GET /v1/networks": "amv", "GET /v1/networks/{name}": "amv",
 	"GET /v1/nodes": "amv", "GET /v1/nodes/{name}": "amv",
 	"POST /v1/nodes/{name}/drain": "a", "POST /v1/nodes/{name}/undrain": "a", "DELETE /v1/nodes/{name}": "a",
 	"GET /v1/environments": "amv", "GET /v1/environments/{name}": "amv",

@@ -59,6 +59,9 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		{"unknown environment", sh, "cluster create c9 --env debian", 2, []string{`environment "debian"`, `known environments: "local"`}},
 		{"stack no node offers", sh, "cluster create c9 --stack vm", 2, []string{`stack "vm"`, "/dev/kvm"}},
 		{"name and file", sh, "cluster create c9 -f x.yaml", 2, []string{"both a name"}},
+		{"a network twice", sh, "cluster create c9 --network a --network B --network a", 2, []string{
+			"2 problems", `--network: "B" is not a DNS label`, `--network: "a" is also networks[0]`,
+		}},
 		{"file and flag", sh, "cluster create --size 2 -f x.yaml", 2, []string{"--size can't be given together with a file"}},
 		{"neither name nor file", sh, "cluster create", 2, []string{"-f FILE"}},
 		{"no such file", sh, "cluster create -f /nonexistent/x.yaml", 2, []string{"there is no file /nonexistent/x.yaml"}},

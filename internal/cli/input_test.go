@@ -56,6 +56,8 @@ var inputs = []string{
 	"cluster extend . --by 1h", "cluster label . a=b", "cluster scale . --size 2", "cluster ssh .", "run . hostname", "run <> hostname", "run .. hostname", "run c1/x hostname",
 	"cluster create . --no-wait", "cluster create <a_b> --no-wait", "cluster create \xff", "cluster create <>", "cluster create é", "cluster create c9 --project .",
 	"cluster create c9 --env .", "cluster create c9 --env <>", "cluster create c9 --stack <>", "cluster create c9 --project <a_b>",
+	"cluster create c9 --network <>", "cluster create c9 --network a,b", "cluster create c9 --network c1:a", "cluster create c9 --network a --network a",
+	"network show .", "network show c1:", "network show :a", "network show c1:a:b", "network show <>", "network show <a_b>",
 	"job show .", "job show ..", "job logs .", "job logs /", "job cancel .", "job show <>", "job list --cluster .", "node show .", "node show ..", "node show /",
 	"node drain .", "node undrain ..", "node forget .", "node console .", "node events .", "env show .", "env show ..", "env delete .", "project show .", "project delete .",
 	"project create .", "project create <>", "token delete .", "token revoke .", "node enroll-token delete .", "node inspect .", "node remove .", "node set . --labels a=b",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -306,4 +307,28 @@ func TestMembersProjectsAndTokensAreCompleted(t *testing.T) {
 	if got := strings.Join(complete("cluster", "show", ""), "|"); got != "c1|c2" {
 		t.Errorf("for a user of the other project: %s", got)
 	}
+}
+
+func TestNetworksAreShownWithTheirPorts(t *testing.T) {
+	f := newFake(t)
+	network := func(uid, name, project string, index int, ports ...api.NetworkPort) api.NetworkStatus {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 * index), 0}), 20)
+		return api.NetworkStatus{Network: api.Network{
+			UID: uid, Name: name, Project: project, Cluster: "c1", ClusterUID: "aaaaaaaaaaaa", Technology: api.TechnologyVXLAN, Index: index, Prefix: prefix,
+			Gateway: prefix.Addr().Next(), Egress: index == 1,
+		}, Ports: append([]api.NetworkPort{}, ports...)}
+	}
+	port := func(member, node, address string) api.NetworkPort {
+		return api.NetworkPort{Member: member, Node: node, Kind: api.PortVeth, Address: netip.MustParseAddr(address), MAC: "02:6e:00:02:00:02"}
+	}
+	releasing, quarantined := port("c1-1", "n2", "10.64.32.3"), port("c1-2", "n2", "10.64.32.4")
+	releasing.Releasing, quarantined.Quarantined = true, true
+	storage := network("aaaaaaaaaaaa.storage", "c1:storage", "lab", 2, port("c1-0", "n1", "10.64.32.2"), releasing, quarantined)
+	empty := network("bbbbbbbbbbbb", "c1", "default", 1)
+	f.fixed("GET /v1/networks", api.List[api.NetworkStatus]{Items: []api.NetworkStatus{empty, storage}})
+	f.fixed("GET /v1/networks/{name}", storage)
+	f.fixed("GET /v1/networks/c1", empty)
+	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Role: api.RoleAdmin})
+	golden(t, "network", f.script("network list", "network list -o json", "network show lab.c1:storage", "network show lab.c1:storage -o yaml", "network show c1"))
+	has(t, f.shell().run(t, "__complete", "network", "show", ""), 0, "c1\nlab.c1:storage\n:4\n")
 }

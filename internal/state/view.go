@@ -126,9 +126,14 @@ func (v *View) Cluster(name string) *Cluster { return clusters.find(v, name) }
 // Network returns the network of that UID, or nil.
 func (v *View) Network(uid string) *api.Network { return networks.find(v, uid) }
 
-// NetworkNamed returns the network of that name, or nil; of two, of which one is being cleaned, either.
+// NetworkNamed returns the network of that name, or nil. Of several it is that of the cluster that is there: another's, of the same name
+// before it, lives until its quarantined ports are clean.
 func (v *View) NetworkNamed(name string) *api.Network {
-	return first(networks.by(v, networkByName, name))
+	all := networks.by(v, networkByName, name)
+	if i := slices.IndexFunc(all, func(n *api.Network) bool { return v.ClusterByUID(n.ClusterUID) != nil }); i >= 0 {
+		return all[i]
+	}
+	return first(all)
 }
 
 // Job returns the job of that ID, or nil.
