@@ -177,7 +177,7 @@ func (in ClusterInput) look() look {
 	for _, s := range DesiredSpares(in.Intent.Spec) {
 		spares[s.Member] = true
 	}
-	there := 0
+	there, parts := 0, in.partsByMember()
 	for _, a := range in.Assignments {
 		switch {
 		case a.Releasing || a.IsPart():
@@ -187,9 +187,11 @@ func (in ClusterInput) look() look {
 			there++
 			m := member{ClusterAssignment: a, seen: in.Observed[a.ID]}
 			m.phase, m.message = MemberPhase(a, in.Observed, in.Nodes)
-			var at time.Time
-			if m.loss, at = in.loss(m); m.loss == "" {
-				l.wake(at)
+			if m.loss = in.withParts(&m, parts[a.ID]); m.loss == "" {
+				var at time.Time
+				if m.loss, at = in.loss(m); m.loss == "" {
+					l.wake(at)
+				}
 			}
 			l.members = append(l.members, m)
 		default:
