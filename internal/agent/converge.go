@@ -62,7 +62,7 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready, Cleaned: m.cleaned, NeverRan: m.neverRan,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part(), Cleaned: m.cleaned, NeverRan: m.neverRan,
 		Unhealthy:   joined(m.unhealthy, m.cut),
 		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
 	}
@@ -71,7 +71,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 			Generation: m.want.Assignment.Generation, Release: m.want.Release,
 			Grace: time.Duration(m.want.GraceSeconds * float64(time.Second)),
 		}
-		in.Desired.Paused = m.want.Paused
+		in.Desired.Paused = m.want.Paused && !m.part()
 		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
@@ -180,6 +180,10 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		return
 	}
 	m.ready, m.unhealthy, m.cut, m.exit, m.recovered = false, "", "", "", time.Time{}
+	if m.part() {
+		a.startPart(ctx, m)
+		return
+	}
 	if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
@@ -197,6 +201,26 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		err := a.changeFiles(m.id, digest, func() error { return m.driver.Start(ctx, want) })
 		failpoint.Hit("agent.after-start")
 		return err
+	}), func(m *memberState) {
+		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
+	})
+}
+
+// startPart makes ready what a member holds here besides its own. A part that this node's driver can't carry has failed for good.
+func (a *Agent) startPart(ctx context.Context, m *memberState) {
+	carrier, ok := m.driver.(driver.PartCarrier)
+	if !ok {
+		m.phase = api.MemberFailed
+		m.message = fmt.Sprintf("the %s stack of this node can't carry parts of members: its devices can't be given to members elsewhere", m.driver.Stack())
+		return
+	}
+	want, digest := m.want.Member, m.wanted
+	m.neverRan, m.digest = true, ""
+	a.run(ctx, m, startDeadline, a.ifKnown(m, func(ctx context.Context) error {
+		if err := os.MkdirAll(a.controlDir(m.id), 0o755); err != nil { // the digest is kept there
+			return err
+		}
+		return a.changeFiles(m.id, digest, func() error { return carrier.StartPart(ctx, want) })
 	}), func(m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
 	})

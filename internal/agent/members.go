@@ -60,6 +60,9 @@ type memberState struct {
 // gone tells whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.
 func (m *memberState) gone() bool { return m.cleaned && m.want != nil && m.want.Release }
 
+// part tells whether it is a part of a member: nothing speaks for it from inside, so it is ready once its driver says that it runs.
+func (m *memberState) part() bool { return m.want != nil && m.want.Assignment.IsPart() }
+
 // loseJobs notes that jobs which ran in it ended with it; how others ended, before it did, stays true.
 func (m *memberState) loseJobs(now time.Time) {
 	for id, job := range m.jobs {
@@ -165,7 +168,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 // listenAgain opens the socket of a member that was found running, or that could not be opened before.
 func (a *Agent) listenAgain(ctx context.Context, m *memberState, now time.Time) {
 	switch {
-	case m.want == nil || m.control != nil || m.busy || !alive(m.state):
+	case m.want == nil || m.part() || m.control != nil || m.busy || !alive(m.state):
 	case now.Before(m.listenAt):
 		a.wakeAt(m.listenAt)
 	default:

@@ -187,10 +187,16 @@ func imageOf(m *image.Manifest, digest image.Digest) api.Image {
 func pinImages(view *state.View, c *state.Cluster, assignments []api.Assignment) {
 	held := map[string]string{}
 	for a := range c.Held() {
+		if a.IsPart() {
+			continue
+		}
 		held[a.Group] = a.EnvironmentDigest
 	}
 	for i := range assignments {
 		a := &assignments[i]
+		if a.IsPart() {
+			continue // it runs nothing
+		}
 		if digest, ok := held[a.Group]; ok {
 			a.EnvironmentDigest = digest
 		} else if img := view.ImageOf(a.Environment); img != nil {

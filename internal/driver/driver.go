@@ -105,6 +105,14 @@ type Pauser interface {
 	Resume(ctx context.Context, id string) error
 }
 
+// PartCarrier is the ability to carry parts: what a member on another node holds on this one, or what others must prove clean besides. A
+// part runs nothing of the member's. Observe, Stop and Clean treat it like a member.
+type PartCarrier interface {
+	// StartPart makes the devices and ports of a part ready for its member; the part is running once it is so. It is idempotent. On
+	// error nothing runs; debris is left to Clean.
+	StartPart(ctx context.Context, m Member) error
+}
+
 // Mender is the ability to mend what connects a running member to its network, after something on the host broke it. It is
 // idempotent; an error tells what can't be mended.
 type Mender interface {

@@ -99,6 +99,8 @@ func checkMember(m driver.Member) error {
 	switch {
 	case !validName(a.ID):
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
+	case a.IsPart():
+		return fmt.Errorf("it is a part of member %s, and containers hold nothing on other nodes", a.Of)
 	case len(a.CPUs) == 0 || len(a.MemoryNodes()) == 0:
 		return errors.New("the assignment has no CPUs or no memory nodes")
 	case a.MemoryBytes() < 16<<20:

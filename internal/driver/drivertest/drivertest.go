@@ -70,6 +70,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a paused member's files can be updated", pauseUpdate},
 		{"a member's port is reached from its host", dial},
 		{"repairing attaches the port of a running member, and of no other", mend},
+		{"a part runs until it is cleaned, or is refused", partRuns},
+		{"a part is found by a new driver, and cleaned by it", partReopen},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -344,11 +346,11 @@ func (p *Ports) Attach(_ context.Context, port fabric.Port, _ fabric.Place) erro
 	return nil
 }
 
-// Detach forgets the port.
+// Detach forgets all ports of an assignment.
 func (p *Ports) Detach(_ context.Context, id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.attached, id)
+	maps.DeleteFunc(p.attached, func(port string, _ fabric.Port) bool { return fabric.AssignmentOf(port) == id })
 	return nil
 }
 

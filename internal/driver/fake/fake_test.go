@@ -15,16 +15,30 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 func TestTheFakeMeetsTheDriverContract(t *testing.T) {
+	meetsTheContract(t, fake.New, member)
+}
+
+func TestTheFakeOfWholeMachinesMeetsTheDriverContract(t *testing.T) {
+	meetsTheContract(t, fake.NewMetal, func(id string) driver.Member {
+		m := member(id)
+		m.Assignment.Stack, m.Assignment.Whole = api.StackMetal, true
+		m.Assignment.Ports = append(m.Assignment.Ports, api.PortClaim{Network: "c1.storage", Kind: api.PortVF})
+		return m
+	})
+}
+
+func meetsTheContract(t *testing.T, open func(*fake.Host, fabric.Attacher) *fake.Driver, member func(id string) driver.Member) {
 	var serial atomic.Int64
 	drivertest.Run(t, func(*testing.T) drivertest.Fixture {
 		host, ports := fake.NewHost(), &drivertest.Ports{}
 		return drivertest.Fixture{
-			Driver: fake.New(host, ports),
+			Driver: open(host, ports),
 			Ports:  ports,
-			Reopen: func(*testing.T) driver.Driver { return fake.New(host, ports) },
+			Reopen: func(*testing.T) driver.Driver { return open(host, ports) },
 			Member: func(*testing.T) driver.Member { return member(fmt.Sprintf("c1.m-%d.1", serial.Add(1))) },
 			Stubborn: func(m *driver.Member) {
 				host.Script(m.Assignment.ID, fake.Behaviour{Stubborn: true})
