@@ -180,11 +180,15 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		return
 	}
 	m.ready, m.unhealthy, m.cut, m.exit, m.recovered = false, "", "", "", time.Time{}
-	if m.part() {
-		a.startPart(ctx, m)
+	starts, err := m.starter()
+	if err != nil {
+		m.phase, m.message = api.MemberFailed, err.Error()
 		return
 	}
-	if m.control == nil {
+	home := m.want.HomeDir
+	if m.part() {
+		home = a.controlDir(m.id) // it has no home; its digest is kept there
+	} else if m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
 			a.wakeAt(m.attempts.NextTry)
@@ -194,11 +198,11 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	want, digest := m.want.Member, m.wanted
 	m.neverRan, m.digest = true, ""
 	a.run(ctx, m, startDeadline, a.ifKnown(m, func(ctx context.Context) error {
-		if err := os.MkdirAll(want.HomeDir, 0o755); err != nil {
+		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
 		failpoint.Hit("agent.before-start")
-		err := a.changeFiles(m.id, digest, func() error { return m.driver.Start(ctx, want) })
+		err := a.changeFiles(m.id, digest, func() error { return starts(ctx, want) })
 		failpoint.Hit("agent.after-start")
 		return err
 	}), func(m *memberState) {
@@ -206,24 +210,16 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 }
 
-// startPart makes ready what a member holds here besides its own. A part that this node's driver can't carry has failed for good.
-func (a *Agent) startPart(ctx context.Context, m *memberState) {
+// starter is how the driver starts a member, or a part. A part that the driver can't carry has failed for good.
+func (m *memberState) starter() (func(context.Context, driver.Member) error, error) {
+	if !m.part() {
+		return m.driver.Start, nil
+	}
 	carrier, ok := m.driver.(driver.PartCarrier)
 	if !ok {
-		m.phase = api.MemberFailed
-		m.message = fmt.Sprintf("the %s stack of this node can't carry parts of members: its devices can't be given to members elsewhere", m.driver.Stack())
-		return
+		return nil, fmt.Errorf("the %s stack of this node can't carry parts of members: it holds nothing for members elsewhere", m.driver.Stack())
 	}
-	want, digest := m.want.Member, m.wanted
-	m.neverRan, m.digest = true, ""
-	a.run(ctx, m, startDeadline, a.ifKnown(m, func(ctx context.Context) error {
-		if err := os.MkdirAll(a.controlDir(m.id), 0o755); err != nil { // the digest is kept there
-			return err
-		}
-		return a.changeFiles(m.id, digest, func() error { return carrier.StartPart(ctx, want) })
-	}), func(m *memberState) {
-		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
-	})
+	return carrier.StartPart, nil
 }
 
 // freeze makes a member stand still or go on, and says what state that leaves it in.

@@ -19,8 +19,8 @@ var partGuards = []Mutant{
 	{
 		Guard:   "a driver that can't carry parts is given none",
 		File:    "internal/agent/converge.go",
-		Find:    "if !ok {\n\t\tm.phase = api.MemberFailed\n\t\tm.message = fmt.Sprintf(\"the %s stack",
-		Replace: "if ok = true; !ok {\n\t\tm.phase = api.MemberFailed\n\t\tm.message = fmt.Sprintf(\"the %s stack",
+		Find:    "if !ok {\n\t\treturn nil, fmt.Errorf(\"the %s stack of this node can't carry",
+		Replace: "if !ok {\n\t\treturn m.driver.Start, nil\n\t}\n\tif false {\n\t\treturn nil, fmt.Errorf(\"the %s stack of this node can't carry",
 		Test:    "./internal/agent TestAPartThatItsDriverCannotCarryHasFailed",
 	},
 }

@@ -203,11 +203,6 @@ func New(host *Host, attacher fabric.Attacher) *Driver {
 	return &Driver{host: host, attacher: attacher, stack: api.StackContainer}
 }
 
-// NewMetal makes a driver that carries whole machines on a machine.
-func NewMetal(host *Host, attacher fabric.Attacher) *Driver {
-	return &Driver{host: host, attacher: attacher, stack: api.StackMetal}
-}
-
 // Stack is what it was made for.
 func (d *Driver) Stack() api.Stack { return d.stack }
 
@@ -231,14 +226,6 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 	}
 	d.host.launch(id)
 	return nil
-}
-
-// StartPart makes a part ready as its behaviour says; it implements driver.PartCarrier.
-func (d *Driver) StartPart(ctx context.Context, m driver.Member) error {
-	if !m.Assignment.IsPart() {
-		return fmt.Errorf("starting part %q: it is a member of its own", m.Assignment.ID)
-	}
-	return d.Start(ctx, m)
 }
 
 // prepare makes the member's debris-to-be; it tells not to proceed when the member already runs.
@@ -440,23 +427,6 @@ func (d *Driver) Mend(ctx context.Context, id string) error {
 	return d.attach(ctx, m)
 }
 
-// attach makes the ports of a member, each at the place that its kind calls for.
-func (d *Driver) attach(ctx context.Context, m driver.Member) error {
-	for n := range m.Assignment.Ports {
-		place := fabric.Place{Kind: m.Assignment.Ports[n].Kind, At: fmt.Sprintf("fake%d", n)}
-		switch place.Kind {
-		case api.PortVeth, "":
-			place = fabric.Namespace("/fake/" + m.Assignment.ID)
-		case api.PortVF, api.PortPF:
-			place.At = fmt.Sprintf("0000:fa:%02x.%d", n/8, n%8)
-		}
-		if err := d.attacher.Attach(ctx, fabric.PortOf(&m.Assignment, n), place); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (h *Host) mend(id string) (driver.Member, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -512,6 +482,4 @@ var (
 	_ driver.Pauser = (*Driver)(nil)
 	_ driver.Dialer = (*Driver)(nil)
 	_ driver.Mender = (*Driver)(nil)
-
-	_ driver.PartCarrier = (*Driver)(nil)
 )
