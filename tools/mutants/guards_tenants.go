@@ -296,4 +296,32 @@ var tenantGuards = []Mutant{
 		Replace: `if false {`,
 		Test:    "./internal/apiserver TestWhoSendsATokenOverTheSocketIsWhoItSays",
 	},
+	{
+		Guard:   "another project's network does not exist",
+		File:    "internal/apiserver/networks.go",
+		Find:    `if n == nil || !sees(who(ctx), n.Project) {`,
+		Replace: `if n == nil {`,
+		Test:    "./internal/apiserver TestNetworksAreThoseOfTheTokensProject",
+	},
+	{
+		Guard:   "lists have no networks of other projects",
+		File:    "internal/apiserver/networks.go",
+		Find:    `if sees(p, n.Project) {`,
+		Replace: `if sees(p, n.Project) || true {`,
+		Test:    "./internal/apiserver TestNetworksAreThoseOfTheTokensProject",
+	},
+	{
+		Guard:   "a network's name is that of the cluster that is there",
+		File:    "internal/state/view.go",
+		Find:    `return v.ClusterByUID(n.ClusterUID) != nil`,
+		Replace: `return true`,
+		Test:    "./internal/state TestANameIsThatOfTheNetworkWhoseClusterIsThere",
+	},
+	{
+		Guard:   "a new group names no network that its cluster lacks",
+		File:    "internal/apiserver/apply.go",
+		Find:    `if !slices.Contains(has, name) {`,
+		Replace: `if false {`,
+		Test:    "./internal/apiserver TestApplyIsRefusedWithoutChange",
+	},
 }
