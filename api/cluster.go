@@ -38,6 +38,8 @@ type Group struct {
 	// Networks are further private networks of the cluster on which each member has a port, besides the cluster's own. Groups that name the
 	// same network share it. Members have them as eth1, eth2 and so on, in the order in which the cluster's groups first name them.
 	Networks []string `json:"networks,omitempty"`
+	// Devices are what each member gets of nodes' devices.
+	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
 	Checks []Check `json:"checks,omitempty"`
 }
@@ -179,6 +181,8 @@ type MemberStatus struct {
 	CPUs           []int `json:"cpus"`
 	MemoryBytes    int64 `json:"memory_bytes"`
 	Oversubscribed bool  `json:"oversubscribed"`
+	// Devices are what it holds of nodes' devices, which need not be its own node's.
+	Devices []MemberDevice `json:"devices,omitempty"`
 	// Attempt counts its replacements in a row, 0 for none.
 	Attempt int `json:"attempt,omitempty"`
 	// Networks are its ports on further networks of the cluster, eth1 first; Address is that on the cluster's own.

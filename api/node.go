@@ -30,6 +30,8 @@ type NodeCapacity struct {
 	Cores       []Core     `json:"cores"`
 	MemoryBytes int64      `json:"memory_bytes"`
 	NUMANodes   []NUMANode `json:"numa_nodes"`
+	// Devices are what members may be given parts of.
+	Devices []Device `json:"devices,omitempty"`
 }
 
 // StackCheck is the result of a driver's host checks on a node.

@@ -28,6 +28,9 @@ type ask struct {
 	cause   cause
 	// over are the quotas it is over, for people.
 	over string
+	// devices are those of its members; missing says for people which are not there.
+	devices [][]placement.DevicesOn
+	missing string
 	// shadow is when a head can start.
 	shadow *shadow
 	// head is who it would delay, nil when it is nobody in particular.
@@ -43,6 +46,7 @@ const (
 	neverPossible       // the site could not hold it
 	overQuota
 	neverInQuota
+	noDevices   // its members would fit, and too few devices are free
 	noRoom      // does not fit now
 	noNodes     // does not fit on the nodes at hand, whoever ends
 	notTogether // each of its groups would fit, but no way was found to place them all, whoever ends

@@ -58,7 +58,7 @@ func (p *planner) heal(a *ask) {
 	if p.refuseInvalid(a) {
 		return
 	}
-	if fit, ok := p.rooms.free.fitElsewhere(a); ok {
+	if fit, ok := p.rooms.free.fitElsewhere(a); ok && p.findDevices(a, fit) {
 		p.admit(a, fit)
 		return
 	}
@@ -66,8 +66,13 @@ func (p *planner) heal(a *ask) {
 	if len(a.request.Avoid) > 0 && p.takeSpare(a, func(s *api.Assignment) bool { return !avoids(s) }) {
 		return
 	}
-	if fit, ok := p.rooms.free.fit(a); ok {
+	fit, ok := p.rooms.free.fit(a)
+	if ok && p.findDevices(a, fit) {
 		p.admit(a, fit)
+		return
+	}
+	if ok {
+		a.verdict, a.cause = Wait, noDevices
 		return
 	}
 	if p.takeSpare(a, func(*api.Assignment) bool { return true }) {
@@ -79,6 +84,9 @@ func (p *planner) heal(a *ask) {
 // takeSpare gives a replacement the room of one of its cluster's spares.
 func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	g := a.request.Groups[0]
+	if len(g.Devices) > 0 {
+		return false // spares hold no devices
+	}
 	var found *api.Assignment
 	for i := range a.request.Spares {
 		s := &a.request.Spares[i]
@@ -105,6 +113,9 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 
 // holdForHeal holds room for a replacement that waits.
 func (p *planner) holdForHeal(a *ask) {
+	if a.cause == noDevices {
+		return // its room alone would not help it
+	}
 	switch a.cause = p.possibly(a); {
 	case a.cause != noCause:
 		return
@@ -152,7 +163,21 @@ func (p *planner) decide(a *ask) {
 			return
 		}
 	}
+	if !p.findDevices(a, fit) {
+		p.putOff(a, noDevices)
+		return
+	}
 	p.admit(a, fit)
+}
+
+// findDevices chooses the devices of the members of a fit. It reports whether there are enough; a.missing says what is not there. Spares
+// hold none.
+func (p *planner) findDevices(a *ask, fit placement.Fit) bool {
+	if a.request.Kind == KindSpare || !placement.WantsDevices(a.request.Groups) {
+		return true
+	}
+	a.devices, a.missing = p.rooms.free.sketch.FitDevices(a.request.Groups, fit)
+	return a.missing == ""
 }
 
 // refuseInvalid refuses what makes no sense on any site.

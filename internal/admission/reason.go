@@ -76,6 +76,11 @@ func (e *explainer) wait(a *ask, d *Decision) {
 		d.Reason = strings.Join(append(parts, a.over, "it does not delay others"), "; ")
 		return
 	}
+	if a.cause == noDevices {
+		d.Constraint = string(placement.ConstraintDevices)
+		d.Reason = strings.Join(append(parts, a.missing, "it does not delay others"), "; ")
+		return
+	}
 	k := e.need(a)
 	d.Constraint, d.Undecided = string(k.constraint), k.undecided
 	if a.cause == delays {
@@ -244,6 +249,9 @@ func (e *explainer) refuse(a *ask, d *Decision) {
 		if a.cause == overQuota {
 			d.Reason += "; use --queue to wait for room"
 		}
+	case noDevices:
+		d.Constraint = string(placement.ConstraintDevices)
+		d.Reason = fmt.Sprintf("%s can't be placed now: %s; use --queue to wait for them", e.subject(a), a.missing)
 	case delays:
 		d.Constraint = ConstraintQueue
 		d.Reason = fmt.Sprintf("%s can't be placed now: it would fit, but would delay %s%s; use --queue to wait for room",

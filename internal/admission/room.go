@@ -143,6 +143,10 @@ func (r *rooms) proves(a *ask, fit placement.Fit) bool {
 func (r *rooms) take(a *ask, fit placement.Fit) {
 	a.placed = r.free.sketch.LayOut(a.request.Groups, fit)
 	r.free.sketch.Take(fit.Shares)
+	r.free.sketch.TakeDevices(a.devices)
+	for i := range a.devices {
+		a.placed[i].Devices = a.devices[i]
+	}
 	own := r.levelFor(a)
 	for i, l := range r.levels {
 		if i > own {

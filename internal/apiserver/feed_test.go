@@ -70,6 +70,12 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	step(func() {})
 	step(func() { reach(s.repo.CreateCluster(ctx, in)) }, "put cluster c1")
 	step(func() {
+		reach(s.leader.Commit(ctx, s.cache.Cluster("c1"), state.Write{
+			Record: api.ClusterRecord{Name: "c1", UID: "u1", Phase: api.ClusterStarting}, Networks: []api.Network{{UID: "u1", Name: "c1", ClusterUID: "u1"}},
+		}))
+	}, "put cluster c1", "put network u1")
+	step(func() { reach(s.leader.RemoveNetworks(ctx, "u1")) }, "delete network u1")
+	step(func() {
 		reach(s.repo.CreateJob(ctx, api.Job{ID: "j1", Cluster: "c1", ClusterUID: "u1"}))
 	}, "put job j1")
 	step(func() {

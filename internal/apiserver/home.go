@@ -28,7 +28,7 @@ func (s *Server) clusterHome(ctx context.Context, in *byName) (*body[api.HomeUsa
 	failure := errors.New("none of its members is on a node now")
 	var asked []string
 	for a := range c.Held() {
-		if a.Spare || slices.Contains(asked, a.Node) {
+		if !a.IsMember() || slices.Contains(asked, a.Node) {
 			continue
 		}
 		usage, err := s.cfg.Homes.HomeUsage(ctx, a.Node, a.ID)

@@ -162,7 +162,7 @@ func slotsOf(c *state.Cluster, joined api.Cluster) int {
 	}
 	slots := 0
 	for a := range c.Held() {
-		if !a.Spare && (joined.Status.Phase != api.ClusterScaling || ready[a.Member]) {
+		if a.IsMember() && (joined.Status.Phase != api.ClusterScaling || ready[a.Member]) {
 			slots += len(a.Slots)
 		}
 	}

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -61,9 +62,14 @@ func expiry(c *state.Cluster) *time.Time {
 func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	st.Members = make([]api.MemberStatus, 0, memberCount(c))
 	var spares []api.MemberStatus
+	var parts []*api.Assignment
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
-		if a.Spare {
+		switch {
+		case a.IsPart():
+			parts = append(parts, a)
+			continue
+		case a.Spare:
 			spares = append(spares, joinSpare(a, seen))
 			continue
 		}
@@ -73,6 +79,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 		}
 		st.Members = append(st.Members, m)
 	}
+	joinParts(st, parts, seen)
 	st.Members = append(st.Members, placeless(c)...)
 	st.TotalMembers = len(st.Members)
 	slices.SortStableFunc(st.Members, byRank)
@@ -155,6 +162,32 @@ func settled(c *state.Cluster, a *api.Assignment) bool {
 	}
 }
 
+// joinParts adds to members what they hold on other nodes.
+func joinParts(st *api.ClusterStatus, parts []*api.Assignment, seen Observed) {
+	for _, a := range parts {
+		i := slices.IndexFunc(st.Members, func(m api.MemberStatus) bool { return m.Name == a.Member })
+		if i < 0 {
+			continue
+		}
+		part := joinMember(a, seen, false)
+		m := &st.Members[i]
+		m.Devices = append(m.Devices, part.Devices...)
+		if m.Phase == api.MemberReady && part.Phase != api.MemberReady {
+			m.Phase, m.Message = part.Phase, "its devices on node "+a.Node+": "+cmp.Or(part.Message, string(part.Phase))
+			st.ReadyMembers--
+		}
+	}
+}
+
+// devicesOf lists the devices of an assignment for people.
+func devicesOf(a *api.Assignment) []api.MemberDevice {
+	var devices []api.MemberDevice
+	for _, d := range a.Devices {
+		devices = append(devices, api.MemberDevice{Class: d.Class, Node: a.Node, Device: d.Device, Way: d.Way})
+	}
+	return devices
+}
+
 // newMember is the part of a member that its assignment says.
 func newMember(a *api.Assignment) api.MemberStatus {
 	m := api.MemberStatus{
@@ -167,6 +200,7 @@ func newMember(a *api.Assignment) api.MemberStatus {
 	for i := 1; i < len(a.Ports); i++ {
 		m.Networks = append(m.Networks, api.MemberNetwork{Name: api.OwnNetworkName(a.Ports[i].Network), Address: a.Ports[i].Address.String()})
 	}
+	m.Devices = devicesOf(a)
 	if m.CPUs == nil {
 		m.CPUs = []int{}
 	}

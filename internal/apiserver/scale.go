@@ -20,7 +20,7 @@ import (
 func ranks(c *state.Cluster) map[string]int {
 	out := map[string]int{}
 	for a := range c.Held() {
-		if !a.Spare {
+		if a.IsMember() {
 			out[a.Member] = a.Rank
 		}
 	}

@@ -110,7 +110,7 @@ func wantsTunnel(r *http.Request) bool {
 // findHeld is the place of a member, nil when it has none.
 func findHeld(c *state.Cluster, member string) *api.Assignment {
 	for a := range c.Held() {
-		if a.Member == member && !a.Spare {
+		if a.Member == member && a.IsMember() {
 			return a
 		}
 	}
@@ -120,7 +120,7 @@ func findHeld(c *state.Cluster, member string) *api.Assignment {
 func heldNames(c *state.Cluster) []string {
 	var names []string
 	for a := range c.Held() {
-		if !a.Spare {
+		if a.IsMember() {
 			names = append(names, a.Member)
 		}
 	}

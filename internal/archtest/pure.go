@@ -19,7 +19,7 @@ var planners = []planner{
 	{"internal/resource", []string{"./api"}},
 	{"internal/pool", nil},
 	{"internal/offer", []string{"./api"}},
-	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource"}},
+	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource", "./internal/resource/device"}},
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/machine/compatibility", []string{"./api"}},

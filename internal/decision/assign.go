@@ -36,5 +36,27 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 		a, m := &assignments[i], whose[i]
 		a.Replaces, a.Attempt, a.Spare = m.Replaces, m.Attempt, m.Spare
 	}
-	return assignments, nil
+	return append(assignments, addDevices(assignments, named)...), nil
+}
+
+// addDevices gives members the devices of their own nodes, and returns a part for each other node on which they have some.
+func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assignment {
+	var parts []api.Assignment
+	for i := range members {
+		m, n := &members[i], 0
+		for _, on := range placed[i].Devices {
+			if on.Node == m.Node {
+				m.Devices = on.Claims
+				m.RAMBoot = 0 // what is left in a device outlives the machine's memory
+				continue
+			}
+			parts = append(parts, api.Assignment{
+				ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,
+				Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
+				Devices: on.Claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
+			})
+			n++
+		}
+	}
+	return parts
 }

@@ -178,6 +178,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	n.labels(join(path, "node_selector"), g.NodeSelector)
 	n.between(join(path, "spares"), g.Spares, 0, MaxMembers)
 	n.networks(join(path, "networks"), g.Networks)
+	g.Devices = n.devices(join(path, "devices"), g.Devices)
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g
 }

@@ -36,6 +36,8 @@ type Placed struct {
 	RAMBoot     int64
 	Stack       api.Stack
 	Environment string
+	// Devices are what it gets of nodes' devices, its own node's among them.
+	Devices []DevicesOn
 }
 
 // MemoryBytes returns how much memory it gets.

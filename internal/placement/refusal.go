@@ -21,6 +21,7 @@ const (
 	ConstraintCores       Constraint = "cores"
 	ConstraintMemory      Constraint = "memory"
 	ConstraintQuarantine  Constraint = "quarantine" // what would do is quarantined
+	ConstraintDevices     Constraint = "devices"    // too few devices are free
 	ConstraintTogether    Constraint = "together"   // every group fits, but not all at once
 )
 

@@ -16,6 +16,8 @@ type Sketch struct {
 	view View
 	// slots is the occupancy of the nodes that members were laid out on.
 	slots map[int32]occupancy
+	// claims are the devices that were taken, by node.
+	claims map[int32][]api.DeviceClaim
 }
 
 // Share is what some members take of one node.
@@ -34,7 +36,7 @@ type Fit struct {
 
 // Sketch returns a copy of what is free.
 func (v *View) Sketch() *Sketch {
-	s := &Sketch{view: *v, slots: map[int32]occupancy{}}
+	s := &Sketch{view: *v, slots: map[int32]occupancy{}, claims: map[int32][]api.DeviceClaim{}}
 	s.view.rows = slices.Clone(v.rows)
 	return s
 }

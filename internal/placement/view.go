@@ -165,6 +165,9 @@ func (v *View) Take(a api.Assignment) error {
 	if free := v.rows[id].freeMemory; a.MemoryBytes() > free {
 		return fmt.Errorf("assignment %s: node %s has %s of memory free, not %s", a.ID, a.Node, api.Bytes(max(free, 0)), api.Bytes(a.MemoryBytes()))
 	}
+	if err := v.devicesFree(&a); err != nil {
+		return err
+	}
 	v.hold(&holding{assignment: a})
 	return nil
 }
@@ -275,6 +278,9 @@ func Build(nodes []NodeState, held []Held, quarantined []api.Quarantine) (*View,
 			if v.Holds(h.assignment.ID) {
 				return
 			}
+		}
+		if err := v.devicesFree(&h.assignment); err != nil && v.inInventory(h.assignment.Node) {
+			problems = append(problems, err)
 		}
 		v.hold(h)
 	}

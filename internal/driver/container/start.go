@@ -101,6 +101,8 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
 	case a.IsPart():
 		return fmt.Errorf("it is a part of member %s, and containers hold nothing on other nodes", a.Of)
+	case len(a.Devices) > 0:
+		return fmt.Errorf("it holds device %s, and containers get no devices", a.Devices[0].Device)
 	case len(a.CPUs) == 0 || len(a.MemoryNodes()) == 0:
 		return errors.New("the assignment has no CPUs or no memory nodes")
 	case a.MemoryBytes() < 16<<20:

@@ -1,0 +1,39 @@
+package api
+
+// Device is a GPU, an adapter or a disk of a node, of which members get parts.
+type Device struct {
+	// ID is stable on its node.
+	ID       string `json:"id"`
+	Class    string `json:"class"`
+	NUMANode int    `json:"numa_node"`
+	// Counters are what the device has when nothing of it is held, such as 7 virtual functions.
+	Counters map[string]int64 `json:"counters"`
+	// Ways are how it can be handed out.
+	Ways map[string]DeviceWay `json:"ways"`
+}
+
+// DeviceWay is one way to hand out a device.
+type DeviceWay struct {
+	// Mode is what the device must be in; all its parts have the same.
+	Mode string `json:"mode,omitempty"`
+	// Takes are the amounts of the device's counters that one part takes.
+	Takes map[string]int64 `json:"takes"`
+}
+
+// DeviceRequest asks for parts of devices for each member of a group.
+type DeviceRequest struct {
+	// Class is that of the devices, Way how they are handed out, Count how many parts each member gets; it defaults to 1.
+	Class string `json:"class"`
+	Way   string `json:"way"`
+	Count int    `json:"count,omitempty"`
+	// Remote lets the parts lie on other nodes than the member.
+	Remote bool `json:"remote,omitempty"`
+}
+
+// MemberDevice is a part of a device that a member holds.
+type MemberDevice struct {
+	Class  string `json:"class"`
+	Node   string `json:"node"`
+	Device string `json:"device"`
+	Way    string `json:"way"`
+}
