@@ -23,11 +23,13 @@ func TestAMemberIsNoFurtherThanItsParts(t *testing.T) {
 		{"a member is ready with its part", api.ClusterReady, withPart(func(*life) {}), []string{}},
 		{
 			"a starting cluster waits for a part", api.ClusterStarting,
-			withPart(func(l *life) { l.see("a2", starting, "") }), []string{"WakeAt 5m0s"},
+			withPart(func(l *life) { l.see("a2", starting, "") }),
+			[]string{"WakeAt 5m0s"},
 		},
 		{
 			"a part that nothing is heard of is not ready", api.ClusterStarting,
-			withPart(func(l *life) { delete(l.Observed, "a2") }), []string{"WakeAt 5m0s"},
+			withPart(func(l *life) { delete(l.Observed, "a2") }),
+			[]string{"WakeAt 5m0s"},
 		},
 		{
 			"a starting cluster is ready when the part is", api.ClusterStarting, withPart(func(*life) {}),
@@ -43,7 +45,8 @@ func TestAMemberIsNoFurtherThanItsParts(t *testing.T) {
 		},
 		{
 			"a part whose node is not heard of is no evidence", api.ClusterReady,
-			withPart(func(l *life) { l.node("n3", api.NodeUnknown) }), []string{},
+			withPart(func(l *life) { l.node("n3", api.NodeUnknown) }),
+			[]string{},
 		},
 	})
 }
