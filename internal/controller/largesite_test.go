@@ -49,7 +49,7 @@ const (
 	coresOfNode    = 48
 )
 
-// largeSite is a led site with agents that do at once what they are told.
+// largeSite is a led site whose agents carry out every desired state at once.
 type largeSite struct {
 	b      *testing.B
 	repo   *state.Repo
@@ -227,7 +227,7 @@ func spent(bytes int64) cost {
 	return cost{plan: time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), bytes: bytes}
 }
 
-// obedient are agents whose members are ready, or gone, as soon as they are told. Each has a real stream, of which bytes are counted.
+// obedient are agents whose members are ready, or gone, with the desired state that says so. Each has a real stream, of which bytes are counted.
 type obedient struct {
 	scripted
 	b       *testing.B
