@@ -82,6 +82,11 @@ type PortClaim struct {
 	// Address is the member's in that network. MAC is the address of its interface, locally administered (IEEE 802c).
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// Device is the node's port that it is, or is on. Fabric and At are where that is connected; the fabric must prove the port clean too. All are
+	// empty for a port that only the node knows of.
+	Device string `json:"device,omitempty"`
+	Fabric string `json:"fabric,omitempty"`
+	At     string `json:"at,omitempty"`
 }
 
 // IsMember reports whether an assignment is a member that runs: no spare, and no part of another assignment's member.

@@ -32,6 +32,18 @@ type NodeCapacity struct {
 	NUMANodes   []NUMANode `json:"numa_nodes"`
 	// Devices are what members may be given parts of.
 	Devices []Device `json:"devices,omitempty"`
+	// Ports are the node's own ends of fabrics, in the order in which a member that gets the whole node uses them.
+	Ports []NodePort `json:"ports,omitempty"`
+}
+
+// NodePort is a physical port of a node that leads to a switch.
+type NodePort struct {
+	// Name is stable on its node: a PCI address, such as 0000:3b:00.0.
+	Name string `json:"name"`
+	// Fabric is the cell of the fabric that the port is connected to. At is how that fabric knows the port: a GUID, or a switch with one of its
+	// ports.
+	Fabric string `json:"fabric"`
+	At     string `json:"at"`
 }
 
 // StackCheck is the result of a driver's host checks on a node.

@@ -90,6 +90,9 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
+// Close ends the connections that no request uses.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
 // Host is the host of a server address, by which its certificate is verified; "" for a Unix socket.
 func Host(addr string) (string, error) {
 	if strings.HasPrefix(addr, "unix:") {

@@ -90,7 +90,7 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	var found *api.Assignment
 	for i := range a.request.Spares {
 		s := &a.request.Spares[i]
-		fits := s.Group == g.Name && len(s.Slots) == g.Cores && s.MemoryBytes() == int64(g.Memory)
+		fits := s.Group == g.Name && (s.Whole || len(s.Slots) == g.Cores && s.MemoryBytes() == int64(g.Memory))
 		if !fits || p.taken[s.ID] || !ok(s) || !p.in.Free.Holds(s.ID) || !p.rooms.free.sketch.Suits(s.Node, g) {
 			continue
 		}
@@ -106,7 +106,7 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	a.placed = []placement.Placed{{
 		Group: g.Name, Member: found.Member, Rank: found.Rank, Node: found.Node, Slots: found.Slots, CPUs: found.CPUs,
 		NUMANodes: found.NUMANodes, Memory: found.Memory, RAMBoot: found.RAMBoot, Oversubscribed: found.Oversubscribed, Stack: g.Stack,
-		Environment: g.Environment,
+		Environment: g.Environment, Whole: found.Whole, Ports: p.in.Free.Ports(found),
 	}}
 	return true
 }

@@ -2,11 +2,9 @@ package agent_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,13 +16,13 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agent"
+	"github.com/nearmetal/nearmetal/internal/agent/agenttest"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -155,7 +153,7 @@ func (n *node) start(cores int) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	members := &talkative{Driver: fake.New(n.host, n.fabric), node: n, site: n.site}
+	members := &talkative{Driver: agenttest.Speaking(n.site.t.Context(), fake.New(n.host, n.fabric)), node: n}
 	clock, silence := n.site.clock, n.site.deathTimer
 	if clock != nil {
 		silence = time.Hour // by a clock that runs fast
@@ -179,12 +177,10 @@ func (n *node) start(cores int) {
 	n.stop = sync.OnceFunc(func() { cancel(); <-ended })
 }
 
-// talkative is the fake driver with members whose agent says that they are ready, and that "runs" jobs at once. Like real
-// members they outlive the node's agent and connect again.
+// talkative is the fake driver with members that speak, and hooks.
 type talkative struct {
-	*fake.Driver
+	*agenttest.Driver
 	node *node
-	site *site
 }
 
 func (d *talkative) Update(ctx context.Context, m driver.Member) error {
@@ -203,56 +199,6 @@ func (d *talkative) Observe(ctx context.Context) ([]driver.Observation, error) {
 		}
 	}
 	return d.Driver.Observe(ctx)
-}
-
-func (d *talkative) Start(ctx context.Context, m driver.Member) error {
-	if err := d.Driver.Start(ctx, m); err != nil {
-		return err
-	}
-	lives, end := context.WithCancel(d.site.t.Context())
-	go func() {
-		_, _ = d.Wait(lives, m.Assignment.ID)
-		end()
-	}()
-	instance := fmt.Sprint(time.Now().UnixNano())
-	go func() {
-		for lives.Err() == nil {
-			speak(lives, instance, filepath.Join(m.ControlDir, "agent.sock"))
-			select {
-			case <-lives.Done():
-			case <-time.After(10 * time.Millisecond):
-			}
-		}
-	}()
-	return nil
-}
-
-// speak plays the member agent on one connection.
-func speak(ctx context.Context, instance, socket string) {
-	conn, err := net.Dial("unix", socket)
-	if err != nil {
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	out := json.NewEncoder(conn)
-	_ = out.Encode(member.FromMember{Hello: &member.Hello{Instance: instance, Version: member.ProtocolVersion}})
-	_ = out.Encode(member.FromMember{Ready: &member.Ready{At: time.Now()}})
-	for in := json.NewDecoder(conn); ; {
-		var m member.ToMember
-		if in.Decode(&m) != nil {
-			return
-		}
-		if m.Jobs == nil {
-			continue
-		}
-		states := []member.JobState{}
-		for _, job := range *m.Jobs {
-			code, now := 3, time.Now()
-			states = append(states, member.JobState{ID: job.ID, Phase: api.JobFailed, ExitCode: &code, StartedAt: &now, EndedAt: &now})
-		}
-		_ = out.Encode(member.FromMember{Jobs: &states})
-	}
 }
 
 // within waits for an event, and not for ever.

@@ -31,11 +31,11 @@ func newSpoken() *spoken {
 	return &spoken{members: map[string]api.MemberPhase{}, down: map[string]bool{}, told: map[string]uint64{}, changed: make(chan struct{})}
 }
 
-func (l *spoken) Member(id string) (api.MemberPhase, string, bool) {
+func (l *spoken) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
-	phase, ok := l.members[id]
+	phase, ok := l.members[a.ID]
 	return phase, "", ok
 }
 

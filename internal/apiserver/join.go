@@ -13,7 +13,7 @@ import (
 
 // Observed is the reading side of Live: what joining needs.
 type Observed interface {
-	Member(assignmentID string) (phase api.MemberPhase, message string, ok bool)
+	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
 
@@ -221,7 +221,7 @@ func joinSpare(a *api.Assignment, seen Observed) api.MemberStatus {
 func joinMember(a *api.Assignment, seen Observed, settled bool) api.MemberStatus {
 	m := newMember(a)
 	node, _, trouble := seen.Node(a.Node)
-	phase, message, ok := seen.Member(a.ID)
+	phase, message, ok := seen.Member(a)
 	switch {
 	case node != api.NodeReady:
 		m.Phase, m.Message = api.MemberUnknown, "node "+a.Node+": "+trouble

@@ -23,8 +23,8 @@ type observed struct {
 	trouble map[string]string
 }
 
-func (o observed) Member(id string) (api.MemberPhase, string, bool) {
-	phase, ok := o.members[id]
+func (o observed) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
+	phase, ok := o.members[a.ID]
 	return phase, "", ok
 }
 

@@ -8,8 +8,8 @@ import (
 
 // Live is what the node agents last reported. It is memory, not state: a new leader's is empty until the agents re-report.
 type Live interface {
-	// Member returns what the executor of an assignment last said about it, and false when it has said nothing yet.
-	Member(assignmentID string) (phase api.MemberPhase, message string, ok bool)
+	// Member returns what the executors of an assignment last said about it, and false when they have said nothing yet.
+	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 	// Changed returns a channel that is closed at the next change of what Member or Node return. Take the channel first,

@@ -21,7 +21,9 @@ type watched struct {
 	observed
 }
 
-func (w watched) Member(id string) (api.MemberPhase, string, bool) { return w.observed.Member(id) }
+func (w watched) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
+	return w.observed.Member(a)
+}
 
 func (w watched) Node(name string) (api.NodePhase, time.Time, string) {
 	phase, last, message := w.observed.Node(name)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/config"
 )
 
@@ -59,6 +60,9 @@ func Run(ctx context.Context, inv Invocation) int {
 	root.SetOut(inv.Streams.Out)
 	root.SetErr(inv.Streams.Err)
 	err := root.ExecuteContext(ctx)
+	for _, c := range a.clients {
+		c.Close()
+	}
 	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
 		if errors.Is(err, context.Canceled) {
 			err = errInterrupted
@@ -73,6 +77,7 @@ type app struct {
 	Invocation
 	cancel     context.CancelCauseFunc
 	connection connectionFlags
+	clients    []*client.Client
 }
 
 // ownInterrupts marks commands that handle the first interrupt themselves.

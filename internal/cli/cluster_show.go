@@ -82,21 +82,37 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	}
 	fmt.Fprintln(w)
 	several := slices.ContainsFunc(st.Members, func(m api.MemberStatus) bool { return len(m.Networks) > 0 })
-	columns := func(networks string, cells ...string) []string {
+	devices := slices.ContainsFunc(st.Members, func(m api.MemberStatus) bool { return len(m.Devices) > 0 })
+	columns := func(devicesCell, networks string, cells ...string) []string {
+		if devices {
+			cells = slices.Insert(cells, 5, devicesCell)
+		}
 		if several {
 			cells = slices.Insert(cells, 4, networks)
 		}
 		return cells
 	}
-	members := newTable(w, columns("NETWORKS", "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")...)
+	members := newTable(w, columns("DEVICES", "NETWORKS", "RANK", "MEMBER", "NODE", "ADDRESS", "CPUS", "PHASE", "MESSAGE")...)
 	for _, m := range st.Members {
 		rank := strconv.Itoa(m.Rank)
 		if m.Phase == api.MemberSpare || m.Rank < 0 {
 			rank = "" // a spare gets that of the member it replaces, one that waits gets it with its room
 		}
-		members.row(columns(networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
+		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()
+}
+
+// devicesText names the devices of a member, with their nodes where those are others: gpu0 (whole) of n3.
+func devicesText(m api.MemberStatus) string {
+	parts := make([]string, len(m.Devices))
+	for i, d := range m.Devices {
+		parts[i] = fmt.Sprintf("%s (%s)", d.Device, d.Way)
+		if d.Node != m.Node {
+			parts[i] += " of " + d.Node
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // networksText is the addresses of a member on further networks: storage=10.64.32.2.

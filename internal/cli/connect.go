@@ -72,6 +72,7 @@ func (a *app) client(timeout time.Duration) (*client.Client, error) {
 	if err != nil {
 		return nil, &exitError{ExitUsage, err}
 	}
+	a.clients = append(a.clients, c)
 	return c, nil
 }
 

@@ -32,6 +32,8 @@ type Agents interface {
 	ForgetJob(jobID string)
 	DropLog(jobID string) error
 	SetDesired(node string, desired agentstream.Desired)
+	// Touch notes that there is news of a node that its agent did not tell.
+	Touch(node string)
 	Changed() <-chan struct{}
 	// ChangedNodes returns the nodes of which there is news after a serial number, and the number that this is current to; after 0 come all.
 	// Phases that change by the clock alone are not among them.
@@ -64,9 +66,10 @@ type Config struct {
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning
-	// Offers is what the site carries for all its machines; metal members need a driver, and there is none yet.
-	Offers offer.Site
-	Now    func() time.Time
+	// Offers is what the site carries for all its machines; metal members need a driver, and there is none yet. Its fabrics are those here.
+	Offers  offer.Site
+	Fabrics situation.Fabrics
+	Now     func() time.Time
 	// Clock is the server's, which each leadership sets; nil: nobody else asks for the time.
 	Clock *SiteClock
 	Log   *slog.Logger
@@ -131,6 +134,9 @@ type leader struct {
 	endings   map[string]ending // of runs that have ended, whose output is still arriving
 	// remembered is what tellMachines need not work out again.
 	remembered remembered
+	// readBack is signalled when a fabric was read back otherwise than before. fabricsTold: each was told its networks under this leadership.
+	readBack    chan struct{}
+	fabricsTold bool
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
@@ -143,6 +149,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers},
 		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(), remembered: newRemembered(),
+		readBack: make(chan struct{}, 1),
 	}
 }
 
@@ -161,6 +168,7 @@ func (l *leader) lead(ctx context.Context) error {
 		}
 	}()
 	defer l.provision(ctx)()
+	defer l.keepFabrics(ctx)()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {
 		l.log.WarnContext(ctx, "can't yet remove unfinished assignments of an earlier leader", "error", err)
 	} else if n > 0 {
@@ -208,6 +216,8 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	case <-changed:
 	case <-powered:
 	case <-heard:
+	case <-l.readBack:
+		l.touchFabrics()
 	case <-timer.C:
 	}
 }
@@ -239,6 +249,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	errs = append(errs, l.tellMachines(view)...)
 	// News that comes from here on is that of the next pass, though this one may see some of it.
 	news, heardTo := l.cfg.Agents.ChangedNodes(l.heardTo)
+	l.tellFabrics(view.Revision)
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo

@@ -39,8 +39,10 @@ type desiredStates struct {
 	jobs     map[string][]agentstream.Job
 	told     map[string]bool // nodes that were ever assembled for
 	machines map[string]machinePart
-	images   Images
-	holders  func(image.Digest) (whole, fetching map[string]string)
+	// fabricsDirty: fabrics are to have other ports than they were told of.
+	fabricsDirty bool
+	images       Images
+	holders      func(image.Digest) (whole, fetching map[string]string)
 	// peers are those that each node was told of, by image.
 	peers    map[string]map[image.Digest][]string
 	withheld map[string]bool // nodes of which a share is not known: what they were told, they go on with
@@ -119,6 +121,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 	}
 	for _, c := range gone {
 		d.replace(c.UID(), d.clusters[c.UID()].byNode, nil, dirty)
+		d.fabricsDirty = d.fabricsDirty || len(d.clusters[c.UID()].ports) > 0
 		delete(d.clusters, c.UID())
 	}
 	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *state.Node) string { return n.Name })
@@ -153,6 +156,7 @@ func (d *desiredStates) updateCluster(view *state.View, c *state.Cluster, dirty 
 		return false, err
 	}
 	d.replace(c.UID(), old.byNode, next.byNode, dirty)
+	d.fabricsDirty = d.fabricsDirty || !slices.Equal(old.ports, next.ports)
 	parts := clusterParts{rendered: next}
 	if c.Record != nil {
 		parts.generation = c.Record.Generation

@@ -13,7 +13,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -64,6 +66,8 @@ func (s *scripted) DropLog(run string) error { s.dropped = append(s.dropped, run
 
 func (s *scripted) SetDesired(node string, d agentstream.Desired) { s.desired[node] = whole(d) }
 
+func (s *scripted) Touch(string) {}
+
 // whole is a desired state as an agent is given it.
 func whole(d agentstream.Desired) agentstream.Desired {
 	w, err := d.Whole()
@@ -108,6 +112,8 @@ type led struct {
 	agents *scripted
 	lead   *leader
 	now    time.Time
+	// fabrics are those of the site, whose keepers the test runs.
+	fabrics situation.Fabrics
 }
 
 func newLed(t testing.TB, s store.Store) *led {
@@ -137,7 +143,7 @@ func (l *led) campaign() {
 	l.lead = newLeader(Config{
 		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, SiteSecret: []byte(strings.Repeat("s", 32)),
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
-		Log: slog.New(slog.DiscardHandler),
+		Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
 	}, leadership)
 	l.leader = l.lead.writer
 }

@@ -36,7 +36,7 @@ func (l *leader) newPass(view *state.View) *pass {
 	now := l.clock.at(raw)
 	return &pass{
 		leader: l, view: view, now: now, raw: raw,
-		Site: situation.Observe(view, l.cfg.Agents, now, raw, l.since, l.cfg.Deadlines),
+		Site: situation.Observe(view, l.cfg.Agents, l.cfg.Fabrics, now, raw, l.since, l.cfg.Deadlines),
 	}
 }
 

@@ -26,6 +26,15 @@ type rendered struct {
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
 	basis string
+	// ports are those of its members that are on fabrics.
+	ports []fabricPort
+}
+
+// fabricPort is a port of a network that a fabric is to have, network being its index, and the node that it is of.
+type fabricPort struct {
+	fabric, node string
+	network      int
+	at           string
 }
 
 // ownFiles are the files of one member that no other has.
@@ -106,6 +115,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		}
 	}
 	next.addMembers(view, c, w)
+	next.ports = fabricPorts(view, w.held)
 	return next, incomplete
 }
 
@@ -142,11 +152,24 @@ func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabou
 	return nil
 }
 
+// fabricPorts are the ports on fabrics of what is held. What was lost or let go is cut off.
+func fabricPorts(view *state.View, held []api.Assignment) []fabricPort {
+	var ports []fabricPort
+	for i := range held {
+		for _, p := range held[i].Ports {
+			if n := view.Network(p.Network); n != nil && p.Fabric != "" {
+				ports = append(ports, fabricPort{p.Fabric, held[i].Node, n.Index, p.At})
+			}
+		}
+	}
+	return ports
+}
+
 // addPorts adds the ports of an assignment to the networks of its node.
 func (p *part) addPorts(a *api.Assignment) {
 	for n := range a.Ports {
 		i := slices.IndexFunc(p.networks, func(network fabric.Network) bool { return network.UID == a.Ports[n].Network })
-		if i >= 0 && a.Ports[n].Kind == api.PortVeth {
+		if i >= 0 {
 			p.networks[i].Ports = append(p.networks[i].Ports, fabric.PortOf(a, n))
 		}
 	}

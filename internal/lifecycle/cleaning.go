@@ -159,7 +159,7 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 		node := in.Nodes[p.At]
 		switch {
 		case p.By != api.ExecutorAgent:
-			return fmt.Sprintf("the %s has not proved it clean", p)
+			return fmt.Sprintf("the %s has not proved it clean%s", p, because(in.Observed[a.ID].Unproved))
 		case node.Phase == api.NodeDown:
 			return fmt.Sprintf("node %s is down", p.At)
 		case node.Phase != api.NodeReady:

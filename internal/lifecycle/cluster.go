@@ -29,8 +29,9 @@ func DefaultDeadlines() Deadlines {
 type Observation struct {
 	Phase   api.MemberPhase
 	Message string
-	// Proved are those who say now that nothing of it is left, verified by looking.
-	Proved []api.Prover
+	// Proved are those who say now that nothing of it is left, verified by looking. Unproved is why a fabric does not.
+	Proved   []api.Prover
+	Unproved string
 	// Current: the generated files it has are those it should have, by the record this is an input with.
 	Current bool
 	// Since is when it was first heard to be in Phase, by the server's clock.

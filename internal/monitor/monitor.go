@@ -137,6 +137,13 @@ func (m *Monitor) ChangedNodes(after uint64) ([]string, uint64) {
 	return names, m.serial
 }
 
+// Touch notes that there is news of a node that its agent did not tell: of its ports, which a fabric has or has not.
+func (m *Monitor) Touch(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.notify(m.node(name))
+}
+
 // notify wakes all who wait, and notes which node there is news of; the lock is held.
 func (m *Monitor) notify(n *node) {
 	m.serial++

@@ -15,6 +15,9 @@ import (
 type Site struct {
 	// Metal: members of stack metal can be carried out, each on a whole machine that was off.
 	Metal bool
+	// Fabrics are the cells of the fabrics that the site has an executor for. Nobody could put a port of another fabric into a network, nor prove
+	// it clean.
+	Fabrics []string
 }
 
 // maxCPUs bounds the CPUs of a machine, as it tells them itself: more than Linux counts on any architecture (CONFIG_NR_CPUS).
@@ -35,6 +38,10 @@ func Of(agent *api.NodeRecord, hardware *api.Hardware, off bool, site Site) api.
 	case agent != nil:
 		o = Told(agent, hardware)
 		o.Confirmed = !off
+		if off { // its agent is not there to carry a whole machine
+			o.Stacks = slices.DeleteFunc(slices.Clone(o.Stacks), func(s api.StackCheck) bool { return s.Stack == api.StackMetal })
+		}
+		o.Capacity.Ports = controlled(o.Capacity.Ports, site)
 	case hardware != nil:
 		o = Inspected(hardware)
 	default:
@@ -50,6 +57,11 @@ func Carried(hardware *api.Hardware, site Site) []api.StackCheck {
 		return nil
 	}
 	return []api.StackCheck{{Stack: api.StackMetal, OK: true}}
+}
+
+// controlled are the ports whose fabric the site has an executor for.
+func controlled(ports []api.NodePort, site Site) []api.NodePort {
+	return slices.DeleteFunc(slices.Clone(ports), func(p api.NodePort) bool { return !slices.Contains(site.Fabrics, p.Fabric) })
 }
 
 func none() api.Offer {

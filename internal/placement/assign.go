@@ -58,13 +58,13 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 	for i, p := range placed {
 		name := names[i]
 		id := AssignmentID(d.ClusterUID, name.Member, d.Generation)
-		ports, err := d.ports(p.Group, id, hosts)
+		ports, err := d.ports(&placed[i], id, hosts)
 		if err != nil {
 			return nil, fmt.Errorf("cluster %q: member %s: %w", d.Cluster, name.Member, err)
 		}
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
-			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: api.ByAgents(p.Node), RAMBoot: p.RAMBoot, Whole: p.Whole,
+			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(p.Node, ports), RAMBoot: p.RAMBoot, Whole: p.Whole,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, Oversubscribed: p.Oversubscribed,
 			UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
@@ -87,9 +87,21 @@ func freeHosts(n *api.Network, held []api.Assignment) *pool.Pool[int] {
 	return hosts
 }
 
-// ports are a member's ends of the cluster's own network and of those that its group names.
-func (d *Decision) ports(group, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
-	further := d.Further[group]
+// cleanBy are the node's agent, and each fabric that a port is on.
+func cleanBy(node string, ports []api.PortClaim) []api.Prover {
+	provers := api.ByAgents(node)
+	for _, p := range ports {
+		if by := (api.Prover{By: api.ExecutorFabric, At: p.Fabric}); p.Fabric != "" && !slices.Contains(provers, by) {
+			provers = append(provers, by)
+		}
+	}
+	return provers
+}
+
+// ports are a member's ends of the cluster's own network and of those that its group names. One that gets a whole node has the node's own: the
+// first network is on the first port and so on, and those that are left are on the last.
+func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
+	further := d.Further[p.Group]
 	ports := make([]api.PortClaim, 0, 1+len(further))
 	for i := range d.Networks {
 		n := &d.Networks[i]
@@ -100,12 +112,18 @@ func (d *Decision) ports(group, id string, hosts map[string]*pool.Pool[int]) ([]
 		if !ok {
 			return nil, fmt.Errorf("network %s (%s) has no free address: it has room for %d members", n.Name, n.Prefix, Room(n))
 		}
-		ports = append(ports, api.PortClaim{
-			Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host),
-		})
+		port := api.PortClaim{Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host)}
+		if p.Whole {
+			port.Kind = api.PortPF
+		}
+		if last := len(p.Ports) - 1; last >= 0 {
+			on := p.Ports[min(len(ports), last)]
+			port.Device, port.Fabric, port.At = on.Name, on.Fabric, on.At
+		}
+		ports = append(ports, port)
 	}
 	if len(ports) != 1+len(further) {
-		return nil, fmt.Errorf("group %q names networks %v, but the cluster has %d of them", group, further, len(ports)-1)
+		return nil, fmt.Errorf("group %q names networks %v, but the cluster has %d of them", p.Group, further, len(ports)-1)
 	}
 	return ports, nil
 }

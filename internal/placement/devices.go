@@ -70,14 +70,17 @@ func (v *View) inInventory(name string) bool {
 }
 
 // FitDevices chooses devices for members: the n-th is of the n-th group and goes to the n-th node. Those of the member's own node come
-// first, then those of other schedulable nodes in natural order. The text says what is missing; nothing is chosen then. TakeDevices takes
-// what was chosen.
+// first, then those of other schedulable nodes in natural order, but for those that somebody has whole. The text says what is missing; nothing is
+// chosen then. TakeDevices takes what was chosen.
 func (s *Sketch) FitDevices(groups []api.Group, f Fit) (chosen [][]DevicesOn, missing string) {
-	trees := map[int32]*device.Tree{}
+	trees, whole := map[int32]*device.Tree{}, map[int32]bool{}
+	for _, share := range f.Shares {
+		whole[share.node] = share.whole
+	}
 	for i := range groups {
 		for _, c := range f.counts[i] {
 			for range c.members {
-				on, missing := s.devicesOf(&groups[i], c.id, trees)
+				on, missing := s.devicesOf(&groups[i], c.id, whole, trees)
 				if missing != "" {
 					return nil, missing
 				}
@@ -88,8 +91,8 @@ func (s *Sketch) FitDevices(groups []api.Group, f Fit) (chosen [][]DevicesOn, mi
 	return chosen, ""
 }
 
-// devicesOf chooses the devices of one member, and takes them in trees.
-func (s *Sketch) devicesOf(g *api.Group, home int32, trees map[int32]*device.Tree) (on []DevicesOn, missing string) {
+// devicesOf chooses the devices of one member, and takes them in trees. whole are nodes that others are about to get whole.
+func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees map[int32]*device.Tree) (on []DevicesOn, missing string) {
 	for _, r := range g.Devices {
 		left := s.choose(r, home, &on, r.Count, trees)
 		if r.Remote {
@@ -97,7 +100,7 @@ func (s *Sketch) devicesOf(g *api.Group, home int32, trees map[int32]*device.Tre
 				if left == 0 {
 					break
 				}
-				if id != home && s.view.rows[id].state == rowSchedulable {
+				if id != home && s.view.rows[id].state == rowSchedulable && !whole[id] && !s.hasWhole(id) {
 					left = s.choose(r, id, &on, left, trees)
 				}
 			}
@@ -144,6 +147,11 @@ func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count in
 	return count
 }
 
+// hasWhole reports whether somebody has a node whole.
+func (s *Sketch) hasWhole(id int32) bool {
+	return s.whole[id] || slices.ContainsFunc(s.view.nodes[id].holders, func(h *holding) bool { return h.assignment.Whole })
+}
+
 // tree is a copy of what is free of a node's devices; nil when what is held there makes no sense: nothing is given then.
 func (s *Sketch) tree(id int32) *device.Tree {
 	n := s.view.nodes[id]
@@ -165,6 +173,7 @@ func (s *Sketch) TakeDevices(chosen [][]DevicesOn) {
 		for _, on := range member {
 			if id, ok := s.view.ids[on.Node]; ok {
 				s.claims[id] = append(s.claims[id], on.Claims...)
+				s.view.rows[id].hidden = true // nobody gets it whole
 			}
 		}
 	}

@@ -69,6 +69,53 @@ func TestMembersGetTheNearestDevicesAndNoneTwice(t *testing.T) {
 	}
 }
 
+func TestAWholeNodeLendsNoDevicesToOthers(t *testing.T) {
+	t.Parallel()
+	gpu := api.DeviceRequest{Class: "gpu", Way: "whole", Count: 1, Remote: true}
+	machine := func(name string) api.NodeRecord {
+		rec := machineNode(name, 2, 1)
+		rec.Capacity.Devices = []api.Device{{ID: "gpu0", Class: "gpu", Counters: map[string]int64{"slices": 1}, Ways: map[string]api.DeviceWay{
+			"whole": {Takes: map[string]int64{"slices": 1}},
+		}}}
+		return rec
+	}
+	view := func() *View {
+		v := NewView()
+		v.SetNode(testNode("n1", 2, 1, 1), Schedulable)
+		v.SetNode(machine("n2"), Schedulable)
+		return v
+	}
+	both := append(wanting(1, gpu), metal("m", 1, 1, 0))
+	if got, missing := fitDevices(t, view().Sketch(), both); missing == "" {
+		t.Errorf("a cluster that has n2 whole: got %q, want none of its devices for another member", got)
+	}
+	own := metal("m", 1, 1, 0)
+	own.Devices = []api.DeviceRequest{gpu}
+	if got, missing := fitDevices(t, view().Sketch(), []api.Group{own}); got != "n2/gpu0/whole ; " {
+		t.Errorf("the member that has n2 whole got %q (%s), want its GPU", got, missing)
+	}
+	s := view().Sketch()
+	fit, _, _ := s.Fit([]api.Group{metal("m", 1, 1, 0)})
+	s.Take(fit.Shares)
+	if got, missing := fitDevices(t, s, wanting(1, gpu)); missing == "" {
+		t.Errorf("after n2 was given away whole: got %q", got)
+	}
+	s = view().Sketch()
+	if _, missing := fitDevices(t, s, wanting(1, gpu)); missing != "" {
+		t.Fatal(missing)
+	}
+	if _, _, ok := s.Fit([]api.Group{metal("m", 1, 1, 0)}); ok {
+		t.Error("n2 was given away whole while another has its GPU")
+	}
+	v := view()
+	if err := v.Take(api.Assignment{ID: "w", Node: "n2", Whole: true, Slots: []int{0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, missing := fitDevices(t, v.Sketch(), wanting(1, gpu)); missing == "" {
+		t.Errorf("while n2 is held whole: got %q", got)
+	}
+}
+
 func TestADeviceIsTakenUntilItsAssignmentIsClean(t *testing.T) {
 	t.Parallel()
 	v := withGPUs(t)

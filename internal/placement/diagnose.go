@@ -232,13 +232,20 @@ func (d *diagnosis) unavailable() map[Availability][]string {
 	var found map[Availability][]string
 	for _, id := range d.v.order {
 		n := d.v.nodes[id]
-		if stateOf(n.availability) == openState(d.need().Stack) || d.v.suits(id, d.need(), &suits{}) != "" {
+		availability, stack := n.availability, d.need().Stack
+		switch {
+		case d.v.suits(id, d.need(), &suits{}) != "":
+			continue
+		case !stateOf(availability).open(stack):
+		case Whole(stack) && !d.v.wholeAt(id, freeNow):
+			availability = Schedulable
+		default:
 			continue
 		}
 		if found == nil {
 			found = map[Availability][]string{}
 		}
-		found[n.availability] = append(found[n.availability], n.record.Name)
+		found[availability] = append(found[availability], n.record.Name)
 	}
 	return found
 }

@@ -189,7 +189,7 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 	var found []near
 	for _, id := range d.v.order {
 		row, cold := &d.v.rows[id], &d.v.cold[id]
-		if row.state != openState(r.Need.Stack) || d.v.suits(id, r.Need, &suits{}) != "" {
+		if !row.state.open(r.Need.Stack) || d.v.suits(id, r.Need, &suits{}) != "" {
 			continue
 		}
 		u := d.used.of(id)
@@ -240,7 +240,7 @@ func unavailableText(nodes map[Availability][]string) []string {
 	for _, a := range []Availability{Schedulable, Unknown, Asleep, Down, Drained} {
 		if names := nodes[a]; len(names) > 0 {
 			parts = append(parts, fmt.Sprintf("%s %s", shorten(names), map[Availability][2]string{
-				Schedulable: {"is on, and only machines that are off are given away whole", "are on, and only machines that are off are given away whole"},
+				Schedulable: {"is in use, and a whole node is shared with nobody", "are in use, and a whole node is shared with nobody"},
 				Unknown:     {"is not reporting", "are not reporting"}, Asleep: {"is off", "are off"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
 			}[a][min(len(names)-1, 1)]))
 		}

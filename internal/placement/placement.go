@@ -29,8 +29,9 @@ type Placed struct {
 	// Slots are the node's core slots, CPUs the physical CPUs behind them, in slot order; NUMANodes are sorted.
 	Slots, CPUs, NUMANodes []int
 	Memory                 []api.MemoryClaim
-	// Whole is the whole machine: Slots and Memory are all that it offers.
+	// Whole is the whole node: Slots and Memory are all that it offers, and Ports are its own.
 	Whole          bool
+	Ports          []api.NodePort
 	Oversubscribed bool
 	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
 	RAMBoot     int64
@@ -97,7 +98,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {
-					cores, memory = len(n.layout.cores), n.record.Capacity.MemoryBytes
+					cores, memory, p.Ports = len(n.layout.cores), n.record.Capacity.MemoryBytes, n.record.Capacity.Ports
 				}
 				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken.cores, cores) })
 				numbers, p.CPUs = cut(numbers, func(to []int) []int { return n.layout.cpus(to, p.Slots) })
@@ -118,7 +119,7 @@ type occupancy struct {
 	memory memoryFree
 }
 
-// Whole reports whether members of a stack get whole machines, each one that is off: nothing of theirs is shared with anybody.
+// Whole reports whether members of a stack get whole nodes, which may be machines that are off: nothing of theirs is shared with anybody.
 func Whole(stack api.Stack) bool { return stack == api.StackMetal }
 
 // ramBoot is the boot in whose memory everything lies that members of a stack leave on a node; 0 when it does not. A member that gets the whole

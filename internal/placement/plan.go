@@ -64,12 +64,20 @@ func (u *uses) of(id int32) use {
 	return u.byNode[id]
 }
 
-func (u *uses) add(nodes []nodeCount, s api.Shape) {
+func (u *uses) add(v *View, nodes []nodeCount, g api.Group) {
 	for _, n := range nodes {
-		had := u.byNode[n.id]
-		u.byNode[n.id] = use{cores: had.cores + n.members*int32(s.Cores), memory: had.memory + int64(n.members)*int64(s.Memory)}
+		had, takes := u.byNode[n.id], v.use(n, g)
+		u.byNode[n.id] = use{cores: had.cores + takes.cores, memory: had.memory + takes.memory}
 		u.touched.set(int(n.id))
 	}
+}
+
+// use is what members of a group take of a node.
+func (v *View) use(n nodeCount, g api.Group) use {
+	if Whole(g.Stack) {
+		return use{cores: v.cold[n.id].cores, memory: v.cold[n.id].memory}
+	}
+	return use{cores: n.members * int32(g.Cores), memory: int64(n.members) * int64(g.Memory)}
 }
 
 func (u *uses) empty() bool { return u == nil || len(u.byNode) == 0 }
@@ -117,7 +125,7 @@ func planInOrder(v *View, groups []api.Group, order []int, c conditions) ([][]no
 		}
 		counts[gi] = found
 		if used != nil {
-			used.add(found, g.Shape)
+			used.add(v, found, g)
 		}
 	}
 	return counts, nil
@@ -152,7 +160,7 @@ type finder struct {
 	platforms, labels []bool
 	cores             int32
 	memory            int64
-	// whole: a member takes a whole machine that is off.
+	// whole: a member takes a whole node.
 	whole bool
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
 	quotient []int32
@@ -217,7 +225,7 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 	return members, freeCores - members*f.cores, over
 }
 
-// wholeRoom is room for members that take whole machines: 1 on one that is off, large enough, and on which nothing is held.
+// wholeRoom is room for members that take whole nodes: 1 on one that is large enough, and on which nothing is held.
 func (f *finder) wholeRoom(id int32) (members, spare int32, over int) {
 	r, c := &f.v.rows[id], &f.v.cold[id]
 	if !f.v.wholeAt(id, f.level) || !f.suits(r) || c.cores < f.cores || c.memory < f.memory || f.used.of(id) != (use{}) {
@@ -230,15 +238,22 @@ func (f *finder) wholeRoom(id int32) (members, spare int32, over int) {
 func (v *View) wholeAt(id int32, l level) bool {
 	r, c, n := &v.rows[id], &v.cold[id], v.nodes[id]
 	switch l {
-	case freeNow, freeOrUnknown: // one that is not heard of is not known to be off
-		return r.state == rowAsleep && !r.hidden && r.freeCores == c.cores && r.freeMemory == c.memory
+	case freeNow:
+		return r.state <= rowAsleep && r.empty(c)
+	case freeOrUnknown:
+		return r.state <= rowUnknown && r.empty(c)
 	case emptied:
-		return r.state == rowAsleep && !slices.ContainsFunc(n.holders, func(h *holding) bool { return h.quarantined })
+		return r.state <= rowAsleep && !slices.ContainsFunc(n.holders, func(h *holding) bool { return h.quarantined })
 	case unquarantined:
-		return r.state == rowAsleep
+		return r.state <= rowAsleep
 	default:
 		return n.availability != Absent
 	}
+}
+
+// empty reports whether nothing is held on a node.
+func (r *row) empty(c *coldRow) bool {
+	return !r.hidden && r.freeCores == c.cores && r.freeMemory == c.memory
 }
 
 // suits tells whether a node with cores, which has a platform, offers what the group runs on and carries its labels.

@@ -18,6 +18,8 @@ type Sketch struct {
 	slots map[int32]occupancy
 	// claims are the devices that were taken, by node.
 	claims map[int32][]api.DeviceClaim
+	// whole are the nodes that were given away whole.
+	whole map[int32]bool
 }
 
 // Share is what some members take of one node.
@@ -25,6 +27,7 @@ type Share struct {
 	node   int32
 	cores  int32
 	memory int64
+	whole  bool
 }
 
 // Fit says how many members of each group go to which node; it holds for the groups it was made for.
@@ -36,7 +39,7 @@ type Fit struct {
 
 // Sketch returns a copy of what is free.
 func (v *View) Sketch() *Sketch {
-	s := &Sketch{view: *v, slots: map[int32]occupancy{}, claims: map[int32][]api.DeviceClaim{}}
+	s := &Sketch{view: *v, slots: map[int32]occupancy{}, claims: map[int32][]api.DeviceClaim{}, whole: map[int32]bool{}}
 	s.view.rows = slices.Clone(v.rows)
 	return s
 }
@@ -78,6 +81,9 @@ func (s *Sketch) Take(shares []Share) {
 	for _, t := range shares {
 		r := &s.view.rows[t.node]
 		r.freeCores, r.freeMemory = r.freeCores-t.cores, r.freeMemory-t.memory
+		if t.whole {
+			s.whole[t.node] = true
+		}
 	}
 }
 
@@ -144,7 +150,7 @@ func (s *Sketch) Without(nodes []string) (restore func(), any bool) {
 // Suits tells whether a node may get a member of the group at all, whatever is free there.
 func (s *Sketch) Suits(node string, g api.Group) bool {
 	id, ok := s.view.ids[node]
-	return ok && s.view.rows[id].state == openState(g.Stack) && s.view.suits(id, g, &suits{}) == ""
+	return ok && s.view.rows[id].state.open(g.Stack) && s.view.suits(id, g, &suits{}) == ""
 }
 
 // Fit finds room for all members of all groups, or for none of them; then room is how many members of the group that failed would fit.
@@ -161,11 +167,8 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	fit = Fit{counts: counts, Shares: make([]Share, 0, nodes)}
 	for i, g := range groups {
 		for _, c := range counts[i] {
-			share := Share{node: c.id, cores: c.members * int32(g.Cores), memory: int64(c.members) * int64(g.Memory)}
-			if Whole(g.Stack) {
-				share.cores, share.memory = s.view.cold[c.id].cores, s.view.cold[c.id].memory
-			}
-			fit.Shares = append(fit.Shares, share)
+			takes := s.view.use(c, g)
+			fit.Shares = append(fit.Shares, Share{node: c.id, cores: takes.cores, memory: takes.memory, whole: Whole(g.Stack)})
 		}
 	}
 	return fit, 0, true

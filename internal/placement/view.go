@@ -112,6 +112,14 @@ func NewView() *View {
 	}
 }
 
+// Ports are the ports that an assignment gets of its node: its own when it has the whole node.
+func (v *View) Ports(a *api.Assignment) []api.NodePort {
+	if id, ok := v.ids[a.Node]; ok && a.Whole {
+		return v.nodes[id].record.Capacity.Ports
+	}
+	return nil
+}
+
 // SetNode adds a node or brings it up to date. What it holds stays held, also when its capacity has changed.
 func (v *View) SetNode(rec api.NodeRecord, a Availability) {
 	id, n := v.nodeOf(rec.Name)

@@ -163,12 +163,9 @@ func (v *View) recount(id int32) {
 	}
 }
 
-// openState is the state of the nodes on which members of a stack are placed.
-func openState(stack api.Stack) rowState {
-	if Whole(stack) {
-		return rowAsleep
-	}
-	return rowSchedulable
+// open reports whether members of a stack are placed on nodes in a state: those that get the whole node also on one that is off.
+func (s rowState) open(stack api.Stack) bool {
+	return s == rowSchedulable || s == rowAsleep && Whole(stack)
 }
 
 func stateOf(a Availability) rowState {

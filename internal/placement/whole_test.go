@@ -51,6 +51,62 @@ func TestAMetalMemberGetsAllOfAMachineThatIsOff(t *testing.T) {
 	}
 }
 
+func TestAMetalMemberGetsANodeThatIsOnAndEmptyToo(t *testing.T) {
+	v := NewView()
+	v.SetNode(machineNode("n1", 8, 64), Schedulable)
+	on := machineNode("n2", 8, 64)
+	on.InRAM, on.BootGeneration = true, 7
+	v.SetNode(on, Schedulable)
+	if err := v.Take(api.Assignment{ID: "x", Node: "n1", Slots: []int{3}}); err != nil {
+		t.Fatal(err)
+	}
+	a := place(t, v, "c", metal("m", 1, 3, 1))[0]
+	if a.Node != "n2" || !a.Whole || len(a.Slots) != 8 || a.RAMBoot != 0 {
+		t.Errorf("it got %d cores of %s, whole %t, clean with boot %d; want all 8 of n2, clean with no boot", len(a.Slots), a.Node, a.Whole, a.RAMBoot)
+	}
+}
+
+func TestAMetalMemberHasTheNodesOwnPortsAndTheirFabricsProveThemClean(t *testing.T) {
+	networks := []api.Network{nth(7), nth(8), nth(9)}
+	networks[1].UID, networks[2].UID = networks[0].UID+".data", networks[0].UID+".storage"
+	ports := []api.NodePort{{Name: "0000:3b:00.0", Fabric: "ib0", At: "0x11"}, {Name: "0000:3b:00.1", Fabric: "eth0", At: "s1/7"}}
+	for i, name := range []string{"", "data", "storage"} {
+		networks[i].Name = api.NetworkName("c", name)
+	}
+	for _, tt := range []struct {
+		name    string
+		ports   []api.NodePort
+		where   []string
+		provers []string
+	}{
+		{"two ports and three networks", ports, []string{"pf 0000:3b:00.0 ib0 0x11", "pf 0000:3b:00.1 eth0 s1/7", "pf 0000:3b:00.1 eth0 s1/7"}, []string{"agent of n1", "fabric of ib0", "fabric of eth0"}},
+		{"ports that no fabric of the site has", nil, []string{"pf   ", "pf   ", "pf   "}, []string{"agent of n1"}},
+	} {
+		v := NewView()
+		rec := machineNode("n1", 8, 64)
+		rec.Capacity.Ports = tt.ports
+		v.SetNode(rec, Asleep)
+		placed, refusal := Place(v, Request{Cluster: "c", Groups: []api.Group{metal("m", 1, 1, 1)}})
+		if refusal != nil {
+			t.Fatal(refusal)
+		}
+		all, err := Assign(placed, Decision{ClusterUID: networks[0].UID, Cluster: "c", Generation: 1, Networks: networks, Further: map[string][]string{"m": {"data", "storage"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var where, provers []string
+		for _, p := range all[0].Ports {
+			where = append(where, fmt.Sprintf("%s %s %s %s", p.Kind, p.Device, p.Fabric, p.At))
+		}
+		for _, p := range all[0].CleanBy {
+			provers = append(provers, p.String())
+		}
+		if !cmp.Equal(tt.where, where) || !cmp.Equal(tt.provers, provers) {
+			t.Errorf("%s: ports %q, want %q; clean by %q, want %q", tt.name, where, tt.where, provers, tt.provers)
+		}
+	}
+}
+
 func TestEachMetalMemberGetsAnotherMachine(t *testing.T) {
 	v := NewView()
 	for i := range 3 {
@@ -123,16 +179,16 @@ func TestRefusalsOfWholeMachinesSayWhy(t *testing.T) {
 		want  string
 	}{
 		{
-			"every machine is on",
-			[]NodeState{{machineNode("n1", 8, 64), Schedulable}, {machineNode("n2", 8, 64), Schedulable}},
+			"every machine is in use, on or off",
+			[]NodeState{{machineNode("n1", 8, 64), Schedulable}, {machineNode("n2", 8, 64), Asleep}},
 			metal("m", 1, 1, 1), false,
-			"none fits now; n1, n2 are on, and only machines that are off are given away whole",
+			"none fits now; n1, n2 are in use, and a whole node is shared with nobody",
 		},
 		{
-			"too few are off",
-			[]NodeState{{machineNode("n1", 8, 64), Asleep}, {machineNode("n2", 8, 64), Unknown}},
+			"too few are heard of",
+			[]NodeState{{machineNode("n3", 8, 64), Asleep}, {machineNode("n4", 8, 64), Unknown}},
 			metal("m", 2, 1, 1), false,
-			"1 member fits now (n1); n2 is not reporting",
+			"1 member fits now (n3); n4 is not reporting",
 		},
 		{
 			"the machines are too small",
@@ -156,11 +212,19 @@ func TestRefusalsOfWholeMachinesSayWhy(t *testing.T) {
 			"containers on a machine that is off", []NodeState{{machineNode("n1", 8, 64), Asleep}}, group("c", 1, 1, 1), false, "none fits now; n1 is off",
 		},
 	} {
-		_, refusal := Place(viewWith(tt.nodes), Request{Cluster: "c", Groups: []api.Group{tt.group}})
+		v := viewWith(tt.nodes)
+		if strings.Contains(tt.name, "in use") {
+			for i := range tt.nodes {
+				if err := v.Take(api.Assignment{ID: fmt.Sprint("x", i), Node: tt.nodes[i].Record.Name, Slots: []int{0}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, refusal := Place(v, Request{Cluster: "c", Groups: []api.Group{tt.group}})
 		switch {
 		case refusal == nil:
 			t.Errorf("%s: it was placed", tt.name)
-		case !strings.Contains(refusal.Message, tt.want) || refusal.Never != tt.never || refusal.Undecided:
+		case !strings.Contains(refusal.Message, tt.want) || refusal.Never != tt.never || refusal.Undecided != strings.Contains(tt.name, "heard of"):
 			t.Errorf("%s: never %t, undecided %t: %s\nwant %q", tt.name, refusal.Never, refusal.Undecided, refusal.Message, tt.want)
 		}
 	}
@@ -206,7 +270,7 @@ func TestWholeMachinesAndContainersNeverMeet(t *testing.T) {
 			shares := v.Sketch()
 			shares.Take(fit.Shares)
 			for _, a := range assign(t, placed, fmt.Sprint("c", step)) {
-				if want := map[bool]Availability{true: Asleep, false: Schedulable}[a.Whole]; now[a.Node] != want || a.Whole != (a.Stack == api.StackMetal) {
+				if open := now[a.Node] == Schedulable || a.Whole && now[a.Node] == Asleep; !open || a.Whole != (a.Stack == api.StackMetal) {
 					t.Fatalf("%s on stack %s, whole %t, is on %s, which is %s", a.ID, a.Stack, a.Whole, a.Node, now[a.Node])
 				}
 				for _, other := range live[a.Node] {

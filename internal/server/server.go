@@ -24,11 +24,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/diskspace"
+	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -57,7 +59,9 @@ type Config struct {
 	config.Server
 	// Also are more addresses to listen on, HOST:PORT.
 	Also []string
-	Log  *slog.Logger
+	// Fabrics are the executors on the site's fabrics, by cell.
+	Fabrics map[string]fabricsite.Site
+	Log     *slog.Logger
 }
 
 // Open takes the state directory and the addresses, so that what is wrong with them is told before anything starts.
@@ -234,6 +238,8 @@ type site struct {
 	secret []byte
 	sealer *trust.Sealer
 	clock  *controller.SiteClock
+	// fabrics are the keepers of the site's fabrics, which the leader sets.
+	fabrics situation.Fabrics
 }
 
 func (s *site) now() time.Time { return s.clock.At(time.Now()) }
@@ -266,6 +272,10 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 			return err
 		},
 	})
+	out.fabrics = situation.Fabrics{}
+	for name, executor := range s.cfg.Fabrics {
+		out.fabrics[name] = fabricsite.NewKeeper(executor, s.cfg.Log.With("fabric", name))
+	}
 	out.heard = bootapi.NewHeard(out.now)
 	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret); err != nil {
 		return nil, err
@@ -274,19 +284,36 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	return out, err
 }
 
+// heard is what executors last said: the nodes' agents, and the fabrics of members' ports.
+type heard struct {
+	*monitor.Monitor
+	fabrics situation.Fabrics
+	cache   *state.Cache
+}
+
+// Member implements apiserver.Live.
+func (h heard) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
+	phase, message, ok := h.Monitor.Member(a.ID)
+	phase, message = h.fabrics.Limit(h.cache.View(), a, phase, message)
+	return phase, message, ok
+}
+
+// offers is what the site carries for all its machines.
+func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
+
 // api is what the API is made of.
 func (s *Server) api(site *site) apiserver.Config {
 	return apiserver.Config{
-		Writer: site.repo, Reader: site.cache, Live: site.agents, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents,
+		Writer: site.repo, Reader: site.cache, Live: heard{site.agents, site.fabrics, site.cache}, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Explainer: &situation.Explainer{
-			Views: site.cache, Heard: site.agents, Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
+			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
 		},
 		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secret: s.secret}, Provisioning: s.addresses(),
-		Room: func() error { return s.space.Check(diskspace.Requests) },
+		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),
 	}
 }
 
@@ -294,7 +321,7 @@ func (s *Server) api(site *site) apiserver.Config {
 func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, SiteSecret: s.secret,
-		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool,
+		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, Offers: s.offers(site), Fabrics: site.fabrics,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }

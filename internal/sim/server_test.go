@@ -159,7 +159,7 @@ func (s *server) alive() bool { return s != nil && s.ctx.Err() == nil }
 
 // look is what the leader would decide by now.
 func (s *server) look() *situation.Site {
-	return situation.Observe(s.cache.View(), ears{s.monitor, s.w, s}, s.now(), s.wall(), s.leadsSince(), lifecycle.DefaultDeadlines())
+	return situation.Observe(s.cache.View(), ears{s.monitor, s.w, s}, nil, s.now(), s.wall(), s.leadsSince(), lifecycle.DefaultDeadlines())
 }
 
 // crash ends a server as kill -9 does. Another starts after a while. It may be called from any goroutine.

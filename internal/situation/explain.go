@@ -19,6 +19,8 @@ import (
 type Explainer struct {
 	Views interface{ View() *state.View }
 	Heard Heard
+	// Fabrics are those of this server: one that does not lead has read nothing of them.
+	Fabrics Fabrics
 	// Now reads the machine's clock, Time makes the site's time of a reading.
 	Now  func() time.Time
 	Time func(reading time.Time) time.Time
@@ -51,7 +53,7 @@ type plan struct {
 
 func (e *Explainer) site() *Site {
 	reading := e.Now()
-	return Observe(e.Views.View(), e.Heard, e.Time(reading), reading, e.Since, e.Deadlines)
+	return Observe(e.Views.View(), e.Heard, e.Fabrics, e.Time(reading), reading, e.Since, e.Deadlines)
 }
 
 func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {

@@ -78,7 +78,7 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 			view := stored(repo.CreateMachine(t.Context(), in))
 			stored(repo.AsLeader(leadership).CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: r}))
 			view = stored(repo.PutNode(t.Context(), api.NodeRecord{Name: "n1"}))
-			site := Observe(view, told{}, noon, noon, noon, lifecycle.DefaultDeadlines())
+			site := Observe(view, told{}, nil, noon, noon, noon, lifecycle.DefaultDeadlines())
 			if got := site.Available("n1"); got != test.want {
 				t.Errorf("it is %s, want %s", got, test.want)
 			}
@@ -140,6 +140,10 @@ func TestAMachineThatIsOffIsOfferedWholeAndNeverToAContainer(t *testing.T) {
 		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
 		Environments: []api.EnvironmentOnNode{{Name: "debian-mpi", Stacks: []api.Stack{api.StackContainer}, OK: true}},
 	}
+	carries := *agent
+	carries.Stacks = []api.StackCheck{{Stack: api.StackMetal, OK: true}}
+	carries.Environments = []api.EnvironmentOnNode{{Name: "debian-mpi", Stacks: []api.Stack{api.StackMetal}, OK: true}}
+	metal := &carries
 	for _, tt := range []struct {
 		name  string
 		node  state.Node
@@ -155,9 +159,11 @@ func TestAMachineThatIsOffIsOfferedWholeAndNeverToAContainer(t *testing.T) {
 		{"of another architecture", state.Node{Machine: off(func(m *state.Machine) {
 			m.Hardware = &api.Hardware{Architecture: "riscv64", CPU: api.CPU{Threads: 4}, MemoryBytes: 64 << 30}
 		})}, offer.Site{Metal: true}, false},
-		{"on, with members", state.Node{
+		{"on, and nothing is held there", state.Node{
 			Machine: off(func(m *state.Machine) { m.Record = &api.MachineRecord{Phase: api.MachineReady, Power: api.PowerOn} }), Agent: agent,
-		}, offer.Site{Metal: true}, false},
+		}, offer.Site{Metal: true}, true},
+		{"on, and its agent carries whole machines", state.Node{Agent: metal}, offer.Site{}, true},
+		{"off, and its agent carried whole machines", state.Node{Machine: asleep, Agent: metal}, offer.Site{}, false},
 	} {
 		tt.node.Name = "n1"
 		view := &state.View{
@@ -165,7 +171,7 @@ func TestAMachineThatIsOffIsOfferedWholeAndNeverToAContainer(t *testing.T) {
 			Images:       []*api.Image{{Digest: "sha256:d", Environment: "debian-mpi", Architecture: "x86_64", Stacks: []api.Stack{api.StackMetal}, RootBytes: 1 << 20, MetalBytes: 1 << 20}},
 			Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: "sha256:d"}},
 		}
-		site := Observe(view, told{}, noon, noon, noon, lifecycle.DefaultDeadlines())
+		site := Observe(view, told{}, nil, noon, noon, noon, lifecycle.DefaultDeadlines())
 		room := Room{Offers: tt.site}
 		free, err := room.Update(view, site.Available)
 		if err != nil {

@@ -44,6 +44,7 @@ type Site struct {
 	heard    Heard
 	reading  time.Time
 	proofs   map[api.Proof]bool // those heard now
+	fabrics  Fabrics
 }
 
 // standing is what is stored about a node's use.
@@ -69,9 +70,9 @@ func standingOf(n *state.Node) standing {
 
 // Observe takes down what agents say, once, so that all decisions rest on the same. now is the time of decisions, reading the clock by
 // which agents were heard at the same moment.
-func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
+func Observe(view *state.View, heard Heard, fabrics Fabrics, now, reading, leaderSince time.Time, deadlines lifecycle.Deadlines) *Site {
 	s := &Site{
-		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard,
+		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard, fabrics: fabrics,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), standing: make(map[string]standing, len(view.Nodes)), proofs: map[api.Proof]bool{},
 	}
 	for _, n := range view.Nodes {
@@ -95,10 +96,14 @@ func Observe(view *state.View, heard Heard, now, reading, leaderSince time.Time,
 // Proved reports whether one who must prove an assignment clean says now that it is. A node that is off for certain says nothing, but when all
 // that the assignment left there was in its memory, the end of that boot is as good as its agent's word.
 func (s *Site) Proved(a *api.Assignment, p api.Prover) bool {
-	if s.proofs[api.Proof{Assignment: a.ID, Prover: p}] {
+	switch {
+	case p.By == api.ExecutorFabric:
+		return s.fabrics.unclean(s.View, a, p.At) == nil
+	case s.proofs[api.Proof{Assignment: a.ID, Prover: p}]:
 		return true
+	default:
+		return p.At == a.Node && a.RAMBoot > 0 && s.standing[a.Node].ended > a.RAMBoot
 	}
-	return p.By == api.ExecutorAgent && p.At == a.Node && a.RAMBoot > 0 && s.standing[a.Node].ended > a.RAMBoot
 }
 
 // proved are all who say now that an assignment is clean.
@@ -110,6 +115,18 @@ func (s *Site) proved(a *api.Assignment) []api.Prover {
 		}
 	}
 	return proved
+}
+
+// unproved is why a fabric has not proved an assignment clean, "" when none owes its proof.
+func (s *Site) unproved(a *api.Assignment) string {
+	for _, p := range a.CleanBy {
+		if p.By == api.ExecutorFabric {
+			if err := s.fabrics.unclean(s.View, a, p.At); err != nil {
+				return err.Error()
+			}
+		}
+	}
+	return ""
 }
 
 // endedBoots reports whether a machine is off by the word of something that reads its power. A machine that can only be woken by a packet, or
@@ -177,18 +194,22 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 			}
 		}
 	}
-	for a := range c.All() {
+	for a, ref := range c.AllWithRef() {
 		// A machine that was removed by force takes its node along, whatever ran there.
 		if _, known := s.Nodes[a.Node]; !known {
 			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown}
 		}
-		o := lifecycle.Observation{Proved: s.proved(a)}
+		o := lifecycle.Observation{}
+		if ref.Releasing {
+			o.Proved, o.Unproved = s.proved(a), s.unproved(a)
+		}
 		seen, ok := s.heard.MemberState(a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current = seen.Phase, seen.Message, seen.Current
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
+			o.Phase, o.Message = s.fabrics.Limit(s.View, a, o.Phase, o.Message)
 		}
-		if ok || len(o.Proved) > 0 {
+		if ok || ref.Releasing {
 			in.Observed[a.ID] = o
 		}
 	}

@@ -86,7 +86,7 @@ func hurt(t *testing.T) *state.View {
 
 // see looks at a site of which the members in heard are heard; the clock by which that is reads a day less than the leader's.
 func see(view *state.View, heard told) *Site {
-	return Observe(view, heard, noon, noon.Add(-24*time.Hour), noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
+	return Observe(view, heard, nil, noon, noon.Add(-24*time.Hour), noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
 }
 
 func TestPatienceCountsFromWhenAPhaseWasHeardByTheLeadersClock(t *testing.T) {
@@ -151,7 +151,7 @@ func TestWhatIsBeingCleanedComesSoonAndTheRestWithTheTimeLimitAndItsGrace(t *tes
 func TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers(t *testing.T) {
 	view := *hurt(t)
 	view.Nodes = slices.DeleteFunc(slices.Clone(view.Nodes), func(n *state.Node) bool { return n.Name == "n1" })
-	site := Observe(&view, told{}, noon, noon, noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
+	site := Observe(&view, told{}, nil, noon, noon, noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
 	if got := site.Cluster(view.Cluster("c")).Nodes["n1"].Phase; got != api.NodeDown {
 		t.Errorf("the node of c-0, which nobody knows any more, is %q, want down", got)
 	}

@@ -332,10 +332,10 @@ var siteGuards = []Mutant{
 		Test:    "./internal/placement TestWholeMachinesAndContainersNeverMeet",
 	},
 	{
-		Guard:   "only a machine that is off is given away whole",
+		Guard:   "only a node that is heard of, or known to be off, is given away whole",
 		File:    "internal/placement/plan.go",
-		Find:    "return r.state == rowAsleep && !r.hidden",
-		Replace: "return r.state <= rowAsleep && !r.hidden",
+		Find:    "return r.state <= rowAsleep && r.empty(c)",
+		Replace: "return r.state <= rowUnknown && r.empty(c)",
 		Test:    "./internal/placement TestWholeMachinesAndContainersNeverMeet",
 	},
 	{

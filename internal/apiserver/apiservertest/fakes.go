@@ -35,10 +35,10 @@ func newLive() *Live {
 }
 
 // Member tells what was set.
-func (l *Live) Member(id string) (api.MemberPhase, string, bool) {
+func (l *Live) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.members[id]
+	s, ok := l.members[a.ID]
 	return s.phase, s.message, ok
 }
 

@@ -1,0 +1,82 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// keepFabrics runs the keepers of this leadership; what it returns ends them.
+func (l *leader) keepFabrics(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, keeper := range l.cfg.Fabrics {
+		running.Go(func() { keeper.Run(ctx) })
+		running.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-keeper.Changed():
+					select {
+					case l.readBack <- struct{}{}:
+					default:
+					}
+				}
+			}
+		})
+	}
+	return func() { cancel(); running.Wait() }
+}
+
+// tellFabrics gives every fabric its networks as far as they changed.
+func (l *leader) tellFabrics(revision int64) {
+	if len(l.cfg.Fabrics) == 0 || l.fabricsTold && !l.desired.fabricsDirty {
+		return
+	}
+	networks := l.desired.fabrics()
+	for name, keeper := range l.cfg.Fabrics {
+		keeper.Set(lifecycle.Epoch{Term: l.writer.Term(), Revision: revision}, networks[name])
+	}
+	l.fabricsTold, l.desired.fabricsDirty = true, false
+}
+
+// touchFabrics lets all look again at the members that have ports on fabrics.
+func (l *leader) touchFabrics() {
+	nodes := map[string]bool{}
+	for _, c := range l.desired.clusters {
+		for _, p := range c.ports {
+			nodes[p.node] = true
+		}
+	}
+	for node := range nodes {
+		l.cfg.Agents.Touch(node)
+	}
+}
+
+// fabrics are the networks that each fabric is to have, with their ports, in order.
+func (d *desiredStates) fabrics() map[string][]site.Network {
+	ports := map[string]map[int][]site.Port{}
+	for _, c := range d.clusters {
+		for _, p := range c.ports {
+			if ports[p.fabric] == nil {
+				ports[p.fabric] = map[int][]site.Port{}
+			}
+			ports[p.fabric][p.network] = append(ports[p.fabric][p.network], site.Port{At: p.at})
+		}
+	}
+	all := map[string][]site.Network{}
+	for fabric, byNumber := range ports {
+		for _, number := range slices.Sorted(maps.Keys(byNumber)) {
+			list := byNumber[number]
+			slices.SortFunc(list, func(a, b site.Port) int { return cmp.Compare(a.At, b.At) })
+			all[fabric] = append(all[fabric], site.Network{Number: number, Ports: slices.Compact(list)})
+		}
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agent"
+	"github.com/nearmetal/nearmetal/internal/agent/agenttest"
+	"github.com/nearmetal/nearmetal/internal/cli"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/fake"
+	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/server"
+	"github.com/nearmetal/nearmetal/internal/trust"
+)
+
+// metalSite is a whole server and its node agents, with pretended nodes that carry whole machines, on a pretended fabric.
+type metalSite struct {
+	t       *testing.T
+	dir     string
+	address string
+	tables  *fabricfake.Tables
+	hosts   map[string]*fake.Host
+}
+
+func newMetalSite(t *testing.T) *metalSite {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nmwhole") // short: the path of a socket has 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s := &metalSite{t: t, dir: dir, tables: &fabricfake.Tables{}, hosts: map[string]*fake.Host{}}
+	control, err := server.Open(server.Config{
+		Server:  config.Server{StateDir: dir, Listen: "127.0.0.1:0"},
+		Fabrics: map[string]site.Site{"ib0": fabricfake.NewSite(s.tables)}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = control.Addresses()[0]
+	ready := make(chan struct{})
+	s.goes("server", func(ctx context.Context) error { return control.Run(ctx, func() { close(ready) }) })
+	<-ready
+	return s
+}
+
+// goes runs a part of the site until the test ends.
+func (s *metalSite) goes(what string, run func(ctx context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			s.t.Errorf("%s: %v", what, err)
+		}
+	}()
+	s.t.Cleanup(func() { cancel(); <-ended })
+}
+
+// node starts the agent of a node with a GPU, or with two ports on the fabric.
+func (s *metalSite) node(number int, gpu bool) {
+	s.t.Helper()
+	name := fmt.Sprint("n", number)
+	record := api.NodeRecord{Name: name, Underlay: fmt.Sprint("198.18.0.", number), AgentVersion: "test", Capacity: api.NodeCapacity{
+		Cores: []api.Core{{Slot: 0, CPU: 0}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, NUMANodes: []api.NUMANode{{MemoryBytes: 8 << 30}},
+	}}
+	for i := range 2 {
+		if gpu {
+			record.Capacity.Devices = append(record.Capacity.Devices, api.Device{
+				ID: fmt.Sprint("gpu", i), Class: "gpu", Counters: map[string]int64{"shares": 1}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"shares": 1}}},
+			})
+		} else {
+			record.Capacity.Ports = append(record.Capacity.Ports, api.NodePort{Name: fmt.Sprintf("0000:3b:00.%d", i), Fabric: "ib0", At: fmt.Sprintf("0x%d%d", number, i)})
+		}
+	}
+	token, err := trust.ReadToken(filepath.Join(s.dir, config.AgentTokenName))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}
+	host, networks := fake.NewHost(), &fabricfake.Fabric{}
+	s.hosts[name] = host
+	cfg := agent.Config{
+		Node: record, StateDir: filepath.Join(s.dir, name), HomeDir: filepath.Join(s.dir, "home"), Server: "https://" + s.address,
+		Client: &http.Client{Transport: transport}, Bearer: token.Bearer(), Site: token.Pin.String(), Fabric: networks,
+		Drivers: []driver.Driver{agenttest.Speaking(s.t.Context(), fake.NewMetal(host, networks))},
+		Inspect: func(context.Context) []api.EnvironmentOnNode {
+			return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackMetal}, OK: true}}
+		},
+		Log: slog.New(slog.DiscardHandler),
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
+		s.t.Fatal(err)
+	}
+	s.goes("agent of "+name, func(ctx context.Context) error { return agent.Run(ctx, cfg) })
+}
+
+// command runs a command of the command line and wants its exit code.
+func (s *metalSite) command(code int, args ...string) string {
+	s.t.Helper()
+	var out, problems bytes.Buffer
+	got := cli.Run(s.t.Context(), cli.Invocation{
+		Args: args, Streams: config.Streams{In: strings.NewReader(""), Out: &out, Err: &problems},
+		Getenv: func(name string) string { return map[string]string{"NEARMETAL_STATE": s.dir}[name] },
+	})
+	if got != code {
+		s.t.Fatalf("nearmetal %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
+	}
+	return out.String() + problems.String()
+}
+
+// eventually runs a command again until it prints all of these.
+func (s *metalSite) eventually(args []string, want ...string) string {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		text, missing := s.command(0, args...), ""
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				missing = w
+			}
+		}
+		if missing == "" {
+			return text
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("nearmetal %s never printed %q:\n%s", strings.Join(args, " "), missing, text)
+		}
+	}
+}
+
+// onFabric are the ports that the fabric has in networks.
+func (s *metalSite) onFabric() string {
+	seen, err := fabricfake.NewSite(s.tables).Observe(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var places []string
+	for _, n := range seen.Networks {
+		for _, p := range n.Ports {
+			places = append(places, fmt.Sprintf("%d:%s", n.Number, p.At))
+		}
+	}
+	return strings.Join(places, " ")
+}
+
+// A cluster of whole machines has two ports each, a GPU on a third node, and is given back once agents and fabric have proved all of it clean.
+func TestAClusterOfWholeMachinesLivesAndLeavesNothing(t *testing.T) {
+	s := newMetalSite(t)
+	for number := range 2 {
+		s.node(number+1, false)
+	}
+	s.node(3, true)
+	s.eventually([]string{"node", "list", "-o", "json"}, `"n1"`, `"n2"`, `"n3"`, `"gpu1"`, `"0x21"`)
+	manifest := filepath.Join(s.dir, "m1.yaml")
+	if err := os.WriteFile(manifest, []byte(`
+name: m1
+groups:
+- name: m
+  size: 2
+  cores: 1
+  memory: 1GiB
+  stack: metal
+  networks: [data]
+  devices:
+  - {class: gpu, way: whole, remote: true}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.tables.Delay()
+	s.command(0, "cluster", "create", "-f", manifest, "--no-wait")
+	s.eventually([]string{"cluster", "show", "m1"}, "fabric ib0: port 0x10 is not in its network yet")
+	s.tables.Settle()
+	show := s.eventually([]string{"cluster", "show", "m1"}, "2 of 2 ready", "Phase:    ready")
+	for _, want := range []string{"data=10.", "gpu0 (whole) of n3", "gpu1 (whole) of n3", "0-1"} {
+		if !strings.Contains(show, want) {
+			t.Errorf("cluster show does not print %q:\n%s", want, show)
+		}
+	}
+	if got, want := s.onFabric(), "1:0x10 1:0x20 2:0x11 2:0x21"; got != want {
+		t.Errorf("the fabric has %s, want %s", got, want)
+	}
+	if ids := s.hosts["n3"].IDs(); len(ids) != 2 {
+		t.Errorf("n3 carries %v, want the parts of both members", ids)
+	}
+	// The machines are empty, and one switch keeps a port in its network: nobody else gets that machine.
+	s.tables.Stick("0x21", true)
+	s.command(0, "cluster", "delete", "m1", "--yes", "--no-wait")
+	s.eventually([]string{"cluster", "show", "m1"}, "releasing")
+	for name, host := range s.hosts {
+		for deadline := time.Now().Add(time.Minute); len(host.IDs()) > 0; s.command(0, "cluster", "list") {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s still carries %v", name, host.IDs())
+			}
+		}
+	}
+	if text := s.command(cli.ExitRefused, "cluster", "create", "m2", "--size", "3", "--stack", "metal"); !strings.Contains(text, "n2 is in use") && !strings.Contains(text, "n1, n2 are in use") {
+		t.Errorf("a cluster that needs the machine is refused without its name:\n%s", text)
+	}
+	s.tables.Stick("0x21", false)
+	s.eventually([]string{"cluster", "list", "-o", "json"}, "[]")
+	if got := s.onFabric(); got != "" {
+		t.Errorf("the fabric still has %s", got)
+	}
+}

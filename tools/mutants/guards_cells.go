@@ -1,0 +1,103 @@
+package main
+
+// cellGuards are about ports on fabrics, which the site's executors put into networks and prove clean.
+var cellGuards = []Mutant{
+	{
+		Guard:   "a fabric proves nothing by what was read before it dropped the port",
+		File:    "internal/fabric/site/keeper.go",
+		Find:    "k.left[p] = epoch\n",
+		Replace: "k.left[p] = k.first\n",
+		Test:    "./internal/fabric/site TestAnOrderThatIsOnItsWayProvesNothing",
+	},
+	{
+		Guard:   "what a former leader read of a fabric is forgotten",
+		File:    "internal/fabric/site/keeper.go",
+		Find:    "k.first, k.seen, k.here, k.problem = map[place]lifecycle.Epoch{}, epoch, Observation{}, nil, nil",
+		Replace: "k.first = map[place]lifecycle.Epoch{}, k.first",
+		Test:    "./internal/fabric/site TestANewLeaderTakesNoWordOfAFormerOne",
+	},
+	{
+		Guard:   "a port that is to be in a network is not clean of it",
+		File:    "internal/fabric/site/keeper.go",
+		Find:    "case k.wanted[p]:",
+		Replace: "case false:",
+		Test:    "./internal/fabric/site TestAKeeperPutsPortsIntoNetworksAndTakesThemOut",
+	},
+	{
+		Guard:   "a fabric that can't be read proves nothing",
+		File:    "internal/fabric/site/keeper.go",
+		Find:    "case k.problem != nil:\n\t\treturn fmt.Errorf(",
+		Replace: "case false:\n\t\treturn fmt.Errorf(",
+		Test:    "./internal/fabric/site TestAFabricThatCanNotBeToldOrReadIsTriedAgain",
+	},
+	{
+		Guard:   "a fabric is read again from time to time",
+		File:    "internal/fabric/site/keeper.go",
+		Find:    "auditEvery = 30 * time.Second",
+		Replace: "auditEvery = 300 * time.Hour",
+		Test:    "./internal/fabric/site TestWhatOthersChangeOnAFabricIsMended",
+	},
+	{
+		Guard:   "a member is not ready before its ports are in their networks",
+		File:    "internal/situation/situation.go",
+		Find:    "o.Phase, o.Message = s.fabrics.Limit(s.View, a, o.Phase, o.Message)",
+		Replace: "",
+		Test:    "./internal/controller TestAMemberIsReadyOnceItsPortsAreInTheirNetworks",
+	},
+	{
+		Guard:   "a port that can't be read makes its member neither ready nor lost",
+		File:    "internal/situation/fabrics.go",
+		Find:    "phase, message = api.MemberUnknown,",
+		Replace: "phase, message = api.MemberStarting,",
+		Test:    "./internal/controller TestAMemberIsReadyOnceItsPortsAreInTheirNetworks",
+	},
+	{
+		Guard:   "a fabric that a port is on must prove its assignment clean",
+		File:    "internal/placement/assign.go",
+		Find:    "CleanBy: cleanBy(p.Node, ports)",
+		Replace: "CleanBy: cleanBy(p.Node, nil)",
+		Test:    "./internal/controller TestAPortThatTwoMustProveCleanIsHeldUntilBothHave",
+	},
+	{
+		Guard:   "the ports of what was let go leave their networks",
+		File:    "internal/controller/desired.go",
+		Find:    "d.fabricsDirty = d.fabricsDirty || !slices.Equal(old.ports, next.ports)",
+		Replace: "d.fabricsDirty = d.fabricsDirty || len(next.ports) > 0 && !slices.Equal(old.ports, next.ports)",
+		Test:    "./internal/controller TestAPortThatTwoMustProveCleanIsHeldUntilBothHave",
+	},
+	{
+		Guard:   "ports of fabrics that the site has no executor for are not claimed",
+		File:    "internal/offer/offer.go",
+		Find:    "o.Capacity.Ports = controlled(o.Capacity.Ports, site)",
+		Replace: "",
+		Test:    "./internal/controller TestAMemberIsReadyOnceItsPortsAreInTheirNetworks",
+	},
+	{
+		Guard:   "a machine that is off is not offered whole by an agent that is not there",
+		File:    "internal/offer/offer.go",
+		Find:    "if off { // its agent",
+		Replace: "if false { // its agent",
+		Test:    "./internal/situation TestAMachineThatIsOffIsOfferedWholeAndNeverToAContainer",
+	},
+	{
+		Guard:   "a node that one group has whole is given to no other group of the cluster",
+		File:    "internal/placement/plan.go",
+		Find:    "if Whole(g.Stack) {\n\t\treturn use{cores: v.cold",
+		Replace: "if false {\n\t\treturn use{cores: v.cold",
+		Test:    "./internal/placement TestWholeMachinesAndContainersNeverMeet",
+	},
+	{
+		Guard:   "a node that somebody has whole lends its devices to nobody else",
+		File:    "internal/placement/devices.go",
+		Find:    "&& !whole[id] && !s.hasWhole(id) {",
+		Replace: "{",
+		Test:    "./internal/placement TestAWholeNodeLendsNoDevicesToOthers",
+	},
+	{
+		Guard:   "a node whose devices somebody has is given to nobody whole in the same plan",
+		File:    "internal/placement/devices.go",
+		Find:    "s.view.rows[id].hidden = true // nobody",
+		Replace: "// nobody",
+		Test:    "./internal/placement TestAWholeNodeLendsNoDevicesToOthers",
+	},
+}
