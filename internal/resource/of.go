@@ -23,9 +23,13 @@ func OfGroups(groups []api.Group) Vector {
 	return sum
 }
 
-// OfAssignment returns what an assignment holds.
+// OfAssignment returns what an assignment holds. A part is no member of its own.
 func OfAssignment(a *api.Assignment) Vector {
-	return Vector{Members: 1, Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes())}
+	v := Vector{Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes())}
+	if !a.IsPart() {
+		v[Members] = 1
+	}
+	return v
 }
 
 // OfSpan returns what was held throughout a span.

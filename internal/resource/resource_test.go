@@ -176,3 +176,12 @@ func TestAQuotaIsTheSameThereAndBack(t *testing.T) {
 		t.Errorf("groups: got %v, want %v", got, want)
 	}
 }
+
+func TestAPartCountsNoMemberOfTheQuota(t *testing.T) {
+	t.Parallel()
+	member := api.Assignment{ID: "u.c-0.1", Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: 5}}}
+	part := api.Assignment{ID: "u.c-0.1-d0", Of: member.ID, Memory: []api.MemoryClaim{{Bytes: 7}}}
+	if got, want := OfAssignment(&member).Plus(OfAssignment(&part)), (Vector{Members: 1, Cores: 2, Memory: 12}); got != want {
+		t.Errorf("a member with a part holds %v, want %v", got, want)
+	}
+}

@@ -3,6 +3,13 @@ package main
 // partGuards are about what a member holds besides its own: on another node, or cleaned by others.
 var partGuards = []Mutant{
 	{
+		Guard:   "a part counts no member of its project's quota",
+		File:    "internal/resource/of.go",
+		Find:    "if !a.IsPart() {",
+		Replace: "if true {",
+		Test:    "./internal/resource TestAPartCountsNoMemberOfTheQuota",
+	},
+	{
 		Guard:   "a member is not ready before its parts are",
 		File:    "internal/lifecycle/parts.go",
 		Find:    `case phase == api.MemberReady || m.phase != api.MemberReady:`,
