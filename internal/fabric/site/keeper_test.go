@@ -152,7 +152,9 @@ func TestWhatOthersChangeOnAFabricIsMended(t *testing.T) {
 		k.set(1, 1, "b")
 		k.tables.Plant(5, "a")
 		k.settle()
-		k.clean()
+		if seen, err := k.executor.Observe(k.t.Context()); err != nil || seen.Clean(lifecycle.Epoch{Term: 1}, 5, "a") != nil {
+			t.Errorf("the fabric has %v, %v", seen.Networks, err)
+		}
 	})
 }
 
