@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -35,6 +36,19 @@ type Network struct {
 type NetworkRef struct {
 	UID    string       `json:"uid"`
 	Prefix netip.Prefix `json:"prefix"`
+}
+
+// FurtherNetworks returns the names of the further networks of groups, each once, in the order in which they are first named.
+func FurtherNetworks(groups []Group) []string {
+	var names []string
+	for i := range groups {
+		for _, name := range groups[i].Networks {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // NetworkUID returns the UID of a private network of a cluster: the cluster's own, or a further one by its name.

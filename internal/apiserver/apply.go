@@ -193,7 +193,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 // newNetworks refuses the networks of a new group that its cluster does not have: networks are made when a cluster is placed.
 func newNetworks(was api.ClusterSpec, g api.Group) []api.FieldProblem {
 	var problems []api.FieldProblem
-	has := manifest.Networks(was.Groups)
+	has := api.FurtherNetworks(was.Groups)
 	for _, name := range g.Networks {
 		if !slices.Contains(has, name) {
 			problems = append(problems, api.FieldProblem{

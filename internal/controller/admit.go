@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -182,16 +181,10 @@ func (p *pass) answer(ctx context.Context, a *answer, numbers *placement.Numbers
 // takeNumbers completes a decision by the cluster's networks and user IDs. It returns the networks that are new with this decision.
 func (p *pass) takeNumbers(c *state.Cluster, at *placement.Decision, numbers *placement.Numbers) ([]api.Network, error) {
 	at.Further = map[string][]string{}
-	names := []string{""}
 	members := 0
 	for _, g := range c.Intent.Spec.Groups {
 		at.Further[g.Name] = g.Networks
 		members += g.Size + g.Spares
-		for _, name := range g.Networks {
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
 	}
 	if c.Record != nil && len(c.Record.Networks) > 0 {
 		for _, ref := range c.Record.Networks {
@@ -212,7 +205,7 @@ func (p *pass) takeNumbers(c *state.Cluster, at *placement.Decision, numbers *pl
 		return nil, err
 	}
 	at.UserIDs = ids
-	for _, name := range names {
+	for _, name := range append([]string{""}, api.FurtherNetworks(c.Intent.Spec.Groups)...) {
 		n, err := numbers.Network(api.Network{
 			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
 			Technology: api.TechnologyVXLAN, Egress: c.Intent.Spec.Egress && name == "",

@@ -63,7 +63,7 @@ func TestAClusterIsPlannedAgainWhenThereIsNewsOfItsNodesOnly(t *testing.T) {
 			agents.news = []string{"n3"}
 		}, false},
 		"its node falls silent": {func(l *led, agents *silent, member api.Assignment) { agents.down[member.Node] = true }, true},
-		"its node is told something": {func(l *led, agents *silent, member api.Assignment) {
+		"its node gets something new": {func(l *led, agents *silent, member api.Assignment) {
 			failed(l, member.ID)
 			delete(l.lead.desired.told, member.Node)
 		}, true},

@@ -26,20 +26,7 @@ func (n *normalizer) networks(path string, names []string) {
 
 // allNetworks refuses more networks than a cluster may have. Groups that name the same network share it.
 func (n *normalizer) allNetworks(groups []api.Group) {
-	if names := Networks(groups); len(names) > MaxClusterNetworks {
+	if names := api.FurtherNetworks(groups); len(names) > MaxClusterNetworks {
 		n.add("groups", strconv.Itoa(len(names)), "name %d networks in all; at most %d are possible beside the cluster's own", len(names), MaxClusterNetworks)
 	}
-}
-
-// Networks returns the names of the further networks of groups, each once, in the order in which they are first named.
-func Networks(groups []api.Group) []string {
-	var names []string
-	for i := range groups {
-		for _, name := range groups[i].Networks {
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
 }

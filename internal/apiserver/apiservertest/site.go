@@ -311,7 +311,7 @@ func (s *Site) Place(name string) {
 
 // networks are those of a cluster, its own first: 10.64.16.0/20 and those that follow it.
 func (s *Site) networks(c *state.Cluster) (refs []api.NetworkRef, networks []api.Network) {
-	for i, name := range append([]string{""}, manifest.Networks(c.Intent.Spec.Groups)...) {
+	for i, name := range append([]string{""}, api.FurtherNetworks(c.Intent.Spec.Groups)...) {
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 + 16*i), 0}), 20)
 		n := api.Network{
 			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),

@@ -22,13 +22,13 @@ type SiteHarness struct {
 type SiteFabric interface {
 	// Executor returns a new executor on the fabric, as after a restart of the server.
 	Executor() site.Site
-	// Settle returns when the fabric has carried out all that it was told.
+	// Settle returns when the fabric has carried out all that it has accepted.
 	Settle()
 	// Plant puts a network on a place past every executor.
 	Plant(network int, at string)
 	// Blind makes a place unreadable for a reason; "" ends that.
 	Blind(at, why string)
-	// Stick makes a place keep its networks whatever it is told, until it is called with false.
+	// Stick makes a place keep its networks whatever is desired, until it is called with false.
 	Stick(at string, on bool)
 }
 

@@ -22,7 +22,7 @@ type Tables struct {
 	blind  map[string]string
 	manual bool
 	newest lifecycle.Epoch
-	// queued are desired states that the fabric was told and that are not in force, oldest first.
+	// queued are desired states that the fabric has accepted and that are not in force, oldest first.
 	queued []order
 }
 
@@ -46,7 +46,7 @@ func (t *Tables) Delay() {
 	t.manual = true
 }
 
-// Settle brings what the fabric was told into force, and what it is told from now on at once.
+// Settle brings all desired states into force, and later ones at once.
 func (t *Tables) Settle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,7 +2,7 @@
 // or on the switches of an Ethernet.
 //
 // A node can't prove that a switch forgot a port, nor that a partition lost a member. Where a claim names the fabric among those
-// who have to prove it clean, the site's executor is asked: the port is clean when it was read back as absent. An executor is told
+// who have to prove it clean, the site's executor is asked: the port is clean when it was read back as absent. An executor gets
 // the whole desired state each time and never decides anything; what it can't read is unknown, which is never absent. It must never
 // import store or apiserver. Start with Site, then Observation.Clean.
 package site
@@ -40,11 +40,11 @@ var ErrStale = errors.New("a newer desired state was applied to the fabric")
 // keeps it durably.
 type Site interface {
 	// Apply makes exactly these networks the desired state: ports of numbers that this product hands out and that are not among them
-	// are removed, whoever made them. It returns nil once the fabric was told, which may be before all of it is in force: Observe
+	// are removed, whoever made them. It returns nil once the fabric has accepted it, which may be before all of it is in force: Observe
 	// reports that. Applying the same again is harmless. It returns ErrStale, and changes nothing, when a later epoch was applied
 	// before. What Validate refuses changes nothing either. After any other error, part of it may be in force.
 	Apply(ctx context.Context, epoch lifecycle.Epoch, networks []Network) error
-	// Observe reads the fabric's own tables, never what it was told. A table that can't be read is no error: it makes its places
+	// Observe reads the fabric's own tables, never what was desired. A table that can't be read is no error: it makes its places
 	// unknown. An error means that nothing was read.
 	Observe(ctx context.Context) (Observation, error)
 }
