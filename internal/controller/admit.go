@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -26,6 +27,9 @@ const answerHolds = time.Minute
 
 // admitFor is how long a pass goes on writing answers. Only the next one tells nodes what they were given, and sees who was lost meanwhile.
 const admitFor = time.Second
+
+// answersTogether is how many answers are written together: a hundred small clusters cost few syncs of the disk, and a pass is still left soon.
+const answersTogether = 16
 
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
@@ -52,15 +56,19 @@ func (p *pass) admit(ctx context.Context) error {
 	var errs []error
 	unanswered := false
 	began, before := p.cfg.Now(), p.committed
-	for _, a := range p.answers(admission.Plan(p.Admission(p.asked, free))) {
-		switch err := p.answer(ctx, a, numbers); {
-		case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
-			return err
-		case errors.Is(err, store.ErrConflict):
-			unanswered = true
-		case err != nil:
-			unanswered = true
-			errs = append(errs, fmt.Errorf("cluster %q: %w", a.cluster.Name(), err))
+	for batch := range slices.Chunk(p.answers(admission.Plan(p.Admission(p.asked, free))), answersTogether) {
+		each, err := p.answerAll(ctx, batch, numbers)
+		errs = append(errs, err)
+		for i, err := range each {
+			switch {
+			case errors.Is(err, errDoubt) || errors.Is(err, store.ErrNotLeader):
+				return err
+			case errors.Is(err, store.ErrConflict):
+				unanswered = true
+			case err != nil:
+				unanswered = true
+				errs = append(errs, fmt.Errorf("cluster %q: %w", batch[i].cluster.Name(), err))
+			}
 		}
 		if p.committed > before && p.cfg.Now().Sub(began) >= admitFor {
 			unanswered = true // what was written brings the next pass
@@ -154,10 +162,36 @@ func (p *pass) numbers() *placement.Numbers {
 	return p.cfg.Pool.Numbers(p.view.Networks, records, p.view.Quarantines)
 }
 
-// answer makes what admission says to one cluster true.
-func (p *pass) answer(ctx context.Context, a *answer, numbers *placement.Numbers) error {
+// answerAll makes what admission says to clusters true. It returns what went wrong with each, and with their events.
+func (p *pass) answerAll(ctx context.Context, all []*answer, numbers *placement.Numbers) (each []error, err error) {
+	each = make([]error, len(all))
+	var changes []decided
+	var of []int
+	for i, a := range all {
+		change, err := p.answer(a, numbers)
+		if err != nil {
+			each[i] = err
+			continue
+		}
+		changes, of = append(changes, decided{a.cluster, change}), append(of, i)
+	}
+	if slices.ContainsFunc(of, func(i int) bool { return len(all[i].places) > 0 }) {
+		failpoint.Hit("controller.before-place")
+	}
+	outcomes, err := p.commitEach(ctx, changes)
+	for n, err := range outcomes {
+		if a := all[of[n]]; err != nil && len(a.places) > 0 && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotLeader) {
+			err = fmt.Errorf("%w: %w", errDoubt, err)
+		}
+		each[of[n]] = err
+	}
+	return each, err
+}
+
+// answer is what one cluster's record becomes by what admission says to it.
+func (p *pass) answer(a *answer, numbers *placement.Numbers) (decision.Change, error) {
 	if len(a.places) > 0 {
-		return p.place(ctx, a, numbers)
+		return p.place(a, numbers)
 	}
 	c := a.cluster
 	var ops []lifecycle.ClusterOperation
@@ -168,14 +202,11 @@ func (p *pass) answer(ctx context.Context, a *answer, numbers *placement.Numbers
 		}, p.now)...)
 	}
 	change, err := decision.Apply(c.Decision(), ops, p.now)
-	if err != nil {
-		return err
-	}
-	if !change.WakeAt.IsZero() {
+	if err == nil && !change.WakeAt.IsZero() {
 		p.sooner(change.WakeAt)
 		p.again = true
 	}
-	return p.commit(ctx, c, change)
+	return change, err
 }
 
 // takeNumbers completes a decision by the cluster's networks and user IDs. It returns the networks that are new with this decision.
@@ -218,8 +249,8 @@ func (p *pass) takeNumbers(c *state.Cluster, at *placement.Decision, numbers *pl
 	return at.Networks, nil
 }
 
-// place commits the assignments of what was admitted for one cluster.
-func (p *pass) place(ctx context.Context, a *answer, numbers *placement.Numbers) error {
+// place makes the assignments of what was admitted for one cluster.
+func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, error) {
 	c, base := a.cluster, a.cluster.Decision()
 	at := placement.Decision{ClusterUID: c.UID(), Cluster: c.Name(), Generation: 1, TakenAt: p.now, Held: base.Unclean()}
 	if c.Record != nil {
@@ -234,7 +265,7 @@ func (p *pass) place(ctx context.Context, a *answer, numbers *placement.Numbers)
 		a.places, a.waits = nil, append(a.waits, wait{
 			kind: a.places[0].need.Kind, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
 		})
-		return p.answer(ctx, a, numbers)
+		return p.answer(a, numbers)
 	}
 	for _, q := range p.view.Quarantines {
 		if q.Assignment.ClusterUID == c.UID() {
@@ -245,7 +276,7 @@ func (p *pass) place(ctx context.Context, a *answer, numbers *placement.Numbers)
 	for _, place := range a.places {
 		assignments, err := decision.Assign(place.need, place.placed, at)
 		if err != nil {
-			return err
+			return decision.Change{}, err
 		}
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
@@ -254,14 +285,5 @@ func (p *pass) place(ctx context.Context, a *answer, numbers *placement.Numbers)
 		})...)
 		fresh = nil
 	}
-	change, err := decision.Apply(base, ops, p.now)
-	if err != nil {
-		return err
-	}
-	failpoint.Hit("controller.before-place")
-	err = p.commit(ctx, c, change)
-	if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotLeader) {
-		return fmt.Errorf("%w: %w", errDoubt, err)
-	}
-	return err
+	return decision.Apply(base, ops, p.now)
 }

@@ -130,44 +130,45 @@ func (p *pass) stir(told, news []string) {
 	p.leader.nodes = maps.Clone(p.Nodes) // planning adds to it
 }
 
-// commit makes a change of one cluster true, then records its events.
-func (p *pass) commit(ctx context.Context, c *state.Cluster, change decision.Change) error {
-	if !change.Dirty {
-		return p.emit(ctx, change.Events)
-	}
-	revision, err := p.writer.Commit(ctx, c, write(change))
-	if err != nil {
-		return err
-	}
-	p.landed(c, change, revision)
-	return p.emit(ctx, change.Events)
-}
-
 // decided is a change of a cluster that is to be committed.
 type decided struct {
 	cluster *state.Cluster
 	change  decision.Change
 }
 
-// commitAll makes changes of different clusters true, then records their events. A cluster that changed meanwhile is planned again in the next
-// pass.
+// commitAll makes changes of different clusters true. A cluster that changed meanwhile is planned again in the next pass.
 func (p *pass) commitAll(ctx context.Context, all []decided) []error {
-	writes := make([]state.Decided, len(all))
-	for i, d := range all {
-		writes[i] = state.Decided{Base: d.cluster, Write: write(d.change)}
-	}
-	var errs []error
-	var events []api.Event
-	for i, outcome := range p.writer.CommitAll(ctx, writes) {
-		switch d := all[i]; {
-		case outcome.Err == nil:
-			p.landed(d.cluster, d.change, outcome.Revision)
-			events = append(events, d.change.Events...)
-		case !errors.Is(outcome.Err, store.ErrConflict):
-			errs = append(errs, fmt.Errorf("cluster %q: %w", d.cluster.Name(), outcome.Err))
+	each, err := p.commitEach(ctx, all)
+	errs := []error{err}
+	for i, err := range each {
+		if err != nil && !errors.Is(err, store.ErrConflict) {
+			errs = append(errs, fmt.Errorf("cluster %q: %w", all[i].cluster.Name(), err))
 		}
 	}
-	return append(errs, p.emit(ctx, events))
+	return errs
+}
+
+// commitEach makes changes of different clusters true, then records their events. It returns what went wrong with each, and with the events.
+func (p *pass) commitEach(ctx context.Context, all []decided) (each []error, err error) {
+	each = make([]error, len(all))
+	var writes []state.Decided
+	var of []int
+	var events []api.Event
+	for i, d := range all {
+		if d.change.Dirty {
+			writes, of = append(writes, state.Decided{Base: d.cluster, Write: write(d.change)}), append(of, i)
+		} else {
+			events = append(events, d.change.Events...)
+		}
+	}
+	for n, outcome := range p.writer.CommitAll(ctx, writes) {
+		d := all[of[n]]
+		if each[of[n]] = outcome.Err; outcome.Err == nil {
+			p.landed(d.cluster, d.change, outcome.Revision)
+			events = append(events, d.change.Events...)
+		}
+	}
+	return each, p.emit(ctx, events)
 }
 
 func write(change decision.Change) state.Write {

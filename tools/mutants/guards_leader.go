@@ -3,6 +3,13 @@ package main
 // leaderGuards: what the leader brings together, tells nodes and accounts for.
 var leaderGuards = []Mutant{
 	{
+		Guard:   "those who get room last do not hold up those who get it first",
+		File:    "internal/controller/admit.go",
+		Find:    "p.cfg.Now().Sub(began) >= admitFor {",
+		Replace: "p.cfg.Now().Sub(began) >= admitFor && false {",
+		Test:    "./internal/controller TestThoseWhoGetRoomFirstAreNotHeldUpByThoseWhoGetItLast",
+	},
+	{
 		Guard:   "what a server hears and what it decides have one clock",
 		File:    "internal/controller/controller.go",
 		Find:    "if cfg.Clock != nil {",

@@ -173,8 +173,8 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "what a commit of unknown outcome holds is given to nobody else",
 		File:    "internal/controller/admit.go",
-		Find:    `return fmt.Errorf("%w: %w", errDoubt, err)`,
-		Replace: `return err`,
+		Find:    `err = fmt.Errorf("%w: %w", errDoubt, err)`,
+		Replace: `_ = errDoubt`,
 		Test:    "./internal/controller TestWhatACommitOfUnknownOutcomeHoldsIsGivenToNobodyElse",
 	},
 	{
