@@ -88,6 +88,8 @@ type Config struct {
 	// tunnels to members; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler
+	// Audit is the audit log; nil: there is none.
+	Audit Audit
 	// Room returns why nothing more can be stored that makes the state grow; nil error or nil function: everything is stored. Deletes and
 	// reads never ask.
 	Room func() error
@@ -116,7 +118,8 @@ type Server struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 	// inFlight counts the requests being answered.
-	inFlight atomic.Int64
+	inFlight  atomic.Int64
+	strangers strangers
 }
 
 // New returns a Server. Run must be running while it serves.
@@ -157,6 +160,7 @@ func (s *Server) LocalHandler() http.Handler {
 				byToken.ServeHTTP(w, r)
 				return
 			}
+			entryOf(r.Context()).is(tenancy.Principal{Role: api.RoleAdmin})
 			owner := session{principal: tenancy.Principal{Role: api.RoleAdmin}, valid: func() bool { return true }}
 			next.ServeHTTP(w, r.WithContext(withSession(r.Context(), owner)))
 		})

@@ -1,9 +1,11 @@
 package apiserver
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -76,6 +78,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		bodyBy(time.Time{})
+		entryOf(r.Context()).is(principal)
 		valid := func() bool { p, ok := s.cfg.Tokens.Verify(bearer); return ok && p == principal }
 		next.ServeHTTP(w, r.WithContext(withSession(r.Context(), session{principal, valid})))
 	})
@@ -101,6 +104,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, agentPath):
 		access = AccessAgent
 	}
+	entryOf(r.Context()).access = access
 	if f := allow(principal, access); f != nil {
 		f.write(w)
 		return
@@ -136,21 +140,36 @@ func (headerOnly) WriteHeader(int)             {}
 // recorder notes what was answered.
 type recorder struct {
 	http.ResponseWriter
+	entry  *entry
 	status int
 	bytes  int64
+	// answered is called once, before the answer begins to leave.
+	answered func(status int)
+}
+
+func (r *recorder) begin(status int) {
+	if r.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
+		r.status = status
+		r.answered(status)
+	}
 }
 
 func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 {
-		r.status = status
-	}
+	r.begin(status)
 	r.ResponseWriter.WriteHeader(status)
 }
 
-func (r *recorder) Write(p []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
+// Hijack gives the connection away, to become a stream of bytes.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	if err == nil {
+		r.begin(http.StatusSwitchingProtocols)
 	}
+	return conn, buffered, err
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.begin(http.StatusOK)
 	n, err := r.ResponseWriter.Write(p)
 	r.bytes += int64(n)
 	return n, err
@@ -165,8 +184,9 @@ func (s *Server) logged(next http.Handler) http.Handler {
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
 		start := time.Now()
-		rec := &recorder{ResponseWriter: w}
-		ctx := context.WithValue(r.Context(), requestIDKey{}, newID(8))
+		rec := &recorder{ResponseWriter: w, entry: &entry{}}
+		rec.answered = func(status int) { s.audit(r, rec.entry, rec.Header(), status) }
+		ctx := context.WithValue(context.WithValue(r.Context(), requestIDKey{}, newID(8)), entryKey{}, rec.entry)
 		rec.Header().Set("X-Request-Id", requestID(ctx))
 		rec.Header().Set("X-Content-Type-Options", "nosniff")
 		defer func() {

@@ -196,6 +196,11 @@ func (s *Server) registerTenants() {
 		http.StatusOK, s.patchProject, bodyCodes(codeInvalidRequest, codeNoProject, codeQuotaInUse)...)
 	operation(s, "DELETE /v1/projects/{name}", AccessAdmin, "delete-project", "Remove a project",
 		"Refused while clusters or tokens belong to it.", http.StatusNoContent, s.deleteProject, codeNoProject, codeProjectInUse)
+	operation(s, "GET /v1/audit", AccessAdmin, "list-audit", "List the audit log",
+		"Changes that somebody asked for and what was refused, newest first. Refusals of strangers that came too fast are counted in the record after them.",
+		http.StatusOK, s.listAudit)
+	operation(s, "GET /v1/audit/verification", AccessAdmin, "verify-audit", "Verify the audit log",
+		"Reads all of it and compares every record with what it was written as.", http.StatusOK, s.verifyAudit)
 	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "The tokens created by the API, without their secrets.",
 		http.StatusOK, s.listTokens)
 	operation(s, "POST /v1/tokens", AccessAdmin, "create-token", "Make a token",

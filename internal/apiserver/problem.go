@@ -54,8 +54,8 @@ func failInvalid(err error, wrong Code) error {
 }
 
 // asFailure turns any error of a handler into a problem. What is not meant for the user is logged, not told.
-func (s *Server) asFailure(ctx context.Context, err error) *failure {
-	var f *failure
+func (s *Server) asFailure(ctx context.Context, err error) (f *failure) {
+	defer func() { entryOf(ctx).code = f.Code }()
 	switch {
 	case errors.As(err, &f):
 		return f
@@ -84,6 +84,9 @@ func reason(err error) string {
 
 // write sends the problem.
 func (f *failure) write(w http.ResponseWriter) {
+	if rec, ok := w.(*recorder); ok {
+		rec.entry.code = f.Code
+	}
 	h := w.Header()
 	h.Set("Content-Type", problemType)
 	h.Set("Cache-Control", "no-store")

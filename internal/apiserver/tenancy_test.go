@@ -45,6 +45,7 @@ var matrix = map[string]string{
 	"GET /agent/v1/images/{hex}": "g", "PUT /agent/v1/images/{hex}": "g",
 	"GET /v1/projects": "amv", "GET /v1/projects/{name}": "amv",
 	"POST /v1/projects": "a", "PUT /v1/projects/{name}": "a", "PATCH /v1/projects/{name}": "a", "DELETE /v1/projects/{name}": "a",
+	"GET /v1/audit": "a", "GET /v1/audit/verification": "a",
 	"GET /v1/tokens": "a", "POST /v1/tokens": "a", "DELETE /v1/tokens/{id}": "a",
 	"POST /agent/v3/stream": "g", "POST /agent/v1/tunnel/{id}": "g",
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
+	"github.com/nearmetal/nearmetal/internal/audit"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/diskspace"
@@ -192,6 +193,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return s.space.Explain(err)
 	}
+	defer func() { _ = site.audit.Close() }()
 	group.Go(func() error { s.space.Run(ctx); return nil })
 	leads := s.leads(site)
 	if s.network.Interface != "" {
@@ -238,6 +240,7 @@ type site struct {
 	secret []byte
 	sealer *trust.Sealer
 	clock  *controller.SiteClock
+	audit  *audit.Log
 	// fabrics are the keepers of the site's fabrics, which the leader sets.
 	fabrics situation.Fabrics
 }
@@ -280,7 +283,10 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret); err != nil {
 		return nil, err
 	}
-	out.sealer, err = trust.NewSealer(s.secret)
+	if out.sealer, err = trust.NewSealer(s.secret); err != nil {
+		return nil, err
+	}
+	out.audit, err = audit.Open(filepath.Join(s.cfg.StateDir, "audit"), s.secret, audit.DefaultLimits, out.now, s.cfg.Log)
 	return out, err
 }
 
@@ -314,6 +320,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secret: s.secret}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),
+		Audit: site.audit,
 	}
 }
 

@@ -214,4 +214,13 @@ groups:
 	if got := s.onFabric(); got != "" {
 		t.Errorf("the fabric still has %s", got)
 	}
+	log := s.command(0, "audit", "list")
+	for _, want := range []string{"DELETE /v1/clusters/m1", "made /v1/clusters/m1", "socket"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the audit log does not have %q:\n%s", want, log)
+		}
+	}
+	if text := s.command(0, "audit", "verify"); !strings.Contains(text, "records are as they were written, from 1") {
+		t.Error(text)
+	}
 }
