@@ -38,7 +38,7 @@ type Entry struct {
 	Revision int64
 }
 
-// Snapshot is a consistent read of a prefix, in key order, as of Revision.
+// Snapshot is a consistent read, in key order, as of Revision.
 type Snapshot struct {
 	Entries  []Entry
 	Revision int64
@@ -72,7 +72,12 @@ type Op struct {
 type Store interface {
 	// Get returns the entry and true, or false when the key does not exist.
 	Get(ctx context.Context, key string) (Entry, bool, error)
-	List(ctx context.Context, prefix string) (Snapshot, error)
+	// List returns everything under some prefixes, of which none begins with another.
+	List(ctx context.Context, prefixes ...string) (Snapshot, error)
+	// Page returns the first entries under a prefix whose keys come after a key, "" for the first of all: limit of them, or all there are.
+	// Each page is as of the newest revision, so what is written or deleted between two pages may be seen or not; Entry.Revision says of
+	// what is seen when it was written.
+	Page(ctx context.Context, prefix, after string, limit int) (Snapshot, error)
 	// Watch delivers, in order and without gaps, the changes of every commit after revision that touches the prefix: one slice a
 	// commit. The channel is closed when ctx ends or the history is gone; Err of the watch then tells which.
 	Watch(ctx context.Context, prefix string, after int64) Watch

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -27,22 +28,44 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, bool, error) 
 	return entry(r.Kvs[0]), true, nil
 }
 
-// List returns the entries whose keys begin with prefix, as of one revision.
-func (s *Store) List(ctx context.Context, prefix string) (store.Snapshot, error) {
+// List returns the entries whose keys begin with one of the prefixes, as of one revision.
+func (s *Store) List(ctx context.Context, prefixes ...string) (store.Snapshot, error) {
 	inner, end, err := s.begin(ctx)
 	if err != nil {
 		return store.Snapshot{}, err
 	}
 	defer end()
-	r, err := s.client.Get(inner, root+prefix, clientv3.WithPrefix())
+	var gets []clientv3.Op
+	for _, prefix := range slices.Sorted(slices.Values(prefixes)) {
+		gets = append(gets, clientv3.OpGet(root+prefix, clientv3.WithPrefix()))
+	}
+	r, err := s.client.Txn(inner).Then(gets...).Commit()
 	if err != nil {
 		return store.Snapshot{}, s.explain(ctx, err)
 	}
-	snap := store.Snapshot{Entries: make([]store.Entry, len(r.Kvs)), Revision: r.Header.Revision}
-	for i, kv := range r.Kvs {
-		snap.Entries[i] = entry(kv)
+	snap := store.Snapshot{Revision: r.Header.Revision}
+	for _, one := range r.Responses {
+		snap.Entries = append(snap.Entries, entries(one.GetResponseRange().Kvs)...)
 	}
 	return snap, nil
+}
+
+// Page returns the first entries under a prefix after a key, read linearizably.
+func (s *Store) Page(ctx context.Context, prefix, after string, limit int) (store.Snapshot, error) {
+	inner, end, err := s.begin(ctx)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	defer end()
+	from := root + prefix
+	if after != "" {
+		from = root + after + "\x00" // the first key there can be after it
+	}
+	r, err := s.client.Get(inner, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(root+prefix)), clientv3.WithLimit(int64(limit)))
+	if err != nil {
+		return store.Snapshot{}, s.explain(ctx, err)
+	}
+	return store.Snapshot{Entries: entries(r.Kvs), Revision: r.Header.Revision}, nil
 }
 
 // Commit writes ops in one transaction, synced to disk before it returns.
@@ -107,6 +130,14 @@ func requests(ops []store.Op) []clientv3.Op {
 		}
 	}
 	return rs
+}
+
+func entries(kvs []*mvccpb.KeyValue) []store.Entry {
+	all := make([]store.Entry, len(kvs))
+	for i, kv := range kvs {
+		all[i] = entry(kv)
+	}
+	return all
 }
 
 func entry(kv *mvccpb.KeyValue) store.Entry {

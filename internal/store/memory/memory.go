@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -49,18 +50,42 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, bool, error) 
 	return e, ok, nil
 }
 
-// List returns the entries whose keys begin with prefix.
-func (s *Store) List(ctx context.Context, prefix string) (store.Snapshot, error) {
+// List returns the entries whose keys begin with one of the prefixes.
+func (s *Store) List(ctx context.Context, prefixes ...string) (store.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return store.Snapshot{}, err
 	}
+	var keys []string
+	for _, prefix := range slices.Sorted(slices.Values(prefixes)) {
+		keys = append(keys, s.within(prefix)...)
+	}
+	return s.snapshot(keys), nil
+}
+
+// Page returns the first entries under a prefix after a key.
+func (s *Store) Page(ctx context.Context, prefix, after string, limit int) (store.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return store.Snapshot{}, err
+	}
+	keys := s.within(prefix)
+	from, seen := slices.BinarySearch(keys, after)
+	if seen {
+		from++
+	}
+	return s.snapshot(keys[from:min(from+limit, len(keys))]), nil
+}
+
+// snapshot returns the entries of keys. The lock is held.
+func (s *Store) snapshot(keys []string) store.Snapshot {
 	snap := store.Snapshot{Revision: s.revision}
-	for _, k := range s.within(prefix) {
+	for _, k := range keys {
 		snap.Entries = append(snap.Entries, s.entries[k])
 	}
-	return snap, nil
+	return snap
 }
 
 // Commit writes ops when conds hold.
@@ -116,11 +141,8 @@ func (s *Store) usable(ctx context.Context) error {
 // within returns the keys that begin with prefix, in order. The lock is held.
 func (s *Store) within(prefix string) []string {
 	from, _ := slices.BinarySearch(s.keys, prefix)
-	to := from
-	for to < len(s.keys) && strings.HasPrefix(s.keys[to], prefix) {
-		to++
-	}
-	return s.keys[from:to]
+	rest := s.keys[from:]
+	return rest[:sort.Search(len(rest), func(i int) bool { return !strings.HasPrefix(rest[i], prefix) })]
 }
 
 // check tells which condition fails. The lock is held.

@@ -34,6 +34,8 @@ func Run(t *testing.T, open func(*testing.T) store.Store) {
 	}{
 		{"Get returns what was written last and at which revision", getReturnsTheLastWrite},
 		{"List returns a prefix in key order as of one revision", listIsOrdered},
+		{"List of several prefixes is as of one revision", listOfSeveral},
+		{"pages go through a prefix in key order and say when each entry was written", pages},
 		{"a value given or returned can be modified without harm", valuesAreCopies},
 		{"a commit whose condition fails writes nothing", failedConditionWritesNothing},
 		{"conditions compare the revision of the last write", conditions},
@@ -107,6 +109,78 @@ func listIsOrdered(t *testing.T, s store.Store) {
 	if len(none.Entries) != 0 {
 		t.Errorf("List of nothing: %v", none.Entries)
 	}
+}
+
+// listOfSeveral lists two prefixes while one commit after another writes the same value under both.
+func listOfSeveral(t *testing.T, s store.Store) {
+	last := int64(0)
+	both := func(n int) error {
+		value := fmt.Append(nil, n)
+		revision, err := s.Commit(t.Context(), nil, []store.Op{{Key: "b/2", Value: value}, {Key: "a/1", Value: value}, {Key: "between", Value: value}})
+		last = revision
+		return err
+	}
+	must(t, both(0))
+	const times = 200
+	written := make(chan error, 1)
+	go func() {
+		var err error
+		for n := 1; n <= times && err == nil; n++ {
+			err = both(n)
+		}
+		written <- err
+	}()
+	for done := false; !done; {
+		select {
+		case err := <-written:
+			must(t, err)
+			done = true
+		default:
+		}
+		snap, err := s.List(t.Context(), "b/", "a/", "none/")
+		must(t, err)
+		equal(t, keys(snap), []string{"a/1", "b/2"})
+		equal(t, snap.Entries[0].Value, snap.Entries[1].Value)
+		equal(t, snap.Entries[0].Revision, snap.Revision)
+		if done && (string(snap.Entries[0].Value) != fmt.Sprint(times) || snap.Revision != last) {
+			t.Errorf("after the last commit, at %d: %q as of %d", last, snap.Entries[0].Value, snap.Revision)
+		}
+	}
+}
+
+func pages(t *testing.T, s store.Store) {
+	revisions := map[string]int64{}
+	for _, k := range []string{"x/c", "x/a", "x/b/1", "x/b", "w", "x", "x0", "x/d"} {
+		revisions[k] = write(t, s, k, k)
+	}
+	page := func(after string, limit int, want ...string) store.Snapshot {
+		t.Helper()
+		snap, err := s.Page(t.Context(), "x/", after, limit)
+		must(t, err)
+		equal(t, keys(snap), want)
+		for _, e := range snap.Entries {
+			equal(t, e, store.Entry{Key: e.Key, Value: []byte(e.Key), Revision: revisions[e.Key]})
+		}
+		return snap
+	}
+	first := page("", 2, "x/a", "x/b")
+	if first.Revision != revisions["x/d"] {
+		t.Errorf("the first page is as of %d, want the newest revision %d", first.Revision, revisions["x/d"])
+	}
+	// Between two pages, the last key that was seen goes, as does one that was not; others are written before and behind it.
+	_, err := s.Commit(t.Context(), nil, []store.Op{{Key: "x/b", Delete: true}, {Key: "x/d", Delete: true}})
+	must(t, err)
+	for _, k := range []string{"x/a", "x/c", "x/e"} {
+		revisions[k] = write(t, s, k, k)
+	}
+	next := page("x/b", 2, "x/b/1", "x/c")
+	if e := next.Entries; len(e) == 2 && (e[0].Revision > first.Revision || e[1].Revision <= first.Revision) {
+		t.Errorf("revisions %d and %d: only the second was written after the first page, at %d", e[0].Revision, e[1].Revision, first.Revision)
+	}
+	page("x/c", 2, "x/e")
+	page("x/e", 2)
+	page("x/z", 2)
+	page("", 9, "x/a", "x/b/1", "x/c", "x/e")
 }
 
 func valuesAreCopies(t *testing.T, s store.Store) {
@@ -264,9 +338,10 @@ func closedStore(t *testing.T, s store.Store) {
 	}
 	_, _, getErr := s.Get(t.Context(), "a")
 	_, listErr := s.List(t.Context(), "")
+	_, pageErr := s.Page(t.Context(), "", "", 1)
 	_, commitErr := s.Commit(t.Context(), nil, []store.Op{{Key: "a", Value: []byte("1")}})
 	_, campaignErr := s.Campaign(t.Context(), "a")
-	for name, err := range map[string]error{"watch": w.Err(), "Get": getErr, "List": listErr, "Commit": commitErr, "Campaign": campaignErr} {
+	for name, err := range map[string]error{"watch": w.Err(), "Get": getErr, "List": listErr, "Page": pageErr, "Commit": commitErr, "Campaign": campaignErr} {
 		if !errors.Is(err, store.ErrClosed) {
 			t.Errorf("%s: %v, want ErrClosed", name, err)
 		}
