@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // Writer records what users and operators want. *state.Repo is one. Revisions are for Reader.WaitRevision.
@@ -53,6 +54,8 @@ type Reader interface {
 	View() *state.View
 	// Events are those of a cluster, or of a machine by state.NodeLog.
 	Events(log string, after int64) []api.Event
+	// UsageInput is what totals of use depend on, as of one revision.
+	UsageInput(ctx context.Context, now time.Time) usage.Input
 	WaitRevision(ctx context.Context, revision int64) (int64, error)
 }
 

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -34,12 +35,16 @@ func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	in := s.cfg.Reader.View().UsageInput(now)
+	in := s.cfg.Reader.UsageInput(r.Context(), now)
 	admin := tenancy.May(p, tenancy.Administer, tenancy.Site) == nil
 	if !admin {
 		in.Project = projectOr(p.Project)
 	}
 	report, err := usage.Report(in, q.from, q.to, q.period, q.by)
+	if errors.Is(err, usage.ErrRecords) {
+		s.asFailure(r.Context(), err).write(w)
+		return
+	}
 	if err != nil {
 		failFields(codeParameter, api.FieldProblem{Location: "query", Message: err.Error()}).write(w)
 		return

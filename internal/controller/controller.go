@@ -122,6 +122,9 @@ type leader struct {
 	offered      offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
+	// usagePruned is when all usage records had been looked through last, usageSeen the key that the present look has come to, "" when there is none.
+	usagePruned time.Time
+	usageSeen   string
 	// wakeAt is when to look again, by the machine's clock.
 	wakeAt time.Time
 	// committed is the newest revision this leader wrote, its election at first: a pass never plans on less. On an older view, room

@@ -50,14 +50,19 @@ func (p *pass) nodeSpans(ctx context.Context) error {
 // pruneEvery is how often what is kept for a time only is looked through.
 const pruneEvery = time.Hour
 
+// pruneStep is the pause between two parts of a look through the usage records.
+const pruneStep = time.Second
+
 // prune removes usage that is older than it is kept, tokens that have long expired, and events of clusters that are long gone.
 func (p *pass) prune(ctx context.Context) error {
-	if !p.pruned.IsZero() && p.now.Sub(p.pruned) < pruneEvery {
-		p.sooner(p.pruned.Add(pruneEvery))
+	if err := p.pruneUsage(ctx); err != nil {
+		return err
+	}
+	if !p.pruningDue(p.pruned) {
 		return nil
 	}
 	before := p.now.Add(-state.UsageKept)
-	usage, err := p.writer.PruneUsage(ctx, p.view, before)
+	spans, err := p.writer.PruneNodeSpans(ctx, p.view, before)
 	if err != nil {
 		return err
 	}
@@ -77,9 +82,35 @@ func (p *pass) prune(ctx context.Context) error {
 	if _, err := p.writer.CollectGarbage(ctx); err != nil {
 		return err
 	}
-	if usage+tokens+events+provisioned == 0 { // else there may be more
+	if spans+tokens+events+provisioned == 0 { // else there may be more
 		p.pruned = p.now
 	}
+	return nil
+}
+
+// pruningDue reports whether it is time to look through something again.
+func (p *pass) pruningDue(last time.Time) bool {
+	if last.IsZero() || p.now.Sub(last) >= pruneEvery {
+		return true
+	}
+	p.sooner(last.Add(pruneEvery))
+	return false
+}
+
+// pruneUsage looks through a part of the usage records: all of them would hold up the decisions of a large site.
+func (p *pass) pruneUsage(ctx context.Context) error {
+	if !p.pruningDue(p.usagePruned) {
+		return nil
+	}
+	next, _, err := p.writer.PruneUsage(ctx, p.usageSeen, p.now.Add(-state.UsageKept))
+	if err != nil {
+		return err
+	}
+	if p.usageSeen = next; next != "" {
+		p.sooner(p.now.Add(pruneStep))
+		return nil
+	}
+	p.usagePruned = p.now
 	return nil
 }
 

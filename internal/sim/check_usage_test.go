@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
@@ -90,6 +91,7 @@ func (w *world) checkReport() {
 		return
 	}
 	now := leader.now()
+	w.checkDecay(leader.cache.View(), now)
 	truth := map[api.SpanKind]float64{}
 	owed := map[string]float64{}
 	var in usage.Input
@@ -142,5 +144,32 @@ func (w *world) checkReport() {
 	}
 	for uid, left := range owed {
 		same("the use of "+uid+", which is not in it,", 0, left)
+	}
+}
+
+// checkDecay checks that the sums that a server keeps of ended use, for the fair share, are those of all records.
+func (w *world) checkDecay(view *state.View, now time.Time) {
+	want := map[string]float64{}
+	current := false
+	w.read(func(m *mirror) {
+		current = view.Revision >= m.revision
+		for _, r := range m.usageRecords() {
+			project, _ := usage.Owner(r)
+			for _, s := range r.Spans {
+				if s.Kind == api.SpanAllocated {
+					rate := math.Ln2 / usage.HalfLife.Seconds()
+					want[project] += float64(s.Cores) / rate * math.Exp(-rate*now.Sub(s.To).Seconds()) * -math.Expm1(-rate*s.To.Sub(s.From).Seconds())
+				}
+			}
+		}
+	})
+	if !current {
+		return // its server has not heard of the newest commit yet
+	}
+	got := usage.Decay(now, view.Past, func(func(usage.Open) bool) {})
+	for project, seconds := range want {
+		if math.Abs(got[project].Total-seconds) > 1e-9*seconds {
+			w.fail("usage", "what project %s used comes to %.12g decayed core-seconds, the leader has %.12g", project, seconds, got[project].Total)
+		}
 	}
 }

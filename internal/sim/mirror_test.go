@@ -364,8 +364,13 @@ func (m *mirror) usedBy(project string) api.Quota {
 // usageInput is what totals of use depend on.
 func (m *mirror) usageInput(now time.Time) usage.Input {
 	in := usage.Input{Now: now}
-	for _, key := range slices.Sorted(maps.Keys(m.usage)) {
-		in.Records = append(in.Records, m.usage[key])
+	records := m.usageRecords()
+	in.Records = func(yield func(*api.UsageRecord, error) bool) {
+		for _, r := range records {
+			if !yield(r, nil) {
+				return
+			}
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.nodeSpans)) {
 		in.Nodes = append(in.Nodes, m.nodeSpans[key])
@@ -387,6 +392,15 @@ func (m *mirror) usageInput(now time.Time) usage.Input {
 		})
 	}
 	return in
+}
+
+// usageRecords are the records in the order of their keys.
+func (m *mirror) usageRecords() []*api.UsageRecord {
+	var records []*api.UsageRecord
+	for _, key := range slices.Sorted(maps.Keys(m.usage)) {
+		records = append(records, m.usage[key])
+	}
+	return records
 }
 
 // putJobOrBuild takes in a job or build, and checks its change of phase.

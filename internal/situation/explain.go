@@ -12,7 +12,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
-	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // Explainer explains the queue as it is now, by the plan that the leader would make. It may be used from many goroutines.
@@ -207,6 +206,3 @@ func sentence(text string) string {
 	}
 	return text + "."
 }
-
-// UsageInput is what totals of use depend on, now.
-func (e *Explainer) UsageInput() usage.Input { return e.Views.View().UsageInput(e.Time(e.Now())) }

@@ -18,11 +18,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
-const (
-	// shareHalfLife is the time after which use counts half in the fair share.
-	shareHalfLife = 7 * 24 * time.Hour
-)
-
 // Heard is what is known of agents and members; internal/monitor provides it.
 type Heard interface {
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
@@ -343,7 +338,7 @@ func (s *Site) accounts() map[string]admission.Account {
 		a.Used = a.Used.Plus(counted(c))
 		accounts[project(c)] = a
 	}
-	for name, d := range usage.Decay(s.View.UsageInput(s.Now), shareHalfLife) {
+	for name, d := range usage.Decay(s.Now, s.View.Past, s.View.Open()) {
 		a := accounts[name]
 		a.DecayedCoreSeconds, a.ByUser = d.Total, d.ByUser
 		accounts[name] = a

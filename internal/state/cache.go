@@ -37,7 +37,7 @@ func (r *Repo) OpenCache(ctx context.Context) (*Cache, error) {
 	return c, nil
 }
 
-// View returns everything but events, consistent as of one revision.
+// View returns everything but events and usage records, consistent as of one revision.
 func (c *Cache) View() *View {
 	c.mu.RLock()
 	v := c.view
@@ -95,9 +95,10 @@ func (c *Cache) WaitRevision(ctx context.Context, revision int64) (int64, error)
 	}
 }
 
-// load replaces everything by one consistent reading.
+// load replaces everything by one consistent reading. Usage records, which may be many and are not kept, are read by pages: those written later
+// come with the watch.
 func (c *Cache) load(ctx context.Context) (int64, error) {
-	snap, err := c.repo.store.List(ctx, "")
+	snap, err := c.repo.store.List(ctx, kept()...)
 	if err != nil {
 		return 0, fmt.Errorf("read the state: %w", err)
 	}
@@ -113,11 +114,30 @@ func (c *Cache) load(ctx context.Context) (int64, error) {
 			}
 		}
 	}
+	for e, err := range c.repo.entries(ctx, prefixUsage, "", snap.Revision) {
+		if err == nil {
+			err = fresh.put(e)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tables = fresh
 	c.advance(snap.Revision)
 	return snap.Revision, nil
+}
+
+// kept are the prefixes of what tables hold as it is stored.
+func kept() []string {
+	prefixes := []string{store.ElectionKey}
+	for _, r := range kinds {
+		if r.at() != prefixUsage {
+			prefixes = append(prefixes, r.at())
+		}
+	}
+	return prefixes
 }
 
 // follow applies changes until ctx or the store ends; it reads everything again when the history is gone.

@@ -47,11 +47,7 @@ func (v *View) NewestTime() time.Time {
 			see(m.Record.Boot.DecidedAt)
 		}
 	}
-	for _, u := range v.Usage {
-		for i := range u.Spans {
-			see(u.Spans[i].To)
-		}
-	}
+	see(v.UsedUntil)
 	for _, s := range v.NodeSpans {
 		see(s.From)
 		maybe(s.To)

@@ -21,6 +21,17 @@ func usageRecord(seq int64, spans ...api.UsageSpan) *api.UsageRecord {
 	return &api.UsageRecord{Seq: seq, UID: "uid-c1", Cluster: "c1", Project: "default", User: "eve", Spans: spans}
 }
 
+// recorded are the usage records of the store as of the view.
+func recorded(t testing.TB, cache *state.Cache) []api.UsageRecord {
+	t.Helper()
+	var all []api.UsageRecord
+	for r, err := range cache.UsageInput(t.Context(), now).Records {
+		must(t, err)
+		all = append(all, *r)
+	}
+	return all
+}
+
 // first commits the first generation of c1 with so many members, all held.
 func (w *world) first(members int) []api.Assignment {
 	as := assignments("c1", members, 1)
@@ -49,7 +60,7 @@ func TestADecisionBecomesTrueInOneCommit(t *testing.T) {
 		v := w.cache.View()
 		equal(t, ids(w.c1().Held()), idsOf(as[:1]))
 		equal(t, *v.Quarantines[0], quarantine)
-		equal(t, *v.Usage[0], *ended)
+		equal(t, recorded(t, w.cache), []api.UsageRecord{*ended})
 		for a, ref := range w.c1().AllWithRef() {
 			if releasing := a.ID == as[1].ID; ref.Releasing != releasing || (ref.ReleasedAt != nil) != releasing {
 				t.Errorf("%s: %+v", a.ID, *ref)
@@ -98,7 +109,7 @@ func TestACrashBeforeTheHeaderWritesNoUsage(t *testing.T) {
 	}
 	later, err := w.repo.OpenCache(t.Context())
 	must(t, err)
-	if v := later.View(); len(v.Usage) != 0 || len(v.Quarantines) != 0 || v.Cluster("c1").Record.Generation != 1 {
+	if v := later.View(); len(recorded(t, later)) != 0 || len(v.Quarantines) != 0 || v.Cluster("c1").Record.Generation != 1 {
 		t.Errorf("half a decision is true: %+v", v)
 	}
 }
@@ -161,7 +172,7 @@ func TestAClusterIsForgottenWithItsLastUsage(t *testing.T) {
 		if w.c1() != nil {
 			t.Error("the cluster is still there")
 		}
-		equal(t, *w.cache.View().Usage[0], *last)
+		equal(t, recorded(t, w.cache), []api.UsageRecord{*last})
 		equal(t, w.chunks(), 0)
 	})
 }
@@ -217,16 +228,16 @@ func TestTheEndOfAQuarantineIsWrittenDownOnce(t *testing.T) {
 			w.reach(w.leader.Unquarantine(t.Context(), q.Assignment.ID, decision.EndQuarantine(q, end.Add(time.Hour)).Spans...))
 		}
 		equal(t, len(w.cache.View().Quarantines), 0)
-		got := w.cache.View().Usage
+		got := recorded(t, w.cache)
 		equal(t, len(got), 3)
 		for i, u := range got[1:] {
 			want := usageRecord(1_000_000_001+int64(i), decision.EndQuarantine(quarantines[i], end).Spans...)
-			equal(t, *u, *want)
+			equal(t, u, *want)
 		}
 		// The cluster's own records go on counting where they were.
 		rec.Generation, rec.UsageSeq = 3, 2
 		w.reach(w.leader.Commit(t.Context(), w.c1(), state.Write{Record: rec, Usage: usageRecord(2, span(api.SpanCleaning, now, now))}))
-		equal(t, len(w.cache.View().Usage), 4)
+		equal(t, len(recorded(t, w.cache)), 4)
 	})
 }
 
@@ -306,14 +317,22 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 		w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan(node), &api.NodeSpan{Node: node, From: at}, at))
 	}
 	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("gone"), nil, now.Add(4*time.Minute)))
-	removed, err := w.leader.PruneUsage(ctx, w.cache.View(), limit)
-	must(t, err)
-	equal(t, removed, 3)
+	prune := func(view *state.View) (records, spans int) {
+		t.Helper()
+		next, records, err := w.leader.PruneUsage(ctx, "", limit)
+		must(t, err)
+		equal(t, next, "")
+		spans, err = w.leader.PruneNodeSpans(ctx, view, limit)
+		must(t, err)
+		return records, spans
+	}
+	records, nodes := prune(w.cache.View())
+	equal(t, []int{records, nodes}, []int{1, 2})
 	later, err := w.repo.OpenCache(ctx)
 	must(t, err)
 	var left []string
-	for _, u := range later.View().Usage {
-		left = append(left, state.UsageKey(u))
+	for _, u := range recorded(t, later) {
+		left = append(left, fmt.Sprintf("%s/%012d", u.UID, u.Seq))
 	}
 	for _, s := range later.View().NodeSpans {
 		left = append(left, state.NodeSpanKey(s))
@@ -322,9 +341,8 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 	equal(t, left, []string{
 		"uid-c1/000000000002", "uid-c1/000000000003", "gone/000000000001", "n1/000000000003", "stays/000000000001",
 	})
-	again, err := w.leader.PruneUsage(ctx, later.View(), limit)
-	must(t, err)
-	equal(t, again, 0)
+	records, nodes = prune(later.View())
+	equal(t, []int{records, nodes}, []int{0, 0})
 }
 
 func TestTheEventsOfAClusterThatIsLongGoneGo(t *testing.T) {
@@ -362,16 +380,28 @@ func TestTheEventsOfAClusterThatIsLongGoneGo(t *testing.T) {
 
 func TestPruningIsBounded(t *testing.T) {
 	w := newWorld(t, openMemory(t))
-	const n = 1005
-	for i := range n {
-		_, err := w.store.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("usage/u%d/000000000001", i), Value: fmt.Appendf(nil, `{"seq":1,"uid":"u%d"}`, i)}})
+	const n = 2100
+	for i := range n { // every second one is old
+		value := fmt.Appendf(nil, `{"seq":1,"uid":"u%d","spans":[{"to":%q}]}`, i, now.Add(time.Duration(i%2*2-1)*time.Hour).Format(time.RFC3339))
+		_, err := w.store.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("usage/u%04d/000000000001", i), Value: value}})
 		must(t, err)
 	}
-	cache, err := w.repo.OpenCache(t.Context())
+	after := ""
+	for _, want := range []struct {
+		removed int
+		next    string
+	}{{500, "usage/u0999/000000000001"}, {500, "usage/u1999/000000000001"}, {50, ""}} {
+		next, removed, err := w.leader.PruneUsage(t.Context(), after, now)
+		must(t, err)
+		equal(t, removed, want.removed)
+		equal(t, next, want.next)
+		after = next
+	}
+	later, err := w.repo.OpenCache(t.Context())
 	must(t, err)
-	removed, err := w.leader.PruneUsage(t.Context(), cache.View(), now)
-	must(t, err)
-	equal(t, removed, 1000)
+	if left := recorded(t, later); len(left) != n/2 {
+		t.Errorf("%d records are left, want those that are not old, %d", len(left), n/2)
+	}
 }
 
 func TestTheNewestTimeIsThatOfWhateverCameLast(t *testing.T) {
@@ -442,13 +472,12 @@ func TestTheInputOfUsageHasAllThatHoldsRoom(t *testing.T) {
 		},
 		Quarantines: []api.Quarantine{{Assignment: as[3], Since: stuck}},
 	}))
-	in := w.cache.View().UsageInput(now)
 	type open struct {
 		id    string
 		since time.Time
 	}
 	var got []open
-	for _, o := range in.Open {
+	for o := range w.cache.View().Open() {
 		since := time.Time{}
 		if o.ReleasedAt != nil {
 			since = *o.ReleasedAt

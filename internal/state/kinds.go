@@ -28,7 +28,9 @@ var kinds = []registration{
 	&stored[api.Event]{prefix: prefixEvent, take: takeEvent, drop: dropEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
 	&stored[eventLog]{prefix: prefixEventLog},
 	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
-	quarantines, usageRecords, nodeSpans,
+	quarantines,
+	&stored[api.UsageRecord]{prefix: prefixUsage, take: takeUsage},
+	nodeSpans,
 	// network/UID, written by the leader, immutable.
 	networks,
 
@@ -102,10 +104,6 @@ var (
 	}
 	networkByName = &index[api.Network]{
 		in: func(v *View) *directory { return &v.networkNames }, keys: func(n *api.Network) []string { return []string{n.Name} },
-	}
-	usageRecords = &kind[api.UsageRecord]{
-		prefix: prefixUsage, name: UsageKey,
-		list: func(v *View) *[]*api.UsageRecord { return &v.Usage },
 	}
 	projects = &kind[api.Project]{
 		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },

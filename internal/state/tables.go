@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // tables are the decoded contents of the state. Values are never modified, only replaced.
@@ -18,7 +20,10 @@ type tables struct {
 	shown  []interface{ show(v *View) }
 	events map[string][]api.Event // by the name of their log, oldest first
 	chunks map[string][]api.Assignment
-	leader string
+	// past is what usage records come to, by PROJECT/USER, usedUntil the newest end of a span in one.
+	past      sorted[usage.Past]
+	usedUntil time.Time
+	leader    string
 	// offers is View.Offers: another mark after each change of what nodes offer.
 	offers *mark
 }
@@ -62,7 +67,7 @@ func (t *tables) remove(key string) {
 
 // view is what the tables hold, shared with them.
 func (t *tables) view(revision int64) *View {
-	v := &View{Revision: revision, Leader: t.leader, Offers: t.offers}
+	v := &View{Revision: revision, Leader: t.leader, Offers: t.offers, Past: t.past.share(), UsedUntil: t.usedUntil}
 	for _, one := range t.shown {
 		one.show(v)
 	}
@@ -120,6 +125,23 @@ func dropEvent(t *tables, rest string) {
 	} else {
 		delete(t.events, name)
 	}
+}
+
+// takeUsage adds a record to what its owner used. Nothing follows its removal, see usage.Past.
+func takeUsage(t *tables, _ string, r *api.UsageRecord, _ int64) error {
+	project, user := usage.Owner(r)
+	key := project + "/" + user
+	past := t.past.get(key)
+	if past == nil {
+		past = &usage.Past{Project: project, User: user}
+	}
+	t.past.set(key, past.Plus(r))
+	for i := range r.Spans {
+		if to := r.Spans[i].To; to.After(t.usedUntil) {
+			t.usedUntil = to
+		}
+	}
+	return nil
 }
 
 func takeAgent(t *tables, name string, agent *api.NodeRecord, _ int64) error {

@@ -3,6 +3,9 @@ package state
 import (
 	"context"
 	"fmt"
+	"iter"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -13,7 +16,7 @@ import (
 // UsageKept is how long usage and node spans are kept after they ended.
 const UsageKept = 400 * 24 * time.Hour
 
-// prunedAtOnce bounds what one pruning removes; the next one goes on.
+// prunedAtOnce bounds what one pruning looks through, and what it removes; the next one goes on.
 const prunedAtOnce = 10 * store.MaxOps
 
 // CommitNodeSpan closes the present span of a node and opens its next one, in one commit. open is the node's newest span as the view has
@@ -72,21 +75,41 @@ func (l *Leader) closeSpan(ctx context.Context, open *api.NodeSpan, at time.Time
 	return put(key, stored), store.Cond{Key: key, Revision: revision}, nil
 }
 
-// PruneUsage removes usage records and closed node spans that ended before a time, a bounded number of them, and returns how many.
-// Call it again while it returns more than 0.
-func (l *Leader) PruneUsage(ctx context.Context, view *View, before time.Time) (int, error) {
+// PruneUsage looks through usage records, a bounded number of them, and removes those that ended before a time. It begins after the key that
+// the call before returned, "" for the first, and returns that for the next, "" when it has come to the end; and how many it removed.
+func (l *Leader) PruneUsage(ctx context.Context, after string, before time.Time) (next string, removed int, err error) {
 	var ops []store.Op
-	for _, u := range view.Usage {
-		if endedBefore(u, before) && len(ops) < prunedAtOnce {
-			ops = append(ops, store.Op{Key: keyUsage(u.UID, u.Seq), Delete: true})
+	seen := 0
+	for e, err := range l.repo.entries(ctx, prefixUsage, after, math.MaxInt64) {
+		if err != nil {
+			return "", 0, err
+		}
+		var u api.UsageRecord
+		if err := decode(e, &u); err != nil {
+			return "", 0, err
+		}
+		if endedBefore(&u, before) {
+			ops = append(ops, store.Op{Key: e.Key, Delete: true})
+		}
+		if seen++; seen == prunedAtOnce {
+			next = e.Key
+			break
 		}
 	}
+	removed, err = l.prune(ctx, ops, "usage")
+	return next, removed, err
+}
+
+// PruneNodeSpans removes closed node spans that ended before a time, a bounded number of them, and returns how many. Call it again while it
+// returns more than 0.
+func (l *Leader) PruneNodeSpans(ctx context.Context, view *View, before time.Time) (int, error) {
+	var ops []store.Op
 	for _, s := range view.NodeSpans {
 		if s.To != nil && s.To.Before(before) && len(ops) < prunedAtOnce && view.NodeSpan(s.Node) != s {
 			ops = append(ops, store.Op{Key: keyNodeSpan(s.Node, s.Seq), Delete: true})
 		}
 	}
-	return l.prune(ctx, ops, "usage")
+	return l.prune(ctx, ops, "node spans")
 }
 
 func endedBefore(u *api.UsageRecord, before time.Time) bool {
@@ -111,25 +134,50 @@ func (l *Leader) prune(ctx context.Context, ops []store.Op, what string) (int, e
 	return removed, nil
 }
 
-// UsageInput is everything the totals of usage depend on, at a time.
-func (v *View) UsageInput(now time.Time) usage.Input {
-	in := usage.Input{Now: now, Records: v.Usage, Nodes: v.NodeSpans}
-	for _, c := range v.Clusters {
-		for a, ref := range c.AllWithRef() {
-			open := usage.Open{
-				Cluster: c.Name(), UID: c.UID(), Project: c.Intent.Project, User: c.Intent.User, Assignment: a,
+// UsageInput is everything the totals of usage depend on, at a time. Its records are read from the store as they are gone through.
+func (c *Cache) UsageInput(ctx context.Context, now time.Time) usage.Input {
+	v := c.View()
+	return usage.Input{Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Nodes: v.NodeSpans}
+}
+
+// usageRecords yields the usage records that were stored by a revision. What ended later is still open as of that, and would count twice.
+func (r *Repo) usageRecords(ctx context.Context, revision int64) iter.Seq2[*api.UsageRecord, error] {
+	return func(yield func(*api.UsageRecord, error) bool) {
+		for e, err := range r.entries(ctx, prefixUsage, "", revision) {
+			u := new(api.UsageRecord)
+			if err == nil {
+				err = decode(e, u)
 			}
-			if ref.Releasing {
-				open.ReleasedAt = releasedAt(c, ref)
+			if !yield(u, err) || err != nil {
+				return
 			}
-			in.Open = append(in.Open, open)
 		}
 	}
-	for _, q := range v.Quarantines {
-		a := &q.Assignment
-		in.Open = append(in.Open, usage.Open{Cluster: a.Cluster, UID: a.ClusterUID, Assignment: a, ReleasedAt: &q.Since})
+}
+
+// Open yields every assignment that still holds its room, and those of quarantines.
+func (v *View) Open() iter.Seq[usage.Open] {
+	return func(yield func(usage.Open) bool) {
+		for _, c := range v.Clusters {
+			for a, ref := range c.AllWithRef() {
+				open := usage.Open{
+					Cluster: c.Name(), UID: c.UID(), Project: c.Intent.Project, User: c.Intent.User, Assignment: a,
+				}
+				if ref.Releasing {
+					open.ReleasedAt = releasedAt(c, ref)
+				}
+				if !yield(open) {
+					return
+				}
+			}
+		}
+		for _, q := range v.Quarantines {
+			a := &q.Assignment
+			if !yield(usage.Open{Cluster: a.Cluster, UID: a.ClusterUID, Assignment: a, ReleasedAt: &q.Since}) {
+				return
+			}
+		}
 	}
-	return in
 }
 
 // releasedAt is when a chunk turned to releasing. One written before that was noted turned with the phase.

@@ -4,10 +4,12 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/resource"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // Cluster is everything stored about a cluster, as of one revision. It is immutable and shared.
@@ -82,7 +84,7 @@ func (c *Cluster) each(held, releasing bool) iter.Seq[*api.Assignment] {
 	}
 }
 
-// View is everything stored except events, as of one revision: immutable, shared, never to be modified. Lists are in the order
+// View is everything stored except events and usage records, as of one revision: immutable, shared, never to be modified. Lists are in the order
 // of their names or IDs.
 type View struct {
 	Revision    int64
@@ -92,9 +94,12 @@ type View struct {
 	Quarantines []*api.Quarantine
 	// Networks are in the order of their UIDs.
 	Networks []*api.Network
-	// NodeSpans are in the order of NodeSpanKey, Usage in that of UsageKey.
+	// NodeSpans are in the order of NodeSpanKey.
 	NodeSpans []*api.NodeSpan
-	Usage     []*api.UsageRecord
+	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
+	// a span in one.
+	Past      []*usage.Past
+	UsedUntil time.Time
 	// Projects always has api.DefaultProject.
 	Projects []*api.Project
 	// Tokens carry the hashes of their secrets.
@@ -177,9 +182,6 @@ func (v *View) OnNode(node string) []string {
 
 // NodeSpanKey is what View.NodeSpans is ordered by.
 func NodeSpanKey(s *api.NodeSpan) string { return nodeSpanKey(s.Node, s.Seq) }
-
-// UsageKey is what View.Usage is ordered by.
-func UsageKey(u *api.UsageRecord) string { return usageKey(u.UID, u.Seq) }
 
 func find[T any](sorted []*T, key string, keyOf func(*T) string) *T {
 	i, ok := slices.BinarySearchFunc(sorted, key, func(v *T, k string) int { return strings.Compare(keyOf(v), k) })

@@ -2,7 +2,9 @@ package usage
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -58,7 +60,8 @@ type exact struct {
 }
 
 // Report adds up who used what from one time to another, in periods: a row for each cluster, user or project that held anything, and one
-// for the site. What lies after in.Now has not happened and is not counted.
+// for the site. What lies after in.Now has not happened and is not counted. Its memory is that of the answer and of a bounded number of stretches
+// of use; that the records can't be read is ErrRecords, every other error says what is wrong with the question.
 //
 // Sums are exact: members, cores and bytes times nanoseconds, as whole numbers; only what is written into the rows is rounded, each number
 // once. So the reports of adjoining times add up to that of the whole. The numbers of a site row are rounded so that Capacity is the sum
@@ -87,16 +90,45 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 	}
 	bounds := nanoseconds(periods)
 	sums := &exact{periods: periods, rows: map[rowKey]*amount{}, site: make([]total, len(periods)-1)}
-	for _, n := range timelines(in, bounds[0], bounds[len(bounds)-1]) {
-		widths := sums.addSite(n, bounds)
+	begin, end := bounds[0], bounds[len(bounds)-1]
+	// What a node has free, and how much of it a core is, depends on all that is held there at once: so much as is looked at together must be in
+	// memory, though not more. Sums of adjoining times add up, so a long time is taken in parts.
+	limit := cmp.Or(in.atOnce, stretchesAtOnce)
+	for at, length := begin, end-begin; at < end; {
+		if length <= 1+(end-begin)/mostParts {
+			limit = math.MaxInt
+		}
+		nodes, err := timelines(in, at, min(at+length, end), limit)
+		if errors.Is(err, errTooMany) {
+			length = (length + 1) / 2
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		sums.addNodes(nodes, bounds, in.Project, by)
+		at += length
+	}
+	return sums, nil
+}
+
+// stretchesAtOnce bounds how many stretches of use are in memory at once, of some 60 bytes each; mostParts how often the records are gone through for it.
+const (
+	stretchesAtOnce = 1 << 20
+	mostParts       = 64
+)
+
+// addNodes counts what became of nodes, and what of them was used by whom; project "": everybody.
+func (x *exact) addNodes(nodes map[string]*timeline, bounds []int64, project string, by By) {
+	for _, n := range nodes {
+		widths := x.addSite(n, bounds)
 		for i := range n.allocated {
 			h := &n.allocated[i]
-			if in.Project == "" || h.owner.project == in.Project {
-				sums.addRow(h, bounds, widths, by)
+			if project == "" || h.owner.project == project {
+				x.addRow(h, bounds, widths, by)
 			}
 		}
 	}
-	return sums, nil
 }
 
 // addSite counts what became of a node's capacity, and returns how many cores it had when.

@@ -2,6 +2,8 @@ package usage
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,7 +23,7 @@ type stretch struct {
 // held is an allocated stretch with its owner.
 type held struct {
 	stretch
-	owner owner
+	owner *owner
 }
 
 // timeline is everything that happened to one node between two times.
@@ -31,27 +33,36 @@ type timeline struct {
 	up, down  []stretch
 }
 
-// timelines sorts the input by nodes, clipped to a time.
-func timelines(in *Input, from, to int64) map[string]*timeline {
+// errTooMany: more stretches than asked for lie between two times.
+var errTooMany = errors.New("too many stretches of use")
+
+// timelines sorts the input by nodes, clipped to a time. More than limit stretches of records are errTooMany.
+func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, error) {
 	nodes := map[string]*timeline{}
+	found := 0
 	of := func(name string) *timeline {
 		if nodes[name] == nil {
 			nodes[name] = &timeline{}
 		}
 		return nodes[name]
 	}
-	in.spans(func(o owner, s api.UsageSpan) {
-		st := stretch{max(s.From.UnixNano(), from), min(s.To.UnixNano(), to), resource.OfSpan(&s)}
-		switch {
-		case st.from >= st.to:
-		case s.Kind == api.SpanAllocated:
-			n := of(s.Node)
+	err := in.spans(func(o *owner, s *api.UsageSpan) bool {
+		st := stretch{max(s.From.UnixNano(), from), min(s.To.UnixNano(), to), resource.OfSpan(s)}
+		if st.from >= st.to {
+			return true
+		}
+		switch n := of(s.Node); s.Kind {
+		case api.SpanAllocated:
 			n.allocated = append(n.allocated, held{st, o})
 		default:
-			n := of(s.Node)
 			n.cleaning = append(n.cleaning, st)
 		}
+		found++
+		return found <= limit
 	})
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range in.Nodes {
 		end := to
 		if s.To != nil {
@@ -66,17 +77,11 @@ func timelines(in *Input, from, to int64) map[string]*timeline {
 			n.up = append(n.up, st)
 		}
 	}
-	return nodes
+	return nodes, nil
 }
 
-// spans yields all use, ended or not; what goes on ends now.
-func (in *Input) spans(yield func(owner, api.UsageSpan)) {
-	for _, r := range in.Records {
-		o := owner{project: orDefault(r.Project), user: r.User, cluster: r.Cluster, uid: r.UID}
-		for _, s := range r.Spans {
-			yield(o, s)
-		}
-	}
+// spans yields all use, ended or not; what goes on ends now. When it is told to stop, that is errTooMany.
+func (in *Input) spans(yield func(*owner, *api.UsageSpan) bool) error {
 	for i := range in.Open {
 		open := &in.Open[i]
 		a := open.Assignment
@@ -87,8 +92,25 @@ func (in *Input) spans(yield func(owner, api.UsageSpan)) {
 			// Its allocated time was written down with its release.
 			s.Kind, s.From = api.SpanCleaning, *open.ReleasedAt
 		}
-		yield(owner{project: orDefault(open.Project), user: open.User, cluster: open.Cluster, uid: open.UID}, s)
+		if !yield(&owner{project: orDefault(open.Project), user: open.User, cluster: open.Cluster, uid: open.UID}, &s) {
+			return errTooMany
+		}
 	}
+	if in.Records == nil {
+		return nil
+	}
+	for r, err := range in.Records {
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRecords, err)
+		}
+		o := owner{project: orDefault(r.Project), user: r.User, cluster: r.Cluster, uid: r.UID}
+		for i := range r.Spans {
+			if !yield(&o, &r.Spans[i]) {
+				return errTooMany
+			}
+		}
+	}
+	return nil
 }
 
 func orDefault(project string) string {

@@ -2,10 +2,12 @@
 //
 // It is pure: spans, written by the commits that end them, and what is held now give totals for any period, exact to the nanosecond.
 // Nothing is counted while time passes, so nothing is lost with a crash. Capacity is conserved: allocated + cleaning + idle + down.
-// Start with Report; Decay is what fair share orders by.
+// Start with Report, which goes through the records; Decay is what fair share orders by, from sums of them (Past).
 package usage
 
 import (
+	"errors"
+	"iter"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -24,8 +26,14 @@ type Input struct {
 	// Project limits the rows of a report to those of a project; "": all.
 	Project string
 	Now     time.Time
-	Records []*api.UsageRecord
+	// Records may be many: they are gone through, more than once if need be, and not kept. nil: there are none.
+	Records iter.Seq2[*api.UsageRecord, error]
 	Open    []Open
 	// Nodes are all node spans, the present ones included.
 	Nodes []*api.NodeSpan
+
+	atOnce int // for tests: instead of stretchesAtOnce
 }
+
+// ErrRecords: the records could not be read; nothing is wrong with what was asked for.
+var ErrRecords = errors.New("the records of usage can't be read")

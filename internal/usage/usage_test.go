@@ -2,7 +2,9 @@ package usage
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/big"
 	"strings"
@@ -28,7 +30,8 @@ func at(n int) time.Time { return midnight.Add(time.Duration(n) * tick) }
 // history draws an input whose times all lie on ticks.
 func history(t *rapid.T) Input {
 	draw := func(from, to int, what string) int { return rapid.IntRange(from, to).Draw(t, what) }
-	in := Input{Now: at(draw(ticks/2, ticks, "now"))}
+	in := Input{Now: at(draw(ticks/2, ticks, "now")), atOnce: draw(1, 12, "stretches at once")}
+	var records []*api.UsageRecord
 	node := func() string { return fmt.Sprint("n", draw(0, 2, "node")) }
 	for n := range draw(1, 3, "nodes") {
 		seq := int64(0)
@@ -58,7 +61,7 @@ func history(t *rapid.T) Input {
 				MemoryBytes: int64(draw(0, 5, "memory")) << 38,
 			})
 		}
-		in.Records = append(in.Records, r)
+		records = append(records, r)
 		for i := range draw(0, 3, "open") {
 			open := Open{Cluster: "c" + uid, UID: uid, Project: project, User: user, Assignment: &api.Assignment{
 				ID: fmt.Sprint(uid, i), Node: node(), Slots: make([]int, draw(1, 3, "slots")), Memory: []api.MemoryClaim{{Bytes: int64(i) << 30}}, TakenAt: at(draw(0, ticks, "taken")),
@@ -70,7 +73,19 @@ func history(t *rapid.T) Input {
 			in.Open = append(in.Open, open)
 		}
 	}
+	in.Records = all(records...)
 	return in
+}
+
+// all are records that can be read.
+func all(records ...*api.UsageRecord) iter.Seq2[*api.UsageRecord, error] {
+	return func(yield func(*api.UsageRecord, error) bool) {
+		for _, r := range records {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
 }
 
 // holding is what is held, offered or free at one moment, by arithmetic of its own.
@@ -142,9 +157,9 @@ func bruteForce(in Input, from, to int, periodOf func(int) int, by By) (rows map
 					down = down || s.Down
 				}
 			}
-			in.spans(func(o owner, s api.UsageSpan) {
+			_ = in.spans(func(o *owner, s *api.UsageSpan) bool {
 				if s.Node != name || !covers(s.From, s.To, i) {
-					return
+					return true
 				}
 				h := holding{int64(s.Members), int64(s.Cores), s.MemoryBytes}
 				if s.Kind == api.SpanAllocated {
@@ -153,6 +168,7 @@ func bruteForce(in Input, from, to int, periodOf func(int) int, by By) (rows map
 				} else {
 					cleaning = cleaning.plus(h)
 				}
+				return true
 			})
 			used := allocated.plus(cleaning)
 			all := holding{used.members, max(used.cores, offered.cores), max(used.bytes, offered.bytes)}
@@ -316,12 +332,12 @@ func example() Input {
 	down, gone := at(12), at(18)
 	return Input{
 		Now: at(18),
-		Records: []*api.UsageRecord{{
+		Records: all(&api.UsageRecord{
 			Seq: 1, UID: "u1", Cluster: "physics.sim", Project: "physics", User: "eve", Spans: []api.UsageSpan{
 				{Kind: api.SpanAllocated, Node: "n1", From: at(0), To: at(6), Members: 2, Cores: 2, MemoryBytes: 2048},
 				{Kind: api.SpanCleaning, Node: "n1", From: at(6), To: at(6).Add(time.Second), Members: 2, Cores: 2, MemoryBytes: 2048},
 			},
-		}},
+		}),
 		Nodes: []*api.NodeSpan{
 			{Seq: 1, Node: "n1", Cores: 4, MemoryBytes: 4096, From: at(0), To: &down},
 			{Seq: 2, Node: "n1", Cores: 4, MemoryBytes: 4096, Down: true, From: down, To: &gone},
@@ -409,65 +425,40 @@ func TestAReportThatMakesNoSenseIsRefusedWithWhatToDo(t *testing.T) {
 	}
 }
 
-func TestDecayIsTheIntegralOverTheUse(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		in := history(t)
-		halfLife := time.Duration(rapid.IntRange(1, 200).Draw(t, "half-life")) * tick
-		want := map[string]map[string]float64{}
-		const steps = 50 // of the midpoint rule, a tick
-		in.spans(func(o owner, s api.UsageSpan) {
-			if s.Kind != api.SpanAllocated {
-				return
-			}
-			for moment := s.From.Add(tick / steps / 2); moment.Before(s.To) && moment.Before(in.Now); moment = moment.Add(tick / steps) {
-				if want[o.project] == nil {
-					want[o.project] = map[string]float64{}
-				}
-				weight := math.Exp2(-in.Now.Sub(moment).Seconds() / halfLife.Seconds())
-				want[o.project][o.user] += float64(s.Cores) * weight * (tick / steps).Seconds()
-			}
-		})
-		got := Decay(in, halfLife)
-		if len(got) != len(want) {
-			t.Fatalf("projects: got %v, want %v", got, want)
-		}
-		for project, users := range want {
-			total := 0.0
-			for user, seconds := range users {
-				total += seconds
-				if near(got[project].ByUser[user], seconds, 1e-4) {
-					continue
-				}
-				t.Fatalf("%s of %s: got %g, want %g", user, project, got[project].ByUser[user], seconds)
-			}
-			if !near(got[project].Total, total, 1e-4) {
-				t.Fatalf("%s: got %g, want %g", project, got[project].Total, total)
-			}
-		}
-		// One half-life later, with nothing new, half is left.
-		in.Open = nil
-		in.Now = at(ticks)
-		before := Decay(in, halfLife)
-		in.Now = in.Now.Add(halfLife)
-		for project, now := range Decay(in, halfLife) {
-			if !near(now.Total, before[project].Total/2, 1e-9) {
-				t.Fatalf("%s: %g, want half of %g", project, now.Total, before[project].Total)
-			}
-		}
-	})
-}
-
-func near(got, want, relative float64) bool {
-	return math.Abs(got-want) <= relative*math.Abs(want)+1e-9
-}
-
-func TestWithoutAHalfLifeNothingDecays(t *testing.T) {
+func TestARecordThatCantBeReadIsNoFaultOfTheQuestion(t *testing.T) {
 	t.Parallel()
 	in := example()
-	in.Now = in.Now.AddDate(1, 0, 0)
-	if got := Decay(in, 0)["physics"]; got.Total != 7200 || got.ByUser["eve"] != 7200 {
-		t.Errorf("got %+v, want 7200 core-seconds of eve", got)
+	broken := errors.New("the disk is gone")
+	in.Records = func(yield func(*api.UsageRecord, error) bool) { yield(nil, broken) }
+	if _, err := Report(in, at(0), at(1), Whole, ByAll); !errors.Is(err, ErrRecords) || !errors.Is(err, broken) {
+		t.Errorf("%v, want ErrRecords and the cause", err)
+	}
+	if _, err := Report(example(), at(1), at(0), Whole, ByAll); err == nil || errors.Is(err, ErrRecords) {
+		t.Errorf("a wrong question: %v, want another error", err)
+	}
+}
+
+func TestALongReportIsMadeInPartsAndTheLargestMomentInOne(t *testing.T) {
+	t.Parallel()
+	in := year(200)
+	records, passes := in.Records, 0
+	in.Records = func(yield func(*api.UsageRecord, error) bool) {
+		passes++
+		records(yield)
+	}
+	want, err := Report(in, midnight, in.Now, Month, ByUser)
+	if err != nil || passes != 1 {
+		t.Fatalf("%v after the records were gone through %d times, want once", err, passes)
+	}
+	for _, tt := range []struct{ atOnce, most int }{{400, 12}, {3, 3 * mostParts}} {
+		in.atOnce, passes = tt.atOnce, 0
+		got, err := Report(in, midnight, in.Now, Month, ByUser)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" || passes < 4 || passes > tt.most {
+			t.Errorf("%d stretches at once: the records were gone through %d times, want 4 to %d; -want +got:\n%s", tt.atOnce, passes, tt.most, diff)
+		}
 	}
 }
 
@@ -506,6 +497,7 @@ func year(clusters int) Input {
 	for n := range 100 {
 		in.Nodes = append(in.Nodes, &api.NodeSpan{Seq: 1, Node: fmt.Sprint("n", n), Cores: 64, MemoryBytes: 1 << 40, From: midnight})
 	}
+	var records []*api.UsageRecord
 	for c := range clusters {
 		from := midnight.Add(time.Duration(c) * 8000 * time.Hour / time.Duration(clusters))
 		r := &api.UsageRecord{Seq: 1, UID: fmt.Sprint(c), Cluster: fmt.Sprint("c", c), Project: fmt.Sprint("p", c%10), User: fmt.Sprint("u", c%100)}
@@ -514,8 +506,9 @@ func year(clusters int) Input {
 				Kind: api.SpanAllocated, Node: fmt.Sprint("n", (c+i)%100), From: from, To: from.Add(time.Hour), Members: 1, Cores: 4, MemoryBytes: 1 << 34,
 			})
 		}
-		in.Records = append(in.Records, r)
+		records = append(records, r)
 	}
+	in.Records = all(records...)
 	return in
 }
 
@@ -525,13 +518,6 @@ func BenchmarkReportOfAYear(b *testing.B) {
 		if _, err := Report(in, midnight, in.Now, Month, ByCluster); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-func BenchmarkDecayOfAYear(b *testing.B) {
-	in := year(10_000)
-	for b.Loop() {
-		Decay(in, 7*24*time.Hour)
 	}
 }
 

@@ -201,9 +201,16 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "what the site cleans is nobody's use",
 		File:    "internal/usage/decay.go",
+		Find:    `if o.ReleasedAt != nil || `,
+		Replace: `if `,
+		Test:    "./internal/usage TestDecayedSumsAreThoseOfAllRecordsAtAnyTime",
+	},
+	{
+		Guard:   "what the site cleaned was nobody's use",
+		File:    "internal/usage/past.go",
 		Find:    `if s.Kind != api.SpanAllocated || `,
 		Replace: `if `,
-		Test:    "./internal/usage TestWithoutAHalfLifeNothingDecays",
+		Test:    "./internal/usage TestHalfIsLeftAfterAHalfLife",
 	},
 	{
 		Guard:   "no second attempt begins while the cluster is not whole",
