@@ -108,7 +108,7 @@ func recipeOf(view *state.View, b *api.Build) lifecycle.BuildRecipe {
 // change of phase that the table of builds does not have is refused.
 func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Build) error {
 	if next.Phase != api.BuildSucceeded || next.Digest == "" {
-		_, revision, err := p.cfg.Repo.UpdateBuild(ctx, next.ID, func(b *api.Build) error {
+		_, revision, err := p.writer.UpdateBuild(ctx, next.ID, func(b *api.Build) error {
 			if err := lifecycle.Builds().CheckChange(b.Phase, next.Phase); err != nil {
 				return err
 			}

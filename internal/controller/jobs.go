@@ -80,7 +80,7 @@ func (p *pass) commitJob(ctx context.Context, job *api.Job, plan lifecycle.JobPl
 		return nil
 	}
 	written := false
-	_, revision, err := p.cfg.Repo.UpdateJob(ctx, job.ID, func(at *api.Job) error {
+	_, revision, err := p.writer.UpdateJob(ctx, job.ID, func(at *api.Job) error {
 		if written = sameButForCancel(*at, *job); !written {
 			return nil // another leader has gone on with it: no second member may be ordered to start it
 		}
@@ -139,7 +139,7 @@ func (p *pass) quiet(runID string, logBytes int64) time.Duration {
 
 // forgetJob removes a job that has ended, and its output.
 func (p *pass) forgetJob(ctx context.Context, job *api.Job) error {
-	if err := p.cfg.Repo.DeleteJob(ctx, job.ID); err != nil && !errors.Is(err, state.ErrNotFound) {
+	if err := p.writer.DeleteJob(ctx, job.ID); err != nil && !errors.Is(err, state.ErrNotFound) {
 		return err
 	}
 	var errs []error

@@ -68,7 +68,10 @@ func whereaboutsOf(c *state.Cluster) whereabouts {
 			continue
 		}
 		w.held = append(w.held, *a)
-		w.nodes[a.Node], w.peers[a.Node] = true, true
+		w.nodes[a.Node] = true
+		if len(a.Ports) > 0 { // a part reaches nobody over a network
+			w.peers[a.Node] = true
+		}
 	}
 	for a, ref := range c.AllWithRef() {
 		if !ref.Releasing {

@@ -29,6 +29,18 @@ func TestASpareIsToldToNobodyAndMakesItsNodeNobodysPeer(t *testing.T) {
 	}
 }
 
+func TestANodeWithNothingButAPartIsNobodysPeer(t *testing.T) {
+	s := newStored(t)
+	view := s.cluster("a", 1, "n1")
+	record := cloned(view.Cluster("a").Record)
+	record.Generation = 2
+	part := api.Assignment{ID: "ua.a-0.1-d0", Of: "ua.a-0.1", ClusterUID: "ua", Cluster: "a", Generation: 2, Group: "a", Member: "a-0", Rank: -1, Node: "n2"}
+	view = s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{part}}}}))
+	if w := whereaboutsOf(view.Cluster("a")); !w.nodes["n2"] || w.peers["n2"] || !w.peers["n1"] {
+		t.Errorf("its nodes are %v and its peers %v; want both nodes, and the member's for a peer", w.nodes, w.peers)
+	}
+}
+
 func TestAMemberThatIsLetGoLeavesTheHomeToTheOthers(t *testing.T) {
 	s := newStored(t)
 	c := s.cluster("a", 1, "n1").Cluster("a")

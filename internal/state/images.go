@@ -29,6 +29,12 @@ func (r *Repo) UpdateBuild(ctx context.Context, id string, change func(*api.Buil
 	return build, revision, err
 }
 
+// UpdateBuild is that of Repo, as long as the leadership lasts.
+func (l *Leader) UpdateBuild(ctx context.Context, id string, change func(*api.Build) error) (api.Build, int64, error) {
+	build, revision, _, err := update(ctx, l.repo, prefixBuild+id, "build", id, nil, change, l.leadership.Guard())
+	return build, revision, err
+}
+
 // DeleteBuild forgets a build; one that is not there is ErrNotFound.
 func (r *Repo) DeleteBuild(ctx context.Context, id string) (int64, error) {
 	return r.remove(ctx, prefixBuild+id, "build", id)

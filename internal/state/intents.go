@@ -96,9 +96,9 @@ func get[T any](ctx context.Context, r *Repo, key, what, name string) (T, int64,
 	return v, e.Revision, decode(e, &v)
 }
 
-// update changes one record by compare-and-swap. absent, if not nil, is what stands for a record that is not there. It returns the
-// record with the revision that holds it, and whether it was written.
-func update[T any](ctx context.Context, r *Repo, key, what, name string, absent *T, change func(*T) error) (T, int64, bool, error) {
+// update changes one record by compare-and-swap, while the guards hold. absent, if not nil, is what stands for a record that is not there. It
+// returns the record with the revision that holds it, and whether it was written.
+func update[T any](ctx context.Context, r *Repo, key, what, name string, absent *T, change func(*T) error, guards ...store.Cond) (T, int64, bool, error) {
 	var none T
 	for {
 		v, revision, err := get[T](ctx, r, key, what, name)
@@ -116,7 +116,7 @@ func update[T any](ctx context.Context, r *Repo, key, what, name string, absent 
 		if bytes.Equal(op.Value, before.Value) {
 			return v, revision, false, nil
 		}
-		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, []store.Op{op})
+		next, err := r.store.Commit(ctx, append([]store.Cond{{Key: key, Revision: revision}}, guards...), []store.Op{op})
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}

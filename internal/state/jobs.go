@@ -46,9 +46,16 @@ func (r *Repo) UpdateJob(ctx context.Context, id string, change func(*api.Job) e
 	return job, revision, err
 }
 
+// UpdateJob is that of Repo, as long as the leadership lasts: two leaders that hold different nodes to be down would undo each other's changes
+// without end.
+func (l *Leader) UpdateJob(ctx context.Context, id string, change func(*api.Job) error) (api.Job, int64, error) {
+	job, revision, _, err := update(ctx, l.repo, prefixJob+id, "job", id, nil, change, l.leadership.Guard())
+	return job, revision, err
+}
+
 // DeleteJob forgets a job; one that is not there is no error.
-func (r *Repo) DeleteJob(ctx context.Context, id string) error {
-	if _, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixJob + id, Delete: true}}); err != nil {
+func (l *Leader) DeleteJob(ctx context.Context, id string) error {
+	if _, err := l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, []store.Op{{Key: prefixJob + id, Delete: true}}); err != nil {
 		return fmt.Errorf("delete job %q: %w", id, err)
 	}
 	return nil

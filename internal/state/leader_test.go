@@ -219,8 +219,12 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 		ctx := t.Context()
 		as := assignments("c1", 3, 1)
 		base := w.c1()
+		_, err := w.repo.CreateJob(ctx, api.Job{ID: "j1", Cluster: "c1", ClusterUID: base.UID(), Phase: api.JobPending})
+		must(t, err)
+		_, err = w.repo.CreateBuild(ctx, api.Build{ID: "b1", Phase: api.BuildPending})
+		must(t, err)
 		must(t, w.won.Resign(ctx))
-		_, err := s.Campaign(ctx, "server-2")
+		_, err = s.Campaign(ctx, "server-2")
 		must(t, err)
 		_, err = s.Commit(ctx, nil, []store.Op{{Key: "usage/u/000000000001", Value: []byte(`{"seq":1,"uid":"u"}`)}})
 		must(t, err)
@@ -241,6 +245,15 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 			"Unquarantine": func() error { _, err := w.leader.Unquarantine(ctx, as[0].ID); return err },
 			"CommitNodeSpan": func() error {
 				_, err := w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "n1"}, now)
+				return err
+			},
+			"UpdateJob": func() error {
+				_, _, err := w.leader.UpdateJob(ctx, "j1", func(j *api.Job) error { j.Phase = api.JobRunning; return nil })
+				return err
+			},
+			"DeleteJob": func() error { return w.leader.DeleteJob(ctx, "j1") },
+			"UpdateBuild": func() error {
+				_, _, err := w.leader.UpdateBuild(ctx, "b1", func(b *api.Build) error { b.Phase = api.BuildRunning; return nil })
 				return err
 			},
 			"PruneUsage": func() error { _, _, err := w.leader.PruneUsage(ctx, "", now); return err },

@@ -269,7 +269,8 @@ func TestConcurrentUpdatesOfAJobAllCount(t *testing.T) {
 		_, rev, err := repo.UpdateJob(ctx, "j1", func(*api.Job) error { return nil })
 		must(t, err)
 		equal(t, rev, before.Revision) // nothing changed, nothing written
-		must(t, repo.DeleteJob(ctx, "j1"))
+		leader, _ := lead(t, repo)
+		must(t, leader.DeleteJob(ctx, "j1"))
 		if _, err := repo.Job(ctx, "j1"); !errors.Is(err, state.ErrNotFound) {
 			t.Errorf("deleted job: %v, want ErrNotFound", err)
 		}

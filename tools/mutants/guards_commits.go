@@ -157,6 +157,27 @@ var commitGuards = []Mutant{
 		Test:    "./internal/state TestAQuarantineEndsOnceWhateverHappensMeanwhile",
 	},
 	{
+		Guard:   "what becomes of jobs is the leader's to write",
+		File:    "internal/state/jobs.go",
+		Find:    `nil, change, l.leadership.Guard())`,
+		Replace: `nil, change)`,
+		Test:    "./internal/state TestADeposedLeaderWritesNothing",
+	},
+	{
+		Guard:   "jobs are forgotten by the leader only",
+		File:    "internal/state/jobs.go",
+		Find:    `[]store.Cond{l.leadership.Guard()}`,
+		Replace: `nil`,
+		Test:    "./internal/state TestADeposedLeaderWritesNothing",
+	},
+	{
+		Guard:   "what becomes of builds is the leader's to write",
+		File:    "internal/state/images.go",
+		Find:    `nil, change, l.leadership.Guard())`,
+		Replace: `nil, change)`,
+		Test:    "./internal/state TestADeposedLeaderWritesNothing",
+	},
+	{
 		Guard:   "quarantines end by the leader only",
 		File:    "internal/state/quarantines.go",
 		Find:    `conds, ops := []store.Cond{l.leadership.Guard()}, []store.Op{{Key: key, Delete: true}}`,

@@ -65,4 +65,11 @@ var partGuards = []Mutant{
 		Replace: "// what",
 		Test:    "./internal/decision TestDevicesOfOtherNodesArePartsThatTheirAgentsProveClean",
 	},
+	{
+		Guard:   "a node with nothing but a part is nobody's peer",
+		File:    "internal/controller/render.go",
+		Find:    `if len(a.Ports) > 0 { // a part`,
+		Replace: `if len(a.Ports) >= 0 { // a part`,
+		Test:    "./internal/controller TestANodeWithNothingButAPartIsNobodysPeer",
+	},
 }
