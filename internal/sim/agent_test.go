@@ -62,6 +62,8 @@ type wanted struct {
 	index         int // of its network
 	// files names the generated files it should have.
 	files string
+	// part: it is what a member on another node holds here.
+	part bool
 }
 
 func newAgent(n *node) {
@@ -141,6 +143,7 @@ func (a *agent) connect() bool {
 		return false
 	}
 	l.conn = conn
+	n.links = slices.DeleteFunc(n.links, func(old *link) bool { return old.over && old.served.Load() })
 	n.link, n.links, a.said, a.heardAt = l, append(n.links, l), nil, time.Now()
 	if conn.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: n.record.AgentID, Node: n.record, Term: n.term}}) != nil {
 		a.leave(l)
@@ -196,6 +199,9 @@ func (a *agent) leave(l *link) {
 		return
 	}
 	a.n.link, l.over = nil, true
+	if w := a.n.w; w.chance(LateMessages, 4) { // its end, and its last words, are longer on their way than the next stream
+		l.up.lag(w.between(time.Millisecond, 20*time.Second))
+	}
 	l.conn.Close()
 	a.dial()
 }
@@ -231,10 +237,11 @@ func (a *agent) obey(d *agentstream.Desired) {
 		m := &d.Members[i]
 		a.desired[m.Assignment.ID] = wanted{
 			DesiredMember: lifecycle.DesiredMember{
-				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused,
+				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused && !m.Assignment.IsPart(),
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
+			part: m.Assignment.IsPart(),
 		}
 	}
 	for _, j := range d.Jobs {
@@ -310,7 +317,7 @@ func (a *agent) plan(id string, newest int64) {
 	m := a.member(id)
 	in := lifecycle.MemberInput{
 		Current: a.current || a.n.w.cfg.Without == GuardCurrent, NewestGeneration: newest, Host: lifecycle.HostAbsent,
-		Ready: m.ready, Unhealthy: m.unhealthy, NeverRan: m.neverRan, Cleaned: m.cleaned, RecoveredAt: m.recovered, Now: time.Now(),
+		Ready: m.ready || a.desired[id].part, Unhealthy: m.unhealthy, NeverRan: m.neverRan, Cleaned: m.cleaned, RecoveredAt: m.recovered, Now: time.Now(),
 	}
 	d, ok := a.desired[id]
 	if ok {
@@ -372,15 +379,17 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 
 func (a *agent) start(id string, m *memberMemory, d wanted) {
 	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
-	h := &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, jobs: map[string]*jobRun{}}
+	h := &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, part: d.part, jobs: map[string]*jobRun{}}
 	a.n.host[id] = h
 	a.n.w.touched()
 	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
 		h.state, h.since = lifecycle.HostRunning, time.Now()
-		m.neverRan = false
-		a.hearReady(id, h)
+		m.neverRan, a.n.w.checks.ran[id] = false, true
 		a.n.endSomeDay(id, h)
-		a.n.fallIllSomeDay(id, h)
+		if !h.part {
+			a.hearReady(id, h)
+			a.n.fallIllSomeDay(id, h)
+		}
 	})
 }
 
@@ -389,7 +398,11 @@ func (a *agent) start(id string, m *memberMemory, d wanted) {
 func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longest time.Duration, done func(*hostMember)) {
 	w, n := a.n.w, a.n
 	m.busy = true
+	takes := w.between(time.Millisecond, longest)
 	failed := w.chance(fails, 12) || n.sick
+	if what == "start" && w.drawnFor(id+" slow", 100) == 0 && w.may(fails) { // so slow that the leader gives up before the agent does
+		takes, failed = w.between(time.Minute, 2*time.Minute), true
+	}
 	if failed {
 		w.checks.disturbed.Add(1)
 	}
@@ -409,7 +422,7 @@ func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longe
 			m.attempts = m.attempts.Fail(what+" failed", time.Now())
 		}
 	}
-	w.after(w.between(time.Millisecond, longest), func() {
+	w.after(takes, func() {
 		if !a.over {
 			a.run(func() {
 				finish()

@@ -15,7 +15,9 @@ func (b *box) takeNode() {
 	b.w.inbox.post(b.name, func() {
 		if n := b.node; n.up && n.life == was {
 			n.loseMemory()
-			n.loseDisk()
+			if !b.disk {
+				n.loseDisk()
+			}
 		}
 	})
 }
@@ -66,7 +68,7 @@ func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.W
 			return
 		}
 		n.life, n.up, n.token, n.leaving = life, true, token.ID(), false
-		n.record.AgentID, n.record.BootGeneration, n.record.InRAM = welcome.Agent.AgentID, generation, true
+		n.record.AgentID, n.record.BootGeneration, n.record.InRAM = welcome.Agent.AgentID, generation, !t.disk
 		t.finish = finish
 		n.startAgent()
 	})

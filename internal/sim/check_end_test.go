@@ -72,8 +72,15 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare {
 			continue
 		}
-		if _, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: in.Requests[i].Groups}); refusal != nil {
+		groups := in.Requests[i].Groups
+		if _, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: groups}); refusal != nil {
 			return
+		}
+		sketch := free.Sketch()
+		if fit, _, ok := sketch.Fit(groups); ok {
+			if _, missing := sketch.FitDevices(groups, fit); missing != "" {
+				return
+			}
 		}
 		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || in.Accounts[c.Intent.Project].Quota != (api.Quota{})) {
 			return // it fits, and may not go before others or above a quota
@@ -101,7 +108,7 @@ func (w *world) checkMembersAtRest(c *state.Cluster) {
 		if c.Record.Phase == api.ClusterReady && (h == nil || h.state != lifecycle.HostRunning) {
 			w.fail("rest", "cluster %s is ready, and %s does not run", c.Name(), a.ID)
 		}
-		if c.Record.Phase == api.ClusterPaused && (h == nil || h.state != lifecycle.HostPaused) {
+		if c.Record.Phase == api.ClusterPaused && a.IsMember() && (h == nil || h.state != lifecycle.HostPaused) {
 			w.fail("rest", "cluster %s is paused, and %s is not frozen", c.Name(), a.ID)
 		}
 	}

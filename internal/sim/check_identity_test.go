@@ -24,7 +24,7 @@ func (w *world) checkIdentities() {
 			continue
 		}
 		for id, h := range n.host {
-			if !h.runs() {
+			if !h.runs() || h.part {
 				continue
 			}
 			name := h.cluster + "." + h.name
@@ -47,7 +47,7 @@ func (w *world) checkIdentities() {
 		}
 		for id, h := range n.host {
 			name := h.cluster + "." + h.name
-			if _, twice := owners[name]; twice && h.runs() {
+			if _, twice := owners[name]; twice && h.runs() && !h.part {
 				owners[name] = append(owners[name], owner{id: id, node: n, h: h})
 			}
 		}
@@ -86,7 +86,7 @@ func (w *world) unfencedIn(m *mirror, o owner) string {
 		for _, a := range m.assignments(e.record) {
 			// Those that are deleted with their cluster go together, and are talked to until then.
 			together := e.record.Phase == api.ClusterDeleting && a.releasedAt != nil && !a.releasedAt.Before(e.record.ChangedAt)
-			if a.Node == o.node.record.Name && a.ID != o.id && (a.releasedAt == nil || together) {
+			if a.Node == o.node.record.Name && a.ID != o.id && !a.IsPart() && (a.releasedAt == nil || together) {
 				return "" // its node is talked to for another's sake
 			}
 		}

@@ -79,6 +79,11 @@ func (w *world) checkGone(before api.MachineRecord) {
 	b := w.box(before.Name)
 	w.happened("gone")
 	w.trace("%s is gone, it was %s", b.name, before.Phase)
+	w.inbox.post(b.name, func() { // who takes it in again installs it anew
+		if !b.node.up {
+			b.node.loseDisk()
+		}
+	})
 	if before.Phase == api.MachineRemoving && !b.blind { // of the others it is said that they may run on
 		w.checkOff(b, b.really(), "was removed")
 	}

@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"maps"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
 	"github.com/nearmetal/nearmetal/internal/situation"
 )
@@ -50,6 +52,9 @@ func (w *world) checkQueue(site *situation.Site) {
 	}
 	if kept && !head.by.IsZero() {
 		w.happened("promise kept")
+		if head.by.After(c.promise.by.Add(forecastSlack)) {
+			w.fail("queue", "the head of the queue, %s, was to start by %s, and is told to wait until %s now", head.uid, c.promise.by.Sub(w.epoch), head.by.Sub(w.epoch))
+		}
 		if head.by.Before(c.promise.by) {
 			c.promise.by = head.by
 		}
@@ -58,6 +63,34 @@ func (w *world) checkQueue(site *situation.Site) {
 	if !kept || c.promise.uid != head.uid {
 		c.promise = head
 	}
+}
+
+// checkOvertaken checks, on sites where nothing goes wrong, that one that has just got its room went before nobody who came first, is its equal
+// and asks for no more, nor for longer: whatever is free for the one would have done for the other.
+func (m *mirror) checkOvertaken(placed *api.ClusterIntent) {
+	for _, name := range m.names() {
+		e := m.clusters[name]
+		if e.intent == nil || e.record != nil && e.record.Phase != api.ClusterQueued || e.intent.DeleteRequestedAt != nil {
+			continue
+		}
+		if e.intent.CreatedAt.Before(placed.CreatedAt) && isEqual(e.intent, placed) && asksForNoMore(e.intent.Spec, placed.Spec) {
+			m.w.fail("queue", "cluster %s has got its room before %s, which came first and asks for no more", placed.Name, name)
+		}
+	}
+}
+
+// isEqual reports whether only their age puts one before the other.
+func isEqual(a, b *api.ClusterIntent) bool {
+	return a.Project == b.Project && a.User == b.User && a.Spec.Priority == b.Spec.Priority && a.Spec.Queue == b.Spec.Queue
+}
+
+// asksForNoMore reports whether wherever b fits a does, for as long.
+func asksForNoMore(a, b api.ClusterSpec) bool {
+	if len(a.Groups) != 1 || len(b.Groups) != 1 || b.TimeLimit != 0 && (a.TimeLimit == 0 || a.TimeLimit > b.TimeLimit) {
+		return false
+	}
+	g, h := a.Groups[0], b.Groups[0]
+	return g.Size <= h.Size && g.Cores <= h.Cores && g.Memory <= h.Memory && maps.Equal(g.NodeSelector, h.NodeSelector)
 }
 
 // asked is what admission is asked by now; false when nothing is.

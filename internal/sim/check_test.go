@@ -20,12 +20,13 @@ type checks struct {
 	promise   promise              // the lock of looked guards it
 	ready     map[string]time.Time // when a cluster was last called ready
 	runs      map[string]string    // the member of each run of a job
+	ran       map[string]bool      // IDs of assignments that have run
 	noticed   time.Time
 	reported  time.Time
 }
 
 func newChecks() *checks {
-	return &checks{ready: map[string]time.Time{}, runs: map[string]string{}}
+	return &checks{ready: map[string]time.Time{}, runs: map[string]string{}, ran: map[string]bool{}}
 }
 
 // touched notes that something on a host has changed.
@@ -49,6 +50,8 @@ func (w *world) check() {
 	if w.stats.Steps%16 == 0 {
 		w.checkDeadlines()
 		w.checkSilence()
+		w.checkStreams()
+		w.checkLost()
 	}
 	if time.Since(c.noticed) > 7*time.Second && !w.over {
 		w.checkNoticed()
@@ -79,6 +82,7 @@ func (m *mirror) checkAllocations() {
 		memory[n.record.Name] = n.record.Capacity.MemoryBytes
 	}
 	ranges := map[api.IDRange]string{}
+	devices := newDeviceUse()
 	type slot struct {
 		node string
 		slot int
@@ -100,6 +104,7 @@ func (m *mirror) checkAllocations() {
 		}
 		ranges[a.UserIDs] = a.ClusterUID
 		m.checkPorts(a, holders)
+		devices.take(w, a)
 	}
 	for _, name := range m.names() {
 		for _, a := range m.assignments(m.clusters[name].record) {
@@ -224,7 +229,13 @@ func (w *world) checkPhase(l *landed) {
 func (w *world) checkReady(r *api.ClusterRecord, l *landed) {
 	names := map[string]bool{}
 	for _, a := range l.all {
-		if a.releasedAt == nil && !a.Spare {
+		if a.releasedAt != nil || a.Spare {
+			continue
+		}
+		if !w.checks.ran[a.ID] {
+			w.fail("ready", "cluster %s is called ready, and %s has never run", r.Name, a.ID)
+		}
+		if a.IsMember() {
 			names[a.Member] = true
 		}
 	}
@@ -254,7 +265,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 			return
 		}
 		phase, _, _ := s.monitor.Node(a.Node)
-		if seen, _ := s.monitor.MemberState(a.ID); phase != api.NodeReady || seen.Phase != api.MemberReady || !seen.Current {
+		if seen, _ := s.monitor.MemberState(a.ID); phase != api.NodeReady || seen.Phase != api.MemberReady || !seen.Current && a.IsMember() {
 			return
 		}
 	}
@@ -283,17 +294,69 @@ func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
 	w.fail("alarm", "cluster %s is called degraded (%s), and every member of it runs as it did when it was ready", r.Name, r.Message)
 }
 
-// noteAnswers notes, before a step, which nodes have answered the leader up to now.
+// noteAnswers notes, before a step, which nodes have answered the leader up to now, and since when without a break.
 func (w *world) noteAnswers() {
 	s := w.store.leader()
 	if s == nil {
 		return
 	}
 	for _, n := range w.nodes {
-		if n.canAnswer(s) {
-			n.answered = time.Now()
+		if !n.canAnswer(s) {
+			n.answers = nil
+			continue
+		}
+		n.answered = time.Now()
+		if n.answers != n.link {
+			n.answers, n.answersSince = n.link, n.answered
 		}
 	}
+}
+
+// checkStreams checks that a node which answers the leader is ready, for an agent notices after the death timer that a server no longer hears it,
+// and that no stream of a node outlives the beginning of the next.
+func (w *world) checkStreams() {
+	s := w.store.leader()
+	if s == nil {
+		return
+	}
+	for _, n := range w.nodes {
+		if n.answers == nil || n.answers != n.link || time.Since(n.answersSince) < 2*lifecycle.DefaultDeathTimer {
+			continue
+		}
+		if phase, _, why := s.monitor.Node(n.record.Name); phase != api.NodeReady {
+			w.fail("streams", "node %s has answered on one stream for %s and is %s: %s", n.record.Name, time.Since(n.answersSince), phase, why)
+		}
+		for _, l := range n.links {
+			if l != n.link && l.s == s && !l.served.Load() {
+				w.fail("streams", "the leader goes on with a stream of node %s, which has had another for %s", n.record.Name, time.Since(n.answersSince))
+			}
+		}
+	}
+}
+
+// checkLost checks that nobody goes on holding what is on a node that is down: a member there is lost, and so is one that has a part there.
+func (w *world) checkLost() {
+	s := w.store.leader()
+	if s == nil || w.store.inDoubt() || time.Since(s.stalledUntil()) < slack {
+		return
+	}
+	down := map[string]bool{}
+	for _, n := range w.nodes {
+		silent := time.Since(later(later(n.answered, s.risen), w.store.leaderSince()))
+		down[n.record.Name] = silent > lifecycle.DefaultDeathTimer+2*slack
+	}
+	w.read(func(m *mirror) {
+		for _, e := range m.clusters {
+			if e.record == nil || e.intent == nil || e.intent.DeleteRequestedAt != nil || e.record.ExpiredAt != nil || e.record.Phase == api.ClusterFailed {
+				continue
+			}
+			for _, a := range m.assignments(e.record) {
+				if a.releasedAt == nil && !a.Spare && down[a.Node] {
+					w.fail("lost", "cluster %s, which is %s, still holds %s on node %s, which is down", e.record.Name, e.record.Phase, a.ID, a.Node)
+				}
+			}
+		}
+	})
 }
 
 // checkSilence checks that a node that can't answer is down for the leader as soon as the death timer has run out.
@@ -317,7 +380,7 @@ const slack = time.Second
 // checkDeadlines checks that no phase outlives its timer, and that no assignment is cleaned for longer than it may be.
 func (w *world) checkDeadlines() {
 	s := w.store.leader()
-	if s == nil || w.store.inDoubt() {
+	if s == nil || w.store.inDoubt() || time.Since(s.stalledUntil()) < slack {
 		return
 	}
 	now, since, deadlines := s.now(), s.leadsSince(), lifecycle.DefaultDeadlines()

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -104,7 +105,7 @@ func (w *world) checkReport() {
 			owed[uid] = (float64(a.total[api.SpanAllocated]) + float64(a.rate[api.SpanAllocated])*float64(now.Sub(a.at))) / float64(time.Second)
 		}
 		for _, span := range m.nodeSpans {
-			if n := w.node(span.Node); n.box == nil { // it is never out of the inventory, so its spans are without gaps
+			if n := w.node(span.Node); n.box == nil && !n.forgotten { // it was never out of the inventory, so its spans are without gaps
 				if span.Seq == 1 {
 					capacity += float64(span.Cores) * now.Sub(span.From).Seconds()
 				}
@@ -132,7 +133,8 @@ func (w *world) checkReport() {
 	same("allocated", site.Allocated.CoreSeconds, truth[api.SpanAllocated])
 	same("cleaning", site.Cleaning.CoreSeconds, truth[api.SpanCleaning])
 	// What is cleaned on a machine that was removed is of no node any more, and counts all the same.
-	if got := site.Capacity.CoreSeconds; len(w.boxes) == 0 || got < capacity {
+	removed := len(w.boxes) > 0 || slices.ContainsFunc(w.nodes, func(n *node) bool { return n.forgotten })
+	if got := site.Capacity.CoreSeconds; !removed || got < capacity {
 		same("capacity", got, capacity)
 	}
 	if site.Idle.CoreSeconds < -1e-6 || site.Down.CoreSeconds < -1e-6 {

@@ -40,6 +40,8 @@ func (w *world) fault() {
 	switch kind {
 	case LeaderCrash, Usurp, Deposed:
 		w.leaderFault(kind, n, short, one)
+	case Stall:
+		w.up().stall(short)
 	case Cut:
 		n.cut(true, true, min(away, 5*time.Minute))
 	case CutOneWay:
@@ -218,6 +220,7 @@ func (w *world) settling() time.Duration {
 // endAll deletes every cluster, after a look at where everything has come to rest.
 func (w *world) endAll() {
 	w.checkRest()
+	w.submitMany()
 	w.trace("everything is deleted")
 	w.over = true
 	for _, in := range w.intents() {
@@ -248,7 +251,7 @@ func (w *world) noneIsRemoved() bool {
 // hadAll lets every machine show that it can be had: on, off, and out of the site.
 func (w *world) hadAll() {
 	if len(w.boxes) == 0 {
-		w.ended = true
+		w.growOld()
 		return
 	}
 	if !w.noneIsRemoved() {
@@ -265,7 +268,7 @@ func (w *world) hadAll() {
 				w.removeAll()
 				w.await(15*time.Minute, w.allIn(""), func() {
 					w.checkAllRemoved()
-					w.ended = true
+					w.growOld()
 				})
 			})
 		})

@@ -45,6 +45,9 @@ type ears struct {
 
 // NextDeath is the first that a pass of the leader asks for.
 func (t ears) NextDeath() time.Time {
+	if left := time.Until(t.s.stalledUntil()); left > 0 {
+		pause(t.s.ctx, left)
+	}
 	t.w.lookAtPass(t.s)
 	return t.Agents.NextDeath()
 }

@@ -19,8 +19,9 @@ type link struct {
 	s        *server
 	up, down *pipe
 	conn     *agentstream.ClientConn
-	// over: the agent's end is closed; what still comes is late.
-	over bool
+	// over: the agent's end is closed; what still comes is late. served: the server's end is.
+	over   bool
+	served atomic.Bool
 }
 
 // cuts are what is wrong with the ways from and to a node.
@@ -69,6 +70,7 @@ func (d *dialer) RoundTrip(r *http.Request) (*http.Response, error) {
 	stopped := context.AfterFunc(ctx, l.up.abort) // a server that ends reads no more
 	d.s.parts.Go(func() {
 		d.s.agents.ServeHTTP(answer, request)
+		l.served.Store(true)
 		stopped()
 		cancel()
 		l.up.abort() // as a server does that is done with a request
@@ -149,6 +151,17 @@ func (p *pipe) send(content []byte) bool {
 	p.transit = append(p.transit, parcel{content, due})
 	time.AfterFunc(time.Until(due), p.deliver)
 	return true
+}
+
+// lag holds up what is on its way, and what is sent yet.
+func (p *pipe) lag(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.transit {
+		p.transit[i].due = p.transit[i].due.Add(d)
+		time.AfterFunc(time.Until(p.transit[i].due), p.deliver)
+	}
+	p.last = later(p.last, time.Now()).Add(d)
 }
 
 // mute ends what can be sent.

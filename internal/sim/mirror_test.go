@@ -110,6 +110,7 @@ func (m *mirror) apply(c commit, revision int64) {
 	if len(touched)+len(freed) > 0 {
 		m.checkAllocations()
 		m.checkMembers()
+		m.checkDevices()
 		m.checkQuotas()
 	}
 }
@@ -182,7 +183,7 @@ func (m *mirror) put(op store.Op) {
 	case prefixMachineRecord:
 		m.putMachine(rest, op)
 	case prefixEvent:
-		if !op.Delete {
+		if !op.Delete && !op.DeletePrefix {
 			w.sawEvent(decodeOp[api.Event](w, op))
 		}
 	}
@@ -239,6 +240,8 @@ func (m *mirror) putRecord(name string, op store.Op) {
 	m.noteRoom(before, e.record)
 	if e.intent == nil || e.intent.UID != e.record.UID {
 		m.w.fail("conflict", "what was decided about cluster %s (%s) came true when it was gone", name, e.record.UID)
+	} else if e.record.PlacedAt != nil && (before == nil || before.PlacedAt == nil) && m.w.quiet() {
+		m.checkOvertaken(e.intent)
 	}
 	if e.record.Phase != from {
 		transition(m.w, tablesOf.clusters, from, e.record.Phase)
@@ -261,6 +264,10 @@ func (m *mirror) noteRoom(before, after *api.ClusterRecord) {
 	}
 	for _, h := range m.assignments(after) {
 		if _, old := had[h.ID]; old || h.releasedAt != nil {
+			continue
+		}
+		if h.IsPart() {
+			m.w.happened("room for a part")
 			continue
 		}
 		what := "room to grow"
@@ -343,7 +350,7 @@ func (m *mirror) usedBy(project string) api.Quota {
 		}
 		members := q.Members
 		for _, a := range m.assignments(e.record) {
-			if a.releasedAt == nil {
+			if a.releasedAt == nil && !a.IsPart() {
 				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())
 			}
 		}
@@ -473,7 +480,7 @@ func (m *mirror) checkMembers() {
 			names[member], ranks[rank] = what, what
 		}
 		for _, a := range m.assignments(r) {
-			if a.releasedAt == nil {
+			if a.releasedAt == nil && !a.IsPart() {
 				see(a.Member, a.Rank, a.ID)
 			}
 			if a.Spare && a.releasedAt != nil {

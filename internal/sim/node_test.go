@@ -27,8 +27,10 @@ type node struct {
 	// prefers is the server that its agent finds first, while that runs.
 	prefers *server
 	cuts    cuts
-	// answered is when it last could answer the leader.
-	answered time.Time
+	// answered is when it last could answer the leader, answersSince since when it can without a break, on one stream: answers, nil while it
+	// can't.
+	answered, answersSince time.Time
+	answers                *link
 	// sick: whatever its drivers do fails.
 	sick bool
 	// token is what its agent shows, and only is set where the bearer may speak for this node only: a machine that was booted.
@@ -37,6 +39,8 @@ type node struct {
 	box     *box
 	life    int
 	leaving bool // it powers itself off
+	// forgotten: it was out of the inventory once.
+	forgotten bool
 }
 
 // hostMember is what is on a host of one member.
@@ -49,9 +53,9 @@ type hostMember struct {
 	// since is when it began to run, files which generated files it has.
 	since time.Time
 	files string
-	// ill: its checks say no.
-	ill, everIll bool
-	jobs         map[string]*jobRun
+	// ill: its checks say no. part: it is what a member on another node holds here, and runs nothing.
+	ill, everIll, part bool
+	jobs               map[string]*jobRun
 }
 
 // nodeNetwork is a cluster's network as a node has it.
@@ -164,7 +168,7 @@ func (n *node) mend() {
 	for _, l := range n.links {
 		l.up.deliver()
 		l.down.deliver()
-		if !l.over || n.link == l {
+		if !l.over || n.link == l || !l.served.Load() {
 			still = append(still, l)
 		}
 	}

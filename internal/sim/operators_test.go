@@ -6,17 +6,21 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// scheduleOperators lets operators drain nodes for a while, and change quotas.
+// scheduleOperators lets operators drain nodes for a while, take some away that are down, and change quotas.
 func (w *world) scheduleOperators() {
 	r := w.faultRandom
 	w.after(span(r, time.Second, 3*time.Minute), func() {
 		if w.isCalm() {
 			return
 		}
-		n, away := w.nodes[r.IntN((mostNodes+mostBoxes)*16)%len(w.nodes)].record.Name, span(r, time.Second, 5*time.Minute)
+		at, away := w.nodes[r.IntN((mostNodes+mostBoxes)*16)%len(w.nodes)], span(r, time.Second, 5*time.Minute)
+		n := at.record.Name
 		if w.cfg.Kinds.Has(Drain) && w.drain(n) {
 			w.happened(Drain.String())
 			w.after(away, func() { w.undrain(n) })
+		}
+		if taken := r.IntN(6) == 0; taken && w.cfg.Kinds.Has(Forget) && at.box == nil {
+			w.forget(at, 5*time.Minute)
 		}
 		project, quota := []string{"lab", "class"}[r.IntN(2)], 2+r.IntN(12)
 		if rare := r.IntN(4) == 0; rare && w.cfg.Kinds.Has(Quotas) {
@@ -46,6 +50,35 @@ func (w *world) undrain(node string) {
 	w.trace("%s is drained no longer", node)
 	w.checks.disturbed.Add(1)
 	_, _ = s.repo.Undrain(s.ctx, node)
+}
+
+// forget takes a node out of the inventory as soon as it is down and nothing is on it, as the API does, and away: what comes back later is
+// installed anew.
+func (w *world) forget(n *node, patience time.Duration) {
+	s, name := w.up(), n.record.Name
+	if w.isCalm() || patience < 0 {
+		return
+	}
+	again := func() { w.after(time.Second, func() { w.forget(n, patience-time.Second) }) }
+	if s == nil || s.cache.View().Agent(name) == nil {
+		again()
+		return
+	}
+	if phase, _, _ := s.monitor.Node(name); phase != api.NodeDown {
+		again()
+		return
+	}
+	if _, err := s.repo.ForgetNode(s.ctx, s.cache.View(), name); err != nil {
+		again()
+		return
+	}
+	w.happened(Forget.String())
+	w.trace("%s is forgotten", name)
+	w.checks.disturbed.Add(1)
+	n.forgotten = true
+	n.loseMemory()
+	n.loseDisk()
+	n.boot(longestUnaware + patience)
 }
 
 // setQuota changes what a project may hold at once; it may hold more already, and then gets nothing.

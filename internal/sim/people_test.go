@@ -110,6 +110,9 @@ func (w *world) askForMachine(r *mathrand.Rand) {
 	case what < 8:
 		err = w.request(b, api.PowerActionOn, environment, force)
 	case what < 10:
+		if b.blind && m.Record != nil && m.Record.Phase == api.MachineFailed {
+			b.press(api.PowerOff) // as they are told: the site takes their word for it
+		}
 		err = w.request(b, api.PowerActionOff, "", force)
 	case what < 11:
 		err = w.request(b, api.PowerActionCycle, "", force)

@@ -49,7 +49,7 @@ func (w *world) lookAtPass(s *server) {
 		w.noteMembers(site, c)
 	}
 	w.noteGone(site.View)
-	if w.cfg.Kinds&^QuietKinds() == 0 {
+	if w.quiet() {
 		w.checkQueue(site)
 	}
 	l.first = false
@@ -101,9 +101,9 @@ func (w *world) noteMembers(site *situation.Site, c *state.Cluster) {
 		if a.Clean {
 			continue
 		}
-		phase, _ := lifecycle.MemberPhase(a, in.Observed, in.Nodes)
+		phase := phaseOf(in, a)
 		now.assignments[a.ID] = phase
-		if !a.Releasing && !a.Spare {
+		if !a.Releasing && a.IsMember() {
 			now.names[a.Member] = phase
 		}
 	}
@@ -124,6 +124,23 @@ func (w *world) noteMembers(site *situation.Site, c *state.Cluster) {
 	default:
 		w.compare(*before, *now)
 	}
+}
+
+// phaseOf is the phase of an assignment as the leader knows it: a ready member is no further than its parts are.
+func phaseOf(in lifecycle.ClusterInput, a lifecycle.ClusterAssignment) api.MemberPhase {
+	phase, _ := lifecycle.MemberPhase(a, in.Observed, in.Nodes)
+	if phase != api.MemberReady {
+		return phase
+	}
+	for _, p := range in.Assignments {
+		if p.Of != a.ID || p.Releasing {
+			continue
+		}
+		if its, _ := lifecycle.MemberPhase(p, in.Observed, in.Nodes); its != api.MemberReady {
+			return its
+		}
+	}
+	return phase
 }
 
 // noteGone closes the logs of clusters that are no more.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,8 @@ type server struct {
 
 	mu    sync.Mutex
 	table *netboot.Table
+	// stalled is until when its controller stands still at the beginning of its next pass.
+	stalled time.Time
 }
 
 // servers are the runs of the server: the present one, and those that were deposed and do not know it yet.
@@ -84,9 +87,9 @@ func (w *world) up() *server {
 
 // start starts a server. Each finds another time on its wall.
 func (w *world) start() {
-	skew := time.Duration(0)
+	skew := w.ahead
 	if w.cfg.Kinds.Has(ClockJump) && !w.isCalm() {
-		skew = w.between(-20*time.Minute, 20*time.Minute)
+		skew += w.between(-20*time.Minute, 20*time.Minute)
 		w.happened(ClockJump.String())
 	}
 	w.servers.born++
@@ -156,6 +159,24 @@ func (s *server) now() time.Time { return s.clock.At(s.wall()) }
 
 // alive reports whether the server runs.
 func (s *server) alive() bool { return s != nil && s.ctx.Err() == nil }
+
+// stall lets the controller stand still for a while, as on a machine whose disk or memory is busy. All else goes on.
+func (s *server) stall(d time.Duration) {
+	if s == nil {
+		return
+	}
+	s.w.trace("%s stands still for %s", s.candidate, d)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stalled = later(s.stalled, time.Now().Add(d))
+}
+
+// stalledUntil is when its controller goes on, or did.
+func (s *server) stalledUntil() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stalled
+}
 
 // look is what the leader would decide by now.
 func (s *server) look() *situation.Site {
@@ -241,7 +262,8 @@ func (w *world) reach() *server {
 // stop ends all servers, and waits for them.
 func (s *servers) stop() {
 	s.mu.Lock()
-	all := append(append(s.ended, s.unaware...), s.present)
+	s.ended = append(s.ended, s.present) // what it is about to commit is still its own
+	all := append(slices.Clone(s.ended), s.unaware...)
 	s.present = nil
 	s.mu.Unlock()
 	for _, one := range all {

@@ -58,6 +58,8 @@ const (
 	Jobs
 	Machines
 	Builds
+	Devices
+	Forget
 
 	MemberEnds
 	MemberIll
@@ -81,6 +83,7 @@ const (
 	LeaderCrash
 	Usurp
 	Deposed
+	Stall
 	BMC
 	Button
 	Cable
@@ -89,9 +92,9 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "forget",
 	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic",
-	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "bmc", "button", "cable", "hang",
+	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "bmc", "button", "cable", "hang",
 }
 
 func (k Kind) String() string { return kindNames[k] }

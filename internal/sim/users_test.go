@@ -61,10 +61,13 @@ type change struct {
 	limit time.Duration
 }
 
+// makeProjects makes two besides the default one. On half of the sites their quotas are less than the nodes have, and bind more often.
 func (w *world) makeProjects() {
-	lab := api.Project{Name: "lab", Shares: 3, Quota: api.Quota{Cores: 8 + w.userRandom.IntN(8), Clusters: 3}}
-	class := api.Project{
-		Name: "class", Shares: 1, Quota: api.Quota{Members: 4 + w.userRandom.IntN(6), Memory: api.Bytes(4+w.userRandom.IntN(8)) << 30},
+	r := w.userRandom
+	lab := api.Project{Name: "lab", Shares: 3, Quota: api.Quota{Cores: 8 + r.IntN(8), Clusters: 3}}
+	class := api.Project{Name: "class", Shares: 1, Quota: api.Quota{Members: 4 + r.IntN(6), Memory: api.Bytes(4+r.IntN(8)) << 30}}
+	if r.IntN(2) == 0 {
+		lab.Quota.Cores, class.Quota.Members = 4+r.IntN(4), 3+r.IntN(3)
 	}
 	s := w.up()
 	for _, p := range []api.Project{lab, class} {
@@ -136,6 +139,7 @@ func (w *world) drawGroup(name string) api.Group {
 	if chosen := r.IntN(6) == 0; chosen && may(Selectors) {
 		g.NodeSelector = map[string]string{"rack": rack}
 	}
+	g.Devices = w.drawDeviceRequests()
 	if check && may(MemberIll) {
 		g.Checks = []api.Check{{Name: "works", Command: []string{"true"}, Interval: api.Duration(30 * time.Second), Failures: 3}}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +36,8 @@ type witness struct {
 	term              int64
 	leads             string
 	moment            time.Time
-	written           map[string]int // how often a key was written
+	written           map[string]int   // how often a key was written
+	late              map[string]int64 // the term whose commit of a record is under way yet, by key
 	atOnce            int
 	// landed are changes of clusters' phases that are looked at when all has come to rest.
 	landed []landed
@@ -73,7 +75,7 @@ func (l *leadership) Resign(ctx context.Context) error {
 func newWitness(w *world) *witness {
 	return &witness{
 		Store: memory.New(), w: w, random: source(w.cfg.Seed, "commits"), leaders: map[int64]*leadership{}, dead: map[string]bool{},
-		unaware: map[string]bool{}, written: map[string]int{}, mirror: newMirror(w),
+		unaware: map[string]bool{}, written: map[string]int{}, late: map[string]int64{}, mirror: newMirror(w),
 	}
 }
 
@@ -190,6 +192,10 @@ func (s *witness) byLeader(ctx context.Context, c commit) (int64, error) {
 	fate := s.fate(c.ops)
 	chunks := strings.HasPrefix(c.ops[0].Key, prefixChunk) && !c.ops[0].Delete
 	switch {
+	case s.isLate(c): // it goes the same way, and gets no further
+		s.doubt()
+		w.trace("this was not committed, as an earlier commit is under way yet: %s", c)
+		return 0, errLost
 	case chunks && fate.crash && w.may(CrashBetweenWrites):
 		_, _ = c.land(ctx)
 		w.crash(server, fate.away)
@@ -205,8 +211,10 @@ func (s *witness) byLeader(ctx context.Context, c commit) (int64, error) {
 			}
 		case 1: // it will be, if it still can
 			w.trace("it is not known whether this was committed (it will be, if it still can): %s", c)
+			s.setLate(c, c.term)
 			w.inbox.post("", func() {
 				w.after(fate.late, func() {
+					s.setLate(c, 0)
 					_, err := c.land(w.ctx)
 					w.trace("late commit, %v: %s", err, c)
 				})
@@ -237,10 +245,36 @@ func (s *witness) fate(ops []store.Op) fate {
 	_, _ = fmt.Fprintf(h, "%s %d", ops[0].Key, s.written[ops[0].Key])
 	s.mu.Unlock()
 	r := rand.New(rand.NewPCG(s.w.cfg.Seed, h.Sum64()))
+	// What a cluster was given first is in doubt more often: its numbers and its room may be others' before it is known.
+	often := 120
+	if slices.ContainsFunc(ops, func(op store.Op) bool { return strings.HasPrefix(op.Key, prefixNetwork) && !op.Delete }) {
+		often = 20
+	}
 	return fate{
-		unknown: r.IntN(120) == 0, crash: r.IntN(200) == 0, kind: r.IntN(3),
+		unknown: r.IntN(often) == 0, crash: r.IntN(200) == 0, kind: r.IntN(3),
 		late: span(r, 10*time.Millisecond, 10*time.Second), away: span(r, 100*time.Millisecond, 3*time.Second),
 	}
+}
+
+// setLate notes that a commit of a cluster's record is under way in a term; 0: no longer.
+func (s *witness) setLate(c commit, term int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, ok := strings.CutPrefix(c.ops[0].Key, prefixRecord)
+	if in := s.mirror.clusters[name].intent; ok && in != nil {
+		s.late[c.ops[0].Key], s.late[prefixChunk+in.UID+"/"] = term, term
+	}
+}
+
+// isLate reports whether an earlier commit of the same leader about the same cluster is under way yet.
+func (s *witness) isLate(c commit) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := c.ops[0].Key
+	if strings.HasPrefix(key, prefixChunk) {
+		key = key[:strings.LastIndexByte(key, '/')+1]
+	}
+	return s.late[key] == c.term && !c.ops[0].Delete
 }
 
 // may reports whether a kind may happen now, and counts it.

@@ -61,7 +61,7 @@ type world struct {
 	ctx   context.Context
 	end   context.CancelFunc
 	// Users, faults and all the rest draw from sources of their own: with fewer faults the users still ask for the same.
-	random, userRandom, faultRandom *rand.Rand
+	random, userRandom, faultRandom, deviceRandom *rand.Rand
 
 	queue  queue
 	seq    int64
@@ -75,9 +75,10 @@ type world struct {
 	boxes   []*box
 	nodes   []*node
 	ids     int
-	steady  bool // leaders stay
-	over    bool // everything is being deleted
-	ended   bool // nothing is left to be done
+	steady  bool          // leaders stay
+	over    bool          // everything is being deleted
+	ended   bool          // nothing is left to be done
+	ahead   time.Duration // of the real time is the clock on the wall of a server that starts
 	checks  *checks
 	looked  *looked
 
@@ -110,6 +111,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w := &world{
 		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), bmcs: fake.NewSite(), stats: newStats(),
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
+		deviceRandom: source(cfg.Seed, "devices"),
 	}
 	w.ctx, w.end = context.WithCancel(t.Context())
 	w.store = newWitness(w)
@@ -173,6 +175,9 @@ func (w *world) must(err error) {
 		w.fail("must", "%v", err)
 	}
 }
+
+// quiet reports whether nothing goes wrong in this run.
+func (w *world) quiet() bool { return w.cfg.Kinds&^QuietKinds() == 0 }
 
 func (w *world) isCalm() bool {
 	w.mu.Lock()
@@ -259,11 +264,14 @@ func (w *world) makeNodes() {
 	for i := range mostNodes {
 		cores := 2 + w.random.IntN(7)
 		memory := int64(2+w.random.IntN(8)) << 30
+		devices := w.drawDevices()
 		if i >= count || w.cfg.Nodes != 0 && i >= w.cfg.Nodes {
 			continue
 		}
 		name := fmt.Sprintf("n%d", i+1)
-		w.nodes = append(w.nodes, newNode(w, nodeRecord(name, fmt.Sprintf("r%d", i%2), fmt.Sprintf("192.0.2.%d", i+1), cores, memory)))
+		record := nodeRecord(name, fmt.Sprintf("r%d", i%2), fmt.Sprintf("192.0.2.%d", i+1), cores, memory)
+		record.Capacity.Devices = devices
+		w.nodes = append(w.nodes, newNode(w, record))
 	}
 }
 

@@ -3,6 +3,9 @@ package main
 // simulated is the test that lives through whole sites.
 const simulated = "./internal/sim TestRandomLivesKeepEveryInvariant"
 
+// simulatedQueue lives through sites where nothing goes wrong: there forecasts hold.
+const simulatedQueue = "./internal/sim TestTheQueueKeepsItsPromisesWhereNothingGoesWrong"
+
 // simGuards are inside the components that the simulator runs as they are: with one of them removed, some site must fail a check.
 var simGuards = []Mutant{
 	{
@@ -38,6 +41,76 @@ var simGuards = []Mutant{
 		File:    "internal/controller/render.go",
 		Find:    "\t\tif a.Spare {\n\t\t\tcontinue",
 		Replace: "\t\tif a.Spare && false {\n\t\t\tcontinue",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: what the head needs to start is kept for it",
+		File:    "internal/admission/planner.go",
+		Find:    "\tp.head = a\n\tp.hold(a)\n",
+		Replace: "\tp.head = a\n",
+		Test:    simulatedQueue,
+	},
+	{
+		Guard:   "simulated: among equals the older goes first",
+		File:    "internal/admission/order.go",
+		Find:    `cmp.Compare(a.since, b.since)`,
+		Replace: `cmp.Compare(b.since, a.since)`,
+		Test:    simulatedQueue,
+	},
+	{
+		Guard:   "simulated: what one pass gives a project counts against its quota in the same pass",
+		File:    "internal/admission/planner.go",
+		Find:    `a.account.used = a.account.used.Plus(a.wants)`,
+		Replace: `_ = a.account.used.Plus(a.wants)`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: the numbers of a network are nobody else's while it has a quarantined port",
+		File:    "internal/lifecycle/network.go",
+		Find:    `hasPort(quarantined, n.UID) {`,
+		Replace: `hasPort(quarantined, n.UID) && false {`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a stream ends when its agent begins another",
+		File:    "internal/monitor/monitor.go",
+		Find:    `n.stream.end(errors.New("the agent has reconnected"))`,
+		Replace: `_ = errors.New("the agent has reconnected")`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: the end of a former stream does not disconnect a node",
+		File:    "internal/monitor/monitor.go",
+		Find:    "n != nil && n.stream == s {\n\t\tn.stream = nil",
+		Replace: "n != nil {\n\t\tn.stream = nil",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a member whose part is on a node that is down is lost",
+		File:    "internal/lifecycle/parts.go",
+		Find:    `case in.Nodes[p.Node].Phase == api.NodeDown:`,
+		Replace: `case false:`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a member is not ready before its parts are",
+		File:    "internal/lifecycle/parts.go",
+		Find:    `case phase == api.MemberReady || m.phase != api.MemberReady:`,
+		Replace: `case true:`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: parts are released with their member",
+		File:    "internal/decision/apply.go",
+		Find:    "\t\ta.releaseParts(id)\n",
+		Replace: "",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a part of a device is given once in a plan",
+		File:    "internal/placement/devices.go",
+		Find:    "s.claims[id] = append(s.claims[id], on.Claims...)",
+		Replace: "_ = append(s.claims[id], on.Claims...)",
 		Test:    simulated,
 	},
 }
