@@ -53,7 +53,7 @@ func (c *Client) RemoveNode(ctx context.Context, name string, force bool) error 
 
 // NodeEvents lists the kept events of a machine, the oldest first.
 func (c *Client) NodeEvents(ctx context.Context, name string) ([]api.Event, error) {
-	return items[api.Event](ctx, c, node(name)+"/events")
+	return c.events(ctx, node(name)+"/events", 0)
 }
 
 // ConsoleLogin tells how to log in at a machine's console in its present boot.

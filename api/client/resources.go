@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -43,7 +44,26 @@ func (c *Client) ClusterHome(ctx context.Context, name string) (api.HomeUsage, e
 
 // Events lists the kept events of a cluster after sequence number after.
 func (c *Client) Events(ctx context.Context, name string, after int64) ([]api.Event, error) {
-	return items[api.Event](ctx, c, cluster(name)+"/events?after="+strconv.FormatInt(after, 10))
+	return c.events(ctx, cluster(name)+"/events", after)
+}
+
+// eventsAtOnce is how many events one answer holds.
+const eventsAtOnce = 250
+
+// events lists events of a path, page by page.
+func (c *Client) events(ctx context.Context, path string, after int64) ([]api.Event, error) {
+	var all []api.Event
+	for {
+		page, err := items[api.Event](ctx, c, fmt.Sprintf("%s?after=%d&limit=%d", path, after, eventsAtOnce))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < eventsAtOnce {
+			return all, nil
+		}
+		after = page[len(page)-1].Seq
+	}
 }
 
 // CreateJob stores a job on a cluster.

@@ -52,8 +52,10 @@ type Writer interface {
 // Reader is the stored state in memory, kept current. *state.Cache is one.
 type Reader interface {
 	View() *state.View
-	// Events are those of a cluster, or of a machine by state.NodeLog.
-	Events(log string, after int64) []api.Event
+	// EventLog returns the first and the last event that is kept of a cluster, or of a machine by state.NodeLog; 0: there is none.
+	EventLog(log string) (first, last int64)
+	// Events reads events of a log after one of them, the oldest first, and not more than limit.
+	Events(ctx context.Context, log string, after int64, limit int) ([]api.Event, error)
 	// UsageInput is what totals of use depend on, as of one revision.
 	UsageInput(ctx context.Context, now time.Time) usage.Input
 	WaitRevision(ctx context.Context, revision int64) (int64, error)

@@ -264,15 +264,6 @@ func shownHardware(hw *api.Hardware) *api.Hardware {
 	return &shown
 }
 
-func (s *Server) nodeEvents(_ context.Context, in *byName) (*body[api.List[api.Event]], error) {
-	view := s.cfg.Reader.View()
-	events := s.cfg.Reader.Events(state.NodeLog(in.Name), 0)
-	if len(events) == 0 && view.Node(in.Name) == nil {
-		return nil, noNode(in.Name)
-	}
-	return &body[api.List[api.Event]]{api.List[api.Event]{Items: append([]api.Event{}, events...)}}, nil
-}
-
 func (s *Server) listEnrollTokens(context.Context, *struct{}) (*body[api.List[api.EnrollmentToken]], error) {
 	list := api.List[api.EnrollmentToken]{Items: []api.EnrollmentToken{}}
 	for _, t := range s.cfg.Reader.View().EnrollTokens {

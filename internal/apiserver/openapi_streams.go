@@ -46,6 +46,7 @@ func (s *Server) documentStreams() {
 		[]*huma.Param{
 			name, last,
 			{Name: "after", In: "query", Schema: number, Description: "Only events with a greater seq"},
+			{Name: "limit", In: "query", Schema: number, Description: "At most this many, the oldest of them; 0: all. Not for a stream"},
 			{Name: "watch", In: "query", Schema: boolean, Description: "Go on as events come"},
 		}, events, codeNoCluster, codeHistoryGone)
 	s.documentStream("/v1/jobs/{id}/log", "get-job-log", "Read or follow a job's output",

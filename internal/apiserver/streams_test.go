@@ -260,6 +260,83 @@ func TestEventsAreListedResumedAndFollowed(t *testing.T) {
 	}
 }
 
+func TestEventsAreListedByPagesOfTheSizeThatIsAskedFor(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.Enroll("n1", 1)
+	c := s.LocalClient()
+	former := time.Now().Add(-time.Hour)
+	var batch []api.Event
+	for n := range 600 {
+		e := api.Event{Cluster: "c1", Reason: fmt.Sprint(n), Time: former}
+		if n >= 70 {
+			e.Time = time.Now().Add(time.Hour) // of the present cluster of the name
+		}
+		batch = append(batch, e, api.Event{Node: "n1", Reason: fmt.Sprint(n), Time: former})
+	}
+	create(t, c, "c1")
+	rev, err := s.Repo.AppendEvents(t.Context(), batch...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Cache.WaitRevision(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	reasons := func(events []api.Event, err error) []string {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := []string{}
+		for _, e := range events {
+			all = append(all, e.Reason)
+		}
+		return all
+	}
+	numbers := func(from, to int) []string {
+		all := []string{}
+		for n := from; n < to; n++ {
+			all = append(all, fmt.Sprint(n))
+		}
+		return all
+	}
+	list := func(path string) []string {
+		t.Helper()
+		return reasons(answer[api.List[api.Event]](t, send(t, s, request{method: "GET", path: path})).Items, nil)
+	}
+	for what, tt := range map[string]struct{ got, want []string }{
+		"all of a cluster":             {reasons(c.Events(t.Context(), "c1", 0)), numbers(70, 600)},
+		"some of a cluster":            {reasons(c.Events(t.Context(), "c1", 300)), numbers(300, 600)},
+		"all of a machine":             {reasons(c.NodeEvents(t.Context(), "n1")), numbers(0, 600)},
+		"a page of a cluster":          {list("/v1/clusters/c1/events?limit=3"), numbers(70, 73)},
+		"a page after one":             {list("/v1/clusters/c1/events?limit=3&after=80"), numbers(80, 83)},
+		"the last page":                {list("/v1/clusters/c1/events?limit=3&after=598"), numbers(598, 600)},
+		"after the last":               {list("/v1/clusters/c1/events?limit=3&after=600"), numbers(0, 0)},
+		"more than there are":          {list("/v1/clusters/c1/events?limit=9223372036854775807"), numbers(70, 600)},
+		"no limit":                     {list("/v1/clusters/c1/events?limit=0&after=500"), numbers(500, 600)},
+		"a page of a machine":          {list("/v1/nodes/n1/events?limit=2&after=7"), numbers(7, 9)},
+		"all of a machine in one list": {list("/v1/nodes/n1/events"), numbers(0, 600)},
+	} {
+		if diff := cmp.Diff(tt.want, tt.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	var followed []string
+	for e, err := range c.FollowEvents(t.Context(), "c1", 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if followed = append(followed, e.Reason); len(followed) == 530 {
+			break
+		}
+	}
+	if diff := cmp.Diff(numbers(70, 600), followed); diff != "" {
+		t.Errorf("followed (-want +got):\n%s", diff)
+	}
+	if p := problemOf(t, send(t, s, request{method: "GET", path: "/v1/clusters/c1/events?limit=-1"})); p.Code != "invalid_parameter" {
+		t.Errorf("a limit below 0: %s, want invalid_parameter", p.Code)
+	}
+}
+
 func TestEventsThatAreNoLongerKeptAreNotSkippedSilently(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	create(t, s.LocalClient(), "c1")

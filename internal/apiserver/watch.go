@@ -1,12 +1,8 @@
 package apiserver
 
 import (
-	"context"
 	"net/http"
-	"strconv"
 	"time"
-
-	"github.com/nearmetal/nearmetal/api"
 )
 
 // Names of the events of a watch.
@@ -119,107 +115,6 @@ func (s *Server) followClusters(r *http.Request, out *eventStream, cur *cursor) 
 		case <-r.Context().Done():
 			return
 		case <-s.stopping:
-			return
-		}
-	}
-}
-
-// clusterEvents answers with the events of a cluster, as a list or, when asked, as a stream that goes on.
-func (s *Server) clusterEvents(w http.ResponseWriter, r *http.Request) {
-	name, err := resolve(r.Context(), r.PathValue("name"))
-	if err != nil {
-		failureOf(err).write(w)
-		return
-	}
-	after, watch, f := eventsParameters(r)
-	if f != nil {
-		f.write(w)
-		return
-	}
-	// A cluster that is gone still tells its last events; names that never were have none.
-	if s.cfg.Reader.View().Cluster(name) == nil && len(s.cfg.Reader.Events(name, 0)) == 0 {
-		noCluster(r.PathValue("name")).write(w)
-		return
-	}
-	events := s.eventsOf(r.Context(), name, after)
-	if !watch {
-		writeJSON(w, http.StatusOK, api.List[api.Event]{Items: events})
-		return
-	}
-	if r.Header.Get("Last-Event-ID") != "" || r.URL.Query().Get("after") != "" {
-		if kept := s.cfg.Reader.Events(name, 0); len(kept) > 0 && kept[0].Seq > after+1 {
-			fail(codeHistoryGone, "the events after %d of cluster %q are no longer kept, the oldest is %d; watch again without "+
-				"Last-Event-ID and after", after, r.PathValue("name"), kept[0].Seq).write(w)
-			return
-		}
-	}
-	s.followEvents(r, beginEvents(w), name, after)
-}
-
-// eventsParameters reads where to begin and whether to go on.
-func eventsParameters(r *http.Request) (after int64, watch bool, f *failure) {
-	query := r.URL.Query()
-	text, location := query.Get("after"), "query.after"
-	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		text, location = last, "header.Last-Event-ID"
-	}
-	if text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 0 {
-			return 0, false, failFields(codeParameter, api.FieldProblem{
-				Location: location, Value: text, Message: "is not the number of an event; give the seq of the last one you have",
-			})
-		}
-		after = n
-	}
-	return after, query.Get("watch") == "true" || acceptsEvents(r), nil
-}
-
-// eventsOf are the events of the cluster that has the name now; of a former one only while no other has it.
-func (s *Server) eventsOf(ctx context.Context, name string, after int64) []api.Event {
-	events := s.cfg.Reader.Events(name, after)
-	if c := s.cfg.Reader.View().Cluster(name); c != nil {
-		for len(events) > 0 && events[0].Time.Before(c.Intent.CreatedAt) {
-			events = events[1:]
-		}
-	}
-	if events == nil {
-		events = []api.Event{}
-	}
-	shown := shownName(who(ctx), name)
-	for i := range events {
-		events[i].Cluster = shown
-	}
-	return events
-}
-
-// followEvents sends events until the client goes, or the cluster is gone and its last event sent.
-func (s *Server) followEvents(r *http.Request, out *eventStream, name string, after int64) {
-	alive := time.NewTicker(s.cfg.KeepAlive)
-	defer alive.Stop()
-	asker := sessionOf(r.Context())
-	if out.flush() != nil {
-		return
-	}
-	for asker.valid() {
-		view := s.cfg.Reader.View()
-		gone := view.Cluster(name) == nil
-		stored, stop := s.hub.stored(r.Context(), view.Revision)
-		events := s.eventsOf(r.Context(), name, after)
-		for _, e := range events {
-			if out.send(eventEvent, e.Seq, e) != nil {
-				stop()
-				return
-			}
-			after = e.Seq
-		}
-		if len(events) > 0 && out.flush() != nil || gone {
-			stop()
-			return
-		}
-		open := s.waitStream(r, stored, alive.C, out)
-		stop()
-		if !open {
 			return
 		}
 	}

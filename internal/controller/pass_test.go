@@ -92,7 +92,11 @@ func TestMoreMembersThanACommitHoldsArePassedIntoQuarantine(t *testing.T) {
 	}
 	l.mustPass()
 	told := map[string]int{}
-	for _, e := range l.cache.Events("a", 0) {
+	events, err := l.cache.Events(t.Context(), "a", 0, state.EventsKept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
 		if e.Reason == lifecycle.EventQuarantined {
 			told[e.Member]++
 		}
@@ -329,7 +333,7 @@ func TestTheEventsOfAClusterThatIsLongGoneAreRemoved(t *testing.T) {
 	l.view(l.repo.AppendEvents(t.Context(), api.Event{Cluster: "gone", Time: l.now}))
 	l.now = l.now.Add(state.EventsKeptAfter + time.Minute)
 	l.mustPass()
-	l.until("its events are gone", func(*state.View) bool { return len(l.cache.Events("gone", 0)) == 0 })
+	l.until("its events are gone", func(*state.View) bool { _, last := l.cache.EventLog("gone"); return last == 0 })
 }
 
 func TestUsageIsPrunedOnceItIsOlderThanItIsKept(t *testing.T) {

@@ -25,7 +25,7 @@ func TestWhatOthersWordedIsStoredInBounds(t *testing.T) {
 		w.reach(w.leader.CommitMachine(t.Context(), w.machine("n2"), state.MachineWrite{Record: tried}))
 		w.reach(w.repo.PutNode(t.Context(), api.NodeRecord{Name: "n1", Stacks: []api.StackCheck{{Problems: []string{long}}}}))
 		v := w.cache.View()
-		events := w.cache.Events("c1", 0)
+		events := eventsOf(t, w.cache, "c1")
 		for what, text := range map[string]string{
 			"an event": events[len(events)-1].Message, "a quarantine": v.Quarantines[0].Reason, "a cluster": w.c1().Record.Message,
 			"a lost member": w.c1().Record.Lost[0].Reason, "a build": v.Builds[0].Message, "a node": v.Agent("n1").Stacks[0].Problems[0],

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sort"
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -63,13 +61,18 @@ func (c *Cache) Revision() int64 {
 	return c.revision
 }
 
-// Events returns the kept events of a log (a cluster's name, or NodeLog of a machine's) after sequence number after, oldest first.
-func (c *Cache) Events(name string, after int64) []api.Event {
+// EventLog returns the sequence numbers of the first and the last kept event of a log (a cluster's name, or NodeLog of a machine's); 0: there is
+// none.
+func (c *Cache) EventLog(name string) (first, last int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	log := c.events[name]
-	from := sort.Search(len(log), func(i int) bool { return log[i].Seq > after })
-	return slices.Clone(log[from:])
+	return log.First, log.Last
+}
+
+// Events is that of Repo: events are not kept in memory.
+func (c *Cache) Events(ctx context.Context, name string, after int64, limit int) ([]api.Event, error) {
+	return c.repo.Events(ctx, name, after, limit)
 }
 
 // Wait blocks until something changed after revision, and returns the revision then. Who follows the state calls View, acts,
@@ -96,9 +99,9 @@ func (c *Cache) WaitRevision(ctx context.Context, revision int64) (int64, error)
 }
 
 // load replaces everything by one consistent reading. Usage records, which may be many and are not kept, are read by pages: those written later
-// come with the watch.
+// come with the watch. Events are not read at all.
 func (c *Cache) load(ctx context.Context) (int64, error) {
-	snap, err := c.repo.store.List(ctx, kept()...)
+	snap, err := c.repo.store.List(ctx, loaded()...)
 	if err != nil {
 		return 0, fmt.Errorf("read the state: %w", err)
 	}
@@ -129,12 +132,12 @@ func (c *Cache) load(ctx context.Context) (int64, error) {
 	return snap.Revision, nil
 }
 
-// kept are the prefixes of what tables hold as it is stored.
-func kept() []string {
+// loaded are the prefixes of what a cache reads at once.
+func loaded() []string {
 	prefixes := []string{store.ElectionKey}
 	for _, r := range kinds {
-		if r.at() != prefixUsage {
-			prefixes = append(prefixes, r.at())
+		if p := r.at(); p != prefixUsage && p != prefixEvent {
+			prefixes = append(prefixes, p)
 		}
 	}
 	return prefixes

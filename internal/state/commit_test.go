@@ -371,10 +371,10 @@ func TestTheEventsOfAClusterThatIsLongGoneGo(t *testing.T) {
 			}
 		}
 		for cluster, want := range map[string]int{"c1": 6, "lab.old": 0, "lab.old-2": 2, "lab.o": 2} {
-			equal(t, len(w.cache.Events(cluster, 0)), want)
+			equal(t, len(eventsOf(t, w.cache, cluster)), want)
 		}
 		event("lab.old", now)
-		equal(t, len(w.cache.Events("lab.old", 0)), 2)
+		equal(t, len(eventsOf(t, w.cache, "lab.old")), 2)
 	})
 }
 

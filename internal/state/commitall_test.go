@@ -156,7 +156,7 @@ func TestEventsOfDifferentClustersGoTogether(t *testing.T) {
 			t.Errorf("60 events of 30 clusters took %d commits, want 2", commits)
 		}
 		for i := range 30 {
-			log := w.cache.Events(fmt.Sprintf("d%d", i), 0)
+			log := eventsOf(t, w.cache, fmt.Sprintf("d%d", i))
 			if len(log) != 2 || log[0].Seq != 1 || log[0].Reason != fmt.Sprint(i) || log[1].Seq != 2 || log[1].Reason != fmt.Sprint(i+30) {
 				t.Errorf("events of d%d: %+v", i, log)
 			}

@@ -41,10 +41,11 @@ func logOwner(name string) string {
 	return prefixIntent + name
 }
 
-// eventLog is where a cluster's events begin and end: [First, Last] are kept.
+// eventLog is where a cluster's events begin and end: [First, Last] are kept. Newest is the time of the last one.
 type eventLog struct {
-	First int64 `json:"first"`
-	Last  int64 `json:"last"`
+	First  int64     `json:"first"`
+	Last   int64     `json:"last"`
+	Newest time.Time `json:"newest"`
 }
 
 // AppendEvents stores events in order and numbers them: Seq is set here, per cluster name, and grows for ever, also when a
@@ -122,7 +123,7 @@ func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error
 			name := logOf(&e)
 			log := logs[name]
 			log.Last++
-			e.Seq = log.Last
+			e.Seq, log.Newest = log.Last, e.Time
 			ops = append(ops, put(keyEvent(name, e.Seq), e))
 			for log.Last-log.First+1 > EventsKept {
 				ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
@@ -140,16 +141,14 @@ func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error
 	}
 }
 
-// Events returns the kept events of a log (a cluster's name, or NodeLog of a machine's) after sequence number after, oldest first.
-func (r *Repo) Events(ctx context.Context, name string, after int64) ([]api.Event, error) {
-	all, err := list[api.Event](ctx, r, prefixEvent+name+"/")
+// Events returns the kept events of a log (a cluster's name, or NodeLog of a machine's) after sequence number after, the oldest first, and not
+// more than limit.
+func (r *Repo) Events(ctx context.Context, name string, after int64, limit int) ([]api.Event, error) {
+	page, err := r.store.Page(ctx, prefixEvent+name+"/", keyEvent(name, after), limit)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the events of %q: %w", name, err)
 	}
-	for len(all) > 0 && all[0].Seq <= after {
-		all = all[1:]
-	}
-	return all, nil
+	return decodeAll[api.Event](page.Entries)
 }
 
 // forgottenEvents returns up to limit logs in which there are events, all older than a time, and of which there is no cluster or machine.
@@ -158,7 +157,7 @@ func (c *Cache) forgottenEvents(before time.Time, limit int) []string {
 	defer c.mu.RUnlock()
 	var names []string
 	for name, log := range c.events {
-		if len(names) < limit && log[len(log)-1].Time.Before(before) && !c.owned(name) {
+		if len(names) < limit && log.Newest.Before(before) && !c.owned(name) {
 			names = append(names, name)
 		}
 	}

@@ -156,7 +156,7 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, got.Environments, want.Environments)
 	equal(t, got.Leader, want.Leader)
 	equal(t, found(got), found(want))
-	equal(t, cache.Events("c1", 0), w.cache.Events("c1", 0))
+	equal(t, eventsOf(t, cache, "c1"), eventsOf(t, w.cache, "c1"))
 	for i, n := range want.Nodes {
 		equal(t, got.Nodes[i].Name, n.Name)
 		equal(t, got.Nodes[i].Agent, n.Agent)

@@ -132,8 +132,12 @@ func list[T any](ctx context.Context, r *Repo, prefix string) ([]T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", prefix, err)
 	}
-	all := make([]T, len(snap.Entries))
-	for i, e := range snap.Entries {
+	return decodeAll[T](snap.Entries)
+}
+
+func decodeAll[T any](entries []store.Entry) ([]T, error) {
+	all := make([]T, len(entries))
+	for i, e := range entries {
 		if err := decode(e, &all[i]); err != nil {
 			return nil, err
 		}

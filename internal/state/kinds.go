@@ -25,8 +25,8 @@ var kinds = []registration{
 	// job/JOB, written by API handlers, and by the leader as it goes on.
 	jobs,
 	// event/LOG/SEQ, SEQ as 12 digits; events/LOG has the first and last that are kept. LOG is CLUSTER, or @NODE for a machine's.
-	&stored[api.Event]{prefix: prefixEvent, take: takeEvent, drop: dropEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
-	&stored[eventLog]{prefix: prefixEventLog},
+	&stored[api.Event]{prefix: prefixEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
+	&stored[eventLog]{prefix: prefixEventLog, take: takeEventLog, drop: dropEventLog},
 	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
 	quarantines,
 	&stored[api.UsageRecord]{prefix: prefixUsage, take: takeUsage},

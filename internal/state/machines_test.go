@@ -203,7 +203,7 @@ func TestAForgottenMachineLeavesNothingButEvents(t *testing.T) {
 		w := enrolled(t, s)
 		ctx := t.Context()
 		w.reach(w.repo.AppendEvents(ctx, api.Event{Node: "n1", Time: now, Reason: "Enrolled"}, api.Event{Cluster: "c1", Time: now}))
-		equal(t, len(w.cache.Events(state.NodeLog("n1"), 0)), 1)
+		equal(t, len(eventsOf(t, w.cache, state.NodeLog("n1"))), 1)
 		w.reach(w.leader.CommitMachine(ctx, w.machine("n1"), state.MachineWrite{
 			Record: record("n1", 0, api.MachineOff), Hardware: &api.Hardware{Serial: "S"},
 		}))

@@ -319,22 +319,41 @@ func TestEventsAreNumberedPerClusterAndTheNewestAreKept(t *testing.T) {
 		must(t, err)
 		_, err = cache.WaitRevision(ctx, rev)
 		must(t, err)
-		stored, err := repo.Events(ctx, "c1", 0)
-		must(t, err)
-		equal(t, cache.Events("c1", 0), stored)
+		stored := eventsOf(t, cache, "c1")
 		equal(t, len(stored), state.EventsKept)
 		for i, e := range stored {
 			if want := int64(n + 1 - state.EventsKept + 1 + i); e.Seq != want || e.Reason != fmt.Sprint(want) {
 				t.Fatalf("event %d is %+v, want number %d", i, e, want)
 			}
 		}
-		tail, err := repo.Events(ctx, "c1", n)
+		for _, tt := range []struct{ after, limit, first, last int }{{n, 5, n + 1, n + 1}, {n - 5, 3, n - 4, n - 2}, {0, 1, 102, 102}} {
+			page, err := repo.Events(ctx, "c1", int64(tt.after), tt.limit)
+			must(t, err)
+			equal(t, page, stored[tt.first-102:tt.last-101])
+		}
+		none, err := repo.Events(ctx, "c1", n+1, 5)
 		must(t, err)
-		equal(t, tail, cache.Events("c1", n))
-		equal(t, len(tail), 1)
-		other := cache.Events("c2", 0)
-		equal(t, other, []api.Event{{Seq: 1, Cluster: "c2", Reason: "other"}})
+		equal(t, len(none), 0)
+		equal(t, eventsOf(t, cache, "c2"), []api.Event{{Seq: 1, Cluster: "c2", Reason: "other"}})
+		equal(t, len(eventsOf(t, cache, "c")), 0)
+		opened, err := repo.OpenCache(ctx)
+		must(t, err)
+		equal(t, eventsOf(t, opened, "c1"), stored)
 	})
+}
+
+// eventsOf are the stored events of a log, of which a current cache knows where they begin and end.
+func eventsOf(t testing.TB, c *state.Cache, log string) []api.Event {
+	t.Helper()
+	events, err := c.Events(t.Context(), log, 0, 2*state.EventsKept)
+	must(t, err)
+	first, last := c.EventLog(log)
+	var ends [2]int64
+	if len(events) > 0 {
+		ends = [2]int64{events[0].Seq, events[len(events)-1].Seq}
+	}
+	equal(t, [2]int64{first, last}, ends)
+	return events
 }
 
 func TestConcurrentAppendsLeaveNoGapInTheNumbers(t *testing.T) {
@@ -350,7 +369,7 @@ func TestConcurrentAppendsLeaveNoGapInTheNumbers(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		events, err := repo.Events(ctx, "c", 0)
+		events, err := repo.Events(ctx, "c", 0, 99)
 		must(t, err)
 		equal(t, len(events), 16)
 		for i, e := range events {

@@ -3,7 +3,6 @@ package state
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -18,7 +17,7 @@ type tables struct {
 	// byKind has the table of each kind, a *table[T] by its *kind[T]; shown are the same tables.
 	byKind map[any]any
 	shown  []interface{ show(v *View) }
-	events map[string][]api.Event // by the name of their log, oldest first
+	events map[string]eventLog // by name
 	chunks map[string][]api.Assignment
 	// past is what usage records come to, by PROJECT/USER, usedUntil the newest end of a span in one.
 	past      sorted[usage.Past]
@@ -32,7 +31,7 @@ type tables struct {
 type mark struct{ _ byte }
 
 func newTables() tables {
-	t := tables{byKind: map[any]any{}, events: map[string][]api.Event{}, chunks: map[string][]api.Assignment{}, offers: new(mark)}
+	t := tables{byKind: map[any]any{}, events: map[string]eventLog{}, chunks: map[string][]api.Assignment{}, offers: new(mark)}
 	for _, r := range kinds {
 		r.open(&t)
 	}
@@ -111,21 +110,12 @@ func takeChunk(t *tables, rest string, as *[]api.Assignment, _ int64) error {
 
 func dropChunk(t *tables, rest string) { delete(t.chunks, prefixChunk+rest) }
 
-func takeEvent(t *tables, rest string, e *api.Event, _ int64) error {
-	name, _, _ := strings.Cut(rest, "/")
-	t.events[name] = append(t.events[name], *e)
+func takeEventLog(t *tables, name string, log *eventLog, _ int64) error {
+	t.events[name] = *log
 	return nil
 }
 
-// dropEvent removes the oldest event of a log: no other is ever removed.
-func dropEvent(t *tables, rest string) {
-	name, _, _ := strings.Cut(rest, "/")
-	if log := t.events[name]; len(log) > 1 {
-		t.events[name] = log[1:]
-	} else {
-		delete(t.events, name)
-	}
-}
+func dropEventLog(t *tables, name string) { delete(t.events, name) }
 
 // takeUsage adds a record to what its owner used. Nothing follows its removal, see usage.Past.
 func takeUsage(t *tables, _ string, r *api.UsageRecord, _ int64) error {

@@ -123,7 +123,7 @@ var tenantGuards = []Mutant{
 	},
 	{
 		Guard:   "followed events end with the token they were asked for with",
-		File:    "internal/apiserver/watch.go",
+		File:    "internal/apiserver/events.go",
 		Find:    "\tfor asker.valid() {\n",
 		Replace: "\tfor asker.valid != nil {\n",
 		Test:    "./internal/apiserver TestARevokedTokenEndsTheEventsThatAreFollowedWithIt",
