@@ -285,7 +285,7 @@ func TestAFullDiskEndsNoMemberAndWhatCannotBeDoneIsDoneLater(t *testing.T) {
 	empty := fill(t, n.dir)
 	s.create("c2", 1, 1)
 	s.awaitState("uc2.c2-0.1", "without room on the disk", full)
-	if phase, message, _ := s.agent.Member("uc1.c1-0.1"); phase != api.MemberReady {
+	if phase, message, _ := s.agent.Member(n.name, "uc1.c1-0.1"); phase != api.MemberReady {
 		t.Errorf("the member that ran is %s: %s", phase, message)
 	}
 	empty()
@@ -378,7 +378,7 @@ func TestAMembersSocketThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 	n.start(1)
 	for said := ""; !strings.Contains(said, "agent.sock"); {
 		changed := s.agent.Changed()
-		if _, said, _ = s.agent.Member("uc1.c1-0.1"); !strings.Contains(said, "agent.sock") {
+		if _, said, _ = s.agent.Member(n.name, "uc1.c1-0.1"); !strings.Contains(said, "agent.sock") {
 			<-changed
 		}
 	}

@@ -258,7 +258,12 @@ func (s *site) awaitState(id, what string, ok func(monitor.MemberState) bool) {
 	patience := time.After(20 * time.Second)
 	for {
 		changed := s.agent.Changed()
-		state, known := s.agent.MemberState(id)
+		state, known := monitor.MemberState{}, false
+		for _, n := range s.cache.View().Nodes {
+			if !known {
+				state, known = s.agent.MemberState(n.Name, id)
+			}
+		}
 		if known && ok(state) {
 			return
 		}

@@ -27,9 +27,10 @@ import (
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
 type Agents interface {
 	situation.Heard
-	Jobs() map[string]agentstream.JobObserved
+	// Job is what the agent of a node last said of a run of a job.
+	Job(node, runID string) (agentstream.JobObserved, bool)
 	LogBytes(jobID string) int64
-	ForgetJob(jobID string)
+	ForgetJob(node, runID string)
 	DropLog(jobID string) error
 	SetDesired(node string, desired agentstream.Desired)
 	// Touch notes that there is news of a node that its agent did not tell.

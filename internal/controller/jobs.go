@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -17,14 +16,14 @@ import (
 func (p *pass) jobs(ctx context.Context) error {
 	var errs []error
 	open, surplus := lifecycle.SortJobs(p.view.Jobs)
-	inputs := jobInputs{pass: p, seen: p.cfg.Agents.Jobs(), clusters: map[string]*lifecycle.ClusterInput{}}
+	inputs := jobInputs{pass: p, clusters: map[string]*lifecycle.ClusterInput{}}
 	room := lifecycle.NewJobRoom(open)
 	for _, job := range open {
 		in := inputs.of(job)
 		in.Crowded = !room.Fits(job)
 		plan := lifecycle.PlanJob(in)
 		room.Note(job, &plan.Next)
-		errs = append(errs, p.commitJob(ctx, job, plan))
+		errs = append(errs, p.commitJob(ctx, job, nodeOf(in.Cluster, job.MemberID), plan))
 	}
 	for _, job := range surplus {
 		errs = append(errs, p.forgetJob(ctx, job))
@@ -35,7 +34,6 @@ func (p *pass) jobs(ctx context.Context) error {
 // jobInputs gathers what decisions about jobs depend on in one pass.
 type jobInputs struct {
 	*pass
-	seen map[string]agentstream.JobObserved
 	// clusters are those of the jobs so far, by UID.
 	clusters map[string]*lifecycle.ClusterInput
 }
@@ -44,7 +42,7 @@ type jobInputs struct {
 func (p jobInputs) of(job *api.Job) lifecycle.JobInput {
 	run := job.RunID()
 	in := lifecycle.JobInput{Job: *job, Cluster: p.clusterOf(job), LogBytes: p.cfg.Agents.LogBytes(run), Now: p.now}
-	seen, heard := p.seen[run]
+	seen, heard := p.cfg.Agents.Job(nodeOf(in.Cluster, job.MemberID), run)
 	if !heard {
 		return in
 	}
@@ -56,6 +54,19 @@ func (p jobInputs) of(job *api.Job) lifecycle.JobInput {
 		in.Quiet = p.quiet(run, in.LogBytes)
 	}
 	return in
+}
+
+// nodeOf is the node of a member of a cluster, which alone speaks of what the member does; "" when the cluster has no such member.
+func nodeOf(c *lifecycle.ClusterInput, memberID string) string {
+	if c == nil {
+		return ""
+	}
+	for i := range c.Assignments {
+		if c.Assignments[i].ID == memberID {
+			return c.Assignments[i].Node
+		}
+	}
+	return ""
 }
 
 // clusterOf is what a decision about a job's cluster depends on, nil when that cluster is gone. Jobs of one cluster share it.
@@ -72,8 +83,8 @@ func (p jobInputs) clusterOf(job *api.Job) *lifecycle.ClusterInput {
 	return &in
 }
 
-// commitJob stores what becomes of a job, then records its events. A change of phase that the table of jobs does not have is refused.
-func (p *pass) commitJob(ctx context.Context, job *api.Job, plan lifecycle.JobPlan) error {
+// commitJob stores what becomes of a job, which runs on a node, then records its events. A change of phase that the table of jobs does not have is refused.
+func (p *pass) commitJob(ctx context.Context, job *api.Job, node string, plan lifecycle.JobPlan) error {
 	p.sooner(plan.WakeAt)
 	next := plan.Next
 	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
@@ -98,7 +109,7 @@ func (p *pass) commitJob(ctx context.Context, job *api.Job, plan lifecycle.JobPl
 	p.committed = max(p.committed, revision)
 	failpoint.Hit("controller.after-job")
 	if next.Phase.Ended() || next.RunID() != job.RunID() {
-		p.cfg.Agents.ForgetJob(job.RunID())
+		p.cfg.Agents.ForgetJob(node, job.RunID())
 		delete(p.endings, job.RunID())
 	}
 	events := make([]api.Event, 0, len(plan.Events))

@@ -40,7 +40,7 @@ type scripted struct {
 	dropped []string
 }
 
-func (s *scripted) MemberState(id string) (monitor.MemberState, bool) {
+func (s *scripted) MemberState(_, id string) (monitor.MemberState, bool) {
 	seen, ok := s.members[id]
 	return seen, ok
 }
@@ -56,11 +56,14 @@ func (s *scripted) Reported(string) bool { return true }
 
 func (s *scripted) Clean(node string) []string { return s.clean[node] }
 
-func (s *scripted) Jobs() map[string]agentstream.JobObserved { return s.jobs }
+func (s *scripted) Job(_, run string) (agentstream.JobObserved, bool) {
+	seen, ok := s.jobs[run]
+	return seen, ok
+}
 
 func (s *scripted) LogBytes(run string) int64 { return s.logBytes[run] }
 
-func (s *scripted) ForgetJob(string) {}
+func (s *scripted) ForgetJob(string, string) {}
 
 func (s *scripted) DropLog(run string) error { s.dropped = append(s.dropped, run); return nil }
 

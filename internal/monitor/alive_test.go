@@ -144,7 +144,7 @@ func TestTimesCarryTheReadingThatJumpsOfTheClockDoNotMove(t *testing.T) {
 	m.answered("n1", s, 1)
 	_, seen, _ := m.Node("n1")
 	for what, at := range map[string]time.Time{
-		"the start": m.started, "last seen": seen, "the next death": m.NextDeath(), "since": m.members["x"].since,
+		"the start": m.started, "last seen": seen, "the next death": m.NextDeath(), "since": m.members[saidBy{"n1", "x"}].since,
 	} {
 		if !strings.Contains(at.String(), " m=") { // as time.Time.String writes a monotonic reading
 			t.Errorf("%s has lost its monotonic reading: %v", what, at)

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"sync"
 	"time"
@@ -48,8 +47,9 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*node
-	members map[string]memberSeen
-	jobs    map[string]agentstream.JobObserved
+	// members and jobs are what each node says of them: of those that are another's it may say what it likes.
+	members map[saidBy]memberSeen
+	jobs    map[saidBy]agentstream.JobObserved
 	changed chan struct{}
 	// serial counts the changes of what is known of nodes.
 	serial uint64
@@ -77,7 +77,6 @@ type node struct {
 // memberSeen is what an agent last said of a member, and since when the phase has been the same.
 type memberSeen struct {
 	agentstream.MemberObserved
-	node  string
 	since time.Time
 }
 
@@ -105,8 +104,8 @@ func New(cfg Config) *Monitor {
 	cfg.LogLimits = LimitsFor(cfg.LogLimits, math.MaxInt64)
 	m := &Monitor{
 		cfg: cfg, tunnels: map[string]*tunnel{}, started: cfg.Now(),
-		nodes: map[string]*node{}, members: map[string]memberSeen{},
-		jobs: map[string]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
+		nodes: map[string]*node{}, members: map[saidBy]memberSeen{},
+		jobs: map[saidBy]agentstream.JobObserved{}, changed: make(chan struct{}), logs: map[string]*jobLog{},
 		room: newLogRoom(cfg.LogDir, cfg.LogLimits, cfg.Run, cfg.Log),
 	}
 	m.room.diskFull = cfg.DiskFull
@@ -152,24 +151,27 @@ func (m *Monitor) notify(n *node) {
 	m.changed = make(chan struct{})
 }
 
-// Member tells what the agent last said of an assignment.
-func (m *Monitor) Member(assignmentID string) (api.MemberPhase, string, bool) {
+// saidBy is an assignment, or a run of a job, as a node knows of it.
+type saidBy struct{ node, id string }
+
+// Member tells what the agent of a node last said of an assignment, which is to be one of that node.
+func (m *Monitor) Member(node, assignmentID string) (api.MemberPhase, string, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	seen, ok := m.members[assignmentID]
+	seen, ok := m.members[saidBy{node, assignmentID}]
 	return seen.Phase, seen.Message, ok
 }
 
-// MemberState tells what the agent last said of an assignment, since when, and whether its files are those desired.
-func (m *Monitor) MemberState(assignmentID string) (MemberState, bool) {
+// MemberState tells what the agent of a node last said of an assignment, since when, and whether its files are those desired.
+func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	seen, ok := m.members[assignmentID]
+	seen, ok := m.members[saidBy{node, assignmentID}]
 	if !ok {
 		return MemberState{}, false
 	}
 	state := MemberState{Phase: seen.Phase, Message: seen.Message, Since: seen.since}
-	if n := m.nodes[seen.node]; n != nil {
+	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]
 		state.Current = told && want != "" && seen.FilesDigest == want
 	}
@@ -239,11 +241,12 @@ func (m *Monitor) Reported(nodeName string) bool {
 	return n != nil && n.stream != nil && n.reported
 }
 
-// Jobs returns what agents last said of jobs, by ID.
-func (m *Monitor) Jobs() map[string]agentstream.JobObserved {
+// Job returns what the agent of a node last said of a run of a job.
+func (m *Monitor) Job(node, runID string) (agentstream.JobObserved, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.jobs)
+	seen, ok := m.jobs[saidBy{node, runID}]
+	return seen, ok
 }
 
 // SetDesired hands a node's agent its whole desired state: now when it is connected, else when it connects.
@@ -327,21 +330,21 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	}
 	before := map[string]memberSeen{}
 	for _, old := range n.observed.Members {
-		before[old.ID] = m.members[old.ID]
-		delete(m.members, old.ID)
+		before[old.ID] = m.members[saidBy{name, old.ID}]
+		delete(m.members, saidBy{name, old.ID})
 	}
 	for _, seen := range o.Members {
 		since := m.cfg.Now()
 		if was, ok := before[seen.ID]; ok && was.Phase == seen.Phase {
 			since = was.since
 		}
-		m.members[seen.ID] = memberSeen{MemberObserved: seen, node: name, since: since}
+		m.members[saidBy{name, seen.ID}] = memberSeen{MemberObserved: seen, since: since}
 	}
 	for _, old := range n.observed.Jobs {
-		delete(m.jobs, old.ID)
+		delete(m.jobs, saidBy{name, old.ID})
 	}
 	for _, job := range o.Jobs {
-		m.jobs[job.ID] = job
+		m.jobs[saidBy{name, job.ID}] = job
 	}
 	n.observed, n.reported = o, true
 	m.notify(n)
@@ -367,9 +370,9 @@ func shortenMessages(o *agentstream.Observed) {
 	o.PowerOffProblem = api.ShortMessage(o.PowerOffProblem)
 }
 
-// ForgetJob drops what is held in memory of a job that has ended.
-func (m *Monitor) ForgetJob(id string) {
+// ForgetJob drops what is held in memory of a run of a job that has ended.
+func (m *Monitor) ForgetJob(node, runID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.jobs, id)
+	delete(m.jobs, saidBy{node, runID})
 }

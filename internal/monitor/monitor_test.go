@@ -54,7 +54,7 @@ func TestTheLastWordsOfAReplacedStreamSayNothing(t *testing.T) {
 	}
 	m.observe("n1", fresh, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", Phase: api.MemberReady}}})
 	m.observe("n1", old, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", Phase: api.MemberStarting}}})
-	if phase, _, _ := m.Member("x"); phase != api.MemberReady {
+	if phase, _, _ := m.Member("n1", "x"); phase != api.MemberReady {
 		t.Errorf("member: got %s, want ready as the newest stream says", phase)
 	}
 	m.ping("n1", fresh)
@@ -126,7 +126,7 @@ func TestTheTimeOfAPhaseCountsFromWhenItWasFirstHeardInARow(t *testing.T) {
 	began := *now
 	want := func(what string, since time.Time) {
 		t.Helper()
-		if got, ok := m.MemberState("x"); !ok || !got.Since.Equal(since) {
+		if got, ok := m.MemberState("n1", "x"); !ok || !got.Since.Equal(since) {
 			t.Errorf("%s: got since %v, %t; want %v", what, got.Since, ok, since)
 		}
 	}
@@ -169,7 +169,7 @@ func TestAMemberIsCurrentWithTheFilesThatItsNodeWasLastToldOf(t *testing.T) {
 		{"nor what it should have", func() { tell("") }, false},
 	} {
 		step.do()
-		if got, _ := m.MemberState("x"); got.Current != step.want {
+		if got, _ := m.MemberState("n1", "x"); got.Current != step.want {
 			t.Errorf("%s: current is %t, want %t", step.what, got.Current, step.want)
 		}
 	}
@@ -180,8 +180,31 @@ func TestJobsThatAnAgentNoLongerTellsOfAreForgotten(t *testing.T) {
 	s := connected(t, m, "a1")
 	m.observe("n1", s, agentstream.Observed{Jobs: []agentstream.JobObserved{{ID: "j1"}, {ID: "j2"}}})
 	m.observe("n1", s, agentstream.Observed{Jobs: []agentstream.JobObserved{{ID: "j2"}}})
-	if jobs := m.Jobs(); len(jobs) != 1 || jobs["j2"].ID != "j2" {
-		t.Errorf("got %v, want j2 only", jobs)
+	_, first := m.Job("n1", "j1")
+	if second, known := m.Job("n1", "j2"); first || !known || second.ID != "j2" {
+		t.Errorf("j1 is known: %t, j2: %t; want j2 only", first, known)
+	}
+}
+
+func TestANodeSpeaksForItsOwnMembersAndJobsOnly(t *testing.T) {
+	m, _ := clocked(t)
+	own := agentstream.Observed{
+		Members: []agentstream.MemberObserved{{ID: "x", Phase: api.MemberReady}}, Jobs: []agentstream.JobObserved{{ID: "j", Phase: api.JobRunning}},
+	}
+	m.observe("n1", connected(t, m, "a1"), own)
+	other := newStream(nil, func(error) {})
+	if err := m.connect(&agentstream.Hello{Node: api.NodeRecord{Name: "n2", AgentID: "a2"}}, other); err != nil {
+		t.Fatal(err)
+	}
+	code := 0
+	m.observe("n2", other, agentstream.Observed{
+		Members: []agentstream.MemberObserved{{ID: "x", Phase: api.MemberFailed}}, Jobs: []agentstream.JobObserved{{ID: "j", Phase: api.JobSucceeded, ExitCode: &code}},
+	})
+	m.observe("n2", other, agentstream.Observed{}) // and what it no longer says takes nothing of another's away
+	member, _ := m.MemberState("n1", "x")
+	job, _ := m.Job("n1", "j")
+	if member.Phase != api.MemberReady || job.Phase != api.JobRunning {
+		t.Errorf("after another node spoke of them the member is %s and the job %s, want ready and running", member.Phase, job.Phase)
 	}
 }
 
@@ -300,10 +323,11 @@ func TestWhatAnAgentSaysIsHeldInBounds(t *testing.T) {
 		Members: []agentstream.MemberObserved{{ID: "x", Message: long}}, Jobs: []agentstream.JobObserved{{ID: "j", Message: long}},
 		Builds: []agentstream.BuildObserved{{ID: "b", Attempt: 1, Message: long}}, PowerOffProblem: long,
 	})
-	member, _ := m.MemberState("x")
+	member, _ := m.MemberState("n1", "x")
 	build, _ := m.Build("b", 1)
+	job, _ := m.Job("n1", "j")
 	for what, text := range map[string]string{
-		"a member": member.Message, "a job": m.Jobs()["j"].Message, "a build": build.Message, "a power switch": m.PowerOffProblem("n1"),
+		"a member": member.Message, "a job": job.Message, "a build": build.Message, "a power switch": m.PowerOffProblem("n1"),
 	} {
 		if text == "" || len(text) > api.MaxMessageBytes {
 			t.Errorf("%s has a message of %d bytes, want up to %d", what, len(text), api.MaxMessageBytes)

@@ -299,7 +299,7 @@ type heard struct {
 
 // Member implements apiserver.Live.
 func (h heard) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
-	phase, message, ok := h.Monitor.Member(a.ID)
+	phase, message, ok := h.Monitor.Member(a.Node, a.ID)
 	phase, message = h.fabrics.Limit(h.cache.View(), a, phase, message)
 	return phase, message, ok
 }

@@ -265,7 +265,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 			return
 		}
 		phase, _, _ := s.monitor.Node(a.Node)
-		if seen, _ := s.monitor.MemberState(a.ID); phase != api.NodeReady || seen.Phase != api.MemberReady || !seen.Current && a.IsMember() {
+		if seen, _ := s.monitor.MemberState(a.Node, a.ID); phase != api.NodeReady || seen.Phase != api.MemberReady || !seen.Current && a.IsMember() {
 			return
 		}
 	}

@@ -23,7 +23,7 @@ type Heard interface {
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 	Reported(name string) bool
 	Clean(name string) []string
-	MemberState(assignmentID string) (monitor.MemberState, bool)
+	MemberState(node, assignmentID string) (monitor.MemberState, bool)
 }
 
 // Site is a site at one moment.
@@ -198,7 +198,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		if ref.Releasing {
 			o.Proved, o.Unproved = s.proved(a), s.unproved(a)
 		}
-		seen, ok := s.heard.MemberState(a.ID)
+		seen, ok := s.heard.MemberState(a.Node, a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current = seen.Phase, seen.Message, seen.Current
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))

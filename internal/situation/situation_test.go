@@ -21,7 +21,7 @@ type told map[string]monitor.MemberState
 func (told) Node(string) (api.NodePhase, time.Time, string) { return api.NodeReady, time.Time{}, "" }
 func (told) Reported(string) bool                           { return true }
 func (told) Clean(string) []string                          { return nil }
-func (h told) MemberState(id string) (monitor.MemberState, bool) {
+func (h told) MemberState(_, id string) (monitor.MemberState, bool) {
 	seen, ok := h[id]
 	return seen, ok
 }

@@ -3,6 +3,20 @@ package main
 // siteGuards: between server and agents, and of each alone.
 var siteGuards = []Mutant{
 	{
+		Guard:   "a node speaks for its own members only",
+		File:    "internal/monitor/monitor.go",
+		Find:    "m.members[saidBy{name, seen.ID}] = memberSeen{MemberObserved: seen, since: since}",
+		Replace: "m.members[saidBy{\"n1\", seen.ID}] = memberSeen{MemberObserved: seen, since: since}",
+		Test:    "./internal/monitor TestANodeSpeaksForItsOwnMembersAndJobsOnly",
+	},
+	{
+		Guard:   "a node speaks for its own jobs only",
+		File:    "internal/monitor/monitor.go",
+		Find:    "m.jobs[saidBy{name, job.ID}] = job",
+		Replace: "m.jobs[saidBy{\"n1\", job.ID}] = job",
+		Test:    "./internal/monitor TestANodeSpeaksForItsOwnMembersAndJobsOnly",
+	},
+	{
 		Guard:   "an agent obeys no leader of an older term",
 		File:    "internal/agent/agent.go",
 		Find:    `d.Term < a.term || (a.desired`,
