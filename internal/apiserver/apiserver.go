@@ -125,6 +125,8 @@ type Server struct {
 	// inFlight counts the requests being answered.
 	inFlight  atomic.Int64
 	strangers strangers
+	// reporting has whoever is making a report of use.
+	reporting chan struct{}
 }
 
 // New returns a Server. Run must be running while it serves.
@@ -142,7 +144,7 @@ func New(cfg Config) *Server {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		cfg: cfg, mux: http.NewServeMux(), hub: newHub(cfg.Reader, cfg.Live), access: map[string]Access{}, stopping: make(chan struct{}),
+		cfg: cfg, mux: http.NewServeMux(), hub: newHub(cfg.Reader, cfg.Live), access: map[string]Access{}, stopping: make(chan struct{}), reporting: make(chan struct{}, 1),
 	}
 	s.api = humago.New(s.mux, apiConfig(s))
 	s.register()

@@ -35,6 +35,13 @@ func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
+	// A report reads all records of use, which takes seconds at a large site: one after the other, they leave the server to others.
+	select {
+	case s.reporting <- struct{}{}:
+		defer func() { <-s.reporting }()
+	case <-r.Context().Done():
+		return
+	}
 	in := s.cfg.Reader.UsageInput(r.Context(), now)
 	admin := tenancy.May(p, tenancy.Administer, tenancy.Site) == nil
 	if !admin {

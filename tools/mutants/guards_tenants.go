@@ -3,6 +3,13 @@ package main
 // tenantGuards: who may do what, see what, and log in where.
 var tenantGuards = []Mutant{
 	{
+		Guard:   "reports of use are made one after the other",
+		File:    "internal/apiserver/apiserver.go",
+		Find:    "reporting: make(chan struct{}, 1)",
+		Replace: "reporting: make(chan struct{}, 9)",
+		Test:    "./internal/apiserver TestReportsOfUseAreMadeOneAfterTheOther",
+	},
+	{
 		Guard:   "who shows no token and sends no body holds no connection",
 		File:    "internal/apiserver/middleware.go",
 		Find:    "bodyBy(time.Now().Add(strangersBody))",
