@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -63,6 +64,21 @@ func ownAgent(view *state.View, secret []byte, node api.NodeRecord) error {
 	}
 	return fmt.Errorf("%q is the name of a machine that boots from this site, and this agent is not the agent of its boot; start this agent with another --name, "+
 		"or remove the machine first: nearmetal node remove %s", node.Name, node.Name)
+}
+
+// ownPorts refuses a node that calls a place on a fabric its own which another node has: it would get into that one's networks.
+func ownPorts(view *state.View, node *api.NodeRecord) error {
+	if len(node.Capacity.Ports) == 0 {
+		return nil
+	}
+	for other := range view.Agents() {
+		for _, theirs := range other.Capacity.Ports {
+			if other.Name != node.Name && slices.ContainsFunc(node.Capacity.Ports, func(p api.NodePort) bool { return p.Fabric == theirs.Fabric && p.At == theirs.At }) {
+				return fmt.Errorf("port %s of fabric %s is that of node %s; if the cable was moved, run: nearmetal node forget %s", theirs.At, theirs.Fabric, other.Name, other.Name)
+			}
+		}
+	}
+	return nil
 }
 
 // addresses is what the API tells of the provisioning network.

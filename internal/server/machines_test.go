@@ -37,3 +37,19 @@ func TestOnlyTheAgentThatAMachineWasGivenSpeaksForIt(t *testing.T) {
 		}
 	}
 }
+
+func TestANodeDoesNotGetThePlaceOfAnotherOnAFabric(t *testing.T) {
+	port := func(at string) api.NodeCapacity {
+		return api.NodeCapacity{Ports: []api.NodePort{{Name: "p0", Fabric: "ib0", At: at}}}
+	}
+	view := &state.View{Nodes: []*state.Node{{Name: "n1", Agent: &api.NodeRecord{Name: "n1", Capacity: port("0x1")}}}}
+	for name, tt := range map[string]struct {
+		node, at string
+		refused  bool
+	}{"its own": {"n1", "0x1", false}, "a free one": {"n2", "0x2", false}, "another's": {"n2", "0x1", true}} {
+		err := ownPorts(view, &api.NodeRecord{Name: tt.node, Capacity: port(tt.at)})
+		if (err != nil) != tt.refused || tt.refused && !strings.Contains(err.Error(), "node forget n1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -30,6 +30,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -268,7 +269,7 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 		DiskFull: func() error { return s.space.Check(diskspace.Output) },
 		LogDir:   logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
-			if err := ownAgent(cache.View(), s.secret, node); err != nil {
+			if err := cmp.Or(manifest.CheckNode(&node), ownAgent(cache.View(), s.secret, node), ownPorts(cache.View(), &node)); err != nil {
 				return err
 			}
 			_, err := repo.PutNode(ctx, node)

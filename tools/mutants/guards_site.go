@@ -3,6 +3,34 @@ package main
 // siteGuards: between server and agents, and of each alone.
 var siteGuards = []Mutant{
 	{
+		Guard:   "what an agent says of its node is bounded",
+		File:    "internal/manifest/node.go",
+		Find:    "if n > most {",
+		Replace: "if false {",
+		Test:    "./internal/manifest TestWhatAnAgentSaysOfItsNodeIsBounded",
+	},
+	{
+		Guard:   "an agent's words are fit for terminals",
+		File:    "internal/manifest/node.go",
+		Find:    "len(word) > maxNodeWord || !visible(word)",
+		Replace: "len(word) > maxNodeWord",
+		Test:    "./internal/manifest TestWhatAnAgentSaysOfItsNodeIsBounded",
+	},
+	{
+		Guard:   "an agent's texts are fit for terminals",
+		File:    "internal/manifest/node.go",
+		Find:    "|| unicode.IsGraphic(r) {\n\t\t\treturn r",
+		Replace: "|| true {\n\t\t\treturn r",
+		Test:    "./internal/manifest TestTextsOfAnAgentAreMadeFitForTerminals",
+	},
+	{
+		Guard:   "a node does not get the place of another on a fabric",
+		File:    "internal/server/machines.go",
+		Find:    "p.Fabric == theirs.Fabric && p.At == theirs.At",
+		Replace: "false",
+		Test:    "./internal/server TestANodeDoesNotGetThePlaceOfAnotherOnAFabric",
+	},
+	{
 		Guard:   "a node speaks for its own members only",
 		File:    "internal/monitor/monitor.go",
 		Find:    "m.members[saidBy{name, seen.ID}] = memberSeen{MemberObserved: seen, since: since}",
