@@ -166,8 +166,8 @@ var commitGuards = []Mutant{
 	{
 		Guard:   "an intent is changed as it was seen",
 		File:    "internal/state/intents.go",
-		Find:    `[]store.Cond{{Key: key, Revision: revision}}, []store.Op{op})`,
-		Replace: `nil, []store.Op{op})`,
+		Find:    `append([]store.Cond{{Key: key, Revision: revision}}, guards...), []store.Op{op})`,
+		Replace: `guards, []store.Op{op})`,
 		Test:    "./internal/state TestAnIntentIsChangedAsItWasSeen",
 	},
 	{
