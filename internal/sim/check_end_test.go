@@ -44,6 +44,7 @@ func (w *world) checkRest() {
 				site.Now.Sub(c.Record.ChangedAt), w.settling())
 		}
 		w.checkMembersAtRest(c)
+		w.checkAttached(c)
 	}
 	for _, j := range site.View.Jobs {
 		if !j.Phase.Ended() && j.Phase != api.JobPending {
@@ -61,7 +62,7 @@ func (w *world) checkRest() {
 // checkNoRoom checks that what a cluster waits for can't be placed.
 func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 	needs := site.Needs()
-	var room situation.Room
+	room := situation.Room{Offers: w.offers()}
 	free, err := room.Update(site.View, site.Available)
 	if err != nil {
 		w.must(err)
@@ -75,6 +76,9 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 		groups := in.Requests[i].Groups
 		if _, refusal := placement.Place(free, placement.Request{Cluster: c.Name(), Groups: groups}); refusal != nil {
 			return
+		}
+		if slices.ContainsFunc(groups, asksOwnNode) {
+			return // nodes are chosen without a look at their devices
 		}
 		sketch := free.Sketch()
 		if fit, _, ok := sketch.Fit(groups); ok {
@@ -136,6 +140,7 @@ func (w *world) checkEnd() {
 			w.fail("end", "networks of %v are never removed from %s", slices.Sorted(maps.Keys(n.networks)), n.record.Name)
 		}
 	}
+	w.checkFabricEmpty()
 	w.checkReport()
 }
 

@@ -99,7 +99,7 @@ func (w *world) asked(site *situation.Site) (admission.Input, bool) {
 	if len(needs) == 0 {
 		return admission.Input{}, false
 	}
-	var room situation.Room
+	room := situation.Room{Offers: w.offers()}
 	free, err := room.Update(site.View, site.Available)
 	if err != nil {
 		w.must(err)

@@ -45,6 +45,7 @@ func (w *world) check() {
 	if changed || c.hosts {
 		w.checkHosts()
 		w.checkIdentities()
+		w.checkFabric()
 		c.hosts = false
 	}
 	if w.stats.Steps%16 == 0 {
@@ -82,7 +83,7 @@ func (m *mirror) checkAllocations() {
 		memory[n.record.Name] = n.record.Capacity.MemoryBytes
 	}
 	ranges := map[api.IDRange]string{}
-	devices := newDeviceUse()
+	devices, whole := newDeviceUse(), map[string]*api.Assignment{}
 	type slot struct {
 		node string
 		slot int
@@ -103,6 +104,12 @@ func (m *mirror) checkAllocations() {
 			w.fail("double allocation", "user IDs %v are allocated twice: to %s and %s", a.UserIDs, other, a.ClusterUID)
 		}
 		ranges[a.UserIDs] = a.ClusterUID
+		if other := whole[a.Node]; other != nil && (a.Whole || other.Whole) {
+			w.fail("double allocation", "node %s is given away whole, and to %s and %s", a.Node, other.ID, a.ID)
+		}
+		if whole[a.Node] == nil || a.Whole {
+			whole[a.Node] = a
+		}
 		m.checkPorts(a, holders)
 		devices.take(w, a)
 	}
@@ -260,6 +267,9 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 		if a.releasedAt != nil || a.Spare {
 			continue
 		}
+		if a.Whole {
+			return // its ports may not be in their networks
+		}
 		h := w.node(a.Node).host[a.ID]
 		if h == nil || h.state != lifecycle.HostRunning || h.everIll || time.Since(h.since) < time.Minute {
 			return
@@ -279,6 +289,9 @@ func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
 	for _, a := range all {
 		if a.releasedAt != nil || a.Spare {
 			continue
+		}
+		if a.Whole {
+			return // its ports may not be in their networks, or can't be read
 		}
 		n := w.node(a.Node)
 		h := n.host[a.ID]

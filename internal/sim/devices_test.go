@@ -55,6 +55,11 @@ func (w *world) drawDeviceRequests() []api.DeviceRequest {
 	return []api.DeviceRequest{request}
 }
 
+// asksOwnNode reports whether members of a group ask for devices of their own nodes.
+func asksOwnNode(g api.Group) bool {
+	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool { return !r.Remote })
+}
+
 // deviceUse adds up what is held of the site's devices.
 type deviceUse struct {
 	taken map[deviceCounter]int64

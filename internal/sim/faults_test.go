@@ -24,6 +24,7 @@ func (w *world) fault() {
 	n := w.nodes[r.IntN((mostNodes+mostBoxes)*16)%len(w.nodes)]
 	short, long := span(r, 100*time.Millisecond, 30*time.Second), span(r, time.Minute, 30*time.Minute)
 	one, rare, which := r.IntN(2) == 0, r.IntN(3) == 0, r.IntN(7*mostBoxes)
+	where := r.IntN(64)
 	if !w.cfg.Kinds.Has(kind) {
 		return
 	}
@@ -40,6 +41,8 @@ func (w *world) fault() {
 	switch kind {
 	case LeaderCrash, Usurp, Deposed:
 		w.leaderFault(kind, n, short, one)
+	case Fabric:
+		w.fabric.fault(where%4, where/4, away)
 	case Stall:
 		w.up().stall(short)
 	case Cut:
@@ -172,6 +175,7 @@ func (w *world) becomeCalm() {
 	for _, b := range w.boxes {
 		b.mend()
 	}
+	w.fabric.mend()
 	if w.up() == nil {
 		w.restart()
 	}

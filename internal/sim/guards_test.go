@@ -33,6 +33,7 @@ const (
 	GuardDebris     Guard = "debris"         // what the leader does not know of is cleaned
 	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
 	GuardUsage      Guard = "usage"          // usage is written in the commit that ends it
+	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 
 // ears are what a leader hears with: the real monitor, but for the guards that a run is without. Each pass of the leader is looked at as it

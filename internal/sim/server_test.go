@@ -54,6 +54,7 @@ type server struct {
 	cache     *state.Cache
 	heard     *bootapi.Heard
 	monitor   *monitor.Monitor
+	fabrics   situation.Fabrics
 	agents    http.Handler
 	boots     http.Handler
 	clock     *controller.SiteClock
@@ -115,6 +116,7 @@ func (w *world) start() {
 		},
 	})
 	s.agents = agentstream.Handler(s.monitor.Serve)
+	s.fabrics = w.fabric.keepers(quiet)
 	boots, err := bootapi.New(bootapi.Config{
 		Reader: s.cache, Writer: s.repo, Images: built{}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1}, At: s.at,
 		Peers: func(image.Digest) []string { return nil }, AgentServer: "10.9.0.1:7443", SiteTime: s.now, Log: quiet,
@@ -140,6 +142,7 @@ func (s *server) lead(log *slog.Logger) {
 	cfg := controller.Config{
 		Candidate: s.candidate, Repo: s.repo, Cache: s.cache, Agents: ears{s.monitor, w, s}, SiteSecret: secret, Pool: placement.DefaultPool,
 		Deadlines: w.deadlines(), Images: built{}, Now: s.wall, Clock: s.clock, Log: log,
+		Fabrics: s.fabrics, Offers: w.offers(),
 		Provisioning: &controller.Provisioning{
 			New: func() controller.Provisioner {
 				return provisioner.New(provisioner.Options{Open: w.bmcs.Open, Gate: gate, Now: s.wall})
@@ -180,7 +183,7 @@ func (s *server) stalledUntil() time.Time {
 
 // look is what the leader would decide by now.
 func (s *server) look() *situation.Site {
-	return situation.Observe(s.cache.View(), ears{s.monitor, s.w, s}, nil, s.now(), s.wall(), s.leadsSince(), lifecycle.DefaultDeadlines())
+	return situation.Observe(s.cache.View(), ears{s.monitor, s.w, s}, s.fabrics, s.now(), s.wall(), s.leadsSince(), lifecycle.DefaultDeadlines())
 }
 
 // crash ends a server as kill -9 does. Another starts after a while. It may be called from any goroutine.

@@ -59,6 +59,7 @@ const (
 	Machines
 	Builds
 	Devices
+	Metal
 	Forget
 
 	MemberEnds
@@ -84,6 +85,7 @@ const (
 	Usurp
 	Deposed
 	Stall
+	Fabric
 	BMC
 	Button
 	Cable
@@ -92,9 +94,9 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "forget",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget",
 	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic",
-	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "bmc", "button", "cable", "hang",
+	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }
 
 func (k Kind) String() string { return kindNames[k] }

@@ -19,6 +19,7 @@ import (
 func (w *world) scheduleUsers() {
 	w.makeProjects()
 	t := time.Duration(0)
+	var before life
 	for i := range w.cfg.Lives {
 		if i == w.cfg.Lives*2/3 {
 			// From here on leaders live long enough to see deadlines pass: each new one starts them anew.
@@ -30,6 +31,10 @@ func (w *world) scheduleUsers() {
 			t += span(w.userRandom, 0, 3*time.Minute)
 		}
 		life := w.drawLife(i)
+		if again := w.deviceRandom.IntN(4) == 0; again && i > 0 {
+			life = life.likeThe(before)
+		}
+		before = life
 		w.after(t, func() { w.create(life) })
 	}
 	rest := span(w.userRandom, time.Second, 5*time.Minute)
@@ -50,6 +55,17 @@ type life struct {
 	changes []change
 	jobs    []submission
 	lasts   time.Duration
+}
+
+// likeThe is a life of the same user, who asks for the same as in another one, under a name of its own.
+func (l life) likeThe(other life) life {
+	name := l.intent.Name[strings.LastIndexByte(l.intent.Name, '.')+1:]
+	if other.intent.Project != api.DefaultProject {
+		name = other.intent.Project + "." + name
+	}
+	l.intent = other.intent
+	l.intent.Name = name
+	return l
 }
 
 type change struct {
@@ -94,6 +110,7 @@ func (w *world) drawLife(i int) life {
 	groups := 1 + r.IntN(2)
 	for g := range 2 {
 		group := w.drawGroup(fmt.Sprintf("g%d", g))
+		w.drawMetal(&group, in.Project)
 		if g < groups && (g == 0 || may(Groups)) {
 			in.Spec.Groups = append(in.Spec.Groups, group)
 		}

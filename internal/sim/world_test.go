@@ -72,6 +72,7 @@ type world struct {
 	store   *witness
 	servers servers
 	bmcs    *fake.Site
+	fabric  *managed // nil: the site has none
 	boxes   []*box
 	nodes   []*node
 	ids     int
@@ -116,6 +117,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w.ctx, w.end = context.WithCancel(t.Context())
 	w.store = newWitness(w)
 	w.checks, w.looked = newChecks(), newLooked()
+	w.makeFabric()
 	w.makeNodes()
 	w.makeBoxes()
 	w.start()
@@ -271,6 +273,7 @@ func (w *world) makeNodes() {
 		name := fmt.Sprintf("n%d", i+1)
 		record := nodeRecord(name, fmt.Sprintf("r%d", i%2), fmt.Sprintf("192.0.2.%d", i+1), cores, memory)
 		record.Capacity.Devices = devices
+		w.fabric.attach(&record)
 		w.nodes = append(w.nodes, newNode(w, record))
 	}
 }

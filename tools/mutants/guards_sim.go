@@ -113,4 +113,25 @@ var simGuards = []Mutant{
 		Replace: "_ = append(s.claims[id], on.Claims...)",
 		Test:    simulated,
 	},
+	{
+		Guard:   "simulated: all who must prove an assignment clean have to",
+		File:    "api/claim.go",
+		Find:    `!slices.ContainsFunc(a.CleanBy, func(p Prover) bool { return !proved(p) })`,
+		Replace: `slices.ContainsFunc(a.CleanBy, proved)`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a machine that is off is clean only where all was in its memory",
+		File:    "internal/situation/situation.go",
+		Find:    `p.At == a.Node && a.RAMBoot > 0 && `,
+		Replace: `p.At == a.Node && `,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a fabric proves what was read after its orders came into force",
+		File:    "internal/fabric/site/site.go",
+		Find:    `epoch.Accept(o.Epoch) != nil {`,
+		Replace: `epoch.Accept(o.Epoch) != nil && false {`,
+		Test:    simulated,
+	},
 }

@@ -54,6 +54,25 @@ func (t *Tables) Settle() {
 	t.settle()
 }
 
+// Step brings the oldest desired state into force that is not.
+func (t *Tables) Step() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.queued) > 0 {
+		rest := t.queued[1:]
+		t.queued = t.queued[:1]
+		t.settle()
+		t.queued = rest
+	}
+}
+
+// Networks are all ports that are in networks, also at places that can't be read.
+func (t *Tables) Networks() []site.Network {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.networks(func(string) bool { return true })
+}
+
 // Plant puts a network on a place, as somebody else would.
 func (t *Tables) Plant(network int, at string) {
 	t.mu.Lock()
@@ -171,16 +190,26 @@ func (s *Site) Observe(ctx context.Context) (site.Observation, error) {
 		return site.Observation{}, err
 	}
 	seen := site.Observation{Epoch: s.inForce, Unknown: maps.Clone(t.blind)}
+	seen.Networks = t.networks(func(at string) bool {
+		_, blind := t.blind[at]
+		return !blind
+	})
+	return seen, nil
+}
+
+// networks are the ports of the places that can be seen; the lock is held.
+func (t *Tables) networks(seen func(at string) bool) []site.Network {
 	byNumber := map[int][]site.Port{}
 	for e, limited := range t.ports {
-		if _, blind := t.blind[e.at]; !blind {
+		if seen(e.at) {
 			byNumber[e.network] = append(byNumber[e.network], site.Port{At: e.at, Limited: limited})
 		}
 	}
+	var all []site.Network
 	for _, number := range slices.Sorted(maps.Keys(byNumber)) {
 		ports := byNumber[number]
 		slices.SortFunc(ports, func(a, b site.Port) int { return cmp.Compare(a.At, b.At) })
-		seen.Networks = append(seen.Networks, site.Network{Number: number, Ports: ports})
+		all = append(all, site.Network{Number: number, Ports: ports})
 	}
-	return seen, nil
+	return all
 }
