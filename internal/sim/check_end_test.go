@@ -47,7 +47,9 @@ func (w *world) checkRest() {
 		w.checkAttached(c)
 	}
 	for _, j := range site.View.Jobs {
-		if !j.Phase.Ended() && j.Phase != api.JobPending {
+		c := site.View.Cluster(j.Cluster)
+		frozen := c != nil && c.Record != nil && c.Record.Phase == api.ClusterPaused
+		if !j.Phase.Ended() && j.Phase != api.JobPending && !frozen {
 			w.fail("rest", "job %s is still %s (%s)", j.ID, j.Phase, j.Message)
 		}
 	}

@@ -13,6 +13,9 @@ func (h *hostMember) runs() bool {
 
 // hearReady lets the member's own agent say, after a while, that the member can be reached.
 func (a *agent) hearReady(id string, h *hostMember) {
+	if a.n.w.drawnFor(id+" is mute", 100) == 0 && a.n.w.may(StartFails) {
+		return
+	}
 	a.n.w.after(a.n.w.between(10*time.Millisecond, 2*time.Second), func() {
 		a.run(func() {
 			if a.n.host[id] == h && h.runs() {

@@ -23,8 +23,12 @@ func (w *world) enrol(b *box) {
 	b.mu.Lock()
 	b.enrolled = time.Now()
 	b.mu.Unlock()
+	inspect := int64(1)
+	if !w.isCalm() && w.drawnFor(fmt.Sprintf("%s enrolled at %s", b.name, w.since()), 4) == 0 {
+		inspect = 0 // by somebody who knows what it is made of
+	}
 	if _, err := s.repo.CreateMachine(s.ctx, api.MachineIntent{
-		Name: b.name, UID: fmt.Sprintf("%s-%d", b.name, time.Now().UnixNano()), CreatedAt: time.Now(), Inspect: 1,
+		Name: b.name, UID: fmt.Sprintf("%s-%d", b.name, time.Now().UnixNano()), CreatedAt: time.Now(), Inspect: inspect,
 		Spec: api.MachineSpec{MACs: []string{b.mac}, Power: api.PowerControl{Kind: kind, Address: "bmc-" + b.name}},
 	}); err != nil && s.ctx.Err() == nil {
 		w.trace("%s can't be enrolled: %v", b.name, err)

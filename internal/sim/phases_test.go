@@ -79,6 +79,10 @@ func (w *world) noteNodes(s *server, view *state.View) {
 			transition(w, tablesOf.nodes, "", api.NodeUnknown)
 			from = api.NodeUnknown
 		}
+		if from == api.NodeDown && to == api.NodeUnknown && time.Since(s.stalledUntil()) < slack { // it was back while the leader stood still
+			transition(w, tablesOf.nodes, from, api.NodeReady)
+			from = api.NodeReady
+		}
 		transition(w, tablesOf.nodes, from, to)
 	}
 	for name, from := range l.phases {
@@ -182,6 +186,9 @@ func (w *world) compare(before, now memberLog) {
 		from, to := before.names[name], now.names[name]
 		if to == api.MemberWaiting && !waits(from) {
 			from = "" // it was let go of, and asked for again
+		}
+		if to == api.MemberLost && from == api.MemberReady && w.store.inDoubt() {
+			from = api.MemberUnknown // it was lost by a commit that came late, and is heard of again
 		}
 		if waits(to) && from != to {
 			see(from, to)
