@@ -226,7 +226,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 	}{
 		GuardElection: {"", 14}, GuardConflict: {"", 47}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 23},
 		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 4},
-		GuardRecovery: {"", 27}, GuardGarbage: {"garbage", 9}, GuardCurrent: {"", 13}, GuardDebris: {"", 23}, GuardDeadline: {"", 1},
+		GuardRecovery: {"", 27}, GuardGarbage: {"garbage", 9}, GuardCurrent: {"", 13}, GuardDebris: {"", 27}, GuardDeadline: {"", 1},
 		GuardUsage: {"", 11}, GuardStale: {"obedience", 7},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
