@@ -83,7 +83,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func newBox(w *world, i int, blind bool) *box {
 	b := &box{w: w, name: fmt.Sprintf("m%d", i+1), mac: fmt.Sprintf("52:54:00:00:00:%02x", i+1), blind: blind}
 	b.random = source(w.cfg.Seed, "box "+b.name)
-	b.disk = source(w.cfg.Seed, "disk "+b.name).IntN(2) == 0
+	b.disk = source(w.cfg.Seed, "disk "+b.name).IntN(4) > 0
 	b.node = newNode(w, nodeRecord(b.name, fmt.Sprintf("r%d", i%2), fmt.Sprintf("192.0.2.%d", 101+i), 2+b.random.IntN(6), int64(2+b.random.IntN(8))<<30))
 	b.node.up, b.node.box = false, b
 	b.machine = w.bmcs.Add(b.name, b.good())
