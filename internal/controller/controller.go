@@ -157,8 +157,12 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	}
 }
 
-// retryPause is the pause after a pass that failed (the store does not answer, the disk is full).
-const retryPause = time.Second
+// retryPause is after how long a pass that failed is repeated (the store does not answer, the disk is full). leastPause is the pause after it that
+// no news shortens: what it wrote before it failed is news, and would be written again and again.
+const (
+	retryPause = time.Second
+	leastPause = 100 * time.Millisecond
+)
 
 // lead makes pass after pass until the leadership is lost or ctx ends.
 func (l *leader) lead(ctx context.Context) error {
@@ -189,6 +193,10 @@ func (l *leader) lead(ctx context.Context) error {
 		case err != nil:
 			l.log.ErrorContext(ctx, "a pass of the controller failed; retrying", "error", err)
 			l.soonerRaw(l.cfg.Now().Add(retryPause))
+			select {
+			case <-ctx.Done():
+			case <-time.After(leastPause):
+			}
 		}
 		l.wait(ctx, revision, changed)
 	}

@@ -60,7 +60,7 @@ func CheckNode(n *api.NodeRecord) error {
 	if len(c.problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("this node can't be taken in as its agent describes it: %w", errors.Join(c.problems...))
+	return fmt.Errorf("this node can't be accepted as its agent describes it: %w", errors.Join(c.problems...))
 }
 
 // nodeCheck gathers what is wrong, up to a bound.

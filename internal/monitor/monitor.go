@@ -45,8 +45,8 @@ type Monitor struct {
 	cfg     Config
 	started time.Time
 
-	mu      sync.Mutex
-	nodes   map[string]*node
+	mu    sync.Mutex
+	nodes map[string]*node
 	// members and jobs are what each node says of them: of those that are another's it may say what it likes.
 	members map[saidBy]memberSeen
 	jobs    map[saidBy]agentstream.JobObserved

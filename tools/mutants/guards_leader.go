@@ -3,6 +3,13 @@ package main
 // leaderGuards: what the leader brings together, tells nodes and accounts for.
 var leaderGuards = []Mutant{
 	{
+		Guard:   "a pass that fails is not repeated by what it wrote itself",
+		File:    "internal/controller/controller.go",
+		Find:    "leastPause = 100 * time.Millisecond",
+		Replace: "leastPause = 0",
+		Test:    "./internal/controller TestAPassThatFailsIsNotRepeatedByWhatItWroteItself",
+	},
+	{
 		Guard:   "those who get room last do not hold up those who get it first",
 		File:    "internal/controller/admit.go",
 		Find:    "p.cfg.Now().Sub(began) >= admitFor {",
