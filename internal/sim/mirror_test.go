@@ -18,6 +18,7 @@ const (
 	prefixRecord        = "record/"
 	prefixChunk         = "chunk/"
 	prefixQuarantine    = "quarantine/"
+	prefixNode          = "node/"
 	prefixNetwork       = "network/"
 	prefixNodeSpan      = "nodespan/"
 	prefixUsage         = "usage/"
@@ -56,6 +57,8 @@ type mirror struct {
 	released map[string]int64
 	left     map[onNode]int64
 	live     map[string]bool // IDs of assignments that hold something
+	// forgiven were held on a node that was taken out of the inventory: an operator said that the machine is gone.
+	forgiven map[string]bool
 	ledger   map[string]*account
 	used     map[string]api.Quota // by project, when it was last checked
 }
@@ -73,7 +76,7 @@ func newMirror(w *world) *mirror {
 	return &mirror{
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
-		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{},
+		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
 		ledger: map[string]*account{}, used: map[string]api.Quota{},
 	}
 }
@@ -97,6 +100,7 @@ func (m *mirror) apply(c commit, revision int64) {
 		m.before(in, c.at)
 	}
 	for _, op := range c.ops {
+		m.forgive(op)
 		m.put(op)
 	}
 	for _, name := range touched {
@@ -136,6 +140,23 @@ func (m *mirror) unquarantined(ops []store.Op) []*api.ClusterIntent {
 		}
 	}
 	return all
+}
+
+// forgive notes what is held on a node that is taken out of the inventory: it needs no proof any more, and the node's agent cleans it should the
+// machine come back.
+func (m *mirror) forgive(op store.Op) {
+	node, ok := strings.CutPrefix(op.Key, prefixNode)
+	if !ok || !op.Delete {
+		return
+	}
+	for _, e := range m.clusters {
+		for _, a := range m.assignments(e.record) {
+			m.forgiven[a.ID] = m.forgiven[a.ID] || a.Node == node
+		}
+	}
+	for id, q := range m.quarantines {
+		m.forgiven[id] = m.forgiven[id] || q.Assignment.Node == node
+	}
 }
 
 // put takes in one write.
