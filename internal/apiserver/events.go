@@ -116,8 +116,11 @@ func (s *Server) followEvents(r *http.Request, out *eventStream, name string, af
 	if out.flush() != nil {
 		return
 	}
-	for asker.valid() {
+	for {
 		view := s.cfg.Reader.View()
+		if !asker.valid() { // by this view or a later one: a token that is revoked after it ends the wait below
+			return
+		}
 		gone := view.Cluster(name) == nil
 		stored, stop := s.hub.stored(r.Context(), view.Revision)
 		sent, err := s.sendEvents(r.Context(), out, name, after)

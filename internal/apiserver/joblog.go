@@ -196,12 +196,12 @@ func (l *logStream) rest() bool {
 func (l *logStream) follow() {
 	var tail <-chan time.Time
 	asker := sessionOf(l.r.Context())
-	for asker.valid() {
-		// Channel and job first, output second: so neither a change nor the last bytes are missed.
+	for {
+		// Channel, job and token first, output second: so neither a change nor the last bytes are missed, nor that the token was revoked.
 		more := l.s.cfg.Logs.LogChanged(l.run)
 		view := l.s.cfg.Reader.View()
 		now := l.of(view)
-		if !l.rest() || now == nil {
+		if !asker.valid() || !l.rest() || now == nil {
 			return
 		}
 		ended, over := now.ended, now.attempt > l.attempt

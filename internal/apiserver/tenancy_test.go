@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -352,6 +354,80 @@ func TestARevokedTokenEndsTheEventsThatAreFollowedWithIt(t *testing.T) {
 		if e.Reason == "Placed" {
 			revoke()
 		}
+	}
+}
+
+// revoking verifies tokens, and has one revoked at the moment in which it was found valid.
+type revoking struct {
+	apiserver.Verifier
+	revoke atomic.Pointer[func()]
+}
+
+func (v *revoking) Verify(bearer string) (tenancy.Principal, bool) {
+	p, ok := v.Verifier.Verify(bearer)
+	if p.User == "ann" {
+		if revoke := v.revoke.Swap(nil); revoke != nil {
+			(*revoke)()
+		}
+	}
+	return p, ok
+}
+
+func TestATokenThatIsRevokedJustAfterItWasFoundValidEndsItsStreams(t *testing.T) {
+	verifier := &revoking{}
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+		verifier.Verifier, c.Tokens = c.Tokens, verifier
+		c.KeepAlive = time.Hour // what looks at tokens now and then does not help
+	})
+	s.AddNode("n1", 4)
+	admin := s.Client()
+	create(t, admin, "c1")
+	s.Place("c1")
+	s.MakeReady("c1")
+	for what, follow := range map[string]func(context.Context, *client.Client, func()) error{
+		"output": func(ctx context.Context, c *client.Client, arm func()) error {
+			job, err := c.CreateJob(ctx, "c1", api.JobRequest{Command: []string{"x"}, Ranks: 1})
+			if err != nil {
+				return err
+			}
+			out := &lockedBuffer{wrote: make(chan struct{}, 1)}
+			done := make(chan error, 1)
+			go func() { _, err := c.JobLog(ctx, job.ID, 0, true, out); done <- err }()
+			s.Logs.Write(job.ID, "before\n")
+			<-out.wrote
+			arm()
+			s.Logs.Write(job.ID, "more\n") // what brings the server to look at the token
+			return <-done
+		},
+		"events": func(ctx context.Context, c *client.Client, arm func()) error {
+			for e, err := range c.FollowEvents(ctx, "c1", 0) {
+				if err != nil {
+					return err
+				}
+				if e.Reason == "Placed" {
+					arm()
+					s.Event("c1", "More", "what brings the server to look at the token")
+				}
+			}
+			return nil
+		},
+	} {
+		line := s.Token("ann", "default", api.RoleMember)
+		token, err := trust.ParseToken(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		revoke := func() {
+			if err := admin.RevokeToken(context.WithoutCancel(ctx), token.ID()); err != nil {
+				t.Error(err)
+			}
+		}
+		err = follow(ctx, s.ClientOf(line), func() { verifier.revoke.Store(&revoke) })
+		if err != nil && !client.HasCode(err, "unauthorized") {
+			t.Errorf("%s ended with %v, want it ended as the token was revoked", what, err)
+		}
+		cancel()
 	}
 }
 
