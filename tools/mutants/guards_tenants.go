@@ -3,6 +3,13 @@ package main
 // tenantGuards: who may do what, see what, and log in where.
 var tenantGuards = []Mutant{
 	{
+		Guard:   "a token that is revoked while it is looked at ends the output that is followed",
+		File:    "internal/apiserver/joblog.go",
+		Find:    "view := l.s.cfg.Reader.View()\n\t\tnow := l.of(view)\n\t\tif !asker.valid() ||",
+		Replace: "valid := asker.valid()\n\t\tview := l.s.cfg.Reader.View()\n\t\tnow := l.of(view)\n\t\tif !valid ||",
+		Test:    "./internal/apiserver TestATokenThatIsRevokedJustAfterItWasFoundValidEndsItsStreams",
+	},
+	{
 		Guard:   "reports of use are made one after the other",
 		File:    "internal/apiserver/apiserver.go",
 		Find:    "reporting: make(chan struct{}, 1)",
