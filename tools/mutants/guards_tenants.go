@@ -138,15 +138,15 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "followed events end with the token they were asked for with",
 		File:    "internal/apiserver/events.go",
-		Find:    "\tfor asker.valid() {\n",
-		Replace: "\tfor asker.valid != nil {\n",
+		Find:    "if !asker.valid() { // by",
+		Replace: "if asker.valid == nil { // by",
 		Test:    "./internal/apiserver TestARevokedTokenEndsTheEventsThatAreFollowedWithIt",
 	},
 	{
 		Guard:   "a followed log ends with the token it was asked for with",
 		File:    "internal/apiserver/joblog.go",
-		Find:    "\tfor asker.valid() {\n",
-		Replace: "\tfor asker.valid != nil {\n",
+		Find:    "if !asker.valid() || !l.rest() || now == nil {",
+		Replace: "if asker.valid == nil || !l.rest() || now == nil {",
 		Test:    "./internal/apiserver TestARevokedTokenEndsTheOutputThatIsFollowedWithIt",
 	},
 	{
