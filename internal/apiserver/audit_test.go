@@ -130,6 +130,9 @@ func TestTheAuditLogIsPagedAndVerifiedForAdministrators(t *testing.T) {
 	if err != nil || report.Records < 5 || len(report.Problems) > 0 {
 		t.Errorf("verified: %+v, %v", report, err)
 	}
+	if _, err := root.Audit(t.Context(), client.AuditQuery{User: strings.Repeat("ö", 65), Limit: 1}); !client.HasCode(err, "invalid_parameter") {
+		t.Errorf("a user of 65 characters: %v, want it refused", err)
+	}
 	if _, err := s.ClientAs("ann", "default", api.RoleMember).Audit(t.Context(), client.AuditQuery{Limit: 1}); err == nil {
 		t.Error("a member reads the audit log")
 	}

@@ -2,10 +2,12 @@ package apiserver
 
 import (
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -86,11 +88,20 @@ func valueProblem(text string, schema *huma.Schema) string {
 			return "is neither true nor false"
 		}
 	case huma.TypeInteger:
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || schema.Minimum != nil && float64(n) < *schema.Minimum {
-			return "is not a whole number from 0 to 9223372036854775807"
+		least, most := int64(0), int64(math.MaxInt64)
+		if schema.Minimum != nil {
+			least = int64(*schema.Minimum)
+		}
+		if schema.Maximum != nil {
+			most = int64(*schema.Maximum)
+		}
+		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n < least || n > most {
+			return fmt.Sprintf("is not a whole number from %d to %d", least, most)
 		}
 	case huma.TypeString:
+		if n := utf8.RuneCountInString(text); schema.MaxLength != nil && n > *schema.MaxLength {
+			return fmt.Sprintf("is %d characters long; at most %d are possible", n, *schema.MaxLength)
+		}
 		if len(schema.Enum) > 0 && !slices.Contains(schema.Enum, any(text)) {
 			return enumProblem(text, schema.Enum)
 		}

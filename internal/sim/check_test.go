@@ -408,8 +408,9 @@ func (w *world) checkDeadlines() {
 			}
 			switch {
 			case r == nil:
-				// While a machine boots, what it will offer is not known yet.
+				// While a machine boots, what it will offer is not known yet, and a leader that stood still finds out only now who is silent.
 				if still, last := m.booting(); !still {
+					last = later(last, s.stalledUntil())
 					overdue("the decision", later(e.intent.CreatedAt, now.Add(-time.Since(last))), lifecycle.DefaultDeathTimer+time.Second)
 				}
 				continue
