@@ -87,6 +87,7 @@ func TestBadProjectsAndTokensAreRefused(t *testing.T) {
 		{"POST", "/v1/tokens", `{"user": "a b", "role": "member"}`, "holds spaces"},
 		{"POST", "/v1/tokens", `{"user": "` + strings.Repeat("a", 65) + `", "role": "member"}`, "at most 64"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "project": ""}`, "project"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "project": ""}`, "project"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "project": "default"}`, "omit it"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "0s"}`, "too short"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "3651d"}`, "too long"},

@@ -53,7 +53,7 @@ func checkToken(req *api.TokenRequest, src *manifest.Source) error {
 			wrong("project", req.Project, "%q %s", req.Project, problem)
 		}
 	case api.RoleAdmin, api.RoleAgent:
-		if req.Project != "" {
+		if req.Project != "" || src.Has("project") {
 			wrong("project", req.Project, "is given, but a token of role %q has no project; omit it", req.Role)
 		}
 	case "":
