@@ -105,7 +105,7 @@ func TestAPortThatTwoMustProveCleanIsHeldUntilBothHave(t *testing.T) {
 	w.passes("the agent's proof is stored", func(v *state.View) bool {
 		return len(v.Cluster("m").Record.Proved) == 1 && v.Cluster("m").Record.Proved[0].By == api.ExecutorAgent
 	})
-	w.agents.clean = nil // it need not say so for ever
+	w.agents.clean = nil // a stored proof need not be repeated
 	w.now = w.now.Add(11 * time.Minute)
 	w.passes("quarantined", func(v *state.View) bool { return len(v.Quarantines) == 1 })
 	if q := w.cache.View().Quarantines[0]; !strings.Contains(q.Reason, "the fabric of ib0 has not proved it clean: the fabric has not yet carried out") {

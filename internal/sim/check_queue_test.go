@@ -53,7 +53,7 @@ func (w *world) checkQueue(site *situation.Site) {
 	if kept && !head.by.IsZero() {
 		w.happened("promise kept")
 		if head.by.After(c.promise.by.Add(forecastSlack)) {
-			w.fail("queue", "the head of the queue, %s, was to start by %s, and is told to wait until %s now", head.uid, c.promise.by.Sub(w.epoch), head.by.Sub(w.epoch))
+			w.fail("queue", "the head of the queue, %s, was to start by %s, and now waits until %s", head.uid, c.promise.by.Sub(w.epoch), head.by.Sub(w.epoch))
 		}
 		if head.by.Before(c.promise.by) {
 			c.promise.by = head.by

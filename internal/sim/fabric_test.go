@@ -21,7 +21,7 @@ import (
 // cell is the site's fabric, on which some nodes have ports.
 const cell = "ib0"
 
-// managed is a fabric as it really is: tables that outlive leaders and their executors. What it is told comes into force later, one order after
+// managed is a fabric as it really is: tables that outlive leaders and their executors. Orders come into force later, one order after
 // the other.
 type managed struct {
 	w      *world

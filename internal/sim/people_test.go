@@ -115,7 +115,7 @@ func (w *world) askForMachine(r *mathrand.Rand) {
 		err = w.request(b, api.PowerActionOn, environment, force)
 	case what < 10:
 		if b.blind && m.Record != nil && m.Record.Phase == api.MachineFailed {
-			b.press(api.PowerOff) // as they are told: the site takes their word for it
+			b.press(api.PowerOff) // as the site asked: their word counts as done
 		}
 		err = w.request(b, api.PowerActionOff, "", force)
 	case what < 11:
