@@ -13,7 +13,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev
 LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
 BOOT := internal/machine/bootbin/embedded/nearmetal-boot
-UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/...
+UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/... ./tests/hostile
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 # What all tests together need; "make demo" needs less, "make bench" more.
 TEST_PACKAGES = run build demo test guest testbed
@@ -23,7 +23,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz-api test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ e2e: setup build ## run only end-to-end tests, with bin/nearmetal and bin/nearme
 	@mkdir -p .build/tmp
 	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
 	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \
-		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/...
+		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/e2e ./tests/boot
 
 # What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.
 NEARMETAL_FAULT_ROUNDS ?= 50
@@ -82,6 +82,13 @@ faults: ## run NEARMETAL_FAULT_ROUNDS=50 rounds of random faults: kills, silence
 NEARMETAL_FUZZ_SECONDS ?= 600
 fuzz-api: ## fuzz the API against its own document, NEARMETAL_FUZZ_SECONDS=600 as admin, member and viewer each (root or sudo)
 	NEARMETAL_FUZZ_SECONDS=$(NEARMETAL_FUZZ_SECONDS) $(MAKE) e2e E2E_FLAGS='-timeout 12h -v -run "^TestTheAPIDoesWhatItsDocumentSays"'
+
+# Each runs its seeds in "make unit".
+NEARMETAL_FUZZ_TARGET_SECONDS ?= 30
+fuzz: setup member boot ## fuzz each parser and message for NEARMETAL_FUZZ_TARGET_SECONDS=30
+	@grep -rno --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' internal testbed | while IFS=: read -r file _ target; do \
+		$(GO) test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(NEARMETAL_FUZZ_TARGET_SECONDS)s || exit 1; \
+	done
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated. It runs what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
 IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -timeout 40m

@@ -7,9 +7,10 @@ type AuditRecord struct {
 	// Seq numbers the records from 1 on, without a gap.
 	Seq int64     `json:"seq"`
 	At  time.Time `json:"at"`
-	// User, Project and Role are who asked, by the token with this ID; empty for somebody unknown. From is the address they asked from, or
-	// "socket".
+	// User, Project and Role are who asked, by the token with this ID; empty for somebody unknown. Of a node's agent, Node is the node and Token the
+	// ID of its identity. From is the address they asked from, or "socket".
 	User    string `json:"user,omitempty"`
+	Node    string `json:"node,omitempty"`
 	Token   string `json:"token,omitempty"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role,omitempty"`

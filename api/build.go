@@ -33,12 +33,16 @@ type Build struct {
 	// Bases are the images that the recipe stands on (recipe.Needs), by environment: the digests their names stand for now.
 	Bases map[string]string `json:"bases,omitempty"`
 	// Force: it is built although there is an image of the same recipe.
-	Force   bool       `json:"force,omitempty"`
+	Force bool `json:"force,omitempty"`
+	// Verify: two different nodes build it, and it succeeds if they arrive at the same image. They need not be trusted builders.
+	Verify  bool       `json:"verify,omitempty"`
 	Phase   BuildPhase `json:"phase"`
 	Message string     `json:"message,omitempty"`
 	// Node is the builder node it was given to, since Attempt.
 	Node    string `json:"node,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`
+	// Built are the nodes that have built it, the first one first.
+	Built []BuiltBy `json:"built,omitempty"`
 	// Step is what it does now, and after a colon how far that is, where it is known; Percent how far all of it is, 0 to 100.
 	Step    string `json:"step,omitempty"`
 	Percent int    `json:"percent"`
@@ -56,6 +60,23 @@ type Build struct {
 // RunID names the output of the attempt that goes on, or went on last.
 func (b *Build) RunID() string { return "build." + b.ID + "." + strconv.Itoa(b.Attempt) }
 
+// BuiltBy is what one node made of a recipe.
+type BuiltBy struct {
+	Node string `json:"node"`
+	// Identity is the ID of the identity that the node had.
+	Identity string `json:"identity,omitempty"`
+	// Trusted: the node was a trusted builder when it had built.
+	Trusted bool `json:"trusted,omitempty"`
+	// Digest is of the image's manifest.
+	Digest string    `json:"digest"`
+	At     time.Time `json:"at"`
+}
+
+// SameNode reports whether both were made by one node: of one name, or with one identity.
+func (b *BuiltBy) SameNode(other *BuiltBy) bool {
+	return b.Node == other.Node || b.Identity != "" && b.Identity == other.Identity
+}
+
 // BuildRequest is the body that asks for a build.
 type BuildRequest struct {
 	// Recipe is the YAML text, or Shipped the name of a recipe that comes with the product; one of both.
@@ -63,6 +84,8 @@ type BuildRequest struct {
 	Shipped string `json:"shipped,omitempty"`
 	// Force builds although there is an image of the same recipe.
 	Force bool `json:"force,omitempty"`
+	// Verify has two different nodes build it, which must arrive at the same image.
+	Verify bool `json:"verify,omitempty"`
 }
 
 // Image is a built environment; stored under its digest. Environment names point at one (EnvironmentRecord).
@@ -82,6 +105,31 @@ type Image struct {
 	KernelVersion     string    `json:"kernel_version,omitempty"`
 	BuiltAt           time.Time `json:"built_at"`
 	BuildID           string    `json:"build_id"`
+	// Bases are the images that it was built on, by environment. BuiltBy are all nodes that have built it, the first one first.
+	Bases   map[string]string `json:"bases,omitempty"`
+	BuiltBy []BuiltBy         `json:"built_by,omitempty"`
+}
+
+// Verified reports whether two different nodes arrived at the image.
+func (i *Image) Verified() bool {
+	for n := range i.BuiltBy {
+		for m := range i.BuiltBy[:n] {
+			if one, other := &i.BuiltBy[n], &i.BuiltBy[m]; one.Digest == i.Digest && other.Digest == i.Digest && !one.SameNode(other) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Vouched reports whether the site signs the image: a trusted builder built it, or it is verified.
+func (i *Image) Vouched() bool {
+	for n := range i.BuiltBy {
+		if by := &i.BuiltBy[n]; by.Trusted && by.Digest == i.Digest {
+			return true
+		}
+	}
+	return i.Verified()
 }
 
 // EnvironmentRecord says which image an environment's name stands for; stored.

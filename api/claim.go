@@ -60,6 +60,8 @@ type DeviceClaim struct {
 	Class  string `json:"class"`
 	Device string `json:"device"`
 	Way    string `json:"way"`
+	// Takes is how much of the device's counters the part takes. It counts for quotas and usage, also when the device is no longer known.
+	Takes map[string]int64 `json:"takes"`
 }
 
 // PortKind is what a member's end of a network is.

@@ -287,16 +287,18 @@ type NodePowerRequest struct {
 	Force       bool        `json:"force,omitempty"`
 }
 
-// EnrollmentToken lets machines that carry it enrol by themselves; stored, only its secret's hash.
+// EnrollmentToken lets machines and nodes that carry it enrol by themselves; stored, only its secret's hash.
 type EnrollmentToken struct {
 	ID   string `json:"id"`
 	Hash []byte `json:"hash,omitempty"`
-	// Secret is told once, in the answer that made it.
+	// Secret is only in the answer that made the token: one line, which ends with the pin of the site's CA.
 	Secret string `json:"secret,omitempty"`
-	// Prefix begins the names of the machines it enrols: PREFIX1, PREFIX2 ...
+	// Prefix begins the names of what it enrols: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
 	Prefix string `json:"prefix"`
-	// Uses is how many more machines it enrols.
-	Uses      int          `json:"uses"`
+	// Uses is how many more machines or nodes it enrols.
+	Uses int `json:"uses"`
+	// Approve: the nodes it enrols need no approval.
+	Approve   bool         `json:"approve,omitempty"`
 	Power     PowerControl `json:"power"`
 	Sealed    []byte       `json:"sealed,omitempty"`
 	CreatedAt time.Time    `json:"created_at"`

@@ -10,6 +10,7 @@ const (
 	NodeReady   NodePhase = "ready"   // its agent is connected and the host checks passed
 	NodeUnknown NodePhase = "unknown" // its agent is not heard of, the death timer has not run out
 	NodeDown    NodePhase = "down"    // not heard of for longer than the death timer
+	NodePending NodePhase = "pending" // enrolled, and waits for an administrator's approval
 )
 
 // Core is one core slot a node offers. A node offers a physical CPU in more than one slot only when it is oversubscribed.
@@ -72,8 +73,6 @@ type NodeRecord struct {
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
-	// AgentID was made by the node's agent at its first start: another machine under the same name is refused.
-	AgentID string `json:"agent_id,omitempty"`
 	// BootGeneration is the generation of the boot that the agent runs in; 0: it was not booted by us.
 	BootGeneration int64 `json:"boot_generation,omitempty"`
 	// InRAM: everything that members leave on the node is in its memory, and gone when its power is.
@@ -85,14 +84,71 @@ type NodeRecord struct {
 	FirstSeenAt time.Time     `json:"first_seen_at"`
 }
 
-// NodeControl is what operators want of a node; stored apart from what its agent says.
+// NodeControl is what operators want of a node; stored apart from what its agent says, and only while they want anything.
 type NodeControl struct {
 	Name string `json:"name"`
-	// Drained: it gets no new members. Those it has stay.
+	// Drained: it gets no new members. Those it has stay. Reason, By and Since are those of the drain.
 	Drained bool      `json:"drained"`
 	Reason  string    `json:"reason,omitempty"`
 	By      string    `json:"by,omitempty"`
-	Since   time.Time `json:"since"`
+	Since   time.Time `json:"since,omitzero"`
+	// Builder is set while the node is a trusted builder: what it builds is signed. Nothing that its agent says makes it one.
+	Builder *BuilderTrust `json:"builder,omitempty"`
+}
+
+// BuilderTrust says who made a node a trusted builder, and when.
+type BuilderTrust struct {
+	By    string    `json:"by,omitempty"`
+	Since time.Time `json:"since"`
+}
+
+// NodeIdentity is who may speak for a node: whoever has its key. It is stored, and shown to administrators. A node without one is refused.
+type NodeIdentity struct {
+	Node string `json:"node"`
+	// ID is in the node's certificates. What enrols later under the same name has another.
+	ID string `json:"id"`
+	// Key is the SHA-256 of the public key in use, in hexadecimal. Next is that of a renewal that has not been used yet.
+	Key  string `json:"key"`
+	Next string `json:"next,omitempty"`
+	// Boot is the generation of the boot that it was made for, and ends with; 0: it is for good.
+	Boot       int64     `json:"boot,omitempty"`
+	EnrolledAt time.Time `json:"enrolled_at"`
+	// EnrolledBy names the user or the enrolment token, Token is the ID of the latter.
+	EnrolledBy string `json:"enrolled_by"`
+	Token      string `json:"token,omitempty"`
+	// ApprovedAt is nil while nobody has approved it.
+	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+	ApprovedBy string     `json:"approved_by,omitempty"`
+	// RenewedAt is when its newest certificate was issued, EndsAt when that ends.
+	RenewedAt time.Time `json:"renewed_at"`
+	EndsAt    time.Time `json:"ends_at"`
+}
+
+// NodeEnrollment is the body by which a node asks for an identity.
+type NodeEnrollment struct {
+	Name string `json:"name"`
+	// Request is a certificate request (PKCS #10, RFC 2986) in PEM, for the key that the node has made. Names in it mean nothing.
+	Request string `json:"request"`
+	// Token is the secret of an enrolment token. The administrator on the server's machine needs none.
+	Token string `json:"token,omitempty"`
+}
+
+// NodeRenewal is the body by which a node asks for its next certificate.
+type NodeRenewal struct {
+	// Request is as in NodeEnrollment, for another key.
+	Request string `json:"request"`
+}
+
+// NodeCertificate is the answer to a node that has enrolled or renewed.
+type NodeCertificate struct {
+	// Certificate is in PEM. Pin is that of the site's CA. Site identifies the site, and stays when the CA is replaced.
+	Certificate string `json:"certificate"`
+	Pin         string `json:"pin"`
+	Site        string `json:"site"`
+	// RenewInSeconds is when to ask for the next, from now on: clocks of nodes are not trusted.
+	RenewInSeconds float64 `json:"renew_in_seconds"`
+	// Approved is false while the node waits for an administrator.
+	Approved bool `json:"approved"`
 }
 
 // DrainRequest is the body of a drain.
@@ -138,11 +194,13 @@ type Node struct {
 	AllocatedMemoryBytes int64    `json:"allocated_memory_bytes"`
 	QuarantinedCores     int      `json:"quarantined_cores"`
 	Members              []string `json:"members"`
-	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while it is drained. A drained node is
-	// empty of members when Members is.
+	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while operators want something of it.
+	// A drained node is empty of members when Members is.
 	Machine *MachinePart `json:"machine,omitempty"`
 	Agent   *AgentPart   `json:"agent,omitempty"`
 	Control *NodeControl `json:"control,omitempty"`
+	// Identity is shown to administrators.
+	Identity *NodeIdentity `json:"identity,omitempty"`
 }
 
 // AgentPart is what a node's agent says of itself and its node, besides what it offers.

@@ -13,8 +13,31 @@ const (
 	RoleAdmin  Role = "admin"  // everything, in every project
 	RoleMember Role = "member" // everything in one project but its quota
 	RoleViewer Role = "viewer" // reads one project
-	RoleAgent  Role = "agent"  // opens the agents' stream and nothing else
+	RoleAgent  Role = "agent"  // node agents, by their certificates; no token has it
 )
+
+// Verb is a class of operations of the API. Every operation belongs to one.
+type Verb string
+
+// The verbs.
+const (
+	VerbRead       Verb = "read"       // see things
+	VerbRun        Verb = "run"        // use clusters: submit and cancel jobs, reach members by SSH, copies and tunnels
+	VerbChange     Verb = "change"     // create, change and delete clusters
+	VerbAdminister Verb = "administer" // what is the site's: projects, tokens, nodes, environments, the audit log
+)
+
+// Verbs returns all verbs.
+func Verbs() []Verb { return []Verb{VerbRead, VerbRun, VerbChange, VerbAdminister} }
+
+// Limits restrict a token to less than its role allows.
+type Limits struct {
+	// Verbs are what the token may do; read is always among them. Empty: everything that the role allows.
+	Verbs []Verb `json:"verbs,omitempty"`
+	// Clusters are names of clusters of the token's project, with * for any characters. Empty: all clusters. Clusters with other names do not
+	// exist for the token.
+	Clusters []string `json:"clusters,omitempty"`
+}
 
 // Quota bounds what the clusters of a project may hold at once; 0 is no limit.
 type Quota struct {
@@ -22,6 +45,8 @@ type Quota struct {
 	Memory   Bytes `json:"memory,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
+	// Devices bound counters of devices, by class and counter, such as "gpu/slices".
+	Devices map[string]int64 `json:"devices,omitempty"`
 }
 
 // Project owns clusters. A token of a project sees nothing of another.
@@ -67,13 +92,23 @@ type ProjectStatus struct {
 	Used Quota `json:"used"`
 }
 
+// The life of a token: by default, and at most.
+const (
+	DefaultTokenLife = Duration(90 * 24 * time.Hour)
+	MaxTokenLife     = Duration(3650 * 24 * time.Hour)
+)
+
+// TokenEndsHeader is the header of answers to a request with a token that ends: when it does (RFC 3339).
+const TokenEndsHeader = "Nearmetal-Token-Ends"
+
 // TokenRequest is the body of a token's creation.
 type TokenRequest struct {
 	User    string `json:"user"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role"`
-	// ValidFor is its life; 0: until it is revoked.
+	// ValidFor is its life; omitted: DefaultTokenLife.
 	ValidFor Duration `json:"valid_for,omitempty"`
+	Limits
 }
 
 // TokenInfo is a token as it is stored and listed; the secret is not among it.
@@ -82,12 +117,15 @@ type TokenInfo struct {
 	User    string `json:"user"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role"`
-	// Node is the only node that a token of role agent is for, which was made for one boot of it; empty: for any.
-	Node string `json:"node,omitempty"`
 	// SHA256 is the hash of the secret, in hexadecimal; it is stored and never shown.
 	SHA256    string     `json:"sha256,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	// LastUsedAt is when the token was last used, and LastUsedFrom the address that the request came from, or "socket". They are exact to some
+	// minutes; nil: it was not used yet.
+	LastUsedAt   *time.Time `json:"last_used_at,omitempty"`
+	LastUsedFrom string     `json:"last_used_from,omitempty"`
+	Limits
 }
 
 // NewToken is the answer to a token's creation, the only time its secret is told.
@@ -102,4 +140,7 @@ type Identity struct {
 	User    string `json:"user"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role"`
+	// ExpiresAt is when the token ends; nil: it has no end, as the Unix socket and the token in the server's directory.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Limits
 }

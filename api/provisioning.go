@@ -22,10 +22,12 @@ type EnrollList struct {
 
 // EnrollTokenRequest is the body that makes an enrolment token.
 type EnrollTokenRequest struct {
-	// Prefix begins the names of the machines: PREFIX1, PREFIX2 ...
+	// Prefix begins the names of what it enrols: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
 	Prefix string `json:"prefix"`
-	// Uses is how many machines it enrols; it defaults to 1.
+	// Uses is how many machines or nodes it enrols; it defaults to 1.
 	Uses int `json:"uses,omitempty"`
+	// Approve: the nodes it enrols need no approval. Machines need none: whoever enrols them gives them their identity at each boot.
+	Approve bool `json:"approve,omitempty"`
 	// ValidFor is how long; it defaults to a day.
 	ValidFor Duration `json:"valid_for,omitempty"`
 	// Power is how the machines are controlled, "manual" by default. A BMC's address may be left out: inspection finds it.

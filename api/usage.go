@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // SpanKind tells what the resources of a span were used for.
 type SpanKind string
@@ -21,6 +24,8 @@ type UsageSpan struct {
 	Members     int   `json:"members"`
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"`
+	// Devices are the amounts of counters of devices, by class and counter, such as "gpu/slices".
+	Devices map[string]int64 `json:"devices,omitempty"`
 }
 
 // UsageRecord is the spans of a cluster that ended with one commit; immutable.
@@ -41,7 +46,9 @@ type NodeSpan struct {
 	Node        string `json:"node"`
 	Cores       int    `json:"cores"`
 	MemoryBytes int64  `json:"memory_bytes"`
-	Down        bool   `json:"down"`
+	// Devices are what all its devices have, by class and counter.
+	Devices map[string]int64 `json:"devices,omitempty"`
+	Down    bool             `json:"down"`
 	// To is nil for the present span of a node.
 	From time.Time  `json:"from"`
 	To   *time.Time `json:"to,omitempty"`
@@ -55,6 +62,9 @@ type Amount struct {
 	MemberSeconds     float64 `json:"member_seconds"`
 	CoreSeconds       float64 `json:"core_seconds"`
 	MemoryByteSeconds float64 `json:"memory_byte_seconds"`
+	// DeviceSeconds are amounts of counters of devices over time, by class and counter: a GPU of 7 slices that was held whole for a minute
+	// comes to 420 of "gpu/slices".
+	DeviceSeconds map[string]float64 `json:"device_seconds,omitempty"`
 }
 
 // Plus returns the sum.
@@ -62,7 +72,25 @@ func (a Amount) Plus(b Amount) Amount {
 	return Amount{
 		NodeSeconds: a.NodeSeconds + b.NodeSeconds, MemberSeconds: a.MemberSeconds + b.MemberSeconds,
 		CoreSeconds: a.CoreSeconds + b.CoreSeconds, MemoryByteSeconds: a.MemoryByteSeconds + b.MemoryByteSeconds,
+		DeviceSeconds: plusDevices(a.DeviceSeconds, b.DeviceSeconds),
 	}
+}
+
+func plusDevices(a, b map[string]float64) map[string]float64 {
+	if len(b) == 0 {
+		return a
+	}
+	sum := make(map[string]float64, len(a)+len(b))
+	maps.Copy(sum, a)
+	for counter, seconds := range b {
+		sum[counter] += seconds
+	}
+	return sum
+}
+
+// IsZero reports whether nothing was used.
+func (a Amount) IsZero() bool {
+	return a.NodeSeconds == 0 && a.MemberSeconds == 0 && a.CoreSeconds == 0 && a.MemoryByteSeconds == 0 && len(a.DeviceSeconds) == 0
 }
 
 // UsageRow is the use of one cluster, user or project, or of all, in one period.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/enrollment"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -124,14 +125,25 @@ func (p *bootPeer) answers(ctx context.Context) (pin string, server *http.Server
 		Session: "by-hand", Name: "byhand", Purpose: api.BootEnvironment, Manifest: p.manifest, Signature: image.Sign(key, p.manifest),
 		PublicKey: image.PublicKey(key), Time: time.Now(), HealthDeadline: time.Minute,
 		// Nobody listens there: the node agent runs and finds no server.
-		Agent: &boot.Agent{Binary: binary, Gzip: &compressed, Token: trust.NewToken(authority.Pin()).Line(), AgentID: "byhand", Server: bootServer + ":1", Generation: 1},
+		Agent: &boot.Agent{Binary: binary, Gzip: &compressed, Server: bootServer + ":1", Generation: 1},
 	}
-	answer, err := json.Marshal(welcome)
-	if err != nil {
-		return "", nil, err
-	}
+	registrar := &enrollment.Registrar{Authority: authority, Now: time.Now}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+boot.HelloPath, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(answer) })
+	mux.HandleFunc("POST "+boot.HelloPath, func(w http.ResponseWriter, r *http.Request) {
+		var hello boot.Hello
+		if err := json.NewDecoder(r.Body).Decode(&hello); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		own, agent := welcome, *welcome.Agent
+		var err error
+		if _, agent.Certificate, err = registrar.ForBoot(own.Name, hello.Request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		own.Agent = &agent
+		_ = json.NewEncoder(w).Encode(own)
+	})
 	goOn := func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = w.Write([]byte(`{"do":"continue"}`))

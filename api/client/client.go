@@ -34,6 +34,8 @@ type Options struct {
 	TLS *tls.Config
 	// Timeout bounds a request that is no stream; 0: 60 s.
 	Timeout time.Duration
+	// TokenEnds is called with every answer that says when the token ends, from any goroutine; nil: nobody wants to know.
+	TokenEnds func(time.Time)
 }
 
 // Client talks to one server. It may be used from many goroutines.
@@ -43,6 +45,7 @@ type Client struct {
 	bearer  string
 	timeout time.Duration
 	http    *http.Client
+	ends    func(time.Time)
 	// dial opens a connection of its own for what is no request and answer: TLS is up on it where the server has it.
 	dial func(ctx context.Context) (net.Conn, error)
 }
@@ -60,7 +63,7 @@ func New(o Options) (*Client, error) {
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	transport.DialContext = dialer.DialContext
-	c := &Client{addr: o.Addr, bearer: o.Bearer, timeout: o.Timeout}
+	c := &Client{addr: o.Addr, bearer: o.Bearer, timeout: o.Timeout, ends: o.TokenEnds}
 	if c.timeout == 0 {
 		c.timeout = time.Minute
 	}
@@ -240,6 +243,9 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 			return nil, ctx.Err()
 		}
 		return nil, &UnreachableError{c.addr, err}
+	}
+	if at, err := time.Parse(time.RFC3339, resp.Header.Get(api.TokenEndsHeader)); err == nil && c.ends != nil {
+		c.ends(at)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil

@@ -110,8 +110,27 @@ func (c *Client) UndrainNode(ctx context.Context, name string) (api.Node, error)
 	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/undrain", nil)
 }
 
-// ForgetNode takes a node out of the inventory that will not come back, or comes back as another machine. It is refused while its agent
-// is connected, or anything is held on it.
+// TrustNode makes a node a trusted builder: builds go there, and the site signs what it builds. Asking again is no error.
+func (c *Client) TrustNode(ctx context.Context, name string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/trust", nil)
+}
+
+// UntrustNode makes a node a trusted builder no longer. Images that it has built stay.
+func (c *Client) UntrustNode(ctx context.Context, name string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/untrust", nil)
+}
+
+// ApproveNode lets a node in that has enrolled.
+func (c *Client) ApproveNode(ctx context.Context, name string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/approve", nil)
+}
+
+// RevokeNode takes a node's identity away: its agent is cut off at once.
+func (c *Client) RevokeNode(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodPost, node(name)+"/revoke", nil, nil)
+}
+
+// ForgetNode takes a node out of the inventory, with its identity. It is refused while anything is held on it.
 func (c *Client) ForgetNode(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, node(name), nil, nil)
 }

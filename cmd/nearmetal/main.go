@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/agent"
@@ -47,6 +48,7 @@ func main() {
 			Agent: func(ctx context.Context, opts config.Agent) error {
 				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return agent.Main(ctx, opts, log) })
 			},
+			Keys: server.Keys{Now: time.Now},
 			Demo: func(ctx context.Context, opts config.Demo) error {
 				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error {
 					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)

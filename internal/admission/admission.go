@@ -66,7 +66,7 @@ const ReleaseTime = 10 * time.Second
 type Account struct {
 	Quota api.Quota
 	// Used counts members, spares, and lost members that wait for a replacement; not what is being cleaned.
-	Used   resource.Vector
+	Used   resource.Amounts
 	Shares int
 	// DecayedCoreSeconds is its use, the older the less it counts; ByUser the same of each of its users.
 	DecayedCoreSeconds float64
@@ -77,7 +77,9 @@ type Account struct {
 type Input struct {
 	Now time.Time
 	// Free is only read.
-	Free     *placement.View
+	Free *placement.View
+	// Parts tell what devices of requests take.
+	Parts    resource.Parts
 	Running  []Running
 	Accounts map[string]Account // by project; one that is missing has no quota and one share
 	Requests []Request

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 const gib = 1 << 30
@@ -71,6 +72,31 @@ func (s *scene) runs(cluster string, ends time.Duration, cores int, nodes ...str
 	}
 	s.in.Running = append(s.in.Running, r)
 	return s
+}
+
+// lendsGPU gives a node a GPU of so many slices, each of which can be handed out.
+func (s *scene) lendsGPU(node string, slices int64) {
+	rec := testNode(node, 8, 32)
+	rec.Capacity.Devices = []api.Device{{
+		ID: "gpu0", Class: "gpu", Counters: map[string]int64{"slices": slices}, Ways: map[string]api.DeviceWay{"slice": {Takes: map[string]int64{"slices": 1}}},
+	}}
+	s.in.Free.SetNode(rec, placement.Schedulable)
+	s.in.Parts = resource.PartsOf(func(yield func(*api.Device) bool) { yield(&rec.Capacity.Devices[0]) })
+}
+
+// lends gives a cluster that runs so many slices of a node's GPU, as a part of its member there.
+func (s *scene) lends(cluster, node string, slices int) {
+	s.t.Helper()
+	a := held(cluster+".part", node, 0)
+	a.Of, a.Memory = cluster+"."+node, nil
+	for range slices {
+		a.Devices = append(a.Devices, api.DeviceClaim{Class: "gpu", Device: "gpu0", Way: "slice", Takes: map[string]int64{"slices": 1}})
+	}
+	if err := s.in.Free.Take(a); err != nil {
+		s.t.Fatal(err)
+	}
+	r := &s.in.Running[len(s.in.Running)-1]
+	r.Assignments = append(r.Assignments, a.ID)
 }
 
 // held is an assignment with 1 GiB.

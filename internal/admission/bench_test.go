@@ -44,7 +44,7 @@ func busySite(tb testing.TB, n, queue int) Input {
 	}
 	for p := range 20 {
 		in.Accounts[fmt.Sprint("p", p)] = Account{
-			Quota: api.Quota{Cores: 20_000}, Used: resource.Vector{resource.Cores: int64(1000 + 900*p)}, Shares: 1 + p%3, DecayedCoreSeconds: float64(random.IntN(1e6)),
+			Quota: api.Quota{Cores: 20_000}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: int64(1000 + 900*p)}}, Shares: 1 + p%3, DecayedCoreSeconds: float64(random.IntN(1e6)),
 		}
 	}
 	for i := range queue {

@@ -64,11 +64,24 @@ func TestThoseBehindTheHeadGetRoomWhereTheyDoNotDelayIt(t *testing.T) {
 		},
 		{
 			"and leave it its quota, however short they are", func(s *scene) {
-				s.runs("p.a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Cores: 16}, Used: resource.Vector{resource.Cores: 8}})
+				s.runs("p.a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Cores: 16}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 8}}})
 				s.creates("p.head", 1, 8).creates("p.x", 1, 1, lasting(time.Minute)).creates("q.y", 1, 1)
 				s.runs("b", 0, 1, "n2")
 			},
 			[]string{"p.head wait cores", "p.x wait queue", "q.y admit n2"},
+		},
+		{
+			"and leave it its quota of devices", func(s *scene) {
+				s.lendsGPU("n2", 8)
+				s.runs("a", time.Hour, 8, "n1").account("p", Account{Quota: api.Quota{Devices: map[string]int64{"gpu/slices": 6}}})
+				gpus := func(n int) func(*Request) {
+					return func(r *Request) {
+						r.Groups[0].Devices = []api.DeviceRequest{{Class: "gpu", Way: "slice", Count: n, Remote: true}}
+					}
+				}
+				s.creates("p.head", 2, 8, gpus(2)).creates("p.x", 1, 1, lasting(time.Minute), gpus(3)).creates("p.y", 1, 1, lasting(time.Minute), gpus(2))
+			},
+			[]string{"p.head wait cores", "p.x wait queue", "p.y admit n2"},
 		},
 		{
 			"when it needs nodes that are down: it waits without holding them up", func(s *scene) {
@@ -150,7 +163,7 @@ func TestWhatALostMemberNeedsIsHeldForIt(t *testing.T) {
 		},
 		{
 			"a quota does not keep it waiting", func(s *scene) {
-				s.account("p", Account{Quota: api.Quota{Cores: 4}, Used: resource.Vector{resource.Cores: 12}}).asks("p.c", KindHeal, 1, 4)
+				s.account("p", Account{Quota: api.Quota{Cores: 4}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 12}}}).asks("p.c", KindHeal, 1, 4)
 			},
 			[]string{"p.c admit n1"},
 		},
@@ -272,7 +285,7 @@ func TestGroupsThatDoNotFitTogether(t *testing.T) {
 }
 
 func TestAReplacementAddsNothingToWhatItsProjectHolds(t *testing.T) {
-	s := newScene(t, 2).account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
+	s := newScene(t, 2).account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 6}}})
 	s.asks("p.c", KindHeal, 1, 2).creates("p.d", 1, 2)
 	check(t, s.verdicts(), "p.c admit n1", "p.d admit n1")
 }
@@ -366,6 +379,17 @@ func TestQuotas(t *testing.T) {
 		return func(s *scene) { s.account("p", Account{Quota: quota, Used: resource.OfQuota(used)}) }
 	}
 	spares := func(r *Request) { r.Groups[0].Spares = 2 }
+	withGPUs := func(quota, used int64) func(*scene) {
+		return func(s *scene) {
+			s.lendsGPU("n1", 8)
+			s.account("p", Account{Quota: api.Quota{Devices: map[string]int64{"gpu/slices": quota}}, Used: resource.Amounts{Devices: resource.Devices{"gpu/slices": used}}})
+		}
+	}
+	gpus := func(n int) func(*Request) {
+		return func(r *Request) {
+			r.Groups[0].Devices = []api.DeviceRequest{{Class: "gpu", Way: "slice", Count: n, Remote: true}}
+		}
+	}
 	tests := []struct {
 		name string
 		site func(*scene)
@@ -407,7 +431,7 @@ func TestQuotas(t *testing.T) {
 		},
 		{
 			"a scale-up that the quota will never allow is refused", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 6}}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
 			[]string{
@@ -416,14 +440,14 @@ func TestQuotas(t *testing.T) {
 		},
 		{
 			"what a cluster is giving back does not count against its growth", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").releasing("p.a").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 6}}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 5) },
 			[]string{`p.a wait (quota) needs 5 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},
 		},
 		{
 			"a scale-up that it may allow later waits", func(s *scene) {
-				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Vector{resource.Cores: 6}})
+				s.runs("p.a", 0, 4, "n1").account("p", Account{Quota: api.Quota{Cores: 8}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 6}}})
 			},
 			func(s *scene) { s.asks("p.a", KindScale, 1, 4) },
 			[]string{`p.a wait (quota) needs 4 cores, but project "p" already holds 6 cores and the quota is 8 cores; it does not delay others`},
@@ -437,6 +461,41 @@ func TestQuotas(t *testing.T) {
 			"a spare waits, whatever the quota is", of(api.Quota{Members: 1}, api.Quota{Members: 1}),
 			func(s *scene) { s.asks("p.a", KindSpare, 1, 4) },
 			[]string{`p.a wait (quota) needs 1 member, but project "p" already holds 1 member and the quota is 1 member; it does not delay others`},
+		},
+		{
+			"devices that fill the quota", withGPUs(6, 2), func(s *scene) { s.creates("p.a", 2, 1, gpus(2)).creates("p.b", 1, 1, gpus(1)) },
+			[]string{"p.a admit n1 n1", `p.b wait (quota) needs 1 gpu/slices, but project "p" already holds 6 gpu/slices and the quota is 6 gpu/slices; it does not delay others`},
+		},
+		{
+			"more devices than the quota itself is refused, also with queue", withGPUs(6, 0), func(s *scene) { s.creates("p.a", 1, 1, gpus(7)) },
+			[]string{`p.a refuse (quota) cluster "p.a" can't be placed: it needs 7 gpu/slices, but the quota is 6 gpu/slices`},
+		},
+		{
+			"spares hold no devices", withGPUs(2, 0), func(s *scene) { s.creates("p.a", 1, 1, gpus(2), spares) },
+			[]string{"p.a admit n1"},
+		},
+		{
+			"a replacement adds no devices", withGPUs(2, 2), func(s *scene) { s.asks("p.a", KindHeal, 1, 1, gpus(2)) },
+			[]string{"p.a admit n1"},
+		},
+		{
+			"a scale-up whose cluster holds devices that leave too little of the quota", func(s *scene) {
+				withGPUs(6, 4)(s)
+				s.runs("p.a", 0, 4, "n1").lends("p.a", "n1", 4)
+			},
+			func(s *scene) { s.asks("p.a", KindScale, 1, 1, gpus(3)) },
+			[]string{
+				`p.a refuse (quota) the scale-up of cluster "p.a" can't be placed: it needs 3 gpu/slices, but the cluster already holds 4 gpu/slices and the quota is 6 gpu/slices`,
+			},
+		},
+		{
+			"parts of members are no members", func(s *scene) {
+				withGPUs(60, 4)(s)
+				s.runs("p.a", 0, 4, "n1").lends("p.a", "n1", 4)
+				s.account("p", Account{Quota: api.Quota{Members: 2}, Used: resource.Amounts{Vector: resource.Vector{resource.Members: 1}}})
+			},
+			func(s *scene) { s.asks("p.a", KindScale, 1, 1) },
+			[]string{"p.a admit n1"},
 		},
 		{
 			"a limit that the request does not add to is no obstacle", of(api.Quota{Memory: gib, Cores: 8}, api.Quota{Memory: 5 * gib}),

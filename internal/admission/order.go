@@ -18,7 +18,7 @@ type ask struct {
 	index   int
 	shapes  []*shape
 	account *account
-	wants   resource.Vector
+	wants   resource.Amounts
 	// ends is when it gives its room back if it is admitted now; zero: not known.
 	ends time.Time
 
@@ -79,7 +79,7 @@ func (p *planner) order() []*ask {
 	for i := range all {
 		r := &p.in.Requests[i]
 		a := &all[i]
-		*a = ask{request: r, index: i, account: p.accountOf(r.Project), wants: wants(r)}
+		*a = ask{request: r, index: i, account: p.accountOf(r.Project), wants: wants(r, p.in.Parts)}
 		if r.Holds > 0 {
 			a.ends = p.in.Now.Add(r.Holds)
 		}

@@ -14,7 +14,7 @@ type planner struct {
 	rooms    rooms
 	accounts map[string]*account
 	// owned is what clusters hold, made when the first is asked for.
-	owned map[string]resource.Vector
+	owned map[string]resource.Amounts
 	// ends are made when the first request has no room; admitted are those of requests admitted before.
 	ends, admitted []*ending
 	// reserved is what is reserved for those that wait, closed are those for whom nodes are kept free altogether.

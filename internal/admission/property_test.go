@@ -50,7 +50,7 @@ func (s *site) input() Input {
 		}
 		in.Running = append(in.Running, r)
 		acc := in.Accounts[l.request.Project]
-		acc.Used = acc.Used.Plus(wants(&l.request))
+		acc.Used = acc.Used.Plus(wants(&l.request, nil))
 		in.Accounts[l.request.Project] = acc
 	}
 	return in

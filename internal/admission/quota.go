@@ -12,9 +12,9 @@ type account struct {
 	project string
 	quota   resource.Limit
 	// used is what the project holds, with what this plan has admitted.
-	used resource.Vector
+	used resource.Amounts
 	// withHead is what it will hold with the head besides; nil: the head is not of this project.
-	withHead  *resource.Vector
+	withHead  *resource.Amounts
 	shareUsed float64
 	byUser    map[string]float64
 }
@@ -33,33 +33,37 @@ func (p *planner) accountOf(project string) *account {
 }
 
 // wants is what a request adds to what its project holds. A replacement adds nothing: the lost member counts until it is replaced.
-func wants(r *Request) resource.Vector {
-	var all resource.Vector
+func wants(r *Request, parts resource.Parts) resource.Amounts {
+	var all resource.Amounts
 	if r.Kind == KindHeal {
 		return all
 	}
-	for _, g := range r.Groups {
-		n := g.Size
-		if r.Kind == KindCreate {
-			n += g.Spares
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		members, spares := g.Size, 0
+		switch r.Kind {
+		case KindSpare:
+			members, spares = 0, g.Size
+		case KindCreate:
+			spares = g.Spares
 		}
-		all = all.Plus(resource.OfMember(g.Shape).Times(n))
+		all = all.Plus(resource.OfGroup(g, members, spares, parts))
 	}
 	if r.Kind == KindCreate {
-		all[resource.Clusters] = 1
+		all.Vector[resource.Clusters] = 1
 	}
 	return all
 }
 
-// overText describes each class that is over the quota; holder names the one that holds what is used.
-func overText(holder string, used, wants resource.Vector, quota resource.Limit, over []resource.Class) string {
+// overText describes each unit that is over the quota; holder names the one that holds what is used.
+func overText(holder string, used, wants resource.Amounts, quota resource.Limit, over []resource.Unit) string {
 	parts := make([]string, len(over))
-	for i, c := range over {
-		parts[i] = "needs " + c.Text(wants[c]) + ", but "
-		if used[c] > 0 {
-			parts[i] += holder + " already holds " + c.Text(used[c]) + " and "
+	for i, u := range over {
+		parts[i] = "needs " + u.Text(wants.Of(u)) + ", but "
+		if n := used.Of(u); n > 0 {
+			parts[i] += holder + " already holds " + u.Text(n) + " and "
 		}
-		parts[i] += "the quota is " + c.Text(quota[c])
+		parts[i] += "the quota is " + u.Text(resource.Amounts(quota).Of(u))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -71,7 +75,7 @@ func (p *planner) checkQuota(a *ask) cause {
 	if len(over) == 0 {
 		return noCause
 	}
-	var own resource.Vector
+	var own resource.Amounts
 	if a.request.Kind == KindScale {
 		own = p.holds(a.request.Cluster)
 	}
@@ -84,18 +88,16 @@ func (p *planner) checkQuota(a *ask) cause {
 }
 
 // holds is what a cluster holds of its project's quota.
-func (p *planner) holds(cluster string) resource.Vector {
+func (p *planner) holds(cluster string) resource.Amounts {
 	if p.owned == nil {
-		p.owned = map[string]resource.Vector{}
+		p.owned = map[string]resource.Amounts{}
 		for _, r := range p.in.Running {
 			if r.Releasing {
 				continue
 			}
 			for _, id := range r.Assignments {
-				if s, ok := p.in.Free.ShareOf(id); ok {
-					held := s.Amounts()
-					held[resource.Members] = 1
-					p.owned[r.Cluster] = p.owned[r.Cluster].Plus(held)
+				if a := p.in.Free.Held(id); a != nil {
+					p.owned[r.Cluster] = p.owned[r.Cluster].Plus(resource.OfAssignment(a))
 				}
 			}
 		}

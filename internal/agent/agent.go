@@ -13,8 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -37,11 +35,14 @@ type Config struct {
 	StateDir string
 	// HomeDir holds the shared homes of clusters; on several machines it must be a file system they share.
 	HomeDir string
-	// Server is "https://HOST:PORT", Client speaks HTTP/2 to it and Bearer is the agent's token.
+	// Server is "https://HOST:PORT", Client speaks HTTP/2 to it in the node's name.
 	Server string
 	Client *http.Client
-	Bearer string
-	// Site identifies the server's site for ever: the pin of its CA.
+	// Renewed tells the agent to open its stream again, on a connection that shows another certificate; nil: never.
+	Renewed <-chan struct{}
+	// Refused does what can be done about the server's refusal of this node; nil: nothing.
+	Refused func(ctx context.Context, refused *agentstream.Refusal) error
+	// Site identifies the server's site. It stays when the CA is replaced.
 	Site string
 
 	Drivers []driver.Driver
@@ -100,7 +101,8 @@ const (
 
 // Agent is a node agent.
 type Agent struct {
-	cfg     Config
+	cfg Config
+	// id is made at each start.
 	id      string
 	drivers map[api.Stack]driver.Driver
 	// events carries closures to loop, the only goroutine that touches what follows.
@@ -134,16 +136,12 @@ type Agent struct {
 
 // Run runs the agent until ctx ends; members go on running.
 func Run(ctx context.Context, cfg Config) error {
-	id, err := agentID(cfg.StateDir)
-	if err != nil {
-		return err
-	}
 	term, err := loadTerm(cfg.StateDir, cfg.Site)
 	if err != nil {
 		return err
 	}
 	a := &Agent{
-		cfg: cfg, id: id, term: term, drivers: map[api.Stack]driver.Driver{},
+		cfg: cfg, id: uuid.NewString(), term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
 		builds: map[string]*buildState{}, opening: newOpening(),
@@ -296,17 +294,4 @@ func (a *Agent) shutdown() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// agentID returns the ID kept in the state directory, made at the first start.
-func agentID(dir string) (string, error) {
-	path := filepath.Join(dir, "agent-id")
-	if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
-		return string(text), nil
-	}
-	id := uuid.NewString()
-	if err := writeDurably(path, []byte(id)); err != nil {
-		return "", fmt.Errorf("the agent's state directory %s can't be used: %w", dir, err)
-	}
-	return id, nil
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -433,28 +432,6 @@ func TestAJobsEndIsStoredWithItsExitCode(t *testing.T) {
 	job := s.cache.View().Job("j1")
 	if job.ExitCode == nil || *job.ExitCode != 3 {
 		t.Errorf("exit code: got %v, want 3", job.ExitCode)
-	}
-}
-
-func TestASecondMachineUnderANameInUseIsRefused(t *testing.T) {
-	s := newSite(t)
-	s.node("n1", 1)
-	s.await("", "", func(*state.Cluster) bool { return len(s.cache.View().Nodes) == 1 })
-	impostor := s.newNode("n1")
-	tries := make(chan struct{}, 1)
-	impostor.session = func() {
-		select {
-		case tries <- struct{}{}:
-		default:
-		}
-	}
-	impostor.start(8)
-	<-tries
-	<-tries // its first stream has ended
-	s.create("c1", 1, 1)
-	s.awaitPhase("c1", api.ClusterReady)
-	if calls := impostor.host.Calls(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "Start") }) {
-		t.Errorf("the second machine was given members: %v", calls)
 	}
 }
 

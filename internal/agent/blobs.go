@@ -19,16 +19,12 @@ const imagesPath = "/agent/v1/images/"
 
 // serverBlobs is the server's store of images, as agents reach it. It implements Blobs.
 type serverBlobs struct {
-	server, bearer string
-	client         *http.Client
+	server string
+	client *http.Client
 }
 
 func (s serverBlobs) request(ctx context.Context, method string, d image.Digest, body io.Reader) (*http.Request, error) {
-	request, err := http.NewRequestWithContext(ctx, method, s.server+imagesPath+d.Hex(), body)
-	if err == nil {
-		request.Header.Set("Authorization", "Bearer "+s.bearer)
-	}
-	return request, err
+	return http.NewRequestWithContext(ctx, method, s.server+imagesPath+d.Hex(), body)
 }
 
 // Upload stores the file of a blob, unless the server has it.

@@ -81,7 +81,10 @@ func testACutConnection(t *testing.T, certificates []tls.Certificate, cut func(*
 		LogDir: t.TempDir(), DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 		Register: func(context.Context, api.NodeRecord) error { return nil },
 	})
-	server := &http.Server{Handler: agentstream.Handler(site.Serve)}
+	streams := agentstream.Handler(site.Serve)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		streams.ServeHTTP(w, r.WithContext(agentstream.ForNode(r.Context(), "n1")))
+	})}
 	go func() {
 		_ = server.Serve(tls.NewListener(wire, &tls.Config{Certificates: certificates, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}))
 	}()

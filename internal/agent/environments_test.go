@@ -203,10 +203,10 @@ func (l *leader) until(what string, test func(agentstream.Observed) bool) agents
 func (l *leader) run(dir string, adjust func(*agent.Config)) (stop func()) {
 	cfg := agent.Config{
 		Node: api.NodeRecord{Name: "n1"}, StateDir: dir, HomeDir: filepath.Join(dir, "home"), Server: l.http.URL, Client: l.http.Client(),
-		Bearer: "secret", Fabric: &fabricfake.Fabric{}, Inspect: func(context.Context) []api.EnvironmentOnNode { return nil },
+		Fabric: &fabricfake.Fabric{}, Inspect: func(context.Context) []api.EnvironmentOnNode { return nil },
 		Log: slog.New(slog.NewTextHandler(testWriter{l.t}, nil)), Silence: 10 * time.Second,
 	}
-	cfg.Blobs = agent.NewServerBlobs(l.http.URL, "secret", l.http.Client())
+	cfg.Blobs = agent.NewServerBlobs(l.http.URL, l.http.Client())
 	adjust(&cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -33,7 +33,7 @@ func TestASlowHandshakeIsWaitedFor(t *testing.T) {
 			return near, nil
 		}
 		client := &http.Client{Transport: transport}
-		_, err := agentstream.Dial(t.Context(), client, "https://192.0.2.1:1", "token")
+		_, err := agentstream.Dial(t.Context(), client, "https://192.0.2.1:1")
 		if err == nil || strings.Contains(err.Error(), "handshake timeout") {
 			t.Errorf("got %v; want an error of the connection that the server closes, and none of the handshake", err)
 		}

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // handClock is moved on by the test.
@@ -321,11 +323,19 @@ func TestARefusalIsShownAsAnErrorThatSaysWhatToDo(t *testing.T) {
 
 func TestTunnelsDoNotShareTheConnectionOfTheStream(t *testing.T) {
 	a := newTestAgent(t)
-	shared := &http.Transport{ForceAttemptHTTP2: true}
-	a.cfg.Client = &http.Client{Transport: shared}
+	known := &Credentials{server: "192.0.2.1:1", shown: &tls.Certificate{}}
+	known.now.Pin = trust.Pin{}.String()
+	a.cfg.Client = known.Client()
 	one, done := a.tunnelClient()
 	defer done()
-	if one.Transport == http.RoundTripper(shared) {
+	of := func(c *http.Client) *http.Transport {
+		transport, err := c.Transport.(*renewable).transport()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return transport
+	}
+	if first := of(one); first == of(a.cfg.Client) || first != of(one) {
 		t.Error("a tunnel that is not read from would hold up the answers to pings")
 	}
 }

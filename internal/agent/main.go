@@ -25,7 +25,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Main wires a node agent from its options and runs it until ctx ends.
@@ -42,14 +41,14 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
-	token, err := trust.ReadToken(opts.TokenFile)
+	if _, _, err := net.SplitHostPort(opts.Server); err != nil {
+		return fmt.Errorf("server address %q: %w; write HOST:PORT", opts.Server, err)
+	}
+	known, err := OpenCredentials(ctx, opts, dir, log)
 	if err != nil {
 		return err
 	}
-	host, _, err := net.SplitHostPort(opts.Server)
-	if err != nil {
-		return fmt.Errorf("server address %q: %w; write HOST:PORT", opts.Server, err)
-	}
+	go known.Run(ctx)
 	underlay, err := underlayAddress(opts.Underlay, opts.Server)
 	if err != nil {
 		return err
@@ -69,15 +68,13 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if opts.InRAM {
 		node.InRAM = inRAM(ctx, dir, log)
 	}
-	transport := streamTransport(trust.ClientTLS(token.Pin, host))
 	cfg := Config{
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
-		Server: "https://" + opts.Server, Bearer: token.Bearer(), Site: token.Pin.String(),
-		Client: &http.Client{Transport: transport},
 		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff),
 	}
+	known.Use(&cfg)
 	// Images have connections of their own: else a large one would hold up what the stream says.
-	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, &http.Client{Transport: transport.Clone()})
+	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())
 	if err != nil {
 		return err
 	}
@@ -119,6 +116,9 @@ func inRAM(ctx context.Context, dir string, log *slog.Logger) bool {
 // cut short brings the next one no nearer. The server allows as much.
 const handshakePatience = 10 * time.Second
 
+// idleConnection is how long a connection that nobody uses is kept.
+const idleConnection = 2 * time.Minute
+
 // streamTransport is how the stream reaches the server.
 func streamTransport(config *tls.Config) *http.Transport {
 	return &http.Transport{
@@ -126,7 +126,8 @@ func streamTransport(config *tls.Config) *http.Transport {
 		// Else an attempt made while the network was cut goes on long after it is back: TCP doubles its pauses to a minute.
 		DialContext: (&net.Dialer{Timeout: reconnectMax}).DialContext, TLSHandshakeTimeout: handshakePatience,
 		// A server that went away without a word is noticed by pings (RFC 9113, section 6.7).
-		HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
+		IdleConnTimeout: idleConnection,
+		HTTP2:           &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},
 	}
 }
 

@@ -146,7 +146,7 @@ func TestAMemberIsHeardOverTheLinkThatWasMadeForIt(t *testing.T) {
 		if m.Assignment.ID != "a" {
 			t.Errorf("a link is made for member %q", m.Assignment.ID)
 		}
-		link := authority.Listen(t, "127.0.0.1:0", memberlinktest.Template(false, memberlink.NodeURI(memberlinktest.Node)))
+		link := authority.Listen(t, "127.0.0.1:0", memberlinktest.Template(false, memberlinktest.NodeURI(memberlinktest.Node)), authority.Members())
 		address = link.Addr().String()
 		return link, nil
 	}
@@ -154,7 +154,7 @@ func TestAMemberIsHeardOverTheLinkThatWasMadeForIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.control.Close()
-	dialer, err := memberlink.Open(authority.Link(t, address, memberlinktest.Template(true, memberlink.MemberURI("a")), authority))
+	dialer, err := memberlink.Open(authority.Link(t, address, memberlinktest.Template(true, memberlinktest.MemberURI("a")), authority))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,14 +37,14 @@ var errNotOpened = errors.New("the connection to the server was not ready in tim
 func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFunc) (*agentstream.ClientConn, error) {
 	late := time.AfterFunc(a.opening.patience, func() { cancel(errNotOpened) })
 	defer late.Stop()
-	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server, a.cfg.Bearer)
+	stream, err := agentstream.Dial(ctx, a.cfg.Client, a.cfg.Server)
 	if err != nil {
 		return nil, causeOf(ctx, err)
 	}
 	context.AfterFunc(ctx, stream.Close) // unblocks Send and Receive
 	node := a.cfg.Node
 	if node.Environments, err = a.environments(agentCtx, ctx); err == nil {
-		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: a.id, Node: node}})
+		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.id, Node: node}})
 	}
 	if err != nil {
 		stream.Close()

@@ -77,6 +77,7 @@ func (a *Agent) connect(ctx context.Context) {
 		if time.Since(began) > 10*reconnectMax {
 			pause = reconnectMin
 		}
+		a.mind(ctx, err)
 		if times := trouble.worthSaying(err, time.Now()); times > 0 {
 			level := slog.LevelWarn
 			if refused := new(agentstream.Refusal); errors.As(err, &refused) {
@@ -91,6 +92,20 @@ func (a *Agent) connect(ctx context.Context) {
 		pause = min(2*pause, reconnectMax)
 	}
 }
+
+// mind does what can be done about the end of a stream before the next one is opened.
+func (a *Agent) mind(ctx context.Context, err error) {
+	refused := new(agentstream.Refusal)
+	if !errors.As(err, &refused) || a.cfg.Refused == nil {
+		return
+	}
+	if err := a.cfg.Refused(ctx, refused); err != nil {
+		a.cfg.Log.WarnContext(ctx, "the node can't get a certificate", "error", err)
+	}
+}
+
+// errRenewed ends a stream that goes by a connection of the former certificate.
+var errRenewed = errors.New("the node's certificate was renewed")
 
 // session is the life of one stream. It always returns an error, and whether the server took the agent before.
 func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
@@ -107,6 +122,13 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	go func() { cancel(a.sendObservations(ctx, stream, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go a.deliver(ctx, heard, number, silence, cancel)
+	go func() {
+		select {
+		case <-a.cfg.Renewed:
+			cancel(errRenewed)
+		case <-ctx.Done():
+		}
+	}()
 	requested := map[string]bool{}
 	for {
 		down, err := stream.Receive()

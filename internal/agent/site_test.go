@@ -28,6 +28,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // site is a control plane in this process, with the real controller, monitor, streams and agents; only the members and networks
@@ -73,14 +74,14 @@ func newSiteWith(t *testing.T, deathTimer time.Duration) *site {
 	mux := http.NewServeMux()
 	mux.Handle(agentstream.Path, agentstream.Handler(s.agent.Serve))
 	mux.Handle(agentstream.TunnelPath, s.agent.ServeTunnel())
-	s.http = httptest.NewUnstartedServer(mux)
+	s.http = httptest.NewUnstartedServer(agenttest.Identified(mux))
 	s.http.EnableHTTP2 = true
 	s.http.StartTLS()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = controller.Run(ctx, controller.Config{
-			Candidate: "test", Repo: s.repo, Cache: s.cache, Agents: s.agent, SiteSecret: []byte(strings.Repeat("s", 32)),
+			Candidate: "test", Repo: s.repo, Cache: s.cache, Agents: s.agent, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 			Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: log,
 		})
 	}()
@@ -162,7 +163,7 @@ func (n *node) start(cores int) {
 		defer close(ended)
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
-			Client: n.site.http.Client(), Bearer: "token", Drivers: []driver.Driver{members}, Fabric: n.fabric,
+			Client: agenttest.Client(n.name, n.site.http.Client()), Drivers: []driver.Driver{members}, Fabric: n.fabric,
 			Clock: clock, Silence: silence,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()

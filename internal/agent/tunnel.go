@@ -22,7 +22,7 @@ const (
 
 // tunnel connects the server to a port of a member, as asked, until either end closes it.
 func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
-	request := agentstream.TunnelRequest{ID: asked.ID, AgentID: a.id}
+	request := agentstream.TunnelRequest{ID: asked.ID}
 	client, done := a.tunnelClient()
 	defer done()
 	conn, err := a.reach(ctx, asked)
@@ -31,14 +31,14 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 		request.Failure = err.Error()
 		bounded, cancel := context.WithTimeout(ctx, dialTime)
 		defer cancel()
-		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, a.cfg.Bearer, request); err != nil {
+		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, request); err != nil {
 			a.cfg.Log.WarnContext(ctx, "the failure of a tunnel can't be reported to the server", "error", err)
 		}
 		return
 	}
 	defer func() { <-a.tunnels }()
 	defer func() { _ = conn.Close() }()
-	brought, err := agentstream.BringTunnel(ctx, client, a.cfg.Server, a.cfg.Bearer, request)
+	brought, err := agentstream.BringTunnel(ctx, client, a.cfg.Server, request)
 	if err != nil {
 		a.cfg.Log.WarnContext(ctx, "a tunnel can't be connected to the server", "member", asked.MemberID, "error", err)
 		return
@@ -49,12 +49,12 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 // tunnelClient is a client with a connection of its own: what is sent through a tunnel whose other end does not read fills the window that
 // all requests of a connection share, and the stream's answers would wait for it.
 func (a *Agent) tunnelClient() (*http.Client, func()) {
-	shared, ok := a.cfg.Client.Transport.(*http.Transport)
+	shared, ok := a.cfg.Client.Transport.(interface{ Own() *http.Client })
 	if !ok {
 		return a.cfg.Client, func() {}
 	}
-	own := shared.Clone()
-	return &http.Client{Transport: own}, own.CloseIdleConnections
+	own := shared.Own()
+	return own, own.CloseIdleConnections
 }
 
 // reach connects to a member's port and takes one of the places for tunnels.

@@ -38,7 +38,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 	changed := make(chan struct{}, 1)
 	store, err := nodeimages.Open(nodeimages.Config{
 		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
-		Server: cfg.Server + imagesPath, Client: client, Bearer: cfg.Bearer, Log: cfg.Log,
+		Server: cfg.Server + imagesPath, Client: client, Log: cfg.Log,
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:
@@ -50,7 +50,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		return nil, nil, err
 	}
 	cfg.Images, cfg.ImagesChanged = store, changed
-	cfg.Blobs = serverBlobs{server: cfg.Server, bearer: cfg.Bearer, client: client}
+	cfg.Blobs = serverBlobs{server: cfg.Server, client: client}
 	if opts.Builder != config.BuilderOff {
 		program, err := os.Executable()
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // Path is where a server takes agent streams. Version 1 sent each state in one message, version 2 every file of each member.
@@ -71,7 +73,7 @@ func (c *conn) receive(message any) error {
 type ServerConn struct {
 	conn
 	control *http.ResponseController
-	// Node is the only node that the agent may speak for; empty: any.
+	// Node is the node that the agent may speak for.
 	Node string
 
 	desired  outgoing[desiredParts]
@@ -134,7 +136,13 @@ func (c *ServerConn) Receive() (Up, error) {
 
 type nodeKey struct{}
 
-// ForNode marks a request as one whose bearer may speak for this node only.
+// nodeOf is the node that a request speaks for.
+func nodeOf(r *http.Request) string {
+	node, _ := r.Context().Value(nodeKey{}).(string)
+	return node
+}
+
+// ForNode marks a request as that of a node's agent.
 func ForNode(ctx context.Context, node string) context.Context {
 	return context.WithValue(ctx, nodeKey{}, node)
 }
@@ -151,9 +159,8 @@ func Handler(serve func(ctx context.Context, c *ServerConn)) http.Handler {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		w.WriteHeader(http.StatusOK)
 		_ = control.Flush()
-		node, _ := r.Context().Value(nodeKey{}).(string)
 		serve(r.Context(), &ServerConn{
-			control: control, Node: node, conn: conn{
+			control: control, Node: nodeOf(r), conn: conn{
 				out: w, in: bufio.NewReaderSize(r.Body, 64<<10), flush: func() { _ = control.Flush() },
 			},
 			desired: outgoing[desiredParts]{lists: desiredLists()}, observed: newIncoming(observedLists()),
@@ -228,13 +235,23 @@ func (c *ClientConn) Receive() (Down, error) {
 // Close ends the stream.
 func (c *ClientConn) Close() { c.close() }
 
-// Refusal is the error of a server that does not take this agent. Trying again changes nothing until somebody has acted.
-type Refusal struct{ Reason string }
+// Refusal is the error of a server that does not take this agent. Trying again changes nothing until somebody has acted. Code is that of the
+// problem (api.Problem), empty for what is refused later, on the stream.
+type Refusal struct{ Reason, Code string }
 
 func (r *Refusal) Error() string { return "the server refuses this node: " + r.Reason }
 
+// RefusalOf reads what a server answers instead of a stream.
+func RefusalOf(status string, text []byte) *Refusal {
+	var problem api.Problem
+	if json.Unmarshal(text, &problem) == nil && problem.Detail != "" {
+		return &Refusal{Reason: problem.Detail, Code: problem.Code}
+	}
+	return &Refusal{Reason: fmt.Sprintf("%s: %s", status, strings.TrimSpace(string(text)))}
+}
+
 // Dial opens a stream to a server ("https://HOST:PORT"); the stream ends with ctx. The client must speak HTTP/2.
-func Dial(ctx context.Context, client *http.Client, server, bearer string) (*ClientConn, error) {
+func Dial(ctx context.Context, client *http.Client, server string) (*ClientConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, writer := io.Pipe()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(server, "/")+Path, reader)
@@ -242,7 +259,6 @@ func Dial(ctx context.Context, client *http.Client, server, bearer string) (*Cli
 		cancel()
 		return nil, fmt.Errorf("server address %q: %w", server, err)
 	}
-	req.Header.Set("Authorization", "Bearer "+bearer)
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	resp, err := client.Do(req)
 	if err != nil {
@@ -255,11 +271,11 @@ func Dial(ctx context.Context, client *http.Client, server, bearer string) (*Cli
 		_ = resp.Body.Close()
 		_ = writer.CloseWithError(io.ErrClosedPipe) // else the transport goes on waiting for the request's body
 		cancel()
-		reason := fmt.Sprintf("%s: %s", resp.Status, strings.TrimSpace(string(text)))
+		refusal := RefusalOf(resp.Status, text)
 		if resp.StatusCode >= http.StatusInternalServerError {
-			return nil, fmt.Errorf("the server at %s can't accept this agent now: %s", server, reason)
+			return nil, fmt.Errorf("the server at %s can't accept this agent now: %s", server, refusal.Reason)
 		}
-		return nil, fmt.Errorf("the server at %s: %w", server, &Refusal{reason})
+		return nil, fmt.Errorf("the server at %s: %w", server, refusal)
 	}
 	reads := &countingReader{Reader: resp.Body}
 	return &ClientConn{

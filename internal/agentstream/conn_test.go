@@ -25,7 +25,7 @@ func TestBothDirectionsFlowAtOnceOverHTTP2(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 
-	c, err := Dial(t.Context(), server.Client(), server.URL, "token")
+	c, err := Dial(t.Context(), server.Client(), server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestARefusedAgentIsToldWhy(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	_, err := Dial(t.Context(), server.Client(), server.URL, "token")
+	_, err := Dial(t.Context(), server.Client(), server.URL)
 	if err == nil || !strings.Contains(err.Error(), "this token is not an agent's") {
 		t.Fatalf("got %v; want the server's reason", err)
 	}

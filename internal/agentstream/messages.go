@@ -45,9 +45,9 @@ type Up struct {
 
 // Hello is the first message of a stream: who the agent is and what its node offers.
 type Hello struct {
-	// AgentID is made once and kept in the agent's state directory: two machines that claim one node name differ in it.
-	AgentID string         `json:"agent_id"`
-	Node    api.NodeRecord `json:"node"`
+	// Run is made at each start of an agent: two that run at once with one identity differ in it.
+	Run  string         `json:"run"`
+	Node api.NodeRecord `json:"node"`
 	// Term is the highest leader term the agent has obeyed; a server of a lower term is refused.
 	Term int64 `json:"term"`
 }
@@ -203,12 +203,24 @@ type BuildObserved struct {
 
 // MemberObserved is a member as the agent sees it.
 type MemberObserved struct {
-	ID         string          `json:"id"`
-	Generation int64           `json:"generation"`
-	Phase      api.MemberPhase `json:"phase"`
-	Message    string          `json:"message,omitempty"`
+	ID         string `json:"id"`
+	Generation int64  `json:"generation"`
+	// Phase is one that MayReport allows.
+	Phase   api.MemberPhase `json:"phase"`
+	Message string          `json:"message,omitempty"`
 	// FilesDigest names the generated files it has: empty while that is not known.
 	FilesDigest string `json:"files_digest,omitempty"`
+}
+
+// MayReport reports whether an agent can know that a member is in a phase. The other phases are the leader's to decide.
+func MayReport(phase api.MemberPhase) bool {
+	switch phase {
+	case api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberFailed, api.MemberUnknown,
+		api.MemberReleasing:
+		return true
+	default:
+		return false
+	}
 }
 
 // JobObserved is a job as the member agent tells it.

@@ -18,18 +18,15 @@ const TunnelPath = "/agent/v1/tunnel/"
 
 // The headers of a tunnel's request: which agent it comes from, and why it can't connect it. A request that tells of a failure
 // carries no tunnel.
-const (
-	headerAgent   = "Nearmetal-Agent"
-	headerFailure = "Nearmetal-Failure"
-)
+const headerFailure = "Nearmetal-Failure"
 
 // maxFailure bounds what a failure may say, in bytes.
 const maxFailure = 1000
 
 // TunnelRequest is what an agent says when it brings a tunnel.
 type TunnelRequest struct {
-	// ID is the one asked for (Tunnel.ID), AgentID that of the agent's Hello.
-	ID, AgentID string
+	// ID is the one asked for (Tunnel.ID). Node is whose agent brings it, which the connection tells.
+	ID, Node string
 	// Failure tells why there will be no tunnel; empty when there is one.
 	Failure string
 }
@@ -198,7 +195,7 @@ func TunnelHandler(take func(request TunnelRequest, c *TunnelConn) error) http.H
 			http.Error(w, "tunnels need HTTP/2", http.StatusHTTPVersionNotSupported)
 			return
 		}
-		request := TunnelRequest{ID: strings.TrimPrefix(r.URL.Path, TunnelPath), AgentID: r.Header.Get(headerAgent), Failure: r.Header.Get(headerFailure)}
+		request := TunnelRequest{ID: strings.TrimPrefix(r.URL.Path, TunnelPath), Node: nodeOf(r), Failure: r.Header.Get(headerFailure)}
 		if request.Failure != "" {
 			request.Failure = request.Failure[:min(len(request.Failure), maxFailure)]
 			if err := take(request, nil); err != nil {
@@ -240,10 +237,10 @@ func begin(w http.ResponseWriter, control *http.ResponseController, c *TunnelCon
 }
 
 // BringTunnel brings a tunnel to the server that asked for it. It ends with ctx. The client must speak HTTP/2.
-func BringTunnel(ctx context.Context, client *http.Client, server, bearer string, request TunnelRequest) (*TunnelConn, error) {
+func BringTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest) (*TunnelConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, writer := io.Pipe()
-	resp, err := sendTunnel(ctx, client, server, bearer, request, reader)
+	resp, err := sendTunnel(ctx, client, server, request, reader)
 	if err != nil {
 		_ = writer.CloseWithError(io.ErrClosedPipe)
 		cancel()
@@ -271,27 +268,25 @@ func BringTunnel(ctx context.Context, client *http.Client, server, bearer string
 const finishTime = 10 * time.Second
 
 // RefuseTunnel tells the server why there will be no tunnel.
-func RefuseTunnel(ctx context.Context, client *http.Client, server, bearer string, request TunnelRequest) error {
+func RefuseTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest) error {
 	request.Failure = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return ' ' // a header's value is one printable line (RFC 9110, section 5.5)
 		}
 		return r
 	}, request.Failure[:min(len(request.Failure), maxFailure)])
-	resp, err := sendTunnel(ctx, client, server, bearer, request, nil)
+	resp, err := sendTunnel(ctx, client, server, request, nil)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-func sendTunnel(ctx context.Context, client *http.Client, server, bearer string, request TunnelRequest, body io.Reader) (*http.Response, error) {
+func sendTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(server, "/")+TunnelPath+request.ID, body)
 	if err != nil {
 		return nil, fmt.Errorf("server address %q: %w", server, err)
 	}
-	req.Header.Set("Authorization", "Bearer "+bearer)
-	req.Header.Set(headerAgent, request.AgentID)
 	if request.Failure != "" {
 		req.Header.Set(headerFailure, request.Failure)
 	}

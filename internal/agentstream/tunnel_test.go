@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -14,17 +15,20 @@ import (
 func tunnelPair(t *testing.T) (server, agent *TunnelConn) {
 	t.Helper()
 	arrived := make(chan *TunnelConn, 1)
-	s := httptest.NewUnstartedServer(TunnelHandler(func(r TunnelRequest, c *TunnelConn) error {
-		if r.ID != "id" || r.AgentID != "a1" {
+	tunnels := TunnelHandler(func(r TunnelRequest, c *TunnelConn) error {
+		if r.ID != "id" || r.Node != "n1" {
 			t.Errorf("request: got %+v", r)
 		}
 		arrived <- c
 		return nil
+	})
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tunnels.ServeHTTP(w, r.WithContext(ForNode(r.Context(), "n1")))
 	}))
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	ctx, cancel := context.WithCancel(context.Background())
-	agent, err := BringTunnel(ctx, s.Client(), s.URL, "token", TunnelRequest{ID: "id", AgentID: "a1"})
+	agent, err := BringTunnel(ctx, s.Client(), s.URL, TunnelRequest{ID: "id"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +195,7 @@ func TestATunnelThatCannotBeConnectedTellsWhyInOneLine(t *testing.T) {
 	s.StartTLS()
 	defer s.Close()
 	failure := "it is\npaused" + strings.Repeat("!", 2*maxFailure)
-	if err := RefuseTunnel(t.Context(), s.Client(), s.URL, "token", TunnelRequest{ID: "id", Failure: failure}); err != nil {
+	if err := RefuseTunnel(t.Context(), s.Client(), s.URL, TunnelRequest{ID: "id", Failure: failure}); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-told; !strings.HasPrefix(r.Failure, "it is paused!!!") || len(r.Failure) > maxFailure {
@@ -204,7 +208,7 @@ func TestATunnelThatNobodyAskedForIsRefused(t *testing.T) {
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
-	_, err := BringTunnel(t.Context(), s.Client(), s.URL, "token", TunnelRequest{ID: "id"})
+	_, err := BringTunnel(t.Context(), s.Client(), s.URL, TunnelRequest{ID: "id"})
 	if err == nil || !strings.Contains(err.Error(), "nobody asked for it") {
 		t.Errorf("got %v, want the reason", err)
 	}

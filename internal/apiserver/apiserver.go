@@ -38,7 +38,11 @@ type Writer interface {
 
 	SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error)
 	Undrain(ctx context.Context, node string) (int64, error)
+	TrustBuilder(ctx context.Context, node, by string, at time.Time) (int64, error)
+	DistrustBuilder(ctx context.Context, node string) (int64, error)
 	ForgetNode(ctx context.Context, view *state.View, name string) (int64, error)
+	ApproveNode(ctx context.Context, node, by string, at time.Time) (api.NodeIdentity, int64, error)
+	RevokeNode(ctx context.Context, node string) (int64, error)
 
 	CreateProject(ctx context.Context, p api.Project) (int64, error)
 	UpdateProject(ctx context.Context, name string, change func(*api.Project) error) (api.Project, int64, error)
@@ -66,6 +70,16 @@ type Verifier interface {
 	Verify(bearer string) (tenancy.Principal, bool)
 }
 
+// Uses notes uses of tokens, for as long as a stream lasts again and again. It returns at once. *lastuse.Recorder is one.
+type Uses interface {
+	Used(id, from string)
+}
+
+// unnoted are uses that nobody notes.
+type unnoted struct{}
+
+func (unnoted) Used(string, string) {}
+
 // Config is what a Server needs.
 type Config struct {
 	Writer Writer
@@ -73,6 +87,10 @@ type Config struct {
 	Live   Live
 	Logs   Logs
 	Tokens Verifier
+	// Uses notes which tokens are used; nil: nobody does.
+	Uses Uses
+	// Nodes gives nodes their certificates; nil: no node is let in.
+	Nodes Nodes
 	// Pin is of the site's CA; tokens made here carry it.
 	Pin       trust.Pin
 	Explainer Explainer
@@ -122,6 +140,7 @@ type Server struct {
 	// stopping is closed when the server shuts down; streams end then.
 	stopping chan struct{}
 	stopOnce sync.Once
+	agents   nodeStreams
 	// inFlight counts the requests being answered.
 	inFlight  atomic.Int64
 	strangers strangers
@@ -140,6 +159,9 @@ func New(cfg Config) *Server {
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = 15 * time.Second
 	}
+	if cfg.Uses == nil {
+		cfg.Uses = unnoted{}
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -152,7 +174,12 @@ func New(cfg Config) *Server {
 }
 
 // Run keeps the watches current until ctx ends.
-func (s *Server) Run(ctx context.Context) { s.hub.run(ctx) }
+func (s *Server) Run(ctx context.Context) {
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watchIdentities(ctx) })
+	s.hub.run(ctx)
+	watching.Wait()
+}
 
 // Handler serves requests from the network: every one but those of health and documentation needs a bearer token.
 func (s *Server) Handler() http.Handler { return s.handler(s.authenticate) }

@@ -28,7 +28,7 @@ type applyInput struct {
 }
 
 func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.ApplyResult], error) {
-	full, err := resolve(ctx, in.Name)
+	full, err := resolveNew(ctx, in.Name)
 	if err != nil {
 		return nil, err
 	}

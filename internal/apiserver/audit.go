@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ func (e *entry) audited(method string, status int) bool {
 	switch {
 	case refused:
 		return true
-	case e.access == AccessChange || e.access == AccessAdmin:
+	case e.access == AccessRun || e.access == AccessChange || e.access == AccessAdmin || e.access == AccessEnroll:
 		return true
 	default:
 		return e.access == AccessRead && method != http.MethodGet && method != http.MethodHead
@@ -102,7 +103,7 @@ func (s *Server) audit(r *http.Request, e *entry, header http.Header, status int
 	}
 	p := e.principal
 	record := api.AuditRecord{
-		User: p.User, Token: p.TokenID, Project: p.Project, Role: p.Role, From: from(r), Action: r.Method + " " + bounded(r.URL.Path), Status: status, Code: e.code,
+		User: p.User, Node: p.Node, Token: p.TokenID, Project: p.Project, Role: p.Role, From: from(r), Action: r.Method + " " + bounded(r.URL.Path), Status: status, Code: e.code,
 		Request: header.Get("X-Request-Id"), Object: bounded(header.Get("Location")), Refused: s.strangers.counted(),
 	}
 	if err := s.cfg.Audit.Append(record); err != nil {
@@ -125,6 +126,14 @@ func from(r *http.Request) string {
 		return "socket"
 	}
 	return r.RemoteAddr
+}
+
+// addressOf is from without the port.
+func addressOf(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(from(r)); err == nil {
+		return host
+	}
+	return from(r)
 }
 
 // auditQuery asks for a page of the audit log.

@@ -20,7 +20,7 @@ import (
 // auditedSite is a site with the cluster c1 and an audit log.
 func auditedSite(t *testing.T) (*apiservertest.Site, *audit.Log) {
 	t.Helper()
-	l, err := audit.Open(t.TempDir(), []byte(strings.Repeat("s", 32)), audit.DefaultLimits, time.Now, slog.New(slog.DiscardHandler))
+	l, err := audit.Open(t.TempDir(), func(time.Time) []byte { return []byte(strings.Repeat("s", 32)) }, audit.DefaultLimits, time.Now, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestChangesAndRefusalsAreInTheAuditLogAndReadingIsNot(t *testing.T) {
 // pinOf is the pin of a site's CA.
 func pinOf(t *testing.T, s *apiservertest.Site) trust.Pin {
 	t.Helper()
-	token, err := trust.ReadToken(s.TokenFile(trust.RoleAdmin))
+	token, err := trust.ReadToken(s.TokenFile())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,16 +11,19 @@ import (
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
-// Access is who may call an operation. Whose things they may touch is looked at where the thing is found.
+// Access is who may call an operation, and which verb a limited token needs for it. Whose things they may touch is looked at where the thing is
+// found.
 type Access string
 
 // The accesses. An operation without one is refused to everybody.
 const (
-	AccessOpen   Access = "open"   // needs no token, tells nothing about clusters
-	AccessRead   Access = "read"   // everybody but agents
-	AccessChange Access = "change" // members in their project, administrators
-	AccessAdmin  Access = "admin"  // administrators
-	AccessAgent  Access = "agent"  // node agents
+	AccessOpen   Access = "open"                     // needs no token, tells nothing about clusters
+	AccessRead          = Access(api.VerbRead)       // everybody but agents
+	AccessRun           = Access(api.VerbRun)        // members in their project, administrators
+	AccessChange        = Access(api.VerbChange)     // members in their project, administrators
+	AccessAdmin         = Access(api.VerbAdminister) // administrators
+	AccessAgent  Access = "agent"                    // node agents
+	AccessEnroll Access = "enroll"                   // whoever has an enrollment token, or a certificate to renew; the operation looks itself
 )
 
 // Operation is something the API can be asked for.
@@ -46,22 +49,19 @@ func (s *Server) Operations() []Operation {
 func allow(p tenancy.Principal, access Access) *failure {
 	if access == AccessAgent {
 		if p.Role != api.RoleAgent {
-			return fail(codeForbidden, "this path is for node agents; use a token of role %q (DIR/agent-token)", api.RoleAgent)
+			return fail(codeForbidden, "this path is for node agents, which show a certificate of this site")
 		}
 		return nil
 	}
-	verb, project := tenancy.Read, tenancy.Site
+	verb, project := tenancy.Verb(access), tenancy.Site
 	switch access {
-	case AccessOpen:
+	case AccessOpen, AccessEnroll:
 		return nil
 	case AccessRead:
-	case AccessChange:
-		verb, project = tenancy.Change, p.Project
+	case AccessRun, AccessChange:
+		project = projectOr(p.Project)
 	default:
 		verb = tenancy.Administer
-	}
-	if project == tenancy.Site && access == AccessChange {
-		project = api.DefaultProject
 	}
 	if err := tenancy.May(p, verb, project); err != nil {
 		return fail(codeForbidden, "%v", err)
@@ -72,11 +72,22 @@ func allow(p tenancy.Principal, access Access) *failure {
 // who makes a request.
 func who(ctx context.Context) tenancy.Principal { return sessionOf(ctx).principal }
 
-func isAdmin(ctx context.Context) bool { return who(ctx).Role == api.RoleAdmin }
+func isAdmin(ctx context.Context) bool { return administers(who(ctx)) }
 
-// sees tells whether a principal may know of what belongs to a project.
-func sees(p tenancy.Principal, project string) bool {
+// administers reports whether a principal may do and see what is the site's.
+func administers(p tenancy.Principal) bool {
+	return tenancy.May(p, tenancy.Administer, tenancy.Site) == nil
+}
+
+// seesProject reports whether a principal may know of what belongs to a project. What belongs to a cluster is for seesCluster.
+func seesProject(p tenancy.Principal, project string) bool {
 	return tenancy.May(p, tenancy.Read, projectOr(project)) == nil
+}
+
+// seesCluster reports whether a principal may know of a cluster, by its full name, and of what belongs to it.
+func seesCluster(p tenancy.Principal, full string) bool {
+	project, _ := tenancy.Split(full)
+	return seesProject(p, project) && tenancy.Covers(p, full)
 }
 
 // projectOr is the project that things belong to which name none.
@@ -101,10 +112,32 @@ func resolve(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", noCluster(name)
 	}
-	if project, _ := tenancy.Split(full); !sees(who(ctx), project) {
+	if !seesCluster(who(ctx), full) {
 		return "", noCluster(name)
 	}
 	return full, nil
+}
+
+// resolveNew is resolve for a cluster that the request may make: one that the limits of the token leave out is refused with the reason, whether it
+// exists or not.
+func resolveNew(ctx context.Context, name string) (string, error) {
+	p := who(ctx)
+	full, err := tenancy.Resolve(p, "", name)
+	if err != nil {
+		return "", noCluster(name)
+	}
+	if project, _ := tenancy.Split(full); !seesProject(p, project) {
+		return "", noCluster(name)
+	}
+	return full, covered(p, full)
+}
+
+// covered refuses a new cluster whose name the limits of a principal's token leave out.
+func covered(p tenancy.Principal, full string) error {
+	if tenancy.Covers(p, full) {
+		return nil
+	}
+	return fail(codeForbidden, "%v", tenancy.NotCovered(p, full))
 }
 
 // findCluster returns the cluster that a request means, or an error when there is none for who asks.

@@ -32,7 +32,7 @@ func (s *Server) certifyKey(ctx context.Context, in *namedBody) (*body[api.Certi
 	if c.Intent.DeleteRequestedAt != nil {
 		return nil, deleting(name)
 	}
-	if c.HeldTotal()[resource.Clusters] == 0 {
+	if c.HeldTotal().Vector[resource.Clusters] == 0 {
 		return nil, fail(codeWrongPhase, "cluster %q is %s and has no members to log in to", name, phaseOf(c))
 	}
 	cert, err := s.cfg.Certifier.Certify(c.Intent, key, userOf(ctx))

@@ -25,7 +25,7 @@ func (s *Server) selectionOf(r *http.Request) (selection, *failure) {
 			return of, f
 		}
 	}
-	if of.project != "" && (!sees(of.principal, of.project) || s.cfg.Reader.View().Project(of.project) == nil) {
+	if of.project != "" && (!seesProject(of.principal, of.project) || s.cfg.Reader.View().Project(of.project) == nil) {
 		return of, noProject(of.project)
 	}
 	return of, nil
@@ -40,9 +40,11 @@ func hiddenKind(kind api.Kind) bool {
 func (of selection) sees(o owner) bool {
 	switch {
 	case o.hidden:
-		return of.principal.Role == api.RoleAdmin
+		return administers(of.principal)
+	case o.cluster != "":
+		return seesCluster(of.principal, o.cluster)
 	case o.project != "":
-		return sees(of.principal, o.project)
+		return seesProject(of.principal, o.project)
 	}
 	return true
 }

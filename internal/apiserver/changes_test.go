@@ -100,6 +100,17 @@ func TestAWatchReportsWhatItsTokenMaySeeAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestAWatchReportsNoOtherProject(t *testing.T) {
+	s := twoProjects(t)
+	got := watchWhile(t, s.ClientAs("eve", "default", api.RoleViewer), client.Selection{}, func() {
+		s.Project("other", api.Quota{})
+		s.Build("end", "n1")
+	}, func(c api.Change) bool { return c.Kind == api.KindBuild })
+	if want := []string{"put build end"}; !slices.Equal(got, want) {
+		t.Errorf("reported %q, want %q", got, want)
+	}
+}
+
 func TestAWatchReportsOnlyWhatItSelects(t *testing.T) {
 	for name, test := range map[string]struct {
 		of   client.Selection

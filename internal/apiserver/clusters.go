@@ -25,7 +25,7 @@ func (s *Server) listClusters(ctx context.Context, _ *struct{}) (*body[api.List[
 	view, p := s.cfg.Reader.View(), who(ctx)
 	list := api.List[api.Cluster]{Items: make([]api.Cluster, 0, len(view.Clusters))}
 	for _, c := range view.Clusters {
-		if sees(p, c.Intent.Project) {
+		if seesCluster(p, c.Name()) {
 			list.Items = append(list.Items, joinCluster(c, s.cfg.Live))
 		}
 	}
@@ -79,12 +79,15 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	var none api.ClusterIntent
 	p, view := who(ctx), s.cfg.Reader.View()
 	project := cmp.Or(want.Project, projectOr(p.Project))
-	if !sees(p, project) {
+	if !seesProject(p, project) {
 		return none, fail(codeForbidden, "your token is for project %q; only an administrator may create a cluster in project %q",
 			projectOr(p.Project), project)
 	}
 	if view.Project(project) == nil {
 		return none, noProject(project)
+	}
+	if err := covered(p, tenancy.FullName(project, want.Name)); err != nil {
+		return none, err
 	}
 	if err := mayPrioritize(ctx, want.Spec); err != nil {
 		return none, err

@@ -25,14 +25,33 @@ var (
 	}
 	codeUnauthorized = Code{
 		"unauthorized", http.StatusUnauthorized, "No valid token",
-		"The request carries no bearer token, or the server does not know the token.",
-		"Use the token file of this server (DIR/token), or the Unix socket on its machine.",
+		"The request carries no bearer token, the server does not know the token, or the token has ended.",
+		"Use a token that is valid, the token file of this server (DIR/token), or the Unix socket on its machine.",
 	}
 	codeForbidden = Code{
 		"forbidden", http.StatusForbidden, "Not allowed",
-		"The token is valid, but its role does not allow the request: viewers only read, members act only in their project, some " +
-			"requests require an administrator, and agents only open their streams.",
-		"Use a token of the role that `detail` names.",
+		"The token is valid, but its role or its limits do not allow the request: viewers only read, members act only in their project, some " +
+			"requests require an administrator, and agents only open their streams. A limited token lacks the verb, or may not make a cluster of that name. Or an enrollment " +
+			"token does not let a node in.",
+		"Use a token of the role, or with the verb, that `detail` names.",
+	}
+	codeNodeUnknown = Code{
+		"node_unknown", http.StatusUnauthorized, "No identity of this site",
+		"The node shows a certificate of another site, or one whose identity was revoked or has another key by now.",
+		"Enroll the node: revoke it if it is still listed, and start its agent with a new enrollment token.",
+	}
+	codeNodePending = Code{
+		"node_pending", http.StatusForbidden, "The node waits for approval",
+		"The node has enrolled, and no administrator has approved it.", "Compare the fingerprint of its key, and approve it: nearmetal node approve NAME.",
+	}
+	codeCertificateEnded = Code{
+		"certificate_ended", http.StatusUnauthorized, "The node's certificate has ended",
+		"The time of the node's certificate is over. Its identity still holds.", "None: the agent renews the certificate by itself.",
+	}
+	codeNodeTaken = Code{
+		"node_taken", http.StatusConflict, "The node's name is taken",
+		"A node of this name is enrolled with another key, or a machine of this name boots from this site.",
+		"Start the agent with another --name. If it replaces that node, revoke that first: nearmetal node revoke NAME.",
 	}
 	codeNoPath = Code{
 		"no_such_path", http.StatusNotFound, "Nothing exists at this path",
@@ -53,7 +72,7 @@ var (
 	}
 	codeNoToken = Code{
 		"token_not_found", http.StatusNotFound, "The token does not exist",
-		"No created token has this ID; the tokens in DIR/token and DIR/agent-token are not listed.", "List the tokens and correct the ID.",
+		"No created token has this ID; the token in DIR/token is not listed.", "List the tokens and correct the ID.",
 	}
 	codeNoJob = Code{
 		"job_not_found", http.StatusNotFound, "The job does not exist",
@@ -215,7 +234,7 @@ var (
 // codeTable lists every code in the order of the documentation.
 func codeTable() []Code {
 	return append([]Code{
-		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
+		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

@@ -128,7 +128,7 @@ func (s *Server) createBuild(ctx context.Context, in *rawBody) (*created[api.Bui
 		return nil, err
 	}
 	build := api.Build{
-		ID: newID(buildLetters), Environment: name, Recipe: string(text), RecipeDigest: digest, Force: req.Force, Phase: api.BuildPending,
+		ID: newID(buildLetters), Environment: name, Recipe: string(text), RecipeDigest: digest, Force: req.Force, Verify: req.Verify, Phase: api.BuildPending,
 		CreatedAt: s.cfg.Now().UTC(), By: userOf(ctx),
 	}
 	revision, err := s.cfg.Writer.CreateBuild(ctx, build)

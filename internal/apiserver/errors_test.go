@@ -3,6 +3,8 @@ package apiserver_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -23,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -65,23 +68,54 @@ func send(t *testing.T, s *apiservertest.Site, r request) *http.Response {
 // sendTCP makes a request over TLS with a token of a role ("": none).
 func sendTCP(t *testing.T, s *apiservertest.Site, role trust.Role, r request) *http.Response {
 	t.Helper()
-	file := role
-	if role == "" {
-		file = trust.RoleAdmin
-	}
-	token, err := trust.ReadToken(s.TokenFile(file))
+	token, err := trust.ReadToken(s.TokenFile())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if role != "" {
+	config := trust.ClientTLS(token.Pin, "127.0.0.1")
+	switch role {
+	case trust.RoleAgent:
+		config = s.NodeTLS("agent-1")
+	case trust.RoleAdmin:
 		if r.header == nil {
 			r.header = map[string]string{}
 		}
 		r.header["Authorization"] = "Bearer " + token.Bearer()
 	}
 	return sendBy(t, &http.Client{Transport: &http.Transport{
-		TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true,
+		TLSClientConfig: config, ForceAttemptHTTP2: true,
 	}}, "https://"+s.Addr, r)
+}
+
+// sendNode sends a request in the name of a node.
+func sendNode(t *testing.T, s *apiservertest.Site, config *tls.Config, r request) *http.Response {
+	t.Helper()
+	return sendBy(t, &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}, "https://"+s.Addr, r)
+}
+
+// endedNodes finds each certificate at its end.
+type endedNodes struct{ apiserver.Nodes }
+
+func (endedNodes) Admit(context.Context, *x509.Certificate) (tenancy.Principal, error) {
+	return tenancy.Principal{}, fmt.Errorf("%w: yesterday", trust.ErrEnded)
+}
+
+// enrollmentOf is the body by which another node of a name enrolls.
+func enrollmentOf(t *testing.T, name string) string {
+	t.Helper()
+	identity, err := trust.NewIdentity(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := identity.Request()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(api.NodeEnrollment{Name: name, Request: request})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func sendBy(t *testing.T, c *http.Client, base string, r request) *http.Response {
@@ -185,10 +219,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"unauthorized", "not known", func() *http.Response {
 			return sendTCP(t, s, "", request{method: "GET", path: "/v1/clusters", header: map[string]string{"Authorization": "Bearer nm1.x"}})
 		}},
-		{"forbidden", `is for node agents`, func() *http.Response {
+		{"forbidden", `the certificate of node "agent-1" is for its agent only`, func() *http.Response {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
-		{"forbidden", "use a token of role", func() *http.Response {
+		{"forbidden", "which show a certificate of this site", func() *http.Response {
 			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v3/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
@@ -237,7 +271,28 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, s, request{method: "POST", path: "/v1/projects", body: `{"name": "default"}`})
 		}},
 		{"project_in_use", `"default"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/projects/default"}) }},
-		{"node_in_use", "is ready", func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1"}) }},
+		{"node_in_use", "in use by", func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1"}) }},
+		{"node_unknown", "shows no certificate", func() *http.Response { return send(t, s, request{method: "POST", path: "/agent/v1/renewal"}) }},
+		{"node_unknown", "unknown or was revoked", func() *http.Response {
+			config := s.NodeTLS("gone")
+			if err := s.Client().RevokeNode(t.Context(), "gone"); err != nil {
+				t.Fatal(err)
+			}
+			return sendNode(t, s, config, request{method: "POST", path: "/agent/v1/tunnel/t1"})
+		}},
+		{"node_pending", "node approve waits", func() *http.Response {
+			return sendNode(t, s, s.PendingTLS("waits"), request{method: "POST", path: "/agent/v1/tunnel/t1"})
+		}},
+		{"certificate_ended", "renew it", func() *http.Response {
+			late := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+				c.Nodes = endedNodes{c.Nodes}
+			})
+			return sendNode(t, late, late.NodeTLS("n1"), request{method: "POST", path: "/agent/v1/tunnel/t1"})
+		}},
+		{"node_taken", "node revoke n7", func() *http.Response {
+			s.NodeTLS("n7")
+			return send(t, s, request{method: "POST", path: "/agent/v1/enrollment", body: enrollmentOf(t, "n7")})
+		}},
 		{"invalid_request", "line 2: size: 0 is too small", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: "{\n\"size\": 0}"})
 		}},

@@ -24,6 +24,8 @@ type note struct {
 type owner struct {
 	// project is the project it belongs to; "" if it is the site's.
 	project string
+	// cluster is the full name of the cluster that it is or belongs to; "" if there is none.
+	cluster string
 	// hidden objects are administrators' only.
 	hidden bool
 }

@@ -54,6 +54,9 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	s := newFeedSite(t, 1)
 	ctx, reach := t.Context(), s.reach(t)
 	image := api.Image{Digest: "sha256:" + strings.Repeat("1", 64)}
+	for _, node := range []string{"n1", "n2"} {
+		image.BuiltBy = append(image.BuiltBy, api.BuiltBy{Node: node, Digest: image.Digest})
+	}
 	in := api.ClusterIntent{Name: "c1", UID: "u1", Project: "default", CreatedAt: time.Unix(1, 0)}
 	seen := map[string]bool{}
 	step := func(change func(), want ...string) {

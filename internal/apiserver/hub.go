@@ -257,7 +257,7 @@ func (h *hub) note(s *shown, deleted bool) {
 	h.seq++
 	h.history = append(h.history, change{seq: h.seq, revision: h.revision, shown: s, deleted: deleted})
 	h.members += len(s.cluster.Status.Members)
-	h.notes = append(h.notes, note{kind: api.KindCluster, name: s.name, owner: owner{project: projectOr(s.project)}, deleted: deleted})
+	h.notes = append(h.notes, note{kind: api.KindCluster, name: s.name, owner: ofCluster(s.name), deleted: deleted})
 }
 
 // trim drops the oldest changes beyond what is kept; the lock is held.
@@ -286,10 +286,10 @@ func (h *hub) trim() {
 type scope struct {
 	// name limits the watch to one cluster; "" is all.
 	name string
-	sees func(project string) bool
+	sees func(full string) bool
 }
 
-func (w scope) covers(s *shown) bool { return (w.name == "" || s.name == w.name) && w.sees(s.project) }
+func (w scope) covers(s *shown) bool { return (w.name == "" || s.name == w.name) && w.sees(s.name) }
 
 // cursor is where a watch is in the history.
 type cursor struct {

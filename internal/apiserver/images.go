@@ -84,11 +84,10 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-// building tells whether a build runs on a node, for agents whose token is for no single one on any: nobody else has content to store, and the
-// disk is the one that all that is decided is stored on.
+// building tells whether a build runs on a node: nobody else has content to store, and the disk is the one that all that is decided is stored on.
 func building(view *state.View, node string) bool {
 	return slices.ContainsFunc(view.Builds, func(b *api.Build) bool {
-		return b.Phase == api.BuildRunning && (node == "" || b.Node == node)
+		return b.Phase == api.BuildRunning && b.Node == node
 	})
 }
 

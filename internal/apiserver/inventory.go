@@ -85,6 +85,16 @@ func (s *Server) undrainNode(ctx context.Context, in *byName) (*body[api.Node], 
 	return s.nodeAfter(ctx, in.Name, revision, err)
 }
 
+func (s *Server) trustNode(ctx context.Context, in *byName) (*body[api.Node], error) {
+	revision, err := s.cfg.Writer.TrustBuilder(ctx, in.Name, userOf(ctx), s.cfg.Now().UTC())
+	return s.nodeAfter(ctx, in.Name, revision, err)
+}
+
+func (s *Server) untrustNode(ctx context.Context, in *byName) (*body[api.Node], error) {
+	revision, err := s.cfg.Writer.DistrustBuilder(ctx, in.Name)
+	return s.nodeAfter(ctx, in.Name, revision, err)
+}
+
 // nodeAfter is a node as it is after a write.
 func (s *Server) nodeAfter(ctx context.Context, name string, revision int64, err error) (*body[api.Node], error) {
 	if errors.Is(err, state.ErrNotFound) {
@@ -101,13 +111,6 @@ func (s *Server) forgetNode(ctx context.Context, in *forceInput) (*struct{}, err
 	view := s.cfg.Reader.View()
 	if m := view.Machine(in.Name); m != nil {
 		return nil, s.removeMachine(ctx, view, m, in.Force)
-	}
-	if view.Agent(in.Name) == nil {
-		return nil, noNode(in.Name)
-	}
-	if phase, _, _ := s.cfg.Live.Node(in.Name); phase != api.NodeDown {
-		return nil, fail(codeNodeInUse, "node %q is %s: its agent is connected or was a moment ago; stop the agent and wait until the node is down",
-			in.Name, phase)
 	}
 	revision, err := s.cfg.Writer.ForgetNode(ctx, view, in.Name)
 	switch {
@@ -127,10 +130,10 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 	nodes := make([]api.Node, 0, len(v.Nodes))
 	index := map[string]int{}
 	for i, stored := range v.Nodes {
-		nodes, index[stored.Name] = append(nodes, joinNode(stored, seen)), i
+		nodes, index[stored.Name] = append(nodes, joinNode(stored, seen, p.Role == api.RoleAdmin)), i
 	}
 	for _, c := range v.Clusters {
-		visible, name := sees(p, c.Intent.Project), shownName(p, c.Name())
+		visible, name := seesCluster(p, c.Name()), shownName(p, c.Name())
 		for a := range c.All() {
 			i, ok := index[a.Node]
 			if !ok {
@@ -152,10 +155,14 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 }
 
 // joinNode makes what is seen of one node, without its machine, its offer and what is on it.
-func joinNode(stored *state.Node, seen Observed) api.Node {
+func joinNode(stored *state.Node, seen Observed, admin bool) api.Node {
 	n := api.Node{Name: stored.Name, Labels: stored.Labels(), Phase: api.NodeUnknown, Members: []string{}, Control: stored.Control}
+	if admin {
+		n.Identity = stored.Identity
+	}
 	agent := stored.Agent
 	if agent == nil {
+		n.Phase, n.Message = phaseOfIdentity(stored.Identity)
 		return n
 	}
 	n.Agent = &api.AgentPart{
@@ -164,10 +171,29 @@ func joinNode(stored *state.Node, seen Observed) api.Node {
 	}
 	phase, lastSeen, message := seen.Node(stored.Name)
 	n.Phase, n.Message = phase, message
+	switch {
+	case phase == api.NodeReady || stored.Machine != nil:
+	case stored.Identity == nil:
+		n.Message = "its identity was revoked; to let it in again, start its agent with a new enrollment token"
+	case stored.Identity.ApprovedAt == nil:
+		n.Phase, n.Message = phaseOfIdentity(stored.Identity)
+	}
 	if !lastSeen.IsZero() {
 		n.Agent.LastSeenAt = &lastSeen
 	}
 	return n
+}
+
+// phaseOfIdentity is the phase of a node whose agent has never called.
+func phaseOfIdentity(in *api.NodeIdentity) (api.NodePhase, string) {
+	switch {
+	case in == nil:
+		return api.NodeUnknown, ""
+	case in.ApprovedAt == nil:
+		return api.NodePending, "waits for approval by an administrator: nearmetal node approve " + in.Node
+	default:
+		return api.NodeUnknown, "enrolled; its agent has not called yet"
+	}
 }
 
 // joinEnvironments gathers the environments from what the nodes report of them, by name. It is pure.

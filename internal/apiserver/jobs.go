@@ -118,7 +118,7 @@ func (s *Server) findJob(ctx context.Context, id string) (*api.Job, error) {
 	if job == nil {
 		return nil, noJob(id)
 	}
-	if project, _ := tenancy.Split(job.Cluster); !sees(who(ctx), project) {
+	if !seesCluster(who(ctx), job.Cluster) {
 		return nil, noJob(id)
 	}
 	return job, nil
@@ -184,8 +184,7 @@ func (s *Server) listJobs(ctx context.Context, in *jobsInput) (*body[api.List[ap
 	}
 	list := api.List[api.Job]{Items: []api.Job{}}
 	for _, j := range s.cfg.Reader.View().Jobs {
-		project, _ := tenancy.Split(j.Cluster)
-		if (only == "" || j.Cluster == only) && sees(p, project) {
+		if (only == "" || j.Cluster == only) && seesCluster(p, j.Cluster) {
 			list.Items = append(list.Items, shownJob(p, *j))
 		}
 	}

@@ -167,7 +167,7 @@ func TestJoiningIntentRecordAndObservations(t *testing.T) {
 func agents(records ...api.NodeRecord) []*state.Node {
 	nodes := make([]*state.Node, len(records))
 	for i, r := range records {
-		nodes[i] = &state.Node{Name: r.Name, Agent: &r}
+		nodes[i] = &state.Node{Name: r.Name, Agent: &r, Identity: &api.NodeIdentity{Node: r.Name, ApprovedAt: new(time.Time)}}
 	}
 	return nodes
 }
@@ -199,6 +199,30 @@ func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestANodeWhoseIdentityIsNoneOrWaitsSaysSo(t *testing.T) {
+	at := time.Now()
+	view := &state.View{Nodes: []*state.Node{
+		{Name: "n1", Identity: &api.NodeIdentity{Node: "n1"}},
+		{Name: "n2", Identity: &api.NodeIdentity{Node: "n2", ApprovedAt: &at}},
+		{Name: "n3", Agent: &api.NodeRecord{Name: "n3"}},
+		{Name: "n4", Agent: &api.NodeRecord{Name: "n4"}, Identity: &api.NodeIdentity{Node: "n4"}},
+	}}
+	silent := observed{trouble: map[string]string{"n3": "silent", "n4": "silent"}}
+	for role, shown := range map[api.Role]bool{api.RoleAdmin: true, api.RoleViewer: false} {
+		got := joinNodes(view, silent, tenancy.Principal{Role: role})
+		for i, want := range []struct {
+			phase api.NodePhase
+			says  string
+		}{
+			{api.NodePending, "node approve n1"}, {api.NodeUnknown, "has not called yet"}, {api.NodeUnknown, "was revoked"}, {api.NodePending, "node approve n4"},
+		} {
+			if n := got[i]; n.Phase != want.phase || !strings.Contains(n.Message, want.says) || (n.Identity != nil) != (shown && view.Nodes[i].Identity != nil) {
+				t.Errorf("to %s %s is %s (%s) with identity %+v; want %s, %q", role, n.Name, n.Phase, n.Message, n.Identity, want.phase, want.says)
+			}
+		}
 	}
 }
 

@@ -173,21 +173,22 @@ func sameMembers(a, b api.Group) bool { return a.Size == b.Size && a.Spares == b
 // canGrow refuses what the project's quota does not allow, and what has no room now unless it may wait. A cluster that was not placed yet
 // is looked at as a whole by the leader.
 func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.ClusterIntent, queue bool) error {
-	before, after := tenancy.Need(was), tenancy.Need(want.Spec)
+	view := s.cfg.Reader.View()
+	parts := view.Parts()
+	before, after := tenancy.Need(was, parts), tenancy.Need(want.Spec, parts)
 	add := after.Beyond(before)
-	if add == (resource.Vector{}) {
+	if add.IsZero() {
 		return nil
 	}
 	if err := s.hasRoom(); err != nil {
 		return err
 	}
-	view := s.cfg.Reader.View()
 	project := view.Project(projectOr(want.Project))
 	if project != nil {
-		if err := tenancy.CheckQuota(project.Quota, resource.Vector{}, after); err != nil {
+		if err := tenancy.CheckQuota(project.Quota, resource.Amounts{}, after); err != nil {
 			return fail(codeOverQuota, "cluster %q can't grow: %v", shortName(want.Name), err)
 		}
-		placed := c.HeldTotal()[resource.Clusters] > 0
+		placed := c.HeldTotal().Vector[resource.Clusters] > 0
 		if err := tenancy.CheckQuota(project.Quota, tenancy.Used(view)[project.Name], add); err != nil && placed && !queue {
 			return fail(codeOverQuota, "cluster %q can't grow now: %v; or %s", shortName(want.Name), err, letWait)
 		}

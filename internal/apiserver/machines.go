@@ -285,9 +285,6 @@ func (s *Server) createEnrollToken(ctx context.Context, in *rawBody) (*created[a
 	if req, err = manifest.NormalizeEnrollToken(req, src); err != nil {
 		return nil, failInvalid(err, codeInvalidRequest)
 	}
-	if s.cfg.Provisioning == nil {
-		return nil, s.roomInRange()
-	}
 	secret := trust.NewToken(s.cfg.Pin)
 	hash, err := hex.DecodeString(secret.SHA256())
 	if err != nil {
@@ -295,7 +292,7 @@ func (s *Server) createEnrollToken(ctx context.Context, in *rawBody) (*created[a
 	}
 	now := s.cfg.Now().UTC()
 	token := api.EnrollmentToken{
-		ID: secret.ID(), Hash: hash, Prefix: req.Prefix, Uses: req.Uses, Power: req.Power,
+		ID: secret.ID(), Hash: hash, Prefix: req.Prefix, Uses: req.Uses, Approve: req.Approve, Power: req.Power,
 		CreatedAt: now, ExpiresAt: now.Add(req.ValidFor.Std()), By: userOf(ctx),
 	}
 	if token.Sealed, err = s.seal(token.ID, req.Password); err != nil {
@@ -308,7 +305,7 @@ func (s *Server) createEnrollToken(ctx context.Context, in *rawBody) (*created[a
 	// The secret is told when it is good here.
 	s.readOwnWrite(ctx, revision)
 	shown := shownEnrollToken(token)
-	shown.Secret = secret.Bearer()
+	shown.Secret = secret.Line()
 	return &created[api.EnrollmentToken]{Location: "/v1/enroll-tokens/" + token.ID, Body: shown}, nil
 }
 

@@ -45,7 +45,7 @@ func machineErrors(t *testing.T) []errorCase {
 	enroll := func(name, mac string) string {
 		return fmt.Sprintf(`{"name": %q, "spec": {"macs": [%q], "power": {"kind": "wol"}, "console": "", "firmware": "", "labels": {}}}`, name, mac)
 	}
-	s.Build("b1", "agent")
+	s.Build("b1", "agent-1")
 	busy := apiservertest.New(t, memory.New(), nil)
 	busy.AddNode("n9", 2)
 	return []errorCase{
@@ -301,7 +301,7 @@ func TestAnEnrolmentTokensSecretIsToldOnce(t *testing.T) {
 	if token.Prefix != "rack1-" || token.Uses != 40 || token.Hash != nil {
 		t.Errorf("the token: %+v", token)
 	}
-	secret, err := trust.ParseBearer(token.Secret)
+	secret, err := trust.ParseToken(token.Secret)
 	if err != nil || secret.ID() != token.ID {
 		t.Fatalf("the secret %q: %v", token.Secret, err)
 	}
@@ -410,7 +410,7 @@ func TestAgentsPutAndFetchContentByDigest(t *testing.T) {
 	if resp := sendTCP(t, s, trust.RoleAgent, request{method: "PUT", path: path, body: content}); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("put by a node that builds nothing: %s", resp.Status)
 	}
-	s.Build("b1", "n1")
+	s.Build("b1", "agent-1")
 	for _, want := range []int{http.StatusCreated, http.StatusOK} {
 		if resp := sendTCP(t, s, trust.RoleAgent, request{method: "PUT", path: path, body: content}); resp.StatusCode != want {
 			t.Errorf("put: %s, want %d", resp.Status, want)

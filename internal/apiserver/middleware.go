@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
@@ -65,7 +66,22 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		if enrolls(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		header := r.Header.Get("Authorization")
+		if shown := certificateOf(r); header == "" && shown != nil && s.cfg.Nodes != nil {
+			ofNode, f := s.admit(r.Context(), shown)
+			if f != nil {
+				f.write(w)
+				return
+			}
+			bodyBy(time.Time{})
+			entryOf(r.Context()).is(ofNode.principal)
+			next.ServeHTTP(w, r.WithContext(withSession(r.Context(), ofNode)))
+			return
+		}
 		scheme, bearer, _ := strings.Cut(header, " ")
 		if header == "" || !strings.EqualFold(scheme, "Bearer") {
 			fail(codeUnauthorized, "the request carries no bearer token; send the token of this server "+
@@ -73,13 +89,29 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			return
 		}
 		principal, ok := s.cfg.Tokens.Verify(bearer)
+		if !ok && principal.TokenID != "" {
+			fail(codeUnauthorized, "token %s of %q ended on %s; an administrator makes another: nearmetal token create", principal.TokenID, principal.User,
+				principal.Ends.UTC().Format(time.RFC3339)).write(w)
+			return
+		}
 		if !ok {
 			fail(codeUnauthorized, "the token is not known to this server; use the token file that this server wrote (DIR/token)").write(w)
 			return
 		}
 		bodyBy(time.Time{})
 		entryOf(r.Context()).is(principal)
-		valid := func() bool { p, ok := s.cfg.Tokens.Verify(bearer); return ok && p == principal }
+		address := addressOf(r)
+		s.cfg.Uses.Used(principal.TokenID, address)
+		if !principal.Ends.IsZero() {
+			w.Header().Set(api.TokenEndsHeader, principal.Ends.UTC().Format(time.RFC3339))
+		}
+		valid := func() bool {
+			p, ok := s.cfg.Tokens.Verify(bearer)
+			if ok = ok && p.Equal(principal); ok {
+				s.cfg.Uses.Used(principal.TokenID, address)
+			}
+			return ok
+		}
 		next.ServeHTTP(w, r.WithContext(withSession(r.Context(), session{principal, valid})))
 	})
 }
@@ -90,7 +122,12 @@ const (
 	agentStreamPath = agentPath + "v3/stream"
 	agentTunnelPath = agentPath + "v1/tunnel/"
 	agentImagesPath = agentPath + "v1/images/"
+	agentEnrollPath = agentPath + "v1/enrollment"
+	agentRenewPath  = agentPath + "v1/renewal"
 )
+
+// enrolls reports whether a path is of those by which nodes get certificates: each looks itself who asks.
+func enrolls(path string) bool { return path == agentEnrollPath || path == agentRenewPath }
 
 // route checks the role, and answers by problem details what the mux would answer by plain text.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
@@ -101,6 +138,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		access = AccessOpen
 	case pattern != "":
 		access = s.access[pattern]
+	case enrolls(r.URL.Path):
+		access = AccessEnroll
 	case strings.HasPrefix(r.URL.Path, agentPath):
 		access = AccessAgent
 	}

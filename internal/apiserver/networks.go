@@ -25,7 +25,7 @@ func (s *Server) listNetworks(ctx context.Context, _ *struct{}) (*body[api.List[
 	list := api.List[api.NetworkStatus]{Items: []api.NetworkStatus{}}
 	quarantined := quarantinedPorts(view)
 	for _, n := range view.Networks {
-		if sees(p, n.Project) {
+		if seesCluster(p, n.Cluster) {
 			list.Items = append(list.Items, joinNetwork(view, n, quarantined[n.ClusterUID]))
 		}
 	}
@@ -38,7 +38,7 @@ func (s *Server) listNetworks(ctx context.Context, _ *struct{}) (*body[api.List[
 func (s *Server) getNetwork(ctx context.Context, in *networkInput) (*body[api.NetworkStatus], error) {
 	view := s.cfg.Reader.View()
 	n := findNetwork(who(ctx), view, in.Name)
-	if n == nil || !sees(who(ctx), n.Project) {
+	if n == nil || !seesCluster(who(ctx), n.Cluster) {
 		return nil, noNetwork(in.Name)
 	}
 	return &body[api.NetworkStatus]{joinNetwork(view, n, quarantinedPorts(view)[n.ClusterUID])}, nil

@@ -35,7 +35,7 @@ func TestNodesAreListedInParts(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	agent := func(name string, cores int) *api.NodeRecord {
 		rec := &api.NodeRecord{
-			Name: name, AgentVersion: "1", AgentID: "nobody is to know it", FirstSeenAt: at, Underlay: "10.0.0.1",
+			Name: name, AgentVersion: "1", FirstSeenAt: at, Underlay: "10.0.0.1",
 			Capacity: api.NodeCapacity{MemoryBytes: offer.LessReserve(8 << 30), NUMANodes: []api.NUMANode{{MemoryBytes: 8 << 30}}},
 			Stacks:   []api.StackCheck{{Stack: api.StackContainer, OK: true}}, Environments: []api.EnvironmentOnNode{},
 		}

@@ -18,14 +18,17 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindToken, before.Tokens, after.Tokens, named(func(t *api.TokenInfo) string { return t.ID }, hidden)),
 		notesOf(api.KindCandidate, before.Candidates, after.Candidates, named(func(c *api.Candidate) string { return c.MAC }, hidden)),
 		notesOf(api.KindEnrollToken, before.EnrollTokens, after.EnrollTokens, named(func(t *api.EnrollmentToken) string { return t.ID }, hidden)),
-		notesOf(api.KindJob, before.Jobs, after.Jobs, func(j *api.Job) (string, owner) {
-			project, _ := tenancy.Split(j.Cluster)
-			return j.ID, owner{project: project}
-		}),
-		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, owner{project: projectOr(n.Project)} }),
+		notesOf(api.KindJob, before.Jobs, after.Jobs, func(j *api.Job) (string, owner) { return j.ID, ofCluster(j.Cluster) }),
+		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, ofCluster(n.Cluster) }),
 		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
 		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
 	)
+}
+
+// ofCluster is the owner of a cluster, by its full name, and of what belongs to it.
+func ofCluster(full string) owner {
+	project, _ := tenancy.Split(full)
+	return owner{project: project, cluster: full}
 }
 
 // named is what notesOf needs of a kind whose objects all have the same owner.

@@ -39,7 +39,8 @@ func apiConfig(s *Server) huma.Config {
 			Components: &huma.Components{
 				Schemas: registry,
 				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"token": {Type: "http", Scheme: "bearer", Description: "A token without its last part (the pin). The Unix socket needs none."},
+					"token": {Type: "http", Scheme: "bearer", Description: "A token without its last part (the pin). The Unix socket needs none. " +
+						"Each operation names the verb that a token with limits must have. Answers to a token that ends have the header `" + api.TokenEndsHeader + "`, a time (RFC 3339)."},
 				},
 			},
 			Security: []map[string][]string{{"token": {}}},
@@ -61,6 +62,7 @@ type (
 	nodePhaseSchema    struct{}
 	jobPhaseSchema     struct{}
 	roleSchema         struct{}
+	verbSchema         struct{}
 	durationSchema     struct{}
 	machinePhaseSchema struct{}
 	powerKindSchema    struct{}
@@ -117,8 +119,10 @@ func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
 }
 
 func (roleSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.RoleAdmin, api.RoleMember, api.RoleViewer, api.RoleAgent)
+	return words(api.RoleAdmin, api.RoleMember, api.RoleViewer)
 }
+
+func (verbSchema) Schema(huma.Registry) *huma.Schema { return words(api.Verbs()...) }
 
 func (machinePhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineOff, api.MachineBooting, api.MachineReady, api.MachineStopping,
@@ -173,6 +177,7 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.NodePhase]():    reflect.TypeFor[nodePhaseSchema](),
 		reflect.TypeFor[api.JobPhase]():     reflect.TypeFor[jobPhaseSchema](),
 		reflect.TypeFor[api.Role]():         reflect.TypeFor[roleSchema](),
+		reflect.TypeFor[api.Verb]():         reflect.TypeFor[verbSchema](),
 		reflect.TypeFor[api.Duration]():     reflect.TypeFor[durationSchema](),
 		reflect.TypeFor[api.MachinePhase](): reflect.TypeFor[machinePhaseSchema](),
 		reflect.TypeFor[api.PowerKind]():    reflect.TypeFor[powerKindSchema](),
@@ -274,6 +279,14 @@ func methods(item *huma.PathItem) map[string]*huma.Operation {
 		}
 	}
 	return all
+}
+
+// security is what a request needs to be let in: a token, and the verb that a limited one must have (as a role, OpenAPI 3.1, section 4.8.30).
+func (s *Server) security(pattern string) []map[string][]string {
+	if s.access[pattern] == AccessOpen {
+		return []map[string][]string{}
+	}
+	return []map[string][]string{{"token": {string(s.access[pattern])}}}
 }
 
 // responses are the successful answer as huma documented it, and the problems the operation can answer with.

@@ -5,7 +5,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // property changes the schema of one property.
@@ -68,11 +70,14 @@ func bounds() map[string]map[string]property {
 		"ProjectRequest":  {"name": projectName, "description": description, "shares": shares},
 		"ProjectUpdate":   {"name": projectName, "description": description, "shares": shares},
 		"ProjectSettings": {"description": description, "shares": shares},
-		"Quota":           {"cores": quota, "members": quota, "clusters": quota},
-		"TokenRequest":    {"user": text(1, maxUser, `^\S+$`), "project": projectName},
-		"EnrollRequest":   {"name": label, "password": password},
-		"MachinePatch":    {"password": password},
-		"MachineSpec":     {"macs": list(1, manifest.MaxMACs, text(14, 17, macPattern)), "labels": labels},
+		"Quota":           {"cores": quota, "members": quota, "clusters": quota, "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
+		"TokenRequest": {
+			"user": text(1, maxUser, `^\S+$`), "project": projectName, "verbs": list(0, len(api.Verbs()), nil),
+			"clusters": list(0, tenancy.MaxPatterns, text(1, manifest.MaxClusterName, tenancy.PatternPattern)),
+		},
+		"EnrollRequest": {"name": label, "password": password},
+		"MachinePatch":  {"password": password},
+		"MachineSpec":   {"macs": list(1, manifest.MaxMACs, text(14, 17, macPattern)), "labels": labels},
 		"EnrollTokenRequest": {
 			"prefix": text(1, manifest.MaxPrefix, `^[a-z0-9][a-z0-9-]*$`), "uses": between(1, manifest.MaxUses), "password": password,
 		},

@@ -114,8 +114,8 @@ func (s *Server) documentStream(path, id, summary, description string, params []
 	}
 	op := &huma.Operation{
 		OperationID: id, Method: http.MethodGet, Path: path, Summary: summary, Description: description, Tags: []string{tagOf(path)},
-		Parameters: params,
-		Responses:  map[string]*huma.Response{strconv.Itoa(status): {Description: http.StatusText(status), Content: content}},
+		Parameters: params, Security: s.security(http.MethodGet + " " + path),
+		Responses: map[string]*huma.Response{strconv.Itoa(status): {Description: http.StatusText(status), Content: content}},
 	}
 	op.Responses = s.responses(op, status, codes)
 	s.api.OpenAPI().AddOperation(op)

@@ -65,9 +65,13 @@ func (s *Server) register() {
 	s.stream("GET /v1/watch", AccessRead, s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/watch", AccessRead, s.watchClusters)
 	s.stream("GET /v1/clusters/{name}/events", AccessRead, s.clusterEvents)
-	s.stream("GET /v1/clusters/{name}/members/{member}/connect", AccessChange, s.connectMember)
+	s.stream("GET /v1/clusters/{name}/members/{member}/connect", AccessRun, s.connectMember)
 	s.stream("GET /v1/jobs/{id}/log", AccessRead, s.jobLog)
 	s.stream("GET /v1/usage", AccessRead, s.usageReport)
+	if s.cfg.Nodes != nil {
+		s.stream("POST "+agentEnrollPath, AccessEnroll, s.enrollNodeAgent)
+		s.stream("POST "+agentRenewPath, AccessEnroll, s.renewNodeAgent)
+	}
 	if s.cfg.AgentStream != nil {
 		s.stream("POST "+agentStreamPath, AccessAgent, s.whileValid(s.cfg.AgentStream))
 	}
@@ -136,18 +140,18 @@ func (s *Server) registerLife() {
 	operation(s, "POST /v1/clusters/{name}/labels", AccessChange, "label-cluster", "Change a cluster's labels",
 		"Labels with a value are set, those with an empty value are removed; others stay.",
 		http.StatusOK, s.labelCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase)...)
-	operation(s, "POST /v1/clusters/{name}/certificate", AccessChange, "certify-key", "Get an SSH certificate for a cluster",
+	operation(s, "POST /v1/clusters/{name}/certificate", AccessRun, "certify-key", "Get an SSH certificate for a cluster",
 		"Certifies a public key for a few minutes of logins to the cluster's members.",
 		http.StatusOK, s.certifyKey, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase)...)
 }
 
 func (s *Server) registerJobs() {
-	operation(s, "POST /v1/clusters/{name}/jobs", AccessChange, "create-job", "Run a job on a cluster",
+	operation(s, "POST /v1/clusters/{name}/jobs", AccessRun, "create-job", "Run a job on a cluster",
 		"Stores the job; it is started on rank 0's member, by mpirun over the cluster's hostfile when `ranks` is given.",
 		http.StatusCreated, s.createJob, bodyCodes(codeInvalidJob, codeTooManyRanks, codeTooManyJobs, codeNotReady, codeNoCluster)...)
 	operation(s, "GET /v1/jobs", AccessRead, "list-jobs", "List jobs", "Jobs, the oldest first.", http.StatusOK, s.listJobs, codeNoCluster)
 	operation(s, "GET /v1/jobs/{id}", AccessRead, "get-job", "Show a job", "", http.StatusOK, s.getJob, codeNoJob)
-	operation(s, "POST /v1/jobs/{id}/cancel", AccessChange, "cancel-job", "Cancel a job",
+	operation(s, "POST /v1/jobs/{id}/cancel", AccessRun, "cancel-job", "Cancel a job",
 		"Requests the end of the job; its phase shows when it has ended. Cancelling one that has ended changes nothing.",
 		http.StatusAccepted, s.cancelJob, codeNoJob)
 }
@@ -171,10 +175,24 @@ func (s *Server) registerNodes() {
 		http.StatusOK, s.drainNode, bodyCodes(codeInvalidRequest, codeNoNode)...)
 	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
 		http.StatusOK, s.undrainNode, codeNoNode)
+	operation(s, "POST /v1/nodes/{name}/approve", AccessAdmin, "approve-node", "Let a node in that has enrolled",
+		"A node that enrolled by a token that does not approve waits for this. Repeating the request is not an error.",
+		http.StatusOK, s.approveNode, codeNoNode)
+	operation(s, "POST /v1/nodes/{name}/revoke", AccessAdmin, "revoke-node", "Revoke a node's identity",
+		"Its agent is cut off at once and can't come back until the node enrolls again. What runs on it is lost after the death timer, and replaced "+
+			"elsewhere. Repeating the request is not an error.",
+		http.StatusNoContent, s.revokeNode, codeNoNode)
+	operation(s, "POST /v1/nodes/{name}/trust", AccessAdmin, "trust-node", "Make a node a trusted builder",
+		"Builds go to trusted builders that accept builds, and the site signs what they build. Nothing that a node says of itself makes it one. It ends "+
+			"with the node's place in the inventory. Repeating the request is not an error.",
+		http.StatusOK, s.trustNode, codeNoNode)
+	operation(s, "POST /v1/nodes/{name}/untrust", AccessAdmin, "untrust-node", "Make a node a trusted builder no longer",
+		"A build that it carries out starts again on another node. Images that it has built stay, and name it in `built_by`.",
+		http.StatusOK, s.untrustNode, codeNoNode)
 	operation(s, "DELETE /v1/nodes/{name}", AccessAdmin, "forget-node", "Remove a node from the inventory",
 		"A machine is powered off first and is gone once that is done; refused without `force` while members run on it. If its power "+
 			"can't be read or cut, its agent powers it off within five minutes; `force` confirms that it is off and ends the wait. A node that is not a "+
-			"machine is removed at once, for nodes that will not return or return as another machine; refused while its agent is connected or it holds anything.",
+			"machine is removed at once, with its identity: its agent is cut off. Refused while it holds anything; to cut off a node that does, revoke it.",
 		http.StatusNoContent, s.forgetNode, codeNoNode, codeNodeInUse)
 }
 
@@ -204,7 +222,8 @@ func (s *Server) registerTenants() {
 	operation(s, "GET /v1/tokens", AccessAdmin, "list-tokens", "List tokens", "The tokens created by the API, without their secrets.",
 		http.StatusOK, s.listTokens)
 	operation(s, "POST /v1/tokens", AccessAdmin, "create-token", "Make a token",
-		"Only this answer contains the secret.",
+		"Only this answer contains the secret. A token ends after 90 days, or after `valid_for`; there is none without an end. `verbs` and `clusters` limit "+
+			"it to less than its role allows. A token whose own verbs are limited makes none with further ones.",
 		http.StatusCreated, s.createToken, bodyCodes(codeInvalidRequest, codeNoProject)...)
 	operation(s, "DELETE /v1/tokens/{id}", AccessAdmin, "revoke-token", "Revoke a token", "It is void at once, also for open streams.",
 		http.StatusNoContent, s.revokeToken, codeNoToken)
@@ -216,12 +235,13 @@ func (s *Server) stream(pattern string, access Access, h http.HandlerFunc) {
 	s.mux.Handle(pattern, h)
 }
 
-// whileValid ends a stream's context when the server shuts down, or soon after its token is void.
+// whileValid ends a node's stream when the server shuts down, or the node's identity ends.
 func (s *Server) whileValid(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := s.untilStopped(r.Context())
 		defer cancel()
 		asker := sessionOf(ctx)
+		defer s.agents.add(asker.principal.Node, &nodeStream{asker.valid, cancel})()
 		go func() {
 			look := time.NewTicker(s.cfg.KeepAlive)
 			defer look.Stop()
@@ -265,9 +285,7 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 		SkipValidateParams: true,
 	}
 	s.access[pattern] = access
-	if open(path) {
-		op.Security = []map[string][]string{}
-	}
+	op.Security = s.security(pattern)
 	grows := makesTheStateGrow(method, id)
 	if grows {
 		codes = append(codes, codeNoSpace)
@@ -298,6 +316,7 @@ func makesTheStateGrow(method, id string) bool {
 	case "cancel-job", "cancel-build", // they end something, once
 		"scale-cluster",                                           // asks by itself when members are added
 		"drain-node", "undrain-node", "power-node", "power-nodes", // help to empty and stop machines, and are for administrators
+		"untrust-node", "approve-node", "revoke-node", // change or remove what is there
 		"certify-key": // stores nothing
 		return false
 	}

@@ -36,8 +36,8 @@ func (s *Server) registerMachines() {
 	operation(s, "GET /v1/enroll-tokens", AccessAdmin, "list-enroll-tokens", "List enrollment tokens", "Without their secrets.",
 		http.StatusOK, s.listEnrollTokens)
 	operation(s, "POST /v1/enroll-tokens", AccessAdmin, "create-enroll-token", "Create an enrollment token",
-		"Machines that carry its secret are enrolled automatically. Only this answer contains the secret.",
-		http.StatusCreated, s.createEnrollToken, bodyCodes(codeInvalidRequest, codeNoProvisioning)...)
+		"Nodes whose agents have its secret can enroll, and machines that carry it are enrolled automatically. Only this answer contains the secret.",
+		http.StatusCreated, s.createEnrollToken, bodyCodes(codeInvalidRequest)...)
 	operation(s, "DELETE /v1/enroll-tokens/{id}", AccessAdmin, "delete-enroll-token", "Delete an enrollment token", "",
 		http.StatusNoContent, s.deleteEnrollToken, codeNoEnrollToken)
 	s.stream("GET /v1/nodes/{name}/console", AccessAdmin, s.connectConsole)

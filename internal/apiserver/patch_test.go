@@ -13,11 +13,14 @@ import (
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
+// gpus are so many slices of GPUs, and 3 virtual functions.
+func gpus(slices int64) map[string]int64 { return map[string]int64{"gpu/slices": slices, "nic/vf": 3} }
+
 // lab is a project with every setting.
 func lab(t *testing.T, s *apiservertest.Site) {
 	t.Helper()
 	_, err := s.Client().CreateProject(t.Context(), api.ProjectRequest{
-		Name: "lab", Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8}, Shares: 2,
+		Name: "lab", Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8, Devices: gpus(14)}, Shares: 2,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,12 +72,20 @@ func TestAMergePatchChangesWhatItNames(t *testing.T) {
 		name, contentType, body string
 		want                    api.ProjectSettings
 	}{
-		{"shares only", "application/merge-patch+json", `{"shares": 3}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8}, Shares: 3}},
-		{"one bound of the quota", "application/json", `{"quota": {"cores": 4}}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 4, Memory: 1 << 30, Members: 8}, Shares: 2}},
-		{"null removes one bound", "", `{"quota": {"memory": null}}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Members: 8}, Shares: 2}},
+		{"shares only", "application/merge-patch+json", `{"shares": 3}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8, Devices: gpus(14)}, Shares: 3}},
+		{"one bound of the quota", "application/json", `{"quota": {"cores": 4}}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 4, Memory: 1 << 30, Members: 8, Devices: gpus(14)}, Shares: 2}},
+		{"null removes one bound", "", `{"quota": {"memory": null}}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Members: 8, Devices: gpus(14)}, Shares: 2}},
+		{
+			"one counter of devices", "", `{"quota": {"devices": {"gpu/slices": 7}}}`,
+			api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8, Devices: gpus(7)}, Shares: 2},
+		},
+		{
+			"null and 0 remove bounds of devices", "", `{"quota": {"devices": {"gpu/slices": null, "nic/vf": 0}}}`,
+			api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8}, Shares: 2},
+		},
 		{"null removes the quota", "", `{"quota": null}`, api.ProjectSettings{Description: "CFD", Shares: 2}},
-		{"null resets shares to their default", "", `{"shares": null, "description": null}`, api.ProjectSettings{Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8}, Shares: 1}},
-		{"nothing", "", `{}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8}, Shares: 2}},
+		{"null resets shares to their default", "", `{"shares": null, "description": null}`, api.ProjectSettings{Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8, Devices: gpus(14)}, Shares: 1}},
+		{"nothing", "", `{}`, api.ProjectSettings{Description: "CFD", Quota: api.Quota{Cores: 16, Memory: 1 << 30, Members: 8, Devices: gpus(14)}, Shares: 2}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -98,10 +109,13 @@ func TestAPatchIsCheckedAsAPutIs(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	lab(t, s)
 	for body, want := range map[string]string{
-		"{\n\"shares\": 0}":      "line 2: shares: 0 is not a weight",
-		`{"quota": {"cors": 1}}`: `did you mean "cores"?`,
-		`{"name": "other"}`:      "name: is not a field",
-		`[]`:                     "is a list",
+		"{\n\"shares\": 0}":                           "line 2: shares: 0 is not a weight",
+		`{"quota": {"cors": 1}}`:                      `did you mean "cores"?`,
+		`{"name": "other"}`:                           "name: is not a field",
+		`{"quota": {"devices": {"slices": 1}}}`:       `"slices" is not a counter of devices; write CLASS/COUNTER`,
+		`{"quota": {"devices": {"gpu/slices": -1}}}`:  "quota.devices.gpu/slices: -1 is not a quota",
+		`{"quota": {"devices": {"gpu/slices": 1.5}}}`: "quota.devices.gpu/slices:",
+		`[]`: "is a list",
 	} {
 		p := problemOf(t, send(t, s, request{method: "PATCH", path: "/v1/projects/lab", body: body}))
 		if p.Status != http.StatusUnprocessableEntity || !strings.Contains(p.Detail, want) {

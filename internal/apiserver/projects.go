@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -19,7 +21,11 @@ func noProject(name string) *failure {
 
 func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], error) {
 	p := who(ctx)
-	return &body[api.Identity]{api.Identity{User: userOf(ctx), Project: p.Project, Role: p.Role}}, nil
+	me := api.Identity{User: userOf(ctx), Project: p.Project, Role: p.Role, Limits: p.Limits}
+	if !p.Ends.IsZero() {
+		me.ExpiresAt = &p.Ends
+	}
+	return &body[api.Identity]{me}, nil
 }
 
 // projectStatus is a project as it is shown.
@@ -34,7 +40,7 @@ func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[
 	used := tenancy.Used(view)
 	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
 	for _, p := range view.Projects {
-		if sees(who(ctx), p.Name) {
+		if seesProject(who(ctx), p.Name) {
 			out := api.ProjectStatus{Project: *p, Used: used[p.Name].Quota()}
 			out.Shares = max(out.Shares, 1)
 			list.Items = append(list.Items, out)
@@ -46,7 +52,7 @@ func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[
 func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectStatus], error) {
 	view := s.cfg.Reader.View()
 	p := view.Project(in.Name)
-	if p == nil || !sees(who(ctx), in.Name) {
+	if p == nil || !seesProject(who(ctx), in.Name) {
 		return nil, noProject(in.Name)
 	}
 	return &body[api.ProjectStatus]{projectStatus(view, p)}, nil
@@ -57,6 +63,9 @@ const (
 	maxDescription = 1000
 	maxShares      = 1_000_000
 	maxQuota       = 1 << 30
+	// maxDeviceQuotas is how many counters of devices a quota may bound, maxDeviceQuota the highest bound: numbers of JSON are exact up to there.
+	maxDeviceQuotas = 256
+	maxDeviceQuota  = 1 << 53
 )
 
 // checkProject fills in defaults and refuses what no project can be.
@@ -85,10 +94,33 @@ func checkProject(p *api.Project, src *manifest.Source) error {
 			wrong("quota."+bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
 		}
 	}
+	if n := len(p.Quota.Devices); n > maxDeviceQuotas {
+		wrong("quota.devices", strconv.Itoa(n), "has %d counters; at most %d are possible", n, maxDeviceQuotas)
+	}
+	for _, counter := range slices.Sorted(maps.Keys(p.Quota.Devices)) {
+		path, n := "quota.devices."+counter, p.Quota.Devices[counter]
+		if problem := manifest.CounterProblem(counter); problem != "" {
+			wrong(path, counter, "%q %s", counter, problem)
+		}
+		if n < 0 || n > maxDeviceQuota {
+			wrong(path, strconv.FormatInt(n, 10), "%d is not a quota; give 1 to %d, or leave it out for no limit", n, int64(maxDeviceQuota))
+		}
+	}
 	if len(problems) > 0 {
 		return failFields(codeInvalidRequest, problems...)
 	}
+	p.Quota.Devices = limited(p.Quota.Devices)
 	return nil
+}
+
+// limited returns a quota's bounds without those that are no limit.
+func limited(bounds map[string]int64) map[string]int64 {
+	bounds = maps.Clone(bounds)
+	maps.DeleteFunc(bounds, func(_ string, n int64) bool { return n == 0 })
+	if len(bounds) == 0 {
+		return nil
+	}
+	return bounds
 }
 
 func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.ProjectStatus], error) {
@@ -187,14 +219,17 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 }
 
 // belowUse lists every bound of a quota that is below what is in use, with both numbers.
-func belowUse(quota api.Quota, used resource.Vector, src *manifest.Source) []api.FieldProblem {
+func belowUse(quota api.Quota, used resource.Amounts, src *manifest.Source) []api.FieldProblem {
 	var problems []api.FieldProblem
 	limit := resource.Limit(resource.OfQuota(quota))
-	for _, c := range limit.Exceeded(resource.Vector{}, used) {
-		path, asked := "quota."+c.String(), c.Number(limit[c])
+	for _, u := range limit.Exceeded(resource.Amounts{}, used) {
+		path, asked := "quota."+u.String(), u.Number(resource.Amounts(limit).Of(u))
+		if u.IsDevice() {
+			path = "quota.devices." + u.String()
+		}
 		problems = append(problems, api.FieldProblem{
 			Location: path, Line: src.Line(path), Value: asked,
-			Message: fmt.Sprintf("%s is less than the %s in use; free something first, or give at least that", asked, c.Number(used[c])),
+			Message: fmt.Sprintf("%s is less than the %s in use; free something first, or give at least that", asked, u.Number(used.Of(u))),
 		})
 	}
 	return problems

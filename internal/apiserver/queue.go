@@ -58,17 +58,21 @@ func (s *Server) listQueue(ctx context.Context, _ *struct{}) (*body[api.List[api
 	return &body[api.List[api.Waiting]]{list}, nil
 }
 
-// shownWaiting is a request in the queue as a principal may see it: of another project's they learn that it is there and how large it is,
+// shownWaiting is a request in the queue as a principal may see it: of a cluster they may not know of they learn that it is there and how large it is,
 // not what it is.
 func shownWaiting(p tenancy.Principal, w api.Waiting) api.Waiting {
 	project, _ := tenancy.Split(w.Cluster)
-	if sees(p, project) {
+	if seesCluster(p, w.Cluster) {
 		w.Cluster, w.Project = shownName(p, w.Cluster), project
 		return w
 	}
+	reason := "a request of another project"
+	if seesProject(p, project) {
+		reason = "a request of a cluster that this token does not see"
+	}
 	return api.Waiting{
 		Kind: w.Kind, Members: w.Members, Cores: w.Cores, Position: w.Position, Constraint: w.Constraint, Earliest: w.Earliest, Since: w.Since,
-		Reason: "a request of another project",
+		Reason: reason,
 	}
 }
 

@@ -87,8 +87,8 @@ func TestEveryOperationThatWritesAsksForRoom(t *testing.T) {
 	})
 	without := map[string]bool{
 		"POST /v1/jobs/{id}/cancel": true, "POST /v1/builds/{id}/cancel": true, "POST /v1/clusters/{name}/scale": true,
-		"POST /v1/nodes/{name}/drain": true, "POST /v1/nodes/{name}/undrain": true, "POST /v1/nodes/{name}/power": true, "POST /v1/power": true,
-		"POST /v1/clusters/{name}/certificate": true,
+		"POST /v1/nodes/{name}/drain": true, "POST /v1/nodes/{name}/undrain": true, "POST /v1/nodes/{name}/untrust": true, "POST /v1/nodes/{name}/power": true, "POST /v1/power": true,
+		"POST /v1/clusters/{name}/certificate": true, "POST /agent/v1/renewal": true, "POST /v1/nodes/{name}/approve": true, "POST /v1/nodes/{name}/revoke": true,
 	}
 	asked := 0
 	for _, op := range s.Server.Operations() {

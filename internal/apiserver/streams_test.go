@@ -22,7 +22,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // create creates a cluster by the API.
@@ -457,17 +456,12 @@ func TestTheAgentsStreamIsFullDuplexAndForAgentsOnly(t *testing.T) {
 		}
 	})
 	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream = echo })
-	token, err := trust.ReadToken(s.TokenFile(trust.RoleAgent))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}}
+	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: s.NodeTLS("n1"), ForceAttemptHTTP2: true}}
 	up, feed := io.Pipe()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v3/stream", up)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+token.Bearer())
 	resp, err := hc.Do(req)
 	if err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
 		t.Fatalf("stream: %v, %v", resp, err)
@@ -483,24 +477,19 @@ func TestTheAgentsStreamIsFullDuplexAndForAgentsOnly(t *testing.T) {
 	feed.Close()
 }
 
-func TestAnAgentsStreamEndsWithItsToken(t *testing.T) {
+func TestANodesStreamEndsWithItsIdentity(t *testing.T) {
 	open, ended := make(chan struct{}), make(chan struct{})
 	wait := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(open)
 		<-r.Context().Done()
 		close(ended)
 	})
-	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.KeepAlive = wait, 5*time.Millisecond })
-	token, err := trust.ParseToken(s.Token("n1", "", api.RoleAgent))
-	if err != nil {
-		t.Fatal(err)
-	}
-	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}}
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream = wait })
+	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: s.NodeTLS("n1"), ForceAttemptHTTP2: true}}
 	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v3/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+token.Bearer())
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)
@@ -509,13 +498,13 @@ func TestAnAgentsStreamEndsWithItsToken(t *testing.T) {
 		}
 	}()
 	<-open
-	if err := s.Client().RevokeToken(t.Context(), token.ID()); err != nil {
+	if err := s.Client().RevokeNode(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Error("the stream goes on after its token was revoked")
+		t.Error("the stream goes on after its identity was revoked")
 	}
 	s.Stop()
 	<-answered

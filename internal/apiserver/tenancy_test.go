@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,34 +23,40 @@ import (
 // contextOf is a context for what a site's levers do.
 func contextOf(*apiservertest.Site) context.Context { return context.Background() }
 
-// matrix says for every operation which roles may call it: a(dmin), m(ember), v(iewer), (a)g(ent), o for everybody, without a token too.
-// An operation that is not listed fails the test: who adds one says here who may call it.
-var matrix = map[string]string{
-	"GET /healthz": "amvgo", "GET /readyz": "amvgo",
-	"GET /v1/version": "amv", "GET /v1/whoami": "amv", "GET /v1/watch": "amv", "GET /v1/changes": "amv", "GET /v1/queue": "amv", "GET /v1/usage": "amv",
-	"GET /v1/clusters": "amv", "POST /v1/clusters": "am",
-	"GET /v1/clusters/{name}": "amv", "PUT /v1/clusters/{name}": "am", "DELETE /v1/clusters/{name}": "am",
-	"GET /v1/clusters/{name}/watch": "amv", "GET /v1/clusters/{name}/events": "amv", "GET /v1/clusters/{name}/explain": "amv", "GET /v1/clusters/{name}/home": "amv",
-	"POST /v1/clusters/{name}/jobs": "am", "POST /v1/clusters/{name}/scale": "am", "POST /v1/clusters/{name}/pause": "am",
-	"POST /v1/clusters/{name}/resume": "am", "POST /v1/clusters/{name}/extend": "am", "POST /v1/clusters/{name}/labels": "am",
-	"POST /v1/clusters/{name}/certificate": "am", "GET /v1/clusters/{name}/members/{member}/connect": "am",
-	"GET /v1/jobs": "amv", "GET /v1/jobs/{id}": "amv", "GET /v1/jobs/{id}/log": "amv", "POST /v1/jobs/{id}/cancel": "am",
-	"GET /v1/networks": "amv", "GET /v1/networks/{name}": "amv",
-	"GET /v1/nodes": "amv", "GET /v1/nodes/{name}": "amv",
-	"POST /v1/nodes/{name}/drain": "a", "POST /v1/nodes/{name}/undrain": "a", "DELETE /v1/nodes/{name}": "a",
-	"GET /v1/environments": "amv", "GET /v1/environments/{name}": "amv",
-	"GET /v1/environments/{name}/check": "amv", "DELETE /v1/environments/{name}": "a",
-	"POST /v1/builds": "a", "GET /v1/builds": "amv", "GET /v1/builds/{id}": "amv", "POST /v1/builds/{id}/cancel": "a",
-	"GET /v1/builds/{id}/log": "amv", "GET /v1/recipes": "amv", "GET /v1/recipes/{name}": "amv",
-	"POST /v1/nodes": "a", "PUT /v1/nodes/{name}": "a", "PATCH /v1/nodes/{name}": "a", "POST /v1/nodes/{name}/power": "a", "POST /v1/power": "a", "POST /v1/nodes/{name}/inspect": "a",
-	"GET /v1/nodes/{name}/events": "amv", "GET /v1/nodes/{name}/console": "a", "GET /v1/nodes/{name}/console-login": "a",
-	"GET /v1/candidates": "a", "GET /v1/enroll-tokens": "a", "POST /v1/enroll-tokens": "a", "DELETE /v1/enroll-tokens/{id}": "a",
-	"GET /agent/v1/images/{hex}": "g", "PUT /agent/v1/images/{hex}": "g",
-	"GET /v1/projects": "amv", "GET /v1/projects/{name}": "amv",
-	"POST /v1/projects": "a", "PUT /v1/projects/{name}": "a", "PATCH /v1/projects/{name}": "a", "DELETE /v1/projects/{name}": "a",
-	"GET /v1/audit": "a", "GET /v1/audit/verification": "a",
-	"GET /v1/tokens": "a", "POST /v1/tokens": "a", "DELETE /v1/tokens/{id}": "a",
-	"POST /agent/v3/stream": "g", "POST /agent/v1/tunnel/{id}": "g",
+// matrix says for every operation what it takes to call it. An operation that is not listed fails the test: who adds one says here who may call it.
+var matrix = map[string]apiserver.Access{
+	"GET /healthz": "open", "GET /readyz": "open",
+	"GET /v1/version": "read", "GET /v1/whoami": "read", "GET /v1/watch": "read", "GET /v1/changes": "read", "GET /v1/queue": "read", "GET /v1/usage": "read",
+	"GET /v1/clusters": "read", "POST /v1/clusters": "change",
+	"GET /v1/clusters/{name}": "read", "PUT /v1/clusters/{name}": "change", "DELETE /v1/clusters/{name}": "change",
+	"GET /v1/clusters/{name}/watch": "read", "GET /v1/clusters/{name}/events": "read", "GET /v1/clusters/{name}/explain": "read", "GET /v1/clusters/{name}/home": "read",
+	"POST /v1/clusters/{name}/jobs": "run", "POST /v1/clusters/{name}/scale": "change", "POST /v1/clusters/{name}/pause": "change",
+	"POST /v1/clusters/{name}/resume": "change", "POST /v1/clusters/{name}/extend": "change", "POST /v1/clusters/{name}/labels": "change",
+	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
+	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",
+	"GET /v1/networks": "read", "GET /v1/networks/{name}": "read",
+	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",
+	"POST /v1/nodes/{name}/drain": "administer", "POST /v1/nodes/{name}/undrain": "administer", "POST /v1/nodes/{name}/trust": "administer", "POST /v1/nodes/{name}/untrust": "administer", "DELETE /v1/nodes/{name}": "administer",
+	"GET /v1/environments": "read", "GET /v1/environments/{name}": "read",
+	"GET /v1/environments/{name}/check": "read", "DELETE /v1/environments/{name}": "administer",
+	"POST /v1/builds": "administer", "GET /v1/builds": "read", "GET /v1/builds/{id}": "read", "POST /v1/builds/{id}/cancel": "administer",
+	"GET /v1/builds/{id}/log": "read", "GET /v1/recipes": "read", "GET /v1/recipes/{name}": "read",
+	"POST /v1/nodes": "administer", "PUT /v1/nodes/{name}": "administer", "PATCH /v1/nodes/{name}": "administer", "POST /v1/nodes/{name}/power": "administer", "POST /v1/power": "administer", "POST /v1/nodes/{name}/inspect": "administer",
+	"GET /v1/nodes/{name}/events": "read", "GET /v1/nodes/{name}/console": "administer", "GET /v1/nodes/{name}/console-login": "administer",
+	"GET /v1/candidates": "administer", "GET /v1/enroll-tokens": "administer", "POST /v1/enroll-tokens": "administer", "DELETE /v1/enroll-tokens/{id}": "administer",
+	"GET /agent/v1/images/{hex}": "agent", "PUT /agent/v1/images/{hex}": "agent",
+	"GET /v1/projects": "read", "GET /v1/projects/{name}": "read",
+	"POST /v1/projects": "administer", "PUT /v1/projects/{name}": "administer", "PATCH /v1/projects/{name}": "administer", "DELETE /v1/projects/{name}": "administer",
+	"GET /v1/audit": "administer", "GET /v1/audit/verification": "administer",
+	"GET /v1/tokens": "administer", "POST /v1/tokens": "administer", "DELETE /v1/tokens/{id}": "administer",
+	"POST /agent/v3/stream": "agent", "POST /agent/v1/tunnel/{id}": "agent",
+	"POST /agent/v1/enrollment": "enroll", "POST /agent/v1/renewal": "enroll", "POST /v1/nodes/{name}/approve": "administer", "POST /v1/nodes/{name}/revoke": "administer",
+}
+
+// callers are the roles that may call what takes an access: a(dmin), m(ember), v(iewer), (a)g(ent), o for everybody, without a token too.
+var callers = map[apiserver.Access]string{
+	apiserver.AccessOpen: "amvgo", apiserver.AccessRead: "amv", apiserver.AccessRun: "am", apiserver.AccessChange: "am",
+	apiserver.AccessAdmin: "a", apiserver.AccessAgent: "g", apiserver.AccessEnroll: "amvgo",
 }
 
 // TestEveryRoleMayDoWhatIsItsOwnAndNothingElse calls every operation with every role. Things named do not exist, so what is allowed ends
@@ -59,7 +66,7 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.AgentTunnel = ok, ok })
 	tokens := map[rune]string{
 		'a': s.Token("root", "", api.RoleAdmin), 'm': s.Token("ann", "default", api.RoleMember),
-		'v': s.Token("vic", "default", api.RoleViewer), 'g': s.Token("n1", "", api.RoleAgent),
+		'v': s.Token("vic", "default", api.RoleViewer), 'g': agentLine,
 	}
 	unlisted := map[string]bool{}
 	for op := range matrix {
@@ -67,13 +74,13 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 	}
 	for _, op := range s.Server.Operations() {
 		name := op.Method + " " + op.Path
-		roles, listed := matrix[name]
-		if !listed {
-			t.Errorf("%s is not in the table: say there which roles may call it", name)
+		access, listed := matrix[name]
+		if !listed || op.Access != access {
+			t.Errorf("%s takes %q, and the table says %q: say there what it takes", name, op.Access, access)
 			continue
 		}
 		delete(unlisted, name)
-		path := strings.NewReplacer("{name}", "nix", "{id}", "nix", "{member}", "nix", "{hex}", "nix").Replace(op.Path)
+		roles, path := callers[access], named(op.Path, "nix")
 		for letter, line := range tokens {
 			code, status := call(t, s, line, op.Method, path)
 			if allowed := strings.ContainsRune(roles, letter); allowed == (code == "forbidden") {
@@ -87,6 +94,30 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 	}
 	for op := range unlisted {
 		t.Errorf("%s is in the table, but the API has no such operation", op)
+	}
+}
+
+// named is a path in which every thing has a name.
+func named(path, name string) string {
+	return strings.NewReplacer("{name}", name, "{id}", name, "{member}", name, "{hex}", name).Replace(path)
+}
+
+// TestATokenMayDoWhatItsVerbsSayAndNothingElse calls every operation with a token of every role that is limited to one verb.
+func TestATokenMayDoWhatItsVerbsSayAndNothingElse(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	roles := map[api.Role]string{api.RoleAdmin: "a", api.RoleMember: "m", api.RoleViewer: "v"}
+	for role, letter := range roles {
+		for _, verb := range tenancy.RoleVerbs(role) {
+			line := s.TokenWith(api.TokenInfo{User: "ann", Role: role, Limits: api.Limits{Verbs: tenancy.NormalVerbs([]api.Verb{verb})}})
+			for _, op := range s.Server.Operations() {
+				may := op.Access == apiserver.AccessOpen || op.Access == apiserver.AccessEnroll ||
+					strings.Contains(callers[op.Access], letter) && (op.Access == apiserver.AccessRead || op.Access == apiserver.Access(verb))
+				code, status := call(t, s, line, op.Method, named(op.Path, "nix"))
+				if may == (code == "forbidden") {
+					t.Errorf("%s %s by a %s limited to %s: %d %s; allowed should be %v", op.Method, op.Path, role, verb, status, code, may)
+				}
+			}
+		}
 	}
 }
 
@@ -126,23 +157,30 @@ func TestWhoSendsATokenOverTheSocketIsWhoItSays(t *testing.T) {
 	}
 }
 
+// agentLine stands for the certificate of a node's agent.
+const agentLine = "agent"
+
 // call makes a request with a token's line ("": none) and returns the code of the problem, if it is one. Streams are left.
 func call(t *testing.T, s *apiservertest.Site, line, method, path string) (string, int) {
 	t.Helper()
 	r := request{method: method, path: path}
-	pin, err := trust.ReadToken(s.TokenFile(trust.RoleAdmin))
+	pin, err := trust.ReadToken(s.TokenFile())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line != "" {
+	if line != "" && line != agentLine {
 		token, err := trust.ParseToken(line)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.header = map[string]string{"Authorization": "Bearer " + token.Bearer()}
 	}
+	config := trust.ClientTLS(pin.Pin, "127.0.0.1")
+	if line == agentLine {
+		config = s.NodeTLS("n1")
+	}
 	resp := sendBy(t, &http.Client{Transport: &http.Transport{
-		TLSClientConfig: trust.ClientTLS(pin.Pin, "127.0.0.1"), ForceAttemptHTTP2: true,
+		TLSClientConfig: config, ForceAttemptHTTP2: true,
 	}}, "https://"+s.Addr, r)
 	if resp.Header.Get("Content-Type") != "application/problem+json" {
 		return "", resp.StatusCode
@@ -200,7 +238,7 @@ func TestAProjectSeesNothingOfAnother(t *testing.T) {
 	if err != nil || len(projects) != 1 || projects[0].Name != "fluids" || projects[0].Used.Members != 2 {
 		t.Errorf("a project's projects: %+v, %v", projects, err)
 	}
-	if me, err := fluids.Whoami(ctx); err != nil || me != (api.Identity{User: "ann", Project: "fluids", Role: api.RoleMember}) {
+	if me, err := fluids.Whoami(ctx); err != nil || !reflect.DeepEqual(me, api.Identity{User: "ann", Project: "fluids", Role: api.RoleMember}) {
 		t.Errorf("whoami: %+v, %v", me, err)
 	}
 	if events, err := admin.Events(ctx, "solids.c1", 0); err != nil || len(events) != 2 || events[0].Cluster != "solids.c1" {

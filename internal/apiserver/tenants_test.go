@@ -3,6 +3,7 @@ package apiserver_test
 import (
 	"bytes"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func TestAProjectLivesItsLife(t *testing.T) {
 		!strings.Contains(err.Error(), "quota.memory: 512MiB is less than the 1GiB in use") || strings.Contains(err.Error(), "members") {
 		t.Errorf("a quota below what is in use: %v", err)
 	}
-	if p, err := c.Project(ctx, "fluids"); err != nil || p.Quota.Cores != 32 || p.Used != (api.Quota{Cores: 2, Memory: 1 << 30, Members: 2, Clusters: 1}) {
+	if p, err := c.Project(ctx, "fluids"); err != nil || p.Quota.Cores != 32 || !cmp.Equal(p.Used, api.Quota{Cores: 2, Memory: 1 << 30, Members: 2, Clusters: 1}) {
 		t.Errorf("after that: %+v, %v", p, err)
 	}
 	s.Release("fluids.c1")
@@ -89,7 +90,17 @@ func TestBadProjectsAndTokensAreRefused(t *testing.T) {
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "project": ""}`, "project"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "project": ""}`, "project"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "project": "default"}`, "omit it"},
-		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "0s"}`, "too short"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "0s"}`, "every token ends: omit it for a token that is valid for 90d"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "verbs": ["write"]}`, `verbs[0]: "write" is not a verb`},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "verbs": ["run", "administer"]}`, `verbs[1]: the role member does not allow "administer"`},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "viewer", "verbs": ["run"]}`, `the role viewer does not allow "run"`},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "clusters": ["CI"]}`, `clusters[0]: "CI" is not a pattern`},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "clusters": ["c[a-z]"]}`, "is not a pattern"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "clusters": [""]}`, "is empty"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "clusters": ["` + strings.Repeat("a", 41) + `"]}`, "at most 40"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "clusters": ["a"` + strings.Repeat(`, "a"`, 16) + `]}`, "are 17 patterns"},
+		{"POST", "/v1/tokens", `{"user": "ann", "role": "admin", "clusters": ["ci-*"]}`, "is for the whole site"},
+		{"POST", "/v1/tokens", `{"user": "n1", "role": "agent", "verbs": ["read"]}`, "can't be limited"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": "3651d"}`, "too long"},
 		{"POST", "/v1/tokens", `{"user": "ann", "role": "member", "valid_for": 60}`, "the number needs a unit"},
 		{"POST", "/v1/nodes/n1/drain", `{"reason": "` + strings.Repeat("a", 1001) + `"}`, "at most 1000"},
@@ -115,14 +126,14 @@ func TestATokenWorksUntilItIsOverOrRevoked(t *testing.T) {
 		t.Fatalf("made %+v, %v", made, err)
 	}
 	ann := s.ClientOf(made.Token)
-	if me, err := ann.Whoami(ctx); err != nil || me != (api.Identity{User: "ann", Project: "default", Role: api.RoleViewer}) {
+	if me, err := ann.Whoami(ctx); err != nil || !reflect.DeepEqual(me, api.Identity{User: "ann", Project: "default", Role: api.RoleViewer, ExpiresAt: made.ExpiresAt}) {
 		t.Errorf("whoami: %+v, %v", me, err)
 	}
 	if _, err := ann.CreateCluster(ctx, api.ClusterRequest{Name: "c1"}); !client.HasCode(err, "forbidden") {
 		t.Errorf("a viewer's create: %v", err)
 	}
 	now = t0.Add(time.Hour)
-	if _, err := ann.Whoami(ctx); !client.HasCode(err, "unauthorized") {
+	if _, err := ann.Whoami(ctx); !client.HasCode(err, "unauthorized") || !strings.Contains(err.Error(), `of "ann" ended on `) {
 		t.Errorf("after its time: %v", err)
 	}
 	now = t0
@@ -142,8 +153,31 @@ func TestATokenWorksUntilItIsOverOrRevoked(t *testing.T) {
 	if _, err := c.CreateToken(ctx, api.TokenRequest{User: "ann", Project: "nix", Role: api.RoleMember}); !client.HasCode(err, "project_not_found") {
 		t.Errorf("for a project that is not there: %v", err)
 	}
-	if me, err := s.LocalClient().Whoami(ctx); err != nil || me != (api.Identity{User: "admin", Role: api.RoleAdmin}) {
+	if me, err := s.LocalClient().Whoami(ctx); err != nil || !reflect.DeepEqual(me, api.Identity{User: "admin", Role: api.RoleAdmin}) {
 		t.Errorf("by the Unix socket: %+v, %v", me, err)
+	}
+}
+
+func TestANodeIsATrustedBuilderByAnAdministratorsWordOnly(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 8)
+	c, ctx := s.Client(), t.Context()
+	for range 2 {
+		if n, err := c.TrustNode(ctx, "n1"); err != nil || n.Control == nil || n.Control.Drained || n.Control.Builder == nil || n.Control.Builder.By != "admin" {
+			t.Errorf("trust: %+v, %v", n.Control, err)
+		}
+	}
+	for range 2 {
+		if n, err := c.UntrustNode(ctx, "n1"); err != nil || n.Control != nil {
+			t.Errorf("untrust: %+v, %v", n.Control, err)
+		}
+	}
+	_, trusted := c.TrustNode(ctx, "nix")
+	_, untrusted := c.UntrustNode(ctx, "nix")
+	for what, err := range map[string]error{"trust": trusted, "untrust": untrusted} {
+		if !client.HasCode(err, "node_not_found") {
+			t.Errorf("%s in what is not there: %v", what, err)
+		}
 	}
 }
 
@@ -174,10 +208,6 @@ func TestANodeIsDrainedAndForgotten(t *testing.T) {
 	}
 	create(t, c, "c1")
 	s.Place("c1")
-	if err := c.ForgetNode(ctx, "n1"); !client.HasCode(err, "node_in_use") || !strings.Contains(err.Error(), "agent is connected") {
-		t.Errorf("forget while it is connected: %v", err)
-	}
-	s.Live.SetNode("n1", api.NodeDown, "silent")
 	if err := c.ForgetNode(ctx, "n1"); !client.HasCode(err, "node_in_use") || !strings.Contains(err.Error(), "c1-0") {
 		t.Errorf("forget while members are on it: %v", err)
 	}

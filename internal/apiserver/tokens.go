@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -11,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -24,18 +26,34 @@ func (s *Server) listTokens(context.Context, *struct{}) (*body[api.List[api.Toke
 	return &body[api.List[api.TokenInfo]]{list}, nil
 }
 
-// Limits of a token.
-const (
-	maxUser     = 64
-	maxValidFor = api.Duration(3650 * 24 * time.Hour)
-)
+// maxUser bounds the name of a token's user.
+const maxUser = 64
 
-// checkToken refuses what no token can be, and fills in the project of those who have one.
+// tokenCheck gathers what is wrong with the request for a token.
+type tokenCheck struct {
+	src      *manifest.Source
+	problems []api.FieldProblem
+}
+
+func (c *tokenCheck) wrong(path, value, format string, args ...any) {
+	c.problems = append(c.problems, api.FieldProblem{Location: path, Line: c.src.Line(path), Value: value, Message: fmt.Sprintf(format, args...)})
+}
+
+// checkToken refuses what no token can be, and fills in what was left out.
 func checkToken(req *api.TokenRequest, src *manifest.Source) error {
-	var problems []api.FieldProblem
-	wrong := func(path, value, format string, args ...any) {
-		problems = append(problems, api.FieldProblem{Location: path, Line: src.Line(path), Value: value, Message: fmt.Sprintf(format, args...)})
+	c := tokenCheck{src: src}
+	c.bearer(req)
+	c.life(req)
+	c.limits(req)
+	if len(c.problems) > 0 {
+		return failFields(codeInvalidRequest, c.problems...)
 	}
+	return nil
+}
+
+// bearer checks who a token is for.
+func (c *tokenCheck) bearer(req *api.TokenRequest) {
+	wrong, src := c.wrong, c.src
 	switch {
 	case req.User == "":
 		wrong("user", "", "is missing; name the user of the token")
@@ -52,31 +70,63 @@ func checkToken(req *api.TokenRequest, src *manifest.Source) error {
 		if problem := manifest.LabelProblem(req.Project, manifest.MaxProjectName); problem != "" {
 			wrong("project", req.Project, "%q %s", req.Project, problem)
 		}
-	case api.RoleAdmin, api.RoleAgent:
+	case api.RoleAdmin:
 		if req.Project != "" || src.Has("project") {
 			wrong("project", req.Project, "is given, but a token of role %q has no project; omit it", req.Role)
 		}
 	case "":
-		wrong("role", "", "is missing; use admin, member, viewer or agent")
+		wrong("role", "", "is missing; use admin, member or viewer")
 	default:
-		roles := []string{string(api.RoleAdmin), string(api.RoleMember), string(api.RoleViewer), string(api.RoleAgent)}
-		hint := "use admin, member, viewer or agent"
+		roles := []string{string(api.RoleAdmin), string(api.RoleMember), string(api.RoleViewer)}
+		hint := "use admin, member or viewer"
 		if near := manifest.Closest(string(req.Role), roles); near != "" {
 			hint = fmt.Sprintf("did you mean %q?", near)
 		}
 		wrong("role", string(req.Role), "%q is not a role; %s", req.Role, hint)
 	}
-	switch {
-	case req.ValidFor == 0 && !src.Has("valid_for"):
+}
+
+// life checks how long a token is valid. Every token ends.
+func (c *tokenCheck) life(req *api.TokenRequest) {
+	switch given := req.ValidFor.String(); {
+	case req.ValidFor == 0 && !c.src.Has("valid_for"):
+		req.ValidFor = api.DefaultTokenLife
 	case req.ValidFor < api.Duration(time.Second):
-		wrong("valid_for", req.ValidFor.String(), "%s is too short; leave it out for a token that is valid until it is revoked", req.ValidFor)
-	case req.ValidFor > maxValidFor:
-		wrong("valid_for", req.ValidFor.String(), "%s is too long; the limit is %s", req.ValidFor, maxValidFor)
+		c.wrong("valid_for", given, "%s is too short; every token ends: omit it for a token that is valid for %s, or give at most %s",
+			given, api.DefaultTokenLife, api.MaxTokenLife)
+	case req.ValidFor > api.MaxTokenLife:
+		c.wrong("valid_for", given, "%s is too long; every token ends, the limit is %s", given, api.MaxTokenLife)
 	}
-	if len(problems) > 0 {
-		return failFields(codeInvalidRequest, problems...)
+}
+
+// limits checks what a token is limited to, which is less than its role allows.
+func (c *tokenCheck) limits(req *api.TokenRequest) {
+	allowed := tenancy.RoleVerbs(req.Role)
+	for i, verb := range req.Verbs {
+		path := fmt.Sprintf("verbs[%d]", i)
+		switch {
+		case !slices.Contains(api.Verbs(), verb):
+			c.wrong(path, string(verb), "%q is not a verb; use read, run, change or administer", verb)
+		case len(allowed) > 0 && !slices.Contains(allowed, verb):
+			c.wrong(path, string(verb), "the role %s does not allow %q; omit the verb, or give another role", req.Role, verb)
+		}
 	}
-	return nil
+	req.Verbs = tenancy.NormalVerbs(req.Verbs)
+	if len(req.Clusters) > tenancy.MaxPatterns {
+		c.wrong("clusters", "", "are %d patterns; use at most %d", len(req.Clusters), tenancy.MaxPatterns)
+	}
+	for i, pattern := range req.Clusters {
+		if problem := tenancy.PatternProblem(pattern, manifest.MaxClusterName); problem != "" {
+			c.wrong(fmt.Sprintf("clusters[%d]", i), pattern, "%q %s", pattern, problem)
+		}
+	}
+	limited := c.src.Has("verbs") || c.src.Has("clusters")
+	switch {
+	case req.Role == api.RoleAdmin && len(req.Clusters) > 0:
+		c.wrong("clusters", "", "are given, but a token of role admin is for the whole site; give the role member or viewer, and a project")
+	case req.Role == api.RoleAgent && limited:
+		c.wrong("role", string(req.Role), "%q can't be limited; omit verbs and clusters", req.Role)
+	}
 }
 
 func (s *Server) createToken(ctx context.Context, in *rawBody) (*created[api.NewToken], error) {
@@ -87,14 +137,16 @@ func (s *Server) createToken(ctx context.Context, in *rawBody) (*created[api.New
 	if err := checkToken(&req, src); err != nil {
 		return nil, err
 	}
+	if err := tenancy.Grants(who(ctx), req.Role, req.Limits); err != nil {
+		return nil, fail(codeForbidden, "%v", err)
+	}
 	token := trust.NewToken(s.cfg.Pin)
 	info := api.TokenInfo{
 		ID: token.ID(), User: req.User, Project: req.Project, Role: req.Role, SHA256: token.SHA256(), CreatedAt: s.cfg.Now().UTC(),
+		Limits: req.Limits,
 	}
-	if req.ValidFor > 0 {
-		end := info.CreatedAt.Add(req.ValidFor.Std())
-		info.ExpiresAt = &end
-	}
+	end := info.CreatedAt.Add(req.ValidFor.Std())
+	info.ExpiresAt = &end
 	revision, err := s.cfg.Writer.CreateToken(ctx, info)
 	if errors.Is(err, state.ErrNoProject) {
 		return nil, noProject(req.Project)

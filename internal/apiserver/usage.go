@@ -43,9 +43,12 @@ func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	in := s.cfg.Reader.UsageInput(r.Context(), now)
-	admin := tenancy.May(p, tenancy.Administer, tenancy.Site) == nil
+	admin := p.Role == api.RoleAdmin
 	if !admin {
 		in.Project = projectOr(p.Project)
+	}
+	if len(p.Limits.Clusters) > 0 {
+		in.Cluster = func(full string) bool { return tenancy.Covers(p, full) }
 	}
 	report, err := usage.Report(in, q.from, q.to, q.period, q.by)
 	if errors.Is(err, usage.ErrRecords) {

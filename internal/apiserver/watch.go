@@ -16,7 +16,7 @@ const (
 // watchClusters streams changes of clusters: of one when the path names it, else of all.
 func (s *Server) watchClusters(w http.ResponseWriter, r *http.Request) {
 	p := who(r.Context())
-	of := scope{sees: func(project string) bool { return sees(p, project) }}
+	of := scope{sees: func(full string) bool { return seesCluster(p, full) }}
 	if name := r.PathValue("name"); name != "" {
 		var err error
 		if of.name, err = resolve(r.Context(), name); err != nil {

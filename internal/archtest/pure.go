@@ -23,11 +23,11 @@ var planners = []planner{
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/machine/compatibility", []string{"./api"}},
-	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement"}},
+	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement", "./internal/resource"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
 	{"internal/fabric/plan", []string{"./api", "./internal/fabric", "./internal/wayout"}},
-	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/sshca"}},
+	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/member/membercert", "./internal/sshca"}},
 }
 
 // isPlanner reports whether a file is of any planner.

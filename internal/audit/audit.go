@@ -48,11 +48,12 @@ const (
 
 // Log is an audit log that is open for appending. It may be used from many goroutines.
 type Log struct {
-	dir    string
-	key    []byte
-	limits Limits
-	now    func() time.Time
-	log    *slog.Logger
+	dir string
+	// secretAt is the site secret of a time, from which the key of a record of that time is derived.
+	secretAt func(time.Time) []byte
+	limits   Limits
+	now      func() time.Time
+	log      *slog.Logger
 
 	mu      sync.Mutex
 	file    *os.File
@@ -68,16 +69,13 @@ type Head struct {
 	MAC string `json:"mac"`
 }
 
-// Open opens the log in a directory, which is made if it is missing. A record that was not written to its end is removed, which is recorded.
-func Open(dir string, siteSecret []byte, limits Limits, now func() time.Time, log *slog.Logger) (*Log, error) {
-	key, err := hkdf.Key(sha256.New, siteSecret, nil, "nearmetal audit log 1", 32)
-	if err != nil {
-		return nil, fmt.Errorf("derive the key of the audit log: %w", err)
-	}
+// Open opens the log in a directory, which is made if it is missing. A record that was not written to its end is removed, which is recorded. secretAt
+// returns the site secret that was in use at a time.
+func Open(dir string, secretAt func(time.Time) []byte, limits Limits, now func() time.Time, log *slog.Logger) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
-	l := &Log{dir: dir, key: key, limits: limits, now: now, log: log}
+	l := &Log{dir: dir, secretAt: secretAt, limits: limits, now: now, log: log}
 	files, err := l.files()
 	if err != nil {
 		return nil, err
@@ -215,7 +213,9 @@ func (l *Log) append(r api.AuditRecord) error {
 	if l.file == nil {
 		return fmt.Errorf("write the audit log: %w", os.ErrClosed)
 	}
-	r.MAC = l.mac(l.head.MAC, line)
+	if r.MAC, err = l.mac(l.head.MAC, r.At, line); err != nil {
+		return err
+	}
 	if line, err = json.Marshal(r); err != nil {
 		return fmt.Errorf("write the audit log: %w", err)
 	}
@@ -247,12 +247,16 @@ func (l *Log) save() {
 }
 
 // mac binds a record to the one before it: HMAC-SHA256 (RFC 2104) of the MAC before and the record without its own.
-func (l *Log) mac(before string, line []byte) string {
-	h := hmac.New(sha256.New, l.key)
+func (l *Log) mac(before string, at time.Time, line []byte) (string, error) {
+	key, err := hkdf.Key(sha256.New, l.secretAt(at), nil, "nearmetal audit log 1", 32)
+	if err != nil {
+		return "", fmt.Errorf("derive the key of the audit log: %w", err)
+	}
+	h := hmac.New(sha256.New, key)
 	h.Write([]byte(before))
 	h.Write([]byte{'\n'})
 	h.Write(line)
-	return hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // trim removes the oldest files that are too many. A record says first up to where: the chain begins there then.

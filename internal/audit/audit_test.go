@@ -23,7 +23,7 @@ var (
 
 func open(t testing.TB, dir string, limits Limits) *Log {
 	t.Helper()
-	l, err := Open(dir, secret, limits, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	l, err := Open(dir, func(time.Time) []byte { return secret }, limits, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestAnotherSitesLogIsNotItsOwn(t *testing.T) {
 	l := open(t, dir, DefaultLimits)
 	appendN(t, l, 1)
 	_ = l.Close()
-	other, err := Open(dir, bytes.Repeat([]byte("x"), 32), DefaultLimits, time.Now, slog.New(slog.DiscardHandler))
+	other, err := Open(dir, func(time.Time) []byte { return bytes.Repeat([]byte("x"), 32) }, DefaultLimits, time.Now, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,5 +152,9 @@ func (v *verifier) macOf(before string, r *api.AuditRecord) string {
 	if err != nil {
 		return ""
 	}
-	return v.log.mac(before, line)
+	mac, err := v.log.mac(before, bare.At, line)
+	if err != nil {
+		return ""
+	}
+	return mac
 }

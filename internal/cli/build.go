@@ -16,13 +16,16 @@ import (
 
 func (a *app) envBuild() *cobra.Command {
 	var file string
-	var force, detach, quiet, verbose bool
+	var force, verify, detach, quiet, verbose bool
 	follow := true
 	cmd := &cobra.Command{
 		Use: "build NAME | -f FILE", Short: "Build an environment", Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeRecipes,
-		Long: `Build an environment from a recipe: one that comes with the product, by its name ('nearmetal env recipe' lists them), or one in a file. A
-builder node carries it out. Its steps are shown as they go by, and the end of its output if it fails; with --verbose all of the output as it
-comes, with --quiet how it ended only.
+		Long: `Build an environment from a recipe: one that comes with the product, by its name ('nearmetal env recipe' lists them), or one in a file. Its
+steps are shown as they go by, and the end of its output if it fails; with --verbose all of the output as it comes, with --quiet how it
+ended only.
+
+A trusted builder ('nearmetal node trust') carries it out. With --verify two different nodes do, one after the other, and if they don't
+arrive at the same image the build fails: so an image of nodes that are not trusted is used only when they agree.
 
 When there is an image of the same recipe already, nothing is built, unless --force is given. Ctrl-C leaves the build alone: it goes on
 ('nearmetal env builds', 'nearmetal env cancel').`,
@@ -31,13 +34,14 @@ When there is an image of the same recipe already, nothing is built, unless --fo
 	flags := cmd.Flags()
 	flags.StringVarP(&file, "file", "f", "", "file with the recipe, - for standard input")
 	flags.BoolVar(&force, "force", false, "build although there is an image of the same recipe")
+	flags.BoolVar(&verify, "verify", false, "build on two different nodes, trusted or not, and fail unless both make the same image")
 	flags.BoolVar(&detach, "detach", false, "print the build's ID and do not wait for it")
 	flags.BoolVar(&follow, "follow", true, "wait until the build has ended; --follow=false is --detach")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "show nothing until the build has ended")
 	flags.BoolVarP(&verbose, "verbose", "v", false, "show the output as it comes")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req := api.BuildRequest{Force: force}
+		req := api.BuildRequest{Force: force, Verify: verify}
 		switch {
 		case quiet && verbose:
 			return usage("--quiet conflicts with --verbose")

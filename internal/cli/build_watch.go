@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
 // buildView is how much of a build is shown while it goes on.
@@ -35,7 +36,11 @@ func (a *app) awaitBuild(ctx context.Context, c *client.Client, b api.Build, vie
 				fmt.Fprintf(w, "environment %s is there: %s, an image of the same recipe\n", b.Environment, b.Digest)
 				return
 			}
-			fmt.Fprintf(w, "environment %s is built: %s%s\n", b.Environment, b.Digest, buildTook(b))
+			verified := ""
+			if len(b.Built) > 1 {
+				verified = ", the same on " + lifecycle.BuildersOf(b.Built)
+			}
+			fmt.Fprintf(w, "environment %s is built: %s%s%s\n", b.Environment, b.Digest, verified, buildTook(b))
 		})
 	case api.BuildCancelled:
 		return &exitError{ExitInterrupted, fmt.Errorf("build %s of environment %q was cancelled", b.ID, b.Environment)}

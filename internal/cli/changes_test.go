@@ -43,13 +43,16 @@ func TestWaitsEndWithTheChangeTheyWaitFor(t *testing.T) {
 			}
 		}
 		image := api.Image{Digest: "sha256:" + strings.Repeat("a", 64), Environment: build.Environment}
-		build.Phase, build.Digest = api.BuildSucceeded, image.Digest
+		for _, node := range []string{"n1", "n2"} {
+			image.BuiltBy = append(image.BuiltBy, api.BuiltBy{Node: node, Digest: image.Digest, At: build.CreatedAt})
+		}
+		build.Phase, build.Digest, build.Built = api.BuildSucceeded, image.Digest, image.BuiltBy
 		env := api.EnvironmentRecord{Name: build.Environment, Digest: image.Digest}
 		if _, err := s.Leader.FinishBuild(ctx, build, image, env); err != nil {
 			t.Error(err)
 		}
 	}, "env", "build", "debian-mpi")
-	has(t, r, 0, "environment debian-mpi is built: sha256:aaaa")
+	has(t, r, 0, "environment debian-mpi is built: sha256:aaaa", ", the same on node n1 and node n2")
 
 	has(t, sh.run(t, "node", "enroll", "m1", "--mac", "52:54:00:00:00:01", "--power", "manual", "--no-inspect"), 0)
 	r = sh.during(t, func() {

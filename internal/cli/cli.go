@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ type Commands struct {
 	Server func(ctx context.Context, opts config.Server) error
 	Agent  func(ctx context.Context, opts config.Agent) error
 	Demo   func(ctx context.Context, opts config.Demo) error
+	// Keys are those of a site on this machine.
+	Keys SiteKeys
 }
 
 // Invocation is everything one run of the program depends on.
@@ -69,7 +72,9 @@ func Run(ctx context.Context, inv Invocation) int {
 		}
 		err = &exitError{ExitInterrupted, err}
 	}
-	return report(inv.Streams.Err, err)
+	code := report(inv.Streams.Err, err)
+	a.warnOfTokenEnd()
+	return code
 }
 
 // app is the state the commands share.
@@ -78,6 +83,8 @@ type app struct {
 	cancel     context.CancelCauseFunc
 	connection connectionFlags
 	clients    []*client.Client
+	// ends is when the token in use ends, in Unix seconds, by the newest answer; 0: not known, or never.
+	ends atomic.Int64
 }
 
 // ownInterrupts marks commands that handle the first interrupt themselves.
@@ -109,7 +116,7 @@ NEARMETAL_TOKEN_FILE; without them they use the Unix socket in the state directo
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
-		a.demoCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(),
+		a.demoCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(), a.siteCommand(),
 		a.clusterCommand(), a.connects(a.runCommand()), a.jobCommand(), a.copyCommand(), a.queueCommand(), a.auditCommand(), a.networkCommand(), a.nodeCommand(),
 		a.envCommand(), a.projectCommand(), a.tokenCommand(), a.usageCommand(), a.whoamiCommand(), a.completionCommand(), a.versionCommand(),
 	)

@@ -14,7 +14,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // newSite starts a site with two nodes whose clock stands still.
@@ -28,7 +27,7 @@ func newSite(t *testing.T) *apiservertest.Site {
 
 // viaTCP and viaSocket are the two ways to a site.
 func viaTCP(s *apiservertest.Site) shell {
-	return shell{env: map[string]string{"NEARMETAL_ADDR": "https://" + s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAdmin)}}
+	return shell{env: map[string]string{"NEARMETAL_ADDR": "https://" + s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile()}}
 }
 
 func viaSocket(s *apiservertest.Site) shell {

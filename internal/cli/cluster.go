@@ -186,6 +186,9 @@ func inFlags(err error) error {
 	renamed := &manifest.Invalid{}
 	for _, p := range refused.Errors {
 		field, _, _ := strings.Cut(strings.TrimPrefix(p.Location, "quota."), "[")
+		if counter, ok := strings.CutPrefix(field, "devices."); ok {
+			field = "device " + counter
+		}
 		p.Location, p.Line = "--"+field, 0
 		renamed.Problems = append(renamed.Problems, p)
 	}

@@ -68,6 +68,7 @@ func (a *app) client(timeout time.Duration) (*client.Client, error) {
 			opts.TLS = trust.ClientTLS(token.Pin, host)
 		}
 	}
+	opts.TokenEnds = a.tokenEnds
 	c, err := client.New(opts)
 	if err != nil {
 		return nil, &exitError{ExitUsage, err}

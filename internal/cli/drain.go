@@ -160,9 +160,9 @@ func (a *app) nodeUndrain() *cobra.Command {
 
 func (a *app) nodeForget() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "forget NAME...", Short: "Remove nodes that are gone for good", Args: someArgs("nodes to forget"), ValidArgsFunction: a.completeNodes(0),
-		Long: `Remove nodes that are gone for good from the inventory. A node that is heard of, or that members are still on, is refused. It comes
-back when its agent does. A machine is removed, as by 'node remove'.`,
+		Use: "forget NAME...", Short: "Remove nodes from the inventory", Args: someArgs("nodes to forget"), ValidArgsFunction: a.completeNodes(0),
+		Long: `Remove nodes from the inventory, with their identities: their agents are cut off at once and can't come back until they enroll again. A
+node that members are still on is refused; to cut off one of these, use 'node revoke'. A machine is removed, as by 'node remove'.`,
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
 		if err := c.ForgetNode(ctx, name); err != nil {

@@ -22,17 +22,25 @@ func (a *app) enrollTokenCommand() *cobra.Command {
 func (a *app) enrollTokenCreate() *cobra.Command {
 	var req api.EnrollTokenRequest
 	var f bmcFlags
+	var file string
 	cmd := &cobra.Command{
 		Use: "create --prefix PREFIX", Short: "Make an enrollment token and print its secret, once", Args: noArgs,
-		Long: `Make an enrollment token. A machine that carries its secret enrolls itself when it boots on the provisioning network, under the name
-PREFIX1, PREFIX2 and so on. The secret is an SMBIOS OEM string or asset tag that reads "nearmetal-enroll:SECRET".
+		Long: `Make an enrollment token, for nodes that run an agent or for machines that boot from this site.
 
-The power flags apply to all of these machines. Inspection finds the addresses of their BMCs.`,
-		Example: "  nearmetal node enroll-token create --prefix rack1- --uses 40 --power ipmi --bmc-user admin --bmc-password-file bmc.pw",
+The agent of a node whose name begins with PREFIX enrolls the node with it ('nearmetal agent --enroll-token-file FILE'). An
+administrator then approves the node ('nearmetal node approve NAME'), unless the token does (--approve).
+
+A machine that carries the secret enrolls itself when it boots on the provisioning network, under the name PREFIX1, PREFIX2 and so on.
+The secret is an SMBIOS OEM string or asset tag that reads "nearmetal-enroll:SECRET"; what follows the last dot may be omitted
+there. The power flags apply to all of these machines. Inspection finds the addresses of their BMCs.`,
+		Example: "  nearmetal node enroll-token create --prefix n --uses 16 --approve --out enroll.token\n" +
+			"  nearmetal node enroll-token create --prefix rack1- --uses 40 --power ipmi --bmc-user admin --bmc-password-file bmc.pw",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&req.Prefix, "prefix", "", "first part of the machines' names")
-	flags.IntVar(&req.Uses, "uses", 1, "how many machines it can enroll")
+	flags.StringVar(&req.Prefix, "prefix", "", "first part of the names")
+	flags.IntVar(&req.Uses, "uses", 1, "how many machines or nodes it can enroll")
+	flags.BoolVar(&req.Approve, "approve", false, "approve the nodes that it enrolls")
+	flags.StringVar(&file, "out", "", "new file to write the secret to")
 	flags.Var(span{&req.ValidFor}, "valid-for", "how long it is valid, like 7d (default: 1d)")
 	f.add(cmd)
 	out := outputFlag(cmd)
@@ -49,11 +57,23 @@ The power flags apply to all of these machines. Inspection finds the addresses o
 		if err != nil {
 			return err
 		}
-		t, err := c.CreateEnrollToken(cmd.Context(), req)
+		if file == "" {
+			t, err := c.CreateEnrollToken(cmd.Context(), req)
+			if err != nil {
+				return err
+			}
+			return out.print(a.Streams.Out, t, func(w io.Writer) { fmt.Fprintln(w, printable(t.Secret)) })
+		}
+		var t api.EnrollmentToken
+		err = secretInto(file, func() (made madeSecret, err error) {
+			t, err = c.CreateEnrollToken(cmd.Context(), req)
+			return madeSecret{t.ID, t.Secret, func() error { return c.DeleteEnrollToken(cmd.Context(), t.ID) }, "nearmetal node enroll-token delete"}, err
+		})
 		if err != nil {
 			return err
 		}
-		return out.print(a.Streams.Out, t, func(w io.Writer) { fmt.Fprintln(w, printable(t.Secret)) })
+		t.Secret = ""
+		return out.print(a.Streams.Out, t, func(w io.Writer) { fmt.Fprintf(w, "enrollment token %s is in %s\n", t.ID, file) })
 	}
 	return cmd
 }
@@ -71,14 +91,14 @@ func (a *app) enrollTokenList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
-			t := newTable(w, "ID", "PREFIX", "USES LEFT", "POWER", "AGE", "EXPIRES", "BY")
+			t := newTable(w, "ID", "PREFIX", "USES LEFT", "APPROVES", "POWER", "AGE", "EXPIRES", "BY")
 			for i := range all {
 				k := &all[i]
 				expires := a.until(&k.ExpiresAt)
 				if expires == "now" {
 					expires = "expired"
 				}
-				t.row(k.ID, k.Prefix, fmt.Sprint(k.Uses), string(k.Power.Kind), a.age(k.CreatedAt), expires, k.By)
+				t.row(k.ID, k.Prefix, fmt.Sprint(k.Uses), yesNo(k.Approve), string(k.Power.Kind), a.age(k.CreatedAt), expires, k.By)
 			}
 			t.flush()
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,7 +25,10 @@ func (a *app) envCommand() *cobra.Command {
 }
 
 func (a *app) envList() *cobra.Command {
+	var builtBy string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List environments", Args: noArgs}
+	cmd.Flags().StringVar(&builtBy, "built-by", "", "only those whose image this node has built")
+	_ = cmd.RegisterFlagCompletionFunc("built-by", a.completeNodes(0)) // only fails for a flag that does not exist
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client(0)
@@ -35,17 +39,20 @@ func (a *app) envList() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if builtBy != "" {
+			all = slices.DeleteFunc(all, func(e api.Environment) bool { return !hasBuilt(builtBy, e.Image) })
+		}
 		builds, err := c.Builds(cmd.Context())
 		if err != nil {
 			return err
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
 			// Where none was built, there is nothing to say of images.
-			cells := func(all []string) []string { return slices.Delete(all, 3, 5) }
+			cells := func(all []string) []string { return slices.Delete(all, 3, 6) }
 			if slices.ContainsFunc(all, func(e api.Environment) bool { return e.Image != nil }) {
 				cells = func(all []string) []string { return all }
 			}
-			t := newTable(w, cells([]string{"NAME", "STACKS", "NODES", "SIZE", "BUILT", "DESCRIPTION"})...)
+			t := newTable(w, cells([]string{"NAME", "STACKS", "NODES", "SIZE", "BUILT", "BUILT BY", "DESCRIPTION"})...)
 			for _, e := range all {
 				ok := 0
 				for _, n := range e.Nodes {
@@ -53,11 +60,11 @@ func (a *app) envList() *cobra.Command {
 						ok++
 					}
 				}
-				size, built := "", ""
+				size, built, by := "", "", ""
 				if e.Image != nil {
-					size, built = bytesText(e.Image.RootBytes), a.age(e.Image.BuiltAt)
+					size, built, by = bytesText(e.Image.RootBytes), a.age(e.Image.BuiltAt), builderNames(e.Image)
 				}
-				t.row(cells([]string{e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, e.Description})...)
+				t.row(cells([]string{e.Name, stackNames(e.Stacks), fmt.Sprintf("%d of %d", ok, len(e.Nodes)), size, built, by, e.Description})...)
 			}
 			t.flush()
 			for _, b := range builds {
@@ -94,6 +101,20 @@ func (a *app) envShow() *cobra.Command {
 	return cmd
 }
 
+// hasBuilt tells whether a node has built an image.
+func hasBuilt(node string, img *api.Image) bool {
+	return img != nil && slices.ContainsFunc(img.BuiltBy, func(by api.BuiltBy) bool { return by.Node == node })
+}
+
+// builderNames are the nodes that have built an image.
+func builderNames(img *api.Image) string {
+	var names []string
+	for i := range img.BuiltBy {
+		names = append(names, img.BuiltBy[i].Node)
+	}
+	return strings.Join(names, ",")
+}
+
 // imageFields are the fields of a built environment's image.
 func (a *app) imageFields(img *api.Image) []string {
 	if img == nil {
@@ -114,6 +135,22 @@ func (a *app) imageFields(img *api.Image) []string {
 	if r.DiskBytes > 0 {
 		needs = append(needs, "a disk of "+r.DiskBytes.String())
 	}
+	var built, bases []string
+	for i := range img.BuiltBy {
+		by := &img.BuiltBy[i]
+		text := fmt.Sprintf("node %s, %s ago", by.Node, a.age(by.At))
+		if by.Trusted {
+			text += ", a trusted builder"
+		}
+		built = append(built, text)
+	}
+	verified := ""
+	if img.Verified() {
+		verified = "yes: different nodes built the same image"
+	}
+	for _, name := range slices.Sorted(maps.Keys(img.Bases)) {
+		bases = append(bases, name+" "+img.Bases[name])
+	}
 	root := "none, it is kernel and initrd only"
 	if img.RootBytes > 0 {
 		root = fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes))
@@ -121,7 +158,8 @@ func (a *app) imageFields(img *api.Image) []string {
 	return []string{
 		"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Architecture", img.Architecture, "Kernel", img.KernelVersion, "Needs", strings.Join(needs, ", "),
 		"Root", root, "Kernel and initrd", bytesText(img.MetalBytes),
-		"Built", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID),
+		"Built", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID), "Built by", strings.Join(built, "; "), "Verified", verified,
+		"Built on", strings.Join(bases, ", "),
 	}
 }
 

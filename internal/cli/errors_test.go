@@ -12,7 +12,6 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/config"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // TestErrorsSayWhatWasWrongAndExitByTheirKind makes every exit code occur, and checks what is said and where.
@@ -24,9 +23,8 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 	}
 	bad := s.Manifest("bad.yaml", "\nname: c9\nsise: 2\n")
 	wrong := s.Manifest("wrong.json", "\n{\"name\": \"c9\",\n \"size\": 0}\n")
-	agent := shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAgent)}}
 	exposed := filepath.Join(t.TempDir(), "token")
-	text, err := os.ReadFile(s.TokenFile(trust.RoleAdmin))
+	text, err := os.ReadFile(s.TokenFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,16 +82,15 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 		{"no server at the socket", shell{env: map[string]string{"NEARMETAL_STATE": t.TempDir()}}, "cluster list", 6, []string{"nearmetal dev"}},
 		{
 			"no server at the port",
-			shell{env: map[string]string{"NEARMETAL_ADDR": "127.0.0.1:1", "NEARMETAL_TOKEN_FILE": s.TokenFile(trust.RoleAdmin)}},
+			shell{env: map[string]string{"NEARMETAL_ADDR": "127.0.0.1:1", "NEARMETAL_TOKEN_FILE": s.TokenFile()}},
 			"cluster list", 6,
 			[]string{"127.0.0.1:1", "is it running there?"},
 		},
 		{"no token", shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_STATE": t.TempDir()}}, "cluster list", 7, []string{"NEARMETAL_TOKEN_FILE"}},
 		{"token others can read", shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": exposed}}, "cluster list", 7, []string{"chmod 600"}},
-		{"token of an agent", agent, "cluster list", 7, []string{"is for node agents", "nearmetal token create"}},
 		{
 			"token of another site",
-			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile(trust.RoleAdmin)}},
+			shell{env: map[string]string{"NEARMETAL_ADDR": s.Addr, "NEARMETAL_TOKEN_FILE": other.TokenFile()}},
 			"cluster list", 7,
 			[]string{"the token is for another server"},
 		},
@@ -221,11 +218,11 @@ func TestTheLongRunningCommandsGetTheirOptions(t *testing.T) {
 	if dev.StateDir != "/tmp/elsewhere" || dev.Nodes != 3 || dev.NodeCores != 2 || dev.Listen != "127.0.0.1:0" || dev.Log.Level != "info" {
 		t.Errorf("dev got %+v", dev)
 	}
-	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8")
+	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8", "--enroll-token-file", "/t")
 	if r.code != cli.ExitFailed || r.err != "Error: port in use\n" {
 		t.Errorf("exit code %d: %s", r.code, r.err)
 	}
-	if agent.StateDir != "/s" || agent.TokenFile != "/s/agent-token" || agent.Labels["rack"] != "r1" || agent.Cores != 8 {
+	if agent.StateDir != "/s" || agent.EnrollTokenFile != "/t" || agent.Labels["rack"] != "r1" || agent.Cores != 8 {
 		t.Errorf("agent got %+v", agent)
 	}
 	for args, say := range map[string]string{

@@ -37,6 +37,8 @@ func valueProblem(kind string, invalid *pflag.InvalidValueError) string {
 		return fmt.Sprintf("%q is neither true nor false", text)
 	case "stringToString":
 		return fmt.Sprintf("%q is not KEY=VALUE", text)
+	case "stringToInt64":
+		return fmt.Sprintf("%q is not NAME=NUMBER", text)
 	case "stringSlice", "stringArray":
 		return fmt.Sprintf("%q can't be read as a list; separate the items by commas, without quotes", text)
 	default: // types of this program, whose words these are

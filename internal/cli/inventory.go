@@ -15,7 +15,7 @@ import (
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Short: "Enroll, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
-		a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeForget(),
+		a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
 		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),
 	)
 	return a.connects(cmd)
@@ -89,6 +89,10 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		shown = append(shown, "Underlay", agent.Underlay, "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
+	if n.Machine == nil { // whose identity comes and goes with each boot
+		shown = append(shown, a.identityFields(n.Identity)...)
+	}
+	shown = append(shown, "Builder", a.builderText(n))
 	fields(w, append(shown, "Members", strings.Join(n.Members, ", "))...)
 	if n.Machine != nil {
 		fmt.Fprintln(w)

@@ -142,8 +142,8 @@ func (a *app) serverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run a server (control plane)",
-		Long: `Run a server in the foreground until Ctrl-C. It keeps its state in the state directory, writes a user token to DIR/token
-and the agents' token to DIR/agent-token, and serves the API by HTTPS and on the Unix socket DIR/` + config.SocketName + `.`,
+		Long: `Run a server in the foreground until Ctrl-C. It keeps its state in the state directory, writes an administrator's
+token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + config.SocketName + `.`,
 		Example: "  nearmetal server --state /var/lib/nearmetal --listen 10.0.0.1:7700",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -169,17 +169,14 @@ func (a *app) agentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
-		Long: `Run the agent of this node in the foreground until Ctrl-C. It connects to the server with the agents' token
-(DIR/agent-token of the server), which carries the pin of the server's CA. Members live on when the agent ends; the
+		Long: `Run the agent of this node in the foreground until Ctrl-C. At its first start it makes a key and enrolls the node with an
+enrollment token ('nearmetal node enroll-token create'), which carries the pin of the server's CA; on the server's machine none is
+needed. From then on it connects with short-lived certificates, which it renews by itself. Members live on when the agent ends; the
 agent finds them when it starts again. Needs root.`,
-		Example: "  nearmetal agent --server 10.0.0.1:7700 --token-file /etc/nearmetal/agent-token --label rack=r1",
+		Example: "  nearmetal agent --server 10.0.0.1:7700 --enroll-token-file enroll.token --label rack=r1",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.StateDir = a.stateDir(cmd, opts.StateDir)
-			opts.TokenFile = a.setting(opts.TokenFile, "NEARMETAL_TOKEN_FILE")
-			if opts.TokenFile == "" {
-				opts.TokenFile = opts.StateDir + "/" + config.AgentTokenName
-			}
 			if opts.Cores < 0 {
 				return usage("--cores is %d; give the number of core slots to offer, or 0 for one per core", opts.Cores)
 			}
@@ -204,7 +201,7 @@ agent finds them when it starts again. Needs root.`,
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory of this node")
 	cmd.Flags().StringVar(&opts.Server, "server", config.Listen, "HOST:PORT of the server's HTTPS API")
-	cmd.Flags().StringVar(&opts.TokenFile, "token-file", "", "token file of role agent (NEARMETAL_TOKEN_FILE; default: "+config.AgentTokenName+" in the state directory)")
+	cmd.Flags().StringVar(&opts.EnrollTokenFile, "enroll-token-file", "", "file with an enrollment token, for the first start")
 	cmd.Flags().StringVar(&opts.Name, "name", "", "node name, a DNS label (default: the host name)")
 	cmd.Flags().StringToStringVar(&opts.Labels, "label", nil, "node label KEY=VALUE, may be repeated")
 	cmd.Flags().IntVar(&opts.Cores, "cores", 0, "core slots to offer; more than there are oversubscribes (0: one per core)")

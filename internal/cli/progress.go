@@ -3,12 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -32,9 +29,7 @@ const tick = 100 * time.Millisecond
 
 func (a *app) progress() *progress {
 	p := &progress{w: a.Streams.Err, start: a.Now(), now: a.Now, done: make(chan struct{})}
-	if f, ok := a.Streams.Err.(*os.File); ok {
-		p.terminal = term.IsTerminal(int(f.Fd()))
-	}
+	p.terminal = onTerminal(a.Streams.Err)
 	if p.terminal {
 		p.over.Go(p.animate)
 	}

@@ -3,7 +3,10 @@ package cli
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,10 +35,19 @@ func (a *app) projectList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
-			t := newTable(w, "NAME", "SHARES", "CORES", "MEMORY", "MEMBERS", "CLUSTERS", "AGE", "DESCRIPTION")
+			devices := slices.ContainsFunc(all, func(p api.ProjectStatus) bool { return countersText(p) != "" })
+			columns := []string{"NAME", "SHARES", "CORES", "MEMORY", "MEMBERS", "CLUSTERS"}
+			if devices {
+				columns = append(columns, "DEVICES")
+			}
+			t := newTable(w, append(columns, "AGE", "DESCRIPTION")...)
 			for _, p := range all {
 				q := quotaTexts(p)
-				t.row(p.Name, strconv.Itoa(p.Shares), q[0], q[1], q[2], q[3], a.age(p.CreatedAt), p.Description)
+				row := append([]string{p.Name, strconv.Itoa(p.Shares)}, q[:]...)
+				if devices {
+					row = append(row, countersText(p))
+				}
+				t.row(append(row, a.age(p.CreatedAt), p.Description)...)
 			}
 			t.flush()
 		})
@@ -43,14 +55,33 @@ func (a *app) projectList() *cobra.Command {
 	return cmd
 }
 
+// usedOf is what is used of something, with its limit when there is one.
+func usedOf(used, limit string, limited bool) string {
+	if !limited {
+		return used
+	}
+	return used + " of " + limit
+}
+
+// countersText are the counters of devices that are in use or have a limit.
+func countersText(p api.ProjectStatus) string {
+	counters := maps.Clone(p.Quota.Devices)
+	if counters == nil {
+		counters = p.Used.Devices
+	} else {
+		maps.Copy(counters, p.Used.Devices)
+	}
+	var texts []string
+	for _, counter := range slices.Sorted(maps.Keys(counters)) {
+		used, limit := p.Used.Devices[counter], p.Quota.Devices[counter]
+		texts = append(texts, counter+" "+usedOf(strconv.FormatInt(used, 10), strconv.FormatInt(limit, 10), limit > 0))
+	}
+	return strings.Join(texts, ", ")
+}
+
 // quotaTexts are cores, memory, members and clusters in use, each with its limit when there is one.
 func quotaTexts(p api.ProjectStatus) [4]string {
-	of := func(used, limit string, limited bool) string {
-		if !limited {
-			return used
-		}
-		return used + " of " + limit
-	}
+	of := usedOf
 	u, q := p.Used, p.Quota
 	return [4]string{
 		of(strconv.Itoa(u.Cores), strconv.Itoa(q.Cores), q.Cores > 0), of(sizeText(int64(u.Memory)), sizeText(int64(q.Memory)), q.Memory > 0),
@@ -64,7 +95,7 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 		created = a.age(p.CreatedAt) + " ago"
 	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Created", created)
+		"Clusters", q[3], "Devices", countersText(p), "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -99,6 +130,8 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
+	flags.StringToInt64Var(&f.Quota.Devices, "device", nil,
+		"how much of a counter of devices its clusters may hold at once, like gpu/slices=14 (0: no limit), may be repeated")
 }
 
 // check finds what can't be meant.
@@ -112,6 +145,14 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 	}
 	if f.Shares < 1 {
 		return usage("--shares: %d is too small; give at least 1", f.Shares)
+	}
+	for _, counter := range slices.Sorted(maps.Keys(f.Quota.Devices)) {
+		if problem := manifest.CounterProblem(counter); problem != "" {
+			return usage("--device: %q %s=NUMBER", counter, strings.TrimSuffix(problem, `, such as "gpu/slices"`))
+		}
+		if n := f.Quota.Devices[counter]; n < 0 {
+			return usage("--device: %s=%d is below zero; give a limit, or 0 for none", counter, n)
+		}
 	}
 	for name, n := range map[string]int64{
 		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters),
@@ -136,6 +177,9 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 		if flags.Changed(name) {
 			field.of[name] = field.value
 		}
+	}
+	if flags.Changed("device") {
+		quota["devices"] = f.Quota.Devices
 	}
 	if len(quota) > 0 {
 		settings["quota"] = quota
@@ -191,7 +235,7 @@ refused.`,
 		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
 			return err
 		}
-		for _, name := range []string{"description", "shares", "cores", "memory", "members", "clusters"} {
+		for _, name := range []string{"description", "shares", "cores", "memory", "members", "clusters", "device"} {
 			if cmd.Flags().Changed(name) {
 				return nil
 			}

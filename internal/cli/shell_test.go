@@ -56,6 +56,8 @@ type shell struct {
 	commands   cli.Commands
 	// told is called with what stands on standard error, whenever there is more.
 	told func(string)
+	// errs is standard error, if it is no buffer.
+	errs io.Writer
 }
 
 // result is what a run left.
@@ -74,8 +76,12 @@ func (sh shell) run(t *testing.T, args ...string) result {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	var stderr io.Writer = &errs
+	if sh.errs != nil {
+		stderr = sh.errs
+	}
 	code := cli.Run(ctx, cli.Invocation{
-		Args: args, Streams: config.Streams{In: in, Out: &out, Err: &errs}, Getenv: func(k string) string { return sh.env[k] },
+		Args: args, Streams: config.Streams{In: in, Out: &out, Err: stderr}, Getenv: func(k string) string { return sh.env[k] },
 		Interrupts: sh.interrupts, CancelPatience: sh.patience, Now: func() time.Time { return t0.Add(90 * time.Second) }, Commands: sh.commands,
 	})
 	return result{code, out.String(), errs.String()}

@@ -111,8 +111,8 @@ func TestUndrainAndForgetTellWhatFailed(t *testing.T) {
 func TestProjectsAreShownAndSetWithoutTouchingTheRest(t *testing.T) {
 	f := newFake(t)
 	lab := api.ProjectStatus{
-		Project: api.Project{Name: "lab", Description: "fluid dynamics", Quota: api.Quota{Cores: 64, Memory: 1 << 38}, Shares: 2, CreatedAt: t0},
-		Used:    api.Quota{Cores: 8, Memory: 4 << 30, Members: 8, Clusters: 1},
+		Project: api.Project{Name: "lab", Description: "fluid dynamics", Quota: api.Quota{Cores: 64, Memory: 1 << 38, Devices: map[string]int64{"gpu/slices": 14}}, Shares: 2, CreatedAt: t0},
+		Used:    api.Quota{Cores: 8, Memory: 4 << 30, Members: 8, Clusters: 1, Devices: map[string]int64{"gpu/slices": 7, "nic/vf": 2}},
 	}
 	f.fixed("GET /v1/projects", api.List[api.ProjectStatus]{Items: []api.ProjectStatus{{Project: api.Project{Name: "default", Shares: 1, CreatedAt: t0}}, lab}})
 	f.fixed("GET /v1/projects/lab", lab)
@@ -120,20 +120,26 @@ func TestProjectsAreShownAndSetWithoutTouchingTheRest(t *testing.T) {
 	f.fixed("POST /v1/projects", lab)
 	f.fixed("PATCH /v1/projects/tight", &api.Problem{
 		Status: http.StatusConflict, Code: "quota_in_use", Detail: "line 1: quota.cores: 1 is less than the 2 in use",
-		Errors: []api.FieldProblem{{Location: "quota.cores", Line: 1, Message: "1 is less than the 2 in use"}},
+		Errors: []api.FieldProblem{
+			{Location: "quota.cores", Line: 1, Message: "1 is less than the 2 in use"},
+			{Location: "quota.devices.gpu/slices", Line: 1, Message: "1 is less than the 7 in use"},
+		},
 	})
 	f.fixed("GET /v1/projects/tight", api.ProjectStatus{Project: api.Project{Name: "tight", Shares: 1}})
-	has(t, f.shell().run(t, "project", "set", "tight", "--cores", "1"), cli.ExitConflict, "Error: --cores: 1 is less than the 2 in use")
+	has(t, f.shell().run(t, "project", "set", "tight", "--cores", "1"), cli.ExitConflict, "--cores: 1 is less than the 2 in use", "--device gpu/slices: 1 is less than the 7 in use")
 	if r := f.shell().run(t, "project", "show", "tight"); strings.Contains(r.out, "ago") {
 		t.Errorf("a project that nobody made was made some time ago:\n%s", r.out)
 	}
-	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Project: "lab", Role: api.RoleMember})
+	f.fixed("GET /v1/whoami", api.Identity{
+		User: "ada", Project: "lab", Role: api.RoleMember, ExpiresAt: moment(90 * 24 * time.Hour),
+		Limits: api.Limits{Verbs: []api.Verb{api.VerbRead, api.VerbRun}, Clusters: []string{"ci-*", "nightly"}},
+	})
 	golden(t, "project", f.script("project list", "project show lab", "project show lab -o yaml", "whoami"))
 	f.mu.Lock()
 	f.asked = nil
 	f.mu.Unlock()
-	f.script("project set lab --cores 128 --memory 0", "project create fluids --cores 256 --memory 1TiB --shares 3 --description x")
-	f.expect(`PATCH /v1/projects/lab {"quota":{"cores":128,"memory":"0"}}`,
+	f.script("project set lab --device gpu/slices=7 --device nic/vf=0", "project set lab --cores 128 --memory 0", "project create fluids --cores 256 --memory 1TiB --shares 3 --description x")
+	f.expect(`PATCH /v1/projects/lab {"quota":{"devices":{"gpu/slices":7,"nic/vf":0}}}`, `PATCH /v1/projects/lab {"quota":{"cores":128,"memory":"0"}}`,
 		`POST /v1/projects {"name":"fluids","description":"x","quota":{"cores":256,"memory":"1TiB"},"shares":3}`)
 }
 
@@ -147,13 +153,20 @@ func TestTheSecretOfATokenIsToldOnceToItsOwnerOnly(t *testing.T) {
 		}
 		return api.NewToken{TokenInfo: info, Token: "nm1.secret.pin"}
 	})
+	info.Limits = api.Limits{Verbs: []api.Verb{api.VerbRead, api.VerbRun}, Clusters: []string{"ci-*"}}
+	info.LastUsedAt, info.LastUsedFrom = moment(-2*time.Hour), "10.0.0.7"
 	f.fixed("GET /v1/tokens", api.List[api.TokenInfo]{Items: []api.TokenInfo{info, {ID: "def", User: "old", Role: api.RoleAdmin, CreatedAt: t0, ExpiresAt: &t0}}})
 	f.fixed("DELETE /v1/tokens/abc", struct{}{})
 	create := []string{"token", "create", "--user", "ada", "--project", "lab", "--role", "member", "--valid-for", "90d"}
 	if r := f.shell().run(t, create...); r.code != 0 || r.out != "nm1.secret.pin\n" {
 		t.Errorf("exit code %d: %q %s", r.code, r.out, r.err)
 	}
-	f.expect(`POST /v1/tokens {"user":"ada","project":"lab","role":"member","valid_for":"90d"}`)
+	limited := f.shell().run(t, append(create, "--verb", "run,change", "--cluster", "ci-*", "--cluster", "nightly")...)
+	if limited.code != 0 {
+		t.Errorf("exit code %d: %s", limited.code, limited.err)
+	}
+	f.expect(`POST /v1/tokens {"user":"ada","project":"lab","role":"member","valid_for":"90d"}`,
+		`POST /v1/tokens {"user":"ada","project":"lab","role":"member","valid_for":"90d","verbs":["run","change"],"clusters":["ci-*","nightly"]}`)
 	file := filepath.Join(t.TempDir(), "ada.token")
 	r := f.shell().run(t, append(create, "--out", file, "-o", "json")...)
 	if has(t, r, 0, `"id": "abc"`); strings.Contains(r.out+r.err, "secret") {
@@ -207,13 +220,15 @@ func TestUsageIsShownInHoursAndTheSitesAddsUp(t *testing.T) {
 		return api.Amount{NodeSeconds: h * 900, MemberSeconds: h * 3600, CoreSeconds: h * 3600, MemoryByteSeconds: h * 3600 * (1 << 30)}
 	}
 	end := t0.Add(24 * time.Hour)
+	gpus := hours(0.5)
+	gpus.DeviceSeconds = map[string]float64{"nic/vf": 1800, "gpu/slices": 7 * 3600}
 	report := api.UsageReport{
 		Rows: []api.UsageRow{
 			{From: t0, To: end, Project: "default", User: "ada", Amount: hours(12)},
-			{From: t0, To: end, Project: "lab", User: "bob", Amount: hours(0.5)},
+			{From: t0, To: end, Project: "lab", User: "bob", Amount: gpus},
 		},
 		Site: []api.SiteUsage{
-			{From: t0, To: end, Capacity: hours(96), Allocated: hours(12.5), Cleaning: hours(0.01), Idle: hours(73.49), Down: hours(10)},
+			{From: t0, To: end, Capacity: hours(96), Allocated: gpus.Plus(hours(12)), Cleaning: hours(0.01), Idle: hours(73.49), Down: hours(10)},
 			{From: t0, To: end, Capacity: hours(96), Allocated: hours(12.5), Idle: hours(73.49), Down: hours(10)},
 		},
 	}
@@ -223,7 +238,9 @@ func TestUsageIsShownInHoursAndTheSitesAddsUp(t *testing.T) {
 		}
 		return report
 	})
-	golden(t, "usage", f.script("usage --by user", "usage --by project --period day", "usage -o json", "usage -o csv"))
+	texts := f.script("usage --by user", "usage --by project --period day", "usage -o json", "usage -o csv")
+	report.Rows = report.Rows[:1] // without devices
+	golden(t, "usage", texts+f.script("usage"))
 	f.mu.Lock()
 	f.asked = nil
 	f.mu.Unlock()
@@ -288,7 +305,8 @@ func TestMembersProjectsAndTokensAreCompleted(t *testing.T) {
 		"cluster scale c1 --remove ": "c1-0|c1-1",
 		"project show ":              "lab",
 		"token revoke ":              "abc\t ada",
-		"token create --role ":       "admin|member|viewer|agent",
+		"token create --role ":       "admin|member|viewer",
+		"token create --verb ":       "read|run|change|administer",
 		"usage -o ":                  "table|json|yaml|csv",
 		"node drain ":                "n1|n2",
 		"node power on ":             "n2",
@@ -331,4 +349,58 @@ func TestNetworksAreShownWithTheirPorts(t *testing.T) {
 	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Role: api.RoleAdmin})
 	golden(t, "network", f.script("network list", "network list -o json", "network show lab.c1:storage", "network show lab.c1:storage -o yaml", "network show c1"))
 	has(t, f.shell().run(t, "__complete", "network", "show", ""), 0, "c1\nlab.c1:storage\n:4\n")
+}
+
+// whileTokenEnds runs whoami on a terminal, or not, with a token that ends at a time, and returns what stands on standard error.
+func whileTokenEnds(t *testing.T, ends time.Time, onTerminal bool) string {
+	t.Helper()
+	f := newFake(t)
+	f.mux.HandleFunc("GET /v1/whoami", func(w http.ResponseWriter, _ *http.Request) {
+		if !ends.IsZero() {
+			w.Header().Set(api.TokenEndsHeader, ends.Format(time.RFC3339))
+		}
+		writeJSON(w, http.StatusOK, api.Identity{User: "ada"})
+	})
+	sh := f.shell()
+	if !onTerminal {
+		r := sh.run(t, "whoami")
+		has(t, r, 0, "ada")
+		return r.err
+	}
+	screen, tty := terminal(t)
+	sh.errs = tty
+	has(t, sh.run(t, "whoami"), 0, "ada")
+	if _, err := tty.WriteString("END"); err != nil {
+		t.Fatal(err)
+	}
+	shown := ""
+	for !strings.HasSuffix(shown, "END") {
+		part := make([]byte, 1<<10)
+		n, err := screen.Read(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += string(part[:n])
+	}
+	return strings.TrimSuffix(shown, "END")
+}
+
+func TestTheEndOfATokenIsAnnouncedOnATerminalAWeekBefore(t *testing.T) {
+	const warning = "Warning: your token ends in 7d, on 2026-01-09 03:05:35; ask an administrator for another (nearmetal token create)\r\n"
+	ran := t0.Add(90 * time.Second)
+	for _, tt := range []struct {
+		name       string
+		ends       time.Time
+		onTerminal bool
+		want       string
+	}{
+		{"a week before", ran.AddDate(0, 0, 7), true, warning},
+		{"a week before, in a script", ran.AddDate(0, 0, 7), false, ""},
+		{"more than a week before", ran.AddDate(0, 0, 7).Add(time.Second), true, ""},
+		{"a token without an end", time.Time{}, true, ""},
+	} {
+		if got := whileTokenEnds(t, tt.ends, tt.onTerminal); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
 }

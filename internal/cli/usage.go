@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,6 +46,7 @@ func (a *app) usageCommand() *cobra.Command {
 		Use: "usage", Short: "Show usage by cluster, user or project", Args: noArgs,
 		Long: `Show usage by cluster, user or project: what clusters held, from the decision to place a member to its release. Times are RFC 3339 moments, dates
 (their beginning, local time), or how long ago something was (24h, 7d). A node-hour is a whole node for an hour, or its cores' worth.
+Device-hours are in units of each counter of devices: a GPU of 7 slices that is held whole for an hour comes to 7 of gpu/slices.
 
 Administrators also see where the site's capacity went. Every core-hour is in exactly one column, and the sum is shown: capacity = allocated +
 cleaning + idle + down.`,
@@ -142,15 +145,19 @@ func (a *app) periodText(from, to time.Time, period string) string {
 // printUsage writes a report for people: hours in place of seconds.
 func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuery) {
 	columns := map[string][]string{"cluster": {"PROJECT", "USER", "CLUSTER"}, "user": {"PROJECT", "USER"}, "project": {"PROJECT"}}[q.By]
-	t := newTable(w, append(append([]string{"PERIOD"}, columns...), "CORE-HOURS", "NODE-HOURS", "MEMBER-HOURS", "GIB-HOURS")...)
+	units := []string{"CORE-HOURS", "NODE-HOURS", "MEMBER-HOURS", "GIB-HOURS", "DEVICE-HOURS"}
+	if !slices.ContainsFunc(report.Rows, func(r api.UsageRow) bool { return len(r.DeviceSeconds) > 0 }) {
+		units = units[:len(units)-1]
+	}
+	t := newTable(w, append(append([]string{"PERIOD"}, columns...), units...)...)
 	var sum api.Amount
 	for _, r := range report.Rows {
 		whose := []string{r.Project, r.User, r.Cluster}[:len(columns)]
-		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), amountTexts(r.Amount)...)...)
+		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), amountTexts(r.Amount)[:len(units)]...)...)
 		sum = sum.Plus(r.Amount)
 	}
 	if len(report.Rows) > 1 {
-		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), amountTexts(sum)...)...)
+		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), amountTexts(sum)[:len(units)]...)...)
 	}
 	t.flush()
 	if len(report.Site) == 0 {
@@ -159,7 +166,7 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 	fmt.Fprintln(w)
 	site := newTable(w, "CORE-HOURS OF THE SITE", "CAPACITY", "= ALLOCATED", "+ CLEANING", "+ IDLE", "+ DOWN", "SUM")
 	for _, s := range report.Site {
-		if s.Capacity == (api.Amount{}) && len(report.Site) > 1 {
+		if s.Capacity.IsZero() && len(report.Site) > 1 {
 			continue // before the first node came
 		}
 		total := s.Allocated.Plus(s.Cleaning).Plus(s.Idle.Plus(s.Down))
@@ -181,7 +188,16 @@ func sumText(capacity, total api.Amount) string {
 
 // amountTexts are the quantities of a row, in the order of the columns.
 func amountTexts(m api.Amount) []string {
-	return []string{coreHours(m), hours(m.NodeSeconds), hours(m.MemberSeconds), hours(m.MemoryByteSeconds / (1 << 30))}
+	return []string{coreHours(m), hours(m.NodeSeconds), hours(m.MemberSeconds), hours(m.MemoryByteSeconds / (1 << 30)), deviceHours(m)}
+}
+
+// deviceHours lists counters of devices, each with its hours.
+func deviceHours(m api.Amount) string {
+	var texts []string
+	for _, counter := range slices.Sorted(maps.Keys(m.DeviceSeconds)) {
+		texts = append(texts, counter+" "+hours(m.DeviceSeconds[counter]))
+	}
+	return strings.Join(texts, ", ")
 }
 
 func coreHours(m api.Amount) string { return hours(m.CoreSeconds) }

@@ -17,9 +17,8 @@ const (
 	Listen = "127.0.0.1:7700"
 	// SocketName is the file name of the API's Unix socket in the state directory.
 	SocketName = "server.sock"
-	// TokenName and AgentTokenName are the file names of the user's and the agents' token in the state directory.
-	TokenName      = "token"
-	AgentTokenName = "agent-token"
+	// TokenName is the file name of the administrator's token in the state directory.
+	TokenName = "token"
 )
 
 // Streams are where a command reads and writes.
@@ -113,8 +112,9 @@ type Agent struct {
 	StateDir string
 	// Server is HOST:PORT of the server's HTTPS API.
 	Server string
-	// TokenFile is a token file of role agent, which carries the pin of the server's CA.
-	TokenFile string
+	// EnrollTokenFile holds an enrollment token, which carries the pin of the server's CA, for a node that has no identity yet. On the server's
+	// machine none is needed.
+	EnrollTokenFile string
 	// Name is the node's name, a DNS label; by default the host name up to its first dot.
 	Name string
 	// Labels are the node's labels, which node selectors match.
@@ -171,4 +171,20 @@ type Demo struct {
 	Report string
 	// Pairs is the number of paired host and cluster measurements.
 	Pairs int
+}
+
+// SiteKeys are the keys of a site, as people see them.
+type SiteKeys struct {
+	// CAs are the newest first: the first is in use.
+	CAs []SiteCA `json:"cas"`
+	// SecretsSince is since when each secret is in use, the oldest first; zero: since the site's first start.
+	SecretsSince []time.Time `json:"secrets_since"`
+}
+
+// SiteCA is one of a site's CAs.
+type SiteCA struct {
+	// Pin is the SHA-256 of its SubjectPublicKeyInfo (RFC 7469, section 2.4), base64url: what ends a token's line.
+	Pin       string    `json:"pin"`
+	MadeAt    time.Time `json:"made_at"`
+	ExpiresAt time.Time `json:"expires_at"`
 }

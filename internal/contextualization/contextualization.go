@@ -9,6 +9,9 @@
 // another member could take them. Root can't log in: MPI needs no root, and a certificate that the user can read must not
 // make root of it.
 //
+// TLS: a member's user has a certificate of the cluster's authority (package membercert), and so has the root of a whole machine, for its member
+// agent's link. They follow from the time as well: a day later, the same member has later ones, and the same keys.
+//
 // What a driver has to provide is written in docs/decisions/010-what-a-member-needs.md.
 package contextualization
 
@@ -18,9 +21,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -34,14 +39,22 @@ const (
 	knownPath    = "/etc/ssh/ssh_known_hosts"
 	// principalsDir holds a file per account that may log in, with the assignments that are its owner.
 	principalsDir = "/etc/ssh/authorized_principals"
-	shell         = "/bin/bash"
+	// In tlsDir are the member's certificates. Those of the workload are for what its user runs.
+	tlsDir           = "/etc/nearmetal/tls"
+	tlsAuthorityPath = tlsDir + "/ca.crt"
+	memberCertPath   = tlsDir + "/member"
+	workloadCertPath = tlsDir + "/workload"
+	shell            = "/bin/bash"
 )
 
 // Cluster is what the files of all members follow from.
 type Cluster struct {
 	Name      string
 	Authority *sshca.Authority
-	Network   api.Network
+	// Certificates certifies members for TLS, for the period that Now is in.
+	Certificates *membercert.Authority
+	Now          time.Time
+	Network      api.Network
 	// Members are all held assignments, those being released left out; their order does not matter.
 	Members []api.Assignment
 	User    driver.User
@@ -53,6 +66,7 @@ type Cluster struct {
 type Renderer struct {
 	cluster Cluster
 	members []api.Assignment // by rank
+	period  membercert.Period
 	env     map[string]string
 	shared  []driver.File
 }
@@ -64,7 +78,7 @@ func New(cluster Cluster) (*Renderer, error) {
 	if err := check(cluster, members); err != nil {
 		return nil, fmt.Errorf("files of cluster %q can't be rendered: %w", cluster.Name, err)
 	}
-	r := &Renderer{cluster: cluster, members: members}
+	r := &Renderer{cluster: cluster, members: members, period: cluster.Certificates.Period(cluster.Now)}
 	r.env = r.environment()
 	r.shared = byPath(r.renderShared())
 	return r, nil
@@ -97,8 +111,11 @@ func (r *Renderer) Own(m api.Assignment) ([]driver.File, error) {
 // OwnBasis names all of a cluster that the files of one member follow from. Other members come and go without changing it.
 func (r *Renderer) OwnBasis() string {
 	user := r.cluster.User
-	return fmt.Sprintf("%q %q %d %d %q", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv())
+	return fmt.Sprintf("%q %q %d %d %q %d", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv(), r.period.From.Unix())
 }
+
+// GoodUntil returns when the files are to be rendered again though nothing but time has changed.
+func (r *Renderer) GoodUntil() time.Time { return r.period.Until }
 
 func byPath(files []driver.File) []driver.File {
 	slices.SortFunc(files, func(a, b driver.File) int { return strings.Compare(a.Path, b.Path) })
@@ -112,6 +129,9 @@ func UserHome(user driver.User) string { return "/home/" + user.Name }
 func check(cluster Cluster, members []api.Assignment) error {
 	if cluster.Authority == nil {
 		return errors.New("it has no SSH authority")
+	}
+	if cluster.Certificates == nil {
+		return errors.New("it has no authority of certificates")
 	}
 	if cluster.User.Name == "" || cluster.User.Name == "root" || cluster.User.UID == 0 {
 		return fmt.Errorf("user %q (%d) is not an unprivileged one", cluster.User.Name, cluster.User.UID)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -26,11 +27,15 @@ func testCluster(t *testing.T, change func(*Cluster)) Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	certificates, err := membercert.New(bytes.Repeat([]byte{7}, membercert.MinSecretBytes), "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	member := func(rank int, name, address string, slots ...int) api.Assignment {
-		return api.Assignment{ID: "u1." + name + ".1", Cluster: "c1", Member: name, Rank: rank, Slots: slots, Ports: []api.PortClaim{{Address: netip.MustParseAddr(address)}}}
+		return api.Assignment{ID: "u1." + name + ".1", Cluster: "c1", Member: name, Rank: rank, Stack: api.StackContainer, Slots: slots, Ports: []api.PortClaim{{Address: netip.MustParseAddr(address)}}}
 	}
 	cluster := Cluster{
-		Name: "c1", Authority: authority, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
+		Name: "c1", Authority: authority, Certificates: certificates, Now: time.Date(2026, 3, 5, 0, 0, 0, 0, time.UTC), User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
 		Network: api.Network{Index: 1, Prefix: netip.MustParsePrefix("10.64.16.0/22")},
 		// Rank order, not this one, is that of the hostfile.
 		Members: []api.Assignment{member(2, "gpu-0", "10.64.17.9", 4), member(0, "c1-0", "10.64.16.2", 0, 1), member(1, "c1-1", "10.64.16.3", 2, 3)},
@@ -77,6 +82,7 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 		change func(*Cluster)
 	}{
 		{"plain", nil},
+		{"metal", func(c *Cluster) { c.Members[1].Stack = api.StackMetal }},
 		{"egress-oversubscribed", func(c *Cluster) {
 			c.Network.Egress = true
 			c.Nameservers = []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
@@ -111,7 +117,7 @@ func TestRenderingAgainGivesTheSameBytes(t *testing.T) {
 }
 
 func TestPrivateKeysOfAMemberAreInItsOwnFilesOnly(t *testing.T) {
-	cluster := testCluster(t, nil)
+	cluster := testCluster(t, func(c *Cluster) { c.Members[1].Stack = api.StackMetal })
 	owners := map[string]string{}
 	for _, m := range cluster.Members {
 		keys := 0
@@ -131,8 +137,8 @@ func TestPrivateKeysOfAMemberAreInItsOwnFilesOnly(t *testing.T) {
 				t.Errorf("%s of %s lies in the shared home", f.Path, m.Member)
 			}
 		}
-		if keys != 2 {
-			t.Errorf("%s has %d private keys, want the host's and the user's", m.Member, keys)
+		if want := map[api.Stack]int{api.StackContainer: 3, api.StackMetal: 4}[m.Stack]; keys != want {
+			t.Errorf("%s has %d private keys, want %d: the host's, two of the user, and that of a whole machine's member agent", m.Member, keys, want)
 		}
 	}
 }
@@ -143,6 +149,7 @@ func TestWhatCannotBeTrueIsRefused(t *testing.T) {
 		change func(*Cluster)
 	}{
 		{"no SSH authority", func(c *Cluster) { c.Authority = nil }},
+		{"no authority of certificates", func(c *Cluster) { c.Certificates = nil }},
 		{`user "root" (0) is not an unprivileged one`, func(c *Cluster) { c.User = driver.User{Name: "root"} }},
 		{"two members are called c1-0", func(c *Cluster) { c.Members[2].Member = "c1-0" }},
 		{`"c1 0" is no name`, func(c *Cluster) { c.Members[1].Member = "c1 0" }},
@@ -171,8 +178,12 @@ func BenchmarkRender(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	certificates, err := membercert.New(bytes.Repeat([]byte{7}, membercert.MinSecretBytes), "u1")
+	if err != nil {
+		b.Fatal(err)
+	}
 	cluster := Cluster{
-		Name: "c1", Authority: authority, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
+		Name: "c1", Authority: authority, Certificates: certificates, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
 		Network: api.Network{Prefix: netip.MustParsePrefix("10.64.16.0/20")},
 	}
 	address := cluster.Network.Prefix.Addr()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -34,6 +35,7 @@ func (r *Renderer) renderShared() []driver.File {
 		public(caPath, string(r.cluster.Authority.PublicKey())),
 		public(knownPath, string(r.cluster.Authority.KnownHosts())),
 		public(principalsDir+"/"+user.Name, r.principals()),
+		public(tlsAuthorityPath, string(r.cluster.Certificates.Certificate())),
 	}
 	if r.resolves() {
 		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
@@ -51,6 +53,10 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	workload, err := r.cluster.Certificates.Workload(m.ID, []string{m.Member}, []netip.Addr{m.Address()}, r.period)
+	if err != nil {
+		return nil, err
+	}
 	config, err := json.MarshalIndent(memberconfig.File{
 		AssignmentID: m.ID, Cluster: r.cluster.Name, Member: m.Member, Address: m.Address(), Hostfile: HostfilePath, Env: r.env,
 		User: memberconfig.User{
@@ -60,7 +66,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []driver.File{
+	files := []driver.File{
 		public("/etc/hostname", m.Member+"\n"),
 		public(memberconfig.Path, string(config)+"\n"),
 		{Path: hostKeyPath, Content: host.PrivateKey, Mode: 0o600},
@@ -69,7 +75,18 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		{Path: userKeyPath, Content: user.PrivateKey, Mode: 0o600, OwnedByUser: true},
 		public(userKeyPath+".pub", string(user.PublicKey)),
 		public(userKeyPath+"-cert.pub", string(user.Certificate)),
-	}, nil
+		{Path: workloadCertPath + ".key", Content: workload.Key, Mode: 0o600, OwnedByUser: true},
+		public(workloadCertPath+".crt", string(workload.Certificate)),
+	}
+	if m.Stack != api.StackMetal {
+		return files, nil // its node agent knows it by a socket, which nobody else has: there is nothing to show a certificate to
+	}
+	member, err := r.cluster.Certificates.Member(m.ID, r.period)
+	if err != nil {
+		return nil, err
+	}
+	return append(files,
+		driver.File{Path: memberCertPath + ".key", Content: member.Key, Mode: 0o600}, public(memberCertPath+".crt", string(member.Certificate))), nil
 }
 
 // public is a file that root owns and everybody may read.

@@ -23,7 +23,7 @@ func BenchmarkTellMachines(b *testing.B) {
 		b.Run(fmt.Sprintf("changed=%d", changes), func(b *testing.B) {
 			l := newLed(b, memory.New())
 			l.provisions()
-			sealer, err := trust.NewSealer(make([]byte, trust.SecretBytes))
+			sealer, err := trust.NewSealer(trust.Secrets{{Key: make([]byte, trust.SecretBytes)}})
 			if err != nil {
 				b.Fatal(err)
 			}

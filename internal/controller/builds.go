@@ -57,6 +57,7 @@ func (p *pass) buildInput(b *api.Build, busy map[string]string, reported map[str
 		in.Recipe, in.Builders = recipeOf(p.view, b), p.builders(busy)
 		return in
 	}
+	in.Trusted, in.Identity = p.view.Node(b.Node).TrustedBuilder(), p.view.Node(b.Node).IdentityID()
 	in.Gone = b.Node != "" && (p.view.Agent(b.Node) == nil || p.Nodes[b.Node].Phase == api.NodeDown)
 	if b.Node != "" {
 		in.Heard, _ = p.cfg.Agents.Connected(b.Node)
@@ -75,7 +76,10 @@ func (p *pass) builders(busy map[string]string) []lifecycle.Builder {
 	var all []lifecycle.Builder
 	for n := range p.view.Agents() {
 		if n.Builder != nil {
-			all = append(all, lifecycle.Builder{Node: n.Name, Check: *n.Builder, Phase: p.Nodes[n.Name].Phase, Build: busy[n.Name]})
+			all = append(all, lifecycle.Builder{
+				Node: n.Name, Check: *n.Builder, Phase: p.Nodes[n.Name].Phase, Build: busy[n.Name],
+				Trusted: p.view.Node(n.Name).TrustedBuilder(), Identity: p.view.Node(n.Name).IdentityID(),
+			})
 		}
 	}
 	return all
@@ -98,7 +102,7 @@ func recipeOf(view *state.View, b *api.Build) lifecycle.BuildRecipe {
 	digest := r.DigestOn(out.Bases)
 	for _, img := range view.Images {
 		if img.RecipeDigest == digest && img.Environment == r.Name {
-			out.Image = img.Digest
+			out.Image = img
 		}
 	}
 	return out
@@ -139,7 +143,7 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 		return p.commitBuild(ctx, before, next)
 	}
 	img := imageOf(m, manifest)
-	img.BuiltAt, img.BuildID = p.now, next.ID
+	img.BuiltAt, img.BuildID, img.Bases, img.BuiltBy = p.now, next.ID, next.Bases, next.Built
 	revision, err := p.writer.FinishBuild(ctx, next, img, api.EnvironmentRecord{
 		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, UpdatedAt: p.now,
 	})

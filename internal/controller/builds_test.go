@@ -49,13 +49,13 @@ func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	names := []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: base.Digest}}
 	view := &state.View{Images: []*api.Image{base, built}, Environments: names}
 	build := &api.Build{Recipe: text}
-	if got := recipeOf(view, build); got.Problem != "" || got.Missing != "" || got.Local || got.Image != built.Digest || got.Bases["debian-mpi"] != base.Digest {
+	if got := recipeOf(view, build); got.Problem != "" || got.Missing != "" || got.Local || got.Image != built || got.Bases["debian-mpi"] != base.Digest {
 		t.Errorf("got %+v, want the image %s on %s", got, built.Digest, base.Digest)
 	}
 	other := &api.Image{Digest: "sha256:" + strings.Repeat("a", 64), Environment: "debian-mpi"}
 	view = &state.View{Images: []*api.Image{other, base, built}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: other.Digest}}}
-	if got := recipeOf(view, build).Image; got != "" {
-		t.Errorf("the image %s on the former base is reused", got)
+	if got := recipeOf(view, build).Image; got != nil {
+		t.Errorf("the image %s on the former base is reused", got.Digest)
 	}
 	if got := recipeOf(&state.View{}, build); got.Missing != "debian-mpi" {
 		t.Errorf("without its base %q is missing, want debian-mpi", got.Missing)
@@ -150,16 +150,16 @@ func TestOnlyNodesThatWereSetUpToBuildAreBuilders(t *testing.T) {
 	ready := lifecycle.NodeState{Phase: api.NodeReady}
 	p := &pass{
 		view: &state.View{Nodes: []*state.Node{
-			{Name: "n1", Agent: &api.NodeRecord{Name: "n1", Builder: can}},
-			{Name: "n2", Agent: &api.NodeRecord{Name: "n2", Builder: can}},
+			{Name: "n1", Agent: &api.NodeRecord{Name: "n1", Builder: can}, Control: &api.NodeControl{Builder: &api.BuilderTrust{}}},
+			{Name: "n2", Agent: &api.NodeRecord{Name: "n2", Builder: can, Labels: map[string]string{"builder": "trusted"}}, Control: &api.NodeControl{Drained: true}},
 			{Name: "n3", Agent: &api.NodeRecord{Name: "n3", Builder: &api.BuilderCheck{Problems: []string{"crun is missing"}}}},
-			{Name: "n4", Agent: &api.NodeRecord{Name: "n4"}},
+			{Name: "n4", Agent: &api.NodeRecord{Name: "n4"}, Control: &api.NodeControl{Builder: &api.BuilderTrust{}}},
 			{Name: "n5", Machine: &state.Machine{}},
 		}},
 		Site: &situation.Site{Nodes: map[string]lifecycle.NodeState{"n1": ready, "n2": ready, "n3": {Phase: api.NodeDown}, "n4": ready}},
 	}
 	want := []lifecycle.Builder{
-		{Node: "n1", Check: *can, Phase: api.NodeReady, Build: "b1"},
+		{Node: "n1", Check: *can, Phase: api.NodeReady, Build: "b1", Trusted: true},
 		{Node: "n2", Check: *can, Phase: api.NodeReady},
 		{Node: "n3", Check: api.BuilderCheck{Problems: []string{"crun is missing"}}, Phase: api.NodeDown},
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
@@ -58,8 +59,8 @@ type Config struct {
 	Repo      *state.Repo
 	Cache     *state.Cache
 	Agents    Agents
-	// SiteSecret is what SSH keys are derived from.
-	SiteSecret []byte
+	// Secrets are the site's, which keys of clusters are derived from.
+	Secrets trust.Secrets
 	// Nameservers are given to clusters with egress.
 	Nameservers []netip.Addr
 	Pool        placement.Pool
@@ -271,7 +272,8 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 
 // tell hands every node its desired state as far as it changed, and returns those nodes: which files members should have depends on it.
 func (l *leader) tell(view *state.View) (told []string, errs []error) {
-	changed, failed := l.desired.update(l.writer.Term(), view)
+	changed, failed := l.desired.update(l.writer.Term(), l.clock.at(l.cfg.Now()), view)
+	l.sooner(l.desired.goodUntil)
 	for name, err := range failed {
 		errs = append(errs, fmt.Errorf("cluster %q can't be sent to its nodes: %w", name, err))
 	}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -13,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // JobUser is the unprivileged account of members, who owns the shared home and runs the jobs.
@@ -27,8 +29,13 @@ const quarantineKey = "quarantine "
 // desiredStates computes what each node should carry and remembers it, so that a change of one cluster costs only the nodes that
 // it touches. It is owned by the leading goroutine.
 type desiredStates struct {
-	siteSecret  []byte
+	secrets     trust.Secrets
 	nameservers []netip.Addr
+
+	// now is the leader's time at the update under way.
+	now time.Time
+	// goodUntil is when time alone makes a cluster's files out of date next; zero: never.
+	goodUntil time.Time
 
 	// last is the view that was taken in last; only what differs from it is looked at.
 	last     *state.View
@@ -64,7 +71,7 @@ type part struct {
 
 func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
-		siteSecret: cfg.SiteSecret, nameservers: cfg.Nameservers, images: cfg.Images, machines: map[string]machinePart{},
+		secrets: cfg.Secrets, nameservers: cfg.Nameservers, images: cfg.Images, machines: map[string]machinePart{},
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
@@ -76,9 +83,10 @@ func newDesiredStates(cfg Config) *desiredStates {
 // update takes in a view and returns the desired states of the nodes for which something changed. A cluster that can't be
 // rendered keeps its former share and is returned in failed. A node whose former share is not known, since another leader
 // gave it, is told nothing: what it is not told of it would stop.
-func (d *desiredStates) update(term int64, view *state.View) (changed map[string]agentstream.Desired, failed map[string]error) {
+func (d *desiredStates) update(term int64, now time.Time, view *state.View) (changed map[string]agentstream.Desired, failed map[string]error) {
 	dirty, failed := map[string]bool{}, map[string]error{}
 	clear(d.withheld)
+	d.now = now
 	for _, name := range d.touched(view, dirty) {
 		c := view.Cluster(name)
 		if c == nil {
@@ -109,9 +117,10 @@ func (d *desiredStates) update(term int64, view *state.View) (changed map[string
 }
 
 // touched returns the names of the clusters that may have to be rendered anew since the last view, in order: those that changed, those with a
-// node whose address changed, and those that could not be. What is gone is dropped.
+// node whose address changed, those whose files are out of date, and those that could not be. What is gone is dropped.
 func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []string {
 	names := maps.Clone(d.undone)
+	d.addOutdated(view, names)
 	changed, gone := state.Diff(d.last.Clusters, view.Clusters, (*state.Cluster).Name)
 	for _, c := range changed {
 		names[c.Name()] = true
@@ -134,6 +143,31 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// addOutdated adds the names of the clusters whose files time has made out of date.
+func (d *desiredStates) addOutdated(view *state.View, names map[string]bool) {
+	if d.goodUntil.IsZero() || d.now.Before(d.goodUntil) {
+		return
+	}
+	d.goodUntil = time.Time{}
+	for uid, parts := range d.clusters {
+		c := view.ClusterByUID(uid)
+		switch {
+		case c == nil || parts.goodUntil.IsZero():
+		case d.now.Before(parts.goodUntil):
+			d.lookAgain(parts.goodUntil)
+		default:
+			names[c.Name()] = true
+		}
+	}
+}
+
+// lookAgain notes that files are good until a time.
+func (d *desiredStates) lookAgain(at time.Time) {
+	if !at.IsZero() && (d.goodUntil.IsZero() || at.Before(d.goodUntil)) {
+		d.goodUntil = at
+	}
 }
 
 // underlay is the address of a node as a view has it, "" for none.
@@ -162,6 +196,7 @@ func (d *desiredStates) updateCluster(view *state.View, c *state.Cluster, dirty 
 		parts.generation = c.Record.Generation
 	}
 	d.clusters[c.UID()] = parts
+	d.lookAgain(parts.goodUntil)
 	return true, err
 }
 

@@ -38,6 +38,7 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 			part := parts[b.Node]
 			told := *b
 			told.Step, told.Percent, told.Message, told.LogBytes = "", 0, "", 0 // what the node says itself is no news to it
+			told.Built = nil                                                    // a node that verifies a build must not know what it should arrive at
 			part.builds = append(part.builds, told)
 			parts[b.Node] = part
 		}

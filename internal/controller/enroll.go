@@ -18,7 +18,7 @@ import (
 
 // enroll takes in a stranger by its enrolment token; problem says in words why the token is of no use.
 func (p *pass) enroll(ctx context.Context, s bootapi.Stranger) (problem string, err error) {
-	token, err := trust.ParseBearer(s.Token)
+	token, err := trust.ParseSecret(s.Token)
 	if err != nil {
 		return "its enrollment token is malformed", nil //nolint:nilerr // told to operators
 	}

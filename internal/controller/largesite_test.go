@@ -20,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // BenchmarkLargeSite measures what one change costs the leader of a site where clusters of 1,000 members rest: its processor time until nothing
@@ -74,7 +75,7 @@ func newLargeSite(b *testing.B, nodes int) *largeSite {
 		b.Fatal(err)
 	}
 	s.lead = newLeader(Config{
-		Candidate: "bench", Repo: s.repo, Cache: s.cache, Agents: s.agents, SiteSecret: []byte(strings.Repeat("s", 32)),
+		Candidate: "bench", Repo: s.repo, Cache: s.cache, Agents: s.agents, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return s.now },
 		Log: slog.New(slog.DiscardHandler),
 	}, leadership)

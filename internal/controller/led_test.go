@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // scripted are agents that say what a test wants.
@@ -144,7 +145,7 @@ func (l *led) campaign() {
 		l.t.Fatal(err)
 	}
 	l.lead = newLeader(Config{
-		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, SiteSecret: []byte(strings.Repeat("s", 32)),
+		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
 		Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
 	}, leadership)

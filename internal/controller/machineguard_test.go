@@ -20,7 +20,7 @@ func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	view := &state.View{
 		Nodes: []*state.Node{{Name: "n1", Machine: &state.Machine{Intent: api.MachineIntent{Name: "n1"}, Record: record}}},
 		Builds: []*api.Build{
-			{ID: "b1", Phase: api.BuildRunning, Node: "n2"}, {ID: "b2", Phase: api.BuildRunning, Node: "n2", CancelRequested: true}, {ID: "b3", Phase: api.BuildPending},
+			{ID: "b1", Phase: api.BuildRunning, Node: "n2", Verify: true, Built: []api.BuiltBy{{Node: "n9", Digest: "sha256:x"}}}, {ID: "b2", Phase: api.BuildRunning, Node: "n2", CancelRequested: true}, {ID: "b3", Phase: api.BuildPending},
 		},
 	}
 	var d desiredStates
@@ -28,8 +28,8 @@ func TestANodeIsToldToGoOffForTheBootThatIsToEnd(t *testing.T) {
 	if off := d.machines["n1"].powerOff; off == nil || off.BootGeneration != 3 {
 		t.Errorf("it is told %+v, want boot 3", off)
 	}
-	if builds := d.machines["n2"].builds; len(builds) != 1 || builds[0].ID != "b1" {
-		t.Errorf("its builder is told of %+v, want b1", builds)
+	if builds := d.machines["n2"].builds; len(builds) != 1 || builds[0].ID != "b1" || builds[0].Built != nil {
+		t.Errorf("its builder is told of %+v, want b1, and not what it should arrive at", builds)
 	}
 	view.Nodes[0].Agent = &api.NodeRecord{Name: "n1", BootGeneration: 2}
 	if d.updateMachines(view, map[string]bool{}); d.machines["n1"].powerOff.BootGeneration != 2 {
@@ -197,9 +197,9 @@ func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
 	view := l.view(l.repo.CreateMachine(t.Context(), api.MachineIntent{Name: "n1", UID: "u1", Spec: api.MachineSpec{MACs: []string{"52:54:00:00:00:01"}}}))
 	record := api.MachineRecord{Name: "n1", UID: "u1", Phase: api.MachineBooting, Generation: 3, Boot: &api.Boot{Generation: 3}}
 	l.view(l.leader.CommitMachine(t.Context(), view.Machine("n1"), state.MachineWrite{Record: record}))
-	view = l.view(l.repo.RedeemBoot(t.Context(), state.Redemption{UID: "u1", Machine: "n1", Generation: 3, NonceSHA256: "n"}, &api.TokenInfo{ID: "agent", Role: api.RoleAgent}))
-	if view.Token("agent") == nil {
-		t.Fatal("the agent has no token")
+	view = l.view(l.repo.RedeemBoot(t.Context(), state.Redemption{UID: "u1", Machine: "n1", Generation: 3, NonceSHA256: "n"}, &api.NodeIdentity{Node: "n1", ID: "agent"}))
+	if view.Node("n1").Identity == nil {
+		t.Fatal("the agent has no identity")
 	}
 	record.Phase, record.ChangedAt = api.MachineOff, l.now.Add(time.Second)
 	p := l.lead.newPass(view)
@@ -208,7 +208,7 @@ func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
 	}
 	// Whatever is written next brings the view up to it.
 	view = l.view(l.repo.PutNode(t.Context(), api.NodeRecord{Name: "n2"}))
-	if view.Machine("n1").Record.Phase != api.MachineOff || view.Token("agent") != nil {
-		t.Errorf("it is %s, and its agent's token is %+v", view.Machine("n1").Record.Phase, view.Token("agent"))
+	if view.Machine("n1").Record.Phase != api.MachineOff || view.Node("n1").Identity != nil {
+		t.Errorf("it is %s, and its agent's identity is %+v", view.Machine("n1").Record.Phase, view.Node("n1").Identity)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -174,7 +175,9 @@ func (p *pass) dropBuildLogs(before time.Time) error {
 func (p *pass) nodeSpan(ctx context.Context, newest *api.NodeSpan, n *api.NodeRecord) error {
 	var next *api.NodeSpan
 	if n != nil {
-		next = &api.NodeSpan{Node: n.Name, Cores: len(n.Capacity.Cores), MemoryBytes: n.Capacity.MemoryBytes, From: p.now}
+		next = &api.NodeSpan{
+			Node: n.Name, Cores: len(n.Capacity.Cores), MemoryBytes: n.Capacity.MemoryBytes, Devices: resource.OfDevices(n.Capacity.Devices), From: p.now,
+		}
 		open := newest != nil && newest.To == nil
 		switch p.Nodes[n.Name].Phase {
 		case api.NodeReady:
@@ -183,7 +186,7 @@ func (p *pass) nodeSpan(ctx context.Context, newest *api.NodeSpan, n *api.NodeRe
 		default:
 			next.Down = open && newest.Down
 		}
-		if open && newest.Cores == next.Cores && newest.MemoryBytes == next.MemoryBytes && newest.Down == next.Down {
+		if open && newest.Down == next.Down && resource.OfNodeSpan(newest).Equal(resource.OfNodeSpan(next)) {
 			return nil
 		}
 	}

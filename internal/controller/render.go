@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -13,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -26,6 +28,8 @@ type rendered struct {
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
 	basis string
+	// goodUntil is when they are to be rendered again though nothing else has changed; zero without members.
+	goodUntil time.Time
 	// ports are those of its members that are on fabrics.
 	ports []fabricPort
 }
@@ -229,7 +233,7 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 	if err != nil {
 		return nil, err
 	}
-	next.basis, next.own = renderer.OwnBasis(), make(map[string]ownFiles, len(held))
+	next.goodUntil, next.basis, next.own = renderer.GoodUntil(), renderer.OwnBasis(), make(map[string]ownFiles, len(held))
 	for _, a := range held {
 		own, known := before.own[a.ID]
 		if !known || before.basis != next.basis {
@@ -284,7 +288,12 @@ func checksOf(spec api.ClusterSpec, group string) []api.Check {
 }
 
 func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
-	authority, err := sshca.New(d.siteSecret, c.UID(), c.Intent.CreatedAt)
+	secret := d.secrets.At(c.Intent.CreatedAt)
+	authority, err := sshca.New(secret, c.UID(), c.Intent.CreatedAt)
+	if err != nil {
+		return nil, err
+	}
+	certificates, err := membercert.New(secret, c.UID())
 	if err != nil {
 		return nil, err
 	}
@@ -293,6 +302,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 		return nil, fmt.Errorf("its network %s is not stored", c.UID())
 	}
 	return contextualization.New(contextualization.Cluster{
-		Name: c.Name(), Authority: authority, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
+		Name: c.Name(), Authority: authority, Certificates: certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 	})
 }

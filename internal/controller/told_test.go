@@ -17,7 +17,7 @@ func TestASpareIsToldToNobodyAndMakesItsNodeNobodysPeer(t *testing.T) {
 	record.Generation = 2
 	spare := api.Assignment{ID: "ua.a-spare-0.2", ClusterUID: "ua", Cluster: "a", Generation: 2, Group: "a", Member: "a-spare-0", Rank: -1, Node: "n2", Spare: true}
 	view = s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{spare}}}}))
-	changed, failed := newDesired().update(1, view)
+	changed, failed := newDesired().update(1, someday, view)
 	if len(failed) > 0 {
 		t.Fatal(failed)
 	}
@@ -46,7 +46,7 @@ func TestAMemberThatIsLetGoLeavesTheHomeToTheOthers(t *testing.T) {
 	c := s.cluster("a", 1, "n1").Cluster("a")
 	record := cloned(c.Record)
 	record.Phase, record.Chunks[0].Releasing = api.ClusterReady, true
-	changed, _ := newDesired().update(1, s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record})))
+	changed, _ := newDesired().update(1, someday, s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record})))
 	if m := changed["n1"].Members; len(m) != 1 || !m[0].Release || m[0].ReleaseHome {
 		t.Errorf("members of n1: got %+v, want one to be released without its cluster's home", m)
 	}
@@ -55,7 +55,7 @@ func TestAMemberThatIsLetGoLeavesTheHomeToTheOthers(t *testing.T) {
 func TestMembersAreToldToStandStillWhileTheirClusterIsFrozen(t *testing.T) {
 	s := newStored(t)
 	d := newDesired()
-	d.update(1, s.cluster("a", 1, "n1"))
+	d.update(1, someday, s.cluster("a", 1, "n1"))
 	for _, tc := range []struct {
 		phase  api.ClusterPhase
 		paused bool
@@ -66,7 +66,7 @@ func TestMembersAreToldToStandStillWhileTheirClusterIsFrozen(t *testing.T) {
 		{api.ClusterReady, false},
 	} {
 		view := s.turn("a", tc.phase)
-		d.update(1, view)
+		d.update(1, someday, view)
 		if m := d.assemble("n1", 1, view.Revision).Members; len(m) != 1 || m[0].Paused != tc.paused {
 			t.Errorf("%s: got %+v, want one member, paused %t", tc.phase, m, tc.paused)
 		}
@@ -81,7 +81,7 @@ func TestAJobIsToldToTheMemberThatIsStoredWithItAndToNobodyElse(t *testing.T) {
 	}
 	view := s.cache.View()
 	d := newDesired()
-	d.update(1, view)
+	d.update(1, someday, view)
 	if jobs := d.assemble("n1", 1, view.Revision).Jobs; len(jobs) != 0 {
 		t.Errorf("the node of rank 0 is told of %+v, want nothing: no job is stored as its member's", jobs)
 	}
@@ -93,7 +93,7 @@ func TestAJobIsToldToTheMemberThatIsStoredWithItAndToNobodyElse(t *testing.T) {
 		return nil
 	})
 	view = s.view(revision, err)
-	d.update(1, view)
+	d.update(1, someday, view)
 	if jobs := d.assemble("n2", 1, view.Revision).Jobs; len(jobs) != 1 || !jobs[0].CancelRequested {
 		t.Errorf("of a job that is to run again n2 is told %+v, want it to be ended", jobs)
 	}

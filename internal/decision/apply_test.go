@@ -102,8 +102,11 @@ func usage(change Change) []string {
 		return nil
 	}
 	for _, s := range change.Usage.Spans {
-		lines = append(lines, fmt.Sprintf("%s %s %s-%s %d members %d cores %d bytes", s.Kind, s.Node, s.From.Sub(t0), s.To.Sub(t0), s.Members, s.Cores,
-			s.MemoryBytes))
+		line := fmt.Sprintf("%s %s %s-%s %d members %d cores %d bytes", s.Kind, s.Node, s.From.Sub(t0), s.To.Sub(t0), s.Members, s.Cores, s.MemoryBytes)
+		if len(s.Devices) > 0 {
+			line += fmt.Sprint(" ", s.Devices)
+		}
+		lines = append(lines, line)
 	}
 	return lines
 }

@@ -20,7 +20,10 @@ func partOf(member string, rank int, generation int64, change func(*api.Assignme
 
 func TestAPartComesAndGoesWithItsMember(t *testing.T) {
 	c := running()
-	member, part := assignment("c-7", 7, 4), partOf("c-7", 7, 4, func(*api.Assignment) {})
+	member, part := assignment("c-7", 7, 4), partOf("c-7", 7, 4, func(a *api.Assignment) {
+		gpu := api.DeviceClaim{Class: "gpu", Takes: map[string]int64{"slices": 7}}
+		a.Devices = []api.DeviceClaim{gpu, gpu}
+	})
 	change := apply(t, c, time.Minute, lifecycle.Hold{Assignments: []api.Assignment{member, part}})
 	equal(t, "held", []string{"held u1.c-7.4 u1.c-7.4-1"}, batches(change))
 
@@ -36,7 +39,9 @@ func TestAPartComesAndGoesWithItsMember(t *testing.T) {
 	if last := change.Record.Chunks[len(change.Record.Chunks)-1]; !last.Releasing {
 		t.Errorf("the chunk of member and part is not releasing: %+v", last)
 	}
-	equal(t, "usage", []string{"allocated n7 1m0s-2m0s 1 members 2 cores 1000 bytes"}, usage(change))
+	equal(t, "usage", []string{
+		"allocated n7 1m0s-2m0s 1 members 2 cores 1000 bytes", "allocated n8 1m0s-2m0s 0 members 0 cores 0 bytes map[gpu/slices:14]",
+	}, usage(change))
 	if len(change.Record.Lost) != 1 || change.Record.Lost[0].Member != "c-7" {
 		t.Errorf("lost are %+v, want the member alone", change.Record.Lost)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // spans adds up like stretches of use.
@@ -19,13 +20,11 @@ type spanKey struct {
 	from, to int64
 }
 
-// add counts one assignment from one time to another. A stretch of no length is no use.
+// add counts one assignment from one time to another. A stretch of no length is no use, nor is what takes nothing that is counted.
 func (s *spans) add(kind api.SpanKind, a *api.Assignment, from, to time.Time) {
-	if !to.After(from) {
+	held := resource.OfAssignment(a)
+	if !to.After(from) || held.IsZero() {
 		return
-	}
-	if a.IsPart() && len(a.Slots) == 0 && len(a.Memory) == 0 {
-		return // it takes nothing that is counted
 	}
 	key := spanKey{kind, a.Node, from.UnixNano(), to.UnixNano()}
 	if s.byKey == nil {
@@ -36,11 +35,7 @@ func (s *spans) add(kind api.SpanKind, a *api.Assignment, from, to time.Time) {
 		span = &api.UsageSpan{Kind: kind, Node: a.Node, From: from, To: to}
 		s.byKey[key] = span
 	}
-	if !a.IsPart() {
-		span.Members++
-	}
-	span.Cores += len(a.Slots)
-	span.MemoryBytes += a.MemoryBytes()
+	held.AddTo(span)
 }
 
 // list is all of it in an order that does not depend on chance.

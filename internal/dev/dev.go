@@ -79,6 +79,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	})
 	err = site.Run(ctx, func() {
 		for i, space := range spaces.Nodes {
+			agents.Go(func() { trust(ctx, stateDir, space.Name, log) })
 			agents.Go(func() {
 				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], log: log.With("node", space.Name)})
 			})
@@ -214,7 +215,6 @@ func (p agentProcess) run(ctx context.Context) error {
 	defer func() { _ = out.Close() }()
 	args := []string{
 		"agent", "--state", p.opts.StateDir, "--server", p.server, "--name", p.space.Name,
-		"--token-file", filepath.Join(p.opts.StateDir, config.AgentTokenName),
 		"--cores", fmt.Sprint(p.share.slots), "--cpus", inventory.FormatList(p.share.cpus),
 		"--memory", fmt.Sprint(p.share.memoryBytes), "--underlay", p.space.Address.String(),
 	}

@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -19,8 +21,8 @@ type BuildRecipe struct {
 	Missing string
 	// Local: it takes files of the builder node, whose content is known nowhere else.
 	Local bool
-	// Image is the digest of an image of the same recipe on the same bases, "" when there is none.
-	Image string
+	// Image is an image of the same recipe on the same bases, nil when there is none.
+	Image *api.Image
 }
 
 // Builder is a node that was set up to build.
@@ -28,6 +30,10 @@ type Builder struct {
 	Node  string
 	Check api.BuilderCheck
 	Phase api.NodePhase
+	// Trusted: an operator trusts it as a builder.
+	Trusted bool
+	// Identity is the ID of the node's identity.
+	Identity string
 	// Build is the ID of the build that the node has, "" for none: a node builds one thing at a time.
 	Build string
 }
@@ -51,8 +57,11 @@ type BuildInput struct {
 	// Recipe and Builders are those of a pending build; builders are chosen in this order.
 	Recipe   BuildRecipe
 	Builders []Builder
-	// Gone: the build's node is down, or no longer in the inventory. Heard: it is connected, and has reported all its builds.
-	Gone, Heard bool
+	// Gone: the build's node is down, or no longer in the inventory. Heard: it is connected, and has reported all its builds. Trusted: an operator
+	// trusts it as a builder.
+	Gone, Heard, Trusted bool
+	// Identity is the ID of the identity of the build's node.
+	Identity string
 	// Seen is what the build's node reported, of this build and others.
 	Seen []BuildSeen
 	Now  time.Time
@@ -64,12 +73,18 @@ func PlanBuild(in BuildInput) api.Build {
 	if in.Build.Phase == api.BuildPending {
 		return in.planPending()
 	}
-	switch b := in.Build; {
-	case in.Gone && b.Attempt < buildAttempts && !b.CancelRequested:
-		b.Phase, b.Message, b.Node, b.Step, b.Percent = api.BuildPending, fmt.Sprintf("node %s is gone; the build starts again", b.Node), "", "", 0
-		return b
+	lost := ""
+	switch {
 	case in.Gone:
-		return in.end(b, api.BuildFailed, fmt.Sprintf("node %s is gone", b.Node))
+		lost = fmt.Sprintf("node %s is gone", in.Build.Node)
+	case !in.Trusted && !in.Build.Verify:
+		lost = fmt.Sprintf("node %s is no longer a trusted builder", in.Build.Node)
+	}
+	switch b := in.Build; {
+	case lost != "" && b.Attempt < buildAttempts+len(b.Built) && !b.CancelRequested:
+		return again(b, lost+"; the build starts again")
+	case lost != "":
+		return in.end(b, api.BuildFailed, lost)
 	}
 	for _, seen := range in.Seen {
 		if seen.ID == in.Build.ID && seen.Attempt == in.Build.Attempt {
@@ -83,37 +98,55 @@ func PlanBuild(in BuildInput) api.Build {
 	return in.Build
 }
 
+// again returns a build to be given to another node.
+func again(b api.Build, message string) api.Build {
+	b.Phase, b.Message, b.Node, b.Step, b.Percent, b.LogBytes = api.BuildPending, message, "", "", 0, 0
+	return b
+}
+
 // planPending gives a build to a node, unless there is no need for it, or no way.
 func (in BuildInput) planPending() api.Build {
 	b := in.Build
 	switch {
-	case b.CancelRequested:
+	case b.CancelRequested && len(b.Built) == 0:
 		return in.end(b, api.BuildCancelled, "cancelled before it began")
+	case b.CancelRequested:
+		return in.end(b, api.BuildCancelled, "cancelled before it was verified")
+	case len(b.Built) > 0: // it was begun, and the second node builds what the first one did
 	case in.Recipe.Problem != "":
 		return in.end(b, api.BuildFailed, "the recipe can't be read: "+in.Recipe.Problem)
 	case in.Recipe.Missing != "":
 		return in.end(b, api.BuildFailed,
 			fmt.Sprintf("its base environment %q is not built; run: nearmetal env build %s", in.Recipe.Missing, in.Recipe.Missing))
-	case in.Recipe.Image != "" && !b.Force && !in.Recipe.Local:
-		b.Percent, b.Digest, b.Reused = 100, in.Recipe.Image, true
-		return in.end(b, api.BuildSucceeded, "an image of the same recipe already exists; use --force to rebuild it with today's packages")
+	case in.reuses():
+		b.Percent, b.Digest, b.Reused = 100, in.Recipe.Image.Digest, true
+		return in.end(b, api.BuildSucceeded, fmt.Sprintf("an image of the same recipe already exists, built by %s; use --force to rebuild it with "+
+			"today's packages", BuildersOf(in.Recipe.Image.BuiltBy)))
 	}
 	node, waits := in.builder()
 	if node == "" {
 		b.Message = waits
 		return b
 	}
-	b.Bases = in.Recipe.Bases
-	b.Phase, b.Node, b.Message, b.StartedAt = api.BuildRunning, node, "", &in.Now
+	if len(b.Built) == 0 {
+		b.Bases, b.StartedAt = in.Recipe.Bases, &in.Now
+	}
+	b.Phase, b.Node, b.Message = api.BuildRunning, node, ""
 	b.Attempt++
 	return b
 }
 
+// reuses reports whether an image that exists is what was asked for.
+func (in BuildInput) reuses() bool {
+	img := in.Recipe.Image
+	return img != nil && !in.Build.Force && !in.Recipe.Local && (!in.Build.Verify || img.Verified())
+}
+
 // builder returns the node that the build goes to, one that can build and builds nothing, or else what the build waits for.
 func (in BuildInput) builder() (node, waits string) {
-	waits = "waiting: no node accepts builds; start an agent with --builder auto"
+	may, waits := in.eligible()
 	behind := ""
-	for _, b := range in.Builders {
+	for _, b := range may {
 		switch {
 		case !b.Check.OK:
 			problem := "no reason was given"
@@ -135,20 +168,68 @@ func (in BuildInput) builder() (node, waits string) {
 	return "", waits
 }
 
+// eligible returns the builders whose result counts, and what to do if there are none: trusted ones, or, for a build that is to be verified,
+// all but the one that has built it.
+func (in BuildInput) eligible() (may []Builder, otherwise string) {
+	for _, b := range in.Builders {
+		it := api.BuiltBy{Node: b.Node, Identity: b.Identity}
+		if in.Build.Verify && !slices.ContainsFunc(in.Build.Built, func(by api.BuiltBy) bool { return by.SameNode(&it) }) ||
+			!in.Build.Verify && b.Trusted {
+			may = append(may, b)
+		}
+	}
+	if len(in.Builders) == 0 {
+		return nil, "waiting: no node accepts builds; start an agent with --builder auto"
+	}
+	switch first := in.Builders[0].Node; {
+	case in.Build.Verify && len(in.Builders) == 1:
+		return nil, fmt.Sprintf("waiting: two nodes must build it to verify it, and only node %s accepts builds; start an agent with --builder auto "+
+			"on another one", first)
+	case len(may) == 0:
+		return nil, fmt.Sprintf("waiting: node %[1]s accepts builds but is not a trusted builder; run: nearmetal node trust %[1]s; or cancel this build, "+
+			"and build with --verify on two nodes", first)
+	}
+	return may, ""
+}
+
 // follow takes over what the node reports of the attempt. Each change is a commit: not every percent is worth one.
 func (in BuildInput) follow(seen BuildSeen) api.Build {
 	b := in.Build
 	b.Step, b.Percent = seen.Step, seen.Percent/5*5
 	switch {
 	case seen.Phase == api.BuildSucceeded:
-		b.Percent, b.LogBytes, b.Step, b.Digest = 100, seen.LogBytes, "", seen.Manifest
-		return in.end(b, api.BuildSucceeded, seen.Message)
+		b.LogBytes, b.Step = seen.LogBytes, ""
+		return in.built(b, seen)
 	case seen.Phase.Ended():
 		b.LogBytes = seen.LogBytes
 		return in.end(b, seen.Phase, seen.Message)
 	default:
 		return b
 	}
+}
+
+// built takes over what a node made. Where that is to be verified, another one makes it again, and both must be the same.
+func (in BuildInput) built(b api.Build, seen BuildSeen) api.Build {
+	b.Built = append(slices.Clone(b.Built), api.BuiltBy{Node: b.Node, Identity: in.Identity, Trusted: in.Trusted, Digest: seen.Manifest, At: in.Now})
+	first, last := b.Built[0], b.Built[len(b.Built)-1]
+	switch {
+	case first.Digest != last.Digest:
+		return in.end(b, api.BuildFailed, fmt.Sprintf("it is not verified: node %s built %s, node %s built %s; either its packages changed in between, or files "+
+			"of the builder nodes that it takes differ, or one of the nodes is not to be trusted; build it again", first.Node, first.Digest, last.Node, last.Digest))
+	case b.Verify && len(b.Built) < 2:
+		return again(b, fmt.Sprintf("built by node %s; another one builds it to verify it", first.Node))
+	}
+	b.Percent, b.Digest = 100, seen.Manifest
+	return in.end(b, api.BuildSucceeded, seen.Message)
+}
+
+// BuildersOf names nodes that built an image, for people.
+func BuildersOf(by []api.BuiltBy) string {
+	names := make([]string, len(by))
+	for i := range by {
+		names[i] = "node " + by[i].Node
+	}
+	return strings.Join(names, " and ")
 }
 
 func (in BuildInput) end(b api.Build, phase api.BuildPhase, message string) api.Build {

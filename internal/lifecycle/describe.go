@@ -23,6 +23,8 @@ func MemberPhase(a ClusterAssignment, observed map[string]Observation, nodes map
 		return api.MemberUnknown, fmt.Sprintf("node %s is not reporting", a.Node)
 	case !heard || seen.Phase == "":
 		return api.MemberAssigned, ""
+	case seen.Phase == api.MemberReleasing:
+		return api.MemberUnhealthy, "its node is removing it, and nobody asked for that"
 	default:
 		return seen.Phase, seen.Message
 	}

@@ -133,7 +133,10 @@ func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 	nodes := map[string]NodeState{
 		"up": {Phase: api.NodeReady, Reported: true}, "silent": {Phase: api.NodeUnknown, Reported: true}, "new": {Phase: api.NodeReady, Reported: false}, "down": {Phase: api.NodeDown, Reported: true},
 	}
-	seen := map[string]Observation{"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Proved: api.ByAgents("n")}}
+	seen := map[string]Observation{
+		"a": {Phase: api.MemberReady, Message: "m"}, "clean": {Proved: api.ByAgents("n")},
+		"gone": {Phase: api.MemberReleasing},
+	}
 	tests := []struct {
 		name    string
 		a       ClusterAssignment
@@ -148,6 +151,8 @@ func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 		{"on a node that is down", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}}, api.MemberUnknown, "node down is down"},
 		{"on a node nobody knows", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "x"}}, api.MemberUnknown, "node x is not reporting"},
 		{"being released", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}, Releasing: true}, api.MemberReleasing, "m"},
+		{"being removed though it is held", ClusterAssignment{Assignment: &api.Assignment{ID: "gone", Node: "up"}}, api.MemberUnhealthy, "its node is removing it, and nobody asked for that"},
+		{"being removed as it was released", ClusterAssignment{Assignment: &api.Assignment{ID: "gone", Node: "up"}, Releasing: true}, api.MemberReleasing, ""},
 		{"a spare", ClusterAssignment{Assignment: &api.Assignment{ID: "s", Node: "up", Spare: true}}, api.MemberSpare, ""},
 	}
 	for _, tt := range tests {

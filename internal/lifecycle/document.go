@@ -17,7 +17,8 @@ rest: a user chose it, or only a user can end it.
 `)
 	document(&b, Clusters(), "A refusal and a failure are final: the user deletes the cluster and creates it again. A cluster that failed keeps its resources until then,\n"+
 		"or until its time limit, so that its user can inspect it. Deadlines count from the change of phase or the start of the leader, whichever is later.")
-	document(&b, Members(), "Phases come from the agent of the member's node, as levels: a phase that ends before the next report is skipped. While its node is\n"+
+	document(&b, Members(), "Phases come from the agent of the member's node, as levels: a phase that ends before the next report, or before the leader\n"+
+		"looks again, is skipped. So any reported phase can follow any other while the leader or its store stands still. While its node is\n"+
 		"not reporting, a member is unknown, which is never treated as off. One name can have two phases for a while: lost, and its old\n"+
 		"assignment releasing.")
 	document(&b, Nodes(), "A new leader restarts all death timers: time without a leader does not count as silence. Draining is not a phase: a drained node is\n"+

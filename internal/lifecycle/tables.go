@@ -109,7 +109,7 @@ func Members() Machine[api.MemberPhase] {
 			{From: from{assigned, preparing, starting, unhealthy, paused, failed, unknown}, To: ready, On: "reported", Why: "the member itself reported that SSH works"},
 			{
 				From: from{assigned, preparing, starting, ready, paused, failed, unknown}, To: unhealthy, On: "reported",
-				Why: "its SSH, its network or one of its own checks failed",
+				Why: "its SSH, its network or one of its own checks failed, or its node reports a phase that is not for agents to report",
 			},
 			{
 				From: from{assigned, preparing, starting, ready, unhealthy, failed, unknown}, To: paused, On: "reported",

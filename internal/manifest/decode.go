@@ -103,7 +103,7 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.time(path, v, into)
 	case into.Kind() == reflect.String:
 		d.string(path, v, into)
-	case into.Kind() == reflect.Int:
+	case into.Kind() == reflect.Int, into.Kind() == reflect.Int64:
 		d.int(path, v, into)
 	case into.Kind() == reflect.Bool:
 		if d.want(path, v, kindBool) {

@@ -24,12 +24,15 @@ const (
 	LabelPattern      = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	LabelKeyPattern   = `^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`
 	LabelValuePattern = `^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`
+	// CounterPattern is that of a counter of devices: a class, which is a DNS label, and the counter's own name.
+	CounterPattern = `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`
 )
 
 var (
 	dnsLabel   = regexp.MustCompile(LabelPattern)
 	labelKey   = regexp.MustCompile(LabelKeyPattern)
 	labelValue = regexp.MustCompile(LabelValuePattern)
+	counter    = regexp.MustCompile(CounterPattern)
 )
 
 // LabelProblem tells why a name is not a DNS label of at most maxLength characters (RFC 1123, section 2.1), or "".
@@ -82,6 +85,14 @@ func ValueProblem(value string) string {
 	}
 	if !labelValue.MatchString(value) {
 		return "is not a label value; use letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+	}
+	return ""
+}
+
+// CounterProblem tells why a name is not that of a counter of devices, or "".
+func CounterProblem(name string) string {
+	if !counter.MatchString(name) {
+		return `is not a counter of devices; write CLASS/COUNTER, such as "gpu/slices"`
 	}
 	return ""
 }

@@ -19,6 +19,7 @@ const (
 	MaxNodeNUMANodes    = 1024
 	MaxNodeMemory       = 1 << 50
 	MaxNodeDevices      = 1024
+	MaxNodeCounters     = 256
 	MaxNodePorts        = 64
 	MaxNodeEnvironments = 1024
 	MaxNodeStacks       = 8
@@ -39,7 +40,7 @@ func CheckNode(n *api.NodeRecord) error {
 			c.add("the underlay %s is no IP address", printable(n.Underlay))
 		}
 	}
-	c.words(map[string]string{"agent version": n.AgentVersion, "agent ID": n.AgentID})
+	c.words(map[string]string{"agent version": n.AgentVersion})
 	c.capacity(&n.Capacity)
 	c.count("stacks", len(n.Stacks), MaxNodeStacks)
 	for i := range n.Stacks {
@@ -50,7 +51,7 @@ func CheckNode(n *api.NodeRecord) error {
 	for i := range n.Environments {
 		e := &n.Environments[i]
 		c.words(map[string]string{"environment": e.Name, "digest": e.Digest})
-		e.Description = text(e.Description)
+		e.Description = Text(e.Description)
 		c.texts(e.Problems)
 		c.count("stacks of environment "+printable(e.Name), len(e.Stacks), MaxNodeStacks)
 	}
@@ -91,12 +92,12 @@ func (c *nodeCheck) words(words map[string]string) {
 func (c *nodeCheck) texts(texts []string) {
 	c.count("problems of one kind", len(texts), maxDeviceEntries)
 	for i := range texts {
-		texts[i] = text(texts[i])
+		texts[i] = Text(texts[i])
 	}
 }
 
-// text is somebody else's text, of bounded length and without what a terminal would obey.
-func text(text string) string {
+// Text returns somebody else's text with at most api.MaxMessageBytes, without what a terminal would obey.
+func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {
 			return r
@@ -150,7 +151,7 @@ func (c *nodeCheck) capacity(capacity *api.NodeCapacity) {
 }
 
 func (c *nodeCheck) devices(devices []api.Device) {
-	ids := map[string]bool{}
+	ids, counters := map[string]bool{}, map[[2]string]bool{}
 	for i := range devices {
 		d := &devices[i]
 		c.words(map[string]string{"device": d.ID, "device class": d.Class})
@@ -161,11 +162,15 @@ func (c *nodeCheck) devices(devices []api.Device) {
 		c.count("counters of device "+printable(d.ID), len(d.Counters), maxDeviceEntries)
 		c.count("ways to hand out device "+printable(d.ID), len(d.Ways), maxDeviceEntries)
 		c.amounts(d.ID, d.Counters)
+		for counter := range d.Counters {
+			counters[[2]string{d.Class, counter}] = true
+		}
 		for name, way := range d.Ways {
 			c.words(map[string]string{"way to hand out a device": name, "mode": way.Mode})
 			c.amounts(d.ID, way.Takes)
 		}
 	}
+	c.count("counters of device classes", len(counters), MaxNodeCounters)
 }
 
 func (c *nodeCheck) amounts(device string, amounts map[string]int64) {

@@ -11,7 +11,7 @@ import (
 // soundNode is what an agent says of a node with everything that one can have.
 func soundNode() api.NodeRecord {
 	return api.NodeRecord{
-		Name: "n1", Labels: map[string]string{"rack": "r1"}, Underlay: "192.0.2.1", AgentVersion: "1.2", AgentID: "a1",
+		Name: "n1", Labels: map[string]string{"rack": "r1"}, Underlay: "192.0.2.1", AgentVersion: "1.2",
 		Stacks:       []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"no crun\n\tinstall it"}}},
 		Environments: []api.EnvironmentOnNode{{Name: "local", Description: "the node's own", Stacks: []api.Stack{api.StackContainer}}},
 		Builder:      &api.BuilderCheck{Problems: []string{"no mkfs.erofs"}},
@@ -38,7 +38,6 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 		"labels":              {func(n *api.NodeRecord) { n.Labels = many(65) }, "65 labels"},
 		"an underlay":         {func(n *api.NodeRecord) { n.Underlay = "x" }, "is no IP address"},
 		"a version":           {func(n *api.NodeRecord) { n.AgentVersion = "1\x1b]0;x" }, "unprintable"},
-		"an agent ID":         {func(n *api.NodeRecord) { n.AgentID = long }, "longer than 128 bytes"},
 		"a stack":             {func(n *api.NodeRecord) { n.Stacks[0].Stack = "x\x00" }, "unprintable"},
 		"problems":            {func(n *api.NodeRecord) { n.Builder.Problems = make([]string, 65) }, "65 problems"},
 		"stacks":              {func(n *api.NodeRecord) { n.Stacks = make([]api.StackCheck, 9) }, "9 stacks"},
@@ -54,6 +53,7 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 		"a device twice":      {func(n *api.NodeRecord) { n.Capacity.Devices = append(n.Capacity.Devices, n.Capacity.Devices[0]) }, "listed twice"},
 		"a negative counter":  {func(n *api.NodeRecord) { n.Capacity.Devices[0].Counters["slices"] = -1 }, `counter "slices" of device "gpu0" is -1`},
 		"what a way takes":    {func(n *api.NodeRecord) { n.Capacity.Devices[0].Ways["half"].Takes["slices"] = -1 }, "is -1"},
+		"counters of devices": {func(n *api.NodeRecord) { n.Capacity.Devices = ofManyCounters() }, "320 counters of device classes"},
 		"devices":             {func(n *api.NodeRecord) { n.Capacity.Devices = make([]api.Device, 1025) }, "1025 devices"},
 		"a place twice":       {func(n *api.NodeRecord) { n.Capacity.Ports[1].At = "0x1" }, "a place that another port has"},
 		"a port at no fabric": {func(n *api.NodeRecord) { n.Capacity.Ports[1].Fabric = "" }, "no fabric"},
@@ -69,6 +69,18 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 			t.Errorf("%s: the error has %d bytes, or what it is about", name, len(err.Error()))
 		}
 	}
+}
+
+// ofManyCounters are devices of five classes, each with as many counters as a device may have.
+func ofManyCounters() []api.Device {
+	devices := make([]api.Device, 5)
+	for i := range devices {
+		devices[i] = api.Device{ID: fmt.Sprint("d", i), Class: fmt.Sprint("class", i), Counters: map[string]int64{}}
+		for k := range maxDeviceEntries {
+			devices[i].Counters[fmt.Sprint("c", k)] = 1
+		}
+	}
+	return devices
 }
 
 func TestTextsOfAnAgentAreMadeFitForTerminals(t *testing.T) {

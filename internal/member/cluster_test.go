@@ -114,6 +114,35 @@ func TestAReplacedMembersIdentityIsRevoked(t *testing.T) {
 	}
 }
 
+func TestUsersReachEachOtherByTLSWithTheFilesOfTheirMembers(t *testing.T) {
+	needs.Program(t, "openssl")
+	s := newSandbox(t, 2)
+	s.startAll()
+	const files = "-cert /etc/nearmetal/tls/workload.crt -key /etc/nearmetal/tls/workload.key"
+	serve := "openssl s_server -accept 4433 -www -Verify 1 -verify_return_error -CAfile /etc/nearmetal/tls/ca.crt " + files + " >/tmp/log 2>&1 </dev/null &"
+	if out, err := s.exec(s.members[1], asUser, "sh", "-c", serve); err != nil {
+		t.Fatalf("%s (%v)", out, err)
+	}
+	ask := func(more string) (string, error) {
+		return s.exec(s.members[0], asUser, "sh", "-c", "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | openssl s_client -connect c1-1:4433 -ign_eof -verify_return_error "+
+			"-verify_hostname c1-1 -CAfile /etc/nearmetal/tls/ca.crt "+more)
+	}
+	const served = "200 ok"
+	deadline := time.Now().Add(patience)
+	for {
+		out, err := ask(files)
+		if err == nil && strings.Contains(out, served) {
+			break
+		}
+		if !strings.Contains(out, "Connection refused") || time.Now().After(deadline) { // until the server listens
+			t.Fatalf("%s (%v)", out, err)
+		}
+	}
+	if out, err := ask(""); strings.Contains(out, served) {
+		t.Errorf("without a certificate: %s (%v)", out, err)
+	}
+}
+
 // compile builds the MPI program into the shared home, or skips the test.
 func (s *sandbox) compile() {
 	s.t.Helper()

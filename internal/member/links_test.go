@@ -31,13 +31,13 @@ func newLinkedNodeAgent(t *testing.T, dir string, link memberlink.Endpoint) *nod
 // overTLS is a node agent's end for member u1.m.1, at address.
 func overTLS(t *testing.T, authority *memberlinktest.Authority, address string) memberlink.Endpoint {
 	t.Helper()
-	return authority.Listen(t, address, memberlinktest.Template(false, memberlink.NodeURI(memberlinktest.Node)))
+	return authority.Listen(t, address, memberlinktest.Template(false, memberlinktest.NodeURI(memberlinktest.Node)), authority.Members())
 }
 
 // certified is the link of a member with a certificate for this ID.
 func certified(t *testing.T, authority *memberlinktest.Authority, address, id string) *memberconfig.Link {
 	t.Helper()
-	return authority.Link(t, address, memberlinktest.Template(true, memberlink.MemberURI(id)), authority)
+	return authority.Link(t, address, memberlinktest.Template(true, memberlinktest.MemberURI(id)), authority)
 }
 
 // speak is a stranger on a connection, which has said hello.

@@ -21,6 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/contextualization"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
@@ -138,9 +139,13 @@ func testCluster(t *testing.T, n int) contextualization.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	certificates, err := membercert.New(bytes.Repeat([]byte{7}, membercert.MinSecretBytes), "u1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	prefix := netip.MustParsePrefix("10.64.16.0/20")
 	c := contextualization.Cluster{
-		Name: "c1", Authority: authority, User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
+		Name: "c1", Authority: authority, Certificates: certificates, Now: time.Now(), User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
 		Network: api.Network{Index: 1, Prefix: prefix, Gateway: prefix.Addr().Next()},
 	}
 	address := c.Network.Gateway

@@ -214,7 +214,7 @@ func (s *Server) expected(piece Log) (Log, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cursor := s.logs[piece.JobID]
-	if cursor == nil || piece.Request != cursor.request || piece.Offset < 0 || len(piece.Data) > maxLogPiece {
+	if cursor == nil || piece.Request != cursor.request || piece.Offset != plausible(piece.Offset) || len(piece.Data) > maxLogPiece {
 		return Log{}, false
 	}
 	switch {

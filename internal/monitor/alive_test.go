@@ -159,7 +159,7 @@ func BenchmarkASecondOfTenThousandAgents(b *testing.B) {
 	streams := make([]*stream, agents)
 	for i := range streams {
 		streams[i] = newStream(nil, func(error) {})
-		hello := &agentstream.Hello{AgentID: "a", Node: api.NodeRecord{Name: fmt.Sprintf("n%d", i)}}
+		hello := &agentstream.Hello{Run: "a", Node: api.NodeRecord{Name: fmt.Sprintf("n%d", i)}}
 		if err := m.connect(hello, streams[i]); err != nil {
 			b.Fatal(err)
 		}

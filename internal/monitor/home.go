@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 const (
@@ -38,7 +39,7 @@ func (m *Monitor) HomeUsage(ctx context.Context, nodeName, memberID string) (api
 	select {
 	case counted := <-answer:
 		if counted.Failure != "" {
-			return api.HomeUsage{}, fmt.Errorf("node %q: %s", nodeName, counted.Failure)
+			return api.HomeUsage{}, fmt.Errorf("node %q: %s", nodeName, manifest.Text(counted.Failure))
 		}
 		return counted.Usage, nil
 	case <-ctx.Done():

@@ -13,7 +13,7 @@ func (m *Monitor) Connected(nodeName string) (connected bool, lastSeen time.Time
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.nodes[nodeName]
-	if n == nil || n.agentID == "" {
+	if n == nil || !n.known {
 		return false, time.Time{}
 	}
 	return n.stream != nil && n.reported && m.cfg.Now().Sub(n.lastSeen) < m.cfg.DeathTimer/2, n.lastSeen
@@ -40,23 +40,6 @@ func (m *Monitor) Builds() map[string][]agentstream.BuildObserved {
 		}
 	}
 	return builds
-}
-
-// Build is what was last said of an attempt at a build, by whichever connected node carries it out.
-func (m *Monitor) Build(id string, attempt int) (agentstream.BuildObserved, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, n := range m.nodes {
-		if n.stream == nil {
-			continue
-		}
-		for _, b := range n.observed.Builds {
-			if b.ID == id && b.Attempt == attempt {
-				return b, true
-			}
-		}
-	}
-	return agentstream.BuildObserved{}, false
 }
 
 // Holders are the connected nodes that hold an image wholly, and those that fetch it and have a part, by name, with the URLs that they serve

@@ -11,11 +11,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net/netip"
+	"net/url"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 // Config is what a monitor needs.
@@ -61,7 +65,10 @@ type Monitor struct {
 
 // node is one agent, connected or not.
 type node struct {
-	agentID string
+	// known: its agent has connected since this server started. run is that of the agent which did last, former are those before it.
+	known  bool
+	run    string
+	former []string
 	// lastSeen is when the newest ping was sent that it has answered; words that arrive without answers are not enough.
 	lastSeen time.Time
 	stream   *stream // nil when not connected
@@ -272,38 +279,50 @@ func (m *Monitor) node(name string) *node {
 	return n
 }
 
-// errNameTaken refuses a second machine under the name of a living one.
-var errNameTaken = errors.New("another machine with this node name reported a moment ago; give one of the two another --name")
+// errCopied refuses an agent that another has taken the place of: both have one identity.
+var errCopied = errors.New("another agent with this node's identity has connected since: the machine was copied or restored from a backup, or its key was stolen. " +
+	"Stop one of the two, run 'nearmetal node revoke' for the node, and enroll it again")
 
-// admit refuses an agent under the name of another that lives.
+// formerRuns is how many earlier runs of an agent are remembered.
+const formerRuns = 16
+
+// maxRun bounds what names a run, in bytes.
+const maxRun = 64
+
+// admit refuses an agent that another of the same identity has taken the place of.
 func (m *Monitor) admit(hello *agentstream.Hello) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mayTake(m.node(hello.Node.Name), hello)
+	return m.node(hello.Node.Name).mayTake(hello)
 }
 
-// mayTake is admit; the lock is held. Also while a stream is lost for a moment: whoever came then would be given the members that run
-// on the other machine.
-func (m *Monitor) mayTake(n *node, hello *agentstream.Hello) error {
-	silence := m.cfg.Now().Sub(n.lastSeen)
-	if n.agentID != "" && n.agentID != hello.AgentID && silence < m.cfg.DeathTimer {
-		return fmt.Errorf("node %q: %w", hello.Node.Name, errNameTaken)
+// mayTake is admit; the lock is held. An agent that starts again is another run, and the one before it never comes back: what does is a copy.
+func (n *node) mayTake(hello *agentstream.Hello) error {
+	if len(hello.Run) > maxRun {
+		return fmt.Errorf("node %q: the agent's run has %d bytes; at most %d are allowed", hello.Node.Name, len(hello.Run), maxRun)
+	}
+	if hello.Run != n.run && slices.Contains(n.former, hello.Run) {
+		return fmt.Errorf("node %q: %w", hello.Node.Name, errCopied)
 	}
 	return nil
 }
 
-// connect makes a stream the node's one; a former stream of the same agent is ended.
+// connect makes a stream the node's one; a former stream is ended.
 func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(hello.Node.Name)
-	if err := m.mayTake(n, hello); err != nil {
+	if err := n.mayTake(hello); err != nil {
 		return err
 	}
 	if n.stream != nil {
 		n.stream.end(errors.New("the agent has reconnected"))
 	}
-	n.agentID, n.stream, n.lastSeen, n.reported = hello.AgentID, s, m.cfg.Now(), false
+	if n.run != "" && n.run != hello.Run {
+		n.former = append(n.former, n.run)
+		n.former = n.former[max(0, len(n.former)-formerRuns):]
+	}
+	n.known, n.run, n.stream, n.lastSeen, n.reported = true, hello.Run, s, m.cfg.Now(), false
 	m.notify(n)
 	return nil
 }
@@ -321,7 +340,8 @@ func (m *Monitor) disconnect(name string, s *stream) {
 // observe takes the whole of what an agent sees in place of what it said before. The last words of a stream that another has
 // replaced say nothing any more: an agent repeats itself only when something changes.
 func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
-	shortenMessages(&o)
+	refusePhases(&o)
+	fitTexts(&o)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.node(name)
@@ -350,24 +370,53 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	m.notify(n)
 }
 
-// shortenMessages bounds what people are shown of an observation: a driver's errors and a job's last words are of any length.
-func shortenMessages(o *agentstream.Observed) {
+// refusePhases makes a member unhealthy whose agent reports a phase that is not for agents to report: such a member can't be used, and the leader
+// replaces it unless its agent soon reports another phase. Left as it is, the phase would be one that nobody ever moves on.
+func refusePhases(o *agentstream.Observed) {
 	for i := range o.Members {
-		o.Members[i].Message = api.ShortMessage(o.Members[i].Message)
+		if seen := &o.Members[i]; !agentstream.MayReport(seen.Phase) {
+			seen.Message = fmt.Sprintf("its node's agent reports phase %q, which this server does not accept from an agent; check the agent's version", api.ShortMessage(string(seen.Phase)))
+			seen.Phase = api.MemberUnhealthy
+		}
+	}
+}
+
+// fitTexts makes the texts of an observation such as can be stored and shown: a driver's errors and a job's last words are of any length, and a node
+// that was taken over says what a terminal would obey.
+func fitTexts(o *agentstream.Observed) {
+	for i := range o.Members {
+		o.Members[i].Message = manifest.Text(o.Members[i].Message)
 	}
 	for i := range o.Jobs {
-		o.Jobs[i].Message = api.ShortMessage(o.Jobs[i].Message)
+		o.Jobs[i].Message = manifest.Text(o.Jobs[i].Message)
 	}
 	for i := range o.Builds {
-		o.Builds[i].Message = api.ShortMessage(o.Builds[i].Message)
+		o.Builds[i].Message, o.Builds[i].Step = manifest.Text(o.Builds[i].Message), manifest.Text(o.Builds[i].Step)
+		o.Builds[i].Percent = min(max(o.Builds[i].Percent, 0), 100)
 	}
 	for i := range o.Images {
-		o.Images[i].Message = api.ShortMessage(o.Images[i].Message)
+		o.Images[i].Message = manifest.Text(o.Images[i].Message)
 	}
 	for i := range o.Drift {
-		o.Drift[i] = api.ShortMessage(o.Drift[i])
+		o.Drift[i] = manifest.Text(o.Drift[i])
 	}
-	o.PowerOffProblem = api.ShortMessage(o.PowerOffProblem)
+	o.PowerOffProblem = manifest.Text(o.PowerOffProblem)
+	if !isPeer(o.PeerURL) {
+		o.PeerURL = ""
+	}
+}
+
+// maxPeerURL bounds the URL of a peer, in bytes.
+const maxPeerURL = 256
+
+// isPeer reports whether a URL can be of a node's server of images, which listens on an address: other nodes and machines are given it.
+func isPeer(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > maxPeerURL || u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return false
+	}
+	_, err = netip.ParseAddrPort(u.Host)
+	return err == nil
 }
 
 // ForgetJob drops what is held in memory of a run of a job that has ended.

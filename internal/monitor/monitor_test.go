@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func clocked(t *testing.T) (*Monitor, *time.Time) {
 func connected(t *testing.T, m *Monitor, agentID string) *stream {
 	t.Helper()
 	s := newStream(nil, func(error) {})
-	if err := m.connect(&agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}, s); err != nil {
+	if err := m.connect(&agentstream.Hello{Run: agentID, Node: api.NodeRecord{Name: "n1"}}, s); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -65,42 +66,53 @@ func TestTheLastWordsOfAReplacedStreamSayNothing(t *testing.T) {
 	}
 }
 
-func TestAMachineThatLostItsStreamForAMomentKeepsItsName(t *testing.T) {
-	m, now := clocked(t)
-	s := connected(t, m, "a1")
-	m.disconnect("n1", s)
-	hello := &agentstream.Hello{AgentID: "a2", Node: api.NodeRecord{Name: "n1"}}
-	if err := m.connect(hello, &stream{}); !errors.Is(err, errNameTaken) {
-		t.Errorf("another machine a moment later: got %v, want it refused", err)
+func TestACopyOfANodesIdentityIsNoticed(t *testing.T) {
+	m, _ := clocked(t)
+	connected(t, m, "first")
+	connected(t, m, "first") // reconnects
+	connected(t, m, "second")
+	connected(t, m, "second")
+	hello := &agentstream.Hello{Run: "first", Node: api.NodeRecord{Name: "n1"}}
+	if err := m.connect(hello, newStream(nil, func(error) {})); !errors.Is(err, errCopied) {
+		t.Errorf("a run that another has taken the place of: got %v, want it refused as a copy", err)
 	}
-	*now = now.Add(5 * time.Second)
-	if err := m.connect(hello, &stream{}); err != nil {
-		t.Errorf("another machine after the death timer: got %v, want it taken", err)
+	if err := m.admit(hello); !errors.Is(err, errCopied) {
+		t.Errorf("before it is registered: got %v, want it refused as a copy", err)
+	}
+	connected(t, m, "third")
+	if err := m.admit(&agentstream.Hello{Run: strings.Repeat("x", maxRun+1), Node: api.NodeRecord{Name: "n1"}}); err == nil {
+		t.Error("a run with an endless name is taken")
+	}
+	for i := range 10 * formerRuns {
+		connected(t, m, fmt.Sprint("run", i))
+	}
+	if n := len(m.nodes["n1"].former); n > formerRuns {
+		t.Errorf("%d former runs are remembered", n)
 	}
 }
 
 func TestAMachineThatMayNotHaveANameIsToldWhyAndChangesNothing(t *testing.T) {
 	m := newTest(t)
 	m.cfg.Register = func(_ context.Context, node api.NodeRecord) error {
-		if node.AgentID != "a1" {
+		if node.AgentVersion != "v1" {
 			return fmt.Errorf("node %q is another machine; give this one another --name", node.Name)
 		}
 		return nil
 	}
 	server := serve(t, m, nil)
 	greet := func(agentID string) *agentstream.ClientConn {
-		c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
+		c, err := agentstream.Dial(t.Context(), server.Client(), server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		err = c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}})
+		err = c.Send(agentstream.Up{Hello: &agentstream.Hello{Node: api.NodeRecord{Name: "n1", AgentVersion: agentID}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	other := greet("a2")
+	other := greet("v2")
 	down, err := other.Receive()
 	if err != nil || !strings.Contains(down.Refused, "give this one another --name") {
 		t.Errorf("the other machine is told %+v, %v; want what to do", down, err)
@@ -112,7 +124,7 @@ func TestAMachineThatMayNotHaveANameIsToldWhyAndChangesNothing(t *testing.T) {
 		t.Error("the node counts as ready by a machine that was refused")
 	}
 	m.SetDesired("n1", agentstream.Desired{Term: 7})
-	if down, err := greet("a1").Receive(); err != nil || down.Desired == nil {
+	if down, err := greet("v1").Receive(); err != nil || down.Desired == nil {
 		t.Errorf("the node's own machine is told %+v, %v; want its desired state", down, err)
 	}
 }
@@ -193,7 +205,7 @@ func TestANodeSpeaksForItsOwnMembersAndJobsOnly(t *testing.T) {
 	}
 	m.observe("n1", connected(t, m, "a1"), own)
 	other := newStream(nil, func(error) {})
-	if err := m.connect(&agentstream.Hello{Node: api.NodeRecord{Name: "n2", AgentID: "a2"}}, other); err != nil {
+	if err := m.connect(&agentstream.Hello{Node: api.NodeRecord{Name: "n2"}}, other); err != nil {
 		t.Fatal(err)
 	}
 	code := 0
@@ -206,6 +218,20 @@ func TestANodeSpeaksForItsOwnMembersAndJobsOnly(t *testing.T) {
 	if member.Phase != api.MemberReady || job.Phase != api.JobRunning {
 		t.Errorf("after another node spoke of them the member is %s and the job %s, want ready and running", member.Phase, job.Phase)
 	}
+}
+
+// nodeHeader stands for a certificate: whose agent makes a request; by default that of n1.
+const nodeHeader = "Test-Node"
+
+// of is a client in the name of a node's agent.
+type of struct {
+	node string
+	http.RoundTripper
+}
+
+func (o of) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set(nodeHeader, o.node)
+	return o.RoundTripper.RoundTrip(r)
 }
 
 // serve serves the streams of agents, and tunnels; ended is called when a stream has ended.
@@ -222,7 +248,9 @@ func serve(t *testing.T, m *Monitor, ended func()) *httptest.Server {
 		}
 	}))
 	mux.Handle(agentstream.TunnelPath, m.ServeTunnel())
-	server := httptest.NewUnstartedServer(mux)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.ServeHTTP(w, r.WithContext(agentstream.ForNode(r.Context(), cmp.Or(r.Header.Get(nodeHeader), "n1"))))
+	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -233,13 +261,13 @@ func serve(t *testing.T, m *Monitor, ended func()) *httptest.Server {
 // greeted is an agent's end of a stream that the server has taken.
 func greeted(t *testing.T, m *Monitor, server *httptest.Server, agentID string) *agentstream.ClientConn {
 	t.Helper()
-	c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
+	c, err := agentstream.Dial(t.Context(), server.Client(), server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
 	changed := m.Changed()
-	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: agentID, Node: api.NodeRecord{Name: "n1"}}}); err != nil {
+	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{Run: agentID, Node: api.NodeRecord{Name: "n1"}}}); err != nil {
 		t.Fatal(err)
 	}
 	<-changed
@@ -318,19 +346,57 @@ func TestAnAgentThatDoesNotReadIsLetGoOf(t *testing.T) {
 func TestWhatAnAgentSaysIsHeldInBounds(t *testing.T) {
 	m, _ := clocked(t)
 	s := connected(t, m, "a1")
-	long := strings.Repeat("x", 40<<10)
+	long := "\x1b[2J" + strings.Repeat("x", 40<<10)
 	m.observe("n1", s, agentstream.Observed{
 		Members: []agentstream.MemberObserved{{ID: "x", Message: long}}, Jobs: []agentstream.JobObserved{{ID: "j", Message: long}},
-		Builds: []agentstream.BuildObserved{{ID: "b", Attempt: 1, Message: long}}, PowerOffProblem: long,
+		Builds: []agentstream.BuildObserved{{ID: "b", Attempt: 1, Message: long, Step: long, Percent: 1 << 40}}, PowerOffProblem: long,
 	})
 	member, _ := m.MemberState("n1", "x")
-	build, _ := m.Build("b", 1)
+	build := m.Builds()["n1"][0]
 	job, _ := m.Job("n1", "j")
 	for what, text := range map[string]string{
-		"a member": member.Message, "a job": job.Message, "a build": build.Message, "a power switch": m.PowerOffProblem("n1"),
+		"a member": member.Message, "a job": job.Message, "a build": build.Message, "a build's step": build.Step, "a power switch": m.PowerOffProblem("n1"),
 	} {
-		if text == "" || len(text) > api.MaxMessageBytes {
-			t.Errorf("%s has a message of %d bytes, want up to %d", what, len(text), api.MaxMessageBytes)
+		if text == "" || len(text) > api.MaxMessageBytes || strings.Contains(text, "\x1b") {
+			t.Errorf("%s has a message of %d bytes that begins with %q, want up to %d without what a terminal obeys", what, len(text), text[:min(len(text), 9)], api.MaxMessageBytes)
+		}
+	}
+	if build.Percent != 100 {
+		t.Errorf("a build is at %d percent", build.Percent)
+	}
+}
+
+func TestAPeerIsAtAnAddress(t *testing.T) {
+	m, _ := clocked(t)
+	s := connected(t, m, "a1")
+	for url, want := range map[string]bool{
+		"http://198.18.0.1:7701/images/": true, "http://[fd00::1]:7701/images/": true,
+		"https://198.18.0.1:7701/": false, "http://metadata.example/": false, "http://a:b@198.18.0.1:7701/": false, "file:///etc/shadow": false,
+		"http://198.18.0.1:7701/" + strings.Repeat("x", maxPeerURL): false, "http://198.18.0.1:7701/\x1b[2J": false,
+	} {
+		m.observe("n1", s, agentstream.Observed{PeerURL: url, Images: []agentstream.ImageObserved{{Digest: "sha256:x", Whole: true}}})
+		if whole, _ := m.Holders("sha256:x"); (whole["n1"] == url) != want {
+			t.Errorf("peers are told of %q: %t, want %t", whole["n1"], !want, want)
+		}
+	}
+}
+
+func TestAPhaseThatIsNotForAgentsToReportMakesAMemberUnhealthy(t *testing.T) {
+	m, _ := clocked(t)
+	s := connected(t, m, "a1")
+	for _, phase := range []api.MemberPhase{api.MemberAssigned, api.MemberLost, api.MemberWaiting, api.MemberSpare, "hibernating", "\x1b[31mready", ""} {
+		m.observe("n1", s, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", Phase: phase}}})
+		got, message, ok := m.Member("n1", "x")
+		if want := fmt.Sprintf("phase %q", phase); !ok || got != api.MemberUnhealthy || !strings.Contains(message, want) {
+			t.Errorf("reported as %q: got %s (%s), want it unhealthy, with a message about %s", phase, got, message, want)
+		}
+	}
+	for _, phase := range []api.MemberPhase{
+		api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberFailed, api.MemberUnknown, api.MemberReleasing,
+	} {
+		m.observe("n1", s, agentstream.Observed{Members: []agentstream.MemberObserved{{ID: "x", Phase: phase, Message: "m"}}})
+		if got, message, _ := m.Member("n1", "x"); got != phase || message != "m" {
+			t.Errorf("reported as %q: got %s (%s), want it believed", phase, got, message)
 		}
 	}
 }

@@ -14,12 +14,12 @@ func TestANodeTellsTheOutputOfNothingButItsOwnRuns(t *testing.T) {
 	m.cfg.Register = func(_ context.Context, _ api.NodeRecord) error { return nil }
 	server := serve(t, m, nil)
 	m.SetDesired("n1", agentstream.Desired{Term: 7, Builds: []api.Build{{ID: "b1", Attempt: 1}}})
-	c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
+	c, err := agentstream.Dial(t.Context(), server.Client(), server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: "a1", Node: api.NodeRecord{Name: "n1"}}}); err != nil {
+	if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{Run: "a1", Node: api.NodeRecord{Name: "n1"}}}); err != nil {
 		t.Fatal(err)
 	}
 	acked := func(run string, offset int64) {

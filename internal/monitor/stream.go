@@ -100,9 +100,9 @@ func (m *Monitor) Serve(ctx context.Context, conn *agentstream.ServerConn) {
 		return
 	}
 	hello := first.Hello
-	if conn.Node != "" && hello.Node.Name != conn.Node {
-		m.cfg.Log.WarnContext(ctx, "an agent's token is for another node", "node", hello.Node.Name, "token of", conn.Node)
-		_ = conn.Send(agentstream.Down{Refused: fmt.Sprintf("this token is for node %q only", conn.Node)})
+	if hello.Node.Name != conn.Node {
+		m.cfg.Log.WarnContext(ctx, "an agent claims to be another node", "node", conn.Node, "claims", hello.Node.Name)
+		_ = conn.Send(agentstream.Down{Refused: fmt.Sprintf("this identity is of node %q only", conn.Node)})
 		return
 	}
 	log := m.cfg.Log.With("node", hello.Node.Name)
@@ -135,7 +135,6 @@ func (m *Monitor) welcome(ctx context.Context, hello *agentstream.Hello, s *stre
 	if err := m.admit(hello); err != nil {
 		return err
 	}
-	hello.Node.AgentID = hello.AgentID
 	hello.Node.FirstSeenAt = m.cfg.Now() // a known node keeps its own
 	if err := m.cfg.Register(ctx, hello.Node); err != nil {
 		return fmt.Errorf("the node can't be registered: %w", err)

@@ -17,8 +17,8 @@ const tunnelPatience = 5 * time.Second
 
 // tunnel is one that an agent was asked for.
 type tunnel struct {
-	// agentID is the only agent that may bring it.
-	agentID string
+	// node is the only one whose agent may bring it.
+	node string
 	// brought gets the tunnel, or why there is none; it has room for it.
 	brought chan broughtTunnel
 }
@@ -44,7 +44,7 @@ func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, por
 		return b.result()
 	case <-ctx.Done():
 	}
-	if m.takeTunnel(id, t.agentID) != nil {
+	if m.takeTunnel(id, t.node) != nil {
 		return nil, fmt.Errorf("the agent of node %q did not open the tunnel in time: %w", nodeName, ctx.Err())
 	}
 	// It was brought at this very moment.
@@ -66,18 +66,18 @@ func (m *Monitor) askForTunnel(nodeName, memberID string, port int) (string, *tu
 	if n == nil || n.stream == nil {
 		return "", nil, fmt.Errorf("the agent of node %q is not connected to this server", nodeName)
 	}
-	id, t := rand.Text(), &tunnel{agentID: n.agentID, brought: make(chan broughtTunnel, 1)}
+	id, t := rand.Text(), &tunnel{node: nodeName, brought: make(chan broughtTunnel, 1)}
 	m.tunnels[id] = t
 	n.stream.tunnel(agentstream.Tunnel{ID: id, MemberID: memberID, Port: port})
 	return id, t, nil
 }
 
-// takeTunnel returns the tunnel that was asked for, once, and only for the agent that was asked; nil when there is none.
-func (m *Monitor) takeTunnel(id, agentID string) *tunnel {
+// takeTunnel returns the tunnel that was asked for, once, and only for the node that was asked; nil when there is none.
+func (m *Monitor) takeTunnel(id, node string) *tunnel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.tunnels[id]
-	if t == nil || t.agentID != agentID {
+	if t == nil || t.node != node {
 		return nil
 	}
 	delete(m.tunnels, id)
@@ -86,11 +86,11 @@ func (m *Monitor) takeTunnel(id, agentID string) *tunnel {
 
 var errNotAsked = errors.New("this tunnel was not requested from this agent, or its request has expired")
 
-// ServeTunnel handles the requests by which agents bring tunnels, at agentstream.TunnelPath. The requests must be those of agents: who may
-// make them is for the caller to check.
+// ServeTunnel handles the requests by which agents bring tunnels, at agentstream.TunnelPath. Whose they are is for the caller to tell
+// (agentstream.ForNode).
 func (m *Monitor) ServeTunnel() http.Handler {
 	return agentstream.TunnelHandler(func(request agentstream.TunnelRequest, conn *agentstream.TunnelConn) error {
-		t := m.takeTunnel(request.ID, request.AgentID)
+		t := m.takeTunnel(request.ID, request.Node)
 		switch {
 		case t == nil:
 			return errNotAsked

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -44,21 +45,22 @@ func TestATunnelIsBroughtByTheAgentThatWasAsked(t *testing.T) {
 	if want.MemberID != "uc1.c1-0.1" || want.Port != 22 || len(want.ID) < 26 {
 		t.Errorf("asked for %+v", want)
 	}
-	bring := func(id, agentID string) (*agentstream.TunnelConn, error) {
-		return agentstream.BringTunnel(t.Context(), server.Client(), server.URL, "token", agentstream.TunnelRequest{ID: id, AgentID: agentID})
+	bring := func(id, node string) (*agentstream.TunnelConn, error) {
+		client := &http.Client{Transport: of{node, server.Client().Transport}}
+		return agentstream.BringTunnel(t.Context(), client, server.URL, agentstream.TunnelRequest{ID: id})
 	}
-	if _, err := bring(want.ID, "a2"); err == nil {
+	if _, err := bring(want.ID, "n2"); err == nil {
 		t.Error("another agent brought the tunnel")
 	}
-	if _, err := bring("made-up", "a1"); err == nil {
+	if _, err := bring("made-up", "n1"); err == nil {
 		t.Error("a tunnel that nobody asked for was taken")
 	}
-	far, err := bring(want.ID, "a1")
+	far, err := bring(want.ID, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer far.Close()
-	if _, err := bring(want.ID, "a1"); err == nil {
+	if _, err := bring(want.ID, "n1"); err == nil {
 		t.Error("a tunnel was brought twice")
 	}
 	got := <-result
@@ -90,8 +92,8 @@ func TestWhyAMemberCannotBeReachedIsTold(t *testing.T) {
 	m := newTest(t)
 	server := serve(t, m, nil)
 	want, result := asked(t, t.Context(), m, greeted(t, m, server, "a1"))
-	err := agentstream.RefuseTunnel(t.Context(), server.Client(), server.URL, "token",
-		agentstream.TunnelRequest{ID: want.ID, AgentID: "a1", Failure: "connection refused"})
+	err := agentstream.RefuseTunnel(t.Context(), server.Client(), server.URL,
+		agentstream.TunnelRequest{ID: want.ID, Failure: "connection refused"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,7 @@ func TestATunnelThatIsNotBroughtIsNotWaitedForForEver(t *testing.T) {
 	if got := <-result; !errors.Is(got.err, context.Canceled) || len(m.tunnels) != 0 {
 		t.Errorf("got %v, left %v; want that it gives up and leaves nothing", got.err, m.tunnels)
 	}
-	_, err := agentstream.BringTunnel(t.Context(), server.Client(), server.URL, "token", agentstream.TunnelRequest{ID: want.ID, AgentID: "a1"})
+	_, err := agentstream.BringTunnel(t.Context(), server.Client(), server.URL, agentstream.TunnelRequest{ID: want.ID})
 	if err == nil || !strings.Contains(err.Error(), errNotAsked.Error()) {
 		t.Errorf("brought too late: %v, want it refused", err)
 	}

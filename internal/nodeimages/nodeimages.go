@@ -36,10 +36,9 @@ type Config struct {
 	Keep int
 	// ReserveBytes stay free on the file system of Dir.
 	ReserveBytes int64
-	// Server is the URL below which the server has every blob by its digits; Client and Bearer reach it.
+	// Server is the URL below which the server has every blob by its digits; Client reaches it.
 	Server string
 	Client *http.Client
-	Bearer string
 	// Peers reaches other nodes, over plain HTTP; nil: http.Client with timeouts that fit.
 	Peers *http.Client
 	// Changed is called when Status has changed.

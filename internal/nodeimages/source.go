@@ -26,7 +26,6 @@ const (
 type source struct {
 	url    string // below which blobs are by their digits
 	client *http.Client
-	bearer string
 	name   string
 }
 
@@ -34,7 +33,7 @@ func (s source) String() string { return s.name }
 
 func (f *fetch) server() source {
 	cfg := f.store.cfg
-	return source{url: cfg.Server, client: cfg.Client, bearer: cfg.Bearer, name: "the server"}
+	return source{url: cfg.Server, client: cfg.Client, name: "the server"}
 }
 
 func (f *fetch) peer(url string) source {
@@ -67,9 +66,6 @@ func (s source) openPath(ctx context.Context, path, span string) (io.ReadCloser,
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
 		return nil, err
-	}
-	if s.bearer != "" {
-		request.Header.Set("Authorization", "Bearer "+s.bearer)
 	}
 	want := http.StatusOK
 	if span != "" {

@@ -137,6 +137,7 @@ func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count in
 			break
 		}
 		claim := api.DeviceClaim{Class: r.Class, Device: parts[0][0].Device, Way: r.Way}
+		claim.Takes = takesOf(n, claim)
 		i := slices.IndexFunc(*on, func(o DevicesOn) bool { return o.Node == n.record.Name })
 		if i < 0 {
 			i = len(*on)
@@ -145,6 +146,12 @@ func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count in
 		(*on)[i].Claims = append((*on)[i].Claims, claim)
 	}
 	return count
+}
+
+// takesOf returns what a part takes of its device.
+func takesOf(n *node, c api.DeviceClaim) map[string]int64 {
+	i := slices.IndexFunc(n.record.Capacity.Devices, func(d api.Device) bool { return d.ID == c.Device })
+	return n.record.Capacity.Devices[i].Ways[c.Way].Takes
 }
 
 // hasWhole reports whether somebody has a node whole.

@@ -69,6 +69,22 @@ func TestMembersGetTheNearestDevicesAndNoneTwice(t *testing.T) {
 	}
 }
 
+func TestAClaimSaysWhatItTakesOfItsDevice(t *testing.T) {
+	t.Parallel()
+	for way, slices := range map[string]int64{"whole": 2, "half": 1} {
+		groups := wanting(1, api.DeviceRequest{Class: "gpu", Way: way, Count: 1, Remote: true})
+		s := withGPUs(t).Sketch()
+		fit, _, _ := s.Fit(groups)
+		chosen, missing := s.FitDevices(groups, fit)
+		if missing != "" {
+			t.Fatal(missing)
+		}
+		if takes := chosen[0][0].Claims[0].Takes; len(takes) != 1 || takes["slices"] != slices {
+			t.Errorf("%s takes %v, want %d slices", way, takes, slices)
+		}
+	}
+}
+
 func TestAWholeNodeLendsNoDevicesToOthers(t *testing.T) {
 	t.Parallel()
 	gpu := api.DeviceRequest{Class: "gpu", Way: "whole", Count: 1, Remote: true}

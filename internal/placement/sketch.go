@@ -50,26 +50,26 @@ func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 // CopyFrom makes s count what o counts.
 func (s *Sketch) CopyFrom(o *Sketch) { copy(s.view.rows, o.view.rows) }
 
-// Amounts returns the cores and memory that it is.
-func (s Share) Amounts() resource.Vector {
-	return resource.Vector{resource.Cores: int64(s.cores), resource.Memory: s.memory}
+// Held returns an assignment that will give back what it holds; nil when it is not held, is quarantined, or its node is not in the inventory.
+func (v *View) Held(assignment string) *api.Assignment {
+	h, ok := v.holdings[assignment]
+	if !ok || h.quarantined || v.nodes[v.ids[h.assignment.Node]].availability == Absent {
+		return nil
+	}
+	return &h.assignment
 }
 
 // ShareOf is what a held assignment gives back when it ends; false when that is nothing: it is not held, it is quarantined, or its node
 // is not in the inventory.
 func (v *View) ShareOf(assignment string) (Share, bool) {
-	h, ok := v.holdings[assignment]
-	if !ok || h.quarantined {
+	a := v.Held(assignment)
+	if a == nil {
 		return Share{}, false
 	}
-	id := v.ids[h.assignment.Node]
-	n := v.nodes[id]
-	if n.availability == Absent {
-		return Share{}, false
-	}
-	share := Share{node: id, memory: h.assignment.MemoryBytes()}
-	for _, slot := range h.assignment.Slots {
-		if _, ok := n.layout.position(slot); ok {
+	id := v.ids[a.Node]
+	share := Share{node: id, memory: a.MemoryBytes()}
+	for _, slot := range a.Slots {
+		if _, ok := v.nodes[id].layout.position(slot); ok {
 			share.cores++
 		}
 	}

@@ -4,9 +4,9 @@
 // what is missing, Beyond stops at nothing, and sums that would overflow stop at the largest number, which fits nowhere.
 //
 // A class is a constant and a row in text.go, so a Vector is an array: compared by ==, copied without allocation, in the order of the
-// classes. (A map by name would allow classes that only a site knows, and allocate for each sum; such classes are the counters of package
-// device.) The rows of package placement stay packed: with a Vector, the scan of 100,000 nodes for a gang of 1,000 took 37% longer,
-// because it divides by a table of quotients and compares two numbers. Start with Vector here, then of.go (what shapes, assignments
+// classes. A map by name would allow classes that only a site knows, and allocate for each sum. The counters of devices are such: they are
+// a map beside the vector (Amounts), nil for all who use no devices. The rows of package placement stay packed: with a Vector, the scan of 100,000 nodes for a gang of 1,000 took 37% longer,
+// because it divides by a table of quotients and compares two numbers. Start with Vector here, then amounts.go and devices.go (counters of devices), of.go (what shapes, assignments
 // and quotas come to), limit.go, use.go.
 package resource
 
@@ -34,7 +34,7 @@ type Vector [classes]int64
 // Plus returns the sum.
 func (v Vector) Plus(o Vector) Vector {
 	for c := range v {
-		v[c] = add(v[c], o[c])
+		v[c] = sumOf(v[c], o[c])
 	}
 	return v
 }
@@ -87,8 +87,8 @@ func (v Vector) Short(room Vector) (Class, bool) {
 	return 0, false
 }
 
-// add is the sum of two numbers that are not negative.
-func add(a, b int64) int64 {
+// sumOf is the sum of two numbers that are not negative.
+func sumOf(a, b int64) int64 {
 	if sum := a + b; sum >= 0 {
 		return sum
 	}

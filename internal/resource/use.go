@@ -36,21 +36,47 @@ func (i Integral) Seconds() float64 {
 	return f
 }
 
-// Use is how much of each class was held for how long.
-type Use [classes]Integral
+// Use is how much of each class, and of each counter of devices, was held for how long.
+type Use struct {
+	classes [classes]Integral
+	devices map[string]Integral
+}
 
 // Add adds what was held for a time, which may not be negative.
-func (u *Use) Add(v Vector, held time.Duration) {
-	for c := range u {
-		if v[c] != 0 {
-			u[c].Add(v[c], held)
+func (u *Use) Add(a Amounts, held time.Duration) {
+	for c, n := range a.Vector {
+		if n != 0 {
+			u.classes[c].Add(n, held)
 		}
+	}
+	for counter, n := range a.Devices {
+		var i Integral
+		i.Add(n, held)
+		u.plus(counter, i)
 	}
 }
 
 // Plus adds other use.
 func (u *Use) Plus(o *Use) {
-	for c := range u {
-		u[c].Plus(o[c])
+	for c := range u.classes {
+		u.classes[c].Plus(o.classes[c])
+	}
+	for counter, i := range o.devices {
+		u.plus(counter, i)
 	}
 }
+
+func (u *Use) plus(counter string, i Integral) {
+	if u.devices == nil {
+		u.devices = map[string]Integral{}
+	}
+	sum := u.devices[counter]
+	sum.Plus(i)
+	u.devices[counter] = sum
+}
+
+// Of returns the use of a class.
+func (u *Use) Of(c Class) Integral { return u.classes[c] }
+
+// Devices returns the use of each counter of devices. It is only to be read; nil when none was held.
+func (u *Use) Devices() map[string]Integral { return u.devices }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/sshca"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // certificateValidity is how long a login with a certificate for people can begin; it does not end logins.
@@ -14,13 +15,13 @@ const certificateValidity = 10 * time.Minute
 
 // certifier signs people's keys by the clusters' authorities, which derive from the site secret.
 type certifier struct {
-	secret []byte
-	user   string
-	now    func() time.Time
+	secrets trust.Secrets
+	user    string
+	now     func() time.Time
 }
 
 func (c certifier) Certify(intent api.ClusterIntent, key ssh.PublicKey, user string) (api.Certificate, error) {
-	authority, err := sshca.New(c.secret, intent.UID, intent.CreatedAt)
+	authority, err := sshca.New(c.secrets.At(intent.CreatedAt), intent.UID, intent.CreatedAt)
 	if err != nil {
 		return api.Certificate{}, err
 	}

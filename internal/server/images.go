@@ -2,11 +2,13 @@ package server
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
 )
@@ -14,22 +16,26 @@ import (
 // minFreeBytes is what images leave free on the disk of the state directory: what is decided needs room too.
 const minFreeBytes = 1 << 30
 
+// errUnvouched: what the site would sign is no image that it has a record of, or one that nobody vouches for.
+var errUnvouched = errors.New("the site does not sign it: no trusted builder built it, and no two nodes verified it")
+
 // images are the site's built environments: the store, and the key that their manifests are signed with.
 type images struct {
 	store *imagestore.Store
 	key   ed25519.PrivateKey
+	// record returns what is stored of an image, nil when nothing is. Builder nodes store any content; the leader alone records images.
+	record func(digest string) *api.Image
 
 	mu        sync.Mutex
-	manifests map[image.Digest]*signedManifest
+	manifests map[image.Digest]*readManifest
 }
 
-type signedManifest struct {
-	manifest  *image.Manifest
-	data      []byte
-	signature []byte
+type readManifest struct {
+	manifest *image.Manifest
+	data     []byte
 }
 
-func openImages(dir string, secret []byte) (*images, error) {
+func openImages(dir string, secret []byte, record func(digest string) *api.Image) (*images, error) {
 	key, err := image.SigningKey(secret)
 	if err != nil {
 		return nil, err
@@ -38,11 +44,11 @@ func openImages(dir string, secret []byte) (*images, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &images{store: store, key: key, manifests: map[image.Digest]*signedManifest{}}, nil
+	return &images{store: store, key: key, record: record, manifests: map[image.Digest]*readManifest{}}, nil
 }
 
-// signed reads a manifest and signs it, once: content under a digest never changes.
-func (i *images) signed(digest image.Digest) (*signedManifest, error) {
+// read reads a manifest, once: content under a digest never changes.
+func (i *images) read(digest image.Digest) (*readManifest, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if m := i.manifests[digest]; m != nil {
@@ -65,36 +71,36 @@ func (i *images) signed(digest image.Digest) (*signedManifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &signedManifest{manifest: manifest, data: data, signature: image.Sign(i.key, data)}
+	m := &readManifest{manifest: manifest, data: data}
 	i.manifests[digest] = m
 	return m, nil
 }
 
-// Load reads a manifest.
+// Load reads a manifest, whoever built it.
 func (i *images) Load(digest image.Digest) (*image.Manifest, error) {
-	m, err := i.signed(digest)
+	m, err := i.read(digest)
 	if err != nil {
 		return nil, err
 	}
 	return m.manifest, nil
 }
 
-// Manifest reads an encoded manifest with the site's signature.
+// Manifest reads an encoded manifest and signs it. One that nobody vouches for is errUnvouched.
 func (i *images) Manifest(digest image.Digest) (manifest, signature []byte, err error) {
-	m, err := i.signed(digest)
+	m, err := i.read(digest)
 	if err != nil {
 		return nil, nil, err
 	}
-	return m.data, m.signature, nil
+	if img := i.record(string(digest)); img == nil || !img.Vouched() {
+		return nil, nil, fmt.Errorf("image %s: %w", digest, errUnvouched)
+	}
+	return m.data, image.Sign(i.key, m.data), nil
 }
 
-// Signature is the site's, of a manifest.
+// Signature is the site's, of a manifest. One that nobody vouches for is errUnvouched.
 func (i *images) Signature(digest image.Digest) ([]byte, error) {
-	m, err := i.signed(digest)
-	if err != nil {
-		return nil, err
-	}
-	return m.signature, nil
+	_, signature, err := i.Manifest(digest)
+	return signature, err
 }
 
 // Complete tells whether all that a manifest names is there; the error names what is not.

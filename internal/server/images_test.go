@@ -8,12 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 func TestWhatABuilderCallsAManifestIsNotReadWhenItIsTooLarge(t *testing.T) {
-	i, err := openImages(t.TempDir(), bytes.Repeat([]byte{7}, trust.SecretBytes))
+	i, err := openImages(t.TempDir(), bytes.Repeat([]byte{7}, trust.SecretBytes), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestWhatABuilderCallsAManifestIsNotReadWhenItIsTooLarge(t *testing.T) {
 }
 
 func TestAManifestThatWasRemovedIsNotLoadedAnyMore(t *testing.T) {
-	i, err := openImages(t.TempDir(), bytes.Repeat([]byte{7}, trust.SecretBytes))
+	i, err := openImages(t.TempDir(), bytes.Repeat([]byte{7}, trust.SecretBytes), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,5 +56,52 @@ func TestAManifestThatWasRemovedIsNotLoadedAnyMore(t *testing.T) {
 	}
 	if _, err := i.Load(digest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("loading what was removed: %v; want that it does not exist", err)
+	}
+}
+
+func TestTheSiteSignsOnlyWhatSomebodyVouchesFor(t *testing.T) {
+	records := map[string]*api.Image{}
+	i, err := openImages(t.TempDir(), bytes.Repeat([]byte{7}, trust.SecretBytes), func(digest string) *api.Image { return records[digest] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, digest, err := (&image.Manifest{Environment: "debian-mpi"}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.store.Put(t.Context(), digest, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	by := func(node string, trusted bool, digest image.Digest) api.BuiltBy {
+		return api.BuiltBy{Node: node, Trusted: trusted, Digest: string(digest)}
+	}
+	for name, test := range map[string]struct {
+		record *api.Image
+		signed bool
+	}{
+		"a builder has stored it, and nothing is recorded":   {nil, false},
+		"its record names no builder":                        {&api.Image{}, false},
+		"a node that is not trusted built it":                {&api.Image{BuiltBy: []api.BuiltBy{by("n1", false, digest)}}, false},
+		"a node that is not trusted built it twice":          {&api.Image{BuiltBy: []api.BuiltBy{by("n1", false, digest), by("n1", false, digest)}}, false},
+		"a trusted builder built something else":             {&api.Image{BuiltBy: []api.BuiltBy{by("n1", true, "sha256:x")}}, false},
+		"a trusted builder built it":                         {&api.Image{BuiltBy: []api.BuiltBy{by("n1", true, digest)}}, true},
+		"two nodes built it":                                 {&api.Image{BuiltBy: []api.BuiltBy{by("n1", false, digest), by("n2", false, digest)}}, true},
+		"two nodes built it, and one of them something else": {&api.Image{BuiltBy: []api.BuiltBy{by("n1", false, digest), by("n2", false, "sha256:x")}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if records[string(digest)] = test.record; test.record != nil {
+				test.record.Digest = string(digest)
+			}
+			if _, err := i.Load(digest); err != nil {
+				t.Errorf("it can't be read: %v", err)
+			}
+			_, signature, err := i.Manifest(digest)
+			if test.signed && image.Verify(i.PublicKey(), data, signature) != nil || !test.signed && (!errors.Is(err, errUnvouched) || signature != nil) {
+				t.Errorf("signature %x, %v; want it signed: %t", signature, err, test.signed)
+			}
+			if again, _ := i.Signature(digest); !bytes.Equal(again, signature) {
+				t.Errorf("the signature alone is %x, with the manifest %x", again, signature)
+			}
+		})
 	}
 }

@@ -21,7 +21,8 @@ import (
 type consoles struct {
 	cache  *state.Cache
 	sealer *trust.Sealer
-	secret []byte
+	// secrets are the site's.
+	secrets trust.Secrets
 }
 
 // Dial connects to a machine's serial console.
@@ -51,19 +52,20 @@ func (c consoles) Password(_ context.Context, node string) (user, password strin
 	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Boot.RedeemedAt == nil {
 		return "", "", fmt.Errorf("no login for machine %q: it did not boot from this site: %w", node, state.ErrNotFound)
 	}
-	return "root", bootapi.ConsolePassword(c.secret, m.UID(), m.Record.Boot.Generation), nil
+	return "root", bootapi.ConsolePassword(c.secrets.At(m.Record.Boot.DecidedAt), m.UID(), m.Record.Boot.Generation), nil
 }
 
-// ownAgent refuses an agent under the name of a machine unless it is the one that the machine was given when it booted. Tokens of agents that
-// were started by hand are for any name: such an agent would be taken for the machine, keep its own out, and what it carries would be
-// declared clean when the machine is off.
-func ownAgent(view *state.View, secret []byte, node api.NodeRecord) error {
-	m := view.Machine(node.Name)
-	if m == nil || node.AgentID == bootapi.AgentID(secret, m.UID()) {
-		return nil
+// ownBoot refuses an agent that does not run in the boot that its identity was made for: what a machine carries is declared clean when that boot
+// is over.
+func ownBoot(view *state.View, node *api.NodeRecord) error {
+	n := view.Node(node.Name)
+	if n == nil || n.Identity == nil {
+		return fmt.Errorf("node %q has no identity", node.Name)
 	}
-	return fmt.Errorf("%q is the name of a machine that boots from this site, and this agent is not the agent of its boot; start this agent with another --name, "+
-		"or remove the machine first: nearmetal node remove %s", node.Name, node.Name)
+	if n.Identity.Boot != node.BootGeneration {
+		return fmt.Errorf("the identity of node %q is of boot %d, but its agent runs in boot %d", node.Name, n.Identity.Boot, node.BootGeneration)
+	}
+	return nil
 }
 
 // ownPorts refuses a node that calls a place on a fabric its own which another node has: it would get into that one's networks.

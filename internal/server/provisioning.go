@@ -136,7 +136,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 		return nil, err
 	}
 	s, err := bootapi.New(bootapi.Config{
-		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secret: p.secret, Pin: p.authority.Pin(), PublicKey: p.images.PublicKey(),
+		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secrets: p.secrets, Identify: p.nodes.ForBoot, PublicKey: p.images.PublicKey(),
 		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers,
 		AgentBinary: p.programs.nodeAgent, AgentGzip: &p.programs.nodeAgentGzip, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
@@ -199,7 +199,7 @@ func (p *provisioning) token(mac string, b *netboot.Boot, port string) string {
 	if b.Machine == "" {
 		expires = p.now().Add(strangerLife)
 	}
-	return boot.Seal(p.secret, boot.TokenClaims{
+	return boot.Seal(p.secrets.Newest(), boot.TokenClaims{
 		MAC: mac, Machine: b.Machine, Generation: b.Generation, Purpose: b.Purpose, Port: port, ExpiresAt: expires,
 	})
 }

@@ -25,7 +25,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/diskspace"
+	"github.com/nearmetal/nearmetal/internal/enrollment"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/lastuse"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
@@ -48,7 +50,7 @@ type Server struct {
 	lock      *os.File
 	space     *diskspace.Space
 	authority *trust.Authority
-	secret    []byte
+	secrets   trust.Secrets
 	listeners []net.Listener
 	socket    net.Listener
 	// network is where machines boot from; its interface is empty when none do.
@@ -89,7 +91,7 @@ func Open(cfg Config) (*Server, error) {
 
 func (s *Server) open() error {
 	var err error
-	if s.secret, err = trust.Secret(s.cfg.StateDir); err != nil {
+	if s.secrets, err = trust.OpenSecrets(s.cfg.StateDir); err != nil {
 		return err
 	}
 	if s.pool, err = networkPool(s.cfg.NetworkPool); err != nil {
@@ -196,6 +198,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	defer func() { _ = site.audit.Close() }()
 	group.Go(func() error { s.space.Run(ctx); return nil })
+	group.Go(func() error { site.uses.Run(ctx); return nil })
 	leads := s.leads(site)
 	if s.network.Interface != "" {
 		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, stateDir: s.cfg.StateDir, listen: s.cfg.Listen, log: s.cfg.Log}
@@ -238,10 +241,14 @@ type site struct {
 	agents *monitor.Monitor
 	heard  *bootapi.Heard
 	images *images
-	secret []byte
-	sealer *trust.Sealer
-	clock  *controller.SiteClock
-	audit  *audit.Log
+	// secrets are the site's.
+	secrets trust.Secrets
+	sealer  *trust.Sealer
+	clock   *controller.SiteClock
+	audit   *audit.Log
+	uses    *lastuse.Recorder
+	// nodes gives nodes their certificates.
+	nodes *enrollment.Registrar
 	// fabrics are the keepers of the site's fabrics, which the leader sets.
 	fabrics situation.Fabrics
 }
@@ -264,12 +271,13 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := &site{repo: repo, cache: cache, secret: s.secret, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
+	out := &site{repo: repo, cache: cache, secrets: s.secrets, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
+	out.nodes = &enrollment.Registrar{Authority: s.authority, Writer: repo, Reader: cache, Now: out.now}
 	out.agents = monitor.New(monitor.Config{
 		DiskFull: func() error { return s.space.Check(diskspace.Output) },
 		LogDir:   logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
-			if err := cmp.Or(manifest.CheckNode(&node), ownAgent(cache.View(), s.secret, node), ownPorts(cache.View(), &node)); err != nil {
+			if err := cmp.Or(manifest.CheckNode(&node), ownBoot(cache.View(), &node), ownPorts(cache.View(), &node)); err != nil {
 				return err
 			}
 			_, err := repo.PutNode(ctx, node)
@@ -281,13 +289,16 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 		out.fabrics[name] = fabricsite.NewKeeper(executor, s.cfg.Log.With("fabric", name))
 	}
 	out.heard = bootapi.NewHeard(out.now)
-	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secret); err != nil {
+	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secrets.Newest(), func(digest string) *api.Image { return cache.View().Image(digest) }); err != nil {
 		return nil, err
 	}
-	if out.sealer, err = trust.NewSealer(s.secret); err != nil {
+	if out.sealer, err = trust.NewSealer(s.secrets); err != nil {
 		return nil, err
 	}
-	out.audit, err = audit.Open(filepath.Join(s.cfg.StateDir, "audit"), s.secret, audit.DefaultLimits, out.now, s.cfg.Log)
+	out.uses = lastuse.New(lastuse.Config{
+		Writer: repo, Viewer: cache, Room: func() error { return s.space.Check(diskspace.Requests) }, Now: out.now, Log: s.cfg.Log,
+	})
+	out.audit, err = audit.Open(filepath.Join(s.cfg.StateDir, "audit"), s.secrets.At, audit.DefaultLimits, out.now, s.cfg.Log)
 	return out, err
 }
 
@@ -313,22 +324,23 @@ func (s *Server) api(site *site) apiserver.Config {
 	return apiserver.Config{
 		Writer: site.repo, Reader: site.cache, Live: heard{site.agents, site.fabrics, site.cache}, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
+		Nodes:  site.nodes,
 		Explainer: &situation.Explainer{
 			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
 		},
-		Certifier:   certifier{secret: s.secret, user: controller.JobUser.Name, now: time.Now},
+		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
-		Consoles: consoles{cache: site.cache, sealer: site.sealer, secret: s.secret}, Provisioning: s.addresses(),
+		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),
-		Audit: site.audit,
+		Audit: site.audit, Uses: site.uses,
 	}
 }
 
 // leads is what this server decides with while it leads.
 func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
-		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, SiteSecret: s.secret,
+		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, Offers: s.offers(site), Fabrics: site.fabrics,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}

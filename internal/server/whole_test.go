@@ -3,10 +3,11 @@ package server_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,6 @@ import (
 	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/server"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // metalSite is a whole server and its node agents, with pretended nodes that carry whole machines, on a pretended fabric.
@@ -33,6 +33,8 @@ type metalSite struct {
 	address string
 	tables  *fabricfake.Tables
 	hosts   map[string]*fake.Host
+	// stop stops the server.
+	stop func()
 }
 
 func newMetalSite(t *testing.T) *metalSite {
@@ -42,23 +44,29 @@ func newMetalSite(t *testing.T) *metalSite {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s := &metalSite{t: t, dir: dir, tables: &fabricfake.Tables{}, hosts: map[string]*fake.Host{}}
-	control, err := server.Open(server.Config{
-		Server:  config.Server{StateDir: dir, Listen: "127.0.0.1:0"},
-		Fabrics: map[string]site.Site{"ib0": fabricfake.NewSite(s.tables)}, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.address = control.Addresses()[0]
-	ready := make(chan struct{})
-	s.goes("server", func(ctx context.Context) error { return control.Run(ctx, func() { close(ready) }) })
-	<-ready
+	s := &metalSite{t: t, dir: dir, address: "127.0.0.1:0", tables: &fabricfake.Tables{}, hosts: map[string]*fake.Host{}}
+	s.serve()
 	return s
 }
 
-// goes runs a part of the site until the test ends.
-func (s *metalSite) goes(what string, run func(ctx context.Context) error) {
+// serve starts the server, again at the address that it had.
+func (s *metalSite) serve() {
+	s.t.Helper()
+	control, err := server.Open(server.Config{
+		Server:  config.Server{StateDir: s.dir, Listen: s.address},
+		Fabrics: map[string]site.Site{"ib0": fabricfake.NewSite(s.tables)}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.address = control.Addresses()[0]
+	ready := make(chan struct{})
+	s.stop = s.goes("server", func(ctx context.Context) error { return control.Run(ctx, func() { close(ready) }) })
+	<-ready
+}
+
+// goes runs a part of the site until the test ends, or what it returns is called.
+func (s *metalSite) goes(what string, run func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -67,35 +75,31 @@ func (s *metalSite) goes(what string, run func(ctx context.Context) error) {
 			s.t.Errorf("%s: %v", what, err)
 		}
 	}()
-	s.t.Cleanup(func() { cancel(); <-ended })
+	stop = func() { cancel(); <-ended }
+	s.t.Cleanup(stop)
+	return stop
 }
 
-// node starts the agent of a node with a GPU, or with two ports on the fabric.
+// node starts the agent of a node with three GPUs, or with two ports on the fabric.
 func (s *metalSite) node(number int, gpu bool) {
 	s.t.Helper()
 	name := fmt.Sprint("n", number)
 	record := api.NodeRecord{Name: name, Underlay: fmt.Sprint("198.18.0.", number), AgentVersion: "test", Capacity: api.NodeCapacity{
 		Cores: []api.Core{{Slot: 0, CPU: 0}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, NUMANodes: []api.NUMANode{{MemoryBytes: 8 << 30}},
 	}}
-	for i := range 2 {
+	for i := range 3 {
 		if gpu {
 			record.Capacity.Devices = append(record.Capacity.Devices, api.Device{
-				ID: fmt.Sprint("gpu", i), Class: "gpu", Counters: map[string]int64{"shares": 1}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"shares": 1}}},
+				ID: fmt.Sprint("gpu", i), Class: "gpu", Counters: map[string]int64{"slices": 7}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"slices": 7}}},
 			})
-		} else {
+		} else if i < 2 {
 			record.Capacity.Ports = append(record.Capacity.Ports, api.NodePort{Name: fmt.Sprintf("0000:3b:00.%d", i), Fabric: "ib0", At: fmt.Sprintf("0x%d%d", number, i)})
 		}
 	}
-	token, err := trust.ReadToken(filepath.Join(s.dir, config.AgentTokenName))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	transport := &http.Transport{TLSClientConfig: trust.ClientTLS(token.Pin, "127.0.0.1"), ForceAttemptHTTP2: true}
 	host, networks := fake.NewHost(), &fabricfake.Fabric{}
 	s.hosts[name] = host
 	cfg := agent.Config{
-		Node: record, StateDir: filepath.Join(s.dir, name), HomeDir: filepath.Join(s.dir, "home"), Server: "https://" + s.address,
-		Client: &http.Client{Transport: transport}, Bearer: token.Bearer(), Site: token.Pin.String(), Fabric: networks,
+		Node: record, StateDir: filepath.Join(s.dir, name), HomeDir: filepath.Join(s.dir, "home"), Fabric: networks,
 		Drivers: []driver.Driver{agenttest.Speaking(s.t.Context(), fake.NewMetal(host, networks))},
 		Inspect: func(context.Context) []api.EnvironmentOnNode {
 			return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackMetal}, OK: true}}
@@ -105,6 +109,11 @@ func (s *metalSite) node(number int, gpu bool) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		s.t.Fatal(err)
 	}
+	known, err := agent.OpenCredentials(s.t.Context(), config.Agent{StateDir: s.dir, Server: s.address, Name: name}, cfg.StateDir, cfg.Log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	known.Use(&cfg)
 	s.goes("agent of "+name, func(ctx context.Context) error { return agent.Run(ctx, cfg) })
 }
 
@@ -114,7 +123,8 @@ func (s *metalSite) command(code int, args ...string) string {
 	var out, problems bytes.Buffer
 	got := cli.Run(s.t.Context(), cli.Invocation{
 		Args: args, Streams: config.Streams{In: strings.NewReader(""), Out: &out, Err: &problems},
-		Getenv: func(name string) string { return map[string]string{"NEARMETAL_STATE": s.dir}[name] },
+		Getenv:   func(name string) string { return map[string]string{"NEARMETAL_STATE": s.dir}[name] },
+		Commands: cli.Commands{Keys: server.Keys{Now: time.Now}},
 	})
 	if got != code {
 		s.t.Fatalf("nearmetal %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
@@ -141,6 +151,27 @@ func (s *metalSite) eventually(args []string, want ...string) string {
 	}
 }
 
+// manifest writes that of a cluster of whole machines with a GPU each, and returns its path.
+func (s *metalSite) manifest(name string, size int, queue bool) string {
+	path := filepath.Join(s.dir, name+".yaml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, `
+name: %s
+queue: %t
+groups:
+- name: m
+  size: %d
+  cores: 1
+  memory: 1GiB
+  stack: metal
+  networks: [data]
+  devices:
+  - {class: gpu, way: whole, remote: true}
+`, name, queue, size), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
 // onFabric are the ports that the fabric has in networks.
 func (s *metalSite) onFabric() string {
 	seen, err := fabricfake.NewSite(s.tables).Observe(s.t.Context())
@@ -163,24 +194,12 @@ func TestAClusterOfWholeMachinesLivesAndLeavesNothing(t *testing.T) {
 		s.node(number+1, false)
 	}
 	s.node(3, true)
-	s.eventually([]string{"node", "list", "-o", "json"}, `"n1"`, `"n2"`, `"n3"`, `"gpu1"`, `"0x21"`)
-	manifest := filepath.Join(s.dir, "m1.yaml")
-	if err := os.WriteFile(manifest, []byte(`
-name: m1
-groups:
-- name: m
-  size: 2
-  cores: 1
-  memory: 1GiB
-  stack: metal
-  networks: [data]
-  devices:
-  - {class: gpu, way: whole, remote: true}
-`), 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		s.eventually([]string{"node", "show", name}, "ready")
 	}
+	s.eventually([]string{"node", "list", "-o", "json"}, `"n1"`, `"n2"`, `"n3"`, `"gpu1"`, `"0x21"`)
 	s.tables.Delay()
-	s.command(0, "cluster", "create", "-f", manifest, "--no-wait")
+	s.command(0, "cluster", "create", "-f", s.manifest("m1", 2, false), "--no-wait")
 	s.eventually([]string{"cluster", "show", "m1"}, "fabric ib0: port 0x10 is not in its network yet")
 	s.tables.Settle()
 	show := s.eventually([]string{"cluster", "show", "m1"}, "2 of 2 ready", "Phase:    ready")
@@ -195,6 +214,7 @@ groups:
 	if ids := s.hosts["n3"].IDs(); len(ids) != 2 {
 		t.Errorf("n3 carries %v, want the parts of both members", ids)
 	}
+	s.checkGPUQuota()
 	// The machines are empty, and one switch keeps a port in its network: nobody else gets that machine.
 	s.tables.Stick("0x21", true)
 	s.command(0, "cluster", "delete", "m1", "--yes", "--no-wait")
@@ -214,6 +234,9 @@ groups:
 	if got := s.onFabric(); got != "" {
 		t.Errorf("the fabric still has %s", got)
 	}
+	if text := s.command(0, "usage", "--by", "cluster"); !strings.Contains(text, "DEVICE-HOURS") || !strings.Contains(text, "gpu/slices ") {
+		t.Errorf("the GPUs of a cluster that is gone are not in its usage:\n%s", text)
+	}
 	log := s.command(0, "audit", "list")
 	for _, want := range []string{"DELETE /v1/clusters/m1", "made /v1/clusters/m1", "socket"} {
 		if !strings.Contains(log, want) {
@@ -222,5 +245,45 @@ groups:
 	}
 	if text := s.command(0, "audit", "verify"); !strings.Contains(text, "records are as they were written, from 1") {
 		t.Error(text)
+	}
+}
+
+// checkGPUQuota wants that a project that holds two of three GPUs, all that its quota allows, gets no third, and that they are counted.
+func (s *metalSite) checkGPUQuota() {
+	s.t.Helper()
+	if text := s.command(cli.ExitConflict, "project", "set", "default", "--device", "gpu/slices=13"); !strings.Contains(text, "--device gpu/slices: 13 is less than the 14 in use") {
+		s.t.Errorf("a quota of less than two GPUs:\n%s", text)
+	}
+	s.command(0, "project", "set", "default", "--device", "gpu/slices=14")
+	if text := s.command(0, "project", "show", "default"); !strings.Contains(text, "gpu/slices 14 of 14") {
+		s.t.Errorf("project show does not print what is used of which quota:\n%s", text)
+	}
+	over := `needs 7 gpu/slices, but project "default" already holds 14 gpu/slices and the quota is 14 gpu/slices`
+	if text := s.command(cli.ExitRefused, "cluster", "create", "-f", s.manifest("m3", 1, false)); !strings.Contains(text, over) {
+		s.t.Errorf("a third GPU is not refused for the quota:\n%s", text)
+	}
+	if text := s.command(cli.ExitRefused, "cluster", "create", "-f", s.manifest("m4", 3, true)); !strings.Contains(text, "it needs 21 gpu/slices, but the quota is 14 gpu/slices") {
+		s.t.Errorf("more GPUs than the quota has are not refused for it:\n%s", text)
+	}
+	s.command(0, "cluster", "create", "-f", s.manifest("m5", 1, true), "--no-wait")
+	s.eventually([]string{"cluster", "explain", "m5"}, over)
+	s.command(0, "cluster", "delete", "m5", "--yes")
+	s.command(0, "project", "set", "default", "--device", "gpu/slices=0")
+	report := s.command(0, "usage", "--by", "project", "-o", "json")
+	var used api.UsageReport
+	if err := json.Unmarshal([]byte(report), &used); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, row := range used.Rows {
+		// Each member holds a machine with its own node's time, and 7 slices over the same time.
+		if got := row.DeviceSeconds["gpu/slices"]; got == 0 || math.Abs(got-7*row.MemberSeconds) > 1e-6*got {
+			s.t.Errorf("project %s used %g GPU slice-seconds in %g member-seconds, want 7 in each", row.Project, got, row.MemberSeconds)
+		}
+	}
+	if len(used.Rows) != 1 || len(used.Site) != 1 {
+		s.t.Fatalf("the report has %d projects, and %d rows of the site:\n%s", len(used.Rows), len(used.Site), report)
+	}
+	if site := used.Site[0]; site.Idle.DeviceSeconds["gpu/slices"] == 0 || site.Capacity.DeviceSeconds["gpu/slices"] <= site.Allocated.DeviceSeconds["gpu/slices"] {
+		s.t.Errorf("the third GPU is not idle in the account of the site: %+v", site)
 	}
 }

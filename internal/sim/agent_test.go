@@ -19,13 +19,16 @@ import (
 // agent is one run of a node's agent: a memory that is lost with it. It plans with internal/lifecycle as the real one does, and speaks to the
 // server on a real stream.
 type agent struct {
-	n    *node
+	n *node
+	// name is of this start.
+	name string
 	over bool
 	// asleep: it is stopped, and what happens meanwhile happens to it when it wakes.
 	asleep   bool
 	deferred []func()
-	// said is what it said last on its link, heardAt when it last heard anything there.
+	// said is what it said last on its link, at saidAt, heardAt when it last heard anything there.
 	said     *agentstream.Observed
+	saidAt   time.Time
 	heardAt  time.Time
 	epoch    lifecycle.Epoch
 	current  bool
@@ -33,9 +36,12 @@ type agent struct {
 	jobs     map[string]agentstream.Job
 	powerOff *agentstream.PowerOff
 	members  map[string]*memberMemory
-	alarm    alarm
-	deaf     alarm
-	leaving  bool // it powers its machine off
+	// hangs is until when it does nothing but answer; held is what it is to obey then.
+	hangs   time.Time
+	held    *agentstream.Desired
+	alarm   alarm
+	deaf    alarm
+	leaving bool // it powers its machine off
 	// wantedBuilds are those the leader wants, builds those that go on, by run.
 	wantedBuilds []api.Build
 	builds       map[string]*buildRun
@@ -67,7 +73,8 @@ type wanted struct {
 }
 
 func newAgent(n *node) {
-	a := &agent{n: n, desired: map[string]wanted{}, members: map[string]*memberMemory{}, builds: map[string]*buildRun{}}
+	n.runs++
+	a := &agent{n: n, name: fmt.Sprint("run ", n.runs), desired: map[string]wanted{}, members: map[string]*memberMemory{}, builds: map[string]*buildRun{}}
 	n.agent = a
 	a.epoch.Term = n.term
 	if n.w.cfg.Without == GuardTerm {
@@ -130,24 +137,25 @@ func (a *agent) connect() bool {
 	if n.prefers.alive() {
 		s = n.prefers
 	}
-	if !s.alive() || n.token != "" && s.cache.View().Token(n.token) == nil {
+	if !s.alive() || !n.known(s.cache.View()) {
 		return false
 	}
-	l := &link{s: s}
+	l := &link{s: s, since: time.Now()}
 	d := &dialer{w: w, s: s, cuts: &n.cuts, seed: w.random.Uint64(), link: l}
-	if n.token != "" {
-		d.node = n.record.Name
-	}
-	conn, err := agentstream.Dial(context.WithoutCancel(w.ctx), &http.Client{Transport: d}, "https://server", "token")
+	d.node = n.record.Name
+	conn, err := agentstream.Dial(context.WithoutCancel(w.ctx), &http.Client{Transport: d}, "https://server")
 	if err != nil {
 		return false
 	}
 	l.conn = conn
 	n.links = slices.DeleteFunc(n.links, func(old *link) bool { return old.over && old.served.Load() })
 	n.link, n.links, a.said, a.heardAt = l, append(n.links, l), nil, time.Now()
-	if conn.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: n.record.AgentID, Node: n.record, Term: n.term}}) != nil {
+	if conn.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.name, Node: n.record, Term: n.term}}) != nil {
 		a.leave(l)
 		return true
+	}
+	if left := time.Until(n.slow); left > 0 {
+		l.down.lag(left)
 	}
 	n.box.setAgent(true)
 	go a.listen(l)
@@ -186,6 +194,7 @@ func (a *agent) hear(l *link, down agentstream.Down, err error) {
 	case down.Ping != nil:
 		_ = l.conn.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: down.Ping.Seq}})
 	case down.Desired != nil:
+		a.hang(down.Desired)
 		a.obey(down.Desired)
 		if w.chance(LateMessages, 8) { // the same once more, and much later
 			w.after(w.between(time.Millisecond, 20*time.Second), func() { a.run(func() { a.obey(down.Desired) }) })
@@ -225,6 +234,10 @@ func (a *agent) watchSilence() {
 // obey takes over what a leader wants.
 func (a *agent) obey(d *agentstream.Desired) {
 	w, n := a.n.w, a.n
+	if time.Now().Before(a.hangs) {
+		a.held = d
+		return
+	}
 	epoch := lifecycle.Epoch{Term: d.Term, Revision: d.Revision}
 	if err := a.epoch.Accept(epoch); err != nil && w.cfg.Without != GuardEpoch {
 		w.trace("%s does not obey: %v", n.record.Name, err)
@@ -232,6 +245,11 @@ func (a *agent) obey(d *agentstream.Desired) {
 	}
 	w.checkObedience(a, epoch)
 	a.epoch, a.current = epoch, true
+	for i := range d.Members {
+		if a.isNew(&d.Members[i]) {
+			w.blinkAtNew(n, &d.Members[i])
+		}
+	}
 	a.desired, a.jobs, a.powerOff, a.wantedBuilds = map[string]wanted{}, map[string]agentstream.Job{}, d.PowerOff, d.Builds
 	for i := range d.Members {
 		m := &d.Members[i]
@@ -284,6 +302,14 @@ func (a *agent) wake(d time.Duration) {
 
 // converge plans every member that is wanted, remembered or found, and begins what is to be done.
 func (a *agent) converge() {
+	if left := time.Until(a.hangs); left > 0 {
+		a.wake(left)
+		return
+	}
+	if d := a.held; d != nil {
+		a.held = nil
+		a.obey(d)
+	}
 	ids, newest := map[string]bool{}, map[string]int64{}
 	for id, d := range a.desired {
 		ids[id] = true
@@ -384,9 +410,11 @@ func (a *agent) start(id string, m *memberMemory, d wanted) {
 	a.n.w.touched()
 	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
 		h.state, h.since = lifecycle.HostRunning, time.Now()
+		h.first = !a.n.w.checks.ran[id]
 		m.neverRan, a.n.w.checks.ran[id] = false, true
 		a.n.endSomeDay(id, h)
 		if !h.part {
+			a.n.beFrail(id, h)
 			a.hearReady(id, h)
 			a.n.fallIllSomeDay(id, h)
 		}
@@ -461,10 +489,18 @@ func (a *agent) report() {
 	if a.said != nil && reflect.DeepEqual(a.said, &told) {
 		return
 	}
-	a.said = &told
+	before := a.said
+	a.said, a.saidAt = &told, time.Now()
 	if l.conn.Send(agentstream.Up{Observed: &told}) != nil {
 		a.leave(l)
+		return
 	}
+	for _, m := range told.Members {
+		if before == nil || !slices.ContainsFunc(before.Members, func(b agentstream.MemberObserved) bool { return b.ID == m.ID && b.Phase == m.Phase }) {
+			a.n.w.blink(a.n, m.ID, m.Phase)
+		}
+	}
+	a.stumble(l)
 }
 
 // drawnFor draws a number below n that depends on the run and a name only.

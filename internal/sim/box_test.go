@@ -325,7 +325,7 @@ func (b *box) system(ctx context.Context, m netboot.Machine, token string) after
 	nonce := rand.Text()
 	var welcome boot.Welcome
 	for began, try := time.Now(), 0; ; try++ {
-		err := t.post(boot.HelloPath, boot.Hello{Token: token, Nonce: nonce, MACs: []string{b.mac}}, &welcome)
+		err := t.post(boot.HelloPath, boot.Hello{Token: token, Nonce: nonce, MACs: []string{b.mac}, Request: rand.Text()}, &welcome)
 		if err == nil {
 			break
 		}

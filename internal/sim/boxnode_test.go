@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
-	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // takeNode ends what ran on it as a node; the lock is held.
@@ -54,11 +54,6 @@ func (b *box) setAgent(there bool) {
 
 // nodeAgent starts the node agent of a boot.
 func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.Welcome, finish func(after)) {
-	token, err := trust.ParseToken(welcome.Agent.Token)
-	if err != nil {
-		t.w.fail("must", "%s: the token of its agent: %v", t.name, err)
-		return
-	}
 	t.mu.Lock()
 	life := t.life
 	t.mu.Unlock()
@@ -67,8 +62,8 @@ func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.W
 		if ctx.Err() != nil || !t.carries(life) {
 			return
 		}
-		n.life, n.up, n.token, n.leaving = life, true, token.ID(), false
-		n.record.AgentID, n.record.BootGeneration, n.record.InRAM = welcome.Agent.AgentID, generation, !t.disk
+		n.life, n.up, n.identity, n.leaving = life, true, welcome.Agent.Certificate.Certificate, false
+		n.record.BootGeneration, n.record.InRAM = generation, !t.disk
 		t.finish = finish
 		n.startAgent()
 	})
@@ -107,4 +102,13 @@ func (a *agent) mindPower() {
 			})
 		})
 	})
+}
+
+// known reports whether a server lets the node's agent in: the identity of a boot ends with it.
+func (n *node) known(view *state.View) bool {
+	if n.identity == "" {
+		return true
+	}
+	stored := view.Node(n.record.Name)
+	return stored != nil && stored.Identity != nil && stored.Identity.ID == n.identity
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -88,7 +89,7 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 				return
 			}
 		}
-		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || in.Accounts[c.Intent.Project].Quota != (api.Quota{})) {
+		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero()) {
 			return // it fits, and may not go before others or above a quota
 		}
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -183,6 +184,9 @@ func (m *mirror) checkQuotas() {
 		over("bytes of memory", int64(used.Memory), int64(had.Memory), int64(q.Memory))
 		over("members", int64(used.Members), int64(had.Members), int64(q.Members))
 		over("clusters", int64(used.Clusters), int64(had.Clusters), int64(q.Clusters))
+		for counter, may := range q.Devices {
+			over(counter, used.Devices[counter], had.Devices[counter], may)
+		}
 	}
 }
 
@@ -339,6 +343,7 @@ func (w *world) checkStreams() {
 		if phase, _, why := s.monitor.Node(n.record.Name); phase != api.NodeReady {
 			w.fail("streams", "node %s has answered on one stream for %s and is %s: %s", n.record.Name, time.Since(n.answersSince), phase, why)
 		}
+		w.checkHeard(s, n)
 		for _, l := range n.links {
 			if l != n.link && l.s == s && !l.served.Load() {
 				w.fail("streams", "the leader goes on with a stream of node %s, which has had another for %s", n.record.Name, time.Since(n.answersSince))
@@ -347,10 +352,26 @@ func (w *world) checkStreams() {
 	}
 }
 
+// checkHeard checks that what the server has of a node's members is what its agent said last.
+func (w *world) checkHeard(s *server, n *node) {
+	a := n.agent
+	if a == nil || a.said == nil || time.Since(a.saidAt) < 2*lifecycle.DefaultDeathTimer {
+		return
+	}
+	for _, m := range a.said.Members {
+		if phase, _, _ := s.monitor.Member(n.record.Name, m.ID); phase != m.Phase {
+			w.fail("heard", "%s said %s ago that %s is %s, and the server believes that it is %q", n.record.Name, time.Since(a.saidAt), m.ID, m.Phase, phase)
+		}
+	}
+	if clean := s.monitor.Clean(n.record.Name); !slices.Equal(clean, a.said.Clean) {
+		w.fail("heard", "%s said %s ago that %v are clean, and the server believes that %v are", n.record.Name, time.Since(a.saidAt), a.said.Clean, clean)
+	}
+}
+
 // checkLost checks that nobody goes on holding what is on a node that is down: a member there is lost, and so is one that has a part there.
 func (w *world) checkLost() {
 	s := w.store.leader()
-	if s == nil || w.store.inDoubt() || time.Since(s.stalledUntil()) < slack {
+	if s == nil || w.store.inDoubt() || time.Since(s.busyUntil()) < slack {
 		return
 	}
 	down := map[string]bool{}
@@ -393,9 +414,10 @@ const slack = time.Second
 // checkDeadlines checks that no phase outlives its timer, and that no assignment is cleaned for longer than it may be.
 func (w *world) checkDeadlines() {
 	s := w.store.leader()
-	if s == nil || w.store.inDoubt() || time.Since(s.stalledUntil()) < slack {
+	if s == nil || w.store.inDoubt() || time.Since(s.busyUntil()) < slack {
 		return
 	}
+	busy := s.busyUntil()
 	now, since, deadlines := s.now(), s.leadsSince(), lifecycle.DefaultDeadlines()
 	w.read(func(m *mirror) {
 		for _, name := range m.names() {
@@ -410,7 +432,7 @@ func (w *world) checkDeadlines() {
 			case r == nil:
 				// While a machine boots, what it will offer is not known yet, and a leader that stood still finds out only now who is silent.
 				if still, last := m.booting(); !still {
-					last = later(last, s.stalledUntil())
+					last = later(last, busy)
 					overdue("the decision", later(e.intent.CreatedAt, now.Add(-time.Since(last))), lifecycle.DefaultDeathTimer+time.Second)
 				}
 				continue

@@ -18,6 +18,14 @@ type account struct {
 	total, recorded map[api.SpanKind]int64
 	members         int64 // members times nanoseconds, allocated
 	membersRate     int64
+	// Counters of devices times nanoseconds, by kind of span.
+	deviceRate, deviceTotal, deviceRecorded map[deviceSpan]int64
+}
+
+// deviceSpan is a counter of devices, and what it was used for.
+type deviceSpan struct {
+	kind    api.SpanKind
+	counter string
 }
 
 var spanKinds = []api.SpanKind{api.SpanAllocated, api.SpanCleaning}
@@ -26,6 +34,7 @@ func (m *mirror) account(uid string) *account {
 	a := m.ledger[uid]
 	if a == nil {
 		a = &account{rate: map[api.SpanKind]int64{}, total: map[api.SpanKind]int64{}, recorded: map[api.SpanKind]int64{}}
+		a.deviceRate, a.deviceTotal, a.deviceRecorded = map[deviceSpan]int64{}, map[deviceSpan]int64{}, map[deviceSpan]int64{}
 		m.ledger[uid] = a
 	}
 	return a
@@ -40,6 +49,9 @@ func (m *mirror) before(in *api.ClusterIntent, at time.Time) {
 			a.total[kind] += a.rate[kind] * int64(passed)
 		}
 		a.members += a.membersRate * int64(passed)
+		for span, rate := range a.deviceRate {
+			a.deviceTotal[span] += rate * int64(passed)
+		}
 	}
 	a.at = at
 }
@@ -48,31 +60,49 @@ func (m *mirror) before(in *api.ClusterIntent, at time.Time) {
 func (m *mirror) after(in *api.ClusterIntent, at time.Time) {
 	a := m.account(in.UID)
 	clear(a.rate)
+	clear(a.deviceRate)
 	a.membersRate = 0
-	open := map[api.SpanKind]int64{}
-	note := func(kind api.SpanKind, cores int, since time.Time) {
-		a.rate[kind] += int64(cores)
-		open[kind] += int64(cores) * int64(at.Sub(since))
+	open, openDevices := map[api.SpanKind]int64{}, map[deviceSpan]int64{}
+	note := func(kind api.SpanKind, h *api.Assignment, since time.Time) {
+		a.rate[kind] += int64(len(h.Slots))
+		open[kind] += int64(len(h.Slots)) * int64(at.Sub(since))
+		takes := map[string]int64{}
+		for _, c := range h.Devices {
+			addTakes(takes, c.Class, c.Way, 1)
+		}
+		for counter, n := range takes {
+			a.deviceRate[deviceSpan{kind, counter}] += n
+			a.deviceTotal[deviceSpan{kind, counter}] += 0 // so that it is compared from now on
+			openDevices[deviceSpan{kind, counter}] += n * int64(at.Sub(since))
+		}
 	}
 	for _, h := range m.assignments(m.clusters[in.Name].record) {
 		switch {
 		case h.ClusterUID != in.UID || h.clean:
 		case h.releasedAt == nil:
-			note(api.SpanAllocated, len(h.Slots), h.TakenAt)
-			a.membersRate++
+			note(api.SpanAllocated, h.Assignment, h.TakenAt)
+			if !h.IsPart() {
+				a.membersRate++
+			}
 		default:
-			note(api.SpanCleaning, len(h.Slots), *h.releasedAt)
+			note(api.SpanCleaning, h.Assignment, *h.releasedAt)
 		}
 	}
 	for _, q := range m.quarantines {
 		if q.Assignment.ClusterUID == in.UID {
-			note(api.SpanCleaning, len(q.Assignment.Slots), q.Since)
+			note(api.SpanCleaning, &q.Assignment, q.Since)
 		}
 	}
 	for _, kind := range spanKinds {
 		if got := a.recorded[kind] + open[kind]; got != a.total[kind] {
 			m.w.fail("usage", "cluster %s has %s %s of core time, its records and what it holds come to %s (records %s)", in.Name,
 				kind, time.Duration(a.total[kind]), time.Duration(got), time.Duration(a.recorded[kind]))
+		}
+	}
+	for span, total := range a.deviceTotal {
+		if got := a.deviceRecorded[span] + openDevices[span]; got != total {
+			m.w.fail("usage", "cluster %s has %s of %s %s, its records and what it holds come to %s", in.Name, time.Duration(total), span.kind,
+				span.counter, time.Duration(got))
 		}
 	}
 }
@@ -82,6 +112,9 @@ func (m *mirror) usageWritten(r *api.UsageRecord) {
 	a := m.account(r.UID)
 	for _, s := range r.Spans {
 		a.recorded[s.Kind] += int64(s.Cores) * int64(s.To.Sub(s.From))
+		for counter, n := range s.Devices {
+			a.deviceRecorded[deviceSpan{s.Kind, counter}] += n * int64(s.To.Sub(s.From))
+		}
 	}
 }
 
@@ -93,14 +126,23 @@ func (w *world) checkReport() {
 	}
 	now := leader.now()
 	w.checkDecay(leader.cache.View(), now)
-	truth := map[api.SpanKind]float64{}
-	owed := map[string]float64{}
+	truth, members := map[api.SpanKind]float64{}, 0.0
+	owed, devices, deviceOwed := map[string]float64{}, map[deviceSpan]float64{}, map[string]map[string]float64{}
 	var in usage.Input
 	capacity := 0.0
 	w.read(func(m *mirror) {
 		for uid, a := range m.ledger {
 			for _, kind := range spanKinds {
 				truth[kind] += (float64(a.total[kind]) + float64(a.rate[kind])*float64(now.Sub(a.at))) / float64(time.Second)
+			}
+			members += (float64(a.members) + float64(a.membersRate)*float64(now.Sub(a.at))) / float64(time.Second)
+			deviceOwed[uid] = map[string]float64{}
+			for span, total := range a.deviceTotal {
+				seconds := (float64(total) + float64(a.deviceRate[span])*float64(now.Sub(a.at))) / float64(time.Second)
+				devices[span] += seconds
+				if span.kind == api.SpanAllocated {
+					deviceOwed[uid][span.counter] = seconds
+				}
 			}
 			owed[uid] = (float64(a.total[api.SpanAllocated]) + float64(a.rate[api.SpanAllocated])*float64(now.Sub(a.at))) / float64(time.Second)
 		}
@@ -126,11 +168,12 @@ func (w *world) checkReport() {
 	}
 	same := func(what string, got, want float64) {
 		if math.Abs(got-want) > 1e-6*math.Max(1, math.Abs(want)) {
-			w.fail("usage", "the report says %s is %.9f core-seconds, it is %.9f", what, got, want)
+			w.fail("usage", "the report says %s is %.9f core-seconds, or seconds of members or of a counter, it is %.9f", what, got, want)
 		}
 	}
 	site := report.Site[0]
 	same("allocated", site.Allocated.CoreSeconds, truth[api.SpanAllocated])
+	same("members' time", site.Allocated.MemberSeconds, members)
 	same("cleaning", site.Cleaning.CoreSeconds, truth[api.SpanCleaning])
 	// What is cleaned on a machine that was removed is of no node any more, and counts all the same.
 	removed := len(w.boxes) > 0 || slices.ContainsFunc(w.nodes, func(n *node) bool { return n.forgotten })
@@ -140,12 +183,25 @@ func (w *world) checkReport() {
 	if site.Idle.CoreSeconds < -1e-6 || site.Down.CoreSeconds < -1e-6 {
 		w.fail("usage", "the report has less than nothing idle (%.9f) or down (%.9f)", site.Idle.CoreSeconds, site.Down.CoreSeconds)
 	}
+	for span, want := range devices {
+		got := map[api.SpanKind]api.Amount{api.SpanAllocated: site.Allocated, api.SpanCleaning: site.Cleaning}[span.kind]
+		same(string(span.kind)+" of "+span.counter, got.DeviceSeconds[span.counter], want)
+	}
 	for _, row := range report.Rows {
 		same("the use of "+row.Cluster, row.CoreSeconds, owed[row.UID])
+		for counter, want := range deviceOwed[row.UID] {
+			same("the use of "+counter+" by "+row.Cluster, row.DeviceSeconds[counter], want)
+		}
+		delete(deviceOwed, row.UID)
 		delete(owed, row.UID)
 	}
 	for uid, left := range owed {
 		same("the use of "+uid+", which is not in it,", 0, left)
+	}
+	for uid, counters := range deviceOwed {
+		for counter, left := range counters {
+			same("the use of "+counter+" by "+uid+", which is not in it,", 0, left)
+		}
 	}
 }
 

@@ -60,6 +60,17 @@ func asksOwnNode(g api.Group) bool {
 	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool { return !r.Remote })
 }
 
+// addTakes adds what so many parts take of devices of a class that are handed out in a way.
+func addTakes(sum map[string]int64, class, way string, parts int64) {
+	for i := range classes {
+		if classes[i].Class == class {
+			for counter, amount := range classes[i].Ways[way].Takes {
+				sum[class+"/"+counter] += parts * amount
+			}
+		}
+	}
+}
+
 // deviceUse adds up what is held of the site's devices.
 type deviceUse struct {
 	taken map[deviceCounter]int64
@@ -88,6 +99,9 @@ func (u *deviceUse) take(w *world, a *api.Assignment) {
 		}
 		if mode, held := u.modes[at]; held && mode != way.Mode {
 			w.fail("double allocation", "device %s of %s is handed out in mode %q and, to %s, in mode %q", c.Device, a.Node, mode, a.ID, way.Mode)
+		}
+		if !maps.Equal(c.Takes, way.Takes) {
+			w.fail("devices", "%s holds %+v, which takes %v of its device", a.ID, c, way.Takes)
 		}
 		u.modes[at] = way.Mode
 		for counter, amount := range way.Takes {

@@ -164,8 +164,11 @@ func (w *world) becomeCalm() {
 	for _, n := range w.nodes {
 		n.sick = false
 		n.mend()
+		n.slow, n.frail = time.Time{}, time.Time{}
 		if n.agent != nil {
 			n.agent.awake()
+			n.agent.hangs = time.Time{}
+			n.agent.wake(0)
 		}
 		if n.box == nil {
 			n.up = true

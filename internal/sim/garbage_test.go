@@ -9,6 +9,9 @@ func (w *world) checkGarbage(term int64) {
 		if s == nil || w.store.leadingTerm() != term {
 			return
 		}
+		if s.busyUntil().After(w.store.leaderSince()) {
+			return // the store may not have taken it: what is left goes with the next look for it, within the hour
+		}
 		w.read(func(m *mirror) {
 			for _, key := range m.garbage() {
 				if m.written[key] < term {

@@ -49,6 +49,7 @@ func (t ears) NextDeath() time.Time {
 	if left := time.Until(t.s.stalledUntil()); left > 0 {
 		pause(t.s.ctx, left)
 	}
+	t.s.beginPass()
 	t.w.lookAtPass(t.s)
 	return t.Agents.NextDeath()
 }

@@ -60,6 +60,12 @@ func (n *node) endSomeDay(id string, h *hostMember) {
 	if !w.chance(MemberEnds, 8) {
 		return
 	}
+	n.endAfter(when, id, h)
+}
+
+// endAfter lets a member end by itself after a while.
+func (n *node) endAfter(when time.Duration, id string, h *hostMember) {
+	w := n.w
 	w.after(when, func() {
 		if n.host[id] != h || !h.runs() || w.isCalm() {
 			return
@@ -77,6 +83,20 @@ func (n *node) endSomeDay(id string, h *hostMember) {
 			a.wake(0)
 		})
 	})
+}
+
+// beFrail lets a member that has just started end or fall ill at once: some nodes are frail for a while, and what some clusters start ends
+// the first time wherever it is, so that they fail.
+func (n *node) beFrail(id string, h *hostMember) {
+	w := n.w
+	soon := span(w.blindRandom, 10*time.Millisecond, 500*time.Millisecond)
+	frail := time.Now().Before(n.frail)
+	switch hopeless := h.first && w.drawnFor(h.cluster+" is hopeless", 15) == 0; {
+	case (hopeless || frail && n.dies) && w.may(MemberEnds):
+		n.endAfter(soon, id, h)
+	case frail && w.may(MemberIll):
+		h.ill, h.everIll = true, true
+	}
 }
 
 // fallIllSomeDay lets the checks of some members fail, for a while or for good.

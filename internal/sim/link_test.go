@@ -22,6 +22,7 @@ type link struct {
 	// over: the agent's end is closed; what still comes is late. served: the server's end is.
 	over   bool
 	served atomic.Bool
+	since  time.Time
 }
 
 // cuts are what is wrong with the ways from and to a node.
@@ -46,7 +47,7 @@ func (d *dialer) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errCut
 	}
 	l := d.link
-	l.up, l.down = newPipe(&d.cuts.up, d.seed), newPipe(&d.cuts.down, d.seed+1)
+	l.up, l.down = newPipe(d.w.ctx, &d.cuts.up, d.seed), newPipe(d.w.ctx, &d.cuts.down, d.seed+1)
 	go func() { // what the agent writes goes on its way
 		buffer := make([]byte, 64<<10)
 		for {
@@ -61,9 +62,7 @@ func (d *dialer) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}()
 	ctx, cancel := context.WithCancel(d.s.ctx)
-	if d.node != "" {
-		ctx = agentstream.ForNode(ctx, d.node)
-	}
+	ctx = agentstream.ForNode(ctx, d.node)
 	request := r.Clone(ctx)
 	request.ProtoMajor, request.Body = 2, l.up
 	answer := &serverEnd{pipe: l.down, header: http.Header{}}
@@ -111,6 +110,7 @@ func (e *serverEnd) Write(p []byte) (int, error) {
 
 // pipe is one direction of a stream.
 type pipe struct {
+	ctx context.Context // of the run
 	cut *atomic.Bool
 
 	mu      sync.Mutex
@@ -121,6 +121,7 @@ type pipe struct {
 	ended   bool // the end has arrived
 	muted   bool // nothing more is sent
 	last    time.Time
+	read    time.Time // when what is taken off it is looked at, at the earliest
 }
 
 // parcel is what was sent at once; empty: the end.
@@ -129,8 +130,8 @@ type parcel struct {
 	due     time.Time
 }
 
-func newPipe(cut *atomic.Bool, seed uint64) *pipe {
-	p := &pipe{cut: cut, random: rand.New(rand.NewPCG(seed, 0))}
+func newPipe(ctx context.Context, cut *atomic.Bool, seed uint64) *pipe {
+	p := &pipe{ctx: ctx, cut: cut, random: rand.New(rand.NewPCG(seed, 0))}
 	p.some.L = &p.mu
 	return p
 }
@@ -162,6 +163,13 @@ func (p *pipe) lag(d time.Duration) {
 		time.AfterFunc(time.Until(p.transit[i].due), p.deliver)
 	}
 	p.last = later(p.last, time.Now()).Add(d)
+}
+
+// slow lets the reader look at what it takes off the pipe only later, even if the pipe has ended by then.
+func (p *pipe) slow(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read = time.Now().Add(d)
 }
 
 // mute ends what can be sent.
@@ -198,17 +206,26 @@ func (p *pipe) abort() {
 
 // Read waits for content.
 func (p *pipe) Read(buffer []byte) (int, error) {
+	n, away := p.take(buffer)
+	if n == 0 {
+		return 0, io.EOF
+	}
+	if away > 0 {
+		pause(p.ctx, away)
+	}
+	return n, nil
+}
+
+// take waits for content, and returns how much there is, 0 at the end, and how long the reader is away before it looks at it.
+func (p *pipe) take(buffer []byte) (n int, away time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.arrived) == 0 && !p.ended {
 		p.some.Wait()
 	}
-	if len(p.arrived) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(buffer, p.arrived)
+	n = copy(buffer, p.arrived)
 	p.arrived = p.arrived[n:]
-	return n, nil
+	return n, time.Until(p.read)
 }
 
 // Close ends what is read.

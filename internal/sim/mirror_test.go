@@ -27,6 +27,8 @@ const (
 	prefixJob           = "job/"
 	prefixBuild         = "build/"
 	prefixEvent         = "event/"
+	prefixControl       = "nodecontrol/"
+	prefixImage         = "image/"
 )
 
 // entry is a cluster in the store.
@@ -52,6 +54,8 @@ type mirror struct {
 	machines    map[string]machineSeen
 	jobs        map[string]*api.Job
 	builds      map[string]*api.Build
+	trusted     map[string]bool // the builders that are trusted now
+	images      map[string]bool // those that are registered, by the digits of their digests
 	// released is the revision from which on an assignment was no longer held, for good; left the one since which a cluster's network has
 	// no business with a node.
 	released map[string]int64
@@ -76,7 +80,7 @@ func newMirror(w *world) *mirror {
 	return &mirror{
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
-		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
+		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
 		ledger: map[string]*account{}, used: map[string]api.Quota{},
 	}
 }
@@ -201,6 +205,10 @@ func (m *mirror) put(op store.Op) {
 		m.putJob(rest, op)
 	case prefixBuild:
 		m.putBuild(rest, op)
+	case prefixControl:
+		m.putControl(rest, op)
+	case prefixImage:
+		m.putImage(rest, op)
 	case prefixMachineRecord:
 		m.putMachine(rest, op)
 	case prefixEvent:
@@ -363,7 +371,7 @@ func (m *mirror) garbage() []string {
 
 // usedBy is what counts against a project's quota: what its clusters hold, and what they are to get in the place of what they lost.
 func (m *mirror) usedBy(project string) api.Quota {
-	var q api.Quota
+	q := api.Quota{Devices: map[string]int64{}}
 	for _, name := range m.names() {
 		e := m.clusters[name]
 		if e.intent == nil || e.intent.Project != project || e.record == nil {
@@ -371,6 +379,11 @@ func (m *mirror) usedBy(project string) api.Quota {
 		}
 		members := q.Members
 		for _, a := range m.assignments(e.record) {
+			if a.releasedAt == nil {
+				for _, c := range a.Devices {
+					addTakes(q.Devices, c.Class, c.Way, 1)
+				}
+			}
 			if a.releasedAt == nil && !a.IsPart() {
 				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())
 			}
@@ -378,6 +391,9 @@ func (m *mirror) usedBy(project string) api.Quota {
 		for _, lost := range e.record.Lost {
 			for _, g := range e.intent.Spec.Groups {
 				if g.Name == lost.Group {
+					for _, r := range g.Devices {
+						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
+					}
 					q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+g.Cores, q.Memory+g.Memory
 				}
 			}
@@ -453,6 +469,9 @@ func (m *mirror) putJob(id string, op store.Op) {
 
 func (m *mirror) putBuild(id string, op store.Op) {
 	putJobOrBuild(m, m.builds, id, op, func(b *api.Build) api.BuildPhase { return b.Phase }, tablesOf.builds)
+	if b := m.builds[id]; b != nil {
+		m.checkBuilder(b)
+	}
 }
 
 func (m *mirror) putMachine(name string, op store.Op) {

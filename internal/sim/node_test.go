@@ -33,8 +33,12 @@ type node struct {
 	answers                *link
 	// sick: whatever its drivers do fails.
 	sick bool
-	// token is what its agent shows, and only is set where the bearer may speak for this node only: a machine that was booted.
-	token string
+	// slow is until when what it is told is long on its way. What starts there until frail falls ill at once, or ends if it dies.
+	slow, frail time.Time
+	dies        bool
+	// identity is the ID of that of its boot, on a machine that was booted. runs counts the starts of its agent.
+	identity string
+	runs     int
 	// box is the machine it is while that runs an environment, life which of its lives; nil for a node that is no machine of the site.
 	box     *box
 	life    int
@@ -55,7 +59,9 @@ type hostMember struct {
 	files string
 	// ill: its checks say no. part: it is what a member on another node holds here, and runs nothing.
 	ill, everIll, part bool
-	jobs               map[string]*jobRun
+	// first: nothing of it ran before.
+	first bool
+	jobs  map[string]*jobRun
 }
 
 // nodeNetwork is a cluster's network as a node has it.

@@ -79,7 +79,7 @@ func (w *world) noteNodes(s *server, view *state.View) {
 			transition(w, tablesOf.nodes, "", api.NodeUnknown)
 			from = api.NodeUnknown
 		}
-		if from == api.NodeDown && to == api.NodeUnknown && time.Since(s.stalledUntil()) < slack { // it was back while the leader stood still
+		if from == api.NodeDown && to == api.NodeUnknown && time.Since(s.busyUntil()) < slack { // it was back while the leader stood still
 			transition(w, tablesOf.nodes, from, api.NodeReady)
 			from = api.NodeReady
 		}
@@ -106,6 +106,9 @@ func (w *world) noteMembers(site *situation.Site, c *state.Cluster) {
 			continue
 		}
 		phase := phaseOf(in, a)
+		if !a.Releasing && phase == api.MemberUnhealthy && in.Observed[a.ID].Phase == api.MemberReleasing {
+			w.fail("phases", "%s is held, and node %s removes it", a.ID, a.Node)
+		}
 		now.assignments[a.ID] = phase
 		if !a.Releasing && a.IsMember() {
 			now.names[a.Member] = phase

@@ -68,6 +68,8 @@ type server struct {
 	table *netboot.Table
 	// stalled is until when its controller stands still at the beginning of its next pass.
 	stalled time.Time
+	// decides is its time at the beginning of its last pass: all that the pass decides is of then, whenever it is written.
+	decides time.Time
 }
 
 // servers are the runs of the server: the present one, and those that were deposed and do not know it yet.
@@ -118,7 +120,7 @@ func (w *world) start() {
 	s.agents = agentstream.Handler(s.monitor.Serve)
 	s.fabrics = w.fabric.keepers(quiet)
 	boots, err := bootapi.New(bootapi.Config{
-		Reader: s.cache, Writer: s.repo, Images: built{}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1}, At: s.at,
+		Reader: s.cache, Writer: s.repo, Images: built{}, Heard: s.heard, Secrets: trust.Secrets{{Key: secret}}, Identify: identify, At: s.at,
 		Peers: func(image.Digest) []string { return nil }, AgentServer: "10.9.0.1:7443", SiteTime: s.now, Log: quiet,
 		StrangerImage: func() image.Digest { return "" },
 	})
@@ -140,7 +142,7 @@ func (s *server) lead(log *slog.Logger) {
 	w := s.w
 	gate := power.NewGate(power.GateOptions{})
 	cfg := controller.Config{
-		Candidate: s.candidate, Repo: s.repo, Cache: s.cache, Agents: ears{s.monitor, w, s}, SiteSecret: secret, Pool: placement.DefaultPool,
+		Candidate: s.candidate, Repo: s.repo, Cache: s.cache, Agents: ears{s.monitor, w, s}, Secrets: trust.Secrets{{Key: secret}}, Pool: placement.DefaultPool,
 		Deadlines: w.deadlines(), Images: built{}, Now: s.wall, Clock: s.clock, Log: log,
 		Fabrics: s.fabrics, Offers: w.offers(),
 		Provisioning: &controller.Provisioning{
@@ -179,6 +181,28 @@ func (s *server) stalledUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stalled
+}
+
+// busyUntil is when its controller goes on, or did: it stood still, or its store did.
+func (s *server) busyUntil() time.Time {
+	s.w.store.mu.Lock()
+	silent := s.w.store.silent
+	s.w.store.mu.Unlock()
+	return later(s.stalledUntil(), silent)
+}
+
+// beginPass notes that its controller begins a pass.
+func (s *server) beginPass() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.decides = s.now()
+}
+
+// decidesAt is the time of what its controller decides in its present pass.
+func (s *server) decidesAt() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.decides
 }
 
 // look is what the leader would decide by now.
@@ -355,4 +379,9 @@ func (s *server) post(path, session string, from netip.Addr, in, out any) error 
 		return no
 	}
 	return json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(out)
+}
+
+// identify makes the identity of a machine's node agent; its certificate is its ID.
+func identify(node, request string) (api.NodeIdentity, api.NodeCertificate, error) {
+	return api.NodeIdentity{Node: node, ID: request, Key: request}, api.NodeCertificate{Certificate: request}, nil
 }

@@ -72,6 +72,8 @@ const (
 	CrashBetweenWrites
 	ClockJump
 	Panic
+	Blind
+	AgentHangs
 
 	AgentRestart
 	AgentSleep
@@ -95,7 +97,7 @@ const (
 
 var kindNames = [kinds]string{
 	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget",
-	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic",
+	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }
 

@@ -85,6 +85,10 @@ func (w *world) makeProjects() {
 	if r.IntN(2) == 0 {
 		lab.Quota.Cores, class.Quota.Members = 4+r.IntN(4), 3+r.IntN(3)
 	}
+	if w.cfg.Kinds.Has(Devices) {
+		lab.Quota.Devices = map[string]int64{"gpu/slices": int64(2 + lab.Quota.Cores%6), "nic/queues": int64(4 + lab.Quota.Cores%8)}
+		class.Quota.Devices = map[string]int64{"gpu/slices": int64(1 + class.Quota.Members%5), "nic/vf": int64(1 + class.Quota.Members%3)}
+	}
 	s := w.up()
 	for _, p := range []api.Project{lab, class} {
 		p.CreatedAt = s.now()

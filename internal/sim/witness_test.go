@@ -36,6 +36,7 @@ type witness struct {
 	term              int64
 	leads             string
 	moment            time.Time
+	silent            time.Time        // until when it answers no leader
 	written           map[string]int   // how often a key was written
 	late              map[string]int64 // the term whose commit of a record is under way yet, by key
 	atOnce            int
@@ -189,6 +190,10 @@ func (s *witness) Commit(ctx context.Context, conds []store.Cond, ops []store.Op
 // byLeader is a commit of a leader: one whose server may crash before or after it, and whose outcome may stay unknown.
 func (s *witness) byLeader(ctx context.Context, c commit) (int64, error) {
 	w, server := s.w, s.serverOf(c.term)
+	if s.answersAgain() {
+		s.doubt()
+		return 0, errLost
+	}
 	fate := s.fate(c.ops)
 	chunks := strings.HasPrefix(c.ops[0].Key, prefixChunk) && !c.ops[0].Delete
 	switch {
@@ -213,6 +218,9 @@ func (s *witness) byLeader(ctx context.Context, c commit) (int64, error) {
 			w.trace("it is not known whether this was committed (it will be, if it still can): %s", c)
 			s.setLate(c, c.term)
 			w.inbox.post("", func() {
+				if waited, _ := s.placed(c.ops); waited != "" {
+					w.rival(waited)
+				}
 				w.after(fate.late, func() {
 					s.setLate(c, 0)
 					_, err := c.land(w.ctx)
@@ -245,36 +253,60 @@ func (s *witness) fate(ops []store.Op) fate {
 	_, _ = fmt.Fprintf(h, "%s %d", ops[0].Key, s.written[ops[0].Key])
 	s.mu.Unlock()
 	r := rand.New(rand.NewPCG(s.w.cfg.Seed, h.Sum64()))
-	// What a cluster was given first is in doubt more often: its numbers and its room may be others' before it is known.
-	often := 120
-	if slices.ContainsFunc(ops, func(op store.Op) bool { return strings.HasPrefix(op.Key, prefixNetwork) && !op.Delete }) {
+	// What a cluster was given first is in doubt more often, and more often late: its numbers and its room may be others' before it is known.
+	often, kind := 120, r.IntN(3)
+	switch waited, places := s.placed(ops); {
+	case waited != "":
+		often, kind = 4, min(kind, 1)
+	case places:
 		often = 20
 	}
 	return fate{
-		unknown: r.IntN(often) == 0, crash: r.IntN(200) == 0, kind: r.IntN(3),
+		unknown: r.IntN(often) == 0, crash: r.IntN(200) == 0, kind: kind,
 		late: span(r, 10*time.Millisecond, 10*time.Second), away: span(r, 100*time.Millisecond, 3*time.Second),
 	}
 }
 
-// setLate notes that a commit of a cluster's record is under way in a term; 0: no longer.
+// placed reports whether a commit gives clusters their first places, and names one of them that has waited in the queue.
+func (s *witness) placed(ops []store.Op) (waited string, places bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, op := range ops {
+		if !strings.HasPrefix(op.Key, prefixNetwork) || op.Delete {
+			continue
+		}
+		places = true
+		n := decodeOp[api.Network](s.w, op)
+		if r := s.mirror.clusters[n.Cluster].record; r != nil && r.Phase == api.ClusterQueued {
+			waited = n.Cluster
+		}
+	}
+	return waited, places
+}
+
+// setLate notes that a commit of clusters' records is under way in a term; 0: no longer.
 func (s *witness) setLate(c commit, term int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	name, ok := strings.CutPrefix(c.ops[0].Key, prefixRecord)
-	if in := s.mirror.clusters[name].intent; ok && in != nil {
-		s.late[c.ops[0].Key], s.late[prefixChunk+in.UID+"/"] = term, term
+	for _, op := range c.ops {
+		name, ok := strings.CutPrefix(op.Key, prefixRecord)
+		if in := s.mirror.clusters[name].intent; ok && in != nil {
+			s.late[op.Key], s.late[prefixChunk+in.UID+"/"] = term, term
+		}
 	}
 }
 
-// isLate reports whether an earlier commit of the same leader about the same cluster is under way yet.
+// isLate reports whether an earlier commit of the same leader about one of the same clusters is under way yet.
 func (s *witness) isLate(c commit) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := c.ops[0].Key
-	if strings.HasPrefix(key, prefixChunk) {
-		key = key[:strings.LastIndexByte(key, '/')+1]
-	}
-	return s.late[key] == c.term && !c.ops[0].Delete
+	return slices.ContainsFunc(c.ops, func(op store.Op) bool {
+		key := op.Key
+		if strings.HasPrefix(key, prefixChunk) {
+			key = key[:strings.LastIndexByte(key, '/')+1]
+		}
+		return s.late[key] == c.term && !op.Delete
+	})
 }
 
 // may reports whether a kind may happen now, and counts it.
@@ -321,7 +353,7 @@ func (s *witness) serverOf(term int64) *server {
 // timeOf is the time of the leader of a term.
 func (s *witness) timeOf(term int64) time.Time {
 	if server := s.serverOf(term); server != nil {
-		return server.now()
+		return server.decidesAt()
 	}
 	return time.Time{}
 }

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -61,7 +62,7 @@ type world struct {
 	ctx   context.Context
 	end   context.CancelFunc
 	// Users, faults and all the rest draw from sources of their own: with fewer faults the users still ask for the same.
-	random, userRandom, faultRandom, deviceRandom *rand.Rand
+	random, userRandom, faultRandom, deviceRandom, blindRandom *rand.Rand
 
 	queue  queue
 	seq    int64
@@ -76,6 +77,7 @@ type world struct {
 	boxes   []*box
 	nodes   []*node
 	ids     int
+	rivals  int
 	steady  bool          // leaders stay
 	over    bool          // everything is being deleted
 	ended   bool          // nothing is left to be done
@@ -112,7 +114,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w := &world{
 		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), bmcs: fake.NewSite(), stats: newStats(),
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
-		deviceRandom: source(cfg.Seed, "devices"),
+		deviceRandom: source(cfg.Seed, "devices"), blindRandom: source(cfg.Seed, "blind"),
 	}
 	w.ctx, w.end = context.WithCancel(t.Context())
 	w.store = newWitness(w)
@@ -128,6 +130,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w.scheduleUsers()
 	w.schedulePeople()
 	w.scheduleBuilds()
+	w.scheduleTrust()
 	w.scheduleFaults()
 	return w
 }
@@ -280,13 +283,13 @@ func (w *world) makeNodes() {
 
 func nodeRecord(name, rack, underlay string, cores int, memoryBytes int64) api.NodeRecord {
 	rec := api.NodeRecord{
-		Name: name, Labels: map[string]string{"rack": rack}, AgentID: "agent of " + name,
+		Name: name, Labels: map[string]string{"rack": rack},
 		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
 		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
 		Underlay:     underlay,
 	}
 	rec.Capacity.MemoryBytes = memoryBytes
-	if name == "n1" || name == "n2" {
+	if name == rogueBuilder || slices.Contains(honestBuilders, name) {
 		rec.Builder = &api.BuilderCheck{OK: true}
 	}
 	for c := range cores {

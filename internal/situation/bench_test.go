@@ -45,7 +45,7 @@ func BenchmarkAccounts(b *testing.B) {
 	site := see(cache.View(), nil)
 	b.ReportAllocs()
 	for b.Loop() {
-		if len(site.accounts()) != 51 {
+		if len(site.accounts(nil)) != 51 {
 			b.Fatal("not every project has an account")
 		}
 	}

@@ -232,7 +232,8 @@ func (s *Site) Needs() []Asked {
 
 // Admission is what a plan of the queue depends on. The n-th request is that of the n-th need.
 func (s *Site) Admission(asked []Asked, free *placement.View) admission.Input {
-	in := admission.Input{Now: s.Now, Free: free, Accounts: s.accounts()}
+	parts := s.View.Parts()
+	in := admission.Input{Now: s.Now, Free: free, Parts: parts, Accounts: s.accounts(parts)}
 	for _, c := range s.View.Clusters {
 		in.Running = append(in.Running, s.running(c)...)
 	}
@@ -328,14 +329,14 @@ func (s *Site) holds(c *state.Cluster) time.Duration {
 }
 
 // accounts are the projects with what they hold and held.
-func (s *Site) accounts() map[string]admission.Account {
+func (s *Site) accounts(parts resource.Parts) map[string]admission.Account {
 	accounts := map[string]admission.Account{}
 	for _, p := range s.View.Projects {
 		accounts[p.Name] = admission.Account{Quota: p.Quota, Shares: p.Shares}
 	}
 	for _, c := range s.View.Clusters {
 		a := accounts[project(c)]
-		a.Used = a.Used.Plus(counted(c))
+		a.Used = a.Used.Plus(counted(c, parts))
 		accounts[project(c)] = a
 	}
 	for name, d := range usage.Decay(s.Now, s.View.Past, s.View.Open()) {
@@ -349,16 +350,16 @@ func (s *Site) accounts() map[string]admission.Account {
 func project(c *state.Cluster) string { return cmp.Or(c.Intent.Project, api.DefaultProject) }
 
 // counted is what of a cluster counts against its project's quota: what it holds, and what it is to get in the place of what it lost.
-func counted(c *state.Cluster) resource.Vector {
+func counted(c *state.Cluster, parts resource.Parts) resource.Amounts {
 	held := c.HeldTotal()
 	if c.Record == nil || len(c.Record.Lost) == 0 {
 		return held
 	}
-	held[resource.Clusters] = 1
+	held.Vector[resource.Clusters] = 1
 	for _, lost := range c.Record.Lost {
-		for _, g := range c.Intent.Spec.Groups {
-			if g.Name == lost.Group {
-				held = held.Plus(resource.OfMember(g.Shape))
+		for i := range c.Intent.Spec.Groups {
+			if g := &c.Intent.Spec.Groups[i]; g.Name == lost.Group {
+				held = held.Plus(resource.OfMember(g, parts))
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func (h told) MemberState(_, id string) (monitor.MemberState, bool) {
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// hurt is a site with a cluster of two members and a spare, of 2 cores each: c-0 is held on n1, c-1 was lost on n2 and is being cleaned,
+// hurt is a site with a cluster of two members and a spare, of 2 cores and a GPU of 7 slices each: c-0 is held on n1, c-1 was lost on n2 and is being cleaned,
 // the spare is missing. n4 is drained.
 func hurt(t *testing.T) *state.View {
 	t.Helper()
@@ -52,7 +52,9 @@ func hurt(t *testing.T) *state.View {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		record := api.NodeRecord{Name: name, Capacity: api.NodeCapacity{MemoryBytes: 8 << 30}}
+		record := api.NodeRecord{Name: name, Capacity: api.NodeCapacity{MemoryBytes: 8 << 30, Devices: []api.Device{{
+			ID: "gpu0", Class: "gpu", Counters: map[string]int64{"slices": 7}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"slices": 7}}},
+		}}}}
 		for slot := range 4 {
 			record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
 		}
@@ -63,6 +65,7 @@ func hurt(t *testing.T) *state.View {
 	c := view(repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "c", UID: "u", CreatedAt: noon.Add(-time.Hour), Spec: api.ClusterSpec{
 		TimeLimit: api.Duration(2 * time.Hour), Groups: []api.Group{{
 			Name: "c", Size: 2, Spares: 1, Shape: api.Shape{Cores: 2, Memory: 1 << 30}, Stack: api.StackContainer, Environment: "local",
+			Devices: []api.DeviceRequest{{Class: "gpu", Way: "whole", Count: 1, Remote: true}},
 		}},
 	}})).Cluster("c")
 	placed, released := noon.Add(-time.Hour), noon.Add(-time.Minute)
@@ -70,6 +73,7 @@ func hurt(t *testing.T) *state.View {
 		return api.Assignment{
 			ID: "u." + name + ".1", ClusterUID: "u", Cluster: "c", Group: "c", Member: name, Node: node, Rank: rank,
 			Slots: []int{0, 1}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, TakenAt: placed,
+			Devices: []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "whole", Takes: map[string]int64{"slices": 7}}},
 		}
 	}
 	return view(repo.AsLeader(leadership).Commit(t.Context(), c, state.Write{
@@ -127,8 +131,10 @@ func TestWhatAClusterAsksForSaysWhereItShouldNotBe(t *testing.T) {
 
 func TestALostMemberCountsAgainstTheQuotaUntilItIsReplaced(t *testing.T) {
 	s := see(hurt(t), nil)
-	want := resource.Vector{resource.Clusters: 1, resource.Members: 2, resource.Cores: 4, resource.Memory: 2 << 30}
-	if got := s.Admission(nil, nil).Accounts[api.DefaultProject].Used; got != want {
+	want := resource.Amounts{
+		Vector: resource.Vector{resource.Clusters: 1, resource.Members: 2, resource.Cores: 4, resource.Memory: 2 << 30}, Devices: resource.Devices{"gpu/slices": 14},
+	}
+	if got := s.Admission(nil, nil).Accounts[api.DefaultProject].Used; !got.Equal(want) {
 		t.Errorf("used: got %+v, want %+v", got, want)
 	}
 }

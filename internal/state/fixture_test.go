@@ -27,7 +27,9 @@ var updateState = flag.Bool("update", false, "write "+storedState+" instead of c
 // writeEveryKind writes at least one object under every prefix, by the methods that the product writes by.
 func writeEveryKind(w *world) {
 	ctx := w.Context()
-	w.reach(w.repo.CreateProject(ctx, api.Project{Name: "physics", Description: "a & b < c", Shares: 2, CreatedAt: now}))
+	w.reach(w.repo.CreateProject(ctx, api.Project{
+		Name: "physics", Description: "a & b < c", Shares: 2, CreatedAt: now, Quota: api.Quota{Devices: map[string]int64{"gpu/slices": 14}},
+	}))
 	sim := intent("physics.sim")
 	sim.Project, sim.User, sim.Labels = "physics", "eve", map[string]string{"run": "7"}
 	sim.Spec = api.ClusterSpec{Groups: []api.Group{{
@@ -35,6 +37,9 @@ func writeEveryKind(w *world) {
 	}}, TimeLimit: api.Duration(time.Hour)}
 	w.reach(w.repo.CreateCluster(ctx, sim))
 	as := w.first(70) // two chunks
+	as[64].Devices = []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "half", Takes: map[string]int64{"slices": 3}}}
+	ended := span(api.SpanAllocated, now, now.Add(time.Minute))
+	ended.Devices = map[string]int64{"gpu/slices": 3}
 	storage := api.Network{
 		UID: "uid-c1.storage", Name: "c1:storage", Cluster: "c1", ClusterUID: "uid-c1", Technology: api.TechnologyVXLAN, Index: 7,
 		Prefix: netip.MustParsePrefix("10.64.112.0/20"), Gateway: netip.MustParseAddr("10.64.112.1"),
@@ -47,14 +52,18 @@ func writeEveryKind(w *world) {
 		Record: rec, Add: []state.Batch{{Assignments: as[64:69]}, {Assignments: as[69:], Releasing: true, ReleasedAt: &later}},
 		Networks:    []api.Network{storage},
 		Quarantines: []api.Quarantine{{Assignment: as[69], Reason: "can't be cleaned", Since: later}},
-		Usage:       usageRecord(1, span(api.SpanAllocated, now, later)),
+		Usage:       usageRecord(1, ended),
 	}))
 	w.reach(w.repo.CreateJob(ctx, api.Job{
 		ID: "j1", Cluster: "c1", ClusterUID: "uid-c1", JobRequest: api.JobRequest{Command: []string{"mpirun", "<&>"}, Ranks: 2},
 		Phase: api.JobPending, CreatedAt: now,
 	}))
 	w.reach(w.repo.AppendEvents(ctx, api.Event{Cluster: "c1", Message: "placed", Time: now}, api.Event{Node: "n1", Message: "booted", Time: later}))
-	w.reach(w.repo.CreateToken(ctx, api.TokenInfo{ID: "t1", User: "eve", Project: "physics", Role: api.RoleViewer, SHA256: "12", CreatedAt: now}))
+	w.reach(w.repo.CreateToken(ctx, api.TokenInfo{
+		ID: "t1", User: "eve", Project: "physics", Role: api.RoleViewer, SHA256: "12", CreatedAt: now, ExpiresAt: &later,
+		Limits: api.Limits{Verbs: []api.Verb{api.VerbRead}, Clusters: []string{"ci-*"}},
+	}))
+	must(w, w.repo.NoteTokenUses(ctx, []state.TokenUse{{ID: "t1", At: now, From: "10.0.0.7"}}))
 	writeNodes(w)
 	writeMachines(w)
 }
@@ -63,15 +72,16 @@ func writeEveryKind(w *world) {
 func writeNodes(w *world) {
 	ctx := w.Context()
 	w.reach(w.repo.PutNode(ctx, api.NodeRecord{
-		Name: "node-0", AgentID: "a0", Underlay: "10.1.0.1", FirstSeenAt: now,
+		Name: "node-0", Underlay: "10.1.0.1", FirstSeenAt: now,
 		Stacks: []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"crun is missing"}}},
 	}))
 	_, rev, err := w.repo.SetDrain(ctx, "node-0", "a fan is loud", "admin", now)
 	w.reach(rev, err)
-	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, From: now}, time.Time{}))
+	w.reach(w.repo.TrustBuilder(ctx, "node-0", "admin", now))
+	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Devices: map[string]int64{"gpu/slices": 7}, From: now}, time.Time{}))
 	build := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, CreatedAt: now, Message: "copies packages"}
 	w.reach(w.repo.CreateBuild(ctx, build))
-	build.Phase, build.Digest = api.BuildSucceeded, image("e", 1).Digest
+	build.Phase, build.Digest, build.Verify, build.Built = api.BuildSucceeded, image("e", 1).Digest, true, image("e", 1).BuiltBy
 	env := api.EnvironmentRecord{Name: "e", Digest: build.Digest, Recipe: "name: e", UpdatedAt: now}
 	w.reach(w.leader.FinishBuild(ctx, build, image("e", 1), env))
 }
@@ -90,7 +100,7 @@ func writeMachines(w *world) {
 	w.reach(rev, err)
 	w.boots(3)
 	redemption := state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 3, NonceSHA256: "n", At: now}
-	w.reach(w.repo.RedeemBoot(ctx, redemption, &api.TokenInfo{ID: "t2", Role: api.RoleAgent, SHA256: "56", CreatedAt: now}))
+	w.reach(w.repo.RedeemBoot(ctx, redemption, &api.NodeIdentity{Node: "n1", ID: "i1", Key: "56", Boot: 3, EnrolledAt: now, EnrolledBy: "its boot", ApprovedAt: &now, ApprovedBy: "its boot", RenewedAt: now, EndsAt: now.Add(time.Hour)}))
 	w.reach(w.repo.RequestPower(ctx, []state.PowerAsk{{Name: "n1", UID: "uid-n1", Request: api.PowerRequest{Action: api.PowerActionOff, By: "admin"}}}))
 }
 

@@ -54,15 +54,31 @@ func (r *Repo) PutImage(ctx context.Context, image api.Image) (int64, error) {
 	return revision, nil
 }
 
-// keepImage writes an image, as it is stored already if it is: who gives it a name writes it, so that who removes it at the same moment,
-// because it has none, fails.
+// keepImage writes an image, as it is stored already if it is, with those who have built it now: who gives it a name writes it, so that who
+// removes it at the same moment, because it has none, fails.
 func (r *Repo) keepImage(ctx context.Context, image api.Image) (store.Cond, store.Op, error) {
 	key := keyImage(image.Digest)
 	stored, revision, err := get[api.Image](ctx, r, key, "image", image.Digest)
 	if errors.Is(err, ErrNotFound) {
 		return store.Cond{Key: key}, put(key, image), nil
 	}
+	stored.BuiltBy = mergeBuilders(stored.BuiltBy, image.BuiltBy)
 	return store.Cond{Key: key, Revision: revision}, put(key, stored), err
+}
+
+// mergeBuilders adds nodes that built an image again, each once. Trust that came later counts too.
+func mergeBuilders(before, now []api.BuiltBy) []api.BuiltBy {
+	all := slices.Clone(before)
+	for _, by := range now {
+		i := slices.IndexFunc(all, func(b api.BuiltBy) bool { return b.SameNode(&by) })
+		switch {
+		case i < 0:
+			all = append(all, by)
+		case by.Trusted && !all[i].Trusted:
+			all[i] = by
+		}
+	}
+	return all
 }
 
 // SetEnvironment makes an environment's name stand for an image, which must be stored (ErrNotFound).

@@ -16,6 +16,7 @@ const (
 	prefixNetwork    = "network/"
 	prefixNode       = "node/"
 	prefixControl    = "nodecontrol/"
+	prefixIdentity   = "nodeidentity/"
 	prefixNodeSpan   = "nodespan/"
 	prefixUsage      = "usage/"
 	prefixProject    = "project/"

@@ -34,9 +34,11 @@ var kinds = []registration{
 	// network/UID, written by the leader, immutable.
 	networks,
 
-	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while the node is drained.
+	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
 	&stored[api.NodeControl]{prefix: prefixControl, of: nodes, take: takeControl, drop: dropControl},
+	// nodeidentity/NODE, written by API handlers, and by the boot API for machines.
+	&stored[api.NodeIdentity]{prefix: prefixIdentity, of: nodes, take: takeIdentity, drop: dropIdentity},
 	// machine/NODE, written by API handlers, and by the leader for what enrols by a token. machinerecord/NODE and hardware/NODE, by the leader.
 	&stored[api.MachineIntent]{prefix: prefixMachine, of: nodes, take: takeMachine, drop: dropMachine},
 	&stored[api.MachineRecord]{prefix: prefixMachineRecord, of: nodes, take: takeMachineRecord, bound: boundMachineRecord},
@@ -51,7 +53,8 @@ var kinds = []registration{
 	// enrolltoken/TOKEN, written by API handlers, and by the leader with each use.
 	enrollTokens,
 
-	// build/BUILD, written by API handlers, and by the leader as it goes on. image/HEX, HEX as 64 digits, is immutable. environment/NAME.
+	// build/BUILD, written by API handlers, and by the leader as it goes on. image/HEX, HEX as 64 digits,
+	// changes only in who has built it. environment/NAME.
 	builds, images, environments,
 }
 

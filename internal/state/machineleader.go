@@ -154,7 +154,8 @@ func freeName(view *View, prefix string, from int) (string, int) {
 }
 
 // FinishBuild ends a build that succeeded: build, image, and what the environment's name stands for from now on become true together. A
-// build that has ended meanwhile, or is gone, is store.ErrConflict.
+// build that has ended meanwhile, or is gone, is store.ErrConflict. So is an image that nobody vouches for: it is not verified, and none of
+// those that built it is a trusted builder now. One that is used again was vouched for before, and must still be there.
 func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Image, environment api.EnvironmentRecord) (int64, error) {
 	key := prefixBuild + build.ID
 	stored, revision, err := get[api.Build](ctx, l.repo, key, "build", build.ID)
@@ -173,13 +174,39 @@ func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Ima
 	if err != nil {
 		return 0, err
 	}
-	conds, ops = append(conds, cond), append(ops, op)
+	vouched, err := l.vouched(ctx, &image, build.Reused && cond.Revision != 0)
+	if err != nil {
+		return 0, fmt.Errorf("finish build %q: %w", build.ID, err)
+	}
+	conds, ops = append(append(conds, cond), vouched...), append(ops, op)
 	next, err := l.repo.store.Commit(ctx, conds, ops)
 	if err != nil {
 		return 0, fmt.Errorf("finish build %q: %w", build.ID, err)
 	}
 	failpoint.Hit("state.after-finish-build")
 	return next, nil
+}
+
+// vouched returns what must stay so until an image that a build made is stored: without it the site would sign what nobody vouches for.
+func (l *Leader) vouched(ctx context.Context, image *api.Image, stored bool) ([]store.Cond, error) {
+	if stored || image.Verified() {
+		return nil, nil
+	}
+	for i := range image.BuiltBy {
+		by := &image.BuiltBy[i]
+		if !by.Trusted || by.Digest != image.Digest {
+			continue
+		}
+		key := prefixControl + by.Node
+		control, revision, err := get[api.NodeControl](ctx, l.repo, key, "what operators want of node", by.Node)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+		if control.Builder != nil {
+			return []store.Cond{{Key: key, Revision: revision}}, nil
+		}
+	}
+	return nil, fmt.Errorf("no trusted builder built image %s, nor did two nodes: %w", image.Digest, store.ErrConflict)
 }
 
 // PruneImages removes images built before a time that no environment stands for and nothing uses, and returns how many. Their blobs are

@@ -62,7 +62,7 @@ func (r *Repo) CreateMachine(ctx context.Context, in api.MachineIntent) (int64, 
 
 // newMachine is what one commit writes to make a machine, and on which conditions; an error tells what is taken.
 func (r *Repo) newMachine(ctx context.Context, in *api.MachineIntent) ([]store.Cond, []store.Op, error) {
-	for _, key := range []string{prefixMachine + in.Name, prefixNode + in.Name} {
+	for _, key := range []string{prefixMachine + in.Name, prefixNode + in.Name, prefixIdentity + in.Name} {
 		_, taken, err := r.store.Get(ctx, key)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read machine %q: %w", in.Name, err)
@@ -72,7 +72,7 @@ func (r *Repo) newMachine(ctx context.Context, in *api.MachineIntent) ([]store.C
 			return nil, nil, fmt.Errorf("%s %q %w", kind[:len(kind)-1], in.Name, ErrExists)
 		}
 	}
-	conds := []store.Cond{{Key: prefixMachine + in.Name}, {Key: prefixNode + in.Name}}
+	conds := []store.Cond{{Key: prefixMachine + in.Name}, {Key: prefixNode + in.Name}, {Key: prefixIdentity + in.Name}}
 	ops := []store.Op{put(prefixMachine+in.Name, in)}
 	var hardware *api.Hardware
 	for _, mac := range in.Spec.MACs {

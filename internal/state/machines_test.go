@@ -292,7 +292,11 @@ func TestUsesOfAnEnrolmentTokenAtTheSameMomentAllCount(t *testing.T) {
 }
 
 func image(name string, n int) api.Image {
-	return api.Image{Digest: fmt.Sprintf("sha256:%064x", n), Environment: name, BuiltAt: now}
+	digest := fmt.Sprintf("sha256:%064x", n)
+	return api.Image{
+		Digest: digest, Environment: name, BuiltAt: now,
+		BuiltBy: []api.BuiltBy{{Node: "node-0", Digest: digest, At: now}, {Node: "node-1", Digest: digest, At: now}},
+	}
 }
 
 func TestABuildItsImageAndItsNameBecomeTrueTogether(t *testing.T) {

@@ -2,8 +2,10 @@ package state
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Node is everything stored about a node, as of one revision, in parts of one writer each; nil: there is no such part. It is immutable and shared,
@@ -14,12 +16,25 @@ type Node struct {
 	Machine *Machine
 	// Agent is what the node's agent reported last.
 	Agent *api.NodeRecord
-	// Control is what operators want of the node, there only while it is drained.
+	// Control is what operators want of the node, there only while they want anything.
 	Control *api.NodeControl
+	// Identity is who may speak for the node; nil: nobody.
+	Identity *api.NodeIdentity
 }
 
 // Drained reports whether the node is to get no new members.
 func (n *Node) Drained() bool { return n.Control != nil && n.Control.Drained }
+
+// TrustedBuilder reports whether an operator trusts the node to build environments.
+func (n *Node) TrustedBuilder() bool { return n != nil && n.Control != nil && n.Control.Builder != nil }
+
+// IdentityID returns the ID of the node's identity, or "".
+func (n *Node) IdentityID() string {
+	if n == nil || n.Identity == nil {
+		return ""
+	}
+	return n.Identity.ID
+}
 
 // Labels returns the labels that node selectors see: its agent's, or those of a machine whose agent has never called.
 func (n *Node) Labels() map[string]string {
@@ -68,6 +83,25 @@ func (v *View) Agents() iter.Seq[*api.NodeRecord] {
 			}
 		}
 	}
+}
+
+// Parts returns what parts of the site's devices take, and nil when no cluster asks for devices.
+func (v *View) Parts() resource.Parts {
+	asks := func(c *Cluster) bool {
+		return slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return len(g.Devices) > 0 })
+	}
+	if !slices.ContainsFunc(v.Clusters, asks) {
+		return nil
+	}
+	return resource.PartsOf(func(yield func(*api.Device) bool) {
+		for n := range v.Agents() {
+			for i := range n.Capacity.Devices {
+				if !yield(&n.Capacity.Devices[i]) {
+					return
+				}
+			}
+		}
+	})
 }
 
 // Machines yields all machines, by name.

@@ -13,33 +13,77 @@ import (
 // SetDrain keeps new members away from a node since at. One that is drained already keeps its time, and its reason when no other is
 // given. It returns what is stored with its revision; a node that does not exist is ErrNotFound.
 func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error) {
+	return r.control(ctx, node, func(c *api.NodeControl) {
+		switch {
+		case !c.Drained:
+			c.Drained, c.Reason, c.By, c.Since = true, reason, by, at
+		case reason != "" && reason != c.Reason:
+			c.Reason, c.By = reason, by
+		}
+	})
+}
+
+// Undrain lets a node get members again; one that is not drained is no error. A node that does not exist is ErrNotFound. It returns the
+// revision from which on it is so.
+func (r *Repo) Undrain(ctx context.Context, node string) (int64, error) {
+	_, revision, err := r.control(ctx, node, func(c *api.NodeControl) { c.Drained, c.Reason, c.By, c.Since = false, "", "", time.Time{} })
+	return revision, err
+}
+
+// TrustBuilder makes a node a trusted builder since at. One that is already keeps its time. A node that does not exist is ErrNotFound. It
+// returns the revision from which on it is so.
+func (r *Repo) TrustBuilder(ctx context.Context, node, by string, at time.Time) (int64, error) {
+	_, revision, err := r.control(ctx, node, func(c *api.NodeControl) {
+		if c.Builder == nil {
+			c.Builder = &api.BuilderTrust{By: by, Since: at}
+		}
+	})
+	return revision, err
+}
+
+// DistrustBuilder makes a node a trusted builder no longer; one that is none is no error. A node that does not exist is ErrNotFound. It
+// returns the revision from which on it is so.
+func (r *Repo) DistrustBuilder(ctx context.Context, node string) (int64, error) {
+	_, revision, err := r.control(ctx, node, func(c *api.NodeControl) { c.Builder = nil })
+	return revision, err
+}
+
+// control changes what operators want of a node by compare-and-swap, and removes it when that is nothing. It returns what is wanted, and the
+// revision from which on it is so. A node that does not exist is ErrNotFound.
+func (r *Repo) control(ctx context.Context, node string, change func(*api.NodeControl)) (api.NodeControl, int64, error) {
 	key := prefixControl + node
 	for {
 		known, err := r.nodeExists(ctx, node)
 		if err != nil {
 			return api.NodeControl{}, 0, err
 		}
-		control, revision, err := get[api.NodeControl](ctx, r, key, "drain of node", node)
-		switch {
-		case errors.Is(err, ErrNotFound):
-			control = api.NodeControl{Name: node, Drained: true, Reason: reason, By: by, Since: at}
-		case err != nil:
+		was, revision, err := get[api.NodeControl](ctx, r, key, "what operators want of node", node)
+		if err != nil && !errors.Is(err, ErrNotFound) {
 			return api.NodeControl{}, 0, err
-		case reason == "" || reason == control.Reason:
-			return control, revision, nil
-		default:
-			control.Reason, control.By = reason, by
+		}
+		was.Name = node
+		next := was
+		if change(&next); next == was {
+			return was, max(revision, known.Revision), nil
 		}
 		conds := []store.Cond{known, {Key: key, Revision: revision}}
-		next, err := r.store.Commit(ctx, conds, []store.Op{put(key, control)})
+		committed, err := r.store.Commit(ctx, conds, []store.Op{writeControl(node, next)})
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
 		if err != nil {
-			return api.NodeControl{}, 0, fmt.Errorf("drain node %q: %w", node, err)
+			return api.NodeControl{}, 0, fmt.Errorf("store what operators want of node %q: %w", node, err)
 		}
-		return control, next, nil
+		return next, committed, nil
 	}
+}
+
+// writeControl writes what operators want of a node, or removes it when that is nothing.
+func writeControl(node string, control api.NodeControl) store.Op {
+	if !control.Drained && control.Builder == nil {
+		return store.Op{Key: prefixControl + node, Delete: true}
+	}
+	return put(prefixControl+node, control)
 }
 
 // nodeExists returns the condition that a node is still there: by what its agent said, or as a machine whose agent has never called.
@@ -56,17 +100,4 @@ func (r *Repo) nodeExists(ctx context.Context, node string) (store.Cond, error) 
 		return store.Cond{}, none
 	}
 	return store.Cond{Key: prefixMachine + node, Revision: revision}, nil
-}
-
-// Undrain lets a node get members again; one that is not drained is no error. A node that does not exist is ErrNotFound. It returns the
-// revision from which on it is so.
-func (r *Repo) Undrain(ctx context.Context, node string) (int64, error) {
-	if _, err := r.nodeExists(ctx, node); err != nil {
-		return 0, err
-	}
-	revision, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixControl + node, Delete: true}})
-	if err != nil {
-		return 0, fmt.Errorf("end the drain of node %q: %w", node, err)
-	}
-	return revision, nil
 }

@@ -12,8 +12,7 @@ import (
 )
 
 // PutNode stores what a node's agent reported. A known node keeps its FirstSeenAt; when nothing changed, nothing is written,
-// so that reconnecting agents cost no disk writes. A machine that is not the known one of that name is refused with ErrOtherMachine. It
-// returns the revision that holds the record.
+// so that reconnecting agents cost no disk writes. It returns the revision that holds the record.
 func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) {
 	key := prefixNode + node.Name
 	for {
@@ -25,9 +24,6 @@ func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) 
 			var was api.NodeRecord
 			if err := decode(old, &was); err != nil {
 				return 0, err
-			}
-			if was.AgentID != "" && node.AgentID != was.AgentID {
-				return 0, fmt.Errorf("node %q is %w; if this machine replaces it, run: nearmetal node forget %s", node.Name, ErrOtherMachine, node.Name)
 			}
 			node.FirstSeenAt = was.FirstSeenAt
 		}
@@ -46,20 +42,24 @@ func (r *Repo) PutNode(ctx context.Context, node api.NodeRecord) (int64, error) 
 	}
 }
 
-// ForgetNode takes a node out of the inventory, with what operators wanted of it; its past usage stays. It refuses with ErrInUse while
-// view has anything on the node, and ErrNotFound tells that there is none. A node whose agent is connected comes back when the agent
-// next says hello, so whether it is still heard of is for the caller to know.
+// ForgetNode takes a node out of the inventory, with its identity and what operators wanted of it; its past usage stays. It refuses with ErrInUse while
+// view has anything on the node, and ErrNotFound tells that there is none. Its agent is cut off and can't come
+// back before it enrolls again.
 func (r *Repo) ForgetNode(ctx context.Context, view *View, name string) (int64, error) {
 	if on := view.OnNode(name); len(on) > 0 {
 		return 0, fmt.Errorf("node %q is %w by %s; drain it and wait until its members are gone, then forget it", name, ErrInUse, several(on, "member"))
 	}
 	for {
-		_, revision, err := get[api.NodeRecord](ctx, r, prefixNode+name, "node", name)
-		if err != nil {
+		_, agent, err := get[api.NodeRecord](ctx, r, prefixNode+name, "node", name)
+		if err != nil && !errors.Is(err, ErrNotFound) {
 			return 0, err
 		}
-		ops := []store.Op{{Key: prefixNode + name, Delete: true}, {Key: prefixControl + name, Delete: true}}
-		next, err := r.store.Commit(ctx, []store.Cond{{Key: prefixNode + name, Revision: revision}}, ops)
+		_, identity, none := get[api.NodeIdentity](ctx, r, prefixIdentity+name, "node", name)
+		if none != nil && (err != nil || !errors.Is(none, ErrNotFound)) {
+			return 0, none
+		}
+		ops := []store.Op{{Key: prefixNode + name, Delete: true}, {Key: prefixControl + name, Delete: true}, {Key: prefixIdentity + name, Delete: true}}
+		next, err := r.store.Commit(ctx, []store.Cond{{Key: prefixNode + name, Revision: agent}, {Key: prefixIdentity + name, Revision: identity}}, ops)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -177,12 +178,63 @@ func (r *Repo) DeleteToken(ctx context.Context, project, id string) (int64, erro
 	if project != "" && t.Project != project {
 		return 0, fmt.Errorf("token %q %w", id, ErrNotFound)
 	}
-	// A token never changes, so there is nothing to condition this on.
+	// Nothing of a token changes but its last use, which is no reason to keep it: there is nothing to condition this on.
 	revision, err := r.store.Commit(ctx, nil, []store.Op{{Key: prefixToken + id, Delete: true}})
 	if err != nil {
 		return 0, fmt.Errorf("revoke token %q: %w", id, err)
 	}
 	return revision, nil
+}
+
+// TokenUse is one use of a token.
+type TokenUse struct {
+	ID string
+	At time.Time
+	// From is the address that the request came from.
+	From string
+}
+
+// NoteTokenUses stores uses of tokens, of different ones. A newer use that is stored already stays, and a token that is gone stays gone.
+func (r *Repo) NoteTokenUses(ctx context.Context, uses []TokenUse) error {
+	for batch := range slices.Chunk(uses, store.MaxOps) {
+		for {
+			err := r.noteTokenUses(ctx, batch)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, store.ErrConflict) { // one was revoked, or used at another server: look again
+				return fmt.Errorf("store the last use of %d tokens: %w", len(batch), err)
+			}
+		}
+	}
+	return nil
+}
+
+// noteTokenUses stores uses in one commit. It is a store.ErrConflict when a token changed meanwhile.
+func (r *Repo) noteTokenUses(ctx context.Context, uses []TokenUse) error {
+	var conds []store.Cond
+	var ops []store.Op
+	for i := range uses {
+		use := &uses[i]
+		key := prefixToken + use.ID
+		t, revision, err := get[api.TokenInfo](ctx, r, key, "token", use.ID)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if t.LastUsedAt != nil && !use.At.After(*t.LastUsedAt) {
+			continue
+		}
+		t.LastUsedAt, t.LastUsedFrom = &use.At, use.From
+		conds, ops = append(conds, store.Cond{Key: key, Revision: revision}), append(ops, put(key, t))
+	}
+	if len(ops) == 0 {
+		return nil
+	}
+	_, err := r.store.Commit(ctx, conds, ops)
+	return err
 }
 
 // Tokens returns all tokens, by ID, with the hashes of their secrets.

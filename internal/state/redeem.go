@@ -20,8 +20,8 @@ type Redemption struct {
 	// NonceSHA256 is the hash, in hexadecimal, of what the machine made once in this boot: whoever else has the token has not that.
 	NonceSHA256 string    `json:"nonce_sha256"`
 	At          time.Time `json:"at"`
-	// TokenID is of the token its node agent was given; it is void with the next boot.
-	TokenID string `json:"token_id,omitempty"`
+	// IdentityID is of the identity its node agent was given; it ends with the boot.
+	IdentityID string `json:"identity_id,omitempty"`
 }
 
 // ErrRedeemed: a boot token was exchanged before, by another machine or in another life of this one.
@@ -30,10 +30,11 @@ var ErrRedeemed = errors.New("the boot token was already exchanged")
 // ErrBootOver: the boot that a token is for does not go on any more.
 var ErrBootOver = errors.New("that boot has ended")
 
-// RedeemBoot notes that a boot token was exchanged, and makes the node agent's token, nil for none, true in the same commit; that of the
-// boot before is void from then on. The same nonce may come again, for an answer that was lost, and gets another token. Another nonce, or
-// a generation older than the newest exchanged, is ErrRedeemed; a boot that does not go on by then ErrBootOver.
-func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api.TokenInfo) (int64, error) {
+// RedeemBoot notes that a boot token was exchanged, and makes the node agent's identity, nil for none, true in the same commit; that of the
+// boot before has ended then, and any other under the machine's name. The same nonce may come again, for an answer that was lost, and gets
+// another identity. Another nonce, or a generation older than the newest exchanged, is ErrRedeemed; a boot that does not go on by then
+// ErrBootOver.
+func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, identity *api.NodeIdentity) (int64, error) {
 	key := prefixRedeemed + redemption.UID
 	for {
 		old, revision, err := get[Redemption](ctx, r, key, "boot of machine", redemption.UID)
@@ -50,13 +51,10 @@ func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api
 		if record.UID != redemption.UID || !lifecycle.MayBoot(&record) || record.Boot.Generation != redemption.Generation {
 			return 0, fmt.Errorf("boot %d of the machine: %w", redemption.Generation, ErrBootOver)
 		}
-		var ops []store.Op
-		if old.TokenID != "" {
-			ops = append(ops, store.Op{Key: prefixToken + old.TokenID, Delete: true})
-		}
-		if token != nil {
-			redemption.TokenID = token.ID
-			ops = append(ops, put(prefixToken+token.ID, *token))
+		ops := []store.Op{{Key: prefixIdentity + redemption.Machine, Delete: true}}
+		if identity != nil {
+			redemption.IdentityID = identity.ID
+			ops = []store.Op{put(prefixIdentity+redemption.Machine, *identity)}
 		}
 		ops = append(ops, put(key, redemption))
 		next, err := r.store.Commit(ctx, []store.Cond{
@@ -72,7 +70,7 @@ func (r *Repo) RedeemBoot(ctx context.Context, redemption Redemption, token *api
 	}
 }
 
-// endBoot is what makes the token of a machine's node agent void: it has gone off, or is no machine of this site any more (forget).
+// endBoot is what ends the identity of a machine's node agent: it has gone off, or is no machine of this site any more (forget).
 func (r *Repo) endBoot(ctx context.Context, uid string, forget bool) ([]store.Cond, []store.Op, error) {
 	key := prefixRedeemed + uid
 	old, revision, err := get[Redemption](ctx, r, key, "boot of machine", uid)
@@ -80,15 +78,15 @@ func (r *Repo) endBoot(ctx context.Context, uid string, forget bool) ([]store.Co
 		return nil, nil, err
 	}
 	conds, ops := []store.Cond{{Key: key, Revision: revision}}, []store.Op(nil)
-	if old.TokenID != "" {
-		ops = append(ops, store.Op{Key: prefixToken + old.TokenID, Delete: true})
+	if old.IdentityID != "" {
+		ops = append(ops, store.Op{Key: prefixIdentity + old.Machine, Delete: true})
 	}
 	switch {
 	case revision == 0:
 	case forget:
 		ops = append(ops, store.Op{Key: key, Delete: true})
-	case old.TokenID != "":
-		old.TokenID = ""
+	case old.IdentityID != "":
+		old.IdentityID = ""
 		ops = append(ops, put(key, old))
 	}
 	return conds, ops, nil

@@ -18,8 +18,8 @@ func TestOfManyThatExchangeABootTokenAtOnceOneDoes(t *testing.T) {
 		const tries = 8
 		for i := range tries {
 			go func() {
-				nonce, token := fmt.Sprint("nonce", i), &api.TokenInfo{ID: fmt.Sprint("token", i), Role: api.RoleAgent}
-				_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 2, NonceSHA256: nonce, At: now}, token)
+				nonce, made := fmt.Sprint("nonce", i), &api.NodeIdentity{Node: "n1", ID: fmt.Sprint("id", i)}
+				_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 2, NonceSHA256: nonce, At: now}, made)
 				errs <- err
 			}()
 		}
@@ -66,12 +66,26 @@ func TestABootTokenIsNotExchangedAfterANewerOne(t *testing.T) {
 	})
 }
 
+func TestABootForAnotherPurposeEndsTheIdentityOfTheOneBefore(t *testing.T) {
+	w := enrolled(t, openMemory(t))
+	w.boots(3)
+	w.reach(w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 3, NonceSHA256: "n", At: now}, &api.NodeIdentity{Node: "n1", ID: "i3"}))
+	if in := w.cache.View().Node("n1").Identity; in == nil || in.ID != "i3" {
+		t.Fatalf("the identity of the boot: %+v", in)
+	}
+	w.boots(4)
+	w.reach(w.repo.RedeemBoot(t.Context(), state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 4, NonceSHA256: "n", At: now}, nil)) // an inspection
+	if in := w.cache.View().Node("n1").Identity; in != nil {
+		t.Errorf("after the next boot: %+v", in)
+	}
+}
+
 func TestABootTokenIsNotExchangedOnceItsBootIsOver(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s store.Store) {
 		w := enrolled(t, s)
 		redeem := func(uid, machine string, generation int64) error {
 			_, err := w.repo.RedeemBoot(t.Context(), state.Redemption{UID: uid, Machine: machine, Generation: generation, NonceSHA256: "n", At: now},
-				&api.TokenInfo{ID: "agent", Role: api.RoleAgent})
+				&api.NodeIdentity{Node: machine, ID: "agent"})
 			return err
 		}
 		w.boots(3)
@@ -88,8 +102,8 @@ func TestABootTokenIsNotExchangedOnceItsBootIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.reach(w.leader.ForgetMachine(t.Context(), w.machine("n1")))
-		if w.cache.View().Token("agent") != nil {
-			t.Error("the agent's token outlives its machine")
+		if w.cache.View().Node("n1") != nil {
+			t.Error("the agent's identity outlives its machine")
 		}
 		if err := redeem("uid-n1", "n1", 3); !errors.Is(err, state.ErrBootOver) {
 			t.Errorf("of a machine that was forgotten: %v, want ErrBootOver", err)

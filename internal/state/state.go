@@ -43,7 +43,7 @@ var (
 )
 
 // Format is the version of the stored state this program reads and writes.
-const Format = 5
+const Format = 7
 
 // Repo reads and writes typed state. It may be used from many goroutines.
 type Repo struct {

@@ -77,7 +77,7 @@ func TestStateOfAnotherVersionIsRefusedAndLeftAlone(t *testing.T) {
 		is     error
 		says   []string
 	}{
-		"state of a newer version":   {`{"format":7,"more":true}`, state.ErrNewerFormat, []string{"format is 7", fmt.Sprint("up to ", state.Format), "start a newer nearmetal"}},
+		"state of a newer version":   {fmt.Sprintf(`{"format":%d,"more":true}`, state.Format+1), state.ErrNewerFormat, []string{fmt.Sprint("format is ", state.Format+1), fmt.Sprint("up to ", state.Format), "start a newer nearmetal"}},
 		"state of an older version":  {`{"format":1}`, state.ErrOlderFormat, []string{"format is 1", fmt.Sprintf("format %d only", state.Format), "empty state directory"}},
 		"a store of another program": {"", state.ErrForeignState, []string{"1 keys", `"intent/c1"`, "empty state directory"}},
 	} {

@@ -146,6 +146,11 @@ func takeControl(t *tables, name string, control *api.NodeControl, _ int64) erro
 	return nil
 }
 
+func takeIdentity(t *tables, name string, identity *api.NodeIdentity, _ int64) error {
+	changeNode(t, name, func(n *Node) { n.Identity = identity })
+	return nil
+}
+
 func takeMachine(t *tables, name string, in *api.MachineIntent, revision int64) error {
 	t.offers = new(mark)
 	changeMachine(t, name, revision, func(m *Machine) { m.Intent, m.intentRevision = *in, revision })
@@ -188,6 +193,8 @@ func dropAgent(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Age
 
 func dropControl(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Control = nil }) }
 
+func dropIdentity(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Identity = nil }) }
+
 // dropMachine follows the end of an intent. A machine's keys go in one commit (Leader.ForgetMachine).
 func dropMachine(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Machine = nil }) }
 
@@ -199,7 +206,7 @@ func dropPart(t *tables, name string, drop func(*Node)) {
 	t.offers = new(mark)
 	next := tableOf(t, nodes).edit(name)
 	drop(next)
-	if next.Machine == nil && next.Agent == nil && next.Control == nil {
+	if next.Machine == nil && next.Agent == nil && next.Control == nil && next.Identity == nil {
 		tableOf(t, nodes).remove(name)
 		return
 	}
@@ -207,16 +214,18 @@ func dropPart(t *tables, name string, drop func(*Node)) {
 }
 
 // heldTotal sums up the assignments that are held.
-func heldTotal(chunks []decision.Chunk) resource.Vector {
-	var held resource.Vector
-	for _, ch := range chunks {
-		if ch.Ref.Releasing {
-			continue
+func heldTotal(chunks []decision.Chunk) resource.Amounts {
+	held := resource.OfAssignments(func(yield func(*api.Assignment) bool) {
+		for _, ch := range chunks {
+			for i := range ch.Assignments {
+				if !ch.Ref.Releasing && !yield(&ch.Assignments[i]) {
+					return
+				}
+			}
 		}
-		for i := range ch.Assignments {
-			held = held.Plus(resource.OfAssignment(&ch.Assignments[i]))
-			held[resource.Clusters] = 1
-		}
+	})
+	if held.Vector[resource.Members] > 0 {
+		held.Vector[resource.Clusters] = 1
 	}
 	return held
 }

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -201,35 +202,25 @@ func TestTokensThatEndedArePruned(t *testing.T) {
 	equal(t, left[0].ID+left[1].ID, "endsfor-ever")
 }
 
-func TestAnotherMachineOfAKnownNameIsRefused(t *testing.T) {
+func TestAForgottenNodeLeavesNothing(t *testing.T) {
 	onEveryStore(t, func(t *testing.T, s store.Store) {
 		w := newWorld(t, s)
 		ctx := t.Context()
-		put := func(agent string) error {
-			rev, err := w.repo.PutNode(ctx, api.NodeRecord{Name: "n1", AgentID: agent})
-			if err == nil {
-				w.reach(rev, nil)
-			}
-			return err
-		}
-		must(t, put(""))  // an agent of an earlier version
-		must(t, put("a")) // brought up to date
-		must(t, put("a"))
-		for _, other := range []string{"b", ""} {
-			err := put(other)
-			const want = `node "n1" is already known as another machine; if this machine replaces it, run: nearmetal node forget n1`
-			if !errors.Is(err, state.ErrOtherMachine) || err.Error() != want {
-				t.Errorf("agent %q: %v, want %s", other, err, want)
-			}
-			equal(t, w.cache.View().Agent("n1").AgentID, "a")
-		}
-		_, rev, err := w.repo.SetDrain(ctx, "n1", "broken", "eve", now)
+		w.reach(w.repo.PutNode(ctx, api.NodeRecord{Name: "n1"}))
+		_, rev, err := w.repo.EnrollNode(ctx, identity("n1", "k1"), nil)
+		w.reach(rev, err)
+		_, rev, err = w.repo.SetDrain(ctx, "n1", "broken", "eve", now)
 		w.reach(rev, err)
 		w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "n1"))
 		if w.cache.View().Node("n1") != nil {
-			t.Error("the node, or its drain, is still there")
+			t.Error("the node, its identity or its drain is still there")
 		}
-		must(t, put("b"))
+		_, rev, err = w.repo.EnrollNode(ctx, identity("n3", "k3"), nil) // its agent has never called
+		w.reach(rev, err)
+		w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "n3"))
+		if w.cache.View().Node("n3") != nil {
+			t.Error("a node with nothing but an identity is still there")
+		}
 		if _, err := w.repo.ForgetNode(ctx, w.cache.View(), "n2"); !errors.Is(err, state.ErrNotFound) {
 			t.Errorf("no node: %v, want ErrNotFound", err)
 		}
@@ -308,4 +299,61 @@ func TestANodeForgottenMeanwhileIsNotDrained(t *testing.T) {
 	left, err := w.store.List(ctx, "node")
 	must(t, err)
 	equal(t, len(left.Entries), 0)
+}
+
+func TestTheNewestUseOfATokenIsStored(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		w.reach(w.repo.CreateToken(ctx, api.TokenInfo{ID: "a", User: "ann", Role: api.RoleAdmin, SHA256: "12", CreatedAt: now}))
+		for _, tt := range []struct{ at, want time.Time }{
+			{now.Add(time.Hour), now.Add(time.Hour)}, {now.Add(time.Minute), now.Add(time.Hour)}, {now.Add(2 * time.Hour), now.Add(2 * time.Hour)},
+		} {
+			must(t, w.repo.NoteTokenUses(ctx, []state.TokenUse{{ID: "a", At: tt.at, From: "10.0.0.7"}, {ID: "gone", At: tt.at}}))
+			all, err := w.repo.Tokens(ctx)
+			must(t, err)
+			equal(t, len(all), 1)
+			equal(t, all[0], api.TokenInfo{
+				ID: "a", User: "ann", Role: api.RoleAdmin, SHA256: "12", CreatedAt: now, LastUsedAt: &tt.want, LastUsedFrom: "10.0.0.7",
+			})
+		}
+	})
+}
+
+func TestATokenThatIsRevokedAsItsUseIsStoredStaysRevoked(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		for _, id := range []string{"a", "b"} {
+			w.reach(w.repo.CreateToken(ctx, api.TokenInfo{ID: id, Role: api.RoleAdmin, CreatedAt: now}))
+		}
+		w.meanwhile(func() error {
+			_, err := w.repo.DeleteToken(ctx, "", "a")
+			return err
+		})
+		must(t, w.repo.NoteTokenUses(ctx, []state.TokenUse{{ID: "a", At: now}, {ID: "b", At: now}}))
+		all, err := w.repo.Tokens(ctx)
+		must(t, err)
+		if len(all) != 1 || all[0].ID != "b" || all[0].LastUsedAt == nil {
+			t.Errorf("stored %+v, want b alone, used", all)
+		}
+	})
+}
+
+func TestUsesOfMoreTokensThanOneCommitHoldsAreStored(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	var uses []state.TokenUse
+	for i := range store.MaxOps + 1 {
+		id := fmt.Sprintf("t%03d", i)
+		w.reach(w.repo.CreateToken(t.Context(), api.TokenInfo{ID: id, Role: api.RoleAdmin, CreatedAt: now}))
+		uses = append(uses, state.TokenUse{ID: id, At: now})
+	}
+	must(t, w.repo.NoteTokenUses(t.Context(), uses))
+	all, err := w.repo.Tokens(t.Context())
+	must(t, err)
+	for _, token := range all {
+		if token.LastUsedAt == nil {
+			t.Errorf("the use of %s is not stored", token.ID)
+		}
+	}
 }

@@ -23,7 +23,7 @@ type Cluster struct {
 	intentRevision, recordRevision int64
 	chunks                         []decision.Chunk // of Record.Chunks, in their order
 	clean                          map[string]bool
-	held                           resource.Vector
+	held                           resource.Amounts
 	nodes                          []string // those that All has assignments on, in order
 }
 
@@ -46,7 +46,7 @@ func (c *Cluster) All() iter.Seq[*api.Assignment] { return c.each(true, true) }
 func (c *Cluster) Confirmed(assignmentID string) bool { return c.clean[assignmentID] }
 
 // HeldTotal returns the sum of its held assignments, spares included, with 1 cluster when there are any.
-func (c *Cluster) HeldTotal() resource.Vector { return c.held }
+func (c *Cluster) HeldTotal() resource.Amounts { return c.held }
 
 // AllWithRef is All, each with the reference of its chunk, which tells whether it is being released and since when.
 func (c *Cluster) AllWithRef() iter.Seq2[*api.Assignment, *api.ChunkRef] {

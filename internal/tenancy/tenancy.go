@@ -17,13 +17,14 @@ import (
 type Principal = trust.Principal
 
 // Verb is what is asked for.
-type Verb string
+type Verb = api.Verb
 
 // The verbs.
 const (
-	Read       Verb = "read"       // look at things
-	Change     Verb = "change"     // create, change and delete a project's clusters and jobs, reach their members
-	Administer Verb = "administer" // projects, quotas, tokens, nodes: what is the site's
+	Read       = api.VerbRead
+	Run        = api.VerbRun
+	Change     = api.VerbChange
+	Administer = api.VerbAdminister
 )
 
 // Site is the project of what belongs to none: nodes, environments, what is the site's.
@@ -43,11 +44,14 @@ func (d *Denied) Error() string { return d.Message }
 func May(p Principal, verb Verb, project string) error {
 	switch p.Role {
 	case api.RoleAdmin:
-		return nil
+		return within(p, verb)
 	case api.RoleMember, api.RoleViewer:
-		return mayInProject(p, verb, project)
+		if err := mayInProject(p, verb, project); err != nil {
+			return err
+		}
+		return within(p, verb)
 	case api.RoleAgent:
-		return denied("the %s is for node agents only; use a token for people (DIR/token, or one from: nearmetal token create)", bearer(p))
+		return denied("the certificate of node %q is for its agent only; use a token for people (DIR/token, or one from: nearmetal token create)", p.Node)
 	default:
 		return denied("the %s has the unknown role %q; use a token of role %s or %s", bearer(p), p.Role, api.RoleMember, api.RoleViewer)
 	}
@@ -62,11 +66,11 @@ func mayInProject(p Principal, verb Verb, project string) error {
 	switch {
 	case verb == Read:
 		return nil
-	case verb == Change && project != Site && p.Role == api.RoleMember:
+	case verb != Administer && project != Site && p.Role == api.RoleMember:
 		return nil
 	case p.Role == api.RoleViewer:
 		role := api.RoleMember
-		if verb != Change || project == Site {
+		if verb == Administer || project == Site {
 			role = api.RoleAdmin
 		}
 		return denied("the %s is read-only: it has the role %s in project %q; use a token of role %s", bearer(p), p.Role, own, role)

@@ -30,7 +30,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		name    string
 		who     Principal
 		project string
-		want    [3]string // Read, Change, Administer
+		want    [3]string // Read, Run and Change, Administer
 	}{
 		{"an administrator, anywhere", Principal{Role: api.RoleAdmin}, "physics", [3]string{yes, yes, yes}},
 		{"an administrator, the site's", Principal{Role: api.RoleAdmin}, Site, [3]string{yes, yes, yes}},
@@ -47,7 +47,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"an unknown role", Principal{Role: "root"}, "default", [3]string{no, no, no}},
 		{"nobody", Principal{}, Site, [3]string{no, no, no}},
 	} {
-		for i, verb := range []Verb{Read, Change, Administer} {
+		for verb, i := range map[Verb]int{Read: 0, Run: 1, Change: 1, Administer: 2} {
 			got, err := yes, May(tt.who, verb, tt.project)
 			var denied *Denied
 			switch {
@@ -87,9 +87,9 @@ func TestARefusalNamesWhoAskedAndWhatToAskFor(t *testing.T) {
 			`the token 0a1b is not allowed to do this: it has the role member in project "default", and this request requires role admin`,
 		},
 		{
-			Principal{Role: api.RoleAgent, TokenID: "0a1b"},
+			Principal{Role: api.RoleAgent, Node: "n1"},
 			Read, Site,
-			"the token 0a1b is for node agents only; " +
+			`the certificate of node "n1" is for its agent only; ` +
 				"use a token for people (DIR/token, or one from: nearmetal token create)",
 		},
 		{Principal{}, Read, Site, `the token has the unknown role ""; use a token of role member or viewer`},
@@ -210,7 +210,7 @@ func TestAStoredTokenIsKnownUntilItIsRevokedOrEnds(t *testing.T) {
 		}
 	}
 	got, _ := tokens.Verify(ann.Bearer())
-	if want := (Principal{Role: api.RoleMember, User: "ann", Project: "physics", TokenID: ann.ID()}); got != want {
+	if want := (Principal{Role: api.RoleMember, User: "ann", Project: "physics", TokenID: ann.ID()}); !got.Equal(want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	check("before its end", eve, true)
@@ -247,7 +247,10 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.reach(s.repo.CreateProject(t.Context(), api.Project{Name: "physics", Shares: 1}))
-	spec := api.ClusterSpec{Groups: []api.Group{{Name: "g", Size: 3, Spares: 1, Shape: api.Shape{Cores: 2, Memory: 1 << 30}}}}
+	spec := api.ClusterSpec{Groups: []api.Group{{Name: "g", Size: 3, Spares: 1, Shape: api.Shape{Cores: 2, Memory: 1 << 30}, Devices: []api.DeviceRequest{{Class: "gpu", Way: "whole", Count: 1}}}}}
+	s.reach(s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n1", Capacity: api.NodeCapacity{Devices: []api.Device{{
+		ID: "gpu0", Class: "gpu", Counters: map[string]int64{"slices": 7}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"slices": 7}}},
+	}}}}))
 	phase := api.ClusterDegraded
 	place := func(name, project string, placed bool, held int) {
 		s.reach(s.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, Project: project, Spec: spec}))
@@ -256,7 +259,9 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 		}
 		batch := decision.Batch{}
 		for range held {
-			batch.Assignments = append(batch.Assignments, api.Assignment{Slots: []int{1, 2}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}})
+			batch.Assignments = append(batch.Assignments, api.Assignment{
+				Slots: []int{1, 2}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, Devices: []api.DeviceClaim{{Class: "gpu", Takes: map[string]int64{"slices": 1}}},
+			})
 		}
 		releasing := decision.Batch{Assignments: []api.Assignment{{ID: "old" + name, Slots: []int{3}}}, Releasing: true, ReleasedAt: &now}
 		s.reach(s.leader.Commit(t.Context(), s.cache.Cluster(name), state.Write{
@@ -273,14 +278,19 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 	s.reach(rev, err)
 	phase = api.ClusterDeleting
 	place("expired", "", true, 1)
-	want := map[string]resource.Vector{
-		"default": {resource.Clusters: 2, resource.Members: 5, resource.Cores: 10, resource.Memory: 5 << 30},
-		"physics": {resource.Clusters: 3, resource.Members: 6 + 4 + 1, resource.Cores: 12 + 8 + 2, resource.Memory: 11 << 30},
+	amounts := func(v resource.Vector, slices int64) resource.Amounts {
+		return resource.Amounts{Vector: v, Devices: resource.Devices{"gpu/slices": slices}}
+	}
+	// Of the clusters that stay, three members ask for a GPU each, and spares for none.
+	want := map[string]resource.Amounts{
+		"default": amounts(resource.Vector{resource.Clusters: 2, resource.Members: 5, resource.Cores: 10, resource.Memory: 5 << 30}, 21+1),
+		"physics": amounts(resource.Vector{resource.Clusters: 3, resource.Members: 6 + 4 + 1, resource.Cores: 12 + 8 + 2, resource.Memory: 11 << 30}, 21+21+1),
 	}
 	if diff := cmp.Diff(want, Used(s.cache.View())); diff != "" {
 		t.Errorf("used, -want +got:\n%s", diff)
 	}
-	want["physics"] = resource.Vector{resource.Clusters: 2, resource.Members: 7, resource.Cores: 14, resource.Memory: 7 << 30}
+	want["default"] = amounts(want["default"].Vector, 4+1)
+	want["physics"] = amounts(resource.Vector{resource.Clusters: 2, resource.Members: 7, resource.Cores: 14, resource.Memory: 7 << 30}, 7)
 	if diff := cmp.Diff(want, Held(s.cache.View())); diff != "" {
 		t.Errorf("held, -want +got:\n%s", diff)
 	}
@@ -288,6 +298,7 @@ func TestUsedIsWhatPlacedClustersHoldOrAreToHold(t *testing.T) {
 
 func TestAQuotaIsKeptAndSaysWhatBinds(t *testing.T) {
 	t.Parallel()
+	slices := func(n int64) api.Quota { return api.Quota{Devices: map[string]int64{"gpu/slices": n}} }
 	full := api.Quota{Cores: 8, Memory: 8 << 30, Members: 4, Clusters: 2}
 	for _, tt := range []struct {
 		name             string
@@ -301,6 +312,8 @@ func TestAQuotaIsKeptAndSaysWhatBinds(t *testing.T) {
 		{"cores", full, api.Quota{Cores: 6}, api.Quota{Cores: 3}, "cores", false, "it needs 3 cores, but the project uses 6 of its quota of 8"},
 		{"memory", full, api.Quota{Memory: 1 << 30}, api.Quota{Memory: 8 << 30}, "memory", false, "uses 1GiB of its quota of 8GiB"},
 		{"members", full, api.Quota{Members: 4}, api.Quota{Members: 1}, "members", false, "uses 4 of its quota of 4"},
+		{"devices", slices(14), slices(8), slices(7), "gpu/slices", false, "it needs 7 gpu/slices, but the project uses 8 of its quota of 14"},
+		{"more devices than all", slices(6), api.Quota{}, slices(7), "gpu/slices", true, "it needs 7 gpu/slices, but the project's quota is 6"},
 		{"clusters", full, api.Quota{Clusters: 2}, api.Quota{Clusters: 1}, "clusters", false, "delete something"},
 		{"more than all", full, api.Quota{}, api.Quota{Cores: 9}, "cores", true, "it needs 9 cores, but the project's quota is 8; request less"},
 		{"over already, and asks for none of it", full, api.Quota{Cores: 10}, api.Quota{Members: 1}, "", false, ""},

@@ -30,7 +30,7 @@ func NewTokens(files Verifier, state Viewer, now func() time.Time) *Tokens {
 	return &Tokens{files: files, state: state, now: now}
 }
 
-// Verify tells who sent a bearer token, and false when it is none that is known, or one whose time is over.
+// Verify returns who sent a bearer token, and false for one that is not known. For one that has ended it returns whose it was, and false.
 func (t *Tokens) Verify(bearer string) (Principal, bool) {
 	if p, ok := t.files.Verify(bearer); ok {
 		return p, true
@@ -48,8 +48,9 @@ func (t *Tokens) Verify(bearer string) (Principal, bool) {
 	if !token.Is(hash) || stored == nil {
 		return Principal{}, false
 	}
-	if stored.ExpiresAt != nil && !t.now().Before(*stored.ExpiresAt) {
-		return Principal{}, false
+	p := Principal{Role: stored.Role, User: stored.User, Project: stored.Project, TokenID: stored.ID, Limits: stored.Limits}
+	if stored.ExpiresAt != nil {
+		p.Ends = *stored.ExpiresAt
 	}
-	return Principal{Role: stored.Role, User: stored.User, Project: stored.Project, Node: stored.Node, TokenID: stored.ID}, true
+	return p, p.Ends.IsZero() || t.now().Before(p.Ends)
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -17,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,8 +40,9 @@ type Authority struct {
 	dir   string
 	hosts []string
 	now   func() time.Time
-	ca    *x509.Certificate
-	key   *ecdsa.PrivateKey
+	// cas are the site's CAs, the newest first.
+	cas  []siteCA
+	site string
 
 	mu     sync.Mutex
 	server *tls.Certificate
@@ -56,22 +57,46 @@ func Open(dir string, hosts ...string) (*Authority, error) {
 
 func open(dir string, now func() time.Time, hosts []string) (*Authority, error) {
 	a := &Authority{dir: dir, now: now, hosts: withLocal(hosts)}
-	if err := a.loadCA(); err != nil {
+	var err error
+	if a.cas, err = loadCAs(dir, now()); err != nil {
 		return nil, err
 	}
 	if _, err := a.certificate(); err != nil {
 		return nil, err
 	}
-	var err error
-	a.Tokens, err = openTokens(dir, a.Pin(), map[Role]string{
-		RoleAdmin: filepath.Join(dir, config.TokenName),
-		RoleAgent: filepath.Join(dir, config.AgentTokenName),
-	})
+	if err := writePublicCAs(dir, a.cas); err != nil {
+		return nil, err
+	}
+	if a.site, err = a.loadSite(); err != nil {
+		return nil, err
+	}
+	a.Tokens, err = openTokens(dir, a.pins(), filepath.Join(dir, config.TokenName))
 	return a, err
 }
 
-// Pin identifies the CA.
-func (a *Authority) Pin() Pin { return sha256.Sum256(a.ca.RawSubjectPublicKeyInfo) }
+// Pin identifies the CA in use.
+func (a *Authority) Pin() Pin { return pinOf(a.cas[0].cert) }
+
+// pins are those of all CAs, the newest first.
+func (a *Authority) pins() []Pin {
+	pins := make([]Pin, len(a.cas))
+	for i, ca := range a.cas {
+		pins[i] = pinOf(ca.cert)
+	}
+	return pins
+}
+
+// pool has all CAs: what a former one has issued is good until that is retired.
+func (a *Authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, ca := range a.cas {
+		pool.AddCert(ca.cert)
+	}
+	return pool
+}
+
+// Site identifies the site: the pin of its first CA. It stays when the CA is replaced.
+func (a *Authority) Site() string { return a.site }
 
 // ServerTLS is the configuration of the server's listener. The certificate is renewed as connections come in.
 func (a *Authority) ServerTLS() *tls.Config {
@@ -81,42 +106,24 @@ func (a *Authority) ServerTLS() *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return a.certificate()
 		},
+		// Asked for by the name of the CA, so that browsers offer nothing else; who sends one is told by Identify, for each request.
+		ClientAuth: tls.RequestClientCert, ClientCAs: a.pool(),
 	}
 }
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, "tls", name) }
 
-// loadCA reads the CA, or makes it on the first start.
-func (a *Authority) loadCA() error {
-	cert, key, err := readPair(a.path("ca.crt"), a.path("ca.key"))
+// loadSite reads who the site is, or writes it on the first start.
+func (a *Authority) loadSite() (string, error) {
+	data, err := readPrivate(a.path("site"))
 	if err == nil {
-		if !cert.IsCA {
-			return fmt.Errorf("%s is not the certificate of a CA; restore DIR/tls from a backup", a.path("ca.crt"))
-		}
-		if a.now().After(cert.NotAfter) {
-			return fmt.Errorf("the CA %s expired on %s; remove DIR/tls to create a new CA (all tokens then change)",
-				a.path("ca.crt"), cert.NotAfter.Format(time.DateOnly))
-		}
-		a.ca, a.key = cert, key
-		return nil
+		return strings.TrimSpace(string(data)), nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the CA: %w", err)
+		return "", fmt.Errorf("read the site's name: %w", err)
 	}
-	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return fmt.Errorf("make the CA's key: %w", err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "Nearmetal site CA"},
-		NotBefore: a.now().Add(-backdate), NotAfter: a.now().Add(caLife),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-	if a.ca, err = a.sign(template, template, a.key); err != nil {
-		return fmt.Errorf("make the CA: %w", err)
-	}
-	// The certificate first: a key alone is never read, so a crash in between makes a new pair.
-	return writePair(a.path("ca.crt"), a.path("ca.key"), a.ca, a.key)
+	site := a.Pin().String()
+	return site, writePrivate(a.path("site"), []byte(site+"\n"))
 }
 
 // certificate is the server's certificate, renewed when it is about to expire, was issued by another CA or lacks a host.
@@ -151,7 +158,7 @@ func (a *Authority) certificate() (*tls.Certificate, error) {
 
 // good tells whether a server certificate can go on being used.
 func (a *Authority) good(cert *x509.Certificate) bool {
-	if cert.CheckSignatureFrom(a.ca) != nil || a.now().Before(cert.NotBefore) || cert.NotAfter.Sub(a.now()) < renewLeft {
+	if cert.CheckSignatureFrom(a.cas[0].cert) != nil || a.now().Before(cert.NotBefore) || cert.NotAfter.Sub(a.now()) < renewLeft {
 		return false
 	}
 	for _, host := range a.hosts {
@@ -181,25 +188,24 @@ func (a *Authority) issueServer() (*x509.Certificate, *ecdsa.PrivateKey, error) 
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	cert, err := a.sign(template, a.ca, key)
+	cert, err := sign(template, a.cas[0].cert, &key.PublicKey, a.cas[0].key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the server's certificate: %w", err)
 	}
 	return cert, key, nil
 }
 
-// sign signs a certificate for key by the CA's key.
-func (a *Authority) sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey) (*x509.Certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, a.key)
-	if err != nil {
-		return nil, err
-	}
-	return x509.ParseCertificate(der)
-}
-
-// chain is what the server sends: its certificate and the CA's, which clients know by its pin only.
+// chain is what the server sends: its certificate and the CAs', which clients know by the pin of one. Who knows a former CA only comes by way of
+// what that has issued for the next.
 func (a *Authority) chain(cert *x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {
-	return &tls.Certificate{Certificate: [][]byte{cert.Raw, a.ca.Raw}, PrivateKey: key, Leaf: cert}
+	chain := [][]byte{cert.Raw}
+	for _, ca := range a.cas {
+		chain = append(chain, ca.cert.Raw)
+		if ca.cross != nil {
+			chain = append(chain, ca.cross.Raw)
+		}
+	}
+	return &tls.Certificate{Certificate: chain, PrivateKey: key, Leaf: cert}
 }
 
 // serial is a random serial number (RFC 5280, section 4.1.2.2: positive, at most 20 octets).

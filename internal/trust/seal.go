@@ -11,7 +11,10 @@ import (
 
 // Sealer encrypts the secrets that are stored, such as BMC passwords, with a key that only the site secret gives. It may be used from many
 // goroutines.
-type Sealer struct{ aead cipher.AEAD }
+type Sealer struct {
+	// aeads are of each site secret, the newest first.
+	aeads []cipher.AEAD
+}
 
 // ErrSealed is the error of a sealed secret that does not open.
 var ErrSealed = errors.New("the stored secret can't be opened: it was sealed with another site secret or for another machine, or it is damaged; " +
@@ -20,8 +23,20 @@ var ErrSealed = errors.New("the stored secret can't be opened: it was sealed wit
 // sealVersion is the first byte of what is sealed: AES-256-GCM, nonce of 12 random bytes, key by HKDF-SHA256 (RFC 5869).
 const sealVersion = 1
 
-// NewSealer makes a sealer from the site secret.
-func NewSealer(siteSecret []byte) (*Sealer, error) {
+// NewSealer makes a sealer from the site secrets. It seals with the newest and opens what any of them has sealed.
+func NewSealer(secrets Secrets) (*Sealer, error) {
+	s := &Sealer{}
+	for _, key := range secrets.NewestFirst() {
+		aead, err := sealing(key)
+		if err != nil {
+			return nil, err
+		}
+		s.aeads = append(s.aeads, aead)
+	}
+	return s, nil
+}
+
+func sealing(siteSecret []byte) (cipher.AEAD, error) {
 	if len(siteSecret) != SecretBytes {
 		return nil, fmt.Errorf("a site secret has %d bytes, this has %d", SecretBytes, len(siteSecret))
 	}
@@ -37,7 +52,7 @@ func NewSealer(siteSecret []byte) (*Sealer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the cipher of sealed secrets: %w", err)
 	}
-	return &Sealer{aead: aead}, nil
+	return aead, nil
 }
 
 // Seal encrypts a secret of the machine with this UID; sealed for one, it does not open for another. A short secret's length is hidden: what
@@ -46,7 +61,7 @@ func (s *Sealer) Seal(uid string, secret []byte) []byte {
 	padded := make([]byte, (len(secret)/sealBlock+1)*sealBlock)
 	copy(padded, secret)
 	padded[len(secret)] = 1 // then zeros: ISO/IEC 7816-4
-	return s.aead.Seal([]byte{sealVersion}, nil, padded, sealedFor(uid))
+	return s.aeads[0].Seal([]byte{sealVersion}, nil, padded, sealedFor(uid))
 }
 
 // sealBlock is what lengths are rounded up to.
@@ -57,7 +72,13 @@ func (s *Sealer) Open(uid string, sealed []byte) ([]byte, error) {
 	if len(sealed) == 0 || sealed[0] != sealVersion {
 		return nil, ErrSealed
 	}
-	padded, err := s.aead.Open(nil, nil, sealed[1:], sealedFor(uid))
+	var padded []byte
+	err := ErrSealed
+	for _, aead := range s.aeads {
+		if padded, err = aead.Open(nil, nil, sealed[1:], sealedFor(uid)); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, ErrSealed
 	}

@@ -8,7 +8,7 @@ import (
 
 func sealer(t *testing.T, fill byte) *Sealer {
 	t.Helper()
-	s, err := NewSealer(bytes.Repeat([]byte{fill}, SecretBytes))
+	s, err := NewSealer(Secrets{{Key: bytes.Repeat([]byte{fill}, SecretBytes)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestSealingTwiceLooksDifferentAndLengthsAreHidden(t *testing.T) {
 
 func TestASiteSecretOfAnotherLengthIsRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := NewSealer([]byte("short")); err == nil {
+	if _, err := NewSealer(Secrets{{Key: []byte("short")}}); err == nil {
 		t.Error("no error")
 	}
 }

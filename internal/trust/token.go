@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -20,11 +22,11 @@ import (
 // Role is what a token's bearer may do.
 type Role = api.Role
 
-// The roles of the tokens that a server makes by itself.
+// The roles that are not only people's.
 const (
-	// RoleAdmin is the role of DIR/token: everything.
+	// RoleAdmin is the role of DIR/token, which a server makes by itself: everything.
 	RoleAdmin = api.RoleAdmin
-	// RoleAgent may open the agents' stream and nothing else.
+	// RoleAgent is that of node agents, which show a certificate and no token.
 	RoleAgent = api.RoleAgent
 )
 
@@ -33,10 +35,20 @@ type Principal struct {
 	Role Role
 	// User is who the token was made for; Project is whose clusters they see, empty for those of all.
 	User, Project string
-	// Node is the only node that an agent's token is for; empty: for any.
+	// Node is the node that an agent speaks for.
 	Node string
-	// TokenID names the token, for logs; it is not secret. Empty for the Unix socket.
+	// TokenID names the token, or the node's identity, for logs; it is not secret. Empty for the Unix socket.
 	TokenID string
+	// Limits restrict the token to less than its role allows.
+	Limits api.Limits
+	// Ends is when the token ends; zero: never.
+	Ends time.Time
+}
+
+// Equal reports whether two principals are the same and may do the same.
+func (p Principal) Equal(other Principal) bool {
+	return p.Role == other.Role && p.User == other.User && p.Project == other.Project && p.Node == other.Node && p.TokenID == other.TokenID &&
+		slices.Equal(p.Limits.Verbs, other.Limits.Verbs) && slices.Equal(p.Limits.Clusters, other.Limits.Clusters) && p.Ends.Equal(other.Ends)
 }
 
 // Pin identifies a CA: the SHA-256 of its SubjectPublicKeyInfo (as RFC 7469, section 2.4).
@@ -150,6 +162,14 @@ func ParseToken(line string) (Token, error) {
 	return t, nil
 }
 
+// ParseSecret reads a token's line, or what is sent of it.
+func ParseSecret(text string) (Token, error) {
+	if t, err := ParseToken(text); err == nil {
+		return t, nil
+	}
+	return ParseBearer(strings.TrimSpace(text))
+}
+
 // ReadToken reads a token file. It refuses one that others than its owner may read (*ExposedError).
 func ReadToken(path string) (Token, error) {
 	text, err := readPrivate(path)
@@ -192,9 +212,9 @@ func (ts *Tokens) Verify(bearer string) (Principal, bool) {
 	return Principal{Role: known.Role, TokenID: known.ID}, true
 }
 
-// openTokens loads the hashes in dir/tls/tokens.json and makes sure that the token files of both roles exist, fit the CA
-// and are known. A file that was removed is made anew, and its old token is forgotten.
-func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
+// openTokens loads the hashes in dir/tls/tokens.json and makes sure that the administrator's token file exists, fits the CA
+// and is known. A file that was removed is made anew, and its old token is forgotten.
+func openTokens(dir string, pins []Pin, file string) (*Tokens, error) {
 	ts := &Tokens{known: map[string]knownToken{}}
 	path := filepath.Join(dir, "tls", "tokens.json")
 	var stored []knownToken
@@ -207,16 +227,13 @@ func openTokens(dir string, pin Pin, files map[Role]string) (*Tokens, error) {
 			return nil, fmt.Errorf("the token hashes in %s are damaged (%w); remove the file to create them again", path, err)
 		}
 	}
-	var current []knownToken
-	for _, role := range []Role{RoleAdmin, RoleAgent} {
-		t, err := ensureToken(files[role], pin)
-		if err != nil {
-			return nil, fmt.Errorf("token of role %q: %w", role, err)
-		}
-		k := knownToken{ID: t.ID(), Role: role, SHA256: t.SHA256()}
-		ts.known[k.ID] = k
-		current = append(current, k)
+	t, err := ensureToken(file, pins)
+	if err != nil {
+		return nil, fmt.Errorf("token of role %q: %w", RoleAdmin, err)
 	}
+	k := knownToken{ID: t.ID(), Role: RoleAdmin, SHA256: t.SHA256()}
+	ts.known[k.ID] = k
+	current := []knownToken{k}
 	if equalTokens(stored, current) {
 		return ts, nil
 	}
@@ -242,16 +259,20 @@ func equalTokens(a, b []knownToken) bool {
 	return true
 }
 
-// ensureToken reads a token file, or makes it when it is missing or for another CA.
-func ensureToken(path string, pin Pin) (Token, error) {
+// ensureToken reads a token file, or makes it when it is missing or for a CA that is none of the site's. pins are of those, the newest first. A
+// token for a former one is the same with the newest pin.
+func ensureToken(path string, pins []Pin) (Token, error) {
 	t, err := ReadToken(path)
-	if err == nil && t.Pin == pin {
+	switch {
+	case err == nil && t.Pin == pins[0]:
 		return t, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	case err == nil && slices.Contains(pins, t.Pin):
+		t.Pin = pins[0]
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		t = NewToken(pins[0])
+	default:
 		return Token{}, err
 	}
-	t = NewToken(pin)
 	if err := writePrivate(path, []byte(t.Line()+"\n")); err != nil {
 		return Token{}, fmt.Errorf("write %s: %w", path, err)
 	}

@@ -7,43 +7,12 @@
 package trust
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 )
-
-// SecretBytes is the length of the site secret.
-const SecretBytes = 32
-
-// Secret returns the site secret in dir, from which other keys are derived, and makes it on the first call. The file
-// holds it in hexadecimal and is readable by its owner only.
-func Secret(dir string) ([]byte, error) {
-	path := filepath.Join(dir, "secret")
-	text, err := readPrivate(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		secret := make([]byte, SecretBytes)
-		rand.Read(secret) // never fails (crypto/rand)
-		if err := writePrivate(path, []byte(hex.EncodeToString(secret)+"\n")); err != nil {
-			return nil, fmt.Errorf("write the site secret: %w", err)
-		}
-		return secret, nil
-	case err != nil:
-		return nil, fmt.Errorf("read the site secret: %w", err)
-	}
-	secret, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(secret) != SecretBytes {
-		return nil, fmt.Errorf("the site secret %s is damaged (%d bytes in hexadecimal expected); restore it from a backup: "+
-			"all SSH keys of clusters derive from it", path, SecretBytes)
-	}
-	return secret, nil
-}
 
 // readPrivate reads a file that nobody but its owner may read.
 func readPrivate(path string) ([]byte, error) {

@@ -24,13 +24,13 @@ func mustOpen(t *testing.T, dir string, now func() time.Time, hosts ...string) *
 
 func TestSecretIsMadeOnceAndReadByItsOwnerOnly(t *testing.T) {
 	dir := t.TempDir()
-	first, err := Secret(dir)
-	if err != nil || len(first) != SecretBytes {
-		t.Fatalf("Secret = %d bytes, %v", len(first), err)
+	first, err := OpenSecrets(dir)
+	if err != nil || len(first) != 1 || len(first.Newest()) != SecretBytes {
+		t.Fatalf("%d secrets, %v", len(first), err)
 	}
-	again, err := Secret(dir)
-	if err != nil || string(again) != string(first) {
-		t.Fatalf("second Secret differs: %v", err)
+	again, err := OpenSecrets(dir)
+	if err != nil || string(again.Newest()) != string(first.Newest()) {
+		t.Fatalf("it differs the second time: %v", err)
 	}
 	path := filepath.Join(dir, "secret")
 	if info, _ := os.Stat(path); info.Mode().Perm() != 0o600 {
@@ -40,7 +40,7 @@ func TestSecretIsMadeOnceAndReadByItsOwnerOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exposed *ExposedError
-	if _, err := Secret(dir); !errors.As(err, &exposed) || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := OpenSecrets(dir); !errors.As(err, &exposed) || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("exposed secret: %v, want an *ExposedError that says what to do", err)
 	}
 }
@@ -51,22 +51,22 @@ func TestADamagedSecretIsNeverReplaced(t *testing.T) {
 	if err := os.WriteFile(path, []byte("abc\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Secret(dir); err == nil || !strings.Contains(err.Error(), "backup") {
-		t.Errorf("Secret = %v, want an error that tells to restore it", err)
+	if _, err := OpenSecrets(dir); err == nil || !strings.Contains(err.Error(), "backup") {
+		t.Errorf("%v, want an error that tells to restore it", err)
 	}
 	if data, _ := os.ReadFile(path); string(data) != "abc\n" {
 		t.Errorf("the file was changed to %q", data)
 	}
 }
 
-func TestTokensSurviveARestartAndKnowTheirRole(t *testing.T) {
+func TestTheAdministratorsTokenSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	a := mustOpen(t, dir, time.Now)
 	b := mustOpen(t, dir, time.Now)
 	if a.Pin() != b.Pin() {
 		t.Fatal("the CA changed with a restart")
 	}
-	for file, role := range map[string]Role{"token": RoleAdmin, "agent-token": RoleAgent} {
+	for file, role := range map[string]Role{"token": RoleAdmin} {
 		tok, err := ReadToken(filepath.Join(dir, file))
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestAServerThatOnlyShowsThePinnedCAIsRefused(t *testing.T) {
 	a := mustOpen(t, t.TempDir(), time.Now)
 	impostor := mustOpen(t, t.TempDir(), time.Now)
 	// The impostor sends its own certificate with the true CA's behind it: it holds no key that CA has signed.
-	impostor.server.Certificate[1] = a.ca.Raw
+	impostor.server.Certificate[1] = a.cas[0].cert.Raw
 	if err := handshake(t, impostor, a.Pin(), "localhost"); !errors.Is(err, ErrWrongServer) {
 		t.Errorf("handshake = %v, want ErrWrongServer", err)
 	}

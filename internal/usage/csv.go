@@ -3,48 +3,76 @@ package usage
 import (
 	"bytes"
 	"encoding/csv"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// CSV renders rows as a table (RFC 4180): a header whose names carry the units, then a record for each row.
+// CSV renders rows as a table (RFC 4180): a header whose names carry the units, then a record for each row. Each counter of devices that
+// any row has used is a column behind the others.
 func CSV(rows []api.UsageRow) ([]byte, error) {
-	records := [][]string{append([]string{"from", "to", "project", "user", "cluster", "uid"}, units("")...)}
+	devices := map[string]bool{}
+	for i := range rows {
+		note(devices, rows[i].Amount)
+	}
+	counters := slices.Sorted(maps.Keys(devices))
+	records := [][]string{append([]string{"from", "to", "project", "user", "cluster", "uid"}, units("", counters)...)}
 	for i := range rows {
 		r := &rows[i]
-		records = append(records, append([]string{text(r.From), text(r.To), r.Project, plain(r.User), r.Cluster, r.UID}, numbers(r.Amount)...))
+		records = append(records, append([]string{text(r.From), text(r.To), r.Project, plain(r.User), r.Cluster, r.UID}, numbers(r.Amount, counters)...))
 	}
 	return table(records)
 }
 
 // SiteCSV renders where the site's capacity went.
 func SiteCSV(rows []api.SiteUsage) ([]byte, error) {
+	devices := map[string]bool{}
+	for i := range rows {
+		note(devices, rows[i].Capacity) // which has all that the others have
+	}
+	counters := slices.Sorted(maps.Keys(devices))
 	header := []string{"from", "to"}
 	for _, part := range []string{"capacity_", "allocated_", "cleaning_", "idle_", "down_"} {
-		header = append(header, units(part)...)
+		header = append(header, units(part, counters)...)
 	}
 	records := [][]string{header}
 	for i := range rows {
 		r := &rows[i]
 		record := []string{text(r.From), text(r.To)}
 		for _, a := range []api.Amount{r.Capacity, r.Allocated, r.Cleaning, r.Idle, r.Down} {
-			record = append(record, numbers(a)...)
+			record = append(record, numbers(a, counters)...)
 		}
 		records = append(records, record)
 	}
 	return table(records)
 }
 
-func units(prefix string) []string {
-	return []string{prefix + "node_seconds", prefix + "member_seconds", prefix + "core_seconds", prefix + "memory_byte_seconds"}
+// note takes down of which counters of devices something was used.
+func note(counters map[string]bool, a api.Amount) {
+	for counter := range a.DeviceSeconds {
+		counters[counter] = true
+	}
 }
 
-func numbers(a api.Amount) []string {
-	var all []string
-	for _, n := range []float64{a.NodeSeconds, a.MemberSeconds, a.CoreSeconds, a.MemoryByteSeconds} {
-		all = append(all, strconv.FormatFloat(n, 'f', -1, 64))
+func units(prefix string, counters []string) []string {
+	all := []string{prefix + "node_seconds", prefix + "member_seconds", prefix + "core_seconds", prefix + "memory_byte_seconds"}
+	for _, counter := range counters {
+		all = append(all, plain(prefix+counter+"_seconds"))
+	}
+	return all
+}
+
+func numbers(a api.Amount, counters []string) []string {
+	amounts := []float64{a.NodeSeconds, a.MemberSeconds, a.CoreSeconds, a.MemoryByteSeconds}
+	for _, counter := range counters {
+		amounts = append(amounts, a.DeviceSeconds[counter])
+	}
+	all := make([]string, len(amounts))
+	for i, n := range amounts {
+		all[i] = strconv.FormatFloat(n, 'f', -1, 64)
 	}
 	return all
 }

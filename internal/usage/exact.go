@@ -21,9 +21,9 @@ type nodeShare struct {
 }
 
 // add counts what is held for a time on a node with so many cores.
-func (a *amount) add(ns int64, held resource.Vector, nodeCores int64) {
+func (a *amount) add(ns int64, held resource.Amounts, nodeCores int64) {
 	a.use.Add(held, time.Duration(ns))
-	if cores := held[resource.Cores]; cores > 0 {
+	if cores := held.Vector[resource.Cores]; cores > 0 {
 		a.share(nodeCores).Add(cores, time.Duration(ns))
 	}
 }
@@ -53,8 +53,15 @@ func (a *amount) seconds() api.Amount {
 		nodes.Add(nodes, s.cores.Over(new(big.Int).Mul(big.NewInt(int64(time.Second)), big.NewInt(s.nodeCores))))
 	}
 	nodeSeconds, _ := nodes.Float64()
-	return api.Amount{
-		NodeSeconds: nodeSeconds, MemberSeconds: a.use[resource.Members].Seconds(), CoreSeconds: a.use[resource.Cores].Seconds(),
-		MemoryByteSeconds: a.use[resource.Memory].Seconds(),
+	amount := api.Amount{
+		NodeSeconds: nodeSeconds, MemberSeconds: a.use.Of(resource.Members).Seconds(), CoreSeconds: a.use.Of(resource.Cores).Seconds(),
+		MemoryByteSeconds: a.use.Of(resource.Memory).Seconds(),
 	}
+	for counter, use := range a.use.Devices() {
+		if amount.DeviceSeconds == nil {
+			amount.DeviceSeconds = map[string]float64{}
+		}
+		amount.DeviceSeconds[counter] = use.Seconds()
+	}
+	return amount
 }

@@ -106,25 +106,25 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 		if err != nil {
 			return nil, err
 		}
-		sums.addNodes(nodes, bounds, in.Project, by)
+		sums.addNodes(nodes, bounds, in, by)
 		at += length
 	}
 	return sums, nil
 }
 
-// stretchesAtOnce bounds how many stretches of use are in memory at once, of some 60 bytes each; mostParts how often the records are gone through for it.
+// stretchesAtOnce bounds how many stretches of use are in memory at once, of some 70 bytes each; mostParts how often the records are gone through for it.
 const (
 	stretchesAtOnce = 1 << 20
 	mostParts       = 64
 )
 
-// addNodes counts what became of nodes, and what of them was used by whom; project "": everybody.
-func (x *exact) addNodes(nodes map[string]*timeline, bounds []int64, project string, by By) {
+// addNodes counts what became of nodes, and what of them was used by whom.
+func (x *exact) addNodes(nodes map[string]*timeline, bounds []int64, in *Input, by By) {
 	for _, n := range nodes {
 		widths := x.addSite(n, bounds)
 		for i := range n.allocated {
 			h := &n.allocated[i]
-			if project == "" || h.owner.project == project {
+			if in.counts(h.owner) {
 				x.addRow(h, bounds, widths, by)
 			}
 		}
@@ -137,12 +137,12 @@ func (x *exact) addSite(n *timeline, bounds []int64) []width {
 	n.each(bounds, func(period int, from, to int64, m *moment) {
 		ns := to - from
 		capacity, used := m.capacity()
-		free, cores := capacity.Beyond(used), capacity[resource.Cores]
+		free, cores := capacity.Beyond(used), capacity.Vector[resource.Cores]
 		t := &x.site[period]
 		t.capacity.add(ns, capacity, cores)
 		t.allocated.add(ns, m.allocated, cores)
 		t.cleaning.add(ns, m.cleaning, cores)
-		if m.down != (resource.Vector{}) {
+		if !m.down.IsZero() {
 			t.down.add(ns, free, cores)
 		} else {
 			t.idle.add(ns, free, cores)

@@ -17,7 +17,7 @@ type owner struct{ project, user, cluster, uid string }
 // stretch is what was held or offered over a time, in nanoseconds since 1970.
 type stretch struct {
 	from, to int64
-	amounts  resource.Vector
+	amounts  resource.Amounts
 }
 
 // held is an allocated stretch with its owner.
@@ -85,9 +85,8 @@ func (in *Input) spans(yield func(*owner, *api.UsageSpan) bool) error {
 	for i := range in.Open {
 		open := &in.Open[i]
 		a := open.Assignment
-		s := api.UsageSpan{
-			Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now, Members: 1, Cores: len(a.Slots), MemoryBytes: a.MemoryBytes(),
-		}
+		s := api.UsageSpan{Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now}
+		resource.OfAssignment(a).AddTo(&s)
 		if open.ReleasedAt != nil {
 			// Its allocated time was written down with its release.
 			s.Kind, s.From = api.SpanCleaning, *open.ReleasedAt
@@ -122,36 +121,36 @@ func orDefault(project string) string {
 
 // moment is the state of a node at one time.
 type moment struct {
-	allocated, cleaning resource.Vector
-	up, down            resource.Vector
+	allocated, cleaning resource.Amounts
+	up, down            resource.Amounts
 }
 
 // edge is a change of a moment.
 type edge struct {
 	at int64
 	// of is which part of the moment changes. By begins to count there, or ends.
-	of   func(*moment) *resource.Vector
-	by   *resource.Vector
+	of   func(*moment) *resource.Amounts
+	by   *resource.Amounts
 	ends bool
 }
 
 // edges are all changes in the order of time.
 func (n *timeline) edges() []edge {
 	all := make([]edge, 0, 2*(len(n.allocated)+len(n.cleaning)+len(n.up)+len(n.down)))
-	add := func(s *stretch, of func(*moment) *resource.Vector) {
+	add := func(s *stretch, of func(*moment) *resource.Amounts) {
 		all = append(all, edge{s.from, of, &s.amounts, false}, edge{s.to, of, &s.amounts, true})
 	}
 	for i := range n.allocated {
-		add(&n.allocated[i].stretch, func(m *moment) *resource.Vector { return &m.allocated })
+		add(&n.allocated[i].stretch, func(m *moment) *resource.Amounts { return &m.allocated })
 	}
 	for i := range n.cleaning {
-		add(&n.cleaning[i], func(m *moment) *resource.Vector { return &m.cleaning })
+		add(&n.cleaning[i], func(m *moment) *resource.Amounts { return &m.cleaning })
 	}
 	for i := range n.up {
-		add(&n.up[i], func(m *moment) *resource.Vector { return &m.up })
+		add(&n.up[i], func(m *moment) *resource.Amounts { return &m.up })
 	}
 	for i := range n.down {
-		add(&n.down[i], func(m *moment) *resource.Vector { return &m.down })
+		add(&n.down[i], func(m *moment) *resource.Amounts { return &m.down })
 	}
 	slices.SortFunc(all, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
 	return all
@@ -187,7 +186,7 @@ func (n *timeline) each(bounds []int64, yield func(period int, from, to int64, m
 }
 
 // capacity is what the node offers at a moment: never less than what is held on it, though its agent may have come back with less.
-func (m *moment) capacity() (all, used resource.Vector) {
+func (m *moment) capacity() (all, used resource.Amounts) {
 	used = m.allocated.Plus(m.cleaning)
 	return used.Max(m.up.Plus(m.down)), used
 }

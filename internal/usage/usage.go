@@ -25,6 +25,8 @@ type Open struct {
 type Input struct {
 	// Project limits the rows of a report to those of a project; "": all.
 	Project string
+	// Cluster tells of which clusters, by their full names, a report has rows; nil: of all.
+	Cluster func(full string) bool
 	Now     time.Time
 	// Records may be many: they are gone through, more than once if need be, and not kept. nil: there are none.
 	Records iter.Seq2[*api.UsageRecord, error]
@@ -33,6 +35,11 @@ type Input struct {
 	Nodes []*api.NodeSpan
 
 	atOnce int // for tests: instead of stretchesAtOnce
+}
+
+// counts reports whether use is among what the rows of a report are of.
+func (in *Input) counts(o *owner) bool {
+	return (in.Project == "" || o.project == in.Project) && (in.Cluster == nil || in.Cluster(o.cluster))
 }
 
 // ErrRecords: the records could not be read; nothing is wrong with what was asked for.

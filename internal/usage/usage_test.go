@@ -40,7 +40,7 @@ func history(t *rapid.T) Input {
 			end := begin + draw(1, 30, "length")
 			s := &api.NodeSpan{
 				Seq: seq, Node: fmt.Sprint("n", n), Cores: draw(0, 8, "cores"), MemoryBytes: int64(draw(0, 9, "memory")) << 40,
-				Down: draw(0, 3, "down") == 0, From: at(begin),
+				Devices: gpuSlices(draw(0, 7, "slices")), Down: draw(0, 3, "down") == 0, From: at(begin),
 			}
 			if end < ticks {
 				to := at(end)
@@ -58,13 +58,14 @@ func history(t *rapid.T) Input {
 			r.Spans = append(r.Spans, api.UsageSpan{
 				Kind: []api.SpanKind{api.SpanAllocated, api.SpanCleaning}[draw(0, 1, "kind")], Node: node(),
 				From: at(begin), To: at(draw(begin, ticks, "to")), Members: draw(0, 3, "members"), Cores: draw(0, 5, "cores"),
-				MemoryBytes: int64(draw(0, 5, "memory")) << 38,
+				MemoryBytes: int64(draw(0, 5, "memory")) << 38, Devices: gpuSlices(draw(0, 3, "slices")),
 			})
 		}
 		records = append(records, r)
 		for i := range draw(0, 3, "open") {
 			open := Open{Cluster: "c" + uid, UID: uid, Project: project, User: user, Assignment: &api.Assignment{
-				ID: fmt.Sprint(uid, i), Node: node(), Slots: make([]int, draw(1, 3, "slots")), Memory: []api.MemoryClaim{{Bytes: int64(i) << 30}}, TakenAt: at(draw(0, ticks, "taken")),
+				ID: fmt.Sprint(uid, i), Node: node(), Slots: make([]int, draw(1, 3, "slots")), Memory: []api.MemoryClaim{{Bytes: int64(i) << 30}},
+				Of: []string{"", "m"}[draw(0, 1, "part")], Devices: []api.DeviceClaim{{Class: "gpu", Takes: map[string]int64{"slices": int64(draw(0, 3, "slices"))}}}, TakenAt: at(draw(0, ticks, "taken")),
 			}}
 			if draw(0, 1, "released") == 1 {
 				since := at(draw(0, ticks, "since"))
@@ -88,25 +89,36 @@ func all(records ...*api.UsageRecord) iter.Seq2[*api.UsageRecord, error] {
 	}
 }
 
+// gpuSlices are so many of the one counter of devices there is.
+func gpuSlices(n int) map[string]int64 {
+	if n == 0 {
+		return nil
+	}
+	return map[string]int64{"gpu/slices": int64(n)}
+}
+
+// slicesFor are slices of GPUs over so many seconds.
+func slicesFor(seconds float64) map[string]float64 { return map[string]float64{"gpu/slices": seconds} }
+
 // holding is what is held, offered or free at one moment, by arithmetic of its own.
-type holding struct{ members, cores, bytes int64 }
+type holding struct{ members, cores, bytes, slices int64 }
 
 func (h holding) plus(o holding) holding {
-	return holding{h.members + o.members, h.cores + o.cores, h.bytes + o.bytes}
+	return holding{h.members + o.members, h.cores + o.cores, h.bytes + o.bytes, h.slices + o.slices}
 }
 
 func (h holding) minus(o holding) holding {
-	return holding{h.members - o.members, h.cores - o.cores, h.bytes - o.bytes}
+	return holding{h.members - o.members, h.cores - o.cores, h.bytes - o.bytes, h.slices - o.slices}
 }
 
 // sum is an amount of ticks, by brute force.
 type sum struct {
-	members, cores, bytes int64
-	nodes                 *big.Rat
+	members, cores, bytes, slices int64
+	nodes                         *big.Rat
 }
 
 func (s *sum) add(h holding, nodeCores int64) {
-	s.members, s.cores, s.bytes = s.members+h.members, s.cores+h.cores, s.bytes+h.bytes
+	s.members, s.cores, s.bytes, s.slices = s.members+h.members, s.cores+h.cores, s.bytes+h.bytes, s.slices+h.slices
 	if s.nodes == nil {
 		s.nodes = new(big.Rat)
 	}
@@ -120,7 +132,7 @@ func (s sum) text() string {
 	if s.nodes == nil {
 		s.nodes = new(big.Rat)
 	}
-	return fmt.Sprintf("%d members %d cores %d bytes %s nodes", s.members, s.cores, s.bytes, s.nodes.RatString())
+	return fmt.Sprintf("%d members %d cores %d bytes %d slices %s nodes", s.members, s.cores, s.bytes, s.slices, s.nodes.RatString())
 }
 
 func textOf(a *amount) string {
@@ -129,8 +141,9 @@ func textOf(a *amount) string {
 	for _, s := range a.nodes {
 		nodes.Add(nodes, s.cores.Over(new(big.Int).Mul(one, big.NewInt(s.nodeCores))))
 	}
-	return fmt.Sprintf("%s members %s cores %s bytes %s nodes",
-		a.use[resource.Members].Over(one).RatString(), a.use[resource.Cores].Over(one).RatString(), a.use[resource.Memory].Over(one).RatString(), nodes.RatString())
+	return fmt.Sprintf("%s members %s cores %s bytes %s slices %s nodes",
+		a.use.Of(resource.Members).Over(one).RatString(), a.use.Of(resource.Cores).Over(one).RatString(), a.use.Of(resource.Memory).Over(one).RatString(),
+		a.use.Devices()["gpu/slices"].Over(one).RatString(), nodes.RatString())
 }
 
 // bruteForce looks at every node at every tick.
@@ -153,7 +166,7 @@ func bruteForce(in Input, from, to int, periodOf func(int) int, by By) (rows map
 			var uses []use
 			for _, s := range in.Nodes {
 				if s.Node == name && (s.To == nil && !s.From.After(at(i)) || s.To != nil && covers(s.From, *s.To, i)) {
-					offered = offered.plus(holding{0, int64(s.Cores), s.MemoryBytes})
+					offered = offered.plus(holding{0, int64(s.Cores), s.MemoryBytes, s.Devices["gpu/slices"]})
 					down = down || s.Down
 				}
 			}
@@ -161,7 +174,7 @@ func bruteForce(in Input, from, to int, periodOf func(int) int, by By) (rows map
 				if s.Node != name || !covers(s.From, s.To, i) {
 					return true
 				}
-				h := holding{int64(s.Members), int64(s.Cores), s.MemoryBytes}
+				h := holding{int64(s.Members), int64(s.Cores), s.MemoryBytes, s.Devices["gpu/slices"]}
 				if s.Kind == api.SpanAllocated {
 					allocated = allocated.plus(h)
 					uses = append(uses, use{o.as(by), h})
@@ -171,7 +184,7 @@ func bruteForce(in Input, from, to int, periodOf func(int) int, by By) (rows map
 				return true
 			})
 			used := allocated.plus(cleaning)
-			all := holding{used.members, max(used.cores, offered.cores), max(used.bytes, offered.bytes)}
+			all := holding{used.members, max(used.cores, offered.cores), max(used.bytes, offered.bytes), max(used.slices, offered.slices)}
 			for _, u := range uses {
 				key := rowKey{period, u.owner}
 				if rows[key] == nil {
@@ -269,7 +282,7 @@ func TestCapacityIsConservedToTheNanosecond(t *testing.T) {
 		}
 		// What readers see adds up, too, and rounding moves it by nothing that counts.
 		for i, s := range got.round().Site {
-			if s.Capacity != s.Allocated.Plus(s.Cleaning).Plus(s.Idle).Plus(s.Down) {
+			if !cmp.Equal(s.Capacity, s.Allocated.Plus(s.Cleaning).Plus(s.Idle).Plus(s.Down)) {
 				t.Fatalf("rounded, the parts of %+v are not its capacity", s)
 			}
 			exact := got.site[i].capacity.seconds()
@@ -335,12 +348,14 @@ func example() Input {
 		Records: all(&api.UsageRecord{
 			Seq: 1, UID: "u1", Cluster: "physics.sim", Project: "physics", User: "eve", Spans: []api.UsageSpan{
 				{Kind: api.SpanAllocated, Node: "n1", From: at(0), To: at(6), Members: 2, Cores: 2, MemoryBytes: 2048},
+				{Kind: api.SpanAllocated, Node: "n2", From: at(0), To: at(6), Devices: gpuSlices(7)},
 				{Kind: api.SpanCleaning, Node: "n1", From: at(6), To: at(6).Add(time.Second), Members: 2, Cores: 2, MemoryBytes: 2048},
 			},
 		}),
 		Nodes: []*api.NodeSpan{
 			{Seq: 1, Node: "n1", Cores: 4, MemoryBytes: 4096, From: at(0), To: &down},
 			{Seq: 2, Node: "n1", Cores: 4, MemoryBytes: 4096, Down: true, From: down, To: &gone},
+			{Seq: 1, Node: "n2", Devices: gpuSlices(14), From: at(0), To: &down},
 		},
 	}
 }
@@ -354,15 +369,15 @@ func TestAReportSaysWhoUsedWhatInWhichUnits(t *testing.T) {
 	want := api.UsageReport{
 		Rows: []api.UsageRow{{
 			From: at(0), To: at(18), Project: "physics", User: "eve", Cluster: "physics.sim", UID: "u1",
-			Amount: api.Amount{NodeSeconds: 1800, MemberSeconds: 7200, CoreSeconds: 7200, MemoryByteSeconds: 2048 * 3600},
+			Amount: api.Amount{NodeSeconds: 1800, MemberSeconds: 7200, CoreSeconds: 7200, MemoryByteSeconds: 2048 * 3600, DeviceSeconds: slicesFor(7 * 3600)},
 		}},
 		Site: []api.SiteUsage{{
 			From: at(0), To: at(18),
-			Capacity:  api.Amount{NodeSeconds: 3 * 3600, MemberSeconds: 7202, CoreSeconds: 4 * 3 * 3600, MemoryByteSeconds: 4096 * 3 * 3600},
-			Allocated: api.Amount{NodeSeconds: 1800, MemberSeconds: 7200, CoreSeconds: 7200, MemoryByteSeconds: 2048 * 3600},
+			Capacity:  api.Amount{NodeSeconds: 3 * 3600, MemberSeconds: 7202, CoreSeconds: 4 * 3 * 3600, MemoryByteSeconds: 4096 * 3 * 3600, DeviceSeconds: slicesFor(14 * 7200)},
+			Allocated: api.Amount{NodeSeconds: 1800, MemberSeconds: 7200, CoreSeconds: 7200, MemoryByteSeconds: 2048 * 3600, DeviceSeconds: slicesFor(7 * 3600)},
 			Cleaning:  api.Amount{NodeSeconds: 0.5, MemberSeconds: 2, CoreSeconds: 2, MemoryByteSeconds: 2048},
 			Idle: api.Amount{
-				NodeSeconds: 2*3600 - 1800.5, CoreSeconds: 4*2*3600 - 7202, MemoryByteSeconds: 4096*2*3600 - 2048*3601,
+				NodeSeconds: 2*3600 - 1800.5, CoreSeconds: 4*2*3600 - 7202, MemoryByteSeconds: 4096*2*3600 - 2048*3601, DeviceSeconds: slicesFor(7*3600 + 14*3600),
 			},
 			Down: api.Amount{NodeSeconds: 3600, CoreSeconds: 4 * 3600, MemoryByteSeconds: 4096 * 3600},
 		}},
@@ -473,8 +488,8 @@ func TestTablesCarryTheirUnitsInTheHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "from,to,project,user,cluster,uid,node_seconds,member_seconds,core_seconds,memory_byte_seconds\n" +
-		"2026-03-30T00:00:00Z,2026-03-30T01:00:00Z,physics,\"'=cmd|\"\"x\"\", y\",,,1800,7200,7200,7372800\n"
+	want := "from,to,project,user,cluster,uid,node_seconds,member_seconds,core_seconds,memory_byte_seconds,gpu/slices_seconds\n" +
+		"2026-03-30T00:00:00Z,2026-03-30T01:00:00Z,physics,\"'=cmd|\"\"x\"\", y\",,,1800,7200,7200,7372800,25200\n"
 	if string(rows) != want {
 		t.Errorf("got\n%s\nwant\n%s", rows, want)
 	}
@@ -483,10 +498,11 @@ func TestTablesCarryTheirUnitsInTheHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	records, err := csv.NewReader(strings.NewReader(string(site))).ReadAll()
-	if err != nil || len(records) != 3 || len(records[0]) != 22 {
-		t.Fatalf("%v: %d records, want a header and 2 rows of 22 fields:\n%s", err, len(records), site)
+	if err != nil || len(records) != 3 || len(records[0]) != 27 {
+		t.Fatalf("%v: %d records, want a header and 2 rows of 27 fields:\n%s", err, len(records), site)
 	}
-	if records[0][2] != "capacity_node_seconds" || records[1][2] != "3600" || records[0][20] != "down_core_seconds" || records[2][20] != "0" {
+	if records[0][2] != "capacity_node_seconds" || records[1][2] != "3600" || records[0][24] != "down_core_seconds" || records[2][24] != "0" ||
+		records[0][11] != "allocated_gpu/slices_seconds" || records[1][11] != "25200" || records[2][11] != "0" {
 		t.Errorf("got\n%s", site)
 	}
 }

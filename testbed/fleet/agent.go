@@ -26,7 +26,15 @@ func (m *Machine) hello(ctx context.Context, s *Stages) error {
 		return err
 	}
 	defer network.close()
-	hello := boot.Hello{Token: s.Arguments.Token, Nonce: m.Hardware.UUID, MACs: m.macs()}
+	identity, err := trust.NewIdentity("")
+	if err != nil {
+		return err
+	}
+	request, err := identity.Request()
+	if err != nil {
+		return err
+	}
+	hello := boot.Hello{Token: s.Arguments.Token, Nonce: m.Hardware.UUID, MACs: m.macs(), Request: request}
 	if err := network.post(ctx, s, boot.HelloPath, hello, &s.Welcome); err != nil {
 		return err
 	}

@@ -224,7 +224,7 @@ func TestWithoutAnOCIRuntimeANodeSaysSo(t *testing.T) {
 	}
 	s := newSite(t, ordinary)
 	s.start("PATH=" + bin)
-	s.eventually(time.Minute, "the node to be listed", func() bool { return strings.Contains(s.cli("node", "list").out, "n1") })
+	s.eventually(time.Minute, "the node to report", func() bool { return strings.Contains(s.cli("node", "show", "n1").out, "crun") })
 	a := s.cli("cluster", "create", "x")
 	if a.code != exitUsage {
 		t.Errorf("exit code %d, want %d", a.code, exitUsage)

@@ -5,7 +5,7 @@ import "slices"
 // guards is the list: every guard of the product that a test must miss when it is gone, by area.
 func guards() []Mutant {
 	return slices.Concat(
-		trustGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
+		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, partGuards, cellGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, containerGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards,
 		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards,

@@ -17,6 +17,34 @@ var admissionGuards = []Mutant{
 		Test:    "./internal/admission TestQuotas",
 	},
 	{
+		Guard:   "nobody gets more devices than their project's quota",
+		File:    "internal/resource/limit.go",
+		Find:    `if n := add.Devices[counter]; n > 0 && `,
+		Replace: `if n := add.Devices[counter]; n < 0 && `,
+		Test:    "./internal/admission TestQuotas",
+	},
+	{
+		Guard:   "a quota counts the most that any device of a class takes",
+		File:    "internal/resource/devices.go",
+		Find:    `all[key] = all[key].Max(named(d.Class, w.Takes))`,
+		Replace: `all[key] = named(d.Class, w.Takes)`,
+		Test:    "./internal/resource TestWhatAPartTakesIsTheMostOfAnyDeviceOfItsClass",
+	},
+	{
+		Guard:   "the counters of a node's devices are bounded in the account of the site",
+		File:    "internal/manifest/node.go",
+		Find:    `len(counters), MaxNodeCounters)`,
+		Replace: `0, MaxNodeCounters)`,
+		Test:    "./internal/manifest TestWhatAnAgentSaysOfItsNodeIsBounded",
+	},
+	{
+		Guard:   "the devices of lost members count until they are replaced",
+		File:    "internal/situation/situation.go",
+		Find:    `held = held.Plus(resource.OfMember(g, parts))`,
+		Replace: `held = held.Plus(resource.OfMember(g, nil))`,
+		Test:    "./internal/situation TestALostMemberCountsAgainstTheQuotaUntilItIsReplaced",
+	},
+	{
 		Guard:   "a replacement adds nothing to what its project holds",
 		File:    "internal/admission/quota.go",
 		Find:    `if r.Kind == KindHeal {`,
@@ -159,8 +187,8 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "a limit stops what adds to it",
 		File:    "internal/resource/limit.go",
-		Find:    `sum[c] > l[c]`,
-		Replace: `sum[c] > l[c]+1`,
+		Find:    `sum[c] > limit {`,
+		Replace: `sum[c] > limit+1 {`,
 		Test:    "./internal/resource TestALimitStopsOnlyWhatAddsToIt",
 	},
 	{

@@ -187,7 +187,7 @@ var agentGuards = []Mutant{
 	{
 		Guard:   "an agent does not reconnect over a connection that died without a word",
 		File:    "internal/agent/main.go",
-		Find:    `HTTP2: &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},`,
+		Find:    `HTTP2:           &http.HTTP2Config{SendPingTimeout: 2 * time.Second, PingTimeout: 3 * time.Second},`,
 		Replace: ``,
 		Test:    "./internal/agent TestAnAgentLeavesAConnectionThatDiedWithoutAWord",
 	},

@@ -108,10 +108,17 @@ var bootGuards = []Mutant{
 		Test:    "./internal/machine/bootapi TestAMachineIsToldToGoOnAndToStopAsWasDecided",
 	},
 	{
+		Guard:   "a boot goes on while the site's secret is replaced",
+		File:    "internal/machine/bootapi/bootapi.go",
+		Find:    `!errors.Is(err, boot.ErrToken) {`,
+		Replace: `true {`,
+		Test:    "./internal/machine/bootapi TestABootGoesOnWhileTheSitesSecretIsReplaced",
+	},
+	{
 		Guard:   "a boot token is no session",
 		File:    "internal/machine/bootapi/bootapi.go",
-		Find:    `sessionKey: key, shares`,
-		Replace: `sessionKey: append(key[:0], cfg.Secret...), shares`,
+		Find:    `keys = append(keys, key)`,
+		Replace: `keys = append(keys, append(key[:0], secret...))`,
 		Test:    "./internal/machine/bootapi TestABootTokenIsNoSessionAndASessionNoBootToken",
 	},
 	{
@@ -201,9 +208,9 @@ var bootGuards = []Mutant{
 	{
 		Guard:   "a boot ends what its machine's former agent may do",
 		File:    "internal/state/redeem.go",
-		Find:    "if old.TokenID != \"\" {\n\t\t\tops",
-		Replace: "if false {\n\t\t\tops",
-		Test:    "./internal/machine/bootapi TestALostAnswerMayBeAskedForAgainByTheSameMachineOnly",
+		Find:    "ops := []store.Op{{Key: prefixIdentity + redemption.Machine, Delete: true}}",
+		Replace: "ops := []store.Op{}",
+		Test:    "./internal/state TestABootForAnotherPurposeEndsTheIdentityOfTheOneBefore",
 	},
 	{
 		Guard:   "a stored secret opens for its machine only",

@@ -201,8 +201,8 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "what is free on a node that is down is not idle",
 		File:    "internal/usage/report.go",
-		Find:    `if m.down != (resource.Vector{}) {`,
-		Replace: `if m.down != (resource.Vector{}) && false {`,
+		Find:    `if !m.down.IsZero() {`,
+		Replace: `if !m.down.IsZero() && false {`,
 		Test:    "./internal/usage TestAReportSaysWhoUsedWhatInWhichUnits",
 	},
 	{

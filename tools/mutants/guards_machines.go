@@ -215,8 +215,8 @@ var machineGuards = []Mutant{
 	{
 		Guard:   "a machine takes no node's name",
 		File:    "internal/state/machines.go",
-		Find:    "{{Key: prefixMachine + in.Name}, {Key: prefixNode + in.Name}}",
-		Replace: "{{Key: prefixMachine + in.Name}}",
+		Find:    "{{Key: prefixMachine + in.Name}, {Key: prefixNode + in.Name}, ",
+		Replace: "{{Key: prefixMachine + in.Name}, ",
 		Test:    "./internal/state TestANodeThatJoinsAtTheSameMomentKeepsItsName",
 	},
 	{

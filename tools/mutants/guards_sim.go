@@ -9,6 +9,27 @@ const simulatedQueue = "./internal/sim TestTheQueueKeepsItsPromisesWhereNothingG
 // simGuards are inside the components that the simulator runs as they are: with one of them removed, some site must fail a check.
 var simGuards = []Mutant{
 	{
+		Guard:   "simulated: a build goes to trusted builders only",
+		File:    "internal/lifecycle/build.go",
+		Find:    `!in.Build.Verify && b.Trusted {`,
+		Replace: `!in.Build.Verify {`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: two nodes that verify a build arrive at the same image",
+		File:    "internal/lifecycle/build.go",
+		Find:    `case first.Digest != last.Digest:`,
+		Replace: `case false:`,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a build is verified by another node than the one that built it",
+		File:    "internal/lifecycle/build.go",
+		Find:    `!slices.ContainsFunc(in.Build.Built, func(by`,
+		Replace: `!slices.ContainsFunc(in.Build.Built[:0], func(by`,
+		Test:    simulated,
+	},
+	{
 		Guard:   "simulated: nodes drop the node of a lost member from their peers",
 		File:    "internal/controller/render.go",
 		Find:    "if deleting && (ref.ReleasedAt == nil",
@@ -51,6 +72,27 @@ var simGuards = []Mutant{
 		Test:    simulatedQueue,
 	},
 	{
+		Guard:   "simulated: nobody gets more devices than their project's quota",
+		File:    "internal/resource/limit.go",
+		Find:    `if n := add.Devices[counter]; n > 0 && `,
+		Replace: `if n := add.Devices[counter]; n < 0 && `,
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: usage counts devices",
+		File:    "internal/resource/of.go",
+		Find:    "\ts.Devices = Devices(s.Devices).Plus(a.Devices)\n",
+		Replace: "",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: usage counts devices of other nodes",
+		File:    "internal/decision/spans.go",
+		Find:    `held.IsZero() {`,
+		Replace: `a.IsPart() {`,
+		Test:    simulated,
+	},
+	{
 		Guard:   "simulated: among equals the older goes first",
 		File:    "internal/admission/order.go",
 		Find:    `cmp.Compare(a.since, b.since)`,
@@ -83,6 +125,20 @@ var simGuards = []Mutant{
 		File:    "internal/monitor/monitor.go",
 		Find:    "n != nil && n.stream == s {\n\t\tn.stream = nil",
 		Replace: "n != nil {\n\t\tn.stream = nil",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: the last words of a replaced stream say nothing",
+		File:    "internal/monitor/monitor.go",
+		Find:    "\tif n.stream != s {\n\t\treturn\n\t}\n\tbefore",
+		Replace: "\tbefore",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: what a commit of unknown outcome holds is given to nobody else",
+		File:    "internal/controller/admit.go",
+		Find:    `err = fmt.Errorf("%w: %w", errDoubt, err)`,
+		Replace: `_ = errDoubt`,
 		Test:    simulated,
 	},
 	{

@@ -73,11 +73,11 @@ var siteGuards = []Mutant{
 		Test:    "./internal/agent TestTheTermOfALeaderIsKeptForItsSiteOnly",
 	},
 	{
-		Guard:   "a second machine can't take the name of a living one",
+		Guard:   "two agents with one identity are noticed",
 		File:    "internal/monitor/monitor.go",
-		Find:    `n.agentID != hello.AgentID && silence`,
-		Replace: `false && silence`,
-		Test:    "./internal/monitor TestAMachineThatLostItsStreamForAMomentKeepsItsName",
+		Find:    `if hello.Run != n.run && slices.Contains(n.former, hello.Run) {`,
+		Replace: `if false {`,
+		Test:    "./internal/monitor TestACopyOfANodesIdentityIsNoticed",
 	},
 	{
 		Guard:   "a released member is clean only when its network is gone from the node",
@@ -129,6 +129,20 @@ var siteGuards = []Mutant{
 		Test:    "./internal/monitor TestTheLastWordsOfAReplacedStreamSayNothing",
 	},
 	{
+		Guard:   "an agent can't report a phase that is the leader's to decide",
+		File:    "internal/monitor/monitor.go",
+		Find:    "\trefusePhases(&o)\n",
+		Replace: "",
+		Test:    "./internal/monitor TestAPhaseThatIsNotForAgentsToReportMakesAMemberUnhealthy",
+	},
+	{
+		Guard:   "a member that its node removes unasked does not stay so for ever",
+		File:    "internal/lifecycle/describe.go",
+		Find:    `case seen.Phase == api.MemberReleasing:`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestTheLeaderKnowsAMemberByItsNodesWordOnly",
+	},
+	{
 		Guard:   "a node that was doubted and answers again wakes the leader",
 		File:    "internal/monitor/alive.go",
 		Find:    `if now.Sub(n.lastSeen) >= m.cfg.DeathTimer/2 {`,
@@ -145,7 +159,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "only the agent that was asked brings a tunnel",
 		File:    "internal/monitor/tunnel.go",
-		Find:    `if t == nil || t.agentID != agentID {`,
+		Find:    `if t == nil || t.node != node {`,
 		Replace: `if t == nil {`,
 		Test:    "./internal/monitor TestATunnelIsBroughtByTheAgentThatWasAsked",
 	},

@@ -54,7 +54,7 @@ var treeGuards = []Mutant{
 	{
 		Guard:   "what an agent says is bounded",
 		File:    "internal/monitor/monitor.go",
-		Find:    "\tshortenMessages(&o)\n",
+		Find:    "\tfitTexts(&o)\n",
 		Replace: "",
 		Test:    "./internal/monitor TestWhatAnAgentSaysIsHeldInBounds",
 	},

@@ -239,6 +239,7 @@ func (s *Site) AddImage(environment string, memory api.Bytes, stacks ...api.Stac
 	_, err := s.Repo.PutImage(context.Background(), api.Image{
 		Digest: digest, Environment: environment, Description: "Built " + environment + ".", Stacks: stacks, BuiltAt: s.now().UTC(),
 		Requirements: api.Requirements{MemoryBytes: memory}, RootBytes: 100 << 20, KernelVersion: "6.1.0", Architecture: "x86_64",
+		BuiltBy: []api.BuiltBy{{Node: "builder1", Trusted: true, Digest: digest, At: s.now().UTC()}},
 	})
 	must(s.t, err)
 	rev, err := s.Repo.SetEnvironment(context.Background(), api.EnvironmentRecord{

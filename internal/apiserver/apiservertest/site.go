@@ -6,6 +6,7 @@ package apiservertest
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/enrollment"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -47,11 +49,15 @@ type Site struct {
 	Homes     *Homes
 	Consoles  *Consoles
 	Images    *Images
+	// Nodes gives nodes their certificates.
+	Nodes *enrollment.Registrar
 
 	t    testing.TB
 	pin  trust.Pin
 	now  func() time.Time
 	stop func()
+	// nodes are those that NodeTLS has enrolled.
+	nodes map[string]*tls.Config
 }
 
 // patience ends a test that hangs.
@@ -61,7 +67,7 @@ const patience = 30 * time.Second
 func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Site{Dir: shortDir(t), Repo: state.New(st), Live: newLive(), Logs: newLogs(), t: t, now: time.Now}
+	s := &Site{Dir: shortDir(t), Repo: state.New(st), Live: newLive(), Logs: newLogs(), t: t, now: time.Now, nodes: map[string]*tls.Config{}}
 	must(t, s.Repo.CheckVersion(ctx))
 	cache, err := s.Repo.OpenCache(ctx)
 	must(t, err)
@@ -74,9 +80,10 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	now := func() time.Time { return s.now() }
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
 	s.Homes, s.Consoles, s.Images = &Homes{}, &Consoles{}, &Images{}
+	s.Nodes = &enrollment.Registrar{Authority: authority, Writer: s.Repo, Reader: cache, Now: now}
 	cfg := apiserver.Config{
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
-		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin,
+		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
 		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Certifier: Certifier{now},
 		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible,
 	}
@@ -127,18 +134,13 @@ func (s *Site) Stop() { s.stop() }
 // Socket is the path of the Unix socket.
 func (s *Site) Socket() string { return filepath.Join(s.Dir, config.SocketName) }
 
-// TokenFile is the path of a role's token file.
-func (s *Site) TokenFile(role trust.Role) string {
-	if role == trust.RoleAgent {
-		return filepath.Join(s.Dir, config.AgentTokenName)
-	}
-	return filepath.Join(s.Dir, config.TokenName)
-}
+// TokenFile is the path of the administrator's token file.
+func (s *Site) TokenFile() string { return filepath.Join(s.Dir, config.TokenName) }
 
 // Client returns a client over TLS with the user's token.
 func (s *Site) Client() *client.Client {
 	s.t.Helper()
-	token, err := trust.ReadToken(s.TokenFile(trust.RoleAdmin))
+	token, err := trust.ReadToken(s.TokenFile())
 	must(s.t, err)
 	c, err := client.New(client.Options{Addr: s.Addr, Bearer: token.Bearer(), TLS: trust.ClientTLS(token.Pin, "127.0.0.1")})
 	must(s.t, err)
@@ -148,10 +150,15 @@ func (s *Site) Client() *client.Client {
 // Token makes a token and returns its line, as a token file holds it.
 func (s *Site) Token(user, project string, role api.Role) string {
 	s.t.Helper()
+	return s.TokenWith(api.TokenInfo{User: user, Project: project, Role: role})
+}
+
+// TokenWith makes a token with an end or limits, and returns its line.
+func (s *Site) TokenWith(t api.TokenInfo) string {
+	s.t.Helper()
 	token := trust.NewToken(s.pin)
-	rev, err := s.Repo.CreateToken(context.Background(), api.TokenInfo{
-		ID: token.ID(), User: user, Project: project, Role: role, SHA256: token.SHA256(), CreatedAt: s.now().UTC(),
-	})
+	t.ID, t.SHA256, t.CreatedAt = token.ID(), token.SHA256(), s.now().UTC()
+	rev, err := s.Repo.CreateToken(context.Background(), t)
 	must(s.t, err)
 	s.reach(rev)
 	return token.Line()

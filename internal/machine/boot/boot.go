@@ -64,6 +64,8 @@ type Hello struct {
 	// Nonce is made once in this boot.
 	Nonce string   `json:"nonce"`
 	MACs  []string `json:"macs"`
+	// Request is a certificate request (PKCS #10, RFC 2986) in PEM for the key of the node agent.
+	Request string `json:"request,omitempty"`
 }
 
 // Welcome answers Hello.
@@ -99,10 +101,9 @@ type Agent struct {
 	// Gzip is the binary compressed (RFC 1952), a blob of the image server; it is read instead where it is told, and what comes out of it
 	// must be Binary: a third of the bytes, for each machine of a storm.
 	Gzip *image.Blob `json:"gzip,omitempty"`
-	// Token is the text of its token file, AgentID who it is, for this machine the same in each boot.
-	Token   string `json:"token"`
-	AgentID string `json:"agent_id"`
-	Server  string `json:"server"` // HOST:PORT
+	// Certificate answers Hello.Request: the identity ends with the boot.
+	Certificate api.NodeCertificate `json:"certificate"`
+	Server      string              `json:"server"` // HOST:PORT
 	// Labels, Underlay and Generation go to its options.
 	Labels     map[string]string `json:"labels,omitempty"`
 	Generation int64             `json:"generation"`

@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Agent is one boot.
@@ -34,10 +35,12 @@ type Agent struct {
 	modules *modules
 	network *network
 	welcome boot.Welcome
-	reports *reporter
-	init    *supervisor
-	root    *root
-	begun   time.Time
+	// identity has the key that the node agent was certified for.
+	identity trust.Identity
+	reports  *reporter
+	init     *supervisor
+	root     *root
+	begun    time.Time
 }
 
 // How long the parts of a boot may take.
@@ -177,11 +180,19 @@ func (a *Agent) hello(ctx context.Context) error {
 			}
 		}
 	}
-	var w boot.Welcome
-	if err := a.calls.post(ctx, boot.HelloPath, boot.Hello{Token: a.args.Token, Nonce: nonce, MACs: macs}, &w); err != nil {
+	identity, err := trust.NewIdentity("")
+	if err != nil {
 		return err
 	}
-	a.welcome, a.calls.session = w, w.Session
+	request, err := identity.Request()
+	if err != nil {
+		return err
+	}
+	var w boot.Welcome
+	if err := a.calls.post(ctx, boot.HelloPath, boot.Hello{Token: a.args.Token, Nonce: nonce, MACs: macs, Request: request}, &w); err != nil {
+		return err
+	}
+	a.welcome, a.calls.session, a.identity = w, w.Session, identity
 	setClock(w.Time)
 	a.log.Info("welcome", "name", w.Name, "purpose", w.Purpose, "after", time.Since(a.begun))
 	return nil

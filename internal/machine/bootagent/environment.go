@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/bootagent/bootctl"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Where the node agent lives.
@@ -169,7 +170,6 @@ func (a *Agent) startAgent(ctx context.Context) error {
 		return nil
 	}
 	binary := filepath.Join(agentDir, "nearmetal")
-	tokenFile := filepath.Join(agentDir, "token")
 	if err := os.MkdirAll(agentDir, 0o700); err != nil {
 		return err
 	}
@@ -177,10 +177,8 @@ func (a *Agent) startAgent(ctx context.Context) error {
 		return fmt.Errorf("the node agent: %w", err)
 	}
 	node := filepath.Join(agentState, "nodes", a.welcome.Name)
-	if err := errors.Join(
-		os.WriteFile(tokenFile, []byte(agent.Token+"\n"), 0o600), os.MkdirAll(node, 0o711),
-		os.WriteFile(filepath.Join(node, "agent-id"), []byte(agent.AgentID), 0o600),
-	); err != nil {
+	identity := a.identity.Certified(a.welcome.Name, agent.Certificate)
+	if err := errors.Join(os.MkdirAll(node, 0o711), identity.WriteVolatile(filepath.Join(node, trust.IdentityName))); err != nil {
 		return err
 	}
 	log, err := os.OpenFile(filepath.Join(agentDir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -189,7 +187,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	}
 	first := true
 	go a.init.keep(process{
-		name: "the node agent", args: agentArguments(binary, tokenFile, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk), files: []*os.File{nil, log, log},
+		name: "the node agent", args: agentArguments(binary, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk), files: []*os.File{nil, log, log},
 		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
 	}, false, func(pid int) {
 		a.init.setAgent(pid)
@@ -219,9 +217,9 @@ func offeredMemory(r *root) int64 {
 }
 
 // agentArguments is the node agent's command line; memoryBytes 0 leaves it to the agent how much it offers.
-func agentArguments(binary, tokenFile string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool) []string {
+func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool) []string {
 	args := []string{
-		binary, "agent", "--server", w.Agent.Server, "--token-file", tokenFile, "--name", w.Name, "--state", agentState,
+		binary, "agent", "--server", w.Agent.Server, "--name", w.Name, "--state", agentState,
 		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
 	}
 	if memoryBytes > 0 {

@@ -80,7 +80,7 @@ func newSite(t *testing.T, purpose api.BootPurpose, manifest *image.Manifest, bl
 	if agent != nil {
 		s.blobs[image.DigestOf(agent).Hex()] = agent
 		s.welcome.Agent = &boot.Agent{
-			Binary: image.Blob{Digest: image.DigestOf(agent), SizeBytes: int64(len(agent))}, Token: "nm1.x.y", AgentID: "agent-1",
+			Binary: image.Blob{Digest: image.DigestOf(agent), SizeBytes: int64(len(agent))}, Certificate: api.NodeCertificate{Certificate: "a certificate", Pin: "a pin", RenewInSeconds: 60},
 			Server: hostAddress + ":1", Labels: map[string]string{"rack": "r1", "zone": "z"}, Generation: 7,
 		}
 	}
@@ -351,7 +351,8 @@ const standIn = `#!/bin/sh
 exec >/dev/ttyS1 2>&1
 stty -F /dev/ttyS1 raw -echo
 echo "arguments $*"
-echo "id $(cat /var/lib/nearmetal/nodes/m1/agent-id) $(hostname) $(stat -c %a /run/nearmetal/agent/token)"
+i=/var/lib/nearmetal/nodes/m1/identity.json
+echo "id $(grep -c 'BEGIN PRIVATE KEY' $i) $(grep -c '"certificate": "a certificate"' $i) $(grep -c '"node": "m1"' $i) $(hostname) $(stat -c %a $i)"
 echo "shadow $(grep '^root:' /etc/shadow)"
 while [ ! -e /run/nearmetal/image/whole ]; do sleep 0.1; done
 echo "local"
@@ -377,12 +378,12 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	if agent.RootBytes != manifest.Root.SizeBytes || agent.ReadBytes*4 > agent.RootBytes {
 		t.Errorf("%d of %d bytes of the root were read before the agent ran, want less than a quarter", agent.ReadBytes, agent.RootBytes)
 	}
-	if got := m.await("arguments "); !strings.HasPrefix(got, "agent --server 10.0.2.2:1 --token-file /run/nearmetal/agent/token --name m1 --state /var/lib/nearmetal "+
+	if got := m.await("arguments "); !strings.HasPrefix(got, "agent --server 10.0.2.2:1 --name m1 --state /var/lib/nearmetal "+
 		"--underlay 10.0.2.15 --boot-generation 7 --memory ") || !strings.HasSuffix(got, "MiB --label rack=r1 --label zone=z") {
 		t.Errorf("the node agent's arguments are %q", got)
 	}
-	if got := m.await("id "); got != "agent-1 m1 600" {
-		t.Errorf("agent ID, host name and mode of the token are %q", got)
+	if got := m.await("id "); got != "1 1 1 m1 600" {
+		t.Errorf("key, certificate and node of the identity, host name and mode of its file are %q", got)
 	}
 	if got := m.await("shadow "); !strings.HasPrefix(got, "root:$6$x$y:") {
 		t.Errorf("root's password is %q", got)

@@ -11,7 +11,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base32"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,7 +36,7 @@ type Reader interface {
 
 // Writer stores that a boot token was exchanged, and who came as a stranger. *state.Repo is one.
 type Writer interface {
-	RedeemBoot(ctx context.Context, redemption state.Redemption, token *api.TokenInfo) (int64, error)
+	RedeemBoot(ctx context.Context, redemption state.Redemption, identity *api.NodeIdentity) (int64, error)
 	UpsertCandidate(ctx context.Context, mac string, change func(*api.Candidate)) (int64, error)
 }
 
@@ -53,9 +52,11 @@ type Config struct {
 	Writer Writer
 	Images Images
 	Heard  *Heard
-	// Secret is the site's; keys are derived from it. Pin is of the site's CA.
-	Secret []byte
-	Pin    trust.Pin
+	// Secrets are the site's; keys are derived from them.
+	Secrets trust.Secrets
+	// Identify makes the identity of a machine's node agent, and its certificate, for the key of a certificate request. The error says
+	// what is wrong with the request.
+	Identify func(node, request string) (api.NodeIdentity, api.NodeCertificate, error)
 	// PublicKey is what manifests are signed with.
 	PublicKey []byte
 	// At tells who is at an address of the provisioning network, and where its DHCP request came in; false when that is not known.
@@ -80,18 +81,23 @@ type Config struct {
 
 // Server answers booting machines.
 type Server struct {
-	cfg        Config
-	sessionKey []byte
-	shares     shares
+	cfg Config
+	// sessionKeys are derived from each site secret, the newest first.
+	sessionKeys [][]byte
+	shares      shares
 }
 
 // New returns the boot API.
 func New(cfg Config) (*Server, error) {
-	key, err := hkdf.Key(sha256.New, cfg.Secret, nil, "nearmetal boot session", sha256.Size)
-	if err != nil {
-		return nil, fmt.Errorf("derive the key of boot sessions: %w", err)
+	var keys [][]byte
+	for _, secret := range cfg.Secrets.NewestFirst() {
+		key, err := hkdf.Key(sha256.New, secret, nil, "nearmetal boot session", sha256.Size)
+		if err != nil {
+			return nil, fmt.Errorf("derive the key of boot sessions: %w", err)
+		}
+		keys = append(keys, key)
 	}
-	return &Server{cfg: cfg, sessionKey: key, shares: shares{by: map[image.Digest]map[string]shared{}}}, nil
+	return &Server{cfg: cfg, sessionKeys: keys, shares: shares{by: map[image.Digest]map[string]shared{}}}, nil
 }
 
 // Handler serves the paths of package boot.
@@ -159,7 +165,7 @@ func (s *Server) session(r *http.Request) (boot.TokenClaims, error) {
 	if !ok {
 		return boot.TokenClaims{}, refuse(http.StatusUnauthorized, "no session; open one with hello first")
 	}
-	claims, err := boot.Open(s.sessionKey, bearer, s.cfg.SiteTime())
+	claims, err := openAny(s.sessionKeys, bearer, s.cfg.SiteTime())
 	if err != nil {
 		return boot.TokenClaims{}, refuse(http.StatusUnauthorized, "the session is not valid: %v", err)
 	}
@@ -181,17 +187,21 @@ func (s *Server) agentBinary(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, f)
 }
 
+// openAny verifies a token by the first key that it was made with: boots go on while the site's secret is replaced.
+func openAny(keys [][]byte, token string, now time.Time) (claims boot.TokenClaims, err error) {
+	err = boot.ErrToken
+	for _, key := range keys {
+		if claims, err = boot.Open(key, token, now); !errors.Is(err, boot.ErrToken) {
+			break
+		}
+	}
+	return claims, err
+}
+
 // ConsolePassword is root's on a machine's console during one boot: 80 bits, derived from the site secret.
 func ConsolePassword(secret []byte, uid string, generation int64) string {
 	mac := hmac.New(sha256.New, secret)
 	fmt.Fprintf(mac, "nearmetal console\x00%s\x00%d", uid, generation)
 	text := strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:10]))
 	return text[:4] + "-" + text[4:8] + "-" + text[8:12] + "-" + text[12:]
-}
-
-// AgentID is who a machine's node agent is, the same in each boot.
-func AgentID(secret []byte, uid string) string {
-	mac := hmac.New(sha256.New, secret)
-	fmt.Fprintf(mac, "nearmetal agent\x00%s", uid)
-	return hex.EncodeToString(mac.Sum(nil)[:16])
 }

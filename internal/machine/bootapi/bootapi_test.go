@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -48,7 +50,7 @@ func (m manifests) Manifest(d image.Digest) ([]byte, []byte, error) {
 
 // site is a boot API over stored state.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	repo    *state.Repo
 	cache   *state.Cache
 	leader  *state.Leader
@@ -57,9 +59,11 @@ type site struct {
 	digest  image.Digest
 	now     time.Time
 	at      string // the MAC that is at the address that requests come from
+	// identities counts those that were made.
+	identities int
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	s := &site{t: t, repo: state.New(memory.New()), now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), at: mac}
 	var err error
 	if s.cache, err = s.repo.OpenCache(t.Context()); err != nil {
@@ -78,7 +82,7 @@ func newSite(t *testing.T) *site {
 	s.digest = digest
 	s.heard = bootapi.NewHeard(func() time.Time { return s.now })
 	server, err := bootapi.New(bootapi.Config{
-		Reader: s.cache, Writer: s.repo, Images: manifests{digest: data}, Heard: s.heard, Secret: secret, Pin: trust.Pin{1},
+		Reader: s.cache, Writer: s.repo, Images: manifests{digest: data}, Heard: s.heard, Secrets: trust.Secrets{{Key: secret}}, Identify: s.identify,
 		PublicKey: []byte("public"), At: func(netip.Addr) (string, string, bool) { return s.at, eth, s.at != "" }, Peers: func(image.Digest) []string { return nil },
 		AgentBinary: image.Blob{Digest: image.DigestOf([]byte("agent")), SizeBytes: 5}, AgentServer: "10.9.0.1:7700",
 		StrangerImage: func() image.Digest { return digest }, SiteTime: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler),
@@ -162,7 +166,17 @@ func (s *site) hello(claims boot.TokenClaims, nonce string, macs ...string) (boo
 	if len(macs) == 0 {
 		macs = []string{other, strings.ToUpper(mac)}
 	}
-	return post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: boot.Seal(secret, claims), Nonce: nonce, MACs: macs})
+	return post[boot.Welcome](s, boot.HelloPath, "", boot.Hello{Token: boot.Seal(secret, claims), Nonce: nonce, MACs: macs, Request: "the request of a key"})
+}
+
+// identify makes an identity of another ID each time.
+func (s *site) identify(node, request string) (api.NodeIdentity, api.NodeCertificate, error) {
+	if request != "the request of a key" {
+		return api.NodeIdentity{}, api.NodeCertificate{}, errors.New("the request of a key is missing")
+	}
+	s.identities++
+	id := fmt.Sprint("identity ", s.identities)
+	return api.NodeIdentity{Node: node, ID: id, Key: request}, api.NodeCertificate{Certificate: id}, nil
 }
 
 func TestABootTokenIsExchangedForAllThatTheBootNeeds(t *testing.T) {
@@ -179,13 +193,9 @@ func TestABootTokenIsExchangedForAllThatTheBootNeeds(t *testing.T) {
 	if err := bcrypt.CompareHashAndPassword([]byte(w.RootPasswordHash), []byte(password)); err != nil {
 		t.Errorf("the console's password %q is not that of the hash: %v", password, err)
 	}
-	token, err := trust.ParseToken(w.Agent.Token)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := s.cache.View().Token(token.ID())
-	if stored == nil || stored.Role != api.RoleAgent || !token.Is(stored.SHA256) {
-		t.Errorf("the agent's token is stored as %+v", stored)
+	in := s.cache.View().Node("n1").Identity
+	if in == nil || in.ID != w.Agent.Certificate.Certificate || in.Boot != 3 || in.ApprovedAt == nil {
+		t.Errorf("the agent's identity is stored as %+v, its certificate is %+v", in, w.Agent.Certificate)
 	}
 	if seen := s.heard.Seen("u1"); seen.Generation != 3 || seen.RedeemedAt.IsZero() {
 		t.Errorf("heard %+v", seen)
@@ -206,14 +216,21 @@ func TestALostAnswerMayBeAskedForAgainByTheSameMachineOnly(t *testing.T) {
 	if _, status, detail = s.hello(s.claims(3, api.BootEnvironment), "theirs"); status != http.StatusConflict {
 		t.Errorf("another machine got %d %s", status, detail)
 	}
-	// Only the newest token of the machine is good.
-	old, _ := trust.ParseToken(first.Agent.Token)
-	fresh, _ := trust.ParseToken(again.Agent.Token)
-	if s.cache.View().Token(old.ID()) != nil || s.cache.View().Token(fresh.ID()) == nil {
-		t.Error("the first token is still good, or the second is not")
+	// Only the newest identity of the machine is good.
+	if in := s.cache.View().Node("n1").Identity; in == nil || in.ID != again.Agent.Certificate.Certificate || in.ID == first.Agent.Certificate.Certificate {
+		t.Errorf("the identity is %+v after answers with %+v and %+v", in, first.Agent.Certificate, again.Agent.Certificate)
 	}
-	if first.Agent.AgentID != again.Agent.AgentID {
-		t.Error("a machine's agent is another one after a second hello")
+}
+
+func TestABootWithoutTheKeyOfItsAgentIsRefused(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineBooting, api.BootEnvironment)
+	hello := boot.Hello{Token: boot.Seal(secret, s.claims(3, api.BootEnvironment)), Nonce: "n", MACs: []string{mac}}
+	if _, status, detail := post[boot.Welcome](s, boot.HelloPath, "", hello); status != http.StatusBadRequest || !strings.Contains(detail, "key is missing") {
+		t.Errorf("got %d %s", status, detail)
+	}
+	if s.cache.View().Node("n1").Identity != nil {
+		t.Error("it has an identity")
 	}
 }
 

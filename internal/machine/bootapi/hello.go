@@ -19,7 +19,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/state"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // hello exchanges a boot token.
@@ -34,7 +33,7 @@ func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*boot.Welcome, error) {
-	claims, err := boot.Open(s.cfg.Secret, hello.Token, s.cfg.SiteTime())
+	claims, err := openAny(s.cfg.Secrets.NewestFirst(), hello.Token, s.cfg.SiteTime())
 	if err != nil {
 		return nil, refuse(http.StatusUnauthorized, "the boot token is not valid: %v; boot again to get a new one", err)
 	}
@@ -49,7 +48,7 @@ func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*b
 	}
 	welcome := &boot.Welcome{
 		Purpose: claims.Purpose, Time: s.cfg.SiteTime(), HealthDeadline: healthDeadline, PublicKey: s.cfg.PublicKey,
-		Session: boot.Seal(s.sessionKey, withExpiry(claims, s.cfg.SiteTime().Add(sessionLife))),
+		Session: boot.Seal(s.sessionKeys[0], withExpiry(claims, s.cfg.SiteTime().Add(sessionLife))),
 	}
 	if claims.Machine == "" {
 		return welcome, s.welcomeStranger(claims, welcome)
@@ -96,23 +95,27 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	if err := s.addManifest(welcome, image.Digest(b.Digest)); err != nil {
 		return err
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(ConsolePassword(s.cfg.Secret, m.UID(), b.Generation)), bcrypt.MinCost)
+	hash, err := bcrypt.GenerateFromPassword([]byte(ConsolePassword(s.cfg.Secrets.At(b.DecidedAt), m.UID(), b.Generation)), bcrypt.MinCost)
 	if err != nil {
 		return fmt.Errorf("make the console's password: %w", err)
 	}
 	welcome.RootPasswordHash = string(hash)
 	nonce := sha256.Sum256([]byte(hello.Nonce))
 	redemption := state.Redemption{UID: m.UID(), Machine: m.Name(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
-	var info *api.TokenInfo
+	var identity *api.NodeIdentity
 	if b.Purpose == api.BootEnvironment {
-		token := trust.NewToken(s.cfg.Pin)
-		info = &api.TokenInfo{ID: token.ID(), User: "node " + m.Name(), Node: m.Name(), Role: api.RoleAgent, SHA256: token.SHA256(), CreatedAt: redemption.At}
+		made, certificate, err := s.cfg.Identify(m.Name(), hello.Request)
+		if err != nil {
+			return refuse(http.StatusBadRequest, "%v", err)
+		}
+		made.Boot, made.EnrolledBy, made.ApprovedBy, made.ApprovedAt = b.Generation, "its boot", "its boot", &redemption.At
+		identity, certificate.Approved = &made, true
 		welcome.Agent = &boot.Agent{
-			Binary: s.cfg.AgentBinary, Gzip: s.cfg.AgentGzip, Token: token.Line(), AgentID: AgentID(s.cfg.Secret, m.UID()), Server: s.cfg.AgentServer,
+			Binary: s.cfg.AgentBinary, Gzip: s.cfg.AgentGzip, Certificate: certificate, Server: s.cfg.AgentServer,
 			Labels: m.Intent.Spec.Labels, Generation: b.Generation,
 		}
 	}
-	revision, err := s.cfg.Writer.RedeemBoot(ctx, redemption, info)
+	revision, err := s.cfg.Writer.RedeemBoot(ctx, redemption, identity)
 	if errors.Is(err, state.ErrRedeemed) {
 		// It comes from the machine's own NIC and port: it was reset or crashed in the middle of its boot, and gets on in another generation only.
 		s.cfg.Heard.startedAnew(m.UID(), b.Generation)
@@ -124,7 +127,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	if err != nil {
 		return err
 	}
-	// The agent's token is known once the view has it; an agent that came earlier would be turned away.
+	// The agent's identity is known once the view has it; an agent that came earlier would be turned away.
 	if _, err := s.cfg.Reader.WaitRevision(ctx, revision); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/silencetest"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 func TestWhoSaysNothingHoldsNoConnection(t *testing.T) {
@@ -27,7 +28,7 @@ func TestWhoSaysNothingHoldsNoConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			took := silencetest.Held(t, said, func(t *testing.T, l net.Listener) {
 				log := slog.New(slog.DiscardHandler)
-				s, err := New(Config{Secret: make([]byte, sha256.Size), SiteTime: time.Now, Log: log})
+				s, err := New(Config{Secrets: trust.Secrets{{Key: make([]byte, sha256.Size)}}, SiteTime: time.Now, Log: log})
 				if err != nil {
 					t.Error(err)
 					return

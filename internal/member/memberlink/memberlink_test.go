@@ -1,8 +1,10 @@
 package memberlink_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"net"
 	"net/url"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink/memberlinktest"
@@ -40,32 +43,53 @@ func TestUnixConformance(t *testing.T) {
 	})
 }
 
+// issued is what the authority of the suite's cluster issues for its member now, with that authority.
+func issued(t *testing.T) (membercert.Identity, *x509.Certificate) {
+	t.Helper()
+	authority, err := membercert.New(bytes.Repeat([]byte{7}, membercert.MinSecretBytes), memberlinktest.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := authority.Member(member, authority.Period(time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(authority.Certificate())
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity, cert
+}
+
 func TestTLSConformance(t *testing.T) {
 	memberlinktest.Run(t, func(t *testing.T) memberlinktest.Harness {
 		t.Helper()
-		authority := memberlinktest.NewAuthority(t)
+		nodes := memberlinktest.NewAuthority(t)
+		identity, members := issued(t)
 		address := "127.0.0.1:0"
 		return memberlinktest.Harness{
 			Listen: func(t *testing.T) memberlink.Endpoint {
 				t.Helper()
-				endpoint := authority.Listen(t, address, nodeCertificate())
+				endpoint := nodes.Listen(t, address, nodeCertificate(), memberlinktest.Members(members))
 				address = endpoint.Addr().String()
 				return endpoint
 			},
-			Dialer: func(t *testing.T) memberlink.Dialer { t.Helper(); return late{t, authority, &address} },
+			Dialer: func(t *testing.T) memberlink.Dialer { t.Helper(); return late{t, nodes, identity, &address} },
 		}
 	})
 }
 
 // late is a member's end whose address is known once its node agent has listened.
 type late struct {
-	t         *testing.T
-	authority *memberlinktest.Authority
-	address   *string
+	t        *testing.T
+	nodes    *memberlinktest.Authority
+	identity membercert.Identity
+	address  *string
 }
 
 func (l late) Dial(ctx context.Context) (net.Conn, error) {
-	return open(l.t, l.authority.Link(l.t, *l.address, memberCertificate(member), l.authority)).Dial(ctx)
+	return open(l.t, l.nodes.Trusted(l.t, *l.address, l.identity)).Dial(ctx)
 }
 
 func open(t *testing.T, link *memberconfig.Link) memberlink.Dialer {
@@ -78,11 +102,11 @@ func open(t *testing.T, link *memberconfig.Link) memberlink.Dialer {
 }
 
 func nodeCertificate() *x509.Certificate {
-	return memberlinktest.Template(false, memberlink.NodeURI(node))
+	return memberlinktest.Template(false, memberlinktest.NodeURI(node))
 }
 
 func memberCertificate(id string) *x509.Certificate {
-	return memberlinktest.Template(true, memberlink.MemberURI(id))
+	return memberlinktest.Template(true, memberlinktest.MemberURI(id))
 }
 
 // change changes a certificate before it is signed.
@@ -91,11 +115,18 @@ func change(cert *x509.Certificate, f func(c *x509.Certificate)) *x509.Certifica
 	return cert
 }
 
+func named(text string) *url.URL {
+	u, _ := url.Parse(text)
+	return u
+}
+
 func expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 
 func TestAMemberIsWhoItsCertificateSays(t *testing.T) {
 	authority, other := memberlinktest.NewAuthority(t), memberlinktest.NewAuthority(t)
-	endpoint := authority.Listen(t, "127.0.0.1:0", nodeCertificate())
+	members := authority.Members()
+	members.Holds = func(id string) bool { return id != "u1.c1-0.0" }
+	endpoint := authority.Listen(t, "127.0.0.1:0", nodeCertificate(), members)
 	t.Cleanup(func() { _ = endpoint.Close() })
 	for _, tt := range []struct {
 		name string
@@ -104,15 +135,18 @@ func TestAMemberIsWhoItsCertificateSays(t *testing.T) {
 		want string // the member, or part of the error
 	}{
 		{"a member's own certificate", authority, memberCertificate(member), member},
-		{"another member's certificate", authority, memberCertificate("u2.c1-0.1"), "u2.c1-0.1"},
+		{"another member's certificate", authority, memberCertificate("u1.c1-1.1"), "u1.c1-1.1"},
+		{"a certificate of a member that was replaced", authority, memberCertificate("u1.c1-0.0"), "released or replaced"},
+		{"a certificate of another cluster", authority, memberlinktest.Template(true, named("nearmetal://member/u2/u2.c1-0.1")), "cluster u2 is not served"},
+		{"the certificate of the member's user", authority, memberlinktest.Template(true, named("nearmetal://workload/u1/"+member)), `of kind "workload"`},
 		{"a certificate of another authority", other, memberCertificate(member), "unknown authority"},
-		{"a certificate that has expired", authority, change(memberCertificate(member), expired), "expired"},
-		{"a certificate for servers", authority, memberlinktest.Template(false, memberlink.MemberURI(member)), "incompatible key usage"},
-		{"a node's certificate", authority, memberlinktest.Template(true, memberlink.NodeURI(member)), "not of nearmetal:member/NAME"},
-		{"a certificate of two members", authority, memberlinktest.Template(true, memberlink.MemberURI(member), memberlink.MemberURI("u2.c1-0.1")), "has 2 URIs"},
+		{"a certificate that has expired", authority, change(memberCertificate(member), expired), "has ended"},
+		{"a certificate for servers", authority, memberlinktest.Template(false, memberlinktest.MemberURI(member)), "incompatible key usage"},
+		{"a node's certificate", authority, memberlinktest.Template(true, memberlinktest.NodeURI(member)), `of kind "node"`},
+		{"a certificate of two members", authority, memberlinktest.Template(true, memberlinktest.MemberURI(member), memberlinktest.MemberURI("u1.c1-1.1")), "has 2 URIs"},
 		{"a certificate of nobody", authority, memberlinktest.Template(true), "has 0 URIs"},
-		{"a certificate with an empty name", authority, memberlinktest.Template(true, memberlink.MemberURI("")), "not of nearmetal:member/NAME"},
-		{"a certificate with a URI of something else", authority, memberlinktest.Template(true, &url.URL{Scheme: "https", Host: "member", Path: "/" + member}), "not of nearmetal:member/NAME"},
+		{"a certificate with an empty name", authority, memberlinktest.Template(true, memberlinktest.MemberURI("")), "names nobody"},
+		{"a certificate with a URI of something else", authority, memberlinktest.Template(true, named("https://member/u1/"+member)), "names nobody"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dialer := open(t, tt.by.Link(t, endpoint.Addr().String(), tt.cert, authority))
@@ -142,16 +176,17 @@ func TestAMemberSpeaksToItsOwnNodeOnly(t *testing.T) {
 		want string // part of the error, "" for none
 	}{
 		{"its own node", authority, nodeCertificate(), ""},
-		{"another node", authority, memberlinktest.Template(false, memberlink.NodeURI("n2")), `of node "n2", not "n1"`},
+		{"another node", authority, memberlinktest.Template(false, memberlinktest.NodeURI("n2")), `of nearmetal://node/n2/identity-of-n2, not of node "n1"`},
 		{"a node of another authority", other, nodeCertificate(), "unknown authority"},
 		{"a certificate that has expired", authority, change(nodeCertificate(), expired), "expired"},
 		{"a member that plays node agent", authority, memberCertificate(node), "incompatible key usage"},
-		{"a certificate for clients with a node's name", authority, memberlinktest.Template(true, memberlink.NodeURI(node)), "incompatible key usage"},
-		{"a certificate for servers with a member's name", authority, memberlinktest.Template(false, memberlink.MemberURI(node)), "not of nearmetal:node/NAME"},
+		{"a certificate for clients with a node's name", authority, memberlinktest.Template(true, memberlinktest.NodeURI(node)), "incompatible key usage"},
+		{"a certificate for servers of a member whose cluster has the node's name", authority, memberlinktest.Template(false, named("nearmetal://member/"+node+"/"+member)), `not of node "n1"`},
+		{"a certificate for servers with a member's name", authority, memberlinktest.Template(false, memberlinktest.MemberURI(node)), `not of node "n1"`},
 		{"a certificate without a name", authority, memberlinktest.Template(false), "has 0 URIs"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			endpoint := tt.by.Listen(t, "127.0.0.1:0", tt.cert)
+			endpoint := tt.by.Listen(t, "127.0.0.1:0", tt.cert, authority.Members())
 			defer func() { _ = endpoint.Close() }()
 			go func() {
 				if conn, _, _ := memberlinktest.Accept(t.Context(), endpoint); conn != nil {
@@ -171,7 +206,7 @@ func TestAMemberSpeaksToItsOwnNodeOnly(t *testing.T) {
 
 func TestAStrangerThatSaysNothingIsGivenUp(t *testing.T) {
 	authority := memberlinktest.NewAuthority(t)
-	endpoint := authority.Listen(t, "127.0.0.1:0", nodeCertificate())
+	endpoint := authority.Listen(t, "127.0.0.1:0", nodeCertificate(), authority.Members())
 	defer func() { _ = endpoint.Close() }()
 	stranger, err := net.Dial("tcp", endpoint.Addr().String())
 	if err != nil {

@@ -7,31 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
-	"strings"
+	"time"
 
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/trust/subject"
 )
-
-// Certificates name members and nodes by one URI each (RFC 5280, section 4.2.1.6), so that neither can be taken for the other.
-const (
-	memberURI = "nearmetal:member/"
-	nodeURI   = "nearmetal:node/"
-)
-
-// MemberURI returns the URI that the client certificate of the member with this assignment ID has to carry.
-func MemberURI(id string) *url.URL { return &url.URL{Scheme: "nearmetal", Opaque: "member/" + id} }
-
-// NodeURI returns the URI that the server certificate of a node's agent has to carry.
-func NodeURI(node string) *url.URL { return &url.URL{Scheme: "nearmetal", Opaque: "node/" + node} }
 
 // TLS is the member agent's end of a mutual TLS connection. The files are read for each connection, so that renewed certificates
 // come into use.
 type TLS struct {
 	// Address is HOST:PORT of the node agent.
 	Address string
-	// Node is the name that the node agent's certificate must have.
+	// Node is the name of the node that the node agent's certificate must be of.
 	Node string
 	// Certificate and Key are the member's own, Authority those that node agents' certificates are of: PEM files.
 	Certificate, Key, Authority string
@@ -102,19 +91,19 @@ func (t TLS) verify(state tls.ConnectionState, authority *x509.CertPool) error {
 	}); err != nil {
 		return err
 	}
-	node, err := nameIn(cert, nodeURI)
+	who, err := subject.Of(cert)
 	if err != nil {
 		return err
 	}
-	if node != t.Node {
-		return fmt.Errorf("the certificate is of node %q, not %q", node, t.Node)
+	if who.Kind != subject.Node || who.Name != t.Node {
+		return fmt.Errorf("the certificate is of %s, not of node %q", who, t.Node)
 	}
 	return nil
 }
 
-// ListenTLS listens for members with certificates that one of the members' authorities issued. One listener takes any member: who it
-// is, the authenticator tells.
-func ListenTLS(ctx context.Context, address string, own tls.Certificate, members *x509.CertPool) (Endpoint, error) {
+// ListenTLS listens for members whose certificates the verifier accepts. One listener takes any member: which member a connection is
+// of, the authenticator returns.
+func ListenTLS(ctx context.Context, address string, own tls.Certificate, members membercert.Verifier) (Endpoint, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -122,7 +111,12 @@ func ListenTLS(ctx context.Context, address string, own tls.Certificate, members
 	}
 	return Endpoint{tls.NewListener(listener, &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: members,
+		// The library's own verification knows one list of authorities, and each cluster has its own.
+		ClientAuth: tls.RequireAnyClientCert,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			_, err := members.Verify(state.PeerCertificates[0], time.Now())
+			return err
+		},
 		// Resumed sessions would save a millisecond a connection, and let certificates live on that have expired since.
 		SessionTicketsDisabled: true,
 	}), certificates{}}, nil
@@ -131,7 +125,7 @@ func ListenTLS(ctx context.Context, address string, own tls.Certificate, members
 // certificates knows members by their certificates.
 type certificates struct{}
 
-// Member carries out the handshake, which verifies the certificate, and returns the name in it.
+// Member carries out the handshake, which ends unless the verifier accepts the certificate, and returns the assignment ID.
 func (certificates) Member(ctx context.Context, conn net.Conn) (string, error) {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {
@@ -140,22 +134,6 @@ func (certificates) Member(ctx context.Context, conn net.Conn) (string, error) {
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return "", err
 	}
-	peers := secure.ConnectionState().PeerCertificates
-	if len(peers) == 0 {
-		return "", errors.New("the peer sent no certificate")
-	}
-	return nameIn(peers[0], memberURI)
-}
-
-// nameIn returns the name that a certificate has under a prefix. A certificate with several names is refused: which of them is meant
-// would be a guess.
-func nameIn(cert *x509.Certificate, prefix string) (string, error) {
-	if len(cert.URIs) != 1 {
-		return "", fmt.Errorf("the certificate has %d URIs; it must have one, %sNAME", len(cert.URIs), prefix)
-	}
-	name, ok := strings.CutPrefix(cert.URIs[0].String(), prefix)
-	if !ok || name == "" {
-		return "", fmt.Errorf("the certificate is of %s, not of %sNAME", cert.URIs[0], prefix)
-	}
-	return name, nil
+	who, err := subject.Of(secure.ConnectionState().PeerCertificates[0])
+	return who.ID, err
 }

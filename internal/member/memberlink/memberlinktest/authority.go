@@ -15,12 +15,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
+	"github.com/nearmetal/nearmetal/internal/trust/subject"
 )
 
-// Node is the name of the node in the suite.
-const Node = "n1"
+// Node is the name of the node in the suite, Cluster the UID of its cluster.
+const (
+	Node    = "n1"
+	Cluster = "u1"
+)
 
 // Authority certifies members and nodes.
 type Authority struct {
@@ -70,31 +75,69 @@ func Template(client bool, names ...*url.URL) *x509.Certificate {
 	return &x509.Certificate{URIs: names, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}}
 }
 
-// Listen listens on a loopback address as the node agent with this certificate, for members that the authority certified.
-func (a *Authority) Listen(t *testing.T, address string, node *x509.Certificate) memberlink.Endpoint {
+// MemberURI returns the name of the member with this assignment ID, in the suite's cluster.
+func MemberURI(id string) *url.URL { return uri(subject.Member, Cluster, id) }
+
+// NodeURI returns the name of a node's agent.
+func NodeURI(node string) *url.URL { return uri(subject.Node, node, "identity-of-"+node) }
+
+func uri(kind, name, id string) *url.URL {
+	return &url.URL{Scheme: "nearmetal", Host: kind, Path: "/" + name + "/" + id}
+}
+
+// Members accepts the members of the suite's cluster, whatever their IDs, by certificates of the authority.
+func (a *Authority) Members() membercert.Verifier {
+	return Members(a.cert)
+}
+
+// Members accepts the members of the suite's cluster, whatever their IDs, by certificates of its authority.
+func Members(authority *x509.Certificate) membercert.Verifier {
+	return membercert.Verifier{
+		Kind: subject.Member,
+		Authority: func(clusterUID string) *x509.Certificate {
+			if clusterUID != Cluster {
+				return nil
+			}
+			return authority
+		},
+		Holds: func(string) bool { return true },
+	}
+}
+
+// Listen listens on an address as the node agent with this certificate of the authority, for members that the verifier accepts.
+func (a *Authority) Listen(t *testing.T, address string, node *x509.Certificate, members membercert.Verifier) memberlink.Endpoint {
 	t.Helper()
-	members := x509.NewCertPool()
-	members.AddCert(a.cert)
 	endpoint, err := memberlink.ListenTLS(t.Context(), address, a.sign(t, node), members)
 	must(t, err)
 	return endpoint
 }
 
-// Link writes the files of a member with this certificate, which trusts the given authority of nodes, and returns its configuration.
+// Link writes the files of a member with this certificate of the authority, and returns its configuration. nodes is the authority of
+// node agents that the member trusts.
 func (a *Authority) Link(t *testing.T, address string, member *x509.Certificate, nodes *Authority) *memberconfig.Link {
 	t.Helper()
-	dir, cert := t.TempDir(), a.sign(t, member)
+	cert := a.sign(t, member)
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	must(t, err)
-	write := func(name, kind string, data []byte) string {
+	return nodes.Trusted(t, address, membercert.Identity{
+		Key:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}),
+	})
+}
+
+// Trusted writes the files of a member with this identity, which trusts the authority's node agents, and returns its configuration.
+func (a *Authority) Trusted(t *testing.T, address string, member membercert.Identity) *memberconfig.Link {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
+		must(t, os.WriteFile(path, data, 0o600))
 		return path
 	}
 	return &memberconfig.Link{
 		Kind: memberconfig.LinkTLS, Address: address, Node: Node,
-		Certificate: write("member.pem", "CERTIFICATE", cert.Certificate[0]),
-		Key:         write("member.key", "PRIVATE KEY", key),
-		Authority:   write("nodes.pem", "CERTIFICATE", nodes.cert.Raw),
+		Certificate: write("member.crt", member.Certificate),
+		Key:         write("member.key", member.Key),
+		Authority:   write("nodes.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})),
 	}
 }

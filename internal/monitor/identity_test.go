@@ -11,7 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 )
 
-func TestATokenOfOneNodeSpeaksForNoOther(t *testing.T) {
+func TestAnIdentityOfOneNodeSpeaksForNoOther(t *testing.T) {
 	m := newTest(t)
 	m.cfg.Register = func(context.Context, api.NodeRecord) error { return nil }
 	handler := agentstream.Handler(m.Serve)
@@ -25,12 +25,12 @@ func TestATokenOfOneNodeSpeaksForNoOther(t *testing.T) {
 	m.SetDesired("n1", agentstream.Desired{Term: 7})
 	m.SetDesired("n2", agentstream.Desired{Term: 7})
 	greet := func(node string) agentstream.Down {
-		c, err := agentstream.Dial(t.Context(), server.Client(), server.URL, "token")
+		c, err := agentstream.Dial(t.Context(), server.Client(), server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{AgentID: "a1", Node: api.NodeRecord{Name: node}}}); err != nil {
+		if err := c.Send(agentstream.Up{Hello: &agentstream.Hello{Run: "a1", Node: api.NodeRecord{Name: node}}}); err != nil {
 			t.Fatal(err)
 		}
 		down, err := c.Receive()
@@ -39,7 +39,7 @@ func TestATokenOfOneNodeSpeaksForNoOther(t *testing.T) {
 		}
 		return down
 	}
-	if down := greet("n2"); !strings.Contains(down.Refused, `for node "n1" only`) {
+	if down := greet("n2"); !strings.Contains(down.Refused, `of node "n1" only`) {
 		t.Errorf("an agent that claims another node is told %+v", down)
 	}
 	if down := greet("n1"); down.Desired == nil {
