@@ -63,13 +63,14 @@ setup: ## install the Debian packages and the Go toolchain for building and test
 unit: setup member boot ## run only unit and conformance tests
 	$(GO) test -vet=off -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
-# schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside.
+# schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside. The tests look for what
+# is left in their folder for temporary files, so the compiler, which is still at work beside them, has one of its own.
 API_CLIENTS = $(CURDIR)/.build/api-clients-$(firstword $(shell cksum tests/e2e/openapi/requirements.txt))
 e2e: setup build ## run only end-to-end tests, with bin/nearmetal and bin/nearmetal-failpoints
 	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
-	@mkdir -p .build/tmp
+	@mkdir -p .build/tmp .build/go
 	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
-	TMPDIR=$(CURDIR)/.build/tmp NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \
+	TMPDIR=$(CURDIR)/.build/tmp GOTMPDIR=$(CURDIR)/.build/go NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \
 		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/e2e ./tests/boot
 
 # What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.

@@ -333,8 +333,9 @@ func (d *Driver) CheckImages() error {
 	if os.Geteuid() != 0 {
 		return errNotRoot
 	}
-	dir, err := os.MkdirTemp("", "nearmetal-image-")
-	if err != nil {
+	// One place, so that an agent that is killed here leaves nothing that its next start would not remove.
+	dir := filepath.Join(d.cfg.StateDir, "probe")
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)

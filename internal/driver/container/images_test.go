@@ -1,7 +1,9 @@
 package container_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -304,7 +306,15 @@ func TestAnImageThatIsDamagedIsRefused(t *testing.T) {
 
 func TestTheHostIsCheckedForImagesByMountingOne(t *testing.T) {
 	r := newRig(t, "crun")
+	t.Setenv("TMPDIR", "/nowhere") // what a killed agent left among the host's temporary files would stay there
+	probe := filepath.Join(r.cfg.StateDir, "probe")
+	if err := os.MkdirAll(filepath.Join(probe, "root", "of a killed agent"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.CheckImages(); err != nil {
 		t.Errorf("this host can't mount images: %v", err)
+	}
+	if _, err := os.Stat(probe); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the probe is still there: %v", err)
 	}
 }
