@@ -98,7 +98,7 @@ func (w *world) checkNoticed() {
 	for _, b := range w.boxes {
 		r, ok := w.store.machine(b.name)
 		is := b.really()
-		last := slices.MaxFunc([]time.Time{is.changed, is.ailed, is.enrolled, w.store.leaderSince()}, time.Time.Compare)
+		last := slices.MaxFunc([]time.Time{is.changed, is.ailed, is.enrolled, w.store.leaderSince(), up.busyUntil()}, time.Time.Compare)
 		if !ok || b.blind || time.Since(last) < noticed {
 			continue
 		}
