@@ -26,8 +26,9 @@ type agent struct {
 	// asleep: it is stopped, and what happens meanwhile happens to it when it wakes.
 	asleep   bool
 	deferred []func()
-	// said is what it said last on its link, at saidAt, heardAt when it last heard anything there.
+	// said is what it said last on its link, at saidAt, truth what was so then, heardAt when it last heard anything there.
 	said     *agentstream.Observed
+	truth    agentstream.Observed
 	saidAt   time.Time
 	heardAt  time.Time
 	epoch    lifecycle.Epoch
@@ -486,16 +487,18 @@ func (a *agent) report() {
 		}
 	}
 	told.Jobs, told.Builds = a.jobsObserved(), a.buildsObserved()
-	if a.said != nil && reflect.DeepEqual(a.said, &told) {
+	if a.said != nil && reflect.DeepEqual(a.truth, told) {
 		return
 	}
 	before := a.said
+	a.truth = told
+	told = a.lie(told)
 	a.said, a.saidAt = &told, time.Now()
 	if l.conn.Send(agentstream.Up{Observed: &told}) != nil {
 		a.leave(l)
 		return
 	}
-	for _, m := range told.Members {
+	for _, m := range a.truth.Members {
 		if before == nil || !slices.ContainsFunc(before.Members, func(b agentstream.MemberObserved) bool { return b.ID == m.ID && b.Phase == m.Phase }) {
 			a.n.w.blink(a.n, m.ID, m.Phase)
 		}

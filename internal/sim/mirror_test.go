@@ -465,6 +465,9 @@ func putJobOrBuild[T any, P ~string](m *mirror, into map[string]*T, key string, 
 
 func (m *mirror) putJob(id string, op store.Op) {
 	putJobOrBuild(m, m.jobs, id, op, func(j *api.Job) api.JobPhase { return j.Phase }, tablesOf.jobs)
+	if j := m.jobs[id]; j != nil && j.ExitCode != nil && *j.ExitCode == falseExit {
+		m.w.fail("lies", "job %s has ended as a node said that does not run it", id)
+	}
 }
 
 func (m *mirror) putBuild(id string, op store.Op) {

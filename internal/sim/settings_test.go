@@ -74,6 +74,7 @@ const (
 	Panic
 	Blind
 	AgentHangs
+	Lies
 
 	AgentRestart
 	AgentSleep
@@ -97,7 +98,7 @@ const (
 
 var kindNames = [kinds]string{
 	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget",
-	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs",
+	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }
 

@@ -22,7 +22,6 @@ var unreached = map[string]string{
 	"state.after-machine":         noMachines,
 	"state.after-machine-record":  noMachines,
 	"state.after-power-request":   noMachines,
-	"state.after-renew-node":      "a node renews its certificate after 8 hours",
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
 	"state.before-machine-record": noMachines,

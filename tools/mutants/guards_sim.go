@@ -190,4 +190,25 @@ var simGuards = []Mutant{
 		Replace: `epoch.Accept(o.Epoch) != nil && false {`,
 		Test:    simulated,
 	},
+	{
+		Guard:   "simulated: a node speaks for its own members only",
+		File:    "internal/monitor/monitor.go",
+		Find:    "seen, ok := m.members[saidBy{node, assignmentID}]\n\tif !ok {",
+		Replace: "seen, ok := m.members[saidBy{node, assignmentID}]\n\tfor by, of := range m.members {\n\t\tif by.id == assignmentID {\n\t\t\tseen, ok = of, true\n\t\t}\n\t}\n\tif !ok {",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a node speaks for its own jobs only",
+		File:    "internal/monitor/monitor.go",
+		Find:    "seen, ok := m.jobs[saidBy{node, runID}]",
+		Replace: "seen, ok := m.jobs[saidBy{node, runID}]\n\tfor by, of := range m.jobs {\n\t\tif by.id == runID {\n\t\t\tseen, ok = of, true\n\t\t}\n\t}",
+		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: a node proves its own part clean only",
+		File:    "internal/situation/situation.go",
+		Find:    "s.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true",
+		Replace: "for _, n := range view.Nodes {\n\t\t\t\ts.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true\n\t\t\t}",
+		Test:    simulated,
+	},
 }
