@@ -70,6 +70,9 @@ func (w *world) blinkAtNew(n *node, m *agentstream.Member) {
 
 // blind lets the leader, or its store, stand still. What starts on the node meanwhile ends at once, or falls ill.
 func (w *world) blind(n *node, lasts time.Duration, dies, silent bool) {
+	if lasts = w.spell.extend(time.Now(), lasts); lasts <= 0 {
+		return
+	}
 	w.checks.disturbed.Add(1)
 	n.frail, n.dies = time.Now().Add(lasts), dies
 	if silent {
@@ -77,6 +80,25 @@ func (w *world) blind(n *node, lasts time.Duration, dies, silent bool) {
 		return
 	}
 	w.up().stall(lasts)
+}
+
+// spell is a time in which the leader stands still, or its store does, again and again. A paused member that fails whenever it is resumed would
+// let it go on for minutes, in which nothing is noticed.
+type spell struct{ began, ends time.Time }
+
+const (
+	longestSpell = 40 * time.Second
+	leastCalm    = 5 * time.Second // between two spells
+)
+
+// extend returns how long the leader may stand still from now on; not above 0: not at all.
+func (s *spell) extend(now time.Time, by time.Duration) time.Duration {
+	if now.Sub(s.ends) > leastCalm {
+		s.began = now
+	}
+	by = min(by, s.began.Add(longestSpell).Sub(now))
+	s.ends = later(s.ends, now.Add(by))
+	return by
 }
 
 // bootAware starts the machine after a while, once no deposed leader goes on: an agent that has lost its disk could not tell it from the present

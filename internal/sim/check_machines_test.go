@@ -17,7 +17,7 @@ const (
 	noticed = 2 * time.Minute
 )
 
-// checkRecord looks at what a commit says of a machine.
+// checkRecord looks at what a commit says of a machine; the store's mu is held.
 func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 	b := w.box(after.Name)
 	if known && before.UID == after.UID && before.Generation > after.Generation {
@@ -33,7 +33,11 @@ func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 	case api.MachineOff:
 		w.checkOff(b, is, "is called off")
 	case api.MachineReady:
-		if (!is.agent || !is.local || is.generation != after.Boot.Generation) && time.Since(is.changed) > aMoment {
+		since := is.changed
+		if up := w.up(); up.alive() { // what it heard before it stood still, it decides by when it goes on
+			since = later(since, later(up.stalledUntil(), w.store.silent))
+		}
+		if (!is.agent || !is.local || is.generation != after.Boot.Generation) && time.Since(since) > aMoment {
 			w.fail("machines", "%s is called ready in boot %d, and it is %+v", b.name, after.Boot.Generation, is)
 		}
 		if is.environment != "" && is.environment != after.Boot.Environment {

@@ -83,6 +83,7 @@ type world struct {
 	ended   bool          // nothing is left to be done
 	ahead   time.Duration // of the real time is the clock on the wall of a server that starts
 	checks  *checks
+	spell   spell
 	looked  *looked
 
 	mu    sync.Mutex
