@@ -173,10 +173,11 @@ func forgetEnded(requested map[string]bool, desired *agentstream.Desired) {
 	maps.DeleteFunc(requested, func(run string, _ bool) bool { return !wanted[run] })
 }
 
-// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only.
+// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only. Jobs that
+// follow each other without a pause wait for it, each for half of it on average.
 const (
-	observationBurst      = 50
-	observationsPerSecond = 20
+	observationBurst      = 100
+	observationsPerSecond = 100
 )
 
 // pace bounds how often something is done. The zero value has a whole burst.
