@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // aboutSites tells whether the way to a mark is the start or the end of a site, not a cluster.
@@ -137,7 +136,6 @@ var acts = map[string][]string{
 	"requeue":    append([]string{"controller.after-job"}, beginning...),
 	"drain":      beginning,
 	"extend":     {"state.after-intent-change"},
-	"renew":      {"state.after-renew-node"},
 	"delete":     append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop"}, ending...),
 }
 
@@ -197,7 +195,6 @@ func (l life) live() {
 			l.t.Errorf("the time limit is %v, want 2h", limit)
 		}
 	})
-	l.act("renew", func() { l.renew("n1") })
 	c := l.waitMembers(l.cluster, first(4, l.cluster))
 	l.checkUsable(c)
 	l.checkSound()
@@ -285,26 +282,6 @@ func (l life) requeue(members []string) {
 		l.t.Errorf("the last attempt of the job printed %q, want %q; %+v", out, "begin\nend\n", job)
 	}
 	l.waitMembers(l.cluster, members)
-}
-
-// renew kills a node's agent, whose next one finds its certificate due, and waits until it has another.
-func (l life) renew(node string) {
-	l.t.Helper()
-	file := filepath.Join(l.dir, "nodes", node, trust.IdentityName)
-	known, err := trust.ReadIdentity(file)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	former := known.Certificate
-	known.RenewAt = time.Now().Add(-time.Hour)
-	if err := known.Write(file); err != nil {
-		l.t.Fatal(err)
-	}
-	l.signalAgent(node, syscall.SIGKILL)
-	l.eventually(2*time.Minute, "node "+node+" to renew its certificate", func() bool {
-		known, err := trust.ReadIdentity(file)
-		return err == nil && known.Certificate != former && known.RenewAt.After(time.Now())
-	})
 }
 
 // TestACrashAtAnyMarkInTheLifeOfASiteIsOutlived kills dev at every failpoint that making and removing the nodes' namespaces
