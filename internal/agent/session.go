@@ -173,11 +173,10 @@ func forgetEnded(requested map[string]bool, desired *agentstream.Desired) {
 	maps.DeleteFunc(requested, func(run string, _ bool) bool { return !wanted[run] })
 }
 
-// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only. Jobs that
-// follow each other without a pause wait for it, each for half of it on average.
+// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only.
 const (
-	observationBurst      = 100
-	observationsPerSecond = 100
+	observationBurst      = 50
+	observationsPerSecond = 20
 )
 
 // pace bounds how often something is done. The zero value has a whole burst.
