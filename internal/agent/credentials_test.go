@@ -176,7 +176,7 @@ func TestARenewedNodeComesInByItsNewKeyOnly(t *testing.T) {
 	select {
 	case <-c.renewed:
 	default:
-		t.Error("nobody is told to open new connections")
+		t.Error("the renewal asks for no new connections")
 	}
 	g.want("renewed, by the same client", g.code(client), "")
 	if c.identity().Key == former.Key || !c.identity().RenewAt.After(time.Now()) {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// madeSecret is a token just made: its ID, its secret, which nobody is told again, and what makes it void with the command for that.
+// madeSecret is a token just made: its ID, its secret, which is shown this once, and the command that revokes it.
 type madeSecret struct {
 	id, secret string
 	revoke     func() error

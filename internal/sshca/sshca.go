@@ -137,7 +137,7 @@ func (a *Authority) key(kind, assignmentID string) (ed25519.PrivateKey, error) {
 	return ed25519.NewKeyFromSeed(seed), nil
 }
 
-// derive returns n bytes that only this purpose gets. The parts are told apart by their lengths, so no two purposes can have
+// derive returns n bytes that only this purpose gets. Each part is preceded by its length, so no two purposes can have
 // the same info string.
 func (a *Authority) derive(kind, assignmentID string, n int) ([]byte, error) {
 	info := fmt.Sprintf("%d:%s %d:%s %d:%s", len(kind), kind, len(a.clusterUID), a.clusterUID, len(assignmentID), assignmentID)

@@ -188,7 +188,7 @@ func (a *Authority) deriveKey(kind, assignmentID string) (*ecdsa.PrivateKey, err
 	return ecdsa.ParseRawPrivateKey(curve, scalar.FillBytes(make([]byte, size)))
 }
 
-// derive returns n bytes that only this purpose gets. The parts are told apart by their lengths, so no two purposes can have the same info
+// derive returns n bytes that only this purpose gets. Each part is preceded by its length, so no two purposes can have the same info
 // string.
 func (a *Authority) derive(kind, purpose string, n int) ([]byte, error) {
 	info := fmt.Sprintf("%d:%s %d:%s %d:%s", len(kind), kind, len(a.clusterUID), a.clusterUID, len(purpose), purpose)
