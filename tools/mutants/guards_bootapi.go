@@ -17,6 +17,27 @@ var bootGuards = []Mutant{
 		Test:    "./internal/machine/netboot/http TestWhoSendsNoBodyHoldsNoConnection",
 	},
 	{
+		Guard:   "a machine that floods the boot API with hellos is answered that it asks too often",
+		File:    "internal/machine/bootapi/serve.go",
+		Find:    "Handler: inTurn(inTime(h)),",
+		Replace: "Handler: inTime(h),",
+		Test:    "./internal/machine/bootapi TestAFloodOfHellosIsNotWorkedAt",
+	},
+	{
+		Guard:   "a machine that floods the boot API with shares is answered that it asks too often",
+		File:    "internal/machine/bootapi/turns.go",
+		Find:    " || !a.pace.Allow() {",
+		Replace: " {",
+		Test:    "./internal/machine/bootapi TestAFloodOfSharesIsNotWorkedAt",
+	},
+	{
+		Guard:   "one machine has few requests of the boot API open at once",
+		File:    "internal/machine/bootapi/turns.go",
+		Find:    "a.open >= mostAtOnce || ",
+		Replace: "",
+		Test:    "./internal/machine/bootapi TestAMachineHasFewRequestsOpenAndComesAgainAfterThem",
+	},
+	{
 		Guard:   "a boot token is of this site",
 		File:    "internal/machine/boot/token.go",
 		Find:    `if !hmac.Equal(raw[len(body):], tag(secret, body)) {`,

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Everybody on the provisioning network can connect: these bound what one that says nothing holds, and how many.
+// Everybody on the provisioning network can connect: these bound what one that says nothing holds, and how many;
+// turns.go bounds what one that says much costs.
 const (
 	headerTimeout  = 10 * time.Second
 	bodyTimeout    = 30 * time.Second
@@ -20,7 +21,7 @@ const (
 // HTTPServer serves the boot API within those bounds.
 func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler: inTime(h), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		Handler: inTurn(inTime(h)), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), ConnState: atMost(maxConnections),
 	}
 }
