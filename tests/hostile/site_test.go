@@ -210,6 +210,7 @@ type node struct {
 	refused chan string
 
 	mu      sync.Mutex
+	pings   int // of the server, one a second
 	desired *agentstream.Desired
 	changed chan struct{}
 	// say changes what the node truthfully says of its members.
@@ -275,6 +276,9 @@ func (n *node) hear(conn *agentstream.ClientConn, tunnels chan<- agentstream.Tun
 			refused <- down.Refused
 			return
 		case down.Ping != nil:
+			n.mu.Lock()
+			n.pings++
+			n.mu.Unlock()
 			_ = conn.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: down.Ping.Seq}})
 		case down.Tunnel != nil:
 			tunnels <- *down.Tunnel

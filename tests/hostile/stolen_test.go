@@ -156,11 +156,21 @@ func TestAStolenKeyIsVoidOnceTheNodeUsesItsNext(t *testing.T) {
 func TestARevokedNodeIsCutOffAmidItsStream(t *testing.T) {
 	s := newAttacked(t)
 	rogue := s.honest(1)
+	pinged := func() int {
+		rogue.mu.Lock()
+		defer rogue.mu.Unlock()
+		return rogue.pings
+	}
 	if err := s.admin.RevokeNode(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
 	}
+	before := pinged()
 	if why := <-rogue.refused; !strings.Contains(why, "the stream ended") {
 		t.Errorf("the stream of a revoked node: %s", why)
+	}
+	// Streams are also looked at every 15 pings, in which a rogue node could go on.
+	if went := pinged() - before; went > 5 {
+		t.Errorf("the server pinged a revoked node %d times before it ended the stream", went)
 	}
 	s.refused("a stream of the revoked node", rogue.http, streamPath, "", nil, http.StatusUnauthorized, "unknown or was revoked")
 	s.refused("a renewal of the revoked node", rogue.http, renewalPath, "", api.NodeRenewal{Request: requestOf(t, identityOf(t, "n1"))}, http.StatusUnauthorized, "unknown or was revoked")

@@ -101,6 +101,13 @@ var hostileGuards = []Mutant{
 		Test:    "./tests/hostile TestAStolenKeyIsVoidOnceTheNodeUsesItsNext",
 	},
 	{
+		Guard:   "the stream of a node ends when it is revoked, not when it is looked at next",
+		File:    "internal/apiserver/apiserver.go",
+		Find:    `watching.Go(func() { s.watchIdentities(ctx) })`,
+		Replace: `_ = s.watchIdentities`,
+		Test:    "./tests/hostile TestARevokedNodeIsCutOffAmidItsStream",
+	},
+	{
 		Guard:   "a line that never ends is not gathered",
 		File:    "internal/agentstream/conn.go",
 		Find:    "if len(line) > maxMessageBytes {",
