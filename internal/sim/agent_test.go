@@ -235,11 +235,14 @@ func (a *agent) watchSilence() {
 // obey takes over what a leader wants.
 func (a *agent) obey(d *agentstream.Desired) {
 	w, n := a.n.w, a.n
+	epoch := lifecycle.Epoch{Term: d.Term, Revision: d.Revision}
 	if time.Now().Before(a.hangs) {
-		a.held = d
+		// What comes once more, and late, is not what it is to obey when it goes on.
+		if a.held == nil || (lifecycle.Epoch{Term: a.held.Term, Revision: a.held.Revision}).Accept(epoch) == nil || w.cfg.Without == GuardEpoch {
+			a.held = d
+		}
 		return
 	}
-	epoch := lifecycle.Epoch{Term: d.Term, Revision: d.Revision}
 	if err := a.epoch.Accept(epoch); err != nil && w.cfg.Without != GuardEpoch {
 		w.trace("%s does not obey: %v", n.record.Name, err)
 		return

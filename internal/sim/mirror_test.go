@@ -235,7 +235,7 @@ func (w *world) sawEvent(e *api.Event) {
 func (m *mirror) putIntent(name string, op store.Op) {
 	e := m.clusters[name]
 	if e.intent == nil {
-		transition(m.w, tablesOf.clusters, "", api.ClusterPending)
+		transition(m.w, tablesOf.clusters, name, "", api.ClusterPending)
 	}
 	e.intent = nil
 	if !op.Delete {
@@ -260,7 +260,7 @@ func (m *mirror) putRecord(name string, op store.Op) {
 	}
 	if op.Delete {
 		e.record = nil
-		transition(m.w, tablesOf.clusters, from, "")
+		transition(m.w, tablesOf.clusters, name, from, "")
 		m.setEntry(name, e)
 		return
 	}
@@ -273,7 +273,7 @@ func (m *mirror) putRecord(name string, op store.Op) {
 		m.checkOvertaken(e.intent)
 	}
 	if e.record.Phase != from {
-		transition(m.w, tablesOf.clusters, from, e.record.Phase)
+		transition(m.w, tablesOf.clusters, name, from, e.record.Phase)
 		m.w.store.landed = append(m.w.store.landed, landed{record: *e.record, from: from, intent: e.intent, all: m.assignments(e.record)})
 	}
 	m.setEntry(name, e)
@@ -459,7 +459,7 @@ func putJobOrBuild[T any, P ~string](m *mirror, into map[string]*T, key string, 
 		now = phase(after)
 	}
 	if was != now {
-		transition(m.w, table, was, now)
+		transition(m.w, table, key, was, now)
 	}
 }
 
@@ -481,7 +481,7 @@ func (m *mirror) putMachine(name string, op store.Op) {
 	before, known := m.machines[name]
 	if op.Delete {
 		delete(m.machines, name)
-		transition(m.w, tablesOf.machines, before.record.Phase, "")
+		transition(m.w, tablesOf.machines, name, before.record.Phase, "")
 		m.w.checkGone(before.record)
 		return
 	}
@@ -492,19 +492,19 @@ func (m *mirror) putMachine(name string, op store.Op) {
 		if !known || before.record.UID != record.UID {
 			before.record.Phase = ""
 		}
-		m.w.machineTransition(before.record.Phase, record.Phase)
+		m.w.machineTransition(name, before.record.Phase, record.Phase)
 	}
 	m.machines[name] = seen
 	m.w.checkRecord(before.record, record, known)
 }
 
 // machineTransition is a change of phase that one commit made, perhaps by way of another: one that has gone off is booted again at once.
-func (w *world) machineTransition(from, to api.MachinePhase) {
+func (w *world) machineTransition(name string, from, to api.MachinePhase) {
 	if tablesOf.machines.Check(from, to) != nil && tablesOf.machines.Check(from, api.MachineOff) == nil && tablesOf.machines.Check(api.MachineOff, to) == nil {
-		transition(w, tablesOf.machines, from, api.MachineOff)
+		transition(w, tablesOf.machines, name, from, api.MachineOff)
 		from = api.MachineOff
 	}
-	transition(w, tablesOf.machines, from, to)
+	transition(w, tablesOf.machines, name, from, to)
 }
 
 // checkMembers checks that names and ranks are unique among the held and the lost members of each cluster.

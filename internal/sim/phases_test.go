@@ -76,18 +76,18 @@ func (w *world) noteNodes(s *server, view *state.View) {
 			}
 		}
 		if from == "" && to != api.NodeUnknown { // it has connected between two looks
-			transition(w, tablesOf.nodes, "", api.NodeUnknown)
+			transition(w, tablesOf.nodes, name, "", api.NodeUnknown)
 			from = api.NodeUnknown
 		}
 		if from == api.NodeDown && to == api.NodeUnknown && time.Since(s.busyUntil()) < slack { // it was back while the leader stood still
-			transition(w, tablesOf.nodes, from, api.NodeReady)
+			transition(w, tablesOf.nodes, name, from, api.NodeReady)
 			from = api.NodeReady
 		}
-		transition(w, tablesOf.nodes, from, to)
+		transition(w, tablesOf.nodes, name, from, to)
 	}
 	for name, from := range l.phases {
 		if _, left := phases[name]; !left {
-			transition(w, tablesOf.nodes, from, "")
+			transition(w, tablesOf.nodes, name, from, "")
 		}
 	}
 	l.phases = phases
@@ -165,22 +165,22 @@ func (w *world) noteGone(view *state.View) {
 
 // compare checks every change between two looks.
 func (w *world) compare(before, now memberLog) {
-	see := func(from, to api.MemberPhase) {
+	see := func(of string, from, to api.MemberPhase) {
 		if from == "" && to != api.MemberSpare && to != api.MemberWaiting && to != api.MemberAssigned {
 			// Its node has reported on it between two looks.
-			transition(w, tablesOf.members, "", api.MemberAssigned)
+			transition(w, tablesOf.members, of, "", api.MemberAssigned)
 			from = api.MemberAssigned
 		}
 		if from != to {
-			transition(w, tablesOf.members, from, to)
+			transition(w, tablesOf.members, of, from, to)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(now.assignments)) {
-		see(before.assignments[id], now.assignments[id])
+		see(id, before.assignments[id], now.assignments[id])
 	}
 	for _, id := range slices.Sorted(maps.Keys(before.assignments)) {
 		if _, left := now.assignments[id]; !left {
-			see(before.assignments[id], "")
+			see(id, before.assignments[id], "")
 		}
 	}
 	// Of names only what assignments don't tell: those that wait, and those that are lost.
@@ -194,14 +194,14 @@ func (w *world) compare(before, now memberLog) {
 			from = api.MemberUnknown // it was lost by a commit that came late, and is heard of again
 		}
 		if waits(to) && from != to {
-			see(from, to)
+			see(name, from, to)
 		} else if waits(from) && from != to {
-			see(from, api.MemberAssigned)
+			see(name, from, api.MemberAssigned)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(before.names)) {
 		if _, left := now.names[name]; !left && waits(before.names[name]) {
-			see(before.names[name], "")
+			see(name, before.names[name], "")
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 const mostShrinks = 400
 
 // shrink makes a failing run smaller: fewer clusters, fewer machines, an earlier end, fewer kinds of things that happen, as long as the
-// same check fails. It returns the smallest failing run found and its failure.
+// same check finds the same. It returns the smallest failing run found and its failure.
 func shrink(t *testing.T, cfg Config, failed *Violation) *Violation {
 	t.Helper()
 	s := &shrinker{t: t, cfg: cfg, best: failed}
@@ -27,7 +27,7 @@ type shrinker struct {
 	runs int
 }
 
-// try runs with other settings and tells whether the same check fails.
+// try runs with other settings and tells whether the same check finds the same.
 func (s *shrinker) try(settings Settings) bool {
 	if s.runs++; s.runs > mostShrinks || settings == s.best.Settings {
 		return false
@@ -36,7 +36,7 @@ func (s *shrinker) try(settings Settings) bool {
 	cfg.Settings, cfg.Trace = settings, nil
 	_, err := run(s.t, cfg)
 	var v *Violation
-	if !errors.As(err, &v) || v.Check != s.best.Check {
+	if !errors.As(err, &v) || !v.sameAs(s.best) {
 		return false
 	}
 	s.best = v

@@ -117,7 +117,7 @@ func explain(t *testing.T, cfg Config, failed *Violation) string {
 	t.Helper()
 	small := shrink(t, cfg, failed)
 	return fmt.Sprintf("%v\n\nmade smaller: %v\n\nits last steps:\n%s\nreplay with every step:\nNEARMETAL_SIM_SEED='%s' go test ./internal/sim -run TestReplay -v",
-		failed, small, lastSteps(t, Config{Settings: small.Settings, Without: cfg.Without}), small.Settings)
+		failed, small, lastSteps(t, Config{Settings: small.Settings, Without: cfg.Without}, small), small.Settings)
 }
 
 func TestReplay(t *testing.T) {
@@ -128,8 +128,8 @@ func TestReplay(t *testing.T) {
 		t.Fatalf("NEARMETAL_SIM_SEED: %v", err)
 	}
 	cfg := Config{Settings: settings, Without: Guard(os.Getenv("NEARMETAL_SIM_WITHOUT"))}
-	_, err = run(t, cfg)
-	t.Logf("all steps:\n%s", steps(t, cfg))
+	all, err := steps(t, cfg)
+	t.Logf("all steps:\n%s", all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,15 +145,26 @@ func (s *Stats) add(o Stats) {
 	}
 }
 
-func steps(t *testing.T, cfg Config) string {
+// steps are those of a run, which may fail.
+func steps(t *testing.T, cfg Config) (string, error) {
 	var trace bytes.Buffer
 	cfg.Trace = &trace
-	_, _ = run(t, cfg)
-	return trace.String()
+	_, err := run(t, cfg)
+	return trace.String(), err
 }
 
-func lastSteps(t *testing.T, cfg Config) string {
-	all := strings.SplitAfter(steps(t, cfg), "\n")
+// lastSteps are those of a run that fails so, if one of a few does: two runs may differ in what happens at one moment.
+func lastSteps(t *testing.T, cfg Config, failed *Violation) string {
+	text := ""
+	for range 5 {
+		var err error
+		text, err = steps(t, cfg)
+		var v *Violation
+		if errors.As(err, &v) && v.sameAs(failed) {
+			break
+		}
+	}
+	all := strings.SplitAfter(text, "\n")
 	return strings.Join(all[max(0, len(all)-40):], "")
 }
 
@@ -174,7 +185,8 @@ func TestTheSameSettingsAskForTheSame(t *testing.T) {
 // creates are the clusters that users ask for in a run.
 func creates(t *testing.T, cfg Config) string {
 	t.Helper()
-	lines := slices.DeleteFunc(strings.Split(steps(t, cfg), "\n"), func(line string) bool { return !strings.Contains(line, "  create ") })
+	all, _ := steps(t, cfg)
+	lines := slices.DeleteFunc(strings.Split(all, "\n"), func(line string) bool { return !strings.Contains(line, "  create ") })
 	return strings.Join(lines, "\n")
 }
 

@@ -29,9 +29,14 @@ type Config struct {
 // Violation is a check that failed.
 type Violation struct {
 	Settings Settings
-	// Check names what failed; After is the time on the virtual clock.
-	Check, Message string
-	After          time.Duration
+	// Check names what failed, and says tells what it found, without the names of this run; After is the time on the virtual clock.
+	Check, says, Message string
+	After                time.Duration
+}
+
+// sameAs reports whether both are one failure: one check may find different faults.
+func (v *Violation) sameAs(other *Violation) bool {
+	return v.Check == other.Check && v.says == other.says
 }
 
 func (v *Violation) Error() string {
@@ -164,7 +169,7 @@ func (w *world) fail(check, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err == nil {
-		w.err = &Violation{Settings: w.cfg.Settings, Check: check, Message: fmt.Sprintf(format, args...), After: w.since()}
+		w.err = &Violation{Settings: w.cfg.Settings, Check: check, says: format, Message: fmt.Sprintf(format, args...), After: w.since()}
 		w.inbox.wake()
 	}
 }
@@ -219,7 +224,7 @@ func (w *world) happened(name string) {
 }
 
 // transition checks a change of phase against the table, and counts it.
-func transition[P ~string](w *world, m lifecycle.Machine[P], from, to P) {
+func transition[P ~string](w *world, m lifecycle.Machine[P], of string, from, to P) {
 	if err := m.Check(from, to); err != nil {
 		w.fail("phases", "%v", err)
 	}
@@ -227,7 +232,7 @@ func transition[P ~string](w *world, m lifecycle.Machine[P], from, to P) {
 	w.mu.Lock()
 	w.stats.Transitions[name]++
 	w.mu.Unlock()
-	w.trace("%s", name)
+	w.trace("%s (%s)", name, of)
 }
 
 func transitionName[P ~string](kind string, from, to P) string {
