@@ -318,6 +318,9 @@ func (w *world) noteAnswers() {
 		return
 	}
 	for _, n := range w.nodes {
+		if n.speaks(s) {
+			n.spoke = time.Now()
+		}
 		if !n.canAnswer(s) {
 			n.answers = nil
 			continue

@@ -30,7 +30,9 @@ type node struct {
 	// answered is when it last could answer the leader, answersSince since when it can without a break, on one stream: answers, nil while it
 	// can't.
 	answered, answersSince time.Time
-	answers                *link
+	// spoke is when it last answered what it heard, whether or not there was a way for the answer.
+	spoke   time.Time
+	answers *link
 	// sick: whatever its drivers do fails.
 	sick bool
 	// slow is until when what it is told is long on its way. What starts there until frail falls ill at once, or ends if it dies.
@@ -168,6 +170,7 @@ func (n *node) mend() {
 		return
 	}
 	n.w.trace("%s can be reached again", n.record.Name)
+	n.answered = later(n.answered, n.spoke) // its answers arrive now
 	n.cuts.up.Store(false)
 	n.cuts.down.Store(false)
 	var still []*link
@@ -182,6 +185,9 @@ func (n *node) mend() {
 }
 
 // canAnswer reports whether the leader can be answered now.
-func (n *node) canAnswer(s *server) bool {
-	return n.link != nil && n.link.s == s && n.agent != nil && !n.agent.asleep && n.up && !n.cuts.up.Load() && !n.cuts.down.Load()
+func (n *node) canAnswer(s *server) bool { return n.speaks(s) && !n.cuts.up.Load() }
+
+// speaks reports whether the leader is heard and answered; while there is no way up, the answers wait until there is one.
+func (n *node) speaks(s *server) bool {
+	return n.link != nil && n.link.s == s && n.agent != nil && !n.agent.asleep && n.up && !n.cuts.down.Load()
 }
