@@ -32,6 +32,11 @@ func (c *Client) Cluster(ctx context.Context, name string) (api.Cluster, error) 
 	return answer[api.Cluster](ctx, c, http.MethodGet, cluster(name), nil)
 }
 
+// ClusterTrace returns where the time went when the newest cluster of a name was made and, if it is deleted, ended.
+func (c *Client) ClusterTrace(ctx context.Context, name string) (api.Trace, error) {
+	return answer[api.Trace](ctx, c, http.MethodGet, cluster(name)+"/trace", nil)
+}
+
 // DeleteCluster asks for a cluster to be deleted and returns it; it is gone when Cluster no longer finds it.
 func (c *Client) DeleteCluster(ctx context.Context, name string) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(name), nil)

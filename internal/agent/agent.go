@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // Config is what an agent needs.
@@ -121,6 +122,7 @@ type Agent struct {
 	members  map[string]*memberState
 	networks networks
 	outbox   outbox
+	tracer   *tracing.Tracer
 	wake     *time.Timer
 	nextWake time.Duration
 	drift    []string
@@ -156,6 +158,10 @@ func Run(ctx context.Context, cfg Config) error {
 		a.drivers[d.Stack()] = d
 		a.cfg.Node.Stacks = append(a.cfg.Node.Stacks, d.Check(ctx))
 	}
+	if a.tracer, err = tracing.Open(ctx, "nearmetal-agent", a.outbox.trace); err != nil {
+		return err
+	}
+	defer a.closeTracer(ctx)
 	a.networks.apply = a.applyNetworks
 	if err := a.recover(ctx); err != nil {
 		return err

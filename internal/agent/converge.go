@@ -12,9 +12,11 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // converge plans every member that no operation is under way for, and starts what is to be done.
@@ -23,6 +25,7 @@ func (a *Agent) converge(ctx context.Context) {
 	a.nextWake = time.Hour
 	a.wake.Reset(a.nextWake)
 	newest := a.newestGenerations()
+	a.convergeNetworks(ctx, now) // first: members are made while their networks are
 	for _, m := range a.members {
 		switch {
 		case m.busy:
@@ -35,7 +38,6 @@ func (a *Agent) converge(ctx context.Context) {
 			a.follow(ctx, m, a.held(m, lifecycle.PlanMember(a.input(m, newest, now))))
 		}
 	}
-	a.convergeNetworks(ctx, now)
 	a.convergeBuilds(ctx)
 	a.convergePower(ctx, now)
 }
@@ -130,7 +132,7 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		if m.control != nil {
 			m.control.StopMember()
 		}
-		a.run(ctx, m, stopDeadline, func(ctx context.Context) error {
+		a.run(ctx, m, "stop", stopDeadline, func(ctx context.Context) error {
 			failpoint.Hit("agent.before-stop")
 			return m.driver.Stop(ctx, m.id, op.Grace)
 		}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
@@ -150,7 +152,7 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 func (a *Agent) update(ctx context.Context, m *memberState) {
 	want, digest := m.want.Member, m.wanted
 	m.digest = "" // until it is done
-	a.run(ctx, m, updateDeadline, a.ifKnown(m, func(ctx context.Context) error {
+	a.run(ctx, m, "update", updateDeadline, a.ifKnown(m, func(ctx context.Context) error {
 		return a.changeFiles(m.id, digest, func() error { return m.driver.Update(ctx, want) })
 	}), func(m *memberState) { m.digest = digest })
 }
@@ -166,13 +168,15 @@ func (a *Agent) ifKnown(m *memberState, call func(context.Context) error) func(c
 	}
 }
 
-// start starts a member once its network is in force with its port pinned.
+// start starts a member whose networks are in force with its ports pinned, or are about to be: it is made meanwhile, and Attach, before anything
+// runs in it, waits for them.
 func (a *Agent) start(ctx context.Context, m *memberState) {
 	if m.driver == nil {
 		m.phase, m.message = api.MemberFailed, "this node's agent has no driver for stack "+string(m.want.Assignment.Stack)
 		return
 	}
-	if !a.networks.has(&m.want.Member) {
+	m.early = !a.networks.has(&m.want.Member)
+	if m.early && !a.networks.makes(&m.want.Member) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
@@ -196,8 +200,8 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want, digest := m.want.Member, m.wanted
-	m.neverRan, m.digest = true, ""
-	a.run(ctx, m, startDeadline, a.ifKnown(m, func(ctx context.Context) error {
+	m.neverRan, m.digest, m.startedAt = true, "", time.Now()
+	a.run(ctx, m, "start", startDeadline, a.ifKnown(m, func(ctx context.Context) error {
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
@@ -224,7 +228,7 @@ func (m *memberState) starter() (func(context.Context, driver.Member) error, err
 
 // freeze makes a member stand still or go on, and says what state that leaves it in.
 func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pauser, context.Context, string) error, state driver.State) {
-	a.run(ctx, m, pauseDeadline, a.ifKnown(m, func(ctx context.Context) error {
+	a.run(ctx, m, string(state), pauseDeadline, a.ifKnown(m, func(ctx context.Context) error {
 		pauser, ok := m.driver.(driver.Pauser)
 		if !ok {
 			return fmt.Errorf("members of stack %q can't be paused", m.driver.Stack())
@@ -248,7 +252,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	if m.want != nil {
 		stack = m.want.Assignment.Stack
 	}
-	a.run(ctx, m, cleanDeadline, func(ctx context.Context) error {
+	a.run(ctx, m, "clean", cleanDeadline, func(ctx context.Context) error {
 		failpoint.Hit("agent.before-clean")
 		if control != nil {
 			if err := control.Close(); err != nil {
@@ -284,12 +288,15 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 }
 
 // run calls a driver for a member, within a deadline, and posts how it went: done on success, a counted failure otherwise.
-func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration, call func(context.Context) error, done func(*memberState)) {
+func (a *Agent) run(ctx context.Context, m *memberState, what string, deadline time.Duration, call func(context.Context) error, done func(*memberState)) {
 	m.busy = true
+	traced := a.traced(ctx, m.id, rootOf(m))
 	go func() {
 		a.slots <- struct{}{}
-		bounded, cancel := context.WithTimeout(ctx, deadline)
+		bounded, cancel := context.WithTimeout(traced, deadline)
+		bounded, end := tracing.Stage(bounded, what)
 		err := call(bounded)
+		end(err)
 		if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
 			err = errors.Join(err, errors.New("the operation took longer than "+deadline.String()))
 		}
@@ -304,6 +311,10 @@ func (a *Agent) run(ctx context.Context, m *memberState, deadline time.Duration,
 				if alive(m.state) {
 					a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
 				}
+				return
+			}
+			if m.early && errors.Is(err, fabric.ErrNotApplied) { // its networks could not be made after all: it is made again once they are
+				a.look(ctx, m)
 				return
 			}
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())

@@ -182,7 +182,7 @@ func TestAStartThatWaitedForItsTurnIsNotMadeAfterWaking(t *testing.T) {
 		a.slots <- struct{}{}
 	}
 	want := m.want.Member
-	a.run(t.Context(), m, time.Minute, a.ifKnown(m, func(ctx context.Context) error { return m.driver.Start(ctx, want) }), func(*memberState) {
+	a.run(t.Context(), m, "start", time.Minute, a.ifKnown(m, func(ctx context.Context) error { return m.driver.Start(ctx, want) }), func(*memberState) {
 		t.Error("it was started")
 	})
 	clock.pass(time.Minute) // stopped, and woken

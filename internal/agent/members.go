@@ -35,6 +35,10 @@ type memberState struct {
 	wanted  string // of those it should have
 	// neverRan: a start is under way or has failed, and what there is of the member is what it left.
 	neverRan bool
+	// early: its start was begun while its networks were being made.
+	early bool
+	// startedAt is when this agent began to start it; zero once it could be reached.
+	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
 	instance int
 	// lookAt is when to find out what it is on the host; zero: state is known.
@@ -201,7 +205,13 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	}
 	control, err := member.NewServer(member.ServerConfig{
 		Member: id, Dir: dir, Link: link, Log: a.cfg.Log.With("member", id),
-		OnReady: func(member.Ready) { on(func(m *memberState) { m.ready, m.problem = true, "" }) },
+		OnReady: func(member.Ready) {
+			at := time.Now()
+			on(func(m *memberState) {
+				a.traceReady(ctx, m, at)
+				m.ready, m.problem = true, ""
+			})
+		},
 		OnHealth: func(h member.Health) {
 			on(func(m *memberState) {
 				m.unhealthy = ""

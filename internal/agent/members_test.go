@@ -230,6 +230,16 @@ func TestObservationsBeyondABurstKeepAPace(t *testing.T) {
 	if wait := p.take(now.Add(wait)); wait != 0 {
 		t.Errorf("after that pause: wait %s more", wait)
 	}
+	now = now.Add(wait)
+	p.pay()
+	for i := range observationsForRuns {
+		if wait := p.take(now); wait != 0 {
+			t.Errorf("observation %d that the server has paid for waits %s", i, wait)
+		}
+	}
+	if wait := p.take(now); wait == 0 {
+		t.Error("an observation beyond those that the server has paid for does not wait")
+	}
 }
 
 func TestWhatFilesAMemberHasIsNotKnownWhileTheyAreChanged(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 type networks struct {
 	apply   func(ctx context.Context, want []fabric.Network)
 	applied []fabric.Network // nil until the first success
+	making  []fabric.Network // being applied
 	ok      bool             // something was applied since the agent started
 	busy    bool
 	count   int  // how often it was begun to apply
@@ -23,13 +24,15 @@ type networks struct {
 }
 
 // has reports whether the networks of all ports of a member are in force, with the ports' identities pinned.
-func (n *networks) has(m *driver.Member) bool {
-	if !n.ok {
-		return false
-	}
+func (n *networks) has(m *driver.Member) bool { return n.ok && hold(n.applied, m) }
+
+// makes reports whether they are being made.
+func (n *networks) makes(m *driver.Member) bool { return n.busy && hold(n.making, m) }
+
+// hold reports whether all ports of a member are among networks.
+func hold(networks []fabric.Network, m *driver.Member) bool {
 	for i := range m.Assignment.Ports {
-		port := fabric.PortOf(&m.Assignment, i)
-		if _, err := fabric.FindPort(n.applied, port); err != nil {
+		if _, err := fabric.FindPort(networks, fabric.PortOf(&m.Assignment, i)); err != nil {
 			return false
 		}
 	}
@@ -96,7 +99,7 @@ func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 		a.wakeAt(n.next)
 		return
 	}
-	n.busy, n.force = true, false
+	n.busy, n.force, n.making = true, false, want
 	n.count++
 	go n.apply(ctx, want)
 }
@@ -105,10 +108,11 @@ func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
 	bounded, cancel := context.WithTimeout(ctx, applyDeadline)
 	defer cancel()
+	began := time.Now()
 	err := a.cfg.Fabric.Apply(bounded, want)
 	a.post(ctx, func() {
 		n := &a.networks
-		n.busy = false
+		n.busy, n.making = false, nil
 		if err != nil {
 			n.tries++
 			n.next, n.problem = a.cfg.Clock.Now().Add(backoff(n.tries)), err.Error()
@@ -116,6 +120,7 @@ func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
 			a.cfg.Log.ErrorContext(ctx, "the networks can't be made; trying again", "error", err)
 			return
 		}
+		a.traceNetworks(ctx, n.applied, want, began)
 		n.applied, n.ok, n.tries, n.problem, n.next = want, true, 0, "", time.Time{}
 	})
 }

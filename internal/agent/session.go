@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/member"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // outbox is what waits to go up: the newest observation, and pieces of job output in order.
@@ -22,6 +23,7 @@ type outbox struct {
 	newest *agentstream.Observed
 	stream *agentstream.ClientConn
 	number int64 // of the stream, counted from 1
+	spans  []tracing.Span
 }
 
 func (o *outbox) set(observed agentstream.Observed) {
@@ -118,8 +120,8 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	defer stream.Close()
 	number, silence := a.outbox.attach(stream), a.hearing.begin()
 	defer a.outbox.attach(nil)
-	pings, heard := make(chan int64, 1), newInbox()
-	go func() { cancel(a.sendObservations(ctx, stream, pings)) }()
+	pings, heard, sends := make(chan int64, 1), newInbox(), &pace{}
+	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
@@ -129,7 +131,7 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		case <-ctx.Done():
 		}
 	}()
-	requested := map[string]bool{}
+	requested, wanted := map[string]bool{}, map[string]bool{} // runs of jobs
 	for {
 		down, err := stream.Receive()
 		if err != nil {
@@ -147,7 +149,11 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		}
 		switch {
 		case down.Desired != nil:
-			forgetEnded(requested, down.Desired)
+			if runs := down.Desired.Runs(); !maps.Equal(runs, wanted) {
+				wanted = runs
+				sends.pay()
+			}
+			forgetEnded(requested, wanted)
 			heard.order(down.Desired)
 		case down.Ping != nil:
 			select {
@@ -168,25 +174,36 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 }
 
 // forgetEnded drops the runs that are no longer wanted from those whose output was asked for: a stream may outlive any number of them.
-func forgetEnded(requested map[string]bool, desired *agentstream.Desired) {
-	wanted := desired.Runs()
+func forgetEnded(requested, wanted map[string]bool) {
 	maps.DeleteFunc(requested, func(run string, _ bool) bool { return !wanted[run] })
 }
 
-// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only.
+// Observations follow what members say, and there a tenant is root: beyond a burst they are sent at a steady pace, the newest only. Jobs are
+// asked for by users, who wait for them: a desired state that begins or ends some pays for what is said of them.
 const (
 	observationBurst      = 50
 	observationsPerSecond = 20
+	observationsForRuns   = 2
 )
 
 // pace bounds how often something is done. The zero value has a whole burst.
 type pace struct {
+	mu    sync.Mutex
 	spent float64
 	last  time.Time
 }
 
+// pay takes back what is spent on a desired state with other runs of jobs.
+func (p *pace) pay() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spent = max(0, p.spent-observationsForRuns)
+}
+
 // take returns 0 and counts once, or how long to wait before asking again.
 func (p *pace) take(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.spent = max(0, p.spent-now.Sub(p.last).Seconds()*observationsPerSecond)
 	p.last = now
 	if wait := p.spent + 1 - observationBurst; wait > 0 {
@@ -218,9 +235,8 @@ func (a *Agent) listenFor(ctx context.Context, stream *agentstream.ClientConn, n
 }
 
 // sendObservations sends the newest observation when it changed, and answers pings.
-func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn, pings <-chan int64) error {
+func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.ClientConn, sends *pace, pings <-chan int64) error {
 	fresh := true // everything is said anew on every stream
-	var sends pace
 	answer := func(seq int64) error {
 		return stream.Send(agentstream.Up{Heartbeat: &agentstream.Heartbeat{Time: time.Now(), Ping: seq}})
 	}
@@ -240,6 +256,8 @@ func (a *Agent) sendObservations(ctx context.Context, stream *agentstream.Client
 		if fresh && newest != nil {
 			if wait := sends.take(time.Now()); wait > 0 {
 				again = time.After(wait)
+			} else if err := a.sendSpans(stream); err != nil { // before the word that a member is clean, after which nobody knows it
+				return err
 			} else if err := stream.SendObserved(newest, answerWaiting); err != nil {
 				return err
 			} else {

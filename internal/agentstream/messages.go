@@ -41,6 +41,24 @@ type Up struct {
 	Log       *Log       `json:"log,omitempty"`
 	// HomeCounted answers CountHome.
 	HomeCounted *HomeCounted `json:"home_counted,omitempty"`
+	Spans       []Span       `json:"spans,omitempty"`
+}
+
+// MaxSpans is how many spans one message has, at most.
+const MaxSpans = 1024
+
+// Span is a stage of making or ending a member on the node that has ended. Each is told once, if it is told at all. Ages are told instead of times,
+// since clocks differ.
+type Span struct {
+	// ID and Parent are OpenTelemetry span identifiers, 16 hexadecimal digits.
+	ID           string `json:"id"`
+	Parent       string `json:"parent"`
+	AssignmentID string `json:"assignment_id"`
+	Name         string `json:"name"`
+	// Seconds is how long it took, AgoSeconds how long ago it ended.
+	Seconds    float64 `json:"seconds"`
+	AgoSeconds float64 `json:"ago_seconds"`
+	Failure    string  `json:"failure,omitempty"`
 }
 
 // Hello is the first message of a stream: who the agent is and what its node offers.

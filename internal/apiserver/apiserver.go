@@ -111,6 +111,8 @@ type Config struct {
 	// tunnels to members; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler
+	// Traces are those of recent clusters; nil: none are kept, and the operation does not exist.
+	Traces Traces
 	// Audit is the audit log; nil: there is none.
 	Audit Audit
 	// Room returns why nothing more can be stored that makes the state grow; nil error or nil function: everything is stored. Deletes and

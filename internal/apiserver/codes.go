@@ -62,6 +62,11 @@ var (
 		"No cluster that the token may see has this name: it was never created, was deleted, or belongs to another project.",
 		"List the clusters and correct the name.",
 	}
+	codeNoTrace = Code{
+		"trace_not_found", http.StatusNotFound, "No trace of the cluster is kept",
+		"Traces are kept in memory: the server was started after the cluster was made, or has since made many others.",
+		"Create a cluster, and ask for its trace.",
+	}
 	codeNoMember = Code{
 		"member_not_found", http.StatusNotFound, "The member does not exist",
 		"No placed member of the cluster has this name.", "Show the cluster and correct the name.",
@@ -234,7 +239,7 @@ var (
 // codeTable lists every code in the order of the documentation.
 func codeTable() []Code {
 	return append([]Code{
-		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoMember, codeNoJob, codeNoNode,
+		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

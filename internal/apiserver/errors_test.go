@@ -253,6 +253,13 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"project_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/projects/nix"}) }},
 		{"token_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/tokens/nix"}) }},
 		{"wrong_phase", "not paused", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resume"}) }},
+		{"trace_not_found", `"c1"`, func() *http.Response {
+			forgetful := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Traces = noTraces{} })
+			if _, err := forgetful.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1"}); err != nil {
+				t.Fatal(err)
+			}
+			return send(t, forgetful, request{method: "GET", path: "/v1/clusters/c1/trace"})
+		}},
 		{"no_room", "3 cores are missing", func() *http.Response {
 			s.Explainer.SetNoRoom(&apiservertest.NoRoom{Reason: "3 cores are missing"})
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/scale", body: `{"size": 4}`})

@@ -103,6 +103,11 @@ func (s *Server) registerClusters() {
 		bodyCodes(codeInvalidCluster, codeUnknownEnvironment, codeUnknownStack, codeClusterExists, codeNoProject)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
+	if s.cfg.Traces != nil {
+		operation(s, "GET /v1/clusters/{name}/trace", AccessRead, "get-trace", "Show where the time went",
+			"The stages of the making of the newest cluster of this name and, once it is deleted, of its end. Traces are kept in memory, for recent clusters.",
+			http.StatusOK, s.clusterTrace, codeNoCluster, codeNoTrace)
+	}
 	operation(s, "PUT /v1/clusters/{name}", AccessChange, "apply-cluster", "Apply a cluster definition",
 		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, time limit, priority and queue to the values of "+
 			"the body, and to their defaults if omitted. The answer lists the changes in words; with `dry_run` nothing is changed.",

@@ -22,7 +22,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd.Long = cmd.Short + ". A cluster is named NAME, one of another project than the token's PROJECT.NAME."
 	cmd.AddCommand(
 		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterExplain(), a.clusterEvents(),
-		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterExtend(), a.clusterLabel(), a.clusterDelete(),
+		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterExtend(), a.clusterLabel(), a.clusterTrace(), a.clusterDelete(),
 		a.clusterSSH(), a.clusterForward(), a.clusterConnect(),
 	)
 	return a.connects(cmd)
@@ -34,6 +34,7 @@ const waitTimeout = 10 * time.Minute
 // createFlags are the flags of `cluster create`.
 type createFlags struct {
 	file     string
+	trace    bool
 	size     int
 	cores    int
 	memory   string
@@ -83,6 +84,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
+	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
 	out := outputFlag(cmd)
 	// Only fail for a flag that does not exist.
@@ -90,6 +92,9 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	_ = cmd.RegisterFlagCompletionFunc("stack", cobra.FixedCompletions([]string{"container", "vm", "metal"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.trace && f.noWait {
+			return usage("--trace shows what was waited for; it can't be given together with --no-wait")
+		}
 		req, err := a.clusterRequest(cmd, args, f)
 		if err != nil {
 			return err
@@ -245,6 +250,11 @@ func (a *app) create(ctx context.Context, req api.ClusterRequest, f createFlags,
 	}
 	if !f.noWait {
 		if cl, err = a.await(ctx, c, cl, untilReady(f.timeout, true)); err != nil {
+			return err
+		}
+	}
+	if f.trace {
+		if err := a.showTrace(ctx, c, ref(cl), "create"); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // deleteFlags are the flags of `cluster delete`.
-type deleteFlags struct{ yes, noWait bool }
+type deleteFlags struct{ yes, noWait, trace bool }
 
 func (a *app) clusterDelete() *cobra.Command {
 	var f deleteFlags
@@ -40,7 +40,11 @@ confirmation. Without a terminal it refuses unless --yes is given. An empty home
 	}
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "delete the files in shared homes without confirmation")
 	cmd.Flags().BoolVar(&f.noWait, "no-wait", false, "do not wait until they are gone")
+	cmd.Flags().BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once they are gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.trace && f.noWait {
+			return usage("--trace shows what was waited for; it can't be given together with --no-wait")
+		}
 		c, err := a.client(0)
 		if err != nil {
 			return err
@@ -72,6 +76,11 @@ func (a *app) deleteAll(ctx context.Context, c *client.Client, names []string, f
 			continue
 		}
 		fmt.Fprintf(a.Streams.Out, "cluster %s deleted\n", ref(cl))
+		if f.trace {
+			if err := a.showTrace(ctx, c, ref(cl), "delete"); err != nil {
+				failed = append(failed, err)
+			}
+		}
 	}
 	return joined(failed)
 }

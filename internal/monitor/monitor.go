@@ -41,7 +41,9 @@ type Config struct {
 	Now func() time.Time
 	// Tick paces the pings of a stream; nil: a time.Ticker.
 	Tick func(d time.Duration) (ticks <-chan time.Time, stop func())
-	Log  *slog.Logger
+	// Spans takes what a node says of stages that have ended; nil: nobody does.
+	Spans func(node string, spans []agentstream.Span)
+	Log   *slog.Logger
 }
 
 // Monitor is what a server knows of its agents.

@@ -206,6 +206,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			m.takeOutput(ctx, name, s, up.Log)
 		case up.HomeCounted != nil:
 			s.homeCounted(*up.HomeCounted)
+		case len(up.Spans) > 0 && m.cfg.Spans != nil:
+			m.cfg.Spans(name, up.Spans[:min(len(up.Spans), agentstream.MaxSpans)])
 		case up.Heartbeat != nil:
 			m.answered(name, s, up.Heartbeat.Ping)
 		}

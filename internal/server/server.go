@@ -40,6 +40,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/etcd"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 	"github.com/nearmetal/nearmetal/internal/trust"
 	"github.com/nearmetal/nearmetal/recipes"
 )
@@ -199,6 +200,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	defer func() { _ = site.audit.Close() }()
 	group.Go(func() error { s.space.Run(ctx); return nil })
 	group.Go(func() error { site.uses.Run(ctx); return nil })
+	group.Go(func() error { site.traces.Follow(ctx, site.cache, site.tracer, site.now); return site.closeTracer() })
 	leads := s.leads(site)
 	if s.network.Interface != "" {
 		machines := &provisioning{site: site, cfg: s.cfg.Provision, network: s.network, authority: s.authority, stateDir: s.cfg.StateDir, listen: s.cfg.Listen, log: s.cfg.Log}
@@ -251,6 +253,9 @@ type site struct {
 	nodes *enrollment.Registrar
 	// fabrics are the keepers of the site's fabrics, which the leader sets.
 	fabrics situation.Fabrics
+	// traces are of recent clusters, tracer makes the server's part of them.
+	traces *tracing.Book
+	tracer *tracing.Tracer
 }
 
 func (s *site) now() time.Time { return s.clock.At(time.Now()) }
@@ -272,9 +277,14 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 		return nil, err
 	}
 	out := &site{repo: repo, cache: cache, secrets: s.secrets, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
+	out.traces = tracing.NewBook()
+	if out.tracer, err = tracing.Open(ctx, "nearmetal-server", func(s tracing.Span) { out.traces.Add(tracing.Placed{Span: s}) }); err != nil {
+		return nil, err
+	}
 	out.nodes = &enrollment.Registrar{Authority: s.authority, Writer: repo, Reader: cache, Now: out.now}
 	out.agents = monitor.New(monitor.Config{
 		DiskFull: func() error { return s.space.Check(diskspace.Output) },
+		Spans:    keepSpans(out.traces, cache.View, out.now),
 		LogDir:   logDir, LogLimits: limits, Run: func(name string) (monitor.Run, bool) { return runOf(cache.View(), name) }, DeathTimer: lifecycle.DefaultDeathTimer, Now: time.Now, Log: s.cfg.Log,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
 			if err := cmp.Or(manifest.CheckNode(&node), ownBoot(cache.View(), &node), ownPorts(cache.View(), &node)); err != nil {
@@ -333,7 +343,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),
-		Audit: site.audit, Uses: site.uses,
+		Audit: site.audit, Uses: site.uses, Traces: site.traces,
 	}
 }
 

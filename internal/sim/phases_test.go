@@ -20,6 +20,9 @@ type looked struct {
 	phases  map[string]api.NodePhase
 	first   bool // the leader is new: what it reads at first is taken as it is
 	members map[string]*memberLog
+	// at is when the last look was, stood whether the leader has stood still since.
+	at    time.Time
+	stood bool
 }
 
 // memberLog is what was last seen of a cluster's members: of assignments by ID, and of members by name, which outlive them.
@@ -43,6 +46,7 @@ func (w *world) lookAtPass(s *server) {
 	if at := w.store.leaderSince(); l.server != s || !l.elected.Equal(at) {
 		l.server, l.elected, l.first = s, at, true
 	}
+	l.stood, l.at = s.busyUntil().After(l.at), time.Now()
 	site := s.look()
 	w.noteNodes(s, site.View)
 	for _, c := range site.View.Clusters {
@@ -189,6 +193,9 @@ func (w *world) compare(before, now memberLog) {
 		from, to := before.names[name], now.names[name]
 		if to == api.MemberWaiting && !waits(from) {
 			from = "" // it was let go of, and asked for again
+		}
+		if to == api.MemberLost && from == api.MemberReady && w.looked.stood {
+			from = api.MemberFailed // the leader stood still after that look, and decided on what its node had said by then
 		}
 		if to == api.MemberLost && from == api.MemberReady && w.store.inDoubt() {
 			from = api.MemberUnknown // it was lost by a commit that came late, and is heard of again

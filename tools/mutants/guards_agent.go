@@ -3,6 +3,27 @@ package main
 // agentGuards: agents, and the server's view of them.
 var agentGuards = []Mutant{
 	{
+		Guard:   "networks that can't be made are no failure of a member",
+		File:    "internal/agent/converge.go",
+		Find:    "if m.early && errors.Is(err, fabric.ErrNotApplied) {",
+		Replace: "if false && errors.Is(err, fabric.ErrNotApplied) {",
+		Test:    "./internal/agent TestNetworksThatCannotBeMadeAreNoFailureOfTheMember",
+	},
+	{
+		Guard:   "a start that finds no network where one should be is not tried without end",
+		File:    "internal/agent/converge.go",
+		Find:    "if m.early && errors.Is(err, fabric.ErrNotApplied) {",
+		Replace: "if errors.Is(err, fabric.ErrNotApplied) {",
+		Test:    "./internal/agent TestNetworksThatCannotBeMadeAreNoFailureOfTheMember",
+	},
+	{
+		Guard:   "what is said of jobs is paid for within bounds",
+		File:    "internal/agent/session.go",
+		Find:    "p.spent = max(0, p.spent-observationsForRuns)",
+		Replace: "p.spent = 0",
+		Test:    "./internal/agent TestObservationsBeyondABurstKeepAPace",
+	},
+	{
 		Guard:   "an operation on a member that is not known is an error",
 		File:    "internal/agent/converge.go",
 		Find:    `return &lifecycle.UnhandledOperation{Handler: "the node agent", Operation: op}`,
@@ -33,8 +54,8 @@ var agentGuards = []Mutant{
 	{
 		Guard:   "a start that failed is known not to have run",
 		File:    "internal/agent/converge.go",
-		Find:    `m.neverRan, m.digest = true, ""`,
-		Replace: `m.digest = ""`,
+		Find:    `m.neverRan, m.digest, m.startedAt = true, "", time.Now()`,
+		Replace: `m.digest, m.startedAt = "", time.Now()`,
 		Test:    "./internal/agent TestWhatAFailedStartLeavesHasNeverRunAndWhatStartedHas",
 	},
 	{

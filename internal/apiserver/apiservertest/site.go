@@ -28,6 +28,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -81,11 +82,15 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
 	s.Homes, s.Consoles, s.Images = &Homes{}, &Consoles{}, &Images{}
 	s.Nodes = &enrollment.Registrar{Authority: authority, Writer: s.Repo, Reader: cache, Now: now}
+	traces := tracing.NewBook()
+	tracer, err := tracing.Open(ctx, "test", func(s tracing.Span) { traces.Add(tracing.Placed{Span: s}) })
+	must(t, err)
+	go traces.Follow(ctx, cache, tracer, now)
 	cfg := apiserver.Config{
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
 		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Certifier: Certifier{now},
-		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible,
+		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces,
 	}
 	if change != nil {
 		change(&cfg)

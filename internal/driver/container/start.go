@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // Start writes the member's files, creates the container, attaches its port and lets its first process go. A crash between any
@@ -49,7 +50,9 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	defer done()
-	dirs, err := d.write(ctx, h, m)
+	files, written := tracing.Stage(ctx, "files")
+	dirs, err := d.write(files, h, m)
+	written(err)
 	if err != nil {
 		return err
 	}
@@ -66,7 +69,9 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 // launch creates the container, attaches its port and starts its first process.
 func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []environment.Dir) error {
 	id := m.Assignment.ID
-	pid, err := d.create(ctx, h, id)
+	creating, created := tracing.Stage(ctx, "create")
+	pid, err := d.create(creating, h, id)
+	created(err)
 	if err != nil {
 		return err
 	}
@@ -77,11 +82,17 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 	if err := giveDirs(pid, m.Assignment.UserIDs.First, dirs); err != nil {
 		return err
 	}
-	if err := d.attach(ctx, m, pid); err != nil {
+	attaching, attached := tracing.Stage(ctx, "attach")
+	err = d.attach(attaching, m, pid)
+	attached(err)
+	if err != nil {
 		return fmt.Errorf("attaching it to its network: %w", err)
 	}
 	failpoint.Hit("container.after-attach")
-	if err := d.runtime(ctx, h, id, nil, "start", id); err != nil {
+	running, ran := tracing.Stage(ctx, "run")
+	err = d.runtime(running, h, id, nil, "start", id)
+	ran(err)
+	if err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-start")

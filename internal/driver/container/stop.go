@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/filetree"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // Stop asks the first process to end, and ends every process of the member by force once grace has passed.
@@ -103,11 +104,17 @@ func (d *Driver) Clean(ctx context.Context, id string) error {
 }
 
 func (d *Driver) clean(ctx context.Context, h *host, id string) error {
-	if err := d.removeRuntime(ctx, h, id); err != nil {
+	removing, removed := tracing.Stage(ctx, "remove")
+	err := d.removeRuntime(removing, h, id)
+	removed(err)
+	if err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-remove-runtime")
-	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
+	detaching, detached := tracing.Stage(ctx, "detach")
+	err = d.cfg.Attacher.Detach(detaching, id)
+	detached(err)
+	if err != nil {
 		return fmt.Errorf("detaching it from its network: %w", err)
 	}
 	failpoint.Hit("container.after-detach")

@@ -1,0 +1,28 @@
+package api
+
+import "time"
+
+// Trace is where the time went when a cluster was made and, if it was, deleted. It is kept in memory for recent clusters, by the server that leads.
+type Trace struct {
+	// Cluster is the cluster's name, UID its unique ID: of several clusters of one name this is the newest.
+	Cluster string `json:"cluster"`
+	UID     string `json:"uid"`
+	// Spans are the stages that have ended, by the time of their beginning.
+	Spans []TraceSpan `json:"spans"`
+}
+
+// TraceSpan is a stage that has ended.
+type TraceSpan struct {
+	// ID and Parent are OpenTelemetry span identifiers, 16 hexadecimal digits. The two roots, create and delete, have no parent.
+	ID     string `json:"id"`
+	Parent string `json:"parent,omitempty"`
+	Name   string `json:"name"`
+	// Node is where the stage was, empty for the server; Member what it was about, empty for the whole cluster.
+	Node   string `json:"node,omitempty"`
+	Member string `json:"member,omitempty"`
+	// Began is by the site's clock.
+	Began   time.Time `json:"began"`
+	Seconds float64   `json:"seconds"`
+	// Failure is why the stage failed; empty: it did not.
+	Failure string `json:"failure,omitempty"`
+}
