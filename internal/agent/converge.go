@@ -135,7 +135,7 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.run(ctx, m, "stop", stopDeadline, func(ctx context.Context) error {
 			failpoint.Hit("agent.before-stop")
 			return m.driver.Stop(ctx, m.id, op.Grace)
-		}, func(m *memberState) { m.state, m.exit = driver.StateExited, "stopped" })
+		}, func(m *memberState) { m.state, m.exit, m.ended = driver.StateExited, "stopped", true })
 	case lifecycle.Pause:
 		a.freeze(ctx, m, driver.Pauser.Pause, driver.StatePaused)
 	case lifecycle.Resume:
@@ -175,6 +175,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.phase, m.message = api.MemberFailed, "this node's agent has no driver for stack "+string(m.want.Assignment.Stack)
 		return
 	}
+	m.ended = false
 	m.early = !a.networks.has(&m.want.Member)
 	if m.early && !a.networks.makes(&m.want.Member) {
 		m.message = a.networks.problem

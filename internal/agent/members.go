@@ -35,6 +35,8 @@ type memberState struct {
 	wanted  string // of those it should have
 	// neverRan: a start is under way or has failed, and what there is of the member is what it left.
 	neverRan bool
+	// ended: the driver has ended every process of it, and it was not started since.
+	ended bool
 	// early: its start was begun while its networks were being made.
 	early bool
 	// startedAt is when this agent began to start it; zero once it could be reached.
@@ -59,6 +61,11 @@ type memberState struct {
 	cut       string // what is wrong with its network, as seen from the host
 	phase     api.MemberPhase
 	message   string
+}
+
+// silent tells whether it was released and nothing of it runs any more: its ports can go.
+func (m *memberState) silent() bool {
+	return m.gone() || m.ended && !alive(m.state) && m.want != nil && m.want.Release
 }
 
 // gone tells whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.

@@ -53,6 +53,32 @@ func TestAMemberThatIsWantedAgainAfterItWasCleanedGetsItsNetwork(t *testing.T) {
 	}
 }
 
+func TestANetworkGoesOnceNothingRunsInItsMembersAndNotBefore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		release, ended bool
+		state          driver.State
+		needed         bool
+	}{
+		"it runs":                              {false, false, driver.StateRunning, true},
+		"it is released and runs":              {true, false, driver.StateRunning, true},
+		"its first process has ended":          {true, false, driver.StateExited, true},
+		"all its processes were ended":         {true, true, driver.StateExited, false},
+		"it was ended, and is seen to run":     {true, true, driver.StateRunning, true},
+		"it was ended, and is seen frozen":     {true, true, driver.StatePaused, true},
+		"it was ended, and is not released":    {false, true, driver.StateExited, true},
+		"it was ended and is half way removed": {true, true, driver.StatePrepared, false},
+	} {
+		a := newTestAgent(t)
+		network := api.Network{Index: 3}
+		want := &agentstream.Member{Member: driver.Member{Networks: []api.Network{network}}, Release: tt.release}
+		a.desired.Networks = []fabric.Network{{Network: network, Ports: []fabric.Port{{ID: "a"}}}}
+		a.members["a"] = &memberState{id: "a", want: want, ended: tt.ended, state: tt.state}
+		if got := len(a.wantedNetworks()) == 1; got != tt.needed {
+			t.Errorf("%s: its network is needed: %t, want %t", name, got, tt.needed)
+		}
+	}
+}
+
 func TestNoMemberStartsWhileItIsNotKnownWhatNetworkIsInForce(t *testing.T) {
 	m := &driver.Member{Assignment: api.Assignment{ID: "a", Ports: []api.PortClaim{{Network: "u", MAC: "02:6e:00:03:00:02"}, {Network: "u.storage", MAC: "02:6e:00:04:00:02"}}}}
 	first, second := fabric.PortOf(&m.Assignment, 0), fabric.PortOf(&m.Assignment, 1)

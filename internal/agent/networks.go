@@ -53,11 +53,11 @@ func (n *networks) holds(index int) bool {
 }
 
 // wantedNetworks are the desired networks that a member on this node still needs: the network of a cluster that is being deleted
-// goes with its last member here, before that member is reported clean.
+// goes with its last member here, once that has ended and while it is cleaned, and before it is reported clean.
 func (a *Agent) wantedNetworks() []fabric.Network {
 	needed := map[int]map[string]bool{}
 	for id, m := range a.members {
-		if m.want == nil || m.gone() {
+		if m.want == nil || m.silent() {
 			continue
 		}
 		for _, network := range m.want.Networks {

@@ -3,6 +3,20 @@ package main
 // agentGuards: agents, and the server's view of them.
 var agentGuards = []Mutant{
 	{
+		Guard:   "a network stays while something runs in a member that was released",
+		File:    "internal/agent/members.go",
+		Find:    "m.ended && !alive(m.state) && m.want != nil",
+		Replace: "m.want != nil",
+		Test:    "./internal/agent TestANetworkGoesOnceNothingRunsInItsMembersAndNotBefore",
+	},
+	{
+		Guard:   "a network stays while a member that was ended is seen to run",
+		File:    "internal/agent/members.go",
+		Find:    "m.ended && !alive(m.state) && m.want != nil",
+		Replace: "m.ended && m.want != nil",
+		Test:    "./internal/agent TestANetworkGoesOnceNothingRunsInItsMembersAndNotBefore",
+	},
+	{
 		Guard:   "networks that can't be made are no failure of a member",
 		File:    "internal/agent/converge.go",
 		Find:    "if m.early && errors.Is(err, fabric.ErrNotApplied) {",
