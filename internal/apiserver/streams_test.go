@@ -484,7 +484,8 @@ func TestANodesStreamEndsWithItsIdentity(t *testing.T) {
 		<-r.Context().Done()
 		close(ended)
 	})
-	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream = wait })
+	// Streams are also looked at when they are kept alive, which is too late.
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.KeepAlive = wait, time.Hour })
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: s.NodeTLS("n1"), ForceAttemptHTTP2: true}}
 	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v3/stream", nil)
 	if err != nil {
