@@ -17,6 +17,7 @@ func FuzzUp(f *testing.F) {
 		`{"heartbeat":{"time":"2026-01-02T03:04:05Z","ping":3}}` + "\n",
 		`{"log":{"job_id":"j.1","offset":5,"data":"aGVsbG8="}}` + "\n",
 		`{"home_counted":{"id":1,"usage":{},"failure":"no"}}` + "\n",
+		`{"spans":[{"id":"00112233445566aa","parent":"","assignment_id":"u1.c-0.1","name":"start","seconds":-1e300,"ago_seconds":1}]}` + "\n",
 		`{"observed":{"items":[{"list":"member","key":"a","value":{"id":"a","phase":"ready"}}],"head":{"term":7}}}` + "\n" +
 			`{"observed":{"items":[{"list":"member","key":"a"},{"list":"clean","key":"a","value":"a"}],"head":{"term":7}}}` + "\n",
 		`{"observed":{"items":[{"list":"job","key":"j","value":{"id":"j"}},{"list":"build","key":"b.1","value":{"id":"b","attempt":1}}],"head":{}}}` + "\n",
