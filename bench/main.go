@@ -1,6 +1,6 @@
 // Command bench measures what docs/performance.md states: how long a cluster takes from request to ready and to be gone,
-// against the same members made by hand and by Podman; what the idle control plane holds; what placement costs; and how machines are
-// enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
+// against the same members made by hand and by Podman; what the idle control plane holds; what placement costs; how fast jobs are run,
+// beside Slurm's; and how machines are enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
 //
 // All sides run in one mount and network namespace of the bench's own, in turn (A B C, C B A, ...), on the same machine in
 // the same minutes. It measures only through doors that users have (the API, the scripts) and must never reach into the
@@ -38,6 +38,7 @@ type options struct {
 	placement bool
 	life      bool
 	noise     bool
+	jobs      bool
 	clusters  bool
 	netboot   string
 	machines  string
@@ -59,7 +60,8 @@ func main() {
 	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
-	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise and placement)")
+	flag.BoolVar(&o.jobs, "jobs", true, "measure jobs beside Slurm's too")
+	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise, jobs and placement)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
@@ -157,6 +159,14 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 	}
+	if o.jobs {
+		begin(o, log, stepJobs)
+		of, err := jobs(ctx, o, work, log, text)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, of...)
+	}
 	if o.placement {
 		begin(o, log, stepPlacement)
 		if err := planningCost(ctx, o, text); err != nil {
@@ -169,7 +179,7 @@ func run(ctx context.Context, o options) error {
 // publish writes the page, the data and the text, and the text to standard output.
 func publish(o options, reports []measure.Report, text *bytes.Buffer) error {
 	var page, data bytes.Buffer
-	if err := measure.WriteHTML(&page, "Nearmetal: cluster life times", time.Now(), reports...); err != nil {
+	if err := measure.WriteHTML(&page, "Nearmetal: life times of clusters, and jobs", time.Now(), reports...); err != nil {
 		return err
 	}
 	for i, r := range reports {

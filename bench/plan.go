@@ -24,6 +24,7 @@ const (
 	stepSides     = "clusters by all sides in turn"
 	stepSilent    = "silent nodes"
 	stepNoise     = "noise of an idle site"
+	stepJobs      = "jobs beside Slurm's"
 	stepPlacement = "cost of placement"
 )
 
@@ -36,6 +37,9 @@ var usual = map[string]time.Duration{
 
 // roundOf is about how long one side takes for one member of one round: it is made and removed again.
 const roundOf = 200 * time.Millisecond
+
+// jobRoundOf is about how long a round of jobs takes on both sides, most of it Slurm's. The first runs twice, to prove that jobs run.
+const jobRoundOf = 30 * time.Second
 
 // steps returns what the bench does with these options, in order.
 func (o options) steps() ([]step, error) {
@@ -58,7 +62,7 @@ func (o options) steps() ([]step, error) {
 		for _, s := range []struct {
 			name string
 			on   bool
-		}{{stepLife, o.life}, {stepSides, true}, {stepSilent, o.life}, {stepNoise, o.noise}, {stepPlacement, o.placement}} {
+		}{{stepLife, o.life}, {stepSides, true}, {stepSilent, o.life}, {stepNoise, o.noise}, {stepJobs, o.jobs}, {stepPlacement, o.placement}} {
 			if s.on {
 				names = append(names, s.name)
 			}
@@ -67,8 +71,11 @@ func (o options) steps() ([]step, error) {
 	steps := make([]step, 0, len(names))
 	for _, name := range names {
 		s := step{name, usual[name]}
-		if name == stepSides {
+		switch name {
+		case stepSides:
 			s.took = o.sidesTake()
+		case stepJobs:
+			s.took = time.Duration(o.rounds+2) * jobRoundOf
 		}
 		steps = append(steps, s)
 	}
