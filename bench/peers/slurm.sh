@@ -16,7 +16,6 @@
 # slurm.conf, for trying others).
 set -euo pipefail
 
-CPUS=${CPUS:-$((4 * $(nproc)))}
 PORT=${PORT:-16817}
 ADDRESS=192.0.2.1 # of documentation (RFC 5737): no other side has it
 
@@ -33,13 +32,13 @@ missing() {
 #
 # - Epilog: without one, slurmd answers a finished job's end at once, and slurmctld 22.05 looks for the next job only in its loop, once a second:
 #   2 jobs a second on 2 CPUs. With one, the message of the epilog's end makes it look at once.
-# - CPUs: the node is said to have more than it has (config_overrides), since a job of true mostly waits. On 2 cores 8 were faster than 2, 4, 16,
-#   32, 64 and 128.
+# - CPUs: the node is said to have 4 times the cores it has (config_overrides), since a job of true waits more than it computes. On 2 cores 8 were
+#   faster than 4, 16, 64 and 128.
 # - batch_sched_delay, sched_interval: a new array is looked at within 1 s instead of 3; default_queue_depth: all that wait are looked at.
 # - sched/builtin, priority/basic, no accounting, no gathering, quiet logs, no cgroups (linuxproc, task/none): least work for each job.
 # - MinJobAge: records of ended jobs go at the next purge, so that they don't slow the scheduler down.
 configure() {
-	local host
+	local host cpus=${CPUS:-$((4 * $(nproc)))}
 	host=$(uname -n)
 	host=${host%%.*}
 	mkdir -p "$DIR"/{munge,state,spool,proof}
@@ -85,7 +84,7 @@ configure() {
 		MaxJobCount=100000
 		MinJobAge=2
 		Epilog=/bin/true
-		NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((PORT + 1)) CPUs=$CPUS State=UNKNOWN
+		NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((PORT + 1)) CPUs=$cpus State=UNKNOWN
 		PartitionName=all Nodes=n1 Default=YES MaxTime=INFINITE State=UP
 		${SETTINGS:-}
 	END
@@ -128,12 +127,12 @@ await() {
 }
 
 # array COUNT COMMAND runs an array and returns when none of its jobs waits or runs. One that is still completing has ended: what is left is its
-# epilog. Jobs are asked for ten times a second, as by Nearmetal's side.
+# epilog. Jobs are asked for five times a second, as by Nearmetal's side.
 array() {
 	local id left
 	id=$(sbatch --parsable --array="1-$1" --output=/dev/null --chdir=/ --wrap "$2")
 	while left=$(squeue --noheader --job "$id" --states PENDING,CONFIGURING,RUNNING --format %A) || die "squeue failed"; [ -n "$left" ]; do
-		sleep 0.1
+		sleep 0.2
 	done
 }
 
