@@ -12,7 +12,7 @@
 #   unshare --net --mount --pid --fork --kill-child sh -c 'ip link set lo up; exec bench/peers/slurm.sh serve /tmp/slurm'
 #   nsenter --net --target PID bench/peers/slurm.sh many /tmp/slurm 1000
 #
-# Environment: CPUS (4 times the cores: how many jobs run at once), PORT (16817, slurmctld; the next is slurmd's), SETTINGS (further lines of
+# Environment: CPUS (1024: how many jobs run at once), PORT (16817, slurmctld; the next is slurmd's), SETTINGS (further lines of
 # slurm.conf, for trying others).
 set -euo pipefail
 
@@ -30,15 +30,13 @@ missing() {
 
 # configure writes what the daemons read. What differs from Slurm's defaults, to be fast:
 #
-# - Epilog: without one, slurmd answers a finished job's end at once, and slurmctld 22.05 looks for the next job only in its loop, once a second:
-#   2 jobs a second on 2 CPUs. With one, the message of the epilog's end makes it look at once.
-# - CPUs: the node is said to have 4 times the cores it has (config_overrides), since a job of true waits more than it computes. On 2 cores 8 were
-#   faster than 4, 16, 64 and 128.
+# - CPUs: the node is said to have more than it has (config_overrides), so that all jobs of an array start at once. Slurm 22.05 looks for the next
+#   jobs once a second. With an epilog it does as soon as a job's end is reported, which was slower (docs/performance.md).
 # - batch_sched_delay, sched_interval: a new array is looked at within 1 s instead of 3; default_queue_depth: all that wait are looked at.
 # - sched/builtin, priority/basic, no accounting, no gathering, quiet logs, no cgroups (linuxproc, task/none): least work for each job.
 # - MinJobAge: records of ended jobs go at the next purge, so that they don't slow the scheduler down.
 configure() {
-	local host cpus=${CPUS:-$((4 * $(nproc)))}
+	local host cpus=${CPUS:-1024}
 	host=$(uname -n)
 	host=${host%%.*}
 	mkdir -p "$DIR"/{munge,state,spool,proof}
@@ -83,7 +81,6 @@ configure() {
 		MaxArraySize=10001
 		MaxJobCount=100000
 		MinJobAge=2
-		Epilog=/bin/true
 		NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((PORT + 1)) CPUs=$cpus State=UNKNOWN
 		PartitionName=all Nodes=n1 Default=YES MaxTime=INFINITE State=UP
 		${SETTINGS:-}
@@ -126,8 +123,8 @@ await() {
 	done
 }
 
-# array COUNT COMMAND runs an array and returns when none of its jobs waits or runs. One that is still completing has ended: what is left is its
-# epilog. Jobs are asked for five times a second, as by Nearmetal's side.
+# array COUNT COMMAND runs an array and returns when none of its jobs waits or runs. One that is still completing has ended: what is left is to
+# clean up after it. Jobs are asked for five times a second, as by Nearmetal's side.
 array() {
 	local id left
 	id=$(sbatch --parsable --array="1-$1" --output=/dev/null --chdir=/ --wrap "$2")
