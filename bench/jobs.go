@@ -68,7 +68,7 @@ func jobs(ctx context.Context, o options, work string, log *slog.Logger, text *b
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, own.site.stop()) }()
+	defer func() { err = errors.Join(err, own.site.Delete(context.WithoutCancel(ctx)), own.site.stop()) }()
 	if err := peer.start(ctx); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func jobs(ctx context.Context, o options, work string, log *slog.Logger, text *b
 			measure.Median(rates), measure.Quantile(rates, 0), measure.Quantile(rates, 1), len(rates))
 	}
 	text.WriteString("\n")
-	return reports, own.site.Delete(ctx)
+	return reports, nil
 }
 
 // withoutSlurm says why jobs are not measured; "" if nothing is missing.
