@@ -51,6 +51,8 @@ func startSite(ctx context.Context, program, dir string, nodes, slots int, memor
 	// Not CommandContext: the site is stopped in order, after its clusters.
 	s.process = exec.Command(program, "dev", "--state", dir, "--listen", listen, "--nodes", strconv.Itoa(nodes), "--node-cores", strconv.Itoa(slots))
 	s.process.Stdout, s.process.Stderr = log, log
+	// Ctrl-C reaches all of a process group. The site must outlive it, for its clusters to be deleted.
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := s.process.Start(); err != nil {
 		return nil, fmt.Errorf("nearmetal dev can't be started (build it first: make build): %w", err)
 	}
