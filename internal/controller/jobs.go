@@ -12,9 +12,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// jobs plans every job that has not ended and makes the plans true.
+// jobs plans every job that has not ended and makes the plans true, together.
 func (p *pass) jobs(ctx context.Context) error {
-	var errs []error
+	var planned []plannedJob
 	open, surplus := lifecycle.SortJobs(p.view.Jobs)
 	inputs := jobInputs{pass: p, clusters: map[string]*lifecycle.ClusterInput{}}
 	room := lifecycle.NewJobRoom(open)
@@ -23,12 +23,20 @@ func (p *pass) jobs(ctx context.Context) error {
 		in.Crowded = !room.Fits(job)
 		plan := lifecycle.PlanJob(in)
 		room.Note(job, &plan.Next)
-		errs = append(errs, p.commitJob(ctx, job, nodeOf(in.Cluster, job.MemberID), plan))
+		p.sooner(plan.WakeAt)
+		if !reflect.DeepEqual(worthAWrite(plan.Next), worthAWrite(*job)) {
+			planned = append(planned, plannedJob{job: job, node: nodeOf(in.Cluster, job.MemberID), plan: plan})
+		}
 	}
-	for _, job := range surplus {
-		errs = append(errs, p.forgetJob(ctx, job))
-	}
-	return errors.Join(errs...)
+	return errors.Join(p.commitJobs(ctx, planned), p.forgetJobs(ctx, surplus))
+}
+
+// plannedJob is a job that runs on a node, and what is to become of it.
+type plannedJob struct {
+	job     *api.Job
+	node    string
+	plan    lifecycle.JobPlan
+	written bool
 }
 
 // jobInputs gathers what decisions about jobs depend on in one pass.
@@ -83,40 +91,48 @@ func (p jobInputs) clusterOf(job *api.Job) *lifecycle.ClusterInput {
 	return &in
 }
 
-// commitJob stores what becomes of a job, which runs on a node, then records its events. A change of phase that the table of jobs does not have is refused.
-func (p *pass) commitJob(ctx context.Context, job *api.Job, node string, plan lifecycle.JobPlan) error {
-	p.sooner(plan.WakeAt)
-	next := plan.Next
-	if reflect.DeepEqual(worthAWrite(next), worthAWrite(*job)) {
+// commitJobs stores what becomes of jobs, then records their events. A change of phase that the table of jobs does not have is refused.
+func (p *pass) commitJobs(ctx context.Context, planned []plannedJob) error {
+	if len(planned) == 0 {
 		return nil
 	}
-	written := false
-	_, revision, err := p.writer.UpdateJob(ctx, job.ID, func(at *api.Job) error {
-		if written = sameButForCancel(*at, *job); !written {
-			return nil // another leader has gone on with it: no second member may be ordered to start it
+	updates := make([]state.JobUpdate, len(planned))
+	for i := range planned {
+		updates[i] = state.JobUpdate{ID: planned[i].job.ID, Change: planned[i].change}
+	}
+	var errs []error
+	var events []api.Event
+	for i, outcome := range p.writer.UpdateJobs(ctx, updates) {
+		done := &planned[i]
+		if outcome.Err != nil || !done.written {
+			errs = append(errs, outcome.Err)
+			continue
 		}
-		if err := lifecycle.Jobs().CheckChange(at.Phase, next.Phase); err != nil {
-			return err
+		p.committed = max(p.committed, outcome.Revision)
+		failpoint.Hit("controller.after-job")
+		if next := &done.plan.Next; next.Phase.Ended() || next.RunID() != done.job.RunID() {
+			p.cfg.Agents.ForgetJob(done.node, done.job.RunID())
+			delete(p.endings, done.job.RunID())
 		}
-		cancel := at.CancelRequested || next.CancelRequested
-		*at = next
-		at.CancelRequested = cancel
-		return nil
-	})
-	if err != nil || !written {
+		for _, e := range done.plan.Events {
+			events = append(events, api.Event{Time: p.now, Cluster: done.job.Cluster, Reason: e.Reason, Message: e.Message, Member: e.Member, Node: e.Node})
+		}
+	}
+	return errors.Join(append(errs, p.emit(ctx, events))...)
+}
+
+// change makes the plan true of the job as it is stored.
+func (d *plannedJob) change(at *api.Job) error {
+	if d.written = sameButForCancel(*at, *d.job); !d.written {
+		return nil // another leader has gone on with it: no second member may be ordered to start it
+	}
+	next := d.plan.Next
+	if err := lifecycle.Jobs().CheckChange(at.Phase, next.Phase); err != nil {
 		return err
 	}
-	p.committed = max(p.committed, revision)
-	failpoint.Hit("controller.after-job")
-	if next.Phase.Ended() || next.RunID() != job.RunID() {
-		p.cfg.Agents.ForgetJob(node, job.RunID())
-		delete(p.endings, job.RunID())
-	}
-	events := make([]api.Event, 0, len(plan.Events))
-	for _, e := range plan.Events {
-		events = append(events, api.Event{Time: p.now, Cluster: job.Cluster, Reason: e.Reason, Message: e.Message, Member: e.Member, Node: e.Node})
-	}
-	return p.emit(ctx, events)
+	next.CancelRequested = at.CancelRequested || next.CancelRequested
+	*at = next
+	return nil
 }
 
 // worthAWrite is what of a job is worth a write: its output grows all the time.
@@ -148,14 +164,23 @@ func (p *pass) quiet(runID string, logBytes int64) time.Duration {
 	return p.raw.Sub(last.at)
 }
 
-// forgetJob removes a job that has ended, and its output.
-func (p *pass) forgetJob(ctx context.Context, job *api.Job) error {
-	if err := p.writer.DeleteJob(ctx, job.ID); err != nil && !errors.Is(err, state.ErrNotFound) {
+// forgetJobs removes jobs that have ended, and their output.
+func (p *pass) forgetJobs(ctx context.Context, surplus []*api.Job) error {
+	if len(surplus) == 0 {
+		return nil
+	}
+	ids := make([]string, len(surplus))
+	for i, job := range surplus {
+		ids[i] = job.ID
+	}
+	if err := p.writer.DeleteJobs(ctx, ids); err != nil {
 		return err
 	}
 	var errs []error
-	for run := *job; run.Attempt >= 0; run.Attempt-- {
-		errs = append(errs, p.cfg.Agents.DropLog(run.RunID()))
+	for _, job := range surplus {
+		for run := *job; run.Attempt >= 0; run.Attempt-- {
+			errs = append(errs, p.cfg.Agents.DropLog(run.RunID()))
+		}
 	}
 	return errors.Join(errs...)
 }

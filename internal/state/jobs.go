@@ -53,14 +53,6 @@ func (l *Leader) UpdateJob(ctx context.Context, id string, change func(*api.Job)
 	return job, revision, err
 }
 
-// DeleteJob forgets a job; one that is not there is no error.
-func (l *Leader) DeleteJob(ctx context.Context, id string) error {
-	if _, err := l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, []store.Op{{Key: prefixJob + id, Delete: true}}); err != nil {
-		return fmt.Errorf("delete job %q: %w", id, err)
-	}
-	return nil
-}
-
 // Job returns a job, or ErrNotFound.
 func (r *Repo) Job(ctx context.Context, id string) (api.Job, error) {
 	job, _, err := get[api.Job](ctx, r, prefixJob+id, "job", id)

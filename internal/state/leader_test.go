@@ -251,7 +251,10 @@ func TestADeposedLeaderWritesNothing(t *testing.T) {
 				_, _, err := w.leader.UpdateJob(ctx, "j1", func(j *api.Job) error { j.Phase = api.JobRunning; return nil })
 				return err
 			},
-			"DeleteJob": func() error { return w.leader.DeleteJob(ctx, "j1") },
+			"UpdateJobs": func() error {
+				return w.leader.UpdateJobs(ctx, []state.JobUpdate{{ID: "j1", Change: func(j *api.Job) error { j.Phase = api.JobRunning; return nil }}})[0].Err
+			},
+			"DeleteJobs": func() error { return w.leader.DeleteJobs(ctx, []string{"j1"}) },
 			"UpdateBuild": func() error {
 				_, _, err := w.leader.UpdateBuild(ctx, "b1", func(b *api.Build) error { b.Phase = api.BuildRunning; return nil })
 				return err

@@ -270,7 +270,7 @@ func TestConcurrentUpdatesOfAJobAllCount(t *testing.T) {
 		must(t, err)
 		equal(t, rev, before.Revision) // nothing changed, nothing written
 		leader, _ := lead(t, repo)
-		must(t, leader.DeleteJob(ctx, "j1"))
+		must(t, leader.DeleteJobs(ctx, []string{"j1", "gone"}))
 		if _, err := repo.Job(ctx, "j1"); !errors.Is(err, state.ErrNotFound) {
 			t.Errorf("deleted job: %v, want ErrNotFound", err)
 		}

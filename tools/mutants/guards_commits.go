@@ -193,9 +193,9 @@ var commitGuards = []Mutant{
 	},
 	{
 		Guard:   "jobs are forgotten by the leader only",
-		File:    "internal/state/jobs.go",
-		Find:    `[]store.Cond{l.leadership.Guard()}`,
-		Replace: `nil`,
+		File:    "internal/state/jobsall.go",
+		Find:    "[]store.Cond{l.leadership.Guard()}, ops); err != nil {\n\t\t\treturn fmt.Errorf(\"delete",
+		Replace: "nil, ops); err != nil {\n\t\t\treturn fmt.Errorf(\"delete",
 		Test:    "./internal/state TestADeposedLeaderWritesNothing",
 	},
 	{

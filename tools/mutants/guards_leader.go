@@ -241,10 +241,24 @@ var leaderGuards = []Mutant{
 		Test:    "./internal/lifecycle TestTheNextAttemptWaitsUntilAClusterThatGrowsIsWhole",
 	},
 	{
+		Guard:   "jobs are changed together by the leader only",
+		File:    "internal/state/jobsall.go",
+		Find:    "conds, ops, bytesOfOps := []store.Cond{l.leadership.Guard()}, []store.Op(nil), 0",
+		Replace: "conds, ops, bytesOfOps := []store.Cond(nil), []store.Op(nil), 0",
+		Test:    "./internal/state TestADeposedLeaderWritesNothing",
+	},
+	{
+		Guard:   "a job that changed as others were written with it keeps its change",
+		File:    "internal/state/jobsall.go",
+		Find:    "store.Cond{Key: entry.Key, Revision: entry.Revision}",
+		Replace: "store.Cond{Key: prefixJob + \"-\"}",
+		Test:    "./internal/state TestJobsAreChangedTogetherAndEachForItself",
+	},
+	{
 		Guard:   "a job that another leader goes on with is left to it",
 		File:    "internal/controller/jobs.go",
-		Find:    `if written = sameButForCancel(*at, *job); !written {`,
-		Replace: `if written = true; !written {`,
+		Find:    `if d.written = sameButForCancel(*at, *d.job); !d.written {`,
+		Replace: `if d.written = true; !d.written {`,
 		Test:    "./internal/controller TestAJobThatAnotherLeaderGaveToAMemberIsGivenToNoSecondOne",
 	},
 	{
