@@ -71,7 +71,10 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if err := member.Do(func() error { return announce(pair) }); err != nil {
 		return fmt.Errorf("announcing the member: %w", err)
 	}
-	return nil
+	if !f.shortcutting {
+		return nil
+	}
+	return f.node.Do(func() error { return f.shortcuts.openNew(ctx, pair.name, plan.ShortcutOf(network, port)) })
 }
 
 // makePair makes the veth pair, unless it is there and leads into this member.
@@ -241,6 +244,9 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 		return err
 	}
 	for _, port := range fabric.PortsOf(f.applied, id) {
+		if err := f.node.Do(func() error { return f.shortcuts.shut(plan.PortName(port)) }); err != nil {
+			return fmt.Errorf("detaching port %s: %w", port, err)
+		}
 		if err := f.remover.remove(f.node, plan.PortName(port)); err != nil {
 			return fmt.Errorf("detaching port %s: %w", port, err)
 		}

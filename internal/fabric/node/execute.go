@@ -78,6 +78,12 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			err := forgetPeer(o.Link, o.Peer)
 			failpoint.Hit("node.after-forget")
 			return err
+		case plan.OpenShortcut:
+			f.shortcuts.open(ctx, o.Name, o.Shortcut)
+			failpoint.Hit("node.after-shortcut")
+			return nil
+		case plan.ShutShortcut:
+			return f.shortcuts.shut(o.Name)
 		default:
 			return fmt.Errorf("unknown operation %T", op)
 		}

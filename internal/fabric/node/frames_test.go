@@ -70,7 +70,14 @@ func (m member) mac() net.HardwareAddr {
 // send puts a frame on a link of a namespace.
 func (n namespace) send(t testing.TB, link string, frame []byte) {
 	t.Helper()
-	err := n.Do(func() error {
+	if err := n.put(link, frame); err != nil {
+		t.Fatalf("sending a frame: %v", err)
+	}
+}
+
+// put is send with the kernel's answer.
+func (n namespace) put(link string, frame []byte) error {
+	return n.Do(func() error {
 		fd, index, err := packetSocket(link, 0)
 		if err != nil {
 			return err
@@ -78,9 +85,6 @@ func (n namespace) send(t testing.TB, link string, frame []byte) {
 		defer unix.Close(fd)
 		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index})
 	})
-	if err != nil {
-		t.Fatalf("sending a frame: %v", err)
-	}
 }
 
 // packetSocket opens a packet socket (packet(7)) on a link of the thread's namespace.

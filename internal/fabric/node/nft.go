@@ -20,6 +20,8 @@ type rulesReader struct {
 	rules      plan.Ruleset
 	listing    wayout.Listing
 	docker     wayout.Docker
+	// bridge: others have rules for bridged frames.
+	bridge bool
 	// printed maps a table's text as rendered here to how this version of nft prints it, should that differ.
 	printed map[string]string
 }
@@ -49,7 +51,7 @@ func (r *rulesReader) read(ctx context.Context, node netns.Handle) (plan.Ruleset
 			docker = wayout.ParseDocker(chain, wayout.BridgeLinks)
 		}
 		r.known, r.generation, r.rules = true, generation, plan.ParseListing(text)
-		r.listing, r.docker = listing, docker
+		r.listing, r.docker, r.bridge = listing, docker, plan.OthersBridge(text)
 		r.translate()
 		return nil
 	})
@@ -61,6 +63,13 @@ func (r *rulesReader) others() (wayout.Listing, wayout.Docker) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.listing, r.docker
+}
+
+// bridgeRules reports whether the last reading found rules of others for bridged frames.
+func (r *rulesReader) bridgeRules() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bridge
 }
 
 // load carries out one transaction. When nft prints a table differently than it was given, that is remembered: the

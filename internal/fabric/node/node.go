@@ -8,6 +8,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
+	"github.com/nearmetal/nearmetal/internal/fabric/shortcut"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
@@ -25,6 +27,8 @@ type Config struct {
 	plan.Config
 	// Logger may be nil.
 	Logger *slog.Logger
+	// NoShortcuts makes all frames between members pass the bridge, as on a kernel that has nothing else; for tests and comparisons.
+	NoShortcuts bool
 }
 
 // Fabric implements fabric.Fabric on the kernel's Ethernet devices.
@@ -34,13 +38,16 @@ type Fabric struct {
 	node netns.Handle
 	nft  rulesReader
 	// remover deletes the ports of members that leave at the same time together.
-	remover linkRemover
+	remover   linkRemover
+	shortcuts shortcuts
 
 	// mu is held for writing by Apply, for reading by what works on single ports.
 	mu      sync.RWMutex
 	applied []fabric.Network
 	// underlayMTU is the MTU of the underlay when networks were last applied.
 	underlayMTU int
+	// shortcutting: ports should have shortcuts, as it was when networks were last applied.
+	shortcutting bool
 	// advised is what was last logged about others that may close the way out.
 	advised string
 
@@ -63,11 +70,13 @@ func New(cfg Config) (*Fabric, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Fabric{cfg: cfg, log: log, node: node}, nil
+	f := &Fabric{cfg: cfg, log: log, node: node, shortcuts: shortcuts{log: log, table: shortcut.New()}}
+	f.shortcuts.off.Store(cfg.NoShortcuts)
+	return f, nil
 }
 
-// Close lets go of the network namespace; networks and ports stay.
-func (f *Fabric) Close() error { return f.node.Close() }
+// Close lets go of the network namespace; networks, ports and their shortcuts stay.
+func (f *Fabric) Close() error { return errors.Join(f.shortcuts.table.Close(), f.node.Close()) }
 
 // Apply converges the node on exactly these networks.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
@@ -95,7 +104,7 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		}
 	}
 	f.advise(ctx, networks, seen)
-	f.applied, f.underlayMTU = slices.Clone(networks), seen.UnderlayMTU
+	f.applied, f.underlayMTU, f.shortcutting = slices.Clone(networks), seen.UnderlayMTU, seen.Shortcuts()
 	return nil
 }
 

@@ -32,22 +32,28 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 	}()
 	var seen plan.Observed
 	err := f.node.Do(func() (err error) {
-		seen, err = observeLinks(f.cfg)
+		var ports map[string]int
+		if seen, ports, err = observeLinks(f.cfg); err != nil {
+			return err
+		}
+		seen.CanShortcut = f.shortcuts.load(ctx)
+		seen.OpenShortcuts, err = f.shortcuts.read(ports)
 		return err
 	})
 	result := <-listed
-	seen.Rules = result.rules
+	seen.Rules, seen.BridgeRules = result.rules, f.nft.bridgeRules()
 	listing, docker := f.nft.others()
 	seen.Docker, seen.OthersSwitched = docker, listing.Others(plan.InetTable)
 	return seen, errors.Join(err, result.err)
 }
 
-// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace.
-func observeLinks(cfg Config) (plan.Observed, error) {
-	seen := plan.Observed{Links: map[string]plan.Link{}}
+// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace; ports are the indexes of the links of
+// ports, by name.
+func observeLinks(cfg Config) (seen plan.Observed, ports map[string]int, err error) {
+	seen.Links, ports = map[string]plan.Link{}, map[string]int{}
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
-		return seen, fmt.Errorf("reading links: %w", err)
+		return seen, nil, fmt.Errorf("reading links: %w", err)
 	}
 	names := map[int]string{}
 	for _, l := range list {
@@ -55,15 +61,16 @@ func observeLinks(cfg Config) (plan.Observed, error) {
 	}
 	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return seen, fmt.Errorf("reading addresses: %w", err)
+		return seen, nil, fmt.Errorf("reading addresses: %w", err)
 	}
 	if seen.Uplinks, err = defaultLinks(names); err != nil {
-		return seen, err
+		return seen, nil, err
 	}
 	for _, l := range list {
 		attrs := l.Attrs()
 		link := plan.Link{
 			Name: attrs.Name, Kind: plan.Kind(l.Type()), MTU: attrs.MTU, Master: names[attrs.MasterIndex], Up: attrs.Flags&unix.IFF_UP != 0,
+			Away: attrs.NetNsID >= 0,
 		}
 		for _, a := range addresses {
 			prefix := addressPrefix(a)
@@ -79,17 +86,20 @@ func observeLinks(cfg Config) (plan.Observed, error) {
 			continue
 		}
 		if err := observeLink(l, &link); err != nil {
-			return seen, err
+			return seen, nil, err
 		}
 		seen.Links[link.Name] = link
+		if own && link.Kind == plan.KindVeth {
+			ports[link.Name] = attrs.Index
+		}
 	}
 	if err := observeForwarding(&seen); err != nil {
-		return seen, err
+		return seen, nil, err
 	}
 	if cfg.UnderlayMTU != 0 {
 		seen.UnderlayMTU = cfg.UnderlayMTU
 	}
-	return seen, nil
+	return seen, ports, nil
 }
 
 // observeForwarding reads who forwards on this node besides the networks.

@@ -30,6 +30,21 @@ func ParseListing(listing string) Ruleset {
 	return rules
 }
 
+// OthersBridge reports whether others have rules for bridged frames in what `nft -y list ruleset` prints.
+func OthersBridge(listing string) bool {
+	others := false // in the middle of a table of theirs
+	for line := range strings.Lines(listing) {
+		line = strings.TrimRight(line, "\n")
+		if strings.HasPrefix(line, "table ") {
+			others = strings.HasPrefix(line, "table bridge ") && !ownTable.MatchString(line)
+		}
+		if others && strings.HasPrefix(strings.TrimSpace(line), "type ") && strings.Contains(line, " hook ") {
+			return true
+		}
+	}
+	return false
+}
+
 // tableParser is in the middle of a table.
 type tableParser struct {
 	name       string

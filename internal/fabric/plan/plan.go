@@ -69,6 +69,8 @@ type Link struct {
 	Peers    []netip.Addr
 	// Learned are the peers that single members were heard from, as far as frames to those still go there.
 	Learned []netip.Addr
+	// Away: the other end of a veth pair is in another network namespace.
+	Away bool
 }
 
 // Observed is the kernel's state as far as it concerns a plan.
@@ -88,11 +90,18 @@ type Observed struct {
 	OthersSwitched []string
 	// Docker is our part of Docker's chain.
 	Docker wayout.Docker
+	// CanShortcut: this node's kernel can take frames past bridges.
+	CanShortcut bool
+	// BridgeRules: others have rules for bridged frames.
+	BridgeRules bool
+	// OpenShortcuts by name of link, which may be gone.
+	OpenShortcuts map[string]Shortcut
 }
 
 // Compute lists what has to be done, in order, for the kernel to be as the networks want it; nothing to do is an empty plan. Rules
 // come before the links they watch, and links go before the rules that watched them, so that a plan that breaks off anywhere has
-// opened nothing: the members of a node that was fenced off reach nobody through a tunnel that is still there.
+// opened nothing: the members of a node that was fenced off reach nobody through a tunnel that is still there. Shortcuts, which pass the
+// rules by, go first and come last.
 func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
 	if err := fabric.Validate(networks); err != nil {
 		return nil, err
@@ -108,6 +117,8 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 
 	var ops []Operation
 	remove, change := planLinks(networks, links, seen)
+	shut, open := planShortcuts(networks, seen, change)
+	ops = append(ops, shut...)
 	ops = append(ops, planForwardingOff(want, seen)...)
 	ops = append(ops, remove...)
 	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, egress); script != "" {
@@ -115,6 +126,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	}
 	ops = append(ops, change...)
 	ops = append(ops, planForwardingOn(want, seen)...)
+	ops = append(ops, open...)
 	return ops, nil
 }
 

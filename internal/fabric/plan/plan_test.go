@@ -45,6 +45,7 @@ func newMachine() *machine {
 	return &machine{Observed{
 		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
 		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, Rules: Ruleset{},
+		CanShortcut: true, OpenShortcuts: map[string]Shortcut{},
 	}}
 }
 
@@ -89,6 +90,10 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Peer) })
 	case SetForwarding:
 		m.change(o.Link, func(l *Link) { l.Forwarding = o.On })
+	case OpenShortcut:
+		m.OpenShortcuts[o.Name] = o.Shortcut
+	case ShutShortcut:
+		delete(m.OpenShortcuts, o.Name)
 	}
 }
 
@@ -136,7 +141,10 @@ func (m *machine) load(script string) {
 
 func (m *machine) attach(n fabric.Network, i int) {
 	name := PortName(n.Ports[i].ID)
-	m.Links[name] = Link{Name: name, Kind: KindVeth, MTU: MTU(n, m.UnderlayMTU), Master: BridgeName(n.Index), Up: true}
+	m.Links[name] = Link{Name: name, Kind: KindVeth, MTU: MTU(n, m.UnderlayMTU), Master: BridgeName(n.Index), Up: true, Away: true}
+	if m.Shortcuts() {
+		m.OpenShortcuts[name] = ShortcutOf(n, n.Ports[i])
+	}
 }
 
 var planConfig = Config{Underlay: netip.MustParseAddr("198.18.0.1")}
@@ -186,6 +194,15 @@ func TestPlansAreAsWritten(t *testing.T) {
 		table.Text = strings.Replace(table.Text, "iifname \"nmbr*\" drop\n", "", 1)
 		m.Rules[InetTable] = table
 	}, one, two, spanning)
+	step("a port's shortcut is another process's, and a member has ended", func() {
+		m.OpenShortcuts[PortName(one.Ports[0].ID)] = Shortcut{Broken: true}
+		m.OpenShortcuts[PortName(two.Ports[0].ID)] = ShortcutOf(two, two.Ports[0])
+	}, one, two, spanning)
+	one = withPorts(one, 2, 3)
+	one.Ports[0].Address = testPort(one, 9).Address
+	step("a port gets another address: its shortcut does not outlast the rules", nil, one, two, spanning)
+	step("somebody else has rules for bridged frames", func() { m.BridgeRules = true }, one, two, spanning)
+	step("somebody else's rules are gone", func() { m.BridgeRules = false }, one, two, spanning)
 	step("debris of something else under our names", func() {
 		m.Links["nmbr9"] = Link{Name: "nmbr9", Kind: KindBridge}
 		m.Links["nmp0123456789"] = Link{Name: "nmp0123456789", Kind: KindVeth}
@@ -259,6 +276,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 		fresh := cmp.Diff(nil, m.Observed)
 		for range rapid.IntRange(1, 5).Draw(t, "rounds") {
 			networks := drawNetworks(t)
+			m.BridgeRules = rapid.Bool().Draw(t, "others have rules for bridged frames")
 			ops, err := Compute(planConfig, networks, m.Observed)
 			if err != nil {
 				t.Fatal(err)
@@ -276,6 +294,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 				t.Fatalf("with all members attached, there is still to do: %v", ops)
 			}
 		}
+		m.BridgeRules = false
 		finish(t, m, nil)
 		if diff := cmp.Diff(fresh, cmp.Diff(nil, m.Observed)); diff != "" {
 			t.Fatalf("something is left or forwarding (on before: %t) is not as before:\n%s", on, diff)
@@ -341,6 +360,58 @@ func TestTheRulesAreAsWrittenAndReadBack(t *testing.T) {
 	for name, table := range ParseListing(rulesScript(want, nil)) {
 		if table.Text != want[name].Text {
 			t.Errorf("table %s is read as\n%s\nwant\n%s", name, table.Text, want[name].Text)
+		}
+	}
+}
+
+func TestAShortcutNeverOutlastsTheRulesThatItRepeats(t *testing.T) {
+	n := testNetwork(1, 2, 3)
+	m := newMachine()
+	finish(t, m, []fabric.Network{n})
+	m.attach(n, 0)
+	m.attach(n, 1)
+	n.Ports[0].Address, n.Ports[1].Address = n.Ports[1].Address, n.Ports[0].Address
+	ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, op := range ops {
+		order = append(order, fmt.Sprintf("%T", op))
+	}
+	want := []string{"plan.ShutShortcut", "plan.ShutShortcut", "plan.LoadRules", "plan.OpenShortcut", "plan.OpenShortcut"}
+	if !slices.Equal(order, want) {
+		t.Errorf("got %v, want %v", order, want)
+	}
+}
+
+func TestAPortInTheNodesOwnNamespaceGetsNoShortcut(t *testing.T) {
+	n := testNetwork(1, 2)
+	m := newMachine()
+	finish(t, m, []fabric.Network{n})
+	m.attach(n, 0)
+	delete(m.OpenShortcuts, PortName(n.Ports[0].ID))
+	m.change(PortName(n.Ports[0].ID), func(l *Link) { l.Away = false })
+	if ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed); err != nil || len(ops) > 0 {
+		t.Errorf("got %v, %v; want nothing to do", ops, err)
+	}
+}
+
+func TestRulesOfOthersForBridgedFramesAreFound(t *testing.T) {
+	const hook = "\tchain c {\n\t\ttype filter hook forward priority 0; policy accept;\n\t}\n}\n"
+	for _, tt := range []struct {
+		listing string
+		want    bool
+	}{
+		{"", false},
+		{"table bridge nm {\n" + hook, false},
+		{"table inet theirs {\n" + hook, false},
+		{"table bridge theirs {\n\tchain c {\n\t}\n}\n", false},
+		{"table bridge theirs {\n}\ntable bridge nm {\n" + hook, false},
+		{"table bridge nm {\n" + hook + "table bridge theirs {\n" + hook, true},
+	} {
+		if got := OthersBridge(tt.listing); got != tt.want {
+			t.Errorf("got %t, want %t for\n%s", got, tt.want, tt.listing)
 		}
 	}
 }

@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// Shortcut is a port's way past the bridge to the other ports of its network on this node, by package shortcut; the zero value: it
+// has none.
+type Shortcut struct {
+	Network int
+	// Address and MAC are what the port's frames must bear.
+	Address netip.Addr
+	MAC     string
+	// Broken: the shortcut is not whole, or is another process's; its pins are not known.
+	Broken bool
+}
+
+// ShortcutOf returns the shortcut that a port of a network should have.
+func ShortcutOf(n fabric.Network, p fabric.Port) Shortcut {
+	return Shortcut{Network: n.Index, Address: p.Address, MAC: fabric.NormalMAC(p.MAC)}
+}
+
+// Shortcuts reports whether ports should have shortcuts: the kernel can, and nobody else has rules for bridged frames, which would no
+// longer see them all.
+func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeRules }
+
+// planShortcuts shuts what is not as wanted, and opens what is missing. Shutting comes before anything else, so that no shortcut lasts longer
+// than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
+func planShortcuts(networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
+	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
+	for _, op := range change {
+		if o, ok := op.(SetLink); ok && o.Attribute == "master" {
+			moved[o.Link.Name] = true
+		}
+	}
+	kept := map[string]bool{}
+	for _, n := range networks {
+		for _, p := range n.Ports {
+			name := PortName(p.ID)
+			link, exists := seen.Links[name]
+			if !exists {
+				kept[name] = true // of a member that has just ended: Detach shuts it, and the kernel let nothing lead there
+			}
+			if !exists || !link.Away || !seen.Shortcuts() {
+				continue
+			}
+			want := ShortcutOf(n, p)
+			kept[name] = seen.OpenShortcuts[name] == want
+			if !kept[name] || moved[name] {
+				open = append(open, OpenShortcut{Name: name, Shortcut: want})
+			}
+		}
+	}
+	for _, name := range sortedKeys(seen.OpenShortcuts) {
+		if !kept[name] {
+			shut = append(shut, ShutShortcut{Name: name, Shortcut: seen.OpenShortcuts[name]})
+		}
+	}
+	return shut, open
+}
+
+// OpenShortcut opens a port's shortcut.
+type OpenShortcut struct {
+	Name     string
+	Shortcut Shortcut
+}
+
+// ShutShortcut ends the shortcut of a link, which may be gone.
+type ShutShortcut struct {
+	Name     string
+	Shortcut Shortcut
+}
+
+func (o OpenShortcut) String() string {
+	return fmt.Sprintf("tc filter replace dev %s ingress bpf # shortcut of %s", o.Name, o.Shortcut)
+}
+
+func (o ShutShortcut) String() string {
+	return fmt.Sprintf("tc filter delete dev %s ingress # shortcut of %s", o.Name, o.Shortcut)
+}
+
+// String writes a shortcut for logs.
+func (s Shortcut) String() string {
+	if s.Broken {
+		return "another process, or broken"
+	}
+	return fmt.Sprintf("%v, %s in network %d", s.Address, s.MAC, s.Network)
+}
+
+// Drift implements Operation.
+func (o OpenShortcut) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.Shortcut.Network, Object: "shortcut of " + o.Name, Want: o.Shortcut.String(), Got: "absent"}
+}
+
+// Drift implements Operation.
+func (o ShutShortcut) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.Shortcut.Network, Object: "shortcut of " + o.Name, Want: "absent", Got: o.Shortcut.String()}
+}
