@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -248,6 +250,41 @@ func TestATableTellsItsOwnFromAnothers(t *testing.T) {
 	})
 	if got := l.run(t, l.links[sent], packet(sent, received)); got != redirected {
 		t.Errorf("got %d; removing a program takes nothing from the table of another process", int32(got))
+	}
+}
+
+func TestNothingIsLeftInTheKernelWithoutPortsAndProcess(t *testing.T) {
+	l := newLab(t)
+	id := ebpf.ProgramID(l.table.id)
+	exists := func() bool {
+		program, err := ebpf.NewProgramFromID(id)
+		if err == nil {
+			program.Close()
+		}
+		return err == nil
+	}
+	if err := l.table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !exists() {
+		t.Fatal("the program went with its process, and the shortcuts of running members with it")
+	}
+	l.do(t, func() error {
+		for pins := range l.links {
+			link, err := netlink.LinkByName(name(pins))
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkDel(link); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for deadline := time.Now().Add(20 * time.Second); exists(); runtime.Gosched() { // the kernel frees it after a grace period
+		if time.Now().After(deadline) {
+			t.Fatal("the program is still in the kernel")
+		}
 	}
 }
 
