@@ -80,7 +80,6 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return err
 		case plan.OpenShortcut:
 			f.shortcuts.open(ctx, o.Name, o.Shortcut)
-			failpoint.Hit("node.after-shortcut")
 			return nil
 		case plan.ShutShortcut:
 			return f.shortcuts.shut(o.Name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/fabric/shortcut"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
 // shortcuts are the shortcuts of the node's ports. A node whose kernel can't make them does without, and so does one on which opening one
@@ -59,6 +60,7 @@ func (s *shortcuts) open(ctx context.Context, name string, want plan.Shortcut) {
 		return
 	}
 	err := s.table.Open(name, shortcut.Pins{Network: want.Network, Address: want.Address, MAC: want.MAC})
+	failpoint.Hit("node.after-shortcut")
 	if err == nil {
 		return
 	}
@@ -80,4 +82,8 @@ func (s *shortcuts) openNew(ctx context.Context, name string, want plan.Shortcut
 }
 
 // shut ends one.
-func (s *shortcuts) shut(name string) error { return s.table.Shut(name) }
+func (s *shortcuts) shut(name string) error {
+	err := s.table.Shut(name)
+	failpoint.Hit("node.after-shut-shortcut")
+	return err
+}
