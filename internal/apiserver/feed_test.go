@@ -86,7 +86,7 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 		reach(rev, err)
 	}, "put job j1")
 	step(func() {
-		if err := s.leader.DeleteJob(ctx, "j1"); err != nil {
+		if err := s.leader.DeleteJobs(ctx, []string{"j1"}); err != nil {
 			t.Fatal(err)
 		}
 		reach(s.leader.Commit(ctx, s.cache.Cluster("c1"), state.Write{Forget: true}))
