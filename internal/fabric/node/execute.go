@@ -71,7 +71,7 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 		case plan.DeleteAddress:
 			return changeAddress(netlink.AddrDel, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
 		case plan.AddPeer:
-			return changePeer(netlink.NeighAppend, o.Link, o.Peer.AsSlice())
+			return addPeer(o.Link, o.Peer)
 		case plan.DeletePeer:
 			return changePeer(netlink.NeighDel, o.Link, o.Peer.AsSlice())
 		case plan.ForgetPeer:
@@ -116,10 +116,9 @@ func addLink(l plan.Link) error {
 		failpoint.Hit("node.after-address")
 	}
 	for _, p := range l.Peers {
-		if err := changePeer(netlink.NeighAppend, l.Name, p.AsSlice()); err != nil {
+		if err := addPeer(l.Name, p); err != nil {
 			return fmt.Errorf("adding peer %v: %w", p, err)
 		}
-		failpoint.Hit("node.after-peer")
 	}
 	if l.Kind == plan.KindBridge {
 		return netns.SetForwarding(l.Name, l.Forwarding) // also off: on a machine that routes, new links forward
@@ -175,6 +174,12 @@ func changeAddress(change func(netlink.Link, *netlink.Addr) error, name string, 
 		return err
 	}
 	return change(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, 32)}})
+}
+
+func addPeer(name string, peer netip.Addr) error {
+	err := changePeer(netlink.NeighAppend, name, peer.AsSlice())
+	failpoint.Hit("node.after-peer")
+	return err
 }
 
 func changePeer(change func(*netlink.Neigh) error, name string, ip net.IP) error {
