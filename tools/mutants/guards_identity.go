@@ -48,7 +48,7 @@ var identityGuards = []Mutant{
 		Guard:   "a key that was replaced lets nobody in",
 		File:    "internal/enrollment/enrollment.go",
 		Find:    `key != in.Key && key != in.Next:`,
-		Replace: `false:`,
+		Replace: `key == "":`,
 		Test:    "./internal/enrollment TestAFormerKeyIsVoidOnceTheNextIsUsed",
 	},
 	{
@@ -118,14 +118,14 @@ var identityGuards = []Mutant{
 		Guard:   "an enrollment token is for names that begin as it says",
 		File:    "internal/state/identities.go",
 		Find:    `case !strings.HasPrefix(in.Node, token.Prefix):`,
-		Replace: `case false:`,
+		Replace: `case !strings.HasPrefix(in.Node, ""):`,
 		Test:    "./internal/state TestATokenEnrollsWhatItIsForAndNothingElse",
 	},
 	{
 		Guard:   "no node enrolls under the name of a machine",
 		File:    "internal/state/identities.go",
 		Find:    "\tif taken {\n",
-		Replace: "\tif false {\n",
+		Replace: "\tif machine += \"-\"; taken && false {\n",
 		Test:    "./internal/state TestATokenEnrollsWhatItIsForAndNothingElse",
 	},
 	{
