@@ -120,7 +120,9 @@ func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
 			a.cfg.Log.ErrorContext(ctx, "the networks can't be made; trying again", "error", err)
 			return
 		}
-		a.traceNetworks(ctx, n.applied, want, began)
+		if n.applied != nil { // what a new agent finds was made before
+			a.traceNetworks(ctx, n.applied, want, began)
+		}
 		n.applied, n.ok, n.tries, n.problem, n.next = want, true, 0, "", time.Time{}
 	})
 }

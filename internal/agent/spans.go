@@ -25,7 +25,7 @@ func (a *Agent) traced(ctx context.Context, assignment string, root tracing.Root
 	return a.tracer.In(ctx, tracing.ClusterOf(assignment), root, assignment)
 }
 
-// rootOf is what is done to a member serves: it is ended, or made.
+// rootOf tells whether what is done to a member now is part of its cluster's creation or of its deletion.
 func rootOf(m *memberState) tracing.Root {
 	if m.want == nil || m.want.Release {
 		return tracing.Delete
@@ -60,7 +60,7 @@ func portIDs(networks []fabric.Network) map[string]bool {
 	return ids
 }
 
-// trace keeps a span until it is told. What nobody takes for long is dropped.
+// trace queues a span for the server. When the queue is full, the span is dropped.
 func (o *outbox) trace(s tracing.Span) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +69,7 @@ func (o *outbox) trace(s tracing.Span) {
 	}
 }
 
-// takeSpans returns what is to be told, once.
+// takeSpans empties the queue and returns it as the server reads it.
 func (o *outbox) takeSpans(now time.Time) []agentstream.Span {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +84,7 @@ func (o *outbox) takeSpans(now time.Time) []agentstream.Span {
 	return told
 }
 
-// sendSpans tells what stages have ended since it was told last.
+// sendSpans sends the queued spans.
 func (a *Agent) sendSpans(stream *agentstream.ClientConn) error {
 	if spans := a.outbox.takeSpans(time.Now()); len(spans) > 0 {
 		return stream.Send(agentstream.Up{Spans: spans})
@@ -92,8 +92,8 @@ func (a *Agent) sendSpans(stream *agentstream.ClientConn) error {
 	return nil
 }
 
-// traceReady records how long a member that was started took until it could be reached. Its word may come before the driver's: so this begins with
-// the start.
+// traceReady records the time from a member's start until it could be reached. The member may report that before the driver's call returns, so the
+// stage begins with the call.
 func (a *Agent) traceReady(ctx context.Context, m *memberState, at time.Time) {
 	if m.ready || m.startedAt.IsZero() || at.Before(m.startedAt) {
 		return

@@ -47,8 +47,8 @@ type Up struct {
 // MaxSpans is how many spans one message has, at most.
 const MaxSpans = 1024
 
-// Span is a stage of making or ending a member on the node that has ended. Each is told once, if it is told at all. Ages are told instead of times,
-// since clocks differ.
+// Span is a completed stage in the life of a member on the node. Each span is sent at most once. It carries ages instead of times, because
+// clocks differ.
 type Span struct {
 	// ID and Parent are OpenTelemetry span identifiers, 16 hexadecimal digits.
 	ID           string `json:"id"`

@@ -28,21 +28,27 @@ func (s *site) closeTracer() error {
 // spanID is an OpenTelemetry span identifier.
 var spanID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// keepSpans returns what keeps the spans that a node tells, as far as they are of its own members.
+// keepSpans returns a function that keeps the spans from a node, as far as they belong to the creation or the deletion of its own members. What
+// happens to a cluster in between, such as a member that is replaced, is part of neither.
 func keepSpans(book *tracing.Book, view func() *state.View, now func() time.Time) func(node string, spans []agentstream.Span) {
 	return func(node string, spans []agentstream.Span) {
 		at, members := now(), membersOn(view(), node)
 		for i := range spans {
 			told := &spans[i]
-			a := members[told.AssignmentID]
-			if a == nil || !spanID.MatchString(told.ID) || !spanID.MatchString(told.Parent) {
+			held, own := members[told.AssignmentID]
+			if !own || !spanID.MatchString(told.ID) || !spanID.MatchString(told.Parent) {
 				continue
 			}
 			ended := at.Add(-seconds(told.AgoSeconds))
+			began := ended.Add(-seconds(told.Seconds))
+			if held.inBetween(began) {
+				continue
+			}
+			a := held.assignment
 			book.Add(tracing.Placed{
 				Span: tracing.Span{
 					ID: told.ID, Parent: told.Parent, Cluster: a.ClusterUID, Assignment: a.ID, Name: manifest.Text(told.Name),
-					Began: ended.Add(-seconds(told.Seconds)), Ended: ended, Failure: manifest.Text(told.Failure),
+					Began: began, Ended: ended, Failure: manifest.Text(told.Failure),
 				},
 				Node: node, Member: a.Member,
 			})
@@ -50,13 +56,25 @@ func keepSpans(book *tracing.Book, view func() *state.View, now func() time.Time
 	}
 }
 
-// membersOn are the assignments on a node, those that are being released included, by ID.
-func membersOn(view *state.View, node string) map[string]*api.Assignment {
-	all := map[string]*api.Assignment{}
+// held is an assignment with its cluster.
+type held struct {
+	assignment *api.Assignment
+	cluster    *state.Cluster
+}
+
+// inBetween reports whether the cluster was ready by a time, and is not being deleted.
+func (h held) inBetween(at time.Time) bool {
+	record := h.cluster.Record
+	return record != nil && record.ReadyAt != nil && at.After(*record.ReadyAt) && h.cluster.Intent.DeleteRequestedAt == nil
+}
+
+// membersOn returns the assignments on a node by ID, including those that are being released.
+func membersOn(view *state.View, node string) map[string]held {
+	all := map[string]held{}
 	for _, c := range view.ClustersOnNode(node) {
 		for a := range c.All() {
 			if a.Node == node {
-				all[a.ID] = a
+				all[a.ID] = held{a, c}
 			}
 		}
 	}

@@ -53,6 +53,40 @@ func TestANodeTellsStagesOfItsOwnMembersOnly(t *testing.T) {
 	}
 }
 
+func TestWhatHappensToAReadyClusterIsNoPartOfItsCreation(t *testing.T) {
+	ready := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	view := viewOf(t, "c1", "u1", map[string]string{"u1.c1-0.1": "n1"})
+	c := view.Cluster("c1")
+	c.Record.ReadyAt = &ready
+	const id, parent = "00112233445566aa", "00112233445566bb"
+	for name, tt := range map[string]struct {
+		now      time.Time
+		deleting bool
+		kept     bool
+	}{
+		"begun before it was ready": {ready.Add(time.Second), false, true},
+		"begun an hour later":       {ready.Add(time.Hour), false, false},
+		"begun as it is deleted":    {ready.Add(time.Hour), true, true},
+	} {
+		book := tracing.NewBook()
+		book.Open("c1", "u1")
+		c.Intent.DeleteRequestedAt = nil
+		if tt.deleting {
+			c.Intent.DeleteRequestedAt = &tt.now
+		}
+		keepSpans(book, func() *state.View { return view }, func() time.Time { return tt.now })("n1", []agentstream.Span{
+			{ID: id, Parent: parent, AssignmentID: "u1.c1-0.1", Name: "start", Seconds: 2},
+		})
+		trace, _, err := book.Newest(t.Context(), "c1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kept := len(trace.Spans) == 1; kept != tt.kept {
+			t.Errorf("a stage %s is kept: %t, want %t", name, kept, tt.kept)
+		}
+	}
+}
+
 // viewOf is a site with one cluster, whose members lie on nodes.
 func viewOf(t *testing.T, name, uid string, nodes map[string]string) *state.View {
 	t.Helper()

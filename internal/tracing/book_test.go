@@ -74,13 +74,13 @@ func TestABookIsBounded(t *testing.T) {
 	}
 }
 
-func TestATraceIsToldOnceTheBookKnowsWhatIsStored(t *testing.T) {
+func TestABookReturnsATraceOnceItHasFollowedWhatIsStored(t *testing.T) {
 	b := NewBook()
 	b.reach(4)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := b.Newest(ctx, "c1", 5); err == nil {
-		t.Error("a trace is told before the book knows of revision 5")
+		t.Error("the book returns a trace before it has followed revision 5")
 	}
 	asked := make(chan error)
 	go func() {

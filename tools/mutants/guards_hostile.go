@@ -122,6 +122,13 @@ var hostileGuards = []Mutant{
 		Test:    "./internal/server TestANodeTellsStagesOfItsOwnMembersOnly",
 	},
 	{
+		Guard:   "what happens to a ready cluster is no part of its creation",
+		File:    "internal/server/traces.go",
+		Find:    "if held.inBetween(began) {",
+		Replace: "if held.inBetween(began) && false {",
+		Test:    "./internal/server TestWhatHappensToAReadyClusterIsNoPartOfItsCreation",
+	},
+	{
 		Guard:   "the traces that are kept are bounded",
 		File:    "internal/tracing/book.go",
 		Find:    "for b.spans > mostSpans || len(b.order) > mostClusters {",

@@ -17,7 +17,7 @@ const (
 	mostAtOnce        = 6
 	requestsPerSecond = 20
 	requestsAtFirst   = 60
-	// manyAskers is how many addresses are kept before those that rest are dropped.
+	// manyAskers is how many addresses are kept before those at rest are first dropped.
 	manyAskers = 1024
 )
 
@@ -25,6 +25,8 @@ const (
 type turns struct {
 	mu     sync.Mutex
 	askers map[netip.Addr]*asker
+	// many is at how many of them those at rest are dropped next.
+	many int
 }
 
 type asker struct {
@@ -53,9 +55,9 @@ func (t *turns) begin(from netip.Addr) (end func(), ok bool) {
 	}, true
 }
 
-// forget drops those that may ask as much as somebody new, once there are many; the lock is held.
+// forget drops the addresses that may ask as much as a new one, each time that their number has doubled. The lock is held.
 func (t *turns) forget() {
-	if len(t.askers) < manyAskers {
+	if len(t.askers) < max(manyAskers, t.many) {
 		return
 	}
 	for from, a := range t.askers {
@@ -63,6 +65,7 @@ func (t *turns) forget() {
 			delete(t.askers, from)
 		}
 	}
+	t.many = 2 * len(t.askers)
 }
 
 // inTurn serves each machine a bounded part of the time.
