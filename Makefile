@@ -12,6 +12,7 @@ VERSION := $(shell cat VERSION 2>/dev/null || git describe --tags --dirty 2>/dev
 	echo devel-$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown))
 LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERSION)
 MEMBER := internal/memberbin/embedded/nearmetal-member
+RANKS := internal/memberbin/embedded/nearmetal-ucx.so
 BOOT := internal/machine/bootbin/embedded/nearmetal-boot
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/... ./tests/hostile
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
@@ -46,10 +47,12 @@ build: member boot ## build bin/nearmetal
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
 
-# The member agent is embedded in the main binary, so it comes first. It carries no version: its content is its identity.
+# The member agent is embedded in the main binary, so it comes first, and so is a small library that members preload. It carries no version: its content is its identity.
 member:
 	@mkdir -p $(dir $(MEMBER))
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(MEMBER) ./cmd/nearmetal-member
+	$(CC) -shared -fPIC -Os -nostdlib -s -Wall -Wextra -Werror -Wl,-z,noseparate-code,--hash-style=gnu,--build-id=none \
+		-o $(RANKS) internal/memberbin/ucx/ucx.c
 
 # So is the boot agent, the only program of the machines' initial RAM disks.
 boot:
@@ -158,4 +161,4 @@ install: build ## install bin/nearmetal to /usr/local/bin
 	$(ASROOT) install -D -m 755 bin/nearmetal $(DESTDIR)/usr/local/bin/nearmetal
 
 clean: ## remove all build outputs
-	rm -rf bin .build $(MEMBER) $(BOOT)
+	rm -rf bin .build $(MEMBER) $(RANKS) $(BOOT)

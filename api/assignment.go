@@ -39,6 +39,9 @@ type Assignment struct {
 	Memory []MemoryClaim `json:"memory"`
 	// Oversubscribed is true when the node offers a CPU in more than one slot.
 	Oversubscribed bool `json:"oversubscribed,omitempty"`
+	// SharesMemory is true for a member that shares what MPI needs for messages through memory with the other members of its cluster on
+	// its node: System V IPC, and processes and user IDs, by which ranks open each other's memory.
+	SharesMemory bool `json:"shares_memory,omitempty"`
 	// UserIDs are the host's user and group IDs that the cluster's user namespaces have; all members of a cluster share them.
 	UserIDs IDRange `json:"user_ids,omitzero"`
 	// Devices are parts of the node's devices. Ports are ends of networks; a member is known by the address of its first.

@@ -38,10 +38,18 @@ type Group struct {
 	// Networks are further private networks of the cluster on which each member has a port, besides the cluster's own. Groups that name the
 	// same network share it. Members have them as eth1, eth2 and so on, in the order in which the cluster's groups first name them.
 	Networks []string `json:"networks,omitempty"`
+	// ShareMemory lets members of the cluster that are on one node exchange messages through memory: they share System V IPC, and see each
+	// other's processes. nil: they do.
+	ShareMemory *bool `json:"share_memory,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
 	Checks []Check `json:"checks,omitempty"`
+}
+
+// SharesMemory tells whether members of the group share memory with others of their cluster on the same node.
+func (g Group) SharesMemory() bool {
+	return g.Stack == StackContainer && (g.ShareMemory == nil || *g.ShareMemory)
 }
 
 // Check is a command that tells whether a member can do its work: exit code 0 says yes.
@@ -91,6 +99,7 @@ type ClusterRequest struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
 	Networks     []string          `json:"networks,omitempty"`
+	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Checks       []Check           `json:"checks,omitempty"`
 }
 

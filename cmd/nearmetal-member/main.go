@@ -1,5 +1,5 @@
 // Command nearmetal-member is the first process of every member: it runs sshd, tells the node agent when the member is ready
-// and supervises its jobs. See package member.
+// and supervises its jobs. See package member. Started by the name of a sandbox, it is one: see package sandbox.
 package main
 
 import (
@@ -12,11 +12,18 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/sandbox"
 )
 
 func main() {
+	if os.Args[0] == sandbox.Name {
+		_ = sandbox.Hold() // it has told its maker
+		os.Exit(1)
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "nearmetal-member:", err)
 		os.Exit(1)
@@ -27,6 +34,10 @@ func run() error {
 	// The member's cores and memory are the tenant's: one thread at a time, a small heap.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
+	// Orphans of the member's processes come to this one, too, where it is not the first of its PID namespace.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming the parent of orphans: %w", err)
+	}
 	cfg, err := member.LoadConfig(memberconfig.Path)
 	if err != nil {
 		return err

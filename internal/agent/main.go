@@ -53,7 +53,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	binary, err := memberbin.Install(dir)
+	members, err := memberbin.Install(dir)
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,8 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	defer endPeers()
 	catalog := environment.Catalog{environment.NewLocal()}
 	containers, err := container.New(container.Config{
-		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: binary, Logger: log,
+		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: members.Binary,
+		RankLibrary: members.RankLibrary, Logger: log,
 	})
 	if err != nil {
 		return err

@@ -48,9 +48,11 @@ type createFlags struct {
 	priority int
 	project  string
 	spares   int
-	networks []string
-	noWait   bool
-	timeout  time.Duration
+	// shareMemory is sent only when it was given.
+	shareMemory bool
+	networks    []string
+	noWait      bool
+	timeout     time.Duration
 }
 
 func (a *app) clusterCreate() *cobra.Command {
@@ -83,6 +85,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
+	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
@@ -108,7 +111,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network"}
+var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -143,6 +146,9 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
 		Spares: f.spares, Networks: f.networks,
+	}
+	if cmd.Flags().Changed("share-memory") {
+		req.ShareMemory = &f.shareMemory
 	}
 	_, err = manifest.Normalize(req, manifest.Flags("name", "size", "cores", "memory", "stack", "environment"))
 	var invalid *manifest.Invalid

@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/member/membercert"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -83,6 +84,11 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 	}{
 		{"plain", nil},
 		{"metal", func(c *Cluster) { c.Members[1].Stack = api.StackMetal }},
+		{"sharing", func(c *Cluster) {
+			for i := range c.Members {
+				c.Members[i].SharesMemory = true
+			}
+		}},
 		{"egress-oversubscribed", func(c *Cluster) {
 			c.Network.Egress = true
 			c.Nameservers = []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}
@@ -105,6 +111,17 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 				t.Errorf("files differ (-want +got), write them anew by: go test ./internal/contextualization -update\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestRanksAreToldToUseMemoryOnlyWhereEveryMemberSharesIt(t *testing.T) {
+	for name, change := range map[string]func(*Cluster){
+		"one of them shares":     func(c *Cluster) { c.Members[0].SharesMemory = true },
+		"all but one of them do": func(c *Cluster) { c.Members[0].SharesMemory, c.Members[1].SharesMemory = true, true },
+	} {
+		if got := text(render(t, testCluster(t, change), "u1.c1-0.1")); strings.Contains(got, memberconfig.RankLibrary) {
+			t.Errorf("%s: ranks in the others would be started with a library that is not there", name)
+		}
 	}
 }
 

@@ -108,6 +108,16 @@ func (r *Renderer) environment() map[string]string {
 		// Ranks that share a core would each wait for the other by spinning, a scheduler's time slice a message.
 		env["OMPI_MCA_mpi_yield_when_idle"] = "1"
 	}
+	if !slices.ContainsFunc(r.members, func(m api.Assignment) bool { return !m.SharesMemory }) {
+		// UCX, which finds out by itself that two ranks share memory: left out by Debian's defaults, and for networks other than InfiniBand
+		// by Open MPI's.
+		maps.Copy(env, map[string]string{
+			"LD_PRELOAD":                       memberconfig.RankLibrary,
+			"OMPI_MCA_pml":                     "^v", // any but v: Debian's parameter files say ^ucx
+			"OMPI_MCA_opal_common_ucx_tls":     "any",
+			"OMPI_MCA_opal_common_ucx_devices": "any",
+		})
+	}
 	return env
 }
 

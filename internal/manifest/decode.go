@@ -94,6 +94,10 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.problem(path, v, "has no value; give a value or omit the field")
 		return
 	}
+	if into.Kind() == reflect.Pointer { // tells what was given from what was not
+		into.Set(reflect.New(into.Type().Elem()))
+		into = into.Elem()
+	}
 	switch {
 	case into.Type() == bytesType:
 		d.bytes(path, v, into)

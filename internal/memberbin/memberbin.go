@@ -1,6 +1,7 @@
-// Package memberbin carries the member agent's binary inside the main binary and writes it to where members mount it from.
+// Package memberbin carries what members run of Nearmetal inside the main binary, and writes it to where members mount it from: the
+// member agent's binary, and a library for the ranks of Open MPI (ucx/ucx.c).
 //
-// The binary is built before (make member), since a member runs another program than its node: small, static, quick to start.
+// Both are built before (make member), since a member runs another program than its node: small, static, quick to start.
 // The package must never build or fetch anything: what is embedded is what members run.
 package memberbin
 
@@ -14,49 +15,61 @@ import (
 	"path/filepath"
 )
 
-// Name is the file name of the member agent's binary.
-const Name = "nearmetal-member"
+// Name is the file name of the member agent's binary, rankLibrary that of the library.
+const (
+	Name        = "nearmetal-member"
+	rankLibrary = "nearmetal-ucx.so"
+)
 
-// ErrMissing: this build embeds no member agent.
+// ErrMissing: this build embeds no member agent, or not all of it.
 var ErrMissing = errors.New("this build of nearmetal embeds no member agent; build it with `make build`, which builds " +
 	"the member agent first")
 
 //go:embed embedded
 var embedded embed.FS
 
-// Binary returns the member agent's binary, or ErrMissing.
-func Binary() ([]byte, error) { return binary(embedded) }
+// Files are the paths of what Install has written.
+type Files struct{ Binary, RankLibrary string }
 
-func binary(files fs.FS) ([]byte, error) {
-	data, err := fs.ReadFile(files, "embedded/"+Name)
+// Binary returns the member agent's binary, or ErrMissing.
+func Binary() ([]byte, error) { return file(embedded, Name) }
+
+func file(files fs.FS, name string) ([]byte, error) {
+	data, err := fs.ReadFile(files, "embedded/"+name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrMissing
 	}
 	return data, err
 }
 
-// Install writes the binary to dir/nearmetal-member, mode 0755, and returns its path. A file that is already the same is left
-// alone; another one is replaced by renaming, so members that run the former one keep it.
-func Install(dir string) (string, error) {
-	data, err := Binary()
-	if err != nil {
-		return "", err
+// Install writes what members run to dir, mode 0755. A file that is already the same is left alone; another one is replaced by renaming, so
+// members that run the former one keep it.
+func Install(dir string) (Files, error) {
+	var paths [2]string
+	for i, name := range []string{Name, rankLibrary} {
+		data, err := file(embedded, name)
+		if err != nil {
+			return Files{}, err
+		}
+		if paths[i], err = install(dir, name, data); err != nil {
+			return Files{}, err
+		}
 	}
-	return install(dir, data)
+	return Files{Binary: paths[0], RankLibrary: paths[1]}, nil
 }
 
-func install(dir string, data []byte) (string, error) {
-	path := filepath.Join(dir, Name)
+func install(dir, name string, data []byte) (string, error) {
+	path := filepath.Join(dir, name)
 	if same(path, data) {
 		return path, nil
 	}
 	fail := func(err error) (string, error) {
-		return "", fmt.Errorf("the member agent can't be installed in %s: %w", dir, err)
+		return "", fmt.Errorf("%s can't be installed in %s: %w", name, dir, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fail(err)
 	}
-	temporary, err := os.CreateTemp(dir, "."+Name+"-")
+	temporary, err := os.CreateTemp(dir, "."+name+"-")
 	if err != nil {
 		return fail(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 func TestInstallWritesAnExecutableThatHoldsTheBinary(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
-	path, err := install(dir, []byte("program"))
+	path, err := install(dir, Name, []byte("program"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestInstallLeavesTheSameBinaryAloneAndReplacesAnother(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			path, err := install(dir, []byte("program"))
+			path, err := install(dir, Name, []byte("program"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,7 +45,7 @@ func TestInstallLeavesTheSameBinaryAloneAndReplacesAnother(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := install(dir, []byte("program")); err != nil {
+			if _, err := install(dir, Name, []byte("program")); err != nil {
 				t.Fatal(err)
 			}
 			after, err := os.Stat(path)
@@ -66,7 +66,7 @@ func TestInstallLeavesTheSameBinaryAloneAndReplacesAnother(t *testing.T) {
 }
 
 func TestAMissingBinaryIsNamedWithWhatToDo(t *testing.T) {
-	if _, err := binary(fstest.MapFS{}); err != ErrMissing {
+	if _, err := file(fstest.MapFS{}, Name); err != ErrMissing {
 		t.Errorf("got %v, want %v", err, ErrMissing)
 	}
 }

@@ -33,6 +33,8 @@ type Placed struct {
 	Whole          bool
 	Ports          []api.NodePort
 	Oversubscribed bool
+	// SharesMemory is what its group asks for (api.Group).
+	SharesMemory bool
 	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
 	RAMBoot     int64
 	Stack       api.Stack
@@ -94,7 +96,8 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 			for range c.members {
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
-					Oversubscribed: n.record.Oversubscribed || n.layout.shared, Stack: g.Stack, Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack),
+					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Stack: g.Stack,
+					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack),
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {

@@ -223,6 +223,15 @@ func (c *cgroups) swapLimit() bool {
 
 // members lists the IDs that have a control group in any tree.
 func (c *cgroups) members() ([]string, error) {
+	names, err := c.children()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") }), nil
+}
+
+// children lists the groups below the node's own in any tree: members and sandboxes.
+func (c *cgroups) children() ([]string, error) {
 	var ids []string
 	for _, dir := range c.dirs("") {
 		entries, err := os.ReadDir(dir)
@@ -274,9 +283,8 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%d processes of member %q did not end: %w", len(pids), id, err)
 		}
-		if c.v2() {
-			// cgroup.kill (Linux 5.14) reaches processes that are being forked, too; without it the loop below does.
-			_ = os.WriteFile(filepath.Join(c.dirs(id)[0], "cgroup.kill"), []byte("1"), 0)
+		if err := c.killAtOnce(ctx, id); err != nil {
+			return err
 		}
 		for _, pid := range pids {
 			if err := killProcess(ctx, pid, func() bool { return c.contains(id, pid) }); err != nil {
@@ -284,6 +292,31 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 			}
 		}
 	}
+}
+
+// killAtOnce signals all processes of a member at one moment, where the kernel can, so that none gets away by forking: with cgroup v2 by
+// cgroup.kill (Linux 5.14), else while they are frozen.
+func (c *cgroups) killAtOnce(ctx context.Context, id string) error {
+	if c.v2() {
+		_ = os.WriteFile(filepath.Join(c.dirs(id)[0], "cgroup.kill"), []byte("1"), 0)
+		return nil
+	}
+	f, err := c.freezer(id)
+	if err != nil {
+		return nil // signalled one by one
+	}
+	pids, err := c.processes(id)
+	if err != nil || len(pids) < 2 || !exists(f.path) {
+		return err
+	}
+	err = f.set(ctx, true)
+	if err == nil {
+		pids, err = c.processes(id)
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL) // frozen, so that no other process can have its number by now
+		}
+	}
+	return errors.Join(err, c.thaw(context.WithoutCancel(ctx), id))
 }
 
 // remove removes a member's control groups from every tree and verifies by looking.

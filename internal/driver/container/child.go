@@ -16,7 +16,7 @@ type child struct {
 }
 
 // adopt begins to wait for the first process of a member that was just created.
-func (d *Driver) adopt(id string, pid int) error {
+func (d *Driver) adopt(h *host, id string, pid int) error {
 	p, err := openProcess(pid)
 	if err != nil {
 		return err
@@ -28,6 +28,7 @@ func (d *Driver) adopt(id string, pid int) error {
 	go func() {
 		defer p.close()
 		if p.wait(d.lifetime) == nil {
+			d.endRest(d.lifetime, h, id)
 			if code := p.exitCode(); code != nil && !c.disregarded.Load() {
 				d.rememberExit(id, *code)
 			}
@@ -35,6 +36,22 @@ func (d *Driver) adopt(id string, pid int) error {
 		close(c.reaped)
 	}()
 	return nil
+}
+
+// endRest ends what is left of a member whose first process has ended. Where that was the first of a PID namespace, the kernel has done so.
+func (d *Driver) endRest(ctx context.Context, h *host, id string) {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	if err := h.cgroups.kill(ctx, id); err != nil {
+		d.log.Warn("processes of a member whose first process has ended run on", "member", id, "err", err)
+	}
+}
+
+// adopted tells whether it was this driver that started the member.
+func (d *Driver) adopted(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.children[id] != nil
 }
 
 // awaitReaped returns when the member's first process is reaped, if it was this driver that started it.

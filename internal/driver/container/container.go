@@ -39,6 +39,9 @@ type Config struct {
 	Images environment.Images
 	// MemberBinary is the host path of the static binary that is every member's first process, mounted at MemberPath.
 	MemberBinary string
+	// RankLibrary is the host path of the library that Open MPI's ranks are started with, mounted at memberconfig.RankLibrary in members that
+	// share memory; empty: it is not mounted.
+	RankLibrary string
 	// MemberArgs are the first process's arguments, by default MemberPath alone. Tests run another program by them.
 	MemberArgs []string
 	// Runtime is the OCI runtime's path; by default crun, else runc, from PATH.
@@ -58,6 +61,8 @@ type Driver struct {
 	starting int // members between beginStart and its done
 	children map[string]*child
 	images   images
+	// sandboxes is held while a sandbox is looked for, made or ended.
+	sandboxes sync.Mutex
 
 	lifetime context.Context // until Close
 	end      context.CancelFunc

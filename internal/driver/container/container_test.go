@@ -31,8 +31,17 @@ func (w waiting) Start(ctx context.Context, m driver.Member) error {
 	return w.rig.startBy(ctx, w.Driver, m)
 }
 
-func testContract(t *testing.T, runtime string) {
-	drivertest.Run(t, func(t *testing.T) drivertest.Fixture { return fixture(newRig(t, runtime)) })
+func testContract(t *testing.T, runtime string, sharesMemory bool) {
+	drivertest.Run(t, func(t *testing.T) drivertest.Fixture {
+		f := fixture(newRig(t, runtime))
+		member := f.Member
+		f.Member = func(t *testing.T) driver.Member {
+			m := member(t)
+			m.Assignment.SharesMemory = sharesMemory
+			return m
+		}
+		return f
+	})
 }
 
 func fixture(r *rig) drivertest.Fixture {
@@ -57,9 +66,17 @@ func fixture(r *rig) drivertest.Fixture {
 	}
 }
 
-func TestContainersOnCrunMeetTheDriverContract(t *testing.T) { testContract(t, "crun") }
+func TestContainersOnCrunMeetTheDriverContract(t *testing.T) { testContract(t, "crun", false) }
 
-func TestContainersOnRuncMeetTheDriverContract(t *testing.T) { testContract(t, "runc") }
+func TestContainersThatShareMemoryOnCrunMeetTheDriverContract(t *testing.T) {
+	testContract(t, "crun", true)
+}
+
+func TestContainersOnRuncMeetTheDriverContract(t *testing.T) { testContract(t, "runc", false) }
+
+func TestContainersThatShareMemoryOnRuncMeetTheDriverContract(t *testing.T) {
+	testContract(t, "runc", true)
+}
 
 func TestContainersOnAnImageMeetTheDriverContract(t *testing.T) {
 	needHost(t, "crun")

@@ -57,6 +57,8 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 		clean     bool
 		want      driver.State
 	}{
+		{"container.after-sandbox-group", false, driver.StatePrepared},
+		{"container.after-sandbox", false, driver.StatePrepared},
 		{"container.after-write", false, driver.StatePrepared},
 		{"container.after-create", false, driver.StatePrepared},
 		{"container.after-attach", false, driver.StatePrepared},
@@ -66,12 +68,13 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 		{"container.after-remove-cgroups", true, driver.StateExited},
 		{"container.after-detach", true, driver.StatePrepared},
 		{"container.after-remove-dir", true, driver.StateAbsent},
+		{"container.after-end-sandbox", true, driver.StateAbsent},
 	}
 	for _, c := range cases {
 		for _, next := range []string{"start and clean", "clean"} {
 			t.Run(c.failpoint+" then "+next, func(t *testing.T) {
 				r := newRig(t, "crun")
-				m := r.member(t)
+				m := r.sharing(t, "one", idBase)
 				if c.clean {
 					if err := r.Driver.Start(t.Context(), m); err != nil {
 						t.Fatal(err)

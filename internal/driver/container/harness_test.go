@@ -122,7 +122,7 @@ func (r *rig) member(t testing.TB) driver.Member {
 	name := fmt.Sprintf("m-%d", n)
 	m := driver.Member{
 		Assignment: api.Assignment{
-			ID: fmt.Sprintf("testcluster.%s.1", name), Cluster: "testcluster", Member: name, CPUs: []int{0}, NUMANodes: []int{0},
+			ID: fmt.Sprintf("testcluster.%s.1", name), ClusterUID: "testcluster", Cluster: "testcluster", Member: name, CPUs: []int{0}, NUMANodes: []int{0},
 			Memory: []api.MemoryClaim{{Bytes: 256 << 20}}, UserIDs: api.IDRange{First: idBase, Count: 65536},
 			Ports: []api.PortClaim{{Network: "testcluster", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:00:00:00:00:02"}},
 			Stack: api.StackContainer, Environment: environment.LocalName,

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver/container"
+	"github.com/nearmetal/nearmetal/internal/sandbox"
 )
 
 // This test binary is also the first process of the members it starts: it connects to the control socket and does as told.
@@ -33,6 +34,10 @@ type answer struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Args[0] == sandbox.Name {
+		_ = sandbox.Hold()
+		os.Exit(1)
+	}
 	if os.Args[0] == container.MemberPath {
 		beMember(len(os.Args) > 1 && os.Args[1] == "stubborn")
 	}

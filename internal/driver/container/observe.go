@@ -105,6 +105,9 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.endSandboxes(ctx, h); err != nil {
+		return nil, fmt.Errorf("ending sandboxes without members: %w", err)
+	}
 	if err := d.leaveGone(ctx, h); err != nil {
 		return nil, err
 	}
@@ -193,12 +196,10 @@ func (d *Driver) waitInit(ctx context.Context, h *host, id string, pid int) erro
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	own := d.children[id] != nil
-	d.mu.Unlock()
-	if own {
+	if d.adopted(id) {
 		return nil // who adopted it reaps it
 	}
+	d.endRest(ctx, h, id)
 	if code := p.exitCode(); code != nil {
 		d.rememberExit(id, *code)
 	}

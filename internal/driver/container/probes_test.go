@@ -35,8 +35,12 @@ var probes = map[string]func(argument string) (string, error){
 		}
 		return "", err
 	},
-	"echo":        echo,
-	"mount tmpfs": func(path string) (string, error) { return "", unix.Mount("tmpfs", path, "tmpfs", 0, "") },
+	"echo":         echo,
+	"make segment": func(text string) (string, error) { return "", useSegment(unix.IPC_CREAT|0o600, text) },
+	"read segment": func(string) (string, error) { return readSegment() },
+	"publish":      publish,
+	"peek":         peek,
+	"mount tmpfs":  func(path string) (string, error) { return "", unix.Mount("tmpfs", path, "tmpfs", 0, "") },
 	"remount writable": func(path string) (string, error) {
 		return "", unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND, "")
 	},
@@ -109,4 +113,57 @@ func writeProbe(path string) error {
 	}
 	_, err = file.WriteString("1")
 	return errors.Join(err, file.Close())
+}
+
+// segmentKey is the System V key that members of one cluster agree on.
+const segmentKey = 0x4e6d
+
+func attach(flags int) ([]byte, error) {
+	id, err := unix.SysvShmGet(segmentKey, 4096, flags)
+	if err != nil {
+		return nil, err
+	}
+	return unix.SysvShmAttach(id, 0, 0)
+}
+
+// useSegment leaves a text in a shared memory segment, which it keeps attached.
+func useSegment(flags int, text string) error {
+	memory, err := attach(flags)
+	if err == nil {
+		copy(memory, text)
+	}
+	return err
+}
+
+func readSegment() (string, error) {
+	memory, err := attach(0)
+	if err != nil {
+		return "", err
+	}
+	text, _, _ := strings.Cut(string(memory), "\x00")
+	return text, unix.SysvShmDetach(memory)
+}
+
+// published is memory of this process that others may read by its address.
+var published = make([]byte, 100)
+
+// publish puts a text there and returns where it is: PID, address and length.
+func publish(text string) (string, error) {
+	clear(published)
+	published = published[:copy(published, text)]
+	return fmt.Sprint(os.Getpid(), " ", uintptr(unsafe.Pointer(&published[0])), " ", len(published)), nil
+}
+
+// peek reads memory of another process, as UCX and Open MPI do for large messages (process_vm_readv(2)).
+func peek(where string) (string, error) {
+	var pid, length int
+	var address uintptr
+	if _, err := fmt.Sscan(where, &pid, &address, &length); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, length)
+	local := unix.Iovec{Base: &buffer[0]}
+	local.SetLen(length)
+	_, err := unix.ProcessVMReadv(pid, []unix.Iovec{local}, []unix.RemoteIovec{{Base: address, Len: length}}, 0)
+	return string(buffer), err
 }

@@ -2,6 +2,7 @@ package container
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
 
 // specInput is all a container's OCI configuration follows from.
@@ -21,9 +23,12 @@ type specInput struct {
 	// etcBinds are the host entries below /etc that no generated file replaces.
 	etcBinds     []environment.Bind
 	memberBinary string
+	rankLibrary  string
 	args         []string
 	cgroupPath   string
 	limits       limits
+	// shared are the namespaces of its cluster on this node; nil: it has its own.
+	shared *sharedSpaces
 }
 
 // limits are what this host and this agent can hand out.
@@ -71,15 +76,7 @@ func renderSpec(in specInput) (*specs.Spec, error) {
 			"org.nearmetal.member":  m.Assignment.Member,
 		},
 		Linux: &specs.Linux{
-			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.UserNamespace},
-				{Type: specs.PIDNamespace},
-				{Type: specs.NetworkNamespace},
-				{Type: specs.IPCNamespace},
-				{Type: specs.UTSNamespace},
-				{Type: specs.MountNamespace},
-				{Type: specs.CgroupNamespace},
-			},
+			Namespaces:    namespaces(in.shared),
 			UIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
 			GIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
 			CgroupsPath:   in.cgroupPath,
@@ -98,6 +95,25 @@ func renderSpec(in specInput) (*specs.Spec, error) {
 	profile.Architectures = profile.Architectures[:min(1, len(profile.Architectures))]
 	spec.Linux.Seccomp = profile
 	return spec, nil
+}
+
+// namespaces lists what a member has for itself, and what it shares with the others of its cluster on this node.
+func namespaces(shared *sharedSpaces) []specs.LinuxNamespace {
+	list := []specs.LinuxNamespace{
+		{Type: specs.UserNamespace},
+		{Type: specs.PIDNamespace},
+		{Type: specs.IPCNamespace},
+		{Type: specs.NetworkNamespace},
+		{Type: specs.UTSNamespace},
+		{Type: specs.MountNamespace},
+		{Type: specs.CgroupNamespace},
+	}
+	if shared != nil {
+		for i, file := range []*os.File{shared.user, shared.pid, shared.ipc} {
+			list[i].Path = shared.path(file)
+		}
+	}
+	return list
 }
 
 func process1(in specInput) *specs.Process {
@@ -175,6 +191,9 @@ func mounts(in specInput) []specs.Mount {
 		bind(m.HomeDir, "/home"),
 		bind(m.ControlDir, "/run/nearmetal", "ro"),
 		bind(in.memberBinary, MemberPath, "ro"),
+	}
+	if m.Assignment.SharesMemory && in.rankLibrary != "" {
+		list = append(list, bind(in.rankLibrary, memberconfig.RankLibrary, "ro"))
 	}
 	// The host's own files keep the host's owners, who are nobody in a member: only what everyone may read can be read there. With
 	// owners mapped (idmapped mounts), the member's user 1000 would read what is the host's user 1000's alone, its root all of root's.

@@ -50,8 +50,17 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	defer done()
+	// The directory comes first: by it Observe sees the member, and its sandbox has a use.
+	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
+		return err
+	}
+	shared, err := d.shareSpaces(ctx, h, m)
+	if err != nil {
+		return err
+	}
+	defer shared.close()
 	files, written := tracing.Stage(ctx, "files")
-	dirs, err := d.write(files, h, m)
+	dirs, err := d.write(files, h, m, shared)
 	written(err)
 	if err != nil {
 		return err
@@ -75,7 +84,7 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 	if err != nil {
 		return err
 	}
-	if err := d.adopt(id, pid); err != nil {
+	if err := d.adopt(h, id, pid); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-create")
@@ -114,6 +123,8 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("it is a part of member %s, and containers hold nothing on other nodes", a.Of)
 	case len(a.Devices) > 0:
 		return fmt.Errorf("it holds device %s, and containers get no devices", a.Devices[0].Device)
+	case a.SharesMemory && sandboxOf(a.ID) != sandboxGroup(a.ClusterUID):
+		return fmt.Errorf("its ID does not begin with its cluster's, %q", a.ClusterUID)
 	case len(a.CPUs) == 0 || len(a.MemoryNodes()) == 0:
 		return errors.New("the assignment has no CPUs or no memory nodes")
 	case a.MemoryBytes() < 16<<20:
@@ -141,13 +152,10 @@ const (
 func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
 func (d *Driver) path(id, name string) string { return filepath.Join(d.members, id, name) }
 
-// write makes the member's directory and everything the runtime needs; it returns the directories that are to be given to others
+// write makes everything the runtime needs; it returns the directories that are to be given to others
 // than its root.
-func (d *Driver) write(ctx context.Context, h *host, m driver.Member) ([]environment.Dir, error) {
+func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared *sharedSpaces) ([]environment.Dir, error) {
 	id := m.Assignment.ID
-	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
-		return nil, err
-	}
 	root, err := d.rootOf(ctx, h, m)
 	if err != nil {
 		return nil, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
@@ -173,8 +181,8 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member) ([]environ
 	}
 	staged := h.spawner.memberDir(id)
 	spec, err := renderSpec(specInput{
-		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary,
-		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits,
+		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
+		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, shared: shared,
 	})
 	if err != nil {
 		return nil, err

@@ -74,6 +74,11 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 	if err := h.cgroups.thaw(ctx, id); err != nil {
 		return err
 	}
+	orphans, err := d.orphans(h, id)
+	if err != nil {
+		return err
+	}
+	defer orphans.reap()
 	// The kernel ends a PID namespace with its first process; the control group holds whatever else there is.
 	if seen.init != 0 {
 		err := killProcess(ctx, seen.init, func() bool { return h.cgroups.contains(id, seen.init) })
@@ -85,6 +90,33 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 		return err
 	}
 	return d.awaitReaped(ctx, id)
+}
+
+// orphans are processes of a member that may be children of this process and are awaited by nobody: those of a driver that was here before,
+// or of a runtime that died at work.
+type orphans []*process
+
+// orphans opens the processes of a member that this driver has not started.
+func (d *Driver) orphans(h *host, id string) (orphans, error) {
+	if d.adopted(id) {
+		return nil, nil
+	}
+	pids, err := h.cgroups.processes(id)
+	var list orphans
+	for _, pid := range pids {
+		if p, err := openProcess(pid); err == nil {
+			list = append(list, p)
+		}
+	}
+	return list, err
+}
+
+// reap takes those that have ended off the process table: the PID namespace of a sandbox lasts as long as anything of it is there.
+func (list orphans) reap() {
+	for _, p := range list {
+		_, _ = p.reap()
+		p.close()
+	}
 }
 
 // Clean removes the member's processes, port, control groups, runtime record and directory, and verifies it by looking. The
@@ -125,6 +157,10 @@ func (d *Driver) clean(ctx context.Context, h *host, id string) error {
 		return err
 	}
 	failpoint.Hit("container.after-remove-dir")
+	if err := d.endSandboxes(ctx, h); err != nil {
+		return fmt.Errorf("ending its cluster's sandbox: %w", err)
+	}
+	failpoint.Hit("container.after-end-sandbox")
 	if err := d.verifyGone(h, id); err != nil {
 		return err
 	}

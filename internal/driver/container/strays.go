@@ -24,7 +24,13 @@ func (d *Driver) endStrays(ctx context.Context, id string) error {
 		if err != nil || !makes(pid, id) {
 			continue
 		}
-		if err := killProcess(ctx, pid, func() bool { return makes(pid, id) }); err != nil {
+		stray, err := openProcess(pid)
+		if err != nil {
+			continue // it has ended
+		}
+		err = killProcess(ctx, pid, func() bool { return makes(pid, id) })
+		orphans{stray}.reap()
+		if err != nil {
 			return fmt.Errorf("ending process %d, left behind by a killed runtime: %w", pid, err)
 		}
 	}

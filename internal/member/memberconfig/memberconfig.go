@@ -4,10 +4,12 @@ package memberconfig
 
 import "net/netip"
 
-// Path is where a member finds the file, Socket the node agent's socket when the file describes no other link.
+// Path is where a member finds the file, Socket the node agent's socket when the file describes no other link. RankLibrary is the library
+// that ranks of Open MPI are started with in members that share memory (internal/memberbin/ucx).
 const (
-	Path   = "/etc/nearmetal/member.json"
-	Socket = "/run/nearmetal/agent.sock"
+	Path        = "/etc/nearmetal/member.json"
+	Socket      = "/run/nearmetal/agent.sock"
+	RankLibrary = "/run/nearmetal-ucx.so"
 )
 
 // File is the content of the file, in JSON.

@@ -1,0 +1,294 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/sandbox"
+)
+
+// Members that share memory are in three namespaces of their cluster on this node: of user IDs, of processes, and of System V IPC. A
+// sandbox, which does nothing else, holds them. It is found by its control group, and ends with the last member.
+
+// sandboxGroup is the name of a cluster's sandbox among the control groups of members. No member's ID begins like it: see validName.
+func sandboxGroup(clusterUID string) string { return "." + clusterUID }
+
+// sharedSpaces are the namespaces of a cluster's sandbox, open.
+type sharedSpaces struct{ user, pid, ipc *os.File }
+
+func (s *sharedSpaces) close() {
+	if s == nil {
+		return
+	}
+	for _, file := range []*os.File{s.user, s.pid, s.ipc} {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+}
+
+// path is how an OCI runtime, which is another process, finds an open namespace: by its number it can't be taken for another.
+func (s *sharedSpaces) path(file *os.File) string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())
+}
+
+// shareSpaces opens the namespaces of a member's cluster, and makes them if it is the first one on this node; nil for a member that has its
+// own. The member's directory must be there, which is what keeps its sandbox from being ended.
+func (d *Driver) shareSpaces(ctx context.Context, h *host, m driver.Member) (*sharedSpaces, error) {
+	if !m.Assignment.SharesMemory {
+		return nil, nil
+	}
+	spaces, err := d.openSandbox(ctx, h, m)
+	if err != nil {
+		return nil, fmt.Errorf("the sandbox of its cluster: %w", err)
+	}
+	return spaces, nil
+}
+
+func (d *Driver) openSandbox(ctx context.Context, h *host, m driver.Member) (*sharedSpaces, error) {
+	d.sandboxes.Lock()
+	defer d.sandboxes.Unlock()
+	group := sandboxGroup(m.Assignment.ClusterUID)
+	pids, err := h.cgroups.processes(group)
+	if err != nil {
+		return nil, err
+	}
+	if len(pids) == 1 && letGo(pids[0]) {
+		if spaces, err := h.openSpaces(group, pids[0]); err == nil {
+			return spaces, nil
+		}
+	}
+	if err := d.endSandbox(ctx, h, group); err != nil { // the rest of one that has ended, or was being made when its agent died
+		return nil, err
+	}
+	return d.makeSandbox(h, group, m)
+}
+
+// letGo tells whether a sandbox has got its order: then it has closed what it gets it by. One that never got it ends in a moment.
+func letGo(pid int) bool {
+	return !exists(fmt.Sprintf("/proc/%d/fd/%d", pid, sandbox.FileOrders))
+}
+
+// openSpaces opens the namespaces of a process, and then makes sure that it is the sandbox.
+func (h *host) openSpaces(group string, pid int) (*sharedSpaces, error) {
+	s := &sharedSpaces{}
+	for name, file := range map[string]**os.File{"user": &s.user, "pid": &s.pid, "ipc": &s.ipc} {
+		var err error
+		if *file, err = os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name)); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	if !h.cgroups.contains(group, pid) {
+		s.close()
+		return nil, errors.New("it has just ended")
+	}
+	return s, nil
+}
+
+// makeSandbox starts a sandbox, puts it into its control group, bounds its IPC, and lets it go. It ends by itself when the agent dies before.
+func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpaces, error) {
+	pid, orders, err := d.startSandbox(m)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = orders.Close() }() // without an order before, that ends it
+	if err := d.adopt(h, group, pid); err != nil {
+		return nil, err
+	}
+	d.disregard(group)
+	if err := h.cgroups.enter(group, pid); err != nil {
+		return nil, err
+	}
+	failpoint.Hit("container.after-sandbox-group")
+	spaces, err := h.openSpaces(group, pid)
+	if err != nil {
+		return nil, err
+	}
+	err = boundIPC(spaces.ipc, m.Assignment.UserIDs.First)
+	if err == nil {
+		_, err = orders.WriteString(sandbox.Go)
+	}
+	if err != nil {
+		spaces.close()
+		return nil, err
+	}
+	failpoint.Hit("container.after-sandbox")
+	return spaces, nil
+}
+
+// startSandbox starts a sandbox and returns once it is ready, with the descriptor by which it takes its order.
+func (d *Driver) startSandbox(m driver.Member) (pid int, orders *os.File, err error) {
+	program, err := os.Open(d.cfg.MemberBinary)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = program.Close() }()
+	hears, orders, err := os.Pipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = hears.Close() }()
+	answers, says, err := os.Pipe()
+	if err != nil {
+		_ = orders.Close()
+		return 0, nil, err
+	}
+	defer func() { _ = answers.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return 0, nil, errors.Join(err, orders.Close(), says.Close())
+	}
+	defer func() { _ = null.Close() }()
+	ids := m.Assignment.UserIDs
+	mapping := []syscall.SysProcIDMap{{HostID: int(ids.First), Size: int(ids.Count)}}
+	process, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", sandbox.FileProgram), []string{sandbox.Name}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{sandbox.FileOrders: hears, sandbox.FileAnswers: says, 2: null, sandbox.FileProgram: program},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: sandbox.Namespaces, UidMappings: mapping, GidMappings: mapping, GidMappingsEnableSetgroups: true,
+			Credential: &syscall.Credential{},
+		},
+	})
+	_ = says.Close()
+	if err != nil {
+		return 0, nil, errors.Join(fmt.Errorf("starting it: %w", err), orders.Close())
+	}
+	said, err := io.ReadAll(io.LimitReader(answers, int64(len(sandbox.Ready))))
+	if err == nil && string(said) == sandbox.Ready {
+		pid = process.Pid
+		return pid, orders, process.Release() // adopt waits for it, as for any first process
+	}
+	more, _ := io.ReadAll(io.LimitReader(answers, 1000))
+	_ = process.Kill()
+	_, _ = process.Wait()
+	return 0, nil, errors.Join(fmt.Errorf("it did not become ready: %s", readable(append(said, more...))), err, orders.Close())
+}
+
+// endSandboxes ends the sandboxes of clusters of which no member has a directory on this node any more.
+func (d *Driver) endSandboxes(ctx context.Context, h *host) error {
+	d.sandboxes.Lock()
+	defer d.sandboxes.Unlock()
+	groups, err := h.cgroups.sandboxes()
+	if err != nil || len(groups) == 0 {
+		return err
+	}
+	entries, err := os.ReadDir(d.members)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("listing members: %w", err)
+	}
+	for _, group := range groups {
+		inUse := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return sandboxOf(e.Name()) == group })
+		if inUse {
+			continue
+		}
+		if err := d.endSandbox(ctx, h, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandboxOf is the sandbox that a member has if it shares memory: an assignment's ID begins with its cluster's UID (api.Assignment).
+func sandboxOf(id string) string {
+	uid, _, _ := strings.Cut(id, ".")
+	return sandboxGroup(uid)
+}
+
+func (d *Driver) endSandbox(ctx context.Context, h *host, group string) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	if err := h.cgroups.kill(ctx, group); err != nil {
+		return err
+	}
+	if err := d.awaitReaped(ctx, group); err != nil {
+		return err
+	}
+	d.disown(group)
+	return h.cgroups.remove(ctx, group)
+}
+
+// sandboxes lists the groups of sandboxes in any tree.
+func (c *cgroups) sandboxes() ([]string, error) {
+	names, err := c.children()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ".") }), nil
+}
+
+// enter makes a group and puts a process into it.
+func (c *cgroups) enter(id string, pid int) error {
+	for i, dir := range c.dirs(id)[:len(c.trees)] {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("making control group %s: %w", dir, err)
+		}
+		if slices.Contains(c.trees[i].controllers, "cpuset") {
+			if err := inheritCpuset(filepath.Dir(dir), dir); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0); err != nil {
+			return fmt.Errorf("moving process %d into control group %s: %w", pid, dir, err)
+		}
+	}
+	return nil
+}
+
+// ipcBounds are what the namespace of System V IPC and POSIX message queues is held to, sysctl by sysctl (proc_sys_kernel(5),
+// mq_overview(7)). Shared memory is charged to the member that first touches it, so that its own limit bounds it; a segment that nobody
+// has attached is removed, so that none outlives its processes. Messages and semaphores outlive them, and are held to a few MiB.
+var ipcBounds = []struct{ name, value string }{
+	{"kernel/shm_rmid_forced", "1"},
+	{"kernel/msgmni", "64"},
+	{"kernel/msgmnb", "65536"},
+	{"kernel/sem", "250 32000 100 128"},
+	{"fs/mqueue/queues_max", "16"},
+}
+
+// boundIPC bounds an IPC namespace. The files show the namespace of the thread that opens them. Newer kernels (seen with 6.18) give them to
+// the root of the user namespace that owns it and to nobody else, so the host's root becomes that one for as long.
+func boundIPC(space *os.File, root uint32) error {
+	result := make(chan error, 1)
+	go onOwnThread(func() {
+		result <- func() error {
+			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWIPC); err != nil {
+				return fmt.Errorf("entering its IPC namespace: %w", err)
+			}
+			for _, bound := range ipcBounds {
+				if err := writeIPC(filepath.Join("/proc/sys", bound.name), bound.value, root); err != nil {
+					return fmt.Errorf("setting %s in its IPC namespace: %w", strings.ReplaceAll(bound.name, "/", "."), err)
+				}
+			}
+			return nil
+		}()
+	})
+	return <-result
+}
+
+// writeIPC writes as the host's root, or else as the namespace's. The system call changes this thread alone; package unix would change all.
+func writeIPC(path, value string, root uint32) error {
+	err := os.WriteFile(path, []byte(value), 0)
+	if !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	const keep = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(root), keep); errno != 0 {
+		return errno
+	}
+	err = os.WriteFile(path, []byte(value), 0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno != 0 {
+		return errors.Join(err, errno)
+	}
+	return err
+}
