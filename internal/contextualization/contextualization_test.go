@@ -114,13 +114,32 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 	}
 }
 
-func TestRanksAreToldToUseMemoryOnlyWhereEveryMemberSharesIt(t *testing.T) {
-	for name, change := range map[string]func(*Cluster){
-		"one of them shares":     func(c *Cluster) { c.Members[0].SharesMemory = true },
-		"all but one of them do": func(c *Cluster) { c.Members[0].SharesMemory, c.Members[1].SharesMemory = true, true },
+func TestRanksUseMemoryOnlyWhereEveryMemberSharesItAndTheyAreFew(t *testing.T) {
+	all := func(c *Cluster) {
+		for i := range c.Members {
+			c.Members[i].SharesMemory = true
+		}
+	}
+	slots := func(n int) func(c *Cluster) {
+		return func(c *Cluster) {
+			all(c)
+			others := len(c.Members[1].Slots) + len(c.Members[2].Slots)
+			c.Members[0].Slots = make([]int, n-others)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*Cluster)
+		want   bool
+	}{
+		{"all share", all, true},
+		{"one of them shares", func(c *Cluster) { c.Members[0].SharesMemory = true }, false},
+		{"all but one of them share", func(c *Cluster) { all(c); c.Members[2].SharesMemory = false }, false},
+		{"as many ranks as may be connected", slots(mostConnectedRanks), true},
+		{"one rank more", slots(mostConnectedRanks + 1), false},
 	} {
-		if got := text(render(t, testCluster(t, change), "u1.c1-0.1")); strings.Contains(got, memberconfig.RankLibrary) {
-			t.Errorf("%s: ranks in the others would be started with a library that is not there", name)
+		if got := strings.Contains(text(render(t, testCluster(t, tt.change), "u1.c1-0.1")), memberconfig.RankLibrary); got != tt.want {
+			t.Errorf("%s: ranks are told to use memory: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -108,17 +108,37 @@ func (r *Renderer) environment() map[string]string {
 		// Ranks that share a core would each wait for the other by spinning, a scheduler's time slice a message.
 		env["OMPI_MCA_mpi_yield_when_idle"] = "1"
 	}
-	if !slices.ContainsFunc(r.members, func(m api.Assignment) bool { return !m.SharesMemory }) {
-		// UCX, which finds out by itself that two ranks share memory: left out by Debian's defaults, and for networks other than InfiniBand
-		// by Open MPI's.
-		maps.Copy(env, map[string]string{
-			"LD_PRELOAD":                       memberconfig.RankLibrary,
-			"OMPI_MCA_pml":                     "^v", // any but v: Debian's parameter files say ^ucx
-			"OMPI_MCA_opal_common_ucx_tls":     "any",
-			"OMPI_MCA_opal_common_ucx_devices": "any",
-		})
+	if r.exchangesByMemory() {
+		maps.Copy(env, ranksByMemory)
 	}
 	return env
+}
+
+// ranksByMemory has Open MPI 4 and 5 use UCX, which finds out by itself, pair by pair, whether two ranks share memory. Debian's parameter files
+// leave UCX out, and Open MPI uses it for InfiniBand alone, unless told otherwise.
+var ranksByMemory = map[string]string{
+	"LD_PRELOAD":                       memberconfig.RankLibrary,
+	"OMPI_MCA_pml":                     "^v", // any but v: Debian says ^ucx
+	"OMPI_MCA_opal_common_ucx_tls":     "any",
+	"OMPI_MCA_opal_common_ucx_devices": "any",
+	// Each rank connects to all others at its start. UCX polls a way once it has sent by it; until then it waits for a signal that comes by an
+	// abstract Unix socket, and these do not reach from one network namespace to another.
+	"OMPI_MCA_mpi_add_procs_cutoff": "2147483647",
+}
+
+// mostConnectedRanks is up to how many ranks that is well: each has a connection to each of those that it shares no memory with.
+const mostConnectedRanks = 256
+
+// exchangesByMemory tells whether ranks in every member can use memory, and are few enough.
+func (r *Renderer) exchangesByMemory() bool {
+	ranks := 0
+	for i := range r.members {
+		if !r.members[i].SharesMemory {
+			return false
+		}
+		ranks += len(r.members[i].Slots)
+	}
+	return ranks <= mostConnectedRanks
 }
 
 func (r *Renderer) hosts() string {

@@ -25,7 +25,7 @@ const Name = "nearmetal-sandbox"
 const (
 	// FileOrders is read from: Go once its maker has put it where it belongs. Its end instead means that its maker has died.
 	FileOrders = 0
-	// FileAnswers is written to: Ready, or what went wrong.
+	// FileAnswers is written to: Ready, or what went wrong. Both are closed once the order was obeyed.
 	FileAnswers = 1
 	// FileProgram is the program itself, by which it was started without its path being reachable.
 	FileProgram = 3
@@ -58,11 +58,11 @@ func Hold() error {
 	if n, err := unix.Read(FileOrders, order); err != nil || string(order[:n]) != Go {
 		return errors.New("its maker has died")
 	}
-	for fd := range FileProgram {
-		_ = unix.Close(fd)
-	}
 	if err := deaf(); err != nil {
 		return err
+	}
+	for fd := range FileProgram { // by which its maker sees that it is on its own
+		_ = unix.Close(fd)
 	}
 	for {
 		_ = unix.Pause()

@@ -126,7 +126,7 @@ var (
 
 // acts are the acts of a life, each with marks that it can't do without: were it to come by none, it would show nothing.
 var acts = map[string][]string{
-	"create":     append([]string{"state.after-intent"}, beginning...),
+	"create":     append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
 	"job":        {"state.after-job", "controller.after-job"},
 	"scale up":   append([]string{"state.after-intent-change", "node.after-peer"}, beginning...),
 	"scale down": append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "node.after-forget"}, ending...),
@@ -136,7 +136,7 @@ var acts = map[string][]string{
 	"requeue":    append([]string{"controller.after-job"}, beginning...),
 	"drain":      beginning,
 	"extend":     {"state.after-intent-change"},
-	"delete":     append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop"}, ending...),
+	"delete":     append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop", "container.after-end-sandbox"}, ending...),
 }
 
 // life is one cluster's life with crashes in it.

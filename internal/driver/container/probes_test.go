@@ -38,6 +38,7 @@ var probes = map[string]func(argument string) (string, error){
 	"echo":         echo,
 	"make segment": func(text string) (string, error) { return "", useSegment(unix.IPC_CREAT|0o600, text) },
 	"read segment": func(string) (string, error) { return readSegment() },
+	"hold segment": func(string) (string, error) { _, err := attach(0); return "", err },
 	"publish":      publish,
 	"peek":         peek,
 	"mount tmpfs":  func(path string) (string, error) { return "", unix.Mount("tmpfs", path, "tmpfs", 0, "") },
@@ -115,11 +116,14 @@ func writeProbe(path string) error {
 	return errors.Join(err, file.Close())
 }
 
-// segmentKey is the System V key that members of one cluster agree on.
-const segmentKey = 0x4e6d
+// segmentKey is the System V key that members of one cluster agree on, for so large a segment.
+const (
+	segmentKey   = 0x4e6d
+	segmentBytes = 32 << 20
+)
 
 func attach(flags int) ([]byte, error) {
-	id, err := unix.SysvShmGet(segmentKey, 4096, flags)
+	id, err := unix.SysvShmGet(segmentKey, segmentBytes, flags)
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +134,9 @@ func attach(flags int) ([]byte, error) {
 func useSegment(flags int, text string) error {
 	memory, err := attach(flags)
 	if err == nil {
+		for i := range memory {
+			memory[i] = 0
+		}
 		copy(memory, text)
 	}
 	return err

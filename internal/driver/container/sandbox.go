@@ -99,10 +99,11 @@ func (h *host) openSpaces(group string, pid int) (*sharedSpaces, error) {
 
 // makeSandbox starts a sandbox, puts it into its control group, bounds its IPC, and lets it go. It ends by itself when the agent dies before.
 func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpaces, error) {
-	pid, orders, err := d.startSandbox(m)
+	pid, orders, answers, err := d.startSandbox(m)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = answers.Close() }()
 	defer func() { _ = orders.Close() }() // without an order before, that ends it
 	if err := d.adopt(h, group, pid); err != nil {
 		return nil, err
@@ -120,6 +121,9 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	if err == nil {
 		_, err = orders.WriteString(sandbox.Go)
 	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, answers) // it closes its end once it is on its own
+	}
 	if err != nil {
 		spaces.close()
 		return nil, err
@@ -128,29 +132,27 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	return spaces, nil
 }
 
-// startSandbox starts a sandbox and returns once it is ready, with the descriptor by which it takes its order.
-func (d *Driver) startSandbox(m driver.Member) (pid int, orders *os.File, err error) {
+// startSandbox starts a sandbox and returns once it is ready, with the files by which it takes its order and answers.
+func (d *Driver) startSandbox(m driver.Member) (pid int, orders, answers *os.File, err error) {
 	program, err := os.Open(d.cfg.MemberBinary)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer func() { _ = program.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = null.Close() }()
 	hears, orders, err := os.Pipe()
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
 	defer func() { _ = hears.Close() }()
 	answers, says, err := os.Pipe()
 	if err != nil {
-		_ = orders.Close()
-		return 0, nil, err
+		return 0, nil, nil, errors.Join(err, orders.Close())
 	}
-	defer func() { _ = answers.Close() }()
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		return 0, nil, errors.Join(err, orders.Close(), says.Close())
-	}
-	defer func() { _ = null.Close() }()
 	ids := m.Assignment.UserIDs
 	mapping := []syscall.SysProcIDMap{{HostID: int(ids.First), Size: int(ids.Count)}}
 	process, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", sandbox.FileProgram), []string{sandbox.Name}, &os.ProcAttr{
@@ -162,17 +164,17 @@ func (d *Driver) startSandbox(m driver.Member) (pid int, orders *os.File, err er
 	})
 	_ = says.Close()
 	if err != nil {
-		return 0, nil, errors.Join(fmt.Errorf("starting it: %w", err), orders.Close())
+		return 0, nil, nil, errors.Join(fmt.Errorf("starting it: %w", err), orders.Close(), answers.Close())
 	}
 	said, err := io.ReadAll(io.LimitReader(answers, int64(len(sandbox.Ready))))
 	if err == nil && string(said) == sandbox.Ready {
 		pid = process.Pid
-		return pid, orders, process.Release() // adopt waits for it, as for any first process
+		return pid, orders, answers, process.Release() // adopt waits for it, as for any first process
 	}
 	more, _ := io.ReadAll(io.LimitReader(answers, 1000))
 	_ = process.Kill()
 	_, _ = process.Wait()
-	return 0, nil, errors.Join(fmt.Errorf("it did not become ready: %s", readable(append(said, more...))), err, orders.Close())
+	return 0, nil, nil, errors.Join(fmt.Errorf("it did not become ready: %s", readable(append(said, more...))), err, orders.Close(), answers.Close())
 }
 
 // endSandboxes ends the sandboxes of clusters of which no member has a directory on this node any more.

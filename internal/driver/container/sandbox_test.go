@@ -209,6 +209,28 @@ func TestTheEndOfAFirstProcessEndsTheWholeMemberAndNoOther(t *testing.T) {
 	}
 }
 
+func TestAMemberIsNotCleanWhileOthersHoldWhatItShared(t *testing.T) {
+	r := newRig(t, "crun")
+	m, other := r.sharing(t, "one", idBase), r.sharing(t, "one", idBase)
+	r.startAll(t, m, other)
+	if a := r.tell(t, m.Assignment.ID, order{Probe: "make segment", Argument: "x"}); a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	if a := r.tell(t, other.Assignment.ID, order{Probe: "hold segment"}); a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	err := r.Clean(t.Context(), m.Assignment.ID)
+	if err == nil || !strings.Contains(err.Error(), "32MiB of memory that it shared is still in use by other members") {
+		t.Errorf("cleaning a member whose memory another holds: %v", err)
+	}
+	if err := r.Clean(t.Context(), other.Assignment.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Clean(t.Context(), m.Assignment.ID); err != nil {
+		t.Errorf("after the other has ended: %v", err)
+	}
+}
+
 func TestSystemVMemoryIsChargedToTheMemberAndLeavesNothing(t *testing.T) {
 	r := newRig(t, "crun")
 	m, other := r.sharing(t, "one", idBase), r.sharing(t, "one", idBase)

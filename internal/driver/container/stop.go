@@ -181,6 +181,9 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 	}
 	d.disown(id)
 	failpoint.Hit("container.after-kill")
+	if err := d.awaitUnshared(ctx, h, id); err != nil {
+		return err
+	}
 	if err := h.cgroups.remove(ctx, id); err != nil {
 		return err
 	}
