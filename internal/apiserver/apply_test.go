@@ -139,10 +139,11 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 		{"another project's file", nil, func(r *api.ClusterRequest) { r.Project = "p" }, "other_cluster", []string{`"p.c1"`, `"c1"`}, false},
 		{"what is fixed, each", nil, func(r *api.ClusterRequest) {
 			r.Egress = true
-			r.Groups[0].Cores, r.Groups[0].Memory = 2, 1<<30
+			r.Groups[0].Cores, r.Groups[0].Memory, r.Groups[0].ShareMemory = 2, 1<<30, new(bool)
 			r.Groups[1].Stack, r.Groups[1].Environment, r.Groups[1].NodeSelector = api.StackVM, "other", map[string]string{"rack": "r1"}
 		}, "unchangeable", []string{
 			"egress: is false and can't become true", "groups[head].cores: is 1 and can't become 2", "groups[head].memory: is 512MiB and can't become 1GiB",
+			"groups[head].share_memory: is true and can't become false",
 			"groups[compute].stack: is container", "groups[compute].environment: is local", "groups[compute].node_selector: is none and can't become rack=r1",
 		}, false},
 		{"another network of a group, and one that the cluster lacks", nil, func(r *api.ClusterRequest) {

@@ -174,6 +174,20 @@ func TestNodesWithCPUsOfTheirOwnComeBeforeOversubscribedOnes(t *testing.T) {
 	}
 }
 
+func TestAGroupThatAsksForItSharesNoMemory(t *testing.T) {
+	with := func(name string, share *bool) api.Group {
+		g := group(name, 1, 1, 1)
+		g.ShareMemory = share
+		return g
+	}
+	yes, no := true, false
+	for _, p := range place(t, viewOf(t, testNode("n1", 4, 1, 64)), "c1", with("default", nil), with("asked", &yes), with("apart", &no)) {
+		if p.SharesMemory != (p.Group != "apart") {
+			t.Errorf("the member of group %s shares memory: %v", p.Group, p.SharesMemory)
+		}
+	}
+}
+
 func TestTheLeastSharedCPUsOfAnOversubscribedNodeComeFirst(t *testing.T) {
 	rec := testNode("n1", 0, 1, 64)
 	for i := range 8 {

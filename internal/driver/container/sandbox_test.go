@@ -231,6 +231,24 @@ func TestAMemberIsNotCleanWhileOthersHoldWhatItShared(t *testing.T) {
 	}
 }
 
+func TestWhatMembersShareOfIPCIsBounded(t *testing.T) {
+	r := newRig(t, "crun")
+	m := r.sharing(t, "one", idBase)
+	r.startAll(t, m)
+	for path, want := range map[string]string{
+		"/proc/sys/kernel/msgmni": "64", "/proc/sys/kernel/msgmnb": "65536", "/proc/sys/kernel/sem": "250 32000 100 128",
+		"/proc/sys/kernel/shm_rmid_forced": "1", "/proc/sys/fs/mqueue/queues_max": "16",
+	} {
+		got := strings.Join(strings.Fields(r.tell(t, m.Assignment.ID, order{Probe: "read", Argument: path}).Output), " ")
+		if got != want {
+			t.Errorf("a member reads %s as %q, want %q", path, got, want)
+		}
+		if a := r.tell(t, m.Assignment.ID, order{Probe: "write", Argument: path}); a.Err == "" {
+			t.Errorf("a member's root has written %s", path)
+		}
+	}
+}
+
 func TestSystemVMemoryIsChargedToTheMemberAndLeavesNothing(t *testing.T) {
 	r := newRig(t, "crun")
 	m, other := r.sharing(t, "one", idBase), r.sharing(t, "one", idBase)
