@@ -26,10 +26,7 @@ func nothingLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// Members of a crashed site fell to this process, and an ended child is there until it is collected.
-		for pid, err := 1, error(nil); pid > 0 && err == nil; {
-			pid, err = syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-		}
+		collectOrphans()
 		_, differences, err := before.Settle(context.Background(), opts, 15*time.Second)
 		if err != nil {
 			t.Error(err)
@@ -41,6 +38,24 @@ func nothingLeft(t *testing.T) {
 			}
 		}
 	})
+}
+
+// collectOrphans takes ended children off the process table: members of a crashed site fell to this process. Their sandbox ends after them, so it
+// looks again until there has been none for a while.
+func collectOrphans() {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for idle := 0; idle < 10; idle++ {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err != nil {
+			return // there are no children at all
+		}
+		if pid > 0 {
+			idle = 0
+			continue
+		}
+		<-tick.C
+	}
 }
 
 // fileRoots are the default ones with this test's own folder for temporary files in place of those that all programs share.

@@ -75,7 +75,7 @@ var sandboxGuards = []Mutant{
 	{
 		Guard:   "all of a member ends with its first process",
 		File:    "internal/driver/container/child.go",
-		Find:    "\t\t\td.endRest(d.lifetime, h, id)\n",
+		Find:    "\t\t\t\td.endRest(d.lifetime, h, id)\n",
 		Replace: "",
 		Test:    "./internal/driver/container TestTheEndOfAFirstProcessEndsTheWholeMemberAndNoOther",
 	},

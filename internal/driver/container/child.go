@@ -15,20 +15,23 @@ type child struct {
 	disregarded atomic.Bool
 }
 
-// adopt begins to wait for the first process of a member that was just created.
-func (d *Driver) adopt(h *host, id string, pid int) error {
+// adopt begins to wait for the first process of a member that was just created, or for a sandbox, whose end says nothing (disregarded).
+func (d *Driver) adopt(h *host, id string, pid int, disregarded bool) error {
 	p, err := openProcess(pid)
 	if err != nil {
 		return err
 	}
 	c := &child{process: p, reaped: make(chan struct{})}
+	c.disregarded.Store(disregarded)
 	d.mu.Lock()
 	d.children[id] = c
 	d.mu.Unlock()
 	go func() {
 		defer p.close()
 		if p.wait(d.lifetime) == nil {
-			d.endRest(d.lifetime, h, id)
+			if !c.disregarded.Load() {
+				d.endRest(d.lifetime, h, id)
+			}
 			if code := p.exitCode(); code != nil && !c.disregarded.Load() {
 				d.rememberExit(id, *code)
 			}

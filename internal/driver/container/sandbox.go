@@ -8,14 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/sandbox"
+	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // Members that share memory are in three namespaces of their cluster on this node: of user IDs, of processes, and of System V IPC. A
@@ -49,7 +52,9 @@ func (d *Driver) shareSpaces(ctx context.Context, h *host, m driver.Member) (*sh
 	if !m.Assignment.SharesMemory {
 		return nil, nil
 	}
-	spaces, err := d.openSandbox(ctx, h, m)
+	opening, opened := tracing.Stage(ctx, "sandbox")
+	spaces, err := d.openSandbox(opening, h, m)
+	opened(err)
 	if err != nil {
 		return nil, fmt.Errorf("the sandbox of its cluster: %w", err)
 	}
@@ -105,10 +110,9 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	}
 	defer func() { _ = answers.Close() }()
 	defer func() { _ = orders.Close() }() // without an order before, that ends it
-	if err := d.adopt(h, group, pid); err != nil {
+	if err := d.adopt(h, group, pid, true); err != nil {
 		return nil, err
 	}
-	d.disregard(group)
 	if err := h.cgroups.enter(group, pid); err != nil {
 		return nil, err
 	}
@@ -207,17 +211,50 @@ func sandboxOf(id string) string {
 	return sandboxGroup(uid)
 }
 
+// endSandbox ends a sandbox. It is gone when it has left its control group: the kernel keeps the first process of a PID namespace for as long as any
+// other is on the process table, and those of an agent that was killed are for somebody else to take off.
 func (d *Driver) endSandbox(ctx context.Context, h *host, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
-	if err := h.cgroups.kill(ctx, group); err != nil {
-		return err
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		pids, err := h.cgroups.processes(group)
+		if err != nil {
+			return err
+		}
+		if len(pids) == 0 {
+			break
+		}
+		for _, pid := range pids {
+			if err := h.signalSandbox(group, pid); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d processes of sandbox %s did not end: %w", len(pids), group, ctx.Err())
+		case <-time.After(wait):
+		}
 	}
-	if err := d.awaitReaped(ctx, group); err != nil {
-		return err
-	}
+	reaping, done := context.WithTimeout(ctx, reapTime)
+	defer done()
+	_ = d.awaitReaped(reaping, group) // as a rule it is, and then nothing at all is left
 	d.disown(group)
 	return h.cgroups.remove(ctx, group)
+}
+
+func (h *host) signalSandbox(group string, pid int) error {
+	p, err := openProcess(pid)
+	if errors.Is(err, errNoProcess) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if !h.cgroups.contains(group, pid) {
+		return nil
+	}
+	return p.signal(unix.SIGKILL)
 }
 
 // sandboxes lists the groups of sandboxes in any tree.
@@ -229,20 +266,21 @@ func (c *cgroups) sandboxes() ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ".") }), nil
 }
 
-// enter makes a group and puts a process into it.
-func (c *cgroups) enter(id string, pid int) error {
-	for i, dir := range c.dirs(id)[:len(c.trees)] {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("making control group %s: %w", dir, err)
+// enter makes a sandbox' group and puts it there. One tree is enough to find it by, and each costs a move: that of systemd, which would end it
+// with the agent's service; else the first.
+func (c *cgroups) enter(group string, pid int) error {
+	i := max(0, slices.IndexFunc(c.trees, func(h hierarchy) bool { return slices.Contains(h.controllers, "name=systemd") }))
+	dir := c.dirs(group)[i]
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("making control group %s: %w", dir, err)
+	}
+	if slices.Contains(c.trees[i].controllers, "cpuset") {
+		if err := inheritCpuset(filepath.Dir(dir), dir); err != nil {
+			return err
 		}
-		if slices.Contains(c.trees[i].controllers, "cpuset") {
-			if err := inheritCpuset(filepath.Dir(dir), dir); err != nil {
-				return err
-			}
-		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0); err != nil {
-			return fmt.Errorf("moving process %d into control group %s: %w", pid, dir, err)
-		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		return fmt.Errorf("moving process %d into control group %s: %w", pid, dir, err)
 	}
 	return nil
 }

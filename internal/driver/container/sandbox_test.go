@@ -139,7 +139,7 @@ func TestAHostileRootInAMemberGetsNothingOutOfItsSandbox(t *testing.T) {
 func (r *rig) sandboxPIDs(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, pattern := range []string{"/sys/fs/cgroup/nearmetal", "/sys/fs/cgroup/pids/nearmetal"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/nearmetal", "/sys/fs/cgroup/*/nearmetal"} {
 		found, err := filepath.Glob(filepath.Join(pattern, r.cfg.Group(), ".*", "cgroup.procs"))
 		if err != nil {
 			t.Fatal(err)

@@ -84,7 +84,7 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 	if err != nil {
 		return err
 	}
-	if err := d.adopt(h, id, pid); err != nil {
+	if err := d.adopt(h, id, pid, false); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-create")
