@@ -131,7 +131,7 @@ func (o output) of(test string) outcome {
 
 // test runs tests of a package, under an overlay unless that is "".
 func (r runner) test(ctx context.Context, pkg, pattern, overlay string) output {
-	args := []string{"test", "-json", "-vet=off", "-timeout", "3m", "-run", pattern}
+	args := []string{"test", "-json", "-vet=off", "-tags", "failpoints", "-timeout", "3m", "-run", pattern}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
