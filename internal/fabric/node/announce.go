@@ -20,7 +20,8 @@ func announce(pair veth) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(socket) }()
+	// The kernel waits for a grace period of RCU, 10 ms and more, while a packet socket is closed. The frame is sent by then.
+	defer func() { go func() { _ = unix.Close(socket) }() }()
 	to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: uint8(len(pair.mac))}
 	return unix.Sendto(socket, announcement(pair), 0, to)
 }
