@@ -101,7 +101,13 @@ func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 	}
 	n.busy, n.force, n.making = true, false, want
 	n.count++
-	go n.apply(ctx, want)
+	begun := make(chan struct{})
+	go func() {
+		close(begun)
+		n.apply(ctx, want)
+	}()
+	// Members are cleaned next, and have their ports detached. A port that goes before its network does makes the kernel wait twice.
+	<-begun
 }
 
 // applyNetworks applies networks and tells loop how it went.
