@@ -18,7 +18,7 @@ const doomedGroup = 0x6e6d7800
 
 // deleteLinks deletes all these links in one go; those that are gone are no error.
 func deleteLinks(names []string) error {
-	doomed := 0
+	var doomed []string
 	for _, name := range names {
 		link, err := netlink.LinkByName(name)
 		if isGone(err) {
@@ -30,18 +30,70 @@ func deleteLinks(names []string) error {
 		if err := netlink.LinkSetGroup(link, doomedGroup); err != nil && !isGone(err) {
 			return fmt.Errorf("marking link %s for deletion: %w", name, err)
 		}
-		doomed++
+		doomed = append(doomed, name)
 	}
-	if doomed == 0 {
+	if len(doomed) == 0 {
 		return nil
 	}
-	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomedGroup)))
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil && !isGone(err) {
+	if err := deleteDoomed(doomed); err != nil && !isGone(err) {
 		return fmt.Errorf("deleting links %v: %w", names, err)
 	}
 	return nil
+}
+
+// deleteDoomed deletes the doomed group and returns once none of its links can be found. The kernel answers such a request only when it has
+// waited for RCU callbacks as well, about as long again, which frees memory and which nobody has to wait for.
+func deleteDoomed(names []string) error {
+	news, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return err
+	}
+	defer news.Close()
+	request, err := nl.Subscribe(unix.NETLINK_ROUTE) // of this thread's namespace, though another thread sends on it
+	if err != nil {
+		return err
+	}
+	changed, answered := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		for {
+			if _, _, err := news.Receive(); err != nil {
+				return // closed, or news was lost: the answer still comes
+			}
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	go func() {
+		defer request.Close()
+		req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: request}}
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomedGroup)))
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+		answered <- err
+	}()
+	for {
+		select {
+		case err := <-answered:
+			return err
+		case <-changed:
+			if noneFound(names) {
+				return nil
+			}
+		}
+	}
+}
+
+// noneFound reports whether all these links are known to be gone.
+func noneFound(names []string) bool {
+	for _, name := range names {
+		if _, err := netlink.LinkByName(name); !isGone(err) {
+			return false
+		}
+	}
+	return true
 }
 
 // linkRemover gathers the links that are to be removed while a removal is under way and removes them together next, as a
