@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -28,7 +29,13 @@ func (p *pass) jobs(ctx context.Context) error {
 			planned = append(planned, plannedJob{job: job, node: nodeOf(in.Cluster, job.MemberID), plan: plan})
 		}
 	}
-	return errors.Join(p.commitJobs(ctx, planned), p.forgetJobs(ctx, surplus))
+	// Two commits about different jobs, which one sync of the disk may serve.
+	var forgetting sync.WaitGroup
+	var forgotten error
+	forgetting.Go(func() { forgotten = p.forgetJobs(ctx, surplus) })
+	err := p.commitJobs(ctx, planned)
+	forgetting.Wait()
+	return errors.Join(err, forgotten)
 }
 
 // plannedJob is a job that runs on a node, and what is to become of it.
@@ -48,8 +55,12 @@ type jobInputs struct {
 
 // of is what a decision about one job depends on, but for the room at its member.
 func (p jobInputs) of(job *api.Job) lifecycle.JobInput {
+	in := lifecycle.JobInput{Job: *job, Cluster: p.clusterOf(job), Now: p.now}
+	if job.MemberID == "" {
+		return in // it is nowhere, and has no output: a thousand may wait, and to look for that of each is a system call
+	}
 	run := job.RunID()
-	in := lifecycle.JobInput{Job: *job, Cluster: p.clusterOf(job), LogBytes: p.cfg.Agents.LogBytes(run), Now: p.now}
+	in.LogBytes = p.cfg.Agents.LogBytes(run)
 	seen, heard := p.cfg.Agents.Job(nodeOf(in.Cluster, job.MemberID), run)
 	if !heard {
 		return in
