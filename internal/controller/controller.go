@@ -136,7 +136,8 @@ type leader struct {
 	provisioner Provisioner
 	// machineAt is the machine, by its place in the view, that the next pass begins with.
 	machineAt int
-	endings   map[string]ending // of runs that have ended, whose output is still arriving
+	endings   map[string]ending    // of runs that have ended, whose output is still arriving
+	starts    map[string]time.Time // of runs that are heard to run, until that is stored
 	// remembered is what tellMachines need not work out again.
 	remembered remembered
 	// readBack is signalled when a fabric was read back otherwise than before. fabricsTold: each was told its networks under this leadership.
@@ -153,7 +154,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers},
-		resting: map[string]resting{}, endings: map[string]ending{}, committed: leadership.Term(), remembered: newRemembered(),
+		resting: map[string]resting{}, endings: map[string]ending{}, starts: map[string]time.Time{}, committed: leadership.Term(), remembered: newRemembered(),
 		readBack: make(chan struct{}, 1),
 	}
 }

@@ -69,8 +69,11 @@ func (p jobInputs) of(job *api.Job) lifecycle.JobInput {
 		Phase: seen.Phase, ExitCode: seen.ExitCode, Message: seen.Message, StartedAt: seen.StartedAt, EndedAt: seen.EndedAt,
 		LogBytes: seen.LogBytes, DiscardedBytes: seen.DiscardedBytes,
 	}
-	if seen.Phase.Ended() {
+	switch {
+	case seen.Phase.Ended():
 		in.Quiet = p.quiet(run, in.LogBytes)
+	case seen.Phase == api.JobRunning && job.Phase == api.JobPending:
+		in.Running = p.running(run)
 	}
 	return in
 }
@@ -125,6 +128,9 @@ func (p *pass) commitJobs(ctx context.Context, planned []plannedJob) error {
 			p.cfg.Agents.ForgetJob(done.node, done.job.RunID())
 			delete(p.endings, done.job.RunID())
 		}
+		if next := &done.plan.Next; next.Phase != api.JobPending || next.RunID() != done.job.RunID() {
+			delete(p.starts, done.job.RunID())
+		}
 		for _, e := range done.plan.Events {
 			events = append(events, api.Event{Time: p.now, Cluster: done.job.Cluster, Reason: e.Reason, Message: e.Message, Member: e.Member, Node: e.Node})
 		}
@@ -173,6 +179,16 @@ func (p *pass) quiet(runID string, logBytes int64) time.Duration {
 		p.endings[runID] = last
 	}
 	return p.raw.Sub(last.at)
+}
+
+// running returns how long this leader has heard that a run runs.
+func (p *pass) running(runID string) time.Duration {
+	since, ok := p.starts[runID]
+	if !ok {
+		since = p.raw
+		p.starts[runID] = since
+	}
+	return p.raw.Sub(since)
 }
 
 // forgetJobs removes jobs that have ended, and their output.

@@ -3,6 +3,7 @@ package controller
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
@@ -52,6 +53,43 @@ func TestAJobRunsAgainWhenItsClusterIsWholeThoughItWaitsToGrow(t *testing.T) {
 	l.agents.members[a.ID] = monitor.MemberState{Phase: api.MemberReady, Current: true, Since: l.now}
 	if view = l.mustPass(); view.Job("j1").MemberID != a.ID {
 		t.Errorf("the job is with %q, want %s", view.Job("j1").MemberID, a.ID)
+	}
+}
+
+func TestAJobThatEndsSoonIsWrittenOnlyAtItsEnd(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.cluster("a", 1, "n1")
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending, MemberID: "ua.a-0.1"}))
+	heard := func(phase api.JobPhase) api.JobPhase {
+		l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: phase}}
+		return l.mustPass().Job("j1").Phase
+	}
+	if phase := heard(api.JobRunning); phase != api.JobPending || l.lead.wakeAt.IsZero() || l.lead.wakeAt.Sub(l.now) > time.Second {
+		t.Errorf("just heard to run: %s, planned again at %s; want it pending, and planned again soon after %s", phase, l.lead.wakeAt, l.now)
+	}
+	l.now = l.now.Add(time.Millisecond)
+	if phase := heard(api.JobSucceeded); phase != api.JobSucceeded {
+		t.Errorf("heard to have succeeded: %s", phase)
+	}
+	if len(l.lead.starts) > 0 {
+		t.Errorf("left in memory: %v", l.lead.starts)
+	}
+}
+
+func TestAJobThatGoesOnIsWrittenToRun(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 1)
+	l.want("a")
+	l.mustPass()
+	l.report(api.MemberReady)
+	c := l.mustPass().Cluster("a")
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "a", ClusterUID: c.UID(), Phase: api.JobPending, MemberID: only(t, c).ID}))
+	l.agents.jobs = map[string]agentstream.JobObserved{"j1": {ID: "j1", Phase: api.JobRunning}}
+	l.mustPass()
+	l.now = l.lead.wakeAt
+	if phase := l.mustPass().Job("j1").Phase; phase != api.JobRunning || len(l.lead.starts) > 0 {
+		t.Errorf("at the time that was asked for: %s, with %v left in memory; want it running", phase, l.lead.starts)
 	}
 }
 

@@ -17,6 +17,9 @@ const LogPatience = time.Minute
 // logPause is the pause before the stored output of an ended run is checked again.
 const logPause = 100 * time.Millisecond
 
+// startPause is how long a run is heard to run before that is written: most short ones have ended by then, and cost one write less.
+const startPause = 10 * time.Millisecond
+
 // jobGraceSeconds is how long a job whose cluster's time limit has passed has to end: most of the cluster's grace, so that the rest of its
 // output still arrives.
 const jobGraceSeconds = 25
@@ -50,7 +53,9 @@ type JobInput struct {
 	// heard of the run's end: how much output there is, and when the run ended, are the word of the member, where the tenant is root.
 	LogBytes int64
 	Quiet    time.Duration
-	Now      time.Time
+	// Running is how long the run has been heard to run, counted by the leader too.
+	Running time.Duration
+	Now     time.Time
 }
 
 // JobPlan is what a job comes to.
@@ -91,6 +96,9 @@ func PlanJob(in JobInput) JobPlan {
 		return in.planMemberGone(job)
 	}
 	if in.Seen != nil {
+		if job.Phase == api.JobPending && in.Seen.Phase == api.JobRunning && in.Running < startPause {
+			return JobPlan{Next: in.Job, WakeAt: in.Now.Add(startPause - in.Running)}
+		}
 		job.Phase, job.Message, job.StartedAt = in.Seen.Phase, in.message(), in.Seen.StartedAt
 	}
 	return in.planLosses(job)

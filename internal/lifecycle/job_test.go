@@ -291,6 +291,21 @@ func TestTheEndOfAJobWaitsForItsOutputWhileItsMemberIsThere(t *testing.T) {
 	}
 }
 
+func TestTheStartOfAJobIsWrittenOnceItHasRunForAWhile(t *testing.T) {
+	in := JobInput{
+		Job:     api.Job{ID: "j", Cluster: "a", ClusterUID: "ua", Phase: api.JobPending, MemberID: "ua.a-0.1"},
+		Cluster: jobScene{lost: -1, phase: api.ClusterReady}.cluster(), Now: jobLater,
+		Seen: &JobSeen{Phase: api.JobRunning, StartedAt: &jobStart}, Running: startPause - 1,
+	}
+	if plan := PlanJob(in); plan.Next.Phase != api.JobPending || !plan.WakeAt.Equal(jobLater.Add(1)) {
+		t.Errorf("heard to run for %s: %s, planned again at %s; want it pending, and planned again 1 ns later", in.Running, plan.Next.Phase, plan.WakeAt)
+	}
+	in.Running = startPause
+	if plan := PlanJob(in); plan.Next.Phase != api.JobRunning || !plan.WakeAt.IsZero() {
+		t.Errorf("heard to run for %s: %s, planned again at %s; want it running", in.Running, plan.Next.Phase, plan.WakeAt)
+	}
+}
+
 // Each row is one transition of the table; the test compares the rows with the table.
 func TestEveryTransitionOfJobsIsPlanned(t *testing.T) {
 	there := jobScene{lost: -1, phase: api.ClusterReady}
@@ -324,7 +339,7 @@ func TestEveryTransitionOfJobsIsPlanned(t *testing.T) {
 		{"its member reports that it lost the job", there, at(api.JobRunning, nil), api.JobLost, api.JobLost},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in := JobInput{Job: tc.job, Cluster: tc.scene.cluster(), Now: jobLater}
+			in := JobInput{Job: tc.job, Cluster: tc.scene.cluster(), Running: startPause, Now: jobLater}
 			if tc.seen != "" {
 				in.Seen = &JobSeen{Phase: tc.seen, StartedAt: &jobStart}
 			}
