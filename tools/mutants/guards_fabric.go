@@ -10,6 +10,13 @@ var fabricGuards = []Mutant{
 		Test:    "./internal/fabric/node TestAMemberCannotSendUnderAnotherIdentity",
 	},
 	{
+		Guard:   "links are gone only when none of them is found",
+		File:    "internal/fabric/node/remove.go",
+		Find:    "netlink.LinkByName(name); !isGone(err) {\n\t\t\treturn false",
+		Replace: "netlink.LinkByName(name); isGone(err) {\n\t\t\treturn true",
+		Test:    "./internal/fabric/node TestLinksAreGoneOnlyWhenNoneOfThemIsFound",
+	},
+	{
 		Guard:   "no tagged frames, IEEE 802.1Q",
 		File:    "internal/fabric/plan/rules.go",
 		Find:    "\t\tether type 8021q drop\n",
