@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -61,7 +62,7 @@ type Space struct {
 }
 
 // nodeName is a DNS label (RFC 1123), which no other name below the spaces directory is.
-var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var nodeName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) })
 
 // site is one state directory's spaces: where they are pinned, and what its objects on the host are called.
 type site struct {
@@ -103,7 +104,7 @@ func (s *site) pin(node, kind string) string { return filepath.Join(s.dir, node,
 // the process that called it before was killed. Spaces of nodes that are not asked for are left alone.
 func Ensure(ctx context.Context, cfg Config) (Spaces, error) {
 	for i, name := range cfg.Nodes {
-		if !nodeName.MatchString(name) {
+		if !nodeName().MatchString(name) {
 			return Spaces{}, fmt.Errorf("node name %q is not a DNS label: use 1 to 63 lower-case letters, digits and hyphens", name)
 		}
 		for _, other := range cfg.Nodes[:i] {

@@ -22,6 +22,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -101,12 +102,12 @@ func (f *Failure) Error() string { return f.Message }
 // failf makes a Failure.
 func failf(format string, args ...any) error { return &Failure{Message: fmt.Sprintf(format, args...)} }
 
-var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,80}$`)
+var jobID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,80}$`) })
 
 // Run carries out a build. It returns once nothing of it runs or is mounted any more, and its scratch is gone. When ctx ends, the build is
 // killed and the error is ctx's. A *Failure is the recipe's fault, any other error the node's.
 func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
-	if !jobID.MatchString(job.ID) {
+	if !jobID().MatchString(job.ID) {
 		return Result{}, fmt.Errorf("%q is not a valid build ID", job.ID)
 	}
 	if err := job.makeAbsolute(); err != nil {

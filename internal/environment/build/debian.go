@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // unsafeIO makes dpkg(1) not wait for the disk after each file: a build that a power cut ends is built again.
@@ -146,15 +147,19 @@ func (w *worker) writeSources() error {
 	return root.WriteFile("etc/apt/sources.list", []byte(lines), 0o644)
 }
 
-var (
-	aptCount = regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`)
-	// aptErrors are told in this order: what comes first explains the others.
-	aptErrors = []struct {
-		line *regexp.Regexp
-		say  string
-		// node: it is the builder node's matter, the recipe may be good.
-		node bool
-	}{
+var aptCount = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\d+ upgraded, (\d+) newly installed`) })
+
+// aptError is a line by which apt or dpkg tells why it failed.
+type aptError struct {
+	line *regexp.Regexp
+	say  string
+	// node: it is the builder node's matter, the recipe may be good.
+	node bool
+}
+
+// aptErrors are told in this order: what comes first explains the others.
+var aptErrors = sync.OnceValue(func() []aptError {
+	return []aptError{
 		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: free space there", true},
 		{regexp.MustCompile(`^E: Unable to locate package (\S+)`), "package %[1]q is not in %[2]s; find its name with: apt-cache search", false},
 		{regexp.MustCompile(`^E: Package '(\S+)' has no installation candidate`), "package %[1]q is not in %[2]s: other packages mention it, but none provides it", false},
@@ -164,7 +169,7 @@ var (
 		{regexp.MustCompile(`^[EW]: The repository '(.+?)' .*(?:not signed|does not have a Release file)`), "the builder node does not trust the repository %[1]s (%[2]s): check its keys and its Release file", true},
 		{regexp.MustCompile(`^dpkg: error processing package (\S+)`), "package %[1]q of %[2]s can't be set up; the build's log says why", false},
 	}
-)
+})
 
 // aptWatch passes on what apt and dpkg print, counts packages and keeps the lines that tell why it failed.
 type aptWatch struct {
@@ -194,7 +199,7 @@ func (a *aptWatch) read(line string) {
 	}
 	a.last = append(a.last, line)
 	a.last = a.last[max(0, len(a.last)-5):]
-	if m := aptCount.FindStringSubmatch(line); m != nil {
+	if m := aptCount().FindStringSubmatch(line); m != nil {
 		n, _ := strconv.Atoi(m[1]) // digits
 		a.total = max(a.total, 2*n)
 	}
@@ -204,7 +209,7 @@ func (a *aptWatch) read(line string) {
 			a.say(min(1, float64(a.passed)/float64(a.total)))
 		}
 	}
-	for i, e := range aptErrors {
+	for i, e := range aptErrors() {
 		if m := e.line.FindStringSubmatch(line); m != nil {
 			if a.found == nil {
 				a.found = map[int][]string{}
@@ -219,7 +224,7 @@ func (a *aptWatch) read(line string) {
 // explain makes of a failed run what its last words mean.
 func (a *aptWatch) explain(err error, where string) error {
 	a.read(a.line.String()) // a last line without an end
-	for i, e := range aptErrors {
+	for i, e := range aptErrors() {
 		var all []string
 		for _, what := range a.found[i] {
 			text := e.say
