@@ -72,7 +72,8 @@ func Hold() error {
 // comm is what top and ps show of it: 15 bytes at most, prctl(2).
 var comm = []byte("nm-sandbox\x00")
 
-// prepare gives up all that the process was born with.
+// prepare gives up all that the process was born with, but for its capabilities in its user namespace: nobody in the members has all of them, so
+// that nobody there reads its memory or follows its links in /proc (ptrace(2), "Ptrace access mode checking").
 func prepare() error {
 	os.Clearenv()
 	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&comm[0])), 0, 0, 0); err != nil {
@@ -80,10 +81,6 @@ func prepare() error {
 	}
 	if err := closeInherited(); err != nil {
 		return fmt.Errorf("closing the files that it inherited: %w", err)
-	}
-	// Nobody in the members reads its memory or takes its namespaces, whatever they are there.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("closing its memory to others: %w", err)
 	}
 	if err := emptyRoot(); err != nil {
 		return fmt.Errorf("entering an empty root: %w", err)
