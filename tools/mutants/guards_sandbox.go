@@ -42,14 +42,14 @@ var sandboxGuards = []Mutant{
 		File:    "internal/driver/container/sandbox.go",
 		Find:    "\tif len(pids) == 1 && letGo(pids[0]) {",
 		Replace: "\tif len(pids) == 1 {",
-		Test:    "./internal/driver/container TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith",
+		Test:    "./internal/driver/container TestASandboxThatWasNotLetGoIsEndedAndNotUsed",
 	},
 	{
 		Guard:   "a sandbox ends with the agent that was making it",
 		File:    "internal/sandbox/sandbox.go",
 		Find:    "err != nil || string(order[:n]) != Go {",
 		Replace: "err != nil && string(order[:n]) != Go {",
-		Test:    "./internal/driver/container TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith",
+		Test:    "./internal/driver/container TestASandboxEndsWithTheAgentThatWasMakingIt",
 	},
 	{
 		Guard:   "a sandbox ends with its cluster's last member",

@@ -1,13 +1,16 @@
 package container_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -181,6 +184,60 @@ func TestASandboxLastsAsLongAsItsClusterHasMembers(t *testing.T) {
 	}
 	if err := unix.Kill(pid, 0); err != unix.ESRCH {
 		t.Errorf("the sandbox is there after its last member was cleaned (%v)", err)
+	}
+}
+
+func TestASandboxEndsWithTheAgentThatWasMakingIt(t *testing.T) {
+	r := newRig(t, "crun")
+	m := r.sharing(t, "one", idBase)
+	crash(t, r, "container.after-sandbox-group", doomed{
+		StateDir: r.cfg.StateDir, Node: r.cfg.Node, MemberBinary: r.cfg.MemberBinary, Member: m,
+	})
+	for deadline := time.Now().Add(10 * time.Second); len(r.sandboxPIDs(t)) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is still there 10 s after the agent was killed")
+		}
+	}
+	reapOrphans(t)
+}
+
+func TestASandboxThatWasNotLetGoIsEndedAndNotUsed(t *testing.T) {
+	r := newRig(t, "crun")
+	first, m := r.sharing(t, "two", idBase+65536), r.sharing(t, "one", idBase)
+	r.startAll(t, first) // with it come the node's control groups
+	half := exec.Command("sleep", "1000")
+	orders, err := half.StdinPipe() // which a sandbox has closed that was let go
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer orders.Close()
+	if err := half.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- half.Wait() }()
+	groups, err := filepath.Glob(filepath.Join("/sys/fs/cgroup/*/nearmetal", r.cfg.Group()))
+	if v2 := filepath.Join("/sys/fs/cgroup/nearmetal", r.cfg.Group()); err == nil && len(groups) == 0 {
+		groups = []string{v2}
+	}
+	if err != nil || len(groups) == 0 {
+		t.Fatalf("the node has control groups %v (%v)", groups, err)
+	}
+	for _, group := range groups {
+		if strings.Contains(group, "/cpuset/") {
+			continue // which would have to be given CPUs first
+		}
+		dir := filepath.Join(group, ".one")
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(half.Process.Pid)), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.startAll(t, m)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("it ended with %v, want it killed", err)
+	}
+	if got := r.run(t, m.Assignment.ID, "cat", "/proc/1/cmdline"); !strings.HasPrefix(got, "nearmetal-sandbox") {
+		t.Errorf("process 1 of the member's namespace is %q", got)
 	}
 }
 
