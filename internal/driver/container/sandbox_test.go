@@ -232,7 +232,10 @@ func TestASandboxThatWasNotLetGoIsEndedAndNotUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.startAll(t, m)
+	// Without the rig, which would observe first: that alone ends a sandbox without members.
+	if err := errors.Join(r.Driver.Start(t.Context(), m), r.accept(t.Context(), r.Driver, m.Assignment.ID)); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("it ended with %v, want it killed", err)
 	}
