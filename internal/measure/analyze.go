@@ -56,6 +56,8 @@ type Analysis struct {
 	Level       float64      `json:"level"`
 	Lines       []Line       `json:"lines"`
 	Comparisons []Comparison `json:"comparisons"`
+	// Decisions are about the highlights that have a goal, in their order.
+	Decisions []Decision `json:"decisions,omitempty"`
 }
 
 // DefaultLevel is the confidence level of intervals.
@@ -89,6 +91,7 @@ func Analyze(e Experiment, level float64) (Analysis, error) {
 			}
 		}
 	}
+	a.Decisions = a.decide(e.Highlights)
 	return a, nil
 }
 

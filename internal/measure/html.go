@@ -86,8 +86,8 @@ func (r Report) cards() []highlightCard {
 			card.Detail += " (oversubscribed)"
 		}
 		if h.Goal > 0 {
-			v := c.Efficiency.Against(h.Goal)
-			card.Goal, card.Class = goalText(v, h.Goal), string(v)
+			d := r.Analysis.decision(h)
+			card.Goal, card.Class = d.text(), string(d.Verdict)
 		}
 		out = append(out, card)
 	}

@@ -196,7 +196,7 @@ func (r Report) Highlights() []string {
 			r.Experiment.Sides[0].Name, number(c.Baseline.Median), m.Unit, h.Side, number(c.Subject.Median), m.Unit,
 			c.Efficiency.Value, c.Efficiency.interval())
 		if h.Goal > 0 {
-			line += "; " + goalText(c.Efficiency.Against(h.Goal), h.Goal)
+			line += "; " + r.Analysis.decision(h).text()
 		}
 		if r.oversubscribed(h.X) {
 			line += " (oversubscribed)"
@@ -209,17 +209,6 @@ func (r Report) Highlights() []string {
 // oversubscribed tells whether cores were shared at this size.
 func (r Report) oversubscribed(x float64) bool {
 	return r.Experiment.Oversubscribed != "" && x >= r.Experiment.OversubscribedFrom
-}
-
-func goalText(v Verdict, goal float64) string {
-	switch v {
-	case Above:
-		return fmt.Sprintf("goal %.3g reached", goal)
-	case Below:
-		return fmt.Sprintf("goal %.3g not reached", goal)
-	default:
-		return fmt.Sprintf("goal %.3g undecided", goal)
-	}
 }
 
 func (r Report) metric(name string) Metric {
