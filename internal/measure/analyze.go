@@ -56,6 +56,8 @@ type Analysis struct {
 	Level       float64      `json:"level"`
 	Lines       []Line       `json:"lines"`
 	Comparisons []Comparison `json:"comparisons"`
+	// Unlike, if not empty, says why the ratios are not of like with like: what carried the messages differed within a pair.
+	Unlike string `json:"unlike,omitempty"`
 	// Decisions are about the highlights that have a goal, in their order.
 	Decisions []Decision `json:"decisions,omitempty"`
 }
@@ -72,7 +74,7 @@ func Analyze(e Experiment, level float64) (Analysis, error) {
 	if err := e.Validate(); err != nil {
 		return Analysis{}, err
 	}
-	a := Analysis{Level: level}
+	a := Analysis{Level: level, Unlike: e.unlike()}
 	for _, m := range e.Metrics {
 		values := e.collect(m.Name)
 		for _, side := range e.Sides {

@@ -15,6 +15,8 @@ type Decision struct {
 	Goal   float64 `json:"goal"`
 	// Verdict is Efficiency.Against(Goal).
 	Verdict Verdict `json:"verdict"`
+	// Unlike is true when the sides were not like enough to be judged (Analysis.Unlike); the verdict is then Undecided.
+	Unlike bool `json:"unlike,omitempty"`
 	// PairsToDecide is about how many pairs would decide it; 0 when it is decided, or when no number can be named.
 	PairsToDecide int `json:"pairs_to_decide,omitempty"`
 }
@@ -28,7 +30,10 @@ func (a Analysis) decide(highlights []Highlight) []Decision {
 			continue
 		}
 		d := Decision{Metric: h.Metric, Side: h.Side, X: h.X, Goal: h.Goal, Verdict: c.Efficiency.Against(h.Goal)}
-		if d.Verdict == Undecided {
+		switch {
+		case a.Unlike != "":
+			d.Verdict, d.Unlike = Undecided, true
+		case d.Verdict == Undecided:
 			d.PairsToDecide, _ = PairsToDecide(c.Ratios, h.Goal, a.Level)
 		}
 		out = append(out, d)
@@ -49,6 +54,8 @@ func (a Analysis) decision(h Highlight) Decision {
 // text is what a report says of a decision.
 func (d Decision) text() string {
 	switch {
+	case d.Unlike:
+		return fmt.Sprintf("goal %.3g not judged: the sides are not alike", d.Goal)
 	case d.Verdict == Above:
 		return fmt.Sprintf("goal %.3g reached", d.Goal)
 	case d.Verdict == Below:

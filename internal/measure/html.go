@@ -23,6 +23,8 @@ type pageSection struct {
 	Figures []pageFigure
 	Tables  []pageTable
 	Method  string
+	// Carriers says what carried each side's messages.
+	Carriers string
 }
 
 type pageFigure struct {
@@ -50,7 +52,7 @@ func WriteHTML(w io.Writer, title string, made time.Time, reports ...Report) err
 	}{Title: title, Made: made.UTC().Format("2 January 2006, 15:04 UTC")}
 	count := 0
 	for i, r := range reports {
-		s := pageSection{Report: r, Number: i + 1, Method: r.method(), Cards: r.cards()}
+		s := pageSection{Report: r, Number: i + 1, Method: r.method(), Cards: r.cards(), Carriers: r.Experiment.carriers()}
 		for _, f := range r.figures() {
 			count++
 			//nolint:gosec // drawn by this package, which escapes all text

@@ -71,7 +71,9 @@ type Run struct {
 	StartedAt time.Time `json:"started_at"`
 	// DurationSeconds is how long the run took by the wall clock, for the record.
 	DurationSeconds float64 `json:"duration_seconds"`
-	Points          []Point `json:"points"`
+	// CarriedBy is what carried the messages between the ranks, nil where there are none.
+	CarriedBy *Carrier `json:"carried_by,omitempty"`
+	Points    []Point  `json:"points"`
 }
 
 // Axis is the experiment's X axis.

@@ -86,12 +86,18 @@ const (
 	TransportTCP Transport = "tcp"
 	// TransportSharedMemory works only between ranks of one host: what one node can do without a network.
 	TransportSharedMemory Transport = "vader"
+	// TransportOwn is what MPI chooses where it runs, of all that it finds there.
+	TransportOwn Transport = ""
 )
 
 // Environment returns the settings that make Open MPI use this transport and no other: a run that can't fails, instead of
-// silently measuring something else. Interface, when not empty, is the one TCP may use.
+// silently measuring something else. Interface, when not empty, is the one TCP may use. MPI then says what it uses, too (FindCarrier).
 func (t Transport) Environment(networkInterface string) map[string]string {
-	env := map[string]string{"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": string(t) + ",self"}
+	env := map[string]string{"OMPI_MCA_btl_base_verbose": "5", "UCX_LOG_LEVEL": "info"}
+	if t == TransportOwn {
+		return env
+	}
+	env["OMPI_MCA_pml"], env["OMPI_MCA_btl"] = "ob1", string(t)+",self"
 	if t == TransportTCP && networkInterface != "" {
 		env["OMPI_MCA_btl_tcp_if_include"] = networkInterface
 	}

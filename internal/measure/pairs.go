@@ -18,6 +18,8 @@ type Pairs struct {
 	Run   map[string]Runner
 	// Parse reads a program's output.
 	Parse func(output []byte) ([]Point, error)
+	// Carrier, if not nil, reads from the output what carried the messages, for the record.
+	Carrier func(output []byte) Carrier
 	// Now is the clock of the record.
 	Now func() time.Time
 	// Patience, if not 0, is how long it may take on a machine that is slow or busy: a round that would end later, at the pace of those
@@ -50,7 +52,12 @@ func (p Pairs) Measure(ctx context.Context) ([]Run, error) {
 			if err != nil {
 				return runs, fmt.Errorf("%s, pair %d of %d: %w", side, pair+1, p.Count, err)
 			}
-			runs = append(runs, Run{Side: side, Pair: pair, StartedAt: began, DurationSeconds: p.Now().Sub(began).Seconds(), Points: points})
+			run := Run{Side: side, Pair: pair, StartedAt: began, DurationSeconds: p.Now().Sub(began).Seconds(), Points: points}
+			if p.Carrier != nil {
+				carrier := p.Carrier(output)
+				run.CarriedBy = &carrier
+			}
+			runs = append(runs, run)
 		}
 		if p.Done != nil {
 			p.Done(pair, runs[len(runs)-len(order):])

@@ -44,6 +44,9 @@ func (r Report) WriteText(w io.Writer) error {
 	if r.Experiment.Oversubscribed != "" {
 		fmt.Fprintf(&b, "OVERSUBSCRIBED: %s\n", r.Experiment.Oversubscribed)
 	}
+	if r.Analysis.Unlike != "" {
+		fmt.Fprintf(&b, "UNLIKE: %s\n", r.Analysis.Unlike)
+	}
 	for _, table := range r.tables() {
 		if table.title != "" {
 			fmt.Fprintf(&b, "%s:\n", table.title)
@@ -57,6 +60,9 @@ func (r Report) WriteText(w io.Writer) error {
 		}
 	}
 	b.WriteString(r.method() + "\n")
+	if carriers := r.Experiment.carriers(); carriers != "" {
+		fmt.Fprintf(&b, "Messages were carried by, as MPI said: %s.\n", carriers)
+	}
 	for _, line := range r.Highlights() {
 		b.WriteString(line + "\n")
 	}
