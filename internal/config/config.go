@@ -171,6 +171,8 @@ type Demo struct {
 	Report string
 	// Pairs is the number of paired host and cluster measurements.
 	Pairs int
+	// Thorough measures longer: HPL of a size that takes 20 s at least.
+	Thorough bool
 }
 
 // SiteKeys are the keys of a site, as people see them.

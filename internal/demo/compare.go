@@ -26,22 +26,27 @@ const (
 // goal is the efficiency container members are built for.
 const goal = 0.99
 
-// tcpSides describes the two sides that are compared.
-func tcpSides(cpus []int) []measure.Side {
+// sides describes the two sides that are compared, and what carries the messages between their ranks.
+func sides(cpus []int, transport measure.Transport) []measure.Side {
+	host, cluster := "Open MPI btl tcp,self over lo", "Open MPI btl tcp,self over eth0 (veth, and past the bridge)"
+	if transport != measure.TransportTCP {
+		host, cluster = "through shared memory", "what Open MPI chooses there by itself"
+	}
 	return []measure.Side{
-		{Name: hostSide, Description: fmt.Sprintf("bare processes on CPUs %s; Open MPI btl tcp,self over lo", list(cpus))},
-		{Name: clusterSide, Description: fmt.Sprintf("container members on CPUs %s, one core each, on one node; Open MPI btl tcp,self over eth0 (veth, bridge)", list(cpus))},
+		{Name: hostSide, Description: fmt.Sprintf("bare processes on CPUs %s; %s", list(cpus), host)},
+		{Name: clusterSide, Description: fmt.Sprintf("container members on CPUs %s, one core each, on one node; %s", list(cpus), cluster)},
 	}
 }
 
 // terms says how two sides are measured: how often, where, and what else the machine does.
-func (v *visit) terms(cpus []int) string {
-	return fmt.Sprintf("%d pairs of host and cluster in turn, both on CPUs %s; load of the machine before: %s", v.opts.Pairs, list(cpus), load())
+func terms(pairs int, cpus []int) string {
+	return fmt.Sprintf("%d pairs of host and cluster in turn, both on CPUs %s; load of the machine before: %s", pairs, list(cpus), load())
 }
 
 // inTurn measures host and cluster in turn and tells of every pair. Fewer pairs than asked for are left when the machine is too busy.
 func (v *visit) inTurn(ctx context.Context, p measure.Pairs, line func(measure.Run) string) ([]measure.Run, error) {
-	p.Count, p.Sides, p.Now = v.opts.Pairs, []string{hostSide, clusterSide}, time.Now
+	p.Sides, p.Now = []string{hostSide, clusterSide}, time.Now
+	began := p.Now()
 	p.Done = func(pair int, runs []measure.Run) {
 		runs = slices.Clone(runs)
 		slices.SortFunc(runs, func(a, b measure.Run) int { return -strings.Compare(a.Side, b.Side) }) // host first
@@ -49,13 +54,27 @@ func (v *visit) inTurn(ctx context.Context, p measure.Pairs, line func(measure.R
 		for _, r := range runs {
 			parts = append(parts, r.Side+" "+line(r))
 		}
-		v.say("pair %d of %d: %s", pair+1, p.Count, strings.Join(parts, "; "))
+		v.say("pair %d of %d: %s%s", pair+1, p.Count, strings.Join(parts, "; "), timeLeft(p.Now().Sub(began), pair+1, p.Count))
 	}
 	runs, err := p.Measure(ctx)
+	v.measured += p.Now().Sub(began)
 	if err == nil && len(runs) < 2*p.Count {
 		v.say("stopped after %d of %d pairs: the time limit of %s has passed; this machine is busy or slow", len(runs)/2, p.Count, p.Patience.Round(time.Second))
 	}
 	return runs, err
+}
+
+// timeLeft says how long the pairs to come take at the pace of those done; nothing where that is too short to matter.
+func timeLeft(spent time.Duration, done, of int) string {
+	left := spent / time.Duration(done) * time.Duration(of-done)
+	switch {
+	case left < 30*time.Second:
+		return ""
+	case left < 2*time.Minute:
+		return fmt.Sprintf(" (about %.0f s left)", left.Round(10*time.Second).Seconds())
+	default:
+		return fmt.Sprintf(" (about %.0f min left)", left.Minutes())
+	}
 }
 
 // memberCPUs returns the CPU of each rank's member. Between nodes of a site on one machine messages cross a tunnel that no host has,
@@ -77,31 +96,38 @@ func (v *visit) memberCPUs() ([]int, error) {
 // onHost runs a program on the bare host, a rank on each of the CPUs.
 func (v *visit) onHost(cpus []int, transport measure.Transport, program string, args ...string) measure.Runner {
 	return func(ctx context.Context) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, jobWindow)
+		ctx, cancel := context.WithTimeout(ctx, v.jobWindow())
 		defer cancel()
 		cmd := measure.HostCommand(ctx, cpus, transport, v.scratch, program, args...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("on the bare host over %s: %w: %s", transport, err, ending(stderr.String()))
 		}
-		return out, nil
+		return append(stdout.Bytes(), stderr.Bytes()...), nil // where MPI says what carried the messages
 	}
 }
 
 // onCluster runs a program as a job of the cluster, a rank on each member.
-func (v *visit) onCluster(program string, args ...string) measure.Runner {
+func (v *visit) onCluster(transport measure.Transport, program string, args ...string) measure.Runner {
 	return func(ctx context.Context) ([]byte, error) {
 		var out bytes.Buffer
 		request := api.JobRequest{
-			Command: append([]string{program}, args...), Ranks: members, Env: measure.TransportTCP.Environment("eth0"),
+			Command: append([]string{program}, args...), Ranks: members, Env: transport.Environment("eth0"),
 		}
 		if err := v.run(ctx, request, &out); err != nil {
 			return nil, fmt.Errorf("on the cluster: %w; its output ends with: %s", err, ending(out.String()))
 		}
 		return out.Bytes(), nil
 	}
+}
+
+// jobWindow is how long one run of a program may take.
+func (v *visit) jobWindow() time.Duration {
+	if v.opts.Thorough {
+		return thoroughWindow
+	}
+	return runWindow
 }
 
 // ending is the end of what a program printed, for an error.
@@ -115,10 +141,10 @@ func ending(text string) string {
 }
 
 // publish shows what was measured, and writes the report's files anew with all that was measured so far.
-func (v *visit) publish(e measure.Experiment) error {
-	if pairs := countRuns(e, clusterSide); pairs < v.opts.Pairs {
+func (v *visit) publish(e measure.Experiment, wanted int) error {
+	if pairs := countRuns(e, clusterSide); pairs < wanted {
 		e.Conditions = append(e.Conditions, measure.Condition{
-			Name: "Pairs", Value: fmt.Sprintf("%d of %d; this machine was too busy, or is too slow, for more within the time limit", pairs, v.opts.Pairs),
+			Name: "Pairs", Value: fmt.Sprintf("%d of %d; this machine was too busy, or is too slow, for more within the time limit", pairs, wanted),
 		})
 	}
 	report, err := measure.NewReport(e, 0)

@@ -67,6 +67,8 @@ type Options struct {
 	kill func(uid, member string) (int, error)
 	// pairTime bounds what a pair of measurements may take, 0: as long as a visitor waits.
 	pairTime time.Duration
+	// cache is what this machine's last-level cache is taken to have, in bytes, 0: as much as the kernel says.
+	cache int64
 }
 
 // stage marks in the environment which of its processes this one is.

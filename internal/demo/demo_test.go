@@ -29,8 +29,9 @@ func TestTheTourShowsEveryStepAndWritesTheReport(t *testing.T) {
 	}
 	at := 0
 	for _, must := range []string{
-		"agents of 2 nodes with 2 cores each ... done", "demo-1", "Hello from rank 1 of 2", "load of the machine before", "pair 2 of 2", "cluster µs", "4 MiB",
-		"undecided", report, "by a trial on the host ... done", "solved 2 times a run", "pair 2 of 2: host 2.00 Gflop/s, 44.2 GB/s; cluster", "checked all 4 runs", "cluster Gflop/s", "undecided", report,
+		"agents of 2 nodes with 2 cores each ... done", "demo-1", "Hello from rank 1 of 2", "not with its shared memory", "ping-pong over TCP", "load of the machine before", "pair 2 of 2", "cluster µs",
+		"4 MiB", "host: TCP (tcp). cluster: TCP (tcp). shared memory: shared memory (vader)", "undecided", report, "measuring STREAM", "4.00 times the last-level cache of 1 MiB",
+		"pair 2 of 2: host triad", "cluster triad 20.0 GB/s", report, "by a trial on the host ... done", "solved 2 times a run", "pair 2 of 2: host 2.00 Gflop/s, 44.2 GB/s; cluster", "checked all 4 runs", "cluster Gflop/s", "undecided", report,
 		"from 2 to 3 members ... done", "demo-2 is on another node", "step 3 of 8", "killed the first process of demo-2 on node n2 (process 4242",
 		"MemberLost", "MemberReplaced", "Ready", "JobRequeued", "from the kill to ready", "go on after step 3", "second attempt: done",
 		"drained node n2", "waits for demo/demo-2", "asked for 4 members meanwhile, and refused: there is no room\n", "from 3 to 2 members ... done",
@@ -47,25 +48,28 @@ func TestTheTourShowsEveryStepAndWritesTheReport(t *testing.T) {
 		t.Errorf("separate cores are called shared, or mpirun's last words are shown:\n%s", out)
 	}
 	page, err := os.ReadFile(report)
-	if err != nil || !bytes.Contains(page, []byte("Open MPI v4.1.4")) || !bytes.Contains(page, []byte("loopback")) || !bytes.Contains(page, []byte("2. HPL and STREAM")) {
-		t.Errorf("the page does not name MPI's version, the transports and both measurements: %v", err)
+	if err != nil || !bytes.Contains(page, []byte("Open MPI v4.1.4")) || !bytes.Contains(page, []byte("loopback")) || !bytes.Contains(page, []byte("3. HPL: bare host")) {
+		t.Errorf("the page does not name MPI's version, the transports and all measurements: %v", err)
 	}
 	var data struct{ Reports []measure.Report }
 	text, err := os.ReadFile(strings.TrimSuffix(report, ".html") + ".json")
-	if err := errors.Join(err, json.Unmarshal(text, &data)); err != nil || len(data.Reports) != 2 || len(data.Reports[1].Experiment.Runs) != 4 {
-		t.Errorf("the data does not hold both measurements: %v", err)
+	if err := errors.Join(err, json.Unmarshal(text, &data)); err != nil || len(data.Reports) != 3 || len(data.Reports[2].Experiment.Runs) != 4 {
+		t.Errorf("the data does not hold all measurements: %v", err)
 	}
 }
 
 func TestOnFewCoresMembersAreMeasuredOnASiteWhereTheyHaveCoresOfTheirOwn(t *testing.T) {
 	for cpus, want := range map[int]string{
-		1: "1x2 hello ping-pong hpcc, 2x2 life", 2: "1x2 hello ping-pong hpcc, 2x2 life", 3: "1x3 hello ping-pong hpcc, 2x2 life",
-		4: "2x2 hello ping-pong hpcc life", 64: "2x2 hello ping-pong hpcc life",
+		1: "1x2 hello messages streams hpcc, 2x2 life", 2: "1x2 hello messages streams hpcc, 2x2 life", 3: "1x3 hello messages streams hpcc, 2x2 life",
+		4: "2x2 hello messages streams hpcc life", 64: "2x2 hello messages streams hpcc life",
 	} {
-		names := map[int]string{3: " hello ping-pong hpcc", 4: " life", 7: " hello ping-pong hpcc life"}
 		var got []string
 		for _, l := range layouts(cpus) {
-			got = append(got, fmt.Sprintf("%dx%d%s", l.nodes, l.cores, names[len(l.acts)]))
+			name := " life"
+			if l.measures {
+				name = " hello messages streams hpcc" + map[int]string{4: "", 8: " life"}[len(l.acts)]
+			}
+			got = append(got, fmt.Sprintf("%dx%d%s", l.nodes, l.cores, name))
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%d CPUs: got %v, want %s", cpus, got, want)
@@ -77,7 +81,7 @@ func TestOnFewCoresMembersAreMeasuredOnASiteWhereTheyHaveCoresOfTheirOwn(t *test
 		t.Fatalf("sites %+v, %d stopped, %v\n%s", s.sites, s.stopped, err, out)
 	}
 	before, after, found := strings.Cut(out, "OVERSUBSCRIBED: 4 core slots on 2 CPUs")
-	if !found || !strings.Contains(before, "measuring HPL") || strings.Contains(after, "measuring") || !strings.Contains(after, "MemberReplaced") {
+	if !found || !strings.Contains(before, "measuring HPL by hpcc") || strings.Contains(after, "measuring") || !strings.Contains(after, "MemberReplaced") {
 		t.Errorf("it was measured on shared cores, or they are not called so:\n%s", out)
 	}
 }
@@ -88,7 +92,8 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 		says string
 	}{
 		"the hello fails":                  {&site{jobFails: "hello"}, "exit code 17"},
-		"the ping-pong fails":              {&site{jobFails: "pingpong"}, "cluster, pair 1 of 2: on the cluster"},
+		"the ping-pong fails":              {&site{jobFails: "pingpong"}, "on the cluster: job job1"},
+		"the memory program fails":         {&site{jobFails: "stream"}, "cluster, pair 1 of 2: on the cluster"},
 		"the members are on two nodes":     {&site{spreads: true}, "the measurement needs both on one node"},
 		"hpcc fails":                       {&site{jobFails: "hpcc-rank"}, "cluster, pair 1 of 2: on the cluster"},
 		"hpcc computes something wrong":    {&site{wrongHPL: true}, "is not valid (wrong results)"},
@@ -112,7 +117,7 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 }
 
 func TestTheProblemFitsTheMachine(t *testing.T) {
-	trial, err := measure.PlanHPCC(members, memory, trialTime)
+	trial, err := measure.PlanHPCC(members, leastMemory, trialTime)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +132,7 @@ func TestTheProblemFitsTheMachine(t *testing.T) {
 		{"twice as slow", 2 * trial.Expected(), 80 * time.Millisecond, 480, 18},
 		{"busy: the smallest that is worth it", 20 * trial.Expected(), 2 * time.Second, 480, 2},
 	} {
-		got, err := problem(trial, c.took, c.solving)
+		got, err := problem(trial, leastMemory, c.took, c.solving)
 		if err != nil || got.N != c.order || got.Solves != c.solves {
 			t.Errorf("%s: got %+v, %v; want order %d solved %d times", c.name, got, err, c.order, c.solves)
 		}
@@ -137,14 +142,14 @@ func TestTheProblemFitsTheMachine(t *testing.T) {
 func TestPairsThatWereLeftOutAreAConditionOfTheReport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r")
 	v := &visit{narrator: newNarrator(io.Discard), files: files{html: path + ".html", json: path + ".json"}, opts: Options{Demo: config.Demo{Pairs: 6}}}
-	e := measure.Experiment{Metrics: measure.HPCCMetrics(), Axis: measure.HPCCAxis(), Sides: tcpSides([]int{0, 1})}
+	e := measure.Experiment{Metrics: measure.HPCCMetrics(), Axis: measure.HPCCAxis(), Sides: sides([]int{0, 1}, measure.TransportTCP)}
 	for pair := range 2 {
 		for _, side := range e.Sides {
 			points := []measure.Point{{X: 2, Values: map[string]float64{measure.HPLGflops: 1}}}
 			e.Runs = append(e.Runs, measure.Run{Side: side.Name, Pair: pair, Points: points})
 		}
 	}
-	if err := v.publish(e); err != nil {
+	if err := v.publish(e, 6); err != nil {
 		t.Fatal(err)
 	}
 	for _, end := range []string{".html", ".json"} {
@@ -267,5 +272,78 @@ func TestWhatIsLeftFailsTheDemoAndWhatOthersDoesNot(t *testing.T) {
 	err := judgement(n, hostsnapshot.Snapshot{}, hostsnapshot.Snapshot{}, []hostsnapshot.Difference{others, left})
 	if !errors.Is(err, ErrLeft) || !strings.Contains(out.String(), "LEFT link appeared: nmbr1") {
 		t.Errorf("got %v and\n%s", err, out.String())
+	}
+}
+
+func TestMembersThatShareMemoryAreComparedThroughItAndOverTCP(t *testing.T) {
+	s := &site{shares: true}
+	out, report, err := visitSite(t, s, 4)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	at := 0
+	for _, must := range []string{
+		"exchange messages through shared memory (vader)", "ping-pong over shared memory", "host: shared memory (vader). cluster: shared memory (vader)",
+		"ping-pong over TCP", "host: TCP (tcp). cluster: TCP (tcp).\n", "HPL by hpcc", "host: shared memory (vader). cluster: shared memory (vader)",
+	} {
+		next := strings.Index(out[at:], must)
+		if next < 0 {
+			t.Fatalf("the output lacks %q after its first %d characters:\n%s", must, at, out)
+		}
+		at += next
+	}
+	if page := read(report); strings.Contains(out, "UNLIKE") || strings.Contains(page, "Not of like with like") || !strings.Contains(page, "4. HPL") {
+		t.Errorf("sides that were alike are called unlike, or a measurement is missing:\n%s", out)
+	}
+}
+
+func TestAThoroughDemoSolvesOneLargeProblemInFewerPairs(t *testing.T) {
+	s := &site{}
+	out, _, err := visitWith(t, s, Options{Demo: config.Demo{Pairs: 2, Thorough: true}, cpus: 4})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// The canned trial takes 0.12 s for order 1,440, so 28 s need an order of 8,868, rounded up to a block.
+	for _, must := range []string{"HPL of order 8880, solved 1 times a run", "GB/s; cluster", "pair 2 of 2"} {
+		if !strings.Contains(out, must) {
+			t.Errorf("the output lacks %q:\n%s", must, out)
+		}
+	}
+	if got := hplTimeText(0.12); !strings.Contains(got, "less than the 20 s asked for") {
+		t.Errorf("a solution that took too short a time: %q", got)
+	}
+	if got := hplTimeText(21); strings.Contains(got, "less") {
+		t.Errorf("a solution that took long enough: %q", got)
+	}
+	for pairs, want := range map[int]int{2: 2, 6: 6, 20: 6, 60: 20} {
+		v := &visit{opts: Options{Demo: config.Demo{Pairs: pairs, Thorough: true}}}
+		if got, patience := v.hplPairs(); got != want || patience < time.Duration(want)*2*hplLeast {
+			t.Errorf("%d pairs: %d of HPL in %s, want %d", pairs, got, patience, want)
+		}
+	}
+}
+
+func TestTheTimeLeftFollowsFromThePairsThatAreDone(t *testing.T) {
+	for _, c := range []struct {
+		spent    time.Duration
+		done, of int
+		want     string
+	}{
+		{10 * time.Second, 4, 6, ""},
+		{40 * time.Second, 1, 2, " (about 40 s left)"},
+		{6 * time.Minute, 1, 6, " (about 30 min left)"},
+		{time.Hour, 6, 6, ""},
+	} {
+		if got := timeLeft(c.spent, c.done, c.of); got != c.want {
+			t.Errorf("%d of %d pairs in %s: got %q, want %q", c.done, c.of, c.spent, got, c.want)
+		}
+	}
+}
+
+func TestWhatMemoryIsFreeIsRead(t *testing.T) {
+	for text, want := range map[string]int64{"MemTotal: 9 kB\nMemAvailable:   1234 kB\n": 1234 << 10, "MemTotal: 9 kB\n": 0, "MemAvailable: x kB\n": 0} {
+		if got := availableMemory(text); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
 	}
 }

@@ -29,6 +29,7 @@ type site struct {
 	// What goes wrong: HPL's solution on the cluster, the cluster after a member was killed, the refusal of members for a drained node,
 	// the sums of the usage report, members of one node.
 	wrongHPL, doesNotHeal, takesDrained, doesNotAddUp, spreads bool
+	shares                                                     bool // members exchange messages through shared memory
 
 	sites    []config.Dev
 	stopped  int
@@ -169,9 +170,16 @@ func (s *site) Job(_ context.Context, id string) (api.Job, error) { return s.job
 
 func (s *site) JobLog(_ context.Context, id string, _ int64, _ bool, w io.Writer) (int64, error) {
 	text := "Hello from rank 0 of 2 on demo-0\nHello from rank 1 of 2 on demo-1\n"
+	by := "tcp"
+	if s.shares && s.jobs[id].Env["OMPI_MCA_btl"] == "" {
+		by = "vader"
+	}
+	carried := "[demo-0:1] mca: bml: Using " + by + " btl for send to [[1,1],1] on node demo-1\n"
 	switch filepath.Base(s.jobs[id].Command[0]) {
+	case "stream":
+		text = carried + `{"program":"stream","ranks":2,"words":524288,"copy_gb_per_s":19,"triad_gb_per_s":20}` + "\n"
 	case "pingpong":
-		text = `{"program":"pingpong","mpi":"Open MPI v4.1.4","processors":["demo-0","demo-1"]}` + "\n"
+		text = carried + `{"program":"pingpong","mpi":"Open MPI v4.1.4","processors":["demo-0","demo-1"]}` + "\n"
 		for size := 8; size <= 4<<20; size *= 2 {
 			text += fmt.Sprintf(`{"bytes":%d,"latency_us":7.5,"bandwidth_mb_per_s":%d}`+"\n", size, size)
 		}
@@ -181,7 +189,7 @@ func (s *site) JobLog(_ context.Context, id string, _ int64, _ bool, w io.Writer
 		at := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, " Ns") })
 		solves, _, _ := strings.Cut(lines[at-1], " ")
 		order, _, _ := strings.Cut(lines[at], " ")
-		text = "Warning: mpirun may say something before it\n" + hpccOutput(order, solves, s.wrongHPL)
+		text = "Warning: mpirun may say something before it\n" + carried + hpccOutput(order, solves, s.wrongHPL)
 	}
 	n, err := io.WriteString(w, text)
 	return int64(n), err
@@ -263,13 +271,20 @@ End of HPC Challenge tests.
 // visitSite runs the tour against a site of so many CPUs. On the host, hpcc prints canned output, too; the rest is real.
 func visitSite(t *testing.T, s *site, cpus int) (string, string, error) {
 	t.Helper()
+	return visitWith(t, s, Options{Demo: config.Demo{Pairs: 2}, cpus: cpus})
+}
+
+// visitWith runs the tour with these options and those that all tests have.
+func visitWith(t *testing.T, s *site, opts Options) (string, string, error) {
+	t.Helper()
 	if err := checkPrograms(); err != nil {
 		needs.Missing(t, "%v", err)
 	}
 	fakes := t.TempDir()
 	fake := "#!/bin/sh\n[ -e hpccinf.txt ] || exit 0\n" +
 		"solves=$(sed -n 's/ .*//;5p' hpccinf.txt) order=$(sed -n 's/ .*//;6p' hpccinf.txt)\n" +
-		"cat >hpccoutf.txt <<END\n" + hpccOutput("$order", "$solves", false) + "END\n"
+		"cat >hpccoutf.txt <<END\n" + hpccOutput("$order", "$solves", false) + "END\n" +
+		"echo \"mca: bml: Using ${OMPI_MCA_btl%,self} btl for send to [[1,1],1]\" >&2\n"
 	if err := os.WriteFile(filepath.Join(fakes, "hpcc"), []byte(fake), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +295,8 @@ func visitSite(t *testing.T, s *site, cpus int) (string, string, error) {
 	}
 	report := filepath.Join(t.TempDir(), "r.html")
 	var out bytes.Buffer
-	opts := Options{Demo: config.Demo{Report: report, Pairs: 2}, Serve: s.serve, SizeMilliseconds: 1, cpus: cpus, kill: s.kill, pairTime: time.Hour} // a busy machine is slow
+	opts.Report, opts.Serve, opts.kill = report, s.serve, s.kill
+	opts.SizeMilliseconds, opts.cache, opts.pairTime = 1, 1<<20, time.Hour // a busy machine is slow
 	err := tour(t.Context(), opts, newNarrator(&out))
 	if left, _ := os.ReadDir(os.Getenv("TMPDIR")); len(left) > 0 {
 		t.Errorf("the tour left %v in its temporary directory", left)

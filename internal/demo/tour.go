@@ -20,12 +20,15 @@ import (
 const (
 	clusterName = "demo"
 	members     = 2
-	memory      = 512 << 20
+	// leastMemory is what a member has, in bytes, unless it needs more to measure.
+	leastMemory = 512 << 20
 
 	startWindow  = 30 * time.Second
 	readyWindow  = 60 * time.Second
 	deleteWindow = 60 * time.Second
-	jobWindow    = 2 * time.Minute
+	// runWindow is how long a program may run, thoroughWindow one that is measured thoroughly.
+	runWindow      = 2 * time.Minute
+	thoroughWindow = 20 * time.Minute
 )
 
 // visit is one tour under way.
@@ -38,12 +41,18 @@ type visit struct {
 	stateDir string
 	// scratch holds what the tour needs besides the state; it is removed at the end.
 	scratch string
+	// memory is what each member of the next cluster gets, in bytes.
+	memory  int64
 	cluster api.Cluster
 	// siteBegan is when the site was started.
 	siteBegan time.Time
 	reports   []measure.Report
-	// measured is how long the ping-pong took.
+	// measured is how long it was measured so far.
 	measured time.Duration
+	// stream is the setting of the memory program.
+	stream measure.Stream
+	// own is what carries messages between members when nothing is asked for.
+	own measure.Carrier
 }
 
 // act is something done on the cluster.
@@ -52,19 +61,21 @@ type act func(*visit, context.Context) error
 // layout is a site, and what is done on a cluster of it.
 type layout struct {
 	nodes, cores int
-	acts         []act
+	// measures tells that members are measured on it, and get the memory for that.
+	measures bool
+	acts     []act
 }
 
 // layouts chooses the sites. The members that are measured are on one node and have cores of their own; what comes after wants two nodes.
 // A machine with too few cores for both at once gets one site after the other, and the cores of the second are shared.
 func layouts(cpus int) []layout {
-	measured := []act{(*visit).hello, (*visit).pingPong, (*visit).hpcc}
+	measured := []act{(*visit).hello, (*visit).messages, (*visit).streams, (*visit).hpcc}
 	life := []act{(*visit).grow, (*visit).heal, (*visit).drain, (*visit).usage}
 	if cpus >= 2*members {
-		return []layout{{nodes: 2, cores: members, acts: append(measured, life...)}}
+		return []layout{{nodes: 2, cores: members, measures: true, acts: append(measured, life...)}}
 	}
 	// At least one slot a member, though they may have to share a core.
-	return []layout{{nodes: 1, cores: max(cpus, members), acts: measured}, {nodes: 2, cores: members, acts: life}}
+	return []layout{{nodes: 1, cores: max(cpus, members), measures: true, acts: measured}, {nodes: 2, cores: members, acts: life}}
 }
 
 // tour does everything but the snapshots.
@@ -85,6 +96,12 @@ func tour(ctx context.Context, opts Options, n *narrator) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(v.scratch)) }()
 	for _, l := range layouts(opts.cpus) {
+		v.memory = leastMemory
+		if l.measures {
+			if err := v.planMemory(); err != nil {
+				return err
+			}
+		}
 		err := v.withSite(ctx, l, func(ctx context.Context) error {
 			return v.withCluster(ctx, func(ctx context.Context) error {
 				for _, act := range l.acts {
@@ -151,8 +168,8 @@ func (v *visit) prepare(ctx context.Context) error {
 
 // withCluster has a cluster around do, and deletes it whatever happens.
 func (v *visit) withCluster(ctx context.Context, do func(context.Context) error) error {
-	err := v.step(fmt.Sprintf("creating cluster %q: %d members, 1 core and %d MiB each", clusterName, members, memory>>20), func() error {
-		request := api.ClusterRequest{Name: clusterName, Size: members, Cores: 1, Memory: memory}
+	err := v.step(fmt.Sprintf("creating cluster %q: %d members, 1 core and %d MiB each", clusterName, members, v.memory>>20), func() error {
+		request := api.ClusterRequest{Name: clusterName, Size: members, Cores: 1, Memory: api.Bytes(v.memory)}
 		if _, err := v.api.CreateCluster(ctx, request); err != nil {
 			return err
 		}
@@ -251,7 +268,7 @@ func (v *visit) install(program string) (string, error) {
 
 // run runs a job to its end and copies what it prints.
 func (v *visit) run(ctx context.Context, request api.JobRequest, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, jobWindow)
+	ctx, cancel := context.WithTimeout(ctx, v.jobWindow())
 	defer cancel()
 	job, err := v.api.CreateJob(ctx, clusterName, request)
 	if err != nil {

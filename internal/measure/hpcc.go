@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
 	"os/exec"
 	"strings"
 	"text/template"
@@ -28,7 +29,7 @@ const (
 func HPCCMetrics() []Metric {
 	return []Metric{
 		{Name: HPLGflops, Title: "HPL", Unit: "Gflop/s", HigherIsBetter: true},
-		{Name: StreamTriadGBPerS, Title: "STREAM triad, per rank", Unit: "GB/s", HigherIsBetter: true},
+		{Name: StreamTriadGBPerS, Title: "STREAM triad of hpcc, in caches, per rank", Unit: "GB/s", HigherIsBetter: true},
 	}
 }
 
@@ -104,6 +105,25 @@ func PlanHPCC(ranks int, memoryPerRank int64, budget time.Duration) (HPCC, error
 		return HPCC{}, fmt.Errorf("no HPC Challenge problem for %d ranks takes %v or less and fits %d bytes of memory a rank", ranks, budget, memoryPerRank)
 	}
 	return best, nil
+}
+
+// hplMargin is how much longer than asked for a planned problem takes by the pace of the trial: a larger matrix is solved at a somewhat
+// higher rate.
+const hplMargin = 1.4
+
+// PlanHPL chooses a problem whose solution takes at least so long by the pace of a trial, as far as a rank's memory allows; it is solved once.
+// The time grows with the cube of the order (HPL's operation count is 2/3 N^3).
+func PlanHPL(trial HPCCResult, memoryPerRank int64, atLeast time.Duration) (HPCC, error) {
+	if !(trial.HPLSeconds > 0) {
+		return HPCC{}, fmt.Errorf("the trial says that HPL took %v s", trial.HPLSeconds)
+	}
+	h := trial.Setting
+	h.Solves = 1
+	blocks := math.Cbrt(hplMargin*atLeast.Seconds()/trial.HPLSeconds) * float64(h.N) / float64(h.NB)
+	// Half of a rank's memory, because the suite's other tests take as much again.
+	most := math.Sqrt(float64(memoryPerRank)/2*float64(h.Ranks())/8) / float64(h.NB)
+	h.N = h.NB * max(1, int(math.Min(math.Ceil(blocks), math.Floor(most))))
+	return h, nil
 }
 
 // Input is the file hpccinf.txt of this setting (README of HPC Challenge, "Runtime Configuration").

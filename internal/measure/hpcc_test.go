@@ -203,7 +203,7 @@ func TestHPCCRunsAsPairsAndIsReported(t *testing.T) {
 	if err := errors.Join(report.WriteText(&text), WriteHTML(&page, "HPC Challenge", time.Now(), report)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"HPL:", "STREAM triad, per rank:", "2 ranks", "host Gflop/s", "cluster GB/s"} {
+	for _, want := range []string{"HPL:", "STREAM triad of hpcc, in caches, per rank:", "2 ranks", "host Gflop/s", "cluster GB/s"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the report has no %q:\n%s", want, text.String())
 		}
@@ -264,5 +264,23 @@ func TestPairsTakeTurnsAndStopAtTheFirstRunThatDoesNotCount(t *testing.T) {
 	delete(p.Run, "cluster")
 	if _, err := p.Measure(t.Context()); err == nil || len(order) != 0 {
 		t.Errorf("a side without a runner: %v, after %d runs", err, len(order))
+	}
+}
+
+func TestAProblemForHPLTakesLongEnoughByThePaceOfItsTrial(t *testing.T) {
+	trial := HPCCResult{Setting: HPCC{N: 1440, NB: 80, P: 1, Q: 2, Solves: 7}, HPLSeconds: 0.17}
+	h, err := PlanHPL(trial, 4<<30, 20*time.Second)
+	if err != nil || h.Solves != 1 || h.N%80 != 0 || h.Ranks() != 2 {
+		t.Fatalf("got %+v, %v", h, err)
+	}
+	if takes := 0.17 * math.Pow(float64(h.N)/1440, 3); takes < 1.4*20 || takes > 1.6*20 {
+		t.Errorf("order %d takes %.1f s at the trial's pace, want 28 s or little more", h.N, takes)
+	}
+	small, err := PlanHPL(trial, 64<<20, 20*time.Second)
+	if bytes := float64(small.N) * float64(small.N) * 8 / 2; err != nil || bytes > 32<<20 || bytes < 25<<20 {
+		t.Errorf("64 MiB a rank: order %d takes %.0f MiB of each, %v; want no more than 32, and hardly less", small.N, bytes/(1<<20), err)
+	}
+	if h, err := PlanHPL(HPCCResult{Setting: trial.Setting}, 4<<30, time.Second); err == nil {
+		t.Errorf("a trial that took no time: got %+v", h)
 	}
 }

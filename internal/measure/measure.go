@@ -151,6 +151,11 @@ func (e Experiment) Validate() error {
 // ParsePoints reads the ping-pong's output: one JSON object a line with a "bytes" field and the metrics. Lines that are not
 // JSON objects are skipped (mpirun and the system may print), lines of another kind as well.
 func ParsePoints(output []byte, metrics ...string) ([]Point, error) {
+	return parsePoints(output, "bytes", metrics...)
+}
+
+// parsePoints reads points whose size is in the named field.
+func parsePoints(output []byte, axis string, metrics ...string) ([]Point, error) {
 	var points []Point
 	for line := range slices.Values(splitLines(output)) {
 		if len(line) == 0 || line[0] != '{' {
@@ -160,7 +165,7 @@ func ParsePoints(output []byte, metrics ...string) ([]Point, error) {
 		if err := json.Unmarshal(line, &fields); err != nil {
 			return nil, fmt.Errorf("the program's output has a broken line %q: %w", line, err)
 		}
-		size, ok := fields["bytes"].(float64)
+		size, ok := fields[axis].(float64)
 		if !ok {
 			continue
 		}

@@ -21,6 +21,8 @@ var (
 	pingPongSource []byte
 	//go:embed mpi/steps.c
 	stepsSource []byte
+	//go:embed mpi/stream.c
+	streamSource []byte
 )
 
 // Names of the ping-pong's metrics in its output.
@@ -46,6 +48,8 @@ type Programs struct {
 	PingPong string
 	// Steps computes in steps and goes on where an earlier attempt in the same directory stopped; it measures nothing.
 	Steps string
+	// Stream measures the bandwidth of the memory.
+	Stream string
 }
 
 // BuildPrograms compiles the MPI programs into dir with mpicc; ErrNoCompiler when there is none.
@@ -72,6 +76,9 @@ func BuildPrograms(ctx context.Context, dir string) (Programs, error) {
 		return Programs{}, err
 	}
 	if p.Steps, err = build("steps", stepsSource); err != nil {
+		return Programs{}, err
+	}
+	if p.Stream, err = build("stream", streamSource); err != nil {
 		return Programs{}, err
 	}
 	return p, nil

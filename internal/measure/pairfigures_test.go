@@ -47,7 +47,7 @@ func TestAnExperimentOfOneSizeShowsEveryPair(t *testing.T) {
 	if each := strings.Count(figures[2].svg, "mark each"); each != 12+1 {
 		t.Errorf("the efficiencies show %d pairs, want 6 of each metric and one in the legend", each)
 	}
-	for _, must := range []string{"HPL", "STREAM triad, per rank", "goal 0.99", "1.0: as good as host"} {
+	for _, must := range []string{"HPL", "STREAM triad of hpcc, in caches, per rank", "goal 0.99", "1.0: as good as host"} {
 		if !strings.Contains(figures[2].svg, must) {
 			t.Errorf("the efficiencies lack %q", must)
 		}
