@@ -38,8 +38,10 @@ type options struct {
 	placement bool
 	life      bool
 	noise     bool
+	across    bool
 	jobs      bool
 	clusters  bool
+	sides     bool
 	netboot   string
 	machines  string
 	images    string
@@ -60,13 +62,22 @@ func main() {
 	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
+	flag.BoolVar(&o.across, "across", true, "measure TCP between members on two nodes too, beside bare processes over the same link")
 	flag.BoolVar(&o.jobs, "jobs", true, "measure jobs beside Slurm's too")
-	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise, jobs and placement)")
+	flag.BoolVar(&o.sides, "sides", true, "measure how long clusters take to be made and removed, beside the other sides, and what life says too")
+	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise, across, jobs and placement)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
+	if len(os.Args) > 1 && os.Args[1] == messengerCommand {
+		if err := runMessenger(os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
 		if os.Getenv(variable) != "" {
@@ -143,9 +154,11 @@ func run(ctx context.Context, o options) error {
 	if !o.clusters {
 		return publish(o, nil, text)
 	}
-	reports, err := lifecycles(ctx, o, work, log, text)
-	if err != nil {
-		return err
+	var reports []measure.Report
+	if o.sides {
+		if reports, err = lifecycles(ctx, o, work, log, text); err != nil {
+			return err
+		}
 	}
 	if o.life {
 		begin(o, log, stepSilent)
@@ -157,6 +170,12 @@ func run(ctx context.Context, o options) error {
 		begin(o, log, stepNoise)
 		if err := noise(ctx, o, work, log, text); err != nil {
 			return err
+		}
+	}
+	if o.across {
+		begin(o, log, stepAcross)
+		if err := across(ctx, o, work, log, text); err != nil {
+			return fmt.Errorf("%s: %w", stepAcross, err)
 		}
 	}
 	if o.jobs {

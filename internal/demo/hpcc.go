@@ -21,7 +21,7 @@ const (
 	// trialTime is what the plan of the run before all others may say.
 	trialTime = 3500 * time.Millisecond
 	// measureTime bounds all that is measured, the ping-pong included, by the number of pairs.
-	measureTime = 22 * time.Second
+	measureTime = 24 * time.Second
 	// hplLeast is how long HPL takes at least in a thorough demo, and thoroughTrial what the plan of its trial may say: its matrix has to be
 	// large enough to go by. thoroughPair bounds a pair then. hpcc's tests of random access take up to a minute each.
 	hplLeast      = 20 * time.Second

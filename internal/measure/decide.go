@@ -51,6 +51,15 @@ func (a Analysis) decision(h Highlight) Decision {
 	return Decision{Goal: h.Goal, Verdict: Undecided}
 }
 
+// GoalText says what ratios of pairs say about a goal, at DefaultLevel, for those who have no Experiment.
+func GoalText(ratios []float64, goal float64) string {
+	d := Decision{Goal: goal, Verdict: MedianInterval(ratios, DefaultLevel).Against(goal)}
+	if d.Verdict == Undecided {
+		d.PairsToDecide, _ = PairsToDecide(ratios, goal, DefaultLevel)
+	}
+	return d.text()
+}
+
 // text is what a report says of a decision.
 func (d Decision) text() string {
 	switch {
