@@ -39,6 +39,7 @@ type options struct {
 	life      bool
 	noise     bool
 	across    bool
+	thousand  bool
 	jobs      bool
 	clusters  bool
 	sides     bool
@@ -63,9 +64,10 @@ func main() {
 	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
 	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
 	flag.BoolVar(&o.across, "across", true, "measure TCP between members on two nodes too, beside bare processes over the same link")
+	flag.BoolVar(&o.thousand, "thousand", true, "measure a cluster of 1,000 members on simulated nodes too")
 	flag.BoolVar(&o.jobs, "jobs", true, "measure jobs beside Slurm's too")
 	flag.BoolVar(&o.sides, "sides", true, "measure how long clusters take to be made and removed, beside the other sides, and what life says too")
-	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by life, noise, across, jobs and placement)")
+	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by sides, life, noise, across, thousand, jobs and placement)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
@@ -176,6 +178,12 @@ func run(ctx context.Context, o options) error {
 		begin(o, log, stepAcross)
 		if err := across(ctx, o, work, log, text); err != nil {
 			return fmt.Errorf("%s: %w", stepAcross, err)
+		}
+	}
+	if o.thousand {
+		begin(o, log, stepThousand)
+		if err := thousand(ctx, o, log, text); err != nil {
+			return fmt.Errorf("%s: %w", stepThousand, err)
 		}
 	}
 	if o.jobs {

@@ -25,6 +25,7 @@ const (
 	stepSilent    = "silent nodes"
 	stepNoise     = "noise of an idle site"
 	stepAcross    = "TCP between two nodes"
+	stepThousand  = "a cluster of 1,000 members on simulated nodes"
 	stepJobs      = "jobs beside Slurm's"
 	stepPlacement = "cost of placement"
 )
@@ -33,7 +34,7 @@ const (
 var usual = map[string]time.Duration{
 	partBuilds: 10 * time.Minute, partBoots: 10 * time.Minute, partRush: 8 * time.Minute, partEnrolment: 5 * time.Minute,
 	"dhcp": 2 * time.Minute, "transfers": 3 * time.Minute, "storms": 4 * time.Minute,
-	stepImages: 5 * time.Minute, stepLife: 5 * time.Minute, stepSilent: 2 * time.Minute, stepNoise: 2 * time.Minute, stepAcross: 2 * time.Minute, stepPlacement: 2 * time.Minute,
+	stepImages: 5 * time.Minute, stepLife: 5 * time.Minute, stepSilent: 2 * time.Minute, stepNoise: 4 * time.Minute, stepAcross: 2 * time.Minute, stepThousand: time.Minute, stepPlacement: 2 * time.Minute,
 }
 
 // roundOf is about how long one side takes for one member of one round: it is made and removed again.
@@ -63,7 +64,7 @@ func (o options) steps() ([]step, error) {
 		for _, s := range []struct {
 			name string
 			on   bool
-		}{{stepLife, o.life && o.sides}, {stepSides, o.sides}, {stepSilent, o.life}, {stepNoise, o.noise}, {stepAcross, o.across}, {stepJobs, o.jobs}, {stepPlacement, o.placement}} {
+		}{{stepLife, o.life && o.sides}, {stepSides, o.sides}, {stepSilent, o.life}, {stepNoise, o.noise}, {stepAcross, o.across}, {stepThousand, o.thousand}, {stepJobs, o.jobs}, {stepPlacement, o.placement}} {
 			if s.on {
 				names = append(names, s.name)
 			}

@@ -40,7 +40,7 @@ func TestEmulatedMachinesOfARushFitTheMemory(t *testing.T) {
 
 func TestEveryPartOfTheBenchIsAnnouncedWithATime(t *testing.T) {
 	all := options{
-		sizes: []int{1, 8, 32}, rounds: 10, podman: true, placement: true, life: true, noise: true, across: true, sides: true, jobs: true, clusters: true,
+		sizes: []int{1, 8, 32}, rounds: 10, podman: true, placement: true, life: true, noise: true, across: true, thousand: true, sides: true, jobs: true, clusters: true,
 		netboot: "dhcp,transfers,storms", machines: "builds,boots,rush,enrolment",
 	}
 	noBuilds, networkOnly := all, all
@@ -51,8 +51,8 @@ func TestEveryPartOfTheBenchIsAnnouncedWithATime(t *testing.T) {
 		o    options
 		want string
 	}{
-		{"everything", all, "builds dhcp transfers storms boots rush enrolment " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepJobs + " " + stepPlacement},
-		{"images only to boot them", noBuilds, stepImages + " dhcp transfers storms rush " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepJobs + " " + stepPlacement},
+		{"everything", all, "builds dhcp transfers storms boots rush enrolment " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
+		{"images only to boot them", noBuilds, stepImages + " dhcp transfers storms rush " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
 		{"network boot only", networkOnly, "dhcp transfers storms"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
