@@ -1,10 +1,11 @@
 // Command bench measures what docs/performance.md states: how long a cluster takes from request to ready and to be gone,
 // against the same members made by hand and by Podman; what the idle control plane holds; what placement costs; how fast jobs are run,
-// beside Slurm's; and how machines are enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
+// beside Slurm's; what a site at rest costs its machine (noise.go), and members on two nodes their messages (across.go); what a cluster of
+// 1,000 members takes (thousand.go); and how machines are enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
 //
 // All sides run in one mount and network namespace of the bench's own, in turn (A B C, C B A, ...), on the same machine in
 // the same minutes. It measures only through doors that users have (the API, the scripts) and must never reach into the
-// program it measures. Results go to out/ as a page, as JSON and as text. Start with run, then lifecycle.go.
+// program it measures, but for simulated nodes, whose agents are its own (thousand.go). Results go to out/ as a page, as JSON and as text. Start with run, then lifecycle.go.
 //
 //	go build -o bin/bench ./bench && sudo bin/bench
 package main
@@ -156,51 +157,45 @@ func run(ctx context.Context, o options) error {
 	if !o.clusters {
 		return publish(o, nil, text)
 	}
-	var reports []measure.Report
-	if o.sides {
-		if reports, err = lifecycles(ctx, o, work, log, text); err != nil {
-			return err
-		}
-	}
-	if o.life {
-		begin(o, log, stepSilent)
-		if err := loseNode(ctx, o, work, log, text); err != nil {
-			return err
-		}
-	}
-	if o.noise {
-		begin(o, log, stepNoise)
-		if err := noise(ctx, o, work, log, text); err != nil {
-			return err
-		}
-	}
-	if o.across {
-		begin(o, log, stepAcross)
-		if err := across(ctx, o, work, log, text); err != nil {
-			return fmt.Errorf("%s: %w", stepAcross, err)
-		}
-	}
-	if o.thousand {
-		begin(o, log, stepThousand)
-		if err := thousand(ctx, o, log, text); err != nil {
-			return fmt.Errorf("%s: %w", stepThousand, err)
-		}
-	}
-	if o.jobs {
-		begin(o, log, stepJobs)
-		of, err := jobs(ctx, o, work, log, text)
-		if err != nil {
-			return err
-		}
-		reports = append(reports, of...)
-	}
-	if o.placement {
-		begin(o, log, stepPlacement)
-		if err := planningCost(ctx, o, text); err != nil {
-			return err
-		}
+	reports, err := clusters(ctx, o, work, log, text)
+	if err != nil {
+		return err
 	}
 	return publish(o, reports, text)
+}
+
+// clusters measures all that is about clusters.
+func clusters(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) (reports []measure.Report, err error) {
+	if o.sides {
+		if reports, err = lifecycles(ctx, o, work, log, text); err != nil {
+			return nil, err
+		}
+	}
+	for _, part := range []struct {
+		on   bool
+		name string
+		do   func() error
+	}{
+		{o.life, stepSilent, func() error { return loseNode(ctx, o, work, log, text) }},
+		{o.noise, stepNoise, func() error { return noise(ctx, o, work, log, text) }},
+		{o.across, stepAcross, func() error { return across(ctx, o, work, log, text) }},
+		{o.thousand, stepThousand, func() error { return thousand(ctx, o, log, text) }},
+		{o.jobs, stepJobs, func() error {
+			of, err := jobs(ctx, o, work, log, text)
+			reports = append(reports, of...)
+			return err
+		}},
+		{o.placement, stepPlacement, func() error { return planningCost(ctx, o, text) }},
+	} {
+		if !part.on {
+			continue
+		}
+		begin(o, log, part.name)
+		if err := part.do(); err != nil {
+			return nil, fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return reports, nil
 }
 
 // publish writes the page, the data and the text, and the text to standard output.

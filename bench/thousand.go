@@ -22,8 +22,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agent/agenttest"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
-	"github.com/nearmetal/nearmetal/internal/driver/fake"
-	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
@@ -160,12 +158,12 @@ func (p *pretended) start(ctx context.Context, s *simulatedSite, dir string, num
 	for slot := range thousandMembers / thousandNodes {
 		record.Capacity.Cores = append(record.Capacity.Cores, api.Core{Slot: slot, CPU: slot})
 	}
-	networks := &fabricfake.Fabric{}
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	p.ends = append(p.ends, end)
+	members, networks := agenttest.Pretended(ctx)
 	cfg := agent.Config{
 		Node: record, StateDir: filepath.Join(dir, name), HomeDir: filepath.Join(dir, "home"), Fabric: networks,
-		Drivers: []driver.Driver{agenttest.Speaking(ctx, fake.New(fake.NewHost(), networks))},
+		Drivers: []driver.Driver{members},
 		Inspect: func(context.Context) []api.EnvironmentOnNode {
 			return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}}
 		},
