@@ -5,7 +5,10 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -234,17 +237,47 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 		return nil, err
 	}
 	next.goodUntil, next.basis, next.own = renderer.GoodUntil(), renderer.OwnBasis(), make(map[string]ownFiles, len(held))
+	var anew []api.Assignment
 	for _, a := range held {
 		own, known := before.own[a.ID]
 		if !known || before.basis != next.basis {
-			if own.files, err = renderer.Own(a); err != nil {
-				return nil, err
-			}
-			own.digest = agentstream.FilesDigest(own.files)
+			anew = append(anew, a)
+			continue
 		}
 		next.own[a.ID] = own
 	}
+	made, err := renderOwn(renderer, anew)
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range anew {
+		next.own[a.ID] = made[i]
+	}
 	return renderer.Shared(), nil
+}
+
+// renderOwn renders the files that each of these members has for itself, on all CPUs at once: their keys and certificates take about 0.3 ms a
+// member, and no node hears of a cluster before the last of them is done.
+func renderOwn(renderer *contextualization.Renderer, members []api.Assignment) ([]ownFiles, error) {
+	made, failed := make([]ownFiles, len(members)), make([]error, len(members))
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(members)) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(members)); i = next.Add(1) - 1 {
+				if made[i].files, failed[i] = renderer.Own(members[i]); failed[i] == nil {
+					made[i].digest = agentstream.FilesDigest(made[i].files)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	for _, err := range failed { // the first in the order of members, whichever failed first
+		if err != nil {
+			return nil, err
+		}
+	}
+	return made, nil
 }
 
 // addressesOf returns the underlay addresses of nodes. With an error those are missing that have none.
