@@ -69,6 +69,8 @@ type Options struct {
 	pairTime time.Duration
 	// cache is what this machine's last-level cache is taken to have, in bytes, 0: as much as the kernel says.
 	cache int64
+	// free is how much memory is taken to be free on this machine, in bytes, 0: as much as the kernel says.
+	free int64
 }
 
 // stage marks in the environment which of its processes this one is.

@@ -304,10 +304,17 @@ func TestAThoroughDemoSolvesOneLargeProblemInFewerPairs(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// The canned trial takes 0.12 s for order 1,440, so 28 s need an order of 8,868, rounded up to a block.
-	for _, must := range []string{"HPL of order 8880, solved 1 times a run", "GB/s; cluster", "pair 2 of 2"} {
+	for _, must := range []string{"trying HPL of order 8880", "it was solved in 28.1 s", "HPL of order 8880, solved 1 times a run", "GB/s; cluster", "pair 2 of 2"} {
 		if !strings.Contains(out, must) {
 			t.Errorf("the output lacks %q:\n%s", must, out)
 		}
+	}
+	// A trial that took four times as long as its work, as on a busy machine, is corrected by the problem tried next.
+	t.Setenv("FAKE_HPL_SLOW", "0.25")
+	s = &site{}
+	if out, _, err = visitWith(t, s, Options{Demo: config.Demo{Pairs: 2, Thorough: true}, cpus: 4}); err != nil || !strings.Contains(out, "it was solved in 7.0 s") ||
+		!strings.Contains(out, "trying HPL of order 14") || strings.Contains(out, "HPL of order 8880, solved") {
+		t.Errorf("a problem that was solved too soon was measured: %v\n%s", err, out)
 	}
 	if got := hplTimeText(0.12); !strings.Contains(got, "less than the 20 s asked for") {
 		t.Errorf("a solution that took too short a time: %q", got)

@@ -136,25 +136,54 @@ func (v *visit) chooseProblem(ctx context.Context, cpus []int) (measure.HPCC, er
 	if err != nil {
 		return measure.HPCC{}, err
 	}
-	script, err := v.writeScript(trial)
+	result, took, err := v.try(ctx, cpus, trial)
 	if err != nil {
 		return measure.HPCC{}, err
+	}
+	if v.opts.Thorough {
+		return v.largeProblem(ctx, cpus, result)
+	}
+	return problem(trial, v.memory, took, time.Duration(result.HPLSeconds*float64(time.Second)))
+}
+
+// try runs a problem on the host, uncounted, and returns what came out and what it took in all.
+func (v *visit) try(ctx context.Context, cpus []int, setting measure.HPCC) (measure.HPCCResult, time.Duration, error) {
+	script, err := v.writeScript(setting)
+	if err != nil {
+		return measure.HPCCResult{}, 0, err
 	}
 	transport, _ := v.ownTransport()
 	began := time.Now()
 	output, err := v.onHost(cpus, transport, script)(ctx)
 	if err != nil {
-		return measure.HPCC{}, err
+		return measure.HPCCResult{}, 0, err
 	}
 	took := time.Since(began)
-	result, err := measure.ParseHPCC(output, trial)
-	if err != nil {
-		return measure.HPCC{}, err
+	result, err := measure.ParseHPCC(output, setting)
+	return result, took, err
+}
+
+// largestTries is how often a larger problem is tried.
+const largestTries = 4
+
+// largeProblem chooses a problem that was seen to take long enough, or as large a one as members have memory for. A small trial alone says too
+// little: on a busy machine it takes many times as long as its work.
+func (v *visit) largeProblem(ctx context.Context, cpus []int, tried measure.HPCCResult) (measure.HPCC, error) {
+	for range largestTries {
+		setting, err := measure.PlanHPL(tried, v.memory, hplLeast)
+		if err != nil || setting.N <= tried.Setting.N {
+			return tried.Setting, err
+		}
+		v.say("trying HPL of order %d, which may take some minutes", setting.N)
+		if tried, _, err = v.try(ctx, cpus, setting); err != nil {
+			return measure.HPCC{}, err
+		}
+		v.say("it was solved in %.1f s", tried.HPLSeconds)
+		if tried.HPLSeconds >= hplLeast.Seconds() {
+			break
+		}
 	}
-	if v.opts.Thorough {
-		return measure.PlanHPL(result, v.memory, hplLeast)
-	}
-	return problem(trial, v.memory, took, time.Duration(result.HPLSeconds*float64(time.Second)))
+	return tried.Setting, nil
 }
 
 // problem chooses the setting by what a trial took in all, and for solving: its size fills the time of a run, as far as memory and the

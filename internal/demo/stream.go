@@ -28,7 +28,8 @@ func (v *visit) planMemory() error {
 	if v.opts.Thorough {
 		wanted = mostMemory // HPL chooses by it, too
 	}
-	v.memory = max(leastMemory, min(wanted, mostMemory, availableMemory(read("/proc/meminfo"))/memoryShare)) >> 20 << 20
+	free := cmp.Or(v.opts.free, availableMemory(read("/proc/meminfo")))
+	v.memory = max(leastMemory, min(wanted, mostMemory, free/memoryShare)) >> 20 << 20
 	var err error
 	v.stream, err = measure.PlanStream(cache, v.memory)
 	return err
