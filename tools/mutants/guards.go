@@ -8,7 +8,7 @@ func guards() []Mutant {
 		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, partGuards, cellGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, shortcutGuards, containerGuards, sandboxGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards,
-		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards,
+		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards, measureGuards,
 	)
 }
 
