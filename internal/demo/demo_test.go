@@ -208,10 +208,10 @@ func TestAStepIsOneLineUnlessSomethingIsSaidMeanwhile(t *testing.T) {
 
 func TestTheFirstProcessOfAMemberIsFoundByItsControlGroup(t *testing.T) {
 	proc := t.TempDir()
-	process := func(pid, cgroup, ids string) {
+	process := func(pid, cgroup, parent string) {
 		dir := filepath.Join(proc, pid)
 		err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o644),
-			os.WriteFile(filepath.Join(dir, "status"), []byte("Name:\tx\nNSpid:\t"+ids+"\n"), 0o644))
+			os.WriteFile(filepath.Join(dir, "status"), []byte("Name:\tx\nPPid:\t"+parent+"\n"), 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,12 +219,12 @@ func TestTheFirstProcessOfAMemberIsFoundByItsControlGroup(t *testing.T) {
 	v1 := func(id string) string {
 		return "9:name=systemd:/nearmetal/n2-ec04/" + id + "\n8:pids:/nearmetal/n2-ec04/" + id + "\n"
 	}
-	process("1", "0::/\n", "1")
-	process("700", v1("uid1.demo-2.1"), "700\t1")
-	process("701", v1("uid1.demo-2.1"), "701\t9")
-	process("710", v1("uid1.demo-20.1"), "710\t1")
-	process("720", v1("uid2.demo-2.1"), "720\t1")
-	process("730", "0::/nearmetal/n2-ec04/uid1.demo-1.3\n", "730\t1")
+	process("1", "0::/\n", "0")
+	process("700", v1("uid1.demo-2.1"), "1")
+	process("701", v1("uid1.demo-2.1"), "700")
+	process("710", v1("uid1.demo-20.1"), "1")
+	process("720", v1("uid2.demo-2.1"), "1")
+	process("730", "0::/nearmetal/n2-ec04/uid1.demo-1.3\n", "650")
 	if err := os.Mkdir(filepath.Join(proc, "self"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestTheFirstProcessOfAMemberIsFoundByItsControlGroup(t *testing.T) {
 			t.Errorf("%s: got %d, %v; want %d", member, pid, err, want)
 		}
 	}
-	process("740", v1("uid1.demo-2.2"), "740\t1")
+	process("740", v1("uid1.demo-2.2"), "1")
 	if pid, err := firstProcess(proc, "uid1", "demo-2"); err == nil {
 		t.Errorf("of two that look alike %d was chosen", pid)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,20 +32,26 @@ func killMember(uid, member string) (int, error) {
 }
 
 // firstProcess finds the first process of a member by its control group, whose name begins with the cluster's UID and the member's
-// name, and by its being process 1 in a namespace of processes of its own (NSpid in proc_pid_status(5)).
+// name, and by its parent (PPid in proc_pid_status(5)), which alone is in none of them.
 func firstProcess(proc, uid, member string) (int, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return 0, err
 	}
-	var found []int
+	parents := map[int]int{} // of the member's processes
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
 		dir := filepath.Join(proc, e.Name())
-		if strings.Contains(read(filepath.Join(dir, "cgroup")), "/"+uid+"."+member+".") && isFirst(read(filepath.Join(dir, "status"))) {
+		if strings.Contains(read(filepath.Join(dir, "cgroup")), "/"+uid+"."+member+".") {
+			parents[pid] = parentOf(read(filepath.Join(dir, "status")))
+		}
+	}
+	var found []int
+	for pid, parent := range parents {
+		if _, inside := parents[parent]; !inside {
 			found = append(found, pid)
 		}
 	}
@@ -54,17 +61,18 @@ func firstProcess(proc, uid, member string) (int, error) {
 	case 1:
 		return found[0], nil
 	default:
+		slices.Sort(found)
 		return 0, fmt.Errorf("processes %v all look like the first one of member %s", found, member)
 	}
 }
 
-// isFirst tells whether a process is the first one of the innermost namespace it is in.
-func isFirst(status string) bool {
+// parentOf reads the parent of a process; 0 when it has ended.
+func parentOf(status string) int {
 	for line := range strings.Lines(status) {
-		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			fields := strings.Fields(ids)
-			return len(fields) > 1 && fields[len(fields)-1] == "1"
+		if text, ok := strings.CutPrefix(line, "PPid:"); ok {
+			parent, _ := strconv.Atoi(strings.TrimSpace(text)) // digits
+			return parent
 		}
 	}
-	return false
+	return 0
 }
