@@ -32,8 +32,8 @@ var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd"
 const wing = "internal/machine"
 
 var wingImports = []string{
-	"./api", "./internal/children", "./internal/image", "./internal/inventory", "./internal/lifecycle", "./internal/needs", "./internal/pool",
-	"./internal/state", "./internal/trust",
+	"./api", "./internal/accounts", "./internal/children", "./internal/image", "./internal/inventory", "./internal/lifecycle", "./internal/needs", "./internal/pool",
+	"./internal/state", "./internal/trust", "./internal/virtioport",
 }
 
 var rules = []rule{

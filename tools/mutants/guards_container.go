@@ -39,7 +39,7 @@ var containerGuards = []Mutant{
 	},
 	{
 		Guard:   "services of an image keep their numbers",
-		File:    "internal/driver/container/accounts.go",
+		File:    "internal/accounts/accounts.go",
 		Find:    "generated[i] = images[same]",
 		Replace: "generated[i] = a",
 		Test:    "./internal/driver/container TestServicesOfAnImageKeepTheirNumbers",
