@@ -89,6 +89,11 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 				c.Members[i].SharesMemory = true
 			}
 		}},
+		{"vm", func(c *Cluster) {
+			for i := range c.Members {
+				c.Members[i].Stack = api.StackVM
+			}
+		}},
 		{"egress-oversubscribed", func(c *Cluster) {
 			c.Network.Egress = true
 			c.Nameservers = []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}

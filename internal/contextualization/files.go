@@ -57,11 +57,16 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	var link *memberconfig.Link
+	if m.Stack == api.StackVM {
+		link = &memberconfig.Link{Kind: memberconfig.LinkSerial, Address: memberconfig.SerialPort}
+	}
 	config, err := json.MarshalIndent(memberconfig.File{
 		AssignmentID: m.ID, Cluster: r.cluster.Name, Member: m.Member, Address: m.Address(), Hostfile: HostfilePath, Env: r.env,
 		User: memberconfig.User{
 			Name: r.cluster.User.Name, UID: r.cluster.User.UID, GID: r.cluster.User.GID, Home: UserHome(r.cluster.User), Shell: shell,
 		},
+		Link: link,
 	}, "", "  ")
 	if err != nil {
 		return nil, err

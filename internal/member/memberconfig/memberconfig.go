@@ -5,11 +5,13 @@ package memberconfig
 import "net/netip"
 
 // Path is where a member finds the file, Socket the node agent's socket when the file describes no other link. RankLibrary is the library
-// that ranks of Open MPI are started with in members that share memory (internal/memberbin/ucx).
+// that ranks of Open MPI are started with in members that share memory (internal/memberbin/ucx). SerialPort is the name of the virtio-serial
+// port that leads to the node agent from a virtual machine.
 const (
 	Path        = "/etc/nearmetal/member.json"
 	Socket      = "/run/nearmetal/agent.sock"
 	RankLibrary = "/run/nearmetal-ucx.so"
+	SerialPort  = "nearmetal.agent"
 )
 
 // File is the content of the file, in JSON.
@@ -35,13 +37,15 @@ type LinkKind string
 const (
 	LinkUnix  LinkKind = "unix"  // a Unix socket: containers
 	LinkVsock LinkKind = "vsock" // a socket between a host and its virtual machines
-	LinkTLS   LinkKind = "tls"   // mutual TLS over TCP: machines that the node agent is not on
+	// LinkSerial is a virtio-serial port: virtual machines, also on hosts without vhost-vsock.
+	LinkSerial LinkKind = "serial"
+	LinkTLS    LinkKind = "tls" // mutual TLS over TCP: machines that the node agent is not on
 )
 
 // Link describes a link. See package memberlink.
 type Link struct {
 	Kind LinkKind `json:"kind"`
-	// Address is a path (unix), CID:PORT (vsock) or HOST:PORT (tls).
+	// Address is a path (unix), CID:PORT (vsock), the name of a virtio-serial port (serial) or HOST:PORT (tls).
 	Address string `json:"address"`
 	// Node is the name in the node agent's certificate. Certificate, Key and Authority are paths of PEM files: the member's own, and
 	// of those who certify node agents. All four are for tls only.

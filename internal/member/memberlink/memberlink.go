@@ -1,6 +1,6 @@
 // Package memberlink is how a member agent and its node agent reach each other, and how the node agent knows which member it hears.
 //
-// A container has a Unix socket in its control directory, a virtual machine a vsock, a whole machine mutual TLS. Each is a stream of
+// A container has a Unix socket in its control directory, a virtual machine a virtio-serial port or a vsock, a whole machine mutual TLS. Each is a stream of
 // bytes: package member speaks the same messages over all of them. Who is at the other end follows from the link itself: from the
 // place of the socket, the virtual machine's number, or the certificate. This package must never take a peer's word for it, nor know
 // any message. Start with Dialer and Endpoint.
@@ -47,8 +47,10 @@ func Open(link *memberconfig.Link) (Dialer, error) {
 		return openTLS(link)
 	case memberconfig.LinkVsock:
 		return openVsock(link.Address)
+	case memberconfig.LinkSerial:
+		return openSerial(link.Address)
 	default:
-		return nil, fmt.Errorf("%q is no kind of link; write %q, %q or %q", link.Kind, memberconfig.LinkUnix, memberconfig.LinkTLS, memberconfig.LinkVsock)
+		return nil, fmt.Errorf("%q is no kind of link; write %q, %q, %q or %q", link.Kind, memberconfig.LinkUnix, memberconfig.LinkTLS, memberconfig.LinkVsock, memberconfig.LinkSerial)
 	}
 }
 

@@ -239,6 +239,8 @@ func TestALinkIsOpenedAsItIsDescribed(t *testing.T) {
 		{nil, memberlink.Unix{Path: "/run/nearmetal/agent.sock"}, ""},
 		{&memberconfig.Link{Kind: memberconfig.LinkUnix, Address: "/x"}, memberlink.Unix{Path: "/x"}, ""},
 		{&memberconfig.Link{Kind: memberconfig.LinkVsock, Address: "2:7070"}, memberlink.Vsock{To: memberlink.VsockAddr{CID: 2, Port: 7070}}, ""},
+		{&memberconfig.Link{Kind: memberconfig.LinkSerial, Address: "nearmetal.agent"}, memberlink.Serial{Port: "nearmetal.agent"}, ""},
+		{&memberconfig.Link{Kind: memberconfig.LinkSerial}, nil, "must be the name of a virtio-serial port"},
 		{&tls, memberlink.TLS{Address: "192.0.2.1:7071", Node: "n1", Certificate: "/c", Key: "/k", Authority: "/a"}, ""},
 		{&memberconfig.Link{}, nil, "no kind of link"},
 		{&memberconfig.Link{Kind: "smoke"}, nil, "no kind of link"},
