@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -65,6 +67,18 @@ func AssignmentOf(portID string) string {
 	id, _, _ := strings.Cut(portID, portMark)
 	return id
 }
+
+// DevicePrefix begins the names of all devices of ports.
+const DevicePrefix = "nmp"
+
+// DeviceName returns the name of a port's device on the node. Rules know the port by it.
+func DeviceName(portID string) string {
+	sum := sha256.Sum256([]byte(portID))
+	return DevicePrefix + hex.EncodeToString(sum[:5])
+}
+
+// TAP returns the place of a TAP port: the device that is named for it.
+func TAP(port Port) Place { return Place{Kind: api.PortTAP, At: DeviceName(port.ID)} }
 
 // PortKinds lists all kinds of ports.
 func PortKinds() []api.PortKind {

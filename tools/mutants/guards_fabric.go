@@ -166,9 +166,16 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "a port of a kind that is not implemented is not made as another",
 		File:    "internal/fabric/node/attach.go",
-		Find:    "\tif place.Kind != api.PortVeth {\n",
-		Replace: "\tif place.Kind != api.PortVeth && false {\n",
+		Find:    "\tif place.Kind != api.PortVeth && place.Kind != api.PortTAP {\n",
+		Replace: "\tif place.Kind != api.PortVeth && place.Kind != api.PortTAP && false {\n",
 		Test:    "./internal/fabric/node TestConformance",
+	},
+	{
+		Guard:   "a virtual machine's port is the device that its rules know",
+		File:    "internal/fabric/node/tap.go",
+		Find:    "\tif at != name {\n",
+		Replace: "\tif at != name && false {\n",
+		Test:    "./internal/fabric/node TestAPortsDeviceIsTheOneThatItsRulesKnow",
 	},
 	{
 		Guard:   "a port's place is checked before anything is done about it",

@@ -223,7 +223,7 @@ func otherKinds(t *testing.T, h Harness) {
 	must(t, f.Apply(context.Background(), []fabric.Network{n}))
 	p := n.Ports[0]
 	for _, place := range []fabric.Place{
-		{Kind: api.PortTAP, At: "tap0"},
+		fabric.TAP(p),
 		{Kind: api.PortMACVTAP, At: "macvtap0"},
 		{Kind: api.PortVF, At: "0000:3b:00.2"},
 		{Kind: api.PortPF, At: "0000:3b:00.0"},

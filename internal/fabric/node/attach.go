@@ -21,7 +21,7 @@ import (
 )
 
 // Attach connects a member; its port must be among the networks last applied, so that the rules that pin it are in force. A
-// port that is as it should be is left alone. Ports other than veth pairs are refused.
+// port that is as it should be is left alone. Ports other than veth pairs and TAP devices are refused.
 func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -38,13 +38,21 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if err := place.Validate(); err != nil {
 		return err
 	}
-	if place.Kind != api.PortVeth {
-		return fmt.Errorf("%w: %s; only veth ports, which lead into network namespaces, are implemented", fabric.ErrPortKind, place)
+	if place.Kind != api.PortVeth && place.Kind != api.PortTAP {
+		return fmt.Errorf("%w: %s; only veth ports, which lead into network namespaces, and TAP ports are implemented", fabric.ErrPortKind, place)
 	}
 	network, err := fabric.FindPort(f.applied, port)
 	if err != nil {
 		return err
 	}
+	if place.Kind == api.PortTAP {
+		return f.attachTAP(ctx, network, port, place.At)
+	}
+	return f.attachVeth(ctx, network, port, place)
+}
+
+// attachVeth makes the port of a container.
+func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fabric.Port, place fabric.Place) error {
 	mac, err := net.ParseMAC(port.MAC)
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ func TestLife(t *testing.T) {
 	if err := f.Detach(context.Background(), port.ID); err != nil {
 		t.Fatal(err)
 	}
+	if err := f.Attach(context.Background(), port, fabric.TAP(port)); err != nil {
+		t.Fatal(err)
+	}
 	// A peer that was heard through the tunnel leaves the network, and what was learned of it is forgotten.
 	former := networks[2].Peers[0]
 	learned := "bridge fdb append 02:00:00:00:00:07 dev " + plan.TunnelName(3) + " dst " + former.String() + " self dynamic"

@@ -98,7 +98,7 @@ func newFabric(t testing.TB, space namespace, cfg Config) *Fabric {
 const (
 	vxlanOverhead = 50
 	vxlanPort     = 4789
-	localMTU      = 65535
+	localMTU      = 65521
 )
 
 // testNetwork is network index with ports for members of these host numbers.

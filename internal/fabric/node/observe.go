@@ -151,11 +151,11 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 				link.Learned = append(link.Learned, peer)
 			}
 		}
-	case *netlink.Veth:
+	case *netlink.Veth, *netlink.Tuntap:
 		if _, own := plan.OwnLink(link.Name); own {
 			return nil // a member's port: no routing happens on it
 		}
-		// Any other veth is an uplink: that of a machine made of namespaces is one.
+		// Any other one is an uplink: that of a machine made of namespaces is a veth.
 	}
 	on, err := netns.Forwards(link.Name)
 	link.Forwarding = on

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -12,9 +11,9 @@ import (
 
 // The names by which this product's links are known; whatever else bears them is removed.
 const (
-	bridgePrefix = "nmbr" // nmbrINDEX, the network's bridge
-	tunnelPrefix = "nmvx" // nmvxINDEX, its VXLAN tunnel
-	portPrefix   = "nmp"  // nmpHASH, the host's end of a member's veth pair
+	bridgePrefix = "nmbr"              // nmbrINDEX, the network's bridge
+	tunnelPrefix = "nmvx"              // nmvxINDEX, its VXLAN tunnel
+	portPrefix   = fabric.DevicePrefix // nmpHASH, the host's end of a member's veth pair, or a virtual machine's TAP device
 )
 
 // BridgeName returns the name of a network's bridge.
@@ -23,11 +22,8 @@ func BridgeName(index int) string { return bridgePrefix + strconv.Itoa(index) }
 // TunnelName returns the name of a network's VXLAN tunnel.
 func TunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }
 
-// PortName returns the name of the host's link of the member with this assignment ID.
-func PortName(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return portPrefix + hex.EncodeToString(sum[:5])
-}
+// PortName returns the name of the host's link of a port.
+func PortName(id string) string { return fabric.DeviceName(id) }
 
 // GatewayMAC returns the MAC address of a network's bridge, the same on every node, so that a member's gateway is always its own node's.
 // Its first octet (locally administered, IEEE 802c) keeps it apart from members' addresses.

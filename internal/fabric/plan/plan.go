@@ -16,10 +16,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
-// The largest frame a bridge and a veth pair carry, and what VXLAN takes of the underlay's (RFC 7348, section 5: outer IPv4 20,
+// The largest frame that bridges, veth pairs and TAP devices carry (for the last, the kernel counts the Ethernet header in), and what VXLAN takes of the underlay's (RFC 7348, section 5: outer IPv4 20,
 // UDP 8, VXLAN 8, inner Ethernet 14), in bytes.
 const (
-	localMTU      = 65535
+	localMTU      = 65535 - 14
 	vxlanOverhead = 50
 	vxlanPort     = 4789 // RFC 7348, section 5: the port IANA assigned
 )
@@ -44,6 +44,7 @@ const (
 	KindBridge Kind = "bridge"
 	KindVXLAN  Kind = "vxlan"
 	KindVeth   Kind = "veth"
+	KindTAP    Kind = "tuntap"
 )
 
 // Link is a link as it should be, or as the kernel has it.
