@@ -27,6 +27,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/initrd"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/testbed/debiantree"
 )
 
 const (
@@ -180,7 +181,7 @@ type machine struct {
 }
 
 // start boots a machine with a kernel and initrd, as a loader would; more are QEMU's arguments besides.
-func start(t *testing.T, tr tree, initrdFile, arguments string, more ...string) *machine {
+func start(t *testing.T, tr debiantree.Tree, initrdFile, arguments string, more ...string) *machine {
 	t.Helper()
 	dir := t.TempDir()
 	monitor := filepath.Join(dir, "monitor")
@@ -188,7 +189,7 @@ func start(t *testing.T, tr tree, initrdFile, arguments string, more ...string) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), guestDeadline)
 	args := append([]string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2", "-m", "1536",
-		"-kernel", tr.path("vmlinuz"), "-initrd", initrdFile,
+		"-kernel", tr.Path("vmlinuz"), "-initrd", initrdFile,
 		"-append", "console=ttyS0 mitigations=off 8250.nr_uarts=2 " + arguments,
 		"-netdev", "user,id=net0,restrict=off", "-device", "virtio-net-pci,netdev=net0,mac=" + guestMAC + ",id=nic0",
 		"-serial", "file:" + m.console, "-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output",
@@ -294,7 +295,7 @@ func (s *site) sums(m *machine) string {
 }
 
 // buildInitrd makes the initrd with the boot agent as it is in the tree now.
-func buildInitrd(t *testing.T, tr tree, small bool) string {
+func buildInitrd(t *testing.T, tr debiantree.Tree, small bool) string {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "nearmetal-boot")
@@ -313,7 +314,7 @@ func buildInitrd(t *testing.T, tr tree, small bool) string {
 	}
 	defer file.Close()
 	begun := time.Now()
-	result, err := initrd.Build(t.Context(), file, initrd.Config{Root: tr.path("tree"), Init: data, Small: small})
+	result, err := initrd.Build(t.Context(), file, initrd.Config{Root: tr.Path("tree"), Init: data, Small: small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,9 +324,9 @@ func buildInitrd(t *testing.T, tr tree, small bool) string {
 }
 
 // debianImage is the tree's root as an image.
-func debianImage(t *testing.T, tr tree) (*image.Manifest, map[string][]byte) {
+func debianImage(t *testing.T, tr debiantree.Tree) (*image.Manifest, map[string][]byte) {
 	t.Helper()
-	data, err := os.ReadFile(tr.path("root.erofs"))
+	data, err := os.ReadFile(tr.Path("root.erofs"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +368,7 @@ sleep 60
 
 func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	needGuests(t)
-	tr := ensureTree(t)
+	tr := debiantree.Ensure(t)
 	manifest, blobs := debianImage(t, tr)
 	s := newSite(t, api.BootEnvironment, manifest, blobs, []byte(standIn))
 	s.welcome.Peers = []string{s.args.Images} // as if another machine served there, too
@@ -402,7 +403,7 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 	// From here on the machine is alone.
 	m.tell("set_link nic0 off")
 	s.close()
-	want, err := os.ReadFile(tr.path("sums"))
+	want, err := os.ReadFile(tr.Path("sums"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -419,7 +420,7 @@ func TestAMachineBootsLazilyAndEndsWithALocalRoot(t *testing.T) {
 
 func TestAMachineIsInspectedWithoutARoot(t *testing.T) {
 	needGuests(t)
-	tr := ensureTree(t)
+	tr := debiantree.Ensure(t)
 	s := newSite(t, api.BootInspect, &image.Manifest{Environment: "inspect", Architecture: "x86_64"}, map[string][]byte{}, nil)
 	s.instruction.Store(&boot.Instruction{Do: "wait", RetrySeconds: 1, Message: "known, wait for an order"})
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -453,7 +454,7 @@ func TestAMachineIsInspectedWithoutARoot(t *testing.T) {
 
 func TestARootThatIsNotWhatWasBuiltIsRefusedInWords(t *testing.T) {
 	needGuests(t)
-	tr := ensureTree(t)
+	tr := debiantree.Ensure(t)
 	manifest, blobs := debianImage(t, tr)
 	// The superblock stays right; the first chunk of the directory tree's end is not.
 	damaged := bytes.Clone(blobs[manifest.Root.Digest.Hex()])
@@ -471,7 +472,7 @@ func TestARootThatIsNotWhatWasBuiltIsRefusedInWords(t *testing.T) {
 
 func TestARootOnADiskSurvivesTheNetworkToo(t *testing.T) {
 	needGuests(t)
-	tr := ensureTree(t)
+	tr := debiantree.Ensure(t)
 	manifest, blobs := debianImage(t, tr)
 	s := newSite(t, api.BootEnvironment, manifest, blobs, []byte(standIn))
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -489,7 +490,7 @@ func TestARootOnADiskSurvivesTheNetworkToo(t *testing.T) {
 	m.await("local")
 	m.tell("set_link nic0 off")
 	s.close()
-	want, err := os.ReadFile(tr.path("sums"))
+	want, err := os.ReadFile(tr.Path("sums"))
 	if err != nil {
 		t.Fatal(err)
 	}

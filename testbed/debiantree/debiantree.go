@@ -1,4 +1,7 @@
-package bootagent_test
+// Package debiantree makes a Debian system that emulated machines boot in tests: kernel, its modules, and a root that nobody customized.
+//
+// It is made once and kept; a test that boots it sees what a recipe's image would be, without a build. Start with Ensure.
+package debiantree
 
 import (
 	"bytes"
@@ -13,8 +16,8 @@ import (
 	"testing"
 )
 
-// treeCache keeps what machines boot in tests, by a digest of how it was made.
-const treeCache = "/var/cache/nearmetal/boot"
+// cache keeps trees, by a digest of how they were made.
+const cache = "/var/cache/nearmetal/boot"
 
 // customize removes what no test needs from the tree $1 and makes its EROFS, $OUT/root.erofs, and the sums of its files, $OUT/sums.
 const customize = `set -eu
@@ -37,22 +40,23 @@ mkfs.erofs -zlz4hc,9 -T0 --all-root -x-1 "$OUT/root.erofs" "$OUT/copy" >/dev/nul
 rm -rf "$OUT/copy"
 `
 
-const treePackages = "linux-image-amd64,openssh-server,iproute2,procps,kmod"
+const packages = "linux-image-amd64,openssh-server,iproute2,procps,kmod"
 
-// tree is a Debian system to boot: kernel, all modules of the kernel, root and the sums of the root's files.
-type tree struct{ dir string }
+// Tree is a Debian system to boot: kernel, all modules of the kernel, root and the sums of the root's files.
+type Tree struct{ dir string }
 
-func (t tree) path(name string) string { return filepath.Join(t.dir, name) }
+// Path returns the path of vmlinuz, of tree, which has lib/modules, of root.erofs, or of sums.
+func (t Tree) Path(name string) string { return filepath.Join(t.dir, name) }
 
-// ensureTree makes the tree unless it is there; that takes about two minutes, mmdebstrap, mkfs.erofs and a Debian mirror.
-func ensureTree(t *testing.T) tree {
+// Ensure makes the tree unless it is there; that takes about two minutes, mmdebstrap, mkfs.erofs and a Debian mirror.
+func Ensure(t testing.TB) Tree {
 	t.Helper()
-	digest := sha256.Sum256([]byte(treePackages + customize))
-	dir := filepath.Join(treeCache, "bookworm-"+hex.EncodeToString(digest[:6]))
-	if err := os.MkdirAll(treeCache, 0o755); err != nil {
+	digest := sha256.Sum256([]byte(packages + customize))
+	dir := filepath.Join(cache, "bookworm-"+hex.EncodeToString(digest[:6]))
+	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := os.OpenFile(filepath.Join(treeCache, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(cache, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +65,9 @@ func ensureTree(t *testing.T) tree {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
-		return tree{dir}
+		return Tree{dir}
 	}
-	scratch, err := os.MkdirTemp(treeCache, ".build-")
+	scratch, err := os.MkdirTemp(cache, ".build-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,12 +80,12 @@ func ensureTree(t *testing.T) tree {
 		t.Fatal(err)
 	}
 	args := []string{
-		"--quiet", "--variant=minbase", "--mode=root", "--format=null", "--include=" + treePackages,
+		"--quiet", "--variant=minbase", "--mode=root", "--format=null", "--include=" + packages,
 		"--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Languages none",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--customize-hook=OUT='" + out + "' '" + hook + "' \"$1\"", "bookworm", "-",
 	}
-	cmd := exec.CommandContext(t.Context(), "mmdebstrap", append(args, debianSources(t.Context())...)...)
+	cmd := exec.CommandContext(t.Context(), "mmdebstrap", append(args, sources(t.Context())...)...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -91,11 +95,11 @@ func ensureTree(t *testing.T) tree {
 	if err := os.Rename(out, dir); err != nil {
 		t.Fatal(err)
 	}
-	return tree{dir}
+	return Tree{dir}
 }
 
-// debianSources are the machine's own sources of the release, so that a local mirror is used where there is one.
-func debianSources(ctx context.Context) []string {
+// sources are the machine's own sources of the release, so that a local mirror is used where there is one.
+func sources(ctx context.Context) []string {
 	text, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME)|deb $(SITE) $(RELEASE) $(COMPONENT)", "Created-By: Packages").Output()
 	if err != nil {
 		return nil
