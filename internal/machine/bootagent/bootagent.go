@@ -1,5 +1,6 @@
 // Package bootagent is the first process of a machine that boots over the network: it finds the network, exchanges the boot token, and
-// either looks at the machine (enroll, inspect) or gives it its root and stays as its init.
+// either looks at the machine (enroll, inspect) or gives it its root and stays as its init. It is that of virtual machines, too, whose host
+// gives them all that they need without a network (guest.go).
 //
 // All it is told comes over TLS pinned by the kernel's command line, and all it runs is verified: the manifest by signature, the root by
 // its chunk list, the node agent by digest. A boot that can't go on is told to the server and on the console, in words, and never ends in
@@ -41,6 +42,8 @@ type Agent struct {
 	init     *supervisor
 	root     *root
 	begun    time.Time
+	// isGuest: the machine is a virtual one, and its host starts it again if it wants to.
+	isGuest bool
 }
 
 // How long the parts of a boot may take.
@@ -77,6 +80,10 @@ func (a *Agent) boot(ctx context.Context) error {
 	cmdline, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return err
+	}
+	if formats, isGuest := guestFormats(string(cmdline)); isGuest {
+		a.isGuest = true
+		return a.guest(ctx, formats)
 	}
 	if a.args, err = boot.ParseArguments(string(cmdline)); err != nil {
 		return err
@@ -270,6 +277,10 @@ func (a *Agent) stopped(ctx context.Context, problem error) {
 		problem = errors.New("the boot ended without a reason; this is a bug in nearmetal-boot")
 	}
 	a.log.Error("this boot can't continue", "problem", problem)
+	if a.isGuest {
+		a.init.end(powerOff)
+		select {}
+	}
 	if a.reports != nil {
 		a.reports.problem(problem)
 		select {

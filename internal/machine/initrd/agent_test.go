@@ -52,3 +52,27 @@ func TestTheAgentsInitrdHoldsTheAgentAndNothingElse(t *testing.T) {
 		t.Errorf("it holds %v, want %v", names, want)
 	}
 }
+
+func TestTheInitrdOfGuestsHoldsTheAgentAndTheProgramUncompressed(t *testing.T) {
+	var out bytes.Buffer
+	if err := initrd.Guest(&out, []byte("boot agent"), "lib/nearmetal/program", []byte("member agent")); err != nil {
+		t.Fatal(err)
+	}
+	archive := cpio.NewReader(&out)
+	found := map[string]string{}
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, _ := io.ReadAll(archive); h.Mode.IsRegular() && h.Mode.Perm() == 0o755 {
+			found[h.Name] = string(data)
+		}
+	}
+	if len(found) != 2 || found["init"] != "boot agent" || found["lib/nearmetal/program"] != "member agent" {
+		t.Errorf("its programs are %q", found)
+	}
+}

@@ -1,0 +1,168 @@
+package guestlink
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Client is the host's end of one guest. It connects when it is first used and keeps the connection. It is safe for concurrent use.
+type Client struct {
+	transport *http.Transport
+	mu        sync.Mutex
+	conns     []net.Conn
+	closed    bool
+}
+
+// NewClient returns a client of the guest that dial connects to.
+func NewClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
+	c := &Client{}
+	c.transport = &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return c.keep(conn)
+		},
+		Protocols: onlyHTTP2(), MaxConnsPerHost: 1, DisableCompression: true,
+	}
+	return c
+}
+
+// keep notes a connection for Close. One that came before it has ended: there is one at a time.
+func (c *Client) keep(conn net.Conn) (net.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	c.conns = append(c.conns[:0], conn)
+	return conn, nil
+}
+
+// Close ends the connection, and with it everything that goes over it.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.transport.CloseIdleConnections()
+}
+
+// maxComplaint bounds what is read of a guest's reason.
+const maxComplaint = 1000
+
+// base names nobody: there is one guest at the other end.
+const base = "http://guest"
+
+// Setup gives the guest its setup and returns when that is in force. It waits for a guest that is still booting, until ctx ends.
+func (c *Client) Setup(ctx context.Context, s Setup) error {
+	body, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, base+setupPath, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	answer, err := c.transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("the guest does not take its setup: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("the guest refuses its setup: %s", complaint(answer))
+	}
+	return nil
+}
+
+// complaint is what a guest says is wrong, fit for a terminal.
+func complaint(answer *http.Response) string {
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxComplaint))
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(bytes.TrimSpace(text)), "?"))
+	if clean == "" {
+		return answer.Status
+	}
+	return clean
+}
+
+// Dial connects to a TCP port of the guest.
+func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
+	// The connection outlives the call.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	read, write := io.Pipe()
+	request, err := http.NewRequestWithContext(life, http.MethodPost, base+dialPath+"?port="+strconv.Itoa(port), read)
+	if err == nil {
+		var answer *http.Response
+		if answer, err = c.transport.RoundTrip(request); err == nil {
+			if answer.StatusCode == http.StatusOK && stop() {
+				return &stream{Reader: answer.Body, body: answer.Body, write: write, end: end}, nil
+			}
+			err = errors.New(complaint(answer))
+			_ = answer.Body.Close()
+		}
+	}
+	end()
+	_ = write.Close()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return nil, err
+}
+
+// stream is a connection to a guest's port.
+type stream struct {
+	io.Reader
+	body  io.Closer
+	write *io.PipeWriter
+	end   context.CancelFunc
+	once  sync.Once
+}
+
+func (s *stream) Write(p []byte) (int, error) { return s.write.Write(p) }
+
+// CloseWrite ends what is sent.
+func (s *stream) CloseWrite() error { return s.write.Close() }
+
+// Close ends both ways.
+func (s *stream) Close() error {
+	s.once.Do(func() {
+		_ = s.write.Close()
+		s.end()
+		_ = s.body.Close()
+	})
+	return nil
+}
+
+func (s *stream) LocalAddr() net.Addr  { return address{} }
+func (s *stream) RemoteAddr() net.Addr { return address{} }
+
+// Deadlines are not supported: whoever wants an end closes.
+func (s *stream) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
+func (s *stream) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
+func (s *stream) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
+
+// address is that of a guest, by its port.
+type address struct{}
+
+func (address) Network() string { return "virtio-serial" }
+func (address) String() string  { return Port }

@@ -1,0 +1,84 @@
+// Package guestlink is what a virtual machine and its host say to each other before and beside anything that runs in it: the host gives the
+// machine its files, network and program, and reaches its TCP ports.
+//
+// It is HTTP/2 over one virtio-serial port, which works without a network, before there is one, and whatever the tenant does to it. The guest
+// answers and never asks. The guest is untrusted: the host believes nothing that it answers, and bounds what it reads. This package knows no
+// member and no hypervisor. Start with Setup; Serve is the guest's end, Client the host's.
+package guestlink
+
+import (
+	"net/netip"
+)
+
+// Port is the name of the virtio-serial port.
+const Port = "nearmetal.guest"
+
+// Argument is the word of the kernel's command line that makes the boot agent one of a guest. Its value lists the file systems of the roots.
+const Argument = "nearmetal.guest"
+
+// ProgramPath is where the initial RAM disk has the program that a Setup names, ProgramInGuest where the guest has it afterwards.
+const (
+	ProgramPath    = "lib/nearmetal/program"
+	ProgramInGuest = "/run/nearmetal-member"
+)
+
+// RootSerial returns the serial number of the disk that holds the n-th root, 0 for the lowest.
+func RootSerial(n int) string { return "nearmetal-root-" + string(rune('a'+n)) }
+
+// MaxRoots is how many roots a guest has at most.
+const MaxRoots = 16
+
+// Setup is everything that makes a machine of the image this one.
+type Setup struct {
+	Hostname   string      `json:"hostname"`
+	Interfaces []Interface `json:"interfaces"`
+	Shares     []Share     `json:"shares"`
+	Dirs       []Dir       `json:"dirs"`
+	// Files replace those of the Setup before.
+	Files []File `json:"files"`
+	// Program is started once the first Setup is in force. The machine goes off when it ends.
+	Program []string `json:"program"`
+}
+
+// Interface is a NIC.
+type Interface struct {
+	MAC string `json:"mac"`
+	// Name it gets.
+	Name    string       `json:"name"`
+	Address netip.Prefix `json:"address"`
+	MTU     int          `json:"mtu"`
+	// Gateway of the default route; the zero value: none by this interface.
+	Gateway netip.Addr `json:"gateway"`
+}
+
+// Share is a directory of the host, by 9p.
+type Share struct {
+	Tag  string `json:"tag"`
+	Path string `json:"path"`
+}
+
+// Dir is a directory that is made unless it is there.
+type Dir struct {
+	Path string `json:"path"`
+	Mode uint32 `json:"mode"`
+	UID  uint32 `json:"uid"`
+	GID  uint32 `json:"gid"`
+}
+
+// File is a file as it should be.
+type File struct {
+	Path    string `json:"path"`
+	Content []byte `json:"content"`
+	Mode    uint32 `json:"mode"`
+	UID     uint32 `json:"uid"`
+	GID     uint32 `json:"gid"`
+}
+
+// Paths of the requests.
+const (
+	setupPath = "/v1/setup"
+	dialPath  = "/v1/dial"
+)
+
+// maxSetupBytes bounds a Setup.
+const maxSetupBytes = 64 << 20
