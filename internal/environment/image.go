@@ -20,6 +20,16 @@ type Image struct {
 	Digest string
 	// Layers are the root first, then the layers above it, the last one on top.
 	Layers []Layer
+	// Kernel is nil where the node does not boot the image.
+	Kernel *Kernel
+}
+
+// Kernel is what boots an image.
+type Kernel struct {
+	// Path is the kernel's file, Initrd that of the initial RAM disk with its modules.
+	Path, Initrd string
+	// Arguments are the image's own, for the kernel's command line.
+	Arguments string
 }
 
 // Layer is the file of a root or a layer.

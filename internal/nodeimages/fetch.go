@@ -17,6 +17,7 @@ import (
 const (
 	mostManifestBytes = 4 << 20
 	mostListBytes     = 256 << 20 // of chunks: a root of 2 TiB
+	mostKernelBytes   = 512 << 20 // of a kernel, and of an initial RAM disk
 )
 
 // fetch is one image on its way here.
@@ -67,6 +68,14 @@ func (f *fetch) run(ctx context.Context) error {
 		}
 		if err := p.finish(f.store.blob(p.root.Digest)); err != nil {
 			return err
+		}
+	}
+	for _, b := range f.store.bootBlobs(m) {
+		if b.SizeBytes > mostKernelBytes {
+			return fmt.Errorf("its kernel or initial RAM disk has %d MiB; at most %d MiB are allowed", b.SizeBytes>>20, mostKernelBytes>>20)
+		}
+		if _, err := f.small(ctx, b.Digest, b.SizeBytes); err != nil {
+			return fmt.Errorf("its kernel or initial RAM disk: %w", err)
 		}
 	}
 	return f.store.markWhole(f.want, m)

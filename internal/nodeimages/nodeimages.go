@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
@@ -41,6 +42,8 @@ type Config struct {
 	Client *http.Client
 	// Peers reaches other nodes, over plain HTTP; nil: http.Client with timeouts that fit.
 	Peers *http.Client
+	// Kernels: the node boots virtual machines, so that it also needs kernel and initial RAM disk of images for them.
+	Kernels bool
 	// Changed is called when Status has changed.
 	Changed func()
 	Log     *slog.Logger
@@ -144,7 +147,7 @@ func (s *Store) checkWhole(digest image.Digest) (*image.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, blob := range needed(manifest) {
+	for _, blob := range s.needed(manifest) {
 		info, err := os.Stat(s.blob(blob.Digest))
 		if err != nil {
 			return nil, err
@@ -164,13 +167,21 @@ func (s *Store) manifest(digest image.Digest) (*image.Manifest, error) {
 	return image.Decode(data, digest)
 }
 
-// needed are the blobs that a node needs of an image: what it does not boot from it, it need not have.
-func needed(m *image.Manifest) []image.Blob {
+// needed are the blobs that the node needs of an image: what it does not boot from it, it need not have.
+func (s *Store) needed(m *image.Manifest) []image.Blob {
 	var blobs []image.Blob
 	for _, r := range m.Roots() {
 		blobs = append(blobs, r.Chunks, r.Blob)
 	}
-	return blobs
+	return append(blobs, s.bootBlobs(m)...)
+}
+
+// bootBlobs are kernel and initial RAM disk, if the node boots virtual machines from the image.
+func (s *Store) bootBlobs(m *image.Manifest) []image.Blob {
+	if !s.cfg.Kernels || m.Metal == nil || !slices.Contains(m.Stacks, api.StackVM) {
+		return nil
+	}
+	return []image.Blob{m.Metal.Kernel, m.Metal.Initrd}
 }
 
 func (s *Store) blob(d image.Digest) string { return filepath.Join(s.cfg.Dir, dirBlobs, d.Hex()) }
@@ -191,6 +202,11 @@ func (s *Store) Image(digest string) (environment.Image, error) {
 	found := environment.Image{Digest: digest}
 	for _, r := range m.Roots() {
 		found.Layers = append(found.Layers, environment.Layer{Path: s.blob(r.Digest), Format: r.Format})
+	}
+	if len(s.bootBlobs(m)) > 0 {
+		found.Kernel = &environment.Kernel{
+			Path: s.blob(m.Metal.Kernel.Digest), Initrd: s.blob(m.Metal.Initrd.Digest), Arguments: m.Metal.Arguments,
+		}
 	}
 	return found, nil
 }
@@ -279,12 +295,12 @@ func (s *Store) Status() []Status {
 	defer s.mu.Unlock()
 	var list []Status
 	for d, m := range s.whole {
-		size := sizeOf(m)
+		size := s.sizeOf(m)
 		list = append(list, Status{Digest: d, Whole: true, HeldBytes: size, TotalBytes: size})
 	}
 	booted, err := s.bootedManifest()
 	if err == nil && s.whole[booted.digest] == nil {
-		size := sizeOf(booted.Manifest)
+		size := s.sizeOf(booted.Manifest)
 		list = append(list, Status{Digest: booted.digest, Whole: true, HeldBytes: size, TotalBytes: size})
 	}
 	for _, w := range s.wanted {
@@ -302,9 +318,9 @@ func (s *Store) Status() []Status {
 	return list
 }
 
-func sizeOf(m *image.Manifest) int64 {
+func (s *Store) sizeOf(m *image.Manifest) int64 {
 	var sum int64
-	for _, b := range needed(m) {
+	for _, b := range s.needed(m) {
 		sum += b.SizeBytes
 	}
 	return sum

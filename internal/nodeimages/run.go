@@ -163,7 +163,7 @@ func (s *Store) collect() {
 	used := map[string]bool{}
 	use := func(d image.Digest, m *image.Manifest) {
 		used[d.Hex()] = true
-		for _, b := range needed(m) {
+		for _, b := range s.needed(m) {
 			used[b.Digest.Hex()] = true
 		}
 	}

@@ -100,7 +100,11 @@ func (s *site) root(seed uint64, size int) image.Root {
 
 // image makes an image and returns how the leader names it.
 func (s *site) image(name string, root image.Root, layers ...image.Root) nodeimages.Wanted {
-	m := image.Manifest{Environment: name, Architecture: "x86_64", Root: root, Layers: layers}
+	return s.manifest(image.Manifest{Environment: name, Architecture: "x86_64", Root: root, Layers: layers})
+}
+
+// manifest signs an image and returns how the leader names it.
+func (s *site) manifest(m image.Manifest) nodeimages.Wanted {
 	data, digest, err := m.Encode()
 	if err != nil {
 		s.t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
@@ -48,6 +49,46 @@ func TestAnImageIsFetchedVerifiedAndFoundAgain(t *testing.T) {
 	check(s.nodeAt(t, n.dir))
 	if s.asked.Load() != asked {
 		t.Error("a store that was opened again asked the server for what it has")
+	}
+}
+
+func TestKernelsAreFetchedWhereVirtualMachinesBootAndOfImagesForThem(t *testing.T) {
+	s := newSite(t)
+	kernel, initrd := s.keep([]byte("a kernel")), s.keep([]byte("an initial RAM disk"))
+	metal := &image.Metal{Kernel: kernel, Initrd: initrd, Arguments: "console=ttyS0"}
+	boots := s.manifest(image.Manifest{Root: s.root(1, 1000), Metal: metal, Stacks: []api.Stack{api.StackVM}})
+	metalOnly := s.manifest(image.Manifest{Root: s.root(2, 1000), Metal: metal, Stacks: []api.Stack{api.StackMetal}})
+	kernels := func(c *nodeimages.Config) { c.Kernels = true }
+	n := s.node(t)
+	n.Want(s.public(), []nodeimages.Wanted{boots})
+	n.whole(boots)
+	if got, err := n.Image(string(boots.Digest)); err != nil || got.Kernel != nil {
+		t.Errorf("on a node for containers: %+v, %v; want no kernel", got.Kernel, err)
+	}
+	n.stop()
+	n = s.nodeAt(t, n.dir, kernels) // which carries virtual machines from now on
+	n.Want(s.public(), []nodeimages.Wanted{boots, metalOnly})
+	n.whole(boots)
+	n.whole(metalOnly)
+	got, err := n.Image(string(boots.Digest))
+	if err != nil || got.Kernel == nil || got.Kernel.Arguments != "console=ttyS0" {
+		t.Fatalf("on a node for virtual machines: %+v, %v", got.Kernel, err)
+	}
+	for path, want := range map[string]string{got.Kernel.Path: "a kernel", got.Kernel.Initrd: "an initial RAM disk"} {
+		if text, err := os.ReadFile(path); string(text) != want {
+			t.Errorf("got %q, %v; want %q", text, err, want)
+		}
+	}
+	if got, err := n.Image(string(metalOnly.Digest)); err != nil || got.Kernel != nil {
+		t.Errorf("of an image for machines only: %+v, %v; want no kernel", got.Kernel, err)
+	}
+	huge := s.manifest(image.Manifest{
+		Root: s.root(3, 1000), Stacks: []api.Stack{api.StackVM},
+		Metal: &image.Metal{Kernel: image.Blob{Digest: kernel.Digest, SizeBytes: 1 << 40}, Initrd: initrd},
+	})
+	n.Want(s.public(), []nodeimages.Wanted{huge})
+	if why := n.failure(huge); !strings.Contains(why, "at most 512 MiB are allowed") {
+		t.Errorf("a kernel of a TiB: %s", why)
 	}
 }
 

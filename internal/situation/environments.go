@@ -46,10 +46,14 @@ func environmentOfMachine(view *state.View, e *api.EnvironmentRecord, n *state.N
 // EnvironmentOn tells whether a built environment can run in members of a node with an agent; false when it is not for members at all.
 func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
 	img := view.Image(e.Digest)
-	if img == nil || !slices.Contains(img.Stacks, api.StackContainer) {
+	if img == nil {
 		return api.EnvironmentOnNode{}, false
 	}
-	on := api.EnvironmentOnNode{Name: e.Name, Description: img.Description, Stacks: []api.Stack{api.StackContainer}, Digest: img.Digest}
+	stacks := agentStacks(n.Agent, img)
+	if len(stacks) == 0 {
+		return api.EnvironmentOnNode{}, false
+	}
+	on := api.EnvironmentOnNode{Name: e.Name, Description: img.Description, Stacks: stacks, Digest: img.Digest}
 	if !n.Agent.Images {
 		on.Problems = []string{"the node's kernel can't mount images; see: nearmetal node show " + n.Name}
 	}
@@ -58,4 +62,16 @@ func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *state.Node) (a
 	}
 	on.OK = len(on.Problems) == 0
 	return on, true
+}
+
+// agentStacks are the stacks of an image that an agent carries. Containers need no check: what a node lacks for them, its own record says.
+func agentStacks(agent *api.NodeRecord, img *api.Image) []api.Stack {
+	var stacks []api.Stack
+	for _, stack := range []api.Stack{api.StackContainer, api.StackVM} {
+		offered := stack == api.StackContainer || slices.ContainsFunc(agent.Stacks, func(c api.StackCheck) bool { return c.Stack == stack && c.OK })
+		if offered && slices.Contains(img.Stacks, stack) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
 }

@@ -2,6 +2,7 @@ package situation
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -121,6 +122,35 @@ func TestABuiltEnvironmentIsOfferedByMachinesThatWereInspected(t *testing.T) {
 	}
 	if offered := Offer(view, &state.Node{Name: "n1", Agent: &api.NodeRecord{Name: "n1"}}, offer.Site{}); len(offered.Environments) != 0 {
 		t.Errorf("a node that can't mount images offers %+v", offered.Environments)
+	}
+}
+
+func TestABuiltEnvironmentIsForVirtualMachinesWhereTheNodeCarriesThem(t *testing.T) {
+	carries, lacks := api.StackCheck{Stack: api.StackVM, OK: true}, api.StackCheck{Stack: api.StackVM, Problems: []string{"QEMU is missing"}}
+	for _, tt := range []struct {
+		name  string
+		image []api.Stack
+		check api.StackCheck
+		want  []api.Stack
+	}{
+		{"an image for both on a node that carries both", []api.Stack{api.StackContainer, api.StackVM}, carries, []api.Stack{api.StackContainer, api.StackVM}},
+		{"an image for both on a node without QEMU", []api.Stack{api.StackContainer, api.StackVM}, lacks, []api.Stack{api.StackContainer}},
+		{"an image for containers on a node that carries both", []api.Stack{api.StackContainer, api.StackMetal}, carries, []api.Stack{api.StackContainer}},
+		{"an image for virtual machines on a node that carries both", []api.Stack{api.StackVM}, carries, []api.Stack{api.StackVM}},
+		{"an image for virtual machines on a node without QEMU", []api.Stack{api.StackVM}, lacks, nil},
+	} {
+		view := &state.View{
+			Images:       []*api.Image{{Digest: "sha256:d", Stacks: tt.image}},
+			Environments: []*api.EnvironmentRecord{{Name: "e", Digest: "sha256:d"}},
+		}
+		n := &state.Node{Name: "n1", Agent: &api.NodeRecord{Name: "n1", Images: true, Stacks: []api.StackCheck{tt.check}}}
+		var got []api.Stack
+		for _, e := range Offer(view, n, offer.Site{}).Environments {
+			got = append(got, e.Stacks...)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: offered for %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

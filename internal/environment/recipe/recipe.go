@@ -145,6 +145,9 @@ func (r *Recipe) defaultStacks() []api.Stack {
 	if r.Kernel.Package != "" {
 		all = append(all, api.StackMetal)
 	}
+	if r.Root.Format != NoRoot && r.Kernel.Package != "" {
+		all = append(all, api.StackVM)
+	}
 	return all
 }
 
