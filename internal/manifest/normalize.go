@@ -25,10 +25,12 @@ const (
 	// MaxMembers is how many members fit a cluster's subnet, a /20 without network, gateway and broadcast address.
 	MaxMembers = 4093
 	MinMemory  = api.Bytes(16 << 20)
-	maxMemory  = api.Bytes(1 << 50)
-	MaxCores   = 1 << 16
-	MaxGroups  = 256
-	MaxLabels  = 64
+	// MinVMMemory is for a kernel, too, and for what is written to the root.
+	MinVMMemory = api.Bytes(192 << 20)
+	maxMemory   = api.Bytes(1 << 50)
+	MaxCores    = 1 << 16
+	MaxGroups   = 256
+	MaxLabels   = 64
 
 	// MaxNetworkName bounds the name of a further network within its cluster.
 	MaxNetworkName = 32
@@ -162,7 +164,11 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	g.Name = name
 	n.atLeast(join(path, "size"), &g.Size, DefaultSize, MaxMembers, "member")
 	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, MaxCores, "core per member")
-	n.memory(join(path, "memory"), &g.Memory)
+	least := MinMemory
+	if g.Stack == api.StackVM {
+		least = MinVMMemory
+	}
+	n.memory(join(path, "memory"), &g.Memory, least)
 	at := join(path, "stack")
 	if g.Stack == "" && !n.src.Has(at) {
 		g.Stack = DefaultStack
@@ -198,12 +204,12 @@ func (n *normalizer) atLeast(path string, count *int, fallback, most int, what s
 	}
 }
 
-func (n *normalizer) memory(path string, m *api.Bytes) {
+func (n *normalizer) memory(path string, m *api.Bytes, least api.Bytes) {
 	switch {
 	case *m == 0 && !n.src.Has(path):
 		*m = DefaultMemory
-	case *m < MinMemory:
-		n.add(path, m.String(), "%s is too small; give at least %s per member", *m, MinMemory)
+	case *m < least:
+		n.add(path, m.String(), "%s is too small; give at least %s per member", *m, least)
 	case *m > maxMemory:
 		n.add(path, m.String(), "%s is too large; the limit is %s", *m, maxMemory)
 	}

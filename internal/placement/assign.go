@@ -113,8 +113,11 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 			return nil, fmt.Errorf("network %s (%s) has no free address: it has room for %d members", n.Name, n.Prefix, Room(n))
 		}
 		port := api.PortClaim{Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host)}
-		if p.Whole {
+		switch {
+		case p.Whole:
 			port.Kind = api.PortPF
+		case p.Stack == api.StackVM:
+			port.Kind = api.PortTAP
 		}
 		if last := len(p.Ports) - 1; last >= 0 {
 			on := p.Ports[min(len(ports), last)]

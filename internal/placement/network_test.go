@@ -152,6 +152,13 @@ func TestMembersGetPortsOnTheNetworksOfTheirGroup(t *testing.T) {
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("ports:\n%s\nwant:\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
+	kinds := map[api.Stack]api.PortKind{api.StackContainer: api.PortVeth, api.StackVM: api.PortTAP}
+	for stack, kind := range kinds {
+		got, err := Assign([]Placed{{Group: "c", Member: "c-0", Node: "n1", Stack: stack}}, d)
+		if err != nil || got[0].Ports[0].Kind != kind {
+			t.Errorf("a member of stack %s has ports %+v (%v), want one of kind %s", stack, got[0].Ports, err, kind)
+		}
+	}
 	d.Further["a"] = []string{"nowhere"}
 	if _, err := Assign([]Placed{{Group: "a", Member: "a-0", Node: "n1"}}, d); err == nil {
 		t.Error("a group on a network that the cluster has not was given a port")
