@@ -53,6 +53,8 @@ type StackCheck struct {
 	OK    bool  `json:"ok"`
 	// Problems tell what is missing and what to do, one a line.
 	Problems []string `json:"problems,omitempty"`
+	// Warnings tell what works worse than it could, and why.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // BuilderCheck tells whether a node can build environments.

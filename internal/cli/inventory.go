@@ -104,7 +104,11 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	fmt.Fprintln(w)
 	stacks := newTable(w, "STACK", "OFFERED", "PROBLEMS")
 	for _, s := range n.Offer.Stacks {
-		stacks.row(string(s.Stack), yesNo(s.OK), strings.Join(s.Problems, "; "))
+		problems := slices.Clone(s.Problems)
+		for _, w := range s.Warnings {
+			problems = append(problems, "warning: "+w)
+		}
+		stacks.row(string(s.Stack), yesNo(s.OK), strings.Join(problems, "; "))
 	}
 	stacks.flush()
 	fmt.Fprintln(w)

@@ -46,6 +46,7 @@ func CheckNode(n *api.NodeRecord) error {
 	for i := range n.Stacks {
 		c.words(map[string]string{"stack": string(n.Stacks[i].Stack)})
 		c.texts(n.Stacks[i].Problems)
+		c.texts(n.Stacks[i].Warnings)
 	}
 	c.count("environments", len(n.Environments), MaxNodeEnvironments)
 	for i := range n.Environments {

@@ -87,12 +87,13 @@ func TestTextsOfAnAgentAreMadeFitForTerminals(t *testing.T) {
 	t.Parallel()
 	n := soundNode()
 	n.Stacks[0].Problems = []string{"\x1b[2Jno crun\n\tinstall it", strings.Repeat("x", 1<<20)}
+	n.Stacks[0].Warnings = []string{"\x1b[2Jslow"}
 	n.Environments[0].Description = "fine\r\x00"
 	if err := CheckNode(&n); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.Stacks[0].Problems; got[0] != "?[2Jno crun\n\tinstall it" || len(got[1]) > api.MaxMessageBytes || n.Environments[0].Description != "fine??" {
-		t.Errorf("got %.100q and %q", got, n.Environments[0].Description)
+	if got := n.Stacks[0].Problems; got[0] != "?[2Jno crun\n\tinstall it" || len(got[1]) > api.MaxMessageBytes || n.Environments[0].Description != "fine??" || n.Stacks[0].Warnings[0] != "?[2Jslow" {
+		t.Errorf("got %.100q, %q and %q", got, n.Environments[0].Description, n.Stacks[0].Warnings)
 	}
 }
 
