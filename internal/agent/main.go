@@ -5,8 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -20,10 +20,12 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/container"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
 )
 
@@ -92,13 +94,40 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	} else {
 		node.Images = true
 	}
-	cfg.Node, cfg.Drivers, cfg.Inspect = node, []driver.Driver{containers}, catalog.Inspect
-	err = Run(ctx, cfg)
-	if closer, ok := any(containers).(io.Closer); ok {
-		err = errors.Join(err, closer.Close())
+	machines, err := openMachines(vm.Config{StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
+	if err != nil {
+		return err
 	}
-	return err
+	cfg.Node, cfg.Drivers, cfg.Inspect = node, []driver.Driver{containers, machines}, catalog.Inspect
+	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close())
 }
+
+// openMachines opens the driver of virtual machines, and labels the node by how their processors work, unless its operator has.
+func openMachines(cfg vm.Config, node *api.NodeRecord) (*vm.Driver, error) {
+	var err error
+	if cfg.Boot, err = bootbin.Binary(); err != nil {
+		return nil, err
+	}
+	if cfg.Program, err = memberbin.Binary(); err != nil {
+		return nil, err
+	}
+	if len(vm.Missing()) == 0 && node.Labels[LabelProcessors] == "" {
+		labels := maps.Clone(node.Labels)
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[LabelProcessors] = "kvm"
+		if vm.Acceleration() != nil {
+			labels[LabelProcessors] = "tcg"
+		}
+		node.Labels = labels
+	}
+	return vm.New(cfg)
+}
+
+// LabelProcessors is the label of nodes that carry virtual machines: "kvm" where the processors of these are the host's, "tcg" where they are
+// emulated.
+const LabelProcessors = "vm-processors"
 
 // inRAM reports whether everything below the state directory is in memory, as far as can be seen; else the site takes the machine's power for
 // no proof that members left nothing.

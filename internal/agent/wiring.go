@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 )
@@ -38,7 +39,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 	changed := make(chan struct{}, 1)
 	store, err := nodeimages.Open(nodeimages.Config{
 		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
-		Server: cfg.Server + imagesPath, Client: client, Log: cfg.Log,
+		Server: cfg.Server + imagesPath, Client: client, Log: cfg.Log, Kernels: len(vm.Missing()) == 0,
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:

@@ -99,14 +99,16 @@ const lookAround = 3 * time.Second
 // leave removes the namespaces of the nodes unless members still run in them: clusters outlive dev, and the next one finds them.
 func leave(ctx context.Context, opts config.Dev, names []string, log *slog.Logger) error {
 	for _, name := range names {
-		members, err := os.ReadDir(filepath.Join(opts.StateDir, "nodes", name, "members"))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if len(members) > 0 {
-			log.WarnContext(ctx, "members keep running; start dev again with the same state directory to manage them",
-				"node", name, "members", len(members), "state", opts.StateDir)
-			return nil
+		for _, kind := range []string{"members", "vms"} { // of the container driver and of the VM driver
+			members, err := os.ReadDir(filepath.Join(opts.StateDir, "nodes", name, kind))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			if len(members) > 0 {
+				log.WarnContext(ctx, "members keep running; start dev again with the same state directory to manage them",
+					"node", name, "members", len(members), "state", opts.StateDir)
+				return nil
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)

@@ -4,6 +4,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -36,9 +37,13 @@ type Fixture struct {
 	Listen func(t *testing.T, id string) int
 	// Left tells what is left of this driver's members on the host.
 	Left func(t *testing.T) []string
+	// Deadline bounds each case, where members take long to start; 0: a minute. Only a hang reaches it.
+	Deadline time.Duration
+	// Many is how many members the case that starts them at once starts; 0: six.
+	Many int
 }
 
-// deadline bounds each case; only a hang reaches it.
+// deadline bounds each case unless its fixture says otherwise, and is the grace of polite stops.
 const deadline = 60 * time.Second
 
 // Run runs the suite. open makes a fixture for one case and cleans up after it; it may skip.
@@ -76,7 +81,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			f := open(t)
-			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(f.Deadline, deadline))
 			defer cancel()
 			c.run(t, ctx, f)
 			if t.Failed() {
@@ -263,7 +268,7 @@ func observeConfig(t *testing.T, ctx context.Context, f Fixture) {
 }
 
 func many(t *testing.T, ctx context.Context, f Fixture) {
-	const count = 6
+	count := cmp.Or(f.Many, 6)
 	members := make([]driver.Member, count)
 	for i := range members {
 		members[i] = f.Member(t)

@@ -1,0 +1,174 @@
+package vm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
+	"github.com/nearmetal/nearmetal/internal/needs"
+)
+
+// doomed is what an agent that will crash is told to do, by its environment.
+type doomed struct {
+	StateDir string
+	Image    environment.Image
+	Clean    bool
+	Member   driver.Member
+}
+
+const doomedVariable = "NEARMETAL_TEST_DOOMED_VM"
+
+// beDoomed is the agent that will crash: this test binary again. It returns only when no failpoint killed it.
+func beDoomed(text string) error {
+	var job doomed
+	if err := json.Unmarshal([]byte(text), &job); err != nil {
+		return err
+	}
+	boot, err := bootbin.Binary()
+	if err != nil {
+		return err
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	d, err := vm.New(vm.Config{
+		StateDir: job.StateDir, Node: "n1", Attacher: taps{&drivertest.Ports{}}, Images: images{job.Image}, Boot: boot, Program: self, Accelerate: emulate,
+	})
+	if err != nil {
+		return err
+	}
+	if job.Clean {
+		return d.Clean(context.Background(), job.Member.Assignment.ID)
+	}
+	return d.Start(context.Background(), job.Member)
+}
+
+// TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith needs a build with -tags failpoints.
+func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T) {
+	images := needGuests(t)
+	for _, c := range []struct {
+		failpoint string
+		clean     bool
+		want      driver.State
+		again     bool // started again before it is cleaned
+	}{
+		{"vm.after-write", false, driver.StatePrepared, false},
+		{"vm.after-attach", false, driver.StatePrepared, true},
+		{"vm.after-create", false, driver.StatePrepared, true},
+		{"vm.after-setup", false, driver.StatePrepared, false},
+		{"vm.after-running", false, driver.StateRunning, true},
+		{"vm.after-end", true, driver.StateExited, true},
+		{"vm.after-detach", true, driver.StateExited, false},
+	} {
+		t.Run(c.failpoint, func(t *testing.T) {
+			r := newRig(t, images)
+			m := r.member(t)
+			if c.clean {
+				if err := r.Start(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+				// The machine of an agent that died belongs to process 1, which waits for it; here it is this process.
+				pid, err := strconv.Atoi(pidOf(t, r, m.Assignment.ID))
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() { _, _ = unix.Wait4(pid, nil, 0, nil) }()
+			}
+			if err := r.Driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			crash(t, c.failpoint, doomed{StateDir: r.cfg.StateDir, Image: images.image, Clean: c.clean, Member: m})
+			r.reopen(t)
+			all, err := r.Observe(t.Context())
+			if err != nil || len(all) != 1 || all[0].State != c.want {
+				t.Errorf("after the crash: %+v, %v; want it %s", all, err, c.want)
+			}
+			if c.again {
+				if err := r.Driver.Start(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Clean(t.Context(), m.Assignment.ID); err != nil {
+				t.Fatal(err)
+			}
+			if left := r.left(t); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+// crash runs an agent that is killed at the failpoint.
+func crash(t *testing.T, failpoint string, job doomed) {
+	t.Helper()
+	text, err := json.Marshal(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "NEARMETAL_FAILPOINT="+failpoint, fmt.Sprintf("%s=%s", doomedVariable, text))
+	output, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		needs.Missing(t, "this build has no failpoints (make unit builds them in, with -tags failpoints)")
+	case !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL:
+		t.Fatalf("the agent was not killed at %s: %v: %s", failpoint, err, output)
+	}
+}
+
+// TestALibvirtdThatIsKilledTakesNoMachineWithIt: it is started again when it is needed, and finds them.
+func TestALibvirtdThatIsKilledTakesNoMachineWithIt(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	m := r.member(t)
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	before := pidOf(t, r, id)
+	killLibvirtd(t)
+	if after := pidOf(t, r, id); after != before {
+		t.Errorf("after libvirtd was killed the machine is process %s, want %s", after, before)
+	}
+	if got := r.tell(t, id, order{Read: "/etc/hostname"}); got.Err != "" {
+		t.Error(got.Err)
+	}
+	killLibvirtd(t)
+	if err := r.Clean(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.left(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// killLibvirtd kills the libvirtd that is a child of this process, and waits until it is gone.
+func killLibvirtd(t *testing.T) {
+	t.Helper()
+	for pid := range childrenNamed(t, "libvirtd") {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for childrenNamed(t, "libvirtd")[pid] {
+			if t.Context().Err() != nil {
+				t.Fatal("libvirtd does not end")
+			}
+		}
+		return
+	}
+	t.Fatal("libvirtd does not run")
+}

@@ -1,0 +1,122 @@
+package vm
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/xml"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+)
+
+// emulator is QEMU as Debian has it.
+const emulator = "/usr/bin/qemu-system-x86_64"
+
+// homeTag names the cluster's home among a guest's shares.
+const homeTag = "home"
+
+//go:embed domain.xml.tmpl
+var domainTemplate string
+
+// domain is a machine as libvirt gets it. All paths are in the view of its member, see view.
+type domain struct {
+	Name, UUID string
+	// KVM: its processors are virtualized; emulated otherwise.
+	KVM         bool
+	MemoryBytes int64
+	// CPUs of the host, one for each of the guest.
+	CPUs                      []int
+	Kernel, Initrd, Arguments string
+	Emulator                  string
+	Roots                     []rootDisk
+	Home, HomeTag             string
+	NICs                      []nic
+	Console                   string
+	GuestSocket, GuestPort    string
+	AgentSocket, AgentPort    string
+	// User is the UID and GID that QEMU runs as: the first of the cluster's.
+	User uint32
+}
+
+type rootDisk struct{ Path, Target, Serial string }
+
+type nic struct{ MAC, Device string }
+
+// newDomain is pure: the machine of a member. v is its view.
+func newDomain(m driver.Member, image environment.Image, v view, uuid string, kvm bool) domain {
+	a := &m.Assignment
+	d := domain{
+		Name: a.ID, UUID: uuid, KVM: kvm, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
+		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
+		Home: v.home(), HomeTag: homeTag, Console: v.run(fileConsole),
+		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,
+		AgentSocket: path.Join(v.control(), "agent.sock"), AgentPort: memberconfig.SerialPort,
+		User: a.UserIDs.First,
+	}
+	for n := range image.Layers {
+		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
+	}
+	for n := range a.Ports {
+		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At})
+	}
+	return d
+}
+
+// vcpus returns the host's CPU for each slot of the member. Where slots outnumber CPUs, they share them.
+func vcpus(a *api.Assignment) []int {
+	slots := max(len(a.Slots), len(a.CPUs))
+	cpus := make([]int, slots)
+	for n := range cpus {
+		cpus[n] = a.CPUs[n%len(a.CPUs)]
+	}
+	return cpus
+}
+
+// arguments is the kernel's command line. A kernel that panics ends its machine at once: the member is replaced.
+func arguments(image environment.Image) string {
+	var formats []string
+	for _, l := range image.Layers {
+		formats = append(formats, string(l.Format))
+	}
+	words := []string{guestlink.Argument + "=" + strings.Join(formats, ","), "panic=-1"}
+	if image.Kernel.Arguments != "" {
+		words = append([]string{image.Kernel.Arguments}, words...)
+	}
+	return strings.Join(words, " ")
+}
+
+// xml renders the machine.
+func (d domain) xml() (string, error) {
+	tmpl, err := template.New("domain").Funcs(template.FuncMap{"xml": escaped, "cpuset": cpuset}).Parse(domainTemplate)
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	if err := tmpl.Execute(&out, d); err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
+func escaped(value any) (string, error) {
+	var out bytes.Buffer
+	err := xml.EscapeText(&out, []byte(fmt.Sprint(value)))
+	return out.String(), err
+}
+
+func cpuset(cpus []int) string {
+	var words []string
+	for _, c := range cpus {
+		words = append(words, strconv.Itoa(c))
+	}
+	return strings.Join(words, ",")
+}

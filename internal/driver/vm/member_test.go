@@ -1,0 +1,132 @@
+package vm_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/virtioport"
+)
+
+// This test binary is also what guests run in the member agent's place: it opens the member's port and does as told.
+
+// order is one thing a test asks a member to do.
+type order struct {
+	Exit *int `json:"exit,omitempty"`
+	// Listen asks for a port that sends back what it is sent.
+	Listen bool `json:"listen,omitempty"`
+	// Read asks for a file's content, mode and owner.
+	Read string `json:"read,omitempty"`
+}
+
+// answer is what came of it.
+type answer struct {
+	Port   int    `json:"port,omitempty"`
+	Text   string `json:"text,omitempty"`
+	Mode   uint32 `json:"mode,omitempty"`
+	UID    uint32 `json:"uid,omitempty"`
+	BootID string `json:"boot_id,omitempty"`
+	Err    string `json:"err,omitempty"`
+}
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == guestlink.ProgramInGuest {
+		beMember()
+	}
+	if job, ok := os.LookupEnv(doomedVariable); ok {
+		if err := beDoomed(job); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func beMember() {
+	if _, err := os.Stat("/etc/nearmetal/stubborn"); err == nil {
+		signal.Ignore(unix.SIGTERM)
+	}
+	if _, err := os.Stat("/etc/nearmetal/counting"); err == nil {
+		go count()
+	}
+	conn, err := virtioport.Listen(memberconfig.SerialPort).Accept()
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		os.Exit(90)
+	}
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	orders, answers := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
+	_ = answers.Encode(answer{BootID: string(boot)})
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			select {} // the test has gone; stay until stopped
+		}
+		_ = answers.Encode(obey(o))
+	}
+}
+
+// count writes a byte every few milliseconds of the time it is given.
+func count() {
+	name, err := os.Hostname()
+	if err != nil {
+		return
+	}
+	file, err := os.OpenFile("/home/progress-"+name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return
+	}
+	for range time.Tick(5 * time.Millisecond) {
+		if _, err := file.WriteString("."); err != nil {
+			return
+		}
+	}
+}
+
+func obey(o order) answer {
+	switch {
+	case o.Exit != nil:
+		os.Exit(*o.Exit)
+	case o.Listen:
+		listener, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return answer{Err: err.Error()}
+		}
+		go echo(listener)
+		return answer{Port: listener.Addr().(*net.TCPAddr).Port}
+	case o.Read != "":
+		var stat unix.Stat_t
+		text, err := os.ReadFile(o.Read)
+		if err == nil {
+			err = unix.Lstat(o.Read, &stat)
+		}
+		if err != nil {
+			return answer{Err: err.Error()}
+		}
+		return answer{Text: string(text), Mode: stat.Mode & 0o7777, UID: stat.Uid}
+	}
+	return answer{}
+}
+
+func echo(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}()
+	}
+}

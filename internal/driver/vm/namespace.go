@@ -1,0 +1,218 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// libvirtdConf: nobody but root talks to it, and it says what matters to its standard error. host_uuid is added.
+const libvirtdConf = `unix_sock_group = "root"
+unix_sock_rw_perms = "0700"
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+log_outputs = "3:stderr"
+`
+
+// qemuConf: machines say themselves as whom QEMU runs, and files belong to whom they belong. Control groups and namespaces are not made: QEMU has
+// the namespace of libvirtd, in which there is nothing to be had but its member's view, and its processors by affinity.
+const qemuConf = `user = "nobody"
+group = "nogroup"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+stdio_handler = "file"
+max_core = 0
+`
+
+// libvirtAccounts are those that libvirtd was built to look for when it starts, though it uses none of them here.
+var libvirtAccounts = []struct {
+	name string
+	id   int
+}{{"libvirt-qemu", 64055}, {"libvirt", 64056}, {"kvm", 64057}}
+
+// enter moves the calling thread, which must be one of its own, into a mount namespace of libvirtd's. What is below /run, /etc and /var there is
+// in memory or one of the trees, so that the host is left as it is.
+func enter(trees []int, uuid string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("making / a slave mount: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mounting a tmpfs on /run: %w", err)
+	}
+	for _, top := range []string{"/etc", "/var/lib", "/var/log", "/var/cache"} {
+		upper, work := filepath.Join("/run/private", top, "upper"), filepath.Join("/run/private", top, "work")
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
+			return err
+		}
+		if err := unix.Mount("overlay", top, "overlay", 0, "lowerdir="+top+",upperdir="+upper+",workdir="+work); err != nil {
+			return fmt.Errorf("mounting an overlay on %s: %w", top, err)
+		}
+	}
+	for i, k := range kept {
+		if err := os.MkdirAll(k.at, 0o755); err != nil {
+			return err
+		}
+		if err := moveTree(trees[i], k.at); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.MkdirAll("/etc/libvirt", 0o755), os.MkdirAll("/var/log/libvirt/qemu", 0o755), os.MkdirAll("/run/home", 0o700), os.MkdirAll(views, 0o711)); err != nil {
+		return err
+	}
+	for name, text := range map[string]string{"libvirtd.conf": libvirtdConf + "host_uuid = \"" + uuid + "\"\n", "qemu.conf": qemuConf} {
+		if err := os.WriteFile(filepath.Join("/etc/libvirt", name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(addAccounts("/etc/passwd", "%s:x:%d:%[2]d::/nonexistent:/usr/sbin/nologin\n"), addAccounts("/etc/group", "%s:x:%d:\n")); err != nil {
+		return err
+	}
+	return shareKVM()
+}
+
+// addAccounts adds the accounts that a file lacks.
+func addAccounts(file, line string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	for _, a := range libvirtAccounts {
+		if !strings.Contains("\n"+string(text), "\n"+a.name+":") {
+			text = fmt.Appendf(text, line, a.name, a.id)
+		}
+	}
+	return os.WriteFile(file, text, 0o644)
+}
+
+// shareKVM lets QEMU, which runs as the cluster's user, use KVM; on the host nothing changes.
+func shareKVM() error {
+	const device, private = "/dev/kvm", "/run/kvm"
+	var stat unix.Stat_t
+	if unix.Stat(device, &stat) != nil {
+		return nil
+	}
+	if err := unix.Mknod(private, unix.S_IFCHR|0o666, int(stat.Rdev)); err != nil {
+		return fmt.Errorf("making a device for KVM: %w", err)
+	}
+	if err := errors.Join(os.Chmod(private, 0o666), unix.Mount(private, device, "", unix.MS_BIND, "")); err != nil {
+		return fmt.Errorf("making KVM usable for machines: %w", err)
+	}
+	return nil
+}
+
+// moveTree mounts a tree that is mounted nowhere (open_tree(2)).
+func moveTree(tree int, at string) error {
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mounting %s: %w", at, err)
+	}
+	return nil
+}
+
+// views is where the views of members are, in the namespace.
+const views = "/run/vm"
+
+// view is all that a member's QEMU gets to see by name, in libvirtd's mount namespace: its paths are short, as Unix sockets need them, and can be
+// searched by the cluster's user, whatever leads to the files on the host.
+type view struct{ dir string }
+
+func viewOf(id string) view { return view{filepath.Join(views, id)} }
+
+func (v view) kernel() string         { return filepath.Join(v.dir, "kernel") }
+func (v view) initrd() string         { return filepath.Join(v.dir, "initrd") }
+func (v view) home() string           { return filepath.Join(v.dir, "home") }
+func (v view) control() string        { return filepath.Join(v.dir, "control") }
+func (v view) run(name string) string { return filepath.Join(v.dir, "run", name) }
+func (v view) root(n int) string      { return filepath.Join(v.dir, fmt.Sprintf("root-%d", n)) }
+
+// shown is a file or directory of the host in a view.
+type shown struct {
+	path, at string
+	readOnly bool
+}
+
+// show makes a view anew. It is called on any thread.
+func (d *daemon) show(v view, all []shown) error {
+	var trees []int
+	defer func() {
+		for _, t := range trees {
+			_ = unix.Close(t)
+		}
+	}()
+	for _, s := range all {
+		tree, err := unix.OpenTree(unix.AT_FDCWD, s.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("showing %s to the machine: %w", s.path, err)
+		}
+		trees = append(trees, tree)
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+		if s.readOnly {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return fmt.Errorf("showing %s to the machine: %w", s.path, err)
+		}
+	}
+	return d.do(func() error {
+		if err := hide(v); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(v.dir, 0o711); err != nil {
+			return err
+		}
+		for i, s := range all {
+			if err := mountPointLike(s.path, trees[i], s.at); err != nil {
+				return err
+			}
+			if err := moveTree(trees[i], s.at); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// mountPointLike makes a directory or an empty file to mount a tree on.
+func mountPointLike(path string, tree int, at string) error {
+	var stat unix.Stat_t
+	if err := unix.Fstatat(tree, "", &stat, unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("showing %s to the machine: %w", path, err)
+	}
+	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return os.MkdirAll(at, 0o711)
+	}
+	return os.WriteFile(at, nil, 0o444)
+}
+
+// hide removes a view, on the thread in the namespace. What QEMU has open stays open.
+func hide(v view) error {
+	entries, err := os.ReadDir(v.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		at := filepath.Join(v.dir, e.Name())
+		for unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
+		}
+		// Not what was below: Remove takes only what is empty.
+		if err := os.Remove(at); err != nil {
+			return err
+		}
+	}
+	return os.Remove(v.dir)
+}

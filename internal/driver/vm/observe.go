@@ -1,0 +1,159 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// sight is what is seen of one member on the host.
+type sight struct {
+	state driver.State
+	pid   int
+	// member is what it was started with, nil where that is not on the host.
+	member *driver.Member
+}
+
+func (s sight) alive() bool { return s.state == driver.StateRunning || s.state == driver.StatePaused }
+
+// look finds out what there is of a member.
+func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, error) {
+	if !validName(id) {
+		return sight{state: driver.StateAbsent}, nil
+	}
+	pid, err := d.pid(id)
+	if err != nil {
+		return sight{}, err
+	}
+	state, active, err := domainState(ctx, host, id)
+	if err != nil {
+		return sight{}, err
+	}
+	r, err := d.recall(id)
+	known := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.WarnContext(ctx, "a member's record can't be read; it counts as debris", "member", id, "error", err)
+	}
+	switch {
+	case known && active && pid != 0 && state == libvirt.DomainPaused:
+		return sight{driver.StatePaused, pid, &r.Member}, nil
+	case known && active && pid != 0 && state != libvirt.DomainShutoff && state != libvirt.DomainCrashed:
+		return sight{driver.StateRunning, pid, &r.Member}, nil
+	case known:
+		return sight{state: driver.StateExited, member: &r.Member}, nil
+	case active || pid != 0 || !isMissing(d.dir(id)):
+		return sight{state: driver.StatePrepared}, nil
+	}
+	return sight{state: driver.StateAbsent}, nil
+}
+
+// domainState asks libvirt of a machine.
+func domainState(ctx context.Context, host *daemon, id string) (state libvirt.DomainState, active bool, err error) {
+	var number int32
+	err = host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) (err error) {
+		number, _, err = rpc.DomainGetState(domain, 0)
+		return err
+	})
+	if libvirt.IsNotFound(err) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("libvirt can't tell about machine %s: %w", id, err)
+	}
+	return libvirt.DomainState(number), true, nil
+}
+
+// Observe lists the members that have a directory here. Clean removes that last, so there is no machine without one; while there is none, nobody
+// asks libvirt, which does not run then.
+func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
+	ids, err := d.members()
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var all []driver.Observation
+	for _, id := range ids {
+		seen, err := d.look(ctx, host, id)
+		if err != nil {
+			return nil, err
+		}
+		if seen.state != driver.StateAbsent {
+			all = append(all, seen.observation(id))
+		}
+	}
+	return all, nil
+}
+
+func (d *Driver) members() ([]string, error) {
+	entries, err := os.ReadDir(d.machines)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		if validName(e.Name()) {
+			ids = append(ids, e.Name())
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+func (s sight) observation(id string) driver.Observation {
+	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member}
+	switch s.state {
+	case driver.StatePrepared:
+		o.Message = "the virtual machine was not started completely"
+	case driver.StateExited:
+		o.Message = "the virtual machine is off"
+	}
+	return o
+}
+
+// Wait returns when the member's machine is off.
+func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error) {
+	seen, err := d.lookAt(ctx, id)
+	if err != nil {
+		return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
+	}
+	if seen.state == driver.StateAbsent {
+		return driver.Observation{}, driver.ErrNotFound
+	}
+	if seen.alive() {
+		if err := waitProcess(ctx, seen.pid); err != nil {
+			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
+		}
+		seen = sight{state: driver.StateExited, member: seen.member}
+	}
+	if ctx.Err() != nil {
+		return driver.Observation{}, ctx.Err()
+	}
+	return seen.observation(id), nil
+}
+
+// lookAt looks at one member. libvirt is not asked for one that has no directory.
+func (d *Driver) lookAt(ctx context.Context, id string) (sight, error) {
+	if !validName(id) || isMissing(d.dir(id)) {
+		return sight{state: driver.StateAbsent}, nil
+	}
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return sight{}, err
+	}
+	defer done()
+	return d.look(ctx, host, id)
+}

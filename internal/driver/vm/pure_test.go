@@ -1,0 +1,175 @@
+package vm
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/image"
+)
+
+var updateGolden = flag.Bool("update", false, "rewrite the golden files")
+
+// goldenMember has two cores and ports on two networks.
+func goldenMember() driver.Member {
+	return driver.Member{
+		Assignment: api.Assignment{
+			ID: "uid.c1-0.1", Cluster: "c1", Member: "c1-0", Slots: []int{2, 3}, CPUs: []int{2, 3},
+			Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, UserIDs: api.IDRange{First: 1_065_536, Count: 65536},
+			Ports: []api.PortClaim{
+				{Network: "uid", Kind: api.PortTAP, Address: netip.MustParseAddr("10.64.0.2"), MAC: "02:6e:00:01:00:02"},
+				{Network: "data", Kind: api.PortTAP, Address: netip.MustParseAddr("10.64.16.2"), MAC: "02:6e:00:02:00:02"},
+			},
+			Stack: api.StackVM, Environment: "debian-mpi", EnvironmentDigest: "sha256:" + strings.Repeat("a", 64),
+		},
+		Networks: []api.Network{{UID: "uid"}, {UID: "data"}},
+		HomeDir:  "/var/lib/nearmetal/home/uid", ControlDir: "/var/lib/nearmetal/nodes/n1/control/uid.c1-0.1",
+		User: driver.User{Name: "hpc", UID: 1000, GID: 1000},
+	}
+}
+
+func goldenImage() environment.Image {
+	return environment.Image{
+		Digest: "sha256:" + strings.Repeat("a", 64), Layers: []environment.Layer{{Path: "/a", Format: image.EROFS}, {Path: "/b", Format: image.SquashFS}},
+		Kernel: &environment.Kernel{Path: "/vmlinuz", Initrd: "/initrd", Arguments: `console=ttyS0 name="<&>"`},
+	}
+}
+
+func TestAMachineIsDescribedToLibvirt(t *testing.T) {
+	for name, kvm := range map[string]bool{"emulated.xml": false, "accelerated.xml": true} {
+		m := goldenMember()
+		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", kvm).xml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name)
+		if *updateGolden {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestSlotsThatShareAProcessorAreProcessorsOfTheGuestEach(t *testing.T) {
+	if got := vcpus(&api.Assignment{Slots: []int{0, 1, 2}, CPUs: []int{4, 5}}); !cmp.Equal(got, []int{4, 5, 4}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestAMemberThatCanNotBeCarriedIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(m *driver.Member)
+		want   string
+	}{
+		"a name that is a path":                {func(m *driver.Member) { m.Assignment.ID = "../x" }, "not a valid member ID"},
+		"a part of a member on another node":   {func(m *driver.Member) { m.Assignment.Of = "uid.c1-1.1" }, "hold nothing on other nodes"},
+		"a device":                             {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "gpu0"}} }, "get no devices yet"},
+		"no processor":                         {func(m *driver.Member) { m.Assignment.CPUs = nil }, "no CPUs"},
+		"less memory than a kernel needs":      {func(m *driver.Member) { m.Assignment.Memory[0].Bytes = 64 << 20 }, "the minimum is 192 MiB"},
+		"the user IDs of the host":             {func(m *driver.Member) { m.Assignment.UserIDs.First = 0 }, "must not run as the host's root"},
+		"an environment without a kernel":      {func(m *driver.Member) { m.Assignment.EnvironmentDigest = "" }, "has no kernel"},
+		"a port on a network that is not told": {func(m *driver.Member) { m.Networks = m.Networks[:1] }, "2 ports and 1 networks"},
+		"a home that is no absolute path":      {func(m *driver.Member) { m.HomeDir = "home" }, "must be absolute paths"},
+		"a user whose name is a path":          {func(m *driver.Member) { m.User.Name = "../root" }, "not a valid user name"},
+	} {
+		m := goldenMember()
+		if err := checkMember(m); err != nil {
+			t.Fatal(err)
+		}
+		c.change(&m)
+		if err := checkMember(m); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestMachinesOfTwoInstallationsAreNotTakenForEachOther(t *testing.T) {
+	a, b := &Driver{cfg: Config{StateDir: "/a"}}, &Driver{cfg: Config{StateDir: "/b"}}
+	if a.domainUUID("m") == b.domainUUID("m") || a.domainUUID("m") == a.domainUUID("n") || a.domainUUID("m") != (&Driver{cfg: Config{StateDir: "/a"}}).domainUUID("m") {
+		t.Error("the UUID of a machine does not follow from its installation and its member")
+	}
+	if text := uuidText(a.domainUUID("m")); len(text) != 36 || text[14] != '8' || !strings.ContainsRune("89ab", rune(text[19])) {
+		t.Errorf("%s is no UUID of version 8", text)
+	}
+	if hostUUID("/a") == hostUUID("/b") {
+		t.Error("two nodes of one machine have the same host UUID")
+	}
+}
+
+func TestOnlyHardwareVirtualizationCounts(t *testing.T) {
+	for text, want := range map[string]bool{
+		"processor\t: 0\nflags\t\t: fpu vmx sse2\n": true,
+		"flags: svm\n": true,
+		"flags\t\t: fpu sse2 avmx\nvmx flags\t: vnmi svm\n": false,
+		"": false,
+	} {
+		if got := hasVirtualization([]byte(text)); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestOnlyItsOwnEndedMachinesAreWaitedFor(t *testing.T) {
+	for stat, want := range map[string]bool{
+		"5178 (qemu-system-x86) Z 77 5178 5178 0": true,
+		"5178 (qemu-system-x86) S 77 5178 5178 0": false,
+		"5178 (qemu-system-x86) Z 78 5178 5178 0": false,
+		"5178 (crun) Z 77 5178 5178 0":            false,
+		"5178 (qemu-system-x86 (a) Z) Z 77 1 2":   true,
+		"5178 (x) Z 77) qemu-system-x86 Z 77 1 2": false,
+		"no line of stat":                         false,
+		"5178 (qemu-system-x86)":                  false,
+	} {
+		if got := endedMachine([]byte(stat), 77); got != want {
+			t.Errorf("%q: got %v, want %v", stat, got, want)
+		}
+	}
+}
+
+func TestLastWordsAreShortAndFitForATerminal(t *testing.T) {
+	var l lastWords
+	for range 1000 {
+		_, _ = l.Write([]byte("many words \x1b[31m\xff\n"))
+	}
+	_, _ = l.Write([]byte("the end"))
+	got := l.String()
+	if len(got) > mostSaid || !strings.HasSuffix(got, "[31m? the end") || strings.ContainsAny(got, "\x1b\n\uFFFD") || len(l.text) > mostWords {
+		t.Errorf("got %q, and %d bytes are kept", got, len(l.text))
+	}
+	if got := (&lastWords{}).String(); got != "nothing" {
+		t.Errorf("of nothing: %q", got)
+	}
+}
+
+func TestAccountsAreAddedOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "passwd")
+	if err := os.WriteFile(file, []byte("root:x:0:0::/root:/bin/sh\nlibvirt:x:111:111::/:/bin/false"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := addAccounts(file, "%s:x:%d:%[2]d::/nonexistent:/usr/sbin/nologin\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, _ := os.ReadFile(file)
+	want := "root:x:0:0::/root:/bin/sh\nlibvirt:x:111:111::/:/bin/false\nlibvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\nkvm:x:64057:64057::/nonexistent:/usr/sbin/nologin\n"
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,340 @@
+package vm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/digitalocean/go-libvirt"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/tracing"
+)
+
+// The files of a member's directory. libvirt makes the sockets in dirRun and hands them to QEMU, which can't put anything there: whatever a guest
+// makes of its QEMU, the agent connects to that QEMU and to nobody else.
+const (
+	fileMember = "member.json" // the record, once the guest had its setup
+	dirRun     = "run"
+	// fileGuest is the socket that leads to the guest's boot agent, fileConsole the one to its serial console.
+	fileGuest   = "guest.sock"
+	fileConsole = "console.sock"
+)
+
+// killTimeout bounds ending a machine by force.
+const killTimeout = 30 * time.Second
+
+// Start makes the member's ports, starts its machine, and gives the guest its setup once it has booted that far. A crash between any two of these
+// leaves debris that Observe shows as prepared; the next Start begins anew.
+func (d *Driver) Start(ctx context.Context, m driver.Member) error {
+	if err := d.start(ctx, m); err != nil {
+		return fmt.Errorf("starting member %q: %w", m.Assignment.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) start(ctx context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	if err := checkMember(m); err != nil {
+		return err
+	}
+	image, err := d.image(m)
+	if err != nil {
+		return err
+	}
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	seen, err := d.look(ctx, host, id)
+	if err != nil {
+		return err
+	}
+	switch seen.state {
+	case driver.StateRunning, driver.StatePaused:
+		return nil
+	case driver.StatePrepared, driver.StateExited:
+		if err := d.endMachine(ctx, host, id); err != nil {
+			return fmt.Errorf("removing the remains of an earlier start: %w", err)
+		}
+	}
+	if err := d.write(ctx, host, m, image); err != nil {
+		return err
+	}
+	failpoint.Hit("vm.after-write")
+	if err := d.launch(ctx, host, m, image); err != nil {
+		// The member must not run on half made; its directory stays for Clean.
+		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+		defer cancel()
+		return errors.Join(err, d.endMachine(killCtx, host, id))
+	}
+	return nil
+}
+
+// checkMember refuses what could not be carried, or not safely.
+func checkMember(m driver.Member) error {
+	a := m.Assignment
+	switch {
+	case !validName(a.ID):
+		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
+	case a.IsPart():
+		return fmt.Errorf("it is a part of member %s, and virtual machines hold nothing on other nodes", a.Of)
+	case len(a.Devices) > 0:
+		return fmt.Errorf("it holds device %s, and virtual machines get no devices yet", a.Devices[0].Device)
+	case len(a.CPUs) == 0:
+		return errors.New("the assignment has no CPUs")
+	case a.MemoryBytes() < leastMemory:
+		return fmt.Errorf("%d MiB of memory are too few for a virtual machine, whose root's changes are in memory, too; the minimum is %d MiB", a.MemoryBytes()>>20, leastMemory>>20)
+	case a.UserIDs.First == 0:
+		return errors.New("the cluster has no user IDs of its own; QEMU must not run as the host's root")
+	case a.EnvironmentDigest == "":
+		return fmt.Errorf("environment %q has no kernel, which a virtual machine needs; build one that has: nearmetal env build debian-mpi", a.Environment)
+	case len(a.Ports) == 0 || len(a.Ports) > len(m.Networks):
+		return fmt.Errorf("it has %d ports and %d networks", len(a.Ports), len(m.Networks))
+	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
+		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
+	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
+		return fmt.Errorf("%q is not a valid user name", m.User.Name)
+	}
+	return nil
+}
+
+// leastMemory is what a Debian kernel, its initial RAM disk and an SSH session take.
+const leastMemory = 192 << 20
+
+// image is the member's image, with its kernel.
+func (d *Driver) image(m driver.Member) (environment.Image, error) {
+	if d.cfg.Images == nil {
+		return environment.Image{}, errors.New("built environments are disabled on this node")
+	}
+	image, err := d.cfg.Images.Image(m.Assignment.EnvironmentDigest)
+	if err != nil {
+		return image, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
+	}
+	if image.Kernel == nil {
+		return image, fmt.Errorf("environment %q has no kernel on this node: its recipe does not name the stack vm, or the machine booted from it", m.Assignment.Environment)
+	}
+	if len(image.Layers) > guestlink.MaxRoots {
+		return image, fmt.Errorf("environment %q has %d layers; a virtual machine takes %d", m.Assignment.Environment, len(image.Layers), guestlink.MaxRoots)
+	}
+	return image, nil
+}
+
+// write makes the member's directory and its view.
+func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image environment.Image) (err error) {
+	_, written := tracing.Stage(ctx, "files")
+	defer func() { written(err) }()
+	id, user := m.Assignment.ID, int(m.Assignment.UserIDs.First)
+	if err := os.RemoveAll(d.dir(id)); err != nil {
+		return err
+	}
+	run := d.path(id, dirRun)
+	if err := errors.Join(os.MkdirAll(d.dir(id), 0o711), os.Mkdir(run, 0o700)); err != nil {
+		return err
+	}
+	if err := giveHome(m.HomeDir, user); err != nil {
+		return err
+	}
+	initrd, err := d.initrd(image)
+	if err != nil {
+		return err
+	}
+	v := viewOf(id)
+	all := []shown{
+		{path: image.Kernel.Path, at: v.kernel(), readOnly: true},
+		{path: initrd, at: v.initrd(), readOnly: true},
+		{path: m.HomeDir, at: v.home()},
+		{path: m.ControlDir, at: v.control(), readOnly: true},
+		{path: run, at: v.run("")},
+	}
+	for n, l := range image.Layers {
+		all = append(all, shown{path: l.Path, at: v.root(n), readOnly: true})
+	}
+	return host.show(v, all)
+}
+
+// giveHome gives the shared home to the cluster, if it is still the host root's. The name is not followed if it is a link.
+func giveHome(dir string, user int) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("shared home: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("shared home: %s is no directory", dir)
+	}
+	// 9p keeps the guest's owners and modes in such attributes (security model "mapped").
+	const attribute = "user.nearmetal"
+	if err := errors.Join(unix.Lsetxattr(dir, attribute, []byte("1"), 0), unix.Lremovexattr(dir, attribute)); err != nil {
+		return fmt.Errorf("shared home: the file system of %s has no extended attributes (%w), which virtual machines need there; put the state directory on ext4, XFS or Btrfs", dir, err)
+	}
+	if uid, ok := ownerOf(info); !ok || uid != 0 {
+		return nil
+	}
+	return os.Lchown(dir, user, user)
+}
+
+// launch attaches the member's ports, starts its machine, and gives the guest its setup.
+func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
+	id := m.Assignment.ID
+	attaching, attached := tracing.Stage(ctx, "attach")
+	err := d.attach(attaching, m)
+	attached(err)
+	if err != nil {
+		return fmt.Errorf("attaching it to its network: %w", err)
+	}
+	failpoint.Hit("vm.after-attach")
+	setup, err := setupOf(m)
+	if err != nil {
+		return err
+	}
+	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), d.cfg.Accelerate() == nil).xml()
+	if err != nil {
+		return err
+	}
+	creating, created := tracing.Stage(ctx, "create")
+	err = host.call(creating, func(rpc *libvirt.Libvirt) error {
+		_, err := rpc.DomainCreateXML(text, libvirt.DomainNone)
+		return err
+	})
+	created(err)
+	if err != nil {
+		return fmt.Errorf("libvirt can't start the machine: %w", err)
+	}
+	failpoint.Hit("vm.after-create")
+	booting, booted := tracing.Stage(ctx, "boot")
+	err = d.boot(booting, host, id, setup)
+	booted(err)
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("vm.after-setup")
+	// From here on the member counts as running. A crash before makes it debris, which the next Start begins anew.
+	if err := d.remember(m, setup); err != nil {
+		return err
+	}
+	failpoint.Hit("vm.after-running")
+	return nil
+}
+
+// boot gives the guest its setup, and says what the console showed last if the guest does not take it.
+func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestlink.Setup) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pid, err := d.pid(id)
+	if err != nil {
+		return err
+	}
+	console := watchConsole(ctx, d.path(id, filepath.Join(dirRun, fileConsole)))
+	ended := make(chan error, 1)
+	go func() { // a machine that ends instead
+		err := waitProcess(ctx, pid)
+		if err == nil {
+			ended <- errors.New("the machine went off while it booted")
+			cancel()
+		}
+	}()
+	if err := d.guest(id).client.Setup(ctx, setup); err != nil {
+		select {
+		case err = <-ended:
+		default:
+		}
+		return fmt.Errorf("%w; its console showed last: %s", err, console)
+	}
+	return nil
+}
+
+// attach makes the member's ports.
+func (d *Driver) attach(ctx context.Context, m driver.Member) error {
+	for n := range m.Assignment.Ports {
+		port := fabric.PortOf(&m.Assignment, n)
+		if err := d.cfg.Attacher.Attach(ctx, port, fabric.TAP(port)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record is what is kept of a started member, for recovery.
+type record struct {
+	// Member is what it was started with, without its files.
+	Member driver.Member `json:"member"`
+	// Placed are the paths of the files it has.
+	Placed []string `json:"placed"`
+}
+
+func (d *Driver) remember(m driver.Member, setup guestlink.Setup) error {
+	m.Files = nil
+	r := record{Member: m}
+	for _, f := range setup.Files {
+		r.Placed = append(r.Placed, f.Path)
+	}
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	at := d.path(m.Assignment.ID, fileMember)
+	if err := os.WriteFile(at+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(at+".new", at)
+}
+
+// recall reads what remember wrote; fs.ErrNotExist for a member that was never started.
+func (d *Driver) recall(id string) (record, error) {
+	var r record
+	data, err := os.ReadFile(d.path(id, fileMember))
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("reading %s: %w", fileMember, err)
+	}
+	return r, err
+}
+
+// setupOf is what the guest is given. A member's own root is the guest's root: unlike in a container its files belong to the IDs that they name.
+func setupOf(m driver.Member) (guestlink.Setup, error) {
+	a := &m.Assignment
+	s := guestlink.Setup{
+		Hostname: a.Member, Shares: []guestlink.Share{{Tag: homeTag, Path: "/home"}},
+		Dirs:    []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
+		Program: []string{guestlink.ProgramInGuest},
+	}
+	for n := range a.Ports {
+		port := fabric.PortOf(a, n)
+		mtu, err := mtuOf(fabric.TAP(port).At)
+		if err != nil {
+			return s, err
+		}
+		i := slices.IndexFunc(m.Networks, func(network networkOf) bool { return network.UID == a.Ports[n].Network })
+		if i < 0 {
+			return s, fmt.Errorf("network %s of its port %d is unknown", a.Ports[n].Network, n)
+		}
+		nic := guestlink.Interface{MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu}
+		if n == 0 && m.Networks[i].Egress { // the way out is by the first network
+			nic.Gateway = m.Networks[i].Gateway
+		}
+		s.Interfaces = append(s.Interfaces, nic)
+	}
+	for _, f := range m.Files {
+		file := guestlink.File{Path: f.Path, Content: f.Content, Mode: f.Mode}
+		if f.OwnedByUser {
+			file.UID, file.GID = m.User.UID, m.User.GID
+		}
+		s.Files = append(s.Files, file)
+	}
+	return s, nil
+}

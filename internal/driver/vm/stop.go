@@ -1,0 +1,145 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/digitalocean/go-libvirt"
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// Stop presses the machine's power button (ACPI), which the boot agent in it obeys, and takes its power once grace has passed.
+func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if err := d.stop(ctx, id, grace); err != nil {
+		return fmt.Errorf("stopping member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error {
+	if !validName(id) || isMissing(d.dir(id)) {
+		return nil
+	}
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	seen, err := d.look(ctx, host, id)
+	if err != nil {
+		return err
+	}
+	if seen.alive() && grace > 0 {
+		if err := d.askToStop(ctx, host, id, seen, grace); err != nil {
+			d.log.WarnContext(ctx, "a machine can't be asked to go off; its power is taken", "member", id, "error", err)
+		}
+	}
+	return d.endMachine(ctx, host, id)
+}
+
+// askToStop presses the power button and waits for what comes of it.
+func (d *Driver) askToStop(ctx context.Context, host *daemon, id string, seen sight, grace time.Duration) error {
+	err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error {
+		if seen.state == driver.StatePaused {
+			if err := rpc.DomainResume(domain); err != nil {
+				return err
+			}
+		}
+		return rpc.DomainShutdownFlags(domain, libvirt.DomainShutdownAcpiPowerBtn)
+	})
+	if err != nil {
+		return err
+	}
+	patience, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	if err := waitProcess(patience, seen.pid); err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// endMachine takes a machine's power, whatever it is in, and returns once none of its processes is left. What libvirt lost is ended without it.
+func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error {
+	d.forget(id)
+	err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainDestroy(domain) })
+	if err != nil && !libvirt.IsNotFound(err) && !invalidOperation(err) {
+		d.log.WarnContext(ctx, "libvirt can't end a machine; its process is killed", "member", id, "error", err)
+	}
+	for _, pid := range d.processes(id) {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		if err := waitProcess(ctx, pid); err != nil {
+			return err
+		}
+	}
+	return gone(ctx, host, id)
+}
+
+// gone returns once libvirt knows nothing of a machine any more, as it does a moment after its process has ended.
+func gone(ctx context.Context, host *daemon, id string) error {
+	for {
+		_, active, err := domainState(ctx, host, id)
+		if err != nil || !active {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("libvirt still has the machine: %w", ctx.Err())
+		}
+	}
+}
+
+// invalidOperation is libvirt's answer when a machine is in the asked state already.
+func invalidOperation(err error) bool {
+	var problem libvirt.Error
+	return errors.As(err, &problem) && problem.Code == uint32(libvirt.ErrOperationInvalid)
+}
+
+// Clean removes all the member left on the host, and verifies it by looking.
+func (d *Driver) Clean(ctx context.Context, id string) error {
+	if err := d.clean(ctx, id); err != nil {
+		return fmt.Errorf("cleaning member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) clean(ctx context.Context, id string) error {
+	if !validName(id) {
+		return nil
+	}
+	defer d.rest()
+	if !isMissing(d.dir(id)) {
+		host, done, err := d.use(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if err := d.endMachine(ctx, host, id); err != nil {
+			return err
+		}
+		failpoint.Hit("vm.after-end")
+		if err := host.do(func() error { return hide(viewOf(id)) }); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(filepath.Join(d.cfg.StateDir, "libvirt", "log", "qemu", id+".log")); err != nil {
+			return err
+		}
+	}
+	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
+		return fmt.Errorf("detaching it from its network: %w", err)
+	}
+	failpoint.Hit("vm.after-detach")
+	if left := d.processes(id); len(left) > 0 {
+		return fmt.Errorf("processes %v of its machine are left", left)
+	}
+	return os.RemoveAll(d.dir(id))
+}

@@ -1,0 +1,152 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// Update gives a running guest its files anew. A paused one gets them when it goes on.
+func (d *Driver) Update(ctx context.Context, m driver.Member) error {
+	if err := d.update(ctx, m); err != nil {
+		return fmt.Errorf("updating member %q: %w", m.Assignment.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) update(ctx context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	if err := checkMember(m); err != nil {
+		return err
+	}
+	seen, err := d.running(ctx, id)
+	if err != nil {
+		return err
+	}
+	setup, err := setupOf(m)
+	if err != nil {
+		return err
+	}
+	g := d.guest(id)
+	number := g.next()
+	if seen.state == driver.StatePaused {
+		go func() {
+			if err := g.send(g.life, number, setup); err != nil && g.life.Err() == nil {
+				d.log.Warn("a member that was paused has not taken its files", "member", id, "error", err)
+			}
+		}()
+		return d.remember(m, setup)
+	}
+	if err := g.send(ctx, number, setup); err != nil {
+		return err
+	}
+	return d.remember(m, setup)
+}
+
+// running looks at a member that must be alive.
+func (d *Driver) running(ctx context.Context, id string) (sight, error) {
+	seen, err := d.lookAt(ctx, id)
+	switch {
+	case err != nil:
+		return seen, err
+	case seen.state == driver.StateAbsent:
+		return seen, driver.ErrNotFound
+	case !seen.alive():
+		return seen, fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
+	}
+	return seen, nil
+}
+
+// Pause stops the machine's processors.
+func (d *Driver) Pause(ctx context.Context, id string) error {
+	if err := d.freeze(ctx, id, true); err != nil {
+		return fmt.Errorf("pausing member %q: %w", id, err)
+	}
+	return nil
+}
+
+// Resume lets the machine's processors go on.
+func (d *Driver) Resume(ctx context.Context, id string) error {
+	if err := d.freeze(ctx, id, false); err != nil {
+		return fmt.Errorf("resuming member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) freeze(ctx context.Context, id string, frozen bool) error {
+	if _, err := d.running(ctx, id); err != nil {
+		return err
+	}
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	want := driver.StateRunning
+	if frozen {
+		want = driver.StatePaused
+	}
+	err = host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error {
+		if frozen {
+			return rpc.DomainSuspend(domain)
+		}
+		return rpc.DomainResume(domain)
+	})
+	if err != nil && !invalidOperation(err) {
+		return err
+	}
+	seen, err := d.look(ctx, host, id)
+	if err == nil && seen.state != want {
+		err = fmt.Errorf("read back, it is %s", seen.state)
+	}
+	return err
+}
+
+// Dial connects to a TCP port of the member through its boot agent, past all networks. A service that listens on its loopback only is reached, too.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	conn, err := d.dial(ctx, id, port)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, err)
+	}
+	return conn, nil
+}
+
+func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("a port is a number from 1 to 65535, not %d", port)
+	}
+	seen, err := d.running(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if seen.state == driver.StatePaused {
+		return nil, fmt.Errorf("the member is paused; resume its cluster first")
+	}
+	return d.guest(id).client.Dial(ctx, port)
+}
+
+// Mend makes ports anew whose device is there and off its bridge. One whose device is gone can't be: QEMU has the one that was removed.
+func (d *Driver) Mend(ctx context.Context, id string) error {
+	if err := d.mend(ctx, id); err != nil {
+		return fmt.Errorf("repairing the port of member %q: %w", id, err)
+	}
+	return nil
+}
+
+func (d *Driver) mend(ctx context.Context, id string) error {
+	seen, err := d.running(ctx, id)
+	if err != nil {
+		return err
+	}
+	if seen.state == driver.StatePaused {
+		return fmt.Errorf("the member is paused")
+	}
+	if err := d.attach(ctx, *seen.member); err != nil {
+		return err
+	}
+	return d.usesPorts(*seen.member)
+}
