@@ -1,0 +1,140 @@
+package boot
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+const (
+	// virtualDeadline is how long emulated machines may take to boot, or to be replaced, on a busy host.
+	virtualDeadline = 4 * time.Minute
+	bootIDPath      = "/proc/sys/kernel/random/boot_id"
+)
+
+// wantVirtualCluster makes a cluster of two virtual machines on the builder node, runs MPI on it, and deletes it.
+func (s *site) wantVirtualCluster() {
+	s.t.Helper()
+	s.run("cluster", "create", "v1", "--stack", "vm", "--size", "2", "--memory", "512MiB", "--env", "debian-mpi")
+	hosts := strings.Fields(s.run("run", "v1", "-n", "2", "--", "hostname"))
+	slices.Sort(hosts)
+	if want := []string{"v1-0", "v1-1"}; !slices.Equal(hosts, want) {
+		s.t.Errorf("two ranks ran on %v, want %v", hosts, want)
+	}
+	s.wantOwnKernels("v1")
+	s.run("cluster", "delete", "v1", "--yes")
+	if left := machinesOf(s.t, "v1"); len(left) > 0 {
+		s.t.Errorf("processes %v of the cluster's machines are left", left)
+	}
+}
+
+// wantOwnKernels checks that the members of a cluster are machines: each has its own kernel, which is not this host's, and a QEMU of its own.
+func (s *site) wantOwnKernels(cluster string) map[string]bool {
+	s.t.Helper()
+	host, err := os.ReadFile(bootIDPath)
+	must(s.t, err)
+	boots := map[string]bool{strings.TrimSpace(string(host)): true}
+	for _, id := range strings.Fields(s.run("run", cluster, "-n", "2", "--", "cat", bootIDPath)) {
+		if boots[id] {
+			s.t.Errorf("two of the members of %s and this host have one kernel, of boot %s", cluster, id)
+		}
+		boots[id] = true
+	}
+	if got := machinesOf(s.t, cluster); len(got) != 2 {
+		s.t.Errorf("the cluster of two members has the QEMU processes %v", got)
+	}
+	return boots
+}
+
+// machinesOf are the QEMU processes of a cluster's members.
+func machinesOf(t *testing.T, cluster string) (pids []int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if err == nil && bytes.HasPrefix(line, []byte("/usr/bin/qemu-system-x86_64\x00-name\x00guest=")) && bytes.Contains(line, []byte("."+cluster+"-")) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			must(t, err)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// The life of virtual machines beside their agent: both may die without the other, and nothing is left in the end.
+func TestVirtualMachinesOutliveTheirAgentAndAreReplacedWhenTheyDie(t *testing.T) {
+	needTestbed(t)
+	nothingLeft(t)
+	dir, err := os.MkdirTemp("", "boot")
+	must(t, err)
+	must(t, os.Chmod(dir, 0o711))
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	s := &site{t: t, program: program(t), dir: dir, listen: freeAddress(t)}
+	t.Cleanup(func() {
+		s.stop()
+		if t.Failed() {
+			t.Logf("the server said:\n%s", tail(s.said(), 80))
+		}
+	})
+	s.copyTemplate()
+	s.start()
+	s.run("cluster", "create", "v1", "--stack", "vm", "--size", "2", "--memory", "512MiB", "--env", "debian-mpi")
+	before := s.wantOwnKernels("v1")
+
+	s.run("cluster", "pause", "v1")
+	s.run("cluster", "resume", "v1")
+
+	// The agent: its machines go on, and it finds them again.
+	text, err := os.ReadFile(filepath.Join(dir, "nodes", "n1", "lock"))
+	must(t, err)
+	agent, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(t, err)
+	must(t, syscall.Kill(agent, syscall.SIGKILL))
+	for _, pid := range machinesOf(t, "v1") { // they fall to this process, which nothingLeft made the heir of all
+		go func() { _, _ = syscall.Wait4(pid, nil, 0, nil) }()
+	}
+	s.until(virtualDeadline, "the agent to be back and the cluster ready", func() bool {
+		now, err := os.ReadFile(filepath.Join(dir, "nodes", "n1", "lock"))
+		return err == nil && string(now) != string(text) && s.isReady("v1")
+	})
+	for id := range s.wantOwnKernels("v1") {
+		if !before[id] {
+			t.Errorf("after the agent was killed a member has another kernel, of boot %s", id)
+		}
+	}
+
+	// A machine: its member is replaced.
+	generation := read[api.Cluster](s, "cluster", "show", "v1").Status.Generation
+	must(t, syscall.Kill(machinesOf(t, "v1")[0], syscall.SIGKILL))
+	s.until(virtualDeadline, "the member whose machine was killed to be replaced", func() bool {
+		c := read[api.Cluster](s, "cluster", "show", "v1")
+		return c.Status.Generation > generation && c.Status.Phase == api.ClusterReady
+	})
+	fresh := 0
+	for id := range s.wantOwnKernels("v1") {
+		if !before[id] {
+			fresh++
+		}
+	}
+	if fresh != 1 {
+		t.Errorf("after one machine was killed %d members have a new kernel, want 1", fresh)
+	}
+	s.run("cluster", "delete", "v1", "--yes")
+	if left := machinesOf(t, "v1"); len(left) > 0 {
+		t.Errorf("processes %v of the cluster's machines are left", left)
+	}
+}
+
+func (s *site) isReady(cluster string) bool {
+	out, err := s.try("cluster", "list")
+	return err == nil && strings.Contains(out, cluster+" ") && strings.Contains(out, " ready ")
+}
