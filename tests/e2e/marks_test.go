@@ -17,6 +17,7 @@ import (
 // unreached are the marks that neither the life of a cluster nor that of a site comes by, with the reason. A mark that is
 // listed and reached all the same, or not in the source, fails the test.
 var unreached = map[string]string{
+	"node.after-tap":              noVirtualMachines,
 	"state.after-build":           noMachines,
 	"state.after-finish-build":    noMachines,
 	"state.after-machine":         noMachines,
@@ -26,7 +27,17 @@ var unreached = map[string]string{
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
 	"state.before-machine-record": noMachines,
+	"vm.after-attach":             noVirtualMachines,
+	"vm.after-create":             noVirtualMachines,
+	"vm.after-detach":             noVirtualMachines,
+	"vm.after-end":                noVirtualMachines,
+	"vm.after-running":            noVirtualMachines,
+	"vm.after-setup":              noVirtualMachines,
+	"vm.after-write":              noVirtualMachines,
 }
+
+// noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
+const noVirtualMachines = "virtual machines are no part of a cluster's life on the container stack"
 
 // noMachines: who lives here has neither machines to power nor environments to build.
 const noMachines = "machines and builds are no part of a cluster's life on the container stack"
