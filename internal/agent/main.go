@@ -104,13 +104,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 
 // openMachines opens the driver of virtual machines, and labels the node by how their processors work, unless its operator has.
 func openMachines(cfg vm.Config, node *api.NodeRecord) (*vm.Driver, error) {
-	var err error
-	if cfg.Boot, err = bootbin.Binary(); err != nil {
-		return nil, err
-	}
-	if cfg.Program, err = memberbin.Binary(); err != nil {
-		return nil, err
-	}
+	cfg.Boot, cfg.Program = bootbin.Binary, memberbin.Binary
 	if len(vm.Missing()) == 0 && node.Labels[LabelProcessors] == "" {
 		labels := maps.Clone(node.Labels)
 		if labels == nil {

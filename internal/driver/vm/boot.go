@@ -22,23 +22,40 @@ import (
 func (d *Driver) initrd(image environment.Image) (string, error) {
 	d.boots.Lock()
 	defer d.boots.Unlock()
-	sum := sha256.New()
-	for _, part := range [][]byte{[]byte(image.Digest), d.cfg.Boot, d.cfg.Program} {
-		one := sha256.Sum256(part)
-		_, _ = sum.Write(one[:])
+	var boot, program []byte
+	if d.agents == "" {
+		var err error
+		if boot, program, err = d.binaries(); err != nil {
+			return "", err
+		}
+		one, other := sha256.Sum256(boot), sha256.Sum256(program)
+		d.agents = hex.EncodeToString(one[:]) + hex.EncodeToString(other[:])
 	}
-	dir := filepath.Join(d.cfg.StateDir, "libvirt", "boot")
-	at := filepath.Join(dir, hex.EncodeToString(sum.Sum(nil)[:16]))
+	sum := sha256.Sum256([]byte(image.Digest + " " + d.agents))
+	at := filepath.Join(d.cfg.StateDir, "libvirt", "boot", hex.EncodeToString(sum[:16]))
 	if !isMissing(at) {
 		return at, nil
 	}
-	if err := d.makeInitrd(at, image.Kernel.Initrd); err != nil {
+	if boot == nil {
+		var err error
+		if boot, program, err = d.binaries(); err != nil {
+			return "", err
+		}
+	}
+	if err := makeInitrd(at, image.Kernel.Initrd, boot, program); err != nil {
 		return "", fmt.Errorf("making the initial RAM disk: %w", err)
 	}
 	return at, nil
 }
 
-func (d *Driver) makeInitrd(at, first string) error {
+// binaries loads both agents.
+func (d *Driver) binaries() (boot, program []byte, err error) {
+	boot, bootErr := d.cfg.Boot()
+	program, programErr := d.cfg.Program()
+	return boot, program, errors.Join(bootErr, programErr)
+}
+
+func makeInitrd(at, first string, boot, program []byte) error {
 	// Those of other images and versions can be made again; a machine that boots from one has it open.
 	if err := errors.Join(os.RemoveAll(filepath.Dir(at)), os.MkdirAll(filepath.Dir(at), 0o755)); err != nil {
 		return err
@@ -51,7 +68,7 @@ func (d *Driver) makeInitrd(at, first string) error {
 	out.Write(modules)
 	// The kernel looks for the next archive at a multiple of four bytes and skips zeroes before it.
 	out.Write(make([]byte, (4-out.Len()%4)%4))
-	if err := initrd.Guest(&out, d.cfg.Boot, guestlink.ProgramPath, d.cfg.Program); err != nil {
+	if err := initrd.Guest(&out, boot, guestlink.ProgramPath, program); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(at+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)

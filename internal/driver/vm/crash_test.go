@@ -37,16 +37,8 @@ func beDoomed(text string) error {
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
 		return err
 	}
-	boot, err := bootbin.Binary()
-	if err != nil {
-		return err
-	}
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		return err
-	}
 	d, err := vm.New(vm.Config{
-		StateDir: job.StateDir, Node: "n1", Attacher: taps{&drivertest.Ports{}}, Images: images{job.Image}, Boot: boot, Program: self, Accelerate: emulate,
+		StateDir: job.StateDir, Node: "n1", Attacher: taps{&drivertest.Ports{}}, Images: images{job.Image}, Boot: bootbin.Binary, Program: self, Accelerate: emulate,
 	})
 	if err != nil {
 		return err

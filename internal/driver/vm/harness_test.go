@@ -123,14 +123,6 @@ type session struct {
 
 func newRig(t *testing.T, images images) *rig {
 	t.Helper()
-	boot, err := bootbin.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, err := os.MkdirTemp("", "vm") // short, as sockets are below it
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +134,16 @@ func newRig(t *testing.T, images images) *rig {
 	})
 	r := &rig{t: t, dir: dir, ports: &drivertest.Ports{}, sockets: map[string]*net.UnixListener{}, sessions: map[string]*session{}}
 	r.cfg = vm.Config{
-		StateDir: filepath.Join(dir, "state"), Node: "n1", Attacher: taps{r.ports}, Images: images, Boot: boot, Program: self,
+		StateDir: filepath.Join(dir, "state"), Node: "n1", Attacher: taps{r.ports}, Images: images, Boot: bootbin.Binary, Program: self,
 		Accelerate: emulate, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	r.reopen(t)
 	t.Cleanup(r.cleanAll)
 	return r
 }
+
+// self is this test binary.
+func self() ([]byte, error) { return os.ReadFile("/proc/self/exe") }
 
 // emulate: tests are the same on every machine.
 func emulate() error { return errors.New("tests emulate") }

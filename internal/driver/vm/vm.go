@@ -34,10 +34,9 @@ type Config struct {
 	Attacher fabric.Attacher
 	// Images are the built environments on this node.
 	Images environment.Images
-	// Boot is the boot agent's binary, the first process of guests.
-	Boot []byte
-	// Program is the binary that the boot agent starts: the member agent's.
-	Program []byte
+	// Boot returns the boot agent's binary, the first process of guests, and Program the one that the boot agent starts: the member agent's. They are
+	// always the same, and not kept: each has some megabytes.
+	Boot, Program func() ([]byte, error)
 	// Accelerate reports whether processors are virtualized by KVM; nil: Acceleration of this host.
 	Accelerate func() error
 	Logger     *slog.Logger
@@ -56,8 +55,9 @@ type Driver struct {
 	// using counts the calls that use the daemon.
 	using  int
 	guests map[string]*guest
-	// boots makes initial RAM disks one after the other.
-	boots sync.Mutex
+	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
+	boots  sync.Mutex
+	agents string
 
 	lifetime context.Context // until Close
 	end      context.CancelFunc
@@ -70,7 +70,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("VM driver: the state directory must be an absolute path, not %q", cfg.StateDir)
 	case cfg.Attacher == nil:
 		return nil, errors.New("VM driver: the Attacher, which connects members, is missing")
-	case len(cfg.Boot) == 0 || len(cfg.Program) == 0:
+	case cfg.Boot == nil || cfg.Program == nil:
 		return nil, errors.New("VM driver: the boot agent or the member agent is missing")
 	}
 	if cfg.Logger == nil {
@@ -153,8 +153,8 @@ func (d *Driver) Close() error {
 func (d *Driver) dir(id string) string        { return filepath.Join(d.machines, id) }
 func (d *Driver) path(id, name string) string { return filepath.Join(d.machines, id, name) }
 
-// domainName is a member's name at libvirt, and domainUUID its identity: the state directory is in it, so that no other installation on the machine
-// has the same.
+// domainUUID is the identity of a member's machine, whose name is the member's ID: the state directory is in it, so that no other installation on
+// this host has the same.
 func (d *Driver) domainUUID(id string) [16]byte {
 	sum := sha256.Sum256([]byte(d.cfg.StateDir + "\x00" + id))
 	var uuid [16]byte
