@@ -422,7 +422,13 @@ func TestStrangersCannotFillTheSite(t *testing.T) {
 			t.Fatal(detail)
 		}
 		_, _, _ = post[boot.Instruction](s, boot.StagePath, w.Session, boot.StageReport{Problem: from + " complains"})
-		_, _, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{Hardware: api.Hardware{Serial: "S"}})
+		revision, err := s.cache.Revision(), error(nil)
+		_, status, _ = post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{Hardware: api.Hardware{Serial: "S"}})
+		for stored := status == http.StatusOK; stored && s.cache.View().Candidate(from) == nil; { // the bound is of what a server sees
+			if revision, err = s.cache.Wait(t.Context(), revision); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	all, err := s.repo.OpenCache(t.Context())
 	if err != nil {
