@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -44,6 +45,13 @@ func (s *sharedSpaces) close() {
 // path is how an OCI runtime, which is another process, finds an open namespace: by its number it can't be taken for another.
 func (s *sharedSpaces) path(file *os.File) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())
+}
+
+// sharing begins to make ready what a member shares; what it returns waits for that.
+func (d *Driver) sharing(ctx context.Context, h *host, m driver.Member) func() (*sharedSpaces, error) {
+	wait := sync.OnceValues(func() (*sharedSpaces, error) { return d.shareSpaces(ctx, h, m) })
+	go func() { _, _ = wait() }()
+	return wait
 }
 
 // shareSpaces opens the namespaces of a member's cluster, and makes them if it is the first one on this node; nil for a member that has its
@@ -121,7 +129,7 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	if err != nil {
 		return nil, err
 	}
-	err = boundIPC(spaces.ipc, m.Assignment.UserIDs.First)
+	err = errors.Join(boundIPC(spaces.ipc, m.Assignment.UserIDs.First), awaitReady(answers))
 	if err == nil {
 		_, err = orders.WriteString(sandbox.Go)
 	}
@@ -136,7 +144,7 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	return spaces, nil
 }
 
-// startSandbox starts a sandbox and returns once it is ready, with the files by which it takes its order and answers.
+// startSandbox starts a sandbox, and returns the files by which it takes its order and answers.
 func (d *Driver) startSandbox(m driver.Member) (pid int, orders, answers *os.File, err error) {
 	program, err := os.Open(d.cfg.MemberBinary)
 	if err != nil {
@@ -170,15 +178,18 @@ func (d *Driver) startSandbox(m driver.Member) (pid int, orders, answers *os.Fil
 	if err != nil {
 		return 0, nil, nil, errors.Join(fmt.Errorf("starting it: %w", err), orders.Close(), answers.Close())
 	}
+	pid = process.Pid
+	return pid, orders, answers, process.Release() // adopt waits for it, as for any first process
+}
+
+// awaitReady waits until a sandbox is ready. One that can't be says why, and ends.
+func awaitReady(answers io.Reader) error {
 	said, err := io.ReadAll(io.LimitReader(answers, int64(len(sandbox.Ready))))
 	if err == nil && string(said) == sandbox.Ready {
-		pid = process.Pid
-		return pid, orders, answers, process.Release() // adopt waits for it, as for any first process
+		return nil
 	}
 	more, _ := io.ReadAll(io.LimitReader(answers, 1000))
-	_ = process.Kill()
-	_, _ = process.Wait()
-	return 0, nil, nil, errors.Join(fmt.Errorf("it did not become ready: %s", readable(append(said, more...))), err, orders.Close(), answers.Close())
+	return errors.Join(fmt.Errorf("it did not become ready: %s", readable(append(said, more...))), err)
 }
 
 // endSandboxes ends the sandboxes of clusters of which no member has a directory on this node any more.

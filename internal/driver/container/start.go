@@ -54,11 +54,11 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	if err := os.MkdirAll(d.dir(id), 0o700); err != nil {
 		return err
 	}
-	shared, err := d.shareSpaces(ctx, h, m)
-	if err != nil {
-		return err
-	}
-	defer shared.close()
+	shared := d.sharing(ctx, h, m)
+	defer func() {
+		spaces, _ := shared()
+		spaces.close()
+	}()
 	files, written := tracing.Stage(ctx, "files")
 	dirs, err := d.write(files, h, m, shared)
 	written(err)
@@ -154,7 +154,7 @@ func (d *Driver) path(id, name string) string { return filepath.Join(d.members, 
 
 // write makes everything the runtime needs; it returns the directories that are to be given to others
 // than its root.
-func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared *sharedSpaces) ([]environment.Dir, error) {
+func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared func() (*sharedSpaces, error)) ([]environment.Dir, error) {
 	id := m.Assignment.ID
 	root, err := d.rootOf(ctx, h, m)
 	if err != nil {
@@ -179,10 +179,14 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared *sh
 			return nil, err
 		}
 	}
+	spaces, err := shared()
+	if err != nil {
+		return nil, err
+	}
 	staged := h.spawner.memberDir(id)
 	spec, err := renderSpec(specInput{
 		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
-		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, shared: shared,
+		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, shared: spaces,
 	})
 	if err != nil {
 		return nil, err
