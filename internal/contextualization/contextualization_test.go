@@ -144,7 +144,7 @@ func TestRanksUseMemoryOnlyWhereEveryMemberSharesItAndTheyAreFew(t *testing.T) {
 		{"one rank more", slots(mostConnectedRanks + 1), false},
 	} {
 		if got := strings.Contains(text(render(t, testCluster(t, tt.change), "u1.c1-0.1")), memberconfig.RankLibrary); got != tt.want {
-			t.Errorf("%s: ranks are told to use memory: %v, want %v", tt.name, got, tt.want)
+			t.Errorf("%s: ranks use memory: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

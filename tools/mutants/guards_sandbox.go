@@ -94,7 +94,7 @@ var sandboxGuards = []Mutant{
 		Test:    "./internal/driver/container TestAMemberIsNotCleanWhileOthersHoldWhatItShared",
 	},
 	{
-		Guard:   "ranks are told to use memory only where all members share it",
+		Guard:   "ranks use memory only where all members share it",
 		File:    "internal/contextualization/files.go",
 		Find:    "\t\tif !r.members[i].SharesMemory {\n\t\t\treturn false\n\t\t}\n",
 		Replace: "",

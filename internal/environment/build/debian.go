@@ -157,7 +157,7 @@ type aptError struct {
 	node bool
 }
 
-// aptErrors are told in this order: what comes first explains the others.
+// aptErrors are in order of importance: what comes first explains the others.
 var aptErrors = sync.OnceValue(func() []aptError {
 	return []aptError{
 		{regexp.MustCompile(`No space left on device()`), "the scratch directory of this node is full: free space there", true},
