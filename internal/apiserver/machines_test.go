@@ -69,6 +69,7 @@ func machineErrors(t *testing.T) []errorCase {
 		{"node_not_found", `"nix"`, do("POST", "/v1/power", `{"action": "off", "nodes": ["n1", "nix"]}`)},
 		{"empty_selection", "names no node", do("POST", "/v1/power", `{"action": "off"}`)},
 		{"empty_selection", "none of the 4 machines has the labels rack=r9", do("POST", "/v1/power", `{"action": "off", "selector": {"rack": "r9"}}`)},
+		{"invalid_request", "selector", do("POST", "/v1/power", `{"action": "off", "selector": {"a b": "r9"}}`)},
 		{"invalid_request", "name the nodes", do("POST", "/v1/power", `{"action": "off", "selector": {"rack": "r1"}, "force": true}`)},
 		{"invalid_request", "name the environment to boot", do("POST", "/v1/nodes/n1/power", `{"action": "on"}`)},
 		{"unknown_environment", `did you mean "huge"?`, do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "hug"}`)},

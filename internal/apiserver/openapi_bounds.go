@@ -75,9 +75,10 @@ func bounds() map[string]map[string]property {
 			"user": text(1, maxUser, `^\S+$`), "project": projectName, "verbs": list(0, len(api.Verbs()), nil),
 			"clusters": list(0, tenancy.MaxPatterns, text(1, manifest.MaxClusterName, tenancy.PatternPattern)),
 		},
-		"EnrollRequest": {"name": label, "password": password},
-		"MachinePatch":  {"password": password},
-		"MachineSpec":   {"macs": list(1, manifest.MaxMACs, text(14, 17, macPattern)), "labels": labels},
+		"NodesPowerRequest": {"selector": labels},
+		"EnrollRequest":     {"name": label, "password": password},
+		"MachinePatch":      {"password": password},
+		"MachineSpec":       {"macs": list(1, manifest.MaxMACs, text(14, 17, macPattern)), "labels": labels},
 		"EnrollTokenRequest": {
 			"prefix": text(1, manifest.MaxPrefix, `^[a-z0-9][a-z0-9-]*$`), "uses": between(1, manifest.MaxUses), "password": password,
 		},

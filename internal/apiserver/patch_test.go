@@ -51,6 +51,23 @@ func TestAPutThatOmitsASettingOfAProjectIsRefusedAndResetsNothing(t *testing.T) 
 	}
 }
 
+func TestAPutWithAUseThatNoProjectHasIsRefused(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	lab(t, s)
+	for body, at := range map[string]string{
+		`{"description":"","quota":{},"shares":3,"used":{"cores":-5}}`:          "used.cores",
+		`{"description":"","quota":{},"shares":3,"used":{"devices":{"a b":1}}}`: "used.devices.a b",
+	} {
+		p := problemOf(t, send(t, s, request{method: "PUT", path: "/v1/projects/lab", body: body}))
+		if p.Code != "invalid_request" || len(p.Errors) != 1 || p.Errors[0].Location != at {
+			t.Errorf("PUT %s: %s %+v", body, p.Code, p.Errors)
+		}
+	}
+	if p := s.Cache.View().Project("lab"); p.Shares != 2 {
+		t.Errorf("the project changed: %+v", p)
+	}
+}
+
 func TestWhatAGetOfAProjectReturnedCanBePut(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	lab(t, s)

@@ -32,6 +32,9 @@ func (s *Server) powerNodes(ctx context.Context, in *rawBody) (*body[api.List[ap
 	if err := manifest.CheckPower(req.NodePowerRequest, src); err != nil {
 		return nil, failInvalid(err, codeInvalidRequest)
 	}
+	if err := manifest.CheckSelector(req.Selector, src); err != nil {
+		return nil, failInvalid(err, codeInvalidRequest)
+	}
 	names, err := selected(s.cfg.Reader.View(), req)
 	if err != nil {
 		return nil, err

@@ -86,31 +86,42 @@ func checkProject(p *api.Project, src *manifest.Source) error {
 	if p.Shares < 1 || p.Shares > maxShares {
 		wrong("shares", strconv.Itoa(p.Shares), "%d is not a weight; give 1 to %d", p.Shares, maxShares)
 	}
-	for _, bound := range []struct {
-		name  string
-		value int
-	}{{"cores", p.Quota.Cores}, {"members", p.Quota.Members}, {"clusters", p.Quota.Clusters}} {
-		if bound.value < 0 || bound.value > maxQuota {
-			wrong("quota."+bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
-		}
-	}
-	if n := len(p.Quota.Devices); n > maxDeviceQuotas {
-		wrong("quota.devices", strconv.Itoa(n), "has %d counters; at most %d are possible", n, maxDeviceQuotas)
-	}
-	for _, counter := range slices.Sorted(maps.Keys(p.Quota.Devices)) {
-		path, n := "quota.devices."+counter, p.Quota.Devices[counter]
-		if problem := manifest.CounterProblem(counter); problem != "" {
-			wrong(path, counter, "%q %s", counter, problem)
-		}
-		if n < 0 || n > maxDeviceQuota {
-			wrong(path, strconv.FormatInt(n, 10), "%d is not a quota; give 1 to %d, or leave it out for no limit", n, int64(maxDeviceQuota))
-		}
-	}
+	problems = append(problems, quotaProblems("quota", p.Quota, src)...)
 	if len(problems) > 0 {
 		return failFields(codeInvalidRequest, problems...)
 	}
 	p.Quota.Devices = limited(p.Quota.Devices)
 	return nil
+}
+
+// quotaProblems lists what no quota can be, of the one at path.
+func quotaProblems(path string, q api.Quota, src *manifest.Source) []api.FieldProblem {
+	var problems []api.FieldProblem
+	wrong := func(field, value, format string, args ...any) {
+		at := path + "." + field
+		problems = append(problems, api.FieldProblem{Location: at, Line: src.Line(at), Value: value, Message: fmt.Sprintf(format, args...)})
+	}
+	for _, bound := range []struct {
+		name  string
+		value int
+	}{{"cores", q.Cores}, {"members", q.Members}, {"clusters", q.Clusters}} {
+		if bound.value < 0 || bound.value > maxQuota {
+			wrong(bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
+		}
+	}
+	if n := len(q.Devices); n > maxDeviceQuotas {
+		wrong("devices", strconv.Itoa(n), "has %d counters; at most %d are possible", n, maxDeviceQuotas)
+	}
+	for _, counter := range slices.Sorted(maps.Keys(q.Devices)) {
+		n := q.Devices[counter]
+		if problem := manifest.CounterProblem(counter); problem != "" {
+			wrong("devices."+counter, counter, "%q %s", counter, problem)
+		}
+		if n < 0 || n > maxDeviceQuota {
+			wrong("devices."+counter, strconv.FormatInt(n, 10), "%d is not a quota; give 1 to %d, or leave it out for no limit", n, int64(maxDeviceQuota))
+		}
+	}
+	return problems
 }
 
 // limited returns a quota's bounds without those that are no limit.
@@ -160,6 +171,10 @@ func (s *Server) updateProject(ctx context.Context, in *namedBody) (*body[api.Pr
 	}
 	if err := complete(src, "description", "quota", "shares"); err != nil {
 		return nil, err
+	}
+	// What is in use is not changed by this, but a body that no project could have been read as is a mistake.
+	if problems := quotaProblems("used", req.Used, src); len(problems) > 0 {
+		return nil, failFields(codeInvalidRequest, problems...)
 	}
 	return s.changeProject(ctx, in.Name, func(p *api.Project) (*manifest.Source, error) {
 		p.Description, p.Quota, p.Shares = req.Description, req.Quota, req.Shares

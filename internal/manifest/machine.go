@@ -327,3 +327,10 @@ func CheckPower(req api.NodePowerRequest, src *Source) error {
 	}
 	return n.err()
 }
+
+// CheckSelector refuses labels that nothing can carry. The error is an *Invalid.
+func CheckSelector(labels map[string]string, src *Source) error {
+	n := normalizer{src: src}
+	n.labels("selector", labels)
+	return n.err()
+}
