@@ -56,6 +56,8 @@ type Assignment struct {
 	TakenAt time.Time `json:"taken_at"`
 	// Replaces is the ID of the lost assignment in whose place it stands; empty for a member that is the first of its name.
 	Replaces string `json:"replaces,omitempty"`
+	// From is the ID of the assignment that this one succeeds: the same member, which goes on here with what it has in memory.
+	From string `json:"from,omitempty"`
 	// Attempt counts the replacements of this member in a row, none of which stayed ready; 0 for the first.
 	Attempt int `json:"attempt,omitempty"`
 	// Spare marks room that is held for a replacement: nothing is carried out on the node for it.

@@ -8,6 +8,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 
 // ErrNotFound: the driver finds no such member on this host.
 var ErrNotFound = errors.New("no such member on this host")
+
+// ErrUndecided: a member was handed over, and whether it runs on the other host is unknown here; see StateHandedOver.
+var ErrUndecided = errors.New("whether the member runs on the other host is unknown")
 
 // Member is everything a driver needs to carry one member; nothing else is consulted.
 type Member struct {
@@ -60,6 +64,10 @@ const (
 	StateRunning  State = "running"
 	StatePaused   State = "paused" // frozen: alive, and given no time
 	StateExited   State = "exited"
+	StateSaved    State = "saved" // on disk with its memory, nothing of it runs
+	// StateHandedOver is of a member that was sent to another host and may run there: here it stands still with its memory. Resume does not
+	// apply to it; Mover.TakeBack and Clean do.
+	StateHandedOver State = "handed-over"
 )
 
 // Observation is one member a driver found on the host.
@@ -128,4 +136,56 @@ type MemoryAccountant interface {
 // Dialer is the ability to connect to a member's TCP ports from its host, past the rules that keep hosts out of tenants' networks.
 type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
+}
+
+// Saver is the ability to lay a running or paused member down on disk with its memory, and to let it go on from there. A saved member survives
+// restarts of agent and host. Start refuses it, Stop leaves it saved, Wait returns for it at once, and Clean removes it. All calls are idempotent.
+type Saver interface {
+	// Save writes the member's memory and devices to disk and ends it; it is StateSaved then. On error the member is as before, and
+	// nothing of the attempt is left. ErrNotFound when absent.
+	Save(ctx context.Context, id string) error
+	// Restore lets the saved member from go on as m, which runs then. Its assignment names the other one in From. It may have other CPUs and
+	// directories, but has the same shape, image, MACs and addresses. Once Restore returned nil, from is nothing but debris. On error from is
+	// saved as before, and nothing of m runs. ErrNotFound when neither is on this host.
+	Restore(ctx context.Context, m Member, from string) error
+	// Export writes the saved member as a stream for another host's Import; it stays saved here. ErrNotFound when absent.
+	Export(ctx context.Context, id string, to io.Writer) error
+	// Import makes the saved member from on this host, out of what Export wrote. m is the member that it will be restored as. On error nothing
+	// but debris of from is left here.
+	Import(ctx context.Context, m Member, from string, state io.Reader) error
+}
+
+// Mover is the ability to move a member to another host while it runs. Send on one host and Receive on the other are called at the same time;
+// conn joins them and is theirs until both have returned, and the caller's to close. A member never runs on both hosts.
+type Mover interface {
+	// Send sends the running member. On nil it is gone from here but for debris, and runs there. On an error that is ErrUndecided it is
+	// StateHandedOver here; on any other it runs here as before. ErrNotFound when absent.
+	Send(ctx context.Context, id string, conn net.Conn, limits MoveLimits) (MoveReport, error)
+	// Receive takes the member that Send of the other host sends as from, and carries it as m, whose assignment names the other one in From. On
+	// nil it runs. On error it never will: nothing but debris is left here.
+	Receive(ctx context.Context, m Member, from string, conn net.Conn) error
+	// TakeBack lets a member that is StateHandedOver go on here. It is for callers that know that it does not run on the other host, and never
+	// will. It is idempotent.
+	TakeBack(ctx context.Context, id string) error
+}
+
+// MoveLimits bounds what a move may take.
+type MoveLimits struct {
+	// BytesPerSecond bounds the bandwidth; 0: no limit.
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
+	// Downtime is how long the member should stand still at most; 0: DefaultDowntime.
+	Downtime time.Duration `json:"downtime,omitempty"`
+}
+
+// DefaultDowntime is how long a member that moves should stand still at most.
+const DefaultDowntime = 300 * time.Millisecond
+
+// MoveReport tells what a move took.
+type MoveReport struct {
+	// Downtime is how long the member stood still, Total how long the whole move took.
+	Downtime time.Duration `json:"downtime"`
+	Total    time.Duration `json:"total"`
+	// Bytes were sent, in Rounds over its memory; 0 rounds: unknown.
+	Bytes  int64 `json:"bytes"`
+	Rounds int   `json:"rounds,omitempty"`
 }

@@ -39,6 +39,10 @@ type Fixture struct {
 	Left func(t *testing.T) []string
 	// Deadline bounds each case, where members take long to start; 0: a minute. Only a hang reaches it.
 	Deadline time.Duration
+	// Other makes a fixture of a second host, for drivers that can save or move members.
+	Other func(t *testing.T) Fixture
+	// Cuts is after how many pieces, at most, the case of broken connections breaks them; 0: four.
+	Cuts int
 	// Many is how many members the case that starts them at once starts; 0: six.
 	Many int
 }
@@ -75,6 +79,12 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a paused member's files can be updated", pauseUpdate},
 		{"a member's port is reached from its host", dial},
 		{"repairing attaches the port of a running member, and of no other", mend},
+		{"a saved member goes on where it was, as its successor", saveRestore},
+		{"what does not run can't be saved, and what is not saved can't be restored", saveRefuses},
+		{"a paused member can be saved, and is restored by a new driver once its port can be attached", savePaused},
+		{"a saved member goes on on another host", export},
+		{"a running member moves to another host", moveRunning},
+		{"a member whose move breaks off runs once", moveCut},
 		{"a part runs until it is cleaned, or is refused", partRuns},
 		{"a part is found by a new driver, and cleaned by it", partReopen},
 	}

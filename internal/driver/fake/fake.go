@@ -31,8 +31,11 @@ type Behaviour struct {
 	ExitCode  int
 	// Stubborn members end only by force.
 	Stubborn bool
-	// FailCleans, FailPauses and FailMends are how many of these calls fail before one succeeds.
-	FailCleans, FailPauses, FailMends int
+	// FailCleans, FailPauses, FailMends and so on are how many of these calls fail before one succeeds.
+	FailCleans, FailPauses, FailMends                int
+	FailSaves, FailRestores, FailSends, FailReceives int
+	// MoveDelay is how long Save, Restore and Send take.
+	MoveDelay time.Duration
 }
 
 // Host is a pretended machine. Members go on living there when their driver is dropped.
@@ -239,6 +242,8 @@ func (d *Driver) prepare(m driver.Member) (delay time.Duration, proceed bool, er
 	}
 	if old := h.members[id]; old != nil && old.alive() {
 		return 0, false, nil
+	} else if old != nil && old.keepsMemory() {
+		return 0, false, fmt.Errorf("starting member %q: it is %s", id, old.state)
 	}
 	h.members[id] = &member{config: m, state: driver.StatePrepared, message: "prepared"}
 	b := h.behaviour(id)
@@ -281,6 +286,9 @@ func (d *Driver) Update(_ context.Context, m driver.Member) error {
 	old := h.members[id]
 	if old == nil {
 		return fmt.Errorf("updating member %q: %w", id, driver.ErrNotFound)
+	}
+	if old.keepsMemory() {
+		return fmt.Errorf("updating member %q: it is %s", id, old.state)
 	}
 	old.config = m
 	return nil

@@ -22,6 +22,14 @@ func TestTheFakeMeetsTheDriverContract(t *testing.T) {
 	meetsTheContract(t, fake.New, member)
 }
 
+func TestTheFakeOfVirtualMachinesMeetsTheDriverContract(t *testing.T) {
+	meetsTheContract(t, fake.NewVM, func(id string) driver.Member {
+		m := member(id)
+		m.Assignment.Stack, m.Assignment.Ports[0].Kind = api.StackVM, api.PortTAP
+		return m
+	})
+}
+
 func TestTheFakeOfWholeMachinesMeetsTheDriverContract(t *testing.T) {
 	meetsTheContract(t, fake.NewMetal, func(id string) driver.Member {
 		m := member(id)
@@ -31,11 +39,13 @@ func TestTheFakeOfWholeMachinesMeetsTheDriverContract(t *testing.T) {
 	})
 }
 
-func meetsTheContract(t *testing.T, open func(*fake.Host, fabric.Attacher) *fake.Driver, member func(id string) driver.Member) {
+func meetsTheContract[D driver.Driver](t *testing.T, open func(*fake.Host, fabric.Attacher) D, member func(id string) driver.Member) {
 	var serial atomic.Int64
-	drivertest.Run(t, func(*testing.T) drivertest.Fixture {
+	var fixture func(t *testing.T) drivertest.Fixture
+	fixture = func(*testing.T) drivertest.Fixture {
 		host, ports := fake.NewHost(), &drivertest.Ports{}
 		return drivertest.Fixture{
+			Other:  fixture,
 			Driver: open(host, ports),
 			Ports:  ports,
 			Reopen: func(*testing.T) driver.Driver { return open(host, ports) },
@@ -51,7 +61,8 @@ func meetsTheContract(t *testing.T, open func(*fake.Host, fabric.Attacher) *fake
 				return 7
 			},
 		}
-	})
+	}
+	drivertest.Run(t, fixture)
 }
 
 func TestAScriptedMemberFailsTwiceThenRunsForAnHour(t *testing.T) {
