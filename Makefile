@@ -19,7 +19,7 @@ GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 # What all tests together need; "make demo" needs less, "make bench" more.
 TEST_PACKAGES = run build demo test guest testbed
 TEST_PARTS = lint unit e2e test-guest test-boot
-GUEST_UNITS = ./internal/driver/container ./internal/environment/build ./tests/e2e
+GUEST_UNITS = ./internal/cgroup ./internal/driver/container ./internal/environment/build ./tests/e2e
 GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeavesNothing
 
 .DEFAULT_GOAL := help

@@ -116,17 +116,17 @@ var agentGuards = []Mutant{
 	},
 	{
 		Guard:   "a group that is half frozen counts as frozen",
-		File:    "internal/driver/container/pause.go",
+		File:    "internal/cgroup/freezer.go",
 		Find:    "!= f.off\n",
 		Replace: "== f.on\n",
-		Test:    "./internal/driver/container TestAGroupThatIsHalfFrozenCountsAsFrozen",
+		Test:    "./internal/cgroup TestAGroupThatIsHalfFrozenCountsAsFrozen",
 	},
 	{
 		Guard:   "a member is frozen when the kernel says so",
-		File:    "internal/driver/container/pause.go",
+		File:    "internal/cgroup/freezer.go",
 		Find:    `if strings.TrimSpace(line) == reached {`,
 		Replace: `if strings.TrimSpace(line) == reached || reached != "" {`,
-		Test:    "./internal/driver/container TestAVersion2GroupIsFrozenWhenTheKernelSaysSoAndNotBefore",
+		Test:    "./internal/cgroup TestAVersion2GroupIsFrozenWhenTheKernelSaysSoAndNotBefore",
 	},
 	{
 		Guard:   "a tunnel that broke off is not taken for one that ended",

@@ -201,7 +201,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a frozen member is thawed to be asked to end",
 		File:    "internal/driver/container/stop.go",
-		Find:    "h.cgroups.thaw(ctx, id); err != nil { // a frozen",
+		Find:    "h.cgroups.Thaw(ctx, id); err != nil { // a frozen",
 		Replace: "error(nil); err != nil { // a frozen",
 		Test:    "./internal/driver/container TestContainersOnCrunMeetTheDriverContract",
 	},

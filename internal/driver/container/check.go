@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cgroup"
 )
 
 // Check tells what this host lacks to carry containers. It changes nothing.
@@ -45,15 +45,11 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 }
 
 func checkCgroups(group string) error {
-	groups, err := findCgroups(group)
+	groups, err := cgroup.Find(group)
 	if err != nil {
 		return err
 	}
-	if missing := groups.missing(); len(missing) > 0 {
-		return fmt.Errorf("control group controllers are missing: %s; boot with cgroup_enable=%s, or mount them below /sys/fs/cgroup",
-			strings.Join(missing, ", "), strings.Join(missing, ","))
-	}
-	return nil
+	return groups.Check()
 }
 
 // checkUserNamespaces makes one and lets it go.

@@ -3,12 +3,14 @@ package container
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 // child is the first process of a member that this driver started. Somebody must reap it, and who does learns its exit code.
 // It is no knowledge about the member: a driver opened later does without.
 type child struct {
-	process *process
+	process *pidfd.Process
 	// reaped is closed when the process has ended, is off the process table and its exit code is kept.
 	reaped chan struct{}
 	// disregarded: nobody will ask for the exit code.
@@ -17,7 +19,7 @@ type child struct {
 
 // adopt begins to wait for the first process of a member that was just created, or for a sandbox, whose end says nothing (disregarded).
 func (d *Driver) adopt(h *host, id string, pid int, disregarded bool) error {
-	p, err := openProcess(pid)
+	p, err := pidfd.Open(pid)
 	if err != nil {
 		return err
 	}
@@ -27,12 +29,12 @@ func (d *Driver) adopt(h *host, id string, pid int, disregarded bool) error {
 	d.children[id] = c
 	d.mu.Unlock()
 	go func() {
-		defer p.close()
-		if p.wait(d.lifetime) == nil {
+		defer p.Close()
+		if p.Wait(d.lifetime) == nil {
 			if !c.disregarded.Load() {
 				d.endRest(d.lifetime, h, id)
 			}
-			if code := p.exitCode(); code != nil && !c.disregarded.Load() {
+			if code := p.ExitCode(); code != nil && !c.disregarded.Load() {
 				d.rememberExit(id, *code)
 			}
 		}
@@ -45,7 +47,7 @@ func (d *Driver) adopt(h *host, id string, pid int, disregarded bool) error {
 func (d *Driver) endRest(ctx context.Context, h *host, id string) {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
-	if err := h.cgroups.kill(ctx, id); err != nil {
+	if err := h.cgroups.Kill(ctx, id); err != nil {
 		d.log.Warn("processes of a member whose first process has ended run on", "member", id, "err", err)
 	}
 }

@@ -39,7 +39,7 @@ func (d *Driver) inside(id string) (netns.Handle, sight, error) {
 	if err != nil {
 		return netns.Handle{}, seen, err
 	}
-	if !h.cgroups.contains(id, seen.init) {
+	if !h.cgroups.Contains(id, seen.init) {
 		return netns.Handle{}, seen, errors.Join(errors.New("the member has just ended"), space.Close())
 	}
 	return space, seen, nil

@@ -8,8 +8,6 @@ package container
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
@@ -100,21 +99,8 @@ func New(cfg Config) (*Driver, error) {
 // Stack is the container stack.
 func (d *Driver) Stack() api.Stack { return api.StackContainer }
 
-// group names the control group of this node. Two installations on one machine may each have a node n1, and neither must take
-// the other's members for its own debris, so the state directory is in the name: its path, since debris of a directory that
-// was removed must be found by the one that takes its place.
-func (c Config) group() string {
-	sum := sha256.Sum256([]byte(resolve(c.StateDir)))
-	return c.Node + "-" + hex.EncodeToString(sum[:4])
-}
-
-// resolve follows the links in a path, as far as it exists.
-func resolve(path string) string {
-	if resolved, err := filepath.EvalSymlinks(path); err == nil || path == "/" {
-		return resolved
-	}
-	return filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
-}
+// group is the control group of this node's containers.
+func (c Config) group() string { return cgroup.NodeGroup(c.Node, c.StateDir) }
 
 // validName tells whether a name is safe as a directory, control group and container name.
 func validName(name string) bool {

@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"golang.org/x/sys/unix"
 )
 
 // host is what the driver found out about the host and holds while it is open.
 type host struct {
 	runtime string
-	cgroups *cgroups
+	cgroups *cgroup.Groups
 	spawner *spawner
 	limits  limits
 }
@@ -39,7 +40,7 @@ func (d *Driver) host() (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := findCgroups(d.cfg.group())
+	groups, err := cgroup.Find(d.cfg.group())
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func (d *Driver) host() (*host, error) {
 	if err := becomeSubreaper(); err != nil {
 		return nil, err
 	}
-	takeAway := groups.hybrid
+	takeAway := groups.Hybrid()
 	if filepath.Base(runtime) == "runc" {
 		takeAway = "" // runc wants the v2 tree where it is
 	}
@@ -115,10 +116,10 @@ func (d *Driver) beginStart(h *host) (done func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.starting == 0 {
-		if err := h.cgroups.makeParents(); err != nil {
+		if err := h.cgroups.MakeParents(); err != nil {
 			return nil, err
 		}
-		h.limits.swap = h.cgroups.swapLimit()
+		h.limits.swap = h.cgroups.SwapLimit()
 	}
 	d.starting++
 	return func() {
@@ -141,6 +142,15 @@ func (d *Driver) endClean(h *host) error {
 		}
 		return fmt.Errorf("removing %s: %w", d.members, err)
 	}
-	h.cgroups.removeParents()
+	h.cgroups.RemoveParents()
+	return nil
+}
+
+// becomeSubreaper makes this process the parent of what its children leave behind: the runtime's commands end and leave
+// the members' first processes.
+func becomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("becoming the parent of members' first processes: %w", err)
+	}
 	return nil
 }

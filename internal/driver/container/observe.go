@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 // sight is what a look at the host shows of a member.
@@ -51,10 +52,10 @@ func stateOf(e evidence) driver.State {
 func (d *Driver) look(h *host, id string) sight {
 	r, err := d.recall(id)
 	e := evidence{
-		dir: exists(d.dir(id)), group: slices.ContainsFunc(h.cgroups.dirs(id), exists),
-		started: err == nil, initAlive: err == nil && h.cgroups.contains(id, r.PID),
+		dir: exists(d.dir(id)), group: slices.ContainsFunc(h.cgroups.Dirs(id), exists),
+		started: err == nil, initAlive: err == nil && h.cgroups.Contains(id, r.PID),
 	}
-	e.frozen = e.initAlive && h.cgroups.frozen(id)
+	e.frozen = e.initAlive && h.cgroups.Frozen(id)
 	s := sight{state: stateOf(e)}
 	if s.alive() {
 		s.init = r.PID
@@ -63,7 +64,7 @@ func (d *Driver) look(h *host, id string) sight {
 		s.member = &r.Member
 	}
 	if s.state == driver.StateExited {
-		s.oomKills, _ = h.cgroups.outOfMemory(id) // a member's end is worth reporting without its reason, too
+		s.oomKills, _ = h.cgroups.OutOfMemory(id) // a member's end is worth reporting without its reason, too
 	}
 	return s
 }
@@ -78,7 +79,7 @@ func exists(path string) bool {
 
 // found lists the IDs of all members of which there is anything on the host.
 func (d *Driver) found(h *host) ([]string, error) {
-	ids, err := h.cgroups.members()
+	ids, err := h.cgroups.Members()
 	if err != nil {
 		return nil, err
 	}
@@ -182,25 +183,25 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 }
 
 func (d *Driver) waitInit(ctx context.Context, h *host, id string, pid int) error {
-	p, err := openProcess(pid)
-	if errors.Is(err, errNoProcess) {
+	p, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	if !h.cgroups.contains(id, pid) {
+	defer p.Close()
+	if !h.cgroups.Contains(id, pid) {
 		return nil
 	}
-	if err := p.wait(ctx); err != nil {
+	if err := p.Wait(ctx); err != nil {
 		return err
 	}
 	if d.adopted(id) {
 		return nil // who adopted it reaps it
 	}
 	d.endRest(ctx, h, id)
-	if code := p.exitCode(); code != nil {
+	if code := p.ExitCode(); code != nil {
 		d.rememberExit(id, *code)
 	}
 	return nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 	"github.com/nearmetal/nearmetal/internal/sandbox"
 	"github.com/nearmetal/nearmetal/internal/tracing"
 )
@@ -73,7 +73,7 @@ func (d *Driver) openSandbox(ctx context.Context, h *host, m driver.Member) (*sh
 	d.sandboxes.Lock()
 	defer d.sandboxes.Unlock()
 	group := sandboxGroup(m.Assignment.ClusterUID)
-	pids, err := h.cgroups.processes(group)
+	pids, err := h.cgroups.Processes(group)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (h *host) openSpaces(group string, pid int) (*sharedSpaces, error) {
 			return nil, err
 		}
 	}
-	if !h.cgroups.contains(group, pid) {
+	if !h.cgroups.Contains(group, pid) {
 		s.close()
 		return nil, errors.New("it has just ended")
 	}
@@ -121,7 +121,7 @@ func (d *Driver) makeSandbox(h *host, group string, m driver.Member) (*sharedSpa
 	if err := d.adopt(h, group, pid, true); err != nil {
 		return nil, err
 	}
-	if err := h.cgroups.enter(group, pid); err != nil {
+	if err := h.cgroups.Enter(group, pid); err != nil {
 		return nil, err
 	}
 	failpoint.Hit("container.after-sandbox-group")
@@ -196,7 +196,7 @@ func awaitReady(answers io.Reader) error {
 func (d *Driver) endSandboxes(ctx context.Context, h *host) error {
 	d.sandboxes.Lock()
 	defer d.sandboxes.Unlock()
-	groups, err := h.cgroups.sandboxes()
+	groups, err := h.cgroups.Sandboxes()
 	if err != nil || len(groups) == 0 {
 		return err
 	}
@@ -228,7 +228,7 @@ func (d *Driver) endSandbox(ctx context.Context, h *host, group string) error {
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := h.cgroups.processes(group)
+		pids, err := h.cgroups.Processes(group)
 		if err != nil {
 			return err
 		}
@@ -246,54 +246,26 @@ func (d *Driver) endSandbox(ctx context.Context, h *host, group string) error {
 		case <-time.After(wait):
 		}
 	}
-	reaping, done := context.WithTimeout(ctx, reapTime)
+	reaping, done := context.WithTimeout(ctx, pidfd.ReapTime)
 	defer done()
 	_ = d.awaitReaped(reaping, group) // as a rule it is, and then nothing at all is left
 	d.disown(group)
-	return h.cgroups.remove(ctx, group)
+	return h.cgroups.Remove(ctx, group)
 }
 
 func (h *host) signalSandbox(group string, pid int) error {
-	p, err := openProcess(pid)
-	if errors.Is(err, errNoProcess) {
+	p, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	if !h.cgroups.contains(group, pid) {
+	defer p.Close()
+	if !h.cgroups.Contains(group, pid) {
 		return nil
 	}
-	return p.signal(unix.SIGKILL)
-}
-
-// sandboxes lists the groups of sandboxes in any tree.
-func (c *cgroups) sandboxes() ([]string, error) {
-	names, err := c.children()
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ".") }), nil
-}
-
-// enter makes a sandbox' group and puts it there. One tree is enough to find it by, and each costs a move: that of systemd, which would end it
-// with the agent's service; else the first.
-func (c *cgroups) enter(group string, pid int) error {
-	i := max(0, slices.IndexFunc(c.trees, func(h hierarchy) bool { return slices.Contains(h.controllers, "name=systemd") }))
-	dir := c.dirs(group)[i]
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("making control group %s: %w", dir, err)
-	}
-	if slices.Contains(c.trees[i].controllers, "cpuset") {
-		if err := inheritCpuset(filepath.Dir(dir), dir); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		return fmt.Errorf("moving process %d into control group %s: %w", pid, dir, err)
-	}
-	return nil
+	return p.Signal(unix.SIGKILL)
 }
 
 // ipcBounds are what the namespace of System V IPC and POSIX message queues is held to, sysctl by sysctl (proc_sys_kernel(5),

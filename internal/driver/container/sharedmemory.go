@@ -2,14 +2,9 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +24,7 @@ func (d *Driver) awaitUnshared(ctx context.Context, h *host, id string) error {
 	}
 	deadline := time.Now().Add(letGoTime)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		held, err := h.cgroups.sharedBytes(id)
+		held, err := h.cgroups.SharedBytes(id)
 		if err != nil || held <= sharedTolerance() {
 			return err
 		}
@@ -67,24 +62,4 @@ func (d *Driver) hasNeighbour(id string) bool {
 		}
 	}
 	return false
-}
-
-// sharedBytes is what a member has in memory that can be shared: System V segments, and files of tmpfs and memfd. Both versions of control groups
-// count it alike (memory.stat in cgroup-v1/memory.rst and cgroup-v2.rst).
-func (c *cgroups) sharedBytes(id string) (int64, error) {
-	for _, dir := range c.dirs(id) {
-		text, err := os.ReadFile(filepath.Join(dir, "memory.stat"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return 0, fmt.Errorf("reading how much memory member %q shares: %w", id, err)
-		}
-		for line := range strings.Lines(string(text)) {
-			if n, ok := strings.CutPrefix(strings.TrimSpace(line), "shmem "); ok {
-				return strconv.ParseInt(n, 10, 64)
-			}
-		}
-	}
-	return 0, nil
 }

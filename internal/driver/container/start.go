@@ -186,7 +186,7 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 	staged := h.spawner.memberDir(id)
 	spec, err := renderSpec(specInput{
 		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
-		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.runtimePath(id), limits: h.limits, shared: spaces,
+		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.RuntimePath(id), limits: h.limits, shared: spaces,
 	})
 	if err != nil {
 		return nil, err

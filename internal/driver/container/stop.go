@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/filetree"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
@@ -27,7 +28,7 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	if err := h.cgroups.thaw(ctx, id); err != nil { // a frozen process hears of nothing
+	if err := h.cgroups.Thaw(ctx, id); err != nil { // a frozen process hears of nothing
 		return fmt.Errorf("stopping member %q: %w", id, err)
 	}
 	seen := d.look(h, id)
@@ -44,23 +45,23 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 
 // askToEnd sends SIGTERM to the first process and waits for its end, at most for grace.
 func (d *Driver) askToEnd(ctx context.Context, h *host, id string, pid int, grace time.Duration) error {
-	p, err := openProcess(pid)
-	if errors.Is(err, errNoProcess) {
+	p, err := pidfd.Open(pid)
+	if errors.Is(err, pidfd.ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	if !h.cgroups.contains(id, pid) {
+	defer p.Close()
+	if !h.cgroups.Contains(id, pid) {
 		return nil
 	}
-	if err := p.signal(unix.SIGTERM); err != nil {
+	if err := p.Signal(unix.SIGTERM); err != nil {
 		return err
 	}
 	patience, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
-	if err := p.wait(patience); err != nil {
+	if err := p.Wait(patience); err != nil {
 		return ctx.Err() // grace has passed: go on by force, unless the caller gave up
 	}
 	return nil
@@ -71,7 +72,7 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
 	// With cgroup v1 a frozen process does not even end by force until it is thawed.
-	if err := h.cgroups.thaw(ctx, id); err != nil {
+	if err := h.cgroups.Thaw(ctx, id); err != nil {
 		return err
 	}
 	orphans, err := d.orphans(h, id)
@@ -81,12 +82,12 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 	defer orphans.reap()
 	// The kernel ends a PID namespace with its first process; the control group holds whatever else there is.
 	if seen.init != 0 {
-		err := killProcess(ctx, seen.init, func() bool { return h.cgroups.contains(id, seen.init) })
+		err := pidfd.Kill(ctx, seen.init, func() bool { return h.cgroups.Contains(id, seen.init) })
 		if err != nil {
 			return err
 		}
 	}
-	if err := h.cgroups.kill(ctx, id); err != nil {
+	if err := h.cgroups.Kill(ctx, id); err != nil {
 		return err
 	}
 	return d.awaitReaped(ctx, id)
@@ -94,17 +95,17 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 
 // orphans are processes of a member that may be children of this process and are awaited by nobody: those of a driver that was here before,
 // or of a runtime that died at work.
-type orphans []*process
+type orphans []*pidfd.Process
 
 // orphans opens the processes of a member that this driver has not started.
 func (d *Driver) orphans(h *host, id string) (orphans, error) {
 	if d.adopted(id) {
 		return nil, nil
 	}
-	pids, err := h.cgroups.processes(id)
+	pids, err := h.cgroups.Processes(id)
 	var list orphans
 	for _, pid := range pids {
-		if p, err := openProcess(pid); err == nil {
+		if p, err := pidfd.Open(pid); err == nil {
 			list = append(list, p)
 		}
 	}
@@ -114,8 +115,8 @@ func (d *Driver) orphans(h *host, id string) (orphans, error) {
 // reap takes those that have ended off the process table: the PID namespace of a sandbox lasts as long as anything of it is there.
 func (list orphans) reap() {
 	for _, p := range list {
-		_, _ = p.reap()
-		p.close()
+		_, _ = p.Reap()
+		p.Close()
 	}
 }
 
@@ -184,7 +185,7 @@ func (d *Driver) removeRuntime(ctx context.Context, h *host, id string) error {
 	if err := d.awaitUnshared(ctx, h, id); err != nil {
 		return err
 	}
-	if err := h.cgroups.remove(ctx, id); err != nil {
+	if err := h.cgroups.Remove(ctx, id); err != nil {
 		return err
 	}
 	failpoint.Hit("container.after-remove-cgroups")
@@ -205,7 +206,7 @@ func (h *host) stagedPaths(id string) []string {
 // verifyGone looks for what must no longer be there.
 func (d *Driver) verifyGone(h *host, id string) error {
 	var left []string
-	for _, path := range slices.Concat(h.cgroups.dirs(id), h.stagedPaths(id), []string{d.dir(id)}) {
+	for _, path := range slices.Concat(h.cgroups.Dirs(id), h.stagedPaths(id), []string{d.dir(id)}) {
 		if exists(path) {
 			left = append(left, path)
 		}

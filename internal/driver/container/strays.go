@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 // endStrays ends what a runtime that was killed at work left beside a member's control groups. Under cgroup v1, crun stops the
@@ -24,11 +26,11 @@ func (d *Driver) endStrays(ctx context.Context, id string) error {
 		if err != nil || !makes(pid, id) {
 			continue
 		}
-		stray, err := openProcess(pid)
+		stray, err := pidfd.Open(pid)
 		if err != nil {
 			continue // it has ended
 		}
-		err = killProcess(ctx, pid, func() bool { return makes(pid, id) })
+		err = pidfd.Kill(ctx, pid, func() bool { return makes(pid, id) })
 		orphans{stray}.reap()
 		if err != nil {
 			return fmt.Errorf("ending process %d, left behind by a killed runtime: %w", pid, err)

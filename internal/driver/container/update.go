@@ -136,7 +136,7 @@ func (d *Driver) openRoot(id string) (*os.File, error) {
 		return nil, err
 	}
 	defer namespace.Close()
-	if !h.cgroups.contains(id, seen.init) {
+	if !h.cgroups.Contains(id, seen.init) {
 		return nil, errors.New("the member has just ended")
 	}
 	type result struct {

@@ -1,9 +1,15 @@
-package container
+// Package cgroup makes, limits and removes the control groups of a node's members, with version 1 and 2 of the kernel's interface.
+//
+// It must never remember: which groups there are, and which processes are in them, is what the kernel says, so it is right after any crash. Only
+// nearmetal, the node's own group below it, and those of members below that are ever made or removed. Start with Find, then Groups.Make.
+package cgroup
 
 import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -15,11 +21,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 	"golang.org/x/sys/unix"
 )
 
-// cgroupParent is the control group below which every node's members are.
-const cgroupParent = "nearmetal"
+// parentName is the control group below which every node's members are.
+const parentName = "nearmetal"
 
 // neededControllers are those without which a member's share of the machine can't be enforced.
 var neededControllers = []string{"cpuset", "memory", "pids"}
@@ -32,9 +39,9 @@ type hierarchy struct {
 	controllers []string
 }
 
-// cgroups are the control groups of one node's members. With cgroup v1 a member has a directory in every tree, with v2 in
+// Groups are the control groups of one node's members. With cgroup v1 a member has a directory in every tree, with v2 in
 // the one; only these directories, nearmetal/GROUP and nearmetal are ever made or removed.
-type cgroups struct {
+type Groups struct {
 	trees []hierarchy
 	// hybrid is where an empty v2 tree is mounted beside v1 trees, else "". runc makes groups there, too; crun can't.
 	hybrid string
@@ -42,19 +49,19 @@ type cgroups struct {
 	group string
 }
 
-// findCgroups reads how control groups are mounted.
-func findCgroups(group string) (*cgroups, error) {
+// Find reads how control groups are mounted.
+func Find(group string) (*Groups, error) {
 	file, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("finding control groups: %w", err)
 	}
 	defer file.Close()
-	return parseCgroups(file, group)
+	return parse(file, group)
 }
 
-// parseCgroups picks the control group trees out of a mountinfo file, proc_pid_mountinfo(5).
-func parseCgroups(mountinfo io.Reader, group string) (*cgroups, error) {
-	c := &cgroups{group: group}
+// parse picks the control group trees out of a mountinfo file, proc_pid_mountinfo(5).
+func parse(mountinfo io.Reader, group string) (*Groups, error) {
+	c := &Groups{group: group}
 	var v2 []string
 	lines := bufio.NewScanner(mountinfo)
 	for lines.Scan() {
@@ -93,27 +100,47 @@ func controllersOf(options string) []string {
 	return slices.DeleteFunc(strings.Split(options, ","), func(o string) bool { return o == "rw" || o == "ro" })
 }
 
-func (c *cgroups) v2() bool { return c.trees[0].v2 }
-
-// runtimePath is a member's control group as the OCI runtime wants it (cgroupsPath).
-func (c *cgroups) runtimePath(id string) string {
-	return filepath.Join("/", cgroupParent, c.group, id)
+// NodeGroup names the control group of a node. Two installations on one machine may each have a node n1, and neither must take
+// the other's members for its own debris, so the state directory is in the name: its path, since debris of a directory that
+// was removed must be found by the one that takes its place.
+func NodeGroup(node, stateDir string) string {
+	sum := sha256.Sum256([]byte(resolve(stateDir)))
+	return node + "-" + hex.EncodeToString(sum[:4])
 }
 
-// dirs are the directories of a member's control groups, whether they exist or not; "" stands for the node's own.
-func (c *cgroups) dirs(id string) []string {
+// resolve follows the links in a path, as far as it exists.
+func resolve(path string) string {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil || path == "/" {
+		return resolved
+	}
+	return filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
+}
+
+// V2 reports whether there is one tree, of version 2.
+func (c *Groups) V2() bool { return c.trees[0].v2 }
+
+// Hybrid returns where an empty tree of version 2 is mounted beside those of version 1, else "".
+func (c *Groups) Hybrid() string { return c.hybrid }
+
+// RuntimePath is a member's control group as the OCI runtime wants it (cgroupsPath).
+func (c *Groups) RuntimePath(id string) string {
+	return filepath.Join("/", parentName, c.group, id)
+}
+
+// Dirs are the directories of a member's control groups, whether they exist or not; "" stands for the node's own.
+func (c *Groups) Dirs(id string) []string {
 	dirs := make([]string, 0, len(c.trees)+1)
 	for _, h := range c.trees {
-		dirs = append(dirs, filepath.Join(h.mountPoint, cgroupParent, c.group, id))
+		dirs = append(dirs, filepath.Join(h.mountPoint, parentName, c.group, id))
 	}
 	if c.hybrid != "" {
-		dirs = append(dirs, filepath.Join(c.hybrid, cgroupParent, c.group, id))
+		dirs = append(dirs, filepath.Join(c.hybrid, parentName, c.group, id))
 	}
 	return dirs
 }
 
 // missing returns the needed controllers this host doesn't offer.
-func (c *cgroups) missing() []string {
+func (c *Groups) missing() []string {
 	var have []string
 	for _, h := range c.trees {
 		if !h.v2 {
@@ -126,9 +153,18 @@ func (c *cgroups) missing() []string {
 	return slices.DeleteFunc(slices.Clone(neededControllers), func(n string) bool { return slices.Contains(have, n) })
 }
 
-// makeParents makes the node's own groups, so that runtimes started at once need not race for them, and hands the controllers
+// Check returns what of control groups this host lacks to limit members.
+func (c *Groups) Check() error {
+	if missing := c.missing(); len(missing) > 0 {
+		return fmt.Errorf("control group controllers are missing: %s; boot with cgroup_enable=%s, or mount them below /sys/fs/cgroup",
+			strings.Join(missing, ", "), strings.Join(missing, ","))
+	}
+	return nil
+}
+
+// MakeParents makes the node's own groups, so that runtimes started at once need not race for them, and hands the controllers
 // down to them. Other agents of this machine make and remove /nearmetal at the same time.
-func (c *cgroups) makeParents() error {
+func (c *Groups) MakeParents() error {
 	for _, h := range c.trees {
 		var err error
 		for range 10 {
@@ -137,7 +173,7 @@ func (c *cgroups) makeParents() error {
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("making control group /%s/%s: %w", cgroupParent, c.group, err)
+			return fmt.Errorf("making control group /%s/%s: %w", parentName, c.group, err)
 		}
 	}
 	return nil
@@ -145,7 +181,7 @@ func (c *cgroups) makeParents() error {
 
 func (h hierarchy) makeParent(group string) error {
 	dir := h.mountPoint
-	for _, name := range []string{cgroupParent, group} {
+	for _, name := range []string{parentName, group} {
 		if h.v2 {
 			if err := enableControllers(dir); err != nil {
 				return err
@@ -209,9 +245,9 @@ func inheritCpuset(parent, dir string) error {
 	return nil
 }
 
-// swapLimit tells whether this kernel can limit swap; call it after makeParents.
-func (c *cgroups) swapLimit() bool {
-	for _, dir := range c.dirs("") {
+// SwapLimit tells whether this kernel can limit swap; call it after makeParents.
+func (c *Groups) SwapLimit() bool {
+	for _, dir := range c.Dirs("") {
 		for _, name := range []string{"memory.swap.max", "memory.memsw.limit_in_bytes"} {
 			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 				return true
@@ -221,8 +257,8 @@ func (c *cgroups) swapLimit() bool {
 	return false
 }
 
-// members lists the IDs that have a control group in any tree.
-func (c *cgroups) members() ([]string, error) {
+// Members lists the IDs that have a control group in any tree.
+func (c *Groups) Members() ([]string, error) {
 	names, err := c.children()
 	if err != nil {
 		return nil, err
@@ -231,9 +267,9 @@ func (c *cgroups) members() ([]string, error) {
 }
 
 // children lists the groups below the node's own in any tree: members and sandboxes.
-func (c *cgroups) children() ([]string, error) {
+func (c *Groups) children() ([]string, error) {
 	var ids []string
-	for _, dir := range c.dirs("") {
+	for _, dir := range c.Dirs("") {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("listing control groups: %w", err)
@@ -247,10 +283,10 @@ func (c *cgroups) children() ([]string, error) {
 	return ids, nil
 }
 
-// processes lists the host's PIDs of a member's processes, in whichever tree they are found.
-func (c *cgroups) processes(id string) ([]int, error) {
+// Processes lists the host's PIDs of a member's processes, in whichever tree they are found.
+func (c *Groups) Processes(id string) ([]int, error) {
 	var pids []int
-	for _, dir := range c.dirs(id) {
+	for _, dir := range c.Dirs(id) {
 		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 			continue // ENODEV: removed between open and read
@@ -267,16 +303,16 @@ func (c *cgroups) processes(id string) ([]int, error) {
 	return pids, nil
 }
 
-// contains tells whether a live process belongs to a member; this is what makes a reused PID never count as the member.
-func (c *cgroups) contains(id string, pid int) bool {
-	pids, err := c.processes(id)
+// Contains tells whether a live process belongs to a member; this is what makes a reused PID never count as the member.
+func (c *Groups) Contains(id string, pid int) bool {
+	pids, err := c.Processes(id)
 	return err == nil && slices.Contains(pids, pid)
 }
 
-// kill ends every process of a member by force and returns when they are gone.
-func (c *cgroups) kill(ctx context.Context, id string) error {
+// Kill ends every process of a member by force and returns when they are gone.
+func (c *Groups) Kill(ctx context.Context, id string) error {
 	for {
-		pids, err := c.processes(id)
+		pids, err := c.Processes(id)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -287,7 +323,7 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 			return err
 		}
 		for _, pid := range pids {
-			if err := killProcess(ctx, pid, func() bool { return c.contains(id, pid) }); err != nil {
+			if err := pidfd.Kill(ctx, pid, func() bool { return c.Contains(id, pid) }); err != nil {
 				return fmt.Errorf("ending process %d of member %q: %w", pid, id, err)
 			}
 		}
@@ -296,32 +332,32 @@ func (c *cgroups) kill(ctx context.Context, id string) error {
 
 // killAtOnce signals all processes of a member at one moment, where the kernel can, so that none gets away by forking: with cgroup v2 by
 // cgroup.kill (Linux 5.14), else while they are frozen.
-func (c *cgroups) killAtOnce(ctx context.Context, id string) error {
-	if c.v2() {
-		_ = os.WriteFile(filepath.Join(c.dirs(id)[0], "cgroup.kill"), []byte("1"), 0)
+func (c *Groups) killAtOnce(ctx context.Context, id string) error {
+	if c.V2() {
+		_ = os.WriteFile(filepath.Join(c.Dirs(id)[0], "cgroup.kill"), []byte("1"), 0)
 		return nil
 	}
 	f, err := c.freezer(id)
 	if err != nil {
 		return nil // signalled one by one
 	}
-	pids, err := c.processes(id)
-	if err != nil || len(pids) < 2 || !exists(f.path) {
+	pids, err := c.Processes(id)
+	if err != nil || len(pids) < 2 || !isThere(f.path) {
 		return err
 	}
 	err = f.set(ctx, true)
 	if err == nil {
-		pids, err = c.processes(id)
+		pids, err = c.Processes(id)
 		for _, pid := range pids {
 			_ = unix.Kill(pid, unix.SIGKILL) // frozen, so that no other process can have its number by now
 		}
 	}
-	return errors.Join(err, c.thaw(context.WithoutCancel(ctx), id))
+	return errors.Join(err, c.Thaw(context.WithoutCancel(ctx), id))
 }
 
-// remove removes a member's control groups from every tree and verifies by looking.
-func (c *cgroups) remove(ctx context.Context, id string) error {
-	for _, dir := range c.dirs(id) {
+// Remove removes a member's control groups from every tree and verifies by looking.
+func (c *Groups) Remove(ctx context.Context, id string) error {
+	for _, dir := range c.Dirs(id) {
 		if err := removeTree(ctx, dir); err != nil {
 			return fmt.Errorf("removing control group %s: %w", dir, err)
 		}
@@ -368,11 +404,44 @@ func rmdirWhenFree(ctx context.Context, dir string) error {
 	}
 }
 
-// removeParents removes the node's own groups when nothing is left in them; others' groups keep /nearmetal.
-func (c *cgroups) removeParents() {
-	for _, dir := range c.dirs("") {
+// RemoveParents removes the node's own groups when nothing is left in them; others' groups keep /nearmetal.
+func (c *Groups) RemoveParents() {
+	for _, dir := range c.Dirs("") {
 		if unix.Rmdir(dir) == nil {
 			_ = unix.Rmdir(filepath.Dir(dir))
 		}
 	}
+}
+
+// Sandboxes lists the groups of sandboxes in any tree.
+func (c *Groups) Sandboxes() ([]string, error) {
+	names, err := c.children()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, ".") }), nil
+}
+
+// Enter makes a sandbox' group and puts it there. One tree is enough to find it by, and each costs a move: that of systemd, which would end it
+// with the agent's service; else the first.
+func (c *Groups) Enter(group string, pid int) error {
+	i := max(0, slices.IndexFunc(c.trees, func(h hierarchy) bool { return slices.Contains(h.controllers, "name=systemd") }))
+	dir := c.Dirs(group)[i]
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("making control group %s: %w", dir, err)
+	}
+	if slices.Contains(c.trees[i].controllers, "cpuset") {
+		if err := inheritCpuset(filepath.Dir(dir), dir); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+		return fmt.Errorf("moving process %d into control group %s: %w", pid, dir, err)
+	}
+	return nil
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

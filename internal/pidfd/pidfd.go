@@ -1,4 +1,7 @@
-package container
+// Package pidfd holds processes by descriptors, which can't come to name another process when a PID is used again.
+//
+// It must never signal by PID. Start with Open, or with Kill.
+package pidfd
 
 import (
 	"context"
@@ -11,32 +14,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a handle on one process that can't be taken for another, even when its PID is used again (pidfd_open(2)).
-type process struct {
+// Process is a handle on one process that can't be taken for another, even when its PID is used again (pidfd_open(2)).
+type Process struct {
 	pid  int
 	file *os.File
 }
 
-// errNoProcess: the process has ended and was reaped.
-var errNoProcess = errors.New("no such process")
+// ErrNone means that the process has ended and was reaped.
+var ErrNone = errors.New("no such process")
 
-// openProcess opens a process. Whether it is the one meant must be checked after, when the PID can no longer change hands.
-func openProcess(pid int) (*process, error) {
+// Open opens a process. Whether it is the one meant must be checked after, when the PID can no longer change hands.
+func Open(pid int) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return nil, errNoProcess
+		return nil, ErrNone
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening process %d: %w", pid, err)
 	}
 	// A non-blocking descriptor is waited for by the runtime's poller: a thousand waits cost no thread.
-	return &process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd")}, nil
+	return &Process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
-func (p *process) close() { _ = p.file.Close() }
+// Close gives the handle back.
+func (p *Process) Close() { _ = p.file.Close() }
 
-// signal sends a signal; a process that has ended is no error.
-func (p *process) signal(sig unix.Signal) error {
+// Signal sends a signal; a process that has ended is no error.
+func (p *Process) Signal(sig unix.Signal) error {
 	err := p.control(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -44,8 +48,8 @@ func (p *process) signal(sig unix.Signal) error {
 	return err
 }
 
-// wait returns when the process has ended, or with the context's error.
-func (p *process) wait(ctx context.Context) error {
+// Wait returns when the process has ended, or with the context's error.
+func (p *Process) Wait(ctx context.Context) error {
 	conn, err := p.file.SyscallConn()
 	if err != nil {
 		return err
@@ -59,7 +63,7 @@ func (p *process) wait(ctx context.Context) error {
 	return err
 }
 
-func (p *process) control(f func(fd int) error) error {
+func (p *Process) control(f func(fd int) error) error {
 	conn, err := p.file.SyscallConn()
 	if err != nil {
 		return err
@@ -71,16 +75,16 @@ func (p *process) control(f func(fd int) error) error {
 	return inner
 }
 
-// reapTime bounds how long another parent is waited for to reap a process that has ended.
-const reapTime = 200 * time.Millisecond
+// ReapTime bounds how long another parent is waited for to reap a process that has ended.
+const ReapTime = 200 * time.Millisecond
 
-// exitCode reaps a process that has ended, if it is this agent's to reap, and returns its exit code (128 + N when signal N ended
+// ExitCode reaps a process that has ended, if it is this agent's to reap, and returns its exit code (128 + N when signal N ended
 // it), nil when the kernel can't tell.
 //
-// Members started by this agent are its children (becomeSubreaper). Those started by a former one have another parent; since
+// Members started by this agent are its children (PR_SET_CHILD_SUBREAPER). Those started by a former one have another parent; since
 // Linux 6.15 a pidfd tells their exit status once that parent has reaped them.
-func (p *process) exitCode() *int {
-	if code, reaped := p.reap(); reaped {
+func (p *Process) ExitCode() *int {
+	if code, reaped := p.Reap(); reaped {
 		return &code
 	}
 	info, err := p.exitInfo()
@@ -103,15 +107,6 @@ func (p *process) exitCode() *int {
 	return &code
 }
 
-// becomeSubreaper makes this process the parent of what its children leave behind: the runtime's commands end and leave
-// the members' first processes.
-func becomeSubreaper() error {
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming the parent of members' first processes: %w", err)
-	}
-	return nil
-}
-
 // siginfo is the head of siginfo_t as waitid(2) fills it on 64-bit machines.
 type siginfo struct {
 	signo, errno, code, _ int32
@@ -123,8 +118,8 @@ type siginfo struct {
 // codeExited is CLD_EXITED: the status is an exit code; else it is the signal that ended the process.
 const codeExited = 1
 
-// reap takes a child that has ended off the process table; false when it is no child of this process, or reaped already.
-func (p *process) reap() (code int, reaped bool) {
+// Reap takes a child that has ended off the process table; false when it is no child of this process, or reaped already.
+func (p *Process) Reap() (code int, reaped bool) {
 	err := p.control(func(fd int) error {
 		var raw unix.Siginfo
 		if err := unix.Waitid(unix.P_PIDFD, fd, &raw, unix.WEXITED|unix.WNOHANG, nil); err != nil {
@@ -143,16 +138,16 @@ func (p *process) reap() (code int, reaped bool) {
 	return code, err == nil
 }
 
-func (p *process) exitInfo() (unix.PidfdInfo, error) {
+func (p *Process) exitInfo() (unix.PidfdInfo, error) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
 	err := p.control(func(fd int) error { return unix.IoctlPidfdInfo(fd, &info) })
 	return info, err
 }
 
 // awaitReaping waits a little for the pidfd to hang up, which it does when the process was reaped.
-func (p *process) awaitReaping() bool {
+func (p *Process) awaitReaping() bool {
 	conn, err := p.file.SyscallConn()
-	if err != nil || p.file.SetReadDeadline(time.Now().Add(reapTime)) != nil {
+	if err != nil || p.file.SetReadDeadline(time.Now().Add(ReapTime)) != nil {
 		return false
 	}
 	return conn.Read(func(fd uintptr) bool { return pollEvents(int(fd))&unix.POLLHUP != 0 }) == nil
@@ -167,21 +162,21 @@ func pollEvents(fd int) int16 {
 	return fds[0].Revents
 }
 
-// killProcess ends a process by force and waits until it is gone, if it is still the one meant once it was opened.
-func killProcess(ctx context.Context, pid int, meant func() bool) error {
-	p, err := openProcess(pid)
-	if errors.Is(err, errNoProcess) {
+// Kill ends a process by force and waits until it is gone, if it is still the one meant once it was opened.
+func Kill(ctx context.Context, pid int, meant func() bool) error {
+	p, err := Open(pid)
+	if errors.Is(err, ErrNone) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.Close()
 	if !meant() {
 		return nil
 	}
-	if err := p.signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	return p.wait(ctx)
+	return p.Wait(ctx)
 }

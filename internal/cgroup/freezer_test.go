@@ -1,4 +1,4 @@
-package container
+package cgroup
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 )
 
 // freezerTree is a control group tree made of plain files, with one member's group in it.
-func freezerTree(t *testing.T, v2 bool, files map[string]string) (*cgroups, string) {
+func freezerTree(t *testing.T, v2 bool, files map[string]string) (*Groups, string) {
 	t.Helper()
 	root := t.TempDir()
-	dir := filepath.Join(root, cgroupParent, "n1", "m")
+	dir := filepath.Join(root, parentName, "n1", "m")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func freezerTree(t *testing.T, v2 bool, files map[string]string) (*cgroups, stri
 	if !v2 {
 		tree.controllers = []string{"freezer"}
 	}
-	return &cgroups{group: "n1", trees: []hierarchy{tree}}, dir
+	return &Groups{group: "n1", trees: []hierarchy{tree}}, dir
 }
 
 func TestAGroupThatIsHalfFrozenCountsAsFrozen(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAGroupThatIsHalfFrozenCountsAsFrozen(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, _ := freezerTree(t, tt.v2, tt.files)
-			if got := c.frozen("m"); got != tt.want {
+			if got := c.Frozen("m"); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})
@@ -57,7 +57,7 @@ func TestAVersion2GroupIsFrozenWhenTheKernelSaysSoAndNotBefore(t *testing.T) {
 	c, dir := freezerTree(t, true, map[string]string{"cgroup.freeze": "0\n", "cgroup.events": "populated 1\nfrozen 0\n"})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := c.freeze(ctx, "m")
+	err := c.Freeze(ctx, "m")
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "frozen 0") {
 		t.Errorf("while the kernel says that it is not: got %v, want what the kernel says", err)
 	}
@@ -67,10 +67,10 @@ func TestAVersion2GroupIsFrozenWhenTheKernelSaysSoAndNotBefore(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte("populated 1\nfrozen 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.freeze(ctx, "m"); err != nil {
+	if err := c.Freeze(ctx, "m"); err != nil {
 		t.Errorf("once it is frozen: %v", err)
 	}
-	if err := c.thaw(ctx, "m"); !errors.Is(err, context.Canceled) {
+	if err := c.Thaw(ctx, "m"); !errors.Is(err, context.Canceled) {
 		t.Errorf("thawing, while the kernel says that it is frozen: got %v", err)
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "cgroup.freeze")); !strings.HasPrefix(string(text), "0") {
@@ -79,11 +79,11 @@ func TestAVersion2GroupIsFrozenWhenTheKernelSaysSoAndNotBefore(t *testing.T) {
 }
 
 func TestAHostWithoutAFreezerSaysWhatToDo(t *testing.T) {
-	c := &cgroups{group: "n1", trees: []hierarchy{{mountPoint: t.TempDir(), controllers: []string{"memory"}}}}
-	if err := c.freeze(t.Context(), "m"); err == nil || !strings.Contains(err.Error(), "mount -t cgroup -o freezer") {
+	c := &Groups{group: "n1", trees: []hierarchy{{mountPoint: t.TempDir(), controllers: []string{"memory"}}}}
+	if err := c.Freeze(t.Context(), "m"); err == nil || !strings.Contains(err.Error(), "mount -t cgroup -o freezer") {
 		t.Errorf("got %v, want the command that mounts one", err)
 	}
-	if err := c.thaw(t.Context(), "m"); err != nil {
+	if err := c.Thaw(t.Context(), "m"); err != nil {
 		t.Errorf("thawing where nothing can be frozen: %v", err)
 	}
 }
