@@ -31,7 +31,7 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	// The builder node would do as well.
 	s.run("node", "drain", "n1")
 	s.run("cluster", "create", "c1", "--size", "2", "--cores", "2", "--memory", "512MiB", "--env", "debian-mpi")
-	hosts := strings.Fields(s.run("run", "c1", "-n", "4", "--", "hostname"))
+	hosts := s.saidByRanks("c1", 4, "hostname")
 	slices.Sort(hosts)
 	if want := []string{"c1-0", "c1-0", "c1-1", "c1-1"}; !slices.Equal(hosts, want) {
 		t.Errorf("four ranks ran on %v, want %v", hosts, want)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ const (
 func (s *site) wantVirtualCluster() {
 	s.t.Helper()
 	s.run("cluster", "create", "v1", "--stack", "vm", "--size", "2", "--memory", "512MiB", "--env", "debian-mpi")
-	hosts := strings.Fields(s.run("run", "v1", "-n", "2", "--", "hostname"))
+	hosts := s.saidByRanks("v1", 2, "hostname")
 	slices.Sort(hosts)
 	if want := []string{"v1-0", "v1-1"}; !slices.Equal(hosts, want) {
 		s.t.Errorf("two ranks ran on %v, want %v", hosts, want)
@@ -42,7 +43,7 @@ func (s *site) wantOwnKernels(cluster string) map[string]bool {
 	host, err := os.ReadFile(bootIDPath)
 	must(s.t, err)
 	boots := map[string]bool{strings.TrimSpace(string(host)): true}
-	for _, id := range strings.Fields(s.run("run", cluster, "-n", "2", "--", "cat", bootIDPath)) {
+	for _, id := range s.saidByRanks(cluster, 2, "cat", bootIDPath) {
 		if boots[id] {
 			s.t.Errorf("two of the members of %s and this host have one kernel, of boot %s", cluster, id)
 		}
@@ -52,6 +53,16 @@ func (s *site) wantOwnKernels(cluster string) map[string]bool {
 		s.t.Errorf("the cluster of two members has the QEMU processes %v", got)
 	}
 	return boots
+}
+
+// openMPIWarning is what mpirun prints when a child was quicker to start than its parent to give it a process group (setpgid(2), EACCES).
+var openMPIWarning = regexp.MustCompile(`(?m)^.*plm:rsh.*setpgid.*\n`)
+
+// saidByRanks are the words that the ranks of a command print.
+func (s *site) saidByRanks(cluster string, ranks int, command ...string) []string {
+	s.t.Helper()
+	printed := s.run(append([]string{"run", cluster, "-n", strconv.Itoa(ranks), "--"}, command...)...)
+	return strings.Fields(openMPIWarning.ReplaceAllString(printed, ""))
 }
 
 // machinesOf are the QEMU processes of a cluster's members.
