@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // The MPI programs. They are compiled on the machine that measures, so that they fit the MPI library installed there; the
@@ -111,6 +113,9 @@ func (t Transport) Environment(networkInterface string) map[string]string {
 	return env
 }
 
+// mpirunGrace is how long mpirun is given to end its ranks and to remove what they left.
+const mpirunGrace = 10 * time.Second
+
 // HostCommand returns the command that runs a program on the bare host with one rank on each of the CPUs, the same that the
 // members of a cluster hold. mpirun binds nothing by itself, taskset does.
 func HostCommand(ctx context.Context, cpus []int, t Transport, scratch, program string, args ...string) *exec.Cmd {
@@ -123,6 +128,9 @@ func HostCommand(ctx context.Context, cpus []int, t Transport, scratch, program 
 		argv = append(argv, args...)
 	}
 	cmd := exec.CommandContext(ctx, "mpirun", argv...)
+	// Killed outright, mpirun would leave its ranks and their segments in /dev/shm.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = mpirunGrace
 	// mpirun refuses root unless told twice; its session files go to the scratch directory, which the caller removes.
 	cmd.Env = append(os.Environ(), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "TMPDIR="+scratch)
 	for name, value := range t.Environment("lo") {

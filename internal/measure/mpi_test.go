@@ -1,12 +1,16 @@
 package measure
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +80,72 @@ func TestStepsGoOnWhereAnEarlierAttemptStopped(t *testing.T) {
 	if !strings.HasPrefix(rest, "2 ranks go on after step 2 of 4\nstep 3 of 4\n") || !strings.Contains(rest, "pi is 3.1415926536") {
 		t.Errorf("after two steps it says:\n%s", rest)
 	}
+}
+
+func TestARunThatIsCancelledLeavesNoSharedMemory(t *testing.T) {
+	needs.Program(t, "mpirun")
+	dir := t.TempDir()
+	programs, err := BuildPrograms(t.Context(), dir)
+	if errors.Is(err, ErrNoCompiler) {
+		needs.Missing(t, "%v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := HostCommand(ctx, []int{0, 0}, TransportSharedMemory, dir, programs.Steps, "1000000", "1")
+	cmd.Dir = dir
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "step 1 ") {
+	}
+	segments := segmentsOf(t, programs.Steps)
+	cancel()
+	for lines.Scan() {
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the run ended by itself")
+	}
+	if len(segments) == 0 {
+		t.Fatal("the ranks shared no memory in /dev/shm, so this shows nothing")
+	}
+	for _, path := range segments {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left (%v)", path, err)
+		}
+	}
+}
+
+// segmentsOf are the files in /dev/shm that the processes of a program have mapped.
+func segmentsOf(t *testing.T, program string) []string {
+	t.Helper()
+	executables, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, exe := range executables {
+		if at, err := os.Readlink(exe); err != nil || at != program {
+			continue
+		}
+		mapped, err := os.ReadFile(filepath.Join(filepath.Dir(exe), "maps"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for field := range strings.FieldsSeq(string(mapped)) {
+			if strings.HasPrefix(field, "/dev/shm/") {
+				found[field] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 func TestAMissingCompilerSaysWhatToInstall(t *testing.T) {
