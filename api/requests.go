@@ -99,3 +99,14 @@ type Certificate struct {
 	// User is the account to log in to.
 	User string `json:"user"`
 }
+
+// ConsoleRequest says how to attach to a member's serial console.
+type ConsoleRequest struct {
+	// Write: its caller types. One does at a time; Force takes over from another.
+	Write bool `json:"write,omitempty"`
+	Force bool `json:"force,omitempty"`
+	// KeptOnly ends after what is kept of what was printed.
+	KeptOnly bool `json:"kept_only,omitempty"`
+	// By names who asks, for others who want to type.
+	By string `json:"by,omitempty"`
+}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // tunnelProtocol is what a connection to a member or a console is upgraded to: plain bytes both ways.
@@ -19,6 +21,18 @@ const tunnelProtocol = "nearmetal-tunnel"
 func (c *Client) ConnectMember(ctx context.Context, name, member string, port int) (*Tunnel, error) {
 	path := cluster(name) + "/members/" + url.PathEscape(member) + "/connect?port=" + strconv.Itoa(port)
 	return c.tunnel(ctx, path)
+}
+
+// ConnectMemberConsole opens a byte stream to the serial console of a member that is a virtual machine. The server sets By. ctx bounds the opening,
+// not the stream.
+func (c *Client) ConnectMemberConsole(ctx context.Context, name, member string, r api.ConsoleRequest) (*Tunnel, error) {
+	query := url.Values{}
+	for parameter, set := range map[string]bool{"write": r.Write, "force": r.Force, "kept_only": r.KeptOnly} {
+		if set {
+			query.Set(parameter, "true")
+		}
+	}
+	return c.tunnel(ctx, cluster(name)+"/members/"+url.PathEscape(member)+"/console?"+query.Encode())
 }
 
 // upgrade makes a fresh connection the tunnel that req asks for.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -227,6 +228,32 @@ func TestATunnelReachesAMembersPort(t *testing.T) {
 		if _, err := s.agent.OpenTunnel(t.Context(), "n1", tt.member, tt.port); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.what, err, tt.want)
 		}
+	}
+}
+
+func TestATunnelReachesAMembersConsole(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	const id = "uc1.c1-0.1"
+	n.host.Listen(id, 0, func(c net.Conn) {
+		_, _ = c.Write([]byte("login: "))
+		_ = c.Close()
+	})
+	if _, err := s.agent.OpenConsole(t.Context(), "n1", id, api.ConsoleRequest{Write: true}); !errors.Is(err, agentstream.ErrInUse) || err.Error() != "ann types on this console" {
+		t.Errorf("a console on which somebody types: %v", err)
+	}
+	conn, err := s.agent.OpenConsole(t.Context(), "n1", id, api.ConsoleRequest{Write: true, Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(conn); err != nil || string(text) != "login: " {
+		t.Errorf("the console shows %q, %v", text, err)
+	}
+	_ = conn.Close()
+	if _, err := s.agent.OpenConsole(t.Context(), "n1", "uc1.c1-9.1", api.ConsoleRequest{}); err == nil || errors.Is(err, agentstream.ErrInUse) {
+		t.Errorf("a member that is not there: %v", err)
 	}
 }
 

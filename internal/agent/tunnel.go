@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/serialconsole"
 )
 
 const (
@@ -28,7 +28,8 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 	conn, err := a.reach(ctx, asked)
 	if err != nil {
 		a.cfg.Log.InfoContext(ctx, "a tunnel to a member can't be opened", "member", asked.MemberID, "port", asked.Port, "error", err)
-		request.Failure = err.Error()
+		var busy *serialconsole.BusyError
+		request.Failure, request.InUse = err.Error(), errors.As(err, &busy)
 		bounded, cancel := context.WithTimeout(ctx, dialTime)
 		defer cancel()
 		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, request); err != nil {
@@ -57,8 +58,8 @@ func (a *Agent) tunnelClient() (*http.Client, func()) {
 	return own, own.CloseIdleConnections
 }
 
-// reach connects to a member's port and takes one of the places for tunnels.
-func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (net.Conn, error) {
+// reach connects to a member's port, or to its console, and takes one of the places for tunnels.
+func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	found := make(chan driver.Driver, 1)
@@ -78,24 +79,44 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (net.Conn, 
 	if d == nil {
 		return nil, errors.New("this node has no such member")
 	}
-	dialer, ok := d.(driver.Dialer)
-	if !ok {
-		return nil, fmt.Errorf("members of stack %q can't be reached from their host", d.Stack())
+	connect, err := connector(d, asked)
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case a.tunnels <- struct{}{}:
 	default:
 		return nil, fmt.Errorf("this node already has %d tunnels, the most it allows; close some", maxTunnels)
 	}
-	conn, err := dialer.Dial(ctx, asked.MemberID, asked.Port)
+	conn, err := connect(ctx)
 	if err != nil {
 		<-a.tunnels
 	}
 	return conn, err
 }
 
+// connector returns what connects to the part of a member that was asked for.
+func connector(d driver.Driver, asked agentstream.Tunnel) (func(context.Context) (io.ReadWriteCloser, error), error) {
+	if asked.Console != nil {
+		sharer, ok := d.(driver.ConsoleSharer)
+		if !ok {
+			return nil, fmt.Errorf("members of stack %q have no serial console", d.Stack())
+		}
+		return func(ctx context.Context) (io.ReadWriteCloser, error) {
+			return sharer.Console(ctx, asked.MemberID, *asked.Console)
+		}, nil
+	}
+	dialer, ok := d.(driver.Dialer)
+	if !ok {
+		return nil, fmt.Errorf("members of stack %q can't be reached from their host", d.Stack())
+	}
+	return func(ctx context.Context) (io.ReadWriteCloser, error) {
+		return dialer.Dial(ctx, asked.MemberID, asked.Port)
+	}, nil
+}
+
 // splice passes bytes on both ways, each until it is closed, and all until something breaks off.
-func splice(ctx context.Context, member net.Conn, tunnel *agentstream.TunnelConn) {
+func splice(ctx context.Context, member io.ReadWriteCloser, tunnel *agentstream.TunnelConn) {
 	end := func() {
 		_ = member.Close()
 		_ = tunnel.Close()

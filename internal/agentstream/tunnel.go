@@ -16,9 +16,15 @@ import (
 // TunnelPath is where a server takes tunnels; the tunnel's ID follows.
 const TunnelPath = "/agent/v1/tunnel/"
 
-// The headers of a tunnel's request: which agent it comes from, and why it can't connect it. A request that tells of a failure
-// carries no tunnel.
-const headerFailure = "Nearmetal-Failure"
+// The headers of a tunnel's request: why the agent can't connect it, and whether that is because somebody else uses it. A request that tells of a
+// failure carries no tunnel.
+const (
+	headerFailure = "Nearmetal-Failure"
+	headerInUse   = "Nearmetal-In-Use"
+)
+
+// ErrInUse: somebody else uses what only one may use at a time.
+var ErrInUse = errors.New("it is in use")
 
 // maxFailure bounds what a failure may say, in bytes.
 const maxFailure = 1000
@@ -29,7 +35,25 @@ type TunnelRequest struct {
 	ID, Node string
 	// Failure tells why there will be no tunnel; empty when there is one.
 	Failure string
+	// InUse: the failure is that somebody else uses it.
+	InUse bool
 }
+
+// Err is the failure as an error, which is an ErrInUse where that is the reason; nil when there is none.
+func (r TunnelRequest) Err() error {
+	switch {
+	case r.Failure == "":
+		return nil
+	case r.InUse:
+		return &inUseError{r.Failure}
+	}
+	return errors.New(r.Failure)
+}
+
+type inUseError struct{ text string }
+
+func (e *inUseError) Error() string        { return e.text }
+func (e *inUseError) Is(target error) bool { return target == ErrInUse }
 
 // frameLimit is the most bytes of one frame.
 const frameLimit = 32 << 10
@@ -195,7 +219,7 @@ func TunnelHandler(take func(request TunnelRequest, c *TunnelConn) error) http.H
 			http.Error(w, "tunnels need HTTP/2", http.StatusHTTPVersionNotSupported)
 			return
 		}
-		request := TunnelRequest{ID: strings.TrimPrefix(r.URL.Path, TunnelPath), Node: nodeOf(r), Failure: r.Header.Get(headerFailure)}
+		request := TunnelRequest{ID: strings.TrimPrefix(r.URL.Path, TunnelPath), Node: nodeOf(r), Failure: r.Header.Get(headerFailure), InUse: r.Header.Get(headerInUse) != ""}
 		if request.Failure != "" {
 			request.Failure = request.Failure[:min(len(request.Failure), maxFailure)]
 			if err := take(request, nil); err != nil {
@@ -289,6 +313,9 @@ func sendTunnel(ctx context.Context, client *http.Client, server string, request
 	}
 	if request.Failure != "" {
 		req.Header.Set(headerFailure, request.Failure)
+		if request.InUse {
+			req.Header.Set(headerInUse, "1")
+		}
 	}
 	resp, err := client.Do(req)
 	if err != nil {

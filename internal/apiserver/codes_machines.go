@@ -83,6 +83,14 @@ var (
 		"The machine has no configured console, or the console does not answer; `detail` says which.",
 		"Correct the console setting of the machine, or repair the console.",
 	}
+	codeNoMemberConsole = Code{
+		"no_console", http.StatusConflict, "The member has no serial console",
+		"Only virtual machines have a serial console of their own.", "Use the command that `detail` names.",
+	}
+	codeConsoleInUse = Code{
+		"console_in_use", http.StatusConflict, "Somebody else types on the console",
+		"One client at a time types on a member's serial console; `detail` names its user.", "Attach without `write`, or disconnect that client with `force`.",
+	}
 	codeNoSpace = Code{
 		"no_space", http.StatusInsufficientStorage, "The disk of the server's state is full",
 		"The file system of the server's state directory has too little room left. The rest is reserved for deletes, which are accepted. " +
@@ -96,6 +104,6 @@ func machineCodes() []Code {
 	return []Code{
 		codeNoBuild, codeNoRecipe, codeNoEnrollToken, codeNoImage, codeNotMachine, codeNoProvisioning, codeMachineExists, codeDuplicateMAC,
 		codeRangeFull, codePowerConflict, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
-		codeDigest, codeConsole, codeNoSpace,
+		codeDigest, codeConsole, codeNoMemberConsole, codeConsoleInUse, codeNoSpace,
 	}
 }

@@ -62,6 +62,16 @@ func (s *Server) documentStreams() {
 			"may be closed by itself.",
 		[]*huma.Param{name, member, {Name: "port", In: "query", Schema: number, Description: "22, the only one"}},
 		nil, codeNoCluster, codeNoMember, codeUpgrade, codeUnreachable)
+	s.documentStream("/v1/clusters/{name}/members/{member}/console", "connect-member-console", "Open a byte stream to a member's serial console",
+		"For members of stack `vm`. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the "+
+			"stream: first the end of what the machine has printed, then what it prints. What the client sends is typed if `write` is given.",
+		[]*huma.Param{
+			name, member,
+			{Name: "write", In: "query", Schema: boolean, Description: "Type, too. One client does at a time: 409 while another does"},
+			{Name: "force", In: "query", Schema: boolean, Description: "With `write`: disconnect a client that types"},
+			{Name: "kept_only", In: "query", Schema: boolean, Description: "End after what the machine has printed so far"},
+		},
+		nil, codeNoCluster, codeNoMember, codeNoMemberConsole, codeConsoleInUse, codeUpgrade, codeUnreachable)
 	s.documentUsage()
 	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
 	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",

@@ -25,6 +25,8 @@ const (
 // Tunnels opens byte streams to members through the agents of their nodes. One that has CloseWrite is closed one way at a time.
 type Tunnels interface {
 	OpenTunnel(ctx context.Context, node, memberID string, port int) (io.ReadWriteCloser, error)
+	// OpenConsole attaches to a member's serial console. An agentstream.ErrInUse refuses to let two type at once.
+	OpenConsole(ctx context.Context, node, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
 }
 
 // connectMember makes the request's connection a byte stream to a port of a member.
@@ -43,10 +45,9 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
-	a := findHeld(c, member)
-	if a == nil {
-		fail(codeNoMember, "cluster %q has no placed member %q; its placed members: %s", shownName(who(r.Context()), c.Name()), member,
-			memberNames(heldNames(c))).write(w)
+	a, err := s.heldMember(r.Context(), c, member)
+	if err != nil {
+		failureOf(err).write(w)
 		return
 	}
 	opening, stop := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
@@ -59,6 +60,16 @@ func (s *Server) connectMember(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = tunnel.Close() }()
 	s.takeOver(w, r, tunnel)
+}
+
+// heldMember finds the place of a member, or refuses a name that has none.
+func (s *Server) heldMember(ctx context.Context, c *state.Cluster, member string) (*api.Assignment, error) {
+	a := findHeld(c, member)
+	if a == nil {
+		return nil, fail(codeNoMember, "cluster %q has no placed member %q; its placed members: %s", shownName(who(ctx), c.Name()), member,
+			memberNames(heldNames(c)))
+	}
+	return a, nil
 }
 
 // upgradable refuses a request whose connection can't become a byte stream.

@@ -141,8 +141,8 @@ func (a *app) connectionEnv() ([]string, error) {
 	return []string{"NEARMETAL_ADDR=" + addr, "NEARMETAL_TOKEN_FILE=" + tokenFile}, nil
 }
 
-// reachable finds the member of a cluster, the one of rank 0 when no name is given, and refuses one that nobody can log in to.
-func reachable(cl api.Cluster, name string) (api.MemberStatus, error) {
+// findMember finds the member of a cluster, the one of rank 0 when no name is given.
+func findMember(cl api.Cluster, name string) (api.MemberStatus, error) {
 	var found *api.MemberStatus
 	var names []string
 	for i, m := range cl.Status.Members {
@@ -166,17 +166,26 @@ func reachable(cl api.Cluster, name string) (api.MemberStatus, error) {
 		}
 		return api.MemberStatus{}, &exitError{ExitNotFound, errors.New(message)}
 	}
+	return *found, nil
+}
+
+// reachable is findMember, and refuses a member that nobody can log in to.
+func reachable(cl api.Cluster, name string) (api.MemberStatus, error) {
+	found, err := findMember(cl, name)
+	if err != nil {
+		return found, err
+	}
 	switch found.Phase {
 	case api.MemberReady, api.MemberUnhealthy: // a login shows what ails it
-		return *found, nil
+		return found, nil
 	case api.MemberPaused:
-		return *found, &exitError{ExitConflict, fmt.Errorf("member %q is paused; wake it with 'nearmetal cluster resume %s'", found.Name, ref(cl))}
+		return found, &exitError{ExitConflict, fmt.Errorf("member %q is paused; wake it with 'nearmetal cluster resume %s'", found.Name, ref(cl))}
 	default:
 		text := fmt.Sprintf("member %q of cluster %q is %s", found.Name, ref(cl), found.Phase)
 		if found.Message != "" {
 			text += " (" + printable(found.Message) + ")"
 		}
-		return *found, &exitError{ExitConflict, errors.New(text + " and can't be reached now; see 'nearmetal cluster show " + ref(cl) + "'")}
+		return found, &exitError{ExitConflict, errors.New(text + " and can't be reached now; see 'nearmetal cluster show " + ref(cl) + "'")}
 	}
 }
 

@@ -23,7 +23,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd.AddCommand(
 		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterExplain(), a.clusterEvents(),
 		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterExtend(), a.clusterLabel(), a.clusterTrace(), a.clusterDelete(),
-		a.clusterSSH(), a.clusterForward(), a.clusterConnect(),
+		a.clusterSSH(), a.clusterConsole(), a.clusterForward(), a.clusterConnect(),
 	)
 	return a.connects(cmd)
 }

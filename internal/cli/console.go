@@ -46,9 +46,15 @@ func (a *app) console(ctx context.Context, c *client.Client, name string) error 
 	if err != nil {
 		return err
 	}
-	defer func() { _ = stream.Close() }()
 	fmt.Fprintf(a.Streams.Err, "connected to the console of %s; ~. at the beginning of a line ends it\n", name)
-	if in, ok := a.Streams.In.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+	return a.joinConsole(ctx, stream, name, (&escaper{atStart: true}).filter)
+}
+
+// joinConsole joins the terminal and the stream of a console until one of them ends. filter finds the user's wish to leave in what is typed; without
+// one nothing is typed.
+func (a *app) joinConsole(ctx context.Context, stream *client.Tunnel, name string, filter func([]byte) ([]byte, bool)) error {
+	defer func() { _ = stream.Close() }()
+	if in, ok := a.Streams.In.(*os.File); ok && filter != nil && term.IsTerminal(int(in.Fd())) {
 		before, err := term.MakeRaw(int(in.Fd()))
 		if err != nil {
 			return fmt.Errorf("make the terminal raw: %w", err)
@@ -63,16 +69,18 @@ func (a *app) console(ctx context.Context, c *client.Client, name string) error 
 		_, err := io.Copy(a.Streams.Out, stream)
 		ended <- err
 	}()
-	go func() {
-		switch err := copyTyped(stream, a.Streams.In); {
-		case errors.Is(err, errLeft):
-			ended <- nil
-		case err != nil:
-			ended <- err
-		default:
-			_ = stream.CloseWrite() // what the console still says is shown
-		}
-	}()
+	if filter != nil {
+		go func() {
+			switch err := copyTyped(stream, a.Streams.In, filter); {
+			case errors.Is(err, errLeft):
+				ended <- nil
+			case err != nil:
+				ended <- err
+			default:
+				_ = stream.CloseWrite() // what the console still says is shown
+			}
+		}()
+	}
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -84,17 +92,15 @@ func (a *app) console(ctx context.Context, c *client.Client, name string) error 
 	}
 }
 
-// errLeft: who typed has left, by ~. at the beginning of a line.
+// errLeft: the user has left, by an escape.
 var errLeft = errors.New("left")
 
-// copyTyped passes on what is typed until its end, or until ~. at the beginning of a line (errLeft). What begins a line is what follows a
-// carriage return or line feed, as in ssh(1).
-func copyTyped(w io.Writer, r io.Reader) error {
-	escape := escaper{atStart: true}
+// copyTyped passes on what filter leaves of what is typed, until its end, or until the user leaves (errLeft).
+func copyTyped(w io.Writer, r io.Reader, filter func([]byte) ([]byte, bool)) error {
 	buf := make([]byte, 1024)
 	for {
 		n, err := r.Read(buf)
-		pass, left := escape.filter(buf[:n])
+		pass, left := filter(buf[:n])
 		if len(pass) > 0 {
 			if _, err := w.Write(pass); err != nil {
 				return err
@@ -111,7 +117,7 @@ func copyTyped(w io.Writer, r io.Reader) error {
 	}
 }
 
-// escaper finds escapes in what is typed.
+// escaper finds ~. at the beginning of a line in what is typed. What begins a line is what follows a carriage return or line feed, as in ssh(1).
 type escaper struct {
 	atStart bool // the next byte begins a line
 	tilde   bool // a ~ that began a line is held back

@@ -189,3 +189,9 @@ type MoveReport struct {
 	Bytes  int64 `json:"bytes"`
 	Rounds int   `json:"rounds,omitempty"`
 }
+
+// ConsoleSharer is the ability to let people see and use a running member's serial console. What it returns may have CloseWrite, which leaves the
+// keyboard to others. A *serialconsole.BusyError refuses to let two type at once.
+type ConsoleSharer interface {
+	Console(ctx context.Context, id string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 )
 
@@ -33,7 +34,17 @@ func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, por
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("port %d is not valid; use a number from 1 to 65535", port)
 	}
-	id, t, err := m.askForTunnel(nodeName, memberID, port)
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Port: port})
+}
+
+// OpenConsole attaches to the serial console of a member through its node's agent; what it returns is like OpenTunnel's. An agentstream.ErrInUse
+// refuses to let two type at once.
+func (m *Monitor) OpenConsole(ctx context.Context, nodeName, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Console: &r})
+}
+
+func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
+	id, t, err := m.askForTunnel(nodeName, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +70,7 @@ func (b broughtTunnel) result() (io.ReadWriteCloser, error) {
 }
 
 // askForTunnel asks a node's agent for a tunnel. Its ID can't be guessed: it is what the agent shows to have been asked.
-func (m *Monitor) askForTunnel(nodeName, memberID string, port int) (string, *tunnel, error) {
+func (m *Monitor) askForTunnel(nodeName string, asked agentstream.Tunnel) (string, *tunnel, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.nodes[nodeName]
@@ -68,7 +79,8 @@ func (m *Monitor) askForTunnel(nodeName, memberID string, port int) (string, *tu
 	}
 	id, t := rand.Text(), &tunnel{node: nodeName, brought: make(chan broughtTunnel, 1)}
 	m.tunnels[id] = t
-	n.stream.tunnel(agentstream.Tunnel{ID: id, MemberID: memberID, Port: port})
+	asked.ID = id
+	n.stream.tunnel(asked)
 	return id, t, nil
 }
 
@@ -95,7 +107,7 @@ func (m *Monitor) ServeTunnel() http.Handler {
 		case t == nil:
 			return errNotAsked
 		case conn == nil:
-			t.brought <- broughtTunnel{err: errors.New(request.Failure)}
+			t.brought <- broughtTunnel{err: request.Err()}
 		default:
 			t.brought <- broughtTunnel{conn: conn}
 		}

@@ -3,6 +3,7 @@ package apiservertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -152,6 +153,11 @@ func (h *Homes) HomeUsage(_ context.Context, node, memberID string) (api.HomeUsa
 	defer h.mu.Unlock()
 	h.asked = append(h.asked, node+"/"+memberID)
 	return h.usage, h.err
+}
+
+// OpenConsole is OpenTunnel: it notes how it was asked behind the member.
+func (t *Tunnels) OpenConsole(ctx context.Context, node, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, fmt.Sprintf("%s %+v", memberID, r), 0)
 }
 
 // OpenTunnel connects to the test's server.

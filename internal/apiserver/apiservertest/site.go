@@ -236,13 +236,7 @@ func (s *Site) AddNode(name string, cores int) {
 		}},
 		AgentVersion: "test", FirstSeenAt: s.now().UTC(),
 	}
-	for i := range cores {
-		node.Capacity.Cores = append(node.Capacity.Cores, api.Core{Slot: i, CPU: i})
-	}
-	rev, err := s.Repo.PutNode(context.Background(), node)
-	must(s.t, err)
-	s.Live.SetNode(name, api.NodeReady, "")
-	s.reach(rev)
+	s.addNode(node, cores)
 }
 
 // reach waits until the server's view holds a revision.

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
@@ -101,38 +100,6 @@ func ownerOf(info fs.FileInfo) (uid uint32, ok bool) {
 		return 0, false
 	}
 	return stat.Uid, true
-}
-
-// consoleRetry is the pause between attempts to open a console.
-const consoleRetry = 20 * time.Millisecond
-
-// watchConsole keeps what a machine prints on its serial console until ctx ends. Nothing else reads it then.
-func watchConsole(ctx context.Context, path string) *lastWords {
-	said := &lastWords{}
-	go func() {
-		for ctx.Err() == nil {
-			conn, err := socket(path).dial(ctx)
-			if err != nil {
-				select {
-				case <-time.After(consoleRetry):
-				case <-ctx.Done():
-				}
-				continue
-			}
-			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			defer stop()
-			defer func() { _ = conn.Close() }()
-			buffer := make([]byte, 4096)
-			for {
-				n, err := conn.Read(buffer)
-				_, _ = said.Write(buffer[:n])
-				if err != nil {
-					return
-				}
-			}
-		}
-	}()
-	return said
 }
 
 var errNotRunning = errors.New("the member is not running")

@@ -24,6 +24,8 @@ type order struct {
 	Exit *int `json:"exit,omitempty"`
 	// Listen asks for a port that sends back what it is sent.
 	Listen bool `json:"listen,omitempty"`
+	// Converse answers what is typed on the serial console.
+	Converse bool `json:"converse,omitempty"`
 	// Read asks for a file's content, mode and owner.
 	Read string `json:"read,omitempty"`
 }
@@ -104,6 +106,12 @@ func obey(o order) answer {
 		}
 		go echo(listener)
 		return answer{Port: listener.Addr().(*net.TCPAddr).Port}
+	case o.Converse:
+		console, err := os.OpenFile("/dev/ttyS0", os.O_RDWR|unix.O_NOCTTY, 0)
+		if err != nil {
+			return answer{Err: err.Error()}
+		}
+		go converse(console)
 	case o.Read != "":
 		var stat unix.Stat_t
 		text, err := os.ReadFile(o.Read)
@@ -116,6 +124,13 @@ func obey(o order) answer {
 		return answer{Text: string(text), Mode: stat.Mode & 0o7777, UID: stat.Uid}
 	}
 	return answer{}
+}
+
+// converse answers line by line.
+func converse(console *os.File) {
+	for lines := bufio.NewScanner(console); lines.Scan(); {
+		_, _ = console.WriteString("you typed " + lines.Text() + "\n")
+	}
 }
 
 func echo(listener net.Listener) {

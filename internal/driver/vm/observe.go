@@ -88,6 +88,7 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.readConsole(id, seen)
 		if seen.state != driver.StateAbsent {
 			all = append(all, seen.observation(id))
 		}

@@ -237,7 +237,9 @@ func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestl
 	if err != nil {
 		return err
 	}
-	console := watchConsole(ctx, d.path(id, filepath.Join(dirRun, fileConsole)))
+	if _, err := d.console(id); err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	go func() { // a machine that ends instead
 		err := waitProcess(ctx, pid)
@@ -251,7 +253,7 @@ func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestl
 		case err = <-ended:
 		default:
 		}
-		return fmt.Errorf("%w; its console showed last: %s", err, console)
+		return fmt.Errorf("%w; its console showed last: %s", err, d.printed(id))
 	}
 	return nil
 }

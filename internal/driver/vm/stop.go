@@ -68,6 +68,7 @@ func (d *Driver) askToStop(ctx context.Context, host *daemon, id string, seen si
 // endMachine takes a machine's power, whatever it is in, and returns once none of its processes is left. What libvirt lost is ended without it.
 func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error {
 	d.forget(id)
+	defer d.closeConsole(id)
 	err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainDestroy(domain) })
 	if err != nil && !libvirt.IsNotFound(err) && !invalidOperation(err) {
 		d.log.WarnContext(ctx, "libvirt can't end a machine; its process is killed", "member", id, "error", err)
@@ -138,6 +139,7 @@ func (d *Driver) clean(ctx context.Context, id string) error {
 		return fmt.Errorf("detaching it from its network: %w", err)
 	}
 	failpoint.Hit("vm.after-detach")
+	d.closeConsole(id) // that of somebody who attached a moment ago
 	if left := d.processes(id); len(left) > 0 {
 		return fmt.Errorf("processes %v of its machine are left", left)
 	}

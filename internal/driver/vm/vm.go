@@ -22,6 +22,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/serialconsole"
 )
 
 // Config is what a Driver is made of.
@@ -55,6 +56,8 @@ type Driver struct {
 	// using counts the calls that use the daemon.
 	using  int
 	guests map[string]*guest
+	// consoles are those that are read.
+	consoles map[string]*serialconsole.Console
 	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
 	boots  sync.Mutex
 	agents string
@@ -81,6 +84,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger.With("driver", "vm", "node", cfg.Node), machines: filepath.Join(cfg.StateDir, "vms"), guests: map[string]*guest{},
+		consoles: map[string]*serialconsole.Console{},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())
 	return d, nil
@@ -142,6 +146,10 @@ func (d *Driver) Close() error {
 	for id, g := range d.guests {
 		g.close()
 		delete(d.guests, id)
+	}
+	for id, c := range d.consoles {
+		c.Close()
+		delete(d.consoles, id)
 	}
 	if d.daemon != nil {
 		d.daemon.stop()
