@@ -37,6 +37,8 @@ type Assignment struct {
 	NUMANodes []int `json:"numa_nodes"`
 	// Memory is what it may use of the node's memory nodes, which need not be those of its CPUs.
 	Memory []MemoryClaim `json:"memory"`
+	// ReserveBytes is what it takes of its node's memory besides: what carries it needs some for itself.
+	ReserveBytes int64 `json:"reserve_bytes,omitempty"`
 	// Oversubscribed is true when the node offers a CPU in more than one slot.
 	Oversubscribed bool `json:"oversubscribed,omitempty"`
 	// SharesMemory is true for a member that shares what MPI needs for messages through memory with the other members of its cluster on

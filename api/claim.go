@@ -102,7 +102,7 @@ func (a *Assignment) ProvenBy(proved func(Prover) bool) bool {
 	return len(a.CleanBy) > 0 && !slices.ContainsFunc(a.CleanBy, func(p Prover) bool { return !proved(p) })
 }
 
-// MemoryBytes returns how much memory the assignment holds.
+// MemoryBytes returns how much memory its member gets.
 func (a *Assignment) MemoryBytes() int64 {
 	sum := int64(0)
 	for _, m := range a.Memory {
@@ -110,6 +110,9 @@ func (a *Assignment) MemoryBytes() int64 {
 	}
 	return sum
 }
+
+// NodeMemoryBytes returns how much of its node's memory the assignment holds.
+func (a *Assignment) NodeMemoryBytes() int64 { return a.MemoryBytes() + a.ReserveBytes }
 
 // MemoryNodes returns the memory nodes whose memory the assignment may use: those of its claims, or of its CPUs when no memory is claimed.
 func (a *Assignment) MemoryNodes() []int {

@@ -48,7 +48,7 @@ func (a *Agent) ranShort(before, now kills) string {
 	for _, id := range slices.Sorted(maps.Keys(now)) {
 		if n := now[id] - before[id]; n > 0 && len(texts) < mostShort {
 			w := a.members[id].want.Assignment
-			texts = append(texts, fmt.Sprintf("%s ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", w.Member, api.Bytes(w.MemoryBytes()), n))
+			texts = append(texts, fmt.Sprintf("%s ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", w.Member, api.Bytes(w.NodeMemoryBytes()), n))
 		}
 	}
 	return strings.Join(texts, "; ")
@@ -93,5 +93,5 @@ func (m *memberState) memoryText() string {
 	if m.oomKills == 0 || m.want == nil {
 		return ""
 	}
-	return fmt.Sprintf("ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", api.Bytes(m.want.Assignment.MemoryBytes()), m.oomKills)
+	return fmt.Sprintf("ran out of memory: its limit is %s, and the kernel killed some of its processes (%d)", api.Bytes(m.want.Assignment.NodeMemoryBytes()), m.oomKills)
 }

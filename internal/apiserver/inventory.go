@@ -140,7 +140,7 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 				continue // the node was taken out of the inventory while it held members
 			}
 			nodes[i].AllocatedCores += len(a.Slots)
-			nodes[i].AllocatedMemoryBytes += a.MemoryBytes()
+			nodes[i].AllocatedMemoryBytes += a.NodeMemoryBytes()
 			if visible {
 				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
 			}

@@ -182,7 +182,7 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 				members = min(members, 1)
 			}
 			if s.Memory > 0 {
-				members = min(members, int(f.memory/int64(s.Memory)))
+				members = min(members, int(f.memory/(int64(s.Memory)+resource.Reserve(g.Stack, s))))
 			}
 			n += members * nodes
 		}

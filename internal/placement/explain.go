@@ -19,7 +19,7 @@ func (d *diagnosis) describe(r *Refusal) {
 	if r.Constraint != ConstraintNodes {
 		d.measure(r)
 	}
-	parts := []string{fmt.Sprintf("cluster %q can't be placed: %s", r.Cluster, needs(r.Need))}
+	parts := []string{fmt.Sprintf("cluster %q can't be placed: %s", r.Cluster, needs(r))}
 	switch r.Constraint {
 	case ConstraintNodes:
 		parts = append(parts, "no node has joined this site yet; start an agent on one (nearmetal agent)")
@@ -58,9 +58,14 @@ func (d *diagnosis) measure(r *Refusal) {
 	}
 }
 
-// needs tells what the group asks for.
-func needs(g api.Group) string {
-	return fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
+// needs tells what the group asks for, and what its machines take besides where that matters.
+func needs(r *Refusal) string {
+	g := r.Need
+	text := fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
+	if reserve := resource.Reserve(g.Stack, g.Shape); reserve > 0 && r.Constraint == ConstraintMemory {
+		text += fmt.Sprintf(" (and each machine %s for itself)", api.Bytes(reserve))
+	}
+	return text
 }
 
 // MembersWith says for people what n members of a shape are: "4 members with 8 cores and 16GiB each".
@@ -194,7 +199,7 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 		}
 		u := d.used.of(id)
 		cores, memory := row.freeCores-u.cores, row.freeMemory-u.memory
-		if int(cores) >= r.Need.Cores && memory >= int64(r.Need.Memory) {
+		if int(cores) >= r.Need.Cores && memory >= resource.OnNode(&r.Need)[resource.Memory] {
 			continue
 		}
 		n := near{name: d.v.nodes[id].record.Name}

@@ -23,12 +23,24 @@ func memoryOf(n *node, to memoryFree) memoryFree {
 				to[i] -= m.Bytes
 			}
 		}
+		takeReserve(n, to, h.assignment.Memory, h.assignment.ReserveBytes)
 	}
 	return to
 }
 
 func memoryIndex(n *node, numaNode int) int {
 	return slices.IndexFunc(n.record.Capacity.NUMANodes, func(m api.NUMANode) bool { return m.ID == numaNode })
+}
+
+// takeReserve takes a member's reserve of the memory node on which most of its memory is.
+func takeReserve(n *node, free memoryFree, claims []api.MemoryClaim, bytes int64) {
+	if bytes == 0 || len(claims) == 0 {
+		return
+	}
+	most := slices.MaxFunc(claims, func(a, b api.MemoryClaim) int { return cmp.Compare(a.Bytes, b.Bytes) })
+	if i := memoryIndex(n, most.NUMANode); i >= 0 {
+		free[i] -= bytes
+	}
 }
 
 // takeMemory takes memory for a member with cores on some of the memory nodes: as much as there is of those, evenly, and the rest of the others,

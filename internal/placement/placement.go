@@ -9,6 +9,7 @@ package placement
 
 import (
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Request asks for all groups of a cluster at once.
@@ -29,6 +30,8 @@ type Placed struct {
 	// Slots are the node's core slots, CPUs the physical CPUs behind them, in slot order; NUMANodes are sorted.
 	Slots, CPUs, NUMANodes []int
 	Memory                 []api.MemoryClaim
+	// ReserveBytes are taken of the node besides (api.Assignment).
+	ReserveBytes int64
 	// Whole is the whole node: Slots and Memory are all that it offers, and Ports are its own.
 	Whole          bool
 	Ports          []api.NodePort
@@ -97,7 +100,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
 					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Stack: g.Stack,
-					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack),
+					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(g.Stack, g.Shape),
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {
@@ -108,6 +111,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				numbers, p.NUMANodes = cut(numbers, func(to []int) []int { return n.layout.numaNodes(to, p.Slots) })
 				n.layout.numbers(p.Slots)
 				p.Memory = takeMemory(n, taken.memory, p.NUMANodes, memory)
+				takeReserve(n, taken.memory, p.Memory, p.ReserveBytes)
 				placed = append(placed, p)
 				index++
 			}

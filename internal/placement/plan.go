@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // A plan counts how many members of each group go to each node. It goes twice over compact rows, 24 bytes a node, so that 100,000 nodes cost
@@ -77,7 +78,7 @@ func (v *View) use(n nodeCount, g api.Group) use {
 	if Whole(g.Stack) {
 		return use{cores: v.cold[n.id].cores, memory: v.cold[n.id].memory}
 	}
-	return use{cores: n.members * int32(g.Cores), memory: int64(n.members) * int64(g.Memory)}
+	return use{cores: n.members * int32(g.Cores), memory: int64(n.members) * resource.OnNode(&g)[resource.Memory]}
 }
 
 func (u *uses) empty() bool { return u == nil || len(u.byNode) == 0 }
@@ -172,7 +173,7 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		ignore = ""
 	}
 	f := &finder{
-		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: int64(g.Memory), whole: Whole(g.Stack),
+		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: resource.OnNode(&g)[resource.Memory], whole: Whole(g.Stack),
 	}
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) &&

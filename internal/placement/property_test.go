@@ -73,7 +73,7 @@ func checkSound(t *rapid.T, nodes []NodeState, live []api.Assignment) {
 		}
 	}
 	for _, a := range live {
-		if memory[a.Node] -= a.MemoryBytes(); memory[a.Node] < 0 {
+		if memory[a.Node] -= a.NodeMemoryBytes(); memory[a.Node] < 0 {
 			t.Fatalf("%s: the memory of %s is allocated twice", a.ID, a.Node)
 		}
 		for i, s := range a.Slots {

@@ -67,7 +67,7 @@ func (v *View) ShareOf(assignment string) (Share, bool) {
 		return Share{}, false
 	}
 	id := v.ids[a.Node]
-	share := Share{node: id, memory: a.MemoryBytes()}
+	share := Share{node: id, memory: a.NodeMemoryBytes()}
 	for _, slot := range a.Slots {
 		if _, ok := v.nodes[id].layout.position(slot); ok {
 			share.cores++

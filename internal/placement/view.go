@@ -170,8 +170,8 @@ func (v *View) Take(a api.Assignment) error {
 			return fmt.Errorf("assignment %s: node %s has no core slot %d", a.ID, a.Node, s)
 		}
 	}
-	if free := v.rows[id].freeMemory; a.MemoryBytes() > free {
-		return fmt.Errorf("assignment %s: node %s has %s of memory free, not %s", a.ID, a.Node, api.Bytes(max(free, 0)), api.Bytes(a.MemoryBytes()))
+	if free := v.rows[id].freeMemory; a.NodeMemoryBytes() > free {
+		return fmt.Errorf("assignment %s: node %s has %s of memory free, not %s", a.ID, a.Node, api.Bytes(max(free, 0)), api.Bytes(a.NodeMemoryBytes()))
 	}
 	if err := v.devicesFree(&a); err != nil {
 		return err

@@ -139,9 +139,9 @@ func (v *View) recount(id int32) {
 	for _, h := range n.holders {
 		before := takenCores
 		whole = whole || h.assignment.Whole
-		takenMemory += h.assignment.MemoryBytes()
+		takenMemory += h.assignment.NodeMemoryBytes()
 		if h.quarantined {
-			c.quarantinedMemory += h.assignment.MemoryBytes()
+			c.quarantinedMemory += h.assignment.NodeMemoryBytes()
 		}
 		for _, s := range h.assignment.Slots {
 			p, ok := n.layout.position(s)

@@ -30,7 +30,7 @@ func OfGroup(g *api.Group, members, spares int, parts Parts) Amounts {
 func OfGroups(groups []api.Group) Vector {
 	var sum Vector
 	for i := range groups {
-		sum = sum.Plus(OfShape(groups[i].Shape).Times(groups[i].Size))
+		sum = sum.Plus(OnNode(&groups[i]).Times(groups[i].Size))
 	}
 	return sum
 }

@@ -98,7 +98,7 @@ func (m *mirror) checkAllocations() {
 			}
 			holders[key] = a.ID
 		}
-		if memory[a.Node] -= a.MemoryBytes(); memory[a.Node] < 0 {
+		if memory[a.Node] -= a.NodeMemoryBytes(); memory[a.Node] < 0 {
 			w.fail("double allocation", "more memory of %s is allocated than it has, last to %s", a.Node, a.ID)
 		}
 		if other, taken := ranges[a.UserIDs]; taken && other != a.ClusterUID {

@@ -135,4 +135,32 @@ var vmGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/manifest TestTextsOfAnAgentAreMadeFitForTerminals",
 	},
+	{
+		Guard:   "a node is not filled with machines that need memory besides their guests'",
+		File:    "internal/placement/plan.go",
+		Find:    "memory: resource.OnNode(&g)[resource.Memory], whole: Whole",
+		Replace: "memory: int64(g.Memory), whole: Whole",
+		Test:    "./internal/placement TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides",
+	},
+	{
+		Guard:   "what a machine takes besides its guest's memory is taken of the node",
+		File:    "internal/placement/viewrows.go",
+		Find:    "takenMemory += h.assignment.NodeMemoryBytes()",
+		Replace: "takenMemory += h.assignment.MemoryBytes()",
+		Test:    "./internal/placement TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides",
+	},
+	{
+		Guard:   "groups that are placed together count each other's machines",
+		File:    "internal/placement/plan.go",
+		Find:    "int64(n.members) * resource.OnNode(&g)[resource.Memory]}",
+		Replace: "int64(n.members) * int64(g.Memory)}",
+		Test:    "./internal/placement TestGroupsPlacedTogetherCountEachOthersMachines",
+	},
+	{
+		Guard:   "a member whose control group can't be limited is not started",
+		File:    "internal/cgroup/limits.go",
+		Find:    "\t\t\tif err != nil {\n\t\t\t\treturn fmt.Errorf(\"limiting",
+		Replace: "\t\t\tif err != nil && dir == \"\" {\n\t\t\t\treturn fmt.Errorf(\"limiting",
+		Test:    "./internal/cgroup TestAControlGroupThatCanNotBeLimitedIsAnError",
+	},
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/enrollment"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
@@ -279,7 +280,7 @@ func (s *Site) Place(name string) {
 		a := api.Assignment{
 			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
 			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
-			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
+			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, ReserveBytes: resource.Reserve(g.Stack, g.Shape), Stack: g.Stack, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
 			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:01:00:%02x", 10+n)}},
 		}
 		for i, network := range further {

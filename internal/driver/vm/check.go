@@ -50,6 +50,11 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 	if err := ctx.Err(); err != nil {
 		check.Problems = append(check.Problems, err.Error())
 	}
+	if groups, err := d.groups(); err != nil {
+		check.Problems = append(check.Problems, err.Error())
+	} else if err := groups.Check(); err != nil {
+		check.Problems = append(check.Problems, err.Error())
+	}
 	check.OK = len(check.Problems) == 0
 	if err := d.cfg.Accelerate(); err != nil {
 		check.Warnings = append(check.Warnings, "processors are emulated in software (TCG), so that nothing measured on them counts: "+err.Error())

@@ -21,6 +21,9 @@ import (
 // emulator is QEMU as Debian has it.
 const emulator = "/usr/bin/qemu-system-x86_64"
 
+// translationMiB is a part of what resource.Reserve counts for a machine. A kernel that boots needs less.
+const translationMiB = 48
+
 // homeTag names the cluster's home among a guest's shares.
 const homeTag = "home"
 
@@ -31,8 +34,10 @@ var domainTemplate string
 type domain struct {
 	Name, UUID string
 	// KVM: its processors are virtualized; emulated otherwise.
-	KVM         bool
-	MemoryBytes int64
+	KVM bool
+	// TranslationMiB is what QEMU may keep of translated code where it emulates. By itself it would take up to 1 GiB for each machine.
+	TranslationMiB int
+	MemoryBytes    int64
 	// CPUs of the host, one for each of the guest.
 	CPUs                      []int
 	Kernel, Initrd, Arguments string
@@ -55,7 +60,7 @@ type nic struct{ MAC, Device string }
 func newDomain(m driver.Member, image environment.Image, v view, uuid string, kvm bool) domain {
 	a := &m.Assignment
 	d := domain{
-		Name: a.ID, UUID: uuid, KVM: kvm, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
+		Name: a.ID, UUID: uuid, KVM: kvm, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
 		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
 		Home: v.home(), HomeTag: homeTag, Console: v.run(fileConsole),
 		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,

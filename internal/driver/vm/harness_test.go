@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
@@ -266,8 +267,8 @@ func (r *rig) accept(ctx context.Context, id string) error {
 	}
 }
 
-// tell gives a member an order and returns the answer.
-func (r *rig) tell(t *testing.T, id string, o order) answer {
+// order gives a member an order.
+func (r *rig) order(t *testing.T, id string, o order) *session {
 	t.Helper()
 	r.mu.Lock()
 	s := r.sessions[id]
@@ -278,6 +279,13 @@ func (r *rig) tell(t *testing.T, id string, o order) answer {
 	if err := s.out.Encode(o); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// tell gives a member an order and returns the answer.
+func (r *rig) tell(t *testing.T, id string, o order) answer {
+	t.Helper()
+	s := r.order(t, id, o)
 	var a answer
 	if o.Exit != nil {
 		return a
@@ -318,6 +326,10 @@ func (r *rig) left(t *testing.T) []string {
 	for _, pattern := range []string{"libvirt/run/qemu/*.1.*", "libvirt/lib/qemu/domain-*"} {
 		files, _ := filepath.Glob(filepath.Join(r.cfg.StateDir, pattern))
 		left = append(left, files...)
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/nearmetal/%s-vm/test*", "/sys/fs/cgroup/*/nearmetal/%s-vm/test*"} {
+		groups, _ := filepath.Glob(fmt.Sprintf(pattern, cgroup.NodeGroup(r.cfg.Node, r.cfg.StateDir)))
+		left = append(left, groups...)
 	}
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range files {

@@ -28,6 +28,8 @@ type order struct {
 	Converse bool `json:"converse,omitempty"`
 	// Read asks for a file's content, mode and owner.
 	Read string `json:"read,omitempty"`
+	// Fill asks for so many bytes of memory to be written.
+	Fill int `json:"fill,omitempty"`
 }
 
 // answer is what came of it.
@@ -95,6 +97,9 @@ func count() {
 	}
 }
 
+// filled keeps what was asked to be filled.
+var filled [][]byte
+
 func obey(o order) answer {
 	switch {
 	case o.Exit != nil:
@@ -112,6 +117,12 @@ func obey(o order) answer {
 			return answer{Err: err.Error()}
 		}
 		go converse(console)
+	case o.Fill > 0:
+		for range o.Fill / os.Getpagesize() {
+			page := make([]byte, os.Getpagesize())
+			page[0] = 1
+			filled = append(filled, page)
+		}
 	case o.Read != "":
 		var stat unix.Stat_t
 		text, err := os.ReadFile(o.Read)

@@ -90,7 +90,7 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 		}
 		d.readConsole(id, seen)
 		if seen.state != driver.StateAbsent {
-			all = append(all, seen.observation(id))
+			all = append(all, d.observation(id, seen))
 		}
 	}
 	return all, nil
@@ -114,13 +114,16 @@ func (d *Driver) members() ([]string, error) {
 	return ids, nil
 }
 
-func (s sight) observation(id string) driver.Observation {
+func (d *Driver) observation(id string, s sight) driver.Observation {
 	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member}
 	switch s.state {
 	case driver.StatePrepared:
 		o.Message = "the virtual machine was not started completely"
 	case driver.StateExited:
 		o.Message = "the virtual machine is off"
+		if s.member != nil {
+			o.Message += d.memoryText(id, &s.member.Assignment)
+		}
 	}
 	return o
 }
@@ -143,7 +146,7 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 	if ctx.Err() != nil {
 		return driver.Observation{}, ctx.Err()
 	}
-	return seen.observation(id), nil
+	return d.observation(id, seen), nil
 }
 
 // lookAt looks at one member. libvirt is not asked for one that has no directory.

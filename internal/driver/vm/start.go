@@ -205,15 +205,11 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 		return err
 	}
 	creating, created := tracing.Stage(ctx, "create")
-	err = host.call(creating, func(rpc *libvirt.Libvirt) error {
-		_, err := rpc.DomainCreateXML(text, libvirt.DomainNone)
-		return err
-	})
+	err = d.create(creating, host, m, text)
 	created(err)
 	if err != nil {
-		return fmt.Errorf("libvirt can't start the machine: %w", err)
+		return err
 	}
-	failpoint.Hit("vm.after-create")
 	booting, booted := tracing.Stage(ctx, "boot")
 	err = d.boot(booting, host, id, setup)
 	booted(err)
@@ -227,6 +223,22 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	}
 	failpoint.Hit("vm.after-running")
 	return nil
+}
+
+// create starts the machine within its control groups.
+func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text string) error {
+	if err := d.confine(&m.Assignment); err != nil {
+		return err
+	}
+	err := host.call(ctx, func(rpc *libvirt.Libvirt) error {
+		_, err := rpc.DomainCreateXML(text, libvirt.DomainStartPaused)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("libvirt can't start the machine: %w", err)
+	}
+	failpoint.Hit("vm.after-create")
+	return d.release(ctx, host, m.Assignment.ID)
 }
 
 // boot gives the guest its setup, and says what the console showed last if the guest does not take it.

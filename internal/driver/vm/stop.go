@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
-	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 // Stop presses the machine's power button (ACPI), which the boot agent in it obeys, and takes its power once grace has passed.
@@ -74,11 +74,8 @@ func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error 
 		d.log.WarnContext(ctx, "libvirt can't end a machine; its process is killed", "member", id, "error", err)
 	}
 	for _, pid := range d.processes(id) {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-		if err := waitProcess(ctx, pid); err != nil {
-			return err
+		if err := pidfd.Kill(ctx, pid, func() bool { return d.isMachine(pid, id) }); err != nil {
+			return fmt.Errorf("ending process %d of its machine: %w", pid, err)
 		}
 	}
 	return gone(ctx, host, id)
@@ -140,6 +137,9 @@ func (d *Driver) clean(ctx context.Context, id string) error {
 	}
 	failpoint.Hit("vm.after-detach")
 	d.closeConsole(id) // that of somebody who attached a moment ago
+	if err := d.unconfine(ctx, id); err != nil {
+		return err
+	}
 	if left := d.processes(id); len(left) > 0 {
 		return fmt.Errorf("processes %v of its machine are left", left)
 	}

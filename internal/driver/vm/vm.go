@@ -191,8 +191,9 @@ func validName(name string) bool {
 }
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Pauser = (*Driver)(nil)
-	_ driver.Dialer = (*Driver)(nil)
-	_ driver.Mender = (*Driver)(nil)
+	_ driver.Driver           = (*Driver)(nil)
+	_ driver.Pauser           = (*Driver)(nil)
+	_ driver.Dialer           = (*Driver)(nil)
+	_ driver.Mender           = (*Driver)(nil)
+	_ driver.MemoryAccountant = (*Driver)(nil)
 )

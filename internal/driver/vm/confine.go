@@ -1,0 +1,91 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cgroup"
+	"github.com/nearmetal/nearmetal/internal/resource"
+)
+
+// groups are the control groups of this node's machines, apart from those of containers.
+func (d *Driver) groups() (*cgroup.Groups, error) {
+	return cgroup.Find(cgroup.NodeGroup(d.cfg.Node, d.cfg.StateDir) + "-vm")
+}
+
+// limitsOf is a machine's share of its node: the guest's memory, and what QEMU takes for itself (resource.Reserve). An assignment made by a
+// version that reserved nothing gets it, too, as QEMU needs it all the same.
+func limitsOf(a *api.Assignment) cgroup.Limits {
+	reserve := a.ReserveBytes
+	if reserve == 0 {
+		reserve = resource.Reserve(api.StackVM, api.Shape{Cores: max(len(a.Slots), len(a.CPUs)), Memory: api.Bytes(a.MemoryBytes())})
+	}
+	cpus := slices.Clone(a.CPUs)
+	slices.Sort(cpus)
+	return cgroup.Limits{MemoryBytes: a.MemoryBytes() + reserve, CPUs: slices.Compact(cpus), MemoryNodes: a.MemoryNodes()}
+}
+
+// confine makes the control groups of a member before there is a machine: one without limits never runs.
+func (d *Driver) confine(a *api.Assignment) error {
+	groups, err := d.groups()
+	if err != nil {
+		return err
+	}
+	return groups.Make(a.ID, limitsOf(a))
+}
+
+// release lets a machine run that libvirt has started paused, once its QEMU is in the member's control groups. What QEMU took until then, some
+// 20 MiB for itself and nothing for the guest, stays charged to the agent's.
+func (d *Driver) release(ctx context.Context, host *daemon, id string) error {
+	pid, err := d.pid(id)
+	if err != nil {
+		return err
+	}
+	groups, err := d.groups()
+	if err != nil {
+		return err
+	}
+	if err := groups.Join(id, pid); err != nil {
+		return err
+	}
+	return host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainResume(domain) })
+}
+
+// unconfine removes the control groups of a member, and those of the node with the last.
+func (d *Driver) unconfine(ctx context.Context, id string) error {
+	groups, err := d.groups()
+	if err != nil {
+		return err
+	}
+	if err := groups.Remove(ctx, id); err != nil {
+		return err
+	}
+	groups.RemoveParents()
+	return nil
+}
+
+// OutOfMemory returns how often the kernel has ended a member's QEMU for want of memory; it implements driver.MemoryAccountant. What a guest's own
+// kernel ends for want of the guest's memory is not counted.
+func (d *Driver) OutOfMemory(id string) (int, error) {
+	if !validName(id) {
+		return 0, nil
+	}
+	groups, err := d.groups()
+	if err != nil {
+		return 0, err
+	}
+	return groups.OutOfMemory(id)
+}
+
+// memoryText is what people are told of a machine whose QEMU ran out of memory; empty when it did not.
+func (d *Driver) memoryText(id string, a *api.Assignment) string {
+	kills, err := d.OutOfMemory(id)
+	if err != nil || kills == 0 { // a machine's end is worth reporting without its reason, too
+		return ""
+	}
+	return fmt.Sprintf("; it ran out of memory: its limit is %s, of which the guest has %s, and the kernel killed it", api.Bytes(limitsOf(a).MemoryBytes), api.Bytes(a.MemoryBytes()))
+}
