@@ -6,7 +6,7 @@ import "slices"
 func guards() []Mutant {
 	return slices.Concat(
 		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, plannerGuards, lifecycleGuards, admissionGuards,
-		siteGuards, partGuards, cellGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, shortcutGuards, containerGuards, sandboxGuards, machineGuards,
+		siteGuards, partGuards, cellGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, shortcutGuards, tunnelShortcutGuards, containerGuards, sandboxGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards, vmGuards, consoleGuards,
 		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards, measureGuards,
 	)

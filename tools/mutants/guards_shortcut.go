@@ -89,8 +89,8 @@ var shortcutGuards = []Mutant{
 	{
 		Guard:   "the kernel forgets the place of a port that is gone",
 		File:    "internal/fabric/shortcut/shortcut.go",
-		Find:    "Type: ebpf.DevMapHash",
-		Replace: "Type: ebpf.Hash",
+		Find:    "\"nm_places\", Type: ebpf.DevMapHash",
+		Replace: "\"nm_places\", Type: ebpf.Hash",
 		Test:    "./internal/fabric/node TestALinkWithTheIndexOfAPortThatIsGoneGetsNoFrames",
 	},
 	{
@@ -110,7 +110,7 @@ var shortcutGuards = []Mutant{
 	{
 		Guard:   "another process's shortcut is not taken for an own one",
 		File:    "internal/fabric/shortcut/shortcut.go",
-		Find:    "id != t.id && (open || id != 0)",
+		Find:    "id != t.fromPorts.id && (open || id != 0)",
 		Replace: "id == 0 && open",
 		Test:    "./internal/fabric/shortcut TestATableTellsItsOwnFromAnothers",
 	},

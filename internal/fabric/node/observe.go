@@ -32,12 +32,12 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 	}()
 	var seen plan.Observed
 	err := f.node.Do(func() (err error) {
-		var ports map[string]int
-		if seen, ports, err = observeLinks(f.cfg); err != nil {
+		var ports, tunnels map[string]int
+		if seen, ports, tunnels, err = observeLinks(f.cfg); err != nil {
 			return err
 		}
 		seen.CanShortcut = f.shortcuts.load(ctx)
-		seen.OpenShortcuts, err = f.shortcuts.read(ports)
+		seen.OpenShortcuts, err = f.shortcuts.read(ports, tunnels)
 		return err
 	})
 	result := <-listed
@@ -47,13 +47,13 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 	return seen, errors.Join(err, result.err)
 }
 
-// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace; ports are the indexes of the links of
-// ports, by name.
-func observeLinks(cfg Config) (seen plan.Observed, ports map[string]int, err error) {
-	seen.Links, ports = map[string]plan.Link{}, map[string]int{}
+// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace; ports and tunnels are the indexes of
+// their links, by name.
+func observeLinks(cfg Config) (seen plan.Observed, ports, tunnels map[string]int, err error) {
+	seen.Links, ports, tunnels = map[string]plan.Link{}, map[string]int{}, map[string]int{}
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
-		return seen, nil, fmt.Errorf("reading links: %w", err)
+		return seen, nil, nil, fmt.Errorf("reading links: %w", err)
 	}
 	names := map[int]string{}
 	for _, l := range list {
@@ -61,10 +61,10 @@ func observeLinks(cfg Config) (seen plan.Observed, ports map[string]int, err err
 	}
 	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return seen, nil, fmt.Errorf("reading addresses: %w", err)
+		return seen, nil, nil, fmt.Errorf("reading addresses: %w", err)
 	}
 	if seen.Uplinks, err = defaultLinks(names); err != nil {
-		return seen, nil, err
+		return seen, nil, nil, err
 	}
 	for _, l := range list {
 		attrs := l.Attrs()
@@ -86,20 +86,23 @@ func observeLinks(cfg Config) (seen plan.Observed, ports map[string]int, err err
 			continue
 		}
 		if err := observeLink(l, &link); err != nil {
-			return seen, nil, err
+			return seen, nil, nil, err
 		}
 		seen.Links[link.Name] = link
 		if own && link.Kind == plan.KindVeth {
 			ports[link.Name] = attrs.Index
 		}
+		if own && link.Kind == plan.KindVXLAN {
+			tunnels[link.Name] = attrs.Index
+		}
 	}
 	if err := observeForwarding(&seen); err != nil {
-		return seen, nil, err
+		return seen, nil, nil, err
 	}
 	if cfg.UnderlayMTU != 0 {
 		seen.UnderlayMTU = cfg.UnderlayMTU
 	}
-	return seen, ports, nil
+	return seen, ports, tunnels, nil
 }
 
 // observeForwarding reads who forwards on this node besides the networks.

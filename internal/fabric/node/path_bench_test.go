@@ -3,12 +3,14 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
@@ -20,7 +22,20 @@ import (
 // "one thread" holds both ends: what it takes is the way of the messages, without waiting for anybody to be scheduled. "two threads" poll,
 // each on a core of its own, as MPI's ranks do.
 func BenchmarkPath(b *testing.B) {
-	sides := []string{"shortcut", "bridge", "loopback"}
+	comparePaths(b, []string{"shortcut", "bridge", "loopback"}, newWays)
+}
+
+// What TCP takes between two members of two nodes by shortcuts, by bridges, and between two sockets of the nodes themselves over the same
+// kind of link:
+//
+//	go test -run '^$' -bench PathBetweenNodes -benchtime 301x -exec $PWD/setup/asroot.sh ./internal/fabric/node
+func BenchmarkPathBetweenNodes(b *testing.B) {
+	comparePaths(b, []string{"shortcut", "bridge", "bare"}, newWaysBetweenNodes)
+}
+
+// comparePaths measures three ways in turn.
+func comparePaths(b *testing.B, sides []string, newWays func(b *testing.B) []way) {
+	b.Helper()
 	for _, mode := range []string{"one thread", "two threads"} {
 		for _, size := range []int{8, 1 << 10, 64 << 10, 4 << 20} {
 			b.Run(fmt.Sprintf("%s/%d B", mode, size), func(b *testing.B) {
@@ -37,23 +52,61 @@ func BenchmarkPath(b *testing.B) {
 					b.ReportMetric(measure.Quantile(took[side], 0.25), name+"-µs-q1")
 					b.ReportMetric(measure.Quantile(took[side], 0.75), name+"-µs-q3")
 				}
-				for _, pair := range []struct {
-					name               string
-					numerator, divisor int
-				}{{"bridge/shortcut", 1, 0}, {"loopback/shortcut", 2, 0}, {"loopback/bridge", 2, 1}} {
+				for _, pair := range [][2]int{{1, 0}, {2, 0}, {2, 1}} {
 					ratios := make([]float64, b.N)
 					for i := range ratios {
-						ratios[i] = took[pair.numerator][i] / took[pair.divisor][i]
+						ratios[i] = took[pair[0]][i] / took[pair[1]][i]
 					}
+					name := sides[pair[0]] + "/" + sides[pair[1]]
 					e := measure.MedianInterval(ratios, 0.95)
-					b.ReportMetric(e.Value, pair.name)
-					b.ReportMetric(e.Low, pair.name+"-low")
-					b.ReportMetric(e.High, pair.name+"-high")
+					b.ReportMetric(e.Value, name)
+					b.ReportMetric(e.Low, name+"-low")
+					b.ReportMetric(e.High, name+"-high")
 				}
 				b.ReportMetric(0, "ns/op")
 			})
 		}
 	}
+}
+
+// newWaysBetweenNodes connects two members of two nodes by shortcuts, two by bridges alone, and two nodes.
+func newWaysBetweenNodes(b *testing.B) []way {
+	b.Helper()
+	needRoot(b)
+	var ways []way
+	for _, bridged := range []bool{false, true} {
+		nodes := newNodesAtASwitch(b, Config{NoShortcuts: bridged})
+		var members []member
+		for i, n := range nodes {
+			network := testNetwork(3)
+			network.Peers = []netip.Addr{underlayAddress(1 - i)}
+			network.Ports = []fabric.Port{testPort(network, 2+i)}
+			apply(b, n.fabric, network)
+			if !bridged {
+				needShortcuts(b, n.fabric)
+			}
+			members = append(members, attach(b, n.fabric, network, 0))
+		}
+		ways = append(ways, connect(b, members[0].namespace, members[1].namespace, members[1].port.Address.As4()))
+	}
+	bare := newNodesAtASwitch(b, Config{NoShortcuts: true})
+	return append(ways, connect(b, bare[0].namespace, bare[1].namespace, underlayAddress(1).As4()))
+}
+
+// newNodesAtASwitch makes two nodes with the MTU that the nodes of nearmetal dev have.
+func newNodesAtASwitch(b *testing.B, cfg Config) []node {
+	b.Helper()
+	const mtu = 65535
+	sw := newSpace(b)
+	sw.run(b, fmt.Sprintf("ip link add sw type bridge mcast_snooping 0; ip link set sw mtu %d up", mtu))
+	var nodes []node
+	for i := range 2 {
+		space := newSpace(b)
+		plugIn(b, sw, space, i, mtu)
+		cfg.Underlay = underlayAddress(i)
+		nodes = append(nodes, node{space, newFabric(b, space, cfg)})
+	}
+	return nodes
 }
 
 // way is a TCP connection: two sockets that do not block.

@@ -3,7 +3,10 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/netip"
+	"strings"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -13,7 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
-// shortcuts are the shortcuts of the node's ports. A node whose kernel can't make them does without, and so does one on which opening one
+// shortcuts are the shortcuts of the node's ports and tunnels. A node whose kernel can't make them does without, and so does one on which opening one
 // failed: frames then take the way through the bridge. Its methods belong in the node's network namespace.
 type shortcuts struct {
 	log   *slog.Logger
@@ -41,15 +44,22 @@ func (s *shortcuts) switchOff(ctx context.Context, err error) {
 	}
 }
 
-// read returns what there is at ports, given as link index by name.
-func (s *shortcuts) read(ports map[string]int) (map[string]plan.Shortcut, error) {
-	states, err := s.table.Read(ports)
+// read returns what there is at ports and tunnels, given as link index by name.
+func (s *shortcuts) read(ports, tunnels map[string]int) (map[string]plan.Shortcut, error) {
+	atPorts, err := s.table.Read(ports)
+	if err != nil {
+		return nil, err
+	}
+	atTunnels, err := s.table.ReadTunnels(tunnels)
 	if err != nil {
 		return nil, err
 	}
 	open := map[string]plan.Shortcut{}
-	for name, state := range states {
+	for name, state := range atPorts {
 		open[name] = plan.Shortcut{Network: state.Pins.Network, Address: state.Pins.Address, MAC: state.Pins.MAC, Broken: state.Broken}
+	}
+	for name, state := range atTunnels {
+		open[name] = plan.Shortcut{Network: state.Tunnel.Network, Prefix: state.Tunnel.Prefix, Here: strings.Trim(fmt.Sprint(state.Tunnel.Here), "[]"), Broken: state.Broken}
 	}
 	return open, nil
 }
@@ -59,7 +69,7 @@ func (s *shortcuts) open(ctx context.Context, name string, want plan.Shortcut) {
 	if s.off.Load() {
 		return
 	}
-	err := s.table.Open(name, shortcut.Pins{Network: want.Network, Address: want.Address, MAC: want.MAC})
+	err := s.openLink(name, want)
 	failpoint.Hit("node.after-shortcut")
 	if err == nil {
 		return
@@ -67,6 +77,22 @@ func (s *shortcuts) open(ctx context.Context, name string, want plan.Shortcut) {
 	if _, gone := netlink.LinkByName(name); !isGone(gone) {
 		s.switchOff(ctx, err)
 	}
+}
+
+// openLink opens the shortcut of a port or of a tunnel.
+func (s *shortcuts) openLink(name string, want plan.Shortcut) error {
+	if !want.Prefix.IsValid() {
+		return s.table.Open(name, shortcut.Pins{Network: want.Network, Address: want.Address, MAC: want.MAC})
+	}
+	var here []netip.Addr
+	for word := range strings.FieldsSeq(want.Here) {
+		address, err := netip.ParseAddr(word)
+		if err != nil {
+			return err
+		}
+		here = append(here, address)
+	}
+	return s.table.OpenTunnel(name, shortcut.Tunnel{Network: want.Network, Prefix: want.Prefix, Here: here})
 }
 
 // openNew opens that of a port just attached, unless it is open or the other end is in the node's own network namespace.

@@ -31,11 +31,11 @@ const underlayMTUInTests = 9000
 func underlayAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, byte(1 + i)}) }
 
 // plugIn joins a namespace to the switch.
-func plugIn(t *testing.T, sw, space namespace, i int) {
+func plugIn(t testing.TB, sw, space namespace, i, mtu int) {
 	t.Helper()
 	name := fmt.Sprintf("p%d", i)
 	sw.run(t, fmt.Sprintf("ip link add %s mtu %d type veth peer name under0 mtu %d netns %s; ip link set %s master sw up",
-		name, underlayMTUInTests, underlayMTUInTests, space.Path(), name))
+		name, mtu, mtu, space.Path(), name))
 	space.run(t, fmt.Sprintf("ip link set lo up; ip link set under0 up; ip address add %s/24 dev under0", underlayAddress(i)))
 }
 
@@ -47,7 +47,7 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 	var lab underlayLab
 	for i := range 2 {
 		space := newSpace(t)
-		plugIn(t, sw, space, i)
+		plugIn(t, sw, space, i, underlayMTUInTests)
 		lab.nodes = append(lab.nodes, node{space, newFabric(t, space, Config{Config: plan.Config{Underlay: underlayAddress(i)}})})
 		n := testNetwork(3)
 		n.Egress = egress
@@ -56,7 +56,7 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 		lab.networks = append(lab.networks, n)
 	}
 	lab.stranger = newSpace(t)
-	plugIn(t, sw, lab.stranger, 2)
+	plugIn(t, sw, lab.stranger, 2, underlayMTUInTests)
 	for i := range lab.nodes {
 		apply(t, lab.nodes[i].fabric, lab.networks[i])
 		lab.members = append(lab.members, attach(t, lab.nodes[i].fabric, lab.networks[i], 0))

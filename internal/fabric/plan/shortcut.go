@@ -3,17 +3,23 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
-// Shortcut is a port's way past the bridge to the other ports of its network on this node, by package shortcut; the zero value: it
+// Shortcut is the way of a port, or of a tunnel, past the bridge to the other ports of its network, by package shortcut; the zero value: it
 // has none.
 type Shortcut struct {
 	Network int
 	// Address and MAC are what the port's frames must bear.
 	Address netip.Addr
 	MAC     string
+	// Prefix and Here are of tunnels only: the subnet of the network, and the addresses in it that are on this node, in order and with a
+	// space between.
+	Prefix netip.Prefix
+	Here   string
 	// Broken: the shortcut is not whole, or is another process's; its pins are not known.
 	Broken bool
 }
@@ -21,6 +27,16 @@ type Shortcut struct {
 // ShortcutOf returns the shortcut that a port of a network should have.
 func ShortcutOf(n fabric.Network, p fabric.Port) Shortcut {
 	return Shortcut{Network: n.Index, Address: p.Address, MAC: fabric.NormalMAC(p.MAC)}
+}
+
+// TunnelShortcutOf returns the shortcut that the tunnel of a network should have.
+func TunnelShortcutOf(n fabric.Network) Shortcut {
+	here := []netip.Addr{n.Gateway}
+	for _, p := range n.Ports {
+		here = append(here, p.Address)
+	}
+	slices.SortFunc(here, netip.Addr.Compare)
+	return Shortcut{Network: n.Index, Prefix: n.Prefix, Here: strings.Trim(fmt.Sprint(here), "[]")}
 }
 
 // Shortcuts reports whether ports should have shortcuts: the kernel can, and nobody else has rules for bridged frames, which would no
@@ -31,13 +47,24 @@ func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeR
 // than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
 func planShortcuts(networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
+	made := map[string]bool{}
 	for _, op := range change {
-		if o, ok := op.(SetLink); ok && o.Attribute == "master" {
-			moved[o.Link.Name] = true
+		switch o := op.(type) {
+		case SetLink:
+			moved[o.Link.Name] = moved[o.Link.Name] || o.Attribute == "master"
+		case AddLink:
+			made[o.Link.Name] = true
 		}
 	}
 	kept := map[string]bool{}
 	for _, n := range networks {
+		if len(n.Peers) > 0 && seen.Shortcuts() {
+			name, want := TunnelName(n.Index), TunnelShortcutOf(n)
+			kept[name] = seen.OpenShortcuts[name] == want && !made[name]
+			if !kept[name] {
+				open = append(open, OpenShortcut{Name: name, Shortcut: want})
+			}
+		}
 		for _, p := range n.Ports {
 			name := PortName(p.ID)
 			link, exists := seen.Links[name]
@@ -62,7 +89,7 @@ func planShortcuts(networks []fabric.Network, seen Observed, change []Operation)
 	return shut, open
 }
 
-// OpenShortcut opens a port's shortcut.
+// OpenShortcut opens the shortcut of a port or a tunnel.
 type OpenShortcut struct {
 	Name     string
 	Shortcut Shortcut
@@ -86,6 +113,9 @@ func (o ShutShortcut) String() string {
 func (s Shortcut) String() string {
 	if s.Broken {
 		return "another process, or broken"
+	}
+	if s.Prefix.IsValid() {
+		return fmt.Sprintf("%v in network %d, here %s", s.Prefix, s.Network, s.Here)
 	}
 	return fmt.Sprintf("%v, %s in network %d", s.Address, s.MAC, s.Network)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +17,8 @@ const (
 	filterName     = "nearmetal"
 )
 
-// attach puts the program where frames come in at a link, in place of another process's. It stays until the link goes.
-func (t *Table) attach(link netlink.Link) error {
+// attach puts a program where frames come in at a link, in place of another process's. It stays until the link goes.
+func attach(link netlink.Link, program *ebpf.Program) error {
 	err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
 	}})
@@ -25,7 +26,7 @@ func (t *Table) attach(link netlink.Link) error {
 		return fmt.Errorf("preparing %s for a program: %w", link.Attrs().Name, err)
 	}
 	f := filter(link.Attrs().Index)
-	f.Fd, f.Name, f.DirectAction = t.program.FD(), filterName, true
+	f.Fd, f.Name, f.DirectAction = program.FD(), filterName, true
 	if err := netlink.FilterReplace(f); err != nil {
 		return fmt.Errorf("attaching the program to %s: %w", link.Attrs().Name, err)
 	}

@@ -51,17 +51,18 @@ const (
 // the kernel leave registers 6 to 9 alone.
 const (
 	toBridge = "bridge"
+	toTunnel = "tunnel"
 	skb      = asm.R6
 	frame    = asm.R7
 	sender   = asm.R8
-	target   = asm.R9 // the IPv4 destination, then the receiver's pins
+	target   = asm.R9 // the receiver's pins
 	keySlot  = -4     // of the stack: the key of a map
 	linkSlot = -8     // of the stack: the receiver's link index
 )
 
-// program returns what each frame that a member sends runs through.
-func program(ports, places *ebpf.Map) asm.Instructions {
-	return slices.Concat(headerChecks(), senderChecks(ports), receiverChecks(ports, places), redirection())
+// portProgram returns what each frame that a member sends runs through.
+func portProgram(m maps) asm.Instructions {
+	return slices.Concat(headerChecks(), senderChecks(m), receiverChecks(m, toTunnel), redirection(), intoTunnel(m))
 }
 
 // headerChecks pass UDP and TCP in whole IPv4 packets without options in frames without a VLAN tag, and no answers of DHCP servers.
@@ -93,32 +94,33 @@ func headerChecks() asm.Instructions {
 }
 
 // senderChecks pass what bears the pins of the port that the frame came in at.
-func senderChecks(ports *ebpf.Map) asm.Instructions {
+func senderChecks(m maps) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
 			asm.LoadMem(asm.R2, skb, skbIfindex, asm.Word),
 			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
 		},
-		lookup(ports, keySlot),
+		lookup(m.ports, keySlot, toBridge),
 		asm.Instructions{asm.Mov.Reg(sender, asm.R0)},
 		sameWord(sender, portAddress, frame, frameSource),
 		sameMAC(sender, frame, frameFrom),
 	)
 }
 
-// receiverChecks pass what goes to a port of the sender's network by the addresses that the port is pinned to.
-func receiverChecks(ports, places *ebpf.Map) asm.Instructions {
+// receiverChecks pass what goes to a port of the sender's network by the addresses that the port is pinned to. Frames to an address that no
+// port here has go elsewhere.
+func receiverChecks(m maps, elsewhere string) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
 			asm.LoadMem(asm.R2, frame, frameTarget, asm.Word),
 			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
 		},
-		lookup(places, keySlot),
+		lookup(m.places, keySlot, elsewhere),
 		asm.Instructions{
 			asm.LoadMem(asm.R2, asm.R0, 0, asm.Word),
 			asm.StoreMem(asm.RFP, linkSlot, asm.R2, asm.Word),
 		},
-		lookup(ports, linkSlot),
+		lookup(m.ports, linkSlot, toBridge),
 		asm.Instructions{asm.Mov.Reg(target, asm.R0)},
 		sameWord(target, portAddress, frame, frameTarget),
 		sameWord(target, portNetwork, sender, portNetwork),
@@ -142,14 +144,14 @@ func redirection() asm.Instructions {
 	}
 }
 
-// lookup leaves in R0 the value whose key is in a slot of the stack.
-func lookup(table *ebpf.Map, slot int32) asm.Instructions {
+// lookup leaves in R0 the value whose key is in a slot of the stack; without one it goes on elsewhere.
+func lookup(table *ebpf.Map, slot int32, elsewhere string) asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMapPtr(asm.R1, table.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, slot),
 		asm.FnMapLookupElem.Call(),
-		asm.JEq.Imm(asm.R0, 0, toBridge),
+		asm.JEq.Imm(asm.R0, 0, elsewhere),
 	}
 }
 

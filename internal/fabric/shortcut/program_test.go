@@ -94,14 +94,19 @@ func (l lab) do(t *testing.T, f func() error) {
 	}
 }
 
-// run returns what the program says of a frame that comes in at a link.
+// run returns what the program says of a frame that comes in at a port.
 func (l lab) run(t *testing.T, link int, frame []byte) uint32 {
+	t.Helper()
+	return l.runProgram(t, l.table.fromPorts.program, link, frame)
+}
+
+func (l lab) runProgram(t *testing.T, program *ebpf.Program, link int, frame []byte) uint32 {
 	t.Helper()
 	var answer uint32
 	l.do(t, func() (err error) {
 		skb := make([]byte, 192) // struct __sk_buff of linux/bpf.h
 		binary.NativeEndian.PutUint32(skb[skbIfindex:], uint32(link))
-		answer, err = l.table.program.Run(&ebpf.RunOptions{Data: frame, Context: skb})
+		answer, err = program.Run(&ebpf.RunOptions{Data: frame, Context: skb})
 		return err
 	})
 	return answer
@@ -188,7 +193,15 @@ func TestWhatIsShutIsNeitherLeftNorReached(t *testing.T) {
 		t.Errorf("from a port whose shortcut is shut: got %d", int32(got))
 	}
 	l.do(t, l.table.ShutAll)
-	for what, m := range map[string]*ebpf.Map{"ports": l.table.ports, "places": l.table.places} {
+	l.wantEmpty(t)
+}
+
+// wantEmpty requires that no map has an entry.
+func (l lab) wantEmpty(t *testing.T) {
+	t.Helper()
+	for what, m := range map[string]*ebpf.Map{
+		"ports": l.table.ports, "places": l.table.places, "mouths": l.table.mouths, "exits": l.table.exits, "remotes": l.table.remotes,
+	} {
 		var key, value [16]byte
 		entries := m.Iterate()
 		for entries.Next(key[:4], value[:m.ValueSize()]) {
@@ -255,7 +268,7 @@ func TestATableTellsItsOwnFromAnothers(t *testing.T) {
 
 func TestNothingIsLeftInTheKernelWithoutPortsAndProcess(t *testing.T) {
 	l := newLab(t)
-	id := ebpf.ProgramID(l.table.id)
+	id := ebpf.ProgramID(l.table.fromPorts.id)
 	exists := func() bool {
 		program, err := ebpf.NewProgramFromID(id)
 		if err == nil {

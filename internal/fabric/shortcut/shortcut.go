@@ -1,11 +1,13 @@
-// Package shortcut hands frames from one member to another of the same network on the same node, past the bridge between them.
+// Package shortcut hands frames from one member to another of the same network, past the bridges between them.
 //
 // A program of the kernel (eBPF) at the node's end of each port looks at every frame that the member sends. A frame that the rules
-// of the bridge would pass, and whose destination is another port here, goes straight into that member's network namespace. All
-// others take the way through the bridge and its rules, as if there were no program. So the program must never pass a frame
-// that the rules refuse: it repeats their pins and never extends them.
+// of the bridge would pass, and whose destination is another port here, goes straight into that member's network namespace. If its
+// destination is known to be on another node, it goes straight into the network's tunnel, and a second program, where frames come out of
+// tunnels, hands it to the member there. All others take the way through the bridge and its rules, as if there were no program. So the
+// programs must never pass a frame that the rules refuse: they repeat their pins and never extend them.
 //
-// It must never decide which ports have a shortcut: that is in the plan. Start reading at Table; the program is in program.go.
+// It must never decide which links have a shortcut: that is in the plan. Start reading at Table; the programs are in program.go and
+// tunnel_program.go.
 package shortcut
 
 import (
@@ -37,19 +39,31 @@ type State struct {
 
 // Table holds the shortcuts of a node. All its methods belong in the node's network namespace; several goroutines may call them at once.
 //
-// The program stays with a port's link, and the maps with the program, so shortcuts outlive the process that opened them. Another
+// The programs stay with their links, and the maps with the programs, so shortcuts outlive the process that opened them. Another
 // process neither reads nor extends them: it reports them as broken, and opens its own.
 type Table struct {
-	program *ebpf.Program
-	id      int // the kernel's for the program, 0 for none
-	// ports holds the pins of each port by link index.
-	ports *ebpf.Map
-	// places holds the link index of each port by address. The kernel removes the entry of a link with the link (DEVMAP_HASH), so
-	// that no frame follows an index to a link that has it later.
-	places *ebpf.Map
+	maps
+	fromPorts, fromTunnels loaded
 
-	mu   sync.Mutex
-	open map[string]entry // by link name
+	mu      sync.Mutex
+	open    map[string]entry       // by link name
+	tunnels map[string]tunnelEntry // by link name
+}
+
+// loaded is a program in the kernel, and the kernel's ID of it, 0 for none.
+type loaded struct {
+	program *ebpf.Program
+	id      int
+}
+
+// maps are what the programs look into. The kernel removes the entry of a link with the link from those that lead to links (DEVMAP_HASH), so
+// that no frame follows an index to a link that has it later.
+type maps struct {
+	ports   *ebpf.Map // the pins of each port by link index
+	places  *ebpf.Map // the link index of each port by address
+	mouths  *ebpf.Map // the network of each tunnel by link index
+	exits   *ebpf.Map // the link index of each tunnel by network
+	remotes *ebpf.Map // what is known of addresses of networks with tunnels: on this node, or the MAC address on another
 }
 
 // entry is what this process wrote about a link.
@@ -58,8 +72,11 @@ type entry struct {
 	pins  Pins
 }
 
-// maxPorts bounds the maps; a bridge takes 1,024 ports.
-const maxPorts = 1 << 14
+// maxPorts bounds the maps; a bridge takes 1,024 ports. Frames to members on other nodes beyond maxRemotes take the bridge.
+const (
+	maxPorts   = 1 << 14
+	maxRemotes = 1 << 16
+)
 
 // portValue is a value of the map ports; program.go reads its fields.
 type portValue struct {
@@ -70,52 +87,77 @@ type portValue struct {
 }
 
 // New returns a table without a program: it reports the shortcuts of other processes, and shuts them.
-func New() *Table { return &Table{open: map[string]entry{}} }
+func New() *Table { return &Table{open: map[string]entry{}, tunnels: map[string]tunnelEntry{}} }
 
-// Load loads the program, which Open needs; again is no error. It fails on a kernel that lacks what the program needs: the helper
+// Load loads the programs, which Open and OpenTunnel need; again is no error. It fails on a kernel that lacks what they need: the helper
 // bpf_redirect_peer came with Linux 5.10.
-func (t *Table) Load() error {
+func (t *Table) Load() (err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.program != nil {
+	if t.fromPorts.program != nil {
 		return nil
 	}
-	ports, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "nm_ports", Type: ebpf.Hash, KeySize: 4, ValueSize: 16, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC,
-	})
+	made, err := newMaps()
 	if err != nil {
-		return fmt.Errorf("making the map of ports: %w", err)
+		return err
 	}
-	places, err := ebpf.NewMap(&ebpf.MapSpec{Name: "nm_places", Type: ebpf.DevMapHash, KeySize: 4, ValueSize: 4, MaxEntries: maxPorts})
+	fromPorts, err := load("nm_shortcut", portProgram(made))
 	if err != nil {
-		return errors.Join(fmt.Errorf("making the map of places: %w", err), ports.Close())
+		return errors.Join(err, made.close())
 	}
-	program, id, err := load(program(ports, places))
+	fromTunnels, err := load("nm_tunnel", tunnelProgram(made))
 	if err != nil {
-		return errors.Join(err, places.Close(), ports.Close())
+		return errors.Join(err, fromPorts.program.Close(), made.close())
 	}
-	t.program, t.id, t.ports, t.places = program, id, ports, places
+	t.maps, t.fromPorts, t.fromTunnels = made, fromPorts, fromTunnels
 	return nil
 }
 
-func load(instructions asm.Instructions) (*ebpf.Program, int, error) {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "nm_shortcut", Type: ebpf.SchedCLS, Instructions: instructions, License: "Apache-2.0"})
+func newMaps() (maps, error) {
+	var m maps
+	for _, table := range []struct {
+		at   **ebpf.Map
+		spec ebpf.MapSpec
+	}{
+		{&m.ports, ebpf.MapSpec{Name: "nm_ports", Type: ebpf.Hash, ValueSize: 16, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.places, ebpf.MapSpec{Name: "nm_places", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
+		{&m.mouths, ebpf.MapSpec{Name: "nm_mouths", Type: ebpf.Hash, ValueSize: 12, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.exits, ebpf.MapSpec{Name: "nm_exits", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
+		{&m.remotes, ebpf.MapSpec{Name: "nm_remotes", Type: ebpf.Hash, ValueSize: 16, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
+	} {
+		table.spec.KeySize = 4
+		made, err := ebpf.NewMap(&table.spec)
+		if err != nil {
+			return maps{}, errors.Join(fmt.Errorf("making the map %s: %w", table.spec.Name, err), m.close())
+		}
+		*table.at = made
+	}
+	return m, nil
+}
+
+// close closes the maps; nil ones close without an error.
+func (m maps) close() error {
+	return errors.Join(m.ports.Close(), m.places.Close(), m.mouths.Close(), m.exits.Close(), m.remotes.Close())
+}
+
+func load(name string, instructions asm.Instructions) (loaded, error) {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, Instructions: instructions, License: "Apache-2.0"})
 	if err != nil {
-		return nil, 0, fmt.Errorf("loading the program: %w", err)
+		return loaded{}, fmt.Errorf("loading the program %s: %w", name, err)
 	}
 	info, err := program.Info()
 	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("reading the program's ID: %w", err), program.Close())
+		return loaded{}, errors.Join(fmt.Errorf("reading the ID of the program %s: %w", name, err), program.Close())
 	}
 	id, _ := info.ID()
-	return program, int(id), nil
+	return loaded{program, int(id)}, nil
 }
 
-// Close lets go of the program and its maps; the shortcuts that are open stay.
+// Close lets go of the programs and their maps; the shortcuts that are open stay.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return errors.Join(t.program.Close(), t.ports.Close(), t.places.Close()) // nil ones close without an error
+	return errors.Join(t.fromPorts.program.Close(), t.fromTunnels.program.Close(), t.maps.close()) // nil ones close without an error
 }
 
 // Open opens the shortcut of the port with this link, which is on its bridge and leads into another network namespace. The rules that pin
@@ -142,7 +184,7 @@ func (t *Table) Open(name string, pins Pins) error {
 	if err := learn(link, value.MAC[:]); err != nil {
 		return err
 	}
-	if err := t.attach(link); err != nil {
+	if err := attach(link, t.fromPorts.program); err != nil {
 		return err
 	}
 	if err := t.places.Put(value.Address, index); err != nil {
@@ -151,12 +193,15 @@ func (t *Table) Open(name string, pins Pins) error {
 	return nil
 }
 
-// Shut ends the shortcut of a link: frames of the port and to it take the way through the bridge. Shutting what is not open is no error.
+// Shut ends the shortcut of a link, a port's or a tunnel's: its frames and those to it take the way through the bridge. Shutting what is not open is no error.
 func (t *Table) Shut(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, open := t.open[name]; open {
 		return t.forget(name) // without its pins the program passes nothing; it goes with the link
+	}
+	if _, open := t.tunnels[name]; open {
+		return t.forgetTunnel(name)
 	}
 	return detach(name)
 }
@@ -168,6 +213,9 @@ func (t *Table) ShutAll() error {
 	var errs []error
 	for name := range t.open {
 		errs = append(errs, t.forget(name))
+	}
+	for name := range t.tunnels {
+		errs = append(errs, t.forgetTunnel(name))
 	}
 	return errors.Join(errs...)
 }
@@ -207,7 +255,7 @@ func (t *Table) Read(links map[string]int) (map[string]State, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the program of %s: %w", name, err)
 		}
-		if _, open := states[name]; id != t.id && (open || id != 0) {
+		if _, open := states[name]; id != t.fromPorts.id && (open || id != 0) {
 			states[name] = State{Broken: true}
 		}
 	}

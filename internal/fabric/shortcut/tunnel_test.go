@@ -1,0 +1,221 @@
+package shortcut
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+)
+
+// A member of the first two ports' network on another node, and one of a network whose ports here have no tunnel.
+var (
+	remote   = Pins{Network: 1, Address: netip.MustParseAddr("10.64.16.4"), MAC: "02:00:00:01:00:04"}
+	stranger = Pins{Network: 2, Address: netip.MustParseAddr("10.64.32.4"), MAC: "02:00:00:02:00:04"}
+)
+
+const tunnelName = "t1"
+
+var tunnelOne = Tunnel{
+	Network: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20"),
+	Here: []netip.Addr{netip.MustParseAddr("10.64.16.1"), sent.Address, received.Address, netip.MustParseAddr("10.64.16.5")},
+}
+
+// newTunnelLab is newLab with an open tunnel of the first network, for which a link stands in.
+func newTunnelLab(t *testing.T) (l lab, tunnel int) {
+	t.Helper()
+	l = newLab(t)
+	l.do(t, func() error {
+		link, err := addPort(tunnelName)
+		if err != nil {
+			return err
+		}
+		tunnel = link.Attrs().Index
+		return l.table.OpenTunnel(tunnelName, tunnelOne)
+	})
+	return l, tunnel
+}
+
+// arrive returns what the program says of a frame that comes out of a tunnel.
+func (l lab) arrive(t *testing.T, tunnel int, frame []byte) uint32 {
+	t.Helper()
+	return l.runProgram(t, l.table.fromTunnels.program, tunnel, frame)
+}
+
+func TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown(t *testing.T) {
+	with := func(at int, value ...byte) func([]byte) {
+		return func(frame []byte) { copy(frame[at:], value) }
+	}
+	for _, tt := range []struct {
+		name     string
+		from, to Pins
+		change   func([]byte)
+		want     uint32
+	}{
+		{"a frame from a member on another node", remote, received, nil, redirected},
+		{"a fragment", remote, received, with(frameFragment, 0x20, 0), bridged},
+		{"a frame under the address of a member here", sent, received, nil, bridged},
+		{"a frame under the address of a member here that has no shortcut", remote, received, with(frameSource+3, 5), bridged},
+		{"a frame under the gateway's address", remote, received, with(frameSource+3, 1), bridged},
+		{"a frame under an address of no member", remote, received, with(frameSource, 192, 0, 2, 1), bridged},
+		{"a frame under a group's MAC", remote, received, with(frameFrom, 3), bridged},
+		{"a frame to an address of nobody here", remote, received, with(frameTarget+3, 9), bridged},
+		{"a frame to the MAC of nobody here", remote, received, with(frameTo+5, 9), bridged},
+		{"a frame to a member of another network", remote, foreign, nil, bridged},
+	} {
+		l, tunnel := newTunnelLab(t)
+		frame := packet(tt.from, tt.to)
+		if tt.change != nil {
+			tt.change(frame)
+		}
+		if got := l.arrive(t, tunnel, frame); got != bridged {
+			t.Errorf("%s, first: got %d, want that the bridge learns of it", tt.name, int32(got))
+		}
+		if got := l.arrive(t, tunnel, frame); got != tt.want {
+			t.Errorf("%s, again: got %d, want %d", tt.name, int32(got), int32(tt.want))
+		}
+	}
+}
+
+func TestAnAddressKeepsItsMAC(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	l.arrive(t, tunnel, packet(remote, received))
+	other := remote
+	other.MAC = "02:00:00:01:00:0f"
+	for range 2 {
+		if got := l.arrive(t, tunnel, packet(other, received)); got != bridged {
+			t.Errorf("under another MAC: got %d", int32(got))
+		}
+	}
+	if got := l.run(t, l.links[sent], packet(sent, other)); got != bridged {
+		t.Errorf("to another MAC: got %d", int32(got))
+	}
+	if got := l.run(t, l.links[sent], packet(sent, remote)); got != redirected {
+		t.Errorf("to the MAC that was heard first: got %d", int32(got))
+	}
+}
+
+func TestAnAddressHereStaysHereUnderAnyMAC(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	zero := sent
+	zero.MAC = "00:00:00:00:00:00" // as the entry of an address that is here
+	for range 2 {
+		if got := l.arrive(t, tunnel, packet(zero, received)); got != bridged {
+			t.Errorf("got %d, want that the bridge gets it", int32(got))
+		}
+	}
+}
+
+func TestTheBridgeHearsAMemberOfAnotherNodeFromTimeToTime(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	frame := packet(remote, received)
+	l.arrive(t, tunnel, frame)
+	var value remoteValue
+	if err := l.table.remotes.Lookup(remote.Address.As4(), &value); err != nil {
+		t.Fatal(err)
+	}
+	value.Heard -= rehearing
+	if err := l.table.remotes.Put(remote.Address.As4(), value); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.arrive(t, tunnel, frame); got != bridged {
+		t.Errorf("after a while: got %d, want that the bridge hears it", int32(got))
+	}
+	if got := l.arrive(t, tunnel, frame); got != redirected {
+		t.Errorf("right after that: got %d, want the shortcut", int32(got))
+	}
+}
+
+func TestAFrameGoesIntoATunnelOnlyToWhoIsKnownToBeThere(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	send := func(to Pins) uint32 { return l.run(t, l.links[sent], packet(sent, to)) }
+	if got := send(remote); got != bridged {
+		t.Errorf("to a member that was not heard yet: got %d", int32(got))
+	}
+	l.arrive(t, tunnel, packet(remote, received))
+	if got := send(remote); got != redirected {
+		t.Errorf("to a member that was heard: got %d", int32(got))
+	}
+	if got := l.run(t, l.links[foreign], packet(foreign, remote)); got != bridged {
+		t.Errorf("from a member of another network: got %d", int32(got))
+	}
+	if got := send(stranger); got != bridged {
+		t.Errorf("to another network: got %d", int32(got))
+	}
+	gateway := Pins{Network: 1, Address: tunnelOne.Here[0], MAC: "06:6e:6d:00:01:01"}
+	l.arrive(t, tunnel, packet(gateway, received))
+	if got := send(gateway); got != bridged {
+		t.Errorf("to the gateway, whose address somebody used elsewhere: got %d", int32(got))
+	}
+	zero := Pins{Address: tunnelOne.Here[3], MAC: "00:00:00:00:00:00"} // as the entry of an address that is here
+	if got := send(zero); got != bridged {
+		t.Errorf("to a member here without a shortcut: got %d", int32(got))
+	}
+}
+
+func TestAShutTunnelIsNeitherLeftNorReached(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	l.arrive(t, tunnel, packet(remote, received))
+	l.do(t, func() error { return l.table.Shut(tunnelName) })
+	for range 2 {
+		if got := l.arrive(t, tunnel, packet(remote, received)); got != bridged {
+			t.Errorf("out of a tunnel that is shut: got %d", int32(got))
+		}
+	}
+	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
+		t.Errorf("into a tunnel that is shut: got %d", int32(got))
+	}
+	l.do(t, func() error { return l.table.OpenTunnel(tunnelName, tunnelOne) })
+	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
+		t.Errorf("to a member that was heard before the tunnel was shut: got %d", int32(got))
+	}
+	l.do(t, l.table.ShutAll)
+	l.wantEmpty(t)
+}
+
+func TestATunnelsShortcutIsReadBack(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	links := map[string]int{tunnelName: tunnel}
+	want := func(table *Table, broken bool, when string) {
+		t.Helper()
+		l.do(t, func() error {
+			states, err := table.ReadTunnels(links)
+			if got := states[tunnelName]; err == nil && got.Broken != broken {
+				t.Errorf("%s: broken is %t", when, got.Broken)
+			}
+			return err
+		})
+	}
+	want(l.table, false, "as opened")
+	other := New()
+	defer other.Close()
+	want(other, true, "by another process")
+	for what, meddle := range map[string]func() error{
+		"an address here is taken for one elsewhere": func() error {
+			return l.table.remotes.Put(received.Address.As4(), remoteValue{Network: 1})
+		},
+		"its network is lost": func() error { return l.table.mouths.Delete(uint32(tunnel)) },
+		"its place is lost":   func() error { return l.table.exits.Delete(uint32(1)) },
+		"another process removed the program": func() error {
+			return l.space.Do(func() error { return other.Shut(tunnelName) })
+		},
+	} {
+		if err := meddle(); err != nil {
+			t.Fatal(err)
+		}
+		want(l.table, true, what)
+		l.do(t, func() error { return l.table.OpenTunnel(tunnelName, tunnelOne) })
+		want(l.table, false, "opened again")
+	}
+	l.do(t, func() error {
+		link, err := netlink.LinkByName(tunnelName)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	})
+	delete(links, tunnelName)
+	want(l.table, true, "without its link")
+	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
+		t.Errorf("into a tunnel that is gone: got %d", int32(got))
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+// tunnelShortcutGuards: what keeps the way past the bridges of two nodes as narrow as the rules there.
+var tunnelShortcutGuards = []Mutant{
+	{
+		Guard:   "a tunnel's shortcut takes the network's own addresses only",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\t\tasm.JNE.Reg(asm.R2, asm.R3, toBridge),\n\t\t\tasm.LoadMem(asm.R2, frame, frameFrom, asm.Byte),\n",
+		Replace: "\t\t\tasm.LoadMem(asm.R2, frame, frameFrom, asm.Byte),\n",
+		Test:    "./internal/fabric/shortcut TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown",
+	},
+	{
+		Guard:   "no group sends through a tunnel's shortcut",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\t\tasm.JSet.Imm(asm.R2, multicast, toBridge),\n",
+		Replace: "",
+		Test:    "./internal/fabric/shortcut TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown",
+	},
+	{
+		Guard:   "frames under addresses of this node out of a tunnel take the bridge",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\tasm.Instructions{asm.Mov.Reg(target, asm.R0)},\n\t\tsameWord(target, portNetwork, sender, portNetwork),\n\t\tsameMAC(target, frame, frameFrom),\n",
+		Replace: "\t\tasm.Instructions{asm.Mov.Reg(target, asm.R0)},\n\t\tsameMAC(target, frame, frameFrom),\n",
+		Test:    "./internal/fabric/shortcut TestAnAddressHereStaysHereUnderAnyMAC",
+	},
+	{
+		Guard:   "frames out of a tunnel bear the MAC that their address was heard with",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\tsameMAC(target, frame, frameFrom),\n",
+		Replace: "",
+		Test:    "./internal/fabric/shortcut TestAnAddressKeepsItsMAC",
+	},
+	{
+		Guard:   "a bridge hears members of other nodes from time to time",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\t\tasm.JLT.Imm(asm.R2, rehearing, \"known\"),\n",
+		Replace: "\t\t\tasm.JLT.Imm(asm.R2, 1<<30, \"known\"),\n",
+		Test:    "./internal/fabric/shortcut TestTheBridgeHearsAMemberOfAnotherNodeFromTimeToTime",
+	},
+	{
+		Guard:   "a frame goes into its own network's tunnel only",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\tsameWord(target, portNetwork, sender, portNetwork),\n\t\tsameMAC(target, frame, frameTo),\n",
+		Replace: "\t\tsameMAC(target, frame, frameTo),\n",
+		Test:    "./internal/fabric/shortcut TestAFrameGoesIntoATunnelOnlyToWhoIsKnownToBeThere",
+	},
+	{
+		Guard:   "a frame goes into a tunnel by the MAC that its receiver was heard with only",
+		File:    "internal/fabric/shortcut/tunnel_program.go",
+		Find:    "\t\tsameMAC(target, frame, frameTo),\n",
+		Replace: "",
+		Test:    "./internal/fabric/shortcut TestAnAddressKeepsItsMAC",
+	},
+	{
+		Guard:   "a shut tunnel takes no frames",
+		File:    "internal/fabric/shortcut/tunnel.go",
+		Find:    "\t\terr = t.exits.Delete(network)\n",
+		Replace: "",
+		Test:    "./internal/fabric/shortcut TestAShutTunnelIsNeitherLeftNorReached",
+	},
+	{
+		Guard:   "out of a shut tunnel comes no frame by the shortcut",
+		File:    "internal/fabric/shortcut/tunnel.go",
+		Find:    "\tif err := t.mouths.Delete(e.index); err != nil && ",
+		Replace: "\tif err := error(nil); err != nil && ",
+		Test:    "./internal/fabric/shortcut TestAShutTunnelIsNeitherLeftNorReached",
+	},
+	{
+		Guard:   "what a shut tunnel learned is forgotten",
+		File:    "internal/fabric/shortcut/tunnel.go",
+		Find:    "\t\tif tunnel.Prefix.Contains(netip.AddrFrom4(address)) {\n",
+		Replace: "\t\tif !tunnel.Prefix.IsValid() {\n",
+		Test:    "./internal/fabric/shortcut TestAShutTunnelIsNeitherLeftNorReached",
+	},
+	{
+		Guard:   "the addresses of a node's members are known as such",
+		File:    "internal/fabric/shortcut/tunnel.go",
+		Find:    "\tfor _, address := range tunnel.Here {\n\t\tif err := ",
+		Replace: "\tfor _, address := range tunnel.Here[:1] {\n\t\tif err := ",
+		Test:    "./internal/fabric/shortcut TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown",
+	},
+	{
+		Guard:   "another process's shortcut through a tunnel is not taken for an own one",
+		File:    "internal/fabric/shortcut/tunnel.go",
+		Find:    "id != t.fromTunnels.id && (open || id != 0)",
+		Replace: "id == 0 && open",
+		Test:    "./internal/fabric/shortcut TestATunnelsShortcutIsReadBack",
+	},
+	{
+		Guard:   "a port that a tunnel's shortcut may lead to is planned with its address",
+		File:    "internal/fabric/plan/shortcut.go",
+		Find:    "\t\there = append(here, p.Address)\n",
+		Replace: "\t\t_ = p\n",
+		Test:    "./internal/fabric/node TestAMemberWithAnAddressHeardFromElsewhereIsReached",
+	},
+	{
+		Guard:   "the shortcut through a tunnel that is made anew is opened",
+		File:    "internal/fabric/plan/shortcut.go",
+		Find:    "seen.OpenShortcuts[name] == want && !made[name]",
+		Replace: "seen.OpenShortcuts[name] == want",
+		Test:    "./internal/fabric/plan TestPlansAreAsWritten",
+	},
+}
