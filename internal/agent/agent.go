@@ -128,8 +128,10 @@ type Agent struct {
 	drift    []string
 	auditing bool
 	probing  bool
-	builds   map[string]*buildState
-	power    powerOff
+	// examining: drivers are being asked which members hang.
+	examining bool
+	builds    map[string]*buildState
+	power     powerOff
 	// work is what the agent waits for when it ends: fetches and builds.
 	work sync.WaitGroup
 	// stored is how much of a job's output the server has told to have, by job.
@@ -202,6 +204,7 @@ func (a *Agent) loop(ctx context.Context) {
 			a.audit(ctx)
 		case <-probe.C:
 			a.probe(ctx)
+			a.examine(ctx)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
 		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part(), Cleaned: m.cleaned, NeverRan: m.neverRan,
-		Unhealthy:   joined(m.unhealthy, m.cut),
+		Unhealthy:   joined(joined(m.unhealthy, m.cut), m.hung),
 		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
 	}
 	if m.want != nil {
@@ -184,7 +184,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	if !a.imageReady(m) {
 		return
 	}
-	m.ready, m.unhealthy, m.cut, m.exit, m.recovered = false, "", "", "", time.Time{}
+	m.ready, m.unhealthy, m.cut, m.hung, m.exit, m.recovered = false, "", "", "", "", time.Time{}
 	starts, err := m.starter()
 	if err != nil {
 		m.phase, m.message = api.MemberFailed, err.Error()
@@ -279,7 +279,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		}
 		return filetree.Remove(ctx, a.controlDir(m.id))
 	}, func(m *memberState) {
-		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.problem = driver.StateAbsent, "", false, "", "", ""
+		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.hung, m.problem = driver.StateAbsent, "", false, "", "", "", ""
 		m.digest, m.neverRan, m.kills, m.oomKills = "", false, nil, 0
 		m.cleaned = final
 		m.watched, m.lookAt = false, time.Time{}

@@ -59,6 +59,7 @@ type memberState struct {
 	problem   string // what keeps a running member from being ready, in its own words
 	unhealthy string // why a member that was ready can't be used, in its own words
 	cut       string // what is wrong with its network, as seen from the host
+	hung      string // how it hangs, as seen from the host
 	phase     api.MemberPhase
 	message   string
 }

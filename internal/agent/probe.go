@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
@@ -35,6 +36,40 @@ func (a *Agent) probe(ctx context.Context) {
 					m.cut = ""
 				} else if a.hearing.current() {
 					a.mend(ctx, m, wrong[id])
+				}
+			}
+		})
+	}()
+}
+
+// examine asks the drivers which running members hang. A member that hangs stays so, and can't be used: it is replaced.
+func (a *Agent) examine(ctx context.Context) {
+	if a.examining {
+		return
+	}
+	a.examining = true
+	drivers := maps.Clone(a.drivers)
+	go func() {
+		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
+		defer cancel()
+		hung := map[string]string{}
+		for stack, d := range drivers {
+			examiner, ok := d.(driver.Examiner)
+			if !ok {
+				continue
+			}
+			found, err := examiner.Hung(bounded)
+			if err != nil {
+				a.cfg.Log.WarnContext(ctx, "members can't be examined", "stack", stack, "error", err)
+			}
+			maps.Copy(hung, found)
+		}
+		a.post(ctx, func() {
+			a.examining = false
+			for id, how := range hung {
+				if m := a.members[id]; m != nil && !m.busy && m.state == driver.StateRunning && m.hung == "" {
+					a.cfg.Log.WarnContext(ctx, "a member hangs", "member", id, "seen", how)
+					m.hung = how
 				}
 			}
 		})

@@ -141,3 +141,27 @@ func TestAMemberIsGivenItsChecksAndItsWordOnItsHealthCounts(t *testing.T) {
 		(<-a.events)()
 	}
 }
+
+// examined asks the drivers once.
+func examined(t *testing.T, a *Agent) {
+	t.Helper()
+	a.examine(t.Context())
+	(<-a.events)()
+}
+
+func TestAMemberThatHangsIsUnhealthyUntilItIsMadeAnew(t *testing.T) {
+	a, m, _, host := attached(t)
+	a.drivers = map[api.Stack]driver.Driver{api.StackVM: m.driver}
+	if examined(t, a); a.input(m, nil, time.Now()).Unhealthy != "" {
+		t.Fatalf("while it runs: unhealthy is %q", m.hung)
+	}
+	host.Hang(m.id, "its watchdog has fired")
+	m.busy = true
+	if examined(t, a); m.hung != "" {
+		t.Error("a member is judged in the middle of an operation")
+	}
+	m.busy = false
+	if examined(t, a); a.input(m, nil, time.Now()).Unhealthy != "its watchdog has fired" {
+		t.Errorf("when it hangs: unhealthy is %q", a.input(m, nil, time.Now()).Unhealthy)
+	}
+}

@@ -133,6 +133,12 @@ type MemoryAccountant interface {
 	OutOfMemory(id string) (kills int, err error)
 }
 
+// Examiner is the ability to see, from outside, that a running member hangs: one whose kernel stands still can't say so.
+type Examiner interface {
+	// Hung returns the running members that hang, by ID, with what was seen of each. A member that hangs does so until it is stopped.
+	Hung(ctx context.Context) (map[string]string, error)
+}
+
 // Dialer is the ability to connect to a member's TCP ports from its host, past the rules that keep hosts out of tenants' networks.
 type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)

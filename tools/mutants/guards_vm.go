@@ -163,4 +163,32 @@ var vmGuards = []Mutant{
 		Replace: "\t\t\tif err != nil && dir == \"\" {\n\t\t\t\treturn fmt.Errorf(\"limiting",
 		Test:    "./internal/cgroup TestAControlGroupThatCanNotBeLimitedIsAnError",
 	},
+	{
+		Guard:   "a machine that somebody paused is not taken for one that hangs",
+		File:    "internal/driver/vm/hang.go",
+		Find:    "state == libvirt.DomainPaused && reason == int32(libvirt.DomainPausedWatchdog)",
+		Replace: "state == libvirt.DomainPaused && reason >= 0",
+		Test:    "./internal/driver/vm TestOnlyAMachineThatItsWatchdogStoppedHangs",
+	},
+	{
+		Guard:   "a machine has a watchdog, which stops it where it hangs",
+		File:    "internal/driver/vm/domain.xml.tmpl",
+		Find:    "    <watchdog model='i6300esb' action='pause'/>\n",
+		Replace: "",
+		Test:    "./internal/driver/vm TestAMachineIsDescribedToLibvirt",
+	},
+	{
+		Guard:   "a member that hangs can't be used",
+		File:    "internal/agent/converge.go",
+		Find:    "joined(joined(m.unhealthy, m.cut), m.hung)",
+		Replace: "joined(m.unhealthy, m.cut)",
+		Test:    "./internal/agent TestAMemberThatHangsIsUnhealthyUntilItIsMadeAnew",
+	},
+	{
+		Guard:   "a member is not judged in the middle of an operation",
+		File:    "internal/agent/probe.go",
+		Find:    "m != nil && !m.busy && m.state == driver.StateRunning && m.hung",
+		Replace: "m != nil && m.state == driver.StateRunning && m.hung",
+		Test:    "./internal/agent TestAMemberThatHangsIsUnhealthyUntilItIsMadeAnew",
+	},
 }

@@ -58,6 +58,8 @@ type member struct {
 	progress int64
 	// oomKills counts its processes that memory ran out for.
 	oomKills int
+	// hung is how it hangs, if it does.
+	hung string
 	// services are what listens in it, by port.
 	services map[int]func(net.Conn)
 }
@@ -84,25 +86,6 @@ func (h *Host) End(id string, code int) {
 	if m := h.members[id]; m != nil {
 		m.end(code)
 	}
-}
-
-// RunOutOfMemory makes the kernel end one process of a member, another than its first, for want of memory.
-func (h *Host) RunOutOfMemory(id string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.members[id]; m != nil {
-		m.oomKills++
-	}
-}
-
-// OutOfMemory returns how many processes of a member memory ran out for; it implements driver.MemoryAccountant.
-func (d *Driver) OutOfMemory(id string) (int, error) {
-	d.host.mu.Lock()
-	defer d.host.mu.Unlock()
-	if m := d.host.members[id]; m != nil {
-		return m.oomKills, nil
-	}
-	return 0, nil
 }
 
 // Crash ends every process at once, as a power cut does; debris stays.

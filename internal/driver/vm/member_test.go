@@ -3,6 +3,8 @@ package vm_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -30,6 +32,8 @@ type order struct {
 	Read string `json:"read,omitempty"`
 	// Fill asks for so many bytes of memory to be written.
 	Fill int `json:"fill,omitempty"`
+	// Panic asks the kernel to panic and to stand still then.
+	Panic bool `json:"panic,omitempty"`
 }
 
 // answer is what came of it.
@@ -123,6 +127,9 @@ func obey(o order) answer {
 			page[0] = 1
 			filled = append(filled, page)
 		}
+	case o.Panic:
+		err := errors.Join(os.WriteFile("/proc/sys/kernel/panic", []byte("0"), 0), os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0))
+		return answer{Err: fmt.Sprintf("after a panic: %v", err)}
 	case o.Read != "":
 		var stat unix.Stat_t
 		text, err := os.ReadFile(o.Read)

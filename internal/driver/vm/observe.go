@@ -19,6 +19,8 @@ type sight struct {
 	pid   int
 	// member is what it was started with, nil where that is not on the host.
 	member *driver.Member
+	// hung: its watchdog has fired.
+	hung bool
 }
 
 func (s sight) alive() bool { return s.state == driver.StateRunning || s.state == driver.StatePaused }
@@ -32,7 +34,7 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 	if err != nil {
 		return sight{}, err
 	}
-	state, active, err := domainState(ctx, host, id)
+	state, reason, active, err := domainState(ctx, host, id)
 	if err != nil {
 		return sight{}, err
 	}
@@ -42,10 +44,12 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 		d.log.WarnContext(ctx, "a member's record can't be read; it counts as debris", "member", id, "error", err)
 	}
 	switch {
+	case known && active && pid != 0 && hasFired(state, reason): // nobody has paused it, and nobody can resume it
+		return sight{state: driver.StateRunning, pid: pid, member: &r.Member, hung: true}, nil
 	case known && active && pid != 0 && state == libvirt.DomainPaused:
-		return sight{driver.StatePaused, pid, &r.Member}, nil
+		return sight{state: driver.StatePaused, pid: pid, member: &r.Member}, nil
 	case known && active && pid != 0 && state != libvirt.DomainShutoff && state != libvirt.DomainCrashed:
-		return sight{driver.StateRunning, pid, &r.Member}, nil
+		return sight{state: driver.StateRunning, pid: pid, member: &r.Member}, nil
 	case known:
 		return sight{state: driver.StateExited, member: &r.Member}, nil
 	case active || pid != 0 || !isMissing(d.dir(id)):
@@ -55,19 +59,19 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 }
 
 // domainState asks libvirt of a machine.
-func domainState(ctx context.Context, host *daemon, id string) (state libvirt.DomainState, active bool, err error) {
+func domainState(ctx context.Context, host *daemon, id string) (state libvirt.DomainState, reason int32, active bool, err error) {
 	var number int32
 	err = host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) (err error) {
-		number, _, err = rpc.DomainGetState(domain, 0)
+		number, reason, err = rpc.DomainGetState(domain, 0)
 		return err
 	})
 	if libvirt.IsNotFound(err) {
-		return 0, false, nil
+		return 0, 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("libvirt can't tell about machine %s: %w", id, err)
+		return 0, 0, false, fmt.Errorf("libvirt can't tell about machine %s: %w", id, err)
 	}
-	return libvirt.DomainState(number), true, nil
+	return libvirt.DomainState(number), reason, true, nil
 }
 
 // Observe lists the members that have a directory here. Clean removes that last, so there is no machine without one; while there is none, nobody

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/digitalocean/go-libvirt"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -138,6 +139,22 @@ func TestOnlyItsOwnEndedMachinesAreWaitedFor(t *testing.T) {
 	} {
 		if got := endedMachine([]byte(stat), 77); got != want {
 			t.Errorf("%q: got %v, want %v", stat, got, want)
+		}
+	}
+}
+
+func TestOnlyAMachineThatItsWatchdogStoppedHangs(t *testing.T) {
+	for _, c := range []struct {
+		state  libvirt.DomainState
+		reason int32
+		want   bool
+	}{
+		{libvirt.DomainPaused, int32(libvirt.DomainPausedWatchdog), true},
+		{libvirt.DomainPaused, int32(libvirt.DomainPausedUser), false},
+		{libvirt.DomainRunning, int32(libvirt.DomainPausedWatchdog), false},
+	} {
+		if got := hasFired(c.state, c.reason); got != c.want {
+			t.Errorf("state %d for reason %d: %v, want %v", c.state, c.reason, got, c.want)
 		}
 	}
 }

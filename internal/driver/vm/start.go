@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -196,7 +197,7 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 		return fmt.Errorf("attaching it to its network: %w", err)
 	}
 	failpoint.Hit("vm.after-attach")
-	setup, err := setupOf(m)
+	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
 	}
@@ -320,12 +321,12 @@ func (d *Driver) recall(id string) (record, error) {
 }
 
 // setupOf is what the guest is given. A member's own root is the guest's root: unlike in a container its files belong to the IDs that they name.
-func setupOf(m driver.Member) (guestlink.Setup, error) {
+func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 	a := &m.Assignment
 	s := guestlink.Setup{
 		Hostname: a.Member, Shares: []guestlink.Share{{Tag: homeTag, Path: "/home"}},
 		Dirs:    []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
-		Program: []string{guestlink.ProgramInGuest},
+		Program: []string{guestlink.ProgramInGuest}, WatchdogSeconds: int(cmp.Or(d.cfg.Watchdog, watchdogTime) / time.Second),
 	}
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)

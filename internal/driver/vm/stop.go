@@ -36,7 +36,7 @@ func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error
 	if err != nil {
 		return err
 	}
-	if seen.alive() && grace > 0 {
+	if seen.alive() && !seen.hung && grace > 0 {
 		if err := d.askToStop(ctx, host, id, seen, grace); err != nil {
 			d.log.WarnContext(ctx, "a machine can't be asked to go off; its power is taken", "member", id, "error", err)
 		}
@@ -84,7 +84,7 @@ func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error 
 // gone returns once libvirt knows nothing of a machine any more, as it does a moment after its process has ended.
 func gone(ctx context.Context, host *daemon, id string) error {
 	for {
-		_, active, err := domainState(ctx, host, id)
+		_, _, active, err := domainState(ctx, host, id)
 		if err != nil || !active {
 			return err
 		}

@@ -27,7 +27,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil {
 		return err
 	}
-	setup, err := setupOf(m)
+	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
 	}
@@ -78,8 +78,12 @@ func (d *Driver) Resume(ctx context.Context, id string) error {
 }
 
 func (d *Driver) freeze(ctx context.Context, id string, frozen bool) error {
-	if _, err := d.running(ctx, id); err != nil {
+	seen, err := d.running(ctx, id)
+	if err != nil {
 		return err
+	}
+	if seen.hung {
+		return errHung
 	}
 	host, done, err := d.use(ctx)
 	if err != nil {
@@ -99,7 +103,7 @@ func (d *Driver) freeze(ctx context.Context, id string, frozen bool) error {
 	if err != nil && !invalidOperation(err) {
 		return err
 	}
-	seen, err := d.look(ctx, host, id)
+	seen, err = d.look(ctx, host, id)
 	if err == nil && seen.state != want {
 		err = fmt.Errorf("read back, it is %s", seen.state)
 	}

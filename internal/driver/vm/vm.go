@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -40,7 +41,9 @@ type Config struct {
 	Boot, Program func() ([]byte, error)
 	// Accelerate reports whether processors are virtualized by KVM; nil: Acceleration of this host.
 	Accelerate func() error
-	Logger     *slog.Logger
+	// Watchdog is after how long without a sign of life a guest hangs; 0: watchdogTime.
+	Watchdog time.Duration
+	Logger   *slog.Logger
 }
 
 // Driver carries members as virtual machines. It implements driver.Driver.
@@ -196,4 +199,5 @@ var (
 	_ driver.Dialer           = (*Driver)(nil)
 	_ driver.Mender           = (*Driver)(nil)
 	_ driver.MemoryAccountant = (*Driver)(nil)
+	_ driver.Examiner         = (*Driver)(nil)
 )

@@ -151,6 +151,7 @@ func (g *guest) Setup(ctx context.Context, s guestlink.Setup) error {
 	}
 	g.placed = s.Files
 	if g.program == nil {
+		g.agent.startWatchdog(context.Background(), time.Duration(s.WatchdogSeconds)*time.Second)
 		return g.start(s.Program)
 	}
 	return nil

@@ -38,6 +38,8 @@ type Setup struct {
 	Files []File `json:"files"`
 	// Program is started once the first Setup is in force. The machine goes off when it ends.
 	Program []string `json:"program"`
+	// WatchdogSeconds is after how long without a sign of life the machine's watchdog fires; 0: there is none.
+	WatchdogSeconds int `json:"watchdog_seconds,omitempty"`
 }
 
 // Interface is a NIC.
