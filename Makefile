@@ -114,7 +114,7 @@ test-testbed: setup build ## run all tests that need emulated machines, about an
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
-		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm
+		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
 	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock)
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it

@@ -48,7 +48,7 @@ func main() {
 			Agent: func(ctx context.Context, opts config.Agent) error {
 				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error { return agent.Main(ctx, opts, log) })
 			},
-			Keys: server.Keys{Now: time.Now},
+			Keys: server.Keys{Now: time.Now}, Host: agent.Host{},
 			Demo: func(ctx context.Context, opts config.Demo) error {
 				return logged(opts.Streams, opts.Log, func(log *slog.Logger) error {
 					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)

@@ -27,6 +27,8 @@ type Commands struct {
 	Demo   func(ctx context.Context, opts config.Demo) error
 	// Keys are those of a site on this machine.
 	Keys SiteKeys
+	// Host is this machine.
+	Host Host
 }
 
 // Invocation is everything one run of the program depends on.

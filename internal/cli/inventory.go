@@ -15,7 +15,7 @@ import (
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Short: "Enroll, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
-		a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
+		a.nodeCheck(), a.nodePrepare(), a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
 		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),
 	)
 	return a.connects(cmd)

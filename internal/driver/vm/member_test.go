@@ -2,18 +2,22 @@ package vm_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/hostcheck"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/virtioport"
@@ -28,6 +32,8 @@ type order struct {
 	Listen bool `json:"listen,omitempty"`
 	// Converse answers what is typed on the serial console.
 	Converse bool `json:"converse,omitempty"`
+	// Prepare makes a node of the machine, as far as that goes without a network, and answers with what was planned, done, and left for a second run.
+	Prepare bool `json:"prepare,omitempty"`
 	// Read asks for a file's content, mode and owner.
 	Read string `json:"read,omitempty"`
 	// Fill asks for so many bytes of memory to be written.
@@ -130,6 +136,8 @@ func obey(o order) answer {
 	case o.Panic:
 		err := errors.Join(os.WriteFile("/proc/sys/kernel/panic", []byte("0"), 0), os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0))
 		return answer{Err: fmt.Sprintf("after a panic: %v", err)}
+	case o.Prepare:
+		return prepare()
 	case o.Read != "":
 		var stat unix.Stat_t
 		text, err := os.ReadFile(o.Read)
@@ -142,6 +150,32 @@ func obey(o order) answer {
 		return answer{Text: string(text), Mode: stat.Mode & 0o7777, UID: stat.Uid}
 	}
 	return answer{}
+}
+
+// prepare prepares the machine for virtual machines.
+func prepare() answer {
+	host := hostcheck.Host{Dir: "/", Run: func(ctx context.Context, program string, args ...string) (string, error) {
+		said, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+		return string(said), err
+	}}
+	_ = os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+	ctx, text := context.Background(), ""
+	note := func(what string, changes []hostcheck.Change) {
+		for _, c := range changes {
+			text += what + " " + c.String() + "\n"
+		}
+	}
+	for range 2 {
+		f := hostcheck.Look(ctx, host)
+		plan := hostcheck.Plan(f, hostcheck.Wanted{For: []hostcheck.Area{hostcheck.VM}, HugePages: 8 << 20})
+		plan.Changes = slices.DeleteFunc(plan.Changes, func(c hostcheck.Change) bool { return len(c.Command) > 0 && c.Command[0] == "apt-get" })
+		note("planned", plan.Changes)
+		if err := hostcheck.Apply(ctx, host, f, plan.Changes, func(c hostcheck.Change) { note("did", []hostcheck.Change{c}) }); err != nil {
+			return answer{Err: err.Error()}
+		}
+		text += "--\n"
+	}
+	return answer{Text: text}
 }
 
 // converse answers line by line.
