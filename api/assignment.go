@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation.
+// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation. There are two
+// exceptions: a saved member's assignment is cut down (Saved), and one that succeeds another stops being its part when it takes over (From).
 // Its resources are in use from the commit that makes it true until its executor has confirmed it clean.
 type Assignment struct {
 	// ID is never used again: CLUSTERUID.MEMBERNAME.GENERATION; executors name their objects by it.
@@ -19,7 +20,8 @@ type Assignment struct {
 	// Rank orders the members of the cluster, 0 first; it follows topology.
 	Rank int `json:"rank"`
 	// Of is the ID of the member that this is a part of: what it holds on another node, or what others must prove clean. A part has no
-	// rank and runs nothing of its own; it is released with its member. Empty for a member.
+	// rank and runs nothing of its own; it is released with its member. Empty for a member. One that succeeds another (From) is a part of that
+	// until it takes over.
 	Of string `json:"of,omitempty"`
 	// Node is where all of it lies.
 	Node string `json:"node"`
@@ -60,6 +62,9 @@ type Assignment struct {
 	Replaces string `json:"replaces,omitempty"`
 	// From is the ID of the assignment that this one succeeds: the same member, which goes on here with what it has in memory.
 	From string `json:"from,omitempty"`
+	// Saved is of a member that is on its node's disk with its memory. It was cut down by the commit that says so: it holds its ports, and no
+	// cores and no memory any more.
+	Saved bool `json:"saved,omitempty"`
 	// Attempt counts the replacements of this member in a row, none of which stayed ready; 0 for the first.
 	Attempt int `json:"attempt,omitempty"`
 	// Spare marks room that is held for a replacement: nothing is carried out on the node for it.
@@ -79,6 +84,10 @@ type ClusterIntent struct {
 	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 	// Paused asks for its members to be frozen where they are; they go on holding what they have.
 	Paused bool `json:"paused,omitempty"`
+	// Saved asks for its members to be on disk with their memory, holding neither cores nor memory. SaveAskedAt is when that, or the
+	// opposite, was asked for last: it names the request.
+	Saved       bool       `json:"saved,omitempty"`
+	SaveAskedAt *time.Time `json:"save_asked_at,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
 	Removed []string `json:"removed,omitempty"`
@@ -110,11 +119,20 @@ type ClusterRecord struct {
 	// WarnedFor is the end of the time limit that was warned of; ExpiredAt is when the limit was found to have passed.
 	WarnedFor *time.Time `json:"warned_for,omitempty"`
 	ExpiredAt *time.Time `json:"expired_at,omitempty"`
+	// GaveUp is the save or the restore that failed last. As long as nothing else was asked for since, the opposite holds.
+	GaveUp *GaveUp `json:"gave_up,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`
 	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.
 	ChangedAt time.Time  `json:"changed_at"`
 	ReadyAt   *time.Time `json:"ready_at,omitempty"`
+}
+
+// GaveUp is a request that failed, and was given up.
+type GaveUp struct {
+	// AskedAt names the request: the intent's SaveAskedAt.
+	AskedAt time.Time `json:"asked_at"`
+	Reason  string    `json:"reason"`
 }
 
 // ChunkRef points at an assignment chunk; all its assignments are held, or all are releasing.

@@ -94,6 +94,9 @@ type PortClaim struct {
 // IsMember reports whether an assignment is a member that runs: no spare, and no part of another assignment's member.
 func (a *Assignment) IsMember() bool { return !a.Spare && a.Of == "" }
 
+// IsSuccessor reports whether an assignment is where another member is to go on, and has not taken over from it yet. It is a part of that one.
+func (a *Assignment) IsSuccessor() bool { return a.Of != "" && a.From == a.Of }
+
 // IsPart reports whether an assignment is what a member holds besides its own: on another node, or cleaned by others.
 func (a *Assignment) IsPart() bool { return a.Of != "" }
 

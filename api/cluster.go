@@ -108,18 +108,21 @@ type ClusterPhase string
 
 // The phases of a cluster.
 const (
-	ClusterPending  ClusterPhase = "pending"  // intent stored, no decision yet
-	ClusterQueued   ClusterPhase = "queued"   // possible, but not now; 'explain' tells its place in the queue
-	ClusterRefused  ClusterPhase = "refused"  // can't be placed; status.message names the binding constraint; holds nothing
-	ClusterStarting ClusterPhase = "starting" // assignments committed, members coming up
-	ClusterReady    ClusterPhase = "ready"    // every member is ready: SSH, names, hostfile
-	ClusterScaling  ClusterPhase = "scaling"  // was ready; members are being added, or wait for room; the others can be used
-	ClusterDegraded ClusterPhase = "degraded" // was ready; a member was lost and is being replaced, or waits for room
-	ClusterPausing  ClusterPhase = "pausing"  // its members are being frozen
-	ClusterPaused   ClusterPhase = "paused"   // every member is frozen and holds what it has
-	ClusterResuming ClusterPhase = "resuming" // its members are being woken
-	ClusterFailed   ClusterPhase = "failed"   // a member could not be started; status.message says why
-	ClusterDeleting ClusterPhase = "deleting" // every assignment is releasing; gone when all are confirmed clean
+	ClusterPending   ClusterPhase = "pending"   // intent stored, no decision yet
+	ClusterQueued    ClusterPhase = "queued"    // possible, but not now; 'explain' tells its place in the queue
+	ClusterRefused   ClusterPhase = "refused"   // can't be placed; status.message names the binding constraint; holds nothing
+	ClusterStarting  ClusterPhase = "starting"  // assignments committed, members coming up
+	ClusterReady     ClusterPhase = "ready"     // every member is ready: SSH, names, hostfile
+	ClusterScaling   ClusterPhase = "scaling"   // was ready; members are being added, or wait for room; the others can be used
+	ClusterDegraded  ClusterPhase = "degraded"  // was ready; a member was lost and is being replaced, or waits for room
+	ClusterPausing   ClusterPhase = "pausing"   // its members are being frozen
+	ClusterPaused    ClusterPhase = "paused"    // every member is frozen and holds what it has
+	ClusterResuming  ClusterPhase = "resuming"  // its members are being woken
+	ClusterSaving    ClusterPhase = "saving"    // its members are being written to disk with their memory
+	ClusterSaved     ClusterPhase = "saved"     // every member is on disk, and holds neither cores nor memory
+	ClusterRestoring ClusterPhase = "restoring" // its saved members wait for room, or are going on from disk
+	ClusterFailed    ClusterPhase = "failed"    // a member could not be started; status.message says why
+	ClusterDeleting  ClusterPhase = "deleting"  // every assignment is releasing; gone when all are confirmed clean
 )
 
 // MemberPhase is where a member is in its life, as its executor observes it.
@@ -133,6 +136,7 @@ const (
 	MemberReady     MemberPhase = "ready"
 	MemberUnhealthy MemberPhase = "unhealthy" // runs, but SSH, its network or one of its own checks says that it can't be used
 	MemberPaused    MemberPhase = "paused"    // frozen
+	MemberSaved     MemberPhase = "saved"     // on disk with its memory
 	MemberFailed    MemberPhase = "failed"    // ended or could not be started
 	MemberLost      MemberPhase = "lost"      // died; its replacement has no place yet
 	MemberWaiting   MemberPhase = "waiting"   // asked for by a scale-up, has no place yet
@@ -175,6 +179,8 @@ type ClusterStatus struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	// Paused tells that it was asked to pause.
 	Paused bool `json:"paused,omitempty"`
+	// Saved tells that it was asked to be saved, and that this was not given up.
+	Saved bool `json:"saved,omitempty"`
 }
 
 // MemberStatus is one member as the API shows it.

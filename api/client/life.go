@@ -23,6 +23,16 @@ func (c *Client) ResumeCluster(ctx context.Context, name string) (api.Cluster, e
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/resume", nil)
 }
 
+// SaveCluster asks for a cluster's members to be written to disk with their memory; they are when its phase says so. Asking again is no error.
+func (c *Client) SaveCluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/save", nil)
+}
+
+// RestoreCluster asks for a saved cluster's members to go on where they were.
+func (c *Client) RestoreCluster(ctx context.Context, name string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/restore", nil)
+}
+
 // ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.
 func (c *Client) ExtendCluster(ctx context.Context, name string, limit api.Duration) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/extend", api.ExtendRequest{TimeLimit: limit})

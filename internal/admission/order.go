@@ -33,6 +33,8 @@ type ask struct {
 	missing string
 	// shadow is when a head can start.
 	shadow *shadow
+	// home is the node on which a saved member finds no room.
+	home string
 	// head is who it would delay, nil when it is nobody in particular.
 	head *ask
 }
@@ -128,6 +130,7 @@ type key struct {
 // The ranks of kinds.
 const (
 	rankHeal int32 = iota
+	rankRestore
 	rankSpare
 	rankQueue
 )
@@ -138,6 +141,8 @@ func keyOf(a *ask) key {
 	switch r.Kind {
 	case KindHeal:
 		k.rank = rankHeal
+	case KindRestore:
+		k.rank = rankRestore
 	case KindSpare:
 		k.rank = rankSpare
 	default:
@@ -157,5 +162,7 @@ func before(a, b key) int {
 		cmp.Compare(a.ask.index, b.ask.index))
 }
 
-// queued tells whether the request stands in the queue: replacements and spares do not.
-func (a *ask) queued() bool { return a.request.Kind != KindHeal && a.request.Kind != KindSpare }
+// queued tells whether the request stands in the queue: replacements, restores and spares do not.
+func (a *ask) queued() bool {
+	return a.request.Kind != KindHeal && a.request.Kind != KindSpare && a.request.Kind != KindRestore
+}

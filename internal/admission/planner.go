@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -49,8 +50,56 @@ func (p *planner) run(asks []*ask) {
 		}
 	}
 	for _, a := range asks[heals:] {
+		if a.request.Kind == KindRestore {
+			p.restore(a)
+			continue
+		}
 		p.decide(a)
 	}
+}
+
+// restore decides on saved members: each goes on on its own node, all of them or none.
+func (p *planner) restore(a *ask) {
+	if p.refuseInvalid(a) {
+		return
+	}
+	a.verdict, a.cause = Wait, noRoom
+	if over := a.account.quota.Exceeded(a.account.used, a.wants); len(over) > 0 {
+		a.cause = overQuota
+		a.over = overText(fmt.Sprintf("project %q", a.account.project), a.account.used, a.wants, a.account.quota, over)
+		return
+	}
+	trial := p.rooms.free.sketch
+	if p.healHeld {
+		p.rooms.base()
+		trial = p.rooms.levels[p.rooms.levelFor(a)].sketch
+	}
+	trial = trial.Clone()
+	fits := make([]placement.Fit, len(a.request.Homes))
+	for i, home := range a.request.Homes {
+		fit, ok := trial.FitOn(home.Node, a.request.Groups[home.Group])
+		if !ok {
+			a.home = home.Node
+			return
+		}
+		trial.Take(fit.Shares)
+		fits[i] = fit
+	}
+	// Members of one group are told apart by their order, so each is laid out by itself.
+	var placed []placement.Placed
+	shares := make([]placement.Share, 0, len(fits))
+	for i, home := range a.request.Homes {
+		one := *a
+		request := *a.request
+		group := request.Groups[home.Group]
+		group.Size = 1
+		request.Groups = []api.Group{group}
+		one.request = &request
+		p.rooms.take(&one, fits[i])
+		placed, shares = append(placed, one.placed...), append(shares, fits[i].Shares...)
+	}
+	a.placed = placed
+	p.note(a, shares)
 }
 
 // heal decides on a replacement: room elsewhere than where the member was lost, else the room of a spare, else room there.
@@ -248,15 +297,20 @@ func (p *planner) leavesQuota(a *ask) bool {
 }
 
 func (p *planner) admit(a *ask, fit placement.Fit) {
-	a.verdict = Admit
 	p.rooms.take(a, fit)
+	p.note(a, fit.Shares)
+}
+
+// note notes that a request was given its room.
+func (p *planner) note(a *ask, shares []placement.Share) {
+	a.verdict = Admit
 	a.account.used = a.account.used.Plus(a.wants)
 	if a.account.withHead != nil {
 		*a.account.withHead = a.account.withHead.Plus(a.wants)
 	}
 	p.ends = nil
 	p.admitted = append(p.admitted, &ending{
-		at: a.ends, cluster: a.request.Cluster, project: a.request.Project, shares: fit.Shares,
+		at: a.ends, cluster: a.request.Cluster, project: a.request.Project, shares: shares,
 	})
 }
 

@@ -49,6 +49,9 @@ func wants(r *Request, parts resource.Parts) resource.Amounts {
 		}
 		all = all.Plus(resource.OfGroup(g, members, spares, parts))
 	}
+	if r.Kind == KindRestore {
+		all.Vector[resource.Members] = 0 // saved members are members
+	}
 	if r.Kind == KindCreate {
 		all.Vector[resource.Clusters] = 1
 	}

@@ -14,6 +14,8 @@ import (
 const (
 	ConstraintQuota = "quota"
 	ConstraintQueue = "queue"
+	// ConstraintHome: a node on which members are saved has no room for them.
+	ConstraintHome = "home"
 )
 
 // explainer puts decisions into words, when all are made: what it says of free room is what the plan leaves.
@@ -79,6 +81,11 @@ func (e *explainer) wait(a *ask, d *Decision) {
 	if a.cause == noDevices {
 		d.Constraint = string(placement.ConstraintDevices)
 		d.Reason = strings.Join(append(parts, a.missing, "it does not delay others"), "; ")
+		return
+	}
+	if a.home != "" {
+		d.Constraint = ConstraintHome
+		d.Reason = fmt.Sprintf("node %s, where a member is saved, has no room for it now", a.home)
 		return
 	}
 	k := e.need(a)

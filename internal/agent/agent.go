@@ -91,6 +91,7 @@ const (
 	stopDeadline   = 60 * time.Second
 	cleanDeadline  = 60 * time.Second
 	pauseDeadline  = 30 * time.Second
+	saveDeadline   = 10 * time.Minute
 	lookDeadline   = 20 * time.Second
 	lookPause      = 2 * time.Second
 	applyDeadline  = 30 * time.Second

@@ -46,7 +46,7 @@ func (a *Agent) converge(ctx context.Context) {
 func (a *Agent) newestGenerations() map[string]int64 {
 	newest := map[string]int64{}
 	for id, m := range a.members {
-		if m.want != nil {
+		if m.want != nil && !m.want.Assignment.IsSuccessor() { // until it takes over, the older one is the member
 			newest[lineage(id)] = max(newest[lineage(id)], m.want.Assignment.Generation)
 		}
 	}
@@ -73,7 +73,8 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 			Generation: m.want.Assignment.Generation, Release: m.want.Release,
 			Grace: time.Duration(m.want.GraceSeconds * float64(time.Second)),
 		}
-		in.Desired.Paused = m.want.Paused && !m.part()
+		in.Desired.Paused, in.Desired.Save = m.want.Paused && !m.part(), m.want.Save && !m.part()
+		in.Desired.Restore = m.want.Assignment.IsSuccessor()
 		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
@@ -118,14 +119,16 @@ func (a *Agent) follow(ctx context.Context, m *memberState, ops []lifecycle.Memb
 func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.MemberOperation) error {
 	switch op := op.(type) {
 	case lifecycle.Report:
-		m.phase, m.message = op.Phase, op.Message
+		m.phase, m.message, m.failure = op.Phase, op.Message, op.Failure
 	case lifecycle.ReportClean: // report looks at m.cleaned
 	case lifecycle.WakeAt:
 		a.wakeAt(op.Time)
 	case lifecycle.Reject:
 		a.cfg.Log.WarnContext(ctx, "an outdated member is not started", "member", m.id, "reason", op.Reason)
-	case lifecycle.Start:
+	case lifecycle.Start, lifecycle.Restore:
 		a.start(ctx, m)
+	case lifecycle.Save:
+		a.save(ctx, m)
 	case lifecycle.Update:
 		a.update(ctx, m)
 	case lifecycle.Stop:
@@ -201,8 +204,12 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want, digest := m.want.Member, m.wanted
+	what, deadline := "start", startDeadline
+	if want.Assignment.IsSuccessor() {
+		what, deadline = "restore", saveDeadline
+	}
 	m.neverRan, m.digest, m.startedAt = true, "", time.Now()
-	a.run(ctx, m, "start", startDeadline, a.ifKnown(m, func(ctx context.Context) error {
+	a.run(ctx, m, what, deadline, a.ifKnown(m, func(ctx context.Context) error {
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
@@ -215,8 +222,17 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 }
 
-// starter is how the driver starts a member, or a part. A part that the driver can't carry has failed for good.
+// starter is how the driver starts a member, lets one go on, or starts a part. What the driver can't carry has failed for good.
 func (m *memberState) starter() (func(context.Context, driver.Member) error, error) {
+	if m.want.Assignment.IsSuccessor() {
+		saver, ok := m.driver.(driver.Saver)
+		if !ok {
+			return nil, noSaver(m.driver)
+		}
+		return func(ctx context.Context, want driver.Member) error {
+			return saver.Restore(ctx, want, want.Assignment.From)
+		}, nil
+	}
 	if !m.part() {
 		return m.driver.Start, nil
 	}
@@ -237,6 +253,21 @@ func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pau
 		failpoint.Hit("agent.before-freeze")
 		return call(pauser, ctx, m.id)
 	}), func(m *memberState) { m.state = state })
+}
+
+func noSaver(d driver.Driver) error {
+	return fmt.Errorf("members of stack %q can't be saved with their memory", d.Stack())
+}
+
+// save lays a member down on disk with its memory. What its jobs do stands still with it.
+func (a *Agent) save(ctx context.Context, m *memberState) {
+	a.run(ctx, m, "save", saveDeadline, a.ifKnown(m, func(ctx context.Context) error {
+		saver, ok := m.driver.(driver.Saver)
+		if !ok {
+			return noSaver(m.driver)
+		}
+		return saver.Save(ctx, m.id)
+	}), func(m *memberState) { m.state, m.ready = driver.StateSaved, false })
 }
 
 // clean removes what is left of a member, and the shared home of a cluster that is being deleted.
@@ -352,7 +383,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 			}
 			if alive(m.state) {
 				a.watch(ctx, m)
-			} else {
+			} else if m.state != driver.StateSaved {
 				m.loseJobs(a.cfg.Clock.Now())
 			}
 		})

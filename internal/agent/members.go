@@ -62,6 +62,7 @@ type memberState struct {
 	hung      string // how it hangs, as seen from the host
 	phase     api.MemberPhase
 	message   string
+	failure   string // why what is asked of it beyond its life failed
 }
 
 // silent tells whether it was released and nothing of it runs any more: its ports can go.
@@ -73,7 +74,10 @@ func (m *memberState) silent() bool {
 func (m *memberState) gone() bool { return m.cleaned && m.want != nil && m.want.Release }
 
 // part tells whether it is a part of a member: nothing speaks for it from inside, so it is ready once its driver says that it runs.
-func (m *memberState) part() bool { return m.want != nil && m.want.Assignment.IsPart() }
+// A successor is none: it is to be a member, and runs as one.
+func (m *memberState) part() bool {
+	return m.want != nil && m.want.Assignment.IsPart() && !m.want.Assignment.IsSuccessor()
+}
 
 // loseJobs notes that jobs which ran in it ended with it; how others ended, before it did, stays true.
 func (m *memberState) loseJobs(now time.Time) {
@@ -162,7 +166,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			if m.driver == nil {
 				m.driver = a.drivers[w.Assignment.Stack]
 			}
-			if m.want != nil && m.want.Release != w.Release {
+			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save) {
 				m.attempts = lifecycle.Attempts{} // another task: what failed before says nothing about it
 			}
 		}
@@ -343,6 +347,10 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 			m.ready = false
 			if !m.busy { // else the operation under way looks for itself
 				m.state, m.exit = driver.StateExited, end.Message
+				if end.State == driver.StateSaved { // its end was that
+					m.state = driver.StateSaved
+					return
+				}
 				m.loseJobs(a.cfg.Clock.Now())
 			}
 		})
@@ -366,7 +374,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		if m.want != nil {
 			seen.Generation = m.want.Assignment.Generation
 		}

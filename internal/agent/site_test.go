@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,6 +112,8 @@ type node struct {
 	fabric *fabricfake.Fabric
 	dir    string
 	stop   func()
+	// stack is what it carries, containers unless it says otherwise.
+	stack api.Stack
 	// Hooks that fail a driver's calls, and one that is called for every session; set them while the agent is away.
 	update, observe func() error
 	session         func()
@@ -154,7 +157,11 @@ func (n *node) start(cores int) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	members := &talkative{Driver: agenttest.Speaking(n.site.t.Context(), fake.New(n.host, n.fabric)), node: n}
+	var members driver.Driver = &talkative{Driver: agenttest.Speaking(n.site.t.Context(), fake.New(n.host, n.fabric)), node: n}
+	stack := cmp.Or(n.stack, api.StackContainer)
+	if stack == api.StackVM {
+		members = agenttest.SpeakingVM(n.site.t.Context(), fake.NewVM(n.host, n.fabric))
+	}
 	clock, silence := n.site.clock, n.site.deathTimer
 	if clock != nil {
 		silence = time.Hour // by a clock that runs fast
@@ -167,7 +174,7 @@ func (n *node) start(cores int) {
 			Clock: clock, Silence: silence,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()
-				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}}
+				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{stack}, OK: true}}
 			},
 			Log: slog.New(slog.NewTextHandler(testWriter{n.site.t}, nil)),
 		})
@@ -214,9 +221,14 @@ func within(t *testing.T, what string, event <-chan struct{}) {
 
 func (s *site) create(name string, size, cores int) {
 	s.t.Helper()
+	s.createOn(api.StackContainer, name, size, cores)
+}
+
+func (s *site) createOn(stack api.Stack, name string, size, cores int) {
+	s.t.Helper()
 	_, err := s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{
 		Name: name, UID: "u" + name, CreatedAt: time.Now(), Spec: api.ClusterSpec{Groups: []api.Group{{
-			Name: name, Size: size, Shape: api.Shape{Cores: cores, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+			Name: name, Size: size, Shape: api.Shape{Cores: cores, Memory: 64 << 20}, Stack: stack, Environment: "local",
 		}}},
 	})
 	if err != nil {

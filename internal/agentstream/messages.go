@@ -164,6 +164,8 @@ type Member struct {
 	ReleaseHome bool `json:"release_home,omitempty"`
 	// Paused asks for the member to be frozen.
 	Paused bool `json:"paused,omitempty"`
+	// Save asks for the member to be on the node's disk with its memory.
+	Save bool `json:"save,omitempty"`
 	// FilesDigest names the content of Files, with those of the share once that is in; the agent reports the digest of what the member has.
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
@@ -230,12 +232,14 @@ type MemberObserved struct {
 	Message string          `json:"message,omitempty"`
 	// FilesDigest names the generated files it has: empty while that is not known.
 	FilesDigest string `json:"files_digest,omitempty"`
+	// Failure is why what is asked of it beyond its life, such as Save, failed; empty while it may yet succeed.
+	Failure string `json:"failure,omitempty"`
 }
 
 // MayReport reports whether an agent can know that a member is in a phase. The other phases are the leader's to decide.
 func MayReport(phase api.MemberPhase) bool {
 	switch phase {
-	case api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberFailed, api.MemberUnknown,
+	case api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberSaved, api.MemberFailed, api.MemberUnknown,
 		api.MemberReleasing:
 		return true
 	default:

@@ -129,6 +129,11 @@ var (
 		"The cluster has no time limit, the new limit is not longer or already over, the old limit has passed, or other requests wait for the room.",
 		"See `detail`; an administrator may extend while others wait.",
 	}
+	codeCantSave = Code{
+		"cant_save", http.StatusConflict, "The cluster can't be saved",
+		"Only virtual machines can be saved with their memory, and no devices.",
+		"See `detail`. Pause the cluster instead, or create it with stack `vm` and without devices.",
+	}
 	codeProjectExists = Code{
 		"project_exists", http.StatusConflict, "The project exists",
 		"A project of this name exists.", "Choose another name, or change the project.",
@@ -241,7 +246,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)

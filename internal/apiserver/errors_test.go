@@ -271,6 +271,8 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"quota_in_use", "512KiB is less than the 512MiB in use", func() *http.Response {
 			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
 		}},
+		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
+		{"wrong_phase", "not saved", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/restore"}) }},
 		{"cant_extend", "no time limit", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/extend", body: `{"time_limit": "4h"}`})
 		}},

@@ -129,12 +129,17 @@ func canRun(name string, c api.Cluster) error {
 	what := ""
 	switch c.Status.Phase {
 	case api.ClusterReady, api.ClusterScaling:
+		if c.Status.Saved {
+			return fail(codeNotReady, "cluster %q is about to be saved; jobs run on ready clusters: restore it first: nearmetal cluster restore %s", name, name)
+		}
 		if !c.Status.Paused {
 			return nil
 		}
 		c.Status.Phase = api.ClusterPausing
 		what = "resume it first: nearmetal cluster resume " + name
-	case api.ClusterPending, api.ClusterStarting, api.ClusterResuming:
+	case api.ClusterSaving, api.ClusterSaved:
+		what = "restore it first: nearmetal cluster restore " + name
+	case api.ClusterPending, api.ClusterStarting, api.ClusterResuming, api.ClusterRestoring:
 		what = "wait until it is ready: nearmetal cluster show " + name
 	case api.ClusterQueued:
 		what = "it waits for room; see why: nearmetal cluster explain " + name

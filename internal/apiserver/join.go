@@ -24,7 +24,7 @@ func joinCluster(c *state.Cluster, seen Observed) api.Cluster {
 	out := api.Cluster{
 		Name: name, UID: in.UID, Project: project, User: in.User, Labels: in.Labels, Spec: in.Spec,
 		Status: api.ClusterStatus{
-			Phase: api.ClusterPending, Message: "waiting for a decision", Paused: in.Paused,
+			Phase: api.ClusterPending, Message: "waiting for a decision", Paused: in.Paused, Saved: lifecycle.WantsSaved(in, c.Record),
 			Members: []api.MemberStatus{}, CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt,
 		},
 	}
@@ -66,6 +66,8 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {
+		case a.IsSuccessor(): // until it takes over, the member is where it was
+			continue
 		case a.IsPart():
 			parts = append(parts, a)
 			continue
@@ -155,7 +157,8 @@ func placeless(c *state.Cluster) []api.MemberStatus {
 // started).
 func settled(c *state.Cluster, a *api.Assignment) bool {
 	switch c.Record.Phase {
-	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming:
+	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving,
+		api.ClusterSaved, api.ClusterRestoring:
 		return c.Record.ReadyAt == nil || !a.TakenAt.After(*c.Record.ReadyAt)
 	default:
 		return false

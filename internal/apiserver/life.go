@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -129,6 +130,8 @@ func phaseOf(c *state.Cluster) api.ClusterPhase {
 // canScale refuses to change the members of a cluster in a phase that does not allow it.
 func canScale(name string, in *api.ClusterIntent, phase api.ClusterPhase) error {
 	switch {
+	case in.Saved || lifecycle.Shelving(phase):
+		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
 	case in.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
 		return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
 	case phase == api.ClusterRefused:
@@ -231,6 +234,9 @@ func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluste
 		if intent.Paused {
 			return nil
 		}
+		if intent.Saved || lifecycle.Shelving(phaseOf(c)) {
+			return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+		}
 		switch phase := phaseOf(c); phase {
 		case api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterPausing, api.ClusterPaused:
 			if c.Record.ExpiredAt != nil {
@@ -262,6 +268,65 @@ func (s *Server) resumeCluster(ctx context.Context, in *byName) (*body[api.Clust
 		}
 		intent.Paused = false
 		return nil
+	})
+}
+
+// canSave refuses to save what can't be: stacks and devices whose state is nowhere to be read.
+func canSave(name string, in *api.ClusterIntent) error {
+	for _, g := range in.Spec.Groups {
+		switch {
+		case g.Stack != api.StackVM:
+			return fail(codeCantSave, "group %q of cluster %q has stack %q; only members of stack %q can be saved with their memory", g.Name, name, g.Stack, api.StackVM)
+		case len(g.Devices) > 0:
+			return fail(codeCantSave, "group %q of cluster %q has devices (%s), whose state can't be saved", g.Name, name, g.Devices[0].Class)
+		}
+	}
+	return nil
+}
+
+func (s *Server) saveCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
+	c, err := s.findCluster(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	name, now := shownName(who(ctx), c.Name()), s.cfg.Now().UTC()
+	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
+		if err := canSave(name, intent); err != nil {
+			return err
+		}
+		phase := phaseOf(c)
+		switch {
+		case lifecycle.WantsSaved(intent, c.Record):
+			return nil // it was asked for before, and is done or being done
+		case phase != api.ClusterReady && phase != api.ClusterRestoring:
+			return fail(codeWrongPhase, "cluster %q is %s, and only a ready cluster can be saved; see nearmetal cluster show %s", name, phase, name)
+		case intent.Paused:
+			return fail(codeWrongPhase, "cluster %q is about to be paused; resume it first: nearmetal cluster resume %s", name, name)
+		case c.Record.ExpiredAt != nil:
+			return fail(codeWrongPhase, "the time limit of cluster %q has passed: it is about to be deleted", name)
+		}
+		intent.Saved, intent.SaveAskedAt = true, &now
+		return nil
+	})
+}
+
+func (s *Server) restoreCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
+	c, err := s.findCluster(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	now := s.cfg.Now().UTC()
+	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
+		phase := phaseOf(c)
+		switch {
+		case lifecycle.WantsSaved(intent, c.Record) || phase == api.ClusterSaved:
+			intent.Saved, intent.SaveAskedAt = false, &now
+			return nil
+		case phase == api.ClusterRestoring || phase == api.ClusterSaving:
+			return nil // it was asked for before, and is being done
+		default:
+			return fail(codeWrongPhase, "cluster %q is not saved, it is %s; there is nothing to restore", shownName(who(ctx), c.Name()), phase)
+		}
 	})
 }
 

@@ -190,6 +190,55 @@ func TestPausingIsIdempotentAndResumingNeedsAPause(t *testing.T) {
 	}
 }
 
+func TestSavingIsIdempotentAndRestoringNeedsASave(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1"})
+	if _, err := c.SaveCluster(t.Context(), "c1"); !client.HasCode(err, "cant_save") || !strings.Contains(err.Error(), `has stack "container"`) {
+		t.Errorf("save of containers: %v", err)
+	}
+	// The nodes here carry no virtual machines.
+	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.RestoreCluster(t.Context(), "c1"); !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), "is not saved, it is ready") {
+		t.Errorf("restore of what runs: %v", err)
+	}
+	for range 2 {
+		if cl, err := c.SaveCluster(t.Context(), "c1"); err != nil || !cl.Status.Saved {
+			t.Errorf("save: %v, saved %v", err, cl.Status.Saved)
+		}
+	}
+	for what, err := range map[string]error{
+		"a pause": func() error { _, err := c.PauseCluster(t.Context(), "c1"); return err }(),
+		"a scale": func() error { _, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 2}); return err }(),
+	} {
+		if !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), "nearmetal cluster restore c1") {
+			t.Errorf("%s of a cluster asked to be saved: %v", what, err)
+		}
+	}
+	if _, err := c.CreateJob(t.Context(), "c1", api.JobRequest{Command: []string{"x"}}); !client.HasCode(err, "cluster_not_ready") {
+		t.Errorf("a job on a cluster asked to be saved: %v", err)
+	}
+	s.SetPhase("c1", api.ClusterSaved, "")
+	if _, err := c.CreateJob(t.Context(), "c1", api.JobRequest{Command: []string{"x"}}); !client.HasCode(err, "cluster_not_ready") {
+		t.Errorf("a job on a saved cluster: %v", err)
+	}
+	for range 2 {
+		if cl, err := c.RestoreCluster(t.Context(), "c1"); err != nil || cl.Status.Saved {
+			t.Errorf("restore: %v", err)
+		}
+	}
+	s.SetPhase("c1", api.ClusterReady, "")
+	for _, phase := range []api.ClusterPhase{
+		api.ClusterStarting, api.ClusterFailed, api.ClusterRefused, api.ClusterQueued, api.ClusterDegraded, api.ClusterScaling, api.ClusterPaused, api.ClusterResuming,
+	} {
+		s.SetPhase("c1", phase, "")
+		if _, err := c.SaveCluster(t.Context(), "c1"); !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), string(phase)) {
+			t.Errorf("save while %s: %v", phase, err)
+		}
+	}
+}
+
 func TestATimeLimitCanOnlyBeMadeLonger(t *testing.T) {
 	hour := api.Duration(time.Hour)
 	s, c, now := ready(t, api.ClusterRequest{Name: "c1", TimeLimit: 2 * hour})

@@ -100,11 +100,12 @@ func (stackSchema) Schema(huma.Registry) *huma.Schema {
 
 func (clusterPhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterScaling,
-		api.ClusterDegraded, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterFailed, api.ClusterDeleting)
+		api.ClusterDegraded, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving, api.ClusterSaved,
+		api.ClusterRestoring, api.ClusterFailed, api.ClusterDeleting)
 }
 
 func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused,
+	return words(api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberSaved,
 		api.MemberFailed, api.MemberLost, api.MemberWaiting, api.MemberSpare, api.MemberUnknown, api.MemberReleasing)
 }
 

@@ -140,6 +140,13 @@ func (s *Server) registerLife() {
 		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members", "",
 		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
+	operation(s, "POST /v1/clusters/{name}/save", AccessChange, "save-cluster", "Save a cluster with its memory",
+		"Members are written to their nodes' disks with their memory. They keep their addresses, and hold neither cores nor memory once all are "+
+			"saved; the time limit keeps counting. Only virtual machines without devices can be saved. Repeating the request is not an error.",
+		http.StatusOK, s.saveCluster, codeNoCluster, codeWrongPhase, codeCantSave)
+	operation(s, "POST /v1/clusters/{name}/restore", AccessChange, "restore-cluster", "Restore a saved cluster",
+		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
+		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",
 		"While others wait in the queue for room, only administrators may.",
 		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)

@@ -180,6 +180,8 @@ func reachable(cl api.Cluster, name string) (api.MemberStatus, error) {
 		return found, nil
 	case api.MemberPaused:
 		return found, &exitError{ExitConflict, fmt.Errorf("member %q is paused; wake it with 'nearmetal cluster resume %s'", found.Name, ref(cl))}
+	case api.MemberSaved:
+		return found, &exitError{ExitConflict, fmt.Errorf("member %q is saved; let it go on with 'nearmetal cluster restore %s'", found.Name, ref(cl))}
 	default:
 		text := fmt.Sprintf("member %q of cluster %q is %s", found.Name, ref(cl), found.Phase)
 		if found.Message != "" {

@@ -98,7 +98,7 @@ func (a *app) apply(ctx context.Context, name string, req api.ClusterRequest, f 
 		fmt.Fprintln(a.Streams.Out, "It was changed by somebody else meanwhile; this was done:")
 		printSteps(a.Streams.Out, result.Steps)
 	}
-	if result.Cluster != nil && !f.noWait && !result.Cluster.Status.Paused {
+	if result.Cluster != nil && !f.noWait && !result.Cluster.Status.Paused && !result.Cluster.Status.Saved {
 		w := untilSettled(*result.Cluster, f.timeout)
 		w.created = slices.ContainsFunc(result.Steps, func(s api.PlanStep) bool { return s.Action == "create" })
 		cl, err := a.await(ctx, c, *result.Cluster, w)

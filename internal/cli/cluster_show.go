@@ -71,7 +71,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	if st.ReadyAt != nil {
 		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
 	}
-	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st),
+	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st), "Saved", savedText(st),
 		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Subnet", st.CIDR,
 		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
 		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
@@ -187,6 +187,14 @@ func otherProject(project string) string {
 // pausedText says that a cluster was asked to pause when its phase does not say so.
 func pausedText(st api.ClusterStatus) string {
 	if !st.Paused || st.Phase == api.ClusterPaused || st.Phase == api.ClusterPausing {
+		return ""
+	}
+	return "asked for"
+}
+
+// savedText says that a cluster was asked to be saved when its phase does not say so.
+func savedText(st api.ClusterStatus) string {
+	if !st.Saved || st.Phase == api.ClusterSaved || st.Phase == api.ClusterSaving {
 		return ""
 	}
 	return "asked for"

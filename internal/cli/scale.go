@@ -112,27 +112,69 @@ func unknownOutcome(err error, name string) error {
 }
 
 func (a *app) clusterPause() *cobra.Command {
-	return a.pauses("pause", "Freeze the members of clusters where they are",
-		`Freeze every process of every member, and wait until all stand still. A paused cluster keeps what it holds; its usage and its time
-limit go on. Members that die meanwhile are replaced once it is resumed.`, api.ClusterPaused, (*client.Client).PauseCluster)
+	return a.turns(turn{
+		verb: "pause", short: "Freeze the members of clusters where they are",
+		long: `Freeze every process of every member, and wait until all stand still. A paused cluster keeps what it holds; its usage and its time
+limit go on. Members that die meanwhile are replaced once it is resumed.`,
+		goal: api.ClusterPaused, ask: (*client.Client).PauseCluster, is: func(st api.ClusterStatus) bool { return st.Paused },
+	})
 }
 
 func (a *app) clusterResume() *cobra.Command {
-	return a.pauses("resume", "Wake the members of paused clusters",
-		"Wake the members of paused clusters, and wait until all are ready.", api.ClusterReady, (*client.Client).ResumeCluster)
+	return a.turns(turn{
+		verb: "resume", short: "Wake the members of paused clusters", long: "Wake the members of paused clusters, and wait until all are ready.",
+		goal: api.ClusterReady, ask: (*client.Client).ResumeCluster, is: func(st api.ClusterStatus) bool { return !st.Paused },
+	})
 }
 
-// pauses is the command that pauses clusters, and the one that resumes them.
-func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
-	ask func(*client.Client, context.Context, string) (api.Cluster, error),
-) *cobra.Command {
+func (a *app) clusterSave() *cobra.Command {
+	var memory bool
+	cmd := a.turns(turn{
+		verb: "save", short: "Save clusters of virtual machines with their memory",
+		long: `Write every member to its node's disk with its memory, and wait until all are saved. A saved cluster keeps its addresses and its shared home,
+and gives its cores and its memory back; its time limit goes on. A save that fails for one member lets all others go on.
+Only virtual machines without devices can be saved.`,
+		goal: api.ClusterSaved, ask: (*client.Client).SaveCluster, is: func(st api.ClusterStatus) bool { return st.Saved },
+	})
+	cmd.Flags().BoolVar(&memory, "memory", true, "save the memory with the disks; there is no other way yet")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !memory {
+			return usage("--memory=false: a cluster can't be saved without its members' memory; nothing was changed")
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+func (a *app) clusterRestore() *cobra.Command {
+	return a.turns(turn{
+		verb: "restore", short: "Let saved clusters go on",
+		long: `Let the members of saved clusters go on where they were, and wait until all are ready. Members go on on the nodes where they were saved, all together;
+until those have room, the restore waits, and 'cluster save' cancels it. A restore that fails for one member saves all others again.`,
+		goal: api.ClusterReady, ask: (*client.Client).RestoreCluster, is: func(st api.ClusterStatus) bool { return !st.Saved },
+	})
+}
+
+// turn is a change of clusters that another command undoes.
+type turn struct {
+	verb, short, long string
+	// goal is the phase that it ends in.
+	goal api.ClusterPhase
+	ask  func(*client.Client, context.Context, string) (api.Cluster, error)
+	// is tells whether a cluster is meant to get there.
+	is func(api.ClusterStatus) bool
+}
+
+// turns is the command of a turn.
+func (a *app) turns(t turn) *cobra.Command {
 	var noWait bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: verb + " NAME...", Short: short, Long: long,
-		Args: someArgs("clusters to " + verb), ValidArgsFunction: a.completeClusters(0),
+		Use: t.verb + " NAME...", Short: t.short, Long: t.long,
+		Args: someArgs("clusters to " + t.verb), ValidArgsFunction: a.completeClusters(0),
 	}
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are "+string(goal))
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are "+string(t.goal))
 	cmd.Flags().Var(timeoutFlag(&timeout, waitTimeout), "timeout", "how long to wait for each (0: no limit)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -142,7 +184,7 @@ func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
 		var asked []api.Cluster
 		var failed []error
 		for _, name := range unique(args) {
-			cl, err := ask(c, cmd.Context(), name)
+			cl, err := t.ask(c, cmd.Context(), name)
 			if err != nil {
 				failed = append(failed, unknownOutcome(err, name))
 				continue
@@ -151,7 +193,7 @@ func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
 		}
 		for _, cl := range asked {
 			if !noWait {
-				if cl, err = a.await(cmd.Context(), c, cl, untilPhase(goal, cl.Status.Paused, timeout)); err != nil {
+				if cl, err = a.await(cmd.Context(), c, cl, t.end(timeout)); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -163,15 +205,19 @@ func (a *app) pauses(verb, short, long string, goal api.ClusterPhase,
 	return cmd
 }
 
-// untilPhase waits until a cluster that was asked to pause, or to wake, does.
-func untilPhase(goal api.ClusterPhase, paused bool, timeout time.Duration) await {
+// end waits until a cluster is where the turn leads. It may turn back by itself, or because somebody else asked for that.
+func (t turn) end(timeout time.Duration) await {
 	seen := false
-	return await{what: string(goal), timeout: timeout, done: func(cl api.Cluster) (bool, error) {
-		if seen && cl.Status.Paused != paused {
-			return false, &exitError{ExitConflict, fmt.Errorf("somebody else changed cluster %q back before it was %s", ref(cl), goal)}
+	return await{what: string(t.goal), timeout: timeout, done: func(cl api.Cluster) (bool, error) {
+		is := t.is(cl.Status)
+		switch {
+		case seen && !is && strings.HasPrefix(cl.Status.Message, "it could not be "):
+			return false, &exitError{ExitConflict, fmt.Errorf("cluster %q did not become %s: %s", ref(cl), t.goal, printable(cl.Status.Message))}
+		case seen && !is:
+			return false, &exitError{ExitConflict, fmt.Errorf("somebody else changed cluster %q back before it was %s", ref(cl), t.goal)}
 		}
-		seen = seen || cl.Status.Paused == paused
-		return seen && cl.Status.Phase == goal, nil
+		seen = seen || is
+		return seen && cl.Status.Phase == t.goal, nil
 	}}
 }
 

@@ -202,7 +202,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		a := m.Assignment
 		p := r.byNode[a.Node]
 		p.members = append(p.members, m)
-		if !w.lost[a.ID] || w.together[a.ID] { // whatever still runs of a lost one is cut off at once, before it is stopped
+		if !a.Saved && (!w.lost[a.ID] || w.together[a.ID]) { // whatever still runs of a lost one is cut off at once, before it is stopped; a saved one has none
 			p.addPorts(&a)
 		}
 		r.byNode[a.Node] = p
@@ -211,7 +211,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		own := r.own[a.ID]
 		add(agentstream.Member{
 			Member: driver.Member{Assignment: a, Networks: networksOf(view, &a), Files: own.files, User: JobUser},
-			Paused: lifecycle.Frozen(c.Record.Phase), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
+			Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		})
 	}
 	for a := range c.Releasing() {
@@ -229,6 +229,11 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 // renderFiles renders the files that all members share, and into next those of each, as far as before does not have them.
 func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) ([]driver.File, error) {
 	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() }) // parts have no files
+	for i := range held {
+		if held[i].Saved { // what others know of it stays as it was, and will be again
+			held[i].Slots = make([]int, coresOf(c.Intent.Spec, held[i].Group))
+		}
+	}
 	if len(held) == 0 {
 		return nil, nil
 	}
@@ -309,6 +314,16 @@ func lostBy(c *state.Cluster) map[string]bool {
 		}
 	}
 	return lost
+}
+
+// coresOf is how many cores each member of a group has while it runs.
+func coresOf(spec api.ClusterSpec, group string) int {
+	for _, g := range spec.Groups {
+		if g.Name == group {
+			return g.Cores
+		}
+	}
+	return 0
 }
 
 func checksOf(spec api.ClusterSpec, group string) []api.Check {

@@ -56,6 +56,7 @@ const (
 	stays    fate = iota
 	released      // held before, releasing now
 	dropped       // a spare: gone without cleaning
+	changed       // held before and after, as place.next
 	cleaned       // releasing before, confirmed clean or in quarantine now, or clean already
 )
 
@@ -64,6 +65,8 @@ type place struct {
 	assignment *api.Assignment
 	chunk      int
 	fate       fate
+	// next is what a changed one is from this commit on.
+	next *api.Assignment
 }
 
 // applier gathers what operations do to one cluster.
@@ -133,6 +136,14 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.hold(op)
 	case lifecycle.Release:
 		return a.release(op)
+	case lifecycle.Shelve:
+		return a.shelve(op.IDs)
+	case lifecycle.TakeOver:
+		return a.takeOver(op.IDs)
+	case lifecycle.Withdraw:
+		return a.withdraw(op.IDs)
+	case lifecycle.GiveUp:
+		return a.giveUp(op.Reason)
 	case lifecycle.Drop:
 		return a.drop(op)
 	case lifecycle.Warn:
@@ -206,6 +217,9 @@ func (a *applier) release(op lifecycle.Release) error {
 // releaseParts lets go of what a member holds besides its own.
 func (a *applier) releaseParts(member string) {
 	for _, p := range a.parts[member] {
+		if p.fate != stays {
+			continue // a successor that was withdrawn, or has taken over
+		}
 		p.fate = released
 		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
 	}

@@ -28,6 +28,15 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 		p.Member, p.Rank = whose[i].Member, whose[i].Rank
 		named[i] = p
 	}
+	from := map[string]*api.Assignment{}
+	for i := range d.Held {
+		from[d.Held[i].ID] = &d.Held[i]
+	}
+	for i := range named {
+		if p := from[whose[i].From]; whose[i].From != "" && p != nil {
+			named[i].Keeps = p.Ports
+		}
+	}
 	assignments, err := placement.Assign(named, d)
 	if err != nil {
 		return nil, err
@@ -35,6 +44,14 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 	for i := range assignments {
 		a, m := &assignments[i], whose[i]
 		a.Replaces, a.Attempt, a.Spare = m.Replaces, m.Attempt, m.Spare
+		if m.From == "" {
+			continue
+		}
+		p := from[m.From]
+		if p == nil {
+			return nil, fmt.Errorf("cluster %q: member %s is to go on from %s, which is not held", d.Cluster, m.Member, m.From)
+		}
+		a.From, a.Of, a.EnvironmentDigest = m.From, m.From, p.EnvironmentDigest
 	}
 	return append(assignments, addDevices(assignments, named)...), nil
 }

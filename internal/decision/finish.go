@@ -24,7 +24,7 @@ func (a *applier) finish() error {
 // takesMembers tells whether a cluster of this phase may be given assignments.
 func takesMembers(phase api.ClusterPhase) bool {
 	switch phase {
-	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming:
+	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterRestoring:
 		return true
 	default:
 		return false
@@ -41,8 +41,11 @@ func (a *applier) rechunk() {
 	for _, chunk := range a.c.Chunks {
 		by := map[fate][]api.Assignment{}
 		for _, m := range chunk.Assignments {
-			f := a.places[m.ID].fate
-			by[f] = append(by[f], m)
+			p := a.places[m.ID]
+			if p.fate == changed {
+				m = *p.next
+			}
+			by[p.fate] = append(by[p.fate], m)
 		}
 		ref, n := chunk.Ref, len(chunk.Assignments)
 		switch {
@@ -58,7 +61,7 @@ func (a *applier) rechunk() {
 			ref.Releasing, ref.ReleasedAt = true, &now
 			refs = append(refs, ref)
 		default:
-			keep, release = append(keep, by[stays]...), append(release, by[released]...)
+			keep, release = append(append(keep, by[stays]...), by[changed]...), append(release, by[released]...)
 		}
 	}
 	a.record.Chunks = refs

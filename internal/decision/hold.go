@@ -85,6 +85,10 @@ func (a *applier) checkNew(n api.Assignment) error {
 		return fmt.Errorf("assignment %s has generation %d, but the next generation is %d", n.ID, n.Generation, generation)
 	case len(n.CleanBy) == 0:
 		return fmt.Errorf("assignment %s names nobody who must prove it clean", n.ID)
+	case n.IsSuccessor():
+		return a.checkSuccessor(n)
+	case n.From != "":
+		return fmt.Errorf("assignment %s succeeds %s, but is no part of it: nothing takes over before it runs", n.ID, n.From)
 	case n.IsPart():
 		return a.checkPart(n)
 	case n.Spare && (n.Rank != lifecycle.NoRank || n.Replaces != ""):
@@ -134,7 +138,7 @@ func (a *applier) checkFree(n api.Assignment) error {
 		switch {
 		case n.ID == other.ID:
 			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
-		case sameAddress(&n, other).IsValid():
+		case sameAddress(&n, other).IsValid() && (n.From == "" || n.From != other.ID):
 			return fmt.Errorf("assignment %s takes the address %s of %s, which is not clean", n.ID, sameAddress(&n, other), other.ID)
 		case n.IsPart() || other.IsPart(): // a part has its member's name, and no rank
 			return nil

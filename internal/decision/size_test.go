@@ -46,7 +46,7 @@ func (c *Cluster) store(change Change) {
 		for n := 0; len(b.Assignments) > 0; n++ {
 			part := b.Assignments[:min(64, len(b.Assignments))]
 			b.Assignments = b.Assignments[len(part):]
-			ref := api.ChunkRef{ID: fmt.Sprintf("%d-%d-%d", record.UsageSeq, i, n), Count: len(part), Releasing: b.Releasing, ReleasedAt: b.ReleasedAt}
+			ref := api.ChunkRef{ID: fmt.Sprintf("%d-%d-%d-%d", record.Generation, record.UsageSeq, i, n), Count: len(part), Releasing: b.Releasing, ReleasedAt: b.ReleasedAt}
 			record.Chunks, content[ref.ID] = append(record.Chunks, ref), part
 		}
 	}

@@ -33,6 +33,8 @@ func PlanPlaced(p Placed) []ClusterOperation {
 	}
 	where := fmt.Sprintf("%s on %s", plural(len(placed), "member"), plural(len(nodes), "node"))
 	switch p.Need.Kind {
+	case NeedRestore:
+		ops = append(ops, SetPhase{To: api.ClusterRestoring, Message: "restoring " + plural(len(p.Assignments), "member")})
 	case NeedCreate:
 		ops = append(ops, SetPhase{To: api.ClusterStarting, Message: "waiting for " + where}, Emit{Reason: EventPlaced, Message: "placed " + where})
 	case NeedScale:
@@ -79,6 +81,12 @@ const undecidedPause = time.Second
 // are ready or down within the death timer, and it is asked again. Replacements, scale-ups and spares wait without a word in the record:
 // their cluster's phase tells of them already.
 func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOperation {
+	if a.Kind == NeedRestore && record != nil && !a.Far && !a.Undecided {
+		if message := fmt.Sprintf("waits for room (%s); its members stay saved meanwhile", a.Constraint); message != record.Message {
+			return []ClusterOperation{SetPhase{To: record.Phase, Message: message}}
+		}
+		return nil
+	}
 	if a.Kind != NeedCreate {
 		return nil
 	}

@@ -16,12 +16,15 @@ type Deadlines struct {
 	Grace time.Duration
 	// Pause bounds freezing and waking.
 	Pause time.Duration
+	// Save bounds writing all members' memory to disk. Each restore has the start deadline.
+	Save time.Duration
 }
 
 // DefaultDeadlines are long enough for a machine that boots, and short enough for a person who waits.
 func DefaultDeadlines() Deadlines {
 	return Deadlines{
 		Start: 5 * time.Minute, Clean: 10 * time.Minute, Unhealthy: 10 * time.Second, Grace: 30 * time.Second, Pause: time.Minute,
+		Save: 15 * time.Minute,
 	}
 }
 
@@ -29,6 +32,8 @@ func DefaultDeadlines() Deadlines {
 type Observation struct {
 	Phase   api.MemberPhase
 	Message string
+	// Failure is why what is asked of it beyond its life, to be saved, failed; its node tries again.
+	Failure string
 	// Proved are those who say now that nothing of it is left, verified by looking. Unproved is why a fabric does not.
 	Proved   []api.Prover
 	Unproved string
@@ -102,6 +107,10 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 	switch {
 	case Frozen(phase):
 		return append(ops, l.planFrozen()...)
+	case Shelving(phase):
+		return append(ops, l.planShelving()...)
+	case WantsSaved(in.Intent, in.Record) && phase != api.ClusterStarting && phase != api.ClusterResuming:
+		return append(ops, in.change(api.ClusterSaving, EventSaving, "saving "+plural(l.held(), "member"))...)
 	case in.Intent.Paused && phase != api.ClusterStarting:
 		return append(ops, in.change(api.ClusterPausing, EventPausing, "freezing "+plural(l.held(), "member"))...)
 	case phase == api.ClusterStarting:
@@ -154,6 +163,8 @@ type look struct {
 	// waiting are the members of the record's lost ones that are still desired; dropped are the names of the others.
 	waiting []api.LostMember
 	dropped []string
+	// successors are where saved members are to go on, by the ID of the member.
+	successors map[string]ClusterAssignment
 	// next is when the clock alone changes something; zero: never.
 	next time.Time
 }
@@ -168,12 +179,12 @@ type member struct {
 	loss string
 }
 
-// look sorts out who is there. While a cluster is frozen its size stays as it is.
+// look sorts out who is there. While a cluster is frozen or saved its size stays as it is.
 func (in ClusterInput) look() look {
-	l := look{ClusterInput: in, members: make([]member, 0, len(in.Assignments))}
+	l := look{ClusterInput: in, members: make([]member, 0, len(in.Assignments)), successors: in.successors()}
 	desired := desiredNames(in.Intent.Spec, in.Intent.Removed)
 	l.size = desired.size
-	frozen := Frozen(in.Record.Phase)
+	frozen := Frozen(in.Record.Phase) || Shelving(in.Record.Phase)
 	spares := map[string]bool{}
 	for _, s := range DesiredSpares(in.Intent.Spec) {
 		spares[s.Member] = true

@@ -72,6 +72,9 @@ func PlanJob(in JobInput) JobPlan {
 	if in.awaitsOutput() {
 		return JobPlan{Next: in.Job, WakeAt: in.Now.Add(logPause)}
 	}
+	if in.Cluster != nil && in.Cluster.Record != nil {
+		in.Job.MemberID = in.Cluster.heir(in.Job.MemberID)
+	}
 	job := in.Job
 	job.LogBytes = in.LogBytes
 	job.RemovedMembers = in.removed()
@@ -154,6 +157,9 @@ func (in JobInput) planDispatch(job api.Job) JobPlan {
 		return JobPlan{Next: job}
 	}
 	phase := in.Cluster.Record.Phase
+	if Shelving(phase) {
+		return JobPlan{Next: job}
+	}
 	if job.Attempt > 0 && phase != api.ClusterReady && (phase != api.ClusterScaling || !in.whole()) {
 		return JobPlan{Next: job} // the room that the cluster is to grow by may never come
 	}
@@ -283,7 +289,7 @@ func (in JobInput) freshLosses(job api.Job) []string {
 	}
 	// A member that was replaced between two plans is known by its replacement.
 	for _, a := range in.Cluster.Assignments {
-		if !a.Releasing && a.Replaces != "" {
+		if !a.Releasing && a.Replaces != "" && a.From == "" && !a.Saved { // those were there before, and were given another time
 			note(a.Replaces, a.TakenAt)
 		}
 	}

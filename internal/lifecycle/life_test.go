@@ -54,6 +54,9 @@ func sketchWanted(members []WantedMember) string {
 	var b strings.Builder
 	for _, m := range members {
 		fmt.Fprintf(&b, " %s@%d", m.Member, m.Rank)
+		if m.From != "" {
+			fmt.Fprintf(&b, "(from %s, on %s)", m.From, m.On)
+		}
 		if m.Replaces != "" {
 			fmt.Fprintf(&b, "(for %s, not %s, attempt %d)", m.Replaces, m.Avoid, m.Attempt)
 		}

@@ -34,10 +34,10 @@ func TestTheDocumentIsGeneratedFromTheTables(t *testing.T) {
 func TestEveryMachineIsWhole(t *testing.T) {
 	whole(t, Clusters(), []api.ClusterPhase{
 		api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded,
-		api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterFailed, api.ClusterDeleting,
+		api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving, api.ClusterSaved, api.ClusterRestoring, api.ClusterFailed, api.ClusterDeleting,
 	})
 	whole(t, Members(), []api.MemberPhase{
-		api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberFailed,
+		api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberSaved, api.MemberFailed,
 		api.MemberLost, api.MemberWaiting, api.MemberSpare, api.MemberUnknown, api.MemberReleasing,
 	})
 	whole(t, Nodes(), []api.NodePhase{api.NodeUnknown, api.NodeReady, api.NodeDown})

@@ -69,7 +69,7 @@ func (in ClusterInput) anyoneLeft() bool {
 		if a.Releasing || !a.IsMember() || in.Nodes[a.Node].Phase == api.NodeDown {
 			continue
 		}
-		if phase, _ := MemberPhase(a, in.Observed, in.Nodes); phase != api.MemberFailed {
+		if phase, _ := MemberPhase(a, in.Observed, in.Nodes); phase != api.MemberFailed && phase != api.MemberSaved && !a.Saved {
 			return true
 		}
 	}

@@ -19,11 +19,15 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 		return reason, time.Time{}
 	}
 	switch {
+	case m.Saved && m.phase != api.MemberFailed: // what is on a disk is there when its node is back
+		return "", time.Time{}
 	case in.Nodes[m.Node].Phase == api.NodeDown:
 		return fmt.Sprintf("node %s is down", m.Node), time.Time{}
 	case m.phase == api.MemberFailed:
 		return cmp.Or(m.message, "the member exited"), time.Time{}
 	case Frozen(phase): // a frozen member can't speak for itself
+		return "", time.Time{}
+	case phase == api.ClusterSaving || phase == api.ClusterSaved: // nor can one that is being saved
 		return "", time.Time{}
 	case m.phase == api.MemberUnhealthy:
 		return within(began, in.Deadlines.Unhealthy, fmt.Sprintf("unhealthy for %s%s", in.Deadlines.Unhealthy, because(m.message)))

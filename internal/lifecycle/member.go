@@ -18,6 +18,7 @@ const (
 	HostRunning  HostState = "running"
 	HostPaused   HostState = "paused"
 	HostExited   HostState = "exited"
+	HostSaved    HostState = "saved"
 )
 
 // Epoch dates a whole desired state: leaders by their term, states of one leader by their revision.
@@ -77,6 +78,8 @@ type DesiredMember struct {
 	Grace   time.Duration
 	// Paused asks for it to be frozen.
 	Paused bool
+	// Save asks for it to be on disk with its memory. Restore asks for it to go on from what another one left there.
+	Save, Restore bool
 }
 
 // MemberInput is everything an agent's decision about one member depends on.
@@ -153,12 +156,18 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planRunning()
 	case in.Host == HostPaused:
 		return in.planPaused()
+	case in.Host == HostSaved:
+		return []MemberOperation{Report{Phase: api.MemberSaved}}
 	case in.Host == HostExited && !in.NeverRan:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: cmp.Or(in.HostMessage, "ended")}}
+	case in.Desired.Save: // a fresh start would not be what was saved
+		return []MemberOperation{Report{Phase: api.MemberFailed, Message: "its saved memory is no longer on its node"}}
 	case in.Attempts.Count >= MaxAttempts:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: in.Attempts.LastError}}
 	case in.waiting():
 		return []MemberOperation{in.preparing(), WakeAt{Time: in.Attempts.NextTry}}
+	case in.Host == HostAbsent && in.Desired.Restore:
+		return []MemberOperation{in.preparing(), Restore{}}
 	case in.Host == HostAbsent:
 		return []MemberOperation{in.preparing(), Start{}}
 	default:
@@ -174,15 +183,20 @@ func (in MemberInput) planRunning() []MemberOperation {
 		report = Report{Phase: api.MemberUnhealthy, Message: in.Unhealthy}
 	case in.Ready:
 		report.Phase = api.MemberReady
-	case in.Desired.Paused: // it need not speak up to be frozen
+	case in.Desired.Paused || in.Desired.Save: // it need not speak up for that
 	case in.Now.Before(settled):
 		report = Report{Phase: api.MemberUnknown, Message: "running; the agent has just restarted and awaits its first health report"}
 		return []MemberOperation{report, WakeAt{Time: settled}}
 	}
+	if in.Desired.Save { // it is tried again until its leader, who hears of the failure, wants something else
+		report.Failure = in.Attempts.LastError
+	}
 	switch {
-	case (in.Desired.Paused || in.Stale) && in.waiting():
+	case (in.Desired.Paused || in.Desired.Save || in.Stale) && in.waiting():
 		report.Message = cmp.Or(report.Message, in.Attempts.LastError)
 		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	case in.Desired.Save:
+		return []MemberOperation{report, Save{}}
 	case in.Desired.Paused:
 		return []MemberOperation{report, Pause{}}
 	case in.Stale:

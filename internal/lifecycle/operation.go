@@ -42,6 +42,8 @@ const (
 	NeedScale  NeedKind = "scale"  // the new members of a cluster that grows, together or not at all
 	NeedHeal   NeedKind = "heal"   // one member in the place of a lost one
 	NeedSpare  NeedKind = "spare"  // one place held for a replacement
+	// NeedRestore is for all saved members of a cluster, each on the node that it was saved on, together or not at all.
+	NeedRestore NeedKind = "restore"
 )
 
 // Need asks admission and placement for a place for members. It changes nothing by itself: what they say goes to PlanPlaced or
@@ -60,6 +62,8 @@ type WantedMember struct {
 	Replaces, Avoid string
 	Attempt         int
 	Spare           bool
+	// From is the saved assignment that goes on here, On the only node where it can.
+	From, On string
 }
 
 // Hold makes assignments true. Networks and UserIDs are set with the first ones of a cluster. Spares are IDs of spare assignments whose room the new
@@ -78,6 +82,18 @@ type Release struct {
 	Lost   bool
 	Reason string
 }
+
+// Shelve cuts saved members down: they hold neither cores nor memory from that commit on.
+type Shelve struct{ IDs []string }
+
+// TakeOver makes the successors with these IDs the members that they succeed, which are released.
+type TakeOver struct{ IDs []string }
+
+// Withdraw releases successors that did not take over; the members stay what they are.
+type Withdraw struct{ IDs []string }
+
+// GiveUp notes that the save or the restore that was asked for last failed, and why.
+type GiveUp struct{ Reason string }
 
 // Drop takes members off the record's list of lost ones: nobody wants them any more.
 type Drop struct{ Members []string }
@@ -114,6 +130,10 @@ func (SetPhase) clusterOperation()     {}
 func (Need) clusterOperation()         {}
 func (Hold) clusterOperation()         {}
 func (Drop) clusterOperation()         {}
+func (Shelve) clusterOperation()       {}
+func (TakeOver) clusterOperation()     {}
+func (Withdraw) clusterOperation()     {}
+func (GiveUp) clusterOperation()       {}
 func (Warn) clusterOperation()         {}
 func (Expire) clusterOperation()       {}
 func (Release) clusterOperation()      {}
@@ -139,6 +159,12 @@ const (
 	EventPausing        = "Pausing"
 	EventPaused         = "Paused"
 	EventResuming       = "Resuming"
+	EventSaving         = "Saving"
+	EventSaved          = "Saved"
+	EventSaveFailed     = "SaveFailed"
+	EventRestoring      = "Restoring"
+	EventRestored       = "Restored"
+	EventRestoreFailed  = "RestoreFailed"
 	EventExpiring       = "Expiring"
 	EventExpired        = "Expired"
 	EventReady          = "Ready"
@@ -154,7 +180,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -172,6 +198,12 @@ type Pause struct{}
 // Resume calls that of the driver; an error is counted with Attempts.Fail.
 type Resume struct{}
 
+// Save calls that of the driver (driver.Saver); an error is counted with Attempts.Fail.
+type Save struct{}
+
+// Restore calls that of the driver, so that the member goes on here; an error is counted with Attempts.Fail.
+type Restore struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -179,6 +211,8 @@ type Clean struct{}
 type Report struct {
 	Phase   api.MemberPhase
 	Message string
+	// Failure is why what is asked of the member beyond its life (to be saved) failed; empty while it may yet succeed.
+	Failure string
 }
 
 // ReportClean tells the leader that nothing of the member is left, verified by looking.
@@ -192,6 +226,8 @@ func (Update) memberOperation()      {}
 func (Stop) memberOperation()        {}
 func (Pause) memberOperation()       {}
 func (Resume) memberOperation()      {}
+func (Save) memberOperation()        {}
+func (Restore) memberOperation()     {}
 func (Clean) memberOperation()       {}
 func (Report) memberOperation()      {}
 func (ReportClean) memberOperation() {}

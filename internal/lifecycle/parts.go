@@ -6,11 +6,11 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// partsByMember are the parts that are held, by the ID of their member; nil when there are none.
+// partsByMember are the parts that are held, by the ID of their member; nil when there are none. Successors are no parts that a member needs.
 func (in ClusterInput) partsByMember() map[string][]ClusterAssignment {
 	var parts map[string][]ClusterAssignment
 	for _, a := range in.Assignments {
-		if a.Releasing || !a.IsPart() {
+		if a.Releasing || !a.IsPart() || a.IsSuccessor() {
 			continue
 		}
 		if parts == nil {

@@ -71,9 +71,9 @@ func (l *look) turn() []ClusterOperation {
 // ready is the end of every change, or nothing when the cluster is ready already.
 func (l *look) ready() []ClusterOperation {
 	if l.Record.Phase == api.ClusterReady {
-		return l.say("")
+		return l.say(l.unsaved())
 	}
-	return []ClusterOperation{SetPhase{To: api.ClusterReady}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
+	return []ClusterOperation{SetPhase{To: api.ClusterReady, Message: l.unsaved()}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
 }
 
 // settled tells whether exactly the desired members are there, and each is ready and has the files that name all others.
@@ -117,7 +117,7 @@ func (l *look) troubled() []string {
 
 // joining tells whether a member was added by a scale-up and still has time to come up.
 func (l *look) joining(m member) bool {
-	if m.phase == api.MemberUnhealthy || m.Replaces != "" || l.Record.ReadyAt == nil || !m.TakenAt.After(*l.Record.ReadyAt) {
+	if m.phase == api.MemberUnhealthy || m.Replaces != "" || m.From != "" || l.Record.ReadyAt == nil || !m.TakenAt.After(*l.Record.ReadyAt) {
 		return false
 	}
 	until := m.TakenAt.Add(l.Deadlines.Start)

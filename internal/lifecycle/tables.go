@@ -9,6 +9,7 @@ func Clusters() Machine[api.ClusterPhase] {
 		starting, ready, failed     = api.ClusterStarting, api.ClusterReady, api.ClusterFailed
 		scaling, degraded, deleting = api.ClusterScaling, api.ClusterDegraded, api.ClusterDeleting
 		pausing, paused, resuming   = api.ClusterPausing, api.ClusterPaused, api.ClusterResuming
+		saving, saved, restoring    = api.ClusterSaving, api.ClusterSaved, api.ClusterRestoring
 	)
 	type from = []api.ClusterPhase
 	return Machine[api.ClusterPhase]{
@@ -24,6 +25,9 @@ func Clusters() Machine[api.ClusterPhase] {
 			{Phase: pausing, Owner: "agents of its nodes; user: cancels the pause", Timer: "pause deadline, 1 min, then its message names the members that are not frozen"},
 			{Phase: paused, Owner: "user: resumes it, deletes it"},
 			{Phase: resuming, Owner: "agents of its nodes", Timer: "pause deadline, 1 min, then members that are still frozen are lost and replaced"},
+			{Phase: saving, Owner: "agents of its nodes; user: cancels the save", Timer: "save deadline, 15 min, or a member that can't be saved, then `restoring`"},
+			{Phase: saved, Owner: "user: restores it, deletes it"},
+			{Phase: restoring, Owner: "user: waits for room, or saves it again; agents restore its members", Timer: "start deadline of each member, once it has a place, then all are saved again"},
 			{Phase: failed, Owner: "user: inspects it, deletes it"},
 			{Phase: deleting, Owner: "agents of its nodes", Timer: "clean deadline of each assignment, 10 min, then it is quarantined"},
 		},
@@ -37,7 +41,7 @@ func Clusters() Machine[api.ClusterPhase] {
 			},
 			{From: from{pending, queued, refused}, To: "", On: "delete", Why: "it holds nothing: there is nothing to clean"},
 			{
-				From: from{starting, scaling, degraded, resuming}, To: ready, On: "exactly the wanted members exist, are ready, and have the files that name all others",
+				From: from{starting, scaling, degraded, resuming, restoring}, To: ready, On: "exactly the wanted members exist, are ready, and have the files that name all others",
 				Why: "SSH, names and hostfile work on all of them",
 			},
 			{
@@ -45,11 +49,11 @@ func Clusters() Machine[api.ClusterPhase] {
 				Why: "it keeps its resources until it is deleted, so that its user can inspect it",
 			},
 			{
-				From: from{starting, ready, degraded, resuming}, To: scaling, On: "its groups were changed",
+				From: from{starting, ready, degraded, resuming, restoring}, To: scaling, On: "its groups were changed",
 				Why: "new members wait for room or start, surplus members are released; the remaining members stay usable",
 			},
 			{
-				From: from{ready, scaling, resuming}, To: degraded, On: "a member is lost: it exited, its node is down, or it was unhealthy for too long; or it is not ready",
+				From: from{ready, scaling, resuming, restoring}, To: degraded, On: "a member is lost: it exited, its node is down, or it was unhealthy for too long; or it is not ready",
 				Why: "its name and rank wait for a replacement; a node that is only unknown is no evidence: its members keep running",
 			},
 			{
@@ -59,7 +63,13 @@ func Clusters() Machine[api.ClusterPhase] {
 			{From: from{pausing}, To: paused, On: "every member is frozen", Why: "no member runs; lost members are noted and replaced later"},
 			{From: from{pausing, paused}, To: resuming, On: "resume, or the time limit passed", Why: "members are thawed, since frozen jobs can't end"},
 			{
-				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, failed},
+				From: from{ready, scaling, degraded, restoring}, To: saving, On: "save, or a restore that failed",
+				Why: "its members are written to disk with their memory",
+			},
+			{From: from{saving}, To: saved, On: "every member is on disk", Why: "its members give back their cores and their memory in the same commit, and keep their addresses"},
+			{From: from{saving, saved}, To: restoring, On: "restore, or a save that failed", Why: "saved members go on from disk, all together as soon as there is room"},
+			{
+				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, saving, saved, restoring, failed},
 				To:   deleting, On: "delete, or the grace after the time limit is over",
 				Why: "every assignment is releasing, and holds its resources until it is confirmed clean",
 			},
@@ -74,6 +84,7 @@ func Members() Machine[api.MemberPhase] {
 	const (
 		assigned, preparing, starting = api.MemberAssigned, api.MemberPreparing, api.MemberStarting
 		ready, unhealthy, paused      = api.MemberReady, api.MemberUnhealthy, api.MemberPaused
+		saved                         = api.MemberSaved
 		failed, unknown, releasing    = api.MemberFailed, api.MemberUnknown, api.MemberReleasing
 		lost, waiting, spare          = api.MemberLost, api.MemberWaiting, api.MemberSpare
 	)
@@ -88,6 +99,7 @@ func Members() Machine[api.MemberPhase] {
 			{Phase: ready, Owner: "user"},
 			{Phase: unhealthy, Owner: "agent of its node", Timer: "patience, 10 s, then it is lost"},
 			{Phase: paused, Owner: "user: resumes the cluster"},
+			{Phase: saved, Owner: "user: restores the cluster"},
 			{Phase: failed, Owner: "leader: replaces it", Timer: "none needed: at once; in a cluster that failed it stays for its user to inspect"},
 			{Phase: lost, Owner: "leader: replaces it", Timer: "a pause that grows from 0 to 1 min with each loss in a row, then as soon as there is room"},
 			{Phase: spare, Owner: "user: requested it; the leader gives its room to a replacement"},
@@ -98,40 +110,44 @@ func Members() Machine[api.MemberPhase] {
 			{From: from{""}, To: waiting, On: "its cluster was made larger", Why: "new members are placed all together or not at all"},
 			{From: from{"", waiting, lost}, To: assigned, On: "assignment committed", Why: "its resources are reserved from this commit on; a replacement is a new generation under the same name and rank"},
 			{
-				From: from{unknown, preparing, starting, ready, unhealthy, paused, failed}, To: assigned, On: "its node reports all its members, and this one is missing",
+				From: from{unknown, preparing, starting, ready, unhealthy, paused, saved, failed}, To: assigned, On: "its node reports all its members, and this one is missing",
 				Why: "its host restarted; the agent creates it again",
 			},
 			{
-				From: from{assigned, starting, ready, unhealthy, paused, failed, unknown}, To: preparing, On: "reported",
+				From: from{assigned, starting, ready, unhealthy, paused, saved, failed, unknown}, To: preparing, On: "reported",
 				Why: "root, network and files are being created",
 			},
-			{From: from{assigned, preparing, ready, unhealthy, paused, failed, unknown}, To: starting, On: "reported", Why: "it runs and is not yet reachable"},
-			{From: from{assigned, preparing, starting, unhealthy, paused, failed, unknown}, To: ready, On: "reported", Why: "the member itself reported that SSH works"},
+			{From: from{assigned, preparing, ready, unhealthy, paused, saved, failed, unknown}, To: starting, On: "reported", Why: "it runs and is not yet reachable"},
+			{From: from{assigned, preparing, starting, unhealthy, paused, saved, failed, unknown}, To: ready, On: "reported", Why: "the member itself reported that SSH works"},
 			{
-				From: from{assigned, preparing, starting, ready, paused, failed, unknown}, To: unhealthy, On: "reported",
+				From: from{assigned, preparing, starting, ready, paused, saved, failed, unknown}, To: unhealthy, On: "reported",
 				Why: "its SSH, its network or one of its own checks failed, or its node reports a phase that is not for agents to report",
 			},
 			{
-				From: from{assigned, preparing, starting, ready, unhealthy, failed, unknown}, To: paused, On: "reported",
+				From: from{assigned, preparing, starting, ready, unhealthy, saved, failed, unknown}, To: paused, On: "reported",
 				Why: "its cluster is paused, and it is frozen",
 			},
 			{
-				From: from{assigned, preparing, starting, ready, unhealthy, paused, unknown}, To: failed, On: "reported",
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, failed, unknown}, To: saved, On: "reported",
+				Why: "its cluster is saved, and it is on disk with its memory",
+			},
+			{
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, saved, unknown}, To: failed, On: "reported",
 				Why: "it exited, or the agent gave up starting it; it is never restarted in place",
 			},
 			{
-				From: from{assigned, preparing, starting, ready, unhealthy, paused, failed}, To: unknown, On: "its node is not reporting, or the node's agent has just started",
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, saved, failed}, To: unknown, On: "its node is not reporting, or the node's agent has just started",
 				Why: "unknown is not off: it may still run, and be ready",
 			},
 			{
-				From: from{failed, unhealthy, unknown, assigned, preparing, starting, paused}, To: lost,
+				From: from{failed, unhealthy, unknown, assigned, preparing, starting, paused, saved}, To: lost,
 				On:  "failed, node down, unhealthy or not ready for too long",
 				Why: "its assignment is releasing, and its network and keys are closed to it; its name waits for a replacement",
 			},
 			{From: from{""}, To: spare, On: "assignment committed", Why: "its room is reserved; nothing happens on the node"},
 			{From: from{spare}, To: "", On: "a replacement took its room, it is no longer needed, or its node is down", Why: "there is nothing to clean"},
 			{
-				From: from{assigned, preparing, starting, ready, unhealthy, paused, failed, unknown}, To: releasing,
+				From: from{assigned, preparing, starting, ready, unhealthy, paused, saved, failed, unknown}, To: releasing,
 				On: "cluster deleted or made smaller, or the member lost", Why: "its processes are stopped and its resources cleaned",
 			},
 			{From: from{lost, waiting}, To: "", On: "cluster deleted or made smaller", Why: "it is no longer needed"},

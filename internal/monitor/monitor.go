@@ -93,6 +93,7 @@ type memberSeen struct {
 type MemberState struct {
 	Phase   api.MemberPhase
 	Message string
+	Failure string
 	// Since is when this server first heard of the phase that it has since been in.
 	Since time.Time
 	// Current: the generated files it has are those of the desired state that its node was last given.
@@ -179,7 +180,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	if !ok {
 		return MemberState{}, false
 	}
-	state := MemberState{Phase: seen.Phase, Message: seen.Message, Since: seen.since}
+	state := MemberState{Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]
 		state.Current = told && want != "" && seen.FilesDigest == want
@@ -387,7 +388,7 @@ func refusePhases(o *agentstream.Observed) {
 // that was taken over says what a terminal would obey.
 func fitTexts(o *agentstream.Observed) {
 	for i := range o.Members {
-		o.Members[i].Message = manifest.Text(o.Members[i].Message)
+		o.Members[i].Message, o.Members[i].Failure = manifest.Text(o.Members[i].Message), manifest.Text(o.Members[i].Failure)
 	}
 	for i := range o.Jobs {
 		o.Jobs[i].Message = manifest.Text(o.Jobs[i].Message)

@@ -101,6 +101,9 @@ func cleanBy(node string, ports []api.PortClaim) []api.Prover {
 // ports are a member's ends of the cluster's own network and of those that its group names. One that gets a whole node has the node's own: the
 // first network is on the first port and so on, and those that are left are on the last.
 func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
+	if p.Keeps != nil {
+		return slices.Clone(p.Keeps), nil
+	}
 	further := d.Further[p.Group]
 	ports := make([]api.PortClaim, 0, 1+len(further))
 	for i := range d.Networks {

@@ -44,6 +44,8 @@ type Placed struct {
 	Environment string
 	// Devices are what it gets of nodes' devices, its own node's among them.
 	Devices []DevicesOn
+	// Keeps are the ports of the member that it succeeds, which are its own then; nil for one that gets new ones.
+	Keeps []api.PortClaim
 }
 
 // MemoryBytes returns how much memory it gets.

@@ -174,6 +174,23 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	return fit, 0, true
 }
 
+// FitOn finds room for one member of a group on one node.
+func (s *Sketch) FitOn(node string, g api.Group) (Fit, bool) {
+	id, ok := s.view.ids[node]
+	if !ok || s.view.rows[id].state != rowSchedulable || s.view.suits(id, g, &suits{}) != "" {
+		return Fit{}, false
+	}
+	g.Size = 1
+	if members, _, _ := s.view.finder(g, 0, conditions{}, nil).room(id); members < 1 {
+		return Fit{}, false
+	}
+	one := nodeCount{id: id, members: 1}
+	takes := s.view.use(one, g)
+	return Fit{
+		counts: [][]nodeCount{{one}}, Shares: []Share{{node: id, cores: takes.cores, memory: takes.memory, whole: Whole(g.Stack)}},
+	}, true
+}
+
 // FitsEmptied tells whether the request would fit on the nodes at hand if only what is quarantined were held.
 func (s *Sketch) FitsEmptied(groups []api.Group) bool {
 	_, failed := planAll(&s.view, groups, conditions{level: emptied})

@@ -1,6 +1,7 @@
 package situation
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -139,6 +140,9 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 		if err := r.giveBack(c.UID(), now[i], quarantined); err != nil {
 			return err
 		}
+		if err := r.cutDown(c); err != nil {
+			return err
+		}
 	}
 	fresh, over := state.Diff(r.last.Quarantines, view.Quarantines, func(q *api.Quarantine) string { return q.Assignment.ID })
 	for _, q := range over {
@@ -147,7 +151,12 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 		}
 	}
 	for _, q := range fresh {
-		if r.free.Holds(q.Assignment.ID) {
+		switch held := r.free.Holds(q.Assignment.ID); {
+		case held && q.Assignment.Saved: // it may have been cut down before
+			if err := r.free.Free(q.Assignment.ID); err != nil {
+				return err
+			}
+		case held:
 			continue // it passed from its cluster just now
 		}
 		if err := r.free.Take(q.Assignment); err != nil {
@@ -215,6 +224,22 @@ func (r *Room) giveBack(uid string, now map[string]bool, quarantined map[string]
 			}
 		}
 		if err := r.free.Free(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutDown frees the cores and the memory of members that were saved: their assignments keep their IDs.
+func (r *Room) cutDown(c *state.Cluster) error {
+	for a := range c.All() { // it may have been released since
+		if !a.Saved {
+			continue
+		}
+		if was := r.free.Held(a.ID); was == nil || was.Saved {
+			continue
+		}
+		if err := errors.Join(r.free.Release(a.ID), r.free.Free(a.ID), r.free.Take(*a)); err != nil {
 			return err
 		}
 	}

@@ -127,6 +127,30 @@ func (h *history) cluster() (*state.Cluster, api.ClusterRecord) {
 	return c, record
 }
 
+// give gives the slots of an assignment back.
+func (h *history) give(a *api.Assignment) {
+	for _, slot := range a.Slots {
+		delete(h.slots, fmt.Sprint(a.Node, "/", slot))
+	}
+}
+
+// shelve cuts down what a cluster holds, as that of saved members is.
+func (h *history) shelve() {
+	c, record := h.cluster()
+	var cut []api.Assignment
+	for a := range c.Held() {
+		h.give(a)
+		saved := *a
+		saved.Slots, saved.Memory, saved.Saved = nil, nil, true
+		cut = append(cut, saved)
+	}
+	if len(cut) == 0 {
+		return
+	}
+	record.Chunks = slices.DeleteFunc(record.Chunks, func(ref api.ChunkRef) bool { return !ref.Releasing })
+	h.done(h.leader.Commit(h.t.Context(), c, state.Write{Record: record, Add: []state.Batch{{Assignments: cut}}}))
+}
+
 // release turns a chunk to releasing.
 func (h *history) release() {
 	c, record := h.cluster()
@@ -150,7 +174,7 @@ func (h *history) clean() {
 		switch h.random.IntN(3) {
 		case 0:
 			record.Clean = append(record.Clean, a.ID)
-			delete(h.slots, fmt.Sprint(a.Node, "/", a.Slots[0]))
+			h.give(a)
 		case 1:
 			record.Clean = append(record.Clean, a.ID)
 			w.Quarantines = append(w.Quarantines, api.Quarantine{Assignment: *a, Since: h.now})
@@ -164,7 +188,7 @@ func (h *history) clean() {
 
 func (h *history) unquarantine() {
 	for _, q := range h.cache.View().Quarantines {
-		delete(h.slots, fmt.Sprint(q.Assignment.Node, "/", q.Assignment.Slots[0]))
+		h.give(&q.Assignment)
 		h.done(h.leader.Unquarantine(h.t.Context(), q.Assignment.ID))
 		return
 	}
@@ -176,7 +200,7 @@ func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 		follows := Room{Offers: offer.Site{Metal: true}}
 		followed := 0
 		for step := range 80 {
-			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine, h.machine}[h.random.IntN(8)]()
+			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine, h.machine, h.shelve}[h.random.IntN(9)]()
 			if h.random.IntN(3) > 0 {
 				continue // several changes come together
 			}

@@ -6,6 +6,7 @@ package situation
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -200,7 +201,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		}
 		seen, ok := s.heard.MemberState(a.Node, a.ID)
 		if ok {
-			o.Phase, o.Message, o.Current = seen.Phase, seen.Message, seen.Current
+			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 			o.Phase, o.Message = s.fabrics.Limit(s.View, a, o.Phase, o.Message)
 		}
@@ -286,8 +287,11 @@ func (s *Site) request(asked Asked) admission.Request {
 		// What a cluster is to grow by waits once it is wanted: whether it may was asked when it was asked for.
 		Queue: intent.Spec.Queue || need.Kind == lifecycle.NeedScale,
 	}
-	if need.Kind == lifecycle.NeedScale && intent.ScaledAt != nil {
+	switch {
+	case need.Kind == lifecycle.NeedScale && intent.ScaledAt != nil:
 		r.Since = *intent.ScaledAt
+	case need.Kind == lifecycle.NeedRestore && intent.SaveAskedAt != nil:
+		r.Since = *intent.SaveAskedAt
 	}
 	count := map[string]int{}
 	avoid := map[string]bool{}
@@ -301,6 +305,12 @@ func (s *Site) request(asked Asked) admission.Request {
 		if count[g.Name] > 0 {
 			g.Size = count[g.Name]
 			r.Groups = append(r.Groups, g)
+		}
+	}
+	for _, m := range need.Members {
+		if m.On != "" {
+			i := slices.IndexFunc(r.Groups, func(g api.Group) bool { return g.Name == m.Group })
+			r.Homes = append(r.Homes, admission.Home{Group: i, Node: m.On})
 		}
 	}
 	for a := range c.Held() {

@@ -40,8 +40,8 @@ var decisionGuards = []Mutant{
 	{
 		Guard:   "an address is not given again before it is clean",
 		File:    "internal/decision/hold.go",
-		Find:    `case sameAddress(&n, other).IsValid():`,
-		Replace: `case sameAddress(&n, other).IsValid() && false:`,
+		Find:    `case sameAddress(&n, other).IsValid() && (`,
+		Replace: `case false && (`,
 		Test:    "./internal/decision TestWhatDoesNotFitWhatIsCommittedIsRefused",
 	},
 	{
@@ -131,8 +131,8 @@ var decisionGuards = []Mutant{
 	{
 		Guard:   "who stays is kept when a chunk is split",
 		File:    "internal/decision/finish.go",
-		Find:    `append(keep, by[stays]...), append`,
-		Replace: `append(keep, a.held...), append`,
+		Find:    `append(append(keep, by[stays]...),`,
+		Replace: `append(append(keep, a.held...),`,
 		Test:    "./internal/decision TestALostMemberLeavesItsChunkAndItsNameWaits",
 	},
 	{

@@ -425,8 +425,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "a time limit that has passed is not extended",
 		File:    "internal/apiserver/life.go",
-		Find:    "\tcase c.Record.ExpiredAt != nil:\n",
-		Replace: "\tcase false:\n",
+		Find:    "\tcase c.Record.ExpiredAt != nil:\n\t\treturn fail(codeCantExtend",
+		Replace: "\tcase false:\n\t\treturn fail(codeCantExtend",
 		Test:    "./internal/apiserver TestATimeLimitCanOnlyBeMadeLonger",
 	},
 	{

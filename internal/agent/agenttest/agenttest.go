@@ -30,7 +30,40 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 	if err := d.Driver.Start(ctx, m); err != nil {
 		return err
 	}
-	lives, end := context.WithCancel(d.ctx)
+	let(d.ctx, d, m)
+	return nil
+}
+
+// VM is Driver for members that can be saved and moved.
+type VM struct {
+	fake.VM
+	ctx context.Context
+}
+
+// SpeakingVM lets the members of a driver speak until ctx ends.
+func SpeakingVM(ctx context.Context, d fake.VM) *VM { return &VM{d, ctx} }
+
+// Start starts a member and its agent.
+func (d *VM) Start(ctx context.Context, m driver.Member) error {
+	err := d.VM.Start(ctx, m)
+	if err == nil {
+		let(d.ctx, d, m)
+	}
+	return err
+}
+
+// Restore lets a member go on, and its agent.
+func (d *VM) Restore(ctx context.Context, m driver.Member, from string) error {
+	err := d.VM.Restore(ctx, m, from)
+	if err == nil {
+		let(d.ctx, d, m)
+	}
+	return err
+}
+
+// let lets a member speak until it ends.
+func let(ctx context.Context, d driver.Driver, m driver.Member) {
+	lives, end := context.WithCancel(ctx)
 	go func() {
 		_, _ = d.Wait(lives, m.Assignment.ID)
 		end()
@@ -45,7 +78,6 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 			}
 		}
 	}()
-	return nil
 }
 
 // speak plays the member agent on one connection.

@@ -1,0 +1,80 @@
+package admission
+
+import (
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/resource"
+)
+
+// homes are the nodes on which the members of a restore are saved.
+func homes(nodes ...string) func(*Request) {
+	return func(r *Request) {
+		for _, n := range nodes {
+			r.Homes = append(r.Homes, Home{Node: n})
+		}
+	}
+}
+
+func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	quota := func(q api.Quota, used resource.Vector) Account {
+		return Account{Quota: q, Used: resource.Amounts{Vector: used}}
+	}
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"each on its own node, before those in the queue",
+			func(s *scene) { s.creates("x", 1, 8).asks("c", KindRestore, 3, 4, homes("n2", "n1", "n2")) },
+			[]string{"c admit n2 n1 n2", "x wait (cores) needs 1 member with 8 cores and 1GiB, none fits now; its start time is unknown because some clusters in its way have no time limit"},
+		},
+		{
+			"none of them when one node has too little room for all",
+			func(s *scene) { s.runs("a", 0, 4, "n2").asks("c", KindRestore, 3, 4, homes("n1", "n2", "n2")) },
+			[]string{"c wait (home) node n2, where a member is saved, has no room for it now"},
+		},
+		{
+			"nothing is held for them",
+			func(s *scene) {
+				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, homes("n1", "n2")).creates("x", 1, 8)
+			},
+			[]string{"c wait (home) node n2, where a member is saved, has no room for it now", "x admit n1"},
+		},
+		{
+			"not on a node that is drained",
+			func(s *scene) {
+				s.in.Free.SetAvailability("n1", placement.Drained)
+				s.asks("c", KindRestore, 1, 4, homes("n1"))
+			},
+			[]string{"c wait (home) node n1, where a member is saved, has no room for it now"},
+		},
+		{
+			"within their project's quota of cores",
+			func(s *scene) {
+				s.account("p", quota(api.Quota{Cores: 10}, resource.Vector{resource.Cores: 4, resource.Members: 2}))
+				s.asks("p.c", KindRestore, 2, 4, homes("n1", "n2"))
+			},
+			[]string{`p.c wait (quota) needs 8 cores, but project "p" already holds 4 cores and the quota is 10 cores; it does not delay others`},
+		},
+		{
+			"they count as members already",
+			func(s *scene) {
+				s.account("p", quota(api.Quota{Members: 2}, resource.Vector{resource.Members: 2}))
+				s.asks("p.c", KindRestore, 2, 4, homes("n1", "n2"))
+			},
+			[]string{"p.c admit n1 n2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 2)
+			tt.site(s)
+			check(t, s.plan(), tt.want...)
+		})
+	}
+}
