@@ -94,7 +94,11 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	} else {
 		node.Images = true
 	}
-	machines, err := openMachines(vm.Config{StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
+	spare, err := spareCPUs(opts, node)
+	if err != nil {
+		return err
+	}
+	machines, err := openMachines(vm.Config{SpareCPUs: spare, StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
 	if err != nil {
 		return err
 	}
@@ -178,6 +182,20 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 		node.Underlay = underlay.String()
 	}
 	return node, nil
+}
+
+// spareCPUs are those of the node's CPUs that it offers to no member.
+func spareCPUs(opts config.Agent, node api.NodeRecord) ([]int, error) {
+	own := opts.CPUs // all others are somebody else's
+	if len(own) == 0 {
+		usable, err := inventory.UsableCPUs()
+		if err != nil {
+			return nil, err
+		}
+		own = usable
+	}
+	offered := cpusOf(node)
+	return slices.DeleteFunc(slices.Clone(own), func(cpu int) bool { return slices.Contains(offered, cpu) }), nil
 }
 
 // cpusOf are the physical CPUs that a node offers.

@@ -91,6 +91,8 @@ type Place struct {
 	// At names the place: of a veth port a path that opens the member's network namespace, such as /proc/PID/ns/net; of a TAP or MACVTAP port
 	// the device's name on the node; of a function its PCI address, such as 0000:3b:00.2.
 	At string
+	// Queues are those of a TAP port. A device has either one, or several that its hypervisor opens one by one; 0 is one.
+	Queues int
 }
 
 // Namespace returns the place of a veth port: the network namespace that path opens.

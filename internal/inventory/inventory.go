@@ -64,6 +64,15 @@ func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
 	return out, nil
 }
 
+// NUMANodes returns which memory node each CPU belongs to; nothing where there is one node, or the kernel knows of none.
+func NUMANodes(root string) (map[int]int, error) {
+	of, nodes, err := readNUMA(root)
+	if err != nil || len(nodes) < 2 {
+		return nil, err
+	}
+	return of, nil
+}
+
 // readNUMA reads which NUMA node a CPU belongs to, and how much memory each node has. A kernel without NUMA is one node.
 func readNUMA(root string) (map[int]int, []api.NUMANode, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "sys/devices/system/node/node[0-9]*"))

@@ -173,8 +173,8 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "a virtual machine's port is the device that its rules know",
 		File:    "internal/fabric/node/tap.go",
-		Find:    "\tif at != name {\n",
-		Replace: "\tif at != name && false {\n",
+		Find:    "\tif at := place.At; at != name {\n",
+		Replace: "\tif at := place.At; at != name && false {\n",
 		Test:    "./internal/fabric/node TestAPortsDeviceIsTheOneThatItsRulesKnow",
 	},
 	{

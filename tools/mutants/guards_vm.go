@@ -191,4 +191,32 @@ var vmGuards = []Mutant{
 		Replace: "m != nil && m.state == driver.StateRunning && m.hung",
 		Test:    "./internal/agent TestAMemberThatHangsIsUnhealthyUntilItIsMadeAnew",
 	},
+	{
+		Guard:   "a device with one queue is not taken for one with several, which a hypervisor can't open",
+		File:    "internal/fabric/node/tap.go",
+		Find:    " && hasSeveralQueues(link) == several:",
+		Replace: ":",
+		Test:    "./internal/fabric/node TestAPortsDeviceIsTheOneThatItsRulesKnow",
+	},
+	{
+		Guard:   "a device with several queues costs no queueing discipline for each of 256",
+		File:    "internal/fabric/node/tap.go",
+		Find:    "\t\treturn dropQueueing(name)\n",
+		Replace: "\t\treturn nil\n",
+		Test:    "./internal/fabric/node TestAPortsDeviceIsTheOneThatItsRulesKnow",
+	},
+	{
+		Guard:   "a guest's memory is bound to the memory nodes that its member holds",
+		File:    "internal/driver/vm/processors.go",
+		Find:    "HostNodes: []int{claim.NUMANode}}",
+		Replace: "HostNodes: []int{0}}",
+		Test:    "./internal/driver/vm TestAGuestSeesTheMemoryNodesThatItsMemberHolds",
+	},
+	{
+		Guard:   "the queues of a NIC are bounded",
+		File:    "internal/driver/vm/processors.go",
+		Find:    "min(len(vcpus(a)), mostQueues)",
+		Replace: "len(vcpus(a))",
+		Test:    "./internal/driver/vm TestANICHasAQueueForEachProcessorUpToABound",
+	},
 }

@@ -18,13 +18,13 @@ func (d *Driver) groups() (*cgroup.Groups, error) {
 }
 
 // limitsOf is a machine's share of its node: the guest's memory, and what QEMU takes for itself (resource.Reserve). An assignment made by a
-// version that reserved nothing gets it, too, as QEMU needs it all the same.
-func limitsOf(a *api.Assignment) cgroup.Limits {
+// version that reserved nothing gets it, too, as QEMU needs it all the same. spare are CPUs for what else QEMU does.
+func limitsOf(a *api.Assignment, spare []int) cgroup.Limits {
 	reserve := a.ReserveBytes
 	if reserve == 0 {
 		reserve = resource.Reserve(api.StackVM, api.Shape{Cores: max(len(a.Slots), len(a.CPUs)), Memory: api.Bytes(a.MemoryBytes())})
 	}
-	cpus := slices.Clone(a.CPUs)
+	cpus := slices.Concat(a.CPUs, spare)
 	slices.Sort(cpus)
 	return cgroup.Limits{MemoryBytes: a.MemoryBytes() + reserve, CPUs: slices.Compact(cpus), MemoryNodes: a.MemoryNodes()}
 }
@@ -35,12 +35,13 @@ func (d *Driver) confine(a *api.Assignment) error {
 	if err != nil {
 		return err
 	}
-	return groups.Make(a.ID, limitsOf(a))
+	return groups.Make(a.ID, limitsOf(a, d.cfg.SpareCPUs))
 }
 
 // release lets a machine run that libvirt has started paused, once its QEMU is in the member's control groups. What QEMU took until then, some
 // 20 MiB for itself and nothing for the guest, stays charged to the agent's.
-func (d *Driver) release(ctx context.Context, host *daemon, id string) error {
+func (d *Driver) release(ctx context.Context, host *daemon, a *api.Assignment) error {
+	id := a.ID
 	pid, err := d.pid(id)
 	if err != nil {
 		return err
@@ -50,6 +51,9 @@ func (d *Driver) release(ctx context.Context, host *daemon, id string) error {
 		return err
 	}
 	if err := groups.Join(id, pid); err != nil {
+		return err
+	}
+	if err := pinThreads(pid, vcpus(a), d.cfg.SpareCPUs); err != nil {
 		return err
 	}
 	return host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainResume(domain) })
@@ -87,5 +91,5 @@ func (d *Driver) memoryText(id string, a *api.Assignment) string {
 	if err != nil || kills == 0 { // a machine's end is worth reporting without its reason, too
 		return ""
 	}
-	return fmt.Sprintf("; it ran out of memory: its limit is %s, of which the guest has %s, and the kernel killed it", api.Bytes(limitsOf(a).MemoryBytes), api.Bytes(a.MemoryBytes()))
+	return fmt.Sprintf("; it ran out of memory: its limit is %s, of which the guest has %s, and the kernel killed it", api.Bytes(limitsOf(a, nil).MemoryBytes), api.Bytes(a.MemoryBytes()))
 }

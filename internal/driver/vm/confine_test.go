@@ -82,3 +82,43 @@ func TestAMachineThatTakesMoreThanItsShareOfTheNodeIsEndedAndSaysSo(t *testing.T
 		t.Errorf("left: %q", left)
 	}
 }
+
+func TestAMachinesThreadsStayWhereTheyBelong(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	r.cfg.SpareCPUs = []int{1}
+	r.reopen(t)
+	m := r.member(t)
+	m.Assignment.Slots, m.Assignment.CPUs = []int{0, 1}, []int{0} // two processors of the guest on one CPU, and so two queues
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	threads, err := filepath.Glob("/proc/" + pidOf(t, r, id) + "/task/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	processors := 0
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a worker that has ended
+		}
+		want := "Cpus_allowed_list:\t1\n"
+		if strings.HasPrefix(string(text), "Name:\tCPU ") {
+			processors++
+			want = "Cpus_allowed_list:\t0\n"
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("want %q of this thread:\n%s", want, text)
+		}
+	}
+	if processors != 2 {
+		t.Errorf("%d threads of %d run the guest's 2 processors", processors, len(threads))
+	}
+	if online := r.tell(t, id, order{Read: "/sys/devices/system/cpu/online"}).Text; online != "0-1\n" {
+		t.Errorf("the guest has processors %q, want 0-1", online)
+	}
+	for n, kind := range []string{"rx", "tx", "rx", "tx"} {
+		r.tell(t, id, order{Read: fmt.Sprintf("/sys/class/net/eth0/queues/%s-%d/%s", kind, n/2, map[string]string{"rx": "rps_cpus", "tx": "xps_cpus"}[kind])})
+	}
+}

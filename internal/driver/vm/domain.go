@@ -38,8 +38,12 @@ type domain struct {
 	// TranslationMiB is what QEMU may keep of translated code where it emulates. By itself it would take up to 1 GiB for each machine.
 	TranslationMiB int
 	MemoryBytes    int64
-	// CPUs of the host, one for each of the guest.
-	CPUs                      []int
+	// CPUs of the host, one for each of the guest; SpareCPUs are for what else QEMU does.
+	CPUs, SpareCPUs []int
+	Cells           []cell
+	Sockets, Cores  int
+	// Queues is how many each NIC has.
+	Queues                    int
 	Kernel, Initrd, Arguments string
 	Emulator                  string
 	Roots                     []rootDisk
@@ -57,16 +61,20 @@ type rootDisk struct{ Path, Target, Serial string }
 type nic struct{ MAC, Device string }
 
 // newDomain is pure: the machine of a member. v is its view.
-func newDomain(m driver.Member, image environment.Image, v view, uuid string, kvm bool) domain {
+func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware) domain {
 	a := &m.Assignment
 	d := domain{
-		Name: a.ID, UUID: uuid, KVM: kvm, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
+		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
 		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
 		Home: v.home(), HomeTag: homeTag, Console: v.run(fileConsole),
 		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,
 		AgentSocket: path.Join(v.control(), "agent.sock"), AgentPort: memberconfig.SerialPort,
-		User: a.UserIDs.First,
+		User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
 	}
+	if h.KVM {
+		d.SpareCPUs = h.SpareCPUs
+	}
+	d.Sockets, d.Cores = topology(len(d.CPUs), d.Cells)
 	for n := range image.Layers {
 		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
 	}

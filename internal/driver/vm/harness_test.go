@@ -84,6 +84,9 @@ func (p taps) Attach(ctx context.Context, port fabric.Port, place fabric.Place) 
 		return nil
 	}
 	tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: place.At}, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 0}
+	if place.Queues > 1 {
+		tap.Flags |= netlink.TUNTAP_MULTI_QUEUE
+	}
 	if err := netlink.LinkAdd(tap); err != nil {
 		return err
 	}

@@ -45,9 +45,16 @@ func goldenImage() environment.Image {
 }
 
 func TestAMachineIsDescribedToLibvirt(t *testing.T) {
-	for name, kvm := range map[string]bool{"emulated.xml": false, "accelerated.xml": true} {
+	twoNodes := map[int]int{2: 0, 3: 1}
+	for name, h := range map[string]hardware{
+		"emulated.xml": {SpareCPUs: []int{0}}, "accelerated.xml": {KVM: true},
+		"accelerated-numa.xml": {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
+	} {
 		m := goldenMember()
-		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", kvm).xml()
+		if h.NUMANodes != nil {
+			m.Assignment.Memory = []api.MemoryClaim{{NUMANode: 0, Bytes: 512 << 20}, {NUMANode: 1, Bytes: 512 << 20}}
+		}
+		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h).xml()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -201,7 +201,7 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	if err != nil {
 		return err
 	}
-	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), d.cfg.Accelerate() == nil).xml()
+	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text
 		return fmt.Errorf("libvirt can't start the machine: %w", err)
 	}
 	failpoint.Hit("vm.after-create")
-	return d.release(ctx, host, m.Assignment.ID)
+	return d.release(ctx, host, &m.Assignment)
 }
 
 // boot gives the guest its setup, and says what the console showed last if the guest does not take it.
@@ -275,7 +275,9 @@ func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestl
 func (d *Driver) attach(ctx context.Context, m driver.Member) error {
 	for n := range m.Assignment.Ports {
 		port := fabric.PortOf(&m.Assignment, n)
-		if err := d.cfg.Attacher.Attach(ctx, port, fabric.TAP(port)); err != nil {
+		place := fabric.TAP(port)
+		place.Queues = queuesOf(&m.Assignment)
+		if err := d.cfg.Attacher.Attach(ctx, port, place); err != nil {
 			return err
 		}
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	Boot, Program func() ([]byte, error)
 	// Accelerate reports whether processors are virtualized by KVM; nil: Acceleration of this host.
 	Accelerate func() error
+	// SpareCPUs are those of the node that it offers to no member: machines do there what their processors do not.
+	SpareCPUs []int
 	// Watchdog is after how long without a sign of life a guest hangs; 0: watchdogTime.
 	Watchdog time.Duration
 	Logger   *slog.Logger

@@ -46,7 +46,7 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 		return err
 	}
 	if place.Kind == api.PortTAP {
-		return f.attachTAP(ctx, network, port, place.At)
+		return f.attachTAP(ctx, network, port, place)
 	}
 	return f.attachVeth(ctx, network, port, place)
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -14,56 +15,78 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
 
-// machine is a virtual machine's end of a port: the device, opened as a hypervisor does.
+// machine is a virtual machine's end of a port: the device's queues, opened as a hypervisor does.
 type machine struct {
-	*os.File
-	port fabric.Port
+	queues []*os.File
+	port   fabric.Port
 }
 
 // vnetHeader is before each frame (virtio_net_hdr of linux/virtio_net.h); zeroes ask for nothing.
 var vnetHeader = make([]byte, 10)
 
-func attachMachine(t *testing.T, n node, network fabric.Network, i int) machine {
+func attachMachine(t *testing.T, n node, network fabric.Network, i, queues int) machine {
 	t.Helper()
 	port := network.Ports[i]
 	m := machine{port: port}
-	if err := n.fabric.Attach(context.Background(), port, fabric.TAP(port)); err != nil {
+	place := fabric.TAP(port)
+	place.Queues = queues
+	if err := n.fabric.Attach(context.Background(), port, place); err != nil {
 		t.Fatal(err)
 	}
-	err := n.Do(func() (err error) {
-		if m.File, err = os.OpenFile("/dev/net/tun", os.O_RDWR, 0); err != nil {
-			return err
-		}
-		request, err := unix.NewIfreq(plan.PortName(port.ID))
-		if err != nil {
-			return err
-		}
-		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		if err := unix.IoctlIfreq(int(m.Fd()), unix.TUNSETIFF, request); err != nil {
-			return err
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if queues > 1 {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	err := n.Do(func() error {
+		for range queues {
+			file, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			m.queues = append(m.queues, file)
+			request, err := unix.NewIfreq(plan.PortName(port.ID))
+			if err != nil {
+				return err
+			}
+			request.SetUint16(flags)
+			if err := unix.IoctlIfreq(int(file.Fd()), unix.TUNSETIFF, request); err != nil {
+				return err
+			}
 		}
 		return awaitForwarding(t.Context(), plan.PortName(port.ID))
+	})
+	t.Cleanup(func() {
+		for _, file := range m.queues {
+			file.Close()
+		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
 	return m
 }
 
-func (m machine) send(t *testing.T, frame []byte) {
+// send sends a frame by a queue.
+func (m machine) send(t *testing.T, queue int, frame []byte) {
 	t.Helper()
-	if _, err := m.Write(append(vnetHeader[:len(vnetHeader):len(vnetHeader)], frame...)); err != nil {
+	if _, err := m.queues[queue].Write(append(vnetHeader[:len(vnetHeader):len(vnetHeader)], frame...)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestAVirtualMachineSendsUnderItsOwnIdentityOnly(t *testing.T) {
 	needRoot(t)
+	for _, queues := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d queues", queues), func(t *testing.T) { sendsUnderItsOwnIdentityOnly(t, queues) })
+	}
+}
+
+// sendsUnderItsOwnIdentityOnly sends everything by every queue.
+func sendsUnderItsOwnIdentityOnly(t *testing.T, queues int) {
 	n := newNode(t, Config{})
 	network := testNetwork(1, 2, 3, 4)
 	apply(t, n.fabric, network)
-	vm, b := attachMachine(t, n, network, 0), attach(t, n.fabric, network, 1)
+	vm, b := attachMachine(t, n, network, 0, queues), attach(t, n.fabric, network, 1)
 	own, _ := net.ParseMAC(vm.port.MAC)
 	other, _ := net.ParseMAC(network.Ports[2].MAC)
 	frame := func(mac net.HardwareAddr, from netip.Addr) ([]byte, string) {
@@ -73,7 +96,9 @@ func TestAVirtualMachineSendsUnderItsOwnIdentityOnly(t *testing.T) {
 	l := b.listen(t, memberLink)
 	var forbidden []string
 	wrong := func(frame []byte, text string) {
-		vm.send(t, frame)
+		for queue := range vm.queues {
+			vm.send(t, queue, frame)
+		}
 		forbidden = append(forbidden, text)
 	}
 	wrong(frame(other, vm.port.Address))
@@ -82,7 +107,7 @@ func TestAVirtualMachineSendsUnderItsOwnIdentityOnly(t *testing.T) {
 	inside, text := frame(own, vm.port.Address)
 	wrong(tagged(unix.ETH_P_8021Q, inside), text)
 	permitted, end := frame(own, vm.port.Address)
-	vm.send(t, permitted)
+	vm.send(t, queues-1, permitted)
 	frames, ok := l.until(end, markerTimeout)
 	if !ok {
 		t.Fatal("a permitted frame of a virtual machine did not arrive")
@@ -114,6 +139,16 @@ func TestAPortsDeviceIsTheOneThatItsRulesKnow(t *testing.T) {
 	}
 	if got := n.run(t, "ip -d -o link show "+plan.PortName(p.ID)); !strings.Contains(got, "tun type tap") || !strings.Contains(got, "persist on") || !strings.Contains(got, "master nmbr1") {
 		t.Errorf("after a container the machine's device is: %s", got)
+	}
+	several := fabric.TAP(p)
+	several.Queues = 4
+	for range 2 {
+		if err := n.fabric.Attach(context.Background(), p, several); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := n.run(t, "ip -d -o link show "+plan.PortName(p.ID)); !strings.Contains(got, " multi_queue ") || !strings.Contains(got, "qdisc noqueue") || !strings.Contains(got, "master nmbr1") {
+		t.Errorf("when it shall have several queues the machine's device is: %s", got)
 	}
 	attach(t, n.fabric, network, 0)
 	if got := n.run(t, "ip -d -o link show "+plan.PortName(p.ID)); !strings.Contains(got, " veth ") {
