@@ -15,12 +15,13 @@ const (
 	KindNetwork     Kind = "network"
 	KindNode        Kind = "node"
 	KindProject     Kind = "project"
+	KindShape       Kind = "shape"
 	KindToken       Kind = "token"
 )
 
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindToken}
+	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindShape, KindToken}
 }
 
 // ChangeType is what became of an object.

@@ -26,6 +26,9 @@ type Group struct {
 	Name string `json:"name,omitempty"`
 	// Size is the number of members, at least 1; it defaults to 1.
 	Size int `json:"size,omitempty"`
+	// ShapeName names a shape of the site, which gives Cores and Memory where they are not given. What the group was made with stays when the
+	// shape changes.
+	ShapeName string `json:"shape,omitempty"`
 	Shape
 	// Stack defaults to "container".
 	Stack Stack `json:"stack,omitempty"`
@@ -92,6 +95,7 @@ type ClusterRequest struct {
 	Queue     bool     `json:"queue,omitempty"`
 
 	Size         int               `json:"size,omitempty"`
+	ShapeName    string            `json:"shape,omitempty"`
 	Cores        int               `json:"cores,omitempty"`
 	Memory       Bytes             `json:"memory,omitempty"`
 	Stack        Stack             `json:"stack,omitempty"`

@@ -47,6 +47,8 @@ type Writer interface {
 	CreateProject(ctx context.Context, p api.Project) (int64, error)
 	UpdateProject(ctx context.Context, name string, change func(*api.Project) error) (api.Project, int64, error)
 	DeleteProject(ctx context.Context, name string) (int64, error)
+	PutShape(ctx context.Context, shape api.NamedShape) (int64, error)
+	DeleteShape(ctx context.Context, name string) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
 

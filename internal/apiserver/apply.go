@@ -32,7 +32,8 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 	if err != nil {
 		return nil, err
 	}
-	want, err := s.readCluster(rawBody{in.ContentType, in.RawBody})
+	c := s.cfg.Reader.View().Cluster(full)
+	want, err := s.readCluster(rawBody{in.ContentType, in.RawBody}, c)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +41,6 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 		return nil, err
 	}
 	want.Project, _ = tenancy.Split(full)
-	c := s.cfg.Reader.View().Cluster(full)
 	if c == nil {
 		return s.applyNew(ctx, want, in.DryRun)
 	}

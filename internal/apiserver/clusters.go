@@ -40,8 +40,9 @@ func (s *Server) getCluster(ctx context.Context, in *byName) (*body[api.Cluster]
 	return &body[api.Cluster]{joinCluster(c, s.cfg.Live)}, nil
 }
 
-// readCluster reads a body that asks for a cluster into its normal form.
-func (s *Server) readCluster(in rawBody) (manifest.Cluster, error) {
+// readCluster reads a body that asks for a cluster into its normal form. made is the cluster that it is for, nil for a new one: its groups keep what
+// they were made with by a shape.
+func (s *Server) readCluster(in rawBody, made *state.Cluster) (manifest.Cluster, error) {
 	var none manifest.Cluster
 	format, err := bodyFormat(in.ContentType)
 	if err != nil {
@@ -51,6 +52,10 @@ func (s *Server) readCluster(in rawBody) (manifest.Cluster, error) {
 	if err != nil {
 		return none, failInvalid(err, codeInvalidCluster)
 	}
+	req, err = s.shaped(req, src, made)
+	if err != nil {
+		return none, err
+	}
 	normal, err := manifest.Normalize(req, src)
 	if err != nil {
 		return none, failInvalid(err, codeInvalidCluster)
@@ -59,7 +64,7 @@ func (s *Server) readCluster(in rawBody) (manifest.Cluster, error) {
 }
 
 func (s *Server) createCluster(ctx context.Context, in *rawBody) (*created[api.Cluster], error) {
-	normal, err := s.readCluster(*in)
+	normal, err := s.readCluster(*in, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -201,6 +201,14 @@ var (
 		"unknown_environment", http.StatusUnprocessableEntity, "No node has the environment",
 		"A group requests an environment that no node reports; `detail` lists the known environments.", "Choose a listed environment.",
 	}
+	codeUnknownShape = Code{
+		"unknown_shape", http.StatusUnprocessableEntity, "The site has no such shape",
+		"A group names a shape that the site does not have; `errors` lists those it has.", "Choose a listed shape, or give cores and memory.",
+	}
+	codeNoShape = Code{
+		"shape_not_found", http.StatusNotFound, "The shape does not exist",
+		"The site has no shape of this name.", "List the shapes and correct the name.",
+	}
 	codeUnknownStack = Code{
 		"stack_unavailable", http.StatusUnprocessableEntity, "No node offers the stack",
 		"A group requests a stack that passed no node's host checks; `detail` lists the offered stacks.",
@@ -248,6 +256,6 @@ func codeTable() []Code {
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
+		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)
 }

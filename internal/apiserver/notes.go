@@ -14,6 +14,7 @@ import (
 func storedNotes(before, after *state.View) []note {
 	site, hidden := owner{}, owner{hidden: true}
 	return slices.Concat(
+		notesOf(api.KindShape, before.Shapes, after.Shapes, named(func(s *api.NamedShape) string { return s.Name }, owner{})),
 		notesOf(api.KindProject, before.Projects, after.Projects, func(p *api.Project) (string, owner) { return p.Name, owner{project: p.Name} }),
 		notesOf(api.KindToken, before.Tokens, after.Tokens, named(func(t *api.TokenInfo) string { return t.ID }, hidden)),
 		notesOf(api.KindCandidate, before.Candidates, after.Candidates, named(func(c *api.Candidate) string { return c.MAC }, hidden)),

@@ -252,6 +252,7 @@ func requests() map[string]reflect.Type {
 		"create-project": reflect.TypeFor[api.ProjectRequest](),
 		"update-project": reflect.TypeFor[api.ProjectUpdate](),
 		"patch-project":  reflect.TypeFor[api.ProjectSettings](),
+		"set-shape":      reflect.TypeFor[api.ShapeSettings](),
 		"create-token":   reflect.TypeFor[api.TokenRequest](),
 		"enroll-node":    reflect.TypeFor[api.EnrollRequest](),
 		"update-machine": reflect.TypeFor[api.EnrollRequest](),

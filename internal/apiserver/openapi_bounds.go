@@ -48,13 +48,13 @@ func bounds() map[string]map[string]property {
 	password := text(0, manifest.MaxPassword, "")
 	return map[string]map[string]property{
 		"ClusterRequest": {
-			"name": clusterName, "project": projectName, "labels": labels, "size": size, "cores": cores, "environment": label,
+			"name": clusterName, "project": projectName, "labels": labels, "size": size, "shape": label, "cores": cores, "environment": label,
 			"node_selector": labels, "spares": spares, "networks": networks, "checks": checks,
 			"priority": between(-manifest.MaxPriority, manifest.MaxPriority),
 			"groups":   list(1, manifest.MaxGroups, nil),
 		},
 		"Group": {
-			"name": label, "size": size, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
+			"name": label, "size": size, "shape": label, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
 			"networks": networks, "checks": checks,
 		},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
@@ -70,6 +70,7 @@ func bounds() map[string]map[string]property {
 		"ProjectRequest":  {"name": projectName, "description": description, "shares": shares},
 		"ProjectUpdate":   {"name": projectName, "description": description, "shares": shares},
 		"ProjectSettings": {"description": description, "shares": shares},
+		"ShapeSettings":   {"description": text(0, manifest.MaxShapeDescription, ""), "cores": cores},
 		"Quota":           {"cores": quota, "members": quota, "clusters": quota, "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
 		"TokenRequest": {
 			"user": text(1, maxUser, `^\S+$`), "project": projectName, "verbs": list(0, len(api.Verbs()), nil),

@@ -38,6 +38,7 @@ type createFlags struct {
 	trace    bool
 	size     int
 	cores    int
+	shape    string
 	memory   string
 	stack    string
 	env      string
@@ -73,6 +74,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags := cmd.Flags()
 	flags.StringVarP(&f.file, "file", "f", "", `file that describes the cluster, "-" for standard input`)
 	flags.IntVar(&f.size, "size", manifest.DefaultSize, "number of members")
+	flags.StringVar(&f.shape, "shape", "", "named shape of the site that gives cores and memory, where they are not given")
 	flags.IntVar(&f.cores, "cores", manifest.DefaultCores, "exclusive cores per member")
 	flags.StringVar(&f.memory, "memory", manifest.DefaultMemory.String(), "memory per member, like 512MiB or 2GiB")
 	flags.StringVar(&f.stack, "stack", string(manifest.DefaultStack), "stack that runs the members: container, vm or metal")
@@ -94,6 +96,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	// Only fail for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments)
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
+	_ = cmd.RegisterFlagCompletionFunc("shape", a.completeShapes)
 	_ = cmd.RegisterFlagCompletionFunc("stack", cobra.FixedCompletions([]string{"container", "vm", "metal"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.trace && f.noWait {
@@ -112,7 +115,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -146,12 +149,26 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	req := api.ClusterRequest{
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
-		Spares: f.spares, Networks: f.networks,
+		Spares: f.spares, Networks: f.networks, ShapeName: f.shape,
+	}
+	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
+	if cmd.Flags().Changed("shape") {
+		given = []string{"name", "size", "shape", "stack", "environment"}
+		if cmd.Flags().Changed("cores") {
+			given = append(given, "cores")
+		} else {
+			req.Cores = 0
+		}
+		if cmd.Flags().Changed("memory") {
+			given = append(given, "memory")
+		} else {
+			req.Memory = 0
+		}
 	}
 	if cmd.Flags().Changed("share-memory") {
 		req.ShareMemory = &f.shareMemory
 	}
-	_, err = manifest.Normalize(req, manifest.Flags("name", "size", "cores", "memory", "stack", "environment"))
+	_, err = manifest.Normalize(req, manifest.Flags(given...))
 	var invalid *manifest.Invalid
 	if errors.As(err, &invalid) {
 		return req, &exitError{ExitUsage, errors.New(asFlags(invalid).Error())}
@@ -251,6 +268,9 @@ func (a *app) create(ctx context.Context, req api.ClusterRequest, f createFlags,
 	cl, err := c.CreateCluster(ctx, req)
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted; whether cluster %q was created is not known, see 'nearmetal cluster show %s'", req.Name, req.Name)
+	}
+	if client.HasCode(err, "unknown_shape") && f.file == "" {
+		err = inFlags(err)
 	}
 	if err != nil {
 		return err

@@ -142,6 +142,10 @@ func printGroups(w io.Writer, groups []api.Group) {
 		return cells
 	}
 	header := []string{"GROUP", "SIZE", "CORES", "MEMORY", "STACK", "ENVIRONMENT", "NODE SELECTOR"}
+	shaped := slices.ContainsFunc(groups, func(g api.Group) bool { return g.ShapeName != "" })
+	if shaped {
+		header = slices.Insert(header, 2, "SHAPE")
+	}
 	t := newTable(w, columns(header, "SPARES", "NETWORKS", "CHECKS")...)
 	for _, g := range groups {
 		var names []string
@@ -149,6 +153,9 @@ func printGroups(w io.Writer, groups []api.Group) {
 			names = append(names, check.Name)
 		}
 		cells := []string{g.Name, strconv.Itoa(g.Size), strconv.Itoa(g.Cores), g.Memory.String(), string(g.Stack), g.Environment, labels(g.NodeSelector)}
+		if shaped {
+			cells = slices.Insert(cells, 2, g.ShapeName)
+		}
 		t.row(columns(cells, strconv.Itoa(g.Spares), strings.Join(g.Networks, ","), strings.Join(names, ","))...)
 	}
 	t.flush()

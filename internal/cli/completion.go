@@ -141,6 +141,17 @@ func (a *app) completeProjects(cmd *cobra.Command, _ []string, _ string) ([]stri
 	})
 }
 
+func (a *app) completeShapes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
+		all, err := c.Shapes(ctx)
+		var names []string
+		for _, s := range all {
+			names = append(names, s.Name)
+		}
+		return names, err
+	})
+}
+
 func (a *app) completeTokens(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
 		all, err := c.Tokens(ctx)

@@ -88,7 +88,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 // shortForm is the one group that stands at the top of a request.
 func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
-		Name: req.Name, Size: req.Size, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
+		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
 		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Networks: req.Networks,
 		ShareMemory: req.ShareMemory, Checks: req.Checks,
 	}
@@ -108,11 +108,11 @@ func (n *normalizer) add(path, value, format string, args ...any) {
 // bothForms refuses fields of the short form beside groups.
 func (n *normalizer) bothForms(req api.ClusterRequest) {
 	given := map[string]bool{
-		"size": req.Size != 0, "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
+		"size": req.Size != 0, "shape": req.ShapeName != "", "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
 		"networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "checks": len(req.Checks) > 0,
 	}
-	for _, path := range []string{"size", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "checks"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "checks"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -163,6 +163,9 @@ func (n *normalizer) groupName(path, name string) {
 func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	g.Name = name
 	n.atLeast(join(path, "size"), &g.Size, DefaultSize, MaxMembers, "member")
+	if at := join(path, "shape"); g.ShapeName != "" || n.src.Has(at) {
+		n.label(at, g.ShapeName, MaxLabel)
+	}
 	n.atLeast(join(path, "cores"), &g.Cores, DefaultCores, MaxCores, "core per member")
 	least := MinMemory
 	if g.Stack == api.StackVM {

@@ -64,6 +64,7 @@ func writeEveryKind(w *world) {
 		Limits: api.Limits{Verbs: []api.Verb{api.VerbRead}, Clusters: []string{"ci-*"}},
 	}))
 	must(w, w.repo.NoteTokenUses(ctx, []state.TokenUse{{ID: "t1", At: now, From: "10.0.0.7"}}))
+	w.reach(w.repo.PutShape(ctx, api.NamedShape{Name: "m4", ShapeSettings: api.ShapeSettings{Description: "for CFD", Cores: 4, Memory: 8 << 30}, UpdatedAt: now}))
 	writeNodes(w)
 	writeMachines(w)
 }
@@ -157,6 +158,7 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, recorded(t, cache), recorded(t, w.cache))
 	equal(t, usage.Decay(now, got.Past, got.Open()), usage.Decay(now, want.Past, want.Open()))
 	equal(t, got.Projects, want.Projects)
+	equal(t, got.Shapes, want.Shapes)
 	equal(t, got.Tokens, want.Tokens)
 	equal(t, got.Candidates, want.Candidates)
 	equal(t, got.Leases, want.Leases)

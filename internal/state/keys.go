@@ -22,6 +22,7 @@ const (
 	prefixProject    = "project/"
 	prefixProjectUse = "projectuse/"
 	prefixToken      = "token/"
+	prefixShape      = "shape/"
 	prefixJob        = "job/"
 	prefixEventLog   = "events/"
 	prefixEvent      = "event/"

@@ -16,6 +16,8 @@ var kinds = []registration{
 	&stored[projectUse]{prefix: prefixProjectUse},
 	// token/TOKEN, written by API handlers.
 	tokens,
+	// shape/SHAPE, written by API handlers.
+	shapes,
 
 	// intent/CLUSTER, written by API handlers. record/CLUSTER is the header whose commit makes a generation true. chunk/CLUSTERUID/CHUNK is immutable,
 	// and true only when a record names it.
@@ -115,6 +117,10 @@ var (
 	tokens = &kind[api.TokenInfo]{
 		prefix: prefixToken, name: func(t *api.TokenInfo) string { return t.ID },
 		list: func(v *View) *[]*api.TokenInfo { return &v.Tokens },
+	}
+	shapes = &kind[api.NamedShape]{
+		prefix: prefixShape, name: func(s *api.NamedShape) string { return s.Name },
+		list: func(v *View) *[]*api.NamedShape { return &v.Shapes },
 	}
 	candidates = &kind[api.Candidate]{
 		prefix: prefixCandidate, name: func(c *api.Candidate) string { return c.MAC },

@@ -102,6 +102,7 @@ type View struct {
 	UsedUntil time.Time
 	// Projects always has api.DefaultProject.
 	Projects []*api.Project
+	Shapes   []*api.NamedShape
 	// Tokens carry the hashes of their secrets.
 	Tokens []*api.TokenInfo
 
@@ -146,6 +147,9 @@ func (v *View) Job(id string) *api.Job { return jobs.find(v, id) }
 
 // Project returns the project of that name, or nil.
 func (v *View) Project(name string) *api.Project { return projects.find(v, name) }
+
+// Shape returns a named shape, or nil.
+func (v *View) Shape(name string) *api.NamedShape { return shapes.find(v, name) }
 
 // Token returns the token of that ID, or nil.
 func (v *View) Token(id string) *api.TokenInfo { return tokens.find(v, id) }

@@ -1,0 +1,19 @@
+package api
+
+import "time"
+
+// NamedShape is a shape that an administrator has given a name, for users to ask for.
+type NamedShape struct {
+	Name string `json:"name"`
+	ShapeSettings
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// ShapeSettings is the body that sets a named shape: all of it.
+type ShapeSettings struct {
+	// Description is for people.
+	Description string `json:"description,omitempty"`
+	// Cores and Memory are what each member gets.
+	Cores  int   `json:"cores"`
+	Memory Bytes `json:"memory"`
+}
