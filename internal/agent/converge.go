@@ -207,6 +207,8 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	what, deadline := "start", startDeadline
 	if want.Assignment.IsSuccessor() {
 		what, deadline = "restore", saveDeadline
+	} else if slow, ok := m.driver.(driver.SlowStarter); ok && !m.part() {
+		deadline = slow.StartTime()
 	}
 	m.neverRan, m.digest, m.startedAt = true, "", time.Now()
 	a.run(ctx, m, what, deadline, a.ifKnown(m, func(ctx context.Context) error {

@@ -133,6 +133,12 @@ type MemoryAccountant interface {
 	OutOfMemory(id string) (kills int, err error)
 }
 
+// SlowStarter is the ability to say how long a start may take, where what carries members is slow to come up.
+type SlowStarter interface {
+	// StartTime bounds a Start on this host. A member that ends meanwhile is seen at once.
+	StartTime() time.Duration
+}
+
 // Examiner is the ability to see, from outside, that a running member hangs: one whose kernel stands still can't say so.
 type Examiner interface {
 	// Hung returns the running members that hang, by ID, with what was seen of each. A member that hangs does so until it is stopped.

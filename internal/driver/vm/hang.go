@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -23,6 +25,27 @@ func hasFired(state libvirt.DomainState, reason int32) bool {
 	return state == libvirt.DomainPaused && reason == int32(libvirt.DomainPausedWatchdog)
 }
 
+// mostLog bounds what is kept of QEMU's own words about one machine: a guest can make it warn without end.
+const mostLog = 1 << 20
+
+// boundLogs empties logs that have grown too large. QEMU appends to them.
+func (d *Driver) boundLogs(ids []string) {
+	for _, id := range ids {
+		file := d.logFile(id)
+		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() || info.Size() <= mostLog {
+			continue
+		}
+		if err := os.Truncate(file, 0); err != nil {
+			d.log.Warn("a machine's log can't be emptied", "file", file, "error", err)
+		}
+	}
+}
+
+// logFile is where libvirt keeps QEMU's words about a machine.
+func (d *Driver) logFile(id string) string {
+	return filepath.Join(d.cfg.StateDir, "libvirt", "log", "qemu", id+".log")
+}
+
 // Hung returns the machines that their watchdogs have stopped; it implements driver.Examiner. libvirt is asked once for all, and only while there
 // are machines.
 func (d *Driver) Hung(ctx context.Context) (map[string]string, error) {
@@ -30,6 +53,7 @@ func (d *Driver) Hung(ctx context.Context) (map[string]string, error) {
 	if err != nil || len(ids) == 0 {
 		return nil, err
 	}
+	d.boundLogs(ids)
 	host, done, err := d.use(ctx)
 	if err != nil {
 		return nil, err

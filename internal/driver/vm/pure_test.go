@@ -1,12 +1,15 @@
 package vm
 
 import (
+	"errors"
 	"flag"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
 	"github.com/google/go-cmp/cmp"
@@ -195,5 +198,29 @@ func TestAccountsAreAddedOnce(t *testing.T) {
 	want := "root:x:0:0::/root:/bin/sh\nlibvirt:x:111:111::/:/bin/false\nlibvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\nkvm:x:64057:64057::/nonexistent:/usr/sbin/nologin\n"
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAMachinesLogIsEmptiedWhenItHasGrownTooLarge(t *testing.T) {
+	d := &Driver{cfg: Config{StateDir: t.TempDir()}, log: slog.New(slog.DiscardHandler)}
+	for id, size := range map[string]int64{"large": mostLog + 1, "small": mostLog} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(d.logFile(id)), 0o755), os.WriteFile(d.logFile(id), nil, 0o600), os.Truncate(d.logFile(id), size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.boundLogs([]string{"large", "small", "none"})
+	for id, want := range map[string]int64{"large": 0, "small": mostLog} {
+		if info, err := os.Stat(d.logFile(id)); err != nil || info.Size() != want {
+			t.Errorf("%s: %v, %v; want %d bytes", id, info, err, want)
+		}
+	}
+}
+
+func TestOnlyEmulatedMachinesMayTakeMinutesToBoot(t *testing.T) {
+	for err, most := range map[error]time.Duration{nil: time.Minute, errors.ErrUnsupported: 5 * time.Minute} {
+		d := &Driver{cfg: Config{Accelerate: func() error { return err }}}
+		if got := d.StartTime(); got != most {
+			t.Errorf("acceleration %v: %v, want %v", err, got, most)
+		}
 	}
 }

@@ -113,6 +113,15 @@ func checkMember(m driver.Member) error {
 	return nil
 }
 
+// StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
+// and in minutes where they are emulated and the host has other work.
+func (d *Driver) StartTime() time.Duration {
+	if d.cfg.Accelerate() == nil {
+		return time.Minute
+	}
+	return 5 * time.Minute
+}
+
 // leastMemory is what a Debian kernel, its initial RAM disk and an SSH session take.
 const leastMemory = 192 << 20
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -128,7 +127,7 @@ func (d *Driver) clean(ctx context.Context, id string) error {
 		if err := host.do(func() error { return hide(viewOf(id)) }); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(filepath.Join(d.cfg.StateDir, "libvirt", "log", "qemu", id+".log")); err != nil {
+		if err := os.RemoveAll(d.logFile(id)); err != nil {
 			return err
 		}
 	}

@@ -202,4 +202,5 @@ var (
 	_ driver.Mender           = (*Driver)(nil)
 	_ driver.MemoryAccountant = (*Driver)(nil)
 	_ driver.Examiner         = (*Driver)(nil)
+	_ driver.SlowStarter      = (*Driver)(nil)
 )
