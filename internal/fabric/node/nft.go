@@ -20,8 +20,8 @@ type rulesReader struct {
 	rules      plan.Ruleset
 	listing    wayout.Listing
 	docker     wayout.Docker
-	// bridge: others have rules for bridged frames.
-	bridge bool
+	// bridge: others have rules for bridged frames. underlay: they have some for packets to or from this node.
+	bridge, underlay bool
 	// printed maps a table's text as rendered here to how this version of nft prints it, should that differ.
 	printed map[string]string
 }
@@ -51,7 +51,7 @@ func (r *rulesReader) read(ctx context.Context, node netns.Handle) (plan.Ruleset
 			docker = wayout.ParseDocker(chain, wayout.BridgeLinks)
 		}
 		r.known, r.generation, r.rules = true, generation, plan.ParseListing(text)
-		r.listing, r.docker, r.bridge = listing, docker, plan.OthersBridge(text)
+		r.listing, r.docker, r.bridge, r.underlay = listing, docker, plan.OthersBridge(text), plan.OthersUnderlay(text)
 		r.translate()
 		return nil
 	})
@@ -65,11 +65,11 @@ func (r *rulesReader) others() (wayout.Listing, wayout.Docker) {
 	return r.listing, r.docker
 }
 
-// bridgeRules reports whether the last reading found rules of others for bridged frames.
-func (r *rulesReader) bridgeRules() bool {
+// othersRules reports whether the last reading found rules of others for bridged frames, and for packets to or from this node.
+func (r *rulesReader) othersRules() (bridge, underlay bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.bridge
+	return r.bridge, r.underlay
 }
 
 // load carries out one transaction. When nft prints a table differently than it was given, that is remembered: the

@@ -31,29 +31,35 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 		listed <- rulesResult{rules, err}
 	}()
 	var seen plan.Observed
+	policies := false
 	err := f.node.Do(func() (err error) {
-		var ports, tunnels map[string]int
-		if seen, ports, tunnels, err = observeLinks(f.cfg); err != nil {
+		var links shortcutLinks
+		if seen, links, err = observeLinks(f.cfg); err != nil {
 			return err
 		}
 		seen.CanShortcut = f.shortcuts.load(ctx)
-		seen.OpenShortcuts, err = f.shortcuts.read(ports, tunnels)
+		if seen.OpenShortcuts, err = f.shortcuts.read(links); err != nil {
+			return err
+		}
+		policies, err = othersPolicies()
 		return err
 	})
 	result := <-listed
-	seen.Rules, seen.BridgeRules = result.rules, f.nft.bridgeRules()
+	seen.Rules = result.rules
+	seen.BridgeRules, seen.UnderlayRules = f.nft.othersRules()
+	seen.UnderlayRules = seen.UnderlayRules || policies
 	listing, docker := f.nft.others()
 	seen.Docker, seen.OthersSwitched = docker, listing.Others(plan.InetTable)
 	return seen, errors.Join(err, result.err)
 }
 
-// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace; ports and tunnels are the indexes of
-// their links, by name.
-func observeLinks(cfg Config) (seen plan.Observed, ports, tunnels map[string]int, err error) {
-	seen.Links, ports, tunnels = map[string]plan.Link{}, map[string]int{}, map[string]int{}
+// observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace.
+func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err error) {
+	seen.Links = map[string]plan.Link{}
+	links = shortcutLinks{ports: map[string]int{}, tunnels: map[string]int{}, others: map[string]int{}}
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
-		return seen, nil, nil, fmt.Errorf("reading links: %w", err)
+		return seen, links, fmt.Errorf("reading links: %w", err)
 	}
 	names := map[int]string{}
 	for _, l := range list {
@@ -61,10 +67,10 @@ func observeLinks(cfg Config) (seen plan.Observed, ports, tunnels map[string]int
 	}
 	addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
-		return seen, nil, nil, fmt.Errorf("reading addresses: %w", err)
+		return seen, links, fmt.Errorf("reading addresses: %w", err)
 	}
 	if seen.Uplinks, err = defaultLinks(names); err != nil {
-		return seen, nil, nil, err
+		return seen, links, err
 	}
 	for _, l := range list {
 		attrs := l.Attrs()
@@ -79,30 +85,36 @@ func observeLinks(cfg Config) (seen plan.Observed, ports, tunnels map[string]int
 			}
 			if a.LinkIndex == attrs.Index && cfg.Underlay.IsValid() && prefix.Addr() == cfg.Underlay {
 				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
+				if attrs.EncapType == "ether" {
+					seen.UnderlayLink = attrs.Name
+				}
 			}
 		}
 		_, own := plan.OwnLink(attrs.Name)
+		if !own {
+			links.others[attrs.Name] = attrs.Index
+		}
 		if !own && !slices.Contains(seen.Uplinks, attrs.Name) {
 			continue
 		}
 		if err := observeLink(l, &link); err != nil {
-			return seen, nil, nil, err
+			return seen, links, err
 		}
 		seen.Links[link.Name] = link
 		if own && link.Kind == plan.KindVeth {
-			ports[link.Name] = attrs.Index
+			links.ports[link.Name] = attrs.Index
 		}
 		if own && link.Kind == plan.KindVXLAN {
-			tunnels[link.Name] = attrs.Index
+			links.tunnels[link.Name] = attrs.Index
 		}
 	}
 	if err := observeForwarding(&seen); err != nil {
-		return seen, nil, nil, err
+		return seen, links, err
 	}
 	if cfg.UnderlayMTU != 0 {
 		seen.UnderlayMTU = cfg.UnderlayMTU
 	}
-	return seen, ports, tunnels, nil
+	return seen, links, nil
 }
 
 // observeForwarding reads who forwards on this node besides the networks.

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/fabric/shortcut"
@@ -44,13 +47,20 @@ func (s *shortcuts) switchOff(ctx context.Context, err error) {
 	}
 }
 
-// read returns what there is at ports and tunnels, given as link index by name.
-func (s *shortcuts) read(ports, tunnels map[string]int) (map[string]plan.Shortcut, error) {
-	atPorts, err := s.table.Read(ports)
+// shortcutLinks are the indexes of links at which programs of shortcuts may be, by name.
+type shortcutLinks struct{ ports, tunnels, others map[string]int }
+
+// read returns what there is at links.
+func (s *shortcuts) read(links shortcutLinks) (map[string]plan.Shortcut, error) {
+	atPorts, err := s.table.Read(links.ports)
 	if err != nil {
 		return nil, err
 	}
-	atTunnels, err := s.table.ReadTunnels(tunnels)
+	atTunnels, err := s.table.ReadTunnels(links.tunnels)
+	if err != nil {
+		return nil, err
+	}
+	left, err := s.table.Left(links.others)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +69,14 @@ func (s *shortcuts) read(ports, tunnels map[string]int) (map[string]plan.Shortcu
 		open[name] = plan.Shortcut{Network: state.Pins.Network, Address: state.Pins.Address, MAC: state.Pins.MAC, Broken: state.Broken}
 	}
 	for name, state := range atTunnels {
-		open[name] = plan.Shortcut{Network: state.Tunnel.Network, Prefix: state.Tunnel.Prefix, Here: strings.Trim(fmt.Sprint(state.Tunnel.Here), "[]"), Broken: state.Broken}
+		t := state.Tunnel
+		open[name] = plan.Shortcut{
+			Network: t.Network, Prefix: t.Prefix, Here: written(t.Here), Broken: state.Broken,
+			Underlay: t.Underlay.Link, Local: t.Underlay.Address, MTU: t.Underlay.MTU, Peers: written(t.Peers),
+		}
+	}
+	for _, name := range left {
+		open[name] = plan.Shortcut{Broken: true}
 	}
 	return open, nil
 }
@@ -84,15 +101,33 @@ func (s *shortcuts) openLink(name string, want plan.Shortcut) error {
 	if !want.Prefix.IsValid() {
 		return s.table.Open(name, shortcut.Pins{Network: want.Network, Address: want.Address, MAC: want.MAC})
 	}
-	var here []netip.Addr
-	for word := range strings.FieldsSeq(want.Here) {
+	here, err := readAddresses(want.Here)
+	if err != nil {
+		return err
+	}
+	peers, err := readAddresses(want.Peers)
+	if err != nil {
+		return err
+	}
+	return s.table.OpenTunnel(name, shortcut.Tunnel{
+		Network: want.Network, Prefix: want.Prefix, Here: here, Peers: peers,
+		Underlay: shortcut.Underlay{Link: want.Underlay, Address: want.Local, MTU: want.MTU},
+	})
+}
+
+// written writes addresses as plan.Shortcut has them, and readAddresses reads them.
+func written(addresses []netip.Addr) string { return strings.Trim(fmt.Sprint(addresses), "[]") }
+
+func readAddresses(text string) ([]netip.Addr, error) {
+	var addresses []netip.Addr
+	for word := range strings.FieldsSeq(text) {
 		address, err := netip.ParseAddr(word)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		here = append(here, address)
+		addresses = append(addresses, address)
 	}
-	return s.table.OpenTunnel(name, shortcut.Tunnel{Network: want.Network, Prefix: want.Prefix, Here: here})
+	return addresses, nil
 }
 
 // openNew opens that of a port just attached, unless it is open or the other end is in the node's own network namespace.
@@ -112,4 +147,24 @@ func (s *shortcuts) shut(name string) error {
 	err := s.table.Shut(name)
 	failpoint.Hit("node.after-shut-shortcut")
 	return err
+}
+
+// othersPolicies reports whether there are rules of iptables-legacy(8), which nft does not list, or policies of IPsec (ip-xfrm(8)) in the
+// thread's network namespace.
+func othersPolicies() (bool, error) {
+	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("reading the tables of iptables: %w", err)
+	}
+	if len(tables) > 0 {
+		return true, nil
+	}
+	policies, err := dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return false, nil // a kernel without IPsec
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading policies of IPsec: %w", err)
+	}
+	return len(policies) > 0, nil
 }

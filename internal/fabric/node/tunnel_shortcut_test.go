@@ -4,11 +4,18 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // newTunnelShortcutLab is newUnderlayLab with a counter of the UDP and TCP frames that pass the bridges, after each member has heard the other.
@@ -202,4 +209,219 @@ func TestShortcutsThroughTunnelsAreMendedAndReplaced(t *testing.T) {
 	if out := n.run(t, fmt.Sprintf("tc filter show dev %s ingress", tunnel)); out != "" {
 		t.Errorf("left under an agent that makes no shortcuts:\n%s", out)
 	}
+}
+
+// crossingDevice returns how many frames the device of the tunnel of each node sent and received while f ran.
+func (l underlayLab) crossingDevice(t *testing.T, f func()) [2]uint64 {
+	t.Helper()
+	count := func() (counts [2]uint64) {
+		for i, n := range l.nodes {
+			if err := n.Do(func() error {
+				link, err := netlink.LinkByName(plan.TunnelName(3))
+				if err == nil {
+					counts[i] = link.Attrs().Statistics.RxPackets + link.Attrs().Statistics.TxPackets
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return counts
+	}
+	before := count()
+	f()
+	after := count()
+	return [2]uint64{after[0] - before[0], after[1] - before[1]}
+}
+
+func TestFramesBetweenMembersOfTwoNodesPassByTheTunnelsDevices(t *testing.T) {
+	lab := newTunnelShortcutLab(t)
+	a, b := lab.members[0], lab.members[1]
+	got := lab.crossingDevice(t, func() { stream(t, a, b, bytes.Repeat([]byte("nearmetal "), 1<<20)) })
+	const few = 8 // of ARP
+	if got[0] > few || got[1] > few {
+		t.Errorf("a stream: %v frames passed the devices", got)
+	}
+	for i := range lab.nodes {
+		lab.mustPassTheDevice(t, i, "a datagram", false)
+	}
+	heard := lab.nodes[1].listen(t, "under0")
+	frame, text := a.marker(b)
+	mustArrive(t, a, b, "a datagram", frame, text)
+	frames, ok := heard.until(text, markerTimeout)
+	if !ok {
+		t.Fatal("the underlay did not see the datagram")
+	}
+	wire := frames[len(frames)-1]
+	want := slices.Concat([]byte{8, 0, 0, 0, 0, 0, 3, 0}, frame)
+	if len(wire) < 42 || !bytes.Equal(wire[42:], want) || checksum(wire[14:34]) != 0 || wire[23] != 17 || !bytes.Equal(wire[36:38], []byte{0x12, 0xb5}) {
+		t.Errorf("it is no VXLAN packet with the frame in it:\n% x", wire)
+	}
+}
+
+// mustPassTheDevice requires that frames for the member on a node come out of the device of its tunnel, or that they don't.
+func (l underlayLab) mustPassTheDevice(t *testing.T, i int, what string, pass bool) {
+	t.Helper()
+	to, from := l.members[i], l.members[1-i]
+	for range 2 { // the first is heard
+		for _, way := range [][2]member{{from, to}, {to, from}} {
+			frame, text := way[0].marker(way[1])
+			mustArrive(t, way[0], way[1], what, frame, text)
+		}
+	}
+	heard := l.nodes[i].listen(t, plan.TunnelName(3))
+	frame, text := from.marker(to)
+	mustArrive(t, from, to, what, frame, text)
+	end := token()
+	from.send(t, memberLink, ethernetFrame(broadcast, from.mac(), etherARP, arpPacket(1, from.mac(), from.port.Address, make6(), to.port.Address, end)))
+	frames, ok := heard.until(end, markerTimeout)
+	if !ok {
+		t.Fatal("a broadcast did not come out of the device")
+	}
+	if contains(frames, text) != pass {
+		t.Errorf("%s: a datagram came out of the device of node %d's tunnel: %t", what, i, !pass)
+	}
+}
+
+func TestOthersRulesForTheUnderlayHold(t *testing.T) {
+	lab := newTunnelShortcutLab(t)
+	for i := range lab.nodes {
+		lab.nodes[i].run(t, "nft delete table bridge watch")
+	}
+	n := lab.nodes[0]
+	for _, tt := range []struct{ what, add, remove string }{
+		{
+			"rules for what comes in", `nft 'table inet theirs { chain input { type filter hook input priority 0; }; }'`, "nft delete table inet theirs",
+		},
+		{
+			"a policy of IPsec", "ip xfrm policy add dir out src 192.0.2.1/32 dst 192.0.2.2/32 action block", "ip xfrm policy flush",
+		},
+	} {
+		if out, err := n.try(tt.add); err != nil {
+			t.Logf("%s: not on this kernel: %v: %s", tt.what, err, out)
+			continue
+		}
+		drifts, err := n.fabric.Audit(t.Context())
+		if err != nil || len(drifts) == 0 {
+			t.Errorf("%s: the audit does not see it: %v, %v", tt.what, drifts, err)
+		}
+		apply(t, n.fabric, lab.networks[0])
+		lab.mustPassTheDevice(t, 0, tt.what, true)
+		if out := n.run(t, "tc filter show dev under0 ingress"); out != "" {
+			t.Errorf("%s: at the underlay there is still %s", tt.what, out)
+		}
+		n.run(t, tt.remove)
+		apply(t, n.fabric, lab.networks[0])
+		lab.mustPassTheDevice(t, 0, "after "+tt.what, false)
+	}
+	// Rules that drop all of it.
+	n.run(t, `nft 'table inet theirs { chain input { type filter hook input priority 0; udp dport 4789 drop; }; }'`)
+	apply(t, n.fabric, lab.networks[0])
+	a, b := lab.members[0], lab.members[1]
+	heard := a.listen(t, memberLink)
+	for range 3 {
+		frame, _ := b.marker(a)
+		b.send(t, memberLink, frame)
+	}
+	mustReach(t, lab.nodes[1].namespace, "the other node", underlayAddress(0).String())
+	own, end := a.marker(a)
+	n.send(t, plan.PortName(a.port.ID), own)
+	frames, ok := heard.until(end, markerTimeout)
+	if !ok {
+		t.Fatal("a frame that the node sent did not arrive")
+	}
+	if len(frames) > 1 {
+		t.Errorf("%d frames arrived that somebody else's rules drop", len(frames)-1)
+	}
+}
+
+func TestWhatIsAtTheUnderlayIsReplacedAndRemoved(t *testing.T) {
+	lab := newTunnelShortcutLab(t)
+	n := lab.nodes[0]
+	n.run(t, "nft delete table bridge watch")
+	const show = "tc filter show dev under0 ingress; tc qdisc show dev under0"
+	before := n.run(t, show)
+	n.run(t, "tc filter delete dev under0 ingress")
+	if drifts, err := n.fabric.Audit(t.Context()); err != nil || len(drifts) == 0 {
+		t.Errorf("the audit does not see that the program is gone: %v, %v", drifts, err)
+	}
+	apply(t, n.fabric, lab.networks[0])
+	if after := n.run(t, show); after != before {
+		t.Errorf("mended:\n%s\nwant\n%s", after, before)
+	}
+	cfg := Config{Config: plan.Config{Underlay: underlayAddress(0)}}
+	successor := newFabric(t, n.namespace, cfg)
+	apply(t, successor, lab.networks[0])
+	if after := n.run(t, show); after == before || !strings.Contains(after, "nearmetal") {
+		t.Errorf("the next agent left the program of the one before:\n%s", after)
+	}
+	lab.mustPassTheDevice(t, 0, "under the next agent", false)
+	cfg.NoShortcuts = true
+	last := newFabric(t, n.namespace, cfg)
+	apply(t, last, lab.networks[0])
+	if out := n.run(t, show); strings.Contains(out, "nearmetal") || strings.Contains(out, "clsact") {
+		t.Errorf("left under an agent that makes no shortcuts:\n%s", out)
+	}
+	lab.mustPassTheDevice(t, 0, "under an agent that makes no shortcuts", true)
+	again := newFabric(t, n.namespace, Config{Config: cfg.Config})
+	apply(t, again, lab.networks[0])
+	lab.mustPassTheDevice(t, 0, "under one that makes them again", false)
+	apply(t, again)
+	if out := n.run(t, show); strings.Contains(out, "nearmetal") || strings.Contains(out, "clsact") {
+		t.Errorf("left without networks:\n%s", out)
+	}
+}
+
+// TestAStreamCrossesAnUnderlayThatDoesNothingForIt: the kernel then computes checksums, and cuts what TCP left whole, behind the outer headers.
+func TestAStreamCrossesAnUnderlayThatDoesNothingForIt(t *testing.T) {
+	lab := newTunnelShortcutLab(t)
+	for _, n := range lab.nodes {
+		if err := n.Do(func() error { return withoutOffloads("under0") }); err != nil {
+			needs.Hardware(t, "the kernel can't switch offloads of a veth pair off: %v", err)
+		}
+	}
+	sent := bytes.Repeat([]byte("nearmetal "), 1<<16)
+	stream(t, lab.members[0], lab.members[1], sent)
+	stream(t, lab.members[1], lab.members[0], sent)
+	heard := lab.nodes[1].listen(t, "under0")
+	stream(t, lab.members[0], lab.members[1], sent[:5*underlayMTUInTests])
+	frame, text := lab.members[0].marker(lab.members[1])
+	mustArrive(t, lab.members[0], lab.members[1], "a datagram behind it", frame, text)
+	frames, ok := heard.until(text, markerTimeout)
+	if !ok {
+		t.Fatal("the underlay did not see the datagram")
+	}
+	longest := 0
+	for _, f := range frames {
+		longest = max(longest, len(f))
+	}
+	if longest > underlayMTUInTests+14 || longest < underlayMTUInTests-100 {
+		t.Errorf("the longest frame on the underlay has %d bytes, and %d are its MTU", longest, underlayMTUInTests)
+	}
+	for i := range lab.nodes {
+		lab.mustPassTheDevice(t, i, "a datagram without offloads", false)
+	}
+}
+
+// withoutOffloads switches checksums and segmentation by a link off (linux/ethtool.h).
+func withoutOffloads(name string) error {
+	const setTSO, setChecksums = 0x1f, 0x17
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for _, command := range []uint32{setTSO, setChecksums} {
+		value := [2]uint32{command, 0}
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:], name)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			return errno
+		}
+	}
+	return nil
 }

@@ -32,13 +32,23 @@ func ParseListing(listing string) Ruleset {
 
 // OthersBridge reports whether others have rules for bridged frames in what `nft -y list ruleset` prints.
 func OthersBridge(listing string) bool {
+	return othersHook(listing, regexp.MustCompile(`^table bridge `), regexp.MustCompile(`\bhook `))
+}
+
+// OthersUnderlay reports whether others have rules for IPv4 packets to or from this node in what `nft -y list ruleset` prints.
+func OthersUnderlay(listing string) bool {
+	return othersHook(listing, regexp.MustCompile(`^table (ip|inet|netdev) `), regexp.MustCompile(`\bhook (prerouting|input|output|postrouting|ingress|egress)\b`))
+}
+
+// othersHook reports whether a chain of others is at a hook like this in a table like this.
+func othersHook(listing string, table, hook *regexp.Regexp) bool {
 	others := false // in the middle of a table of theirs
 	for line := range strings.Lines(listing) {
 		line = strings.TrimRight(line, "\n")
 		if strings.HasPrefix(line, "table ") {
-			others = strings.HasPrefix(line, "table bridge ") && !ownTable.MatchString(line)
+			others = table.MatchString(line) && !ownTable.MatchString(line)
 		}
-		if others && strings.HasPrefix(strings.TrimSpace(line), "type ") && strings.Contains(line, " hook ") {
+		if others && strings.HasPrefix(strings.TrimSpace(line), "type ") && hook.MatchString(line) {
 			return true
 		}
 	}

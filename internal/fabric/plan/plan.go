@@ -95,6 +95,10 @@ type Observed struct {
 	CanShortcut bool
 	// BridgeRules: others have rules for bridged frames.
 	BridgeRules bool
+	// UnderlayLink is the link that bears Config.Underlay, "" when it is none of Ethernet. UnderlayRules: others have rules or policies for what
+	// this node sends and receives, which frames that pass the node's stack by would escape.
+	UnderlayLink  string
+	UnderlayRules bool
 	// OpenShortcuts by name of link, which may be gone.
 	OpenShortcuts map[string]Shortcut
 }
@@ -118,7 +122,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 
 	var ops []Operation
 	remove, change := planLinks(networks, links, seen)
-	shut, open := planShortcuts(networks, seen, change)
+	shut, open := planShortcuts(cfg, networks, seen, change)
 	ops = append(ops, shut...)
 	ops = append(ops, planForwardingOff(want, seen)...)
 	ops = append(ops, remove...)

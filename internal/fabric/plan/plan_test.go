@@ -44,7 +44,7 @@ type machine struct{ Observed }
 func newMachine() *machine {
 	return &machine{Observed{
 		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
-		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, Rules: Ruleset{},
+		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, UnderlayLink: "under0", Rules: Ruleset{},
 		CanShortcut: true, OpenShortcuts: map[string]Shortcut{},
 	}}
 }
@@ -203,6 +203,14 @@ func TestPlansAreAsWritten(t *testing.T) {
 	step("a port gets another address: its shortcut does not outlast the rules", nil, one, two, spanning)
 	step("somebody else has rules for bridged frames", func() { m.BridgeRules = true }, one, two, spanning)
 	step("somebody else's rules are gone", func() { m.BridgeRules = false }, one, two, spanning)
+	step("somebody else has rules for the node's own packets", func() { m.UnderlayRules = true }, one, two, spanning)
+	step("those are gone", func() { m.UnderlayRules = false }, one, two, spanning)
+	remote := spanning
+	remote.Peers = append([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, spanning.Peers...)
+	step("one more peer, behind a router", nil, one, two, remote)
+	step("a new process finds the program of the one before at the underlay", func() {
+		m.OpenShortcuts = map[string]Shortcut{"under0": {Broken: true}}
+	}, one, two, spanning)
 	step("debris of something else under our names", func() {
 		m.Links["nmbr9"] = Link{Name: "nmbr9", Kind: KindBridge}
 		m.Links["nmp0123456789"] = Link{Name: "nmp0123456789", Kind: KindVeth}
@@ -277,6 +285,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "rounds") {
 			networks := drawNetworks(t)
 			m.BridgeRules = rapid.Bool().Draw(t, "others have rules for bridged frames")
+			m.UnderlayRules = rapid.Bool().Draw(t, "others have rules for the node's packets")
 			ops, err := Compute(planConfig, networks, m.Observed)
 			if err != nil {
 				t.Fatal(err)
@@ -294,7 +303,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 				t.Fatalf("with all members attached, there is still to do: %v", ops)
 			}
 		}
-		m.BridgeRules = false
+		m.BridgeRules, m.UnderlayRules = false, false
 		finish(t, m, nil)
 		if diff := cmp.Diff(fresh, cmp.Diff(nil, m.Observed)); diff != "" {
 			t.Fatalf("something is left or forwarding (on before: %t) is not as before:\n%s", on, diff)
@@ -411,6 +420,32 @@ func TestRulesOfOthersForBridgedFramesAreFound(t *testing.T) {
 		{"table bridge nm {\n" + hook + "table bridge theirs {\n" + hook, true},
 	} {
 		if got := OthersBridge(tt.listing); got != tt.want {
+			t.Errorf("got %t, want %t for\n%s", got, tt.want, tt.listing)
+		}
+	}
+}
+
+func TestRulesOfOthersForTheUnderlayAreFound(t *testing.T) {
+	chain := func(hook string) string {
+		return "\tchain c {\n\t\ttype filter hook " + hook + " priority 0; policy accept;\n\t}\n}\n"
+	}
+	for _, tt := range []struct {
+		listing string
+		want    bool
+	}{
+		{"", false},
+		{"table inet nm {\n" + chain("input"), false},
+		{"table bridge theirs {\n" + chain("input"), false},
+		{"table ip6 theirs {\n" + chain("input"), false},
+		{"table ip theirs {\n" + chain("forward"), false},
+		{"table ip theirs {\n\tchain c {\n\t}\n}\n", false},
+		{"table ip theirs {\n" + chain("input"), true},
+		{"table inet theirs {\n" + chain("output"), true},
+		{"table inet theirs {\n" + chain("prerouting"), true},
+		{"table ip theirs {\n" + chain("postrouting"), true},
+		{"table inet nm {\n" + chain("input") + "table netdev theirs {\n" + chain("ingress device \"eth0\""), true},
+	} {
+		if got := OthersUnderlay(tt.listing); got != tt.want {
 			t.Errorf("got %t, want %t for\n%s", got, tt.want, tt.listing)
 		}
 	}

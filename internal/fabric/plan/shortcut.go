@@ -20,6 +20,12 @@ type Shortcut struct {
 	// space between.
 	Prefix netip.Prefix
 	Here   string
+	// Underlay is the link that a tunnel's frames may take without the tunnel's device, "" for none; Local is this node's address there, MTU
+	// the network's, in bytes, and Peers are the nodes that are reached so, written like Here.
+	Underlay string
+	Local    netip.Addr
+	MTU      int
+	Peers    string
 	// Broken: the shortcut is not whole, or is another process's; its pins are not known.
 	Broken bool
 }
@@ -30,13 +36,29 @@ func ShortcutOf(n fabric.Network, p fabric.Port) Shortcut {
 }
 
 // TunnelShortcutOf returns the shortcut that the tunnel of a network should have.
-func TunnelShortcutOf(n fabric.Network) Shortcut {
+func TunnelShortcutOf(cfg Config, n fabric.Network, seen Observed) Shortcut {
 	here := []netip.Addr{n.Gateway}
 	for _, p := range n.Ports {
 		here = append(here, p.Address)
 	}
-	slices.SortFunc(here, netip.Addr.Compare)
-	return Shortcut{Network: n.Index, Prefix: n.Prefix, Here: strings.Trim(fmt.Sprint(here), "[]")}
+	s := Shortcut{Network: n.Index, Prefix: n.Prefix, Here: listed(here)}
+	var near []netip.Addr
+	for _, peer := range n.Peers {
+		if seen.Underlay.Contains(peer) {
+			near = append(near, peer)
+		}
+	}
+	if seen.UnderlayLink == "" || seen.UnderlayRules || len(near) == 0 {
+		return s
+	}
+	s.Underlay, s.Local, s.MTU, s.Peers = seen.UnderlayLink, cfg.Underlay, MTU(n, seen.UnderlayMTU), listed(near)
+	return s
+}
+
+// listed writes addresses in order, each once, with a space between.
+func listed(addresses []netip.Addr) string {
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return strings.Trim(fmt.Sprint(slices.Compact(addresses)), "[]")
 }
 
 // Shortcuts reports whether ports should have shortcuts: the kernel can, and nobody else has rules for bridged frames, which would no
@@ -45,7 +67,7 @@ func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeR
 
 // planShortcuts shuts what is not as wanted, and opens what is missing. Shutting comes before anything else, so that no shortcut lasts longer
 // than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
-func planShortcuts(networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
+func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
 	made := map[string]bool{}
 	for _, op := range change {
@@ -59,7 +81,7 @@ func planShortcuts(networks []fabric.Network, seen Observed, change []Operation)
 	kept := map[string]bool{}
 	for _, n := range networks {
 		if len(n.Peers) > 0 && seen.Shortcuts() {
-			name, want := TunnelName(n.Index), TunnelShortcutOf(n)
+			name, want := TunnelName(n.Index), TunnelShortcutOf(cfg, n, seen)
 			kept[name] = seen.OpenShortcuts[name] == want && !made[name]
 			if !kept[name] {
 				open = append(open, OpenShortcut{Name: name, Shortcut: want})
@@ -115,7 +137,11 @@ func (s Shortcut) String() string {
 		return "another process, or broken"
 	}
 	if s.Prefix.IsValid() {
-		return fmt.Sprintf("%v in network %d, here %s", s.Prefix, s.Network, s.Here)
+		text := fmt.Sprintf("%v in network %d, here %s", s.Prefix, s.Network, s.Here)
+		if s.Underlay != "" {
+			text += fmt.Sprintf("; from %v over %s, MTU %d, to %s", s.Local, s.Underlay, s.MTU, s.Peers)
+		}
+		return text
 	}
 	return fmt.Sprintf("%v, %s in network %d", s.Address, s.MAC, s.Network)
 }

@@ -19,9 +19,7 @@ const (
 
 // attach puts a program where frames come in at a link, in place of another process's. It stays until the link goes.
 func attach(link netlink.Link, program *ebpf.Program) error {
-	err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
-	}})
+	err := netlink.QdiscAdd(clsact(link.Attrs().Index))
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("preparing %s for a program: %w", link.Attrs().Name, err)
 	}
@@ -49,7 +47,28 @@ func detach(name string) error {
 	if err := netlink.FilterDel(filter(link.Attrs().Index)); err != nil && !isAbsent(err) {
 		return fmt.Errorf("removing the program from %s: %w", name, err)
 	}
+	return unprepare(link)
+}
+
+// unprepare removes from a link what attach prepared, unless others have programs there.
+func unprepare(link netlink.Link) error {
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		list, err := netlink.FilterList(link, parent)
+		if isAbsent(err) {
+			return nil
+		}
+		if err != nil || len(list) > 0 {
+			return err
+		}
+	}
+	if err := netlink.QdiscDel(clsact(link.Attrs().Index)); err != nil && !isAbsent(err) {
+		return fmt.Errorf("removing what was prepared at %s: %w", link.Attrs().Name, err)
+	}
 	return nil
+}
+
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
 }
 
 // attached returns the ID of the program at a link, 0 for none.

@@ -62,11 +62,16 @@ const (
 
 // portProgram returns what each frame that a member sends runs through.
 func portProgram(m maps) asm.Instructions {
-	return slices.Concat(headerChecks(), senderChecks(m), receiverChecks(m, toTunnel), redirection(), intoTunnel(m))
+	return slices.Concat(headerChecks(), senderChecks(m), receiverChecks(m, toTunnel), redirection(), receiverElsewhere(m), ontoUnderlay(m), intoTunnel(m))
 }
 
 // headerChecks pass UDP and TCP in whole IPv4 packets without options in frames without a VLAN tag, and no answers of DHCP servers.
 func headerChecks() asm.Instructions {
+	return slices.Concat(frameStart(frameRead), packetChecks())
+}
+
+// frameStart passes frames without a VLAN tag of which so many bytes can be read.
+func frameStart(length int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(skb, asm.R1),
 		// The kernel takes a tag out of the frame before the program runs.
@@ -76,9 +81,14 @@ func headerChecks() asm.Instructions {
 		asm.LoadMem(frame, skb, skbData, asm.Word),
 		asm.LoadMem(asm.R2, skb, skbDataEnd, asm.Word),
 		asm.Mov.Reg(asm.R3, frame),
-		asm.Add.Imm(asm.R3, frameRead),
+		asm.Add.Imm(asm.R3, length),
 		asm.JGT.Reg(asm.R3, asm.R2, toBridge),
+	}
+}
 
+// packetChecks pass UDP and TCP in whole IPv4 packets without options, and no answers of DHCP servers.
+func packetChecks() asm.Instructions {
+	return asm.Instructions{
 		asm.LoadMem(asm.R2, frame, frameType, asm.Half),
 		asm.JNE.Imm(asm.R2, asRead(unix.ETH_P_IP), toBridge),
 		asm.LoadMem(asm.R2, frame, frameVersion, asm.Byte),

@@ -201,11 +201,12 @@ func (l lab) wantEmpty(t *testing.T) {
 	t.Helper()
 	for what, m := range map[string]*ebpf.Map{
 		"ports": l.table.ports, "places": l.table.places, "mouths": l.table.mouths, "exits": l.table.exits, "remotes": l.table.remotes,
+		"peers": l.table.peers, "underlays": l.table.underlays,
 	} {
-		var key, value [16]byte
+		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
 		entries := m.Iterate()
-		for entries.Next(key[:4], value[:m.ValueSize()]) {
-			t.Errorf("the map of %s still holds % x", what, key[:4])
+		for entries.Next(key, value) {
+			t.Errorf("the map of %s still holds % x", what, key)
 		}
 		if err := entries.Err(); err != nil {
 			t.Fatal(err)

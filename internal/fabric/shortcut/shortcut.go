@@ -2,12 +2,13 @@
 //
 // A program of the kernel (eBPF) at the node's end of each port looks at every frame that the member sends. A frame that the rules
 // of the bridge would pass, and whose destination is another port here, goes straight into that member's network namespace. If its
-// destination is known to be on another node, it goes straight into the network's tunnel, and a second program, where frames come out of
-// tunnels, hands it to the member there. All others take the way through the bridge and its rules, as if there were no program. So the
-// programs must never pass a frame that the rules refuse: they repeat their pins and never extend them.
+// destination is known to be on another node, it goes there straight over the underlay, or else into the network's tunnel. Two more programs,
+// at the underlay and where frames come out of tunnels, hand it to the member there. All others take the way through the bridge and its
+// rules, as if there were no program. So the programs must never pass a frame that the rules refuse: they repeat their pins and peers,
+// and never extend them.
 //
-// It must never decide which links have a shortcut: that is in the plan. Start reading at Table; the programs are in program.go and
-// tunnel_program.go.
+// It must never decide which links have a shortcut: that is in the plan. Start reading at Table; the programs are in program.go,
+// tunnel_program.go and underlay_program.go.
 package shortcut
 
 import (
@@ -43,7 +44,7 @@ type State struct {
 // process neither reads nor extends them: it reports them as broken, and opens its own.
 type Table struct {
 	maps
-	fromPorts, fromTunnels loaded
+	fromPorts, fromTunnels, fromUnderlay loaded
 
 	mu      sync.Mutex
 	open    map[string]entry       // by link name
@@ -63,7 +64,9 @@ type maps struct {
 	places  *ebpf.Map // the link index of each port by address
 	mouths  *ebpf.Map // the network of each tunnel by link index
 	exits   *ebpf.Map // the link index of each tunnel by network
-	remotes *ebpf.Map // what is known of addresses of networks with tunnels: on this node, or the MAC address on another
+	remotes *ebpf.Map // what is known of addresses of networks with tunnels: on this node, or the MAC address and the peer on another
+	// peers holds what is agreed with each peer of a network, by address and network, and underlays the link index by this node's address.
+	peers, underlays *ebpf.Map
 }
 
 // entry is what this process wrote about a link.
@@ -109,7 +112,11 @@ func (t *Table) Load() (err error) {
 	if err != nil {
 		return errors.Join(err, fromPorts.program.Close(), made.close())
 	}
-	t.maps, t.fromPorts, t.fromTunnels = made, fromPorts, fromTunnels
+	fromUnderlay, err := load("nm_underlay", underlayProgram(made))
+	if err != nil {
+		return errors.Join(err, fromTunnels.program.Close(), fromPorts.program.Close(), made.close())
+	}
+	t.maps, t.fromPorts, t.fromTunnels, t.fromUnderlay = made, fromPorts, fromTunnels, fromUnderlay
 	return nil
 }
 
@@ -123,9 +130,11 @@ func newMaps() (maps, error) {
 		{&m.places, ebpf.MapSpec{Name: "nm_places", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
 		{&m.mouths, ebpf.MapSpec{Name: "nm_mouths", Type: ebpf.Hash, ValueSize: 12, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
 		{&m.exits, ebpf.MapSpec{Name: "nm_exits", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
-		{&m.remotes, ebpf.MapSpec{Name: "nm_remotes", Type: ebpf.Hash, ValueSize: 16, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.remotes, ebpf.MapSpec{Name: "nm_remotes", Type: ebpf.Hash, ValueSize: 20, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.peers, ebpf.MapSpec{Name: "nm_peers", Type: ebpf.Hash, KeySize: 8, ValueSize: 20, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.underlays, ebpf.MapSpec{Name: "nm_underlays", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: 16}},
 	} {
-		table.spec.KeySize = 4
+		table.spec.KeySize = max(table.spec.KeySize, 4)
 		made, err := ebpf.NewMap(&table.spec)
 		if err != nil {
 			return maps{}, errors.Join(fmt.Errorf("making the map %s: %w", table.spec.Name, err), m.close())
@@ -137,7 +146,8 @@ func newMaps() (maps, error) {
 
 // close closes the maps; nil ones close without an error.
 func (m maps) close() error {
-	return errors.Join(m.ports.Close(), m.places.Close(), m.mouths.Close(), m.exits.Close(), m.remotes.Close())
+	return errors.Join(m.ports.Close(), m.places.Close(), m.mouths.Close(), m.exits.Close(), m.remotes.Close(),
+		m.peers.Close(), m.underlays.Close())
 }
 
 func load(name string, instructions asm.Instructions) (loaded, error) {
@@ -157,7 +167,7 @@ func load(name string, instructions asm.Instructions) (loaded, error) {
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return errors.Join(t.fromPorts.program.Close(), t.fromTunnels.program.Close(), t.maps.close()) // nil ones close without an error
+	return errors.Join(t.fromPorts.program.Close(), t.fromTunnels.program.Close(), t.fromUnderlay.program.Close(), t.maps.close()) // nil ones close without an error
 }
 
 // Open opens the shortcut of the port with this link, which is on its bridge and leads into another network namespace. The rules that pin

@@ -17,6 +17,10 @@ type Tunnel struct {
 	Prefix netip.Prefix
 	// Here are the addresses of the network that are on this node, the gateway's included: frames from a tunnel are never taken for theirs.
 	Here []netip.Addr
+	// Underlay is the link that frames may take without the tunnel's device; the zero value: none.
+	Underlay Underlay
+	// Peers are the nodes that are reached over Underlay without a router.
+	Peers []netip.Addr
 }
 
 // TunnelState is what the kernel has of the shortcut through a tunnel.
@@ -45,6 +49,7 @@ type remoteValue struct {
 	Network uint32
 	MAC     [6]byte
 	_       [2]byte
+	Peer    [4]byte // the node that it was heard from, zero for not known
 }
 
 // OpenTunnel opens the shortcut through the tunnel with this link, which is on the bridge of its network. Load comes first.
@@ -77,15 +82,18 @@ func (t *Table) OpenTunnel(name string, tunnel Tunnel) error {
 	if err := t.exits.Put(uint32(tunnel.Network), index); err != nil {
 		return fmt.Errorf("adding the tunnel %s: %w", name, err)
 	}
-	return nil
+	return t.openUnderlay(tunnel)
 }
 
-// forgetTunnel removes the entries of a tunnel: nothing is sent into it any more, then nothing is taken out of it, and what was learned
-// of its members is forgotten.
+// forgetTunnel removes the entries of a tunnel: nothing is exchanged with peers any more, then nothing sent into it, then nothing taken out
+// of it, and what was learned of its members is forgotten.
 func (t *Table) forgetTunnel(name string) error {
 	e, open := t.tunnels[name]
 	if !open {
 		return nil
+	}
+	if err := t.forgetUnderlay(name, e.tunnel); err != nil {
+		return err
 	}
 	network := uint32(e.tunnel.Network)
 	var index uint32
@@ -154,7 +162,7 @@ func (t *Table) wholeTunnel(e tunnelEntry) bool {
 	var mouth mouthValue
 	var index uint32
 	return t.mouths.Lookup(e.index, &mouth) == nil && mouth == e.tunnel.mouth() &&
-		t.exits.Lookup(uint32(e.tunnel.Network), &index) == nil && index == e.index &&
+		t.exits.Lookup(uint32(e.tunnel.Network), &index) == nil && index == e.index && t.wholeUnderlay(e.tunnel) &&
 		!slices.ContainsFunc(e.tunnel.Here, func(address netip.Addr) bool {
 			var here remoteValue
 			return t.remotes.Lookup(address.As4(), &here) != nil || here != remoteValue{}
@@ -163,9 +171,10 @@ func (t *Table) wholeTunnel(e tunnelEntry) bool {
 
 // mouth returns the tunnel as the program reads it.
 func (t Tunnel) mouth() mouthValue {
+	return mouthValue{Prefix: t.Prefix.Masked().Addr().As4(), Network: uint32(t.Network), Mask: t.mask()}
+}
+
+func (t Tunnel) mask() [4]byte {
 	mask := ^uint32(0) << (32 - t.Prefix.Bits())
-	return mouthValue{
-		Prefix: t.Prefix.Masked().Addr().As4(), Network: uint32(t.Network),
-		Mask: [4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)},
-	}
+	return [4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}
 }

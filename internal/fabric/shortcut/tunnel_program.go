@@ -12,18 +12,21 @@ const (
 	mouthPrefix = 0
 	mouthMask   = 8
 	remoteHeard = 0
+	remotePeer  = 16
 )
 
 // rehearing is after how many jiffies a frame of a member on another node takes the bridge again, so that the bridge does not forget after
 // 300 seconds where it is: 200 to 20 seconds, as the kernel counts 100 to 1,000 a second.
 const rehearing = 20000
 
-// Places of the stack where the program makes a value of the map remotes.
+// Places of the stack: the key of the map peers, and where a program makes a value of the map remotes.
 const (
-	madeValue = -32
+	peerSlot  = -16
+	madeValue = -40
 	madeHeard = madeValue + remoteHeard
 	madeNet   = madeValue + portNetwork
 	madeMAC   = madeValue + portMAC
+	madePeer  = madeValue + remotePeer
 )
 
 // multicast is the bit of a MAC address's first byte that no sender has (IEEE 802.3).
@@ -33,34 +36,48 @@ const multicast = 1
 func tunnelProgram(m maps) asm.Instructions {
 	delivery := receiverChecks(m, toBridge)
 	delivery[0] = delivery[0].WithSymbol("known")
-	return slices.Concat(headerChecks(), mouthChecks(m), learning(m), delivery, redirection())
+	return slices.Concat(headerChecks(), mouthChecks(m), sourceChecks(mouthPrefix, mouthMask), learning(m, false), delivery, redirection())
 }
 
-// mouthChecks pass what comes out of an open tunnel from an address of its network.
+// mouthChecks pass what comes out of an open tunnel.
 func mouthChecks(m maps) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
 			asm.LoadMem(asm.R2, skb, skbIfindex, asm.Word),
 			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
+			asm.StoreImm(asm.RFP, madePeer, 0, asm.Word),
 		},
 		lookup(m.mouths, keySlot, toBridge),
-		asm.Instructions{
-			asm.Mov.Reg(sender, asm.R0),
-			asm.LoadMem(asm.R2, frame, frameSource, asm.Word),
-			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
-			asm.LoadMem(asm.R3, sender, mouthMask, asm.Word),
-			asm.And.Reg(asm.R2, asm.R3),
-			asm.LoadMem(asm.R3, sender, mouthPrefix, asm.Word),
-			asm.JNE.Reg(asm.R2, asm.R3, toBridge),
-			asm.LoadMem(asm.R2, frame, frameFrom, asm.Byte),
-			asm.JSet.Imm(asm.R2, multicast, toBridge),
-		},
+		asm.Instructions{asm.Mov.Reg(sender, asm.R0)},
 	)
 }
 
+// sourceChecks pass what comes from an address of the network. Where the subnet and its mask are in the sender's value is given.
+func sourceChecks(prefix, mask int16) asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R2, frame, frameSource, asm.Word),
+		asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
+		asm.LoadMem(asm.R3, sender, mask, asm.Word),
+		asm.And.Reg(asm.R2, asm.R3),
+		asm.LoadMem(asm.R3, sender, prefix, asm.Word),
+		asm.JNE.Reg(asm.R2, asm.R3, toBridge),
+		asm.LoadMem(asm.R2, frame, frameFrom, asm.Byte),
+		asm.JSet.Imm(asm.R2, multicast, toBridge),
+	}
+}
+
 // learning passes frames of senders that are known to be on other nodes. The first frame of each makes it known, and takes the bridge, which
-// learns of it, too. So does one from time to time later on.
-func learning(m maps) asm.Instructions {
+// learns of it, too. So does one from time to time later on, and the first from another peer, where peers are seen.
+func learning(m maps, peers bool) asm.Instructions {
+	var samePeer asm.Instructions
+	if peers {
+		samePeer = asm.Instructions{
+			asm.LoadMem(asm.R2, asm.RFP, madePeer, asm.Word),
+			asm.LoadMem(asm.R3, target, remotePeer, asm.Word),
+			asm.StoreMem(target, remotePeer, asm.R2, asm.Word),
+			asm.JNE.Reg(asm.R2, asm.R3, toBridge),
+		}
+	}
 	return slices.Concat(
 		asm.Instructions{
 			asm.FnJiffies64.Call(),
@@ -70,6 +87,7 @@ func learning(m maps) asm.Instructions {
 		asm.Instructions{asm.Mov.Reg(target, asm.R0)},
 		sameWord(target, portNetwork, sender, portNetwork),
 		sameMAC(target, frame, frameFrom),
+		samePeer,
 		asm.Instructions{
 			asm.LoadMem(asm.R2, asm.RFP, madeHeard, asm.Word),
 			asm.LoadMem(asm.R3, target, remoteHeard, asm.Word),
@@ -97,9 +115,8 @@ func learning(m maps) asm.Instructions {
 	)
 }
 
-// intoTunnel hands a frame whose receiver is no port here to the tunnel of the sender's network, when the receiver is known to be on another
-// node by the addresses of the frame. The tunnel itself knows on which.
-func intoTunnel(m maps) asm.Instructions {
+// receiverElsewhere passes frames whose receiver is no port here, and is known to be on another node by the addresses of the frame.
+func receiverElsewhere(m maps) asm.Instructions {
 	known := lookup(m.remotes, keySlot, toBridge)
 	known[0] = known[0].WithSymbol(toTunnel)
 	return slices.Concat(
@@ -107,8 +124,14 @@ func intoTunnel(m maps) asm.Instructions {
 		asm.Instructions{asm.Mov.Reg(target, asm.R0)},
 		sameWord(target, portNetwork, sender, portNetwork),
 		sameMAC(target, frame, frameTo),
+	)
+}
+
+// intoTunnel hands a frame to the tunnel of the sender's network, which knows to which node it goes.
+func intoTunnel(m maps) asm.Instructions {
+	return slices.Concat(
 		asm.Instructions{
-			asm.LoadMem(asm.R2, sender, portNetwork, asm.Word),
+			asm.LoadMem(asm.R2, sender, portNetwork, asm.Word).WithSymbol(toDevice),
 			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
 		},
 		lookup(m.exits, keySlot, toBridge),
