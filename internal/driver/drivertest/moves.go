@@ -58,6 +58,14 @@ func goesOn(t *testing.T, ctx context.Context, f Fixture, id string, before int6
 	progresses(t, ctx, f, id, now+enough)
 }
 
+// wantDebris asserts that a member that goes on elsewhere does not run.
+func wantDebris(t *testing.T, ctx context.Context, d driver.Driver, id string) {
+	t.Helper()
+	if o := find(t, ctx, d, id); o.PID != 0 || o.State != driver.StatePrepared && o.State != driver.StateExited {
+		t.Errorf("what goes on elsewhere is %s with PID %d, want nothing but debris", o.State, o.PID)
+	}
+}
+
 func saveRestore(t *testing.T, ctx context.Context, f Fixture) {
 	s, m, ok := saver(t, ctx, f)
 	if !ok {
@@ -80,7 +88,7 @@ func saveRestore(t *testing.T, ctx context.Context, f Fixture) {
 	for range 2 {
 		must(t, "Restore", s.Restore(ctx, next, id))
 		wantState(t, ctx, f.Driver, next.Assignment.ID, "Restore", driver.StateRunning)
-		wantState(t, ctx, f.Driver, id, "Restore", driver.StatePrepared)
+		wantDebris(t, ctx, f.Driver, id)
 	}
 	if !slices.Contains(f.Ports.Attached(), next.Assignment.ID) {
 		t.Error("after Restore its port is not attached")
@@ -231,9 +239,7 @@ func moveRunning(t *testing.T, ctx context.Context, f Fixture) {
 	must(t, "Send", sent)
 	must(t, "Receive", received)
 	wantState(t, ctx, there.Driver, next.Assignment.ID, "Receive", driver.StateRunning)
-	if o := find(t, ctx, f.Driver, id); o.PID != 0 || o.State != driver.StatePrepared && o.State != driver.StateExited {
-		t.Errorf("after Send it is %s with PID %d", o.State, o.PID)
-	}
+	wantDebris(t, ctx, f.Driver, id)
 	if report.Bytes == 0 {
 		t.Errorf("the move's report is %+v", report)
 	}

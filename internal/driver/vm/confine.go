@@ -41,8 +41,15 @@ func (d *Driver) confine(a *api.Assignment) error {
 // release lets a machine run that libvirt has started paused, once its QEMU is in the member's control groups. What QEMU took until then, some
 // 20 MiB for itself and nothing for the guest, stays charged to the agent's.
 func (d *Driver) release(ctx context.Context, host *daemon, a *api.Assignment) error {
-	id := a.ID
-	pid, err := d.pid(id)
+	if err := d.join(a); err != nil {
+		return err
+	}
+	return host.domain(ctx, a.ID, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainResume(domain) })
+}
+
+// join moves a member's QEMU into the member's control groups, and its threads to their CPUs.
+func (d *Driver) join(a *api.Assignment) error {
+	pid, err := d.pid(a.ID)
 	if err != nil {
 		return err
 	}
@@ -50,13 +57,10 @@ func (d *Driver) release(ctx context.Context, host *daemon, a *api.Assignment) e
 	if err != nil {
 		return err
 	}
-	if err := groups.Join(id, pid); err != nil {
+	if err := groups.Join(a.ID, pid); err != nil {
 		return err
 	}
-	if err := pinThreads(pid, vcpus(a), d.cfg.SpareCPUs); err != nil {
-		return err
-	}
-	return host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainResume(domain) })
+	return pinThreads(pid, vcpus(a), d.cfg.SpareCPUs)
 }
 
 // unconfine removes the control groups of a member, and those of the node with the last.

@@ -13,9 +13,11 @@ import (
 
 func TestVirtualMachinesMeetTheDriverContract(t *testing.T) {
 	images := needGuests(t)
-	drivertest.Run(t, func(t *testing.T) drivertest.Fixture {
+	var fixture func(t *testing.T) drivertest.Fixture
+	fixture = func(t *testing.T) drivertest.Fixture {
 		r := newRig(t, images)
 		return drivertest.Fixture{
+			Other:  fixture,
 			Driver: r, Ports: r.ports, Deadline: patience, Many: 3,
 			Reopen: func(t *testing.T) driver.Driver {
 				r.reopen(t)
@@ -30,7 +32,8 @@ func TestVirtualMachinesMeetTheDriverContract(t *testing.T) {
 			Listen: func(t *testing.T, id string) int { return r.tell(t, id, order{Listen: true}).Port },
 			Left:   r.left,
 		}
-	})
+	}
+	drivertest.Run(t, fixture)
 }
 
 func TestAVirtualMachineIsOneAndHasItsFiles(t *testing.T) {

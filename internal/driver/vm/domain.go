@@ -24,6 +24,9 @@ const emulator = "/usr/bin/qemu-system-x86_64"
 // translationMiB is a part of what resource.Reserve counts for a machine. A kernel that boots needs less.
 const translationMiB = 48
 
+// machineType is pinned, so that a saved machine goes on under a later QEMU as what it was.
+const machineType = "pc-q35-7.2"
+
 // homeTag names the cluster's home among a guest's shares.
 const homeTag = "home"
 
@@ -45,7 +48,7 @@ type domain struct {
 	// Queues is how many each NIC has.
 	Queues                    int
 	Kernel, Initrd, Arguments string
-	Emulator                  string
+	Emulator, Machine         string
 	Roots                     []rootDisk
 	Home, HomeTag             string
 	NICs                      []nic
@@ -64,7 +67,7 @@ type nic struct{ MAC, Device string }
 func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware) domain {
 	a := &m.Assignment
 	d := domain{
-		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator,
+		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
 		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
 		Home: v.home(), HomeTag: homeTag, Console: v.run(fileConsole),
 		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -120,9 +119,10 @@ type rig struct {
 
 // session is the connection of a running member.
 type session struct {
-	in     *json.Decoder
-	out    *json.Encoder
-	bootID string
+	answers chan answer
+	out     *json.Encoder
+	bootID  string
+	counted atomic.Int64
 }
 
 func newRig(t *testing.T, images images) *rig {
@@ -200,7 +200,6 @@ func (r *rig) member(t *testing.T) driver.Member {
 		User:       driver.User{Name: "hpc", UID: 1000, GID: 1000},
 		Files: []driver.File{
 			{Path: "/etc/passwd", Content: []byte("root:x:0:0::/root:/bin/sh\nhpc:x:1000:1000::/home/hpc:/bin/sh\n"), Mode: 0o644},
-			{Path: "/etc/nearmetal/counting", Mode: 0o644},
 		},
 	}
 	for _, dir := range []string{m.HomeDir, m.ControlDir} {
@@ -241,6 +240,19 @@ func (r *rig) Start(ctx context.Context, m driver.Member) error {
 	return r.accept(ctx, id)
 }
 
+// Restore restores a member and waits until the program in it has said so.
+func (r *rig) Restore(ctx context.Context, m driver.Member, from string) error {
+	observations, err := r.Driver.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	running := slices.ContainsFunc(observations, func(o driver.Observation) bool { return o.ID == m.Assignment.ID && o.PID != 0 })
+	if err := r.Driver.Restore(ctx, m, from); err != nil || running {
+		return err
+	}
+	return r.accept(ctx, m.Assignment.ID)
+}
+
 // accept takes connections of a member's QEMU until one brings a word of the program: earlier ones may be of machines that did not come so far.
 func (r *rig) accept(ctx context.Context, id string) error {
 	r.mu.Lock()
@@ -253,20 +265,39 @@ func (r *rig) accept(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("the member's program did not connect: %w", err)
 		}
-		s := &session{in: json.NewDecoder(conn), out: json.NewEncoder(conn)}
+		s := &session{answers: make(chan answer), out: json.NewEncoder(conn)}
+		in := json.NewDecoder(conn)
 		ended := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		var hello answer
-		err = s.in.Decode(&hello)
+		err = in.Decode(&hello)
 		ended()
 		if err != nil {
 			_ = conn.Close()
 			continue
 		}
 		s.bootID = hello.BootID
+		s.counted.Store(hello.Count)
+		go s.read(in)
 		r.mu.Lock()
 		r.sessions[id] = s
 		r.mu.Unlock()
 		return nil
+	}
+}
+
+// read takes what a member says until its connection ends.
+func (s *session) read(in *json.Decoder) {
+	defer close(s.answers)
+	for {
+		var a answer
+		if err := in.Decode(&a); err != nil {
+			return
+		}
+		if a.Count > 0 {
+			s.counted.Store(a.Count)
+			continue
+		}
+		s.answers <- a
 	}
 }
 
@@ -289,12 +320,12 @@ func (r *rig) order(t *testing.T, id string, o order) *session {
 func (r *rig) tell(t *testing.T, id string, o order) answer {
 	t.Helper()
 	s := r.order(t, id, o)
-	var a answer
 	if o.Exit != nil {
-		return a
+		return answer{}
 	}
-	if err := s.in.Decode(&a); err != nil {
-		t.Fatal(err)
+	a, ok := <-s.answers
+	if !ok {
+		t.Fatalf("member %q has hung up", id)
 	}
 	if a.Err != "" {
 		t.Fatalf("the member can't: %s", a.Err)
@@ -302,18 +333,15 @@ func (r *rig) tell(t *testing.T, id string, o order) answer {
 	return a
 }
 
-// progress is how much a member has written into its cluster's home.
+// progress is how far a member has counted, as far as it has said.
 func (r *rig) progress(t *testing.T, id string) int64 {
 	t.Helper()
-	name := strings.Split(id, ".")[1]
-	info, err := os.Stat(filepath.Join(r.dir, "home", "progress-"+name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[id]; s != nil {
+		return s.counted.Load()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return info.Size()
+	return 0
 }
 
 // left lists what is on the host of members.

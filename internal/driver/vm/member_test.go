@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,8 @@ type order struct {
 	Fill int `json:"fill,omitempty"`
 	// Panic asks the kernel to panic and to stand still then.
 	Panic bool `json:"panic,omitempty"`
+	// Time asks what time it is.
+	Time bool `json:"time,omitempty"`
 }
 
 // answer is what came of it.
@@ -49,7 +52,11 @@ type answer struct {
 	Mode   uint32 `json:"mode,omitempty"`
 	UID    uint32 `json:"uid,omitempty"`
 	BootID string `json:"boot_id,omitempty"`
-	Err    string `json:"err,omitempty"`
+	// Count is how often the program has counted; it comes without being asked for.
+	Count int64 `json:"count,omitempty"`
+	// Time is the guest's.
+	Time time.Time `json:"time,omitzero"`
+	Err  string    `json:"err,omitempty"`
 }
 
 func TestMain(m *testing.M) {
@@ -70,38 +77,66 @@ func beMember() {
 	if _, err := os.Stat("/etc/nearmetal/stubborn"); err == nil {
 		signal.Ignore(unix.SIGTERM)
 	}
-	if _, err := os.Stat("/etc/nearmetal/counting"); err == nil {
-		go count()
+	// A mounted home keeps a machine from being saved.
+	if err := unix.Unmount("/home", 0); err != nil {
+		os.Stderr.WriteString("unmount the home: " + err.Error() + "\n")
 	}
-	conn, err := virtioport.Listen(memberconfig.SerialPort).Accept()
-	if err != nil {
-		os.Stderr.WriteString(err.Error() + "\n")
-		os.Exit(90)
-	}
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	orders, answers := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
-	_ = answers.Encode(answer{BootID: string(boot)})
-	for {
-		var o order
-		if err := orders.Decode(&o); err != nil {
-			select {} // the test has gone; stay until stopped
+	var counted atomic.Int64
+	go func() {
+		for range time.Tick(5 * time.Millisecond) {
+			counted.Add(1)
 		}
-		_ = answers.Encode(obey(o))
+	}()
+	listener := virtioport.Listen(memberconfig.SerialPort)
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(90)
+		}
+		serve(conn, &counted)
+		_ = conn.Close()
 	}
 }
 
-// count writes a byte every few milliseconds of the time it is given.
-func count() {
-	name, err := os.Hostname()
-	if err != nil {
-		return
-	}
-	file, err := os.OpenFile("/home/progress-"+name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return
-	}
-	for range time.Tick(5 * time.Millisecond) {
-		if _, err := file.WriteString("."); err != nil {
+// serve obeys one connection's orders until it ends, and tells the count meanwhile.
+func serve(conn net.Conn, counted *atomic.Int64) {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	orders, answers := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
+	answering := make(chan answer)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := answers.Encode(answer{BootID: string(boot), Count: counted.Load()}); err != nil {
+			return
+		}
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var next answer
+			select {
+			case <-tick.C:
+				next.Count = counted.Load()
+			case a, ok := <-answering:
+				if !ok {
+					return
+				}
+				next = a
+			}
+			if err := answers.Encode(next); err != nil {
+				return
+			}
+		}
+	}()
+	defer close(answering)
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			return
+		}
+		select {
+		case answering <- obey(o):
+		case <-ended:
 			return
 		}
 	}
@@ -148,6 +183,8 @@ func obey(o order) answer {
 			return answer{Err: err.Error()}
 		}
 		return answer{Text: string(text), Mode: stat.Mode & 0o7777, UID: stat.Uid}
+	case o.Time:
+		return answer{Time: time.Now()}
 	}
 	return answer{}
 }

@@ -145,16 +145,60 @@ type shown struct {
 
 // show makes a view anew. It is called on any thread.
 func (d *daemon) show(v view, all []shown) error {
-	var trees []int
-	defer func() {
+	if err := d.do(func() error { return errors.Join(hide(v), os.MkdirAll(v.dir, 0o711)) }); err != nil {
+		return err
+	}
+	return d.add(all)
+}
+
+// add shows more in a view.
+func (d *daemon) add(all []shown) error {
+	trees, closeTrees, err := treesOf(all)
+	if err != nil {
+		return err
+	}
+	defer closeTrees()
+	return d.do(func() error { return mountTrees(all, trees) })
+}
+
+// showTo adds something to the view of a process, which may be in another namespace than libvirtd is now.
+func showTo(pid int, s shown) error {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = namespace.Close() }()
+	trees, closeTrees, err := treesOf([]shown{s})
+	if err != nil {
+		return err
+	}
+	defer closeTrees()
+	done := make(chan error, 1)
+	go onOwnThread(func() {
+		err := unix.Unshare(unix.CLONE_FS)
+		if err == nil {
+			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
+		}
+		if err == nil {
+			err = mountTrees([]shown{s}, trees)
+		}
+		done <- err
+	})
+	return <-done
+}
+
+// treesOf opens what is shown, so that it can be mounted in any namespace.
+func treesOf(all []shown) (trees []int, closeTrees func(), err error) {
+	closeTrees = func() {
 		for _, t := range trees {
 			_ = unix.Close(t)
 		}
-	}()
+	}
 	for _, s := range all {
 		tree, err := unix.OpenTree(unix.AT_FDCWD, s.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		if err != nil {
-			return fmt.Errorf("showing %s to the machine: %w", s.path, err)
+			closeTrees()
+			return nil, nil, fmt.Errorf("showing %s to the machine: %w", s.path, err)
 		}
 		trees = append(trees, tree)
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
@@ -162,26 +206,24 @@ func (d *daemon) show(v view, all []shown) error {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
 		if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-			return fmt.Errorf("showing %s to the machine: %w", s.path, err)
+			closeTrees()
+			return nil, nil, fmt.Errorf("showing %s to the machine: %w", s.path, err)
 		}
 	}
-	return d.do(func() error {
-		if err := hide(v); err != nil {
+	return trees, closeTrees, nil
+}
+
+// mountTrees mounts what is shown, on a thread in the namespace.
+func mountTrees(all []shown, trees []int) error {
+	for i, s := range all {
+		if err := mountPointLike(s.path, trees[i], s.at); err != nil {
 			return err
 		}
-		if err := os.MkdirAll(v.dir, 0o711); err != nil {
+		if err := moveTree(trees[i], s.at); err != nil {
 			return err
 		}
-		for i, s := range all {
-			if err := mountPointLike(s.path, trees[i], s.at); err != nil {
-				return err
-			}
-			if err := moveTree(trees[i], s.at); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // mountPointLike makes a directory or an empty file to mount a tree on.
@@ -198,6 +240,9 @@ func mountPointLike(path string, tree int, at string) error {
 
 // hide removes a view, on the thread in the namespace. What QEMU has open stays open.
 func hide(v view) error {
+	if err := os.RemoveAll(filepath.Dir(v.incoming())); err != nil { // nothing is mounted there
+		return err
+	}
 	entries, err := os.ReadDir(v.dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -43,7 +43,12 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.WarnContext(ctx, "a member's record can't be read; it counts as debris", "member", id, "error", err)
 	}
+	if s, err := d.recallSaved(id); err == nil {
+		return sight{state: driver.StateSaved, member: &s.Member}, nil
+	}
 	switch {
+	case known && !isMissing(d.path(id, fileHanded)):
+		return handedOver(active && pid != 0, &r.Member), nil
 	case known && active && pid != 0 && hasFired(state, reason): // nobody has paused it, and nobody can resume it
 		return sight{state: driver.StateRunning, pid: pid, member: &r.Member, hung: true}, nil
 	case known && active && pid != 0 && state == libvirt.DomainPaused:
@@ -56,6 +61,14 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 		return sight{state: driver.StatePrepared}, nil
 	}
 	return sight{state: driver.StateAbsent}, nil
+}
+
+// handedOver is a member that was sent to another host: once its machine here has ended, nothing but debris is left of it.
+func handedOver(alive bool, m *driver.Member) sight {
+	if !alive {
+		return sight{state: driver.StatePrepared}
+	}
+	return sight{state: driver.StateHandedOver, member: m}
 }
 
 // domainState asks libvirt of a machine.
@@ -128,6 +141,10 @@ func (d *Driver) observation(id string, s sight) driver.Observation {
 		if s.member != nil {
 			o.Message += d.memoryText(id, &s.member.Assignment)
 		}
+	case driver.StateSaved:
+		o.Message = "the virtual machine is saved with its memory"
+	case driver.StateHandedOver:
+		o.Message = "the virtual machine was sent to another host; whether it runs there is unknown here"
 	}
 	return o
 }

@@ -61,5 +61,5 @@ func endedMachine(stat []byte, parent int) bool {
 	return strings.HasPrefix(string(stat[begin+1:end]), commandName) && len(fields) > 1 && string(fields[0]) == "Z" && string(fields[1]) == strconv.Itoa(parent)
 }
 
-// commandName is how the kernel names QEMU's process: it keeps 15 bytes.
-var commandName = filepath.Base(emulator)[:15]
+// commandName begins the names of QEMU's processes. libvirtd may start those of other architectures, too, to ask them for their abilities.
+const commandName = "qemu-system-"

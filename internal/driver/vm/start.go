@@ -67,12 +67,17 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	switch seen.state {
 	case driver.StateRunning, driver.StatePaused:
 		return nil
+	case driver.StateSaved, driver.StateHandedOver:
+		return fmt.Errorf("the member is %s; starting it would lose its memory", seen.state)
 	case driver.StatePrepared, driver.StateExited:
 		if err := d.endMachine(ctx, host, id); err != nil {
 			return fmt.Errorf("removing the remains of an earlier start: %w", err)
 		}
 	}
 	if err := d.write(ctx, host, m, image); err != nil {
+		return err
+	}
+	if err := d.showControl(host, m); err != nil {
 		return err
 	}
 	failpoint.Hit("vm.after-write")
@@ -167,13 +172,17 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 		{path: image.Kernel.Path, at: v.kernel(), readOnly: true},
 		{path: initrd, at: v.initrd(), readOnly: true},
 		{path: m.HomeDir, at: v.home()},
-		{path: m.ControlDir, at: v.control(), readOnly: true},
 		{path: run, at: v.run("")},
 	}
 	for n, l := range image.Layers {
 		all = append(all, shown{path: l.Path, at: v.root(n), readOnly: true})
 	}
 	return host.show(v, all)
+}
+
+// showControl adds the member agent's socket to the member's view.
+func (d *Driver) showControl(host *daemon, m driver.Member) error {
+	return host.add([]shown{{path: m.ControlDir, at: viewOf(m.Assignment.ID).control(), readOnly: true}})
 }
 
 // giveHome gives the shared home to the cluster, if it is still the host root's. The name is not followed if it is a link.
@@ -228,7 +237,11 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	}
 	failpoint.Hit("vm.after-setup")
 	// From here on the member counts as running. A crash before makes it debris, which the next Start begins anew.
-	if err := d.remember(m, setup); err != nil {
+	fits, err := d.shapeOf(ctx, host, m, image)
+	if err != nil {
+		return err
+	}
+	if err := d.remember(m, &fits); err != nil {
 		return err
 	}
 	failpoint.Hit("vm.after-running")
@@ -297,17 +310,13 @@ func (d *Driver) attach(ctx context.Context, m driver.Member) error {
 type record struct {
 	// Member is what it was started with, without its files.
 	Member driver.Member `json:"member"`
-	// Placed are the paths of the files it has.
-	Placed []string `json:"placed"`
+	// Shape is what its memory fits.
+	Shape *shape `json:"shape,omitempty"`
 }
 
-func (d *Driver) remember(m driver.Member, setup guestlink.Setup) error {
+func (d *Driver) remember(m driver.Member, fits *shape) error {
 	m.Files = nil
-	r := record{Member: m}
-	for _, f := range setup.Files {
-		r.Placed = append(r.Placed, f.Path)
-	}
-	data, err := json.Marshal(r)
+	data, err := json.Marshal(record{Member: m, Shape: fits})
 	if err != nil {
 		return err
 	}
@@ -322,6 +331,9 @@ func (d *Driver) remember(m driver.Member, setup guestlink.Setup) error {
 func (d *Driver) recall(id string) (record, error) {
 	var r record
 	data, err := os.ReadFile(d.path(id, fileMember))
+	if errors.Is(err, fs.ErrNotExist) && !isMissing(d.path(id, fileOrigin)) {
+		data, err = os.ReadFile(d.path(id, fileComing)) // killed at once after it became this host's
+	}
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}

@@ -27,6 +27,13 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil {
 		return err
 	}
+	r, err := d.recall(id)
+	if err != nil {
+		return err
+	}
+	if err := d.link(seen.pid, m); err != nil {
+		return err
+	}
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
@@ -39,12 +46,12 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 				d.log.Warn("a member that was paused has not taken its files", "member", id, "error", err)
 			}
 		}()
-		return d.remember(m, setup)
+		return d.remember(m, r.Shape)
 	}
 	if err := g.send(ctx, number, setup); err != nil {
 		return err
 	}
-	return d.remember(m, setup)
+	return d.remember(m, r.Shape)
 }
 
 // running looks at a member that must be alive.

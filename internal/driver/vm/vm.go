@@ -203,4 +203,5 @@ var (
 	_ driver.MemoryAccountant = (*Driver)(nil)
 	_ driver.Examiner         = (*Driver)(nil)
 	_ driver.SlowStarter      = (*Driver)(nil)
+	_ driver.Saver            = (*Driver)(nil)
 )

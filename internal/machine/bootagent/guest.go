@@ -141,6 +141,9 @@ type guest struct {
 func (g *guest) Setup(ctx context.Context, s guestlink.Setup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if farOff(time.Now(), s.Clock) {
+		setClock(s.Clock)
+	}
 	if g.program == nil {
 		if err := g.first(ctx, s); err != nil {
 			return err
@@ -156,6 +159,12 @@ func (g *guest) Setup(ctx context.Context, s guestlink.Setup) error {
 	}
 	return nil
 }
+
+// farEnough is what a clock may be off when the host tells the time: on its way here it grows old.
+const farEnough = 5 * time.Second
+
+// farOff reports whether a clock that shows now has to be set to another time; the zero time: no.
+func farOff(now, to time.Time) bool { return !to.IsZero() && now.Sub(to).Abs() > farEnough }
 
 // first does what is done once.
 func (g *guest) first(ctx context.Context, s guestlink.Setup) error {

@@ -8,6 +8,7 @@ package guestlink
 
 import (
 	"net/netip"
+	"time"
 )
 
 // Port is the name of the virtio-serial port.
@@ -40,6 +41,8 @@ type Setup struct {
 	Program []string `json:"program"`
 	// WatchdogSeconds is after how long without a sign of life the machine's watchdog fires; 0: there is none.
 	WatchdogSeconds int `json:"watchdog_seconds,omitempty"`
+	// Clock is the time that the machine sets its clock to if it is far off; the zero value: it leaves it.
+	Clock time.Time `json:"clock,omitzero"`
 }
 
 // Interface is a NIC.

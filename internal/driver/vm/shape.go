@@ -1,0 +1,164 @@
+package vm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
+)
+
+// shape is what a machine's memory fits: it goes on only in a machine of the same shape.
+type shape struct {
+	// Environment is the digest of its image.
+	Environment string   `json:"environment"`
+	MemoryBytes int64    `json:"memory_bytes"`
+	CPUs        int      `json:"cpus"`
+	MACs        []string `json:"macs"`
+	// NUMANodes are the guest's: its CPUs and MiB of each.
+	NUMANodes []string `json:"numa_nodes,omitempty"`
+	// Machine is a digest of all that libvirt was given, but for what may be another on another host.
+	Machine string `json:"machine"`
+	// QEMU and Libvirt are the series, such as 7.2: within one, devices have the same places and states.
+	QEMU    string `json:"qemu"`
+	Libvirt string `json:"libvirt"`
+	// CPU is the host's, where the guest sees it; nil where it is emulated.
+	CPU *processor `json:"cpu,omitempty"`
+}
+
+// processor is what programs in a guest may have found out of a host's processor.
+type processor struct {
+	Vendor string   `json:"vendor"`
+	Family string   `json:"family"`
+	Model  string   `json:"model"`
+	Flags  []string `json:"flags"`
+}
+
+// shapeOf is the shape that a member's machine has on this host.
+func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, image environment.Image) (shape, error) {
+	h := d.hardware()
+	s, err := newShape(m, image, h)
+	if err != nil {
+		return s, err
+	}
+	if h.KVM {
+		text, err := os.ReadFile("/proc/cpuinfo")
+		if err != nil {
+			return s, err
+		}
+		s.CPU = readProcessor(string(text))
+	}
+	// Not by libvirt, which would start the emulators of all architectures first.
+	text, err := exec.CommandContext(ctx, emulator, "--version").Output()
+	if err != nil {
+		return s, fmt.Errorf("asking QEMU for its version: %w", err)
+	}
+	if s.QEMU = seriesIn(string(text)); s.QEMU == "" {
+		return s, fmt.Errorf("QEMU says no version: %.100q", text)
+	}
+	err = host.call(ctx, func(rpc *libvirt.Libvirt) error {
+		version, err := rpc.ConnectGetLibVersion()
+		s.Libvirt = fmt.Sprintf("%d.%d", version/1_000_000, version/1000%1000)
+		return err
+	})
+	return s, err
+}
+
+// versionWords are what QEMU says of its version; the series is its first two numbers.
+var versionWords = regexp.MustCompile(`version (\d+\.\d+)`)
+
+func seriesIn(text string) string {
+	if found := versionWords.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// newShape is pure: the shape of a member's machine, without what only the host knows.
+func newShape(m driver.Member, image environment.Image, h hardware) (shape, error) {
+	s := shape{Environment: m.Assignment.EnvironmentDigest, MemoryBytes: m.Assignment.MemoryBytes(), CPUs: len(vcpus(&m.Assignment))}
+	neutral := newDomain(m, image, viewOf("member"), "", h)
+	neutral.Name, neutral.User, neutral.SpareCPUs = "member", 0, nil
+	for n := range neutral.Cells {
+		cell := &neutral.Cells[n]
+		s.NUMANodes = append(s.NUMANodes, fmt.Sprintf("CPUs %v with %d MiB", cell.CPUs, cell.Bytes>>20))
+		cell.HostNodes = nil
+	}
+	for n := range neutral.CPUs {
+		neutral.CPUs[n] = 0
+	}
+	for n := range neutral.NICs {
+		s.MACs = append(s.MACs, neutral.NICs[n].MAC)
+		neutral.NICs[n].Device = fmt.Sprint("nic", n)
+	}
+	text, err := neutral.xml()
+	sum := sha256.Sum256([]byte(text))
+	s.Machine = hex.EncodeToString(sum[:])
+	return s, err
+}
+
+// readProcessor reads /proc/cpuinfo (proc(5)).
+func readProcessor(cpuinfo string) *processor {
+	p := &processor{}
+	for line := range strings.Lines(cpuinfo) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "vendor_id":
+			p.Vendor = value
+		case "cpu family":
+			p.Family = value
+		case "model":
+			p.Model = value
+		case "flags":
+			p.Flags = strings.Fields(value)
+		}
+	}
+	return p
+}
+
+// fits reports why a machine of shape s can't go on in one of the other shape, nil if it can.
+func (s shape) fits(other shape) error {
+	switch {
+	case s.QEMU != other.QEMU:
+		return fmt.Errorf("it runs on QEMU %s, and this host has QEMU %s", s.QEMU, other.QEMU)
+	case s.Libvirt != other.Libvirt:
+		return fmt.Errorf("it runs on libvirt %s, and this host has libvirt %s", s.Libvirt, other.Libvirt)
+	case (s.CPU == nil) != (other.CPU == nil):
+		return errors.New("its processors are emulated and this host virtualizes them, or the other way round")
+	case s.Environment != other.Environment:
+		return fmt.Errorf("its environment is %s, not %s", s.Environment, other.Environment)
+	case s.MemoryBytes != other.MemoryBytes || s.CPUs != other.CPUs:
+		return fmt.Errorf("it has %d CPUs and %d MiB of memory, not %d and %d", s.CPUs, s.MemoryBytes>>20, other.CPUs, other.MemoryBytes>>20)
+	case !slices.Equal(s.MACs, other.MACs):
+		return fmt.Errorf("its ports have the MAC addresses %v, not %v", s.MACs, other.MACs)
+	case !slices.Equal(s.NUMANodes, other.NUMANodes):
+		return fmt.Errorf("its NUMA nodes are %v, and here they would be %v", s.NUMANodes, other.NUMANodes)
+	case s.Machine != other.Machine:
+		return errors.New("another version of nearmetal started it, and makes machines otherwise; start it again to change that")
+	case s.CPU != nil:
+		return s.CPU.fits(*other.CPU)
+	}
+	return nil
+}
+
+func (p processor) fits(other processor) error {
+	if p.Vendor != other.Vendor || p.Family != other.Family || p.Model != other.Model {
+		return fmt.Errorf("it runs on a processor of %s, family %s, model %s, and this host has one of %s, family %s, model %s", p.Vendor, p.Family, p.Model, other.Vendor, other.Family, other.Model)
+	}
+	missing := slices.DeleteFunc(slices.Clone(p.Flags), func(f string) bool { return slices.Contains(other.Flags, f) })
+	if len(missing) > 0 {
+		return fmt.Errorf("this host's processor lacks %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
