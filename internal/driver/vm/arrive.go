@@ -34,9 +34,9 @@ func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member) (*a
 	return &arrival{d, host, m, image, s}, err
 }
 
-// arrive makes the machine, gives it the state that feed writes, and lets it go on once commit has made it this host's. Without that, nothing of it
-// runs when it returns.
-func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit func() error) error {
+// arrive makes the machine, gives it the state that feed writes, and lets it go on once commit has made it this host's, which runs says. Without
+// commit, nothing of it runs when it returns.
+func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit func() error, runs func()) error {
 	d, id := a.d, a.m.Assignment.ID
 	if err := d.endMachine(ctx, a.host, id); err != nil {
 		return fmt.Errorf("removing the remains of an earlier attempt: %w", err)
@@ -50,6 +50,7 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 	if err := d.goOn(context.WithoutCancel(ctx), a.host, id); err != nil {
 		return fmt.Errorf("it is here and stands still, as if it was paused: %w", err)
 	}
+	runs()
 	d.refresh(context.WithoutCancel(ctx), a.m)
 	// Only now, so that the guest sees its member agent's connection end before it comes again.
 	pid, err := d.pid(id)
@@ -109,7 +110,10 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 		return err
 	}
 	failpoint.Hit("vm.after-arrival")
-	return renameDurably(d.path(id, fileComing), d.path(id, fileMember))
+	if err := renameDurably(d.path(id, fileComing), d.path(id, fileMember)); err != nil { // which counts without that, too
+		d.log.WarnContext(ctx, "a member's record can't be renamed", "member", id, "error", err)
+	}
+	return nil
 }
 
 // fileComing is the record of a member that is about to go on here. It counts once there is a fileOrigin.

@@ -18,7 +18,7 @@ func TestVirtualMachinesMeetTheDriverContract(t *testing.T) {
 		r := newRig(t, images)
 		return drivertest.Fixture{
 			Other:  fixture,
-			Driver: r, Ports: r.ports, Deadline: patience, Many: 3,
+			Driver: r, Ports: r.ports, Deadline: 2 * patience, Many: 3, Cuts: 5,
 			Reopen: func(t *testing.T) driver.Driver {
 				r.reopen(t)
 				return r

@@ -61,13 +61,13 @@ func (e endable) Write(p []byte) (int, error) {
 
 // Import makes a saved member of what Export wrote. What could not go on as m is refused before any of its state is read.
 func (d *Driver) Import(ctx context.Context, m driver.Member, from string, state io.Reader) error {
-	if err := d.take(ctx, m, from, state); err != nil {
+	if err := d.importAs(ctx, m, from, state); err != nil {
 		return fmt.Errorf("importing member %q: %w", from, err)
 	}
 	return nil
 }
 
-func (d *Driver) take(ctx context.Context, m driver.Member, from string, state io.Reader) error {
+func (d *Driver) importAs(ctx context.Context, m driver.Member, from string, state io.Reader) error {
 	if err := checkSuccessor(m, from); err != nil {
 		return err
 	}

@@ -253,6 +253,14 @@ func (r *rig) Restore(ctx context.Context, m driver.Member, from string) error {
 	return r.accept(ctx, m.Assignment.ID)
 }
 
+// Receive receives a member and waits until the program in it has said so.
+func (r *rig) Receive(ctx context.Context, m driver.Member, from string, conn net.Conn) error {
+	if err := r.Driver.Receive(ctx, m, from, conn); err != nil {
+		return err
+	}
+	return r.accept(ctx, m.Assignment.ID)
+}
+
 // accept takes connections of a member's QEMU until one brings a word of the program: earlier ones may be of machines that did not come so far.
 func (r *rig) accept(ctx context.Context, id string) error {
 	r.mu.Lock()

@@ -229,8 +229,12 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 		return s.feed(d.path(from, fileState), to)
 	}, func() error {
 		failpoint.Hit("vm.before-origin")
-		return renameDurably(d.path(from, fileSaved), d.path(m.Assignment.ID, fileOrigin))
-	})
+		if err := os.Rename(d.path(from, fileSaved), d.path(m.Assignment.ID, fileOrigin)); err != nil {
+			return err
+		}
+		_ = errors.Join(settled(d.dir(from)), settled(d.dir(m.Assignment.ID))) // it goes on here either way; only a power cut would undo it
+		return nil
+	}, func() {})
 	if err != nil {
 		return err
 	}

@@ -204,4 +204,5 @@ var (
 	_ driver.Examiner         = (*Driver)(nil)
 	_ driver.SlowStarter      = (*Driver)(nil)
 	_ driver.Saver            = (*Driver)(nil)
+	_ driver.Mover            = (*Driver)(nil)
 )
