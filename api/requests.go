@@ -66,7 +66,7 @@ type Waiting struct {
 	Cluster string `json:"cluster"`
 	Project string `json:"project"`
 	User    string `json:"user,omitempty"`
-	// Kind is "create", "scale", "heal" or "spare".
+	// Kind is "create", "scale", "heal", "spare" or "restore".
 	Kind    string `json:"kind"`
 	Members int    `json:"members"`
 	Cores   int    `json:"cores"`

@@ -14,8 +14,8 @@ import (
 const (
 	ConstraintQuota = "quota"
 	ConstraintQueue = "queue"
-	// ConstraintHome: a node on which members are saved has no room for them.
-	ConstraintHome = "home"
+	// ConstraintNode: a node on which members are saved has no room for them.
+	ConstraintNode = "node"
 )
 
 // explainer puts decisions into words, when all are made: what it says of free room is what the plan leaves.
@@ -84,7 +84,7 @@ func (e *explainer) wait(a *ask, d *Decision) {
 		return
 	}
 	if a.home != "" {
-		d.Constraint = ConstraintHome
+		d.Constraint = ConstraintNode
 		d.Reason = fmt.Sprintf("node %s, where a member is saved, has no room for it now", a.home)
 		return
 	}

@@ -35,14 +35,14 @@ func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 		{
 			"none of them when one node has too little room for all",
 			func(s *scene) { s.runs("a", 0, 4, "n2").asks("c", KindRestore, 3, 4, homes("n1", "n2", "n2")) },
-			[]string{"c wait (home) node n2, where a member is saved, has no room for it now"},
+			[]string{"c wait (node) node n2, where a member is saved, has no room for it now"},
 		},
 		{
 			"nothing is held for them",
 			func(s *scene) {
 				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, homes("n1", "n2")).creates("x", 1, 8)
 			},
-			[]string{"c wait (home) node n2, where a member is saved, has no room for it now", "x admit n1"},
+			[]string{"c wait (node) node n2, where a member is saved, has no room for it now", "x admit n1"},
 		},
 		{
 			"not on a node that is drained",
@@ -50,7 +50,7 @@ func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 				s.in.Free.SetAvailability("n1", placement.Drained)
 				s.asks("c", KindRestore, 1, 4, homes("n1"))
 			},
-			[]string{"c wait (home) node n1, where a member is saved, has no room for it now"},
+			[]string{"c wait (node) node n1, where a member is saved, has no room for it now"},
 		},
 		{
 			"within their project's quota of cores",

@@ -64,7 +64,7 @@ func TestASavedClusterGivesItsCoresBackAndGoesOnWhereItWas(t *testing.T) {
 
 	s.wantSaved("c1", false)
 	s.await("c1", "waiting for room", func(c *state.Cluster) bool {
-		return c.Record.Phase == api.ClusterRestoring && c.Record.Message == "waits for room (home); its members stay saved meanwhile"
+		return c.Record.Phase == api.ClusterRestoring && c.Record.Message == "waits for room where its members are saved (node)"
 	})
 	s.delete("c2")
 	s.awaitGone("c2")

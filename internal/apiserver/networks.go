@@ -80,6 +80,9 @@ func joinNetwork(view *state.View, n *api.Network, quarantined []*api.Assignment
 	}
 	if c := view.ClusterByUID(n.ClusterUID); c != nil {
 		for a, ref := range c.AllWithRef() {
+			if a.IsSuccessor() && !ref.Releasing { // its member's ports, until it takes over
+				continue
+			}
 			add(a, ref.Releasing, false)
 		}
 	}

@@ -99,6 +99,7 @@ func TestMistakesInFlagsOfChangesSendNothing(t *testing.T) {
 		"cluster scale c1 --remove c1-1 --group g":                  "--group conflicts with --remove",
 		"cluster scale c1 --remove=":                                "a name is empty",
 		"cluster pause":                                             "name the clusters to pause",
+		"cluster save":                                              "name the clusters to save",
 		"cluster extend c1":                                         "--by 1h",
 		"cluster extend c1 --by 1h --to 2h":                         "--by conflicts with --to",
 		"cluster extend c1 --by 1":                                  "is not a time span",
@@ -180,6 +181,62 @@ func TestPauseAndResumeWaitForEveryCluster(t *testing.T) {
 	f.fixed("POST /v1/clusters/c1/resume", paused(api.ClusterPaused, false))
 	f.watches("c1", paused(api.ClusterPaused, true), paused(api.ClusterResuming, false), paused(api.ClusterPaused, true))
 	has(t, f.shell().run(t, "cluster", "resume", "c1"), cli.ExitConflict, "somebody else changed cluster \"c1\" back")
+}
+
+func TestSaveAndRestoreWaitAndSayWhyTheyWereGivenUp(t *testing.T) {
+	saved := func(phase api.ClusterPhase, wanted bool, message string) api.Cluster {
+		return after(ready("c1", 1), func(c *api.Cluster) { c.Status.Phase, c.Status.Saved, c.Status.Message = phase, wanted, message })
+	}
+	tests := []struct {
+		name, verb string
+		answer     api.Cluster
+		watched    []api.Cluster
+		code       int
+		want       []string
+	}{
+		{
+			"a save", "save", saved(api.ClusterReady, true, ""),
+			[]api.Cluster{saved(api.ClusterSaved, false, ""), saved(api.ClusterSaving, true, ""), saved(api.ClusterSaved, true, "1 member saved")},
+			0,
+			[]string{"cluster c1 is saved\n"},
+		},
+		{
+			"a save that fails", "save", saved(api.ClusterReady, true, ""),
+			[]api.Cluster{saved(api.ClusterSaving, true, ""), saved(api.ClusterRestoring, false, "it could not be saved: the disk is full")},
+			cli.ExitConflict,
+			[]string{`cluster "c1" did not become saved: it could not be saved: the disk is full`},
+		},
+		{
+			"a save that somebody takes back", "save", saved(api.ClusterReady, true, ""),
+			[]api.Cluster{saved(api.ClusterSaving, true, ""), saved(api.ClusterRestoring, false, "restoring 1 member")},
+			cli.ExitConflict,
+			[]string{`somebody else changed cluster "c1" back`},
+		},
+		{
+			"a restore that fails", "restore", saved(api.ClusterSaved, false, ""),
+			[]api.Cluster{saved(api.ClusterRestoring, false, ""), saved(api.ClusterSaving, true, "it could not be restored: another QEMU")},
+			cli.ExitConflict,
+			[]string{`did not become ready: it could not be restored: another QEMU`},
+		},
+		{
+			"a restore", "restore", saved(api.ClusterSaved, false, ""),
+			[]api.Cluster{saved(api.ClusterRestoring, false, ""), saved(api.ClusterReady, false, "")},
+			0,
+			[]string{"cluster c1 is ready\n"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			f.fixed("POST /v1/clusters/c1/"+tt.verb, tt.answer)
+			f.watches("c1", tt.watched...)
+			has(t, f.shell().run(t, "cluster", tt.verb, "c1"), tt.code, tt.want...)
+			f.expect("POST /v1/clusters/c1/" + tt.verb)
+		})
+	}
+	f := newFake(t)
+	has(t, f.shell().run(t, "cluster", "save", "c1", "--memory=false"), cli.ExitUsage, "can't be saved without its members' memory; nothing was changed")
+	f.expect()
 }
 
 func TestExtendSendsTheNewLimitAsAWholeSoThatTwiceIsOnce(t *testing.T) {

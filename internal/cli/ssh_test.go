@@ -370,6 +370,7 @@ func TestMembersThatNobodyCanLogInToAreRefusedWithWhatToDo(t *testing.T) {
 		{"no such member", "c1-9", ready("c1", 2), cli.ExitNotFound, `no member "c1-9"`},
 		{"mistyped", "c1_0", ready("c1", 2), cli.ExitNotFound, `did you mean "c1-0"?`},
 		{"paused", "", cluster("c1", 1, api.ClusterPaused, member("c1", 0, api.MemberPaused)), cli.ExitConflict, "cluster resume c1"},
+		{"saved", "", cluster("c1", 1, api.ClusterSaved, member("c1", 0, api.MemberSaved)), cli.ExitConflict, "cluster restore c1"},
 		{"lost", "c1-0", cluster("c1", 1, api.ClusterDegraded, member("c1", 0, api.MemberLost)), cli.ExitConflict, `member "c1-0" of cluster "c1" is lost`},
 		{"queued", "", cluster("c1", 1, api.ClusterQueued), cli.ExitConflict, "is queued and has no member"},
 		{

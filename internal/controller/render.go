@@ -313,6 +313,11 @@ func lostBy(c *state.Cluster) map[string]bool {
 			lost[a.Replaces] = true
 		}
 	}
+	for a := range c.Releasing() {
+		if a.IsSuccessor() { // it never took over, and may run all the same
+			lost[a.ID] = true
+		}
+	}
 	return lost
 }
 

@@ -217,7 +217,7 @@ func (a *applier) release(op lifecycle.Release) error {
 // releaseParts lets go of what a member holds besides its own.
 func (a *applier) releaseParts(member string) {
 	for _, p := range a.parts[member] {
-		if p.fate != stays {
+		if p.fate != stays || a.c.Chunks[p.chunk].Ref.Releasing {
 			continue // a successor that was withdrawn, or has taken over
 		}
 		p.fate = released

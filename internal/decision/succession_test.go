@@ -102,6 +102,10 @@ func TestASuccessorThatIsWithdrawnLeavesTheMemberSaved(t *testing.T) {
 			t.Errorf("%s: releasing %t, saved %t", a.ID, a.Releasing, a.Saved)
 		}
 	}
+	if diff := cmp.Diff([]string{"allocated on n1: 1 members, 0 cores, 0 bytes for 3h0m0s"},
+		spansOf(apply(t, c, 4*time.Hour, lifecycle.Release{IDs: []string{"u1.c-1.1"}, Lost: true, Reason: "gone"}))); diff != "" {
+		t.Errorf("use that ends when the member is lost after that (-want +got):\n%s", diff)
+	}
 	again := successor(c, "u1.c-1.1")
 	if _, err := Apply(c, []lifecycle.ClusterOperation{lifecycle.Hold{Assignments: []api.Assignment{again}}}, t0.Add(4*time.Hour)); err == nil ||
 		!strings.Contains(err.Error(), "which is not clean") {

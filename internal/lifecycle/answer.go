@@ -82,7 +82,7 @@ const undecidedPause = time.Second
 // their cluster's phase tells of them already.
 func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOperation {
 	if a.Kind == NeedRestore && record != nil && !a.Far && !a.Undecided {
-		if message := fmt.Sprintf("waits for room (%s); its members stay saved meanwhile", a.Constraint); message != record.Message {
+		if message := fmt.Sprintf("waits for room where its members are saved (%s)", a.Constraint); message != record.Message {
 			return []ClusterOperation{SetPhase{To: record.Phase, Message: message}}
 		}
 		return nil

@@ -115,6 +115,8 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return append(ops, in.change(api.ClusterPausing, EventPausing, "freezing "+plural(l.held(), "member"))...)
 	case phase == api.ClusterStarting:
 		return append(ops, l.planStarting()...)
+	case l.anySaved(): // its save was taken back, and ended nevertheless
+		return append(ops, in.change(api.ClusterRestoring, EventRestoring, "restoring "+plural(l.held(), "member"))...)
 	case phase == api.ClusterResuming:
 		return append(ops, l.planResuming()...)
 	default:

@@ -206,6 +206,21 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			[]string{"WakeAt 5m0s"},
 		},
 		{
+			"one whose save ended after it was taken back goes on, too", api.ClusterReady,
+			func(l *life) { l.restore(); l.see("a0", ready, ""); l.see("a1", saved, "") },
+			[]string{"SetPhase restoring: restoring 2 members", "Emit Restoring: restoring 2 members||"},
+		},
+		{
+			"also after a pause, in which it stands still like others", api.ClusterPausing,
+			func(l *life) {
+				l.restore()
+				l.Intent.Paused = true
+				l.see("a0", api.MemberPaused, "")
+				l.see("a1", saved, "")
+			},
+			[]string{"SetPhase paused: 2 members frozen", "Emit Paused: 2 members frozen||"},
+		},
+		{
 			"one that can't go on turns all back", api.ClusterRestoring,
 			func(l *life) {
 				l.restore()
@@ -221,9 +236,32 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			},
 		},
 		{
-			"then those that have a place and don't run are let go of, too", api.ClusterRestoring,
+			"others that are about to run are waited for", api.ClusterRestoring,
 			func(l *life) { l.restore(); l.gaveUp(); l.shelve("a0", "a1"); l.succeed("a0") },
+			[]string{"WakeAt 5m0s"},
+		},
+		{
+			"then all are saved again", api.ClusterRestoring,
+			func(l *life) {
+				l.restore()
+				l.gaveUp()
+				l.shelve("a0", "a1")
+				l.succeed("a0")
+				l.see("a2", failed, "x")
+			},
 			[]string{"Withdraw{IDs:[a2]}", "SetPhase saving: saving 2 members"},
+		},
+		{
+			"who may run on a node that is down is waited for", api.ClusterRestoring,
+			func(l *life) {
+				l.restore()
+				l.shelve("a0", "a1")
+				l.succeed("a0")
+				l.succeed("a1")
+				l.Nodes["n1"], l.Nodes["n2"] = NodeState{Phase: api.NodeDown}, NodeState{Phase: api.NodeDown}
+				l.Now = t0.Add(time.Hour)
+			},
+			[]string{},
 		},
 		{
 			"one that can neither be saved nor restored is lost", api.ClusterRestoring,

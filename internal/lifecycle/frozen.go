@@ -20,7 +20,7 @@ func (l *look) planFrozen() []ClusterOperation {
 	for _, m := range l.members {
 		switch {
 		case m.loss != "":
-		case m.phase == api.MemberPaused:
+		case m.phase == api.MemberPaused || m.phase == api.MemberSaved: // a save that was taken back may have ended nevertheless
 			frozen++
 		default:
 			awake = append(awake, m.describe())

@@ -65,6 +65,11 @@ func (in *ClusterInput) heir(id string) string {
 	return id
 }
 
+// anySaved reports whether a member is on disk.
+func (l *look) anySaved() bool {
+	return slices.ContainsFunc(l.members, func(m member) bool { return m.loss == "" && m.phase == api.MemberSaved })
+}
+
 // planShelving brings members to disk or back, until all are as their user wants them. Who is lost meanwhile is noted and replaced afterwards.
 func (l *look) planShelving() []ClusterOperation {
 	wanted := WantsSaved(l.Intent, l.Record)
@@ -151,7 +156,7 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 	var over, withdraw, shelve []string
 	var missing []WantedMember
 	var failed string
-	coming, blocked := false, false
+	coming, blocked, pending := false, false, false
 	for _, m := range l.members {
 		next, placed := l.successors[m.ID]
 		if m.loss == "" && m.phase != api.MemberReady {
@@ -163,11 +168,11 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 			case runs:
 				over = append(over, next.ID)
 			case m.loss != "": // its release takes the successor along
-			case saveAgain:
-				withdraw = append(withdraw, next.ID)
 			case why != "":
 				withdraw = append(withdraw, next.ID)
 				failed = fmt.Sprintf("%s on %s: %s", m.Member, next.Node, why)
+			default:
+				pending = true
 			}
 			continue
 		}
@@ -192,6 +197,8 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 		ops = append(ops, Shelve{IDs: shelve})
 	}
 	switch {
+	case saveAgain && pending: // were it let go of now, it might have begun to run, and its state be used up
+		return l.again(ops)
 	case saveAgain:
 		return append(ops, SetPhase{To: api.ClusterSaving, Message: "saving " + plural(l.held(), "member")})
 	case failed != "" && !gaveUp(l.Intent, l.Record):
@@ -220,8 +227,8 @@ func (l *look) successor(a ClusterAssignment) (runs bool, failure string) {
 		return false, "it can't go on from disk" + because(message)
 	}
 	switch {
-	case l.Nodes[a.Node].Phase == api.NodeDown:
-		return false, fmt.Sprintf("node %s is down", a.Node)
+	case phase == api.MemberUnknown: // it may run, and its state is on no other node
+		return false, ""
 	case l.Now.Before(deadline):
 		l.wake(deadline)
 		return false, ""

@@ -67,7 +67,7 @@ func Clusters() Machine[api.ClusterPhase] {
 				Why: "its members are written to disk with their memory",
 			},
 			{From: from{saving}, To: saved, On: "every member is on disk", Why: "its members give back their cores and their memory in the same commit, and keep their addresses"},
-			{From: from{saving, saved}, To: restoring, On: "restore, or a save that failed", Why: "saved members go on from disk, all together as soon as there is room"},
+			{From: from{saving, saved, ready, scaling, degraded, resuming}, To: restoring, On: "restore, or a save that failed, or one that ended after it was taken back", Why: "saved members go on from disk, all together as soon as there is room"},
 			{
 				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, saving, saved, restoring, failed},
 				To:   deleting, On: "delete, or the grace after the time limit is over",

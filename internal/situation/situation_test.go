@@ -2,6 +2,7 @@ package situation
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,5 +161,16 @@ func TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers(t *testing.T) {
 	site := Observe(&view, told{}, nil, noon, noon, noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
 	if got := site.Cluster(view.Cluster("c")).Nodes["n1"].Phase; got != api.NodeDown {
 		t.Errorf("the node of c-0, which nobody knows any more, is %q, want down", got)
+	}
+}
+
+func TestEachKindOfNeedIsDescribed(t *testing.T) {
+	for _, kind := range []lifecycle.NeedKind{lifecycle.NeedCreate, lifecycle.NeedScale, lifecycle.NeedHeal, lifecycle.NeedSpare, lifecycle.NeedRestore} {
+		for _, members := range []int{1, 2} {
+			text := describe(api.Waiting{Kind: string(kind), Members: members, Reason: "there is no room"}, time.Time{})
+			if !strings.Contains(text, "wait") || strings.Contains(text, "%!") {
+				t.Errorf("%d members that ask for room to %s: %q", members, kind, text)
+			}
+		}
 	}
 }
