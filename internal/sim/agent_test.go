@@ -54,6 +54,7 @@ type memberMemory struct {
 	ready     bool
 	cleaned   bool
 	release   bool
+	saves     bool
 	neverRan  bool
 	unhealthy string
 	recovered time.Time
@@ -69,8 +70,9 @@ type wanted struct {
 	index         int // of its network
 	// files names the generated files it should have.
 	files string
-	// part: it is what a member on another node holds here.
+	// part: it is what a member on another node holds here. from is whom it succeeds.
 	part bool
+	from string
 }
 
 func newAgent(n *node) {
@@ -260,10 +262,11 @@ func (a *agent) obey(d *agentstream.Desired) {
 		a.desired[m.Assignment.ID] = wanted{
 			DesiredMember: lifecycle.DesiredMember{
 				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused && !m.Assignment.IsPart(),
+				Save: m.Save && !m.Assignment.IsPart(), Restore: m.Assignment.IsSuccessor(),
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
-			part: m.Assignment.IsPart(),
+			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From,
 		}
 	}
 	for _, j := range d.Jobs {
@@ -317,7 +320,9 @@ func (a *agent) converge() {
 	ids, newest := map[string]bool{}, map[string]int64{}
 	for id, d := range a.desired {
 		ids[id] = true
-		newest[lineage(id)] = max(newest[lineage(id)], d.Generation)
+		if !d.Restore {
+			newest[lineage(id)] = max(newest[lineage(id)], d.Generation)
+		}
 	}
 	for id := range a.n.host {
 		ids[id] = ids[id] || a.n.w.cfg.Without != GuardDebris
@@ -354,6 +359,9 @@ func (a *agent) plan(id string, newest int64) {
 		in.Desired = &d.DesiredMember
 		if d.Release && !m.release {
 			m.release, m.attempts = true, lifecycle.Attempts{}
+		}
+		if d.Save != m.saves {
+			m.saves, m.attempts = d.Save, lifecycle.Attempts{}
 		}
 	}
 	in.Attempts = m.attempts
@@ -392,6 +400,14 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 				h.state = lifecycle.HostRunning
 			}
 		})
+	case lifecycle.Save:
+		a.drive(id, m, FreezeFails, "save", 5*time.Second, func(h *hostMember) {
+			if h.state == lifecycle.HostRunning {
+				h.state, m.ready = lifecycle.HostSaved, false
+			}
+		})
+	case lifecycle.Restore:
+		a.restore(id, m, d)
 	case lifecycle.Stop:
 		a.drive(id, m, CleanFails, "stop", op.Grace+100*time.Millisecond, func(h *hostMember) {
 			h.state, h.message = lifecycle.HostExited, "stopped"
@@ -482,7 +498,7 @@ func (a *agent) report() {
 		case m.clean && !m.busy:
 			told.Clean = append(told.Clean, id)
 		case m.report != nil:
-			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message}
+			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
 				r.FilesDigest = h.files
 			}

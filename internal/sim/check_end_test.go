@@ -35,7 +35,9 @@ func (w *world) checkRest() {
 		}
 		w.happened("at rest " + string(phase))
 		switch phase {
-		case api.ClusterReady, api.ClusterPaused, api.ClusterRefused, api.ClusterFailed:
+		case api.ClusterReady, api.ClusterPaused, api.ClusterSaved, api.ClusterRefused, api.ClusterFailed:
+		case api.ClusterRestoring:
+			w.checkNoHome(site, c)
 		case api.ClusterQueued:
 			if message == "" {
 				w.fail("rest", "cluster %s is queued, and does not say why", c.Name())
@@ -51,7 +53,7 @@ func (w *world) checkRest() {
 	}
 	for _, j := range site.View.Jobs {
 		c := site.View.Cluster(j.Cluster)
-		frozen := c != nil && c.Record != nil && c.Record.Phase == api.ClusterPaused
+		frozen := c != nil && c.Record != nil && (c.Record.Phase == api.ClusterPaused || lifecycle.Shelving(c.Record.Phase))
 		if !j.Phase.Ended() && j.Phase != api.JobPending && !frozen {
 			w.fail("rest", "job %s is still %s (%s)", j.ID, j.Phase, j.Message)
 		}
@@ -133,6 +135,7 @@ func (w *world) checkMembersAtRest(c *state.Cluster) {
 			w.fail("rest", "cluster %s is paused, and %s is not frozen", c.Name(), a.ID)
 		}
 	}
+	w.checkSavedAtRest(c)
 	if c.Record == nil {
 		return
 	}

@@ -89,8 +89,12 @@ func (m *mirror) checkAllocations() {
 		node string
 		slot int
 	}
+	m.from = map[string]string{}
 	take := func(a *api.Assignment) {
-		live[a.ID] = true
+		live[a.ID], m.from[a.ID], m.saved[a.ID] = true, a.From, m.saved[a.ID] || a.Saved || m.saved[a.Replaces]
+		if a.Saved && (len(a.Slots) > 0 || a.NodeMemoryBytes() > 0) {
+			w.fail("saved", "%s is saved, and holds slots %v and %d bytes", a.ID, a.Slots, a.NodeMemoryBytes())
+		}
 		for _, s := range a.Slots {
 			key := slot{a.Node, s}
 			if other, taken := holders[key]; taken {
@@ -139,7 +143,7 @@ func (m *mirror) checkPorts(a *api.Assignment, holders map[any]string) {
 			m.w.fail("networks", "%s has address %s on network %s, which is %+v", a.ID, p.Address, p.Network, n)
 		}
 		key := place{p.Network, p.Address}
-		if other, taken := holders[key]; taken {
+		if other, taken := holders[key]; taken && other != a.From && m.from[other] != a.ID {
 			m.w.fail("double allocation", "address %s is allocated twice: to %s and %s", p.Address, other, a.ID)
 		}
 		holders[key] = a.ID
@@ -388,7 +392,7 @@ func (w *world) checkLost() {
 				continue
 			}
 			for _, a := range m.assignments(e.record) {
-				if a.releasedAt == nil && !a.Spare && down[a.Node] {
+				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && down[a.Node] {
 					w.fail("lost", "cluster %s, which is %s, still holds %s on node %s, which is down", e.record.Name, e.record.Phase, a.ID, a.Node)
 				}
 			}
@@ -444,6 +448,8 @@ func (w *world) checkDeadlines() {
 			case r.ExpiredAt != nil:
 			case r.Phase == api.ClusterStarting:
 				overdue("the start", r.ChangedAt, deadlines.Start)
+			case r.Phase == api.ClusterSaving && (r.GaveUp == nil || e.intent.SaveAskedAt == nil || !r.GaveUp.AskedAt.Equal(*e.intent.SaveAskedAt)):
+				overdue("the save", r.ChangedAt, deadlines.Save)
 			}
 			if e.intent.DeleteRequestedAt != nil && r.Phase != api.ClusterDeleting {
 				overdue("the wait for its deletion", *e.intent.DeleteRequestedAt, 0)

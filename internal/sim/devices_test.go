@@ -175,6 +175,11 @@ func (m *mirror) checkPart(a *held, of *api.Assignment) {
 	switch {
 	case a.releasedAt == nil && of == nil:
 		m.w.fail("parts", "%s is held, and its member %s is not", a.ID, a.Of)
+	case a.releasedAt != nil && of != nil && a.IsSuccessor(): // it was withdrawn
+	case of != nil && a.IsSuccessor():
+		if !of.Saved || a.Node != of.Node || a.Member != of.Member || !slices.Equal(a.Ports, of.Ports) {
+			m.w.fail("parts", "%+v is not where the member %+v can go on", a.Assignment, of)
+		}
 	case a.releasedAt != nil && of != nil:
 		m.w.fail("parts", "%s is released, and its member %s is still held", a.ID, a.Of)
 	case of != nil && (a.Node == of.Node || a.Member != of.Member || len(a.Slots)+len(a.Ports) > 0):

@@ -11,7 +11,11 @@ import (
 )
 
 // jobRun is a run of a job in a member: it is the member's, and survives the node's agent.
-type jobRun struct{ agentstream.JobObserved }
+type jobRun struct {
+	agentstream.JobObserved
+	// in is the member as it is now: a saved one goes on as another.
+	in *hostMember
+}
 
 // runJobs starts the runs that are wanted, and ends those that are to end.
 func (a *agent) runJobs() {
@@ -43,7 +47,7 @@ func (a *agent) runJobs() {
 
 func (a *agent) startJob(id string, h *hostMember, run string) {
 	w, began := a.n.w, time.Now()
-	r := &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobRunning, StartedAt: &began}}
+	r := &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobRunning, StartedAt: &began}, in: h}
 	h.jobs[run] = r
 	w.happened("job started")
 	if first, begun := w.checks.runs[run]; begun && first != id {
@@ -53,11 +57,12 @@ func (a *agent) startJob(id string, h *hostMember, run string) {
 	lasts := time.Second + time.Duration(w.drawnFor(run, 120))*time.Second
 	var end func()
 	end = func() {
-		if h.state == lifecycle.HostPaused && !r.Phase.Ended() {
+		still := r.in.state == lifecycle.HostPaused || r.in.state == lifecycle.HostSaved
+		if still && !r.Phase.Ended() {
 			w.after(time.Second, end) // a frozen process gets no time: it ends after its member was woken
 			return
 		}
-		if h.state != lifecycle.HostRunning || r.Phase.Ended() {
+		if r.in.state != lifecycle.HostRunning || r.Phase.Ended() {
 			return
 		}
 		code := w.drawnFor(run+" code", 3) / 2

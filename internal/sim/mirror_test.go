@@ -60,7 +60,9 @@ type mirror struct {
 	// no business with a node.
 	released map[string]int64
 	left     map[onNode]int64
-	live     map[string]bool // IDs of assignments that hold something
+	live     map[string]bool   // IDs of assignments that hold something
+	from     map[string]string // whom they succeed
+	saved    map[string]bool   // those that were ever cut down
 	// forgiven were held on a node that was taken out of the inventory: an operator said that the machine is gone.
 	forgiven map[string]bool
 	ledger   map[string]*account
@@ -80,7 +82,7 @@ func newMirror(w *world) *mirror {
 	return &mirror{
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
-		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
+		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, saved: map[string]bool{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
 		ledger: map[string]*account{}, used: map[string]api.Quota{},
 	}
 }
@@ -384,7 +386,14 @@ func (m *mirror) usedBy(project string) api.Quota {
 					addTakes(q.Devices, c.Class, c.Way, 1)
 				}
 			}
-			if a.releasedAt == nil && !a.IsPart() {
+			if a.releasedAt == nil && a.IsSuccessor() { // its member counts
+				q.Members--
+			}
+			if a.releasedAt == nil && m.saved[a.Replaces] { // nobody asks for what a member had before it was saved, and is to have again
+				q.Members++
+				continue
+			}
+			if a.releasedAt == nil && (!a.IsPart() || a.IsSuccessor()) {
 				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())
 			}
 		}
@@ -394,7 +403,10 @@ func (m *mirror) usedBy(project string) api.Quota {
 					for _, r := range g.Devices {
 						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
 					}
-					q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+g.Cores, q.Memory+g.Memory
+					q.Members++
+					if !m.saved[lost.Assignment] {
+						q.Cores, q.Memory = q.Cores+g.Cores, q.Memory+g.Memory
+					}
 				}
 			}
 		}

@@ -123,6 +123,9 @@ func (n *node) loseMemory() {
 	n.stopAgent()
 	n.networks, n.applied = nil, lifecycle.Epoch{}
 	for _, h := range n.host {
+		if h.state == lifecycle.HostSaved {
+			continue // it is on the disk
+		}
 		h.state, h.ill = lifecycle.HostPrepared, false
 		h.endJobs()
 	}

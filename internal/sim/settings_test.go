@@ -61,6 +61,7 @@ const (
 	Devices
 	Metal
 	Forget
+	Save
 
 	MemberEnds
 	MemberIll
@@ -97,7 +98,7 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget", "save",
 	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }

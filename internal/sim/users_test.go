@@ -202,6 +202,7 @@ func (w *world) create(l life) {
 	for i := range l.jobs {
 		w.after(l.jobs[i].after, func() { w.submit(in.Name, in.UID, l.jobs[i]) })
 	}
+	w.scheduleSaves(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return
 	}
@@ -266,7 +267,7 @@ func (w *world) change(name, uid string, c change) {
 		ok = changeRemoved(&changed, cluster, c, s.now())
 	case Pause:
 		// Most go on after a while, even if much goes wrong meanwhile.
-		if ok = changed.Paused || pausable(record); ok {
+		if ok = changed.Paused || !changed.Saved && pausable(record); ok {
 			changed.Paused = !changed.Paused
 		}
 		if ok && changed.Paused && c.size > 1 {
@@ -357,7 +358,7 @@ func (w *world) cancel(id string) {
 
 // scalable tells whether the API takes a scale.
 func scalable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
-	if in.Paused || r != nil && r.ExpiredAt != nil {
+	if in.Paused || in.Saved || r != nil && (r.ExpiredAt != nil || lifecycle.Shelving(r.Phase)) {
 		return false
 	}
 	return r == nil || slices.Contains([]api.ClusterPhase{
