@@ -72,7 +72,8 @@ const (
 
 // ontoUnderlay writes the headers of VXLAN in front of a frame, and hands it to the link of the underlay. What it can't do is left to the
 // tunnel's device: a frame whose node is not known or was not heard for a while, one that is marked for congestion, and one that would be
-// longer than the underlay's MTU, or cut into pieces that are.
+// longer than the underlay's MTU, or cut into pieces that are. The kernel makes no frame longer than 16 KiB that is not to be cut; so with
+// a larger MTU, such frames go to the device, too.
 func ontoUnderlay(m maps) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
@@ -131,7 +132,7 @@ func lengthChecks() asm.Instructions {
 	return asm.Instructions{
 		asm.LoadMem(asm.R4, target, peerLimit, asm.Word),
 		asm.LoadMem(asm.R5, skb, skbLength, asm.Word),
-		asm.JGT.Imm(asm.R5, longestPacket-innerFrame, toDevice),
+		asm.JGT.Imm(asm.R5, longestPacket-innerFrame+frameVersion, toDevice), // without its Ethernet header, and with the outer headers
 		asm.LoadMem(asm.R3, skb, skbGSOSize, asm.Word),
 		asm.JNE.Imm(asm.R3, 0, "pieces"),
 		asm.Mov.Reg(asm.R3, asm.R5),
