@@ -59,13 +59,18 @@ func (n node) bridged(t testing.TB, m member, f func()) uint64 {
 	return n.statistics(t, m).TxPackets - before
 }
 
-// mustPassBy sends a permitted frame and requires that it does not pass the bridge.
+// mustPassBy sends a permitted frame and requires that it does not pass the bridge. Other frames may: once, such as reports of IPv6 groups
+// from elsewhere on the underlay, but not each time.
 func mustPassBy(t *testing.T, n node, from, to member, what string) {
 	t.Helper()
-	frame, text := from.marker(to)
-	if got := n.bridged(t, to, func() { mustArrive(t, from, to, what, frame, text) }); got != 0 {
-		t.Errorf("%s: %d frames passed the bridge, want none", what, got)
+	var got uint64
+	for range 5 {
+		frame, text := from.marker(to)
+		if got = n.bridged(t, to, func() { mustArrive(t, from, to, what, frame, text) }); got == 0 {
+			return
+		}
 	}
+	t.Errorf("%s: %d frames passed the bridge, want none", what, got)
 }
 
 // mustBeBridged sends a permitted frame and requires that it passes the bridge.
