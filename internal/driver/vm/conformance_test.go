@@ -23,14 +23,14 @@ func TestVirtualMachinesMeetTheDriverContract(t *testing.T) {
 				r.reopen(t)
 				return r
 			},
-			Member:   r.member,
-			Progress: r.progress,
+			Member:   func(t *testing.T) driver.Member { return r.member(t) },
+			Progress: func(t *testing.T, id string) int64 { return r.progress(t, id) },
 			Stubborn: func(m *driver.Member) {
 				m.Files = append(slices.Clone(m.Files), driver.File{Path: "/etc/nearmetal/stubborn", Mode: 0o644})
 			},
 			End:    func(t *testing.T, o driver.Observation, code int) { r.tell(t, o.ID, order{Exit: &code}) },
 			Listen: func(t *testing.T, id string) int { return r.tell(t, id, order{Listen: true}).Port },
-			Left:   r.left,
+			Left:   func(t *testing.T) []string { return r.left(t) },
 		}
 	}
 	drivertest.Run(t, fixture)

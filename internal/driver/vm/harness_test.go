@@ -51,7 +51,7 @@ type images struct{ image environment.Image }
 func (i images) Image(string) (environment.Image, error) { return i.image, nil }
 
 // needGuests skips what boots machines unless it is asked for, and returns the image that they boot.
-func needGuests(t *testing.T) images {
+func needGuests(t testing.TB) images {
 	t.Helper()
 	needs.Request(t, "NEARMETAL_GUESTS", "make test-testbed")
 	needs.Root(t, "makes virtual machines")
@@ -106,7 +106,7 @@ func (p taps) Detach(ctx context.Context, id string) error {
 // rig is a node with a VM driver, in a temporary directory. Its driver is the one that was opened last: there is one agent at a time.
 type rig struct {
 	*vm.Driver
-	t     *testing.T
+	t     testing.TB
 	cfg   vm.Config
 	ports *drivertest.Ports
 	dir   string
@@ -125,7 +125,7 @@ type session struct {
 	counted atomic.Int64
 }
 
-func newRig(t *testing.T, images images) *rig {
+func newRig(t testing.TB, images images) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vm") // short, as sockets are below it
 	if err != nil {
@@ -153,7 +153,7 @@ func self() ([]byte, error) { return os.ReadFile("/proc/self/exe") }
 func emulate() error { return errors.New("tests emulate") }
 
 // reopen opens a new driver in place of the present one.
-func (r *rig) reopen(t *testing.T) {
+func (r *rig) reopen(t testing.TB) {
 	t.Helper()
 	if r.Driver != nil {
 		if err := r.Driver.Close(); err != nil {
@@ -183,7 +183,7 @@ func (r *rig) cleanAll() {
 }
 
 // member makes a member with directories and a control socket of its own.
-func (r *rig) member(t *testing.T) driver.Member {
+func (r *rig) member(t testing.TB) driver.Member {
 	t.Helper()
 	n := serial.Add(1)
 	name := fmt.Sprintf("m-%d", n)
@@ -310,7 +310,7 @@ func (s *session) read(in *json.Decoder) {
 }
 
 // order gives a member an order.
-func (r *rig) order(t *testing.T, id string, o order) *session {
+func (r *rig) order(t testing.TB, id string, o order) *session {
 	t.Helper()
 	r.mu.Lock()
 	s := r.sessions[id]
@@ -325,7 +325,7 @@ func (r *rig) order(t *testing.T, id string, o order) *session {
 }
 
 // tell gives a member an order and returns the answer.
-func (r *rig) tell(t *testing.T, id string, o order) answer {
+func (r *rig) tell(t testing.TB, id string, o order) answer {
 	t.Helper()
 	s := r.order(t, id, o)
 	if o.Exit != nil {
@@ -342,7 +342,7 @@ func (r *rig) tell(t *testing.T, id string, o order) answer {
 }
 
 // progress is how far a member has counted, as far as it has said.
-func (r *rig) progress(t *testing.T, id string) int64 {
+func (r *rig) progress(t testing.TB, id string) int64 {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -353,7 +353,7 @@ func (r *rig) progress(t *testing.T, id string) int64 {
 }
 
 // left lists what is on the host of members.
-func (r *rig) left(t *testing.T) []string {
+func (r *rig) left(t testing.TB) []string {
 	t.Helper()
 	var left []string
 	for _, dir := range []string{"vms", "libvirt/log/qemu"} {
@@ -385,7 +385,7 @@ func (r *rig) left(t *testing.T) []string {
 }
 
 // pidOf is the process of a member's machine, as text.
-func pidOf(t *testing.T, r *rig, id string) string {
+func pidOf(t testing.TB, r *rig, id string) string {
 	t.Helper()
 	all, err := r.Observe(t.Context())
 	if err != nil {
@@ -401,7 +401,7 @@ func pidOf(t *testing.T, r *rig, id string) string {
 }
 
 // childrenNamed are the living processes of a name that are this one's children.
-func childrenNamed(t *testing.T, name string) map[int]bool {
+func childrenNamed(t testing.TB, name string) map[int]bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
