@@ -296,6 +296,11 @@ func TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored(t *testing
 		{"nor cleaned up and started", MemberInput{Desired: saved, Host: HostPrepared}, []string{"Report failed: its saved memory is no longer on its node"}},
 		{"a successor goes on", MemberInput{Desired: next, Host: HostAbsent}, []string{"Report preparing", "Restore{}"}},
 		{"and is cleaned up first when an attempt failed", MemberInput{Desired: next, Host: HostPrepared}, []string{"Report preparing", "Clean{}"}},
+		{
+			"one that was handed over is neither cleaned nor started",
+			MemberInput{Desired: &DesiredMember{Generation: 1}, Host: HostHandedOver},
+			[]string{"Report unknown: it was handed over, and may run on another node"},
+		},
 		{"a saved one that is released is cleaned", MemberInput{Desired: &DesiredMember{Generation: 1, Release: true}, Host: HostSaved}, []string{"Report releasing", "Clean{}"}},
 	}
 	for _, tt := range tests {

@@ -19,6 +19,8 @@ const (
 	HostPaused   HostState = "paused"
 	HostExited   HostState = "exited"
 	HostSaved    HostState = "saved"
+	// HostHandedOver is of a member that may run on another host by now, and stands still here.
+	HostHandedOver HostState = "handed-over"
 )
 
 // Epoch dates a whole desired state: leaders by their term, states of one leader by their revision.
@@ -156,6 +158,8 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planRunning()
 	case in.Host == HostPaused:
 		return in.planPaused()
+	case in.Host == HostHandedOver: // taking it back, or cleaning it, is for somebody who knows the other host's side
+		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "it was handed over, and may run on another node"}}
 	case in.Host == HostSaved:
 		return []MemberOperation{Report{Phase: api.MemberSaved}}
 	case in.Host == HostExited && !in.NeverRan:

@@ -87,6 +87,13 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
+		Guard:   "a member that may run on another node is left alone",
+		File:    "internal/lifecycle/member.go",
+		Find:    `case in.Host == HostHandedOver:`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored",
+	},
+	{
 		Guard:   "who runs takes over, although what it was is gone",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    `ops = withoutReleases(ops, l, over)`,
