@@ -177,16 +177,21 @@ func export(t *testing.T, ctx context.Context, f Fixture) {
 	must(t, "Restore", other.Restore(ctx, next, id))
 	wantState(t, ctx, there.Driver, next.Assignment.ID, "Restore", driver.StateRunning)
 	goesOn(t, ctx, there, next.Assignment.ID, before)
-	cleanAll(t, ctx, there)
+	cleanAll(t, ctx, f, there)
 }
 
-func cleanAll(t *testing.T, ctx context.Context, f Fixture) {
+// cleanAll cleans the members on both hosts, which may see what is left of each other's.
+func cleanAll(t *testing.T, ctx context.Context, fixtures ...Fixture) {
 	t.Helper()
-	for _, o := range observe(t, ctx, f.Driver) {
-		must(t, "Clean", f.Driver.Clean(ctx, o.ID))
+	for _, f := range fixtures {
+		for _, o := range observe(t, ctx, f.Driver) {
+			must(t, "Clean", f.Driver.Clean(ctx, o.ID))
+		}
 	}
-	if left := f.Left(t); len(left) > 0 {
-		t.Errorf("left on the other host after every member was cleaned: %q", left)
+	for _, f := range fixtures {
+		if left := f.Left(t); len(left) > 0 {
+			t.Errorf("left after every member was cleaned: %q", left)
+		}
 	}
 }
 
@@ -240,12 +245,12 @@ func moveRunning(t *testing.T, ctx context.Context, f Fixture) {
 	must(t, "Receive", received)
 	wantState(t, ctx, there.Driver, next.Assignment.ID, "Receive", driver.StateRunning)
 	wantDebris(t, ctx, f.Driver, id)
-	if report.Bytes == 0 {
-		t.Errorf("the move's report is %+v", report)
+	if t.Logf("the move's report: %+v", report); report.Bytes == 0 || report.Total == 0 {
+		t.Error("it reports no bytes or no time")
 	}
 	goesOn(t, ctx, there, next.Assignment.ID, before)
 	must(t, "Clean", f.Driver.Clean(ctx, id))
-	cleanAll(t, ctx, there)
+	cleanAll(t, ctx, f, there)
 }
 
 // cut is a connection that breaks once so many pieces were written to it.
@@ -293,8 +298,7 @@ func moveCut(t *testing.T, ctx context.Context, f Fixture) {
 			f, there, m = settle(t, ctx, f, there, m, next, sent, received)
 		}
 	}
-	cleanAll(t, ctx, first)
-	cleanAll(t, ctx, second)
+	cleanAll(t, ctx, first, second)
 }
 
 // settle asserts that a member runs on one of two hosts after a move, and returns them, the one with the member first.

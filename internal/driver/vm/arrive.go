@@ -63,7 +63,7 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 // link shows the member agent's socket to a QEMU that does not see it yet, whichever libvirtd started it.
 func (d *Driver) link(pid int, m driver.Member) error {
 	at := viewOf(m.Assignment.ID).control()
-	if !isMissing(filepath.Join("/proc", strconv.Itoa(pid), "root", at)) {
+	if !isMissing(filepath.Join("/proc", strconv.Itoa(pid), "root", at, "agent.sock")) {
 		return nil
 	}
 	if err := showTo(pid, shown{path: m.ControlDir, at: at, readOnly: true}); err != nil {

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -27,6 +29,8 @@ type doomed struct {
 	Image    environment.Image
 	Clean    bool
 	Member   driver.Member
+	// Do is another call: save, restore or send. Restore has From, send the socket of the other host at To.
+	Do, From, To string
 }
 
 const doomedVariable = "NEARMETAL_TEST_DOOMED_VM"
@@ -45,6 +49,19 @@ func beDoomed(text string) error {
 	}
 	if job.Clean {
 		return d.Clean(context.Background(), job.Member.Assignment.ID)
+	}
+	switch job.Do {
+	case "save":
+		return d.Save(context.Background(), job.Member.Assignment.ID)
+	case "restore":
+		return d.Restore(context.Background(), job.Member, job.From)
+	case "send":
+		conn, err := net.Dial("unix", job.To)
+		if err != nil {
+			return err
+		}
+		_, err = d.Send(context.Background(), job.Member.Assignment.ID, conn, driver.MoveLimits{})
+		return err
 	}
 	return d.Start(context.Background(), job.Member)
 }
@@ -102,6 +119,129 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 			}
 		})
 	}
+}
+
+// TestAnAgentThatIsKilledWhileAMemberLeavesKeepsItOnce needs a build with -tags failpoints, too.
+func TestAnAgentThatIsKilledWhileAMemberLeavesKeepsItOnce(t *testing.T) {
+	images := needGuests(t)
+	for _, c := range []struct {
+		failpoint, do string
+		// want is what the member is after the crash, next what its successor is.
+		want, next driver.State
+		// then makes it run again, as which of the two.
+		then func(r *rig, m, next driver.Member) (runs string, err error)
+	}{
+		{"vm.after-state", "save", driver.StatePaused, driver.StateAbsent, resumed},
+		{"vm.after-saved", "save", driver.StateSaved, driver.StateAbsent, restored},
+		{"vm.before-origin", "restore", driver.StateSaved, driver.StatePrepared, restored},
+		{"vm.after-arrival", "restore", driver.StateExited, driver.StatePaused, restored},
+		{"vm.after-leave", "send", driver.StatePaused, driver.StateAbsent, resumed},
+		{"vm.after-handed", "send", driver.StateHandedOver, driver.StateAbsent, takenBack},
+	} {
+		t.Run(c.failpoint, func(t *testing.T) {
+			r := newRig(t, images)
+			m := r.member(t)
+			id := m.Assignment.ID
+			if err := r.Start(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			next := r.successor(t, m)
+			job := doomed{StateDir: r.cfg.StateDir, Image: images.image, Do: c.do, Member: m, From: id}
+			received := make(chan error, 1)
+			switch c.do {
+			case "restore":
+				job.Member = next
+				if err := r.Save(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			case "send":
+				job.To = receiving(t, newRig(t, images), m, received)
+			}
+			adopt(t, r, id)
+			if err := r.Driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			crash(t, c.failpoint, job)
+			r.reopen(t)
+			if c.do == "send" {
+				if err := <-received; err == nil {
+					t.Error("the other host carries a member that it was not told to carry")
+				}
+			}
+			if got := stateOf(t, r, id); got != c.want {
+				t.Errorf("after the crash the member is %s, want %s", got, c.want)
+			}
+			if got := stateOf(t, r, next.Assignment.ID); got != c.next {
+				t.Errorf("after the crash its successor is %s, want %s", got, c.next)
+			}
+			runs, err := c.then(r, m, next)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := stateOf(t, r, runs); got != driver.StateRunning {
+				t.Errorf("in the end it is %s", got)
+			}
+		})
+	}
+}
+
+func resumed(r *rig, m, _ driver.Member) (string, error) {
+	return m.Assignment.ID, r.Resume(r.t.Context(), m.Assignment.ID)
+}
+
+func takenBack(r *rig, m, _ driver.Member) (string, error) {
+	return m.Assignment.ID, r.TakeBack(r.t.Context(), m.Assignment.ID)
+}
+
+func restored(r *rig, m, next driver.Member) (string, error) {
+	return next.Assignment.ID, r.Driver.Restore(r.t.Context(), next, m.Assignment.ID)
+}
+
+// adopt waits for a member's machine in place of an agent that was closed: those of one that died are process 1's, and here this process'.
+func adopt(t *testing.T, r *rig, id string) {
+	t.Helper()
+	pid, err := strconv.Atoi(pidOf(t, r, id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid != 0 {
+		go func() { _, _ = unix.Wait4(pid, nil, 0, nil) }()
+	}
+}
+
+// receiving makes another host wait for a member at a socket, and tell what came of it.
+func receiving(t *testing.T, there *rig, m driver.Member, received chan<- error) (path string) {
+	t.Helper()
+	next := there.successor(t, m)
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			defer conn.Close()
+			err = there.Driver.Receive(t.Context(), next, m.Assignment.ID, conn)
+		}
+		received <- err
+	}()
+	return listener.Addr().String()
+}
+
+// stateOf is what is seen of a member.
+func stateOf(t *testing.T, r *rig, id string) driver.State {
+	t.Helper()
+	all, err := r.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		if o.ID == id {
+			return o.State
+		}
+	}
+	return driver.StateAbsent
 }
 
 // crash runs an agent that is killed at the failpoint.
