@@ -44,6 +44,8 @@ type Group struct {
 	// ShareMemory lets members of the cluster that are on one node exchange messages through memory: they share System V IPC, and see each
 	// other's processes. nil: they do.
 	ShareMemory *bool `json:"share_memory,omitempty"`
+	// Display gives each virtual machine a screen: 'nearmetal cluster console --vnc' shows it.
+	Display bool `json:"display,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -104,6 +106,7 @@ type ClusterRequest struct {
 	Spares       int               `json:"spares,omitempty"`
 	Networks     []string          `json:"networks,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
+	Display      bool              `json:"display,omitempty"`
 	Checks       []Check           `json:"checks,omitempty"`
 }
 

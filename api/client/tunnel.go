@@ -35,6 +35,11 @@ func (c *Client) ConnectMemberConsole(ctx context.Context, name, member string, 
 	return c.tunnel(ctx, cluster(name)+"/members/"+url.PathEscape(member)+"/console?"+query.Encode())
 }
 
+// ConnectMemberDisplay opens a byte stream to the VNC server of a member's display. ctx bounds the opening, not the stream.
+func (c *Client) ConnectMemberDisplay(ctx context.Context, name, member string) (*Tunnel, error) {
+	return c.tunnel(ctx, cluster(name)+"/members/"+url.PathEscape(member)+"/display")
+}
+
 // upgrade makes a fresh connection the tunnel that req asks for.
 func (c *Client) upgrade(ctx context.Context, conn net.Conn, req *http.Request) (*Tunnel, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends the reading and writing below

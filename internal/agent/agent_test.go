@@ -231,7 +231,7 @@ func TestATunnelReachesAMembersPort(t *testing.T) {
 	}
 }
 
-func TestATunnelReachesAMembersConsole(t *testing.T) {
+func TestATunnelReachesAMembersConsoleAndItsDisplay(t *testing.T) {
 	s := newSite(t)
 	n := s.node("n1", 1)
 	s.create("c1", 1, 1)
@@ -250,6 +250,17 @@ func TestATunnelReachesAMembersConsole(t *testing.T) {
 	}
 	if text, err := io.ReadAll(conn); err != nil || string(text) != "login: " {
 		t.Errorf("the console shows %q, %v", text, err)
+	}
+	_ = conn.Close()
+	n.host.Listen(id, -1, func(c net.Conn) {
+		_, _ = c.Write([]byte("RFB 003.008\n"))
+		_ = c.Close()
+	})
+	if conn, err = s.agent.OpenDisplay(t.Context(), "n1", id); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(conn); err != nil || string(text) != "RFB 003.008\n" {
+		t.Errorf("the display says %q, %v", text, err)
 	}
 	_ = conn.Close()
 	if _, err := s.agent.OpenConsole(t.Context(), "n1", "uc1.c1-9.1", api.ConsoleRequest{}); err == nil || errors.Is(err, agentstream.ErrInUse) {

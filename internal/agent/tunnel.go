@@ -58,7 +58,7 @@ func (a *Agent) tunnelClient() (*http.Client, func()) {
 	return own, own.CloseIdleConnections
 }
 
-// reach connects to a member's port, or to its console, and takes one of the places for tunnels.
+// reach connects to a member's port, to its console or to its display, and takes one of the places for tunnels.
 func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -105,6 +105,13 @@ func connector(d driver.Driver, asked agentstream.Tunnel) (func(context.Context)
 		return func(ctx context.Context) (io.ReadWriteCloser, error) {
 			return sharer.Console(ctx, asked.MemberID, *asked.Console)
 		}, nil
+	}
+	if asked.Display {
+		sharer, ok := d.(driver.DisplaySharer)
+		if !ok {
+			return nil, fmt.Errorf("members of stack %q have no display", d.Stack())
+		}
+		return func(ctx context.Context) (io.ReadWriteCloser, error) { return sharer.Display(ctx, asked.MemberID) }, nil
 	}
 	dialer, ok := d.(driver.Dialer)
 	if !ok {

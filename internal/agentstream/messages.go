@@ -75,14 +75,15 @@ type Ping struct {
 	Seq int64 `json:"seq"`
 }
 
-// Tunnel asks for a connection to a TCP port or to the serial console of a member, to be spliced with the request that the agent makes for it.
+// Tunnel asks for a connection to a TCP port, the serial console or the display of a member, to be spliced with the request that the agent makes for it.
 type Tunnel struct {
 	// ID names the tunnel; it is random, and good for one request.
 	ID       string `json:"id"`
 	MemberID string `json:"member_id"`
-	// Port is 0 where Console is set.
+	// Port is 0 where Console or Display is set.
 	Port    int                 `json:"port"`
 	Console *api.ConsoleRequest `json:"console,omitempty"`
+	Display bool                `json:"display,omitempty"`
 }
 
 // CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.

@@ -180,6 +180,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".stack", g.Stack, w.Stack)
 		differ(path+".environment", g.Environment, w.Environment)
 		differ(path+".share_memory", g.SharesMemory(), w.SharesMemory())
+		differ(path+".display", g.Display, w.Display)
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
 	}

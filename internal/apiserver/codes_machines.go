@@ -87,6 +87,10 @@ var (
 		"no_console", http.StatusConflict, "The member has no serial console",
 		"Only virtual machines have a serial console of their own.", "Use the command that `detail` names.",
 	}
+	codeNoDisplay = Code{
+		"no_display", http.StatusConflict, "The member has no display",
+		"Only virtual machines have a display, and only if their group asks for one.", "Create a cluster with `display: true` and the stack `vm`.",
+	}
 	codeConsoleInUse = Code{
 		"console_in_use", http.StatusConflict, "Somebody else types on the console",
 		"One client at a time types on a member's serial console; `detail` names its user.", "Attach without `write`, or disconnect that client with `force`.",
@@ -104,6 +108,6 @@ func machineCodes() []Code {
 	return []Code{
 		codeNoBuild, codeNoRecipe, codeNoEnrollToken, codeNoImage, codeNotMachine, codeNoProvisioning, codeMachineExists, codeDuplicateMAC,
 		codeRangeFull, codePowerConflict, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
-		codeDigest, codeConsole, codeNoMemberConsole, codeConsoleInUse, codeNoSpace,
+		codeDigest, codeConsole, codeNoMemberConsole, codeNoDisplay, codeConsoleInUse, codeNoSpace,
 	}
 }

@@ -11,21 +11,8 @@ import (
 
 // connectMemberConsole makes the request's connection a byte stream to the serial console of a member.
 func (s *Server) connectMemberConsole(w http.ResponseWriter, r *http.Request) {
-	c, err := s.findCluster(r.Context(), r.PathValue("name"))
-	if err != nil {
-		failureOf(err).write(w)
-		return
-	}
-	a, err := s.heldMember(r.Context(), c, r.PathValue("member"))
-	if err == nil {
-		err = hasConsole(a, shownName(who(r.Context()), c.Name()))
-	}
-	if err != nil {
-		failureOf(err).write(w)
-		return
-	}
-	if f := s.upgradable(w, r); f != nil {
-		f.write(w)
+	a := s.memberFor(w, r, hasConsole)
+	if a == nil {
 		return
 	}
 	is := func(name string) bool { return r.URL.Query().Get(name) == "true" }
@@ -44,6 +31,54 @@ func (s *Server) connectMemberConsole(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = console.Close() }()
 	s.takeOver(w, r, console)
+}
+
+// connectMemberDisplay makes the request's connection a byte stream to the VNC server of a member's display.
+func (s *Server) connectMemberDisplay(w http.ResponseWriter, r *http.Request) {
+	a := s.memberFor(w, r, hasDisplay)
+	if a == nil {
+		return
+	}
+	opening, stop := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
+	defer stop()
+	display, err := s.cfg.Tunnels.OpenDisplay(opening, a.Node, a.ID)
+	if err != nil {
+		s.cfg.Log.InfoContext(r.Context(), "display not opened", "member", a.ID, "node", a.Node, "error", err)
+		fail(codeUnreachable, "the display of member %q on node %q can't be reached: %v", a.Member, a.Node, err).write(w)
+		return
+	}
+	defer func() { _ = display.Close() }()
+	s.takeOver(w, r, display)
+}
+
+// memberFor finds the member that a request for a byte stream is about. It answers the request and returns nil if there is none, or has refuses it.
+func (s *Server) memberFor(w http.ResponseWriter, r *http.Request, has func(a *api.Assignment, cluster string) error) *api.Assignment {
+	c, err := s.findCluster(r.Context(), r.PathValue("name"))
+	if err != nil {
+		failureOf(err).write(w)
+		return nil
+	}
+	a, err := s.heldMember(r.Context(), c, r.PathValue("member"))
+	if err == nil {
+		err = has(a, shownName(who(r.Context()), c.Name()))
+	}
+	if err != nil {
+		failureOf(err).write(w)
+		return nil
+	}
+	if f := s.upgradable(w, r); f != nil {
+		f.write(w)
+		return nil
+	}
+	return a
+}
+
+// hasDisplay refuses a member without a display.
+func hasDisplay(a *api.Assignment, _ string) error {
+	if a.Display {
+		return nil
+	}
+	return fail(codeNoDisplay, "member %q has no display; create a cluster of virtual machines with --display", a.Member)
 }
 
 // hasConsole refuses a member without a serial console, and names what leads to it instead. cluster is the name that the request's user writes.

@@ -72,6 +72,10 @@ func (s *Server) documentStreams() {
 			{Name: "kept_only", In: "query", Schema: boolean, Description: "End after what the machine has printed so far"},
 		},
 		nil, codeNoCluster, codeNoMember, codeNoMemberConsole, codeConsoleInUse, codeUpgrade, codeUnreachable)
+	s.documentStream("/v1/clusters/{name}/members/{member}/display", "connect-member-display", "Open a byte stream to a member's display",
+		"For virtual machines whose group has `display`. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the "+
+			"connection is then the stream: that of a VNC server without a password (RFC 6143).",
+		[]*huma.Param{name, member}, nil, codeNoCluster, codeNoMember, codeNoDisplay, codeUpgrade, codeUnreachable)
 	s.documentUsage()
 	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
 	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",

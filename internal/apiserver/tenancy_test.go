@@ -34,7 +34,7 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/clusters/{name}/save": "change", "POST /v1/clusters/{name}/restore": "change",
 	"POST /v1/clusters/{name}/resume": "change", "POST /v1/clusters/{name}/extend": "change", "POST /v1/clusters/{name}/labels": "change",
 	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
-	"GET /v1/clusters/{name}/members/{member}/console": "run",
+	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
 	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",
 	"GET /v1/networks": "read", "GET /v1/networks/{name}": "read", "GET /v1/clusters/{name}/trace": "read",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",

@@ -27,6 +27,8 @@ type Tunnels interface {
 	OpenTunnel(ctx context.Context, node, memberID string, port int) (io.ReadWriteCloser, error)
 	// OpenConsole attaches to a member's serial console. An agentstream.ErrInUse refuses to let two type at once.
 	OpenConsole(ctx context.Context, node, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
+	// OpenDisplay connects to a member's display.
+	OpenDisplay(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error)
 }
 
 // connectMember makes the request's connection a byte stream to a port of a member.

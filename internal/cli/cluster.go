@@ -52,6 +52,7 @@ type createFlags struct {
 	spares   int
 	// shareMemory is sent only when it was given.
 	shareMemory bool
+	display     bool
 	networks    []string
 	noWait      bool
 	timeout     time.Duration
@@ -89,6 +90,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
+	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
@@ -115,7 +117,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -149,7 +151,7 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	req := api.ClusterRequest{
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
-		Spares: f.spares, Networks: f.networks, ShapeName: f.shape,
+		Spares: f.spares, Networks: f.networks, ShapeName: f.shape, Display: f.display,
 	}
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
 	if cmd.Flags().Changed("shape") {

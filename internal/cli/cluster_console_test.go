@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -59,6 +61,72 @@ func TestAMembersConsoleIsTypedOnWatchedAndPrinted(t *testing.T) {
 	f.fixed("GET /v1/clusters/v1", api.Cluster{Name: "v1", Status: api.ClusterStatus{Members: []api.MemberStatus{{Name: "v1-0"}}}})
 	f.fixed("GET /v1/clusters/v1/members/v1-0/console", &api.Problem{Status: http.StatusConflict, Code: "console_in_use", Detail: "ann types on this console"})
 	has(t, f.shell().run(t, "cluster", "console", "v1"), cli.ExitConflict, "ann types on this console; watch it with --watch, or disconnect the other user with --force")
+}
+
+func TestADisplayIsPassedToViewersOnThisMachine(t *testing.T) {
+	f := newFake(t)
+	f.fixed("GET /v1/clusters/v1", api.Cluster{Name: "v1", Status: api.ClusterStatus{Phase: api.ClusterReady, Members: []api.MemberStatus{{Name: "v1-0", Phase: api.MemberReady}}}})
+	f.mux.HandleFunc("GET /v1/clusters/v1/members/v1-0/display", func(w http.ResponseWriter, _ *http.Request) {
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			f.t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: nearmetal-tunnel\r\n\r\nRFB 003.008\n")
+		_, _ = io.Copy(conn, buffered)
+	})
+	path := filepath.Join(t.TempDir(), "vnc")
+	for _, at := range []string{"", "unix:" + path} {
+		s := f.shell()
+		s.interrupts = make(chan os.Signal, 1)
+		listening := make(chan string, 1)
+		s.told = func(said string) {
+			if _, rest, ok := strings.Cut(said, "the screen of v1-0 is at "); ok && strings.Contains(rest, "Ctrl-C ends it") {
+				address, _, _ := strings.Cut(rest, ": open")
+				select {
+				case listening <- address:
+				default:
+				}
+			}
+		}
+		args := []string{"cluster", "console", "v1", "--vnc"}
+		if at != "" {
+			args = append(args, "--listen", at)
+		}
+		ended := make(chan result, 1)
+		go func() { ended <- s.run(t, args...) }()
+		address := <-listening
+		network := "tcp"
+		if at != "" {
+			network = "unix"
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o077 != 0 {
+				t.Errorf("others may connect to the screen: %v, %v", info, err)
+			}
+		} else if !strings.HasPrefix(address, "127.0.0.1:") {
+			t.Errorf("it listens at %s", address)
+		}
+		viewer, err := net.Dial(network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(viewer, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len("RFB 003.008\nhello"))
+		if _, err := io.ReadFull(viewer, got); err != nil || string(got) != "RFB 003.008\nhello" {
+			t.Errorf("the viewer reads %q, %v", got, err)
+		}
+		s.interrupts <- os.Interrupt
+		has(t, <-ended, cli.ExitInterrupted)
+		_ = viewer.Close()
+	}
+	f = newFake(t)
+	f.fixed("GET /v1/clusters/v1", api.Cluster{Name: "v1", Status: api.ClusterStatus{Members: []api.MemberStatus{{Name: "v1-0"}}}})
+	f.fixed("GET /v1/clusters/v1/members/v1-0/display", &api.Problem{Status: http.StatusConflict, Code: "no_display", Detail: "member \"v1-0\" has no display"})
+	has(t, f.shell().run(t, "cluster", "console", "v1", "--vnc"), cli.ExitConflict, "has no display")
+	has(t, f.shell().run(t, "cluster", "console", "v1", "--vnc", "--watch"), cli.ExitUsage, "--vnc conflicts")
+	has(t, f.shell().run(t, "cluster", "console", "v1", "--listen", "127.0.0.1:1"), cli.ExitUsage, "--listen is for --vnc")
 }
 
 func TestCtrlBracketLeavesAMembersConsole(t *testing.T) {

@@ -207,3 +207,8 @@ type MoveReport struct {
 type ConsoleSharer interface {
 	Console(ctx context.Context, id string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
 }
+
+// DisplaySharer is the ability to connect to the display of a running member that has one, by the protocol of VNC (RFC 6143) without a password.
+type DisplaySharer interface {
+	Display(ctx context.Context, id string) (io.ReadWriteCloser, error)
+}

@@ -43,6 +43,11 @@ func (m *Monitor) OpenConsole(ctx context.Context, nodeName, memberID string, r 
 	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Console: &r})
 }
 
+// OpenDisplay connects to the display of a member through its node's agent; what it returns is like OpenTunnel's.
+func (m *Monitor) OpenDisplay(ctx context.Context, nodeName, memberID string) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Display: true})
+}
+
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	id, t, err := m.askForTunnel(nodeName, asked)
 	if err != nil {

@@ -44,4 +44,32 @@ var consoleGuards = []Mutant{
 		Replace: "members/{member}/console\", AccessRead, s.connectMemberConsole)",
 		Test:    "./internal/apiserver TestAMembersConsoleIsReachedThroughItsNode",
 	},
+	{
+		Guard:   "no link in a directory of QEMU's leads the agent to another socket",
+		File:    "internal/driver/vm/display.go",
+		Find:    "unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC",
+		Replace: "unix.O_PATH|unix.O_CLOEXEC",
+		Test:    "./internal/driver/vm TestADisplayIsReachedAtItsOwnersSocketOnly",
+	},
+	{
+		Guard:   "the agent connects to the display of the cluster's own QEMU only",
+		File:    "internal/driver/vm/display.go",
+		Find:    "if peer.Uid != user {",
+		Replace: "if false {",
+		Test:    "./internal/driver/vm TestADisplayIsReachedAtItsOwnersSocketOnly",
+	},
+	{
+		Guard:   "a token that may only read reaches no display",
+		File:    "internal/apiserver/operations.go",
+		Find:    "members/{member}/display\", AccessRun, s.connectMemberDisplay)",
+		Replace: "members/{member}/display\", AccessRead, s.connectMemberDisplay)",
+		Test:    "./internal/apiserver TestAMembersConsoleIsReachedThroughItsNode",
+	},
+	{
+		Guard:   "a screen at a path is its owner's only",
+		File:    "internal/cli/cluster_display.go",
+		Find:    "syscall.Umask(0o077)",
+		Replace: "syscall.Umask(0)",
+		Test:    "./internal/cli TestADisplayIsPassedToViewersOnThisMachine",
+	},
 }

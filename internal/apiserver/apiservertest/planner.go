@@ -160,6 +160,11 @@ func (t *Tunnels) OpenConsole(ctx context.Context, node, memberID string, r api.
 	return t.OpenTunnel(ctx, node, fmt.Sprintf("%s %+v", memberID, r), 0)
 }
 
+// OpenDisplay is OpenTunnel: it notes the display behind the member.
+func (t *Tunnels) OpenDisplay(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, memberID+" display", 0)
+}
+
 // OpenTunnel connects to the test's server.
 func (t *Tunnels) OpenTunnel(ctx context.Context, node, memberID string, _ int) (io.ReadWriteCloser, error) {
 	t.mu.Lock()

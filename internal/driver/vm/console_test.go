@@ -61,6 +61,9 @@ func TestAConsoleShowsTheMachineAndTypesThereAlsoForTheNextAgent(t *testing.T) {
 	if err != nil || !strings.Contains(string(kept), "Linux version ") || !strings.Contains(string(kept), "you typed hello") {
 		t.Errorf("%v; what is kept does not begin with the boot of the kernel, or lacks what was typed:\n%s", err, kept)
 	}
+	if _, err := r.Display(t.Context(), id); err == nil {
+		t.Error("a machine without a display has one")
+	}
 	// The next agent goes on where this one ended.
 	r.reopen(t)
 	if _, err := io.ReadAll(watcher); err != nil {

@@ -53,8 +53,10 @@ type domain struct {
 	Home, HomeTag             string
 	NICs                      []nic
 	Console                   string
-	GuestSocket, GuestPort    string
-	AgentSocket, AgentPort    string
+	// Display is the socket of its screen, "" without one.
+	Display                string
+	GuestSocket, GuestPort string
+	AgentSocket, AgentPort string
 	// User is the UID and GID that QEMU runs as: the first of the cluster's.
 	User uint32
 }
@@ -73,6 +75,9 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,
 		AgentSocket: path.Join(v.control(), "agent.sock"), AgentPort: memberconfig.SerialPort,
 		User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
+	}
+	if a.Display {
+		d.Display = v.display(fileDisplay)
 	}
 	if h.KVM {
 		d.SpareCPUs = h.SpareCPUs

@@ -130,12 +130,13 @@ type view struct{ dir string }
 
 func viewOf(id string) view { return view{filepath.Join(views, id)} }
 
-func (v view) kernel() string         { return filepath.Join(v.dir, "kernel") }
-func (v view) initrd() string         { return filepath.Join(v.dir, "initrd") }
-func (v view) home() string           { return filepath.Join(v.dir, "home") }
-func (v view) control() string        { return filepath.Join(v.dir, "control") }
-func (v view) run(name string) string { return filepath.Join(v.dir, "run", name) }
-func (v view) root(n int) string      { return filepath.Join(v.dir, fmt.Sprintf("root-%d", n)) }
+func (v view) kernel() string             { return filepath.Join(v.dir, "kernel") }
+func (v view) initrd() string             { return filepath.Join(v.dir, "initrd") }
+func (v view) home() string               { return filepath.Join(v.dir, "home") }
+func (v view) control() string            { return filepath.Join(v.dir, "control") }
+func (v view) run(name string) string     { return filepath.Join(v.dir, "run", name) }
+func (v view) display(name string) string { return filepath.Join(v.dir, "display", name) }
+func (v view) root(n int) string          { return filepath.Join(v.dir, fmt.Sprintf("root-%d", n)) }
 
 // shown is a file or directory of the host in a view.
 type shown struct {

@@ -174,6 +174,12 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 		{path: m.HomeDir, at: v.home()},
 		{path: run, at: v.run("")},
 	}
+	if m.Assignment.Display {
+		if err := d.makeDisplayDir(id, user); err != nil {
+			return err
+		}
+		all = append(all, shown{path: d.path(id, dirDisplay), at: v.display("")})
+	}
 	for n, l := range image.Layers {
 		all = append(all, shown{path: l.Path, at: v.root(n), readOnly: true})
 	}
