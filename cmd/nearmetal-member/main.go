@@ -1,5 +1,6 @@
 // Command nearmetal-member is the first process of every member: it runs sshd, tells the node agent when the member is ready
-// and supervises its jobs. See package member. Started by the name of a sandbox, it is one: see package sandbox.
+// and supervises its jobs. See package member. Started by the name of a
+// sandbox or of a home's server, it is one: see packages sandbox and homeserver.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/homeserver"
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/sandbox"
@@ -22,6 +24,10 @@ import (
 func main() {
 	if os.Args[0] == sandbox.Name {
 		_ = sandbox.Hold() // it has told its maker
+		os.Exit(1)
+	}
+	if os.Args[0] == homeserver.Name {
+		_ = homeserver.Hold() // it has told its maker
 		os.Exit(1)
 	}
 	if err := run(); err != nil {

@@ -108,7 +108,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 
 // openMachines opens the driver of virtual machines, and labels the node by how their processors work, unless its operator has.
 func openMachines(cfg vm.Config, node *api.NodeRecord) (*vm.Driver, error) {
-	cfg.Boot, cfg.Program = bootbin.Binary, memberbin.Binary
+	cfg.Boot, cfg.Program, cfg.HomeServer = bootbin.Binary, memberbin.Binary, memberbin.Binary
 	if len(vm.Missing()) == 0 && node.Labels[LabelProcessors] == "" {
 		labels := maps.Clone(node.Labels)
 		if labels == nil {

@@ -29,6 +29,7 @@ var unreached = map[string]string{
 	"state.before-machine-record": noMachines,
 	"vm.after-attach":             noVirtualMachines,
 	"vm.after-create":             noVirtualMachines,
+	"vm.after-home":               noVirtualMachines,
 	"vm.after-detach":             noVirtualMachines,
 	"vm.after-end":                noVirtualMachines,
 	"vm.after-running":            noVirtualMachines,

@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/machine/homelink"
 )
 
 // BenchmarkStart tells how long an emulated machine takes until the program in it says its first word: by the driver, with all that it does for a
@@ -79,12 +81,21 @@ func (r *rig) timeHand(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	socket := filepath.Join(m.ControlDir, "guest.sock")
+	home, err := r.ServeHome(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := vm.EndHome(r.Driver, context.Background(), id); err != nil {
+			b.Error(err)
+		}
+	}()
 	cmd := exec.Command("taskset", "-c", "0", "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,tb-size=48", "-cpu", "max", "-m", "384", "-nodefaults", "-display", "none", "-no-reboot",
 		"-kernel", image.Kernel.Path, "-initrd", initrds[0], "-append", image.Kernel.Arguments+" "+guestlink.Argument+"=erofs panic=-1", "-serial", "null",
 		"-drive", "file="+image.Layers[0].Path+",format=raw,if=none,id=d,readonly=on", "-device", "virtio-blk-pci,drive=d,serial="+guestlink.RootSerial(0),
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=g,server=on,wait=off,path="+socket, "-device", "virtserialport,chardev=g,name="+guestlink.Port,
 		"-chardev", "socket,id=a,path="+filepath.Join(m.ControlDir, "agent.sock"), "-device", "virtserialport,chardev=a,name=nearmetal.agent",
-		"-fsdev", "local,id=h,security_model=mapped-xattr,path="+m.HomeDir, "-device", "virtio-9p-pci,fsdev=h,mount_tag=home",
+		"-chardev", "socket,id=h,path="+home, "-device", "virtserialport,chardev=h,name="+homelink.Port,
 		"-netdev", "tap,id=n,script=no,downscript=no,ifname="+fabric.TAP(port).At, "-device", "virtio-net-pci,netdev=n,mac="+port.MAC, "-device", "virtio-rng-pci")
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
@@ -99,7 +110,7 @@ func (r *rig) timeHand(b *testing.B) time.Duration {
 	client := guestlink.NewClient(func(ctx context.Context) (net.Conn, error) { return dialWhenThere(ctx, socket) })
 	defer client.Close()
 	setup := guestlink.Setup{
-		Hostname: m.Assignment.Member, Shares: []guestlink.Share{{Tag: "home", Path: "/home"}},
+		Hostname: m.Assignment.Member, Home: "/home",
 		Dirs:       []guestlink.Dir{{Path: "/home/hpc", Mode: 0o700, UID: 1000, GID: 1000}},
 		Interfaces: []guestlink.Interface{{MAC: port.MAC, Name: "eth0", Address: m.Networks[0].Prefix, MTU: 1500}}, Program: []string{guestlink.ProgramInGuest},
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
+	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -42,7 +43,7 @@ func beDoomed(text string) error {
 		return err
 	}
 	d, err := vm.New(vm.Config{
-		StateDir: job.StateDir, Node: "n1", Attacher: taps{&drivertest.Ports{}}, Images: images{job.Image}, Boot: bootbin.Binary, Program: self, Accelerate: emulate,
+		StateDir: job.StateDir, Node: "n1", Attacher: taps{&drivertest.Ports{}}, Images: images{job.Image}, Boot: bootbin.Binary, Program: self, HomeServer: memberbin.Binary, Accelerate: emulate,
 	})
 	if err != nil {
 		return err
@@ -77,6 +78,7 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 	}{
 		{"vm.after-write", false, driver.StatePrepared, false},
 		{"vm.after-attach", false, driver.StatePrepared, true},
+		{"vm.after-home", false, driver.StatePrepared, true},
 		{"vm.after-create", false, driver.StatePrepared, true},
 		{"vm.after-setup", false, driver.StatePrepared, false},
 		{"vm.after-running", false, driver.StateRunning, true},

@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/machine/homelink"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
 
@@ -26,9 +27,6 @@ const translationMiB = 48
 
 // machineType is pinned, so that a saved machine goes on under a later QEMU as what it was.
 const machineType = "pc-q35-7.2"
-
-// homeTag names the cluster's home among a guest's shares.
-const homeTag = "home"
 
 //go:embed domain.xml.tmpl
 var domainTemplate string
@@ -50,13 +48,13 @@ type domain struct {
 	Kernel, Initrd, Arguments string
 	Emulator, Machine         string
 	Roots                     []rootDisk
-	Home, HomeTag             string
 	NICs                      []nic
 	Console                   string
 	// Display is the socket of its screen, "" without one.
 	Display                string
 	GuestSocket, GuestPort string
 	AgentSocket, AgentPort string
+	HomeSocket, HomePort   string
 	// User is the UID and GID that QEMU runs as: the first of the cluster's.
 	User uint32
 }
@@ -71,9 +69,10 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 	d := domain{
 		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
 		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
-		Home: v.home(), HomeTag: homeTag, Console: v.run(fileConsole),
+		Console:     v.run(fileConsole),
 		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,
 		AgentSocket: path.Join(v.control(), "agent.sock"), AgentPort: memberconfig.SerialPort,
+		HomeSocket: v.link(fileHome), HomePort: homelink.Port,
 		User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
 	}
 	if a.Display {

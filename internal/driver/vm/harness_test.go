@@ -31,6 +31,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
 	"github.com/nearmetal/nearmetal/internal/machine/initrd"
+	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/testbed/debiantree"
 )
@@ -138,7 +139,7 @@ func newRig(t testing.TB, images images) *rig {
 	})
 	r := &rig{t: t, dir: dir, ports: &drivertest.Ports{}, sockets: map[string]*net.UnixListener{}, sessions: map[string]*session{}}
 	r.cfg = vm.Config{
-		StateDir: filepath.Join(dir, "state"), Node: "n1", Attacher: taps{r.ports}, Images: images, Boot: bootbin.Binary, Program: self,
+		StateDir: filepath.Join(dir, "state"), Node: "n1", Attacher: taps{r.ports}, Images: images, Boot: bootbin.Binary, Program: self, HomeServer: memberbin.Binary,
 		Accelerate: emulate, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	r.reopen(t)

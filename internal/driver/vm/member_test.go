@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +44,9 @@ type order struct {
 	Panic bool `json:"panic,omitempty"`
 	// Time asks what time it is.
 	Time bool `json:"time,omitempty"`
+	// Shell asks for what a shell script says, run by a user and group of that number.
+	Shell string `json:"shell,omitempty"`
+	As    uint32 `json:"as,omitempty"`
 }
 
 // answer is what came of it.
@@ -76,10 +80,6 @@ func TestMain(m *testing.M) {
 func beMember() {
 	if _, err := os.Stat("/etc/nearmetal/stubborn"); err == nil {
 		signal.Ignore(unix.SIGTERM)
-	}
-	// A mounted home keeps a machine from being saved.
-	if err := unix.Unmount("/home", 0); err != nil {
-		os.Stderr.WriteString("unmount the home: " + err.Error() + "\n")
 	}
 	var counted atomic.Int64
 	go func() {
@@ -173,6 +173,15 @@ func obey(o order) answer {
 		return answer{Err: fmt.Sprintf("after a panic: %v", err)}
 	case o.Prepare:
 		return prepare()
+	case o.Shell != "":
+		cmd := exec.Command("/bin/sh", "-c", o.Shell)
+		cmd.Env = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: o.As, Gid: o.As}}
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			return answer{Err: fmt.Sprintf("%v: %s", err, text)}
+		}
+		return answer{Text: string(text)}
 	case o.Read != "":
 		var stat unix.Stat_t
 		text, err := os.ReadFile(o.Read)

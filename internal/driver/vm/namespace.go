@@ -132,7 +132,7 @@ func viewOf(id string) view { return view{filepath.Join(views, id)} }
 
 func (v view) kernel() string             { return filepath.Join(v.dir, "kernel") }
 func (v view) initrd() string             { return filepath.Join(v.dir, "initrd") }
-func (v view) home() string               { return filepath.Join(v.dir, "home") }
+func (v view) link(name string) string    { return filepath.Join(v.dir, "link", name) }
 func (v view) control() string            { return filepath.Join(v.dir, "control") }
 func (v view) run(name string) string     { return filepath.Join(v.dir, "run", name) }
 func (v view) display(name string) string { return filepath.Join(v.dir, "display", name) }

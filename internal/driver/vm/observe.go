@@ -106,6 +106,11 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 			return nil, err
 		}
 		d.readConsole(id, seen)
+		if seen.alive() {
+			if err := d.keepHome(*seen.member); err != nil {
+				d.log.WarnContext(ctx, "the home of a member is not served", "member", id, "error", err)
+			}
+		}
 		if seen.state != driver.StateAbsent {
 			all = append(all, d.observation(id, seen))
 		}

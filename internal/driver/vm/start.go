@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
-	"golang.org/x/sys/unix"
-
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -29,6 +27,9 @@ import (
 const (
 	fileMember = "member.json" // the record, once the guest had its setup
 	dirRun     = "run"
+	// dirLink has the socket that leads QEMU to the server of the home, in which the cluster's user, who QEMU is, can't put anything either.
+	dirLink  = "link"
+	fileHome = "home.sock"
 	// fileGuest is the socket that leads to the guest's boot agent, fileConsole the one to its serial console.
 	fileGuest   = "guest.sock"
 	fileConsole = "console.sock"
@@ -156,8 +157,8 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 	if err := os.RemoveAll(d.dir(id)); err != nil {
 		return err
 	}
-	run := d.path(id, dirRun)
-	if err := errors.Join(os.MkdirAll(d.dir(id), 0o711), os.Mkdir(run, 0o700)); err != nil {
+	run, link := d.path(id, dirRun), d.path(id, dirLink)
+	if err := errors.Join(os.MkdirAll(d.dir(id), 0o711), os.Mkdir(run, 0o700), os.Mkdir(link, 0o711)); err != nil {
 		return err
 	}
 	if err := giveHome(m.HomeDir, user); err != nil {
@@ -171,7 +172,7 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 	all := []shown{
 		{path: image.Kernel.Path, at: v.kernel(), readOnly: true},
 		{path: initrd, at: v.initrd(), readOnly: true},
-		{path: m.HomeDir, at: v.home()},
+		{path: link, at: v.link(""), readOnly: true},
 		{path: run, at: v.run("")},
 	}
 	if m.Assignment.Display {
@@ -199,11 +200,6 @@ func giveHome(dir string, user int) error {
 	}
 	if !info.IsDir() {
 		return fmt.Errorf("shared home: %s is no directory", dir)
-	}
-	// 9p keeps the guest's owners and modes in such attributes (security model "mapped").
-	const attribute = "user.nearmetal"
-	if err := errors.Join(unix.Lsetxattr(dir, attribute, []byte("1"), 0), unix.Lremovexattr(dir, attribute)); err != nil {
-		return fmt.Errorf("shared home: the file system of %s has no extended attributes (%w), which virtual machines need there; put the state directory on ext4, XFS or Btrfs", dir, err)
 	}
 	if uid, ok := ownerOf(info); !ok || uid != 0 {
 		return nil
@@ -257,6 +253,9 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 // create starts the machine within its control groups.
 func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text string) error {
 	if err := d.confine(&m.Assignment); err != nil {
+		return err
+	}
+	if err := d.keepHome(m); err != nil {
 		return err
 	}
 	err := host.call(ctx, func(rpc *libvirt.Libvirt) error {
@@ -353,7 +352,7 @@ func (d *Driver) recall(id string) (record, error) {
 func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 	a := &m.Assignment
 	s := guestlink.Setup{
-		Hostname: a.Member, Shares: []guestlink.Share{{Tag: homeTag, Path: "/home"}},
+		Hostname: a.Member, Home: "/home",
 		Dirs:    []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
 		Program: []string{guestlink.ProgramInGuest}, WatchdogSeconds: int(cmp.Or(d.cfg.Watchdog, watchdogTime) / time.Second),
 	}

@@ -77,6 +77,9 @@ func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error 
 			return fmt.Errorf("ending process %d of its machine: %w", pid, err)
 		}
 	}
+	if err := d.endHome(ctx, id); err != nil {
+		return err
+	}
 	return gone(ctx, host, id)
 }
 

@@ -39,6 +39,9 @@ type Config struct {
 	// Boot returns the boot agent's binary, the first process of guests, and Program the one that the boot agent starts: the member agent's. They are
 	// always the same, and not kept: each has some megabytes.
 	Boot, Program func() ([]byte, error)
+	// HomeServer returns the program that is the server of homes when it is started as one (package homeserver): the member agent's, too. It needs no
+	// libraries.
+	HomeServer func() ([]byte, error)
 	// Accelerate reports whether processors are virtualized by KVM; nil: Acceleration of this host.
 	Accelerate func() error
 	// SpareCPUs are those of the node that it offers to no member: machines do there what their processors do not.
@@ -63,9 +66,13 @@ type Driver struct {
 	guests map[string]*guest
 	// consoles are those that are read.
 	consoles map[string]*serialconsole.Console
+	// homes are the members whose home's server is kept running.
+	homes map[string]*homeKeeper
 	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
 	boots  sync.Mutex
 	agents string
+	// program: that of homes' servers was written by this agent.
+	program bool
 
 	lifetime context.Context // until Close
 	end      context.CancelFunc
@@ -78,8 +85,8 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("VM driver: the state directory must be an absolute path, not %q", cfg.StateDir)
 	case cfg.Attacher == nil:
 		return nil, errors.New("VM driver: the Attacher, which connects members, is missing")
-	case cfg.Boot == nil || cfg.Program == nil:
-		return nil, errors.New("VM driver: the boot agent or the member agent is missing")
+	case cfg.Boot == nil || cfg.Program == nil || cfg.HomeServer == nil:
+		return nil, errors.New("VM driver: the boot agent, the member agent or the server of homes is missing")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -89,7 +96,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger.With("driver", "vm", "node", cfg.Node), machines: filepath.Join(cfg.StateDir, "vms"), guests: map[string]*guest{},
-		consoles: map[string]*serialconsole.Console{},
+		consoles: map[string]*serialconsole.Console{}, homes: map[string]*homeKeeper{},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())
 	return d, nil
@@ -155,6 +162,10 @@ func (d *Driver) Close() error {
 	for id, c := range d.consoles {
 		c.Close()
 		delete(d.consoles, id)
+	}
+	for id, k := range d.homes { // the servers go on
+		k.end()
+		delete(d.homes, id)
 	}
 	if d.daemon != nil {
 		d.daemon.stop()

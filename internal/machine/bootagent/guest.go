@@ -70,7 +70,7 @@ func (a *Agent) guest(ctx context.Context, formats []image.RootFormat) error {
 	if a.modules, err = openModules(a.log); err != nil {
 		return err
 	}
-	if err := a.modules.loadAll([]string{"virtio_console", "virtio_net", "9p", "9pnet_virtio", "button", "evdev"}); err != nil {
+	if err := a.modules.loadAll([]string{"virtio_console", "virtio_net", "nfs", "nfsv3", "button", "evdev"}); err != nil {
 		return err
 	}
 	a.obeySignals()
@@ -177,8 +177,8 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 			return err
 		}
 	}
-	for _, share := range s.Shares {
-		if err := mountShare(share); err != nil {
+	if s.Home != "" {
+		if err := g.agent.mountHome(s.Home); err != nil {
 			return err
 		}
 	}
@@ -188,17 +188,6 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 		}
 	}
 	return nil
-}
-
-// mountShare mounts a directory of the host. Others write there, too, so nothing is cached but what is mapped into memory.
-func mountShare(s guestlink.Share) error {
-	if err := os.MkdirAll(s.Path, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(s.Tag, s.Path, "9p", unix.MS_NOSUID|unix.MS_NODEV, "trans=virtio,version=9p2000.L,msize=512000,cache=mmap,access=user"); err != nil {
-		return fmt.Errorf("mount the host's directory at %s: %w", s.Path, err)
-	}
-	return os.Chown(s.Path, 0, 0)
 }
 
 // ownDir makes a directory, unless it is there.

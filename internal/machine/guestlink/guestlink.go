@@ -33,8 +33,9 @@ const MaxRoots = 16
 type Setup struct {
 	Hostname   string      `json:"hostname"`
 	Interfaces []Interface `json:"interfaces"`
-	Shares     []Share     `json:"shares"`
-	Dirs       []Dir       `json:"dirs"`
+	// Home is where the cluster's home is mounted, which package homelink leads to.
+	Home string `json:"home"`
+	Dirs []Dir  `json:"dirs"`
 	// Files replace those of the Setup before.
 	Files []File `json:"files"`
 	// Program is started once the first Setup is in force. The machine goes off when it ends.
@@ -54,12 +55,6 @@ type Interface struct {
 	MTU     int          `json:"mtu"`
 	// Gateway of the default route; the zero value: none by this interface.
 	Gateway netip.Addr `json:"gateway"`
-}
-
-// Share is a directory of the host, by 9p.
-type Share struct {
-	Tag  string `json:"tag"`
-	Path string `json:"path"`
 }
 
 // Dir is a directory that is made unless it is there.

@@ -64,7 +64,7 @@ func TestASetupArrivesWhole(t *testing.T) {
 	want := Setup{
 		Hostname:   "c1-0",
 		Interfaces: []Interface{{MAC: "02:6e:00:01:00:02", Name: "eth0", Address: netip.MustParsePrefix("10.64.0.2/20"), MTU: 1450, Gateway: netip.MustParseAddr("10.64.0.1")}},
-		Shares:     []Share{{Tag: "home", Path: "/home"}},
+		Home:       "/home",
 		Dirs:       []Dir{{Path: "/home/hpc", Mode: 0o700, UID: 1000, GID: 1000}},
 		Files:      []File{{Path: "/etc/hosts", Content: make([]byte, 300<<10), Mode: 0o644}},
 		Program:    []string{ProgramInGuest},

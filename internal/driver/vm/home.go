@@ -1,0 +1,295 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/homeserver"
+)
+
+// A member's home is served to its guest by a process of its own (package homeserver), to which QEMU connects. It is found again by its file, as
+// QEMU's is, outlives agents, and is started again when it ends before the machine does: the guest's kernel repeats what was not answered.
+
+// fileServer has the process of the home's server.
+const fileServer = "home.pid"
+
+// homeKeeper keeps the server of one member's home running.
+type homeKeeper struct {
+	end   context.CancelFunc
+	ended chan struct{}
+}
+
+// restartWait is between two starts of a server that ends at once.
+const restartWait = time.Second
+
+// keepHome has a member's home served from now on, until endHome or Close. It returns once it is.
+func (d *Driver) keepHome(m driver.Member) error {
+	id := m.Assignment.ID
+	k, life, err := d.newKeeper(id)
+	if k == nil {
+		return err
+	}
+	pid, err := d.serveHome(m)
+	if err != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.homes[id] == k {
+			delete(d.homes, id)
+		}
+		close(k.ended)
+		return fmt.Errorf("serving its home: %w", err)
+	}
+	go func() {
+		defer close(k.ended)
+		d.watchHome(life, m, pid)
+	}()
+	return nil
+}
+
+// newKeeper notes that a member's home is served; nil where it is already.
+func (d *Driver) newKeeper(id string) (*homeKeeper, context.Context, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, nil, errClosed
+	}
+	if d.homes[id] != nil {
+		return nil, nil, nil
+	}
+	k := &homeKeeper{ended: make(chan struct{})}
+	var life context.Context
+	life, k.end = context.WithCancel(d.lifetime)
+	d.homes[id] = k
+	return k, life, nil
+}
+
+// watchHome starts a server again whenever it has ended.
+func (d *Driver) watchHome(ctx context.Context, m driver.Member, pid int) {
+	for ctx.Err() == nil {
+		if pid != 0 && waitProcess(ctx, pid) != nil {
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		var err error
+		if pid, err = d.serveHome(m); err != nil {
+			d.log.ErrorContext(ctx, "the home of a member is not served; trying again", "member", m.Assignment.ID, "error", err)
+			pid = 0
+			select {
+			case <-time.After(restartWait):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		d.log.WarnContext(ctx, "the server of a member's home had ended and was started again", "member", m.Assignment.ID)
+	}
+}
+
+// endHome ends the server of a member's home.
+func (d *Driver) endHome(ctx context.Context, id string) error {
+	d.mu.Lock()
+	k := d.homes[id]
+	delete(d.homes, id)
+	d.mu.Unlock()
+	if k != nil {
+		k.end()
+		<-k.ended
+	}
+	pid, err := d.homePID(id)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	if err := waitProcess(ctx, pid); err != nil {
+		return fmt.Errorf("the server of its home does not end: %w", err)
+	}
+	return nil
+}
+
+// homePID is the process of the server of a member's home, 0 when there is none. The file says which it should be, and the process whether it is.
+func (d *Driver) homePID(id string) (int, error) {
+	text, err := os.ReadFile(d.path(id, fileServer))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, nil //nolint:nilerr // what is no number is no process
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !strings.HasPrefix(string(line), homeserver.Name+"\x00"+uuidText(d.domainUUID(id))+"\x00") {
+		return 0, nil //nolint:nilerr // the process has ended
+	}
+	return pid, nil
+}
+
+// serveHome starts the server of a member's home unless there is one, and returns its process.
+func (d *Driver) serveHome(m driver.Member) (int, error) {
+	id := m.Assignment.ID
+	if pid, err := d.homePID(id); err != nil || pid != 0 {
+		return pid, err
+	}
+	socket, err := d.listenHome(m)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = socket.Close() }()
+	home, err := openHome(m.HomeDir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = home.Close() }()
+	program, err := d.homeProgram()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = program.Close() }()
+	pid, orders, answers, err := d.startHome(m, program, socket, home)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = answers.Close() }()
+	defer func() { _ = orders.Close() }() // without an order before, that ends it
+	said := make([]byte, mostSaid)
+	if n, _ := answers.Read(said); string(said[:n]) != homeserver.Ready {
+		return 0, fmt.Errorf("it did not become ready: %s", strings.ToValidUTF8(string(said[:n]), "?"))
+	}
+	groups, err := d.groups()
+	if err == nil {
+		err = groups.Join(id, pid)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("limiting it as its machine is: %w", err)
+	}
+	at := d.path(id, fileServer)
+	if err := errors.Join(os.WriteFile(at+".new", []byte(strconv.Itoa(pid)), 0o600), os.Rename(at+".new", at)); err != nil {
+		return 0, err
+	}
+	failpoint.Hit("vm.after-home")
+	_, err = orders.WriteString(homeserver.Go)
+	return pid, err
+}
+
+// listenHome makes the socket that QEMU connects to, as the cluster's user.
+func (d *Driver) listenHome(m driver.Member) (*os.File, error) {
+	id, user := m.Assignment.ID, int(m.Assignment.UserIDs.First)
+	dir, err := os.OpenRoot(d.path(id, dirLink))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	if err := dir.Remove(fileHome); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	// The path through the open directory is short enough for an address.
+	open, err := os.Open(d.path(id, dirLink))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = open.Close() }()
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", open.Fd(), fileHome), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listening: %w", err)
+	}
+	defer func() { _ = listener.Close() }()
+	listener.SetUnlinkOnClose(false)
+	if err := errors.Join(dir.Chmod(fileHome, 0o600), dir.Lchown(fileHome, user, user)); err != nil {
+		return nil, err
+	}
+	return listener.File()
+}
+
+// openHome opens a home as a tree of its own, from which nothing above it is reached.
+func openHome(path string) (*os.File, error) {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return nil, fmt.Errorf("the home %s: %w", path, err)
+	}
+	// Not noexec: whoever asks whether a file may be executed would hear that it may not.
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return nil, errors.Join(fmt.Errorf("the home %s: %w", path, err), unix.Close(tree))
+	}
+	return os.NewFile(uintptr(tree), path), nil
+}
+
+// homeProgram is the program that serves homes, as a file: all servers share its pages.
+func (d *Driver) homeProgram() (*os.File, error) {
+	d.boots.Lock()
+	defer d.boots.Unlock()
+	at := filepath.Join(d.cfg.StateDir, "libvirt", "home-program")
+	if d.program {
+		if file, err := os.Open(at); err == nil {
+			return file, nil
+		}
+	}
+	program, err := d.cfg.HomeServer()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return nil, err
+	}
+	// Renamed: one that runs is not written to.
+	if err := errors.Join(os.WriteFile(at+".new", program, 0o755), os.Rename(at+".new", at)); err != nil {
+		return nil, err
+	}
+	d.program = true
+	return os.Open(at)
+}
+
+// startHome starts a server, and returns the files by which it takes its order and answers.
+func (d *Driver) startHome(m driver.Member, program, socket, home *os.File) (pid int, orders, answers *os.File, err error) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = null.Close() }()
+	hears, orders, err := os.Pipe()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = hears.Close() }()
+	answers, says, err := os.Pipe()
+	if err != nil {
+		return 0, nil, nil, errors.Join(err, orders.Close())
+	}
+	a := &m.Assignment
+	mapping := []syscall.SysProcIDMap{{HostID: int(a.UserIDs.First), Size: int(a.UserIDs.Count)}}
+	args := []string{homeserver.Name, uuidText(d.domainUUID(a.ID)), cpuset(a.CPUs)}
+	process, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", homeserver.FileProgram), args, &os.ProcAttr{
+		Dir: "/", Env: []string{},
+		Files: []*os.File{
+			homeserver.FileOrders: hears, homeserver.FileAnswers: says, 2: null,
+			homeserver.FileProgram: program, homeserver.FileSocket: socket, homeserver.FileHome: home,
+		},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: homeserver.Namespaces, UidMappings: mapping, GidMappings: mapping, GidMappingsEnableSetgroups: true,
+			Credential: &syscall.Credential{}, Setsid: true,
+		},
+	})
+	_ = says.Close()
+	if err != nil {
+		return 0, nil, nil, errors.Join(fmt.Errorf("starting it: %w", err), orders.Close(), answers.Close())
+	}
+	go func() { _, _ = process.Wait() }()
+	return process.Pid, orders, answers, nil
+}

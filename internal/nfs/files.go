@@ -1,0 +1,315 @@
+package nfs
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A handle holds an inode number, and Linux opens no file by that without a privilege over all of the host. So a server remembers where it has seen
+// each file: in which directory, by which name. It keeps the most recently used ones open (O_PATH), which follow renames by anybody. A server that
+// was just started remembers nothing. It looks through the tree once for what it is asked, see search.go.
+
+// files are those that this server has seen. It is safe for concurrent use.
+type files struct {
+	cfg  Config
+	root handle
+	// device is the file system's: there is one, as numbers of files mean nothing in another.
+	device uint64
+
+	mu   sync.Mutex
+	seen map[uint64]*file
+	// byUse are all of them but the root, the latest first; open are those with a descriptor.
+	byUse, open *list.List
+	search      search
+}
+
+// file is one that was seen.
+type file struct {
+	handle
+	parent uint64
+	name   string
+	opened *opened // nil: not open
+	// use and held are its elements of byUse and open.
+	use, held *list.Element
+}
+
+// opened is a descriptor (O_PATH) that is closed once nobody uses it.
+type opened struct {
+	fd    int
+	users int
+}
+
+func newFiles(cfg Config) (*files, error) {
+	f := &files{cfg: cfg, seen: map[uint64]*file{}, byUse: list.New(), open: list.New()}
+	f.search.init()
+	fd := int(cfg.Root.Fd())
+	stat, err := statOf(fd)
+	if err != nil {
+		return nil, err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return nil, unix.ENOTDIR
+	}
+	f.root, f.device = handleOf(&stat), deviceOf(&stat)
+	f.seen[f.root.ino] = &file{handle: f.root, opened: &opened{fd: fd, users: 1}}
+	return f, nil
+}
+
+// statMask is what is asked of files.
+const statMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
+
+func statOf(fd int) (stat unix.Statx_t, err error) {
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, statMask, &stat)
+	return stat, err
+}
+
+func handleOf(stat *unix.Statx_t) handle {
+	h := handle{ino: stat.Ino}
+	if stat.Mask&unix.STATX_BTIME != 0 {
+		h.born = uint64(stat.Btime.Sec)*1e9 + uint64(stat.Btime.Nsec)
+	}
+	return h
+}
+
+func deviceOf(stat *unix.Statx_t) uint64 { return unix.Mkdev(stat.Dev_major, stat.Dev_minor) }
+
+// path is a path to what a descriptor has open, whatever that is called and wherever it is.
+func (f *files) path(fd int) string { return filepath.Join(f.cfg.Descriptors, strconv.Itoa(fd)) }
+
+// get opens the file of a handle; the caller calls done. A file that is gone is statusStale. t is the thread, which may have to be the server's own for
+// a moment: a client keeps handles of files that its users could not find by name any more.
+func (f *files) get(t *thread, h handle) (fd int, done func(), err error) {
+	if o := f.pin(h); o != nil {
+		return f.alive(h, o)
+	}
+	caller := t.now
+	if err := t.own(); err != nil {
+		return 0, nil, err
+	}
+	o, err := f.find(h)
+	if err := t.become(caller); err != nil {
+		return 0, nil, err
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return f.alive(h, o)
+}
+
+// alive makes sure that an open file still has a name; it lets go of one that has none.
+func (f *files) alive(h handle, o *opened) (int, func(), error) {
+	stat, err := statOf(o.fd)
+	switch {
+	case err != nil:
+		f.unpin(o)
+		return 0, nil, err
+	case stat.Nlink == 0:
+		f.unpin(o)
+		f.forget(h.ino)
+		return 0, nil, statusStale
+	case !handleOf(&stat).is(h):
+		f.unpin(o)
+		return 0, nil, statusStale
+	}
+	return o.fd, func() { f.unpin(o) }, nil
+}
+
+// pin returns the open file of a handle, nil where it is not open.
+func (f *files) pin(h handle) *opened {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.seen[h.ino]
+	if n == nil || n.opened == nil {
+		return nil
+	}
+	f.used(n)
+	n.opened.users++
+	return n.opened
+}
+
+func (f *files) unpin(o *opened) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.release(o)
+}
+
+func (f *files) release(o *opened) {
+	if o.users--; o.users == 0 {
+		_ = unix.Close(o.fd)
+	}
+}
+
+// used moves a file to the front.
+func (f *files) used(n *file) {
+	if n.use != nil {
+		f.byUse.MoveToFront(n.use)
+	}
+	if n.held != nil {
+		f.open.MoveToFront(n.held)
+	}
+}
+
+// deepest bounds how many directories lead to a file: what is remembered of renamed ones could lead in a circle.
+const deepest = 1024
+
+// find opens a file where it was seen last, or looks for it.
+func (f *files) find(h handle) (*opened, error) {
+	if o, err := f.openSeen(h, deepest); err == nil {
+		return o, nil
+	}
+	if err := f.look(h); err != nil {
+		return nil, err
+	}
+	return f.openSeen(h, deepest)
+}
+
+// openSeen opens a file by the directory that it was seen in, which is opened in the same way.
+func (f *files) openSeen(h handle, depth int) (*opened, error) {
+	if o := f.pin(h); o != nil {
+		return o, nil
+	}
+	f.mu.Lock()
+	n := f.seen[h.ino]
+	if n == nil || depth == 0 || !n.is(h) {
+		f.mu.Unlock()
+		return nil, statusStale
+	}
+	parent, name := n.parent, n.name
+	above := f.seen[parent]
+	f.mu.Unlock()
+	if above == nil {
+		return nil, statusStale
+	}
+	dir, err := f.openSeen(above.handle, depth-1)
+	if err != nil {
+		return nil, err
+	}
+	defer f.unpin(dir)
+	fd, stat, err := f.openAt(dir.fd, name)
+	if err != nil {
+		return nil, err
+	}
+	if !handleOf(&stat).is(h) {
+		_ = unix.Close(fd)
+		return nil, statusStale
+	}
+	return f.keep(&stat, parent, name, fd), nil
+}
+
+// openAt opens a name in a directory, whatever it is, and never what a link leads to.
+func (f *files) openAt(dir int, name string) (fd int, stat unix.Statx_t, err error) {
+	fd, err = unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, stat, err
+	}
+	if stat, err = statOf(fd); err == nil && deviceOf(&stat) != f.device {
+		err = fmt.Errorf("%w: another file system", statusAccess)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return 0, stat, err
+	}
+	return fd, stat, nil
+}
+
+// keep remembers a file with its descriptor, which it takes, and returns it for use. Of two descriptors of one file the first stays.
+func (f *files) keep(stat *unix.Statx_t, parent uint64, name string, fd int) *opened {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.note(handleOf(stat), parent, name)
+	if n.opened != nil {
+		_ = unix.Close(fd)
+		n.opened.users++
+		return n.opened
+	}
+	n.opened = &opened{fd: fd, users: 2} // the list's and the caller's
+	n.held = f.open.PushFront(n)
+	for f.open.Len() > f.cfg.MostOpen {
+		f.letGo(f.open.Back().Value.(*file))
+	}
+	return n.opened
+}
+
+// remember notes where a file is.
+func (f *files) remember(h handle, parent uint64, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note(h, parent, name)
+}
+
+func (f *files) note(h handle, parent uint64, name string) *file {
+	f.search.found(h)
+	n := f.seen[h.ino]
+	if n != nil && n.handle != h && h != f.root { // the number was given again
+		f.drop(n)
+		n = nil
+	}
+	if n == nil {
+		n = &file{handle: h}
+		f.seen[h.ino] = n
+		n.use = f.byUse.PushFront(n)
+	}
+	if h != f.root {
+		n.parent, n.name = parent, name
+	}
+	f.used(n)
+	for f.byUse.Len() > f.cfg.MostFiles {
+		f.drop(f.byUse.Back().Value.(*file))
+	}
+	return n
+}
+
+// forget drops what is known of a file.
+func (f *files) forget(ino uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := f.seen[ino]; n != nil && n.use != nil {
+		f.drop(n)
+	}
+}
+
+func (f *files) drop(n *file) {
+	f.letGo(n)
+	f.byUse.Remove(n.use)
+	delete(f.seen, n.ino)
+}
+
+func (f *files) letGo(n *file) {
+	if n.opened == nil {
+		return
+	}
+	f.open.Remove(n.held)
+	f.release(n.opened)
+	n.opened, n.held = nil, nil
+}
+
+// maxName and maxPath are Linux's (limits.h).
+const (
+	maxName = 255
+	maxPath = 4096
+)
+
+// checkName refuses what is no name of something in a directory.
+func checkName(name []byte) error {
+	switch {
+	case len(name) == 0 || string(name) == "." || string(name) == "..":
+		return statusInvalid
+	case len(name) > maxName:
+		return statusNameTooLong
+	}
+	for _, b := range name {
+		if b == '/' || b == 0 {
+			return statusInvalid
+		}
+	}
+	return nil
+}
+
+// errIsAccess reports an error for lack of a permission.
+func errIsAccess(err error) bool { return errors.Is(err, unix.EACCES) }

@@ -1,0 +1,199 @@
+// Package nfs serves one directory over NFS version 3 (RFC 1813): the home of a cluster, to the kernel of a virtual machine.
+//
+// It acts as the user that each call names (AUTH_SYS), by the thread's file system IDs, and the kernel decides what that user may do. So it must
+// run where user IDs are the cluster's own (package homeserver), and must never be handed a directory by a path that leads out of it. Everything that
+// it is sent is hostile: what it keeps is bounded, and a file is reached only by what Root leads to. Handles outlive the server; see files.go. It
+// knows no connections and no members. Start with New and Serve.
+package nfs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is what a Server is made of.
+type Config struct {
+	// Root is the directory that is served. Its parent must not be reachable by it: an open tree (open_tree(2)), or the root of a mount.
+	Root *os.File
+	// Descriptors is a directory in which this process's file descriptors appear by their numbers: /proc/self/fd, or where that is mounted.
+	Descriptors string
+	// Workers is how many calls are served at a time; 0: DefaultWorkers.
+	Workers int
+	// MostFiles bounds the files whose places are remembered, and MostOpen those that are kept open; 0: 100,000 and 4,096.
+	MostFiles, MostOpen int
+}
+
+// DefaultWorkers serve a few processes of a guest at a time, and keep no more than that many calls in memory.
+const DefaultWorkers = 8
+
+// MaxRecord is the longest call that is accepted and the longest reply, in bytes: MaxIO bytes of a file and what goes with them.
+const MaxRecord = MaxIO + 4096
+
+// MaxIO is how much of a file one call reads or writes, in bytes.
+const MaxIO = 256 << 10
+
+// Server serves a directory. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	files   *files
+	replies *replies
+	// verifier changes with each server, by which clients see that unsynced writes may be lost (RFC 1813, section 3.3.7).
+	verifier [8]byte
+	jobs     chan job
+}
+
+type job struct {
+	call  []byte
+	reply func([]byte)
+}
+
+// New makes a server.
+func New(cfg Config) (*Server, error) {
+	if cfg.Workers == 0 {
+		cfg.Workers = DefaultWorkers
+	}
+	if cfg.MostFiles == 0 {
+		cfg.MostFiles = 100_000
+	}
+	if cfg.MostOpen == 0 {
+		cfg.MostOpen = 4096
+	}
+	files, err := newFiles(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("serving %s: %w", cfg.Root.Name(), err)
+	}
+	s := &Server{cfg: cfg, files: files, replies: newReplies(), jobs: make(chan job)}
+	if _, err := rand.Read(s.verifier[:]); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Run serves calls until ctx ends.
+func (s *Server) Run(ctx context.Context) {
+	for range s.cfg.Workers {
+		go s.work(ctx)
+	}
+	<-ctx.Done()
+}
+
+// Serve takes one call, without its record mark, and has it served; it waits until a worker has taken it. reply gets the answer; it is nil where the
+// call is no call at all, which is not answered.
+func (s *Server) Serve(ctx context.Context, call []byte, reply func([]byte)) error {
+	select {
+	case s.jobs <- job{call, reply}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// work serves calls on a thread of its own, whose IDs are the caller's of each. The thread ends with it.
+func (s *Server) work(ctx context.Context) {
+	runtime.LockOSThread()
+	t := &thread{}
+	for {
+		select {
+		case j := <-s.jobs:
+			j.reply(s.answer(t, j.call))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// status is nfsstat3 (RFC 1813, section 2.6).
+type status uint32
+
+const (
+	statusOK          status = 0
+	statusPerm        status = 1
+	statusNoEntry     status = 2
+	statusIO          status = 5
+	statusAccess      status = 13
+	statusExists      status = 17
+	statusOtherDevice status = 18
+	statusNoDirectory status = 20
+	statusIsDirectory status = 21
+	statusInvalid     status = 22
+	statusNameTooLong status = 63
+	statusStale       status = 70
+	statusBadHandle   status = 10001
+	statusNotSync     status = 10002
+	statusNotSupp     status = 10004
+	statusTooSmall    status = 10005
+	statusBadType     status = 10007
+	statusLater       status = 10008 // JUKEBOX: the client asks again after a while
+)
+
+// statuses are the errors of Linux that have another number in the protocol, or none.
+var statuses = map[unix.Errno]status{
+	unix.ENAMETOOLONG: statusNameTooLong, unix.ENOTEMPTY: 66, unix.EDQUOT: 69, unix.ESTALE: statusStale, unix.EOPNOTSUPP: statusNotSupp, unix.ELOOP: statusInvalid,
+	unix.ETXTBSY: statusAccess, unix.EOVERFLOW: statusInvalid, unix.ENOMEM: statusLater, unix.EMFILE: statusLater, unix.ENFILE: statusLater,
+	unix.EAGAIN: statusLater, unix.EINTR: statusLater,
+}
+
+// same are the errors that have Linux's number in the protocol.
+var same = []unix.Errno{
+	unix.EPERM, unix.ENOENT, unix.EIO, unix.ENXIO, unix.EACCES, unix.EEXIST, unix.EXDEV, unix.ENODEV, unix.ENOTDIR, unix.EISDIR, unix.EINVAL,
+	unix.EFBIG, unix.ENOSPC, unix.EROFS, unix.EMLINK,
+}
+
+// statusOf is what a client is told of an error.
+func statusOf(err error) status {
+	if err == nil {
+		return statusOK
+	}
+	if s := status(0); errors.As(err, &s) {
+		return s
+	}
+	errno := unix.Errno(0)
+	if !errors.As(err, &errno) {
+		return statusIO
+	}
+	if s, ok := statuses[errno]; ok {
+		return s
+	}
+	for _, e := range same {
+		if e == errno {
+			return status(errno)
+		}
+	}
+	return statusIO
+}
+
+func (s status) Error() string { return fmt.Sprintf("NFS status %d", uint32(s)) }
+
+// handle names a file for as long as it exists, whichever server it is shown to: its inode number, and when it was made, since numbers are given
+// again. born is 0 where the file system does not know.
+type handle struct{ ino, born uint64 }
+
+// handleMark begins each handle: what it is of.
+const handleMark = 0x4e4d6831 // "NMh1"
+
+const handleBytes = 20
+
+func (h handle) bytes() []byte {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, handleBytes), handleMark)
+	b = binary.BigEndian.AppendUint64(b, h.ino)
+	return binary.BigEndian.AppendUint64(b, h.born)
+}
+
+func parseHandle(b []byte) (handle, bool) {
+	if len(b) != handleBytes || binary.BigEndian.Uint32(b) != handleMark {
+		return handle{}, false
+	}
+	return handle{binary.BigEndian.Uint64(b[4:]), binary.BigEndian.Uint64(b[12:])}, true
+}
+
+// is reports whether both are of one file.
+func (h handle) is(other handle) bool {
+	return h.ino == other.ino && (h.born == other.born || h.born == 0 || other.born == 0)
+}
