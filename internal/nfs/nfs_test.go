@@ -3,6 +3,7 @@ package nfs_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -390,6 +391,93 @@ func TestACallerMayDoWhatItsUserMay(t *testing.T) {
 	if status, _ := stranger.write(script, 0, []byte("x"), 0); status != access {
 		t.Errorf("a stranger writes to it: status %d", status)
 	}
+}
+
+func TestACallerWhoIsNobodyIsNotServed(t *testing.T) {
+	as := serve(t, home(t), nfs.Config{Workers: 1})
+	root := as(0).root
+	const none = 0xffffffff // no ID in any namespace
+	c := &nfstest.Client{Do: as(0).Do, UID: none, GID: 1000}
+	if _, _, err := c.NFS(nfstest.GetAttr, nfstest.Args{}.Bytes(root)); err == nil {
+		t.Error("a user without an ID was served")
+	}
+	c = &nfstest.Client{Do: as(0).Do, UID: 1000, GID: 1000, Groups: make([]uint32, 17)}
+	if _, _, err := c.NFS(nfstest.GetAttr, nfstest.Args{}.Bytes(root)); err == nil {
+		t.Error("a caller of more groups than there may be was served")
+	}
+	if _, status := as(1000).attributes(root); status != ok {
+		t.Errorf("after them another caller: status %d", status)
+	}
+}
+
+// TestHandlesOutliveTheirServer has a second server look for the files that the first one gave handles of.
+func TestHandlesOutliveTheirServer(t *testing.T) {
+	dir := home(t)
+	c := serve(t, dir, nfs.Config{})(1000)
+	var handles [][]byte
+	at := c.root
+	for n := range 20 {
+		at = c.mkdir(at, fmt.Sprintf("d%d", n), 0o700)
+		handles = append(handles, at, c.create(at, "f", 0o600))
+	}
+	gone := handles[len(handles)-1]
+	if err := errors.Join(os.Rename(filepath.Join(dir, "d0/d1/d2"), filepath.Join(dir, "moved")), os.Remove(filepath.Join(dir, "moved/d3/f"))); err != nil {
+		t.Fatal(err)
+	}
+	for what, cfg := range map[string]nfs.Config{"a server": {}, "a server that keeps little": {MostOpen: 2, MostFiles: 50}} {
+		c := serve(t, dir, cfg)(1000)
+		for n, h := range handles {
+			want := uint32(ok)
+			if n == 7 { // that of d3
+				want = stale
+			}
+			a, status := c.attributes(h)
+			for status == later { // too soon after a search in vain
+				a, status = c.attributes(h)
+			}
+			if status != want || status == ok && a.UID != 1000 {
+				t.Errorf("%s, handle %d: status %d of %+v, want %d", what, n, status, a, want)
+			}
+		}
+	}
+	// Numbers of files that are not in the home lead nowhere.
+	outside := filepath.Join(filepath.Dir(dir), "outside")
+	if err := errors.Join(os.WriteFile(outside, []byte("secret"), 0o666), os.Symlink(outside, filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(outside, &stat); err != nil {
+		t.Fatal(err)
+	}
+	forged := append(bytes.Clone(gone[:4]), nfstest.Args{}.U64(stat.Ino).U64(0)...)
+	root := serve(t, dir, nfs.Config{})(0)
+	if status, data, _ := root.read(forged, 0, 100); status != stale {
+		t.Errorf("a forged handle of a file outside: status %d, %q", status, data)
+	}
+	for _, h := range [][]byte{nil, gone[:10], append(bytes.Clone(gone), 0), bytes.Repeat([]byte{0xff}, 20)} {
+		if _, status := root.attributes(h); status != badHandle {
+			t.Errorf("handle %x: status %d", h, status)
+		}
+	}
+}
+
+// FuzzACall sends calls of any kind: nothing may break, and nothing outside is changed.
+func FuzzACall(f *testing.F) {
+	as := serve(f, home(f), nfs.Config{})
+	c := as(1000)
+	file := c.create(c.root, "f", 0o644)
+	for procedure := range uint32(22) {
+		f.Add(procedure, []byte(append(at(c.root, "f"), asIs...)))
+		f.Add(procedure, []byte(nfstest.Args{}.Bytes(file).U64(0).U32(100, 0).Bytes([]byte("data"))))
+	}
+	f.Fuzz(func(t *testing.T, procedure uint32, args []byte) {
+		if _, err := c.Do(c.Call(nfstest.NFS, procedure, args)); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Do(args); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestADirectoryIsListedInParts(t *testing.T) {

@@ -1,11 +1,8 @@
 package vm
 
 import (
-	"context"
 	"os"
 	"path/filepath"
-
-	"github.com/digitalocean/go-libvirt"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
@@ -24,17 +21,3 @@ func (d *Driver) ServeHome(m driver.Member) (string, error) {
 
 // EndHome ends that.
 var EndHome = (*Driver).endHome
-
-// SaveAndRestore has libvirt write a machine with its memory to a file, which ends it, and start it from that.
-func (d *Driver) SaveAndRestore(ctx context.Context, id string) error {
-	host, done, err := d.use(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	const file = "/run/libvirt/saved"
-	if err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainSave(domain, file) }); err != nil {
-		return err
-	}
-	return host.call(ctx, func(rpc *libvirt.Libvirt) error { return rpc.DomainRestore(file) })
-}

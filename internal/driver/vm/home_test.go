@@ -98,9 +98,14 @@ func TestAMachineGoesOnWithItsFilesWhenTheirServerWasKilled(t *testing.T) {
 	if second := homePID(t, r, id); second == first {
 		t.Errorf("the server is still process %d", first)
 	}
-	if err := r.SaveAndRestore(t.Context(), id); err != nil {
+	if err := r.Save(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
+	m = r.successor(t, m)
+	if err := r.Restore(t.Context(), m, id); err != nil {
+		t.Fatal(err)
+	}
+	id = m.Assignment.ID
 	next("after it was saved and restored")
 	if err := r.Driver.Close(); err != nil {
 		t.Fatal(err)
