@@ -30,7 +30,7 @@ type doomed struct {
 	Image    environment.Image
 	Clean    bool
 	Member   driver.Member
-	// Do is another call: save, restore or send. Restore has From, send the socket of the other host at To.
+	// Do is another call: save, restore, send or receive. The last two have the socket of the other host at To.
 	Do, From, To string
 }
 
@@ -56,10 +56,13 @@ func beDoomed(text string) error {
 		return d.Save(context.Background(), job.Member.Assignment.ID)
 	case "restore":
 		return d.Restore(context.Background(), job.Member, job.From)
-	case "send":
+	case "send", "receive":
 		conn, err := net.Dial("unix", job.To)
 		if err != nil {
 			return err
+		}
+		if job.Do == "receive" {
+			return d.Receive(context.Background(), job.Member, job.From, conn)
 		}
 		_, err = d.Send(context.Background(), job.Member.Assignment.ID, conn, driver.MoveLimits{})
 		return err
@@ -184,6 +187,46 @@ func TestAnAgentThatIsKilledWhileAMemberLeavesKeepsItOnce(t *testing.T) {
 				t.Errorf("in the end it is %s", got)
 			}
 		})
+	}
+}
+
+// TestAMemberStaysWhereItWasWhenTheAgentThatReceivesItIsKilled needs a build with -tags failpoints, too.
+func TestAMemberStaysWhereItWasWhenTheAgentThatReceivesItIsKilled(t *testing.T) {
+	images := needGuests(t)
+	r, there := newRig(t, images), newRig(t, images)
+	m := r.member(t)
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	next := there.successor(t, m)
+	if err := there.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	sent := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			defer conn.Close()
+			_, err = r.Driver.Send(t.Context(), id, conn, driver.MoveLimits{})
+		}
+		sent <- err
+	}()
+	crash(t, "vm.before-go", doomed{StateDir: there.cfg.StateDir, Image: images.image, Do: "receive", Member: next, From: id, To: listener.Addr().String()})
+	if err := <-sent; err == nil || errors.Is(err, driver.ErrUndecided) {
+		t.Errorf("Send: %v, want that it has failed for sure", err)
+	}
+	if got := stateOf(t, r, id); got != driver.StateRunning {
+		t.Errorf("the member is %s where it was", got)
+	}
+	there.reopen(t)
+	if got := stateOf(t, there, next.Assignment.ID); got != driver.StatePrepared {
+		t.Errorf("its successor is %s, want nothing but debris", got)
 	}
 }
 

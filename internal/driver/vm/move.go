@@ -232,7 +232,6 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 	if _, err := w.hear(wordRuns); err != nil {
 		return report, errors.Join(driver.ErrUndecided, err)
 	}
-	failpoint.Hit("vm.after-move")
 	report = driver.MoveReport{
 		Downtime: time.Duration(out.stats.DowntimeMs)*time.Millisecond + time.Since(out.since), Total: time.Since(began),
 		Bytes: out.stats.RAM.Transferred, Rounds: out.stats.RAM.Rounds,
@@ -347,6 +346,5 @@ func (d *Driver) takeBack(ctx context.Context, id string) error {
 	if err := errors.Join(os.Remove(d.path(id, fileHanded)), settled(d.dir(id))); err != nil {
 		return err
 	}
-	failpoint.Hit("vm.after-take-back")
 	return d.goOn(ctx, host, id)
 }
