@@ -27,14 +27,21 @@ var unreached = map[string]string{
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
 	"state.before-machine-record": noMachines,
+	"vm.after-arrival":            noVirtualMachines,
 	"vm.after-attach":             noVirtualMachines,
 	"vm.after-create":             noVirtualMachines,
-	"vm.after-home":               noVirtualMachines,
 	"vm.after-detach":             noVirtualMachines,
 	"vm.after-end":                noVirtualMachines,
+	"vm.after-handed":             noVirtualMachines,
+	"vm.after-home":               noVirtualMachines,
+	"vm.after-leave":              noVirtualMachines,
 	"vm.after-running":            noVirtualMachines,
+	"vm.after-saved":              noVirtualMachines,
 	"vm.after-setup":              noVirtualMachines,
+	"vm.after-state":              noVirtualMachines,
 	"vm.after-write":              noVirtualMachines,
+	"vm.before-go":                noVirtualMachines,
+	"vm.before-origin":            noVirtualMachines,
 }
 
 // noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
