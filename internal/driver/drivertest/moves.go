@@ -19,7 +19,8 @@ func succeed(t *testing.T, f Fixture, m driver.Member) driver.Member {
 	next := f.Member(t)
 	id := next.Assignment.ID
 	next.Assignment, next.Networks, next.Files = m.Assignment, m.Networks, m.Files
-	next.Assignment.ID, next.Assignment.From = id, m.Assignment.ID
+	// As its leader has it until it runs: a part of the member that it succeeds.
+	next.Assignment.ID, next.Assignment.From, next.Assignment.Of = id, m.Assignment.ID, m.Assignment.ID
 	return next
 }
 

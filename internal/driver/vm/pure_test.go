@@ -83,6 +83,20 @@ func TestSlotsThatShareAProcessorAreProcessorsOfTheGuestEach(t *testing.T) {
 	}
 }
 
+func TestASuccessorGoesOnAndNeverBeginsAnew(t *testing.T) {
+	m := goldenMember()
+	if err := checkBeginner(m); err != nil {
+		t.Fatal(err)
+	}
+	m.Assignment.From, m.Assignment.Of = "uid.c1-0.0", "uid.c1-0.0"
+	if err := checkSuccessor(m, "uid.c1-0.0"); err != nil {
+		t.Errorf("a successor is refused: %v", err)
+	}
+	if err := checkBeginner(m); err == nil || !strings.Contains(err.Error(), "must not begin anew") {
+		t.Errorf("a successor may begin anew: %v", err)
+	}
+}
+
 func TestAMemberThatCanNotBeCarriedIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *driver.Member)

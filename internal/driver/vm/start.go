@@ -49,7 +49,7 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 
 func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	id := m.Assignment.ID
-	if err := checkMember(m); err != nil {
+	if err := checkBeginner(m); err != nil {
 		return err
 	}
 	image, err := d.image(m)
@@ -91,13 +91,24 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	return nil
 }
 
+// checkBeginner refuses a member that can't be carried, or must not begin anew because another one still is what it is to go on from.
+func checkBeginner(m driver.Member) error {
+	if err := checkMember(m); err != nil {
+		return err
+	}
+	if m.Assignment.IsSuccessor() {
+		return fmt.Errorf("it is to go on from member %s, beside which it must not begin anew", m.Assignment.From)
+	}
+	return nil
+}
+
 // checkMember refuses what could not be carried, or not safely.
 func checkMember(m driver.Member) error {
 	a := m.Assignment
 	switch {
 	case !validName(a.ID):
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
-	case a.IsPart():
+	case a.IsPart() && !a.IsSuccessor():
 		return fmt.Errorf("it is a part of member %s, and virtual machines hold nothing on other nodes", a.Of)
 	case len(a.Devices) > 0:
 		return fmt.Errorf("it holds device %s, and virtual machines get no devices yet", a.Devices[0].Device)
