@@ -21,6 +21,7 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	s.connect()
 	s.start()
 	s.build("debian-mpi")
+	s.wantMixedCluster()
 	s.wantVirtualCluster() // while the machines are off: nothing beside it is emulated
 	s.enroll("b1", api.PowerRedfish)
 	s.enroll("u1", api.PowerIPMI)

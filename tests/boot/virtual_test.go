@@ -30,11 +30,50 @@ func (s *site) wantVirtualCluster() {
 	if want := []string{"v1-0", "v1-1"}; !slices.Equal(hosts, want) {
 		s.t.Errorf("two ranks ran on %v, want %v", hosts, want)
 	}
-	s.wantOwnKernels("v1")
+	boots := s.wantOwnKernels("v1")
+	s.run("cluster", "save", "v1", "--memory")
+	if left := machinesOf(s.t, "v1"); len(left) > 0 {
+		s.t.Errorf("processes %v of the machines of a saved cluster are left", left)
+	}
+	s.run("cluster", "restore", "v1")
+	for _, id := range s.saidByRanks("v1", 2, "cat", bootIDPath) {
+		if !boots[id] {
+			s.t.Errorf("a machine began anew, in boot %s, when its cluster was restored; those before were %v", id, boots)
+		}
+	}
 	s.run("cluster", "delete", "v1", "--yes")
 	if left := machinesOf(s.t, "v1"); len(left) > 0 {
 		s.t.Errorf("processes %v of the cluster's machines are left", left)
 	}
+}
+
+// mixed is a cluster of a container and a virtual machine.
+const mixed = `name: mix
+groups:
+- name: c
+  environment: debian-mpi
+- name: v
+  stack: vm
+  environment: debian-mpi
+`
+
+// wantMixedCluster runs MPI over a container and a virtual machine, which see each other's files with the same owner.
+func (s *site) wantMixedCluster() {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), "mix.yaml")
+	must(s.t, os.WriteFile(file, []byte(mixed), 0o600))
+	s.run("cluster", "create", "-f", file)
+	hosts := s.saidByRanks("mix", 2, "sh", "-c", "hostname; touch $(hostname)")
+	slices.Sort(hosts)
+	if want := []string{"c-0", "v-0"}; !slices.Equal(hosts, want) {
+		s.t.Errorf("two ranks ran on %v, want %v", hosts, want)
+	}
+	seen := s.saidByRanks("mix", 2, "stat", "-c", "%n:%u:%a", "c-0", "v-0")
+	slices.Sort(seen)
+	if want := []string{"c-0:1000:644", "c-0:1000:644", "v-0:1000:644", "v-0:1000:644"}; !slices.Equal(seen, want) {
+		s.t.Errorf("the two see the files %v, want %v", seen, want)
+	}
+	s.run("cluster", "delete", "mix", "--yes")
 }
 
 // wantOwnKernels checks that the members of a cluster are machines: each has its own kernel, which is not this host's, and a QEMU of its own.

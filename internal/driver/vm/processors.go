@@ -107,7 +107,7 @@ func topology(processors int, cells []cell) (sockets, cores int) {
 	return len(cells), each
 }
 
-// pinThreads keeps each processor of a machine on its CPU of the host, and QEMU's other threads, vhost's among them, on the spare CPUs where there
+// pinThreads keeps each processor of a machine on its CPU of the host, and QEMU's other threads, from Linux 6.4 on vhost's among them, on the spare CPUs where there
 // are some. libvirt does so for those that it knows, before the control group that QEMU joins then gives each thread all its CPUs again.
 func pinThreads(pid int, cpus, spare []int) error {
 	if len(spare) == 0 {

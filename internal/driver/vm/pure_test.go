@@ -92,8 +92,8 @@ func TestASuccessorGoesOnAndNeverBeginsAnew(t *testing.T) {
 	if err := checkSuccessor(m, "uid.c1-0.0"); err != nil {
 		t.Errorf("a successor is refused: %v", err)
 	}
-	if err := checkBeginner(m); err == nil || !strings.Contains(err.Error(), "must not begin anew") {
-		t.Errorf("a successor may begin anew: %v", err)
+	if err := checkBeginner(m); err == nil || !strings.Contains(err.Error(), "must not start") {
+		t.Errorf("a successor may start: %v", err)
 	}
 }
 

@@ -97,7 +97,7 @@ func checkBeginner(m driver.Member) error {
 		return err
 	}
 	if m.Assignment.IsSuccessor() {
-		return fmt.Errorf("it is to go on from member %s, beside which it must not begin anew", m.Assignment.From)
+		return fmt.Errorf("it is to go on from member %s, and must not start while that one exists", m.Assignment.From)
 	}
 	return nil
 }
