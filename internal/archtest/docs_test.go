@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -57,13 +58,10 @@ func TestEveryDecisionIsInTheIndex(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no decisions found: %v", err)
 	}
-	numbered := map[string]string{} // gaps are of pages that are still being written
-	for _, page := range pages {
-		number, _, _ := strings.Cut(path.Base(page), "-")
-		if other := numbered[number]; other != "" || len(number) != 3 {
-			t.Errorf("%s: want a number of three digits that no other page has; %q has this one", page, other)
+	for i, page := range pages {
+		if !strings.HasPrefix(path.Base(page), fmt.Sprintf("%03d-", i+1)) {
+			t.Errorf("%s: want number %03d; decisions are numbered without a gap", page, i+1)
 		}
-		numbered[number] = page
 	}
 	for _, page := range pages {
 		if !strings.Contains(string(index), "("+path.Base(page)+")") {
