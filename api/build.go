@@ -99,12 +99,14 @@ type Image struct {
 	Stacks       []Stack      `json:"stacks"`
 	Requirements Requirements `json:"requirements"`
 	// RootBytes is the size of the root's image, RootUnpackedBytes of the files in it, MetalBytes of kernel and initrd.
-	RootBytes         int64     `json:"root_bytes"`
-	RootUnpackedBytes int64     `json:"root_unpacked_bytes"`
-	MetalBytes        int64     `json:"metal_bytes,omitempty"`
-	KernelVersion     string    `json:"kernel_version,omitempty"`
-	BuiltAt           time.Time `json:"built_at"`
-	BuildID           string    `json:"build_id"`
+	RootBytes         int64  `json:"root_bytes"`
+	RootUnpackedBytes int64  `json:"root_unpacked_bytes"`
+	MetalBytes        int64  `json:"metal_bytes,omitempty"`
+	KernelVersion     string `json:"kernel_version,omitempty"`
+	// Disk is set for the disk of another system; RootBytes is then the size of its file.
+	Disk    *ForeignDisk `json:"disk,omitempty"`
+	BuiltAt time.Time    `json:"built_at"`
+	BuildID string       `json:"build_id"`
 	// Bases are the images that it was built on, by environment. BuiltBy are all nodes that have built it, the first one first.
 	Bases   map[string]string `json:"bases,omitempty"`
 	BuiltBy []BuiltBy         `json:"built_by,omitempty"`

@@ -259,8 +259,12 @@ func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buil
 	if err != nil {
 		return "", err
 	}
+	disk, err := a.diskImage(ctx, dir, parsed.Base.Disk)
+	if err != nil {
+		return "", err
+	}
 	result, err := a.cfg.Builder.Run(ctx, build.Job{
-		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases,
+		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases, Disk: disk,
 		Scratch: filepath.Join(dir, "scratch"), Output: filepath.Join(dir, "out"), Sources: a.cfg.BuildSources, Cache: filepath.Join(a.cfg.StateDir, "build-cache"),
 		// Uploading is the last tenth.
 		Progress: func(step string, percent int) { progress(step, percent*9/10) }, Log: log,
@@ -311,6 +315,22 @@ func (a *Agent) bases(ctx context.Context, dir string, names []string, digests m
 		bases[name] = build.Base{Manifest: m, Blobs: blobs}
 	}
 	return bases, nil
+}
+
+// diskImage fetches the disk image that a recipe imports; "" for none.
+func (a *Agent) diskImage(ctx context.Context, dir, digest string) (string, error) {
+	if digest == "" {
+		return "", nil
+	}
+	blobs := filepath.Join(dir, "bases")
+	if err := os.MkdirAll(blobs, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(blobs, "disk")
+	if err := a.cfg.Blobs.Download(ctx, image.Digest(digest), path); err != nil {
+		return "", fmt.Errorf("the uploaded disk image: %w; import it again: nearmetal env import", err)
+	}
+	return path, nil
 }
 
 func (a *Agent) observedBuilds() []agentstream.BuildObserved {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
@@ -22,6 +23,8 @@ type Image struct {
 	Layers []Layer
 	// Kernel is nil where the node does not boot the image.
 	Kernel *Kernel
+	// Disk is set for the disk of another system, whose file is the only layer.
+	Disk *api.ForeignDisk
 }
 
 // Kernel is what boots an image.

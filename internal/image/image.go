@@ -59,6 +59,8 @@ type RootFormat string
 const (
 	EROFS    RootFormat = "erofs"
 	SquashFS RootFormat = "squashfs"
+	// QCOW2 is no file system: the root is the disk of another system.
+	QCOW2 RootFormat = "qcow2"
 )
 
 // Root is the root of an environment: a read-only file system. The zero value is none: the initrd does all there is to do.
@@ -93,7 +95,9 @@ type Manifest struct {
 	// Layers lie above the root, the last one on top.
 	Layers []Root `json:"layers,omitempty"`
 	// Metal is nil for an environment without a kernel.
-	Metal        *Metal           `json:"metal,omitempty"`
+	Metal *Metal `json:"metal,omitempty"`
+	// Disk is set for the disk of another system: the root is that, and there is nothing else.
+	Disk         *api.ForeignDisk `json:"disk,omitempty"`
 	Stacks       []api.Stack      `json:"stacks"`
 	Requirements api.Requirements `json:"requirements"`
 }

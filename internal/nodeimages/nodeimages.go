@@ -199,7 +199,7 @@ func (s *Store) Image(digest string) (environment.Image, error) {
 	if m == nil {
 		return environment.Image{}, errors.New(s.describe(d))
 	}
-	found := environment.Image{Digest: digest}
+	found := environment.Image{Digest: digest, Disk: m.Disk}
 	for _, r := range m.Roots() {
 		found.Layers = append(found.Layers, environment.Layer{Path: s.blob(r.Digest), Format: r.Format})
 	}

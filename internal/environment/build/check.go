@@ -11,7 +11,14 @@ import (
 
 // tools are the programs that builds run, and the Debian package of each.
 var tools = []struct{ program, pkg string }{
-	{"mmdebstrap", "mmdebstrap"}, {"mkfs.erofs", "erofs-utils"}, {"mksquashfs", "squashfs-tools"}, {"crun", "crun"}, {"cp", "coreutils"}, {"mount", "mount"},
+	{"mmdebstrap", "mmdebstrap"},
+	{"mkfs.erofs", "erofs-utils"},
+	{"mksquashfs", "squashfs-tools"},
+	{"crun", "crun"},
+	{"cp", "coreutils"},
+	{"mount", "mount"},
+	{"prlimit", "util-linux"},
+	{"setpriv", "util-linux"},
 }
 
 // Check tells whether environments can be built on this node; problems say what to do.

@@ -45,6 +45,11 @@ func (w *worker) pack(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", filepath.Base(cmd.Path), last.explain(err))
 	}
 	w.say("digest", packed)
+	return w.keepRoot(file, image.RootFormat(w.Recipe.Root.Format), size)
+}
+
+// keepRoot makes a file the root, and its chunk list.
+func (w *worker) keepRoot(file string, format image.RootFormat, unpacked int64) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -56,7 +61,7 @@ func (w *worker) pack(ctx context.Context) error {
 	}
 	chunks := image.Blob{Digest: image.DigestOf(list), SizeBytes: int64(len(list))}
 	w.manifest.Root = image.Root{
-		Blob: blob, Format: image.RootFormat(w.Recipe.Root.Format), UnpackedBytes: size, Chunks: chunks, ChunkBytes: image.ChunkBytes,
+		Blob: blob, Format: format, UnpackedBytes: unpacked, Chunks: chunks, ChunkBytes: image.ChunkBytes,
 	}
 	return errors.Join(os.WriteFile(filepath.Join(w.out, chunks.Digest.Hex()), list, 0o644), os.Rename(file, filepath.Join(w.out, blob.Digest.Hex())))
 }

@@ -92,6 +92,9 @@ type step struct {
 
 // steps lists what the recipe asks for, in order.
 func (w *worker) steps() []step {
+	if w.Recipe.Base.Disk != "" {
+		return []step{{"inspect the disk image", 1, w.disk}, {"manifest", 99, w.finish}}
+	}
 	steps := []step{{"base", 1, w.base}}
 	if w.Recipe.Base.Debian == "" && len(w.Recipe.Packages) > 0 || w.kernelPackage() != "" && w.Recipe.Base.Debian == "" {
 		steps = append(steps, step{"packages", 20, w.packages})
@@ -155,7 +158,7 @@ func (w *worker) settle() error {
 // makeOpen mounts w.open over a directory of the node that the build has no use for.
 func (w *worker) makeOpen() error {
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt"} {
-		used := []string{w.Scratch, w.Sources, w.Cache}
+		used := []string{w.Scratch, w.Sources, w.Cache, w.Disk}
 		for _, b := range w.Bases {
 			used = append(used, b.Blobs)
 		}

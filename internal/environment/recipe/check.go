@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -87,6 +88,13 @@ func (c *checker) check() {
 		c.add("description", "", "must be one line of at most %d characters", maxDescriptionLength)
 	}
 	c.base()
+	if r.Base.Disk != "" {
+		c.disk()
+		return
+	}
+	if c.source.Has("disk") {
+		c.add("disk", "", "applies to base.disk only; omit it")
+	}
 	c.packages()
 	c.files()
 	c.commands()
@@ -101,7 +109,7 @@ func (c *checker) base() {
 	b := c.recipe.Base
 	var given []string
 	for _, one := range []struct{ name, value string }{
-		{"debian", b.Debian}, {"oci", b.OCI}, {"directory", b.Directory}, {"environment", b.Environment},
+		{"debian", b.Debian}, {"oci", b.OCI}, {"directory", b.Directory}, {"environment", b.Environment}, {"disk", b.Disk},
 	} {
 		if one.value != "" || c.source.Has("base."+one.name) {
 			given = append(given, one.name)
@@ -126,6 +134,10 @@ func (c *checker) base() {
 		}
 	case "directory":
 		c.below("base.directory", b.Directory)
+	case "disk":
+		if err := image.Digest(b.Disk).Check(); err != nil {
+			c.add("base.disk", b.Disk, "%v; 'nearmetal env import' uploads a disk image and writes the recipe", err)
+		}
 	case "environment":
 		if problem := manifest.LabelProblem(b.Environment, maxNameLength); problem != "" {
 			c.add("base.environment", b.Environment, "%q %s", b.Environment, problem)

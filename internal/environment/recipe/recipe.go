@@ -37,11 +37,13 @@ type Recipe struct {
 	// Stacks are those it can be carried on; of a layer, empty: those of its base.
 	Stacks []api.Stack `json:"stacks,omitempty"`
 	Root   Root        `json:"root,omitzero"`
+	// Disk says how the base's disk is run.
+	Disk Disk `json:"disk,omitzero"`
 	// Layers are environments on the same base whose own layers are laid over it, the last one on top, below what this recipe adds.
 	Layers []string `json:"layers,omitempty"`
 }
 
-// Base is what everything stands on: exactly one of Debian, OCI, Directory and Environment.
+// Base is what everything stands on: exactly one of Debian, OCI, Directory, Environment and Disk.
 type Base struct {
 	// Debian is a release by its code name, made by mmdebstrap.
 	Debian string `json:"debian,omitempty"`
@@ -55,6 +57,8 @@ type Base struct {
 	Directory string `json:"directory,omitempty"`
 	// Environment is another environment: the recipe makes a library layer over it.
 	Environment string `json:"environment,omitempty"`
+	// Disk is the digest, sha256:HEX, of the disk image of another system, which was uploaded before.
+	Disk string `json:"disk,omitempty"`
 }
 
 // File is a file put into the root, after the packages and before the commands.
@@ -120,6 +124,10 @@ func (r *Recipe) normalize() {
 		r.Kernel.Package = ""
 	}
 	r.Stacks = r.defaultStacks()
+	if r.Base.Disk != "" {
+		r.normalizeDisk()
+		return
+	}
 	if r.Root.Format == "" {
 		r.Root.Format = DefaultFormat
 	}
@@ -137,6 +145,9 @@ func (r *Recipe) normalize() {
 func (r *Recipe) defaultStacks() []api.Stack {
 	if len(r.Stacks) > 0 || r.Base.Environment != "" {
 		return r.Stacks
+	}
+	if r.Base.Disk != "" {
+		return []api.Stack{api.StackVM}
 	}
 	var all []api.Stack
 	if r.Root.Format != NoRoot {
