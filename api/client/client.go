@@ -234,13 +234,18 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	default:
 		req.Header.Set("Content-Type", "application/json")
 	}
+	return c.finish(req)
+}
+
+// finish makes a request with the client's token. An answer that is no success becomes an error.
+func (c *Client) finish(req *http.Request) (*http.Response, error) {
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+		if err := req.Context().Err(); err != nil {
+			return nil, err
 		}
 		return nil, &UnreachableError{c.addr, err}
 	}

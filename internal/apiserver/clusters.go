@@ -149,6 +149,9 @@ func (s *Server) readOwnWrite(ctx context.Context, revision int64) (*state.View,
 
 // knownHere refuses environments and stacks that no node knows; while no node is known at all, anything may come.
 func knownHere(spec api.ClusterSpec, view *state.View, offers offer.Site) error {
+	if f := checkForeign(spec, view); f != nil {
+		return f
+	}
 	if !view.AnyAgent() {
 		return nil
 	}

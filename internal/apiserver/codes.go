@@ -155,6 +155,11 @@ var (
 		"cluster_not_ready", http.StatusConflict, "The cluster is not ready",
 		"Jobs run on ready clusters only; `detail` names the phase of the cluster.", "Wait until it is ready, or see its events.",
 	}
+	codeNoAgent = Code{
+		"no_agent", http.StatusConflict, "A member has no agent",
+		"Jobs need an agent in every member. An environment that was imported from the disk of another system has none.",
+		"Use SSH, or an environment that was built.",
+	}
 	codeHistoryGone = Code{
 		"history_gone", http.StatusGone, "The requested history is gone",
 		"A watch can't be resumed after this `Last-Event-ID`: the changes after it are no longer kept, or never existed.",
@@ -254,7 +259,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantSave, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)

@@ -76,7 +76,7 @@ var (
 	}
 	codeDigest = Code{
 		"digest_mismatch", http.StatusUnprocessableEntity, "The content does not match its digest",
-		"The digest of the sent content is not the digest in the path, or the path has no digest.", "None: node agents send the content again.",
+		"The digest of the sent content is not the digest in the path, or the path has no digest.", "None: node agents send the content again. Upload a disk image again.",
 	}
 	codeConsole = Code{
 		"console_unreachable", http.StatusBadGateway, "The console can't be reached",

@@ -354,6 +354,17 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"too_many_ranks", "2 ranks are more than the 1 core of", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"], "ranks": 2}`})
 		}},
+		{"no_agent", `environment "other" of member "foreign-0" is the disk of another system`, func() *http.Response {
+			s := apiservertest.New(t, memory.New(), nil)
+			s.AddDisk("other")
+			if _, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "foreign", Stack: api.StackVM, Environment: "other"}); err != nil {
+				t.Fatal(err)
+			}
+			s.AddNode("n1", 2)
+			s.Place("foreign")
+			s.MakeReady("foreign")
+			return send(t, s, request{method: "POST", path: "/v1/clusters/foreign/jobs", body: `{"command": ["true"]}`})
+		}},
 		{"too_many_jobs", `unfinished jobs, the most it can have`, func() *http.Response {
 			submitted(t, s, "ready", 1000)
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/jobs", body: `{"command": ["true"]}`})

@@ -19,6 +19,9 @@ import (
 // blobStall is how long an upload may bring nothing before it is given up.
 const blobStall = time.Minute
 
+// uploadsPath is where files are uploaded, by the digits of their digest.
+const uploadsPath = "/v1/uploads/"
+
 // blobDigest is the digest that a request's path names.
 func blobDigest(r *http.Request) (image.Digest, *failure) {
 	digest := image.Digest("sha256:" + r.PathValue("hex"))
@@ -71,6 +74,28 @@ func (s *Server) putBlob(w http.ResponseWriter, r *http.Request) {
 		f.write(w)
 		return
 	}
+	s.storeBlob(w, r, digest)
+}
+
+// putUpload stores the file of a disk image for a build that imports it. What no build takes is removed after a while.
+func (s *Server) putUpload(w http.ResponseWriter, r *http.Request) {
+	if err := s.hasRoom(); err != nil {
+		s.asFailure(r.Context(), err).write(w)
+		return
+	}
+	digest, f := blobDigest(r)
+	if f == nil && s.cfg.Images == nil {
+		f = fail(codeUnavailable, "this server holds no images")
+	}
+	if f != nil {
+		f.write(w)
+		return
+	}
+	s.storeBlob(w, r, digest)
+}
+
+// storeBlob stores a request's body, verified by its digest, unless it is there.
+func (s *Server) storeBlob(w http.ResponseWriter, r *http.Request, digest image.Digest) {
 	if s.cfg.Images.Touch(digest) {
 		w.WriteHeader(http.StatusOK)
 		return

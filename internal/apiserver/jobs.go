@@ -43,6 +43,9 @@ func (s *Server) createJob(ctx context.Context, in *namedBody) (*created[api.Job
 	if err := canRun(name, joined); err != nil {
 		return nil, err
 	}
+	if err := checkAgents(name, c, s.cfg.Reader.View()); err != nil {
+		return nil, err
+	}
 	if c.Record != nil && c.Record.ExpiredAt != nil {
 		return nil, fail(codeNotReady, "the time limit of cluster %q has passed, its members are being released; create another cluster", name)
 	}

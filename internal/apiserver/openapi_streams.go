@@ -86,10 +86,33 @@ func (s *Server) documentStreams() {
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild, codeLogRemoved)
+	s.documentUpload()
 	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
 	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
 		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
+}
+
+// documentUpload adds the upload of disk images.
+func (s *Server) documentUpload() {
+	const path = uploadsPath + "{hex}"
+	op := &huma.Operation{
+		OperationID: "upload", Method: http.MethodPut, Path: path, Summary: "Upload a disk image",
+		Description: "The file as it is, for a build whose recipe has `base: {disk: sha256:HEX}`. A file that the server has is not read again (200). " +
+			"What no build uses is removed after an hour.",
+		Tags: []string{tagOf(path)}, Security: s.security(http.MethodPut + " " + path),
+		Parameters: []*huma.Param{{
+			Name: "hex", In: "path", Required: true, Description: "The 64 hexadecimal digits of the file's SHA-256",
+			Schema: &huma.Schema{Type: huma.TypeString, Pattern: "^[0-9a-f]{64}$"},
+		}},
+		RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+			"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
+		}},
+		Responses: map[string]*huma.Response{"201": {Description: "The file was stored"}},
+	}
+	op.Responses = s.responses(op, http.StatusCreated, []Code{codeDigest, codeNoSpace, codeMalformed})
+	op.Responses["200"] = &huma.Response{Description: "The server has the file already"}
+	s.api.OpenAPI().AddOperation(op)
 }
 
 // documentUsage adds the usage report.

@@ -163,7 +163,7 @@ func (s *Server) registerLife() {
 func (s *Server) registerJobs() {
 	operation(s, "POST /v1/clusters/{name}/jobs", AccessRun, "create-job", "Run a job on a cluster",
 		"Stores the job; it is started on rank 0's member, by mpirun over the cluster's hostfile when `ranks` is given.",
-		http.StatusCreated, s.createJob, bodyCodes(codeInvalidJob, codeTooManyRanks, codeTooManyJobs, codeNotReady, codeNoCluster)...)
+		http.StatusCreated, s.createJob, bodyCodes(codeInvalidJob, codeTooManyRanks, codeTooManyJobs, codeNotReady, codeNoAgent, codeNoCluster)...)
 	operation(s, "GET /v1/jobs", AccessRead, "list-jobs", "List jobs", "Jobs, the oldest first.", http.StatusOK, s.listJobs, codeNoCluster)
 	operation(s, "GET /v1/jobs/{id}", AccessRead, "get-job", "Show a job", "", http.StatusOK, s.getJob, codeNoJob)
 	operation(s, "POST /v1/jobs/{id}/cancel", AccessRun, "cancel-job", "Cancel a job",

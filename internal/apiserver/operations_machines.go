@@ -77,4 +77,5 @@ func (s *Server) registerEnvironments() {
 	operation(s, "GET /v1/recipes/{name}", AccessRead, "get-recipe", "Show a recipe that comes with the product", "",
 		http.StatusOK, s.getRecipe, codeNoRecipe)
 	s.stream("GET /v1/builds/{id}/log", AccessRead, s.buildLog)
+	s.stream("PUT "+uploadsPath+"{hex}", AccessAdmin, s.putUpload)
 }

@@ -16,10 +16,10 @@ import (
 
 func (a *app) envCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "env", Aliases: []string{"environment"}, Short: "Build, show, check and delete environments", Args: cobra.ArbitraryArgs, RunE: needCommand,
+		Use: "env", Aliases: []string{"environment", "image"}, Short: "Build, import, show, check and delete environments", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.AddCommand(
-		a.envBuild(), a.envBuilds(), a.envCancel(), a.envCheck(), a.envDelete(), a.envList(), a.envLog(), a.envRecipe(), a.envShow(),
+		a.envBuild(), a.envBuilds(), a.envCancel(), a.envCheck(), a.envDelete(), a.envImport(), a.envList(), a.envLog(), a.envRecipe(), a.envShow(),
 	)
 	return a.connects(cmd)
 }
@@ -152,6 +152,14 @@ func (a *app) imageFields(img *api.Image) []string {
 		bases = append(bases, name+" "+img.Bases[name])
 	}
 	root := "none, it is kernel and initrd only"
+	if img.Disk != nil {
+		return []string{
+			"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Architecture", img.Architecture, "Needs", strings.Join(needs, ", "),
+			"System", string(img.Disk.OS), "Firmware", string(img.Disk.Firmware), "Disk", fmt.Sprintf("%s, %s packed", img.Disk.Size, sizeText(img.RootBytes)),
+			"Ready when", probeText(img.Disk.Probe), "Imported", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID), "Imported by", strings.Join(built, "; "),
+			"Verified", verified,
+		}
+	}
 	if img.RootBytes > 0 {
 		root = fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes))
 	}

@@ -232,6 +232,20 @@ func (s *Site) SetMachine(name string, change func(*api.MachineRecord)) {
 	s.reach(rev)
 }
 
+// AddDisk stores an image of the disk of another system and makes an environment's name stand for it.
+func (s *Site) AddDisk(environment string) {
+	s.t.Helper()
+	digest := string(image.DigestOf([]byte(environment)))
+	_, err := s.Repo.PutImage(context.Background(), api.Image{
+		Digest: digest, Environment: environment, Stacks: []api.Stack{api.StackVM}, BuiltAt: s.now().UTC(), RootBytes: 100 << 20, Architecture: "x86_64",
+		Disk: &api.ForeignDisk{OS: api.SystemLinux, Firmware: api.FirmwareUEFI, Size: 1 << 30, Probe: api.Probe{SSH: true}},
+	})
+	must(s.t, err)
+	rev, err := s.Repo.SetEnvironment(context.Background(), api.EnvironmentRecord{Name: environment, Digest: digest, UpdatedAt: s.now().UTC()})
+	must(s.t, err)
+	s.reach(rev)
+}
+
 // AddImage stores an image of so much memory needed and makes an environment's name stand for it.
 func (s *Site) AddImage(environment string, memory api.Bytes, stacks ...api.Stack) string {
 	s.t.Helper()

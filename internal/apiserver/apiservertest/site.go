@@ -283,6 +283,9 @@ func (s *Site) Place(name string) {
 			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, ReserveBytes: resource.Reserve(g.Stack, g.Shape), Stack: g.Stack, Display: g.Display, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
 			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:01:00:%02x", 10+n)}},
 		}
+		if img := s.Cache.View().ImageOf(g.Environment); img != nil {
+			a.EnvironmentDigest = img.Digest
+		}
 		for i, network := range further {
 			if slices.Contains(g.Networks, network.OwnName()) {
 				a.Ports = append(a.Ports, api.PortClaim{Network: network.UID, Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, byte(32 + 16*i), byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:%02x:00:%02x", 2+i, 10+n)})

@@ -1,0 +1,50 @@
+package apiserver_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddDisk("other")
+	check := api.Check{Name: "disk", Command: []string{"true"}}
+	for want, req := range map[string]api.ClusterRequest{
+		"boots in virtual machines only": {Name: "c1", Environment: "other"},
+		"without an agent to run":        {Name: "c1", Environment: "other", Stack: api.StackVM, Checks: []api.Check{check}},
+	} {
+		if _, err := s.Client().CreateCluster(t.Context(), req); !client.HasCode(err, "invalid_cluster") || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	if _, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Environment: "other", Stack: api.StackVM}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnUploadIsStoredWhenItIsWhatItsDigestSays(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	content := []byte("a disk image")
+	digest := image.DigestOf(content)
+	c := s.Client()
+	if err := c.Upload(t.Context(), string(digest), int64(len(content)), bytes.NewReader([]byte("another one!"))); !client.HasCode(err, "digest_mismatch") {
+		t.Errorf("another content: %v", err)
+	}
+	for range 2 { // the second one is not read
+		if err := c.Upload(t.Context(), string(digest), int64(len(content)), bytes.NewReader(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, role := range []api.Role{api.RoleMember, api.RoleViewer} {
+		if err := s.ClientAs("mallory", "", role).Upload(t.Context(), string(digest), int64(len(content)), bytes.NewReader(content)); !client.HasCode(err, "forbidden") {
+			t.Errorf("a %s may upload: %v", role, err)
+		}
+	}
+}
