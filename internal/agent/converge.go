@@ -315,7 +315,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.hung, m.problem = driver.StateAbsent, "", false, "", "", "", ""
 		m.digest, m.neverRan, m.kills, m.oomKills = "", false, nil, 0
 		m.cleaned = final
-		m.watched, m.lookAt = false, time.Time{}
+		m.watched, m.probed, m.lookAt = false, false, time.Time{}
 		m.instance++
 		m.loseJobs(a.cfg.Clock.Now())
 	})

@@ -31,6 +31,7 @@ type memberState struct {
 	cleaned bool   // the driver has verified that nothing is left
 	busy    bool   // an operation runs
 	watched bool   // a goroutine waits for its end
+	probed  bool   // a goroutine waits until it is ready, or has done so
 	digest  string // of the generated files it has, "" while that is not known
 	wanted  string // of those it should have
 	// neverRan: a start is under way or has failed, and what there is of the member is what it left.
@@ -326,6 +327,7 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 		return
 	}
 	m.watched = true
+	a.awaitReady(ctx, m)
 	id, d, instance := m.id, m.driver, m.instance
 	go func() {
 		end, err := d.Wait(ctx, id)

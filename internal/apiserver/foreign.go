@@ -36,13 +36,21 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 	return nil
 }
 
-// checkAgents refuses jobs on a cluster that has members without an agent.
-func checkAgents(name string, c *state.Cluster, view *state.View) error {
+// foreignMember returns a member of a cluster that has no agent; nil for none.
+func foreignMember(c *state.Cluster, view *state.View) *api.Assignment {
 	for a := range c.Held() {
 		if img := view.Image(a.EnvironmentDigest); img != nil && img.Disk != nil {
-			return fail(codeNoAgent, "jobs can't run on cluster %q: environment %q of member %q is the disk of another system, without an agent to start them; use SSH: "+
-				"nearmetal cluster ssh %s", name, a.Environment, a.Member, name)
+			return a
 		}
+	}
+	return nil
+}
+
+// checkAgents refuses jobs on a cluster that has members without an agent.
+func checkAgents(name string, c *state.Cluster, view *state.View) error {
+	if a := foreignMember(c, view); a != nil {
+		return fail(codeNoAgent, "jobs can't run on cluster %q: environment %q of member %q is the disk of another system, without an agent to start them; use SSH: "+
+			"nearmetal cluster ssh %s", name, a.Environment, a.Member, name)
 	}
 	return nil
 }

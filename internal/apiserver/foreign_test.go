@@ -29,6 +29,20 @@ func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
 	}
 }
 
+func TestMembersOfAnotherSystemAreNotSaved(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddDisk("other")
+	if _, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Environment: "other", Stack: api.StackVM}); err != nil {
+		t.Fatal(err)
+	}
+	s.AddNode("n1", 2)
+	s.Place("c1")
+	s.MakeReady("c1")
+	if _, err := s.Client().SaveCluster(t.Context(), "c1"); !client.HasCode(err, "cant_save") || !strings.Contains(err.Error(), "the disk of another system") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestAnUploadIsStoredWhenItIsWhatItsDigestSays(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	content := []byte("a disk image")

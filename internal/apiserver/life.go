@@ -290,6 +290,10 @@ func (s *Server) saveCluster(ctx context.Context, in *byName) (*body[api.Cluster
 		return nil, err
 	}
 	name, now := shownName(who(ctx), c.Name()), s.cfg.Now().UTC()
+	if a := foreignMember(c, s.cfg.Reader.View()); a != nil {
+		return nil, fail(codeCantSave, "environment %q of member %q is the disk of another system, whose members can't be saved; pause the cluster, or delete it",
+			a.Environment, a.Member)
+	}
 	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
 		if err := canSave(name, intent); err != nil {
 			return err

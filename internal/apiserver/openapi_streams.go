@@ -86,7 +86,6 @@ func (s *Server) documentStreams() {
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild, codeLogRemoved)
-	s.documentUpload()
 	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
 	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",

@@ -82,6 +82,7 @@ func (s *Server) register() {
 		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.whileValid(s.cfg.AgentTunnel))
 	}
 	s.documentStreams()
+	s.documentUpload()
 	s.bound()
 	s.queries = queries(s.api.OpenAPI())
 	// Errors are api.Problem; huma lists its own, which no answer holds.

@@ -121,6 +121,16 @@ type PartCarrier interface {
 	StartPart(ctx context.Context, m Member) error
 }
 
+// ErrSpeaks: an agent in the member says itself that it is ready.
+var ErrSpeaks = errors.New("the member reports its own readiness")
+
+// Prober is the ability to carry members without an agent in them, which nobody in them reports ready.
+type Prober interface {
+	// AwaitReady returns nil once the running member has answered the probe of its environment. An error says why the member will not be
+	// ready: ctx's, or that the probe did not succeed in time. ErrSpeaks for a member with an agent.
+	AwaitReady(ctx context.Context, id string) error
+}
+
 // Mender is the ability to mend what connects a running member to its network, after something on the host broke it. It is
 // idempotent; an error tells what can't be mended.
 type Mender interface {

@@ -102,3 +102,9 @@ func FindPort(networks []Network, port Port) (Network, error) {
 	}
 	return Network{}, fmt.Errorf("%w: no network of them has port %s", ErrNotApplied, port.ID)
 }
+
+// GatewayMAC returns the MAC address of a network's gateway, the same on every node, so that a member's gateway is always its own node's. Its
+// first octet (locally administered, IEEE 802c) keeps it apart from members' addresses.
+func GatewayMAC(index int) string {
+	return fmt.Sprintf("06:%02x:%02x:%02x:%02x:01", 'n', 'm', byte(index>>8), byte(index))
+}

@@ -78,7 +78,7 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 	if err := d.write(ctx, a.host, a.m, a.image); err != nil {
 		return err
 	}
-	if err := d.attach(ctx, a.m); err != nil {
+	if err := d.attach(ctx, a.m, queuesOf(&a.m.Assignment)); err != nil {
 		return fmt.Errorf("attaching it to its network: %w", err)
 	}
 	text, err := newDomain(a.m, a.image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()

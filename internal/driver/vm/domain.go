@@ -65,15 +65,23 @@ type nic struct{ MAC, Device string }
 
 // newDomain is pure: the machine of a member. v is its view.
 func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware) domain {
+	d := newMachine(m, v, uuid, h)
+	d.Kernel, d.Initrd, d.Arguments = v.kernel(), v.initrd(), arguments(image)
+	d.HomeSocket, d.HomePort = v.link(fileHome), homelink.Port
+	d.GuestSocket, d.GuestPort = v.run(fileGuest), guestlink.Port
+	d.AgentSocket, d.AgentPort = path.Join(v.control(), "agent.sock"), memberconfig.SerialPort
+	for n := range image.Layers {
+		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
+	}
+	return d
+}
+
+// newMachine is what machines have whatever boots in them.
+func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 	a := &m.Assignment
 	d := domain{
 		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
-		Kernel: v.kernel(), Initrd: v.initrd(), Arguments: arguments(image),
-		Console:     v.run(fileConsole),
-		GuestSocket: v.run(fileGuest), GuestPort: guestlink.Port,
-		AgentSocket: path.Join(v.control(), "agent.sock"), AgentPort: memberconfig.SerialPort,
-		HomeSocket: v.link(fileHome), HomePort: homelink.Port,
-		User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
+		Console: v.run(fileConsole), User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
 	}
 	if a.Display {
 		d.Display = v.display(fileDisplay)
@@ -82,9 +90,6 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 		d.SpareCPUs = h.SpareCPUs
 	}
 	d.Sockets, d.Cores = topology(len(d.CPUs), d.Cells)
-	for n := range image.Layers {
-		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
-	}
 	for n := range a.Ports {
 		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At})
 	}

@@ -209,7 +209,7 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 		return report, err
 	}
 	if r.Shape == nil {
-		return report, errNoShape
+		return report, r.unfit()
 	}
 	if err := w.say(message{Word: wordHello, ID: id, Shape: r.Shape}); err != nil {
 		return report, err

@@ -106,7 +106,7 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 			return nil, err
 		}
 		d.readConsole(id, seen)
-		if seen.alive() {
+		if seen.alive() && !d.isForeign(id) {
 			if err := d.keepHome(*seen.member); err != nil {
 				d.log.WarnContext(ctx, "the home of a member is not served", "member", id, "error", err)
 			}

@@ -72,7 +72,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 		return err
 	}
 	if r.Shape == nil {
-		return errNoShape
+		return r.unfit()
 	}
 	file, err := newStateFile(d.path(id, fileState), r.Member.Assignment.MemoryBytes())
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
+
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -75,14 +77,15 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 			return fmt.Errorf("removing the remains of an earlier start: %w", err)
 		}
 	}
-	if err := d.write(ctx, host, m, image); err != nil {
-		return err
+	write, launch := d.writeWithControl, d.launch
+	if image.Disk != nil {
+		write, launch = d.writeForeign, d.launchForeign
 	}
-	if err := d.showControl(host, m); err != nil {
+	if err := write(ctx, host, m, image); err != nil {
 		return err
 	}
 	failpoint.Hit("vm.after-write")
-	if err := d.launch(ctx, host, m, image); err != nil {
+	if err := launch(ctx, host, m, image); err != nil {
 		// The member must not run on half made; its directory stays for Clean.
 		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
@@ -151,6 +154,9 @@ func (d *Driver) image(m driver.Member) (environment.Image, error) {
 	if err != nil {
 		return image, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
 	}
+	if image.Disk != nil && len(image.Layers) == 1 {
+		return image, nil
+	}
 	if image.Kernel == nil {
 		return image, fmt.Errorf("environment %q has no kernel on this node: its recipe does not name the stack vm, or the machine booted from it", m.Assignment.Environment)
 	}
@@ -198,6 +204,14 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 	return host.show(v, all)
 }
 
+// writeWithControl is write for a member that starts here: its agent has the way to the node's.
+func (d *Driver) writeWithControl(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
+	if err := d.write(ctx, host, m, image); err != nil {
+		return err
+	}
+	return d.showControl(host, m)
+}
+
 // showControl adds the member agent's socket to the member's view.
 func (d *Driver) showControl(host *daemon, m driver.Member) error {
 	return host.add([]shown{{path: m.ControlDir, at: viewOf(m.Assignment.ID).control(), readOnly: true}})
@@ -221,19 +235,18 @@ func giveHome(dir string, user int) error {
 // launch attaches the member's ports, starts its machine, and gives the guest its setup.
 func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
 	id := m.Assignment.ID
-	attaching, attached := tracing.Stage(ctx, "attach")
-	err := d.attach(attaching, m)
-	attached(err)
-	if err != nil {
-		return fmt.Errorf("attaching it to its network: %w", err)
+	if err := d.plugIn(ctx, m, queuesOf(&m.Assignment)); err != nil {
+		return err
 	}
-	failpoint.Hit("vm.after-attach")
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
 	}
 	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
 	if err != nil {
+		return err
+	}
+	if err := d.keepHome(m); err != nil {
 		return err
 	}
 	creating, created := tracing.Stage(ctx, "create")
@@ -264,9 +277,6 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 // create starts the machine within its control groups.
 func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text string) error {
 	if err := d.confine(&m.Assignment); err != nil {
-		return err
-	}
-	if err := d.keepHome(m); err != nil {
 		return err
 	}
 	err := host.call(ctx, func(rpc *libvirt.Libvirt) error {
@@ -309,12 +319,24 @@ func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestl
 	return nil
 }
 
-// attach makes the member's ports.
-func (d *Driver) attach(ctx context.Context, m driver.Member) error {
+// plugIn makes the member's ports, before there is a machine.
+func (d *Driver) plugIn(ctx context.Context, m driver.Member, queues int) error {
+	attaching, attached := tracing.Stage(ctx, "attach")
+	err := d.attach(attaching, m, queues)
+	attached(err)
+	if err != nil {
+		return fmt.Errorf("attaching it to its network: %w", err)
+	}
+	failpoint.Hit("vm.after-attach")
+	return nil
+}
+
+// attach makes the member's ports, with so many queues each.
+func (d *Driver) attach(ctx context.Context, m driver.Member, queues int) error {
 	for n := range m.Assignment.Ports {
 		port := fabric.PortOf(&m.Assignment, n)
 		place := fabric.TAP(port)
-		place.Queues = queuesOf(&m.Assignment)
+		place.Queues = queues
 		if err := d.cfg.Attacher.Attach(ctx, port, place); err != nil {
 			return err
 		}
@@ -328,15 +350,24 @@ type record struct {
 	Member driver.Member `json:"member"`
 	// Shape is what its memory fits.
 	Shape *shape `json:"shape,omitempty"`
+	// Foreign is set for a member that has no agent in it, StartedAt when its machine was started, and Ready once its probe has succeeded.
+	Foreign   *api.ForeignDisk `json:"foreign,omitempty"`
+	StartedAt *time.Time       `json:"started_at,omitempty"`
+	Ready     bool             `json:"ready,omitempty"`
 }
 
 func (d *Driver) remember(m driver.Member, fits *shape) error {
-	m.Files = nil
-	data, err := json.Marshal(record{Member: m, Shape: fits})
+	return d.writeRecord(m.Assignment.ID, record{Member: m, Shape: fits})
+}
+
+// writeRecord writes what is kept of a member.
+func (d *Driver) writeRecord(id string, r record) error {
+	r.Member.Files = nil
+	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	at := d.path(m.Assignment.ID, fileMember)
+	at := d.path(id, fileMember)
 	if err := os.WriteFile(at+".new", data, 0o600); err != nil {
 		return err
 	}

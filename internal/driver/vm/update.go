@@ -28,8 +28,8 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	r, err := d.recall(id)
-	if err != nil {
-		return err
+	if err != nil || r.Foreign != nil {
+		return err // nobody in it takes files: it has those of its start
 	}
 	if err := d.link(seen.pid, m); err != nil {
 		return err
@@ -137,6 +137,13 @@ func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error
 	if seen.state == driver.StatePaused {
 		return nil, fmt.Errorf("the member is paused; resume its cluster first")
 	}
+	r, err := d.recall(id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Foreign != nil {
+		return d.dialForeign(ctx, id, r.Member, port)
+	}
 	return d.guest(id).client.Dial(ctx, port)
 }
 
@@ -156,7 +163,15 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 	if seen.state == driver.StatePaused {
 		return fmt.Errorf("the member is paused")
 	}
-	if err := d.attach(ctx, *seen.member); err != nil {
+	r, err := d.recall(id)
+	if err != nil {
+		return err
+	}
+	queues := queuesOf(&r.Member.Assignment)
+	if r.Foreign != nil {
+		queues = foreignQueues(&r.Member.Assignment, *r.Foreign)
+	}
+	if err := d.attach(ctx, *seen.member, queues); err != nil {
 		return err
 	}
 	return d.usesPorts(*seen.member)

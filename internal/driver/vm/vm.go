@@ -68,6 +68,7 @@ type Driver struct {
 	consoles map[string]*serialconsole.Console
 	// homes are the members whose home's server is kept running.
 	homes map[string]*homeKeeper
+	doors doors
 	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
 	boots  sync.Mutex
 	agents string
@@ -216,4 +217,5 @@ var (
 	_ driver.SlowStarter      = (*Driver)(nil)
 	_ driver.Saver            = (*Driver)(nil)
 	_ driver.Mover            = (*Driver)(nil)
+	_ driver.Prober           = (*Driver)(nil)
 )

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"encoding/hex"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -25,11 +24,8 @@ func TunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }
 // PortName returns the name of the host's link of a port.
 func PortName(id string) string { return fabric.DeviceName(id) }
 
-// GatewayMAC returns the MAC address of a network's bridge, the same on every node, so that a member's gateway is always its own node's.
-// Its first octet (locally administered, IEEE 802c) keeps it apart from members' addresses.
-func GatewayMAC(index int) string {
-	return fmt.Sprintf("06:%02x:%02x:%02x:%02x:01", 'n', 'm', byte(index>>8), byte(index))
-}
+// GatewayMAC returns the MAC address of a network's bridge.
+func GatewayMAC(index int) string { return fabric.GatewayMAC(index) }
 
 // OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports.
 func OwnLink(name string) (index int, own bool) {

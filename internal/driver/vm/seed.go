@@ -1,0 +1,100 @@
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+)
+
+// seedVolume is what cloud-init's NoCloud source looks for.
+const seedVolume = "CIDATA"
+
+// hostKey is where a member's SSH host key is among its files.
+const hostKey = "/etc/ssh/ssh_host_ed25519_key"
+
+// seedFiles are those of a member's generated files that a system of its own gets; its accounts, its name service and its sshd it has itself.
+func seedFiles(user string) []string {
+	return []string{
+		"/etc/hosts", "/etc/nearmetal/hostfile", "/etc/nearmetal/nodelist", "/etc/nearmetal/ssh/id_ed25519", "/etc/nearmetal/ssh/id_ed25519.pub",
+		"/etc/nearmetal/ssh/id_ed25519-cert.pub", "/etc/ssh/nearmetal_ca.pub", "/etc/ssh/ssh_known_hosts", path.Join("/etc/ssh/authorized_principals", user),
+	}
+}
+
+// sshdDropIn lets the cluster's people in, by certificate.
+const sshdDropIn = `TrustedUserCAKeys /etc/ssh/nearmetal_ca.pub
+AuthorizedPrincipalsFile /etc/ssh/authorized_principals/%u
+`
+
+// seed is the disk that tells cloud-init in a guest what the guest is (cloud-init, "NoCloud"). JSON is YAML.
+func seed(m driver.Member, setup guestlink.Setup) ([]byte, error) {
+	meta, err := json.MarshalIndent(map[string]string{"instance-id": m.Assignment.ID, "local-hostname": m.Assignment.Member}, "", " ")
+	if err != nil {
+		return nil, err
+	}
+	network, err := json.MarshalIndent(seedNetwork(setup), "", " ")
+	if err != nil {
+		return nil, err
+	}
+	user, err := json.MarshalIndent(seedConfig(m), "", " ")
+	if err != nil {
+		return nil, err
+	}
+	return iso9660(seedVolume, []isoFile{
+		{"meta-data", meta}, {"network-config", network}, {"user-data", append([]byte("#cloud-config\n"), user...)},
+	})
+}
+
+// seedNetwork is a network configuration of version 2.
+func seedNetwork(setup guestlink.Setup) map[string]any {
+	links := map[string]any{}
+	for _, nic := range setup.Interfaces {
+		link := map[string]any{
+			"match": map[string]string{"macaddress": nic.MAC}, "set-name": nic.Name, "addresses": []string{nic.Address.String()}, "mtu": nic.MTU,
+			"dhcp4": false, "dhcp6": false, "accept-ra": false,
+		}
+		if nic.Gateway.IsValid() {
+			link["routes"] = []map[string]string{{"to": "0.0.0.0/0", "via": nic.Gateway.String()}}
+		}
+		links[nic.Name] = link
+	}
+	return map[string]any{"version": 2, "ethernets": links}
+}
+
+// seedConfig is a cloud-config: the user, the SSH host key, and files.
+func seedConfig(m driver.Member) map[string]any {
+	content := func(name string) string {
+		i := slices.IndexFunc(m.Files, func(f driver.File) bool { return f.Path == name })
+		if i < 0 {
+			return ""
+		}
+		return string(m.Files[i].Content)
+	}
+	files := []map[string]any{{"path": "/etc/ssh/sshd_config.d/nearmetal.conf", "content": sshdDropIn, "permissions": "0644"}}
+	given := seedFiles(m.User.Name)
+	for _, f := range m.Files {
+		if !slices.Contains(given, f.Path) {
+			continue
+		}
+		file := map[string]any{"path": f.Path, "content": string(f.Content), "permissions": fmt.Sprintf("%04o", f.Mode)}
+		if f.OwnedByUser { // there is no such user before
+			file["owner"], file["defer"] = m.User.Name+":"+m.User.Name, true
+		}
+		files = append(files, file)
+	}
+	config := map[string]any{
+		"hostname": m.Assignment.Member, "preserve_hostname": false, "manage_etc_hosts": false, "ssh_deletekeys": true, "ssh_pwauth": false, "disable_root": true,
+		"users":       []map[string]any{{"name": m.User.Name, "uid": m.User.UID, "shell": "/bin/sh", "lock_passwd": true, "groups": "users"}},
+		"write_files": files,
+	}
+	if key := content(hostKey); key != "" {
+		config["ssh_keys"] = map[string]string{
+			"ed25519_private": key, "ed25519_public": strings.TrimSpace(content(hostKey + ".pub")), "ed25519_certificate": strings.TrimSpace(content(hostKey + "-cert.pub")),
+		}
+	}
+	return config
+}

@@ -1,0 +1,22 @@
+package foreignimage
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
+)
+
+func TestDisksAreMadeOnceAndKept(t *testing.T) {
+	needs.Request(t, "NEARMETAL_GUESTS", "make test-testbed")
+	needs.Root(t, "makes a tree of Debian packages")
+	first := Cloud(t)
+	info, err := os.Stat(first.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.Stat(Cloud(t).Path)
+	if err != nil || !os.SameFile(info, again) {
+		t.Errorf("a disk that was there was made again (%v)", err)
+	}
+}
