@@ -62,7 +62,7 @@ var foreignGuards = []Mutant{
 		Guard:   "a probe speaks of the member that it was begun for",
 		File:    "internal/agent/ready.go",
 		Find:    "m == nil || m.instance != instance || !alive(m.state)",
-		Replace: "m == nil || !alive(m.state)",
+		Replace: "m == nil || m.instance < instance || !alive(m.state)",
 		Test:    "./internal/agent TestTheProbeOfAnEarlierInstanceSaysNothingOfTheMemberThatRuns",
 	},
 	{

@@ -169,6 +169,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 	if err != nil {
 		return err
 	}
+	if err := d.confine(&m.Assignment); err != nil {
+		return err
+	}
 	creating, created := tracing.Stage(ctx, "create")
 	err = d.create(creating, host, m, text)
 	created(err)

@@ -246,6 +246,9 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	if err != nil {
 		return err
 	}
+	if err := d.confine(&m.Assignment); err != nil {
+		return err
+	}
 	if err := d.keepHome(m); err != nil {
 		return err
 	}
@@ -274,11 +277,8 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	return nil
 }
 
-// create starts the machine within its control groups.
+// create starts the machine within its control groups, which are there.
 func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text string) error {
-	if err := d.confine(&m.Assignment); err != nil {
-		return err
-	}
 	err := host.call(ctx, func(rpc *libvirt.Libvirt) error {
 		_, err := rpc.DomainCreateXML(text, libvirt.DomainStartPaused)
 		return err

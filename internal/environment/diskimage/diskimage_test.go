@@ -39,27 +39,30 @@ func TestAnImageThatLeadsElsewhereOrLiesAboutItsSizeIsRefused(t *testing.T) {
 		file []byte
 		want string
 	}{
-		"a backing file":                    {qcow2(put64(8, 200)), "has a backing file"},
-		"a backing file of no name":         {qcow2(put32(16, 14)), "has a backing file"},
-		"an external data file":             {qcow2(put64(72, 4)), "keeps its data in another file"},
-		"encryption":                        {qcow2(put32(32, 2)), "is encrypted"},
-		"a mark of damage":                  {qcow2(put64(72, 2)), "marked as damaged"},
-		"an unknown feature":                {qcow2(put64(72, 1<<40)), "features that are unknown"},
-		"a huge L1 table":                   {qcow2(put32(36, 1<<31)), "L1 table has 2147483648 entries"},
-		"a huge refcount table":             {qcow2(put32(56, 1<<31)), "refcount table has 2147483648 clusters"},
-		"an L1 table beyond the end":        {qcow2(put64(40, 1<<40)), "is truncated: its L1 table"},
-		"an L1 table at the end of numbers": {qcow2(put64(40, 1<<64-1<<16)), "is truncated: its L1 table"},
-		"an L1 table between clusters":      {qcow2(put64(40, 1<<16+8)), "between two clusters"},
-		"clusters of 2 GiB":                 {qcow2(put32(20, 31)), "clusters of 2^31 bytes"},
-		"a disk of 16 EiB":                  {qcow2(put64(24, 1<<63)), "at most 2048 GiB are supported"},
-		"a disk of no bytes":                {qcow2(put64(24, 0)), "its disk has 0 bytes"},
-		"version 1":                         {qcow2(put32(4, 1)), "format qcow;"},
-		"version 9":                         {qcow2(put32(4, 9)), "version 9"},
-		"a header cut off":                  {qcow2(nil)[:60], "header is longer"},
-		"VMDK":                              {append([]byte("KDMV"), make([]byte, 1<<20)...), "format VMDK"},
-		"a compressed file":                 {append([]byte("\x1f\x8b\x08"), make([]byte, 1<<20)...), "format gzip"},
-		"a raw disk cut off":                {make([]byte, 1<<20+7), "no whole number of sectors"},
-		"an empty file":                     {nil, "its disk has 0 bytes"},
+		"a backing file":             {qcow2(put64(8, 200)), "has a backing file"},
+		"a backing file of no name":  {qcow2(put32(16, 14)), "has a backing file"},
+		"an external data file":      {qcow2(put64(72, 4)), "keeps its data in another file"},
+		"encryption":                 {qcow2(put32(32, 2)), "is encrypted"},
+		"a mark of damage":           {qcow2(put64(72, 2)), "marked as damaged"},
+		"an unknown feature":         {qcow2(put64(72, 1<<40)), "features that are unknown"},
+		"a huge L1 table":            {qcow2(put32(36, 1<<31)), "L1 table has 2147483648 entries"},
+		"a huge refcount table":      {qcow2(put32(56, 1<<31)), "refcount table has 2147483648 clusters"},
+		"an L1 table beyond the end": {qcow2(put64(40, 1<<40)), "is truncated: its L1 table"},
+		"an L1 table at the end of numbers": {qcow2(func(head []byte) {
+			put64(40, 1<<64-1<<16)(head)
+			put32(36, 1<<14)(head)
+		}), "is truncated: its L1 table"},
+		"an L1 table between clusters": {qcow2(put64(40, 1<<16+8)), "between two clusters"},
+		"clusters of 2 GiB":            {qcow2(put32(20, 31)), "clusters of 2^31 bytes"},
+		"a disk of 16 EiB":             {qcow2(put64(24, 1<<63)), "at most 2048 GiB are supported"},
+		"a disk of no bytes":           {qcow2(put64(24, 0)), "its disk has 0 bytes"},
+		"version 1":                    {qcow2(put32(4, 1)), "format qcow;"},
+		"version 9":                    {qcow2(put32(4, 9)), "version 9"},
+		"a header cut off":             {qcow2(nil)[:60], "header is longer"},
+		"VMDK":                         {append([]byte("KDMV"), make([]byte, 1<<20)...), "format VMDK"},
+		"a compressed file":            {append([]byte("\x1f\x8b\x08"), make([]byte, 1<<20)...), "format gzip"},
+		"a raw disk cut off":           {make([]byte, 1<<20+7), "no whole number of sectors"},
+		"an empty file":                {nil, "its disk has 0 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := diskimage.Inspect(bytes.NewReader(c.file), int64(len(c.file)))
