@@ -85,7 +85,7 @@ func (p *planner) restore(a *ask) {
 		trial.Take(fit.Shares)
 		fits[i] = fit
 	}
-	// Members of one group are told apart by their order, so each is laid out by itself.
+	// The order of a group's members is all that distinguishes them, so each gets an entry of its own.
 	var placed []placement.Placed
 	shares := make([]placement.Share, 0, len(fits))
 	for i, home := range a.request.Homes {

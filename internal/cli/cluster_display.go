@@ -28,7 +28,7 @@ func (a *app) memberDisplay(ctx context.Context, cluster, member, at string) err
 	if err != nil {
 		return err
 	}
-	// Whether there is a display is told now, not to the first viewer.
+	// A machine without a display is refused here, before a viewer connects.
 	probe, err := c.ConnectMemberDisplay(ctx, cluster, m.Name)
 	if err != nil {
 		return err
