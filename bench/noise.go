@@ -28,14 +28,17 @@ import (
 // again; whatever takes longer than the quickest was disturbed.
 //
 // Server and agent are stopped (SIGSTOP) and continued (SIGCONT) in short windows while the quanta run, so that both sides see the same
-// machine a tenth of a second apart. What they put off while stopped they do when continued: their noise is overstated by that, up to twofold,
-// and never understated. Windows are summed up to blocks, because what server and agent do at times would not show in the median window.
+// machine half a second apart. What they put off while stopped they do when continued: their noise is overstated by that, and never
+// understated. Of a timer that beats several times in a window only the last beat is made up for, so a window is a few beats of etcd's clock
+// (100 ms) long: with windows of one beat everything counted twice. Windows are summed up to blocks, because what server and agent do at times
+// would not show in the median window.
 const (
 	quantumTurns = 400_000 // about a millisecond
-	noiseWindow  = 100 * time.Millisecond
-	// blockWindows is how many windows with the site running, and as many without, make a block.
-	blockWindows = 20
-	noiseBlocks  = 30
+	noiseWindow  = 500 * time.Millisecond
+	// blockWindows is how many windows with the site running, and as many without, make a block. It is even, since every other pair of
+	// windows begins with the other side.
+	blockWindows = 4
+	noiseBlocks  = 60
 	// idleTime is how long an idle site's own processor time is watched: two rounds of an agent's audit.
 	idleTime = time.Minute
 	// quantaVariable makes the bench run quanta instead; its value names the processes to stop and continue, with commas.

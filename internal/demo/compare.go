@@ -32,6 +32,9 @@ func sides(cpus []int, transport measure.Transport) []measure.Side {
 	if transport != measure.TransportTCP {
 		host, cluster = "through shared memory", "what Open MPI chooses there by itself"
 	}
+	if transport == measure.TransportUCX {
+		host = "what UCX chooses there by itself"
+	}
 	return []measure.Side{
 		{Name: hostSide, Description: fmt.Sprintf("bare processes on CPUs %s; %s", list(cpus), host)},
 		{Name: clusterSide, Description: fmt.Sprintf("container members on CPUs %s, one core each, on one node; %s", list(cpus), cluster)},

@@ -276,24 +276,43 @@ func TestWhatIsLeftFailsTheDemoAndWhatOthersDoesNot(t *testing.T) {
 }
 
 func TestMembersThatShareMemoryAreComparedThroughItAndOverTCP(t *testing.T) {
-	s := &site{shares: true}
-	out, report, err := visitSite(t, s, 4)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	const byVader, byUCX = "[demo-0:1] mca: bml: Using vader btl for send to [[1,1],1] on node demo-1\n",
+		"[1.0] [demo-0:1:0] ucp_worker.c:1855 UCX  INFO  ep_cfg[1]: tag(sysv/memory cma/memory); \n"
+	tests := []struct {
+		name, says string
+		wants      []string
+		lacks      string
+		last       string
+	}{
+		{"by MPI's own transport", byVader, []string{
+			"exchange messages through shared memory (vader)", "measuring ping-pong over shared memory ...", "host: shared memory (vader). cluster: shared memory (vader)",
+			"ping-pong over TCP", "host: TCP (tcp). cluster: TCP (tcp).\n", "HPL by hpcc", "host: shared memory (vader). cluster: shared memory (vader)",
+		}, "by UCX on both sides", "4. HPL"},
+		{"by UCX", byUCX, []string{
+			"exchange messages through shared memory (cma, sysv)", "measuring ping-pong over shared memory ...", "host: shared memory (vader). cluster: shared memory (cma, sysv)",
+			"measuring ping-pong over shared memory, by UCX on both sides ...", ". cluster: shared memory (cma, sysv)",
+			"ping-pong over TCP", "host: TCP (tcp). cluster: TCP (tcp).\n", "HPL by hpcc", "host: shared memory (vader). cluster: shared memory (cma, sysv)",
+		}, "never said", "5. HPL"},
 	}
-	at := 0
-	for _, must := range []string{
-		"exchange messages through shared memory (vader)", "ping-pong over shared memory", "host: shared memory (vader). cluster: shared memory (vader)",
-		"ping-pong over TCP", "host: TCP (tcp). cluster: TCP (tcp).\n", "HPL by hpcc", "host: shared memory (vader). cluster: shared memory (vader)",
-	} {
-		next := strings.Index(out[at:], must)
-		if next < 0 {
-			t.Fatalf("the output lacks %q after its first %d characters:\n%s", must, at, out)
-		}
-		at += next
-	}
-	if page := read(report); strings.Contains(out, "UNLIKE") || strings.Contains(page, "Not of like with like") || !strings.Contains(page, "4. HPL") {
-		t.Errorf("sides that were alike are called unlike, or a measurement is missing:\n%s", out)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			out, report, err := visitSite(t, &site{shares: tt.says}, 4)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			at := 0
+			for _, must := range tt.wants {
+				next := strings.Index(out[at:], must)
+				if next < 0 {
+					t.Fatalf("the output lacks %q after its first %d characters:\n%s", must, at, out)
+				}
+				at += next
+			}
+			if page := read(report); strings.Contains(out, "UNLIKE") || strings.Contains(page, "Not of like with like") ||
+				strings.Contains(out, tt.lacks) || !strings.Contains(page, tt.last) {
+				t.Errorf("sides that were alike are called unlike, or a measurement is missing or too many:\n%s", out)
+			}
+		})
 	}
 }
 

@@ -29,7 +29,8 @@ type site struct {
 	// What goes wrong: HPL's solution on the cluster, the cluster after a member was killed, the refusal of members for a drained node,
 	// the sums of the usage report, members of one node.
 	wrongHPL, doesNotHeal, takesDrained, doesNotAddUp, spreads bool
-	shares                                                     bool // members exchange messages through shared memory
+	// shares is what MPI says of members that exchange messages through shared memory; empty: they do not.
+	shares string
 
 	sites    []config.Dev
 	stopped  int
@@ -170,11 +171,10 @@ func (s *site) Job(_ context.Context, id string) (api.Job, error) { return s.job
 
 func (s *site) JobLog(_ context.Context, id string, _ int64, _ bool, w io.Writer) (int64, error) {
 	text := "Hello from rank 0 of 2 on demo-0\nHello from rank 1 of 2 on demo-1\n"
-	by := "tcp"
-	if s.shares && s.jobs[id].Env["OMPI_MCA_btl"] == "" {
-		by = "vader"
+	carried := "[demo-0:1] mca: bml: Using tcp btl for send to [[1,1],1] on node demo-1\n"
+	if s.shares != "" && s.jobs[id].Env["OMPI_MCA_btl"] == "" {
+		carried = s.shares
 	}
-	carried := "[demo-0:1] mca: bml: Using " + by + " btl for send to [[1,1],1] on node demo-1\n"
 	switch filepath.Base(s.jobs[id].Command[0]) {
 	case "stream":
 		text = carried + `{"program":"stream","ranks":2,"words":524288,"copy_gb_per_s":19,"triad_gb_per_s":20}` + "\n"

@@ -89,12 +89,14 @@ func BuildPrograms(ctx context.Context, dir string) (Programs, error) {
 // Transport is what carries the messages between two ranks.
 type Transport string
 
-// The transports of Open MPI's byte transfer layer (ompi_info --param btl all).
+// The transports: those of Open MPI's byte transfer layer (ompi_info --param btl all), and UCX.
 const (
 	// TransportTCP goes through the kernel's TCP stack, over loopback on a host and over the network between members.
 	TransportTCP Transport = "tcp"
 	// TransportSharedMemory works only between ranks of one host: what one node can do without a network.
 	TransportSharedMemory Transport = "vader"
+	// TransportUCX leaves the choice to UCX, which on one host takes shared memory, as it does between members of one node.
+	TransportUCX Transport = "ucx"
 	// TransportOwn is what MPI chooses where it runs, of all that it finds there.
 	TransportOwn Transport = ""
 )
@@ -103,7 +105,11 @@ const (
 // silently measuring something else. Interface, when not empty, is the one TCP may use. MPI then says what it uses, too (FindCarrier).
 func (t Transport) Environment(networkInterface string) map[string]string {
 	env := map[string]string{"OMPI_MCA_btl_base_verbose": "5", "UCX_LOG_LEVEL": "info"}
-	if t == TransportOwn {
+	switch t {
+	case TransportOwn:
+		return env
+	case TransportUCX: // also where it finds no network adapter, without which Open MPI leaves it alone
+		env["OMPI_MCA_pml"], env["OMPI_MCA_opal_common_ucx_tls"], env["OMPI_MCA_opal_common_ucx_devices"] = "ucx", "any", "any"
 		return env
 	}
 	env["OMPI_MCA_pml"], env["OMPI_MCA_btl"] = "ob1", string(t)+",self"
