@@ -160,7 +160,7 @@ func (v *visit) pingPongExperiment(cpus []int, transport measure.Transport) meas
 		return e
 	case measure.TransportUCX:
 		e.Title = "MPI ping-pong through shared memory, by UCX on both sides: bare host and cluster"
-		e.Summary = "The same, but that the host's ranks are told to use UCX, too, which is what members use among themselves. On a host Open MPI would choose a " +
+		e.Summary = "The same, but the host's ranks use UCX (pml ucx), too, as members do among themselves. On a host Open MPI would choose a " +
 			"transport of its own (vader), which is faster for small messages and slower for others. What both sides have in common cancels out here: what is left is what " +
 			"the cluster costs."
 		return e
