@@ -103,7 +103,7 @@ func TestNobodyIsLedToAMemberThatIsReleased(t *testing.T) {
 	a := newTestAgent(t)
 	startable(t, a, leaving{}).want.Release = true
 	go func() { (<-a.events)() }()
-	if _, err := a.reach(t.Context(), agentstream.Tunnel{MemberID: "a", Port: 22}); err == nil || !strings.Contains(err.Error(), "no such member") {
+	if _, err := a.reach(t.Context(), agentstream.Tunnel{MemberID: "a", Target: agentstream.TargetPort, Port: 22}); err == nil || !strings.Contains(err.Error(), "no such member") {
 		t.Errorf("got %v, want that there is no such member", err)
 	}
 }

@@ -27,7 +27,7 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 	defer done()
 	conn, err := a.reach(ctx, asked)
 	if err != nil {
-		a.cfg.Log.InfoContext(ctx, "a tunnel to a member can't be opened", "member", asked.MemberID, "port", asked.Port, "error", err)
+		a.cfg.Log.InfoContext(ctx, "a tunnel to a member can't be opened", "member", asked.MemberID, "target", asked.Target, "port", asked.Port, "error", err)
 		var busy *serialconsole.BusyError
 		request.Failure, request.InUse = err.Error(), errors.As(err, &busy)
 		bounded, cancel := context.WithTimeout(ctx, dialTime)
@@ -97,29 +97,32 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 
 // connector returns what connects to the part of a member that was asked for.
 func connector(d driver.Driver, asked agentstream.Tunnel) (func(context.Context) (io.ReadWriteCloser, error), error) {
-	if asked.Console != nil {
-		sharer, ok := d.(driver.ConsoleSharer)
+	switch asked.Target {
+	case agentstream.TargetPort:
+		dialer, ok := d.(driver.Dialer)
 		if !ok {
+			return nil, fmt.Errorf("members of stack %q can't be reached from their host", d.Stack())
+		}
+		return func(ctx context.Context) (io.ReadWriteCloser, error) {
+			return dialer.Dial(ctx, asked.MemberID, asked.Port)
+		}, nil
+	case agentstream.TargetConsole:
+		sharer, ok := d.(driver.ConsoleSharer)
+		if !ok || asked.Console == nil {
 			return nil, fmt.Errorf("members of stack %q have no serial console", d.Stack())
 		}
 		return func(ctx context.Context) (io.ReadWriteCloser, error) {
 			return sharer.Console(ctx, asked.MemberID, *asked.Console)
 		}, nil
-	}
-	if asked.Display {
+	case agentstream.TargetDisplay:
 		sharer, ok := d.(driver.DisplaySharer)
 		if !ok {
 			return nil, fmt.Errorf("members of stack %q have no display", d.Stack())
 		}
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return sharer.Display(ctx, asked.MemberID) }, nil
+	default:
+		return nil, fmt.Errorf("this version of the agent can't connect to %q of a member", asked.Target)
 	}
-	dialer, ok := d.(driver.Dialer)
-	if !ok {
-		return nil, fmt.Errorf("members of stack %q can't be reached from their host", d.Stack())
-	}
-	return func(ctx context.Context) (io.ReadWriteCloser, error) {
-		return dialer.Dial(ctx, asked.MemberID, asked.Port)
-	}, nil
 }
 
 // splice passes bytes on both ways, each until it is closed, and all until something breaks off.

@@ -75,16 +75,30 @@ type Ping struct {
 	Seq int64 `json:"seq"`
 }
 
-// Tunnel asks for a connection to a TCP port, the serial console or the display of a member, to be spliced with the request that the agent makes for it.
+// Tunnel asks for a connection to a part of a member, to be spliced with the request that the agent makes for it.
 type Tunnel struct {
 	// ID names the tunnel; it is random, and good for one request.
 	ID       string `json:"id"`
 	MemberID string `json:"member_id"`
-	// Port is 0 where Console or Display is set.
-	Port    int                 `json:"port"`
+	Target   Target `json:"target"`
+	// Port is that of TargetPort, Console what is asked of TargetConsole.
+	Port    int                 `json:"port,omitempty"`
 	Console *api.ConsoleRequest `json:"console,omitempty"`
-	Display bool                `json:"display,omitempty"`
+	// Successor is the assignment that goes on from TargetState or TargetMove.
+	Successor string `json:"successor,omitempty"`
 }
+
+// Target is what of a member a tunnel leads to.
+type Target string
+
+// The targets of tunnels.
+const (
+	TargetPort    Target = "port"    // a TCP port
+	TargetConsole Target = "console" // the serial console
+	TargetDisplay Target = "display" // the display
+	TargetState   Target = "state"   // what it left on disk when it was saved (driver.Saver.Export)
+	TargetMove    Target = "move"    // the running member itself (driver.Mover.Send)
+)
 
 // CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.
 type CountHome struct {
@@ -167,12 +181,28 @@ type Member struct {
 	Paused bool `json:"paused,omitempty"`
 	// Save asks for the member to be on the node's disk with its memory.
 	Save bool `json:"save,omitempty"`
+	// FromNode is the node of the member that a successor goes on from (Assignment.From), where that is another one; empty: this node. Live tells
+	// that it runs there, and is to be moved; else its state is fetched.
+	FromNode string `json:"from_node,omitempty"`
+	Live     bool   `json:"live,omitempty"`
+	// Move asks for the running member to be handed to its successor on another node. It stays set until the successor has taken over, or is
+	// clean.
+	Move *Move `json:"move,omitempty"`
+	// TakeBack asks for a member that was handed over to go on here: it runs nowhere else, and never will.
+	TakeBack bool `json:"take_back,omitempty"`
 	// FilesDigest names the content of Files, with those of the share once that is in; the agent reports the digest of what the member has.
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
 	Checks []api.Check `json:"checks,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
+}
+
+// Move is how a member is handed to its successor while it runs.
+type Move struct {
+	// To is the successor's assignment ID.
+	To     string            `json:"to"`
+	Limits driver.MoveLimits `json:"limits,omitzero"`
 }
 
 // Job is a job to be supervised in a member of this node.
@@ -235,6 +265,20 @@ type MemberObserved struct {
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Failure is why what is asked of it beyond its life, such as Save, failed; empty while it may yet succeed.
 	Failure string `json:"failure,omitempty"`
+	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
+	HandedOver bool `json:"handed_over,omitempty"`
+	// Arriving is how much of a successor has come from another node so far; nil before and afterwards.
+	Arriving *Arriving `json:"arriving,omitempty"`
+	// Moved is what it took to bring a successor here from another node; nil for others, and after a restart of the agent. It may follow a moment
+	// after the successor runs. A downtime of 0 is unknown.
+	Moved *driver.MoveReport `json:"moved,omitempty"`
+}
+
+// Arriving is the progress of what comes from another node.
+type Arriving struct {
+	Bytes int64 `json:"bytes"`
+	// OfBytes is the member's memory. A state may be smaller, and a member that writes to its memory while it moves takes more.
+	OfBytes int64 `json:"of_bytes"`
 }
 
 // MayReport reports whether an agent can know that a member is in a phase. The other phases are the leader's to decide.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -98,6 +99,10 @@ type MemberState struct {
 	Since time.Time
 	// Current: the generated files it has are those of the desired state that its node was last given.
 	Current bool
+	// HandedOver, Arriving and Moved are as the agent said last (agentstream.MemberObserved).
+	HandedOver bool
+	Arriving   *agentstream.Arriving
+	Moved      *driver.MoveReport
 }
 
 // New returns a monitor that has heard of nobody.
@@ -180,7 +185,10 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	if !ok {
 		return MemberState{}, false
 	}
-	state := MemberState{Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since}
+	state := MemberState{
+		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since,
+		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved,
+	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]
 		state.Current = told && want != "" && seen.FilesDigest == want

@@ -34,18 +34,18 @@ func (m *Monitor) OpenTunnel(ctx context.Context, nodeName, memberID string, por
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("port %d is not valid; use a number from 1 to 65535", port)
 	}
-	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Port: port})
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetPort, Port: port})
 }
 
 // OpenConsole attaches to the serial console of a member through its node's agent; what it returns is like OpenTunnel's. An agentstream.ErrInUse
 // refuses to let two type at once.
 func (m *Monitor) OpenConsole(ctx context.Context, nodeName, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error) {
-	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Console: &r})
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetConsole, Console: &r})
 }
 
 // OpenDisplay connects to the display of a member through its node's agent; what it returns is like OpenTunnel's.
 func (m *Monitor) OpenDisplay(ctx context.Context, nodeName, memberID string) (io.ReadWriteCloser, error) {
-	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Display: true})
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetDisplay})
 }
 
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
