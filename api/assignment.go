@@ -56,6 +56,8 @@ type Assignment struct {
 	Environment string `json:"environment"`
 	// Display gives a virtual machine a screen, which is reached through its node.
 	Display bool `json:"display,omitempty"`
+	// CPUModel is which processor a virtual machine has; "" is the node's own, or all that it can emulate.
+	CPUModel string `json:"cpu_model,omitempty"`
 	// EnvironmentDigest is the image that the environment's name stood for when this was decided; empty for "local", which has none.
 	EnvironmentDigest string `json:"environment_digest,omitempty"`
 	// TakenAt is when it was decided, by the site's clock: usage counts from then.

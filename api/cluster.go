@@ -46,6 +46,9 @@ type Group struct {
 	ShareMemory *bool `json:"share_memory,omitempty"`
 	// Display gives each virtual machine a screen: 'nearmetal cluster console --vnc' shows it.
 	Display bool `json:"display,omitempty"`
+	// CPUModel is which processor virtual machines have, by QEMU's name, such as "Haswell": the same on every node that can carry it. "" is
+	// the node's own, or all that it can emulate.
+	CPUModel string `json:"cpu_model,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -107,6 +110,7 @@ type ClusterRequest struct {
 	Networks     []string          `json:"networks,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`
+	CPUModel     string            `json:"cpu_model,omitempty"`
 	Checks       []Check           `json:"checks,omitempty"`
 }
 

@@ -55,6 +55,8 @@ type StackCheck struct {
 	Problems []string `json:"problems,omitempty"`
 	// Warnings tell what works worse than it could, and why.
 	Warnings []string `json:"warnings,omitempty"`
+	// CPUModels are those that virtual machines can have here, with all their features, sorted.
+	CPUModels []string `json:"cpu_models,omitempty"`
 }
 
 // BuilderCheck tells whether a node can build environments.

@@ -155,7 +155,7 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	a.placed = []placement.Placed{{
 		Group: g.Name, Member: found.Member, Rank: found.Rank, Node: found.Node, Slots: found.Slots, CPUs: found.CPUs,
 		NUMANodes: found.NUMANodes, Memory: found.Memory, ReserveBytes: found.ReserveBytes, RAMBoot: found.RAMBoot, Oversubscribed: found.Oversubscribed,
-		SharesMemory: g.SharesMemory(), Display: g.Display, Stack: g.Stack,
+		SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
 		Environment: g.Environment, Whole: found.Whole, Ports: p.in.Free.Ports(found),
 	}}
 	return true

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cpumodel"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -181,6 +182,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".environment", g.Environment, w.Environment)
 		differ(path+".share_memory", g.SharesMemory(), w.SharesMemory())
 		differ(path+".display", g.Display, w.Display)
+		differ(path+".cpu_model", cmp.Or(g.CPUModel, cpumodel.Host), cmp.Or(w.CPUModel, cpumodel.Host))
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/cpumodel"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -53,6 +55,7 @@ type createFlags struct {
 	// shareMemory is sent only when it was given.
 	shareMemory bool
 	display     bool
+	cpuModel    string
 	networks    []string
 	noWait      bool
 	timeout     time.Duration
@@ -91,12 +94,14 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
+	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
 	out := outputFlag(cmd)
 	// Only fail for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("env", a.completeEnvironments)
+	_ = cmd.RegisterFlagCompletionFunc("cpu-model", cobra.FixedCompletions(slices.Concat([]string{cpumodel.Host}, cpumodel.Names()), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	_ = cmd.RegisterFlagCompletionFunc("shape", a.completeShapes)
 	_ = cmd.RegisterFlagCompletionFunc("stack", cobra.FixedCompletions([]string{"container", "vm", "metal"}, cobra.ShellCompDirectiveNoFileComp))
@@ -117,7 +122,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display", "cpu-model"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -166,6 +171,9 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		} else {
 			req.Memory = 0
 		}
+	}
+	if cmd.Flags().Changed("cpu-model") {
+		req.CPUModel, given = f.cpuModel, append(given, "cpu_model")
 	}
 	if cmd.Flags().Changed("share-memory") {
 		req.ShareMemory = &f.shareMemory

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cpumodel"
 )
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -111,6 +112,11 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		stacks.row(string(s.Stack), yesNo(s.OK), strings.Join(problems, "; "))
 	}
 	stacks.flush()
+	for _, s := range n.Offer.Stacks {
+		if len(s.CPUModels) > 0 {
+			fmt.Fprintf(w, "\nCPU models of stack %s: %s\n", s.Stack, strings.Join(append([]string{cpumodel.Host}, s.CPUModels...), ", "))
+		}
+	}
 	fmt.Fprintln(w)
 	environments := newTable(w, "ENVIRONMENT", "RUNS HERE", "DIGEST", "PROBLEMS")
 	for _, e := range n.Offer.Environments {

@@ -90,7 +90,7 @@ func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
 		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
 		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Networks: req.Networks,
-		ShareMemory: req.ShareMemory, Display: req.Display, Checks: req.Checks,
+		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, Checks: req.Checks,
 	}
 }
 
@@ -110,9 +110,9 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 	given := map[string]bool{
 		"size": req.Size != 0, "shape": req.ShapeName != "", "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
-		"networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "checks": len(req.Checks) > 0,
+		"networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
 	}
-	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "checks"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "cpu_model", "checks"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -193,6 +193,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	if g.Display && g.Stack != api.StackVM {
 		n.add(join(path, "display"), "true", "members on the stack %q have no display; omit it, or use the stack %q", g.Stack, api.StackVM)
 	}
+	g.CPUModel = n.cpuModel(join(path, "cpu_model"), g)
 	g.Devices = n.devices(join(path, "devices"), g.Devices)
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g

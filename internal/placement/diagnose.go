@@ -76,6 +76,8 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 			return gi, ConstraintLabels
 		case s.stack == 0:
 			return gi, ConstraintStack
+		case s.model == 0:
+			return gi, ConstraintCPUModel
 		case s.environment == 0:
 			return gi, ConstraintEnvironment
 		}
@@ -84,7 +86,7 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 }
 
 // suits counts how far nodes get: each count is of nodes that pass that constraint and all before it.
-type suits struct{ nodes, labels, stack, environment int }
+type suits struct{ nodes, labels, stack, model, environment int }
 
 // suits counts one node, and tells the first constraint it does not pass ("" for none).
 func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
@@ -101,6 +103,10 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 		return ConstraintStack
 	}
 	s.stack++
+	if !v.platforms.values[r.platform].hasModel(g.CPUModel) {
+		return ConstraintCPUModel
+	}
+	s.model++
 	if !v.platforms.values[r.platform].hasEnvironment(g.Environment, g.Stack) {
 		return ConstraintEnvironment
 	}
@@ -123,7 +129,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintEnvironment, ConstraintStack, ConstraintLabels, ConstraintMemory} {
+	for _, c := range []Constraint{ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}

@@ -27,6 +27,8 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutLabels(r)...)
 	case ConstraintStack:
 		parts = append(parts, d.aboutStack(r)...)
+	case ConstraintCPUModel:
+		parts = append(parts, d.aboutModel(r)...)
 	case ConstraintEnvironment:
 		parts = append(parts, d.aboutEnvironment(r)...)
 	default:
@@ -298,6 +300,19 @@ func (d *diagnosis) aboutStack(r *Refusal) []string {
 	parts := d.tooFew(fmt.Sprintf("no node offers stack %q", r.Need.Stack), fmt.Sprintf("too few nodes offer stack %q", r.Need.Stack), texts)
 	if len(have) > 0 && !slices.Contains(have, string(r.Need.Stack)) {
 		parts = append(parts, "nodes offer "+shorten(have))
+	}
+	return parts
+}
+
+func (d *diagnosis) aboutModel(r *Refusal) []string {
+	what := fmt.Sprintf("can carry CPU model %q", r.Need.CPUModel)
+	parts := d.tooFew("no node "+what, "too few nodes "+what, nil)
+	have := d.offered(func(n *node) []string { return newPlatform(n.record).models })
+	switch {
+	case len(have) == 0:
+		return append(parts, "no node offers a CPU model by name; omit it")
+	case !slices.Contains(have, r.Need.CPUModel):
+		return append(parts, "nodes can carry "+shorten(have))
 	}
 	return parts
 }

@@ -59,9 +59,11 @@ func (in *intern[T]) matching(test func(T) bool) []bool {
 	return match
 }
 
-// platform is what members can run on: the stacks that passed their checks and, by environment, the stacks it runs on.
+// platform is what members can run on: the stacks that passed their checks, the CPU models of virtual machines and, by environment, the stacks
+// it runs on.
 type platform struct {
 	stacks       []api.Stack
+	models       []string
 	environments map[string][]api.Stack
 }
 
@@ -69,7 +71,7 @@ func newPlatform(rec api.NodeRecord) platform {
 	p := platform{environments: map[string][]api.Stack{}}
 	for _, s := range rec.Stacks {
 		if s.OK {
-			p.stacks = append(p.stacks, s.Stack)
+			p.stacks, p.models = append(p.stacks, s.Stack), append(p.models, s.CPUModels...)
 		}
 	}
 	for _, e := range rec.Environments {
@@ -82,6 +84,9 @@ func newPlatform(rec api.NodeRecord) platform {
 
 func (p platform) hasStack(s api.Stack) bool { return slices.Contains(p.stacks, s) }
 
+// hasModel reports whether machines can have a CPU model; each has "", which is the node's own.
+func (p platform) hasModel(name string) bool { return name == "" || slices.Contains(p.models, name) }
+
 func (p platform) hasEnvironment(name string, s api.Stack) bool {
 	return slices.Contains(p.environments[name], s)
 }
@@ -91,7 +96,7 @@ func platformKey(rec api.NodeRecord) string {
 	var parts []string
 	for _, s := range rec.Stacks {
 		if s.OK {
-			parts = append(parts, "s"+string(s.Stack))
+			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))
 		}
 	}
 	for _, e := range rec.Environments {

@@ -39,6 +39,7 @@ type Placed struct {
 	// SharesMemory is what its group asks for (api.Group).
 	SharesMemory bool
 	Display      bool
+	CPUModel     string
 	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
 	RAMBoot     int64
 	Stack       api.Stack
@@ -102,7 +103,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 			for range c.members {
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
-					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Display: g.Display, Stack: g.Stack,
+					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
 					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(g.Stack, g.Shape),
 				}
 				cores, memory := g.Cores, int64(g.Memory)

@@ -176,7 +176,7 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: resource.OnNode(&g)[resource.Memory], whole: Whole(g.Stack),
 	}
 	f.platforms = v.platforms.matching(func(p platform) bool {
-		return (ignore == ConstraintStack || p.hasStack(g.Stack)) &&
+		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack))
 	})
 	if len(g.NodeSelector) > 0 && ignore != ConstraintLabels {

@@ -16,6 +16,7 @@ const (
 	ConstraintNodes       Constraint = "nodes"       // the site has no node at all
 	ConstraintLabels      Constraint = "labels"      // the node selector
 	ConstraintStack       Constraint = "stack"       // no node, or too few, offer the stack
+	ConstraintCPUModel    Constraint = "cpu_model"   // no node, or too few, can carry the CPU model
 	ConstraintEnvironment Constraint = "environment" // no node, or too few, can run the environment
 	ConstraintDown        Constraint = "unavailable" // nodes that would do are down, drained or not heard of
 	ConstraintCores       Constraint = "cores"

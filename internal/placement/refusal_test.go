@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,6 +42,22 @@ func selector(g api.Group, pairs ...string) api.Group {
 	for i := 0; i < len(pairs); i += 2 {
 		g.NodeSelector[pairs[i]] = pairs[i+1]
 	}
+	return g
+}
+
+// withModels is a node that carries virtual machines with these CPU models.
+func withModels(rec api.NodeRecord, models ...string) api.NodeRecord {
+	rec.Stacks = append(slices.Clone(rec.Stacks), api.StackCheck{Stack: api.StackVM, OK: true, CPUModels: models})
+	rec.Environments = slices.Clone(rec.Environments)
+	for i := range rec.Environments {
+		rec.Environments[i].Stacks = append(slices.Clone(rec.Environments[i].Stacks), api.StackVM)
+	}
+	return rec
+}
+
+// modelled is a group of virtual machines with a CPU model.
+func modelled(g api.Group, model string) api.Group {
+	g.Stack, g.CPUModel = api.StackVM, model
 	return g
 }
 
@@ -93,6 +110,44 @@ func TestARefusalNamesTheBindingConstraintAndWhatWouldFit(t *testing.T) {
 			[]api.Group{group("compute", 1, 1, 100)},
 			verdict{ConstraintMemory, true, false, 0, "{1 64GiB}"},
 			`group "compute" needs 1 member with 1 core and 100GiB; more than any node of this site has: the largest, n1, has 64GiB of memory; 1 member with 1 core and 64GiB would fit if every node were up and empty`,
+		},
+		{
+			"a CPU model that no node can carry",
+			func(s scene) {
+				s.node(withModels(testNode("n1", 8, 1, 64), "Nehalem", "Westmere"), Schedulable)
+				s.node(withModels(testNode("n2", 8, 1, 64), "Nehalem"), Schedulable)
+			},
+			[]api.Group{modelled(group("compute", 1, 1, 1), "Haswell")},
+			verdict{ConstraintCPUModel, true, false, 0, ""},
+			`group "compute" needs 1 member with 1 core and 1GiB; no node can carry CPU model "Haswell"; nodes can carry Nehalem, Westmere`,
+		},
+		{
+			"a CPU model where no node offers one by name",
+			func(s scene) { s.node(withModels(testNode("n1", 8, 1, 64)), Schedulable) },
+			[]api.Group{modelled(group("compute", 1, 1, 1), "Haswell")},
+			verdict{ConstraintCPUModel, true, false, 0, ""},
+			`group "compute" needs 1 member with 1 core and 1GiB; no node can carry CPU model "Haswell"; no node offers a CPU model by name; omit it`,
+		},
+		{
+			"too few nodes that can carry the CPU model",
+			func(s scene) {
+				s.node(withModels(testNode("n1", 8, 1, 64), "Haswell"), Schedulable)
+				s.node(withModels(testNode("n2", 8, 1, 64)), Schedulable)
+			},
+			[]api.Group{modelled(group("compute", 2, 8, 1), "Haswell")},
+			verdict{ConstraintCPUModel, true, false, 1, "{4 1GiB}"},
+			`group "compute" needs 2 members with 8 cores and 1GiB each; too few nodes can carry CPU model "Haswell"; 1 member fits even if the others were up and empty (n1)`,
+		},
+		{
+			"the nodes that can carry the CPU model are in use",
+			func(s scene) {
+				s.node(withModels(testNode("n1", 8, 1, 64), "Haswell"), Schedulable)
+				s.node(withModels(testNode("n2", 8, 1, 64)), Schedulable)
+				s.busy("n1", 5, 1)
+			},
+			[]api.Group{modelled(group("compute", 1, 8, 1), "Haswell")},
+			verdict{ConstraintCores, false, false, 0, "{3 1GiB}"},
+			`group "compute" needs 1 member with 8 cores and 1GiB; none fits now; n1 has 3 of 8 cores free; 1 member with 3 cores and 1GiB would fit`,
 		},
 		{
 			"cores are in use",

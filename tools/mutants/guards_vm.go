@@ -3,6 +3,41 @@ package main
 // vmGuards: what virtual machines can't do, and what is not believed of them.
 var vmGuards = []Mutant{
 	{
+		Guard:   "a machine does not start with a CPU model of which its node lacks features",
+		File:    "internal/driver/vm/models.go",
+		Find:    "m.MigrationSafe && len(m.Unavailable) == 0 && ",
+		Replace: "m.MigrationSafe && ",
+		Test:    "./internal/driver/vm TestOnlyModelsOfFixedMeaningThatLackNothingAreOffered",
+	},
+	{
+		Guard:   "a CPU model that the node does not offer is refused where it would start",
+		File:    "internal/driver/vm/models.go",
+		Find:    "if !slices.Contains(models, name) {",
+		Replace: "if false {",
+		Test:    "./internal/driver/vm TestAMemberDoesNotStartWithACPUModelThatItsNodeLacks",
+	},
+	{
+		Guard:   "members go only to nodes that can carry their CPU model",
+		File:    "internal/placement/plan.go",
+		Find:    "(ignore == ConstraintCPUModel || p.hasModel(g.CPUModel))",
+		Replace: "true",
+		Test:    "./internal/placement TestARefusalNamesTheBindingConstraintAndWhatWouldFit",
+	},
+	{
+		Guard:   "a machine with a CPU model goes on only as that model",
+		File:    "internal/driver/vm/shape.go",
+		Find:    "&processor{Vendor: p.Vendor, Model: model}",
+		Replace: "&processor{Vendor: p.Vendor}",
+		Test:    "./internal/driver/vm TestAMachineWithACPUModelGoesOnOnOtherProcessorsOfItsVendor",
+	},
+	{
+		Guard:   "the console of a machine that goes on is read before it runs",
+		File:    "internal/driver/vm/arrive.go",
+		Find:    "if _, err := d.console(id); err != nil { // what it prints first is not lost",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/driver/vm TestTheConsoleOfAMachineThatGoesOnIsReadFromTheFirstMoment",
+	},
+	{
 		Guard:   "QEMU does not run as the host's root",
 		File:    "internal/driver/vm/start.go",
 		Find:    "case a.UserIDs.First == 0:",

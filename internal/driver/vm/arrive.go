@@ -30,6 +30,9 @@ func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member) (*a
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkModel(ctx, m.Assignment.CPUModel); err != nil {
+		return nil, err
+	}
 	s, err := d.shapeOf(ctx, host, m, image)
 	return &arrival{d, host, m, image, s}, err
 }
@@ -99,6 +102,9 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 		return errors.Join(err, in.cancel(ctx))
 	}
 	if err := feed(in); err != nil {
+		return errors.Join(err, in.cancel(ctx))
+	}
+	if _, err := d.console(id); err != nil { // what it prints first is not lost
 		return errors.Join(err, in.cancel(ctx))
 	}
 	if err := in.complete(ctx); err != nil {

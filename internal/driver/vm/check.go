@@ -56,6 +56,13 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 		check.Problems = append(check.Problems, err.Error())
 	}
 	check.OK = len(check.Problems) == 0
+	if check.OK {
+		models, err := d.cpuModels(ctx)
+		if err != nil {
+			check.Warnings = append(check.Warnings, "machines get no CPU model by name: "+err.Error())
+		}
+		check.CPUModels = models
+	}
 	if err := d.cfg.Accelerate(); err != nil {
 		check.Warnings = append(check.Warnings, "processors are emulated in software (TCG), so that nothing measured on them counts: "+err.Error())
 	}

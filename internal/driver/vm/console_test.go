@@ -93,3 +93,29 @@ func TestAConsoleShowsTheMachineAndTypesThereAlsoForTheNextAgent(t *testing.T) {
 		t.Errorf("what a machine that is off had printed: %q, %v", text, err)
 	}
 }
+
+func TestTheConsoleOfAMachineThatGoesOnIsReadFromTheFirstMoment(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	m := r.member(t)
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Save(t.Context(), m.Assignment.ID); err != nil {
+		t.Fatal(err)
+	}
+	next := r.successor(t, m)
+	id := next.Assignment.ID
+	if err := r.Restore(t.Context(), next, m.Assignment.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.tell(t, id, order{Shell: "echo nobody asked yet >/dev/ttyS0"})
+	watcher, err := r.Console(t.Context(), id, api.ConsoleRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Several times, as a reader that begins only now may not be connected yet.
+	r.tell(t, id, order{Shell: "for i in 1 2 3 4 5 6 7 8 9; do echo somebody asks >/dev/ttyS0; sleep 1; done"})
+	if seen := readUntil(t, watcher, "somebody asks"); !strings.Contains(seen, "nobody asked yet") {
+		t.Errorf("what was printed before somebody asked is lost: %q", seen)
+	}
+}

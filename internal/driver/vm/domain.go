@@ -38,7 +38,9 @@ type domain struct {
 	KVM bool
 	// TranslationMiB is what QEMU may keep of translated code where it emulates. By itself it would take up to 1 GiB for each machine.
 	TranslationMiB int
-	MemoryBytes    int64
+	// CPUModel is that of its processors; "" is the host's, or all that QEMU can emulate.
+	CPUModel    string
+	MemoryBytes int64
 	// CPUs of the host, one for each of the guest; SpareCPUs are for what else QEMU does.
 	CPUs, SpareCPUs []int
 	Cells           []cell
@@ -80,7 +82,7 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 	a := &m.Assignment
 	d := domain{
-		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
+		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, CPUModel: a.CPUModel, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
 		Console: v.run(fileConsole), User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
 	}
 	if a.Display {

@@ -51,11 +51,15 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 	twoNodes := map[int]int{2: 0, 3: 1}
 	for name, h := range map[string]hardware{
 		"emulated.xml": {SpareCPUs: []int{0}}, "accelerated.xml": {KVM: true},
+		"emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
 		"accelerated-numa.xml": {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
 	} {
 		m := goldenMember()
 		if h.NUMANodes != nil {
 			m.Assignment.Memory = []api.MemoryClaim{{NUMANode: 0, Bytes: 512 << 20}, {NUMANode: 1, Bytes: 512 << 20}}
+		}
+		if strings.HasSuffix(name, "-model.xml") {
+			m.Assignment.CPUModel = "Westmere"
 		}
 		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h).xml()
 		if err != nil {

@@ -56,7 +56,7 @@ func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, ima
 		if err != nil {
 			return s, err
 		}
-		s.CPU = readProcessor(string(text))
+		s.CPU = readProcessor(string(text)).seenAs(m.Assignment.CPUModel)
 	}
 	// Not by libvirt, which would start the emulators of all architectures first.
 	text, err := exec.CommandContext(ctx, emulator, "--version").Output()
@@ -125,6 +125,14 @@ func readProcessor(cpuinfo string) *processor {
 		}
 	}
 	return p
+}
+
+// seenAs returns what a guest sees of the processor through a CPU model: where that is named, nothing but the model, and whose it is.
+func (p *processor) seenAs(model string) *processor {
+	if model == "" {
+		return p
+	}
+	return &processor{Vendor: p.Vendor, Model: model}
 }
 
 // fits reports why a machine of shape s can't go on in one of the other shape, nil if it can.

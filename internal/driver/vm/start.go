@@ -58,6 +58,9 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	if err != nil {
 		return err
 	}
+	if err := d.checkModel(ctx, m.Assignment.CPUModel); err != nil {
+		return err
+	}
 	host, done, err := d.use(ctx)
 	if err != nil {
 		return err

@@ -72,6 +72,7 @@ type Driver struct {
 	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
 	boots  sync.Mutex
 	agents string
+	models *knownModels // nil until it was asked
 	// program: that of homes' servers was written by this agent.
 	program bool
 
