@@ -83,6 +83,8 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return nil
 		case plan.ShutShortcut:
 			return f.shortcuts.shut(o.Name)
+		case plan.ChangeShortcut:
+			return f.shortcuts.change(o.Name, o.To)
 		default:
 			return fmt.Errorf("unknown operation %T", op)
 		}

@@ -149,6 +149,18 @@ func (s *shortcuts) shut(name string) error {
 	return err
 }
 
+// change changes the addresses of this node that the shortcut through a tunnel knows. Those that an earlier operation shut stay so.
+func (s *shortcuts) change(name string, want plan.Shortcut) error {
+	if s.off.Load() {
+		return nil
+	}
+	here, err := readAddresses(want.Here)
+	if err != nil {
+		return err
+	}
+	return s.table.ChangeTunnel(name, here)
+}
+
 // othersPolicies reports whether there are rules of iptables-legacy(8), which nft does not list, or policies of IPsec (ip-xfrm(8)) in the
 // thread's network namespace.
 func othersPolicies() (bool, error) {

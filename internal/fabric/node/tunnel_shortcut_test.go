@@ -30,10 +30,16 @@ func newTunnelShortcutLab(t *testing.T) underlayLab {
 			mustArrive(t, way[0], way[1], "a first frame", frame, text)
 		}
 	}
-	for _, n := range lab.nodes {
+	lab.watch(t)
+	return lab
+}
+
+// watch counts what passes the bridges.
+func (l underlayLab) watch(t *testing.T) {
+	t.Helper()
+	for _, n := range l.nodes {
 		n.run(t, `nft 'table bridge watch { counter seen { }; chain forward { type filter hook forward priority 0; ip protocol { tcp, udp } counter name seen; }; }'`)
 	}
-	return lab
 }
 
 var packetsSeen = regexp.MustCompile(`packets (\d+)`)
@@ -76,6 +82,27 @@ func TestFramesBetweenMembersOfTwoNodesPassByBothBridges(t *testing.T) {
 		lab.nodes[i].run(t, "nft delete table bridge watch")
 		if drifts, err := lab.nodes[i].fabric.Audit(t.Context()); err != nil || len(drifts) > 0 {
 			t.Errorf("audit of node %d: %v, %v", i, drifts, err)
+		}
+	}
+}
+
+func TestMembersThatComeAndGoLeaveTheOthersTheirShortcut(t *testing.T) {
+	lab := newTunnelShortcutLab(t)
+	a, b := lab.members[0], lab.members[1]
+	for i, n := range lab.nodes {
+		n.run(t, "nft delete table bridge watch")
+		network := lab.networks[i]
+		network.Ports = append(slices.Clone(network.Ports), testPort(network, 10+i))
+		apply(t, n.fabric, network)
+		attach(t, n.fabric, network, 1)
+		apply(t, n.fabric, lab.networks[i])
+	}
+	lab.watch(t)
+	for _, way := range [][2]member{{a, b}, {b, a}} {
+		frame, text := way[0].marker(way[1])
+		got := lab.crossing(t, func() { mustArrive(t, way[0], way[1], "a datagram", frame, text) })
+		if got != [2]int{} {
+			t.Errorf("%v frames passed the bridges, want none", got)
 		}
 	}
 }

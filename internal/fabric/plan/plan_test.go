@@ -94,6 +94,10 @@ func (m *machine) execute(op Operation) {
 		m.OpenShortcuts[o.Name] = o.Shortcut
 	case ShutShortcut:
 		delete(m.OpenShortcuts, o.Name)
+	case ChangeShortcut:
+		if m.OpenShortcuts[o.Name] == o.From {
+			m.OpenShortcuts[o.Name] = o.To
+		}
 	}
 }
 
@@ -391,6 +395,55 @@ func TestAShortcutNeverOutlastsTheRulesThatItRepeats(t *testing.T) {
 	want := []string{"plan.ShutShortcut", "plan.ShutShortcut", "plan.LoadRules", "plan.OpenShortcut", "plan.OpenShortcut"}
 	if !slices.Equal(order, want) {
 		t.Errorf("got %v, want %v", order, want)
+	}
+}
+
+func TestATunnelsShortcutStaysOpenWhileItsMembersHereChange(t *testing.T) {
+	n := testNetwork(3, 2, 3)
+	n.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	m := newMachine()
+	finish(t, m, []fabric.Network{n})
+	before := m.OpenShortcuts[TunnelName(3)]
+	for _, tt := range []struct {
+		name  string
+		hosts []int
+		want  []string
+	}{
+		{"a member goes", []int{2}, []string{"rules", "here 10.64.48.1 10.64.48.2"}},
+		{"one comes", []int{2, 4}, []string{"here 10.64.48.1 10.64.48.2 10.64.48.4", "rules"}},
+		{"one comes and one goes", []int{2, 9}, []string{"here 10.64.48.1 10.64.48.2 10.64.48.4 10.64.48.9", "rules", "here 10.64.48.1 10.64.48.2 10.64.48.9"}},
+	} {
+		next := testNetwork(3, tt.hosts...)
+		next.Peers = n.Peers
+		ops, err := Compute(planConfig, []fabric.Network{next}, m.Observed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, op := range ops {
+			switch o := op.(type) {
+			case LoadRules:
+				got = append(got, "rules")
+			case ChangeShortcut:
+				got = append(got, "here "+o.To.Here)
+			default:
+				t.Errorf("%s: unexpected operation %v", tt.name, op)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+		finish(t, m, []fabric.Network{next})
+	}
+	// What else changes opens it anew.
+	n.Peers = append(n.Peers, netip.MustParseAddr("198.18.0.3"))
+	ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut := slices.ContainsFunc(ops, func(op Operation) bool { o, ok := op.(ShutShortcut); return ok && o.Name == TunnelName(3) })
+	if !shut {
+		t.Errorf("another peer: the shortcut %v stays open: %v", before, ops)
 	}
 }
 

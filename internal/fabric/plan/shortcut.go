@@ -61,12 +61,33 @@ func listed(addresses []netip.Addr) string {
 	return strings.Trim(fmt.Sprint(slices.Compact(addresses)), "[]")
 }
 
+// merged writes the addresses of two lists, which listed wrote.
+func merged(one, other string) string {
+	var all []netip.Addr
+	for word := range strings.FieldsSeq(one + " " + other) {
+		if address, err := netip.ParseAddr(word); err == nil {
+			all = append(all, address)
+		}
+	}
+	return listed(all)
+}
+
+// differsHere reports whether a tunnel's shortcut is as wanted but for the addresses on this node.
+func (s Shortcut) differsHere(want Shortcut) bool {
+	s.Here = want.Here
+	return s == want
+}
+
 // Shortcuts reports whether ports should have shortcuts: the kernel can, and nobody else has rules for bridged frames, which would no
 // longer see them all.
 func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeRules }
 
 // planShortcuts shuts what is not as wanted, and opens what is missing. Shutting comes before anything else, so that no shortcut lasts longer
 // than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
+//
+// A tunnel's shortcut stays open when only the addresses on this node change, as they do with each member that comes or goes: the others' frames
+// go on as before. New addresses are entered where shortcuts are shut, and former ones removed where they are opened, so that it never takes
+// a frame that it took neither before nor will afterwards.
 func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
 	made := map[string]bool{}
@@ -82,9 +103,15 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 	for _, n := range networks {
 		if len(n.Peers) > 0 && seen.Shortcuts() {
 			name, want := TunnelName(n.Index), TunnelShortcutOf(cfg, n, seen)
-			kept[name] = seen.OpenShortcuts[name] == want && !made[name]
+			got := seen.OpenShortcuts[name]
+			kept[name] = got.differsHere(want) && !made[name]
 			if !kept[name] {
 				open = append(open, OpenShortcut{Name: name, Shortcut: want})
+			} else if got != want {
+				both := want
+				both.Here = merged(got.Here, want.Here)
+				shut = append(shut, ChangeShortcut{Name: name, From: got, To: both})
+				open = append(open, ChangeShortcut{Name: name, From: both, To: want})
 			}
 		}
 		for _, p := range n.Ports {
@@ -103,6 +130,8 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 			}
 		}
 	}
+	unchanged := func(op Operation) bool { o, ok := op.(ChangeShortcut); return ok && o.From == o.To }
+	shut, open = slices.DeleteFunc(shut, unchanged), slices.DeleteFunc(open, unchanged)
 	for _, name := range sortedKeys(seen.OpenShortcuts) {
 		if !kept[name] {
 			shut = append(shut, ShutShortcut{Name: name, Shortcut: seen.OpenShortcuts[name]})
@@ -123,12 +152,22 @@ type ShutShortcut struct {
 	Shortcut Shortcut
 }
 
+// ChangeShortcut changes which addresses the shortcut through a tunnel takes for those of this node. Nothing else differs.
+type ChangeShortcut struct {
+	Name     string
+	From, To Shortcut
+}
+
 func (o OpenShortcut) String() string {
 	return fmt.Sprintf("tc filter replace dev %s ingress bpf # shortcut of %s", o.Name, o.Shortcut)
 }
 
 func (o ShutShortcut) String() string {
 	return fmt.Sprintf("tc filter delete dev %s ingress # shortcut of %s", o.Name, o.Shortcut)
+}
+
+func (o ChangeShortcut) String() string {
+	return fmt.Sprintf("bpftool map update name nm_remotes # shortcut of %s, here %s", o.Name, o.To.Here)
 }
 
 // String writes a shortcut for logs.
@@ -154,4 +193,9 @@ func (o OpenShortcut) Drift() fabric.Drift {
 // Drift implements Operation.
 func (o ShutShortcut) Drift() fabric.Drift {
 	return fabric.Drift{Network: o.Shortcut.Network, Object: "shortcut of " + o.Name, Want: "absent", Got: o.Shortcut.String()}
+}
+
+// Drift implements Operation.
+func (o ChangeShortcut) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.To.Network, Object: "shortcut of " + o.Name, Want: o.To.String(), Got: o.From.String()}
 }

@@ -85,6 +85,34 @@ func (t *Table) OpenTunnel(name string, tunnel Tunnel) error {
 	return t.openUnderlay(tunnel)
 }
 
+// ChangeTunnel changes which addresses of its network the open shortcut of this tunnel takes for those of this node: new ones at once, whatever
+// was learned of them. An address that is on this node no longer may be learned. What else was learned stays.
+func (t *Table) ChangeTunnel(name string, here []netip.Addr) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e, open := t.tunnels[name]
+	if !open {
+		return fmt.Errorf("the shortcut through %s is not open", name)
+	}
+	former := e.tunnel.Here
+	e.tunnel.Here = slices.Clone(here)
+	t.tunnels[name] = e // if anything fails from here on, it is read back as not whole
+	for _, address := range here {
+		if err := t.remotes.Put(address.As4(), remoteValue{}); err != nil {
+			return fmt.Errorf("adding %v of this node: %w", address, err)
+		}
+	}
+	for _, address := range former {
+		if slices.Contains(here, address) {
+			continue
+		}
+		if err := t.remotes.Delete(address.As4()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing %v, which was on this node: %w", address, err)
+		}
+	}
+	return nil
+}
+
 // forgetTunnel removes the entries of a tunnel: nothing is exchanged with peers any more, then nothing sent into it, then nothing taken out
 // of it, and what was learned of its members is forgotten.
 func (t *Table) forgetTunnel(name string) error {

@@ -2,6 +2,7 @@ package shortcut
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -103,6 +104,46 @@ func TestAnAddressHereStaysHereUnderAnyMAC(t *testing.T) {
 			t.Errorf("got %d, want that the bridge gets it", int32(got))
 		}
 	}
+}
+
+func TestAnAddressThatComesHereIsNoLongerTakenForOneElsewhere(t *testing.T) {
+	l, tunnel := newTunnelLab(t)
+	second := remote
+	second.Address, second.MAC = netip.MustParseAddr("10.64.16.6"), "02:00:00:01:00:06"
+	for _, p := range []Pins{remote, second} {
+		l.arrive(t, tunnel, packet(p, received))
+		if got := l.arrive(t, tunnel, packet(p, received)); got != redirected {
+			t.Fatalf("%v, when it was heard: got %d", p.Address, int32(got))
+		}
+	}
+	change := func(here ...netip.Addr) {
+		l.do(t, func() error { return l.table.ChangeTunnel(tunnelName, here) })
+	}
+	change(append(slices.Clone(tunnelOne.Here), remote.Address)...)
+	for range 2 {
+		if got := l.arrive(t, tunnel, packet(remote, received)); got != bridged {
+			t.Errorf("from another node under an address that came here: got %d", int32(got))
+		}
+	}
+	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
+		t.Errorf("to an address that came here: got %d", int32(got))
+	}
+	if got := l.arrive(t, tunnel, packet(second, received)); got != redirected {
+		t.Errorf("from a member that is where it was: got %d", int32(got))
+	}
+	change(tunnelOne.Here...)
+	for _, want := range []uint32{bridged, redirected} {
+		if got := l.arrive(t, tunnel, packet(remote, received)); got != want {
+			t.Errorf("under an address that left again: got %d, want %d", int32(got), int32(want))
+		}
+	}
+	l.do(t, func() error {
+		states, err := l.table.ReadTunnels(map[string]int{tunnelName: tunnel})
+		if state := states[tunnelName]; err != nil || state.Broken || !slices.Equal(state.Tunnel.Here, tunnelOne.Here) {
+			t.Errorf("read back: %+v, %v", states, err)
+		}
+		return nil
+	})
 }
 
 func TestTheBridgeHearsAMemberOfAnotherNodeFromTimeToTime(t *testing.T) {
