@@ -1,8 +1,8 @@
 // Package guest runs a command in an emulated Debian machine of its own: another kernel, pure cgroup v2, a power switch.
 //
 // It exists for what the machine at hand can't show: another cgroup layout, a power cut. QEMU emulates in software, which works
-// everywhere alike, so a guest's speed is never a figure of the product. A guest has no network, sees of the host only the
-// shared folders, read-only, and ends with the process that started it. Start with Start; EnsureImage makes what it boots.
+// everywhere alike, so a guest's speed is never a figure of the product. A guest has no network but links to other guests (NewLink), sees of
+// the host only the shared folders, read-only, and ends with the process that started it. Start with Start; EnsureImage makes what it boots.
 package guest
 
 import (
@@ -30,6 +30,8 @@ type Config struct {
 	Disks []string
 	// Shares are host folders, seen read-only at the same path in the guest.
 	Shares []string
+	// Links are network cards, eth0 and so on in the guest once it has the module virtio_net. Start takes them over.
+	Links []Link
 	// Dir is the command's working folder, Env is added to its environment (NAME=VALUE).
 	Dir     string
 	Env     []string
@@ -67,6 +69,10 @@ func Start(ctx context.Context, cfg Config) (*Machine, error) {
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var problems bytes.Buffer
 	m.cmd.Stdout, m.cmd.Stderr = cfg.Output, &problems
+	for _, l := range cfg.Links {
+		m.cmd.ExtraFiles = append(m.cmd.ExtraFiles, l.end)
+		defer l.end.Close()
+	}
 
 	started := make(chan error)
 	go func() {
@@ -121,6 +127,9 @@ func arguments(cfg Config, scratch string) []string {
 	}
 	for _, disk := range cfg.Disks {
 		args = append(args, "-drive", "file="+disk+",format=raw,if=virtio,cache=writeback")
+	}
+	for i, l := range cfg.Links {
+		args = append(args, l.arguments(i)...)
 	}
 	args = append(args, share("control", filepath.Join(scratch, "control"))...)
 	for i, dir := range cfg.Shares {

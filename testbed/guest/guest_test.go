@@ -31,3 +31,22 @@ func TestAGuestKeepsItsDisksAndForgetsItsRoot(t *testing.T) {
 		}
 	}
 }
+
+func TestAGuestsLinksAreItsCardsInOrder(t *testing.T) {
+	t.Parallel()
+	var links []Link
+	for _, mac := range []string{"52:54:00:00:00:01", "52:54:00:00:00:02"} {
+		ends, err := NewLink(mac, "52:54:00:00:00:09")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ends[0].end.Close(); ends[1].end.Close() })
+		links = append(links, ends[0])
+	}
+	args := strings.Join(arguments(Config{Links: links}, "/s"), " ")
+	const want = "-netdev socket,id=link0,fd=3 -device virtio-net-pci,netdev=link0,mac=52:54:00:00:00:01,romfile= " +
+		"-netdev socket,id=link1,fd=4 -device virtio-net-pci,netdev=link1,mac=52:54:00:00:00:02,romfile="
+	if !strings.Contains(args, want) {
+		t.Errorf("QEMU's arguments lack %q:\n%s", want, args)
+	}
+}

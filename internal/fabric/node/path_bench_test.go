@@ -47,26 +47,32 @@ func comparePaths(b *testing.B, sides []string, newWays func(b *testing.B) []way
 						took[side] = append(took[side], ways[side].roundTrips(b, size, mode == "two threads"))
 					}
 				}
-				for side, name := range sides {
-					b.ReportMetric(measure.Median(took[side]), name+"-µs")
-					b.ReportMetric(measure.Quantile(took[side], 0.25), name+"-µs-q1")
-					b.ReportMetric(measure.Quantile(took[side], 0.75), name+"-µs-q3")
-				}
-				for _, pair := range [][2]int{{1, 0}, {2, 0}, {2, 1}} {
-					ratios := make([]float64, b.N)
-					for i := range ratios {
-						ratios[i] = took[pair[0]][i] / took[pair[1]][i]
-					}
-					name := sides[pair[0]] + "/" + sides[pair[1]]
-					e := measure.MedianInterval(ratios, 0.95)
-					b.ReportMetric(e.Value, name)
-					b.ReportMetric(e.Low, name+"-low")
-					b.ReportMetric(e.High, name+"-high")
-				}
-				b.ReportMetric(0, "ns/op")
+				reportPaths(b, sides, took)
 			})
 		}
 	}
+}
+
+// reportPaths reports what each of three sides took, by round, and how they compare within rounds.
+func reportPaths(b *testing.B, sides []string, took [][]float64) {
+	b.Helper()
+	for side, name := range sides {
+		b.ReportMetric(measure.Median(took[side]), name+"-µs")
+		b.ReportMetric(measure.Quantile(took[side], 0.25), name+"-µs-q1")
+		b.ReportMetric(measure.Quantile(took[side], 0.75), name+"-µs-q3")
+	}
+	for _, pair := range [][2]int{{1, 0}, {2, 0}, {2, 1}} {
+		ratios := make([]float64, len(took[0]))
+		for i := range ratios {
+			ratios[i] = took[pair[0]][i] / took[pair[1]][i]
+		}
+		name := sides[pair[0]] + "/" + sides[pair[1]]
+		e := measure.MedianInterval(ratios, 0.95)
+		b.ReportMetric(e.Value, name)
+		b.ReportMetric(e.Low, name+"-low")
+		b.ReportMetric(e.High, name+"-high")
+	}
+	b.ReportMetric(0, "ns/op")
 }
 
 // newWaysBetweenNodes connects two members of two nodes by shortcuts, two by bridges alone, and two nodes.
