@@ -1,7 +1,7 @@
 // Package virtioport is a guest's end of virtio-serial ports (virtio 1.2, section 5.3), as connections.
 //
 // A port has a name and one stream of bytes. The host's end comes and goes, and a read returns io.EOF while it is away. What a guest closes
-// the host does not see: whoever speaks over a port leaves it to the host to end what is said. Start with Open.
+// the host does not see: whoever speaks over a port leaves it to the host to end what is said. Start with Open; Taken is for the host's end.
 package virtioport
 
 import (

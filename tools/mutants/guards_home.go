@@ -58,4 +58,18 @@ var homeGuards = []Mutant{
 		Replace: "case c == nil:",
 		Test:    "./internal/machine/homelink TestAGuestHasAFewConnections",
 	},
+	{
+		Guard:   "a guest whose port its hypervisor has lost gets a new connection to its home",
+		File:    "internal/machine/homelink/serve.go",
+		Find:    "if sent == greetings {",
+		Replace: "if sent < 0 {",
+		Test:    "./internal/machine/homelink TestAGuestThatIsNotHeardGetsANewConnection",
+	},
+	{
+		Guard:   "a frozen guest keeps the connection to its home",
+		File:    "internal/machine/homelink/serve.go",
+		Find:    "if l.taken() {",
+		Replace: "if l.taken() || sent > 0 {",
+		Test:    "./internal/machine/homelink TestAGuestThatIsFrozenKeepsItsConnection",
+	},
 }

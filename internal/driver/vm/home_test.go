@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -132,6 +133,54 @@ func TestAMachineGoesOnWithItsFilesWhenTheirServerWasKilled(t *testing.T) {
 	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", last)); err == nil && strings.HasPrefix(string(line), homeserver.Name) {
 		t.Errorf("the server of the home is left: %q", line)
 	}
+}
+
+// TestAHomeComesBackThatWasAwayWhenAFrozenMachineWentOn keeps QEMU off the new server until the guest has asked for something, which QEMU does not get over
+// by itself.
+func TestAHomeComesBackThatWasAwayWhenAFrozenMachineWentOn(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	m := r.member(t)
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(r.cfg.StateDir, "vms", id, "link")
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for round := range frozenRounds(t) {
+		if err := r.Pause(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(link, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		kill(t, homePID(t, r, id))
+		if err := r.Resume(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		r.tell(t, id, order{Shell: fmt.Sprintf("(echo x >/home/written%d) >/dev/null 2>&1 &", round)})
+		for counted := r.progress(t, id); r.progress(t, id) < counted+400; <-look.C { // two seconds of the guest's time: it has asked
+		}
+		if err := os.Chmod(link, 0o711); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		awaitFile(t, fmt.Sprintf("%s/written%d", m.HomeDir, round))
+		t.Logf("round %d: the home is back after %v", round, time.Since(began).Round(time.Millisecond))
+	}
+}
+
+// frozenRounds is how often it is tried: more often where NEARMETAL_TEST_ROUNDS says so.
+func frozenRounds(t *testing.T) int {
+	t.Helper()
+	if text, ok := os.LookupEnv("NEARMETAL_TEST_ROUNDS"); ok {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return 3
 }
 
 func kill(t *testing.T, pid int) {

@@ -2,16 +2,28 @@ package homelink
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/virtioport"
 )
 
-// greetEvery is how often the host greets until the guest answers, which it does not while it boots, or is frozen.
-const greetEvery = time.Second
+// greetEvery is how often the host greets until the guest answers, and greetings how often at most. Only greetings that the hypervisor has taken count,
+// which takes none while the guest boots or is frozen. A guest that answers none of them does not hear the host, or the host does not hear it; a new
+// connection makes the hypervisor begin anew, too (virtioport.Taken).
+const (
+	greetEvery = time.Second
+	greetings  = 5
+)
+
+// errNoAnswer: the guest has not answered greetings that reached its machine.
+var errNoAnswer = errors.New("the guest does not answer")
 
 // Handler serves a call: ONC RPC, without its record mark. reply gets the answer, or nil. Serve waits until Handle returns.
 type Handler interface {
@@ -25,7 +37,7 @@ func Serve(ctx context.Context, guest net.Conn, maxRecord int, h Handler) error 
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = guest.Close() })()
 	from := bufio.NewReaderSize(guest, 64<<10)
-	l := &link{guest: guest, conns: map[uint32]*connection{}, maxRecord: maxRecord}
+	l := &link{guest: guest, taken: func() bool { return virtioport.Taken(guest) }, conns: map[uint32]*connection{}, maxRecord: maxRecord}
 	if err := l.greet(from); err != nil {
 		return err
 	}
@@ -43,7 +55,9 @@ func Serve(ctx context.Context, guest net.Conn, maxRecord int, h Handler) error 
 
 // link is the connection to one guest.
 type link struct {
-	guest     net.Conn
+	guest net.Conn
+	// taken reports whether the hypervisor has read all that was sent to the guest.
+	taken     func() bool
 	maxRecord int
 	// writing is held for a whole reply: those of one connection must not be mixed.
 	writing sync.Mutex
@@ -61,7 +75,7 @@ type connection struct {
 	last   bool
 }
 
-// greet greets until the guest has sent the greeting back.
+// greet greets until the guest has sent the greeting back. Where it does not, the connection is closed.
 func (l *link) greet(from *bufio.Reader) error {
 	greeting := make([]byte, greetingBytes)
 	copy(greeting, mark)
@@ -69,29 +83,37 @@ func (l *link) greet(from *bufio.Reader) error {
 		return err
 	}
 	answered := make(chan struct{})
-	greeted := make(chan struct{})
-	go func() {
-		defer close(greeted)
-		tick := time.NewTicker(greetEvery)
-		defer tick.Stop()
-		for {
-			if _, err := l.guest.Write(greeting); err != nil {
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-answered:
-				return
-			}
-		}
-	}()
+	gaveUp := make(chan error, 1)
+	go func() { gaveUp <- l.greetUntil(answered, greeting) }()
 	_, err := awaitGreeting(from, greeting)
 	close(answered)
 	if err != nil {
 		_ = l.guest.Close()
 	}
-	<-greeted
-	return err
+	return cmp.Or(<-gaveUp, err)
+}
+
+// greetUntil sends the greeting until it is answered. Where it never is, the connection is closed.
+func (l *link) greetUntil(answered <-chan struct{}, greeting []byte) error {
+	tick := time.NewTicker(greetEvery)
+	defer tick.Stop()
+	for sent := 0; ; {
+		if l.taken() {
+			if sent == greetings {
+				_ = l.guest.Close()
+				return errNoAnswer
+			}
+			if _, err := l.guest.Write(greeting); err != nil {
+				return nil //nolint:nilerr // whoever reads sees the connection's end
+			}
+			sent++
+		}
+		select {
+		case <-tick.C:
+		case <-answered:
+			return nil
+		}
+	}
 }
 
 // take takes a frame and has the calls served that it completes.
