@@ -129,6 +129,13 @@ var vmGuards = []Mutant{
 		Test:    "./internal/machine/guestlink TestASetupThatNobodyTakesEndsWithItsContextAndWithTheClient",
 	},
 	{
+		Guard:   "a guest whose port its hypervisor has lost gets a new connection",
+		File:    "internal/machine/guestlink/client.go",
+		Find:    "\tc.unheard.Add(1)\n\t_ = h.Close()\n",
+		Replace: "\tc.unheard.Add(1)\n",
+		Test:    "./internal/machine/guestlink TestAGuestThatIsNotHeardGetsANewConnection",
+	},
+	{
 		Guard:   "a guest mounts as its root only file systems that images have",
 		File:    "internal/machine/bootagent/guestfiles.go",
 		Find:    "return f != image.EROFS && f != image.SquashFS",

@@ -13,7 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/virtioport"
 )
 
 // Client is the host's end of one guest. It connects when it is first used and keeps the connection. It is safe for concurrent use.
@@ -22,6 +25,8 @@ type Client struct {
 	mu        sync.Mutex
 	conns     []net.Conn
 	closed    bool
+	// unheard counts connections that were closed because the guest was not heard.
+	unheard atomic.Int64
 }
 
 // NewClient returns a client of the guest that dial connects to.
@@ -47,8 +52,58 @@ func (c *Client) keep(conn net.Conn) (net.Conn, error) {
 	if c.closed {
 		return nil, errors.Join(net.ErrClosed, conn.Close())
 	}
-	c.conns = append(c.conns[:0], conn)
-	return conn, nil
+	h := &heard{Conn: conn, first: make(chan struct{}), closed: make(chan struct{})}
+	c.conns = append(c.conns[:0], h)
+	go c.await(h)
+	return h, nil
+}
+
+// A guest answers the first words of a connection at once, unless it has not opened its port, or is frozen: then its hypervisor takes none. Where words
+// that were taken bring nothing for so many looks, the hypervisor has lost what the guest says, and a new connection brings it back (virtioport.Taken).
+const (
+	lookEvery = time.Second
+	mostLooks = 5
+)
+
+// await closes a connection over which the guest is not heard.
+func (c *Client) await(h *heard) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for looks := 0; looks < mostLooks; {
+		select {
+		case <-tick.C:
+		case <-h.first:
+			return
+		case <-h.closed:
+			return
+		}
+		if virtioport.Taken(h.Conn) {
+			looks++
+		}
+	}
+	c.unheard.Add(1)
+	_ = h.Close()
+}
+
+// heard is a connection that notes when the guest is heard.
+type heard struct {
+	net.Conn
+	hear, end     sync.Once
+	first, closed chan struct{}
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if n > 0 {
+		h.hear.Do(func() { close(h.first) })
+	}
+	return n, err
+}
+
+// Close ends the connection.
+func (h *heard) Close() error {
+	h.end.Do(func() { close(h.closed) })
+	return h.Conn.Close()
 }
 
 // Close ends the connection, and with it everything that goes over it.
@@ -74,11 +129,7 @@ func (c *Client) Setup(ctx context.Context, s Setup) error {
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, base+setupPath, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	answer, err := c.transport.RoundTrip(request)
+	answer, err := c.put(ctx, body)
 	if err != nil {
 		return fmt.Errorf("the guest does not take its setup: %w", err)
 	}
@@ -87,6 +138,21 @@ func (c *Client) Setup(ctx context.Context, s Setup) error {
 		return fmt.Errorf("the guest refuses its setup: %s", complaint(answer))
 	}
 	return nil
+}
+
+// put sends a setup, again where the guest was not heard: a setup that arrives twice does no harm.
+func (c *Client) put(ctx context.Context, body []byte) (*http.Response, error) {
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPut, base+setupPath, bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		unheard := c.unheard.Load()
+		answer, err := c.transport.RoundTrip(request)
+		if err == nil || ctx.Err() != nil || c.unheard.Load() == unheard {
+			return answer, err
+		}
+	}
 }
 
 // complaint is what a guest says is wrong, fit for a terminal.
