@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
@@ -66,7 +67,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
 		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part(), Cleaned: m.cleaned, NeverRan: m.neverRan,
 		Unhealthy:   joined(joined(m.unhealthy, m.cut), m.hung),
-		RecoveredAt: m.recovered, Attempts: m.attempts, Now: now,
+		RecoveredAt: m.recovered, Departed: m.departed, Attempts: m.attempts, Now: now,
 	}
 	if m.want != nil {
 		in.Desired = &lifecycle.DesiredMember{
@@ -75,6 +76,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		}
 		in.Desired.Paused, in.Desired.Save = m.want.Paused && !m.part(), m.want.Save && !m.part()
 		in.Desired.Restore = m.want.Assignment.IsSuccessor()
+		in.Desired.Moving, in.Desired.TakeBack = m.want.Move != nil, m.want.TakeBack
 		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
@@ -141,6 +143,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		}, func(m *memberState) { m.state, m.exit, m.ended = driver.StateExited, "stopped", true })
 	case lifecycle.Pause:
 		a.freeze(ctx, m, driver.Pauser.Pause, driver.StatePaused)
+	case lifecycle.TakeBack:
+		a.takeBack(ctx, m)
 	case lifecycle.Resume:
 		a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
 	case lifecycle.Clean:
@@ -188,7 +192,11 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		return
 	}
 	m.ready, m.unhealthy, m.cut, m.hung, m.exit, m.recovered = false, "", "", "", "", time.Time{}
-	starts, err := m.starter()
+	if m.elsewhere(a.cfg.Node.Name) && a.inTheWay(m.want.Assignment.From) {
+		m.message = "what an earlier attempt to bring it here has left is being removed"
+		return
+	}
+	starts, err := a.starter(m)
 	if err != nil {
 		m.phase, m.message = api.MemberFailed, err.Error()
 		return
@@ -204,14 +212,17 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want, digest := m.want.Member, m.wanted
-	what, deadline := "start", startDeadline
-	if want.Assignment.IsSuccessor() {
-		what, deadline = "restore", saveDeadline
+	do := task{what: "start", life: ctx, deadline: startDeadline, slots: a.slots}
+	if m.elsewhere(a.cfg.Node.Name) {
+		do.what, do.deadline, do.slots = "fetch", carryDeadline, a.carries
+		do.life = m.transferring(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
+	} else if want.Assignment.IsSuccessor() {
+		do.what, do.deadline = "restore", saveDeadline
 	} else if slow, ok := m.driver.(driver.SlowStarter); ok && !m.part() {
-		deadline = slow.StartTime()
+		do.deadline = slow.StartTime()
 	}
 	m.neverRan, m.digest, m.startedAt = true, "", time.Now()
-	a.run(ctx, m, what, deadline, a.ifKnown(m, func(ctx context.Context) error {
+	do.call = a.ifKnown(m, func(ctx context.Context) error {
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
@@ -219,13 +230,18 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		err := a.changeFiles(m.id, digest, func() error { return starts(ctx, want) })
 		failpoint.Hit("agent.after-start")
 		return err
-	}), func(m *memberState) {
-		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
 	})
+	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
+		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
+	}))
 }
 
 // starter is how the driver starts a member, lets one go on, or starts a part. What the driver can't carry has failed for good.
-func (m *memberState) starter() (func(context.Context, driver.Member) error, error) {
+func (a *Agent) starter(m *memberState) (func(context.Context, driver.Member) error, error) {
+	if m.elsewhere(a.cfg.Node.Name) {
+		d, want := m.driver, *m.want
+		return func(ctx context.Context, _ driver.Member) error { return a.fetch(ctx, m, d, want) }, nil
+	}
 	if m.want.Assignment.IsSuccessor() {
 		saver, ok := m.driver.(driver.Saver)
 		if !ok {
@@ -282,6 +298,10 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
+	from := ""
+	if m.elsewhere(a.cfg.Node.Name) && !a.inTheWay(m.want.Assignment.From) {
+		from = m.want.Assignment.From
+	}
 	d, stack := m.driver, api.Stack("")
 	if m.want != nil {
 		stack = m.want.Assignment.Stack
@@ -301,6 +321,11 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		if err := d.Clean(ctx, m.id); err != nil {
 			return err
 		}
+		if from != "" { // which was brought here for it
+			if err := d.Clean(ctx, from); err != nil {
+				return err
+			}
+		}
 		failpoint.Hit("agent.after-clean")
 		if home != "" {
 			if err := filetree.Remove(ctx, home); err != nil {
@@ -313,7 +338,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		return filetree.Remove(ctx, a.controlDir(m.id))
 	}, func(m *memberState) {
 		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.hung, m.problem = driver.StateAbsent, "", false, "", "", "", ""
-		m.digest, m.neverRan, m.kills, m.oomKills = "", false, nil, 0
+		m.digest, m.neverRan, m.kills, m.oomKills, m.moved = "", false, nil, 0, nil
 		m.cleaned = final
 		m.watched, m.probed, m.lookAt = false, false, time.Time{}
 		m.instance++
@@ -321,41 +346,84 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	})
 }
 
+// task is a call of a driver for a member.
+type task struct {
+	what string
+	// life ends it early.
+	life     context.Context
+	deadline time.Duration
+	// slots bounds how many such calls there are at once; nil: nothing does.
+	slots chan struct{}
+	call  func(context.Context) error
+}
+
 // run calls a driver for a member, within a deadline, and posts how it went: done on success, a counted failure otherwise.
 func (a *Agent) run(ctx context.Context, m *memberState, what string, deadline time.Duration, call func(context.Context) error, done func(*memberState)) {
+	a.perform(ctx, m, task{what, ctx, deadline, a.slots, call}, a.counting(ctx, m, done))
+}
+
+// perform calls a driver for a member, within a deadline, and posts its end.
+func (a *Agent) perform(ctx context.Context, m *memberState, do task, ended func(error)) {
 	m.busy = true
-	traced := a.traced(ctx, m.id, rootOf(m))
+	traced := a.traced(do.life, m.id, rootOf(m))
+	transfer := m.transfer
 	go func() {
-		a.slots <- struct{}{}
-		bounded, cancel := context.WithTimeout(traced, deadline)
-		bounded, end := tracing.Stage(bounded, what)
-		err := call(bounded)
-		end(err)
-		if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-			err = errors.Join(err, errors.New("the operation took longer than "+deadline.String()))
-		}
-		cancel()
-		<-a.slots
+		err := do.inTurn(traced)
 		a.post(ctx, func() {
-			m.busy = false
-			if err == nil {
-				done(m)
+			m.busy, m.arriving, m.transfer = false, nil, nil
+			if transfer != nil {
+				transfer.end()
 			}
-			if err == nil || errors.Is(err, errNotKnown) {
-				if alive(m.state) {
-					a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
-				}
-				return
-			}
-			if m.early && errors.Is(err, fabric.ErrNotApplied) { // its networks could not be made after all: it is made again once they are
-				a.look(ctx, m)
-				return
-			}
-			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
-			a.cfg.Log.WarnContext(ctx, "an operation on a member failed", "member", m.id, "error", err, "attempt", m.attempts.Count)
-			a.look(ctx, m)
+			ended(err)
 		})
 	}()
+}
+
+// inTurn makes the call once there is a slot for it.
+func (t task) inTurn(ctx context.Context) error {
+	if t.slots != nil {
+		select {
+		case t.slots <- struct{}{}:
+			defer func() { <-t.slots }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, t.deadline)
+	defer cancel()
+	bounded, end := tracing.Stage(bounded, t.what)
+	err := t.call(bounded)
+	end(err)
+	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
+		err = errors.Join(err, errors.New("the operation took longer than "+t.deadline.String()))
+	}
+	return err
+}
+
+// counting returns what is done about the end of a driver's call: done on success, a counted failure otherwise.
+func (a *Agent) counting(ctx context.Context, m *memberState, done func(*memberState)) func(error) {
+	return func(err error) {
+		if err == nil {
+			done(m)
+		}
+		if err == nil || errors.Is(err, errNotKnown) {
+			if alive(m.state) {
+				a.watch(ctx, m) // an end that was noticed meanwhile is noticed again
+			}
+			return
+		}
+		if m.early && errors.Is(err, fabric.ErrNotApplied) { // its networks could not be made after all: it is made again once they are
+			a.look(ctx, m)
+			return
+		}
+		if errors.Is(err, agentstream.ErrOver) {
+			m.attempts = m.attempts.GiveUp(err.Error(), a.cfg.Clock.Now())
+		} else {
+			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
+		}
+		a.cfg.Log.WarnContext(ctx, "an operation on a member failed", "member", m.id, "error", err, "attempt", m.attempts.Count)
+		a.look(ctx, m)
+	}
 }
 
 // look finds out what state a member is in after an operation failed half way. As long as that can't be told, nothing is done to
@@ -385,7 +453,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 			}
 			if alive(m.state) {
 				a.watch(ctx, m)
-			} else if m.state != driver.StateSaved {
+			} else if m.state != driver.StateSaved && m.state != driver.StateHandedOver && !m.departed {
 				m.loseJobs(a.cfg.Clock.Now())
 			}
 		})

@@ -40,6 +40,12 @@ type memberState struct {
 	ended bool
 	// early: its start was begun while its networks were being made.
 	early bool
+	// departed: it was sent to another node, or may have been. transfer is one under way, from here or to here; arriving and moved are of a successor
+	// from another node.
+	departed bool
+	transfer *transfer
+	arriving *agentstream.Arriving
+	moved    *driver.MoveReport
 	// startedAt is when this agent began to start it; zero once it could be reached.
 	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -66,9 +72,9 @@ type memberState struct {
 	failure   string // why what is asked of it beyond its life failed
 }
 
-// silent tells whether it was released and nothing of it runs any more: its ports can go.
+// silent tells whether it was released, or sent to another node, and nothing of it runs any more: its ports can go.
 func (m *memberState) silent() bool {
-	return m.gone() || m.ended && !alive(m.state) && m.want != nil && m.want.Release
+	return m.gone() || m.left() || m.ended && !alive(m.state) && m.want != nil && m.want.Release
 }
 
 // gone tells whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.
@@ -115,7 +121,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			return fmt.Errorf("look for members of stack %q on this node: %w", d.Stack(), err)
 		}
 		for _, o := range found {
-			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message}
+			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
@@ -136,7 +142,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 		wanted[w.Assignment.ID] = w
 		if a.members[w.Assignment.ID] == nil {
 			a.members[w.Assignment.ID] = &memberState{
-				id: w.Assignment.ID, state: driver.StateAbsent,
+				id: w.Assignment.ID, state: driver.StateAbsent, departed: a.hasDeparted(w.Assignment.ID),
 			}
 		}
 	}
@@ -167,11 +173,12 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			if m.driver == nil {
 				m.driver = a.drivers[w.Assignment.Stack]
 			}
-			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save) {
+			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save || m.want.TakeBack != w.TakeBack) {
 				m.attempts = lifecycle.Attempts{} // another task: what failed before says nothing about it
 			}
 		}
 		m.want = w
+		m.reconsider()
 		a.listenAgain(ctx, m, a.cfg.Clock.Now())
 		if m.control != nil {
 			m.control.SetJobs(a.jobsOf(id))
@@ -349,8 +356,12 @@ func (a *Agent) watch(ctx context.Context, m *memberState) {
 			m.ready = false
 			if !m.busy { // else the operation under way looks for itself
 				m.state, m.exit = driver.StateExited, end.Message
-				if end.State == driver.StateSaved { // its end was that
+				switch {
+				case end.State == driver.StateSaved: // its end was that
 					m.state = driver.StateSaved
+					return
+				case m.departed: // what it was doing may go on elsewhere
+					a.look(ctx, m)
 					return
 				}
 				m.loseJobs(a.cfg.Clock.Now())
@@ -377,6 +388,7 @@ func (a *Agent) report() {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
 		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
+		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
 		if m.want != nil {
 			seen.Generation = m.want.Assignment.Generation
 		}

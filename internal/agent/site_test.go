@@ -26,6 +26,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -44,6 +45,8 @@ type site struct {
 	// deathTimer is how long a silent node is waited for.
 	deathTimer time.Duration
 	clock      agent.Clock // of the agents of nodes made from now on; nil: the real one
+	// carried finds what an agent may fetch from another node.
+	carried func(agentstream.CarryRequest) (monitor.Carried, error)
 }
 
 // fast is a clock that runs a hundred times as fast as the real one.
@@ -60,6 +63,23 @@ func newSite(t *testing.T) *site {
 
 func newSiteWith(t *testing.T, deathTimer time.Duration) *site {
 	t.Helper()
+	s := newUnledSite(t, deathTimer)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = controller.Run(ctx, controller.Config{
+			Candidate: "test", Repo: s.repo, Cache: s.cache, Agents: s.agent, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
+			Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return s
+}
+
+// newUnledSite is one whose leader is the test.
+func newUnledSite(t *testing.T, deathTimer time.Duration) *site {
+	t.Helper()
 	s := &site{t: t, store: memory.New(), deathTimer: deathTimer}
 	s.repo = state.New(s.store)
 	log := slog.New(slog.NewTextHandler(testWriter{t}, nil))
@@ -75,20 +95,15 @@ func newSiteWith(t *testing.T, deathTimer time.Duration) *site {
 	mux := http.NewServeMux()
 	mux.Handle(agentstream.Path, agentstream.Handler(s.agent.Serve))
 	mux.Handle(agentstream.TunnelPath, s.agent.ServeTunnel())
+	s.carried = func(r agentstream.CarryRequest) (monitor.Carried, error) {
+		return situation.CarriedFor(s.cache.View(), r)
+	}
+	mux.Handle(agentstream.CarryPath, s.agent.ServeCarry(func(r agentstream.CarryRequest) (monitor.Carried, error) { return s.carried(r) }))
 	s.http = httptest.NewUnstartedServer(agenttest.Identified(mux))
 	s.http.EnableHTTP2 = true
 	s.http.StartTLS()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = controller.Run(ctx, controller.Config{
-			Candidate: "test", Repo: s.repo, Cache: s.cache, Agents: s.agent, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
-			Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: time.Now, Log: log,
-		})
-	}()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
 		s.http.CloseClientConnections()
 		s.http.Close()
 		_ = s.store.Close()
@@ -117,6 +132,8 @@ type node struct {
 	// Hooks that fail a driver's calls, and one that is called for every session; set them while the agent is away.
 	update, observe func() error
 	session         func()
+	// wrap changes the driver of the agents that are started from now on.
+	wrap func(driver.Driver) driver.Driver
 }
 
 func (s *site) node(name string, cores int) *node {
@@ -161,6 +178,9 @@ func (n *node) start(cores int) {
 	stack := cmp.Or(n.stack, api.StackContainer)
 	if stack == api.StackVM {
 		members = agenttest.SpeakingVM(n.site.t.Context(), fake.NewVM(n.host, n.fabric))
+	}
+	if n.wrap != nil {
+		members = n.wrap(members)
 	}
 	clock, silence := n.site.clock, n.site.deathTimer
 	if clock != nil {

@@ -29,7 +29,7 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 	if err != nil {
 		a.cfg.Log.InfoContext(ctx, "a tunnel to a member can't be opened", "member", asked.MemberID, "target", asked.Target, "port", asked.Port, "error", err)
 		var busy *serialconsole.BusyError
-		request.Failure, request.InUse = err.Error(), errors.As(err, &busy)
+		request.Failure, request.InUse, request.Over = err.Error(), errors.As(err, &busy), errors.Is(err, agentstream.ErrOver)
 		bounded, cancel := context.WithTimeout(ctx, dialTime)
 		defer cancel()
 		if err := agentstream.RefuseTunnel(bounded, client, a.cfg.Server, request); err != nil {
@@ -44,7 +44,7 @@ func (a *Agent) tunnel(ctx context.Context, asked agentstream.Tunnel) {
 		a.cfg.Log.WarnContext(ctx, "a tunnel can't be connected to the server", "member", asked.MemberID, "error", err)
 		return
 	}
-	splice(ctx, conn, brought)
+	agentstream.Splice(ctx, conn, brought)
 }
 
 // tunnelClient is a client with a connection of its own: what is sent through a tunnel whose other end does not read fills the window that
@@ -60,6 +60,7 @@ func (a *Agent) tunnelClient() (*http.Client, func()) {
 
 // reach connects to a member's port, to its console or to its display, and takes one of the places for tunnels.
 func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
+	life := ctx
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	found := make(chan driver.Driver, 1)
@@ -77,9 +78,9 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 		return nil, ctx.Err()
 	}
 	if d == nil {
-		return nil, errors.New("this node has no such member")
+		return nil, errNoMember
 	}
-	connect, err := connector(d, asked)
+	connect, err := a.connector(life, d, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +96,8 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 	return conn, err
 }
 
-// connector returns what connects to the part of a member that was asked for.
-func connector(d driver.Driver, asked agentstream.Tunnel) (func(context.Context) (io.ReadWriteCloser, error), error) {
+// connector returns what connects to the part of a member that was asked for. life is that of the connection.
+func (a *Agent) connector(life context.Context, d driver.Driver, asked agentstream.Tunnel) (func(context.Context) (io.ReadWriteCloser, error), error) {
 	switch asked.Target {
 	case agentstream.TargetPort:
 		dialer, ok := d.(driver.Dialer)
@@ -120,41 +121,9 @@ func connector(d driver.Driver, asked agentstream.Tunnel) (func(context.Context)
 			return nil, fmt.Errorf("members of stack %q have no display", d.Stack())
 		}
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return sharer.Display(ctx, asked.MemberID) }, nil
+	case agentstream.TargetState, agentstream.TargetMove:
+		return func(ctx context.Context) (io.ReadWriteCloser, error) { return a.offer(ctx, life, asked) }, nil
 	default:
 		return nil, fmt.Errorf("this version of the agent can't connect to %q of a member", asked.Target)
 	}
-}
-
-// splice passes bytes on both ways, each until it is closed, and all until something breaks off.
-func splice(ctx context.Context, member io.ReadWriteCloser, tunnel *agentstream.TunnelConn) {
-	end := func() {
-		_ = member.Close()
-		_ = tunnel.Close()
-	}
-	stop := context.AfterFunc(ctx, end)
-	defer stop()
-	up := make(chan struct{})
-	go func() {
-		defer close(up)
-		if pass(tunnel, member, tunnel.CloseWrite) != nil {
-			end()
-		}
-	}()
-	shut := member.Close
-	if half, ok := member.(interface{ CloseWrite() error }); ok {
-		shut = half.CloseWrite
-	}
-	if pass(member, tunnel, shut) != nil {
-		end()
-	}
-	<-up
-	end()
-}
-
-// pass copies until from ends, and passes its end on.
-func pass(to io.Writer, from io.Reader, shut func() error) error {
-	if _, err := io.Copy(to, from); err != nil {
-		return err
-	}
-	return shut()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -16,11 +17,12 @@ import (
 // TunnelPath is where a server takes tunnels; the tunnel's ID follows.
 const TunnelPath = "/agent/v1/tunnel/"
 
-// The headers of a tunnel's request: why the agent can't connect it, and whether that is because somebody else uses it. A request that tells of a
-// failure carries no tunnel.
+// The headers of a tunnel's request: why the agent can't connect it, and whether that is because somebody else uses it, or for good. A request that
+// tells of a failure carries no tunnel.
 const (
 	headerFailure = "Nearmetal-Failure"
 	headerInUse   = "Nearmetal-In-Use"
+	headerOver    = "Nearmetal-Over"
 )
 
 // ErrInUse: somebody else uses what only one may use at a time.
@@ -37,15 +39,19 @@ type TunnelRequest struct {
 	Failure string
 	// InUse: the failure is that somebody else uses it.
 	InUse bool
+	// Over: the failure is for good.
+	Over bool
 }
 
-// Err is the failure as an error, which is an ErrInUse where that is the reason; nil when there is none.
+// Err is the failure as an error, which is an ErrInUse or an ErrOver where that is the reason; nil when there is none.
 func (r TunnelRequest) Err() error {
 	switch {
 	case r.Failure == "":
 		return nil
 	case r.InUse:
 		return &inUseError{r.Failure}
+	case r.Over:
+		return &refusedError{r.Failure, true}
 	}
 	return errors.New(r.Failure)
 }
@@ -215,11 +221,10 @@ func (c *TunnelConn) over() bool {
 // returns an error to refuse it; else the tunnel is in the hands of whoever take gave it to, until its Close or the request's end.
 func TunnelHandler(take func(request TunnelRequest, c *TunnelConn) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor < 2 {
-			http.Error(w, "tunnels need HTTP/2", http.StatusHTTPVersionNotSupported)
-			return
+		request := TunnelRequest{
+			ID: strings.TrimPrefix(r.URL.Path, TunnelPath), Node: nodeOf(r), Failure: r.Header.Get(headerFailure),
+			InUse: r.Header.Get(headerInUse) != "", Over: r.Header.Get(headerOver) != "",
 		}
-		request := TunnelRequest{ID: strings.TrimPrefix(r.URL.Path, TunnelPath), Node: nodeOf(r), Failure: r.Header.Get(headerFailure), InUse: r.Header.Get(headerInUse) != ""}
 		if request.Failure != "" {
 			request.Failure = request.Failure[:min(len(request.Failure), maxFailure)]
 			if err := take(request, nil); err != nil {
@@ -227,23 +232,32 @@ func TunnelHandler(take func(request TunnelRequest, c *TunnelConn) error) http.H
 			}
 			return
 		}
-		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Time{}) // those that bound ordinary requests
-		_ = control.SetWriteDeadline(time.Time{})
-		c := newTunnelConn(r.Body, w, control.Flush, func() {
-			past := time.Unix(1, 0)
-			_ = control.SetReadDeadline(past)
-			_ = control.SetWriteDeadline(past)
-		}, func() {})
-		if err := begin(w, control, c, func() error { return take(request, c) }); err != nil {
-			return
-		}
-		select {
-		case <-c.closed:
-		case <-r.Context().Done():
-		}
-		_ = c.Close() // nobody may read or write once the handler has returned
+		serveTunnel(w, r, func(c *TunnelConn) error { return take(request, c) })
 	})
+}
+
+// serveTunnel makes a request a tunnel for whoever take gives it to.
+func serveTunnel(w http.ResponseWriter, r *http.Request, take func(*TunnelConn) error) {
+	if r.ProtoMajor < 2 {
+		http.Error(w, "tunnels need HTTP/2", http.StatusHTTPVersionNotSupported)
+		return
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // those that bound ordinary requests
+	_ = control.SetWriteDeadline(time.Time{})
+	c := newTunnelConn(r.Body, w, control.Flush, func() {
+		past := time.Unix(1, 0)
+		_ = control.SetReadDeadline(past)
+		_ = control.SetWriteDeadline(past)
+	}, func() {})
+	if err := begin(w, control, c, func() error { return take(c) }); err != nil {
+		return
+	}
+	select {
+	case <-c.closed:
+	case <-r.Context().Done():
+	}
+	_ = c.Close() // nobody may read or write once the handler has returned
 }
 
 // begin hands a tunnel over and answers the request, before whoever has it can write.
@@ -251,7 +265,11 @@ func begin(w http.ResponseWriter, control *http.ResponseController, c *TunnelCon
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if err := take(); err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
+		status := http.StatusNotFound
+		if errors.Is(err, ErrOver) {
+			status = http.StatusGone
+		}
+		http.Error(w, err.Error(), status)
 		return err
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -262,9 +280,16 @@ func begin(w http.ResponseWriter, control *http.ResponseController, c *TunnelCon
 
 // BringTunnel brings a tunnel to the server that asked for it. It ends with ctx. The client must speak HTTP/2.
 func BringTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest) (*TunnelConn, error) {
+	return dialTunnel(ctx, func(ctx context.Context, body io.Reader) (*http.Response, error) {
+		return sendTunnel(ctx, client, server, TunnelPath+request.ID, nil, body)
+	})
+}
+
+// dialTunnel makes a tunnel of the request that send makes. It ends with ctx.
+func dialTunnel(ctx context.Context, send func(context.Context, io.Reader) (*http.Response, error)) (*TunnelConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	reader, writer := io.Pipe()
-	resp, err := sendTunnel(ctx, client, server, request, reader)
+	resp, err := send(ctx, reader)
 	if err != nil {
 		_ = writer.CloseWithError(io.ErrClosedPipe)
 		cancel()
@@ -299,24 +324,27 @@ func RefuseTunnel(ctx context.Context, client *http.Client, server string, reque
 		}
 		return r
 	}, request.Failure[:min(len(request.Failure), maxFailure)])
-	resp, err := sendTunnel(ctx, client, server, request, nil)
+	headers := http.Header{}
+	headers.Set(headerFailure, request.Failure)
+	if request.InUse {
+		headers.Set(headerInUse, "1")
+	}
+	if request.Over {
+		headers.Set(headerOver, "1")
+	}
+	resp, err := sendTunnel(ctx, client, server, TunnelPath+request.ID, headers, nil)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-func sendTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(server, "/")+TunnelPath+request.ID, body)
+func sendTunnel(ctx context.Context, client *http.Client, server, path string, headers http.Header, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(server, "/")+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("server address %q: %w", server, err)
 	}
-	if request.Failure != "" {
-		req.Header.Set(headerFailure, request.Failure)
-		if request.InUse {
-			req.Header.Set(headerInUse, "1")
-		}
-	}
+	maps.Copy(req.Header, headers)
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("connect a tunnel to the server at %s: %w", server, err)
@@ -324,7 +352,16 @@ func sendTunnel(ctx context.Context, client *http.Client, server string, request
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("the server at %s refused a tunnel: %s: %s", server, resp.Status, strings.TrimSpace(string(text)))
+		return nil, &refusedError{fmt.Sprintf("the server at %s refused a tunnel: %s: %s", server, resp.Status, strings.TrimSpace(string(text))), resp.StatusCode == http.StatusGone}
 	}
 	return resp, nil
 }
+
+// refusedError is a server's refusal of a tunnel; over: for good.
+type refusedError struct {
+	text string
+	over bool
+}
+
+func (e *refusedError) Error() string        { return e.text }
+func (e *refusedError) Is(target error) bool { return e.over && target == ErrOver }

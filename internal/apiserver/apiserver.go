@@ -109,10 +109,11 @@ type Config struct {
 	Images       Images
 	Recipes      Recipes
 	Compatible   Compatible
-	// AgentStream handles POST /agent/v3/stream, the agents' full-duplex HTTP/2 stream, and AgentTunnel POST /agent/v1/tunnel/ID, theirs for
-	// tunnels to members; nil: there is none.
+	// AgentStream handles POST /agent/v3/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
+	// tunnels to members, and AgentCarry POST /agent/v1/carry/TARGET/ID, theirs for what another node has of a member; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler
+	AgentCarry  http.Handler
 	// Traces are those of recent clusters; nil: none are kept, and the operation does not exist.
 	Traces Traces
 	// Audit is the audit log; nil: there is none.

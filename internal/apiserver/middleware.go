@@ -121,6 +121,7 @@ const (
 	agentPath       = "/agent/"
 	agentStreamPath = agentPath + "v3/stream"
 	agentTunnelPath = agentPath + "v1/tunnel/"
+	agentCarryPath  = agentPath + "v1/carry/"
 	agentImagesPath = agentPath + "v1/images/"
 	agentEnrollPath = agentPath + "v1/enrollment"
 	agentRenewPath  = agentPath + "v1/renewal"

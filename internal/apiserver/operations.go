@@ -81,6 +81,9 @@ func (s *Server) register() {
 	if s.cfg.AgentTunnel != nil {
 		s.stream("POST "+agentTunnelPath+"{id}", AccessAgent, s.whileValid(s.cfg.AgentTunnel))
 	}
+	if s.cfg.AgentCarry != nil {
+		s.stream("POST "+agentCarryPath+"{target}/{id}", AccessAgent, s.whileValid(s.cfg.AgentCarry))
+	}
 	s.documentStreams()
 	s.documentUpload()
 	s.bound()

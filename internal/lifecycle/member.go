@@ -72,6 +72,13 @@ func (a Attempts) Fail(message string, now time.Time) Attempts {
 	return Attempts{Count: a.Count + 1, FailedAt: now, NextTry: now.Add(pause), LastError: message}
 }
 
+// GiveUp counts a failure after which nothing is tried again.
+func (a Attempts) GiveUp(message string, now time.Time) Attempts {
+	a = a.Fail(message, now)
+	a.Count = max(a.Count, MaxAttempts)
+	return a
+}
+
 // DesiredMember is what the leader wants of a member.
 type DesiredMember struct {
 	Generation int64
@@ -82,6 +89,9 @@ type DesiredMember struct {
 	Paused bool
 	// Save asks for it to be on disk with its memory. Restore asks for it to go on from what another one left there.
 	Save, Restore bool
+	// Moving asks for it to be handed to its successor on another node, which fetches it. TakeBack asks for one that was handed over in vain to go
+	// on here.
+	Moving, TakeBack bool
 }
 
 // MemberInput is everything an agent's decision about one member depends on.
@@ -105,6 +115,8 @@ type MemberInput struct {
 	// RecoveredAt is when this agent found the member on its host when it started; zero for one that it started itself. What
 	// runs on through a restart of the agent is not told to be less than it may well be.
 	RecoveredAt time.Time
+	// Departed: it was sent to another node, or may have been. What is not there any more has gone there.
+	Departed bool
 	// Stale: the generated files of the running member are not those desired.
 	Stale bool
 	// Cleaned: the driver's Clean has succeeded since the member was last seen on the host.
@@ -158,10 +170,14 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planRunning()
 	case in.Host == HostPaused:
 		return in.planPaused()
-	case in.Host == HostHandedOver: // taking it back, or cleaning it, is for somebody who knows the other host's side
-		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "it was handed over, and may run on another node"}}
+	case in.Host == HostHandedOver:
+		return in.planHandedOver()
 	case in.Host == HostSaved:
 		return []MemberOperation{Report{Phase: api.MemberSaved}}
+	case in.Departed && in.Desired.Moving: // its successor's agent knows more
+		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "it was sent to another node"}}
+	case in.Departed:
+		return []MemberOperation{Report{Phase: api.MemberFailed, Message: "it was sent to another node, and is no longer here"}}
 	case in.Host == HostExited && !in.NeverRan:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: cmp.Or(in.HostMessage, "ended")}}
 	case in.Desired.Save: // a fresh start would not be what was saved
@@ -207,6 +223,20 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return []MemberOperation{report, Update{}}
 	default:
 		return []MemberOperation{report}
+	}
+}
+
+// planHandedOver leaves a member alone that may run elsewhere: taking it back, or cleaning it, is for somebody who knows the other host's side.
+func (in MemberInput) planHandedOver() []MemberOperation {
+	report := Report{Phase: api.MemberUnknown, Message: "it was handed over, and may run on another node"}
+	switch {
+	case !in.Desired.TakeBack:
+		return []MemberOperation{report}
+	case in.waiting():
+		report.Message = in.Attempts.LastError
+		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	default:
+		return []MemberOperation{report, TakeBack{}}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 	wanted := &DesiredMember{Generation: 2}
 	paused := &DesiredMember{Generation: 2, Paused: true}
+	moved := &DesiredMember{Generation: 2, Moving: true}
+	takenBack := &DesiredMember{Generation: 2, TakeBack: true}
 	release := &DesiredMember{Generation: 2, Release: true, Grace: 10 * time.Second}
 	failures := func(n int, message string) Attempts {
 		var a Attempts
@@ -109,6 +111,38 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Unhealthy: "x", Stale: true, Attempts: failures(1, "read-only")},
 			[]string{"Report unhealthy: x", "WakeAt 1s"},
 		},
+		{
+			"one that is being moved is what it is, until its successor fetches it",
+			MemberInput{Desired: moved, Host: HostRunning, Ready: true},
+			[]string{"Report ready"},
+		},
+		{
+			"one that was sent, and may run there, is left alone",
+			MemberInput{Desired: moved, Host: HostHandedOver, Departed: true},
+			[]string{"Report unknown: it was handed over, and may run on another node"},
+		},
+		{
+			"one that was sent in vain is taken back",
+			MemberInput{Desired: takenBack, Host: HostHandedOver, Departed: true},
+			[]string{"Report unknown: it was handed over, and may run on another node", "TakeBack{}"},
+		},
+		{
+			"taking it back is tried again later",
+			MemberInput{Desired: takenBack, Host: HostHandedOver, Departed: true, Attempts: failures(1, "no libvirt")},
+			[]string{"Report unknown: no libvirt", "WakeAt 1s"},
+		},
+		{"one that is released is cleaned though it may run there", MemberInput{Desired: release, Host: HostHandedOver, Departed: true}, []string{"Report releasing", "Clean{}"}},
+		{
+			"what was sent and has gone is unknown here while it moves",
+			MemberInput{Desired: moved, Host: HostPrepared, Departed: true},
+			[]string{"Report unknown: it was sent to another node"},
+		},
+		{
+			"and is never started again, not even by a host that has restarted",
+			MemberInput{Desired: wanted, Host: HostAbsent, Departed: true},
+			[]string{"Report failed: it was sent to another node, and is no longer here"},
+		},
+		{"one that was to be sent and was not runs on", MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Departed: true}, []string{"Report ready"}},
 		{"one that is wanted paused is frozen", MemberInput{Desired: paused, Host: HostRunning, Ready: true}, []string{"Report ready", "Pause{}"}},
 		{
 			"before its files are brought up to date",

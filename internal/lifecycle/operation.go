@@ -180,7 +180,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeBack and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -203,6 +203,9 @@ type Save struct{}
 
 // Restore calls that of the driver, so that the member goes on here; an error is counted with Attempts.Fail.
 type Restore struct{}
+
+// TakeBack calls that of the driver (driver.Mover); an error is counted with Attempts.Fail.
+type TakeBack struct{}
 
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
@@ -228,6 +231,7 @@ func (Pause) memberOperation()       {}
 func (Resume) memberOperation()      {}
 func (Save) memberOperation()        {}
 func (Restore) memberOperation()     {}
+func (TakeBack) memberOperation()    {}
 func (Clean) memberOperation()       {}
 func (Report) memberOperation()      {}
 func (ReportClean) memberOperation() {}

@@ -61,6 +61,7 @@ func MemberOperations() []MemberOperation {
 		Resume{},
 		Save{},
 		Restore{},
+		TakeBack{},
 		Clean{},
 		Report{},
 		ReportClean{},

@@ -340,6 +340,9 @@ func (s *Server) api(site *site) apiserver.Config {
 		},
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
+		AgentCarry: site.agents.ServeCarry(func(r agentstream.CarryRequest) (monitor.Carried, error) {
+			return situation.CarriedFor(site.cache.View(), r)
+		}),
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),

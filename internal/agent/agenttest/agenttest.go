@@ -61,6 +61,29 @@ func (d *VM) Restore(ctx context.Context, m driver.Member, from string) error {
 	return err
 }
 
+// Receive lets a member go on that another host sends, and its agent.
+func (d *VM) Receive(ctx context.Context, m driver.Member, from string, conn net.Conn) error {
+	err := d.VM.Receive(ctx, m, from, conn)
+	if err == nil {
+		let(d.ctx, d, m)
+	}
+	return err
+}
+
+// TakeBack lets a member go on that was handed over, and its agent.
+func (d *VM) TakeBack(ctx context.Context, id string) error {
+	if err := d.VM.TakeBack(ctx, id); err != nil {
+		return err
+	}
+	found, err := d.Observe(ctx)
+	for _, o := range found {
+		if o.ID == id {
+			let(d.ctx, d, *o.Member)
+		}
+	}
+	return err
+}
+
 // let lets a member speak until it ends.
 func let(ctx context.Context, d driver.Driver, m driver.Member) {
 	lives, end := context.WithCancel(ctx)
