@@ -66,6 +66,8 @@ type Assignment struct {
 	Replaces string `json:"replaces,omitempty"`
 	// From is the ID of the assignment that this one succeeds: the same member, which goes on here with what it has in memory.
 	From string `json:"from,omitempty"`
+	// Live is of one that succeeds a member which runs until it goes on here. Without it the member goes on from disk.
+	Live bool `json:"live,omitempty"`
 	// Saved is of a member that is on its node's disk with its memory. It was cut down by the commit that says so: it holds its ports, and no
 	// cores and no memory any more.
 	Saved bool `json:"saved,omitempty"`
@@ -92,6 +94,8 @@ type ClusterIntent struct {
 	// opposite, was asked for last: it names the request.
 	Saved       bool       `json:"saved,omitempty"`
 	SaveAskedAt *time.Time `json:"save_asked_at,omitempty"`
+	// Move is the move of members to other nodes that was asked for last; nil: none.
+	Move *MoveIntent `json:"move,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
 	Removed []string `json:"removed,omitempty"`
@@ -125,6 +129,8 @@ type ClusterRecord struct {
 	ExpiredAt *time.Time `json:"expired_at,omitempty"`
 	// GaveUp is the save or the restore that failed last. As long as nothing else was asked for since, the opposite holds.
 	GaveUp *GaveUp `json:"gave_up,omitempty"`
+	// Moves are how moves of members ended: those of the intent's Move, and those off drained nodes.
+	Moves []MoveRecord `json:"moves,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`
 	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.
@@ -137,6 +143,54 @@ type GaveUp struct {
 	// AskedAt names the request: the intent's SaveAskedAt.
 	AskedAt time.Time `json:"asked_at"`
 	Reason  string    `json:"reason"`
+}
+
+// MoveIntent asks for members to go on on other nodes.
+type MoveIntent struct {
+	// AskedAt names the request.
+	AskedAt time.Time `json:"asked_at"`
+	// Members are the IDs of their assignments as they were then: whoever goes on elsewhere, or was replaced, has another.
+	Members []string `json:"members"`
+	// To is the node where they are to go on; empty: any other than their own.
+	To string `json:"to,omitempty"`
+	// Offline asks for them to be saved, carried and restored, instead of moved while they run.
+	Offline bool `json:"offline,omitempty"`
+	MoveLimits
+}
+
+// MoveLimits bounds what the move of a running member may take.
+type MoveLimits struct {
+	// BytesPerSecond bounds the bandwidth; 0: no limit.
+	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
+	// Downtime is how long a member should stand still at most; 0: 300 ms.
+	Downtime Duration `json:"downtime,omitempty"`
+}
+
+// MoveRecord is how the move of one member ended.
+type MoveRecord struct {
+	// AskedAt names the request, or is when the node that the member was to leave was drained.
+	AskedAt time.Time `json:"asked_at"`
+	// Assignment is the one that the member had when it was asked for, From its node.
+	Assignment string `json:"assignment"`
+	Member     string `json:"member"`
+	From       string `json:"from"`
+	// To is where it went on, or was to; empty when no node could take it.
+	To string `json:"to,omitempty"`
+	// Failed is why it is where it was; empty when it moved.
+	Failed  string    `json:"failed,omitempty"`
+	EndedAt time.Time `json:"ended_at"`
+	// Report is what it took; nil while that is not known.
+	Report *MoveReport `json:"report,omitempty"`
+}
+
+// MoveReport tells what the move of a member took.
+type MoveReport struct {
+	// DowntimeSeconds is how long it stood still, 0 when that is not known. TotalSeconds is how long the whole took.
+	DowntimeSeconds float64 `json:"downtime_seconds,omitempty"`
+	TotalSeconds    float64 `json:"total_seconds"`
+	// Bytes were sent, in Rounds over its memory; 0 rounds: unknown.
+	Bytes  int64 `json:"bytes"`
+	Rounds int   `json:"rounds,omitempty"`
 }
 
 // ChunkRef points at an assignment chunk; all its assignments are held, or all are releasing.

@@ -192,7 +192,46 @@ type ClusterStatus struct {
 	Paused bool `json:"paused,omitempty"`
 	// Saved tells that it was asked to be saved, and that this was not given up.
 	Saved bool `json:"saved,omitempty"`
+	// Move is the move of members that was asked for last; nil: none.
+	Move *MoveStatus `json:"move,omitempty"`
 }
+
+// MoveStatus is a request to move members, and how far it is.
+type MoveStatus struct {
+	AskedAt time.Time `json:"asked_at"`
+	To      string    `json:"to,omitempty"`
+	Offline bool      `json:"offline,omitempty"`
+	// Ended: every member has moved, or will not.
+	Ended   bool           `json:"ended"`
+	Members []MemberMoving `json:"members"`
+}
+
+// MemberMoving is the move of one member.
+type MemberMoving struct {
+	Member string    `json:"member"`
+	Phase  MovePhase `json:"phase"`
+	// From and To are nodes. To is empty while none is known.
+	From string `json:"from"`
+	To   string `json:"to,omitempty"`
+	// Message is why it did not move, or what it waits for.
+	Message string `json:"message,omitempty"`
+	// SentBytes of about TotalBytes have arrived while it moves; both 0: unknown.
+	SentBytes  int64 `json:"sent_bytes,omitempty"`
+	TotalBytes int64 `json:"total_bytes,omitempty"`
+	// Report is what it took; nil while that is not known.
+	Report *MoveReport `json:"report,omitempty"`
+}
+
+// MovePhase is where the move of a member is.
+type MovePhase string
+
+// The phases of a move.
+const (
+	MoveWaiting MovePhase = "waiting" // it has not begun
+	MoveMoving  MovePhase = "moving"  // it has a place on another node, and is on its way
+	MoveMoved   MovePhase = "moved"
+	MoveFailed  MovePhase = "failed" // it is where it was, or was replaced; the message says why
+)
 
 // MemberStatus is one member as the API shows it.
 type MemberStatus struct {
@@ -211,6 +250,8 @@ type MemberStatus struct {
 	Devices []MemberDevice `json:"devices,omitempty"`
 	// Attempt counts its replacements in a row, 0 for none.
 	Attempt int `json:"attempt,omitempty"`
+	// Moving is set while it is on its way to another node.
+	Moving *MemberMoving `json:"moving,omitempty"`
 	// Networks are its ports on further networks of the cluster, eth1 first; Address is that on the cluster's own.
 	Networks []MemberNetwork `json:"networks,omitempty"`
 }

@@ -91,7 +91,7 @@ type NodeRecord struct {
 // NodeControl is what operators want of a node; stored apart from what its agent says, and only while they want anything.
 type NodeControl struct {
 	Name string `json:"name"`
-	// Drained: it gets no new members. Those it has stay. Reason, By and Since are those of the drain.
+	// Drained: it gets no new members. Those that can move, go to other nodes as soon as they have room. Reason, By and Since are those of the drain.
 	Drained bool      `json:"drained"`
 	Reason  string    `json:"reason,omitempty"`
 	By      string    `json:"by,omitempty"`

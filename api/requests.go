@@ -15,6 +15,20 @@ type ScaleRequest struct {
 	Queue bool `json:"queue,omitempty"`
 }
 
+// MigrateRequest is the body of a migrate: members of a cluster that are to go on on other nodes with what they have in memory.
+type MigrateRequest struct {
+	// Members are names of members; none: all that are on other nodes than To.
+	Members []string `json:"members,omitempty"`
+	// To is the node where they are to go on; empty: for each, any other than its own.
+	To string `json:"to,omitempty"`
+	// Offline saves them, carries their state and restores it. Without it they run while they move, and stand still for a moment only.
+	Offline bool `json:"offline,omitempty"`
+	// Bandwidth bounds what the move of a running member takes of the network, in bytes per second; 0: no limit.
+	Bandwidth Bytes `json:"bandwidth,omitempty"`
+	// Downtime is how long a running member should stand still at most; it defaults to 300ms.
+	Downtime Duration `json:"downtime,omitempty"`
+}
+
 // ExtendRequest is the body of an extend.
 type ExtendRequest struct {
 	// TimeLimit is the new limit, counted from when the cluster was placed; it must be longer than the present one.

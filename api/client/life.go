@@ -33,6 +33,11 @@ func (c *Client) RestoreCluster(ctx context.Context, name string) (api.Cluster, 
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/restore", nil)
 }
 
+// MigrateCluster asks for members of a cluster to go on on other nodes. Its status tells how far that is (Move).
+func (c *Client) MigrateCluster(ctx context.Context, name string, req api.MigrateRequest) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/migrate", req)
+}
+
 // ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.
 func (c *Client) ExtendCluster(ctx context.Context, name string, limit api.Duration) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/extend", api.ExtendRequest{TimeLimit: limit})

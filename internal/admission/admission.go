@@ -25,8 +25,10 @@ const (
 	KindSpare  Kind = "spare"
 	KindCreate Kind = "create"
 	KindScale  Kind = "scale"
-	// KindRestore is for members that are saved on nodes' disks, and go on there.
+	// KindRestore is for members that are saved on nodes' disks, and go on there, or where their state is carried to.
 	KindRestore Kind = "restore"
+	// KindMove is for a member that moves to another node.
+	KindMove Kind = "move"
 )
 
 // Request asks for room for members, all of them or none.
@@ -46,16 +48,18 @@ type Request struct {
 	Holds time.Duration
 	// Avoid are nodes that are used only when nothing else would do (a member was just lost there, a spare should be elsewhere).
 	Avoid []string
-	// Homes are the only nodes where the members of a restore can go on.
+	// Homes say for each member of a restore or of a move where it can go on.
 	Homes []Home
 	// Spares are the cluster's spare assignments of this group, whose room a replacement may take when nothing else fits.
 	Spares []api.Assignment
 }
 
-// Home is where a member of a group is, by the index of the group.
+// Home is where a member of a group can go on, by the index of the group.
 type Home struct {
 	Group int
-	Node  string
+	// Node comes first; empty: any. Elsewhere: if that can't have it, another one will do. Not is none of them: what moves is there.
+	Node, Not string
+	Elsewhere bool
 }
 
 // Running is a cluster that holds room. One that is being cleaned in part is listed twice.
@@ -132,7 +136,7 @@ type Decision struct {
 
 // Plan decides on every request, in the order in which they are to be committed: what is admitted counts as held for those after it. A
 // request waits in one of these ways:
-//   - a restore that has no room where its members are saved: it goes before those in the queue, and nothing is held for it;
+//   - a restore or a move that has no room where its members can go on: it goes before those in the queue, and nothing is held for it;
 //   - a replacement that has no room: what it needs is held for it against all but other replacements (a loss is finite, and every
 //     replacement makes a running cluster whole);
 //   - the head, the first create or scale-up that has no room: its start is reserved, and nobody behind it may delay it;

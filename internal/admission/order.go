@@ -33,8 +33,10 @@ type ask struct {
 	missing string
 	// shadow is when a head can start.
 	shadow *shadow
-	// home is the node on which a saved member finds no room.
-	home string
+	// home is where a member that goes on finds no room, homeless why that is so. homeUndecided: nodes that are not heard of may have some.
+	home          *Home
+	homeless      string
+	homeUndecided bool
 	// head is who it would delay, nil when it is nobody in particular.
 	head *ask
 }
@@ -131,6 +133,7 @@ type key struct {
 const (
 	rankHeal int32 = iota
 	rankRestore
+	rankMove
 	rankSpare
 	rankQueue
 )
@@ -143,6 +146,8 @@ func keyOf(a *ask) key {
 		k.rank = rankHeal
 	case KindRestore:
 		k.rank = rankRestore
+	case KindMove:
+		k.rank = rankMove
 	case KindSpare:
 		k.rank = rankSpare
 	default:
@@ -162,7 +167,5 @@ func before(a, b key) int {
 		cmp.Compare(a.ask.index, b.ask.index))
 }
 
-// queued tells whether the request stands in the queue: replacements, restores and spares do not.
-func (a *ask) queued() bool {
-	return a.request.Kind != KindHeal && a.request.Kind != KindSpare && a.request.Kind != KindRestore
-}
+// queued tells whether the request stands in the queue: replacements, restores, moves and spares do not.
+func (a *ask) queued() bool { return a.request.Kind == KindCreate || a.request.Kind == KindScale }

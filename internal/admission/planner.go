@@ -50,16 +50,17 @@ func (p *planner) run(asks []*ask) {
 		}
 	}
 	for _, a := range asks[heals:] {
-		if a.request.Kind == KindRestore {
-			p.restore(a)
+		if a.request.Kind == KindRestore || a.request.Kind == KindMove {
+			p.goOn(a)
 			continue
 		}
 		p.decide(a)
 	}
 }
 
-// restore decides on saved members: each goes on on its own node, all of them or none.
-func (p *planner) restore(a *ask) {
+// goOn decides on members that go on with what they have in memory: saved ones, each on its own node or where its state can be carried to, or one
+// that moves. All of them or none.
+func (p *planner) goOn(a *ask) {
 	if p.refuseInvalid(a) {
 		return
 	}
@@ -76,10 +77,14 @@ func (p *planner) restore(a *ask) {
 	}
 	trial = trial.Clone()
 	fits := make([]placement.Fit, len(a.request.Homes))
-	for i, home := range a.request.Homes {
-		fit, ok := trial.FitOn(home.Node, a.request.Groups[home.Group])
+	for i := range a.request.Homes {
+		home := &a.request.Homes[i]
+		group := a.request.Groups[home.Group]
+		group.Size = 1
+		fit, ok := fitHome(trial, home, group)
 		if !ok {
-			a.home = home.Node
+			a.home = home
+			a.homeless, a.homeUndecided = whyHomeless(trial, home, group)
 			return
 		}
 		trial.Take(fit.Shares)
@@ -100,6 +105,32 @@ func (p *planner) restore(a *ask) {
 	}
 	a.placed = placed
 	p.note(a, shares)
+}
+
+// fitHome finds room for a member that goes on.
+func fitHome(s *placement.Sketch, home *Home, group api.Group) (fit placement.Fit, ok bool) {
+	if home.Node != "" {
+		if fit, ok = s.FitOn(home.Node, group); ok || !home.Elsewhere {
+			return fit, ok
+		}
+	}
+	restore, _ := s.Without([]string{home.Not})
+	fit, _, ok = s.Fit([]api.Group{group})
+	restore()
+	return fit, ok
+}
+
+// whyHomeless tells why a member that goes on has no room.
+func whyHomeless(s *placement.Sketch, home *Home, group api.Group) (reason string, undecided bool) {
+	if home.Node == "" {
+		return s.WhyNowhere(group, home.Not)
+	}
+	reason, undecided = s.WhyNot(home.Node, group)
+	if home.Elsewhere {
+		other, maybe := s.WhyNowhere(group, home.Node)
+		reason, undecided = reason+"; "+other, undecided || maybe
+	}
+	return reason, undecided
 }
 
 // heal decides on a replacement: room elsewhere than where the member was lost, else the room of a spare, else room there.

@@ -49,6 +49,9 @@ func wants(r *Request, parts resource.Parts) resource.Amounts {
 		}
 		all = all.Plus(resource.OfGroup(g, members, spares, parts))
 	}
+	if r.Kind == KindMove { // it is the same member, on another node
+		return resource.Amounts{}
+	}
 	if r.Kind == KindRestore {
 		all.Vector[resource.Members] = 0 // saved members are members
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	ConstraintQuota = "quota"
 	ConstraintQueue = "queue"
-	// ConstraintNode: a node on which members are saved has no room for them.
+	// ConstraintNode: no node can have a member that goes on: the one on which it is saved, or which it is to move to, nor any other that would do.
 	ConstraintNode = "node"
 )
 
@@ -83,9 +83,12 @@ func (e *explainer) wait(a *ask, d *Decision) {
 		d.Reason = strings.Join(append(parts, a.missing, "it does not delay others"), "; ")
 		return
 	}
-	if a.home != "" {
-		d.Constraint = ConstraintNode
-		d.Reason = fmt.Sprintf("node %s, where a member is saved, has no room for it now", a.home)
+	if a.home != nil {
+		d.Constraint, d.Reason, d.Undecided = ConstraintNode, a.homeless, a.homeUndecided
+		if a.request.Kind == KindRestore {
+			d.Undecided = false // it waits anyway
+			d.Reason = fmt.Sprintf("a member that is saved on node %s can't go on: %s", a.home.Node, a.homeless)
+		}
 		return
 	}
 	k := e.need(a)

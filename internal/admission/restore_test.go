@@ -35,14 +35,14 @@ func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 		{
 			"none of them when one node has too little room for all",
 			func(s *scene) { s.runs("a", 0, 4, "n2").asks("c", KindRestore, 3, 4, homes("n1", "n2", "n2")) },
-			[]string{"c wait (node) node n2, where a member is saved, has no room for it now"},
+			[]string{"c wait (node) a member that is saved on node n2 can't go on: node n2 has no room for it (0 cores free, 4 cores needed)"},
 		},
 		{
 			"nothing is held for them",
 			func(s *scene) {
 				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, homes("n1", "n2")).creates("x", 1, 8)
 			},
-			[]string{"c wait (node) node n2, where a member is saved, has no room for it now", "x admit n1"},
+			[]string{"c wait (node) a member that is saved on node n2 can't go on: node n2 has no room for it (0 cores free, 4 cores needed)", "x admit n1"},
 		},
 		{
 			"not on a node that is drained",
@@ -50,7 +50,7 @@ func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 				s.in.Free.SetAvailability("n1", placement.Drained)
 				s.asks("c", KindRestore, 1, 4, homes("n1"))
 			},
-			[]string{"c wait (node) node n1, where a member is saved, has no room for it now"},
+			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 is drained"},
 		},
 		{
 			"within their project's quota of cores",
@@ -67,6 +67,68 @@ func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 				s.asks("p.c", KindRestore, 2, 4, homes("n1", "n2"))
 			},
 			[]string{"p.c admit n1 n2"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 2)
+			tt.site(s)
+			check(t, s.plan(), tt.want...)
+		})
+	}
+}
+
+// going says where members go on.
+func going(homes ...Home) func(*Request) {
+	return func(r *Request) { r.Homes = append(r.Homes, homes...) }
+}
+
+func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"a saved one stays on its node if that has room", func(s *scene) { s.asks("c", KindRestore, 1, 4, going(Home{Node: "n2", Elsewhere: true})) },
+			[]string{"c admit n2"},
+		},
+		{
+			"and goes elsewhere if not",
+			func(s *scene) { s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, going(Home{Node: "n2", Elsewhere: true}, Home{Node: "n1"})) },
+			[]string{"c admit n1 n1"},
+		},
+		{
+			"or if that is drained",
+			func(s *scene) {
+				s.in.Free.SetAvailability("n1", placement.Drained)
+				s.asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true}))
+			},
+			[]string{"c admit n2"},
+		},
+		{
+			"why it waits names all nodes",
+			func(s *scene) { s.runs("a", 0, 8, "n1", "n2").asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true})) },
+			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 has no room for it (0 cores free, 4 cores needed); no other node can take it: node n2 has no room for it (0 cores free, 4 cores needed)"},
+		},
+		{
+			"one that moves never stays", func(s *scene) { s.asks("c", KindMove, 1, 4, going(Home{Not: "n1"})) },
+			[]string{"c admit n2"},
+		},
+		{
+			"nor goes anywhere else than it was sent",
+			func(s *scene) { s.runs("a", 0, 6, "n2").asks("c", KindMove, 1, 4, going(Home{Node: "n2", Not: "n1"})) },
+			[]string{"c wait (node) node n2 has no room for it (2 cores free, 4 cores needed)"},
+		},
+		{
+			"it counts once for the quota",
+			func(s *scene) {
+				s.account("p", Account{Quota: api.Quota{Cores: 4, Members: 1}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 4, resource.Members: 1}}})
+				s.asks("p.c", KindMove, 1, 4, going(Home{Not: "n2"}))
+			},
+			[]string{"p.c admit n1"},
 		},
 	}
 	for _, tt := range tests {

@@ -100,7 +100,7 @@ type place struct {
 const front = 32
 
 type wait struct {
-	kind     lifecycle.NeedKind
+	need     lifecycle.Need
 	decision admission.Decision
 }
 
@@ -118,7 +118,7 @@ func (p *pass) answers(decisions []admission.Decision) []*answer {
 		if d.Verdict == admission.Admit {
 			a.places = append(a.places, place{need: asked.Need, placed: d.Placed, spares: d.Spares})
 		} else {
-			a.waits = append(a.waits, wait{kind: asked.Need.Kind, decision: d})
+			a.waits = append(a.waits, wait{need: asked.Need, decision: d})
 		}
 	}
 	return all
@@ -197,7 +197,7 @@ func (p *pass) answer(a *answer, numbers *placement.Numbers) (decision.Change, e
 	var ops []lifecycle.ClusterOperation
 	for _, w := range a.waits {
 		ops = append(ops, lifecycle.PlanRefused(c.Record, lifecycle.Answer{
-			Kind: w.kind, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
+			Kind: w.need.Kind, Members: w.need.Members, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
 			Far: w.decision.Position > front, Constraint: w.decision.Constraint, Reason: w.decision.Reason,
 		}, p.now)...)
 	}
@@ -263,7 +263,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 			verdict = admission.Wait
 		}
 		a.places, a.waits = nil, append(a.waits, wait{
-			kind: a.places[0].need.Kind, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
+			need: a.places[0].need, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
 		})
 		return p.answer(a, numbers)
 	}

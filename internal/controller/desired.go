@@ -133,6 +133,12 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 		d.fabricsDirty = d.fabricsDirty || len(d.clusters[c.UID()].ports) > 0
 		delete(d.clusters, c.UID())
 	}
+	began, ended := state.Diff(d.last.Quarantines, view.Quarantines, func(q *api.Quarantine) string { return q.Assignment.ID })
+	for _, q := range append(began, ended...) {
+		if c := view.ClusterByUID(q.Assignment.ClusterUID); c != nil && q.Assignment.IsSuccessor() {
+			names[c.Name()] = true
+		}
+	}
 	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *state.Node) string { return n.Name })
 	for _, n := range append(nodes, left...) {
 		if underlay(d.last, n.Name) == underlay(view, n.Name) {

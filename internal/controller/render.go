@@ -207,12 +207,18 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		}
 		r.byNode[a.Node] = p
 	}
+	journeys := journeysOf(view, c)
 	for _, a := range w.held {
+		if journeys.early(&a) {
+			continue
+		}
 		own := r.own[a.ID]
-		add(agentstream.Member{
+		m := agentstream.Member{
 			Member: driver.Member{Assignment: a, Networks: networksOf(view, &a), Files: own.files, User: JobUser},
 			Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
-		})
+		}
+		journeys.tell(c, &m)
+		add(m)
 	}
 	for a := range c.Releasing() {
 		grace := float64(releaseGraceSeconds)

@@ -142,6 +142,10 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.takeOver(op.IDs)
 	case lifecycle.Withdraw:
 		return a.withdraw(op.IDs)
+	case lifecycle.MoveEnd:
+		return a.moveEnd(op)
+	case lifecycle.MoveReported:
+		return a.moveReported(op)
 	case lifecycle.GiveUp:
 		return a.giveUp(op.Reason)
 	case lifecycle.Drop:

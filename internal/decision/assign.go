@@ -51,7 +51,7 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 		if p == nil {
 			return nil, fmt.Errorf("cluster %q: member %s is to go on from %s, which is not held", d.Cluster, m.Member, m.From)
 		}
-		a.From, a.Of, a.EnvironmentDigest = m.From, m.From, p.EnvironmentDigest
+		a.From, a.Of, a.EnvironmentDigest, a.Live = m.From, m.From, p.EnvironmentDigest, m.Live
 	}
 	return append(assignments, addDevices(assignments, named)...), nil
 }

@@ -134,7 +134,7 @@ func (c Cluster) cloneRecord() api.ClusterRecord {
 	}
 	r := *c.Record
 	r.Chunks, r.Clean, r.Lost, r.Proved = slices.Clone(r.Chunks), slices.Clone(r.Clean), slices.Clone(r.Lost), slices.Clone(r.Proved)
-	r.Networks = slices.Clone(r.Networks)
+	r.Networks, r.Moves = slices.Clone(r.Networks), slices.Clone(r.Moves)
 	return r
 }
 

@@ -49,6 +49,9 @@ func (a *applier) takeOver(ids []string) error {
 		if err != nil {
 			return err
 		}
+		if !p.assignment.Live && !from.assignment.Saved {
+			return fmt.Errorf("assignment %s is to go on from disk, but %s is not saved", id, from.assignment.ID)
+		}
 		a.moved = true
 		next, was := *p.assignment, from.assignment
 		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
@@ -82,6 +85,39 @@ func (a *applier) giveUp(reason string) error {
 	return nil
 }
 
+// movesKept is how many ends of moves a record keeps, the newest.
+const movesKept = 2 * lifecycle.MembersPerMove
+
+// moveEnd notes how the move of a member ended.
+func (a *applier) moveEnd(op lifecycle.MoveEnd) error {
+	p, err := a.heldPlace(op.Assignment)
+	if err != nil {
+		return err
+	}
+	var asked *api.MoveIntent
+	if a.c.Intent != nil {
+		asked = a.c.Intent.Move
+	}
+	kept := slices.DeleteFunc(a.record.Moves, func(r api.MoveRecord) bool { // of what is gone, nobody asks but the last request
+		return a.places[r.Assignment] == nil && (asked == nil || !asked.AskedAt.Equal(r.AskedAt))
+	})
+	kept = append(kept, api.MoveRecord{
+		AskedAt: op.AskedAt, Assignment: op.Assignment, Member: p.assignment.Member, From: p.assignment.Node, To: op.To, Failed: brief(op.Failed), EndedAt: a.now,
+	})
+	a.record.Moves = kept[max(0, len(kept)-movesKept):]
+	return nil
+}
+
+// moveReported adds what a move took to its end.
+func (a *applier) moveReported(op lifecycle.MoveReported) error {
+	i := slices.IndexFunc(a.record.Moves, func(r api.MoveRecord) bool { return r.Assignment == op.Assignment && r.Failed == "" })
+	if i < 0 {
+		return fmt.Errorf("no move of assignment %s ended well", op.Assignment)
+	}
+	a.record.Moves[i].Report = &op.Report
+	return nil
+}
+
 // checkSuccessor tells what is wrong with where a member is to go on: it must be the same member, and the only one that succeeds it.
 func (a *applier) checkSuccessor(n api.Assignment) error {
 	p, err := a.heldPlace(n.From)
@@ -95,6 +131,8 @@ func (a *applier) checkSuccessor(n api.Assignment) error {
 	switch m := p.assignment; {
 	case !m.IsMember() || m.Member != n.Member || m.Group != n.Group || m.EnvironmentDigest != n.EnvironmentDigest || !slices.EqualFunc(m.Ports, n.Ports, samePort):
 		return fmt.Errorf("assignment %s is to succeed %s, but is not the same member", n.ID, n.From)
+	case n.Live && (m.Saved || n.Node == m.Node):
+		return fmt.Errorf("assignment %s is to take over from %s while that runs on another node, but it is saved, or on the same", n.ID, n.From)
 	case n.Spare || n.Rank != lifecycle.NoRank || n.Replaces != "":
 		return fmt.Errorf("assignment %s is to succeed %s, but has a rank or a past of its own", n.ID, n.From)
 	case taken:

@@ -35,6 +35,16 @@ func PlanPlaced(p Placed) []ClusterOperation {
 	switch p.Need.Kind {
 	case NeedRestore:
 		ops = append(ops, SetPhase{To: api.ClusterRestoring, Message: "restoring " + plural(len(p.Assignments), "member")})
+		for i, a := range p.Assignments {
+			if home := p.Need.Members[i].On; a.Node != home {
+				ops = append(ops, Emit{Reason: EventMoving, Message: fmt.Sprintf("%s goes on on %s, to which its state is carried from %s", a.Member, a.Node, home), Member: a.Member, Node: a.Node})
+			}
+		}
+	case NeedMove:
+		for i, a := range p.Assignments {
+			text := fmt.Sprintf("%s moves from %s to %s", a.Member, p.Need.Members[i].Leaves, a.Node)
+			ops = append(ops, Emit{Reason: EventMoving, Message: text, Member: a.Member, Node: a.Node})
+		}
 	case NeedCreate:
 		ops = append(ops, SetPhase{To: api.ClusterStarting, Message: "waiting for " + where}, Emit{Reason: EventPlaced, Message: "placed " + where})
 	case NeedScale:
@@ -64,6 +74,8 @@ func PlanPlaced(p Placed) []ClusterOperation {
 // Answer is why a need has got no place.
 type Answer struct {
 	Kind NeedKind
+	// Members are those of the need.
+	Members []WantedMember
 	// Refuse: it does not wait, because it never can be, or because its user did not ask it to.
 	Refuse bool
 	// Undecided: nodes that are not heard of would make it fit.
@@ -87,6 +99,9 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOp
 		}
 		return nil
 	}
+	if a.Kind == NeedMove {
+		return refuseMove(a, now)
+	}
 	if a.Kind != NeedCreate {
 		return nil
 	}
@@ -108,4 +123,19 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOp
 	default:
 		return nil
 	}
+}
+
+// refuseMove gives up the moves of members that have no room on another node, but for those that wait.
+func refuseMove(a Answer, now time.Time) []ClusterOperation {
+	if a.Undecided {
+		return []ClusterOperation{WakeAt{Time: now.Add(undecidedPause)}}
+	}
+	var ops []ClusterOperation
+	for _, m := range a.Members {
+		if !m.Patient {
+			ops = append(ops, MoveEnd{Assignment: m.From, AskedAt: m.AskedAt, To: m.On, Failed: a.Reason},
+				Emit{Reason: EventMoveFailed, Message: fmt.Sprintf("%s stays on %s: %s", m.Member, m.Leaves, a.Reason), Member: m.Member, Node: m.Leaves})
+		}
+	}
+	return ops
 }

@@ -18,13 +18,15 @@ type Deadlines struct {
 	Pause time.Duration
 	// Save bounds writing all members' memory to disk. Each restore has the start deadline.
 	Save time.Duration
+	// Move bounds the move of a running member, from when its other node has begun with it.
+	Move time.Duration
 }
 
 // DefaultDeadlines are long enough for a machine that boots, and short enough for a person who waits.
 func DefaultDeadlines() Deadlines {
 	return Deadlines{
 		Start: 5 * time.Minute, Clean: 10 * time.Minute, Unhealthy: 10 * time.Second, Grace: 30 * time.Second, Pause: time.Minute,
-		Save: 15 * time.Minute,
+		Save: 15 * time.Minute, Move: time.Hour,
 	}
 }
 
@@ -34,6 +36,8 @@ type Observation struct {
 	Message string
 	// Failure is why what is asked of it beyond its life, to be saved, failed; its node tries again.
 	Failure string
+	// Moved is what it took to bring it there from another node; nil while that is not known.
+	Moved *api.MoveReport
 	// Proved are those who say now that nothing of it is left, verified by looking. Unproved is why a fabric does not.
 	Proved   []api.Prover
 	Unproved string
@@ -48,8 +52,9 @@ type NodeState struct {
 	Phase api.NodePhase
 	// Reported: since it connected, the node has told all it has. Only then does it mean something that it did not tell of a member.
 	Reported bool
-	// Drained: an operator wants it to become empty.
-	Drained bool
+	// Drained: an operator wants it to become empty. DrainedAt is since when members are to move off it, zero: they are not.
+	Drained   bool
+	DrainedAt time.Time
 }
 
 // ClusterAssignment is an assignment the record's chunks hold.
@@ -109,6 +114,8 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return append(ops, l.planFrozen()...)
 	case Shelving(phase):
 		return append(ops, l.planShelving()...)
+	case l.anyMoving():
+		return append(ops, l.planRunning()...)
 	case WantsSaved(in.Intent, in.Record) && phase != api.ClusterStarting && phase != api.ClusterResuming:
 		return append(ops, in.change(api.ClusterSaving, EventSaving, "saving "+plural(l.held(), "member"))...)
 	case in.Intent.Paused && phase != api.ClusterStarting:
@@ -206,6 +213,9 @@ func (in ClusterInput) look() look {
 				if m.loss, at = in.loss(m); m.loss == "" {
 					l.wake(at)
 				}
+			}
+			if m.loss != "" && l.undecided(m) {
+				m.loss = ""
 			}
 			l.members = append(l.members, m)
 		default:

@@ -42,8 +42,10 @@ const (
 	NeedScale  NeedKind = "scale"  // the new members of a cluster that grows, together or not at all
 	NeedHeal   NeedKind = "heal"   // one member in the place of a lost one
 	NeedSpare  NeedKind = "spare"  // one place held for a replacement
-	// NeedRestore is for all saved members of a cluster, each on the node that it was saved on, together or not at all.
+	// NeedRestore is for all saved members of a cluster, together or not at all: each on the node that it was saved on, or where that can't
+	// have it, on another one.
 	NeedRestore NeedKind = "restore"
+	NeedMove    NeedKind = "move" // one member on another node than its own
 )
 
 // Need asks admission and placement for a place for members. It changes nothing by itself: what they say goes to PlanPlaced or
@@ -62,8 +64,14 @@ type WantedMember struct {
 	Replaces, Avoid string
 	Attempt         int
 	Spare           bool
-	// From is the saved assignment that goes on here, On the only node where it can.
-	From, On string
+	// From is the assignment that goes on here. On is the node where it is saved, or which it is to move to. Elsewhere: another node will do, too.
+	From, On  string
+	Elsewhere bool
+	// Leaves is the node that a member moves off, while it runs if Live. AskedAt names the request. Patient: it waits for room.
+	Leaves  string
+	Live    bool
+	AskedAt time.Time
+	Patient bool
 }
 
 // Hold makes assignments true. Networks and UserIDs are set with the first ones of a cluster. Spares are IDs of spare assignments whose room the new
@@ -91,6 +99,20 @@ type TakeOver struct{ IDs []string }
 
 // Withdraw releases successors that did not take over; the members stay what they are.
 type Withdraw struct{ IDs []string }
+
+// MoveEnd notes how the move of a member ended that was asked for at a time. Assignment is what the member has; To where it went, or was to go,
+// and Failed why it did not.
+type MoveEnd struct {
+	Assignment string
+	AskedAt    time.Time
+	To, Failed string
+}
+
+// MoveReported notes what a move took, by the assignment that the member had before.
+type MoveReported struct {
+	Assignment string
+	Report     api.MoveReport
+}
 
 // GiveUp notes that the save or the restore that was asked for last failed, and why.
 type GiveUp struct{ Reason string }
@@ -133,6 +155,8 @@ func (Drop) clusterOperation()         {}
 func (Shelve) clusterOperation()       {}
 func (TakeOver) clusterOperation()     {}
 func (Withdraw) clusterOperation()     {}
+func (MoveEnd) clusterOperation()      {}
+func (MoveReported) clusterOperation() {}
 func (GiveUp) clusterOperation()       {}
 func (Warn) clusterOperation()         {}
 func (Expire) clusterOperation()       {}
@@ -165,6 +189,9 @@ const (
 	EventRestoring      = "Restoring"
 	EventRestored       = "Restored"
 	EventRestoreFailed  = "RestoreFailed"
+	EventMoving         = "Moving"
+	EventMemberMoved    = "MemberMoved"
+	EventMoveFailed     = "MoveFailed"
 	EventExpiring       = "Expiring"
 	EventExpired        = "Expired"
 	EventReady          = "Ready"

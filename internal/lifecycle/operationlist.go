@@ -13,6 +13,8 @@ func ClusterOperations() []ClusterOperation {
 		Shelve{},
 		TakeOver{},
 		Withdraw{},
+		MoveEnd{},
+		MoveReported{},
 		GiveUp{},
 		Warn{},
 		Expire{},

@@ -42,9 +42,13 @@ func (l *look) planStarting() []ClusterOperation {
 
 // planRunning keeps a cluster that was ready at what its user wants.
 func (l *look) planRunning() []ClusterOperation {
+	moves, committed := l.planMoves()
+	if committed {
+		return moves
+	}
 	ops := append(l.planSize(), l.planLosses()...)
 	ops = append(ops, l.turn()...)
-	return l.again(append(ops, l.needs()...))
+	return l.again(append(append(ops, l.needs()...), moves...))
 }
 
 // turn is the phase that a running cluster should have now.
@@ -108,7 +112,7 @@ func (l *look) lost() []string {
 func (l *look) troubled() []string {
 	var texts []string
 	for _, m := range l.members {
-		if m.loss == "" && !m.unknown() && m.phase != api.MemberReady && !l.joining(m) {
+		if m.loss == "" && !m.unknown() && m.phase != api.MemberReady && !l.joining(m) && !l.arriving(m) {
 			texts = append(texts, m.describe())
 		}
 	}
@@ -132,7 +136,7 @@ func (l *look) joining(m member) bool {
 func (l *look) known() []string {
 	var texts []string
 	for _, m := range l.members {
-		if !m.unknown() && m.phase != api.MemberReady {
+		if !m.unknown() && m.phase != api.MemberReady && !l.arriving(m) {
 			texts = append(texts, m.describe())
 		}
 	}

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -154,6 +155,7 @@ func (l *look) giveUp(to api.ClusterPhase, event, what, reason string) []Cluster
 func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 	ops := l.planLosses()
 	var over, withdraw, shelve []string
+	var ends []ClusterOperation // of moves
 	var missing []WantedMember
 	var failed string
 	coming, blocked, pending := false, false, false
@@ -163,11 +165,19 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 			coming = true
 		}
 		if placed {
-			runs, why := l.successor(next)
+			runs, why := l.successor(m, next)
+			asked, moves := l.wish(m)
 			switch {
 			case runs:
 				over = append(over, next.ID)
+				if moves {
+					ends = append(ends, MoveEnd{Assignment: m.ID, AskedAt: asked.askedAt, To: next.Node}, l.moved(m, next))
+				}
 			case m.loss != "": // its release takes the successor along
+			case why != "" && moves: // back to where its state is
+				withdraw = append(withdraw, next.ID)
+				ends = append(ends, l.notMoved(m, next, asked, why)...)
+				pending = true
 			case why != "":
 				withdraw = append(withdraw, next.ID)
 				failed = fmt.Sprintf("%s on %s: %s", m.Member, next.Node, why)
@@ -182,14 +192,15 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 			shelve = append(shelve, m.ID)
 		case m.Saved:
 			blocked = blocked || l.unclean(m)
-			missing = append(missing, WantedMember{Group: m.Group, Member: m.Member, Rank: NoRank, From: m.ID, On: m.Node})
+			missing = append(missing, WantedMember{Group: m.Group, Member: m.Member, Rank: NoRank, From: m.ID, On: m.Node, Elsewhere: !m.unknown()})
 		}
 	}
 	if len(over) > 0 {
-		ops = withoutReleases(ops, l, over)
+		ops = append(withoutReleases(ops, l, over), ends...)
 		ops = append(ops, TakeOver{IDs: over[:min(len(over), shelvesPerLook)]})
 		return l.again(ops) // the commit is followed by another look
 	}
+	ops = append(ops, ends...)
 	if len(withdraw) > 0 {
 		ops = append(ops, Withdraw{IDs: withdraw[:min(len(withdraw), shelvesPerLook)]})
 	}
@@ -201,7 +212,7 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 		return l.again(ops)
 	case saveAgain:
 		return append(ops, SetPhase{To: api.ClusterSaving, Message: "saving " + plural(l.held(), "member")})
-	case failed != "" && !gaveUp(l.Intent, l.Record):
+	case failed != "" && l.Intent.SaveAskedAt != nil && !gaveUp(l.Intent, l.Record):
 		return append(ops, l.giveUp(api.ClusterSaving, EventRestoreFailed, "it could not be restored", failed)...)
 	case failed != "":
 		return append(ops, l.loseUnrestored(withdraw)...)
@@ -215,26 +226,40 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 }
 
 // successor reports whether a member goes on there, or why it never will.
-func (l *look) successor(a ClusterAssignment) (runs bool, failure string) {
+func (l *look) successor(m member, a ClusterAssignment) (runs bool, failure string) {
 	phase, message := MemberPhase(a, l.Observed, l.Nodes)
-	deadline := latest(l.LeaderSince, a.TakenAt).Add(l.Deadlines.Start)
 	switch phase {
 	case api.MemberStarting, api.MemberReady:
 		return true, ""
 	case api.MemberUnhealthy: // it runs, unless its node removes it
 		return l.Observed[a.ID].Phase == api.MemberUnhealthy, ""
 	case api.MemberFailed:
+		if a.Live {
+			return false, cmp.Or(message, "it could not be received")
+		}
 		return false, "it can't go on from disk" + because(message)
+	case api.MemberUnknown: // it may run
+		if l.Nodes[a.Node].Phase == api.NodeDown && a.Node != m.Node {
+			return false, fmt.Sprintf("node %s is down", a.Node)
+		}
+		return false, "" // what it goes on from is on no other node
 	}
+	what, within := "restored", l.Deadlines.Start
 	switch {
-	case phase == api.MemberUnknown: // it may run, and its state is on no other node
-		return false, ""
-	case l.Now.Before(deadline):
+	case !a.Live && !m.Saved:
+		what, within = "saved", l.Deadlines.Save
+	case a.Node != m.Node && phase == api.MemberPreparing:
+		what, within = "moved", l.Deadlines.Move
+	}
+	began := latest(l.LeaderSince, a.TakenAt)
+	if m.Saved {
+		began = latest(began, m.TakenAt)
+	}
+	if deadline := began.Add(within); l.Now.Before(deadline) {
 		l.wake(deadline)
 		return false, ""
-	default:
-		return false, fmt.Sprintf("not restored within %s%s", l.Deadlines.Start, because(message))
 	}
+	return false, fmt.Sprintf("not %s within %s%s", what, within, because(message))
 }
 
 // unclean reports whether another assignment has the member's ports and is not clean yet: an earlier attempt to restore it, or one that it
@@ -273,7 +298,7 @@ func (l *look) loseUnrestored(withdrawn []string) []ClusterOperation {
 	var ops []ClusterOperation
 	for _, m := range l.members {
 		if next, ok := l.successors[m.ID]; ok && slices.Contains(withdrawn, next.ID) && len(l.Record.Lost) < membersPerLook {
-			_, why := l.successor(next)
+			_, why := l.successor(m, next)
 			ops = append(ops, Release{IDs: []string{m.ID}, Lost: true, Reason: why},
 				Emit{Reason: EventMemberLost, Message: lostText(m.Member, m.Node, why), Member: m.Member, Node: m.Node})
 		}

@@ -95,6 +95,15 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 
 // CanGrow tells whether the cluster, with its intent changed to this, would get the room that it then asks for: nil, or a *NoRoom.
 func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
+	return e.canGet(intent, lifecycle.NeedScale)
+}
+
+// CanMove is CanGrow for the next member that is to move.
+func (e *Explainer) CanMove(intent api.ClusterIntent) error {
+	return e.canGet(intent, lifecycle.NeedMove)
+}
+
+func (e *Explainer) canGet(intent api.ClusterIntent, kind lifecycle.NeedKind) error {
 	site := e.site()
 	c := site.View.Cluster(intent.Name)
 	if c == nil {
@@ -116,7 +125,7 @@ func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	}
 	for _, d := range p.decisions {
 		a := p.asked[d.Request]
-		if a.Cluster != &changed || a.Need.Kind != lifecycle.NeedScale || d.Verdict == admission.Admit {
+		if a.Cluster != &changed || a.Need.Kind != kind || d.Verdict == admission.Admit {
 			continue
 		}
 		return &NoRoom{Never: d.Verdict == admission.Refuse, Constraint: d.Constraint, Reason: d.Reason}

@@ -45,7 +45,8 @@ type Site struct {
 
 // standing is what is stored about a node's use.
 type standing struct {
-	drained bool
+	drained   bool
+	drainedAt time.Time // zero: nobody is to move off it
 	// off: its machine is off, as far as is stored. asleep: it is, and nothing was asked of it. leaving: it goes off, or was asked to. rising: it
 	// boots.
 	off, asleep, leaving, rising bool
@@ -55,6 +56,9 @@ type standing struct {
 
 func standingOf(n *state.Node) standing {
 	now := standing{drained: n.Drained()}
+	if n.Drained() {
+		now.drainedAt = n.Control.Since
+	}
 	if m := n.Machine; m != nil {
 		now.off, now.asleep, now.leaving, now.rising = IsOff(m), IsOff(m) && atRest(m), leaving(m), rising(m)
 		if endedBoots(m) {
@@ -81,7 +85,7 @@ func Observe(view *state.View, heard Heard, fabrics Fabrics, now, reading, leade
 		if now.off {
 			phase = api.NodeDown // no timer needs to run out
 		}
-		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: now.drained}
+		s.Nodes[n.Name] = lifecycle.NodeState{Phase: phase, Reported: heard.Reported(n.Name), Drained: now.drained, DrainedAt: now.drainedAt}
 		for _, id := range heard.Clean(n.Name) {
 			s.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true
 		}
@@ -203,6 +207,9 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		if ok {
 			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
+			if r := seen.Moved; r != nil {
+				o.Moved = &api.MoveReport{DowntimeSeconds: r.Downtime.Seconds(), TotalSeconds: r.Total.Seconds(), Bytes: r.Bytes, Rounds: r.Rounds}
+			}
 			o.Phase, o.Message = s.fabrics.Limit(s.View, a, o.Phase, o.Message)
 		}
 		if ok || ref.Releasing {
@@ -292,6 +299,8 @@ func (s *Site) request(asked Asked) admission.Request {
 		r.Since = *intent.ScaledAt
 	case need.Kind == lifecycle.NeedRestore && intent.SaveAskedAt != nil:
 		r.Since = *intent.SaveAskedAt
+	case need.Kind == lifecycle.NeedMove:
+		r.Since = need.Members[0].AskedAt
 	}
 	count := map[string]int{}
 	avoid := map[string]bool{}
@@ -308,9 +317,9 @@ func (s *Site) request(asked Asked) admission.Request {
 		}
 	}
 	for _, m := range need.Members {
-		if m.On != "" {
+		if m.From != "" {
 			i := slices.IndexFunc(r.Groups, func(g api.Group) bool { return g.Name == m.Group })
-			r.Homes = append(r.Homes, admission.Home{Group: i, Node: m.On})
+			r.Homes = append(r.Homes, admission.Home{Group: i, Node: m.On, Not: m.Leaves, Elsewhere: m.Elsewhere})
 		}
 	}
 	for a := range c.Held() {

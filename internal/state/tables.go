@@ -213,12 +213,21 @@ func dropPart(t *tables, name string, drop func(*Node)) {
 	tableOf(t, nodes).put(name, next)
 }
 
-// heldTotal sums up the assignments that are held.
+// heldTotal sums up the assignments that are held. A member that moves is counted where it is, and not where it is to go on.
 func heldTotal(chunks []decision.Chunk) resource.Amounts {
+	saved := map[string]bool{}
+	for _, ch := range chunks {
+		for i := range ch.Assignments {
+			if a := &ch.Assignments[i]; a.Saved {
+				saved[a.ID] = true
+			}
+		}
+	}
 	held := resource.OfAssignments(func(yield func(*api.Assignment) bool) {
 		for _, ch := range chunks {
 			for i := range ch.Assignments {
-				if !ch.Ref.Releasing && !yield(&ch.Assignments[i]) {
+				a := &ch.Assignments[i]
+				if !ch.Ref.Releasing && (!a.IsSuccessor() || saved[a.From]) && !yield(a) {
 					return
 				}
 			}

@@ -1,0 +1,78 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
+)
+
+// WhyNot tells people why a node can't get one more member of a group, "" where it can. undecided: the node is not heard of, and may yet.
+func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool) {
+	id, ok := s.view.ids[node]
+	if !ok {
+		return fmt.Sprintf("the site has no node %s", node), false
+	}
+	var passed suits
+	switch s.view.suits(id, g, &passed) {
+	case "":
+	case ConstraintLabels:
+		return fmt.Sprintf("node %s does not have the labels that group %q selects", node, g.Name), false
+	case ConstraintStack:
+		return fmt.Sprintf("node %s does not offer stack %s", node, g.Stack), false
+	case ConstraintEnvironment:
+		return fmt.Sprintf("node %s can't run environment %q", node, g.Environment), false
+	default:
+		return fmt.Sprintf("the site has no node %s", node), false
+	}
+	switch availability := s.view.nodes[id].availability; availability {
+	case Schedulable:
+	case Unknown:
+		return fmt.Sprintf("node %s is not reporting", node), true
+	default:
+		return fmt.Sprintf("node %s is %s", node, availability), false
+	}
+	if _, ok := s.FitOn(node, g); ok {
+		return "", false
+	}
+	r, need := &s.view.rows[id], resource.OnNode(&g)
+	var short []string
+	if int64(r.freeCores) < need[resource.Cores] {
+		short = append(short, fmt.Sprintf("%s free, %s needed", resource.Cores.Text(int64(max(r.freeCores, 0))), resource.Cores.Text(need[resource.Cores])))
+	}
+	if r.freeMemory < need[resource.Memory] {
+		short = append(short, fmt.Sprintf("%s of memory free, %s needed", api.Bytes(max(r.freeMemory, 0)), api.Bytes(need[resource.Memory])))
+	}
+	if len(short) == 0 {
+		return fmt.Sprintf("node %s has no room for it", node), false
+	}
+	return fmt.Sprintf("node %s has no room for it (%s)", node, strings.Join(short, "; ")), false
+}
+
+// WhyNowhere is WhyNot for every node that suits a group, but for those left out. A few are named.
+func (s *Sketch) WhyNowhere(g api.Group, without string) (reason string, undecided bool) {
+	const named = 3
+	var reasons []string
+	more := 0
+	for _, id := range s.view.order {
+		name := s.view.nodes[id].record.Name
+		if name == without || s.view.nodes[id].availability == Absent {
+			continue
+		}
+		why, maybe := s.WhyNot(name, g)
+		undecided = undecided || maybe
+		if len(reasons) == named {
+			more++
+			continue
+		}
+		reasons = append(reasons, why)
+	}
+	switch {
+	case len(reasons) == 0:
+		return "the site has no other node", false
+	case more > 0:
+		reasons = append(reasons, fmt.Sprintf("and %d more", more))
+	}
+	return "no other node can take it: " + strings.Join(reasons, "; "), undecided
+}
