@@ -134,6 +134,11 @@ var (
 		"Only virtual machines can be saved with their memory, and no devices.",
 		"See `detail`. Pause the cluster instead, or create it with stack `vm` and without devices.",
 	}
+	codeCantMove = Code{
+		"cant_move", http.StatusConflict, "The member can't go on on another node",
+		"Only virtual machines without devices can move, and no disks of other systems.",
+		"See `detail`. Members of other kinds are replaced when they are lost, or leave with their cluster.",
+	}
 	codeProjectExists = Code{
 		"project_exists", http.StatusConflict, "The project exists",
 		"A project of this name exists.", "Choose another name, or change the project.",
@@ -259,7 +264,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantSave, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeCantMove, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
 	}, machineCodes()...)

@@ -272,6 +272,9 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
 		}},
 		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
+		{"cant_move", `stack "container"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/migrate", body: `{}`})
+		}},
 		{"wrong_phase", "not saved", func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/restore"}) }},
 		{"cant_extend", "no time limit", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/extend", body: `{"time_limit": "4h"}`})

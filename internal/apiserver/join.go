@@ -14,6 +14,7 @@ import (
 // Observed is the reading side of Live: what joining needs.
 type Observed interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
 
@@ -63,6 +64,8 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	st.Members = make([]api.MemberStatus, 0, memberCount(c))
 	var spares []api.MemberStatus
 	var parts []*api.Assignment
+	moving := moves(c, seen)
+	st.Move = moveStatus(c, moving)
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {
@@ -76,6 +79,9 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 			continue
 		}
 		m := joinMember(a, seen, settled(c, a))
+		if now, ok := moving[a.ID]; ok {
+			m.Moving = &now
+		}
 		if m.Phase == api.MemberReady {
 			st.ReadyMembers++
 		}

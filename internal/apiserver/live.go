@@ -10,6 +10,8 @@ import (
 type Live interface {
 	// Member returns what the executors of an assignment last said about it, and false when they have said nothing yet.
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	// Arriving returns how many bytes of a successor have come from another node, of about how many; 0, 0: that is not known.
+	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 	// Changed returns a channel that is closed at the next change of what Member or Node return. Take the channel first,

@@ -25,6 +25,8 @@ func (w watched) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return w.observed.Member(a)
 }
 
+func (w watched) Arriving(a *api.Assignment) (bytes, ofBytes int64) { return w.observed.Arriving(a) }
+
 func (w watched) Node(name string) (api.NodePhase, time.Time, string) {
 	phase, last, message := w.observed.Node(name)
 	return phase, last.UTC(), message

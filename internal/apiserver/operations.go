@@ -153,6 +153,10 @@ func (s *Server) registerLife() {
 	operation(s, "POST /v1/clusters/{name}/restore", AccessChange, "restore-cluster", "Restore a saved cluster",
 		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
 		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)
+	operation(s, "POST /v1/clusters/{name}/migrate", AccessChange, "migrate-cluster", "Move members to other nodes",
+		"Members go on on other nodes with what they have in memory, one after the other: while they run, or saved and carried (`offline`). A member that "+
+			"can't move stays where it is; `status.move` tells how far it is and what it took. Only virtual machines without devices can move.",
+		http.StatusOK, s.migrateCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantMove, codeNoRoom)...)
 	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",
 		"While others wait in the queue for room, only administrators may.",
 		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)

@@ -16,6 +16,8 @@ type Explainer interface {
 	Queue() ([]api.Waiting, error)
 	// CanGrow tells whether the members that a cluster should have would all have room now; a NoRoom says what is short.
 	CanGrow(intent api.ClusterIntent) error
+	// CanMove tells whether the next member that is to move would have room on another node now; a NoRoom says what is short.
+	CanMove(intent api.ClusterIntent) error
 }
 
 // NoRoom is the error of what has no room now. *situation.NoRoom is one.

@@ -31,7 +31,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/clusters/{name}": "read", "PUT /v1/clusters/{name}": "change", "DELETE /v1/clusters/{name}": "change",
 	"GET /v1/clusters/{name}/watch": "read", "GET /v1/clusters/{name}/events": "read", "GET /v1/clusters/{name}/explain": "read", "GET /v1/clusters/{name}/home": "read",
 	"POST /v1/clusters/{name}/jobs": "run", "POST /v1/clusters/{name}/scale": "change", "POST /v1/clusters/{name}/pause": "change",
-	"POST /v1/clusters/{name}/save": "change", "POST /v1/clusters/{name}/restore": "change",
+	"POST /v1/clusters/{name}/save": "change", "POST /v1/clusters/{name}/restore": "change", "POST /v1/clusters/{name}/migrate": "change",
 	"POST /v1/clusters/{name}/resume": "change", "POST /v1/clusters/{name}/extend": "change", "POST /v1/clusters/{name}/labels": "change",
 	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
 	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
@@ -269,7 +269,7 @@ func checkHidden(t *testing.T, c *client.Client, job api.Job) {
 	for what, got := range map[string]error{
 		"show": err(c.Cluster(ctx, other)), "delete": err(c.DeleteCluster(ctx, other)), "events": err(c.Events(ctx, other, 0)),
 		"scale": err(c.ScaleCluster(ctx, other, api.ScaleRequest{Size: 1})), "pause": err(c.PauseCluster(ctx, other)),
-		"save": err(c.SaveCluster(ctx, other)), "restore": err(c.RestoreCluster(ctx, other)),
+		"save": err(c.SaveCluster(ctx, other)), "restore": err(c.RestoreCluster(ctx, other)), "migrate": err(c.MigrateCluster(ctx, other, api.MigrateRequest{})),
 		"resume": err(c.ResumeCluster(ctx, other)), "extend": err(c.ExtendCluster(ctx, other, 1e12)),
 		"labels": err(c.LabelCluster(ctx, other, map[string]string{"a": "b"})), "explain": err(c.Explain(ctx, other)),
 		"apply": err(c.ApplyCluster(ctx, other, api.ClusterRequest{Name: "c1"}, false)), "certificate": err(c.Certificate(ctx, other, "x")),

@@ -98,6 +98,9 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		if m.Phase == api.MemberSpare || m.Rank < 0 {
 			rank = "" // a spare gets that of the member it replaces, one that waits gets it with its room
 		}
+		if m.Moving != nil && m.Message == "" {
+			m.Message = onItsWay(m.Moving)
+		}
 		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()

@@ -119,6 +119,9 @@ func stateLine(c api.Cluster) string {
 			text += fmt.Sprintf(", %d leaving", n)
 		}
 	}
+	if moving := movingText(c); moving != "" {
+		text += ", " + moving
+	}
 	if trouble := memberTrouble(st.Members); trouble != "" {
 		text += " (" + trouble + ")"
 	}

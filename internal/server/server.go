@@ -326,6 +326,14 @@ func (h heard) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, message, ok
 }
 
+// Arriving implements apiserver.Live.
+func (h heard) Arriving(a *api.Assignment) (bytes, ofBytes int64) {
+	if seen, ok := h.MemberState(a.Node, a.ID); ok && seen.Arriving != nil {
+		return seen.Arriving.Bytes, seen.Arriving.OfBytes
+	}
+	return 0, 0
+}
+
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
 

@@ -42,6 +42,9 @@ func (l *Live) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return s.phase, s.message, ok
 }
 
+// Arriving knows of nothing that arrives.
+func (*Live) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
+
 // Node tells what was set; a node never set is down.
 func (l *Live) Node(name string) (api.NodePhase, time.Time, string) {
 	l.mu.Lock()

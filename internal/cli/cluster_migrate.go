@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// migrateFlags are those of 'cluster migrate'.
+type migrateFlags struct {
+	to        string
+	offline   bool
+	bandwidth string
+	downtime  time.Duration
+	noWait    bool
+	timeout   time.Duration
+}
+
+func (a *app) clusterMigrate() *cobra.Command {
+	var f migrateFlags
+	cmd := &cobra.Command{
+		Use: "migrate NAME [MEMBER...]", Short: "Move members of a cluster to other nodes",
+		Long: `Move virtual machines to other nodes with what they have in memory, one after the other, and wait until all are there: all members, or those
+named. They run while they move, and stand still for a moment at the end; --offline saves them, carries their state and restores it.
+A member that can't move stays where it is and runs on, and the message says why.
+Only virtual machines without devices can move.`,
+		Example: "  nearmetal cluster migrate v1\n  nearmetal cluster migrate v1 v1-0 --to n2 --bandwidth 100MiB/s",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usage("name the cluster, and members if not all are to move: '%s'", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeClusters(1),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.to, "to", "", "node to move to (default: for each member any other than its own)")
+	flags.BoolVar(&f.offline, "offline", false, "save the members, carry their state and restore it")
+	flags.StringVar(&f.bandwidth, "bandwidth", "", "most that the move of a running member takes of the network, like 100MiB/s (default: no limit)")
+	flags.Var(timeoutFlag(&f.downtime, 0), "downtime", "how long a running member should stand still at most (default: 300ms)")
+	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until they have moved")
+	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "how long to wait (default: no limit)")
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.migrate(cmd.Context(), args[0], unique(args[1:]), f, out)
+	}
+	return cmd
+}
+
+// migrate asks for it, waits unless told not to, and prints what each move took.
+func (a *app) migrate(ctx context.Context, name string, members []string, f migrateFlags, out *format) error {
+	req := api.MigrateRequest{Members: members, To: f.to, Offline: f.offline, Downtime: api.Duration(f.downtime)}
+	if f.bandwidth != "" {
+		rate, err := api.ParseBytes(strings.TrimSuffix(f.bandwidth, "/s"))
+		if err != nil || rate <= 0 {
+			return usage("--bandwidth: %q is no rate; write one such as 100MiB/s", f.bandwidth)
+		}
+		req.Bandwidth = rate
+	}
+	switch {
+	case f.offline && f.bandwidth != "":
+		return usage("--bandwidth conflicts with --offline: it bounds the move of a running member")
+	case f.offline && f.downtime > 0:
+		return usage("--downtime conflicts with --offline: it bounds how long a running member stands still")
+	}
+	c, err := a.client(0)
+	if err != nil {
+		return err
+	}
+	cl, err := c.MigrateCluster(ctx, name, req)
+	if err != nil {
+		return unknownOutcome(err, name)
+	}
+	if f.noWait {
+		return out.print(a.Streams.Out, cl, func(w io.Writer) { a.printCluster(w, cl) })
+	}
+	if cl, err = a.await(ctx, c, cl, untilMoved(cl, f.timeout)); err != nil {
+		return err
+	}
+	if err := out.print(a.Streams.Out, cl, func(w io.Writer) { printMoves(w, cl) }); err != nil {
+		return err
+	}
+	return notMoved(cl)
+}
+
+// untilMoved waits until the move that was asked for has ended. What it took comes a moment later, before what moved is cleaned where it was.
+func untilMoved(asked api.Cluster, timeout time.Duration) await {
+	return await{what: "where it was to move", timeout: timeout, done: func(cl api.Cluster) (bool, error) {
+		move, wanted := cl.Status.Move, asked.Status.Move
+		switch {
+		case move == nil || wanted != nil && move.AskedAt.Before(wanted.AskedAt):
+			return false, nil // older than the answer to what was asked
+		case wanted != nil && move.AskedAt.After(wanted.AskedAt):
+			return false, &exitError{ExitConflict, fmt.Errorf("another move of cluster %q was asked for meanwhile", ref(cl))}
+		case !move.Ended:
+			return false, nil
+		}
+		waits := slices.ContainsFunc(move.Members, func(m api.MemberMoving) bool { return m.Phase == api.MoveMoved && m.Report == nil })
+		return !waits || leaving(cl.Status.Members) == 0, nil
+	}}
+}
+
+// printMoves writes what became of a move for people.
+func printMoves(w io.Writer, cl api.Cluster) {
+	t := newTable(w, "MEMBER", "FROM", "TO", "MOVED", "STOOD STILL", "TOOK", "SENT", "MESSAGE")
+	for _, m := range cl.Status.Move.Members {
+		still, took, sent := "-", "-", "-"
+		if r := m.Report; r != nil {
+			took, sent = seconds(r.TotalSeconds), bytesText(r.Bytes)
+			if r.DowntimeSeconds > 0 {
+				still = seconds(r.DowntimeSeconds)
+			}
+		}
+		t.row(m.Member, m.From, m.To, yesNo(m.Phase == api.MoveMoved), still, took, sent, m.Message)
+	}
+	t.flush()
+}
+
+func seconds(s float64) string { return fmt.Sprintf("%.2fs", s) }
+
+// notMoved is the error of a move after which members are where they were.
+func notMoved(cl api.Cluster) error {
+	var stayed []string
+	for _, m := range cl.Status.Move.Members {
+		if m.Phase == api.MoveFailed {
+			stayed = append(stayed, fmt.Sprintf("%s did not move: %s", m.Member, m.Message))
+		}
+	}
+	if len(stayed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cluster %q: %s", ref(cl), strings.Join(stayed, "; "))
+}
+
+// movingText says which members of a cluster are on their way, for a line that tells how far something is.
+func movingText(cl api.Cluster) string {
+	var parts []string
+	for _, m := range cl.Status.Members {
+		if m.Moving == nil {
+			continue
+		}
+		parts = append(parts, m.Name+" "+onItsWay(m.Moving))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// onItsWay says where a member moves, and how far it is.
+func onItsWay(m *api.MemberMoving) string {
+	text := fmt.Sprintf("moves from %s to %s", m.From, m.To)
+	if m.TotalBytes > 0 {
+		text += fmt.Sprintf(" (%d%%)", min(99, 100*m.SentBytes/m.TotalBytes))
+	}
+	return text
+}
