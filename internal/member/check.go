@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
 
 const (
@@ -27,6 +28,7 @@ func (a *agent) watch(ctx context.Context, said *lastLine) {
 	a.health.begin()
 	probe := &trial{
 		what: "SSH to the member's own address", interval: a.cfg.ProbeEvery, timeout: probeTimeout, failures: probeFailures,
+		sparing: a.cfg.Link != nil && a.cfg.Link.Kind == memberconfig.LinkSerial,
 		run: func(ctx context.Context) error {
 			if err := a.hasAddress(); err != nil {
 				return err

@@ -11,6 +11,9 @@ const (
 	lookEvery = 500 * time.Millisecond
 	// frozenGap is the time between two looks that only a member which was frozen meanwhile takes (its clock runs on).
 	frozenGap = 3 * time.Second
+	// sparingShare is the part of the time that runs of a sparing trial may take, as its inverse, and longestRest bounds the pauses that this makes.
+	sparingShare = 100
+	longestRest  = time.Minute
 )
 
 // trial is something that is tried again and again to find out whether the member can be used.
@@ -19,6 +22,8 @@ type trial struct {
 	what string
 	// interval is the time from the end of one run to the start of the next.
 	interval, timeout time.Duration
+	// sparing trials that go well pause for longer if their runs take long: where processors are emulated, a login costs seconds of them.
+	sparing bool
 	// failures in a row are needed to believe them.
 	failures int
 	// run returns soon after ctx ends, unless what it started can't be ended; the next run waits for that.
@@ -32,6 +37,7 @@ type trial struct {
 func (t *trial) loop(ctx context.Context) {
 	failed, told := 0, ""
 	for ctx.Err() == nil {
+		began := t.now()
 		t.try(ctx, func(err error) {
 			if err == nil {
 				failed, told = 0, ""
@@ -44,8 +50,16 @@ func (t *trial) loop(ctx context.Context) {
 				t.report(fmt.Sprintf("%s failed %s: %v", t.what, times(failed), err))
 			}
 		})
-		pause(ctx, t.interval)
+		pause(ctx, t.rest(t.now().Sub(began), failed))
 	}
+}
+
+// rest is the pause after a run that took so long, failed of which have failed in a row.
+func (t *trial) rest(took time.Duration, failed int) time.Duration {
+	if !t.sparing || failed > 0 {
+		return t.interval
+	}
+	return max(t.interval, min(sparingShare*took, longestRest))
 }
 
 func times(n int) string {

@@ -116,6 +116,28 @@ func runTrial(t *testing.T, runs []trialRun) []string {
 	return reports
 }
 
+func TestASparingTrialPausesLongerAfterLongRunsThatGoWell(t *testing.T) {
+	const interval = 5 * time.Second
+	for _, c := range []struct {
+		name    string
+		sparing bool
+		took    time.Duration
+		failed  int
+		want    time.Duration
+	}{
+		{"a trial that is not sparing", false, time.Second, 0, interval},
+		{"a short run", true, 20 * time.Millisecond, 0, interval},
+		{"a run of 200 ms", true, 200 * time.Millisecond, 0, 20 * time.Second},
+		{"a very long run", true, 10 * time.Second, 0, time.Minute},
+		{"a long run that failed", true, 10 * time.Second, 1, interval},
+	} {
+		trial := trial{interval: interval, sparing: c.sparing}
+		if got := trial.rest(c.took, c.failed); got != c.want {
+			t.Errorf("%s: the pause is %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestAStopwatchLeavesOutTheTimeForWhichTheMemberWasFrozen(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

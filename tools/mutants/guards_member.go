@@ -10,6 +10,20 @@ var memberGuards = []Mutant{
 		Test:    "./internal/member TestATrialBelievesFailuresInARow",
 	},
 	{
+		Guard:   "a failed look at SSH is repeated soon, however long it took",
+		File:    "internal/member/trial.go",
+		Find:    `if !t.sparing || failed > 0 {`,
+		Replace: `if !t.sparing {`,
+		Test:    "./internal/member TestASparingTrialPausesLongerAfterLongRunsThatGoWell",
+	},
+	{
+		Guard:   "a member that is not a machine is looked at as often as ever",
+		File:    "internal/member/trial.go",
+		Find:    `if !t.sparing || failed > 0 {`,
+		Replace: `if failed > 0 {`,
+		Test:    "./internal/member TestASparingTrialPausesLongerAfterLongRunsThatGoWell",
+	},
+	{
 		Guard:   "a check is believed after failures in a row",
 		File:    "internal/member/trial.go",
 		Find:    `if failed >= t.failures && err.Error() != told {`,
