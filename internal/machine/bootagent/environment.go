@@ -68,7 +68,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 				"after", time.Since(a.begun))
 			a.reports.stage(readyReport(status))
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
-			a.loadDrivers(ctx)
+			a.loadDrivers(ctx, atOnce)
 			go a.checkHealth(ctx)
 			filled = nil
 		case <-ctx.Done():
@@ -122,8 +122,16 @@ func (a *Agent) settleIn() error {
 	return a.listen()
 }
 
+// haste is how urgent drivers are.
+type haste bool
+
+const (
+	atOnce      haste = true
+	inSpareTime haste = false
+)
+
 // loadDrivers loads the drivers of the image for the devices that have none yet.
-func (a *Agent) loadDrivers(ctx context.Context) {
+func (a *Agent) loadDrivers(ctx context.Context, h haste) {
 	m, err := openModules(a.log)
 	if err != nil {
 		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are available", "error", err)
@@ -132,7 +140,7 @@ func (a *Agent) loadDrivers(ctx context.Context) {
 	if path := program("/sbin/modprobe", "/usr/sbin/modprobe"); path != "" {
 		m.modprobe = func(alias string) error {
 			// Quiet: most that it has to say is that a driver found nothing to drive.
-			_, err := a.init.command(path, "-b", "-q", "--", alias)
+			_, err := a.init.command(process{name: "modprobe", args: []string{path, "-b", "-q", "--", alias}, spare: h == inSpareTime})
 			return err
 		}
 	}

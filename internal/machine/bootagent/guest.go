@@ -76,7 +76,6 @@ func (a *Agent) guest(ctx context.Context, formats []image.RootFormat) error {
 	a.obeySignals()
 	a.obeyPowerButton()
 	a.log.Info("waiting for the host", "after", time.Since(a.begun))
-	go a.loadDrivers(ctx)
 	return guestlink.Serve(ctx, virtioport.Listen(guestlink.Port), &guest{agent: a})
 }
 
@@ -217,6 +216,8 @@ func (g *guest) start(program []string) error {
 	g.program = program
 	init.setAgent(pid)
 	g.agent.log.Info("program started", "program", program[0], "after", time.Since(g.agent.begun))
+	// What a guest has no use for before it can be reached is loaded in time that nobody else wants.
+	go g.agent.loadDrivers(context.Background(), inSpareTime)
 	go func() {
 		status := <-ended
 		g.agent.log.Warn("the program ended", "program", program[0], "status", describe(status))

@@ -68,7 +68,7 @@ func (a *Agent) startSSH() {
 	_ = os.MkdirAll(sshDir, 0o700)
 	_ = os.MkdirAll("/run/sshd", 0o755)
 	go func() {
-		if status, err := a.init.command(keygen, "-q", "-t", "ed25519", "-N", "", "-f", key); err != nil || status.ExitStatus() != 0 {
+		if status, err := a.init.command(process{name: "ssh-keygen", args: []string{keygen, "-q", "-t", "ed25519", "-N", "", "-f", key}}); err != nil || status.ExitStatus() != 0 {
 			a.log.Warn("no SSH: the host key can't be made", "status", status.ExitStatus(), "error", err)
 			return
 		}

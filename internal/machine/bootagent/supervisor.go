@@ -47,6 +47,8 @@ type process struct {
 	files []*os.File
 	// keep: it is not waited for when the machine ends; all others need it until then.
 	keep bool
+	// spare: it runs only while nothing else wants to (SCHED_IDLE, sched(7)).
+	spare bool
 }
 
 // environment of all processes that are started here.
@@ -89,12 +91,15 @@ func (s *supervisor) start(p process) (int, <-chan syscall.WaitStatus, error) {
 	if p.keep {
 		s.kept[pid] = true
 	}
+	if p.spare { // one that has ended or runs as all others do is no loss
+		_ = unix.SchedSetAttr(pid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
+	}
 	return pid, ended, nil
 }
 
 // command runs a program and waits for its end.
-func (s *supervisor) command(args ...string) (syscall.WaitStatus, error) {
-	_, ended, err := s.start(process{name: filepath.Base(args[0]), args: args})
+func (s *supervisor) command(p process) (syscall.WaitStatus, error) {
+	_, ended, err := s.start(p)
 	if err != nil {
 		return 0, err
 	}
