@@ -199,7 +199,12 @@ func (a *acrossRun) memberWords(ctx context.Context) string {
 
 // printed runs a job and returns what it printed.
 func (s *site) printed(ctx context.Context, request api.JobRequest) (string, error) {
-	job, err := s.client.CreateJob(ctx, clusterName, request)
+	return s.printedBy(ctx, clusterName, request)
+}
+
+// printedBy runs a job on a cluster and returns what it printed.
+func (s *site) printedBy(ctx context.Context, cluster string, request api.JobRequest) (string, error) {
+	job, err := s.client.CreateJob(ctx, cluster, request)
 	if err != nil {
 		return "", err
 	}

@@ -48,8 +48,12 @@ func (o options) parts() ([]string, error) {
 // buildOutside makes the images that machines boot, and measures that if asked to; then it tells the process inside where they are.
 func buildOutside(ctx context.Context, o options) (cleanup func(), err error) {
 	parts, err := o.parts()
-	if err != nil || len(parts) == 0 {
-		return func() {}, err
+	virtual, vmErr := o.vmParts()
+	if err := errors.Join(err, vmErr); err != nil {
+		return nil, err
+	}
+	if len(parts) == 0 && (len(virtual) == 0 || withoutMachines() != "") {
+		return func() {}, nil
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	work, err := os.MkdirTemp("", "nearmetal-bench-images-")

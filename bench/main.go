@@ -1,11 +1,12 @@
 // Command bench measures what docs/performance.md states: how long a cluster takes from request to ready and to be gone,
 // against the same members made by hand and by Podman; what the idle control plane holds; what placement costs; how fast jobs are run,
 // beside Slurm's; what a site at rest costs its machine (noise.go), and members on two nodes their messages (across.go); what a cluster of
-// 1,000 members takes (thousand.go); and how machines are enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go).
+// 1,000 members takes (thousand.go); how machines are enrolled, booted and their environments built, beside what one sets up by hand (machines.go, netboot.go);
+// and what virtual machines take, beside the same QEMU commands by hand (vm.go).
 //
 // All sides run in one mount and network namespace of the bench's own, in turn (A B C, C B A, ...), on the same machine in
 // the same minutes. It measures only through doors that users have (the API, the scripts) and must never reach into the
-// program it measures, but for simulated nodes, whose agents are its own (thousand.go). Results go to out/ as a page, as JSON and as text. Start with run, then lifecycle.go.
+// program it measures, but for simulated nodes, whose agents are its own (thousand.go), and guests by hand, which its link sets up (vmhand.go). Results go to out/ as a page, as JSON and as text. Start with run, then lifecycle.go.
 //
 //	go build -o bin/bench ./bench && sudo bin/bench
 package main
@@ -46,6 +47,8 @@ type options struct {
 	sides     bool
 	netboot   string
 	machines  string
+	vm        string
+	vmPairs   int
 	images    string
 	enrol     int
 	pairs     int
@@ -71,6 +74,8 @@ func main() {
 	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by sides, life, noise, across, thousand, jobs and placement)")
 	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
 	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
+	flag.StringVar(&o.vm, "vm", "starts,many,saves,homes", "parts of virtual machines to measure; empty: none")
+	flag.IntVar(&o.vmPairs, "vm-pairs", 6, "pairs of virtual machines; at least 6 for 95% intervals")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
@@ -152,6 +157,9 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	if err := machines(ctx, o, work, log, text); err != nil {
+		return err
+	}
+	if err := virtualMachines(ctx, o, work, log, text); err != nil {
 		return err
 	}
 	if !o.clusters {

@@ -102,19 +102,29 @@ func (s *site) Create(ctx context.Context, members int) error {
 	if _, err := s.client.CreateCluster(ctx, request); err != nil {
 		return err
 	}
-	for change, err := range s.client.WatchCluster(ctx, clusterName) {
+	return s.reach(ctx, api.ClusterReady)
+}
+
+// reach waits until the bench's cluster is in a phase.
+func (s *site) reach(ctx context.Context, phase api.ClusterPhase) error {
+	return s.reachOf(ctx, clusterName, phase)
+}
+
+// reachOf waits until a cluster is in a phase.
+func (s *site) reachOf(ctx context.Context, cluster string, phase api.ClusterPhase) error {
+	for change, err := range s.client.WatchCluster(ctx, cluster) {
 		if err != nil {
 			return err
 		}
 		switch status := change.Cluster.Status; status.Phase {
-		case api.ClusterReady:
+		case phase:
 			return nil
 		case api.ClusterRefused, api.ClusterFailed:
 			return fmt.Errorf("the cluster is %s: %s", status.Phase, status.Message)
 		default:
 		}
 	}
-	return errors.New("the watch ended before the cluster was ready")
+	return fmt.Errorf("the watch ended before the cluster was %s", phase)
 }
 
 func (s *site) Delete(ctx context.Context) error {

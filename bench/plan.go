@@ -28,12 +28,15 @@ const (
 	stepThousand  = "a cluster of 1,000 members on simulated nodes"
 	stepJobs      = "jobs beside Slurm's"
 	stepPlacement = "cost of placement"
+	// stepVM is followed by the part of -vm.
+	stepVM = "virtual machines: "
 )
 
 // usual is about how long each part takes.
 var usual = map[string]time.Duration{
 	partBuilds: 10 * time.Minute, partBoots: 10 * time.Minute, partRush: 8 * time.Minute, partEnrolment: 5 * time.Minute,
 	"dhcp": 2 * time.Minute, "transfers": 3 * time.Minute, "storms": 4 * time.Minute,
+	stepVM + partStarts: 4 * time.Minute, stepVM + partMany: 6 * time.Minute, stepVM + partSaves: 3 * time.Minute, stepVM + partHomes: 3 * time.Minute,
 	stepImages: 5 * time.Minute, stepLife: 5 * time.Minute, stepSilent: 2 * time.Minute, stepNoise: 4 * time.Minute, stepAcross: 2 * time.Minute, stepThousand: time.Minute, stepPlacement: 2 * time.Minute,
 }
 
@@ -49,17 +52,24 @@ func (o options) steps() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
+	virtual, err := o.vmParts()
+	if err != nil {
+		return nil, err
+	}
 	var names []string
 	switch {
 	case slices.Contains(parts, partBuilds):
 		names = append(names, partBuilds)
-	case len(parts) > 0:
+	case len(parts)+len(virtual) > 0:
 		names = append(names, stepImages)
 	}
 	if o.netboot != "" {
 		names = append(names, strings.Split(o.netboot, ",")...)
 	}
 	names = append(names, slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == partBuilds })...)
+	for _, part := range virtual {
+		names = append(names, stepVM+part)
+	}
 	if o.clusters {
 		for _, s := range []struct {
 			name string

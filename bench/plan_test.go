@@ -41,19 +41,22 @@ func TestEmulatedMachinesOfARushFitTheMemory(t *testing.T) {
 func TestEveryPartOfTheBenchIsAnnouncedWithATime(t *testing.T) {
 	all := options{
 		sizes: []int{1, 8, 32}, rounds: 10, podman: true, placement: true, life: true, noise: true, across: true, thousand: true, sides: true, jobs: true, clusters: true,
-		netboot: "dhcp,transfers,storms", machines: "builds,boots,rush,enrolment",
+		netboot: "dhcp,transfers,storms", machines: "builds,boots,rush,enrolment", vm: "starts,saves",
 	}
 	noBuilds, networkOnly := all, all
-	noBuilds.machines = "rush"
-	networkOnly.machines, networkOnly.clusters = "", false
+	noBuilds.machines, noBuilds.vm = "rush", ""
+	networkOnly.machines, networkOnly.vm, networkOnly.clusters = "", "", false
+	machinesOnly := networkOnly
+	machinesOnly.netboot, machinesOnly.vm = "", "many"
 	for _, test := range []struct {
 		name string
 		o    options
 		want string
 	}{
-		{"everything", all, "builds dhcp transfers storms boots rush enrolment " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
+		{"everything", all, "builds dhcp transfers storms boots rush enrolment " + stepVM + "starts " + stepVM + "saves " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
 		{"images only to boot them", noBuilds, stepImages + " dhcp transfers storms rush " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
 		{"network boot only", networkOnly, "dhcp transfers storms"},
+		{"virtual machines only", machinesOnly, stepImages + " " + stepVM + "many"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			steps, err := test.o.steps()

@@ -1,0 +1,351 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+)
+
+// handBridge is where machines by hand have their TAP devices, handNetwork the bridge's address there.
+const (
+	handBridge  = "vmhand"
+	handNetwork = "10.99.70.1/24"
+)
+
+// handMachines starts machines by the command line of a site's QEMU, with nothing else of the site: the same kernel, initial RAM disk, root, devices,
+// accelerator, memory and CPU.
+type handMachines struct {
+	dir  string
+	args []string
+	cpus string
+	mac  string
+	// files are what its guests get.
+	files []guestlink.File
+}
+
+// viewOf is where libvirt's mount namespace has the files of the machine in a QEMU command line.
+var viewPath = regexp.MustCompile(`/run/vm/[^/",]+`)
+
+var macText = regexp.MustCompile(`"mac":"([0-9a-f:]{17})"`)
+
+// learnMachine takes over what a QEMU of the site runs on.
+func learnMachine(ctx context.Context, pid int, cpus []int, dir string) (*handMachines, error) {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return nil, err
+	}
+	h := &handMachines{dir: dir, args: strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")}
+	view := viewPath.FindString(string(line))
+	mac := macText.FindStringSubmatch(string(line))
+	if view == "" || mac == nil {
+		return nil, fmt.Errorf("QEMU's command line names no view of a machine or no MAC address: %q", line)
+	}
+	h.mac = mac[1]
+	for _, cpu := range cpus {
+		h.cpus += fmt.Sprintf(",%d", cpu)
+	}
+	h.cpus = strings.TrimPrefix(h.cpus, ",")
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/root%s/*", pid, view))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, "cp", file, dir).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("cp: %w: %s", err, out)
+		}
+	}
+	for i, arg := range h.args {
+		h.args[i] = strings.ReplaceAll(arg, view, dir)
+	}
+	if h.files, err = sshFiles(ctx, dir); err != nil {
+		return nil, err
+	}
+	return h, h.network(ctx)
+}
+
+// sshFiles are those by which sshd runs in a guest.
+func sshFiles(ctx context.Context, dir string) ([]guestlink.File, error) {
+	key := filepath.Join(dir, "host-key")
+	if out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("ssh-keygen: %w: %s", err, out)
+	}
+	private, err := os.ReadFile(key)
+	return []guestlink.File{
+		{Path: "/etc/ssh/bench-key", Content: private, Mode: 0o600},
+		{Path: "/etc/ssh/bench.conf", Content: []byte("HostKey /etc/ssh/bench-key\nUsePAM no\nUseDNS no\nPidFile none\n"), Mode: 0o644},
+		{Path: "/run/sshd/.made", Mode: 0o644},
+	}, err
+}
+
+// network makes the bridge. A first ARP request is lost while a guest boots; the kernel asks again after 10 ms instead of 1 s.
+func (h *handMachines) network(ctx context.Context) error {
+	for _, command := range []string{"ip link add " + handBridge + " type bridge", "ip addr add " + handNetwork + " dev " + handBridge, "ip link set " + handBridge + " up"} {
+		words := strings.Fields(command)
+		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", command, err, out)
+		}
+	}
+	return os.WriteFile("/proc/sys/net/ipv4/neigh/"+handBridge+"/retrans_time_ms", []byte("10"), 0o644)
+}
+
+func (h *handMachines) close() error {
+	out, err := exec.Command("ip", "link", "delete", handBridge).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip link delete %s: %w: %s", handBridge, err, out)
+	}
+	return nil
+}
+
+// handedOver is an argument of QEMU by which libvirt hands it an open file.
+var handedOver = regexp.MustCompile(`"?fds?"?[=:]"?([0-9:]+)"?,?`)
+
+// handArguments is pure: the command line of libvirt's QEMU, as one would give it by hand. What libvirt opens for it QEMU opens itself: sockets below
+// run, and a TAP device. libvirt's own monitor and secret are left out, and so is the pause before the first instruction.
+func handArguments(args []string, run, tap, name string) ([]string, error) {
+	var out []string
+	for i := 1; i < len(args); i++ {
+		option := args[i]
+		if option == "-S" {
+			continue
+		}
+		if !takesValue(option) || i+1 == len(args) {
+			out = append(out, option)
+			continue
+		}
+		i++
+		value := args[i]
+		switch {
+		case option == "-object" && strings.Contains(value, "masterKey0"), strings.Contains(value, "charmonitor"):
+			continue
+		case option == "-name":
+			value = name
+		case option == "-chardev" && strings.HasPrefix(value, "socket,"):
+			id := regexp.MustCompile(`id=([a-z0-9]+)`).FindStringSubmatch(value)
+			if id == nil {
+				return nil, fmt.Errorf("a character device has no ID: %s", value)
+			}
+			way := "server=on,wait=off"
+			if strings.Contains(value, "reconnect=") {
+				way = "reconnect=1"
+			}
+			value = fmt.Sprintf("socket,id=%s,path=%s,%s", id[1], filepath.Join(run, id[1]), way)
+		case option == "-netdev":
+			queues := ""
+			if fds := handedOver.FindStringSubmatch(value); fds != nil && strings.Contains(fds[1], ":") {
+				queues = ",queues=" + strconv.Itoa(1+strings.Count(fds[1], ":"))
+			}
+			value = "tap,id=hostnet0,script=no,downscript=no,ifname=" + tap + queues
+		}
+		if strings.Contains(value, "/dev/fdset") || option != "-netdev" && handedOver.MatchString(value) && strings.Contains(value, "fd=") {
+			return nil, fmt.Errorf("%s %s hands over an open file in a way that this bench does not know", option, value)
+		}
+		out = append(out, option, value)
+	}
+	return out, nil
+}
+
+// takesValue tells whether an option of QEMU is followed by its value.
+func takesValue(option string) bool {
+	return !slices.Contains([]string{"-S", "-no-user-config", "-nodefaults", "-no-shutdown", "-no-reboot", "-no-hpet", "-no-acpi", "-enable-kvm"}, option)
+}
+
+// handRun is the machines of one start by hand.
+type handRun struct {
+	machines []*handMachine
+}
+
+type handMachine struct {
+	cmd     *exec.Cmd
+	client  *guestlink.Client
+	sinks   []net.Listener
+	tap     string
+	said    bytes.Buffer
+	address netip.Addr
+}
+
+// start starts machines at once, and returns once SSH has spoken on all. Its result has to be ended, also with an error.
+func (h *handMachines) start(ctx context.Context, count int) (*handRun, error) {
+	ctx, cancel := context.WithTimeout(ctx, vmLimit)
+	defer cancel()
+	run := &handRun{}
+	ready := make(chan error, count)
+	started := 0
+	var err error
+	for n := range count {
+		var m *handMachine
+		if m, err = h.launch(ctx, n); m != nil {
+			run.machines = append(run.machines, m)
+		}
+		if err != nil {
+			break
+		}
+		started++
+		go func() { ready <- h.bring(ctx, m, n) }()
+	}
+	for range started {
+		if e := <-ready; e != nil {
+			err = errors.Join(err, e)
+			cancel()
+		}
+	}
+	return run, err
+}
+
+// launch starts QEMU.
+func (h *handMachines) launch(ctx context.Context, n int) (*handMachine, error) {
+	run := filepath.Join(h.dir, fmt.Sprint("run", n))
+	m := &handMachine{tap: fmt.Sprint("vmhand", n), address: netip.AddrFrom4([4]byte{10, 99, 70, byte(10 + n)})}
+	if err := errors.Join(os.RemoveAll(run), os.Mkdir(run, 0o700)); err != nil {
+		return m, err
+	}
+	args, err := handArguments(h.args, run, m.tap, fmt.Sprint("by-hand-", n))
+	if err != nil {
+		return m, err
+	}
+	for i, arg := range args {
+		args[i] = strings.ReplaceAll(arg, h.mac, handMAC(n))
+	}
+	for _, id := range []string{"charchannel1", "charchannel2"} { // the node agent's ends, where nobody speaks
+		sink, err := net.Listen("unix", filepath.Join(run, id))
+		if err != nil {
+			return m, err
+		}
+		m.sinks = append(m.sinks, sink)
+	}
+	tuntap := []string{"tuntap", "add", m.tap, "mode", "tap"}
+	if slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, ",queues=") }) {
+		tuntap = append(tuntap, "multi_queue")
+	}
+	for _, words := range [][]string{tuntap, {"link", "set", m.tap, "master", handBridge, "up"}} {
+		if out, err := exec.CommandContext(ctx, "ip", words...).CombinedOutput(); err != nil {
+			return m, fmt.Errorf("ip %s: %w: %s", strings.Join(words, " "), err, out)
+		}
+	}
+	// It must outlive nobody: not CommandContext, since end waits for it in order.
+	m.cmd = exec.Command("taskset", append([]string{"-c", h.cpus, h.args[0]}, args...)...)
+	m.cmd.Stdout, m.cmd.Stderr = &m.said, &m.said
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		m.cmd = nil
+		return m, err
+	}
+	return m, nil
+}
+
+func handMAC(n int) string { return fmt.Sprintf("02:be:00:00:00:%02x", n) }
+
+// bring gives a guest what it needs for SSH, and waits for SSH's first word.
+func (h *handMachines) bring(ctx context.Context, m *handMachine, n int) error {
+	socket := filepath.Join(h.dir, fmt.Sprint("run", n), "charchannel0")
+	m.client = guestlink.NewClient(func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
+	err := m.client.Setup(ctx, guestlink.Setup{
+		Hostname:   fmt.Sprint("hand", n),
+		Interfaces: []guestlink.Interface{{MAC: handMAC(n), Name: "eth0", Address: netip.PrefixFrom(m.address, 24), MTU: 1500}},
+		Files:      h.files, Program: []string{"/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/bench.conf"}, WatchdogSeconds: 60,
+	})
+	if err == nil {
+		err = awaitSSH(ctx, netip.AddrPortFrom(m.address, 22).String())
+	}
+	if err != nil {
+		return fmt.Errorf("machine %d: %w; QEMU said: %s", n, err, m.said.String())
+	}
+	return nil
+}
+
+// dialSocket connects to a socket that QEMU is about to make.
+func dialSocket(ctx context.Context, path string) (net.Conn, error) {
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err == nil || !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) {
+			return conn, err
+		}
+		if err := wait(ctx, 2*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// awaitSSH returns once an SSH server has spoken.
+func awaitSSH(ctx context.Context, address string) error {
+	for {
+		err := hearSSH(ctx, address)
+		if err == nil {
+			return nil
+		}
+		if waited := wait(ctx, 5*time.Millisecond); waited != nil {
+			return fmt.Errorf("no SSH server at %s: %w", address, err)
+		}
+	}
+}
+
+func hearSSH(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: 200 * time.Millisecond}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	return hearBanner(conn)
+}
+
+// hearBanner reads the beginning of an SSH server's identification (RFC 4253, section 4.2).
+func hearBanner(conn net.Conn) error {
+	begin := make([]byte, 4)
+	if _, err := conn.Read(begin); err != nil {
+		return err
+	}
+	if string(begin) != "SSH-" {
+		return fmt.Errorf("it says %q", begin)
+	}
+	return nil
+}
+
+func (r *handRun) pids() (pids []int) {
+	for _, m := range r.machines {
+		pids = append(pids, m.cmd.Process.Pid)
+	}
+	return pids
+}
+
+// end ends all machines and removes their devices.
+func (r *handRun) end() (err error) {
+	for _, m := range r.machines {
+		if m.client != nil {
+			m.client.Close()
+		}
+		for _, sink := range m.sinks {
+			_ = sink.Close()
+		}
+		if m.cmd == nil {
+			continue
+		}
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
+		if out, e := exec.Command("ip", "link", "delete", m.tap).CombinedOutput(); e != nil {
+			err = errors.Join(err, fmt.Errorf("ip link delete %s: %w: %s", m.tap, e, out))
+		}
+	}
+	return err
+}
