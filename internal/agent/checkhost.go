@@ -41,7 +41,7 @@ func (Host) Check(ctx context.Context) ([]hostcheck.Finding, error) {
 		return nil, err
 	}
 	defer func() { _ = containers.Close() }()
-	machines, err := vm.New(vm.Config{StateDir: dir, Node: name, Attacher: networks, Boot: noPrograms, Program: noPrograms})
+	machines, err := vm.New(vm.Config{StateDir: dir, Node: name, Attacher: networks, Boot: noPrograms, Program: noPrograms, HomeServer: noPrograms})
 	if err != nil {
 		return nil, err
 	}
