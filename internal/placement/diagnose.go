@@ -188,7 +188,9 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 				members = min(members, 1)
 			}
 			if s.Memory > 0 {
-				members = min(members, int(f.memory/(int64(s.Memory)+resource.Reserve(g.Stack, s))))
+				smaller := g
+				smaller.Shape = s
+				members = min(members, int(f.memory/resource.OnNode(&smaller)[resource.Memory]))
 			}
 			n += members * nodes
 		}

@@ -64,7 +64,7 @@ func (d *diagnosis) measure(r *Refusal) {
 func needs(r *Refusal) string {
 	g := r.Need
 	text := fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
-	if reserve := resource.Reserve(g.Stack, g.Shape); reserve > 0 && r.Constraint == ConstraintMemory {
+	if reserve := resource.Reserve(&g); reserve > 0 && r.Constraint == ConstraintMemory {
 		text += fmt.Sprintf(" (and each machine %s for itself)", api.Bytes(reserve))
 	}
 	return text

@@ -104,7 +104,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
 					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
-					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(g.Stack, g.Shape),
+					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(&g),
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {

@@ -26,10 +26,10 @@ func machines(size int) api.Group {
 func TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides(t *testing.T) {
 	v := viewOf(t, withMachines())
 	_, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{machines(4)}})
-	if refusal == nil || refusal.Constraint != ConstraintMemory || refusal.Fits != 3 || !strings.Contains(refusal.Message, "4 members with 1 core and 1GiB each (and each machine 104MiB for itself)") {
+	if refusal == nil || refusal.Constraint != ConstraintMemory || refusal.Fits != 3 || !strings.Contains(refusal.Message, "4 members with 1 core and 1GiB each (and each machine 136MiB for itself)") {
 		t.Fatalf("got %+v", refusal)
 	}
-	if refusal.Largest == nil || refusal.Largest.Memory < 850<<20 || refusal.Largest.Memory > 920<<20 {
+	if refusal.Largest == nil || refusal.Largest.Memory < 820<<20 || refusal.Largest.Memory > 890<<20 {
 		t.Errorf("of what would fit it says %+v, want four guests with what 1 GiB leaves", refusal.Largest)
 	}
 	if placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{group("g", 4, 1, 1)}}); len(placed) != 4 {
@@ -37,18 +37,18 @@ func TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides(t *testing.T) {
 	}
 	held := place(t, v, "c1", machines(3))
 	for _, a := range held {
-		if a.MemoryBytes() != gib || a.ReserveBytes != 104<<20 || a.NodeMemoryBytes() != gib+104<<20 {
+		if a.MemoryBytes() != gib || a.ReserveBytes != 136<<20 || a.NodeMemoryBytes() != gib+136<<20 {
 			t.Errorf("%s holds %d bytes and %d besides", a.Member, a.MemoryBytes(), a.ReserveBytes)
 		}
 	}
-	if got, want := v.rows[0].freeMemory, int64(4*gib-3*(gib+104<<20)); got != want {
+	if got, want := v.rows[0].freeMemory, int64(4*gib-3*(gib+136<<20)); got != want {
 		t.Errorf("%d bytes are free, want %d", got, want)
 	}
 	free, sum := memoryOf(v.nodes[0], nil), int64(0)
 	for _, bytes := range free {
 		sum += bytes
 	}
-	if want := int64(4*gib - 3*(gib+104<<20)); sum != want {
+	if want := int64(4*gib - 3*(gib+136<<20)); sum != want {
 		t.Errorf("of the memory nodes %v are free, want %d in all", free, want)
 	}
 }
@@ -56,7 +56,7 @@ func TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides(t *testing.T) {
 func TestGroupsPlacedTogetherCountEachOthersMachines(t *testing.T) {
 	a, b := machines(1), machines(2)
 	a.Name, b.Name = "a", "b"
-	b.Memory = 1400 << 20 // two of these have room beside a guest of 1 GiB, and not beside its QEMU as well
+	b.Memory = 1390 << 20 // two of these have room beside a guest of 1 GiB, and not beside its QEMU as well
 	if _, refusal := Place(viewOf(t, withMachines()), Request{Cluster: "c1", Groups: []api.Group{b}}); refusal != nil {
 		t.Fatal(refusal.Message)
 	}

@@ -12,18 +12,32 @@ const (
 	machineReserveRounded = 1 << 20
 )
 
-// Reserve returns what a member of a shape takes of its node's memory besides what it gets.
-func Reserve(stack api.Stack, s api.Shape) int64 {
-	if stack != api.StackVM {
+// displayBytes is the memory of a machine's screen, of which QEMU maps all.
+const displayBytes = 16 << 20
+
+// HomeServerBytes is what the server of a machine's home takes, outside of the machine's control group: its memory limit (package homeserver).
+const HomeServerBytes = 32 << 20
+
+// Reserve returns what a member of the group takes of its node's memory besides what it gets.
+func Reserve(g *api.Group) int64 {
+	if g.Stack != api.StackVM {
 		return 0
 	}
+	return MachineReserve(g.Shape, g.Display) + HomeServerBytes
+}
+
+// MachineReserve returns what a virtual machine takes within its own control group besides its guest's memory.
+func MachineReserve(s api.Shape, display bool) int64 {
 	bytes := machineBytes + multiply(machineBytesPerCore, int64(s.Cores)) + least(int64(s.Memory))/machineShareOfMemory
+	if display {
+		bytes += displayBytes
+	}
 	return (bytes + machineReserveRounded - 1) / machineReserveRounded * machineReserveRounded
 }
 
 // OnNode returns what one member of the group takes of its node.
 func OnNode(g *api.Group) Vector {
 	v := OfShape(g.Shape)
-	v[Memory] = sumOf(v[Memory], Reserve(g.Stack, g.Shape))
+	v[Memory] = sumOf(v[Memory], Reserve(g))
 	return v
 }

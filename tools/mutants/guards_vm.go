@@ -3,6 +3,27 @@ package main
 // vmGuards: what virtual machines can't do, and what is not believed of them.
 var vmGuards = []Mutant{
 	{
+		Guard:   "what the server of a home takes is no room for its machine",
+		File:    "internal/driver/vm/confine.go",
+		Find:    "a.ReserveBytes-resource.HomeServerBytes)",
+		Replace: "a.ReserveBytes)",
+		Test:    "./internal/driver/vm TestAMachineIsHeldToItsMemoryAndWhatItTakesInItsOwnGroup",
+	},
+	{
+		Guard:   "a node counts the servers of machines' homes",
+		File:    "internal/resource/reserve.go",
+		Find:    "return MachineReserve(g.Shape, g.Display) + HomeServerBytes",
+		Replace: "return MachineReserve(g.Shape, g.Display)",
+		Test:    "./internal/placement TestANodeIsNotFilledWithMachinesThatNeedMemoryBesides",
+	},
+	{
+		Guard:   "a machine has room for its screen",
+		File:    "internal/resource/reserve.go",
+		Find:    "bytes += displayBytes",
+		Replace: "bytes += 0 * displayBytes",
+		Test:    "./internal/driver/vm TestAMachineIsHeldToItsMemoryAndWhatItTakesInItsOwnGroup",
+	},
+	{
 		Guard:   "a machine does not start with a CPU model of which its node lacks features",
 		File:    "internal/driver/vm/models.go",
 		Find:    "m.MigrationSafe && len(m.Unavailable) == 0 && ",

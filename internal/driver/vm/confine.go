@@ -17,13 +17,11 @@ func (d *Driver) groups() (*cgroup.Groups, error) {
 	return cgroup.Find(cgroup.NodeGroup(d.cfg.Node, d.cfg.StateDir) + "-vm")
 }
 
-// limitsOf is a machine's share of its node: the guest's memory, and what QEMU takes for itself (resource.Reserve). An assignment made by a
-// version that reserved nothing gets it, too, as QEMU needs it all the same. spare are CPUs for what else QEMU does.
+// limitsOf is a machine's share of its node: the guest's memory, and what QEMU takes for itself, which is the member's reserve without the server
+// of its home. An assignment made by a version that reserved less gets that, too, as QEMU needs it all the same. spare are CPUs for what else QEMU does.
 func limitsOf(a *api.Assignment, spare []int) cgroup.Limits {
-	reserve := a.ReserveBytes
-	if reserve == 0 {
-		reserve = resource.Reserve(api.StackVM, api.Shape{Cores: max(len(a.Slots), len(a.CPUs)), Memory: api.Bytes(a.MemoryBytes())})
-	}
+	needs := resource.MachineReserve(api.Shape{Cores: max(len(a.Slots), len(a.CPUs)), Memory: api.Bytes(a.MemoryBytes())}, a.Display)
+	reserve := max(needs, a.ReserveBytes-resource.HomeServerBytes)
 	cpus := slices.Concat(a.CPUs, spare)
 	slices.Sort(cpus)
 	return cgroup.Limits{MemoryBytes: a.MemoryBytes() + reserve, CPUs: slices.Compact(cpus), MemoryNodes: a.MemoryNodes()}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/cgroup"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // groupOf is a member's control group for memory, with either version, and its files for the limit and for what is used.
@@ -46,7 +47,7 @@ func readNumber(t *testing.T, path string) int {
 func TestAMachineThatTakesMoreThanItsShareOfTheNodeIsEndedAndSaysSo(t *testing.T) {
 	r := newRig(t, needGuests(t))
 	m := r.member(t)
-	m.Assignment.ReserveBytes = 150 << 20
+	m.Assignment.ReserveBytes = 150<<20 + resource.HomeServerBytes
 	id := m.Assignment.ID
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)

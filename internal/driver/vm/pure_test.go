@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 var updateGolden = flag.Bool("update", false, "rewrite the golden files")
@@ -240,5 +241,22 @@ func TestOnlyEmulatedMachinesMayTakeMinutesToBoot(t *testing.T) {
 		if got := d.StartTime(); got != most {
 			t.Errorf("acceleration %v: %v, want %v", err, got, most)
 		}
+	}
+}
+
+func TestAMachineIsHeldToItsMemoryAndWhatItTakesInItsOwnGroup(t *testing.T) {
+	group := api.Group{Stack: api.StackVM, Shape: api.Shape{Cores: 2, Memory: 1 << 30}, Display: true}
+	m := goldenMember()
+	m.Assignment.Display, m.Assignment.ReserveBytes = true, resource.Reserve(&group)
+	const own = (96 + 2*4 + 4 + 16) << 20 // a screen takes 16 MiB
+	if got, want := limitsOf(&m.Assignment, nil).MemoryBytes, int64(1<<30+own); got != want {
+		t.Errorf("its limit is %d, want %d: the server of its home is elsewhere", got, want)
+	}
+	if got, want := resource.Reserve(&group), int64(own+32<<20); got != want {
+		t.Errorf("its node counts %d, want %d: the server of its home, too", got, want)
+	}
+	m.Assignment.ReserveBytes = 0
+	if got, want := limitsOf(&m.Assignment, nil).MemoryBytes, int64(1<<30+own); got != want {
+		t.Errorf("a member for which nothing was counted has the limit %d, want %d", got, want)
 	}
 }
