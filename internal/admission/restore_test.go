@@ -97,7 +97,9 @@ func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 		},
 		{
 			"and goes elsewhere if not",
-			func(s *scene) { s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, going(Home{Node: "n2", Elsewhere: true}, Home{Node: "n1"})) },
+			func(s *scene) {
+				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, going(Home{Node: "n2", Elsewhere: true}, Home{Node: "n1"}))
+			},
 			[]string{"c admit n1 n1"},
 		},
 		{
@@ -110,7 +112,9 @@ func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 		},
 		{
 			"why it waits names all nodes",
-			func(s *scene) { s.runs("a", 0, 8, "n1", "n2").asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true})) },
+			func(s *scene) {
+				s.runs("a", 0, 8, "n1", "n2").asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true}))
+			},
 			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 has no room for it (0 cores free, 4 cores needed); no other node can take it: node n2 has no room for it (0 cores free, 4 cores needed)"},
 		},
 		{

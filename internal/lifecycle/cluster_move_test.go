@@ -215,7 +215,12 @@ func TestHowMembersMoveWhileTheyRun(t *testing.T) {
 		},
 		{
 			"the word of a node that was not asked yet is not believed", api.ClusterReady,
-			func(l *life) { l.move(offline, "a0"); l.seeAll(ready); l.under("a0", "n3").Live = false; l.see("a2", ready, "") },
+			func(l *life) {
+				l.move(offline, "a0")
+				l.seeAll(ready)
+				l.under("a0", "n3").Live = false
+				l.see("a2", ready, "")
+			},
 			[]string{},
 		},
 		{
