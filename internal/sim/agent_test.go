@@ -50,11 +50,13 @@ type agent struct {
 
 // memberMemory is what an agent remembers of one member.
 type memberMemory struct {
-	busy      bool
-	ready     bool
-	cleaned   bool
-	release   bool
-	saves     bool
+	busy    bool
+	ready   bool
+	cleaned bool
+	release bool
+	saves   bool
+	// fetches is the member whose state is being brought here for this one, "" for none.
+	fetches   string
 	neverRan  bool
 	unhealthy string
 	recovered time.Time
@@ -70,9 +72,9 @@ type wanted struct {
 	index         int // of its network
 	// files names the generated files it should have.
 	files string
-	// part: it is what a member on another node holds here. from is whom it succeeds.
-	part bool
-	from string
+	// part: it is what a member on another node holds here. from is the member that it succeeds, fromNode the node of that, where it is another one.
+	part           bool
+	from, fromNode string
 }
 
 func newAgent(n *node) {
@@ -266,7 +268,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
-			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From,
+			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 		}
 	}
 	for _, j := range d.Jobs {
@@ -330,6 +332,7 @@ func (a *agent) converge() {
 	for id, m := range a.members {
 		if m.busy {
 			delete(ids, id)
+			delete(ids, m.fetches)
 		} else if !ids[id] {
 			delete(a.members, id)
 		}
@@ -425,8 +428,7 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 
 func (a *agent) start(id string, m *memberMemory, d wanted) {
 	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
-	h := &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, part: d.part, jobs: map[string]*jobRun{}}
-	a.n.host[id] = h
+	a.n.host[id] = d.prepared()
 	a.n.w.touched()
 	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
 		h.state, h.since = lifecycle.HostRunning, time.Now()
@@ -465,7 +467,7 @@ func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longe
 			h.state, m.neverRan = lifecycle.HostExited, true // it came up and did not get far
 		}
 		w.touched()
-		m.busy = false
+		m.busy, m.fetches = false, ""
 		if failed {
 			m.attempts = m.attempts.Fail(what+" failed", time.Now())
 		}
@@ -495,7 +497,7 @@ func (a *agent) report() {
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		switch {
-		case m.clean && !m.busy:
+		case m.clean && !m.busy && !a.leftovers(id):
 			told.Clean = append(told.Clean, id)
 		case m.report != nil:
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}

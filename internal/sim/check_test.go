@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -202,8 +203,8 @@ func (w *world) checkHosts() {
 				continue
 			}
 			for id, h := range n.host {
-				if !m.live[id] && !m.forgiven[id] {
-					w.fail("hosts", "%s on %s was confirmed clean and is %s", id, n.record.Name, h.state)
+				if by := cmp.Or(h.forNext, id); !m.live[by] && !m.forgiven[by] {
+					w.fail("hosts", "%s on %s was confirmed clean, and %s is %s", by, n.record.Name, id, h.state)
 				}
 			}
 		}

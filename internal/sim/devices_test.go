@@ -177,13 +177,23 @@ func (m *mirror) checkPart(a *held, of *api.Assignment) {
 		m.w.fail("parts", "%s is held, and its member %s is not", a.ID, a.Of)
 	case a.releasedAt != nil && of != nil && a.IsSuccessor(): // it was withdrawn
 	case of != nil && a.IsSuccessor():
-		if !of.Saved || a.Node != of.Node || a.Member != of.Member || !slices.Equal(a.Ports, of.Ports) {
-			m.w.fail("parts", "%+v is not where the member %+v can go on", a.Assignment, of)
-		}
+		m.checkSuccessor(a.Assignment, of)
 	case a.releasedAt != nil && of != nil:
 		m.w.fail("parts", "%s is released, and its member %s is still held", a.ID, a.Of)
 	case of != nil && (a.Node == of.Node || a.Member != of.Member || len(a.Slots)+len(a.Ports) > 0):
 		m.w.fail("parts", "%+v is no part of %+v", a.Assignment, of)
+	}
+}
+
+// checkSuccessor checks that a member goes on as itself: under its name, at its addresses, and if it runs, on another node. A saved one may go on
+// anywhere, and so may one that is to be saved first in order to leave its node.
+func (m *mirror) checkSuccessor(next, of *api.Assignment) {
+	samePort := func(a, b api.PortClaim) bool {
+		return a.Network == b.Network && a.Kind == b.Kind && a.Address == b.Address && a.MAC == b.MAC
+	}
+	same := next.Member == of.Member && next.Group == of.Group && slices.EqualFunc(next.Ports, of.Ports, samePort)
+	if !same || next.Live && of.Saved || next.Node == of.Node && !of.Saved {
+		m.w.fail("parts", "%+v is not where the member %+v can go on", next, of)
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 // jobRun is a run of a job in a member: it is the member's, and survives the node's agent.
 type jobRun struct {
 	agentstream.JobObserved
-	// in is the member as it is now: a saved one goes on as another.
+	// in is the member as it is now, on its node: a saved one goes on as another, perhaps elsewhere.
 	in *hostMember
+	on *node
 }
 
 // runJobs starts the runs that are wanted, and ends those that are to end.
@@ -31,7 +32,7 @@ func (a *agent) runJobs() {
 			a.startJob(job.MemberID, h, run)
 		case r == nil && job.CancelRequested:
 			at := time.Now()
-			h.jobs[run] = &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobCancelled, EndedAt: &at}}
+			h.jobs[run] = &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobCancelled, EndedAt: &at}, in: h, on: a.n}
 		case r != nil && !r.Phase.Ended() && job.CancelRequested && h.state == lifecycle.HostRunning:
 			r.end(api.JobCancelled, nil)
 		}
@@ -47,39 +48,52 @@ func (a *agent) runJobs() {
 
 func (a *agent) startJob(id string, h *hostMember, run string) {
 	w, began := a.n.w, time.Now()
-	r := &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobRunning, StartedAt: &began}, in: h}
+	r := &jobRun{JobObserved: agentstream.JobObserved{ID: run, Phase: api.JobRunning, StartedAt: &began}, in: h, on: a.n}
 	h.jobs[run] = r
 	w.happened("job started")
 	if first, begun := w.checks.runs[run]; begun && first != id {
 		w.fail("jobs", "run %s was started by %s and by %s", run, first, id)
 	}
 	w.checks.runs[run] = id
-	lasts := time.Second + time.Duration(w.drawnFor(run, 120))*time.Second
-	var end func()
-	end = func() {
-		still := r.in.state == lifecycle.HostPaused || r.in.state == lifecycle.HostSaved
-		if still && !r.Phase.Ended() {
-			w.after(time.Second, end) // a frozen process gets no time: it ends after its member was woken
-			return
-		}
-		if r.in.state != lifecycle.HostRunning || r.Phase.Ended() {
-			return
-		}
-		code := w.drawnFor(run+" code", 3) / 2
-		phase := api.JobSucceeded
-		if code != 0 {
-			phase = api.JobFailed
-		}
-		r.end(phase, &code)
-		if agent := a.n.agent; agent != nil {
-			agent.wake(0)
-		}
-	}
 	if w.drawnFor(run+" ends at once", 8) == 0 {
-		end() // before anybody hears that it began
+		r.expire() // before anybody hears that it began
 		return
 	}
-	w.after(lasts, end)
+	w.after(time.Second+time.Duration(w.drawnFor(run, 120))*time.Second, r.expire)
+}
+
+// expire ends a run that has come to its own end. A frozen process gets no time: it ends after its member was woken.
+func (r *jobRun) expire() {
+	w := r.on.w
+	still := r.in.state == lifecycle.HostPaused || r.in.state == lifecycle.HostSaved
+	if still && !r.Phase.Ended() {
+		w.after(time.Second, r.expire)
+		return
+	}
+	if r.in.state != lifecycle.HostRunning || r.Phase.Ended() {
+		return
+	}
+	code := w.drawnFor(r.ID+" code", 3) / 2
+	phase := api.JobSucceeded
+	if code != 0 {
+		phase = api.JobFailed
+	}
+	r.end(phase, &code)
+	if agent := r.on.agent; agent != nil {
+		agent.wake(0)
+	}
+}
+
+// takeJobs takes over the runs of a restored member. Copies, which came from another node, go on from here.
+func (h *hostMember) takeJobs(on *node) {
+	for _, run := range slices.Sorted(maps.Keys(h.jobs)) {
+		r := h.jobs[run]
+		copied := r.in == nil
+		r.in, r.on = h, on
+		if copied && !r.Phase.Ended() {
+			on.w.after(time.Second+time.Duration(on.w.drawnFor(run, 30))*time.Second, r.expire)
+		}
+	}
 }
 
 func (r *jobRun) end(phase api.JobPhase, code *int) {

@@ -63,7 +63,9 @@ type hostMember struct {
 	ill, everIll, part bool
 	// first: nothing of it ran before.
 	first bool
-	jobs  map[string]*jobRun
+	// forNext is the successor that this copy of a state was fetched for, "" for what is no such copy: the successor is not clean before it.
+	forNext string
+	jobs    map[string]*jobRun
 }
 
 // nodeNetwork is a cluster's network as a node has it.
@@ -93,6 +95,7 @@ func (n *node) stopAgent() {
 	n.w.trace("agent of %s ends", n.record.Name)
 	a.over = true
 	n.agent = nil
+	n.breakCarries()
 	n.box.setAgent(false)
 	if l := n.link; l != nil {
 		n.link = nil
@@ -164,6 +167,7 @@ func (n *node) cut(up, down bool, away time.Duration) {
 	n.box.unhear(away)
 	n.cuts.up.Store(n.cuts.up.Load() || up)
 	n.cuts.down.Store(n.cuts.down.Load() || down)
+	n.breakCarries()
 	n.w.after(away, n.mend)
 }
 

@@ -73,9 +73,18 @@ func (w *world) restore(name, uid string) {
 
 // restore lets a saved member go on as another one, with the jobs that ran in it.
 func (a *agent) restore(id string, m *memberMemory, d wanted) {
+	if d.fromNode != "" {
+		a.fetch(id, m, d)
+		return
+	}
 	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
-	a.n.host[id] = &hostMember{state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, jobs: map[string]*jobRun{}}
+	a.n.host[id] = d.prepared()
 	a.n.w.touched()
+	a.restoreHere(id, m, d)
+}
+
+// restoreHere lets a member go on whose state is on this node.
+func (a *agent) restoreHere(id string, m *memberMemory, d wanted) {
 	a.drive(id, m, StartFails, "restore", 5*time.Second, func(h *hostMember) {
 		from := a.n.host[d.from]
 		if from == nil || from.state != lifecycle.HostSaved {
@@ -84,9 +93,10 @@ func (a *agent) restore(id string, m *memberMemory, d wanted) {
 		}
 		h.state, h.since, h.jobs, h.everIll = lifecycle.HostRunning, time.Now(), from.jobs, from.everIll
 		from.state, from.jobs = lifecycle.HostPrepared, map[string]*jobRun{}
-		for _, r := range h.jobs {
-			r.in = h
+		if d.fromNode != "" {
+			delete(a.n.host, d.from)
 		}
+		h.takeJobs(a.n)
 		for run, first := range a.n.w.checks.runs {
 			if first == d.from && h.jobs[run] != nil {
 				a.n.w.checks.runs[run] = id

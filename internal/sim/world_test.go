@@ -81,6 +81,7 @@ type world struct {
 	fabric  *managed // nil: the site has none
 	boxes   []*box
 	nodes   []*node
+	carries []*carry
 	ids     int
 	rivals  int
 	steady  bool          // leaders stay

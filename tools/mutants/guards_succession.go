@@ -66,10 +66,10 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
-		Guard:   "who may run on a node that is not heard of is waited for",
+		Guard:   "a successor that may run on an unheard node is not withdrawn",
 		File:    "internal/lifecycle/shelved.go",
-		Find:    `case phase == api.MemberUnknown: //`,
-		Replace: `case false: //`,
+		Find:    "\t\treturn false, \"\" // what it goes on from is on no other node",
+		Replace: "",
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
@@ -94,10 +94,10 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored",
 	},
 	{
-		Guard:   "who runs takes over, although what it was is gone",
+		Guard:   "a running successor takes over even if the saved member was lost",
 		File:    "internal/lifecycle/shelved.go",
-		Find:    `ops = withoutReleases(ops, l, over)`,
-		Replace: `_ = withoutReleases(nil, l, over)`,
+		Find:    `ops = append(withoutReleases(ops, l, over), ends...)`,
+		Replace: `ops = append(ops, ends...)`,
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
