@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -252,6 +253,43 @@ func TestAMoveThatFailsLeavesTheMemberRunningAndIsNotTriedAgain(t *testing.T) {
 		t.Errorf("the member has done %d, and had done %d before", after, before)
 	}
 	s.tell(s.n1, first(released))
+	s.awaitClean(s.n1, moving)
+	s.ended()
+}
+
+// unfit is a driver of a host on which no memory of another can go on.
+type unfit struct {
+	driver.Driver
+	saver
+	driver.Mover
+}
+
+type saver interface{ driver.Saver }
+
+func (unfit) Import(context.Context, driver.Member, string, io.Reader) error {
+	return fmt.Errorf("%w: it runs on another QEMU", driver.ErrUnfit)
+}
+
+func TestAStateThatCanNotGoOnIsFetchedOnce(t *testing.T) {
+	s := newCarrySite(t)
+	s.n2.stop()
+	s.n2.wrap = func(d driver.Driver) driver.Driver { return unfit{d, d.(driver.Saver), d.(driver.Mover)} }
+	s.n2.startAnew(2)
+	s.begin()
+	s.tell(s.n1, first(func(m *agentstream.Member) { m.Save = true }))
+	s.awaitPhaseOn(s.n1, moving, api.MemberSaved)
+	s.tell(s.n1, first(saved))
+	s.tell(s.n2, next())
+	said := s.awaitPhaseOn(s.n2, heir, api.MemberFailed)
+	if !strings.Contains(said.Message, "another QEMU") {
+		t.Errorf("the member has failed because of %q, want the difference", said.Message)
+	}
+	if got := calls(s.n1, "Export "); got != 1 {
+		t.Errorf("its state was fetched %d times, want once: no further attempt can succeed", got)
+	}
+	s.tell(s.n2, next(released))
+	s.awaitClean(s.n2, heir)
+	s.tell(s.n1, first(saved, released))
 	s.awaitClean(s.n1, moving)
 	s.ended()
 }

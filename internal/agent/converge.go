@@ -416,7 +416,7 @@ func (a *Agent) counting(ctx context.Context, m *memberState, done func(*memberS
 			a.look(ctx, m)
 			return
 		}
-		if errors.Is(err, agentstream.ErrOver) {
+		if errors.Is(err, agentstream.ErrOver) || errors.Is(err, driver.ErrUnfit) {
 			m.attempts = m.attempts.GiveUp(err.Error(), a.cfg.Clock.Now())
 		} else {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())

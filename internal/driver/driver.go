@@ -21,6 +21,9 @@ var ErrNotFound = errors.New("no such member on this host")
 // ErrUndecided: a member was handed over, and whether it runs on the other host is unknown here; see StateHandedOver.
 var ErrUndecided = errors.New("whether the member runs on the other host is unknown")
 
+// ErrUnfit: a member's memory can't go on as the successor that was named, on this host; no further attempt can succeed.
+var ErrUnfit = errors.New("its memory can't go on here")
+
 // Member is everything a driver needs to carry one member; nothing else is consulted.
 type Member struct {
 	Assignment api.Assignment `json:"assignment"`
@@ -168,12 +171,12 @@ type Saver interface {
 	Save(ctx context.Context, id string) error
 	// Restore lets the saved member from go on as m, which runs then. Its assignment names the other one in From. It may have other CPUs and
 	// directories, but has the same shape, image, MACs and addresses. Once Restore returned nil, from is nothing but debris. On error from is
-	// saved as before, and nothing of m runs. ErrNotFound when neither is on this host.
+	// saved as before, and nothing of m runs. ErrNotFound when neither is on this host; ErrUnfit when m differs too much.
 	Restore(ctx context.Context, m Member, from string) error
 	// Export writes the saved member as a stream for another host's Import; it stays saved here. ErrNotFound when absent.
 	Export(ctx context.Context, id string, to io.Writer) error
 	// Import makes the saved member from on this host, out of what Export wrote. m is the member that it will be restored as. On error nothing
-	// but debris of from is left here.
+	// but debris of from is left here. ErrUnfit as for Restore.
 	Import(ctx context.Context, m Member, from string, state io.Reader) error
 }
 

@@ -86,4 +86,18 @@ var carryGuards = []Mutant{
 		Replace: "error(nil)",
 		Test:    "./internal/agent TestASavedMemberGoesOnOnAnotherNode",
 	},
+	{
+		Guard:   "a state that can't go on is not fetched again",
+		File:    "internal/agent/converge.go",
+		Find:    " || errors.Is(err, driver.ErrUnfit) {",
+		Replace: " {",
+		Test:    "./internal/agent TestAStateThatCanNotGoOnIsFetchedOnce",
+	},
+	{
+		Guard:   "a move has not ended for its user before its members can be reached",
+		File:    "internal/cli/cluster_migrate.go",
+		Find:    "now.Phase == api.MemberStarting",
+		Replace: "false",
+		Test:    "./internal/cli TestAMoveIsAwaitedUntilItsMembersCanBeReached",
+	},
 }

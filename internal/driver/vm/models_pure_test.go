@@ -74,7 +74,7 @@ func TestAMachineWithACPUModelGoesOnOnOtherProcessorsOfItsVendor(t *testing.T) {
 		{"another named model", "Haswell", newer, "Broadwell", false},
 		{"a named model on another vendor's", "Haswell", &processor{Vendor: "AuthenticAMD"}, "Haswell", false},
 	} {
-		err := older.seenAs(tt.model).fits(*tt.there.seenAs(tt.thereModel))
+		err := older.seenAs(tt.model).difference(*tt.there.seenAs(tt.thereModel))
 		if (err == nil) != tt.fits {
 			t.Errorf("%s: %v", tt.name, err)
 		}

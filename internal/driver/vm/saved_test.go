@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -61,7 +62,7 @@ func TestAMachineFitsWhereNothingThatItSeesDiffers(t *testing.T) {
 	} {
 		there := base(t)
 		c.change(&there)
-		if err := base(t).fits(there); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := base(t).fits(there); !errors.Is(err, driver.ErrUnfit) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}

@@ -135,8 +135,15 @@ func (p *processor) seenAs(model string) *processor {
 	return &processor{Vendor: p.Vendor, Model: model}
 }
 
-// fits reports why a machine of shape s can't go on in one of the other shape, nil if it can.
+// fits returns nil if a machine of shape s can go on in one of the other shape, or else driver.ErrUnfit with the difference.
 func (s shape) fits(other shape) error {
+	if err := s.difference(other); err != nil {
+		return fmt.Errorf("%w: %w", driver.ErrUnfit, err)
+	}
+	return nil
+}
+
+func (s shape) difference(other shape) error {
 	switch {
 	case s.QEMU != other.QEMU:
 		return fmt.Errorf("it runs on QEMU %s, and this host has QEMU %s", s.QEMU, other.QEMU)
@@ -155,12 +162,12 @@ func (s shape) fits(other shape) error {
 	case s.Machine != other.Machine:
 		return errors.New("another version of nearmetal started it, and makes machines otherwise; start it again to change that")
 	case s.CPU != nil:
-		return s.CPU.fits(*other.CPU)
+		return s.CPU.difference(*other.CPU)
 	}
 	return nil
 }
 
-func (p processor) fits(other processor) error {
+func (p processor) difference(other processor) error {
 	if p.Vendor != other.Vendor || p.Family != other.Family || p.Model != other.Model {
 		return fmt.Errorf("it runs on a processor of %s, family %s, model %s, and this host has one of %s, family %s, model %s", p.Vendor, p.Family, p.Model, other.Vendor, other.Family, other.Model)
 	}
