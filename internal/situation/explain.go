@@ -192,12 +192,12 @@ func explain(c *state.Cluster, e api.Explanation, now time.Time) string {
 func describe(w api.Waiting, now time.Time) string {
 	what := map[string]string{
 		"create": "Its %d members wait", "scale": "%d new members wait", "heal": "The replacement of %d lost members waits", "spare": "%d spare places wait",
-		"restore": "%d saved members wait",
+		"restore": "%d saved members wait", "move": "%d members wait to move to other nodes",
 	}[w.Kind]
 	if w.Members == 1 {
 		what = map[string]string{
 			"create": "Its %d member waits", "scale": "%d new member waits", "heal": "The replacement of %d lost member waits", "spare": "%d spare place waits",
-			"restore": "%d saved member waits",
+			"restore": "%d saved member waits", "move": "%d member waits to move to another node",
 		}[w.Kind]
 	}
 	text := fmt.Sprintf(what, w.Members)

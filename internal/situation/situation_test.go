@@ -165,7 +165,7 @@ func TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers(t *testing.T) {
 }
 
 func TestEachKindOfNeedIsDescribed(t *testing.T) {
-	for _, kind := range []lifecycle.NeedKind{lifecycle.NeedCreate, lifecycle.NeedScale, lifecycle.NeedHeal, lifecycle.NeedSpare, lifecycle.NeedRestore} {
+	for _, kind := range []lifecycle.NeedKind{lifecycle.NeedCreate, lifecycle.NeedScale, lifecycle.NeedHeal, lifecycle.NeedSpare, lifecycle.NeedRestore, lifecycle.NeedMove} {
 		for _, members := range []int{1, 2} {
 			text := describe(api.Waiting{Kind: string(kind), Members: members, Reason: "there is no room"}, time.Time{})
 			if !strings.Contains(text, "wait") || strings.Contains(text, "%!") {
