@@ -90,21 +90,31 @@ func (a *app) migrate(ctx context.Context, name string, members []string, f migr
 	return notMoved(cl)
 }
 
-// untilMoved waits until the move that was asked for has ended. What it took comes a moment later, before what moved is cleaned where it was.
+// untilMoved waits until the requested move has ended, and the members that moved can be reached again.
 func untilMoved(asked api.Cluster, timeout time.Duration) await {
 	return await{what: "where it was to move", timeout: timeout, done: func(cl api.Cluster) (bool, error) {
 		move, wanted := cl.Status.Move, asked.Status.Move
 		switch {
 		case move == nil || wanted != nil && move.AskedAt.Before(wanted.AskedAt):
-			return false, nil // older than the answer to what was asked
+			return false, nil // older than the answer to the request
 		case wanted != nil && move.AskedAt.After(wanted.AskedAt):
-			return false, &exitError{ExitConflict, fmt.Errorf("another move of cluster %q was asked for meanwhile", ref(cl))}
-		case !move.Ended:
-			return false, nil
+			return false, &exitError{ExitConflict, fmt.Errorf("another move of cluster %q was requested meanwhile", ref(cl))}
+		default:
+			return move.Ended && !slices.ContainsFunc(move.Members, func(m api.MemberMoving) bool { return arrives(cl, m) }), nil
 		}
-		waits := slices.ContainsFunc(move.Members, func(m api.MemberMoving) bool { return m.Phase == api.MoveMoved && m.Report == nil })
-		return !waits || leaving(cl.Status.Members) == 0, nil
 	}}
+}
+
+// arrives reports whether a member has moved, but can't be reached yet, or its report is still missing. The report comes before the remains on the
+// old node are cleaned.
+func arrives(cl api.Cluster, m api.MemberMoving) bool {
+	if m.Phase != api.MoveMoved {
+		return false
+	}
+	waits := m.Report == nil && (cl.Status.Phase == api.ClusterRestoring || leaving(cl.Status.Members) > 0)
+	return waits || slices.ContainsFunc(cl.Status.Members, func(now api.MemberStatus) bool {
+		return now.Name == m.Member && now.Node == m.To && now.Phase == api.MemberStarting
+	})
 }
 
 // printMoves writes what became of a move for people.
@@ -125,18 +135,18 @@ func printMoves(w io.Writer, cl api.Cluster) {
 
 func seconds(s float64) string { return fmt.Sprintf("%.2fs", s) }
 
-// notMoved is the error of a move after which members are where they were.
+// notMoved is the error of a move after which members are where they were. The reasons are in what was printed.
 func notMoved(cl api.Cluster) error {
 	var stayed []string
 	for _, m := range cl.Status.Move.Members {
 		if m.Phase == api.MoveFailed {
-			stayed = append(stayed, fmt.Sprintf("%s did not move: %s", m.Member, m.Message))
+			stayed = append(stayed, m.Member)
 		}
 	}
 	if len(stayed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("cluster %q: %s", ref(cl), strings.Join(stayed, "; "))
+	return fmt.Errorf("of cluster %q, %s did not move", ref(cl), strings.Join(stayed, ", "))
 }
 
 // movingText says which members of a cluster are on their way, for a line that tells how far something is.
@@ -154,8 +164,8 @@ func movingText(cl api.Cluster) string {
 // onItsWay says where a member moves, and how far it is.
 func onItsWay(m *api.MemberMoving) string {
 	text := fmt.Sprintf("moves from %s to %s", m.From, m.To)
-	if m.TotalBytes > 0 {
-		text += fmt.Sprintf(" (%d%%)", min(99, 100*m.SentBytes/m.TotalBytes))
+	if m.SentBytes > 0 { // pages of zeros are not sent, so that no part of the whole is known
+		text += fmt.Sprintf(" (%s sent)", bytesText(m.SentBytes))
 	}
 	return text
 }

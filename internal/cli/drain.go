@@ -18,8 +18,9 @@ func (a *app) nodeDrain() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use: "drain NAME...", Short: "Place no new members on nodes",
-		Long: `Place no new members on nodes. Present members stay, and nothing is moved by force. --wait waits until the last member has left with its
-cluster, and shows the clusters that are still there. Ctrl-C ends only the wait.`,
+		Long: `Place no new members on nodes. Virtual machines without devices move to other nodes while they run, as soon as those have room.
+Other members stay until their clusters end; nothing is stopped. --wait waits until no member is left, and shows the clusters that are still
+there. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal node drain n3 --reason "replace a DIMM" --wait`,
 		Args:    someArgs("nodes to drain"), ValidArgsFunction: a.completeNodes(0),
 	}

@@ -143,6 +143,9 @@ func leaving(members []api.MemberStatus) int {
 func memberTrouble(members []api.MemberStatus) string {
 	var names []string
 	for _, m := range members {
+		if m.Moving != nil { // for a moment, nobody knows on which of two nodes it runs
+			continue
+		}
 		switch m.Phase {
 		case api.MemberFailed, api.MemberUnknown, api.MemberLost, api.MemberUnhealthy:
 			names = append(names, m.Name+" "+string(m.Phase))
