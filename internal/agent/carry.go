@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
 // A successor may go on from a member on another node. Its agent asks the server for that member's state, or for the member itself, and the server
@@ -167,7 +168,9 @@ func (a *Agent) send(ctx context.Context, mover driver.Mover, id string, conn ne
 	if err := a.noteDeparture(id); err != nil {
 		return err
 	}
+	failpoint.Hit("agent.after-departure")
 	report, err := mover.Send(ctx, id, conn, limits)
+	failpoint.Hit("agent.after-send")
 	switch {
 	case errors.Is(err, driver.ErrUndecided):
 		return err

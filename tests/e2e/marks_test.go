@@ -17,6 +17,8 @@ import (
 // unreached are the marks that neither the life of a cluster nor that of a site comes by, with the reason. A mark that is
 // listed and reached all the same, or not in the source, fails the test.
 var unreached = map[string]string{
+	"agent.after-departure":       noVirtualMachines,
+	"agent.after-send":            noVirtualMachines,
 	"node.after-tap":              noVirtualMachines,
 	"state.after-build":           noMachines,
 	"state.after-finish-build":    noMachines,
@@ -27,6 +29,8 @@ var unreached = map[string]string{
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
 	"state.before-machine-record": noMachines,
+	"vm.amid-export":              noVirtualMachines,
+	"vm.before-imported":          noVirtualMachines,
 	"vm.after-arrival":            noVirtualMachines,
 	"vm.after-attach":             noVirtualMachines,
 	"vm.after-create":             noVirtualMachines,

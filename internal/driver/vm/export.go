@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
 // An exported member is a line that says what it is, which is the content of its fileSaved, and its state. maxHead bounds the line.
@@ -43,6 +44,7 @@ func (d *Driver) export(ctx context.Context, id string, to io.Writer) error {
 	if _, err := to.Write(append(head, '\n')); err != nil {
 		return err
 	}
+	failpoint.Hit("vm.amid-export")
 	return s.feed(d.path(id, fileState), endable{ctx, to})
 }
 
@@ -152,6 +154,7 @@ func (d *Driver) keep(ctx context.Context, s saved, in io.Reader) error {
 	if _, _, err := file.finish(); err != nil {
 		return err
 	}
+	failpoint.Hit("vm.before-imported")
 	s.Member.Files = nil
 	return writeDurably(d.path(s.ID, fileSaved), s)
 }
