@@ -17,9 +17,10 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	nothingLeft(t)
 	s := prepare(t, []vdc.MachineConfig{
 		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "u1", Firmware: api.FirmwareUEFI, MemoryMiB: memoryMiB},
-	}, nil)
+	}, twoNodes)
 	s.connect()
 	s.start()
+	s.awaitNode("n2")
 	s.build("debian-mpi")
 	s.wantMixedCluster()
 	s.wantVirtualCluster() // while the machines are off: nothing beside it is emulated
@@ -29,8 +30,8 @@ func TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain(t *testing
 	for _, name := range []string{"b1", "u1"} {
 		wantWholeBoot(t, s.waitFor(name, api.MachineReady, bootDeadline))
 	}
-	// The builder node would do as well.
-	s.run("node", "drain", "n1")
+	// The nodes beside the server would do as well.
+	s.run("node", "drain", "n1", "n2")
 	s.run("cluster", "create", "c1", "--size", "2", "--cores", "2", "--memory", "512MiB", "--env", "debian-mpi")
 	hosts := s.saidByRanks("c1", 4, "hostname")
 	slices.Sort(hosts)

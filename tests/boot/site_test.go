@@ -241,9 +241,13 @@ func (s *site) refused(words string, args ...string) {
 // read decodes what the command line prints as JSON.
 func read[T any](s *site, args ...string) (v T) {
 	s.t.Helper()
-	out := s.run(append(args, "-o", "json")...)
+	return parse[T](s, s.run(append(args, "-o", "json")...))
+}
+
+func parse[T any](s *site, out string) (v T) {
+	s.t.Helper()
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
-		s.t.Fatalf("nearmetal %s: %v: %s", strings.Join(args, " "), err, out)
+		s.t.Fatalf("%v: %s", err, out)
 	}
 	return v
 }
