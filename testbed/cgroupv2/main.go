@@ -29,6 +29,8 @@ func run() int {
 		cacheDir = flag.String("cache", guest.CacheDir, "`folder` that keeps built guests")
 		cpus     = flag.Int("cpus", max(2, min(4, runtime.NumCPU())), "processors of the guest")
 		memory   = flag.Int("memory-mib", 2048, "memory of the guest in `MiB`")
+		packages = flag.String("packages", "", "Debian `packages` that the guest has besides, separated by commas")
+		share    = flag.String("share", "", "`folder` that the guest sees read-only besides")
 		timeout  = flag.Duration("timeout", 10*time.Minute, "end the guest after this `time`")
 	)
 	flag.Parse()
@@ -41,7 +43,11 @@ func run() int {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 
-	code, err := inGuest(ctx, *cacheDir, *cpus, *memory, flag.Args())
+	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Command: flag.Args()}
+	if *share != "" {
+		config.Shares = []string{*share}
+	}
+	code, err := inGuest(ctx, *cacheDir, strings.FieldsFunc(*packages, func(r rune) bool { return r == ',' }), config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cgroupv2:", err)
 		return 125
@@ -49,13 +55,15 @@ func run() int {
 	return code
 }
 
-// inGuest boots a guest with this module and the command's folder shared, and returns the command's exit code.
-func inGuest(ctx context.Context, cacheDir string, cpus, memoryMiB int, command []string) (int, error) {
+// inGuest boots a guest that sees this module and the command's folder besides, and returns the command's exit code.
+func inGuest(ctx context.Context, cacheDir string, packages []string, config guest.Config) (int, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return 0, err
 	}
-	shares := []string{moduleRoot(dir)}
+	root, command := moduleRoot(dir), config.Command
+	config.Dir, config.Env, config.Output = dir, environment(), os.Stdout
+	config.Shares = append(config.Shares, root)
 	if strings.Contains(command[0], "/") {
 		path, err := exec.LookPath(command[0])
 		if err != nil {
@@ -64,18 +72,16 @@ func inGuest(ctx context.Context, cacheDir string, cpus, memoryMiB int, command 
 		if command[0], err = filepath.Abs(path); err != nil {
 			return 0, err
 		}
-		if own := filepath.Dir(command[0]); !strings.HasPrefix(own+"/", shares[0]+"/") {
-			shares = append(shares, own)
+		if own := filepath.Dir(command[0]); !strings.HasPrefix(own+"/", root+"/") {
+			config.Shares = append(config.Shares, own)
 		}
 	}
 	// The tests of environments make small images themselves.
-	image, err := guest.EnsureImage(ctx, cacheDir, append(guest.NodePackages(), "erofs-utils", "squashfs-tools"))
+	config.Image, err = guest.EnsureImage(ctx, cacheDir, append(append(guest.NodePackages(), "erofs-utils", "squashfs-tools"), packages...))
 	if err != nil {
 		return 0, err
 	}
-	machine, err := guest.Start(ctx, guest.Config{
-		Image: image, CPUs: cpus, MemoryMiB: memoryMiB, Shares: shares, Dir: dir, Env: environment(), Command: command, Output: os.Stdout,
-	})
+	machine, err := guest.Start(ctx, config)
 	if err != nil {
 		return 0, err
 	}

@@ -53,6 +53,9 @@ func Ensure(t testing.TB) Tree {
 	t.Helper()
 	digest := sha256.Sum256([]byte(packages + customize))
 	dir := filepath.Join(cache, "bookworm-"+hex.EncodeToString(digest[:6]))
+	if _, err := os.Stat(dir); err == nil { // which is whole, and may be read-only, as in a guest
+		return Tree{dir}
+	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
