@@ -58,6 +58,8 @@ type Assignment struct {
 	Display bool `json:"display,omitempty"`
 	// CPUModel is which processor a virtual machine has; "" is the node's own, or all that it can emulate.
 	CPUModel string `json:"cpu_model,omitempty"`
+	// DiskBytes is the size of the member's private disk on its node, 0 for one without.
+	DiskBytes int64 `json:"disk_bytes,omitempty"`
 	// EnvironmentDigest is the image that the environment's name stood for when this was decided; empty for "local", which has none.
 	EnvironmentDigest string `json:"environment_digest,omitempty"`
 	// TakenAt is when it was decided, by the site's clock: usage counts from then.

@@ -46,6 +46,8 @@ func (p Proof) String() string { return p.Assignment + " by the " + p.Prover.Str
 type MemoryClaim struct {
 	NUMANode int   `json:"numa_node"`
 	Bytes    int64 `json:"bytes"`
+	// PageBytes is the size of the huge pages that it is of; 0 is ordinary memory.
+	PageBytes int64 `json:"page_bytes,omitempty"`
 }
 
 // IDRange is a range of a host's user and group IDs.
@@ -114,8 +116,26 @@ func (a *Assignment) MemoryBytes() int64 {
 	return sum
 }
 
-// NodeMemoryBytes returns how much of its node's memory the assignment holds.
-func (a *Assignment) NodeMemoryBytes() int64 { return a.MemoryBytes() + a.ReserveBytes }
+// NodeMemoryBytes returns how much of its node's ordinary memory the assignment holds.
+func (a *Assignment) NodeMemoryBytes() int64 {
+	sum := a.ReserveBytes
+	for _, m := range a.Memory {
+		if m.PageBytes == 0 {
+			sum += m.Bytes
+		}
+	}
+	return sum
+}
+
+// HugePages returns the size of the huge pages that hold the member's memory, 0 for ordinary memory, and how many bytes of them it holds.
+func (a *Assignment) HugePages() (size, bytes int64) {
+	for _, m := range a.Memory {
+		if m.PageBytes != 0 {
+			size, bytes = m.PageBytes, bytes+m.Bytes
+		}
+	}
+	return size, bytes
+}
 
 // MemoryNodes returns the memory nodes whose memory the assignment may use: those of its claims, or of its CPUs when no memory is claimed.
 func (a *Assignment) MemoryNodes() []int {

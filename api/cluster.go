@@ -18,6 +18,9 @@ type Shape struct {
 	Cores int `json:"cores,omitempty"`
 	// Memory is the memory limit per member; it defaults to 512MiB.
 	Memory Bytes `json:"memory,omitempty"`
+	// Disk is the size of the private disk of each virtual machine whose environment is the disk of another system; it defaults to that disk's
+	// size, and is 0 for all other members.
+	Disk Bytes `json:"disk,omitempty"`
 }
 
 // Group is a set of like members.
@@ -49,6 +52,11 @@ type Group struct {
 	// CPUModel is which processor virtual machines have, by QEMU's name, such as "Haswell": the same on every node that can carry it. "" is
 	// the node's own, or all that it can emulate.
 	CPUModel string `json:"cpu_model,omitempty"`
+	// HugePages is the size of the pages of the node that hold the memory of virtual machines: 2MiB or 1GiB. 0 is ordinary memory.
+	HugePages Bytes `json:"huge_pages,omitempty"`
+	// UserData is for cloud-init in virtual machines whose environment is the disk of another system: a cloud-config, a script, or any other text
+	// that cloud-init takes.
+	UserData string `json:"user_data,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -103,6 +111,7 @@ type ClusterRequest struct {
 	ShapeName    string            `json:"shape,omitempty"`
 	Cores        int               `json:"cores,omitempty"`
 	Memory       Bytes             `json:"memory,omitempty"`
+	Disk         Bytes             `json:"disk,omitempty"`
 	Stack        Stack             `json:"stack,omitempty"`
 	Environment  string            `json:"environment,omitempty"`
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
@@ -111,6 +120,8 @@ type ClusterRequest struct {
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`
 	CPUModel     string            `json:"cpu_model,omitempty"`
+	HugePages    Bytes             `json:"huge_pages,omitempty"`
+	UserData     string            `json:"user_data,omitempty"`
 	Checks       []Check           `json:"checks,omitempty"`
 }
 

@@ -24,6 +24,14 @@ type Core struct {
 type NUMANode struct {
 	ID          int   `json:"id"`
 	MemoryBytes int64 `json:"memory_bytes"`
+	// HugePages are the huge pages that the node has set aside there; they are not in MemoryBytes.
+	HugePages []HugePages `json:"huge_pages,omitempty"`
+}
+
+// HugePages is a pool of huge pages of one size.
+type HugePages struct {
+	PageBytes int64 `json:"page_bytes"`
+	Bytes     int64 `json:"bytes"`
 }
 
 // NodeCapacity is what a node offers to members.
@@ -31,6 +39,8 @@ type NodeCapacity struct {
 	Cores       []Core     `json:"cores"`
 	MemoryBytes int64      `json:"memory_bytes"`
 	NUMANodes   []NUMANode `json:"numa_nodes"`
+	// DiskBytes is the room for private disks of members.
+	DiskBytes int64 `json:"disk_bytes,omitempty"`
 	// Devices are what members may be given parts of.
 	Devices []Device `json:"devices,omitempty"`
 	// Ports are the node's own ends of fabrics, in the order in which a member that gets the whole node uses them.

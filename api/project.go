@@ -43,6 +43,8 @@ type Limits struct {
 type Quota struct {
 	Cores    int   `json:"cores,omitempty"`
 	Memory   Bytes `json:"memory,omitempty"`
+	// Disk bounds the private disks of members.
+	Disk Bytes `json:"disk,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
 	// Devices bound counters of devices, by class and counter, such as "gpu/slices".

@@ -16,4 +16,6 @@ type ShapeSettings struct {
 	// Cores and Memory are what each member gets.
 	Cores  int   `json:"cores"`
 	Memory Bytes `json:"memory"`
+	// Disk is the size of the private disk of members whose environment is the disk of another system; others have none.
+	Disk Bytes `json:"disk,omitempty"`
 }

@@ -20,10 +20,12 @@ type UsageSpan struct {
 	Node string    `json:"node"`
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
-	// Members, Cores and MemoryBytes are sums over the assignments. Spares count, too.
+	// Members, Cores, MemoryBytes and DiskBytes are sums over the assignments. Spares count, too.
 	Members     int   `json:"members"`
 	Cores       int   `json:"cores"`
 	MemoryBytes int64 `json:"memory_bytes"`
+	// DiskBytes are the sizes of private disks.
+	DiskBytes int64 `json:"disk_bytes,omitempty"`
 	// Devices are the amounts of counters of devices, by class and counter, such as "gpu/slices".
 	Devices map[string]int64 `json:"devices,omitempty"`
 }

@@ -78,6 +78,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 	}
 	n.total(c.Spec.Groups)
 	n.allNetworks(c.Spec.Groups)
+	n.allUserData(c.Spec.Groups)
 	if len(n.problems) > 0 {
 		sort.SliceStable(n.problems, func(i, j int) bool { return n.problems[i].Line < n.problems[j].Line })
 		return c, &Invalid{Problems: n.problems}
@@ -88,9 +89,9 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 // shortForm is the one group that stands at the top of a request.
 func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
-		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory},
+		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory, Disk: req.Disk},
 		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Networks: req.Networks,
-		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, Checks: req.Checks,
+		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, HugePages: req.HugePages, UserData: req.UserData, Checks: req.Checks,
 	}
 }
 
@@ -111,8 +112,9 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 		"size": req.Size != 0, "shape": req.ShapeName != "", "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
 		"networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
+		"disk": req.Disk != 0, "huge_pages": req.HugePages != 0, "user_data": req.UserData != "",
 	}
-	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "cpu_model", "checks"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -194,6 +196,9 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 		n.add(join(path, "display"), "true", "members on the stack %q have no display; omit it, or use the stack %q", g.Stack, api.StackVM)
 	}
 	g.CPUModel = n.cpuModel(join(path, "cpu_model"), g)
+	n.disk(join(path, "disk"), g)
+	n.hugePages(path, g)
+	n.userData(join(path, "user_data"), g)
 	g.Devices = n.devices(join(path, "devices"), g.Devices)
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g

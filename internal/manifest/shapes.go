@@ -64,6 +64,9 @@ func CheckShape(name string, s api.ShapeSettings, src *Source) error {
 	} else {
 		n.memory("memory", &s.Memory, MinMemory)
 	}
+	if s.Disk != 0 || src.Has("disk") {
+		n.disk("disk", api.Group{Stack: api.StackVM, Shape: api.Shape{Disk: s.Disk}})
+	}
 	return n.err()
 }
 
