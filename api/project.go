@@ -41,10 +41,10 @@ type Limits struct {
 
 // Quota bounds what the clusters of a project may hold at once; 0 is no limit.
 type Quota struct {
-	Cores    int   `json:"cores,omitempty"`
-	Memory   Bytes `json:"memory,omitempty"`
+	Cores  int   `json:"cores,omitempty"`
+	Memory Bytes `json:"memory,omitempty"`
 	// Disk bounds the private disks of members.
-	Disk Bytes `json:"disk,omitempty"`
+	Disk     Bytes `json:"disk,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
 	// Devices bound counters of devices, by class and counter, such as "gpu/slices".

@@ -71,7 +71,9 @@ type shapeKey struct {
 	stack                 api.Stack
 	environment, selector string
 	cores                 int
-	memory                api.Bytes
+	memory, disk, pages   api.Bytes
+	model                 string
+	display               bool
 }
 
 // order makes the requests ready to decide on, in their order.
@@ -101,7 +103,7 @@ func (p *planner) order() []*ask {
 }
 
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
-	key := shapeKey{g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory}
+	key := shapeKey{g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.Display}
 	s, ok := shapes[key]
 	if !ok {
 		s = &shape{id: len(shapes), group: *g}

@@ -170,7 +170,7 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	var found *api.Assignment
 	for i := range a.request.Spares {
 		s := &a.request.Spares[i]
-		fits := s.Group == g.Name && (s.Whole || len(s.Slots) == g.Cores && s.MemoryBytes() == int64(g.Memory))
+		fits := s.Group == g.Name && (s.Whole || len(s.Slots) == g.Cores && s.MemoryBytes() == int64(g.Memory) && resource.HeldOnNode(s) == besides(&g))
 		if !fits || p.taken[s.ID] || !ok(s) || !p.in.Free.Holds(s.ID) || !p.rooms.free.sketch.Suits(s.Node, g) {
 			continue
 		}
@@ -185,11 +185,18 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 	a.verdict, a.spares = Admit, []string{found.ID}
 	a.placed = []placement.Placed{{
 		Group: g.Name, Member: found.Member, Rank: found.Rank, Node: found.Node, Slots: found.Slots, CPUs: found.CPUs,
-		NUMANodes: found.NUMANodes, Memory: found.Memory, ReserveBytes: found.ReserveBytes, RAMBoot: found.RAMBoot, Oversubscribed: found.Oversubscribed,
+		NUMANodes: found.NUMANodes, Memory: found.Memory, ReserveBytes: found.ReserveBytes, DiskBytes: found.DiskBytes, RAMBoot: found.RAMBoot, Oversubscribed: found.Oversubscribed,
 		SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
 		Environment: g.Environment, Whole: found.Whole, Ports: p.in.Free.Ports(found),
 	}}
 	return true
+}
+
+// besides is what a member of a group holds of its node besides cores and ordinary memory.
+func besides(g *api.Group) resource.Vector {
+	v := resource.OnNode(g)
+	v[resource.Cores], v[resource.Memory] = 0, 0
+	return v
 }
 
 // holdForHeal holds room for a replacement that waits.

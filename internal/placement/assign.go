@@ -65,7 +65,7 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
 			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(p.Node, ports), RAMBoot: p.RAMBoot, Whole: p.Whole,
-			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, ReserveBytes: p.ReserveBytes, Oversubscribed: p.Oversubscribed,
+			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, ReserveBytes: p.ReserveBytes, DiskBytes: p.DiskBytes, Oversubscribed: p.Oversubscribed,
 			SharesMemory: p.SharesMemory, Display: p.Display, CPUModel: p.CPUModel, UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
 		})

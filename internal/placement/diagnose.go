@@ -129,7 +129,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory} {
+	for _, c := range []Constraint{ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}
@@ -139,8 +139,10 @@ func (d *diagnosis) whyNever(gi int) Constraint {
 
 // coresOrMemory names what is short now.
 func (d *diagnosis) coresOrMemory() Constraint {
-	if d.count(d.need(), d.group, conditions{ignore: ConstraintMemory, group: d.group}, d.used) >= d.need().Size {
-		return ConstraintMemory
+	for _, c := range []Constraint{ConstraintMemory, ConstraintDisk, ConstraintHugePages} {
+		if d.count(d.need(), d.group, conditions{ignore: c, group: d.group}, d.used) >= d.need().Size {
+			return c
+		}
 	}
 	return ConstraintCores
 }
@@ -160,6 +162,8 @@ func (d *diagnosis) count(g api.Group, gi int, c conditions, used *uses) int {
 type gap struct {
 	cores  int32
 	memory int64
+	// most is how many members it has room for by all else.
+	most int32
 }
 
 // largest returns the largest shape, smaller in cores (or memory), of which the whole group would fit at the level; false when there
@@ -177,20 +181,22 @@ func (d *diagnosis) largest(byMemory bool) (api.Shape, bool) {
 				cores, memory = d.v.cold[id].cores, d.v.cold[id].memory
 			}
 			u := d.used.of(id)
-			gaps[gap{cores - u.cores, memory - u.memory}]++
+			gaps[gap{cores - u.cores, memory - u.memory, find.roomBesides(id)}]++
 		}
 	}
 	fits := func(s api.Shape) bool {
 		n := 0
 		for f, nodes := range gaps {
-			members := int(f.cores) / s.Cores
+			members := min(int(f.cores)/s.Cores, int(f.most))
 			if Whole(g.Stack) {
 				members = min(members, 1)
 			}
 			if s.Memory > 0 {
 				smaller := g
 				smaller.Shape = s
-				members = min(members, int(f.memory/resource.OnNode(&smaller)[resource.Memory]))
+				if need := resource.OnNode(&smaller)[resource.Memory]; need > 0 {
+					members = min(members, int(f.memory/need))
+				}
 			}
 			n += members * nodes
 		}

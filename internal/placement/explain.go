@@ -64,6 +64,9 @@ func (d *diagnosis) measure(r *Refusal) {
 func needs(r *Refusal) string {
 	g := r.Need
 	text := fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
+	if g.HugePages > 0 {
+		text += fmt.Sprintf(" in huge pages of %s", g.HugePages)
+	}
 	if reserve := resource.Reserve(&g); reserve > 0 && r.Constraint == ConstraintMemory {
 		text += fmt.Sprintf(" (and each machine %s for itself)", api.Bytes(reserve))
 	}
@@ -75,6 +78,9 @@ func MembersWith(n int, s api.Shape) string {
 	text := resource.Members.Text(int64(n)) + " with " + resource.Cores.Text(int64(s.Cores))
 	if s.Memory > 0 {
 		text += " and " + s.Memory.String()
+	}
+	if s.Disk > 0 {
+		text += " and a disk of " + s.Disk.String()
 	}
 	if n > 1 {
 		text += " each"
@@ -95,7 +101,7 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 		parts = append(parts, d.aboutQuarantine()...)
 	}
 	parts = append(parts, unavailableText(r.Unavailable)...)
-	if !r.Never && (r.Constraint == ConstraintCores || r.Constraint == ConstraintMemory) {
+	if !r.Never && isSpace(r.Constraint) {
 		parts = append(parts, d.roomiest(r)...)
 	}
 	if r.Largest != nil {
@@ -106,6 +112,11 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 		parts = append(parts, text)
 	}
 	return parts
+}
+
+// isSpace reports whether a constraint is an amount that nodes have.
+func isSpace(c Constraint) bool {
+	return c == ConstraintCores || c == ConstraintMemory || c == ConstraintDisk || c == ConstraintHugePages
 }
 
 func (d *diagnosis) fitNow(r *Refusal) string {
@@ -130,10 +141,24 @@ func (d *diagnosis) fitEmpty(r *Refusal) string {
 	}
 	most := largestNode(d.v, d.need())
 	what := resource.Cores.Text(int64(most.cores))
-	if r.Constraint == ConstraintMemory {
+	switch r.Constraint {
+	case ConstraintMemory:
 		what = resource.Memory.Text(most.memory)
+	case ConstraintDisk, ConstraintHugePages:
+		return d.fitEmptyBesides(r)
 	}
 	return fmt.Sprintf("more than any node of this site has: the largest, %s, has %s", most.name, what)
+}
+
+// fitEmptyBesides tells which node has most of what the group lacks.
+func (d *diagnosis) fitEmptyBesides(r *Refusal) string {
+	class, name, most := classOf(r.Constraint, &r.Need), "", int64(-1)
+	for _, id := range d.v.order {
+		if has := d.v.besides[id].offered[class]; d.v.suits(id, r.Need, &suits{}) == "" && has > most {
+			name, most = d.v.nodes[id].record.Name, has
+		}
+	}
+	return fmt.Sprintf("more than any node of this site has: %s has most, %s", name, class.Text(most))
 }
 
 type nodeSize struct {
@@ -201,13 +226,17 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 		}
 		u := d.used.of(id)
 		cores, memory := row.freeCores-u.cores, row.freeMemory-u.memory
-		if int(cores) >= r.Need.Cores && memory >= resource.OnNode(&r.Need)[resource.Memory] {
+		n := near{name: d.v.nodes[id].record.Name}
+		free, offered := d.v.availableBesides(id, freeNow).Beyond(u.besides), d.v.besides[id].offered
+		if _, lacks := shortBesides(besidesOf(&r.Need), free); !lacks && int(cores) >= r.Need.Cores && memory >= resource.OnNode(&r.Need)[resource.Memory] {
 			continue
 		}
-		n := near{name: d.v.nodes[id].record.Name}
-		if r.Constraint == ConstraintMemory {
+		switch class := classOf(r.Constraint, &r.Need); class {
+		case resource.Memory:
 			n.free, n.text = memory, fmt.Sprintf("%s of %s", api.Bytes(max(memory, 0)), api.Bytes(cold.memory))
-		} else {
+		case resource.Disk, resource.HugePages2MiB, resource.HugePages1GiB:
+			n.free, n.text = free[class], fmt.Sprintf("%s of %s", class.Number(free[class]), class.Text(offered[class]))
+		default:
 			n.free, n.text = int64(cores), fmt.Sprintf("%d of %s", cores, resource.Cores.Text(int64(cold.cores)))
 		}
 		found = append(found, n)

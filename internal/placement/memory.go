@@ -19,7 +19,7 @@ func memoryOf(n *node, to memoryFree) memoryFree {
 	}
 	for _, h := range n.holders {
 		for _, m := range h.assignment.Memory {
-			if i := memoryIndex(n, m.NUMANode); i >= 0 {
+			if i := memoryIndex(n, m.NUMANode); i >= 0 && m.PageBytes == 0 {
 				to[i] -= m.Bytes
 			}
 		}

@@ -39,7 +39,9 @@ type Placed struct {
 	// SharesMemory is what its group asks for (api.Group).
 	SharesMemory bool
 	Display      bool
-	CPUModel     string
+	// DiskBytes is the size of its private disk.
+	DiskBytes int64
+	CPUModel  string
 	// RAMBoot is the boot generation of a node that keeps everything of its members in its memory; else 0.
 	RAMBoot     int64
 	Stack       api.Stack
@@ -93,7 +95,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 			n := v.nodes[c.id]
 			taken, ok := touched[c.id]
 			if !ok {
-				copied.cores, copied.memory = append(copied.cores[:0], n.taken...), memoryOf(n, copied.memory)
+				copied.cores, copied.memory, copied.pages = append(copied.cores[:0], n.taken...), memoryOf(n, copied.memory), pagesOf(n)
 				taken = copied
 				if touched != nil {
 					taken, copied = copied, occupancy{}
@@ -104,7 +106,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
 					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
-					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(&g),
+					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(&g), DiskBytes: int64(g.Disk),
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {
@@ -114,7 +116,11 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				numbers, p.CPUs = cut(numbers, func(to []int) []int { return n.layout.cpus(to, p.Slots) })
 				numbers, p.NUMANodes = cut(numbers, func(to []int) []int { return n.layout.numaNodes(to, p.Slots) })
 				n.layout.numbers(p.Slots)
-				p.Memory = takeMemory(n, taken.memory, p.NUMANodes, memory)
+				if page := int64(g.HugePages); page > 0 {
+					p.Memory = takePages(n, taken.pages, p.NUMANodes, memory, page)
+				} else {
+					p.Memory = takeMemory(n, taken.memory, p.NUMANodes, memory)
+				}
 				takeReserve(n, taken.memory, p.Memory, p.ReserveBytes)
 				placed = append(placed, p)
 				index++
@@ -128,6 +134,8 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 type occupancy struct {
 	cores  bitset
 	memory memoryFree
+	// pages are the free bytes of huge pages by their size; nil on a node without.
+	pages map[int64]memoryFree
 }
 
 // Whole reports whether members of a stack get whole nodes, which may be machines that are off: nothing of theirs is shared with anybody.

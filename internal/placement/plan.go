@@ -50,6 +50,8 @@ type failure struct {
 type use struct {
 	cores  int32
 	memory int64
+	// besides is what few groups take.
+	besides resource.Vector
 }
 
 // uses is what a plan has taken so far, by node. Few nodes are touched; the bits tell which at little cost. A nil *uses is empty.
@@ -68,7 +70,7 @@ func (u *uses) of(id int32) use {
 func (u *uses) add(v *View, nodes []nodeCount, g api.Group) {
 	for _, n := range nodes {
 		had, takes := u.byNode[n.id], v.use(n, g)
-		u.byNode[n.id] = use{cores: had.cores + takes.cores, memory: had.memory + takes.memory}
+		u.byNode[n.id] = use{cores: had.cores + takes.cores, memory: had.memory + takes.memory, besides: had.besides.Plus(takes.besides)}
 		u.touched.set(int(n.id))
 	}
 }
@@ -78,7 +80,9 @@ func (v *View) use(n nodeCount, g api.Group) use {
 	if Whole(g.Stack) {
 		return use{cores: v.cold[n.id].cores, memory: v.cold[n.id].memory}
 	}
-	return use{cores: n.members * int32(g.Cores), memory: int64(n.members) * resource.OnNode(&g)[resource.Memory]}
+	return use{
+		cores: n.members * int32(g.Cores), memory: int64(n.members) * resource.OnNode(&g)[resource.Memory], besides: besidesOf(&g).Times(int(n.members)),
+	}
 }
 
 func (u *uses) empty() bool { return u == nil || len(u.byNode) == 0 }
@@ -161,6 +165,9 @@ type finder struct {
 	platforms, labels []bool
 	cores             int32
 	memory            int64
+	// besides is what a member takes besides; wants says that it is anything.
+	besides resource.Vector
+	wants   bool
 	// whole: a member takes a whole node.
 	whole bool
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
@@ -175,6 +182,8 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	f := &finder{
 		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: resource.OnNode(&g)[resource.Memory], whole: Whole(g.Stack),
 	}
+	f.besides = withoutClasses(besidesOf(&g), ignore)
+	f.wants = f.besides != resource.Vector{}
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack))
@@ -219,6 +228,9 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 	members = f.quotient[max(freeCores, 0)]
 	if f.memory > 0 && int64(members)*f.memory > freeMemory {
 		members = int32(max(0, freeMemory/f.memory))
+	}
+	if f.wants {
+		members = min(members, f.roomBesides(id))
 	}
 	if r.over {
 		over = 1

@@ -21,6 +21,8 @@ const (
 	ConstraintDown        Constraint = "unavailable" // nodes that would do are down, drained or not heard of
 	ConstraintCores       Constraint = "cores"
 	ConstraintMemory      Constraint = "memory"
+	ConstraintDisk        Constraint = "disk"       // too little room for private disks
+	ConstraintHugePages   Constraint = "huge_pages" // too few huge pages
 	ConstraintQuarantine  Constraint = "quarantine" // what would do is quarantined
 	ConstraintDevices     Constraint = "devices"    // too few devices are free
 	ConstraintTogether    Constraint = "together"   // every group fits, but not all at once

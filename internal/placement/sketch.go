@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -28,6 +29,8 @@ type Share struct {
 	cores  int32
 	memory int64
 	whole  bool
+	// besides is what few members take.
+	besides resource.Vector
 }
 
 // Fit says how many members of each group go to which node; it holds for the groups it was made for.
@@ -40,7 +43,8 @@ type Fit struct {
 // Sketch returns a copy of what is free.
 func (v *View) Sketch() *Sketch {
 	s := &Sketch{view: *v, slots: map[int32]occupancy{}, claims: map[int32][]api.DeviceClaim{}, whole: map[int32]bool{}}
-	s.view.rows = slices.Clone(v.rows)
+	s.view.rows, s.view.changed = slices.Clone(v.rows), map[int32]resource.Vector{}
+	maps.Copy(s.view.changed, v.changed)
 	return s
 }
 
@@ -48,7 +52,11 @@ func (v *View) Sketch() *Sketch {
 func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 
 // CopyFrom makes s count what o counts.
-func (s *Sketch) CopyFrom(o *Sketch) { copy(s.view.rows, o.view.rows) }
+func (s *Sketch) CopyFrom(o *Sketch) {
+	copy(s.view.rows, o.view.rows)
+	clear(s.view.changed)
+	maps.Copy(s.view.changed, o.view.changed)
+}
 
 // Held returns an assignment that will give back what it holds; nil when it is not held, is quarantined, or its node is not in the inventory.
 func (v *View) Held(assignment string) *api.Assignment {
@@ -67,7 +75,7 @@ func (v *View) ShareOf(assignment string) (Share, bool) {
 		return Share{}, false
 	}
 	id := v.ids[a.Node]
-	share := Share{node: id, memory: a.NodeMemoryBytes()}
+	share := Share{node: id, memory: a.NodeMemoryBytes(), besides: resource.HeldOnNode(a)}
 	for _, slot := range a.Slots {
 		if _, ok := v.nodes[id].layout.position(slot); ok {
 			share.cores++
@@ -81,6 +89,7 @@ func (s *Sketch) Take(shares []Share) {
 	for _, t := range shares {
 		r := &s.view.rows[t.node]
 		r.freeCores, r.freeMemory = r.freeCores-t.cores, r.freeMemory-t.memory
+		s.changeBesides(t.node, t.besides, -1)
 		if t.whole {
 			s.whole[t.node] = true
 		}
@@ -92,6 +101,7 @@ func (s *Sketch) Give(shares []Share) {
 	for _, t := range shares {
 		r, c := &s.view.rows[t.node], &s.view.cold[t.node]
 		r.freeCores, r.freeMemory = min(r.freeCores+t.cores, c.cores), min(r.freeMemory+t.memory, c.memory)
+		s.changeBesides(t.node, t.besides, 1)
 	}
 }
 
@@ -100,12 +110,16 @@ func (s *Sketch) Limit(o *Sketch) {
 	for id := range s.view.rows {
 		s.view.rows[id].limit(&o.view.rows[id])
 	}
+	for id := range o.view.changed {
+		s.limitBesides(id, o)
+	}
 }
 
 // LimitAt is Limit on the nodes of the shares.
 func (s *Sketch) LimitAt(shares []Share, o *Sketch) {
 	for _, t := range shares {
 		s.view.rows[t.node].limit(&o.view.rows[t.node])
+		s.limitBesides(t.node, o)
 	}
 }
 
@@ -119,7 +133,7 @@ func (s *Sketch) Close(groups []api.Group) {
 		f := s.view.finder(g, 0, conditions{}, nil)
 		for _, id := range s.view.order {
 			c, r := &s.view.cold[id], &s.view.rows[id]
-			if c.cores >= f.cores && c.memory >= f.memory && f.suits(r) {
+			if c.cores >= f.cores && c.memory >= f.memory && f.besides.Fits(s.view.besides[id].offered) && f.suits(r) {
 				r.state = rowUnavailable
 			}
 		}
@@ -168,7 +182,7 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	for i, g := range groups {
 		for _, c := range counts[i] {
 			takes := s.view.use(c, g)
-			fit.Shares = append(fit.Shares, Share{node: c.id, cores: takes.cores, memory: takes.memory, whole: Whole(g.Stack)})
+			fit.Shares = append(fit.Shares, Share{node: c.id, cores: takes.cores, memory: takes.memory, besides: takes.besides, whole: Whole(g.Stack)})
 		}
 	}
 	return fit, 0, true
@@ -187,7 +201,7 @@ func (s *Sketch) FitOn(node string, g api.Group) (Fit, bool) {
 	one := nodeCount{id: id, members: 1}
 	takes := s.view.use(one, g)
 	return Fit{
-		counts: [][]nodeCount{{one}}, Shares: []Share{{node: id, cores: takes.cores, memory: takes.memory, whole: Whole(g.Stack)}},
+		counts: [][]nodeCount{{one}}, Shares: []Share{{node: id, cores: takes.cores, memory: takes.memory, besides: takes.besides, whole: Whole(g.Stack)}},
 	}, true
 }
 
@@ -206,6 +220,8 @@ func (s *Sketch) LayOut(groups []api.Group, f Fit) []Placed {
 type Capacity struct {
 	// Now is what fits; NowByCores what would if memory did not count; WithUnknown with what is free on nodes that are not heard of.
 	Now, NowByCores, WithUnknown int
+	// NowWithoutDisk and NowWithoutHugePages are what would fit if those did not count.
+	NowWithoutDisk, NowWithoutHugePages int
 	// Emptied is what would fit if only what is quarantined were held, Unquarantined if nothing were, Everything with every node up besides.
 	Emptied, Unquarantined, Everything int
 }
@@ -215,6 +231,7 @@ func (s *Sketch) Capacity(g api.Group) Capacity {
 	d := diagnosis{v: &s.view}
 	count := func(c conditions) int { return d.count(g, 0, c, nil) }
 	return Capacity{
+		NowWithoutDisk: count(conditions{ignore: ConstraintDisk}), NowWithoutHugePages: count(conditions{ignore: ConstraintHugePages}),
 		Now: count(conditions{}), NowByCores: count(conditions{ignore: ConstraintMemory}), WithUnknown: count(conditions{level: freeOrUnknown}),
 		Emptied: count(conditions{level: emptied}), Unquarantined: count(conditions{level: unquarantined}), Everything: count(conditions{level: everything}),
 	}
@@ -227,7 +244,7 @@ func (v *View) total() resource.Vector {
 	var total resource.Vector
 	for _, id := range v.order {
 		if c, m, ok := v.available(id, everything); ok {
-			total = total.Plus(resource.Vector{resource.Cores: int64(c), resource.Memory: m})
+			total = total.Plus(resource.Vector{resource.Cores: int64(c), resource.Memory: m}).Plus(v.besides[id].offered)
 		}
 	}
 	return total
@@ -241,6 +258,10 @@ func (c Capacity) Refuse(size int) Refusal {
 		return Refusal{Constraint: ConstraintDown, Undecided: true}
 	case size <= c.Emptied && size <= c.NowByCores:
 		return Refusal{Constraint: ConstraintMemory}
+	case size <= c.Emptied && size <= c.NowWithoutDisk:
+		return Refusal{Constraint: ConstraintDisk}
+	case size <= c.Emptied && size <= c.NowWithoutHugePages:
+		return Refusal{Constraint: ConstraintHugePages}
 	case size <= c.Emptied:
 		return Refusal{Constraint: ConstraintCores}
 	case size <= c.Unquarantined:

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // Availability tells whether members may be placed on a node, or why not.
@@ -47,7 +48,10 @@ type View struct {
 	rows  []row
 	cold  []coldRow
 	nodes []*node
-	free  []int32
+	// besides is indexed by node ID, too. changed is what is free of some nodes in a sketch, nil in a view.
+	besides []besides
+	changed map[int32]resource.Vector
+	free    []int32
 	// order lists the IDs in the natural order of names: n2 before n10.
 	order []int32
 	// mostCores is at least the number of cores of every node.
@@ -173,6 +177,10 @@ func (v *View) Take(a api.Assignment) error {
 	if free := v.rows[id].freeMemory; a.NodeMemoryBytes() > free {
 		return fmt.Errorf("assignment %s: node %s has %s of memory free, not %s", a.ID, a.Node, api.Bytes(max(free, 0)), api.Bytes(a.NodeMemoryBytes()))
 	}
+	if class, short := shortBesides(resource.HeldOnNode(&a), v.besides[id].free); short {
+		free := max(v.besides[id].free[class], 0)
+		return fmt.Errorf("assignment %s: node %s has %s free, not %s", a.ID, a.Node, class.Text(free), class.Text(resource.HeldOnNode(&a)[class]))
+	}
 	if err := v.devicesFree(&a); err != nil {
 		return err
 	}
@@ -227,6 +235,8 @@ func (v *View) Holds(id string) bool { _, ok := v.holdings[id]; return ok }
 type Usage struct {
 	Cores, FreeCores, QuarantinedCores                   int
 	MemoryBytes, FreeMemoryBytes, QuarantinedMemoryBytes int64
+	// Besides is what is free besides cores and ordinary memory.
+	Besides resource.Vector
 	// Holders are the IDs of assignments that hold something, sorted.
 	Holders []string
 }
@@ -241,6 +251,7 @@ func (v *View) Usage(name string) (Usage, bool) {
 	u := Usage{
 		Cores: int(c.cores), FreeCores: int(r.freeCores), QuarantinedCores: int(c.quarantinedCores),
 		MemoryBytes: c.memory, FreeMemoryBytes: max(r.freeMemory, 0), QuarantinedMemoryBytes: c.quarantinedMemory,
+		Besides: v.besides[id].free,
 	}
 	for _, h := range v.nodes[id].holders {
 		u.Holders = append(u.Holders, h.assignment.ID)

@@ -85,9 +85,11 @@ func (v *View) nodeOf(name string) (int32, *node) {
 	if last := len(v.free) - 1; last >= 0 {
 		id, v.free = v.free[last], v.free[:last]
 		v.nodes[id], v.rows[id], v.cold[id] = n, row{state: rowUnavailable, platform: -1, labels: -1}, coldRow{}
+		v.besides[id] = besides{}
 	} else {
 		id = int32(len(v.nodes))
 		v.nodes, v.rows, v.cold = append(v.nodes, n), append(v.rows, row{state: rowUnavailable, platform: -1, labels: -1}), append(v.cold, coldRow{})
+		v.besides = append(v.besides, besides{})
 	}
 	v.ids[name] = id
 	at, _ := slices.BinarySearchFunc(v.order, n.key, func(o int32, key string) int { return strings.Compare(v.nodes[o].key, key) })
@@ -157,6 +159,7 @@ func (v *View) recount(id int32) {
 		r.hidden = r.hidden || takenCores == before
 	}
 	v.cold[id] = c
+	v.recountBesides(id)
 	r.freeCores, r.freeMemory = c.cores-takenCores, c.memory-takenMemory
 	if whole { // also of what the node offers since
 		r.freeCores, r.freeMemory = 0, min(r.freeMemory, 0)

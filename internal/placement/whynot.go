@@ -44,6 +44,10 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 	if r.freeMemory < need[resource.Memory] {
 		short = append(short, fmt.Sprintf("%s of memory free, %s needed", api.Bytes(max(r.freeMemory, 0)), api.Bytes(need[resource.Memory])))
 	}
+	if class, lacks := shortBesides(besidesOf(&g), s.view.availableBesides(id, freeNow)); lacks {
+		free := max(s.view.availableBesides(id, freeNow)[class], 0)
+		short = append(short, fmt.Sprintf("%s free, %s needed", class.Text(free), class.Text(besidesOf(&g)[class])))
+	}
 	if len(short) == 0 {
 		return fmt.Sprintf("node %s has no room for it", node), false
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// OfShape returns what one member of the shape takes of its node.
+// OfShape returns what one member of the shape takes of its project's quota.
 func OfShape(s api.Shape) Vector {
-	return Vector{Cores: least(int64(s.Cores)), Memory: least(int64(s.Memory))}
+	return Vector{Cores: least(int64(s.Cores)), Memory: least(int64(s.Memory)), Disk: least(int64(s.Disk))}
 }
 
 // OfMember returns what one member of the group takes of its project's quota. Parts tell what its devices take.
@@ -60,7 +60,7 @@ func OfAssignments(all iter.Seq[*api.Assignment]) Amounts {
 }
 
 func vectorOf(a *api.Assignment) Vector {
-	v := Vector{Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes())}
+	v := Vector{Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes()), Disk: least(a.DiskBytes)}
 	if !a.IsPart() {
 		v[Members] = 1
 	}
@@ -72,12 +72,15 @@ func (a Amounts) AddTo(s *api.UsageSpan) {
 	s.Members += int(a.Vector[Members])
 	s.Cores += int(a.Vector[Cores])
 	s.MemoryBytes += a.Vector[Memory]
+	s.DiskBytes += a.Vector[Disk]
 	s.Devices = Devices(s.Devices).Plus(a.Devices)
 }
 
 // OfSpan returns what was held throughout a span.
 func OfSpan(s *api.UsageSpan) Amounts {
-	return Amounts{Vector{Members: least(int64(s.Members)), Cores: least(int64(s.Cores)), Memory: least(s.MemoryBytes)}, s.Devices}
+	return Amounts{Vector{
+		Members: least(int64(s.Members)), Cores: least(int64(s.Cores)), Memory: least(s.MemoryBytes), Disk: least(s.DiskBytes),
+	}, s.Devices}
 }
 
 // OfNodeSpan returns what a node offered throughout a span.
@@ -89,13 +92,16 @@ func OfNodeSpan(s *api.NodeSpan) Amounts {
 func OfQuota(q api.Quota) Amounts {
 	return Amounts{Vector{
 		Clusters: least(int64(q.Clusters)), Members: least(int64(q.Members)), Cores: least(int64(q.Cores)), Memory: least(int64(q.Memory)),
+		Disk: least(int64(q.Disk)),
 	}, q.Devices}
 }
 
 // Quota returns the amounts in the form in which the API has them.
 func (a Amounts) Quota() api.Quota {
 	v := a.Vector
-	return api.Quota{Clusters: int(v[Clusters]), Members: int(v[Members]), Cores: int(v[Cores]), Memory: api.Bytes(v[Memory]), Devices: a.Devices}
+	return api.Quota{
+		Clusters: int(v[Clusters]), Members: int(v[Members]), Cores: int(v[Cores]), Memory: api.Bytes(v[Memory]), Disk: api.Bytes(v[Disk]), Devices: a.Devices,
+	}
 }
 
 // least keeps amounts from being negative.

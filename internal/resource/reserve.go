@@ -38,6 +38,44 @@ func MachineReserve(s api.Shape, display bool) int64 {
 // OnNode returns what one member of the group takes of its node.
 func OnNode(g *api.Group) Vector {
 	v := OfShape(g.Shape)
+	if class, huge := HugePages(int64(g.HugePages)); huge {
+		v[class], v[Memory] = v[Memory], 0
+	}
 	v[Memory] = sumOf(v[Memory], Reserve(g))
+	return v
+}
+
+// HugePages returns the class of huge pages of a size; false when there is none of that size.
+func HugePages(size int64) (Class, bool) {
+	switch size {
+	case 2 << 20:
+		return HugePages2MiB, true
+	case 1 << 30:
+		return HugePages1GiB, true
+	default:
+		return 0, false
+	}
+}
+
+// HeldOnNode returns what an assignment holds of its node besides cores and ordinary memory.
+func HeldOnNode(a *api.Assignment) Vector {
+	v := Vector{Disk: least(a.DiskBytes)}
+	size, bytes := a.HugePages()
+	if class, huge := HugePages(size); huge {
+		v[class] = bytes
+	}
+	return v
+}
+
+// OfferedBesides returns what a node offers besides cores and ordinary memory.
+func OfferedBesides(c *api.NodeCapacity) Vector {
+	v := Vector{Disk: least(c.DiskBytes)}
+	for _, n := range c.NUMANodes {
+		for _, pool := range n.HugePages {
+			if class, ok := HugePages(pool.PageBytes); ok {
+				v[class] = sumOf(v[class], least(pool.Bytes))
+			}
+		}
+	}
 	return v
 }

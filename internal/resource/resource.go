@@ -25,6 +25,10 @@ const (
 	Members
 	Cores
 	Memory // bytes
+	Disk   // bytes of private disks
+	// HugePages2MiB and HugePages1GiB are bytes of huge pages, which a node has set aside. In quotas and usage they are Memory.
+	HugePages2MiB
+	HugePages1GiB
 	classes
 )
 

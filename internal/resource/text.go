@@ -19,6 +19,12 @@ func (c Class) String() string {
 		return "cores"
 	case Memory:
 		return "memory"
+	case Disk:
+		return "disk"
+	case HugePages2MiB:
+		return "huge_pages_2mib"
+	case HugePages1GiB:
+		return "huge_pages_1gib"
 	default:
 		return fmt.Sprintf("class %d", uint8(c))
 	}
@@ -26,7 +32,7 @@ func (c Class) String() string {
 
 // Number writes an amount without its class: "8", "2GiB".
 func (c Class) Number(n int64) string {
-	if c == Memory {
+	if c >= Memory {
 		return api.Bytes(n).String()
 	}
 	return strconv.FormatInt(n, 10)
@@ -38,6 +44,12 @@ func (c Class) Text(n int64) string {
 	switch {
 	case c == Memory:
 		return c.Number(n) + " of memory"
+	case c == Disk:
+		return c.Number(n) + " of disk"
+	case c == HugePages2MiB:
+		return c.Number(n) + " of huge pages of 2MiB"
+	case c == HugePages1GiB:
+		return c.Number(n) + " of huge pages of 1GiB"
 	case n == 1:
 		return "1 " + strings.TrimSuffix(name, "s")
 	default:
