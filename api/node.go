@@ -206,6 +206,7 @@ type Node struct {
 	// Allocated are the slots and bytes of live assignments, those being released included.
 	AllocatedCores       int      `json:"allocated_cores"`
 	AllocatedMemoryBytes int64    `json:"allocated_memory_bytes"`
+	AllocatedDiskBytes   int64    `json:"allocated_disk_bytes,omitempty"`
 	QuarantinedCores     int      `json:"quarantined_cores"`
 	Members              []string `json:"members"`
 	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while operators want something of it.

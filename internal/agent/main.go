@@ -67,6 +67,9 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if node.Capacity.DiskBytes, err = diskBytes(opts, dir); err != nil {
+		return err
+	}
 	if opts.InRAM {
 		node.InRAM = inRAM(ctx, dir, log)
 	}
@@ -173,6 +176,11 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 	for _, c := range capacity.Cores {
 		cpus[c.CPU] = true
 	}
+	if opts.NoHugePages {
+		for i := range capacity.NUMANodes {
+			capacity.NUMANodes[i].HugePages = nil
+		}
+	}
 	node := api.NodeRecord{
 		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),
 		Oversubscribed: opts.SharedCPUs || len(cpus) < len(capacity.Cores),
@@ -182,6 +190,18 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 		node.Underlay = underlay.String()
 	}
 	return node, nil
+}
+
+// diskBytes is the room for private disks that the node offers.
+func diskBytes(opts config.Agent, dir string) (int64, error) {
+	if opts.InRAM { // its disk is its memory
+		return 0, nil
+	}
+	room, err := inventory.DiskBytes(dir, inventory.MemberDisks)
+	if err == nil && opts.DiskBytes > 0 {
+		room = min(room, opts.DiskBytes)
+	}
+	return room, err
 }
 
 // spareCPUs are those of the node's CPUs that it offers to no member.

@@ -165,7 +165,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var cpus, memory, builder string
+	var disk, cpus, memory, builder string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -191,6 +191,13 @@ agent finds them when it starts again. Needs root.`,
 				}
 				opts.MemoryBytes = int64(bytes)
 			}
+			if disk != "" {
+				bytes, err := api.ParseBytes(disk)
+				if err != nil {
+					return usage("--disk: %v", err)
+				}
+				opts.DiskBytes = int64(bytes)
+			}
 			opts.Builder = config.Builder(builder)
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkImageOptions(opts), checkLog(opts.Log)); err != nil {
@@ -208,6 +215,8 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&cpus, "cpus", "", "physical CPUs to use, like 0-3,8 (default: all)")
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
+	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
+	cmd.Flags().BoolVar(&opts.NoHugePages, "no-huge-pages", false, "offer none of the machine's huge pages")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")

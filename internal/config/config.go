@@ -127,6 +127,10 @@ type Agent struct {
 	SharedCPUs bool
 	// MemoryBytes limits what the node offers; 0: the machine's memory less a tenth.
 	MemoryBytes int64
+	// DiskBytes limits the private disks of members that the node offers; 0: what is free on the disk of its state less a reserve.
+	DiskBytes int64
+	// NoHugePages: another node of the machine offers its huge pages.
+	NoHugePages bool
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.

@@ -40,12 +40,12 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	for i := range names {
 		names[i] = fmt.Sprintf("n%d", i+1)
 	}
-	shares, err := divide(opts.Nodes, opts.NodeCores)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(stateDir, 0o711); err != nil {
 		return fmt.Errorf("the state directory can't be made: %w; choose another one with --state", err)
+	}
+	shares, err := divide(opts.StateDir, opts.Nodes, opts.NodeCores)
+	if err != nil {
+		return err
 	}
 	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
 		return err
@@ -140,10 +140,13 @@ type share struct {
 	slots       int
 	shared      bool
 	memoryBytes int64
+	diskBytes   int64
+	// noHugePages: the first node offers those of the machine.
+	noHugePages bool
 }
 
 // divide gives each node cores of its own as far as the machine has them, else all nodes the same ones.
-func divide(nodes, coresEach int) ([]share, error) {
+func divide(dir string, nodes, coresEach int) ([]share, error) {
 	usable, err := inventory.UsableCPUs()
 	if err != nil {
 		return nil, err
@@ -152,12 +155,16 @@ func divide(nodes, coresEach int) ([]share, error) {
 	if err != nil {
 		return nil, err
 	}
+	disk, err := inventory.DiskBytes(dir, filepath.Join("nodes", "*", inventory.MemberDisks))
+	if err != nil {
+		return nil, err
+	}
 	if coresEach == 0 {
 		coresEach = max(1, len(usable)/nodes)
 	}
 	shares := make([]share, nodes)
 	for i := range shares {
-		s := share{slots: coresEach, memoryBytes: whole.MemoryBytes / int64(nodes)}
+		s := share{slots: coresEach, memoryBytes: whole.MemoryBytes / int64(nodes), diskBytes: disk / int64(nodes), noHugePages: i > 0}
 		if nodes*coresEach <= len(usable) {
 			s.cpus = usable[i*coresEach : (i+1)*coresEach]
 		} else {
@@ -219,6 +226,12 @@ func (p agentProcess) run(ctx context.Context) error {
 		"agent", "--state", p.opts.StateDir, "--server", p.server, "--name", p.space.Name,
 		"--cores", fmt.Sprint(p.share.slots), "--cpus", inventory.FormatList(p.share.cpus),
 		"--memory", fmt.Sprint(p.share.memoryBytes), "--underlay", p.space.Address.String(),
+	}
+	if p.share.diskBytes > 0 {
+		args = append(args, "--disk", fmt.Sprint(p.share.diskBytes))
+	}
+	if p.share.noHugePages {
+		args = append(args, "--no-huge-pages")
 	}
 	if p.share.shared {
 		args = append(args, "--shared-cpus")

@@ -54,7 +54,10 @@ func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
 		cpu := cpus[slot%len(cpus)]
 		out.Cores = append(out.Cores, api.Core{Slot: slot, CPU: cpu, NUMANode: numa[cpu]})
 	}
-	for _, n := range memory {
+	if err := readHugePages(root, out.NUMANodes); err != nil {
+		return api.NodeCapacity{}, err
+	}
+	for _, n := range out.NUMANodes {
 		out.MemoryBytes += n.MemoryBytes
 	}
 	out.MemoryBytes = offer.LessReserve(out.MemoryBytes)

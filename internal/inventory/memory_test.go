@@ -3,6 +3,7 @@ package inventory
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -101,7 +102,7 @@ func TestAMachineWithoutNUMAIsOneNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []api.NUMANode{{ID: 0, MemoryBytes: 1000 << 10}}; !slices.Equal(got.NUMANodes, want) {
+	if want := []api.NUMANode{{ID: 0, MemoryBytes: 1000 << 10}}; !reflect.DeepEqual(got.NUMANodes, want) {
 		t.Errorf("got %v, want %v", got.NUMANodes, want)
 	}
 }

@@ -18,6 +18,7 @@ const (
 	MaxNodeCores        = 8192
 	MaxNodeNUMANodes    = 1024
 	MaxNodeMemory       = 1 << 50
+	MaxNodeDisk         = 1 << 60
 	MaxNodeDevices      = 1024
 	MaxNodeCounters     = 256
 	MaxNodePorts        = 64
@@ -124,6 +125,9 @@ func (c *nodeCheck) capacity(capacity *api.NodeCapacity) {
 	c.count("NUMA nodes", len(capacity.NUMANodes), MaxNodeNUMANodes)
 	c.count("devices", len(capacity.Devices), MaxNodeDevices)
 	c.count("ports", len(capacity.Ports), MaxNodePorts)
+	if capacity.DiskBytes < 0 || capacity.DiskBytes > MaxNodeDisk {
+		c.add("its room for disks of %d bytes is not between 0 and %s", capacity.DiskBytes, api.Bytes(MaxNodeDisk))
+	}
 	if capacity.MemoryBytes < 0 || capacity.MemoryBytes > MaxNodeMemory {
 		c.add("its memory of %d bytes is not between 0 and %s", capacity.MemoryBytes, api.Bytes(MaxNodeMemory))
 	}
@@ -137,6 +141,12 @@ func (c *nodeCheck) capacity(capacity *api.NodeCapacity) {
 	for _, n := range capacity.NUMANodes {
 		if n.ID < 0 || n.MemoryBytes < 0 || n.MemoryBytes > MaxNodeMemory {
 			c.add("NUMA node %d has %d bytes of memory", n.ID, n.MemoryBytes)
+		}
+		for _, pool := range n.HugePages {
+			size := api.Bytes(pool.PageBytes)
+			if size != HugePages2MiB && size != HugePages1GiB || pool.Bytes < 0 || pool.Bytes > MaxNodeMemory || pool.Bytes%pool.PageBytes != 0 {
+				c.add("NUMA node %d has %d bytes of huge pages of %d bytes", n.ID, pool.Bytes, pool.PageBytes)
+			}
 		}
 	}
 	c.devices(capacity.Devices)
