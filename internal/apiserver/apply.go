@@ -42,6 +42,9 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 		return nil, err
 	}
 	want.Project, _ = tenancy.Split(full)
+	if c != nil {
+		withDisks(want.Spec, c.Intent.Spec, s.cfg.Reader.View())
+	}
 	if c == nil {
 		return s.applyNew(ctx, want, in.DryRun)
 	}
@@ -178,6 +181,11 @@ func unchangeable(was, want api.ClusterSpec) error {
 		g := was.Groups[i]
 		differ(path+".cores", g.Cores, w.Cores)
 		differ(path+".memory", g.Memory, w.Memory)
+		differ(path+".disk", g.Disk, w.Disk)
+		differ(path+".huge_pages", g.HugePages, w.HugePages)
+		if g.UserData != w.UserData {
+			problems = append(problems, api.FieldProblem{Location: path + ".user_data", Message: "is for a member's first start, and can't be changed"})
+		}
 		differ(path+".stack", g.Stack, w.Stack)
 		differ(path+".environment", g.Environment, w.Environment)
 		differ(path+".share_memory", g.SharesMemory(), w.SharesMemory())

@@ -97,6 +97,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := mayPrioritize(ctx, want.Spec); err != nil {
 		return none, err
 	}
+	withDisks(want.Spec, api.ClusterSpec{}, view)
 	if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err
 	}

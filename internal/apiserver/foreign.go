@@ -13,8 +13,16 @@ import (
 func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 	var problems []api.FieldProblem
 	for i, g := range spec.Groups {
-		if img := view.ImageOf(g.Environment); img == nil || img.Disk == nil {
+		img := view.ImageOf(g.Environment)
+		if img == nil || img.Disk == nil {
+			problems = append(problems, needForeign(spec, i)...)
 			continue
+		}
+		if g.Disk < img.Disk.Size {
+			problems = append(problems, api.FieldProblem{
+				Location: groupField(spec, i, "disk"), Value: g.Disk.String(),
+				Message: fmt.Sprintf("is smaller than the disk of environment %q, which has %s; give at least %s, or omit it", g.Environment, img.Disk.Size, img.Disk.Size),
+			})
 		}
 		if g.Stack != api.StackVM {
 			problems = append(problems, api.FieldProblem{
@@ -34,6 +42,47 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 		return failFields(codeInvalidCluster, problems...)
 	}
 	return nil
+}
+
+// needForeign refuses what only members with the disk of another system have.
+func needForeign(spec api.ClusterSpec, i int) []api.FieldProblem {
+	g := &spec.Groups[i]
+	var problems []api.FieldProblem
+	if g.Disk != 0 {
+		problems = append(problems, api.FieldProblem{
+			Location: groupField(spec, i, "disk"), Value: g.Disk.String(),
+			Message: fmt.Sprintf("is for environments that were imported: members of environment %q have a shared root and keep what they change in memory; omit it", g.Environment),
+		})
+	}
+	if g.UserData != "" {
+		problems = append(problems, api.FieldProblem{
+			Location: groupField(spec, i, "user_data"),
+			Message: fmt.Sprintf("is for cloud-init, which environment %q does not have: its recipe says what is in it, and jobs run what is to be done; omit it, or use an imported environment",
+				g.Environment),
+		})
+	}
+	return problems
+}
+
+// withDisks gives the groups whose environment is the disk of another system, and that ask for no size, the disk of their shape or that size. made is the
+// spec of the cluster that it is for, empty for a new one: its groups keep the disks that they have.
+func withDisks(spec, made api.ClusterSpec, view *state.View) {
+	for i := range spec.Groups {
+		g := &spec.Groups[i]
+		img := view.ImageOf(g.Environment)
+		if g.Disk != 0 || g.Stack != api.StackVM || img == nil || img.Disk == nil {
+			continue
+		}
+		g.Disk = img.Disk.Size
+		if shape := view.Shape(g.ShapeName); shape != nil {
+			g.Disk = max(g.Disk, shape.Disk)
+		}
+		for j := range made.Groups {
+			if made.Groups[j].Name == g.Name {
+				g.Disk = made.Groups[j].Disk
+			}
+		}
+	}
 }
 
 // foreignMember returns a member of a cluster that has no agent; nil for none.

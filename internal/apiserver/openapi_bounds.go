@@ -49,13 +49,13 @@ func bounds() map[string]map[string]property {
 	return map[string]map[string]property{
 		"ClusterRequest": {
 			"name": clusterName, "project": projectName, "labels": labels, "size": size, "shape": label, "cores": cores, "environment": label,
-			"node_selector": labels, "spares": spares, "networks": networks, "checks": checks,
+			"node_selector": labels, "spares": spares, "networks": networks, "checks": checks, "user_data": text(0, manifest.MaxUserData, ""),
 			"priority": between(-manifest.MaxPriority, manifest.MaxPriority),
 			"groups":   list(1, manifest.MaxGroups, nil),
 		},
 		"Group": {
 			"name": label, "size": size, "shape": label, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
-			"networks": networks, "checks": checks,
+			"networks": networks, "checks": checks, "user_data": text(0, manifest.MaxUserData, ""),
 		},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},

@@ -57,6 +57,9 @@ type createFlags struct {
 	display     bool
 	cpuModel    string
 	networks    []string
+	disk        string
+	userData    string
+	hugePages   string
 	noWait      bool
 	timeout     time.Duration
 }
@@ -95,6 +98,9 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
+	flags.StringVar(&f.disk, "disk", "", "size of the private disk of virtual machines of an imported environment, like 20GiB (default: that of the environment)")
+	flags.StringVar(&f.userData, "user-data", "", `file with user data for cloud-init in virtual machines of an imported environment, "-" for standard input`)
+	flags.StringVar(&f.hugePages, "huge-pages", "", "size of the node's pages that hold the memory of virtual machines: 2MiB or 1GiB (default: ordinary memory)")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
@@ -122,7 +128,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display", "cpu-model"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -175,6 +181,11 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	if cmd.Flags().Changed("cpu-model") {
 		req.CPUModel, given = f.cpuModel, append(given, "cpu_model")
 	}
+	more, err := f.machineFields(cmd, a.Streams.In, &req)
+	if err != nil {
+		return req, err
+	}
+	given = append(given, more...)
 	if cmd.Flags().Changed("share-memory") {
 		req.ShareMemory = &f.shareMemory
 	}

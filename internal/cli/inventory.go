@@ -86,6 +86,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n)}, a.drainFields(n)...)
 	shown = append(shown, "Labels", labels(n.Labels))
 	shown = append(shown, offerFields(n)...)
+	shown = append(shown, besidesFields(n)...)
 	if agent := n.Agent; agent != nil {
 		shown = append(shown, "Underlay", agent.Underlay, "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
@@ -205,6 +206,25 @@ func memoryText(n api.Node) string {
 		return ""
 	}
 	return unconfirmed(n, fmt.Sprintf("%s of %s", sizeText(n.AllocatedMemoryBytes), sizeText(bytes)))
+}
+
+// besidesFields are the disk and the huge pages of a node that has any.
+func besidesFields(n api.Node) []string {
+	var all []string
+	c := n.Offer.Capacity
+	if c.DiskBytes > 0 {
+		all = append(all, "Disk", unconfirmed(n, fmt.Sprintf("%s of %s", sizeText(n.AllocatedDiskBytes), sizeText(c.DiskBytes))))
+	}
+	var pools []string
+	for _, numa := range c.NUMANodes {
+		for _, pool := range numa.HugePages {
+			pools = append(pools, fmt.Sprintf("%s of %s on NUMA node %d", sizeText(pool.Bytes), api.Bytes(pool.PageBytes), numa.ID))
+		}
+	}
+	if len(pools) > 0 {
+		all = append(all, "Huge pages", strings.Join(pools, ", "))
+	}
+	return all
 }
 
 // sizeText writes bytes with one decimal in the largest unit.

@@ -120,7 +120,7 @@ func (a *app) projectShow() *cobra.Command {
 // projectFlags are what can be set of a project.
 type projectFlags struct {
 	api.ProjectRequest
-	memory string
+	memory, disk string
 }
 
 func (f *projectFlags) add(flags *pflag.FlagSet) {
@@ -128,6 +128,7 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.Shares, "shares", 1, "its weight in the fair share, at least 1")
 	flags.IntVar(&f.Quota.Cores, "cores", 0, "cores its clusters may hold at once (0: no limit)")
 	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
+	flags.StringVar(&f.disk, "disk", "0", "private disks its clusters may hold at once, like 2TiB (0: no limit)")
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
 	flags.StringToInt64Var(&f.Quota.Devices, "device", nil,
@@ -143,6 +144,13 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 		f.Quota.Memory = memory
 	}
+	if f.disk != "0" {
+		disk, err := api.ParseBytes(f.disk)
+		if err != nil {
+			return usage("--disk: %v", err)
+		}
+		f.Quota.Disk = disk
+	}
 	if f.Shares < 1 {
 		return usage("--shares: %d is too small; give at least 1", f.Shares)
 	}
@@ -155,7 +163,7 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 	}
 	for name, n := range map[string]int64{
-		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters),
+		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters),
 	} {
 		if n < 0 {
 			return usage("--%s: %s is below zero; give a limit, or 0 for none", name, flags.Lookup(name).Value)
@@ -172,7 +180,7 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 		value any
 	}{
 		"description": {settings, f.Description}, "shares": {settings, f.Shares},
-		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters},
+		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters},
 	} {
 		if flags.Changed(name) {
 			field.of[name] = field.value
@@ -235,7 +243,7 @@ refused.`,
 		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
 			return err
 		}
-		for _, name := range []string{"description", "shares", "cores", "memory", "members", "clusters", "device"} {
+		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "members", "clusters", "device"} {
 			if cmd.Flags().Changed(name) {
 				return nil
 			}

@@ -44,7 +44,7 @@ func (a *app) shapeList() *cobra.Command {
 }
 
 func (a *app) printShape(w io.Writer, s api.NamedShape) {
-	fields(w, "Name", s.Name, "Description", s.Description, "Cores", strconv.Itoa(s.Cores), "Memory", s.Memory.String(), "Set", a.age(s.UpdatedAt)+" ago")
+	fields(w, "Name", s.Name, "Description", s.Description, "Cores", strconv.Itoa(s.Cores), "Memory", s.Memory.String(), "Disk", diskText(s.Disk), "Set", a.age(s.UpdatedAt)+" ago")
 }
 
 func (a *app) shapeShow() *cobra.Command {
@@ -64,9 +64,17 @@ func (a *app) shapeShow() *cobra.Command {
 	return cmd
 }
 
+// diskText is the size of a private disk.
+func diskText(d api.Bytes) string {
+	if d == 0 {
+		return "that of the environment"
+	}
+	return d.String()
+}
+
 func (a *app) shapeSet() *cobra.Command {
 	var s api.ShapeSettings
-	var memory string
+	var memory, disk string
 	cmd := &cobra.Command{
 		Use: "set NAME", Short: "Make or replace a shape", Args: oneArg("shape"), ValidArgsFunction: a.completeShapes,
 		Long:    "Make or replace a shape. Clusters keep what they were made with. Needs an administrator.",
@@ -75,6 +83,7 @@ func (a *app) shapeSet() *cobra.Command {
 	flags := cmd.Flags()
 	flags.IntVar(&s.Cores, "cores", 0, "cores of each member")
 	flags.StringVar(&memory, "memory", "", "memory of each member, like 8GiB")
+	flags.StringVar(&disk, "disk", "", "private disk of each member whose environment was imported, like 20GiB")
 	flags.StringVar(&s.Description, "description", "", "what it is for")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -84,6 +93,11 @@ func (a *app) shapeSet() *cobra.Command {
 		var err error
 		if s.Memory, err = api.ParseBytes(memory); err != nil {
 			return usage("--memory: %v", err)
+		}
+		if disk != "" {
+			if s.Disk, err = api.ParseBytes(disk); err != nil {
+				return usage("--disk: %v", err)
+			}
 		}
 		if err := manifest.CheckShape(args[0], s, manifest.Flags("cores", "memory")); err != nil {
 			return usage("%v", err)

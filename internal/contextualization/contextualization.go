@@ -44,7 +44,9 @@ const (
 	tlsAuthorityPath = tlsDir + "/ca.crt"
 	memberCertPath   = tlsDir + "/member"
 	workloadCertPath = tlsDir + "/workload"
-	shell            = "/bin/bash"
+	// userDataPath is what a member's user gives cloud-init. It is for those who start the member, and never gets there.
+	userDataPath = "/etc/nearmetal/user-data"
+	shell        = "/bin/bash"
 )
 
 // Cluster is what the files of all members follow from.
@@ -58,6 +60,8 @@ type Cluster struct {
 	// Members are all held assignments, those being released left out; their order does not matter.
 	Members []api.Assignment
 	User    driver.User
+	// UserData is what groups give cloud-init in their members, by group.
+	UserData map[string]string
 	// Nameservers resolve names of the outside, for clusters with egress; without any, members know each other only.
 	Nameservers []netip.Addr
 }

@@ -83,6 +83,9 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		{Path: workloadCertPath + ".key", Content: workload.Key, Mode: 0o600, OwnedByUser: true},
 		public(workloadCertPath+".crt", string(workload.Certificate)),
 	}
+	if data := r.cluster.UserData[m.Group]; data != "" {
+		files = append(files, driver.File{Path: userDataPath, Content: []byte(data), Mode: 0o600})
+	}
 	if m.Stack != api.StackMetal {
 		return files, nil // its node agent knows it by a socket, which nobody else has: there is nothing to show a certificate to
 	}

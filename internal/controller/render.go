@@ -346,6 +346,14 @@ func checksOf(spec api.ClusterSpec, group string) []api.Check {
 	return nil
 }
 
+func userDataOf(spec api.ClusterSpec) map[string]string {
+	data := map[string]string{}
+	for i := range spec.Groups {
+		data[spec.Groups[i].Name] = spec.Groups[i].UserData
+	}
+	return data
+}
+
 func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
 	secret := d.secrets.At(c.Intent.CreatedAt)
 	authority, err := sshca.New(secret, c.UID(), c.Intent.CreatedAt)
@@ -362,5 +370,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 	}
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: authority, Certificates: certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
+		UserData: userDataOf(c.Intent.Spec),
 	})
 }
