@@ -21,9 +21,6 @@ var starts = []string{
 	"content-type: multipart/", "mime-version:",
 }
 
-// Path is the file of a member that holds its user data, on its way to the machine.
-const Path = "/etc/nearmetal/user-data"
-
 // config is the first line of a text that is YAML.
 const config = "#cloud-config\n"
 

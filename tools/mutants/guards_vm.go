@@ -215,8 +215,8 @@ var vmGuards = []Mutant{
 	{
 		Guard:   "groups that are placed together count each other's machines",
 		File:    "internal/placement/plan.go",
-		Find:    "int64(n.members) * resource.OnNode(&g)[resource.Memory]}",
-		Replace: "int64(n.members) * int64(g.Memory)}",
+		Find:    "int64(n.members) * resource.OnNode(&g)[resource.Memory],",
+		Replace: "int64(n.members) * int64(g.Memory),",
 		Test:    "./internal/placement TestGroupsPlacedTogetherCountEachOthersMachines",
 	},
 	{

@@ -17,14 +17,14 @@ func (d *Driver) groups() (*cgroup.Groups, error) {
 	return cgroup.Find(cgroup.NodeGroup(d.cfg.Node, d.cfg.StateDir) + "-vm")
 }
 
-// limitsOf is a machine's share of its node: the guest's memory, and what QEMU takes for itself, which is the member's reserve without the server
+// limitsOf is a machine's share of its node: the guest's memory, unless that is of huge pages, which count elsewhere, and what QEMU takes for itself, which is the member's reserve without the server
 // of its home. An assignment made by a version that reserved less gets that, too, as QEMU needs it all the same. spare are CPUs for what else QEMU does.
 func limitsOf(a *api.Assignment, spare []int) cgroup.Limits {
 	needs := resource.MachineReserve(api.Shape{Cores: max(len(a.Slots), len(a.CPUs)), Memory: api.Bytes(a.MemoryBytes())}, a.Display)
 	reserve := max(needs, a.ReserveBytes-resource.HomeServerBytes)
 	cpus := slices.Concat(a.CPUs, spare)
 	slices.Sort(cpus)
-	return cgroup.Limits{MemoryBytes: a.MemoryBytes() + reserve, CPUs: slices.Compact(cpus), MemoryNodes: a.MemoryNodes()}
+	return cgroup.Limits{MemoryBytes: a.NodeMemoryBytes() - a.ReserveBytes + reserve, CPUs: slices.Compact(cpus), MemoryNodes: a.MemoryNodes()}
 }
 
 // confine makes the control groups of a member before there is a machine: one without limits never runs.
@@ -41,6 +41,9 @@ func (d *Driver) confine(a *api.Assignment) error {
 func (d *Driver) release(ctx context.Context, host *daemon, a *api.Assignment) error {
 	if err := d.join(a); err != nil {
 		return err
+	}
+	if err := d.boundDisk(a); err != nil {
+		return fmt.Errorf("bounding its disk: %w", err)
 	}
 	return host.domain(ctx, a.ID, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainResume(domain) })
 }

@@ -41,6 +41,8 @@ type domain struct {
 	// CPUModel is that of its processors; "" is the host's, or all that QEMU can emulate.
 	CPUModel    string
 	MemoryBytes int64
+	// PageKiB is the size of the huge pages that its memory is of, 0 for ordinary memory.
+	PageKiB int64
 	// CPUs of the host, one for each of the guest; SpareCPUs are for what else QEMU does.
 	CPUs, SpareCPUs []int
 	Cells           []cell
@@ -85,6 +87,8 @@ func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 		Name: a.ID, UUID: uuid, KVM: h.KVM, TranslationMiB: translationMiB, CPUModel: a.CPUModel, MemoryBytes: a.MemoryBytes(), CPUs: vcpus(a), Emulator: emulator, Machine: machineType,
 		Console: v.run(fileConsole), User: a.UserIDs.First, Queues: queuesOf(a), Cells: cellsOf(a, h.NUMANodes),
 	}
+	page, _ := a.HugePages()
+	d.PageKiB = page >> 10
 	if a.Display {
 		d.Display = v.display(fileDisplay)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
@@ -116,7 +117,11 @@ func (d *Driver) writeForeign(ctx context.Context, host *daemon, m driver.Member
 		return err
 	}
 	v := viewOf(id)
-	head, err := overlay(int64(image.Disk.Size), v.root(0))
+	size, err := diskSize(&m.Assignment, image.Disk.Size)
+	if err != nil {
+		return err
+	}
+	head, err := overlay(size, v.root(0))
 	if err != nil {
 		return err
 	}
@@ -165,6 +170,7 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 	if err := os.WriteFile(d.path(id, fileSeed), data, 0o600); err != nil {
 		return err
 	}
+	failpoint.Hit("vm.after-seed")
 	text, err := newForeignDomain(m, *image.Disk, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
 	if err != nil {
 		return err
@@ -182,5 +188,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 		return err
 	}
 	now := time.Now()
-	return d.writeRecord(id, record{Member: m, Foreign: image.Disk, StartedAt: &now})
+	if err := d.writeRecord(id, record{Member: m, Foreign: image.Disk, StartedAt: &now}); err != nil {
+		return err
+	}
+	failpoint.Hit("vm.after-foreign")
+	return nil
 }

@@ -104,6 +104,71 @@ func TestTheSeedTellsCloudInitWhatTheMemberIsAndKeepsTheSystemsAccounts(t *testi
 	}
 }
 
+func TestUserDataStandsBesideTheProductsOwnInTheSeed(t *testing.T) {
+	m, setup := goldenSeed()
+	m.Files = append(m.Files, driver.File{Path: userDataFile, Content: []byte("#cloud-config\nhostname: other\npackages: [htop]\n"), Mode: 0o600})
+	data, err := seed(m, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := userData(m)
+	if err != nil || !bytes.Contains(data, text) {
+		t.Fatalf("the seed does not hold the user data: %v", err)
+	}
+	golden(t, "user-data.txt", string(text))
+}
+
+func TestADiskIsAsLargeAsItWasAssignedAndNeverSmallerThanItsImage(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name            string
+		assigned, image int64
+		want            int64
+		problem         string
+	}{
+		{"a larger disk", 20 * gib, 3 * gib, 20 * gib, ""},
+		{"a disk of the image's size", 3 * gib, 3 * gib, 3 * gib, ""},
+		{"an assignment of a version without disks", 0, 3 * gib, 3 * gib, ""},
+		{"an image that has grown", 3 * gib, 4 * gib, 0, `its disk has 3GiB, and the disk of environment "debian-cloud" has 4GiB`},
+	} {
+		got, err := diskSize(&api.Assignment{DiskBytes: c.assigned, Environment: "debian-cloud"}, api.Bytes(c.image))
+		if got != c.want || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: got %d, %v", c.name, got, err)
+		}
+	}
+}
+
+// TestTheFileOfAFullDiskIsNoLargerThanItsBound fills a disk of which a part was discarded meanwhile. With discard=unmap the
+// file would have gaps, and be larger than the disk.
+func TestTheFileOfAFullDiskIsNoLargerThanItsBound(t *testing.T) {
+	needs.Program(t, "qemu-img")
+	needs.Program(t, "qemu-io")
+	const size = 256 << 20
+	dir := t.TempDir()
+	base, file := filepath.Join(dir, "base"), filepath.Join(dir, "disk")
+	if out, err := exec.CommandContext(t.Context(), "qemu-img", "create", "-q", "-f", "qcow2", base, "1M").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	head, err := overlay(size, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeOwned(file, head, os.Getuid()); err != nil {
+		t.Fatal(err)
+	}
+	fill := exec.CommandContext(t.Context(), "qemu-io", "-d", "ignore", "-f", "qcow2", "-c", "write -P 7 128M 128M", "-c", "discard 128M 64M", "-c", "write -P 8 0 192M", file)
+	if out, err := fill.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() <= size || info.Size() > overlayBound(size) {
+		t.Errorf("the file of a full disk of %d bytes has %d, and its bound is %d", size, info.Size(), overlayBound(size))
+	}
+}
+
 func TestAPrivateDiskIsAnEmptyOneOverTheImage(t *testing.T) {
 	needs.Program(t, "qemu-img")
 	base := filepath.Join(t.TempDir(), "base")

@@ -78,7 +78,7 @@ func cellsOf(a *api.Assignment, nodes map[int]int) []cell {
 	for n := range cells {
 		cells[n].ID = n
 		if n > 0 { // what rounding takes goes to the first, so that the sum is the guest's memory
-			cut := cells[n].Bytes % cellUnit
+			cut := cells[n].Bytes % max(cellUnit, a.Memory[0].PageBytes)
 			cells[n].Bytes, cells[0].Bytes = cells[n].Bytes-cut, cells[0].Bytes+cut
 		}
 	}

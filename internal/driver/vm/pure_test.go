@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
@@ -53,11 +55,20 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 	for name, h := range map[string]hardware{
 		"emulated.xml": {SpareCPUs: []int{0}}, "accelerated.xml": {KVM: true},
 		"emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
-		"accelerated-numa.xml": {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
+		"accelerated-numa.xml":      {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
+		"accelerated-hugepages.xml": {KVM: true, NUMANodes: twoNodes}, "emulated-hugepages.xml": {},
 	} {
 		m := goldenMember()
 		if h.NUMANodes != nil {
 			m.Assignment.Memory = []api.MemoryClaim{{NUMANode: 0, Bytes: 512 << 20}, {NUMANode: 1, Bytes: 512 << 20}}
+		}
+		if strings.HasSuffix(name, "-hugepages.xml") {
+			if len(m.Assignment.Memory) == 1 {
+				m.Assignment.Memory[0].Bytes = 1 << 30
+			}
+			for n := range m.Assignment.Memory {
+				m.Assignment.Memory[n].PageBytes = 2 << 20
+			}
 		}
 		if strings.HasSuffix(name, "-model.xml") {
 			m.Assignment.CPUModel = "Westmere"
@@ -78,6 +89,21 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		}
 		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestEveryDescriptionOfAMachineIsValidByLibvirtsOwnSchema: the windows one is started by no test, as no such system is at hand.
+func TestEveryDescriptionOfAMachineIsValidByLibvirtsOwnSchema(t *testing.T) {
+	needs.Program(t, "virt-xml-validate")
+	needs.Program(t, "xmllint")
+	files, err := filepath.Glob("testdata/*.xml")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d descriptions were found (%v)", len(files), err)
+	}
+	for _, file := range files {
+		if said, err := exec.CommandContext(t.Context(), "virt-xml-validate", file, "domain").CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, said)
 		}
 	}
 }

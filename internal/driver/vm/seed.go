@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/userdata"
 )
 
 // seedVolume is what cloud-init's NoCloud source looks for.
@@ -16,6 +17,9 @@ const seedVolume = "CIDATA"
 
 // hostKey is where a member's SSH host key is among its files.
 const hostKey = "/etc/ssh/ssh_host_ed25519_key"
+
+// userDataFile is where its user data are among a member's files.
+const userDataFile = "/etc/nearmetal/user-data"
 
 // seedFiles are those of a member's generated files that a system of its own gets; its accounts, its name service and its sshd it has itself.
 func seedFiles(user string) []string {
@@ -40,12 +44,12 @@ func seed(m driver.Member, setup guestlink.Setup) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	user, err := json.MarshalIndent(seedConfig(m), "", " ")
+	user, err := userData(m)
 	if err != nil {
 		return nil, err
 	}
 	return iso9660(seedVolume, []isoFile{
-		{"meta-data", meta}, {"network-config", network}, {"user-data", append([]byte("#cloud-config\n"), user...)},
+		{"meta-data", meta}, {"network-config", network}, {"user-data", user},
 	})
 }
 
@@ -65,15 +69,25 @@ func seedNetwork(setup guestlink.Setup) map[string]any {
 	return map[string]any{"version": 2, "ethernets": links}
 }
 
-// seedConfig is a cloud-config: the user, the SSH host key, and files.
-func seedConfig(m driver.Member) map[string]any {
-	content := func(name string) string {
-		i := slices.IndexFunc(m.Files, func(f driver.File) bool { return f.Path == name })
-		if i < 0 {
-			return ""
-		}
-		return string(m.Files[i].Content)
+// userData is what cloud-init is given: the product's cloud-config, and what the member's user adds.
+func userData(m driver.Member) ([]byte, error) {
+	given := contentOf(m, userDataFile)
+	if given == "" {
+		return seedConfig(m).Alone()
 	}
+	return userdata.Merge(seedConfig(m), given)
+}
+
+func contentOf(m driver.Member, name string) string {
+	i := slices.IndexFunc(m.Files, func(f driver.File) bool { return f.Path == name })
+	if i < 0 {
+		return ""
+	}
+	return string(m.Files[i].Content)
+}
+
+// seedConfig is a cloud-config: the user, the SSH host key, and files.
+func seedConfig(m driver.Member) userdata.Config {
 	files := []map[string]any{{"path": "/etc/ssh/sshd_config.d/nearmetal.conf", "content": sshdDropIn, "permissions": "0644"}}
 	given := seedFiles(m.User.Name)
 	for _, f := range m.Files {
@@ -86,14 +100,18 @@ func seedConfig(m driver.Member) map[string]any {
 		}
 		files = append(files, file)
 	}
-	config := map[string]any{
-		"hostname": m.Assignment.Member, "preserve_hostname": false, "manage_etc_hosts": false, "ssh_deletekeys": true, "ssh_pwauth": false, "disable_root": true,
-		"users":       []map[string]any{{"name": m.User.Name, "uid": m.User.UID, "shell": "/bin/sh", "lock_passwd": true, "groups": "users"}},
-		"write_files": files,
+	config := userdata.Config{
+		Defaults: map[string]any{"ssh_pwauth": false, "disable_root": true},
+		Fixed:    map[string]any{"hostname": m.Assignment.Member, "preserve_hostname": false, "manage_etc_hosts": false, "ssh_deletekeys": true},
+		Added: map[string]any{
+			"users":       []map[string]any{{"name": m.User.Name, "uid": m.User.UID, "shell": "/bin/sh", "lock_passwd": true, "groups": "users"}},
+			"write_files": files,
+		},
 	}
-	if key := content(hostKey); key != "" {
-		config["ssh_keys"] = map[string]string{
-			"ed25519_private": key, "ed25519_public": strings.TrimSpace(content(hostKey + ".pub")), "ed25519_certificate": strings.TrimSpace(content(hostKey + "-cert.pub")),
+	if key := contentOf(m, hostKey); key != "" {
+		config.Fixed["ssh_keys"] = map[string]string{
+			"ed25519_private": key, "ed25519_public": strings.TrimSpace(contentOf(m, hostKey+".pub")),
+			"ed25519_certificate": strings.TrimSpace(contentOf(m, hostKey+"-cert.pub")),
 		}
 	}
 	return config
