@@ -105,6 +105,11 @@ func (c *Client) Node(ctx context.Context, name string) (api.Node, error) {
 	return answer[api.Node](ctx, c, http.MethodGet, node(name), nil)
 }
 
+// CheckHost has a node's agent check its host now.
+func (c *Client) CheckHost(ctx context.Context, name string) (api.HostCheck, error) {
+	return answer[api.HostCheck](ctx, c, http.MethodGet, node(name)+"/host-check", nil)
+}
+
 // DrainNode keeps new members off a node; those it has stay. Asking again is no error, and changes the reason if one is given.
 func (c *Client) DrainNode(ctx context.Context, name, reason string) (api.Node, error) {
 	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/drain", api.DrainRequest{Reason: reason})

@@ -65,7 +65,9 @@ type Config struct {
 	PowerOff func(ctx context.Context) error
 	// Inspect returns which environments can run here. It is called for each connection, unless the call for an earlier one has not returned.
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
-	Log     *slog.Logger
+	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.
+	CheckHost func(ctx context.Context) ([]api.HostFinding, error)
+	Log       *slog.Logger
 	// Clock paces attempts and patience; nil: the real one. Deadlines of operations are always real.
 	Clock Clock
 	// Silence is how long nothing may be heard from the server before the stream is ended and what it wanted counts as not known;
@@ -107,6 +109,8 @@ type Agent struct {
 	// id is made at each start.
 	id      string
 	drivers map[api.Stack]driver.Driver
+	// checking is held while the host is checked.
+	checking sync.Mutex
 	// events carries closures to loop, the only goroutine that touches what follows.
 	events chan func()
 	// slots bounds how many members are worked on at once.

@@ -75,7 +75,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	}
 	cfg := Config{
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
-		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff),
+		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff), CheckHost: checkThisHost,
 	}
 	known.Use(&cfg)
 	// Images have connections of their own: else a large one would hold up what the stream says.

@@ -165,6 +165,8 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 			go a.tunnel(agentCtx, *down.Tunnel)
 		case down.CountHome != nil:
 			go a.countHome(ctx, stream, *down.CountHome)
+		case down.CheckHost != nil:
+			go a.checkHost(ctx, stream, *down.CheckHost)
 		case down.LogAck != nil:
 			first := !requested[down.LogAck.JobID]
 			requested[down.LogAck.JobID] = true

@@ -27,6 +27,8 @@ type Down struct {
 	Tunnel *Tunnel `json:"tunnel,omitempty"`
 	// CountHome asks for what a cluster's shared home holds.
 	CountHome *CountHome `json:"count_home,omitempty"`
+	// CheckHost asks what the node's host lacks now.
+	CheckHost *CheckHost `json:"check_host,omitempty"`
 	// Refused tells the agent why the server does not take it; the stream ends.
 	Refused string `json:"refused,omitempty"`
 }
@@ -41,6 +43,8 @@ type Up struct {
 	Log       *Log       `json:"log,omitempty"`
 	// HomeCounted answers CountHome.
 	HomeCounted *HomeCounted `json:"home_counted,omitempty"`
+	// HostChecked answers CheckHost.
+	HostChecked *HostChecked `json:"host_checked,omitempty"`
 	Spans       []Span       `json:"spans,omitempty"`
 }
 
@@ -112,6 +116,23 @@ type HomeCounted struct {
 	ID    int64         `json:"id"`
 	Usage api.HomeUsage `json:"usage"`
 	// Failure says why the home can't be counted; empty when it was.
+	Failure string `json:"failure,omitempty"`
+}
+
+// CheckHost asks the agent to check its host.
+type CheckHost struct {
+	// ID names the question on this stream.
+	ID int64 `json:"id"`
+}
+
+// MaxFindings is how many findings an answer has, at most.
+const MaxFindings = 1024
+
+// HostChecked is the answer to a CheckHost.
+type HostChecked struct {
+	ID       int64             `json:"id"`
+	Findings []api.HostFinding `json:"findings,omitempty"`
+	// Failure says why the host can't be checked; empty when it was.
 	Failure string `json:"failure,omitempty"`
 }
 

@@ -99,6 +99,7 @@ type Config struct {
 	Certifier Certifier
 	Tunnels   Tunnels
 	Homes     Homes
+	Hosts     Hosts
 	// Offers is what the site carries for all its machines.
 	Offers offer.Site
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the

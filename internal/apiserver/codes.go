@@ -252,6 +252,11 @@ var (
 		"The agents of the cluster's nodes are not connected, or can't read its home; `detail` says which.",
 		"Try again when the nodes are back. Treat the home as holding files.",
 	}
+	codeHostUnchecked = Code{
+		"host_unchecked", http.StatusBadGateway, "The host of the node can't be checked",
+		"The agent of the node is not connected, is busy with another check, or could not finish it; `detail` says which.",
+		"Try again when the node is back, or run 'nearmetal node check' on it.",
+	}
 	codeUnavailable = Code{
 		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
 		"The server is starting, stopping, or its state store does not answer. A change may or may not have been stored.",
@@ -266,6 +271,6 @@ func codeTable() []Code {
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnavailable,
+		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,
 	}, machineCodes()...)
 }

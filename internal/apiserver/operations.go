@@ -193,6 +193,9 @@ func (s *Server) registerNodes() {
 		"Nodes by name: what they offer, what is taken, whether they report. Members of other projects are counted, not named.",
 		http.StatusOK, s.listNodes)
 	operation(s, "GET /v1/nodes/{name}", AccessRead, "get-node", "Show a node", "", http.StatusOK, s.getNode, codeNoNode)
+	operation(s, "GET /v1/nodes/{name}/host-check", AccessAdmin, "check-node-host", "Check the host of a node",
+		"The node's agent looks now at what its host lacks for each stack. That starts programs on the host and changes nothing.", http.StatusOK, s.checkHost,
+		codeNoNode, codeHostUnchecked)
 	operation(s, "POST /v1/nodes/{name}/drain", AccessAdmin, "drain-node", "Give a node no new members",
 		"Its members stay until their clusters release them. Repeating the request is not an error.",
 		http.StatusOK, s.drainNode, bodyCodes(codeInvalidRequest, codeNoNode)...)

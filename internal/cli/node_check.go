@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +26,7 @@ func (a *app) nodeCheck() *cobra.Command {
 		Long: `Report what this machine lacks to be a node, for each stack, and the command that fixes it. It needs no server and changes nothing. As root it
 sees more.
 
-With NAME, report what the agent of that node has found when it started.
+With NAME, have the agent of that node check its host now, which needs an administrator. With --recorded, report what it found when it started.
 
 The exit code is 0 if nothing is missing, warnings or not, and 1 otherwise.`,
 		Example: `  nearmetal node check
@@ -39,12 +40,16 @@ The exit code is 0 if nothing is missing, warnings or not, and 1 otherwise.`,
 			return nil
 		},
 	}
+	recorded := cmd.Flags().Bool("recorded", false, "report what the agent of the node found when it started")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *recorded && len(args) == 0 {
+			return usage("--recorded is what the agent of a node found; name the node")
+		}
 		var all []hostcheck.Finding
 		var err error
 		if len(args) == 1 {
-			all, err = a.checkNode(cmd.Context(), args[0])
+			all, err = a.checkNode(cmd.Context(), args[0], *recorded)
 		} else {
 			all, err = a.Commands.Host.Check(cmd.Context())
 		}
@@ -62,11 +67,22 @@ The exit code is 0 if nothing is missing, warnings or not, and 1 otherwise.`,
 	return cmd
 }
 
-// checkNode returns what the agent of a node has found.
-func (a *app) checkNode(ctx context.Context, name string) ([]hostcheck.Finding, error) {
-	c, err := a.client(0)
+// checkPatience is how long a host may take to be checked, with what it takes to ask.
+const checkPatience = 40 * time.Second
+
+// checkNode returns what the agent of a node finds, or has found when it started.
+func (a *app) checkNode(ctx context.Context, name string, recorded bool) ([]hostcheck.Finding, error) {
+	c, err := a.client(checkPatience)
 	if err != nil {
 		return nil, err
+	}
+	if !recorded {
+		check, err := c.CheckHost(ctx, name)
+		var all []hostcheck.Finding
+		for _, f := range check.Findings {
+			all = append(all, hostcheck.Finding{Area: hostcheck.Area(f.Area), Name: f.Name, Status: hostcheck.Status(f.Status), Detail: f.Detail, Fix: f.Fix})
+		}
+		return all, err
 	}
 	node, err := c.Node(ctx, name)
 	if err != nil {

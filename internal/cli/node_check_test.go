@@ -49,9 +49,18 @@ func TestTheCheckOfAMachineFailsIfSomethingIsMissing(t *testing.T) {
 	f.fixed("GET /v1/nodes/n1", api.Node{Name: "n1", Agent: &api.AgentPart{}, Offer: api.Offer{Stacks: []api.StackCheck{
 		{Stack: api.StackVM, Problems: []string{"QEMU is missing; run: apt-get install qemu-system-x86"}},
 	}}})
-	has(t, f.shell().run(t, "node", "check", "n1"), cli.ExitFailed, "missing  vm   stack  QEMU is missing", "vm   stack  apt-get install qemu-system-x86")
+	has(t, f.shell().run(t, "node", "check", "n1", "--recorded"), cli.ExitFailed, "missing  vm   stack  QEMU is missing", "vm   stack  apt-get install qemu-system-x86")
 	f.fixed("GET /v1/nodes/n2", api.Node{Name: "n2"})
-	has(t, f.shell().run(t, "node", "check", "n2"), cli.ExitConflict, "no agent of node \"n2\" has connected yet")
+	has(t, f.shell().run(t, "node", "check", "n2", "--recorded"), cli.ExitConflict, "no agent of node \"n2\" has connected yet")
+}
+
+func TestTheCheckOfAnotherNodeIsMadeNowByItsAgent(t *testing.T) {
+	f := newFake(t)
+	f.fixed("GET /v1/nodes/n1/host-check", api.HostCheck{Findings: []api.HostFinding{
+		{Area: "network", Name: "nft", Status: "ok"}, {Area: "vm", Name: "KVM", Status: "missing", Detail: "/dev/kvm is absent", Fix: "modprobe kvm_intel"},
+	}})
+	has(t, f.shell().run(t, "node", "check", "n1"), cli.ExitFailed, "missing  vm       KVM   /dev/kvm is absent", "vm   KVM   modprobe kvm_intel")
+	has(t, f.shell().run(t, "node", "check", "--recorded"), cli.ExitUsage, "name the node")
 }
 
 func TestPreparationShowsWhatItDoesAndDoesNothingInADryRun(t *testing.T) {

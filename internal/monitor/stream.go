@@ -27,6 +27,8 @@ type stream struct {
 	// homes are the questions without an answer yet, by ID; lastHome is the newest ID.
 	homes    map[int64]chan agentstream.HomeCounted
 	lastHome int64
+	// check is the one check of the host that is under way.
+	check hostQuestion
 }
 
 func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
@@ -71,6 +73,10 @@ func (s *stream) take() []agentstream.Down {
 	}
 	for i := range s.counts {
 		down = append(down, agentstream.Down{CountHome: &s.counts[i]})
+	}
+	if s.check.ask {
+		s.check.ask = false
+		down = append(down, agentstream.Down{CheckHost: &agentstream.CheckHost{ID: s.check.id}})
 	}
 	for _, ack := range s.acks {
 		down = append(down, agentstream.Down{LogAck: &ack})
@@ -206,6 +212,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			m.takeOutput(ctx, name, s, up.Log)
 		case up.HomeCounted != nil:
 			s.homeCounted(*up.HomeCounted)
+		case up.HostChecked != nil:
+			s.hostChecked(*up.HostChecked)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:
 			m.cfg.Spans(name, up.Spans[:min(len(up.Spans), agentstream.MaxSpans)])
 		case up.Heartbeat != nil:

@@ -158,6 +158,27 @@ func (h *Homes) HomeUsage(_ context.Context, node, memberID string) (api.HomeUsa
 	return h.usage, h.err
 }
 
+// Hosts stands for the agents that check hosts.
+type Hosts struct {
+	mu    sync.Mutex
+	found api.HostCheck
+	err   error
+}
+
+// Set is what every host lacks, or why it can't be checked.
+func (h *Hosts) Set(found api.HostCheck, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.found, h.err = found, err
+}
+
+// CheckHost answers as it was set.
+func (h *Hosts) CheckHost(context.Context, string) (api.HostCheck, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.found, h.err
+}
+
 // OpenConsole is OpenTunnel: it notes how it was asked behind the member.
 func (t *Tunnels) OpenConsole(ctx context.Context, node, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error) {
 	return t.OpenTunnel(ctx, node, fmt.Sprintf("%s %+v", memberID, r), 0)

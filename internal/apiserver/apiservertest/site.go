@@ -49,6 +49,7 @@ type Site struct {
 	Explainer *Explainer
 	Tunnels   *Tunnels
 	Homes     *Homes
+	Hosts     *Hosts
 	Consoles  *Consoles
 	Images    *Images
 	// Nodes gives nodes their certificates.
@@ -81,7 +82,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	must(t, err)
 	now := func() time.Time { return s.now() }
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
-	s.Homes, s.Consoles, s.Images = &Homes{}, &Consoles{}, &Images{}
+	s.Homes, s.Hosts, s.Consoles, s.Images = &Homes{}, &Hosts{found: api.HostCheck{Findings: []api.HostFinding{}}}, &Consoles{}, &Images{}
 	s.Nodes = &enrollment.Registrar{Authority: authority, Writer: s.Repo, Reader: cache, Now: now}
 	traces := tracing.NewBook()
 	tracer, err := tracing.Open(ctx, "test", func(s tracing.Span) { traces.Add(tracing.Placed{Span: s}) })
@@ -90,7 +91,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	cfg := apiserver.Config{
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
-		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Certifier: Certifier{now},
+		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Hosts: s.Hosts, Certifier: Certifier{now},
 		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces,
 	}
 	if change != nil {

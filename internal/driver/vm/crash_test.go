@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
@@ -22,6 +23,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/testbed/debiantree"
+	"github.com/nearmetal/nearmetal/testbed/foreignimage"
 )
 
 // doomed is what an agent that will crash is told to do, by its environment.
@@ -115,6 +118,51 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 				if err := r.Driver.Start(t.Context(), m); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if err := r.Clean(t.Context(), m.Assignment.ID); err != nil {
+				t.Fatal(err)
+			}
+			if left := r.left(t); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+// TestAnAgentThatIsKilledWhileAGuestOfAnotherSystemStartsLeavesNoDiskBehind needs a build with -tags failpoints, too.
+func TestAnAgentThatIsKilledWhileAGuestOfAnotherSystemStartsLeavesNoDiskBehind(t *testing.T) {
+	needForeign(t)
+	disk := foreignimage.Bare(t, debiantree.Ensure(t).Path("vmlinuz"))
+	const size = 1 << 30
+	for _, c := range []struct {
+		failpoint string
+		want      driver.State
+	}{
+		{"vm.after-write", driver.StatePrepared},
+		{"vm.after-attach", driver.StatePrepared},
+		{"vm.after-seed", driver.StatePrepared},
+		{"vm.after-create", driver.StatePrepared},
+		{"vm.after-foreign", driver.StateRunning},
+	} {
+		t.Run(c.failpoint, func(t *testing.T) {
+			r := foreign(t, disk.Path, api.ForeignDisk{
+				OS: api.SystemOther, Firmware: api.FirmwareBIOS, Size: api.Bytes(disk.Bytes), Probe: api.Probe{Console: foreignimage.BareText},
+			})
+			m := r.member(t)
+			m.Assignment.DiskBytes = size
+			if err := r.Driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			crash(t, c.failpoint, doomed{StateDir: r.cfg.StateDir, Image: r.cfg.Images.(images).image, Member: m})
+			r.reopen(t)
+			if got := observed(t, r, m.Assignment.ID); got != c.want {
+				t.Errorf("after the crash it is %s, want %s", got, c.want)
+			}
+			if err := r.Driver.Start(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.AwaitReady(t.Context(), m.Assignment.ID); err != nil {
+				t.Error(err)
 			}
 			if err := r.Clean(t.Context(), m.Assignment.ID); err != nil {
 				t.Fatal(err)
