@@ -24,17 +24,17 @@ func (a *app) clusterApply() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
 		Use:   "apply [NAME] -f FILE",
-		Short: "Make a cluster what a file describes",
-		Long: `Make a cluster what a file (YAML or JSON, "-" for standard input) describes: create it when there is none of its name, else
-change what differs, and wait until it is so. The plan is printed first, a line for each change:
+		Short: "Bring a cluster to the state that a file describes",
+		Long: `Bring a cluster to the state that a file (YAML or JSON, "-" for standard input) describes, and wait until it is reached. A cluster that
+does not exist is created; an existing one is changed. The plan is printed first, with a line for each change:
 
   + what is created or added
   ~ what is changed
   - what is removed
   = what stays
 
-What can't be changed is refused, and nothing is. With --dry-run the plan is all. A NAME only guards against the wrong file: it has to be
-the one in it.`,
+If any change is impossible, the file is refused and nothing is changed. With --dry-run, the command only prints the plan. A NAME guards
+against the wrong file: it has to be the name in the file.`,
 		Example: `  nearmetal cluster apply -f c1.yaml --dry-run
   nearmetal cluster apply c1 -f c1.yaml`,
 		ValidArgsFunction: a.completeClusters(1),

@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) auditCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "List and verify who changed what", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "audit", Short: "List and verify the audit log", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(a.auditList(), a.auditVerify())
 	return a.connects(cmd)
 }
@@ -28,9 +28,9 @@ outcome. For administrators only. Refusals of strangers that come faster than on
 		Example: "  nearmetal audit list --failed -n 20",
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.User, "user", "", "only what this user asked for")
-	flags.BoolVar(&q.Failed, "failed", false, "only what was refused or failed")
-	flags.IntVarP(&q.Limit, "lines", "n", 100, "how many records at most")
+	flags.StringVar(&q.User, "user", "", "list only requests of this user")
+	flags.BoolVar(&q.Failed, "failed", false, "list only refused and failed requests")
+	flags.IntVarP(&q.Limit, "lines", "n", 100, "maximum number of records")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if q.Limit < 1 {
@@ -86,8 +86,8 @@ func remarks(r api.AuditRecord) string {
 
 func (a *app) auditVerify() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "verify", Short: "Verify that the audit log is as it was written", Args: noArgs,
-		Long: `Verify that the audit log is as it was written. Each record is bound to the one before by a key of the site's secret, so a record that was changed,
+		Use: "verify", Short: "Verify that the audit log is unaltered", Args: noArgs,
+		Long: `Verify that the audit log is unaltered. Each record is bound to the one before by a key of the site's secret, so a record that was changed,
 removed or inserted is found. The exit code is 1 if anything is wrong.`,
 	}
 	out := outputFlag(cmd)

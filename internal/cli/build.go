@@ -111,7 +111,7 @@ func (a *app) recipeFile(path string) (string, error) {
 }
 
 func (a *app) envBuilds() *cobra.Command {
-	cmd := &cobra.Command{Use: "builds", Short: "List builds, the oldest first", Args: noArgs}
+	cmd := &cobra.Command{Use: "builds", Short: "List builds, oldest first", Args: noArgs}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client(0)
@@ -143,7 +143,7 @@ func (a *app) envLog() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "log BUILD", Aliases: []string{"logs"}, Short: "Show a build's output", Args: oneArg("build"), ValidArgsFunction: a.completeBuilds,
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the build has ended")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the build has ended")
 	cmd.Flags().IntVar(&attempt, "attempt", 0, "attempt (default: the latest)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -172,7 +172,7 @@ func (a *app) envLog() *cobra.Command {
 
 func (a *app) envCancel() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel BUILD...", Short: "Ask builds to end", Args: someArgs("builds to cancel"), ValidArgsFunction: a.completeBuilds,
+		Use: "cancel BUILD...", Short: "Cancel builds", Args: someArgs("builds to cancel"), ValidArgsFunction: a.completeBuilds,
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
 		b, err := c.CancelBuild(ctx, id)

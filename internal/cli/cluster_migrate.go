@@ -27,9 +27,9 @@ func (a *app) clusterMigrate() *cobra.Command {
 	var f migrateFlags
 	cmd := &cobra.Command{
 		Use: "migrate NAME [MEMBER...]", Short: "Move members of a cluster to other nodes",
-		Long: `Move virtual machines to other nodes with what they have in memory, one after the other, and wait until all are there: all members, or those
-named. They run while they move, and stand still for a moment at the end; --offline saves them, carries their state and restores it.
-A member that can't move stays where it is and runs on, and the message says why.
+		Long: `Move virtual machines with their memory to other nodes, one after the other, and wait until all have moved: all members, or the named
+ones. Members run while they move, and pause for a moment at the end. With --offline they are saved, carried and restored instead.
+A member that can't move keeps running on its node, and the message gives the reason.
 Only virtual machines without devices can move.`,
 		Example: "  nearmetal cluster migrate v1\n  nearmetal cluster migrate v1 v1-0 --to n2 --bandwidth 100MiB/s",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -41,10 +41,10 @@ Only virtual machines without devices can move.`,
 		ValidArgsFunction: a.completeClusters(1),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.to, "to", "", "node to move to (default: for each member any other than its own)")
-	flags.BoolVar(&f.offline, "offline", false, "save the members, carry their state and restore it")
-	flags.StringVar(&f.bandwidth, "bandwidth", "", "most that the move of a running member takes of the network, like 100MiB/s (default: no limit)")
-	flags.Var(timeoutFlag(&f.downtime, 0), "downtime", "how long a running member should stand still at most (default: 300ms)")
+	flags.StringVar(&f.to, "to", "", "node to move to (default: any other node)")
+	flags.BoolVar(&f.offline, "offline", false, "save the members, carry their state and restore it there")
+	flags.StringVar(&f.bandwidth, "bandwidth", "", "maximum bandwidth of a live move, like 100MiB/s (default: no limit)")
+	flags.Var(timeoutFlag(&f.downtime, 0), "downtime", "maximum pause at the end of a live move (default: 300ms)")
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until they have moved")
 	flags.Var(timeoutFlag(&f.timeout, 0), "timeout", "how long to wait (default: no limit)")
 	out := outputFlag(cmd)

@@ -226,12 +226,12 @@ func (a *app) limitText(cl api.Cluster) string {
 func (a *app) clusterEvents() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
-		Use: "events NAME", Short: "Show what happened to a cluster",
-		Long:              "Show what happened to a cluster, the oldest first. The events of a deleted cluster stay until its name is used again.",
+		Use: "events NAME", Short: "Show the events of a cluster",
+		Long:              "Show the events of a cluster, oldest first. The events of a deleted cluster stay until its name is used again.",
 		Args:              oneArg("cluster"),
 		ValidArgsFunction: a.completeClusters(1),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events come, until the cluster is gone")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "keep printing new events until the cluster is gone")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)

@@ -20,7 +20,7 @@ const traceWidth = 40
 
 func (a *app) clusterTrace() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "trace NAME", Short: "Show where the time went when a cluster was created or deleted", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
+		Use: "trace NAME", Short: "Show the stages of a cluster's creation and deletion, with times", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
 		Long: `Show the stages in which the newest cluster of this name became ready and, once it is deleted, those in which it ended: when the first
 member began a stage, when the last one finished it, and how long it took a member. Stages of different members overlap. With -o json
 every stage of every member is listed.

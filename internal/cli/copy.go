@@ -19,7 +19,7 @@ has a colon. It uses the system's scp, as 'cluster ssh' uses ssh; the exit code 
   nearmetal cp c1/c1-3:/tmp/core .`,
 		Args: func(_ *cobra.Command, args []string) error { _, err := planCopy(args); return err },
 	}
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy directories with what they hold")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy directories recursively")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		plan, err := planCopy(args)
 		if err != nil {

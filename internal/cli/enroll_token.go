@@ -13,7 +13,7 @@ import (
 
 func (a *app) enrollTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "enroll-token", Short: "Make, list and delete enrollment tokens", Args: cobra.ArbitraryArgs, RunE: needCommand,
+		Use: "enroll-token", Short: "Create, list and delete enrollment tokens", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.AddCommand(a.enrollTokenCreate(), a.enrollTokenList(), a.enrollTokenDelete())
 	return cmd
@@ -24,8 +24,8 @@ func (a *app) enrollTokenCreate() *cobra.Command {
 	var f bmcFlags
 	var file string
 	cmd := &cobra.Command{
-		Use: "create --prefix PREFIX", Short: "Make an enrollment token and print its secret, once", Args: noArgs,
-		Long: `Make an enrollment token, for nodes that run an agent or for machines that boot from this site.
+		Use: "create --prefix PREFIX", Short: "Create an enrollment token and print its secret, once", Args: noArgs,
+		Long: `Create an enrollment token, for nodes that run an agent or for machines that boot from this site.
 
 The agent of a node whose name begins with PREFIX enrolls the node with it ('nearmetal agent --enroll-token-file FILE'). An
 administrator then approves the node ('nearmetal node approve NAME'), unless the token does (--approve).

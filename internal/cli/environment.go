@@ -190,9 +190,9 @@ func stackNames(stacks []api.Stack) string {
 func (a *app) envCheck() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "check NAME", Short: "Tell where an environment can run", Args: oneArg("environment"), ValidArgsFunction: a.completeEnvironments,
-		Long: `Tell for every node, or for one (--node), whether an environment can run there, and if not, why. The command fails with exit code 5 when
-it can run nowhere that was asked for.`,
+		Use: "check NAME", Short: "Report where an environment can run", Args: oneArg("environment"), ValidArgsFunction: a.completeEnvironments,
+		Long: `Report for every node, or for one (--node), whether an environment can run there, and if not, the reason. The exit code is 5 if it can
+run on none of them.`,
 	}
 	cmd.Flags().StringVar(&node, "node", "", "only this node")
 	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNodes(0)) // only fails for a flag that does not exist

@@ -11,9 +11,9 @@ import (
 
 func (a *app) nodeApprove() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "approve NAME...", Short: "Let nodes in that have enrolled", Args: someArgs("nodes to approve"), ValidArgsFunction: a.completeNodes(0),
-		Long: `Let nodes in that have enrolled with a token that does not approve. 'node show' prints the fingerprint of a node's key; the log of its
-agent has the same.`,
+		Use: "approve NAME...", Short: "Approve enrolled nodes", Args: someArgs("nodes to approve"), ValidArgsFunction: a.completeNodes(0),
+		Long: `Approve nodes that enrolled with a token that does not approve. Compare fingerprints first: 'node show' prints that of the node's key, and
+the agent's log has the same.`,
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
 		_, err := c.ApproveNode(ctx, name)
@@ -23,8 +23,8 @@ agent has the same.`,
 
 func (a *app) nodeRevoke() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "revoke NAME...", Short: "Cut nodes off at once", Args: someArgs("nodes to revoke"), ValidArgsFunction: a.completeNodes(0),
-		Long: `Revoke the identities of nodes: their agents are cut off at once and can't come back. What runs there is lost after the death timer and
+		Use: "revoke NAME...", Short: "Revoke the identities of nodes", Args: someArgs("nodes to revoke"), ValidArgsFunction: a.completeNodes(0),
+		Long: `Revoke the identities of nodes: their agents are disconnected at once and can't reconnect. Members on them are lost after the death timer and
 replaced elsewhere. To let a node in again, start its agent with a new enrollment token.
 
 A node that was enrolled by a token with uses left may have a copy of that token: 'node show' names it. Delete it with

@@ -18,7 +18,7 @@ func (a *app) jobCommand() *cobra.Command {
 
 func (a *app) jobList() *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List jobs, the oldest first", Args: noArgs}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List jobs, oldest first", Args: noArgs}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "only jobs of this cluster")
 	out := outputFlag(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("cluster", a.completeClusters(1)) // only fails for a flag that does not exist
@@ -75,7 +75,7 @@ func (a *app) jobLogs() *cobra.Command {
 		Use: "logs ID", Aliases: []string{"log"}, Short: "Show a job's output", Args: oneArg("job"), ValidArgsFunction: a.completeJobs,
 		Long: "Show a job's output: that of its latest attempt, or of another. Each attempt's is kept.",
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job, or the attempt named, has ended")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the output until the job, or the named attempt, has ended")
 	cmd.Flags().IntVar(&attempt, "attempt", 0, "attempt, 1 for the first (default: the latest)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("attempt") && attempt < 1 {
@@ -110,8 +110,8 @@ func (a *app) jobLogs() *cobra.Command {
 
 func (a *app) jobCancel() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel ID", Short: "Ask a job to end", Args: oneArg("job"), ValidArgsFunction: a.completeJobs,
-		Long: "Ask a job to end. It has ended when 'job show' says so. Cancelling a job that has ended changes nothing.",
+		Use: "cancel ID", Short: "Cancel a job", Args: oneArg("job"), ValidArgsFunction: a.completeJobs,
+		Long: "Cancel a job. The job has ended once 'job show' reports so. Cancelling an ended job changes nothing.",
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)

@@ -255,7 +255,7 @@ func (a *app) demoCommand() *cobra.Command {
 	opts := config.Demo{Streams: a.Streams}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show it all: a cluster's life, and how near to bare metal it runs",
+		Short: "Tour the life of a cluster, and measure its efficiency against bare metal",
 		Long: `Start an embedded site, create a cluster of 2 members and run an MPI program on it. Measure ping-pong, HPL and STREAM on the bare host
 and in the cluster alternately on the same cores, and write an HTML report; a run with a wrong result ends the demo. Then let the
 cluster grow to a second node, kill a member while a job runs and show how both go on, drain the node, shrink the cluster, show its

@@ -172,8 +172,8 @@ func stageRows(boot *api.Boot) []stageRow {
 func (a *app) powerStatus() *cobra.Command {
 	var selector map[string]string
 	cmd := &cobra.Command{
-		Use: "status [NODE...]", Short: "Tell the power of machines", ValidArgsFunction: a.completeMachines(0),
-		Long: "Tell the power of machines, as it was last observed: of those named, of those with labels, or of all.",
+		Use: "status [NODE...]", Short: "Show the power state of machines", ValidArgsFunction: a.completeMachines(0),
+		Long: "Show the power state of machines as last observed: of the named machines, of those with labels, or of all.",
 	}
 	cmd.Flags().StringToStringVarP(&selector, "selector", "l", nil, "only machines with these labels, KEY=VALUE,...")
 	out := outputFlag(cmd)

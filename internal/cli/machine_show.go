@@ -184,7 +184,7 @@ func bytesText(n int64) string {
 // nodeEvents is `node events`.
 func (a *app) nodeEvents() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "events NAME", Short: "Show what happened to a machine", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
+		Use: "events NAME", Short: "Show the events of a machine", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -123,7 +123,7 @@ func (a *app) nodePrepare() *cobra.Command {
 	var stacks []string
 	var huge string
 	cmd := &cobra.Command{
-		Use: "prepare", Short: "Make of this machine what software can make of it", Args: noArgs,
+		Use: "prepare", Short: "Prepare this machine to be a node", Args: noArgs,
 		Long: `Install the programs that a node needs, load kernel modules, and set what the kernel has to be set to, now and at each boot. Each change is
 shown before it is made, and nothing is changed that is in order: a second run changes nothing. What needs firmware, another kernel or a reboot is listed.
 

@@ -17,13 +17,13 @@ import (
 )
 
 func (a *app) projectCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "project", Short: "Show, make and bound projects", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "project", Short: "Create and show projects, and set their quotas", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(a.projectList(), a.projectShow(), a.projectCreate(), a.projectSet(), a.projectDelete())
 	return a.connects(cmd)
 }
 
 func (a *app) projectList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List projects with what they hold now", Args: noArgs}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List projects and the resources they hold", Args: noArgs}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client(0)
@@ -100,7 +100,7 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 
 func (a *app) projectShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show a project, its quota and what of it is in use", Args: oneArg("project"), ValidArgsFunction: a.completeProjects,
+		Use: "show NAME", Short: "Show a project, its quota and its use of it", Args: oneArg("project"), ValidArgsFunction: a.completeProjects,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -124,7 +124,7 @@ type projectFlags struct {
 }
 
 func (f *projectFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Description, "description", "", "what it is, for people")
+	flags.StringVar(&f.Description, "description", "", "description for users")
 	flags.IntVar(&f.Shares, "shares", 1, "its weight in the fair share, at least 1")
 	flags.IntVar(&f.Quota.Cores, "cores", 0, "cores its clusters may hold at once (0: no limit)")
 	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
@@ -198,8 +198,8 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 func (a *app) projectCreate() *cobra.Command {
 	var f projectFlags
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a project",
-		Long:    "Make a project. Its quota bounds what its clusters hold at once; its shares weigh what it has used when there is a queue.",
+		Use: "create NAME", Short: "Create a project",
+		Long:    "Create a project. Its quota bounds the resources that its clusters hold at once. Its shares weigh its past use in the queue.",
 		Example: "  nearmetal project create fluids --cores 256 --memory 1TiB --shares 2",
 	}
 	f.add(cmd.Flags())

@@ -12,9 +12,9 @@ import (
 
 func (a *app) clusterExplain() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain NAME", Short: "Tell why a cluster is where it is", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
-		Long: `Tell why a cluster is where it is: what of it waits for room, its place in the queue, what binds it, and when it starts at the
-latest if nothing changes but time limits that end.`,
+		Use: "explain NAME", Short: "Explain the state of a cluster", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
+		Long: `Explain the state of a cluster: its members that wait for room, their place in the queue, the binding constraint, and the latest start
+if nothing changes but time limits that end.`,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -39,10 +39,10 @@ latest if nothing changes but time limits that end.`,
 
 func (a *app) queueCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "queue", Short: "List what waits for room, in its order", Args: noArgs,
-		Long: `List what waits for room, in its order: replacements of lost members first, which have no position, then new clusters and
-members by priority, by the use of their project and user, and by age. EARLIEST is when it starts at the latest if nothing changes
-but time limits that end.`,
+		Use: "queue", Short: "List requests that wait for room, in queue order", Args: noArgs,
+		Long: `List requests that wait for room, in queue order: replacements of lost members first, which have no position, then new clusters and
+members by priority, by the use of their project and user, and by age. EARLIEST is the latest start if nothing changes but time
+limits that end.`,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -29,8 +29,8 @@ func (a *app) clusterScale() *cobra.Command {
 	var f scaleFlags
 	cmd := &cobra.Command{
 		Use:   "scale NAME --size N | --remove MEMBER...",
-		Short: "Give a cluster more or fewer members",
-		Long: `Give a cluster more or fewer members, and wait until the new ones are ready and nothing is left of the others. Members that
+		Short: "Change the number of members of a cluster",
+		Long: `Change the number of members of a cluster. Wait until new members are ready and nothing is left of released ones. Members that
 stay keep their names, ranks and addresses; their jobs go on. A smaller size releases the highest ranks first, --remove those that are
 named. New members that find no room now are refused with the reason and nothing is changed, or wait with --queue. Ctrl-C
 ends the waiting only.`,
@@ -131,8 +131,8 @@ func (a *app) clusterSave() *cobra.Command {
 	var memory bool
 	cmd := a.turns(turn{
 		verb: "save", short: "Save clusters of virtual machines with their memory",
-		long: `Write every member to its node's disk with its memory, and wait until all are saved. A saved cluster keeps its addresses and its shared home,
-and gives its cores and its memory back; its time limit goes on. A save that fails for one member lets all others go on.
+		long: `Save every member with its memory to its node's disk, and wait until all are saved. A saved cluster keeps its addresses and its shared home,
+and releases its cores and memory. Its time limit keeps running. If the save of one member fails, all members continue.
 Only virtual machines without devices can be saved.`,
 		goal: api.ClusterSaved, ask: (*client.Client).SaveCluster, is: func(st api.ClusterStatus) bool { return st.Saved },
 	})
@@ -150,7 +150,7 @@ Only virtual machines without devices can be saved.`,
 func (a *app) clusterRestore() *cobra.Command {
 	return a.turns(turn{
 		verb: "restore", short: "Let saved clusters go on",
-		long: `Let the members of saved clusters go on where they were, and wait until all are ready. Members go on on the nodes where they were saved, all together;
+		long: `Restore saved clusters and wait until all members are ready; programs continue where they were saved. Members go on on the nodes where they were saved, all together;
 until those have room, the restore waits, and 'cluster save' cancels it. A restore that fails for one member saves all others again.`,
 		goal: api.ClusterReady, ask: (*client.Client).RestoreCluster, is: func(st api.ClusterStatus) bool { return !st.Saved },
 	})

@@ -76,15 +76,15 @@ func (a *app) shapeSet() *cobra.Command {
 	var s api.ShapeSettings
 	var memory, disk string
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "Make or replace a shape", Args: oneArg("shape"), ValidArgsFunction: a.completeShapes,
-		Long:    "Make or replace a shape. Clusters keep what they were made with. Needs an administrator.",
+		Use: "set NAME", Short: "Create or replace a shape", Args: oneArg("shape"), ValidArgsFunction: a.completeShapes,
+		Long:    "Create or replace a shape. Existing clusters keep the resources they were created with. Needs an administrator.",
 		Example: `  nearmetal shape set m4 --cores 4 --memory 8GiB --description "for CFD"`,
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&s.Cores, "cores", 0, "cores of each member")
 	flags.StringVar(&memory, "memory", "", "memory of each member, like 8GiB")
 	flags.StringVar(&disk, "disk", "", "private disk of each member whose environment was imported, like 20GiB")
-	flags.StringVar(&s.Description, "description", "", "what it is for")
+	flags.StringVar(&s.Description, "description", "", "description for users")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !flags.Changed("cores") || !flags.Changed("memory") {
@@ -117,7 +117,7 @@ func (a *app) shapeSet() *cobra.Command {
 
 func (a *app) shapeDelete() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Remove a shape; clusters keep what they were made with", Args: oneArg("shape"),
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a shape; existing clusters are unchanged", Args: oneArg("shape"),
 		ValidArgsFunction: a.completeShapes,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -97,8 +97,8 @@ Passwords of BMCs are sealed with the new secret when they are entered again.`,
 func (a *app) siteRetire() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use: "retire", Short: "End former CAs of a site", Args: noArgs,
-		Long: `End all CAs of a site but the newest. Stop the server first and start it again afterwards. Token files with the pin of a former CA and
+		Use: "retire", Short: "Retire former CAs of a site", Args: noArgs,
+		Long: `Retire all CAs of a site but the newest. Stop the server first and start it again afterwards. Token files with the pin of a former CA and
 certificates that it has issued are of no use from then on: wait until the nodes have renewed theirs ('nearmetal node show'), 8 hours after
 the rotation, and users have new tokens. After a theft of the CA's key, retire it at once and enroll the nodes again.`,
 	}

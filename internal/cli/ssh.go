@@ -68,9 +68,9 @@ func sshArgs(cmd *cobra.Command, args []string) (name, member string, command []
 func (a *app) clusterForward() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forward NAME [MEMBER] LOCAL:REMOTEPORT...",
-		Short: "Reach ports of a member as ports of this machine",
-		Long: `Reach ports of a member, by default the one of rank 0, as ports of this machine (127.0.0.1 only), until Ctrl-C. The connections go
-through ssh and the server; a single number is both ports.`,
+		Short: "Forward local ports to a member",
+		Long: `Forward ports of this machine (127.0.0.1 only) to ports of a member, by default that of rank 0, until Ctrl-C. Connections go through
+ssh and the server. A single number is used for both ports.`,
 		Example: `  nearmetal cluster forward c1 8888:8888
   nearmetal cluster forward c1 c1-2 9090 8080:80`,
 		ValidArgsFunction: a.completeClusterMember,

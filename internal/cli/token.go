@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) tokenCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke tokens", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "token", Short: "Create, list and revoke tokens", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(a.tokenCreate(), a.tokenList(), a.tokenRevoke())
 	return a.connects(cmd)
 }
@@ -30,8 +30,8 @@ func (a *app) tokenCreate() *cobra.Command {
 	var role, file string
 	var verbs []string
 	cmd := &cobra.Command{
-		Use: "create --user USER --role ROLE", Short: "Make a token and print its secret, once", Args: noArgs,
-		Long: `Make a token. The secret is printed only once, to standard output or to a new file that only its owner can read (--out). Its user saves it
+		Use: "create --user USER --role ROLE", Short: "Create a token and print its secret, once", Args: noArgs,
+		Long: `Create a token. The secret is printed only once, to standard output or to a new file that only its owner can read (--out). Its user saves it
 as the file that NEARMETAL_TOKEN_FILE names.
 
 Roles: admin may do everything in every project; member everything in one project but change its quota; viewer only reads one
@@ -180,8 +180,8 @@ func words[T ~string](all []T) []string {
 
 func (a *app) tokenRevoke() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "revoke ID...", Short: "Make tokens void at once", Args: someArgs("tokens to revoke"), ValidArgsFunction: a.completeTokens,
-		Long: "Make tokens void at once, also for what was begun with them and still runs.",
+		Use: "revoke ID...", Short: "Revoke tokens immediately", Args: someArgs("tokens to revoke"), ValidArgsFunction: a.completeTokens,
+		Long: "Revoke tokens immediately. Open connections and waits that were begun with them end, too.",
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, id string) (string, error) {
 		return "token " + id + " revoked", c.RevokeToken(ctx, id)
@@ -189,7 +189,7 @@ func (a *app) tokenRevoke() *cobra.Command {
 }
 
 func (a *app) whoamiCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "whoami", Short: "Show what the server takes you for", Args: noArgs}
+	cmd := &cobra.Command{Use: "whoami", Short: "Show your user, role and project", Args: noArgs}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client(0)

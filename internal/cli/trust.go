@@ -30,9 +30,9 @@ Where no node is trusted, 'env build --verify' has two nodes build the same.`,
 
 func (a *app) nodeUntrust() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "untrust NAME...", Short: "End the trust in builders", Args: someArgs("nodes to trust no longer"), ValidArgsFunction: a.completeNodes(0),
-		Long: `End the trust in builders. A build that goes on there starts again on another trusted builder. What the node has built stays in use: list it
-with 'env list --built-by NAME', and build it again with 'env build --force'.`,
+		Use: "untrust NAME...", Short: "Stop trusting builders", Args: someArgs("nodes to trust no longer"), ValidArgsFunction: a.completeNodes(0),
+		Long: `Stop trusting builders. A running build starts again on another trusted builder. Environments that the node has built stay in use: list
+them with 'env list --built-by NAME', and rebuild them with 'env build --force'.`,
 		Example: "  nearmetal node untrust n1\n  nearmetal env list --built-by n1",
 	}
 	return a.onEach(cmd, func(ctx context.Context, c *client.Client, name string) (string, error) {
