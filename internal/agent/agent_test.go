@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -438,8 +439,8 @@ func TestAnOrderThatWaitsForTheDiskIsHeardAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// In the way of the file that takes the term, once the agent has read it; the drivers are asked after that.
-	n.observe = func() error { return os.MkdirAll(filepath.Join(obstacle, "full"), 0o700) }
+	// In the way of the file that takes the term, once the agent has read it; the drivers are first asked after that.
+	n.observe = sync.OnceValue(func() error { return os.MkdirAll(filepath.Join(obstacle, "full"), 0o700) })
 	sessions := make(chan struct{}, 100)
 	n.session = func() { sessions <- struct{}{} }
 	n.start(1)

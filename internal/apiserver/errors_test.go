@@ -284,6 +284,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 		{"project_in_use", `"default"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/projects/default"}) }},
 		{"node_in_use", "in use by", func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1"}) }},
+		{"host_unchecked", "the agent is busy", func() *http.Response {
+			s.Hosts.Set(api.HostCheck{}, errors.New("the agent is busy"))
+			return send(t, s, request{method: "GET", path: "/v1/nodes/n1/host-check"})
+		}},
 		{"node_unknown", "shows no certificate", func() *http.Response { return send(t, s, request{method: "POST", path: "/agent/v1/renewal"}) }},
 		{"node_unknown", "unknown or was revoked", func() *http.Response {
 			config := s.NodeTLS("gone")

@@ -29,7 +29,7 @@ var unreached = map[string]string{
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
 	"state.before-machine-record": noMachines,
-	"vm.amid-export":              noVirtualMachines,
+	"vm.before-export":            noVirtualMachines,
 	"vm.before-imported":          noVirtualMachines,
 	"vm.after-arrival":            noVirtualMachines,
 	"vm.after-attach":             noVirtualMachines,

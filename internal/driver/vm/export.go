@@ -44,7 +44,7 @@ func (d *Driver) export(ctx context.Context, id string, to io.Writer) error {
 	if _, err := to.Write(append(head, '\n')); err != nil {
 		return err
 	}
-	failpoint.Hit("vm.amid-export")
+	failpoint.Hit("vm.before-export")
 	return s.feed(d.path(id, fileState), endable{ctx, to})
 }
 
