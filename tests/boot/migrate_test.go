@@ -24,6 +24,11 @@ echo $(hostname) counted $i of $(wc -l <lines-$(hostname))`
 func TestVirtualMachinesMoveBetweenNodesWhileTheirProgramsRun(t *testing.T) {
 	s := newNodes(t, twoNodes...)
 	s.awaitNode("n2")
+	t.Cleanup(func() { // a test that failed leaves no machines, either
+		if _, err := s.try("cluster", "show", "v1"); err == nil {
+			s.run("cluster", "delete", "v1", "--yes")
+		}
+	})
 	s.run("cluster", "create", "v1", "--stack", "vm", "--size", "2", "--memory", "512MiB", "--env", "debian-mpi")
 	boots := s.wantOwnKernels("v1")
 	job := strings.TrimSpace(s.run("run", "v1", "-n", "2", "--detach", "--", "sh", "-c", counting))
