@@ -3,6 +3,20 @@ package main
 // vmGuards: what virtual machines can't do, and what is not believed of them.
 var vmGuards = []Mutant{
 	{
+		Guard:   "libvirtd sees no device of KVM that runs no machine",
+		File:    "internal/driver/vm/namespace.go",
+		Find:    "mode, number := os.FileMode(0), uint64(0)",
+		Replace: "mode, number := os.FileMode(0), stat.Rdev",
+		Test:    "./internal/driver/vm TestLibvirtdSeesTheDeviceOfKVMOnlyWhereItRunsMachines",
+	},
+	{
+		Guard:   "libvirtd asks no resolver for its host",
+		File:    "internal/driver/vm/namespace.go",
+		Find:    `group: files\nhosts: files\n`,
+		Replace: `group: files\nhosts: files dns\n`,
+		Test:    "./internal/driver/vm TestLibvirtdFindsItsHostsAddressWithoutAResolver",
+	},
+	{
 		Guard:   "what the server of a home takes is no room for its machine",
 		File:    "internal/driver/vm/confine.go",
 		Find:    "a.ReserveBytes-resource.HomeServerBytes)",

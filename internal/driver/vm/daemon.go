@@ -49,9 +49,9 @@ const daemonGrace = 10 * time.Second
 const starts = 3
 
 // startDaemon starts libvirtd on the files in dir and returns once it answers.
-func startDaemon(ctx context.Context, dir string) (d *daemon, err error) {
+func startDaemon(ctx context.Context, dir string, kvm bool) (d *daemon, err error) {
 	for range starts {
-		if d, err = tryDaemon(ctx, dir); !errors.Is(err, errEnded) {
+		if d, err = tryDaemon(ctx, dir, kvm); !errors.Is(err, errEnded) {
 			break
 		}
 	}
@@ -61,7 +61,7 @@ func startDaemon(ctx context.Context, dir string) (d *daemon, err error) {
 // errEnded: libvirtd ended instead of answering.
 var errEnded = errors.New("libvirtd ended")
 
-func tryDaemon(ctx context.Context, dir string) (*daemon, error) {
+func tryDaemon(ctx context.Context, dir string, kvm bool) (*daemon, error) {
 	program, err := exec.LookPath("libvirtd")
 	if err != nil {
 		return nil, errNoLibvirt
@@ -87,7 +87,7 @@ func tryDaemon(ctx context.Context, dir string) (*daemon, error) {
 	go onOwnThread(func() {
 		defer reaped()
 		defer close(d.ended)
-		cmd, err := d.begin(program, trees)
+		cmd, err := d.begin(program, trees, kvm)
 		started <- err
 		if err != nil {
 			return
@@ -121,8 +121,8 @@ func onOwnThread(f func()) {
 }
 
 // begin makes the namespace and starts libvirtd in it. The parent death signal follows this thread, which stays until libvirtd has ended.
-func (d *daemon) begin(program string, trees []int) (*exec.Cmd, error) {
-	if err := enter(trees, hostUUID(d.dir)); err != nil {
+func (d *daemon) begin(program string, trees []int, kvm bool) (*exec.Cmd, error) {
+	if err := enter(trees, hostUUID(d.dir), kvm); err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(program)

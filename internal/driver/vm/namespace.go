@@ -38,8 +38,8 @@ var libvirtAccounts = []struct {
 }{{"libvirt-qemu", 64055}, {"libvirt", 64056}, {"kvm", 64057}}
 
 // enter moves the calling thread, which must be one of its own, into a mount namespace of libvirtd's. What is below /run, /etc and /var there is
-// in memory or one of the trees, so that the host is left as it is.
-func enter(trees []int, uuid string) error {
+// in memory or one of the trees, so that the host is left as it is. kvm is set where processors are virtualized.
+func enter(trees []int, uuid string, kvm bool) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -77,7 +77,10 @@ func enter(trees []int, uuid string) error {
 	if err := errors.Join(addAccounts("/etc/passwd", "%s:x:%d:%[2]d::/nonexistent:/usr/sbin/nologin\n"), addAccounts("/etc/group", "%s:x:%d:\n")); err != nil {
 		return err
 	}
-	return shareKVM()
+	if err := nameLocally(); err != nil {
+		return err
+	}
+	return showKVM("/dev/kvm", "/run/kvm", kvm)
 }
 
 // addAccounts adds the accounts that a file lacks.
@@ -97,18 +100,38 @@ func addAccounts(file, line string) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// shareKVM lets QEMU, which runs as the cluster's user, use KVM; on the host nothing changes.
-func shareKVM() error {
-	const device, private = "/dev/kvm", "/run/kvm"
+// nameLocally has names looked up in files only. Before each start libvirtd asks for the address of its own host, to note it in the machine's log:
+// where the resolver's servers are out of reach, that takes five seconds or more.
+func nameLocally() error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n127.0.1.1 "+host+"\n"), 0o644),
+		os.WriteFile("/etc/nsswitch.conf", []byte("passwd: files\ngroup: files\nhosts: files\n"), 0o644),
+	)
+}
+
+// showKVM shows the namespace the device of KVM: to all users where processors are virtualized, as QEMU runs as the cluster's. Where they are
+// emulated, a device that nobody can open takes its place, root included. On the host nothing changes.
+//
+// A device that opens and yet runs no machine leads libvirtd 9.0 astray: before each use it doubts what it knows of QEMU, and starts QEMU twice to
+// ask for its abilities. That takes seconds of each start.
+func showKVM(device, private string, usable bool) error {
 	var stat unix.Stat_t
 	if unix.Stat(device, &stat) != nil {
 		return nil
 	}
-	if err := unix.Mknod(private, unix.S_IFCHR|0o666, int(stat.Rdev)); err != nil {
+	mode, number := os.FileMode(0), uint64(0) // no driver has the number 0: open(2) fails with ENXIO
+	if usable {
+		mode, number = 0o666, stat.Rdev
+	}
+	if err := unix.Mknod(private, unix.S_IFCHR, int(number)); err != nil {
 		return fmt.Errorf("making a device for KVM: %w", err)
 	}
-	if err := errors.Join(os.Chmod(private, 0o666), unix.Mount(private, device, "", unix.MS_BIND, "")); err != nil {
-		return fmt.Errorf("making KVM usable for machines: %w", err)
+	if err := errors.Join(os.Chmod(private, mode), unix.Mount(private, device, "", unix.MS_BIND, "")); err != nil {
+		return fmt.Errorf("showing machines the device of KVM: %w", err)
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func (d *Driver) use(ctx context.Context) (_ *daemon, done func(), err error) {
 		d.daemon = nil
 	}
 	if d.daemon == nil {
-		if d.daemon, err = startDaemon(ctx, filepath.Join(d.cfg.StateDir, "libvirt")); err != nil {
+		if d.daemon, err = startDaemon(ctx, filepath.Join(d.cfg.StateDir, "libvirt"), d.cfg.Accelerate() == nil); err != nil {
 			d.daemon = nil
 			return nil, nil, err
 		}
