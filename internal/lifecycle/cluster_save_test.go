@@ -152,6 +152,11 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			[]string{"SetPhase restoring: restoring 2 members", "Emit Restoring: restoring 2 members||"},
 		},
 		{
+			"a restore waits for a node that is down with a state, and says what to do", api.ClusterRestoring,
+			func(l *life) { l.restore(); l.shelve("a0", "a1"); l.node("n2", api.NodeDown) },
+			[]string{"SetPhase restoring: the saved memory of c-1 on n2 is on a node that is down; bring the node back, or delete the cluster"},
+		},
+		{
 			"all ask for room together, where they are saved", api.ClusterRestoring, func(l *life) { l.restore(); l.shelve("a0", "a1") },
 			[]string{"Need restore c-0@-1(from a0, on n1) c-1@-1(from a1, on n2)"},
 		},

@@ -216,6 +216,8 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 		return append(ops, l.giveUp(api.ClusterSaving, EventRestoreFailed, "it could not be restored", failed)...)
 	case failed != "":
 		return append(ops, l.loseUnrestored(withdraw)...)
+	case l.stateAway() != "":
+		return l.again(append(ops, l.say(l.stateAway())...))
 	case len(missing) > 0 && !blocked:
 		return l.again(append(ops, Need{Kind: NeedRestore, Members: missing}))
 	case coming:
@@ -223,6 +225,20 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 	default:
 		return l.planRunning()
 	}
+}
+
+// stateAway says which saved members can't go on because the nodes with their states are down, and what to do; "" when there are none.
+func (l *look) stateAway() string {
+	var away []string
+	for _, m := range l.members {
+		if _, placed := l.successors[m.ID]; m.Saved && !placed && l.Nodes[m.Node].Phase == api.NodeDown {
+			away = append(away, fmt.Sprintf("%s on %s", m.Member, m.Node))
+		}
+	}
+	if len(away) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the saved memory of %s is on a node that is down; bring the node back, or delete the cluster", list(away))
 }
 
 // successor reports whether a member goes on there, or why it never will.
