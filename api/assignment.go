@@ -215,6 +215,8 @@ type LostMember struct {
 	Attempt    int       `json:"attempt"`
 	Reason     string    `json:"reason"`
 	Since      time.Time `json:"since"`
+	// Saved: it was on a disk, without cores or memory, which its replacement takes from the quota again.
+	Saved bool `json:"saved,omitempty"`
 }
 
 // Quarantine keeps the resources of an assignment that could not be cleaned in time out of the free view.

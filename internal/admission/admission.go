@@ -48,6 +48,8 @@ type Request struct {
 	Holds time.Duration
 	// Avoid are nodes that are used only when nothing else would do (a member was just lost there, a spare should be elsewhere).
 	Avoid []string
+	// Regains: a replacement takes cores and memory that the lost member, which was saved, did not hold.
+	Regains bool
 	// Homes say for each member of a restore or of a move where it can go on.
 	Homes []Home
 	// Spares are the cluster's spare assignments of this group, whose room a replacement may take when nothing else fits.

@@ -65,9 +65,7 @@ func (p *planner) goOn(a *ask) {
 		return
 	}
 	a.verdict, a.cause = Wait, noRoom
-	if over := a.account.quota.Exceeded(a.account.used, a.wants); len(over) > 0 {
-		a.cause = overQuota
-		a.over = overText(fmt.Sprintf("project %q", a.account.project), a.account.used, a.wants, a.account.quota, over)
+	if a.exceedsQuota() {
 		return
 	}
 	trial := p.rooms.free.sketch
@@ -107,6 +105,17 @@ func (p *planner) goOn(a *ask) {
 	p.note(a, shares)
 }
 
+// exceedsQuota reports whether a request has to wait for its project's quota, and notes that.
+func (a *ask) exceedsQuota() bool {
+	over := a.account.quota.Exceeded(a.account.used, a.wants)
+	if len(over) == 0 {
+		return false
+	}
+	a.verdict, a.cause = Wait, overQuota
+	a.over = overText(fmt.Sprintf("project %q", a.account.project), a.account.used, a.wants, a.account.quota, over)
+	return true
+}
+
 // fitHome finds room for a member that goes on.
 func fitHome(s *placement.Sketch, home *Home, group api.Group) (fit placement.Fit, ok bool) {
 	if home.Node != "" {
@@ -135,7 +144,7 @@ func whyHomeless(s *placement.Sketch, home *Home, group api.Group) (reason strin
 
 // heal decides on a replacement: room elsewhere than where the member was lost, else the room of a spare, else room there.
 func (p *planner) heal(a *ask) {
-	if p.refuseInvalid(a) {
+	if p.refuseInvalid(a) || a.exceedsQuota() {
 		return
 	}
 	if fit, ok := p.rooms.free.fitElsewhere(a); ok && p.findDevices(a, fit) {
@@ -201,7 +210,7 @@ func besides(g *api.Group) resource.Vector {
 
 // holdForHeal holds room for a replacement that waits.
 func (p *planner) holdForHeal(a *ask) {
-	if a.cause == noDevices {
+	if a.cause == noDevices || a.cause == overQuota {
 		return // its room alone would not help it
 	}
 	switch a.cause = p.possibly(a); {

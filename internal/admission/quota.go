@@ -32,10 +32,11 @@ func (p *planner) accountOf(project string) *account {
 	return a
 }
 
-// wants is what a request adds to what its project holds. A replacement adds nothing: the lost member counts until it is replaced.
+// wants is what a request adds to what its project holds. A replacement adds nothing: the lost member counts until it is replaced. Of a saved one only
+// the membership does.
 func wants(r *Request, parts resource.Parts) resource.Amounts {
 	var all resource.Amounts
-	if r.Kind == KindHeal {
+	if r.Kind == KindHeal && !r.Regains {
 		return all
 	}
 	for i := range r.Groups {
@@ -52,7 +53,7 @@ func wants(r *Request, parts resource.Parts) resource.Amounts {
 	if r.Kind == KindMove { // it is the same member, on another node
 		return resource.Amounts{}
 	}
-	if r.Kind == KindRestore {
+	if r.Kind == KindRestore || r.Kind == KindHeal {
 		all.Vector[resource.Members] = 0 // saved members are members
 	}
 	if r.Kind == KindCreate {

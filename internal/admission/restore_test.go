@@ -144,3 +144,45 @@ func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 		})
 	}
 }
+
+func TestTheReplacementOfASavedMemberCountsAgainstTheQuota(t *testing.T) {
+	t.Parallel()
+	regains := func(r *Request) { r.Regains = true }
+	full := Account{Quota: api.Quota{Cores: 6, Members: 2}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 4, resource.Members: 2}}}
+	tests := []struct {
+		name string
+		site func(*scene)
+		want []string
+	}{
+		{
+			"the replacement of a saved member waits for its project's quota of cores",
+			func(s *scene) { s.account("p", full).asks("p.c", KindHeal, 1, 4, regains) },
+			[]string{`p.c wait (quota) needs 4 cores, but project "p" already holds 4 cores and the quota is 6 cores; it does not delay others`},
+		},
+		{
+			"no room is held for a replacement that waits for the quota",
+			func(s *scene) { s.account("p", full).asks("p.c", KindHeal, 1, 4, regains).creates("x", 2, 8) },
+			[]string{
+				`p.c wait (quota) needs 4 cores, but project "p" already holds 4 cores and the quota is 6 cores; it does not delay others`, "x admit n1 n2",
+			},
+		},
+		{
+			"the replacement of a saved member adds no member",
+			func(s *scene) { s.account("p", full).asks("p.c", KindHeal, 1, 2, regains) },
+			[]string{"p.c admit n1"},
+		},
+		{
+			"the replacement of a running member adds nothing",
+			func(s *scene) { s.account("p", full).asks("p.c", KindHeal, 1, 4) },
+			[]string{"p.c admit n1"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 2)
+			tt.site(s)
+			check(t, s.plan(), tt.want...)
+		})
+	}
+}

@@ -237,6 +237,7 @@ func (a *applier) note(m *api.Assignment, reason string) api.LostMember {
 	}
 	return api.LostMember{
 		Group: m.Group, Member: m.Member, Rank: m.Rank, Assignment: m.ID, Node: m.Node, Attempt: attempt, Reason: brief(reason), Since: a.now,
+		Saved: m.Saved,
 	}
 }
 

@@ -179,3 +179,12 @@ func TestWhatCantSucceedAMemberIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestALostMemberIsNotedAsSavedIfItWas(t *testing.T) {
+	t.Parallel()
+	c := saved(t)
+	lost := then(c, apply(t, c, 2*time.Hour, lifecycle.Release{IDs: []string{"u1.c-0.1", "u1.c-1.1"}, Lost: true, Reason: "its disk is gone"})).Record.Lost
+	if len(lost) != 2 || lost[0].Saved || !lost[1].Saved {
+		t.Errorf("got %+v, want c-1 alone noted as saved", lost)
+	}
+}

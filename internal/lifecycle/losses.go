@@ -76,7 +76,7 @@ func (l *look) needs() []ClusterOperation {
 			continue
 		}
 		ops = append(ops, Need{Kind: NeedHeal, Members: []WantedMember{{
-			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt,
+			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt, Regains: m.Saved,
 		}}})
 	}
 	if len(l.missing) > 0 {

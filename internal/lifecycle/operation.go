@@ -64,6 +64,8 @@ type WantedMember struct {
 	Replaces, Avoid string
 	Attempt         int
 	Spare           bool
+	// Regains: the lost assignment was saved and held no cores, so the replacement counts against the quota again.
+	Regains bool
 	// From is the assignment that goes on here. On is the node where it is saved, or which it is to move to. Elsewhere: another node will do, too.
 	From, On  string
 	Elsewhere bool

@@ -306,6 +306,7 @@ func (s *Site) request(asked Asked) admission.Request {
 	avoid := map[string]bool{}
 	for _, m := range need.Members {
 		count[m.Group]++
+		r.Regains = r.Regains || m.Regains
 		if m.Avoid != "" {
 			avoid[m.Avoid] = true
 		}
@@ -377,7 +378,12 @@ func counted(c *state.Cluster, parts resource.Parts) resource.Amounts {
 	held.Vector[resource.Clusters] = 1
 	for _, lost := range c.Record.Lost {
 		for i := range c.Intent.Spec.Groups {
-			if g := &c.Intent.Spec.Groups[i]; g.Name == lost.Group {
+			g := &c.Intent.Spec.Groups[i]
+			switch {
+			case g.Name != lost.Group:
+			case lost.Saved:
+				held.Vector[resource.Members]++
+			default:
 				held = held.Plus(resource.OfMember(g, parts))
 			}
 		}

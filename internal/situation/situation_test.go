@@ -140,6 +140,22 @@ func TestALostMemberCountsAgainstTheQuotaUntilItIsReplaced(t *testing.T) {
 	}
 }
 
+func TestOfALostSavedMemberOnlyTheMembershipCountsAgainstTheQuota(t *testing.T) {
+	s := see(hurt(t), nil)
+	s.View.Cluster("c").Record.Lost[0].Saved = true
+	want := resource.Amounts{
+		Vector: resource.Vector{resource.Clusters: 1, resource.Members: 2, resource.Cores: 2, resource.Memory: 1 << 30}, Devices: resource.Devices{"gpu/slices": 7},
+	}
+	if got := s.Admission(nil, nil).Accounts[api.DefaultProject].Used; !got.Equal(want) {
+		t.Errorf("used: got %+v, want %+v", got, want)
+	}
+	for _, r := range s.Admission(s.Needs(), nil).Requests {
+		if heal := r.Kind == admission.KindHeal; r.Regains != heal {
+			t.Errorf("request %s: it counts against the quota again: %t, want %t", r.Kind, r.Regains, heal)
+		}
+	}
+}
+
 func TestWhatIsBeingCleanedComesSoonAndTheRestWithTheTimeLimitAndItsGrace(t *testing.T) {
 	s := see(hurt(t), nil)
 	ends := noon.Add(time.Hour + lifecycle.DefaultDeadlines().Grace + admission.ReleaseTime)

@@ -47,7 +47,7 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "a replacement adds nothing to what its project holds",
 		File:    "internal/admission/quota.go",
-		Find:    `if r.Kind == KindHeal {`,
+		Find:    `if r.Kind == KindHeal && !r.Regains {`,
 		Replace: `if r.Kind == KindHeal && false {`,
 		Test:    "./internal/admission TestAReplacementAddsNothingToWhatItsProjectHolds",
 	},

@@ -187,8 +187,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a restore counts against the quota",
 		File:    "internal/admission/planner.go",
-		Find:    "if over := a.account.quota.Exceeded(a.account.used, a.wants); len(over) > 0 {\n\t\ta.cause = overQuota",
-		Replace: "if over := a.account.quota.Exceeded(a.account.used, a.wants); false {\n\t\ta.cause = overQuota",
+		Find:    "\tif a.exceedsQuota() {\n",
+		Replace: "\tif false {\n",
 		Test:    "./internal/admission TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll",
 	},
 	{
@@ -232,5 +232,40 @@ var successionGuards = []Mutant{
 		Find:    "\t\t\"restore\": \"%d saved members wait\",\n",
 		Replace: "",
 		Test:    "./internal/situation TestEachKindOfNeedIsDescribed",
+	},
+	{
+		Guard:   "a restore does not ask for room while a node with a state is down",
+		File:    "internal/lifecycle/shelved.go",
+		Find:    `case l.stateAway() != "":`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
+	},
+	{
+		Guard:   "the replacement of a saved member counts against the quota",
+		File:    "internal/admission/quota.go",
+		Find:    `if r.Kind == KindHeal && !r.Regains {`,
+		Replace: `if r.Kind == KindHeal {`,
+		Test:    "./internal/admission TestTheReplacementOfASavedMemberCountsAgainstTheQuota",
+	},
+	{
+		Guard:   "no room is held for a replacement that waits for the quota",
+		File:    "internal/admission/planner.go",
+		Find:    `if a.cause == noDevices || a.cause == overQuota {`,
+		Replace: `if a.cause == noDevices {`,
+		Test:    "./internal/admission TestTheReplacementOfASavedMemberCountsAgainstTheQuota",
+	},
+	{
+		Guard:   "of a lost saved member only the membership counts",
+		File:    "internal/situation/situation.go",
+		Find:    `case lost.Saved:`,
+		Replace: `case false:`,
+		Test:    "./internal/situation TestOfALostSavedMemberOnlyTheMembershipCountsAgainstTheQuota",
+	},
+	{
+		Guard:   "a lost member is noted as saved if it was",
+		File:    "internal/decision/apply.go",
+		Find:    "\t\tSaved: m.Saved,\n",
+		Replace: "",
+		Test:    "./internal/decision TestALostMemberIsNotedAsSavedIfItWas",
 	},
 }
