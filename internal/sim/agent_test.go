@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
@@ -50,11 +51,14 @@ type agent struct {
 
 // memberMemory is what an agent remembers of one member.
 type memberMemory struct {
-	busy    bool
-	ready   bool
-	cleaned bool
-	release bool
-	saves   bool
+	busy      bool
+	ready     bool
+	cleaned   bool
+	release   bool
+	saves     bool
+	takesBack bool
+	// moved is what it took to bring it here.
+	moved *driver.MoveReport
 	// fetches is the member whose state is being brought here for this one, "" for none.
 	fetches   string
 	neverRan  bool
@@ -75,6 +79,9 @@ type wanted struct {
 	// part: it is what a member on another node holds here. from is the member that it succeeds, fromNode the node of that, where it is another one.
 	part           bool
 	from, fromNode string
+	// live: it runs on fromNode. moveTo is the successor that the member is to be handed to. machine: it is a virtual machine.
+	live, machine bool
+	moveTo        string
 }
 
 func newAgent(n *node) {
@@ -265,12 +272,20 @@ func (a *agent) obey(d *agentstream.Desired) {
 			DesiredMember: lifecycle.DesiredMember{
 				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused && !m.Assignment.IsPart(),
 				Save: m.Save && !m.Assignment.IsPart(), Restore: m.Assignment.IsSuccessor(),
+				Moving: m.Move != nil, TakeBack: m.TakeBack,
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
+			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
+		}
+		if m.Move != nil {
+			w := a.desired[m.Assignment.ID]
+			w.moveTo = m.Move.To
+			a.desired[m.Assignment.ID] = w
 		}
 	}
+	a.reconsider()
 	for _, j := range d.Jobs {
 		a.jobs[j.RunID()] = j
 	}
@@ -366,10 +381,17 @@ func (a *agent) plan(id string, newest int64) {
 		if d.Save != m.saves {
 			m.saves, m.attempts = d.Save, lifecycle.Attempts{}
 		}
+		if d.TakeBack != m.takesBack {
+			m.takesBack, m.attempts = d.TakeBack, lifecycle.Attempts{}
+		}
 	}
 	in.Attempts = m.attempts
 	if h := a.n.host[id]; h != nil {
 		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
+		in.Departed = h.departed && a.n.w.cfg.Without != GuardDeparture
+		if h.state == lifecycle.HostHandedOver && a.n.w.cfg.Without == GuardHandedOver && ok {
+			in.Desired.TakeBack = true
+		}
 	}
 	m.report, m.clean = nil, ok && d.Release && a.n.w.cfg.Without == GuardLooking
 	for _, op := range lifecycle.PlanMember(in) {
@@ -411,6 +433,8 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		})
 	case lifecycle.Restore:
 		a.restore(id, m, d)
+	case lifecycle.TakeBack:
+		a.takeBack(id, m)
 	case lifecycle.Stop:
 		a.drive(id, m, CleanFails, "stop", op.Grace+100*time.Millisecond, func(h *hostMember) {
 			h.state, h.message = lifecycle.HostExited, "stopped"
@@ -433,6 +457,8 @@ func (a *agent) start(id string, m *memberMemory, d wanted) {
 	a.drive(id, m, StartFails, "start", 3*time.Second, func(h *hostMember) {
 		h.state, h.since = lifecycle.HostRunning, time.Now()
 		h.first = !a.n.w.checks.ran[id]
+		a.n.w.lives++
+		h.life = a.n.w.lives
 		m.neverRan, a.n.w.checks.ran[id] = false, true
 		a.n.endSomeDay(id, h)
 		if !h.part {
@@ -502,8 +528,9 @@ func (a *agent) report() {
 		case m.report != nil:
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
-				r.FilesDigest = h.files
+				r.FilesDigest, r.HandedOver = h.files, h.state == lifecycle.HostHandedOver
 			}
+			r.Moved = m.moved
 			told.Members = append(told.Members, r)
 		}
 	}

@@ -49,6 +49,7 @@ func (w *world) checkRest() {
 				site.Now.Sub(c.Record.ChangedAt), w.settling())
 		}
 		w.checkMembersAtRest(c)
+		w.checkMovesAtRest(site, c)
 		w.checkAttached(c)
 	}
 	for _, j := range site.View.Jobs {
@@ -78,7 +79,7 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 	}
 	in := site.Admission(needs, free)
 	for i, asked := range needs {
-		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare {
+		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare || asked.Need.Kind == lifecycle.NeedMove {
 			continue
 		}
 		groups := in.Requests[i].Groups
@@ -93,6 +94,9 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 			if _, missing := sketch.FitDevices(groups, fit); missing != "" {
 				return
 			}
+		}
+		if m := asked.Need.Members[0]; m.Regains && !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero() {
+			return // the replacement of a saved member takes what that had given back
 		}
 		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero()) {
 			return // it fits, and may not go before others or above a quota

@@ -46,6 +46,7 @@ func (w *world) check() {
 	}
 	if changed || c.hosts {
 		w.checkHosts()
+		w.checkLives()
 		w.checkIdentities()
 		w.checkFabric()
 		c.hosts = false
@@ -92,7 +93,7 @@ func (m *mirror) checkAllocations() {
 	}
 	m.from = map[string]string{}
 	take := func(a *api.Assignment) {
-		live[a.ID], m.from[a.ID], m.saved[a.ID] = true, a.From, m.saved[a.ID] || a.Saved || m.saved[a.Replaces]
+		live[a.ID], m.from[a.ID], m.saved[a.ID] = true, a.From, a.Saved
 		if a.Saved && (len(a.Slots) > 0 || a.NodeMemoryBytes() > 0) {
 			w.fail("saved", "%s is saved, and holds slots %v and %d bytes", a.ID, a.Slots, a.NodeMemoryBytes())
 		}
@@ -245,7 +246,7 @@ func (w *world) checkPhase(l *landed) {
 func (w *world) checkReady(r *api.ClusterRecord, l *landed) {
 	names := map[string]bool{}
 	for _, a := range l.all {
-		if a.releasedAt != nil || a.Spare {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
 			continue
 		}
 		if !w.checks.ran[a.ID] {
@@ -273,7 +274,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 		return
 	}
 	for _, a := range all {
-		if a.releasedAt != nil || a.Spare {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
 			continue
 		}
 		if a.Whole {
@@ -296,7 +297,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
 	s := w.store.leader()
 	for _, a := range all {
-		if a.releasedAt != nil || a.Spare {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
 			continue
 		}
 		if a.Whole {
@@ -392,8 +393,13 @@ func (w *world) checkLost() {
 			if e.record == nil || e.intent == nil || e.intent.DeleteRequestedAt != nil || e.record.ExpiredAt != nil || e.record.Phase == api.ClusterFailed {
 				continue
 			}
-			for _, a := range m.assignments(e.record) {
-				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && down[a.Node] {
+			all := m.assignments(e.record)
+			moving := map[string]bool{} // they may run on other nodes by now
+			for _, a := range all {
+				moving[a.From] = moving[a.From] || a.releasedAt == nil && a.IsSuccessor()
+			}
+			for _, a := range all {
+				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && !moving[a.ID] && down[a.Node] {
 					w.fail("lost", "cluster %s, which is %s, still holds %s on node %s, which is down", e.record.Name, e.record.Phase, a.ID, a.Node)
 				}
 			}

@@ -33,6 +33,8 @@ const (
 	GuardDebris     Guard = "debris"         // what the leader does not know of is cleaned
 	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
 	GuardUsage      Guard = "usage"          // usage is written in the commit that ends it
+	GuardHandedOver Guard = "handed over"    // a member that may run on another node stands still until its leader takes it back
+	GuardDeparture  Guard = "departure"      // an agent that starts again remembers which members it sent away
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 

@@ -65,7 +65,7 @@ func (a *agent) startJob(id string, h *hostMember, run string) {
 // expire ends a run that has come to its own end. A frozen process gets no time: it ends after its member was woken.
 func (r *jobRun) expire() {
 	w := r.on.w
-	still := r.in.state == lifecycle.HostPaused || r.in.state == lifecycle.HostSaved
+	still := slices.Contains([]lifecycle.HostState{lifecycle.HostPaused, lifecycle.HostSaved, lifecycle.HostHandedOver}, r.in.state)
 	if still && !r.Phase.Ended() {
 		w.after(time.Second, r.expire)
 		return

@@ -62,7 +62,7 @@ type mirror struct {
 	left     map[onNode]int64
 	live     map[string]bool   // IDs of assignments that hold something
 	from     map[string]string // whom they succeed
-	saved    map[string]bool   // those that were ever cut down
+	saved    map[string]bool   // those that are cut down, or were when they were let go of
 	// forgiven were held on a node that was taken out of the inventory: an operator said that the machine is gone.
 	forgiven map[string]bool
 	ledger   map[string]*account
@@ -269,6 +269,7 @@ func (m *mirror) putRecord(name string, op store.Op) {
 	before := e.record
 	e.record = decodeOp[api.ClusterRecord](m.w, op)
 	m.noteRoom(before, e.record)
+	m.noteMoves(before, e.record)
 	if e.intent == nil || e.intent.UID != e.record.UID {
 		m.w.fail("conflict", "what was decided about cluster %s (%s) came true when it was gone", name, e.record.UID)
 	} else if e.record.PlacedAt != nil && (before == nil || before.PlacedAt == nil) && m.w.quiet() {
@@ -279,11 +280,33 @@ func (m *mirror) putRecord(name string, op store.Op) {
 		m.w.store.landed = append(m.w.store.landed, landed{record: *e.record, from: from, intent: e.intent, all: m.assignments(e.record)})
 	}
 	m.setEntry(name, e)
+	m.noteLeft(before, e.record)
 	for _, h := range m.assignments(e.record) {
 		if h.releasedAt != nil && m.released[h.ID] == 0 {
 			m.released[h.ID] = m.revision
 			m.left[onNode{e.record.UID, h.Node}] = m.revision
 		}
+	}
+}
+
+// noteLeft notes which nodes a cluster that is being deleted leaves: its members are cut off one by one, as each is clean.
+func (m *mirror) noteLeft(before, after *api.ClusterRecord) {
+	if after.Phase != api.ClusterDeleting {
+		return
+	}
+	left := map[string]string{}
+	for _, h := range m.assignments(before) {
+		if !h.clean {
+			left[h.ID] = h.Node
+		}
+	}
+	for _, h := range m.assignments(after) {
+		if !h.clean {
+			delete(left, h.ID)
+		}
+	}
+	for _, node := range left {
+		m.left[onNode{after.UID, node}] = m.revision
 	}
 }
 
@@ -295,6 +318,10 @@ func (m *mirror) noteRoom(before, after *api.ClusterRecord) {
 	}
 	for _, h := range m.assignments(after) {
 		if _, old := had[h.ID]; old || h.releasedAt != nil {
+			continue
+		}
+		if h.IsSuccessor() {
+			m.w.happened(map[bool]string{true: "room to move", false: "room to go on"}[h.Live])
 			continue
 		}
 		if h.IsPart() {
@@ -379,8 +406,14 @@ func (m *mirror) usedBy(project string) api.Quota {
 		if e.intent == nil || e.intent.Project != project || e.record == nil {
 			continue
 		}
-		members := q.Members
+		members, runs := q.Members, map[string]bool{}
 		for _, a := range m.assignments(e.record) {
+			runs[a.ID] = a.releasedAt == nil && a.IsMember() && !a.Saved
+		}
+		for _, a := range m.assignments(e.record) {
+			if a.releasedAt == nil && a.IsSuccessor() && runs[a.From] { // what it holds counts once, where it runs
+				continue
+			}
 			if a.releasedAt == nil {
 				for _, c := range a.Devices {
 					addTakes(q.Devices, c.Class, c.Way, 1)
@@ -388,10 +421,6 @@ func (m *mirror) usedBy(project string) api.Quota {
 			}
 			if a.releasedAt == nil && a.IsSuccessor() { // its member counts
 				q.Members--
-			}
-			if a.releasedAt == nil && m.saved[a.Replaces] { // nobody asks for what a member had before it was saved, and is to have again
-				q.Members++
-				continue
 			}
 			if a.releasedAt == nil && (!a.IsPart() || a.IsSuccessor()) {
 				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())

@@ -65,7 +65,11 @@ type hostMember struct {
 	first bool
 	// forNext is the successor that this copy of a state was fetched for, "" for what is no such copy: the successor is not clean before it.
 	forNext string
-	jobs    map[string]*jobRun
+	// machine: it is a virtual machine. departed: it was sent to another node, or may have been; that is on the disk. life names its memory, which it
+	// takes along when it goes on as another member; 0: it never ran.
+	machine, departed bool
+	life              int
+	jobs              map[string]*jobRun
 }
 
 // nodeNetwork is a cluster's network as a node has it.
@@ -129,7 +133,12 @@ func (n *node) loseMemory() {
 		if h.state == lifecycle.HostSaved {
 			continue // it is on the disk
 		}
-		h.state, h.ill = lifecycle.HostPrepared, false
+		if h.machine && h.runs() {
+			h.state, h.message = lifecycle.HostExited, "its machine has ended"
+		} else {
+			h.state = lifecycle.HostPrepared
+		}
+		h.ill = false
 		h.endJobs()
 	}
 	n.w.touched()

@@ -24,7 +24,7 @@ func (a *agent) lie(told agentstream.Observed) agentstream.Observed {
 		for _, id := range slices.Sorted(maps.Keys(n.host)) {
 			_, wanted := a.desired[id]
 			phase, clean, ends := phases[w.rogueRandom.IntN(len(phases))], w.rogueRandom.IntN(2) == 0, w.rogueRandom.IntN(2) == 0
-			if n == a.n || wanted || a.n.host[id] != nil || a.members[id] != nil {
+			if n == a.n || wanted || a.n.host[id] != nil || a.members[id] != nil || n.host[id].forNext != "" { // a copy is of what another node has
 				continue
 			}
 			if clean {

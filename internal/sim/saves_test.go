@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -91,18 +92,14 @@ func (a *agent) restoreHere(id string, m *memberMemory, d wanted) {
 			m.attempts = m.attempts.Fail("nothing is saved", time.Now())
 			return
 		}
-		h.state, h.since, h.jobs, h.everIll = lifecycle.HostRunning, time.Now(), from.jobs, from.everIll
+		h.state, h.since, h.jobs, h.everIll, h.life = lifecycle.HostRunning, time.Now(), from.jobs, from.everIll, from.life
 		from.state, from.jobs = lifecycle.HostPrepared, map[string]*jobRun{}
 		if d.fromNode != "" {
 			delete(a.n.host, d.from)
 		}
 		h.takeJobs(a.n)
-		for run, first := range a.n.w.checks.runs {
-			if first == d.from && h.jobs[run] != nil {
-				a.n.w.checks.runs[run] = id
-			}
-		}
-		m.neverRan, a.n.w.checks.ran[id] = false, true
+		a.n.w.checks.inherit(d.from, id, h)
+		m.neverRan = false
 		a.n.w.happened("member restored")
 		a.n.endSomeDay(id, h)
 		a.hearReady(id, h)
@@ -123,6 +120,11 @@ func (w *world) checkSavedAtRest(c *state.Cluster) {
 
 // checkNoHome checks that a cluster that is not restored waits for room which is not there.
 func (w *world) checkNoHome(site *situation.Site, c *state.Cluster) {
+	for a := range c.Held() {
+		if a.Saved && site.Nodes[a.Node].Phase == api.NodeDown && strings.Contains(c.Record.Message, a.Node) {
+			return // its state is on a node that is down, and its user hears of that
+		}
+	}
 	needs := site.Needs()
 	room := situation.Room{Offers: w.offers()}
 	free, err := room.Update(site.View, site.Available)

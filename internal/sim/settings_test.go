@@ -62,6 +62,7 @@ const (
 	Metal
 	Forget
 	Save
+	Move
 
 	MemberEnds
 	MemberIll
@@ -76,6 +77,7 @@ const (
 	Blind
 	AgentHangs
 	Lies
+	Midway
 
 	AgentRestart
 	AgentSleep
@@ -98,8 +100,8 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget", "save",
-	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget", "save", "move",
+	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies", "midway",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }
 

@@ -239,7 +239,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		GuardElection: {"", 14}, GuardConflict: {"", 47}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 23},
 		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 4},
 		GuardRecovery: {"", 27}, GuardGarbage: {"garbage", 9}, GuardCurrent: {"", 13}, GuardDebris: {"", 27}, GuardDeadline: {"", 1},
-		GuardUsage: {"", 11}, GuardStale: {"obedience", 7},
+		GuardUsage: {"", 11}, GuardStale: {"obedience", 7}, GuardHandedOver: {"twice", 75}, GuardDeparture: {"identity", 3},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
 			t.Parallel()
@@ -286,6 +286,11 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 	if s.Events[lifecycle.EventFailed] == 0 {
 		t.Errorf("no life saw the event %q", lifecycle.EventFailed)
 	}
+	for _, reason := range []string{lifecycle.EventMoving, lifecycle.EventMemberMoved, lifecycle.EventMoveFailed} {
+		if s.Events[reason] == 0 {
+			t.Errorf("no life saw the event %q", reason)
+		}
+	}
 	for k := range kinds {
 		switch k {
 		case Groups, Spares, Limits, Queues, Priorities, Projects, Selectors, Devices, Metal:
@@ -296,7 +301,7 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 		}
 	}
 	for _, what := range []string{
-		"conflict", "two alive", "spare taken over", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
+		"move done", "move failed", "successor withdrawn", "move undecided", "member taken back", "state carried", "member not carried", "conflict", "two alive", "spare taken over", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
 		"at rest ready", "at rest failed", "at rest refused", "at rest queued",
 	} {
 		if s.Happened[what] == 0 {

@@ -115,6 +115,7 @@ func (w *world) drawLife(i int) life {
 	for g := range 2 {
 		group := w.drawGroup(fmt.Sprintf("g%d", g))
 		w.drawMetal(&group, in.Project)
+		w.drawMachine(&group)
 		if g < groups && (g == 0 || may(Groups)) {
 			in.Spec.Groups = append(in.Spec.Groups, group)
 		}
@@ -203,6 +204,7 @@ func (w *world) create(l life) {
 		w.after(l.jobs[i].after, func() { w.submit(in.Name, in.UID, l.jobs[i]) })
 	}
 	w.scheduleSaves(in.Name, in.UID, l.lasts)
+	w.scheduleMoves(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return
 	}

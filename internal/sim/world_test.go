@@ -67,7 +67,7 @@ type world struct {
 	ctx   context.Context
 	end   context.CancelFunc
 	// Users, faults and all the rest draw from sources of their own: with fewer faults the users still ask for the same.
-	random, userRandom, faultRandom, deviceRandom, blindRandom, rogueRandom, saveRandom *rand.Rand
+	random, userRandom, faultRandom, deviceRandom, blindRandom, rogueRandom, saveRandom, moveRandom *rand.Rand
 
 	queue  queue
 	seq    int64
@@ -82,6 +82,7 @@ type world struct {
 	boxes   []*box
 	nodes   []*node
 	carries []*carry
+	lives   int // how many memories members had so far
 	ids     int
 	rivals  int
 	steady  bool          // leaders stay
@@ -122,6 +123,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), bmcs: fake.NewSite(), stats: newStats(),
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
 		deviceRandom: source(cfg.Seed, "devices"), blindRandom: source(cfg.Seed, "blind"), rogueRandom: source(cfg.Seed, "rogue"), saveRandom: source(cfg.Seed, "saves"),
+		moveRandom: source(cfg.Seed, "moves"),
 	}
 	w.ctx, w.end = context.WithCancel(t.Context())
 	w.store = newWitness(w)
@@ -291,8 +293,8 @@ func (w *world) makeNodes() {
 func nodeRecord(name, rack, underlay string, cores int, memoryBytes int64) api.NodeRecord {
 	rec := api.NodeRecord{
 		Name: name, Labels: map[string]string{"rack": rack},
-		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}},
-		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+		Stacks:       []api.StackCheck{{Stack: api.StackContainer, OK: true}, {Stack: api.StackVM, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer, api.StackVM}, OK: true}},
 		Underlay:     underlay,
 	}
 	rec.Capacity.MemoryBytes = memoryBytes
