@@ -32,6 +32,10 @@ func TestVirtualMachinesMoveBetweenNodesWhileTheirProgramsRun(t *testing.T) {
 	s.run("cluster", "create", "v1", "--stack", "vm", "--size", "2", "--memory", "512MiB", "--env", "debian-mpi")
 	boots := s.wantOwnKernels("v1")
 	job := strings.TrimSpace(s.run("run", "v1", "-n", "2", "--detach", "--", "sh", "-c", counting))
+	s.until(virtualDeadline, "both ranks to count", func() bool {
+		_, err := s.try("cluster", "ssh", "v1", "--", "test", "-s", "lines-v1-0", "-a", "-s", "lines-v1-1")
+		return err == nil
+	})
 
 	t.Log("both are brought to n1; then one moves while it runs, and back as a state on disk")
 	s.gather("v1", "n1")
@@ -51,7 +55,7 @@ func TestVirtualMachinesMoveBetweenNodesWhileTheirProgramsRun(t *testing.T) {
 	for _, kill := range []func(){
 		func() { s.killAgent("n1", "v1") },
 		func() { s.killAgent("n2", "v1") },
-		func() { s.kill(); s.start() },
+		func() { s.kill(); adoptMachines(t, "v1"); s.start() },
 	} {
 		s.beginMove("v1", "v1-0", "n2")
 		kill()

@@ -189,13 +189,20 @@ func (s *site) killAgent(node, cluster string) {
 	agent, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	must(s.t, err)
 	must(s.t, syscall.Kill(agent, syscall.SIGKILL))
-	for _, pid := range machinesOf(s.t, cluster) { // they fall to this process, which nothingLeft made the heir of all
-		go func() { _, _ = syscall.Wait4(pid, nil, 0, nil) }()
-	}
+	adoptMachines(s.t, cluster)
 	s.until(virtualDeadline, "the agent of "+node+" to be back", func() bool {
 		now, err := os.ReadFile(lock)
 		return err == nil && string(now) != string(text)
 	})
+}
+
+// adoptMachines waits for the machines of a cluster in place of agents that were killed: they fall to this process, which nothingLeft made the heir
+// of all. libvirt takes a machine that nobody has waited for as running.
+func adoptMachines(t *testing.T, cluster string) {
+	t.Helper()
+	for _, pid := range machinesOf(t, cluster) {
+		go func() { _, _ = syscall.Wait4(pid, nil, 0, nil) }()
+	}
 }
 
 func (s *site) isReady(cluster string) bool {

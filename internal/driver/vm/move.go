@@ -236,7 +236,9 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 		Downtime: time.Duration(out.stats.DowntimeMs)*time.Millisecond + time.Since(out.since), Total: time.Since(began),
 		Bytes: out.stats.RAM.Transferred, Rounds: out.stats.RAM.Rounds,
 	}
-	if err := d.endMachine(ctx, host, id); err != nil { // it runs there; Clean ends what is left here
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout) // a leader that has heard of the other ends the transfer
+	defer cancel()
+	if err := d.endMachine(ending, host, id); err != nil { // it runs there; Clean ends what is left here
 		d.log.WarnContext(ctx, "a machine that has moved can't be ended here; it stands still", "member", id, "error", err)
 	}
 	return report, nil
