@@ -53,7 +53,7 @@ func TestACloudGuestHasItsDiskItsUserDataAndAnswersEveryProbe(t *testing.T) {
 		}
 	}
 	limits, err := os.ReadFile(filepath.Join("/proc", pidOf(t, r, id), "limits"))
-	if bound := regexp.MustCompile(`Max file size +2147\d{7} `); err != nil || !bound.Match(limits) {
+	if bound := regexp.MustCompile(`Max file size +21482307584 `); err != nil || !bound.Match(limits) {
 		t.Errorf("QEMU may write larger files than its disk can become: %v\n%s", err, limits)
 	}
 	probedAgain(t, r, id, api.Probe{Ping: true})
