@@ -201,6 +201,13 @@ func (a *Agent) inTheWay(from string) bool {
 	return other != nil && (other.busy || other.state != driver.StateAbsent)
 }
 
+// hasLeftover reports whether a copy of the state that a released successor was to go on from is still here: the agent found it when it started, and
+// is cleaning it.
+func (a *Agent) hasLeftover(m *memberState) bool {
+	left := a.members[m.want.Assignment.From]
+	return left != nil && left.want == nil && (left.busy || left.state != driver.StateAbsent)
+}
+
 // fetch lets a member go on that is on another node.
 func (a *Agent) fetch(ctx context.Context, m *memberState, d driver.Driver, want agentstream.Member) error {
 	target := agentstream.TargetState

@@ -496,3 +496,24 @@ func TestWhatAnEarlierAttemptLeftOfAStateIsRemovedFirst(t *testing.T) {
 	s.awaitPhaseOn(s.n2, heir, api.MemberReady)
 	s.settle(before)
 }
+
+func TestASuccessorIsNotCleanBeforeTheStateThatWasFetchedForIt(t *testing.T) {
+	s := newCarrySite(t)
+	s.begin()
+	s.tell(s.n1, first(func(m *agentstream.Member) { m.Save = true }))
+	s.awaitPhaseOn(s.n1, moving, api.MemberSaved)
+	s.tell(s.n1, first(saved))
+	s.n2.stop()
+	// An agent that was killed between Import and Restore.
+	left := fake.NewVM(s.n2.host, s.n2.fabric)
+	if err := left.Import(t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
+		t.Fatal(err)
+	}
+	s.n2.host.Script(moving, fake.Behaviour{FailCleans: 2})
+	s.tell(s.n2, next(released))
+	s.n2.startAnew(2)
+	s.awaitClean(s.n2, heir)
+	if got := s.n2.host.IDs(); len(got) > 0 {
+		t.Errorf("n2 confirms that %s is clean, and still has %v", heir, got)
+	}
+}

@@ -215,6 +215,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	do := task{what: "start", life: ctx, deadline: startDeadline, slots: a.slots}
 	if m.elsewhere(a.cfg.Node.Name) {
 		do.what, do.deadline, do.slots = "fetch", carryDeadline, a.carries
+		m.fetched = want.Assignment.From
 		do.life = m.transferring(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
 	} else if want.Assignment.IsSuccessor() {
 		do.what, do.deadline = "restore", saveDeadline
@@ -298,9 +299,12 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
-	from := ""
-	if m.elsewhere(a.cfg.Node.Name) && !a.inTheWay(m.want.Assignment.From) {
+	from := m.fetched
+	if m.elsewhere(a.cfg.Node.Name) {
 		from = m.want.Assignment.From
+	}
+	if from != "" && a.inTheWay(from) {
+		from = "" // it is cleaned by itself
 	}
 	d, stack := m.driver, api.Stack("")
 	if m.want != nil {
@@ -338,7 +342,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		return filetree.Remove(ctx, a.controlDir(m.id))
 	}, func(m *memberState) {
 		m.state, m.exit, m.ready, m.unhealthy, m.cut, m.hung, m.problem = driver.StateAbsent, "", false, "", "", "", ""
-		m.digest, m.neverRan, m.kills, m.oomKills, m.moved = "", false, nil, 0, nil
+		m.digest, m.neverRan, m.kills, m.oomKills, m.moved, m.fetched = "", false, nil, 0, nil, ""
 		m.cleaned = final
 		m.watched, m.probed, m.lookAt = false, false, time.Time{}
 		m.instance++

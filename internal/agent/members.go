@@ -42,7 +42,9 @@ type memberState struct {
 	early bool
 	// departed: it was sent to another node, or may have been. transfer is one under way, from here or to here; arriving and moved are of a successor
 	// from another node.
+	// fetched is the member that this one was fetched from; nothing of that stays here.
 	departed bool
+	fetched  string
 	transfer *transfer
 	arriving *agentstream.Arriving
 	moved    *driver.MoveReport
@@ -379,7 +381,7 @@ func (a *Agent) report() {
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {
-			if a.networksGone(m) {
+			if a.networksGone(m) && !a.hasLeftover(m) {
 				o.Clean = append(o.Clean, id)
 				continue
 			}

@@ -100,4 +100,11 @@ var carryGuards = []Mutant{
 		Replace: "false",
 		Test:    "./internal/cli TestAMoveIsAwaitedUntilItsMembersCanBeReached",
 	},
+	{
+		Guard:   "a successor is not clean before the state that was fetched for it",
+		File:    "internal/agent/members.go",
+		Find:    " && !a.hasLeftover(m) {",
+		Replace: " {",
+		Test:    "./internal/agent TestASuccessorIsNotCleanBeforeTheStateThatWasFetchedForIt",
+	},
 }

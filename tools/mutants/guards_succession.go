@@ -31,7 +31,7 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored",
 	},
 	{
-		Guard:   "cores are given back when all are saved, not before",
+		Guard:   "cores are given back once all members are saved",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    `case len(open) == 0:`,
 		Replace: `case len(done) > 0:`,
@@ -59,7 +59,7 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
-		Guard:   "nobody takes over before it runs",
+		Guard:   "a successor takes over once it runs",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    "\tcase api.MemberStarting, api.MemberReady:\n\t\treturn true",
 		Replace: "\tcase api.MemberPreparing, api.MemberStarting, api.MemberReady:\n\t\treturn true",
@@ -73,14 +73,14 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
-		Guard:   "a save waits for those that are about to run",
+		Guard:   "a save waits for successors that are about to run",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    `case saveAgain && pending:`,
 		Replace: `case false && pending:`,
 		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
 	},
 	{
-		Guard:   "who is found on disk goes on",
+		Guard:   "a member that is found on disk goes on",
 		File:    "internal/lifecycle/cluster.go",
 		Find:    `case l.anySaved():`,
 		Replace: `case false:`,
@@ -122,7 +122,7 @@ var successionGuards = []Mutant{
 		Test:    "./internal/decision TestAMemberIsSavedAndGoesOnWithoutEverBeingTwo",
 	},
 	{
-		Guard:   "who takes over releases who it was",
+		Guard:   "a member that takes over releases its predecessor",
 		File:    "internal/decision/succession.go",
 		Find:    `p.fate, p.next, from.fate = changed, &next, released`,
 		Replace: `p.fate, p.next = changed, &next`,
@@ -143,7 +143,7 @@ var successionGuards = []Mutant{
 		Test:    "./internal/decision TestWhatCantSucceedAMemberIsRefused",
 	},
 	{
-		Guard:   "what succeeds another is a part of it at first",
+		Guard:   "a new successor is a part of its member",
 		File:    "internal/decision/hold.go",
 		Find:    "\tcase n.From != \"\":",
 		Replace: "\tcase false:",
@@ -220,7 +220,7 @@ var successionGuards = []Mutant{
 		Test:    "./internal/controller TestASavedMemberHasNoPortAndAWithdrawnSuccessorIsCutOff",
 	},
 	{
-		Guard:   "the use of who was succeeded ends when it is",
+		Guard:   "the use of a predecessor ends when its successor takes over",
 		File:    "internal/decision/succession.go",
 		Find:    `a.spans.add(api.SpanAllocated, was, was.TakenAt, a.now)`,
 		Replace: ``,
