@@ -236,10 +236,10 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		check string
 		seed  uint64
 	}{
-		GuardElection: {"", 14}, GuardConflict: {"", 47}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 23},
-		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 4},
-		GuardRecovery: {"", 27}, GuardGarbage: {"garbage", 9}, GuardCurrent: {"", 13}, GuardDebris: {"", 27}, GuardDeadline: {"", 1},
-		GuardUsage: {"", 11}, GuardStale: {"obedience", 7}, GuardHandedOver: {"twice", 75}, GuardDeparture: {"identity", 3},
+		GuardElection: {"", 22}, GuardConflict: {"", 51}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 23},
+		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 6},
+		GuardRecovery: {"", 27}, GuardGarbage: {"garbage", 9}, GuardCurrent: {"", 15}, GuardDebris: {"", 31}, GuardDeadline: {"", 1},
+		GuardUsage: {"", 11}, GuardStale: {"obedience", 17}, GuardHandedOver: {"twice", 75}, GuardDeparture: {"identity", 3},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
 			t.Parallel()
