@@ -229,7 +229,7 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a restore that waits is described",
 		File:    "internal/situation/explain.go",
-		Find:    "\t\t\"restore\": \"%d saved members wait\",\n",
+		Find:    "\"restore\": \"%d saved members wait\", ",
 		Replace: "",
 		Test:    "./internal/situation TestEachKindOfNeedIsDescribed",
 	},
