@@ -106,6 +106,14 @@ func TestHugePagesAreClaimedByMemoryNodeInWholePagesAndNotOfOrdinaryMemory(t *te
 	}
 }
 
+func TestAMemberInHugePagesNeedsNoOrdinaryMemoryButItsMachines(t *testing.T) {
+	v := viewOf(t, withDisks())
+	place(t, v, "other", group("g", 1, 1, 3))
+	if _, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{hugePages(1, 1200<<20, 2<<20)}}); refusal != nil {
+		t.Error(refusal.Message)
+	}
+}
+
 func TestGroupsPlacedTogetherCountEachOthersDisks(t *testing.T) {
 	a, b := disks(1, 60*gib), disks(1, 50*gib)
 	a.Name, b.Name = "a", "b"

@@ -364,7 +364,7 @@ var vmGuards = []Mutant{
 		File:    "internal/resource/reserve.go",
 		Find:    "v[class], v[Memory] = v[Memory], 0",
 		Replace: "v[class] = v[Memory]",
-		Test:    "./internal/placement TestHugePagesAreClaimedByMemoryNodeInWholePagesAndNotOfOrdinaryMemory",
+		Test:    "./internal/placement TestAMemberInHugePagesNeedsNoOrdinaryMemoryButItsMachines",
 	},
 	{
 		Guard:   "huge pages that are set aside are not offered as memory",
