@@ -98,6 +98,8 @@ type ClusterIntent struct {
 	SaveAskedAt *time.Time `json:"save_asked_at,omitempty"`
 	// Move is the move of members to other nodes that was asked for last; nil: none.
 	Move *MoveIntent `json:"move,omitempty"`
+	// Reboot is the reboot of members that was requested last; nil: none.
+	Reboot *RebootIntent `json:"reboot,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
 	Removed []string `json:"removed,omitempty"`
@@ -158,6 +160,16 @@ type MoveIntent struct {
 	// Offline asks for them to be saved, carried and restored, instead of moved while they run.
 	Offline bool `json:"offline,omitempty"`
 	MoveLimits
+}
+
+// RebootIntent requests that members boot again where they are.
+type RebootIntent struct {
+	// AskedAt names the request.
+	AskedAt time.Time `json:"asked_at"`
+	// Members are the IDs of their assignments at the time of the request. A member that was replaced or moved since has another ID.
+	Members []string `json:"members"`
+	// Hard resets members without asking their systems to shut down first.
+	Hard bool `json:"hard,omitempty"`
 }
 
 // MoveLimits bounds what the move of a running member may take.

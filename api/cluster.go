@@ -205,7 +205,36 @@ type ClusterStatus struct {
 	Saved bool `json:"saved,omitempty"`
 	// Move is the move of members that was asked for last; nil: none.
 	Move *MoveStatus `json:"move,omitempty"`
+	// Reboot is the reboot of members that was requested last; nil: none.
+	Reboot *RebootStatus `json:"reboot,omitempty"`
 }
+
+// RebootStatus is a request to reboot members, and its progress.
+type RebootStatus struct {
+	AskedAt time.Time `json:"asked_at"`
+	Hard    bool      `json:"hard,omitempty"`
+	// Ended: every member has booted again, or will not.
+	Ended   bool              `json:"ended"`
+	Members []MemberRebooting `json:"members"`
+}
+
+// MemberRebooting is the reboot of one member.
+type MemberRebooting struct {
+	Member string      `json:"member"`
+	Phase  RebootPhase `json:"phase"`
+	// Message is why the member did not boot again; empty otherwise.
+	Message string `json:"message,omitempty"`
+}
+
+// RebootPhase is the progress of the reboot of a member.
+type RebootPhase string
+
+// The phases of a reboot.
+const (
+	RebootWaiting RebootPhase = "waiting" // the member has not booted again yet
+	RebootDone    RebootPhase = "done"    // the member has booted again; its own phase says whether it is ready
+	RebootFailed  RebootPhase = "failed"  // the member was replaced, moved or released; the message says so
+)
 
 // MoveStatus is a request to move members, and how far it is.
 type MoveStatus struct {

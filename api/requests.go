@@ -29,6 +29,14 @@ type MigrateRequest struct {
 	Downtime Duration `json:"downtime,omitempty"`
 }
 
+// RebootRequest is the body of a reboot: members of a cluster that are to boot again where they are.
+type RebootRequest struct {
+	// Members are names of members; none: all of the cluster.
+	Members []string `json:"members,omitempty"`
+	// Hard resets the members. Without it, their systems are asked to shut down, and are reset only after 30 seconds.
+	Hard bool `json:"hard,omitempty"`
+}
+
 // ExtendRequest is the body of an extend.
 type ExtendRequest struct {
 	// TimeLimit is the new limit, counted from when the cluster was placed; it must be longer than the present one.

@@ -38,6 +38,11 @@ func (c *Client) MigrateCluster(ctx context.Context, name string, req api.Migrat
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/migrate", req)
 }
 
+// RebootCluster requests that members of a cluster boot again. The cluster's status shows the progress (Reboot).
+func (c *Client) RebootCluster(ctx context.Context, name string, req api.RebootRequest) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/reboot", req)
+}
+
 // ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.
 func (c *Client) ExtendCluster(ctx context.Context, name string, limit api.Duration) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/extend", api.ExtendRequest{TimeLimit: limit})

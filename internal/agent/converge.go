@@ -77,6 +77,10 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Desired.Paused, in.Desired.Save = m.want.Paused && !m.part(), m.want.Save && !m.part()
 		in.Desired.Restore = m.want.Assignment.IsSuccessor()
 		in.Desired.Moving, in.Desired.TakeBack = m.want.Move != nil, m.want.TakeBack
+		in.Desired.Reboot = m.want.Boot != "" && m.want.Boot != m.boot && !m.part()
+		if !m.want.HardReboot {
+			in.Desired.RebootGrace = rebootGrace
+		}
 		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
@@ -147,6 +151,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.takeBack(ctx, m)
 	case lifecycle.Resume:
 		a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
+	case lifecycle.Reboot:
+		a.reboot(ctx, m, op.Grace)
 	case lifecycle.Clean:
 		a.clean(ctx, m)
 	default:
@@ -233,7 +239,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		return err
 	})
 	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
-		m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false
+		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
 	}))
 }
 

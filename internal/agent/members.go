@@ -45,6 +45,8 @@ type memberState struct {
 	// fetched is the member that this one was fetched from; nothing of that stays here.
 	departed bool
 	fetched  string
+	// boot names the boot that it runs; empty for its first.
+	boot     string
 	transfer *transfer
 	arriving *agentstream.Arriving
 	moved    *driver.MoveReport
@@ -125,6 +127,9 @@ func (a *Agent) recover(ctx context.Context) error {
 		for _, o := range found {
 			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
+			if o.Member != nil {
+				m.boot = o.Member.Boot
+			}
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
 				m.recovered, m.digest = a.cfg.Clock.Now(), a.loadDigest(o.ID)
@@ -391,6 +396,7 @@ func (a *Agent) report() {
 		}
 		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
+		seen.Boot = m.boot
 		if m.want != nil {
 			seen.Generation = m.want.Assignment.Generation
 		}

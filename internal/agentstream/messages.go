@@ -211,6 +211,8 @@ type Member struct {
 	Move *Move `json:"move,omitempty"`
 	// TakeBack asks for a member that was handed over to go on here: it runs nowhere else, and never will.
 	TakeBack bool `json:"take_back,omitempty"`
+	// HardReboot resets the member where its boot is not the one requested (driver.Member.Boot), without asking its system to shut down.
+	HardReboot bool `json:"hard_reboot,omitempty"`
 	// FilesDigest names the content of Files, with those of the share once that is in; the agent reports the digest of what the member has.
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
@@ -286,6 +288,8 @@ type MemberObserved struct {
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Failure is why what is asked of it beyond its life, such as Save, failed; empty while it may yet succeed.
 	Failure string `json:"failure,omitempty"`
+	// Boot names the boot that the member runs (driver.Member.Boot); empty for its first.
+	Boot string `json:"boot,omitempty"`
 	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Arriving is how much of a successor has come from another node so far; nil before and afterwards.

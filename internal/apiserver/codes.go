@@ -139,6 +139,11 @@ var (
 		"Only virtual machines without devices can move, and no disks of other systems.",
 		"See `detail`. Members of other kinds are replaced when they are lost, or leave with their cluster.",
 	}
+	codeCantReboot = Code{
+		"cant_reboot", http.StatusConflict, "The member can't reboot",
+		"Only virtual machines can reboot.",
+		"See `detail`. A container that no longer works is replaced; a machine is rebooted by `nearmetal node power`.",
+	}
 	codeProjectExists = Code{
 		"project_exists", http.StatusConflict, "The project exists",
 		"A project of this name exists.", "Choose another name, or change the project.",
@@ -269,7 +274,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantSave, codeCantMove, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,
 	}, machineCodes()...)

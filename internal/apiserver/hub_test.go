@@ -39,6 +39,7 @@ func (l *spoken) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, "", ok
 }
 
+func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (l *spoken) Node(name string) (api.NodePhase, time.Time, string) {

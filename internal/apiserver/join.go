@@ -14,6 +14,7 @@ import (
 // Observed is the reading side of Live: what joining needs.
 type Observed interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	Boot(a *api.Assignment) string
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
@@ -65,7 +66,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	var spares []api.MemberStatus
 	var parts []*api.Assignment
 	moving := moves(c, seen)
-	st.Move = moveStatus(c, moving)
+	st.Move, st.Reboot = moveStatus(c, moving), rebootStatus(c, seen)
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {

@@ -28,6 +28,7 @@ func (o observed) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, "", ok
 }
 
+func (observed) Boot(*api.Assignment) string                     { return "" }
 func (observed) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (o observed) Node(name string) (api.NodePhase, time.Time, string) {

@@ -10,6 +10,8 @@ import (
 type Live interface {
 	// Member returns what the executors of an assignment last said about it, and false when they have said nothing yet.
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	// Boot returns the name of the boot that a member runs, "" for its first and for one that is not heard of.
+	Boot(a *api.Assignment) string
 	// Arriving returns how many bytes of a successor have come from another node, of about how many; 0, 0: that is not known.
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.

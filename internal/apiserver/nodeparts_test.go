@@ -25,6 +25,7 @@ func (w watched) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return w.observed.Member(a)
 }
 
+func (watched) Boot(*api.Assignment) string                         { return "" }
 func (w watched) Arriving(a *api.Assignment) (bytes, ofBytes int64) { return w.observed.Arriving(a) }
 
 func (w watched) Node(name string) (api.NodePhase, time.Time, string) {

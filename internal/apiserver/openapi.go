@@ -246,6 +246,7 @@ func requests() map[string]reflect.Type {
 		"create-job":      reflect.TypeFor[api.JobRequest](),
 		"scale-cluster":   reflect.TypeFor[api.ScaleRequest](),
 		"migrate-cluster": reflect.TypeFor[api.MigrateRequest](),
+		"reboot-cluster":  reflect.TypeFor[api.RebootRequest](),
 		"extend-cluster":  reflect.TypeFor[api.ExtendRequest](),
 		"label-cluster":   reflect.TypeFor[api.LabelsRequest](),
 		"certify-key":     reflect.TypeFor[api.CertificateRequest](),

@@ -157,6 +157,10 @@ func (s *Server) registerLife() {
 		"Members go on on other nodes with what they have in memory, one after the other: while they run, or saved and carried (`offline`). A member that "+
 			"can't move stays where it is; `status.move` tells how far it is and what it took. Only virtual machines without devices can move.",
 		http.StatusOK, s.migrateCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantMove, codeNoRoom)...)
+	operation(s, "POST /v1/clusters/{name}/reboot", AccessChange, "reboot-cluster", "Reboot members",
+		"Members boot again where they are: their systems are asked to shut down, and are reset after 30 seconds, or at once (`hard`). A member keeps "+
+			"its name, rank, node and address; its jobs are lost. `status.reboot` shows the progress. Only virtual machines can reboot.",
+		http.StatusOK, s.rebootCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantReboot)...)
 	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",
 		"While others wait in the queue for room, only administrators may.",
 		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)

@@ -217,6 +217,10 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 			Member: driver.Member{Assignment: a, Networks: networksOf(view, &a), Files: own.files, User: JobUser},
 			Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
+		if a.IsMember() {
+			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
+			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
+		}
 		journeys.tell(c, &m)
 		add(m)
 	}

@@ -36,6 +36,8 @@ type Member struct {
 	// ControlDir is a host directory the agent owns, mounted read-only at /run/nearmetal; the member agent connects to its
 	// socket agent.sock there.
 	ControlDir string `json:"control_dir"`
+	// Boot names the boot of the member that was requested last; empty: its first. A driver keeps it with what it knows of a running member.
+	Boot string `json:"boot,omitempty"`
 	// User is the unprivileged user of the member, who owns the shared home and runs the jobs.
 	User User `json:"user"`
 }
@@ -114,6 +116,14 @@ type Pauser interface {
 	Pause(ctx context.Context, id string) error
 	// Resume lets a frozen member go on.
 	Resume(ctx context.Context, id string) error
+}
+
+// Rebooter is the ability to boot a member again where it is. The member keeps its ID, its ports and its private disk.
+type Rebooter interface {
+	// Reboot shuts the member down, politely within grace and by force afterwards, and starts it as m. It is idempotent: a member that
+	// runs the boot m.Boot is not touched. An exited member is started. On error the member may run its last boot, or nothing runs and
+	// Reboot may be repeated; debris without a record is for Clean. ErrNotFound when absent.
+	Reboot(ctx context.Context, m Member, grace time.Duration) error
 }
 
 // PartCarrier is the ability to carry parts: what a member on another node holds on this one, or what others must prove clean besides. A

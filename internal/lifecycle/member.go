@@ -92,6 +92,10 @@ type DesiredMember struct {
 	// Moving asks for it to be handed to its successor on another node, which fetches it. TakeBack asks for one that was handed over in vain to go
 	// on here.
 	Moving, TakeBack bool
+	// Reboot asks for it to boot again: the boot that it runs is not the one requested. RebootGrace is how long its system is asked to shut
+	// down before it is reset.
+	Reboot      bool
+	RebootGrace time.Duration
 }
 
 // MemberInput is everything an agent's decision about one member depends on.
@@ -178,6 +182,8 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "it was sent to another node"}}
 	case in.Departed:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: "it was sent to another node, and is no longer here"}}
+	case in.Host == HostExited && in.Desired.Reboot && in.Attempts.Count < MaxAttempts: // the reboot was cut short, or the member ended before it
+		return in.planReboot()
 	case in.Host == HostExited && !in.NeverRan:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: cmp.Or(in.HostMessage, "ended")}}
 	case in.Desired.Save: // a fresh start would not be what was saved
@@ -219,11 +225,23 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return []MemberOperation{report, Save{}}
 	case in.Desired.Paused:
 		return []MemberOperation{report, Pause{}}
+	case in.Desired.Reboot && !in.Desired.Moving: // a member that moves is another assignment afterwards
+		return in.planReboot()
 	case in.Stale:
 		return []MemberOperation{report, Update{}}
 	default:
 		return []MemberOperation{report}
 	}
+}
+
+// planReboot boots a member again. It is no loss of the member: the member is coming up, as after its first start.
+func (in MemberInput) planReboot() []MemberOperation {
+	report := Report{Phase: api.MemberStarting, Message: "rebooting on request"}
+	if in.waiting() {
+		report.Message = in.Attempts.LastError + "; retrying the reboot"
+		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	}
+	return []MemberOperation{report, Reboot{Grace: in.Desired.RebootGrace}}
 }
 
 // planHandedOver leaves a member alone that may run elsewhere: taking it back, or cleaning it, is for somebody who knows the other host's side.

@@ -12,6 +12,7 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 	paused := &DesiredMember{Generation: 2, Paused: true}
 	moved := &DesiredMember{Generation: 2, Moving: true}
 	takenBack := &DesiredMember{Generation: 2, TakeBack: true}
+	rebooted := &DesiredMember{Generation: 2, Reboot: true, RebootGrace: 30 * time.Second}
 	release := &DesiredMember{Generation: 2, Release: true, Grace: 10 * time.Second}
 	failures := func(n int, message string) Attempts {
 		var a Attempts
@@ -143,6 +144,31 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			[]string{"Report failed: it was sent to another node, and is no longer here"},
 		},
 		{"one that was to be sent and was not runs on", MemberInput{Desired: wanted, Host: HostRunning, Ready: true, Departed: true}, []string{"Report ready"}},
+		{
+			"a member whose reboot is requested boots again, with its new files",
+			MemberInput{Desired: rebooted, Host: HostRunning, Ready: true, Stale: true},
+			[]string{"Report starting: rebooting on request", "Reboot{Grace:30s}"},
+		},
+		{
+			"a member that exited in the middle of its reboot goes on with it",
+			MemberInput{Desired: rebooted, Host: HostExited, HostMessage: "the virtual machine is off"},
+			[]string{"Report starting: rebooting on request", "Reboot{Grace:30s}"},
+		},
+		{
+			"a reboot that failed is retried later",
+			MemberInput{Desired: rebooted, Host: HostExited, Attempts: failures(1, "no libvirt")},
+			[]string{"Report starting: no libvirt; retrying the reboot", "WakeAt 1s"},
+		},
+		{
+			"a member whose reboot failed too often has failed",
+			MemberInput{Desired: rebooted, Host: HostExited, HostMessage: "the virtual machine is off", Attempts: failures(5, "x"), Now: t0.Add(time.Minute)},
+			[]string{"Report failed: the virtual machine is off"},
+		},
+		{
+			"a member on its way to another node is not rebooted",
+			MemberInput{Desired: &DesiredMember{Generation: 2, Reboot: true, Moving: true}, Host: HostRunning, Ready: true},
+			[]string{"Report ready"},
+		},
 		{"one that is wanted paused is frozen", MemberInput{Desired: paused, Host: HostRunning, Ready: true}, []string{"Report ready", "Pause{}"}},
 		{
 			"before its files are brought up to date",

@@ -209,7 +209,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeBack and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeBack, Reboot and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -236,6 +236,9 @@ type Restore struct{}
 // TakeBack calls that of the driver (driver.Mover); an error is counted with Attempts.Fail.
 type TakeBack struct{}
 
+// Reboot calls that of the driver (driver.Rebooter) with this grace; an error is counted with Attempts.Fail.
+type Reboot struct{ Grace time.Duration }
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -261,6 +264,7 @@ func (Resume) memberOperation()      {}
 func (Save) memberOperation()        {}
 func (Restore) memberOperation()     {}
 func (TakeBack) memberOperation()    {}
+func (Reboot) memberOperation()      {}
 func (Clean) memberOperation()       {}
 func (Report) memberOperation()      {}
 func (ReportClean) memberOperation() {}

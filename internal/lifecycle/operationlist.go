@@ -64,6 +64,7 @@ func MemberOperations() []MemberOperation {
 		Save{},
 		Restore{},
 		TakeBack{},
+		Reboot{},
 		Clean{},
 		Report{},
 		ReportClean{},

@@ -103,6 +103,8 @@ type MemberState struct {
 	HandedOver bool
 	Arriving   *agentstream.Arriving
 	Moved      *driver.MoveReport
+	// Boot names the boot that it runs.
+	Boot string
 }
 
 // New returns a monitor that has heard of nobody.
@@ -187,7 +189,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	}
 	state := MemberState{
 		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since,
-		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved,
+		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot,
 	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]

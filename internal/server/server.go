@@ -334,6 +334,12 @@ func (h heard) Arriving(a *api.Assignment) (bytes, ofBytes int64) {
 	return 0, 0
 }
 
+// Boot implements apiserver.Live.
+func (h heard) Boot(a *api.Assignment) string {
+	seen, _ := h.MemberState(a.Node, a.ID)
+	return seen.Boot
+}
+
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
 

@@ -42,6 +42,9 @@ func (l *Live) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return s.phase, s.message, ok
 }
 
+// Boot knows of no second boot.
+func (*Live) Boot(*api.Assignment) string { return "" }
+
 // Arriving knows of nothing that arrives.
 func (*Live) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 

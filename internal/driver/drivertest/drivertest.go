@@ -85,6 +85,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a saved member goes on on another host", export},
 		{"a running member moves to another host", moveRunning},
 		{"a member whose move breaks off runs once", moveCut},
+		{"a member boots again where it is, once for each request", reboot},
 		{"a part runs until it is cleaned, or is refused", partRuns},
 		{"a part is found by a new driver, and cleaned by it", partReopen},
 	}

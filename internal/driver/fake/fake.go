@@ -273,6 +273,7 @@ func (d *Driver) Update(_ context.Context, m driver.Member) error {
 	if old.keepsMemory() {
 		return fmt.Errorf("updating member %q: it is %s", id, old.state)
 	}
+	m.Boot = old.config.Boot // new files are no new boot
 	old.config = m
 	return nil
 }

@@ -128,12 +128,6 @@ func (d *Driver) writeForeign(ctx context.Context, host *daemon, m driver.Member
 	if err := errors.Join(writeOwned(d.path(id, fileDisk), head, user), writeOwned(d.path(id, fileSeed), nil, user)); err != nil {
 		return fmt.Errorf("making the member's disk: %w", err)
 	}
-	all := []shown{
-		{path: run, at: v.run("")},
-		{path: image.Layers[0].Path, at: v.root(0), readOnly: true},
-		{path: d.path(id, fileDisk), at: v.disk()},
-		{path: d.path(id, fileSeed), at: v.seed(), readOnly: true},
-	}
 	if image.Disk.Firmware == api.FirmwareUEFI {
 		variables, err := os.ReadFile(uefiVariables)
 		if err != nil {
@@ -142,12 +136,29 @@ func (d *Driver) writeForeign(ctx context.Context, host *daemon, m driver.Member
 		if err := writeOwned(d.path(id, fileVariables), variables, user); err != nil {
 			return err
 		}
-		all = append(all, shown{path: d.path(id, fileVariables), at: v.variables()})
 	}
 	if m.Assignment.Display {
 		if err := d.makeDisplayDir(id, user); err != nil {
 			return err
 		}
+	}
+	return d.showForeign(ctx, host, m, image)
+}
+
+// showForeign makes the view of a foreign member whose files are there.
+func (d *Driver) showForeign(_ context.Context, host *daemon, m driver.Member, image environment.Image) error {
+	id := m.Assignment.ID
+	v := viewOf(id)
+	all := []shown{
+		{path: d.path(id, dirRun), at: v.run("")},
+		{path: image.Layers[0].Path, at: v.root(0), readOnly: true},
+		{path: d.path(id, fileDisk), at: v.disk()},
+		{path: d.path(id, fileSeed), at: v.seed(), readOnly: true},
+	}
+	if image.Disk.Firmware == api.FirmwareUEFI {
+		all = append(all, shown{path: d.path(id, fileVariables), at: v.variables()})
+	}
+	if m.Assignment.Display {
 		all = append(all, shown{path: d.path(id, dirDisplay), at: v.display("")})
 	}
 	return host.show(v, all)

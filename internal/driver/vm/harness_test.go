@@ -241,6 +241,21 @@ func (r *rig) Start(ctx context.Context, m driver.Member) error {
 	return r.accept(ctx, id)
 }
 
+// Reboot reboots a member and waits until the program in its new boot has said so.
+func (r *rig) Reboot(ctx context.Context, m driver.Member, grace time.Duration) error {
+	observations, err := r.Driver.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	running := slices.ContainsFunc(observations, func(o driver.Observation) bool {
+		return o.ID == m.Assignment.ID && o.PID != 0 && o.Member != nil && o.Member.Boot == m.Boot
+	})
+	if err := r.Driver.Reboot(ctx, m, grace); err != nil || running {
+		return err
+	}
+	return r.accept(ctx, m.Assignment.ID)
+}
+
 // Restore restores a member and waits until the program in it has said so.
 func (r *rig) Restore(ctx context.Context, m driver.Member, from string) error {
 	observations, err := r.Driver.Observe(ctx)

@@ -34,6 +34,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err := d.link(seen.pid, m); err != nil {
 		return err
 	}
+	m.Boot = r.Member.Boot // new files are no new boot
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err

@@ -1,0 +1,61 @@
+package agent_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// askReboot requests the reboot of members by their IDs, and returns the name of the boot.
+func (s *site) askReboot(name string, ids ...string) string {
+	s.t.Helper()
+	intent, _, err := s.repo.UpdateIntent(s.t.Context(), name, "u"+name, func(in *api.ClusterIntent) error {
+		in.Reboot = &api.RebootIntent{AskedAt: time.Now().UTC(), Members: ids}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return lifecycle.BootOf(&intent, ids[0])
+}
+
+// boots counts the calls that booted a member.
+func (n *node) boots(id string) int {
+	count := 0
+	for _, call := range n.host.Calls() {
+		if call == "Start "+id {
+			count++
+		}
+	}
+	return count
+}
+
+func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
+	s := newSite(t)
+	n := s.machines("n1", 2)
+	s.createOn(api.StackVM, "c1", 2, 1)
+	before := memberIDs(s.awaitPhase("c1", api.ClusterReady))
+	id, other := before["c1-0"], before["c1-1"]
+	boot := s.askReboot("c1", id)
+	s.awaitState(id, "ready in its second boot", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
+	n.restart(2) // the agent finds the boot by looking
+	s.awaitState(id, "ready after the restart", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
+	after := s.await("c1", "ready", func(c *state.Cluster) bool { return c.Record.Phase == api.ClusterReady })
+	if now := memberIDs(after); now["c1-0"] != id || now["c1-1"] != other || len(after.Record.Lost) > 0 {
+		t.Errorf("after the reboot the members are %v, and were %v; lost: %v", now, before, after.Record.Lost)
+	}
+	if n.boots(id) != 2 || n.boots(other) != 1 {
+		t.Errorf("%s booted %d times and %s %d times, want 2 and 1: %q", id, n.boots(id), other, n.boots(other), n.host.Calls())
+	}
+	if !slices.Contains(n.host.Calls(), "Reboot "+id) {
+		t.Errorf("%s was not rebooted by its driver: %q", id, n.host.Calls())
+	}
+	s.delete("c1")
+	s.awaitGone("c1")
+	s.nothingLeft(n)
+}

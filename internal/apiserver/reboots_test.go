@@ -1,0 +1,37 @@
+package apiserver_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+func TestARebootIsRequestedOnceAndItsMembersAreListed(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 2})
+	refused := func(what string, req api.RebootRequest, code, says string) {
+		t.Helper()
+		if _, err := c.RebootCluster(t.Context(), "c1", req); !client.HasCode(err, code) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %s that says %q", what, err, code, says)
+		}
+	}
+	refused("containers", api.RebootRequest{}, "cant_reboot", `only members of stack "vm" can reboot`)
+	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("an unknown member", api.RebootRequest{Members: []string{"c1-9"}}, "member_not_found", "c1-9")
+	cl, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{Members: []string{"c1-1"}, Hard: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := cl.Status.Reboot; r == nil || r.Ended || !r.Hard || len(r.Members) != 1 || r.Members[0] != (api.MemberRebooting{Member: "c1-1", Phase: api.RebootWaiting}) {
+		t.Errorf("the reboot is %+v", r)
+	}
+	refused("a second request beside the first", api.RebootRequest{}, "wrong_phase", "rebooting already (1: c1-1)")
+	if _, err := c.PauseCluster(t.Context(), "c1"); err != nil {
+		t.Fatal(err)
+	}
+	refused("a cluster that is about to be paused", api.RebootRequest{}, "wrong_phase", "paused or about to be")
+}

@@ -1,0 +1,40 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+// Reboot ends the member's first process and starts another one.
+func (d *Driver) Reboot(ctx context.Context, m driver.Member, _ time.Duration) error {
+	proceed, err := d.endBoot(m)
+	if err != nil {
+		return fmt.Errorf("rebooting member %q: %w", m.Assignment.ID, err)
+	}
+	if !proceed {
+		return nil
+	}
+	return d.Start(ctx, m)
+}
+
+// endBoot ends the present boot of a member. It reports whether another one is to begin.
+func (d *Driver) endBoot(m driver.Member) (proceed bool, err error) {
+	h, id := d.host, m.Assignment.ID
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, "Reboot "+id)
+	old := h.members[id]
+	switch {
+	case old == nil:
+		return false, driver.ErrNotFound
+	case old.keepsMemory():
+		return false, fmt.Errorf("it is %s", old.state)
+	case old.alive() && old.config.Boot == m.Boot:
+		return false, nil
+	}
+	old.end(0)
+	return true, nil
+}
