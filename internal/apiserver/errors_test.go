@@ -272,6 +272,9 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
 		}},
 		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
+		{"cant_reboot", `stack "container"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/reboot", body: `{}`})
+		}},
 		{"cant_move", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/migrate", body: `{}`})
 		}},

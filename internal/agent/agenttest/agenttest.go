@@ -52,6 +52,15 @@ func (d *VM) Start(ctx context.Context, m driver.Member) error {
 	return err
 }
 
+// Reboot boots a member again, and its agent.
+func (d *VM) Reboot(ctx context.Context, m driver.Member, grace time.Duration) error {
+	err := d.VM.Reboot(ctx, m, grace)
+	if err == nil {
+		let(d.ctx, d, m)
+	}
+	return err
+}
+
 // Restore lets a member go on, and its agent.
 func (d *VM) Restore(ctx context.Context, m driver.Member, from string) error {
 	err := d.VM.Restore(ctx, m, from)

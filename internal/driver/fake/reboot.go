@@ -9,7 +9,7 @@ import (
 )
 
 // Reboot ends the member's first process and starts another one.
-func (d *Driver) Reboot(ctx context.Context, m driver.Member, _ time.Duration) error {
+func (d VM) Reboot(ctx context.Context, m driver.Member, _ time.Duration) error {
 	proceed, err := d.endBoot(m)
 	if err != nil {
 		return fmt.Errorf("rebooting member %q: %w", m.Assignment.ID, err)
@@ -21,7 +21,7 @@ func (d *Driver) Reboot(ctx context.Context, m driver.Member, _ time.Duration) e
 }
 
 // endBoot ends the present boot of a member. It reports whether another one is to begin.
-func (d *Driver) endBoot(m driver.Member) (proceed bool, err error) {
+func (d VM) endBoot(m driver.Member) (proceed bool, err error) {
 	h, id := d.host, m.Assignment.ID
 	h.mu.Lock()
 	defer h.mu.Unlock()
