@@ -61,8 +61,8 @@ var agentGuards = []Mutant{
 	{
 		Guard:   "a member that has run is known to have run",
 		File:    "internal/agent/converge.go",
-		Find:    `m.state, m.digest, m.cleaned, m.neverRan = driver.StateRunning, digest, false, false`,
-		Replace: `m.state, m.digest, m.cleaned = driver.StateRunning, digest, false`,
+		Find:    `m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot`,
+		Replace: `m.state, m.digest, m.cleaned, m.boot = driver.StateRunning, digest, false, want.Boot`,
 		Test:    "./internal/agent TestWhatAFailedStartLeavesHasNeverRunAndWhatStartedHas",
 	},
 	{

@@ -260,7 +260,9 @@ func TestTheEndOfAFirstProcessEndsTheWholeMemberAndNoOther(t *testing.T) {
 	m, other := r.sharing(t, "one", idBase), r.sharing(t, "one", idBase)
 	r.startAll(t, m, other)
 	id := m.Assignment.ID
-	pid, err := strconv.Atoi(strings.TrimSpace(r.run(t, id, "/bin/sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!")))
+	// It is awaited: a process between fork and exec has no command line, or another one.
+	const background = `setsid sleep 1000 >/dev/null 2>&1 & until grep -q sleep /proc/$!/cmdline; do :; done; echo $!`
+	pid, err := strconv.Atoi(strings.TrimSpace(r.run(t, id, "/bin/sh", "-c", background)))
 	if err != nil {
 		t.Fatal(err)
 	}
