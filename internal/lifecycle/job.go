@@ -163,6 +163,9 @@ func (in JobInput) planDispatch(job api.Job) JobPlan {
 	if job.Attempt > 0 && phase != api.ClusterReady && (phase != api.ClusterScaling || !in.whole()) {
 		return JobPlan{Next: job} // the room that the cluster is to grow by may never come
 	}
+	if until := in.arriving(); in.Now.Before(until) {
+		return JobPlan{Next: job, WakeAt: until}
+	}
 	var first *api.Assignment
 	for _, a := range in.Cluster.Assignments {
 		if !a.Releasing && a.IsMember() && (first == nil || a.Rank < first.Rank) {
@@ -199,6 +202,20 @@ func (in JobInput) whole() bool {
 	return true
 }
 
+// arriving returns until when a run waits for a member that has just gone on from another assignment: its identity is new, and a run that logs in
+// before all members have the files that name it can fail. Zero: no run waits.
+func (in JobInput) arriving() (until time.Time) {
+	for _, a := range in.Cluster.Assignments {
+		if !a.Releasing && a.IsMember() && a.From != "" {
+			until = latest(until, a.TakenAt.Add(arrivalGrace))
+		}
+	}
+	if in.Now.Before(until) && in.whole() {
+		return time.Time{}
+	}
+	return until
+}
+
 // holds reports whether the cluster holds an assignment, by its ID.
 func (in JobInput) holds(id string) bool {
 	return slices.ContainsFunc(in.Cluster.Assignments, func(a ClusterAssignment) bool { return !a.Releasing && a.ID == id })
@@ -222,18 +239,21 @@ func (in JobInput) removed() []string {
 	if c == nil || c.Record == nil || in.Job.DispatchedAt == nil || c.Record.Phase == api.ClusterDeleting {
 		return names
 	}
-	died := slices.Clone(in.Job.LostMembers)
+	others := slices.Clone(in.Job.LostMembers) // assignments that ended for another reason: the member died or moved
 	for _, lost := range c.Record.Lost {
-		died = append(died, lost.Assignment)
+		others = append(others, lost.Assignment)
 	}
 	for _, a := range c.Assignments {
 		if !a.Releasing {
-			died = append(died, a.Replaces)
+			others = append(others, a.Replaces)
+		}
+		if a.From != "" {
+			others = append(others, a.From)
 		}
 	}
 	for _, a := range c.Assignments {
 		under := a.Releasing && !a.Clean && !a.ReleasedAt.Before(*in.Job.DispatchedAt)
-		if under && a.IsMember() && !slices.Contains(died, a.ID) && !slices.Contains(names, a.Member) && len(names) < lossesKept {
+		if under && a.IsMember() && !slices.Contains(others, a.ID) && !slices.Contains(names, a.Member) && len(names) < lossesKept {
 			names = append(slices.Clip(names), a.Member)
 		}
 	}

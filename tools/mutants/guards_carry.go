@@ -3,6 +3,20 @@ package main
 // carryGuards: how states and running members get from one node to another.
 var carryGuards = []Mutant{
 	{
+		Guard:   "a job waits until the files name a member that moved",
+		File:    "internal/lifecycle/job.go",
+		Find:    "until := in.arriving(); in.Now.Before(until)",
+		Replace: "until := in.arriving(); false && in.Now.Before(until)",
+		Test:    "./internal/lifecycle TestAJobWaitsUntilTheFilesNameAMemberThatMoved",
+	},
+	{
+		Guard:   "a member that moved was not removed by scaling down",
+		File:    "internal/lifecycle/job.go",
+		Find:    "			others = append(others, a.From)",
+		Replace: "			_ = a.From",
+		Test:    "./internal/lifecycle TestAMemberThatMovedIsNotReportedAsRemovedByScalingDown",
+	},
+	{
 		Guard:   "a node fetches members of its own successors only",
 		File:    "internal/situation/carry.go",
 		Find:    "next.Node != r.Node ||",
