@@ -149,7 +149,7 @@ type GaveUp struct {
 	Reason  string    `json:"reason"`
 }
 
-// MoveIntent asks for members to go on on other nodes.
+// MoveIntent requests that members move to other nodes.
 type MoveIntent struct {
 	// AskedAt names the request.
 	AskedAt time.Time `json:"asked_at"`

@@ -15,7 +15,7 @@ type ScaleRequest struct {
 	Queue bool `json:"queue,omitempty"`
 }
 
-// MigrateRequest is the body of a migrate: members of a cluster that are to go on on other nodes with what they have in memory.
+// MigrateRequest is the body of a migrate: members of a cluster that are to move to other nodes with their memory.
 type MigrateRequest struct {
 	// Members are names of members; none: all that are on other nodes than To.
 	Members []string `json:"members,omitempty"`

@@ -33,7 +33,7 @@ func (c *Client) RestoreCluster(ctx context.Context, name string) (api.Cluster, 
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/restore", nil)
 }
 
-// MigrateCluster asks for members of a cluster to go on on other nodes. Its status tells how far that is (Move).
+// MigrateCluster requests that members of a cluster move to other nodes. The status reports its progress (Move).
 func (c *Client) MigrateCluster(ctx context.Context, name string, req api.MigrateRequest) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/migrate", req)
 }

@@ -135,7 +135,7 @@ var (
 		"See `detail`. Pause the cluster instead, or create it with stack `vm` and without devices.",
 	}
 	codeCantMove = Code{
-		"cant_move", http.StatusConflict, "The member can't go on on another node",
+		"cant_move", http.StatusConflict, "The member can't move to another node",
 		"Only virtual machines without devices can move, and no disks of other systems.",
 		"See `detail`. Members of other kinds are replaced when they are lost, or leave with their cluster.",
 	}

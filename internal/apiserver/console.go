@@ -53,6 +53,6 @@ func (s *Server) consoleLogin(ctx context.Context, in *byName) (*body[api.Consol
 	if err != nil {
 		return nil, err
 	}
-	s.cfg.Log.InfoContext(ctx, "console password told", "node", in.Name, "to", userOf(ctx))
+	s.cfg.Log.InfoContext(ctx, "console password disclosed", "node", in.Name, "to", userOf(ctx))
 	return &body[api.ConsoleLogin]{api.ConsoleLogin{User: user, Password: password}}, nil
 }

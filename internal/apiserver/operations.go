@@ -154,8 +154,8 @@ func (s *Server) registerLife() {
 		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
 		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/migrate", AccessChange, "migrate-cluster", "Move members to other nodes",
-		"Members go on on other nodes with what they have in memory, one after the other: while they run, or saved and carried (`offline`). A member that "+
-			"can't move stays where it is; `status.move` tells how far it is and what it took. Only virtual machines without devices can move.",
+		"Members move with their memory to other nodes, one after the other: while they run, or saved and carried (`offline`). A member that can't "+
+			"move stays on its node; `status.move` reports progress, duration and downtime. Only virtual machines without devices can move.",
 		http.StatusOK, s.migrateCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantMove, codeNoRoom)...)
 	operation(s, "POST /v1/clusters/{name}/reboot", AccessChange, "reboot-cluster", "Reboot members",
 		"Members boot again where they are: their systems are asked to shut down, and are reset after 30 seconds, or at once (`hard`). A member keeps "+

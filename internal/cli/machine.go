@@ -67,7 +67,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.StringVar(&f.name, "name", "", "its name, as NAME")
 	flags.StringVarP(&f.file, "file", "f", "", "file that lists machines, YAML or JSON, - for standard input")
 	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol")
-	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: its first boot tells)")
+	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: detected at its first boot)")
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")

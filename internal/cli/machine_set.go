@@ -21,7 +21,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	flags := cmd.Flags()
 	f.bmc.add(cmd)
 	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol; empty: nowhere")
-	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi; empty: its next boot tells")
+	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi; empty: detected at its next boot")
 	completeFirmware(cmd)
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -34,7 +34,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 			return err
 		}
 		if n.Machine == nil {
-			return usage("node %q joined by itself: there is nothing to set; its agent's options tell what it is", n.Name)
+			return usage("node %q joined by itself and has no settings here; set the options of its agent instead", n.Name)
 		}
 		if cmd.Flags().NFlag() == 0 {
 			return usage("say what to change: '%s'; see 'nearmetal node set --help'", cmd.UseLine())

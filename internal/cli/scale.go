@@ -150,7 +150,7 @@ Only virtual machines without devices can be saved.`,
 func (a *app) clusterRestore() *cobra.Command {
 	return a.turns(turn{
 		verb: "restore", short: "Let saved clusters go on",
-		long: `Restore saved clusters and wait until all members are ready; programs continue where they were saved. Members go on on the nodes where they were saved, all together;
+		long: `Restore saved clusters and wait until all members are ready; programs continue where they were saved. Members resume together, on the nodes where they were saved or on others;
 until those have room, the restore waits, and 'cluster save' cancels it. A restore that fails for one member saves all others again.`,
 		goal: api.ClusterReady, ask: (*client.Client).RestoreCluster, is: func(st api.ClusterStatus) bool { return !st.Saved },
 	})

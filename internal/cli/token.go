@@ -77,7 +77,7 @@ A token ends after 90 days, or after --valid-for; there is none without an end. 
 		case req.Project == "" && (req.Role == api.RoleMember || req.Role == api.RoleViewer):
 			return usage("a %s's token is for one project; name it: --project NAME", role)
 		case cmd.Flags().Changed("valid-for") && req.ValidFor == 0:
-			return usage("--valid-for: 0 makes a token of no use, and every token ends; omit the flag for one that is valid for %s", api.DefaultTokenLife)
+			return usage("--valid-for: 0 is no lifetime, and every token expires; omit the flag for a lifetime of %s", api.DefaultTokenLife)
 		}
 		c, err := a.client(0)
 		if err != nil {

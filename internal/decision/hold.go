@@ -84,7 +84,7 @@ func (a *applier) checkNew(n api.Assignment) error {
 	case n.Generation != generation:
 		return fmt.Errorf("assignment %s has generation %d, but the next generation is %d", n.ID, n.Generation, generation)
 	case len(n.CleanBy) == 0:
-		return fmt.Errorf("assignment %s names nobody who must prove it clean", n.ID)
+		return fmt.Errorf("assignment %s names no prover that must prove it clean", n.ID)
 	case n.IsSuccessor():
 		return a.checkSuccessor(n)
 	case n.From != "":

@@ -37,7 +37,7 @@ func PlanPlaced(p Placed) []ClusterOperation {
 		ops = append(ops, SetPhase{To: api.ClusterRestoring, Message: "restoring " + plural(len(p.Assignments), "member")})
 		for i, a := range p.Assignments {
 			if home := p.Need.Members[i].On; a.Node != home {
-				ops = append(ops, Emit{Reason: EventMoving, Message: fmt.Sprintf("%s goes on on %s, to which its state is carried from %s", a.Member, a.Node, home), Member: a.Member, Node: a.Node})
+				ops = append(ops, Emit{Reason: EventMoving, Message: fmt.Sprintf("%s resumes on %s; its state is carried there from %s", a.Member, a.Node, home), Member: a.Member, Node: a.Node})
 			}
 		}
 	case NeedMove:

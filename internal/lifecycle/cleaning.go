@@ -168,7 +168,7 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 			return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s gave no reason", p.At))
 		}
 	}
-	return "nobody is named who could prove it clean"
+	return "it names no prover"
 }
 
 // PlanQuarantine frees a quarantined assignment once all have proved it clean after all. A node that was taken out of the inventory owes no

@@ -44,7 +44,7 @@ func (l *look) ended(id string, askedAt time.Time) bool {
 	return slices.ContainsFunc(l.Record.Moves, func(r api.MoveRecord) bool { return r.Assignment == id && r.AskedAt.Equal(askedAt) })
 }
 
-// Movable returns why a member can't go on on another node, or "". What its image is, only the site knows.
+// Movable returns why a member can't move to another node, or "". What its image is, only the site knows.
 func Movable(spec api.ClusterSpec, a *api.Assignment) string {
 	i := slices.IndexFunc(spec.Groups, func(g api.Group) bool { return g.Name == a.Group })
 	switch {
@@ -95,7 +95,7 @@ func (l *look) planMoves() (ops []ClusterOperation, committed bool) {
 		case why == "" && !next.Live && m.phase == api.MemberSaved: // from now on it holds no cores here, and goes on from disk
 			return []ClusterOperation{
 				Shelve{IDs: []string{m.ID}},
-				SetPhase{To: api.ClusterRestoring, Message: fmt.Sprintf("%s goes on on %s", m.Member, next.Node)},
+				SetPhase{To: api.ClusterRestoring, Message: fmt.Sprintf("%s resumes on %s", m.Member, next.Node)},
 			}, true
 		case why == "" && !next.Live && m.seen.Failure != "":
 			why = "it can't be saved" + because(m.seen.Failure)

@@ -67,7 +67,7 @@ func TestVirtualMachinesMoveBetweenNodesWhileTheirProgramsRun(t *testing.T) {
 		s.gather("v1", "n1")
 	}
 
-	t.Log("saved on a node that is drained, it goes on on the other; a drained node is left by what runs on it")
+	t.Log("saved on a node that is drained, it resumes on the other; running members leave a drained node")
 	s.run("cluster", "save", "v1", "--memory")
 	s.run("node", "drain", "n1")
 	s.run("cluster", "restore", "v1")

@@ -82,7 +82,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a saved member goes on where it was, as its successor", saveRestore},
 		{"what does not run can't be saved, and what is not saved can't be restored", saveRefuses},
 		{"a paused member can be saved, and is restored by a new driver once its port can be attached", savePaused},
-		{"a saved member goes on on another host", export},
+		{"a saved member resumes on another host", export},
 		{"a running member moves to another host", moveRunning},
 		{"a member whose move breaks off runs once", moveCut},
 		{"a member boots again where it is, once for each request", reboot},
