@@ -397,7 +397,7 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 		{
 			"a hold that nobody must prove clean", nil,
 			[]lifecycle.ClusterOperation{hold(func(a *api.Assignment) { a.CleanBy = nil })},
-			"names nobody who must prove it clean",
+			"names no prover that must prove it clean",
 		},
 		{
 			"a part of a member that was there before", nil,

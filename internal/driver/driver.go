@@ -104,7 +104,8 @@ type Driver interface {
 	Observe(ctx context.Context) ([]Observation, error)
 	// Wait returns when the member's first process has ended, also after a restart of the agent; ErrNotFound when absent.
 	Wait(ctx context.Context, id string) (Observation, error)
-	// Stop ends the member: politely, and by force once grace has passed. Stopping what does not run is no error.
+	// Stop ends the member: politely, and by force once grace has passed, or longer where an orderly shutdown takes longer. A grace of 0 ends it
+	// by force at once. Stopping a member that does not run is no error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Clean removes all the member left on the host and verifies it by looking; nil means nothing is left.
 	Clean(ctx context.Context, id string) error

@@ -161,8 +161,8 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.Now = t0.Add(10 * time.Minute)
 			},
 			[]string{
-				"Quarantine{ID:a1 Reason:not clean within 10m0s: nobody is named who could prove it clean}",
-				"Emit Quarantined: not clean within 10m0s: nobody is named who could prove it clean|c-1|n2",
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: it names no prover}",
+				"Emit Quarantined: not clean within 10m0s: it names no prover|c-1|n2",
 			},
 		},
 		{

@@ -198,7 +198,7 @@ func TestHowMembersMoveWhileTheyRun(t *testing.T) {
 				l.see("a1", ready, "")
 				l.under("a0", "n3").Live = false
 			},
-			[]string{"Shelve{IDs:[a0]}", "SetPhase restoring: c-0 goes on on n3"},
+			[]string{"Shelve{IDs:[a0]}", "SetPhase restoring: c-0 resumes on n3"},
 		},
 		{
 			"one that can't be saved stays", api.ClusterReady,

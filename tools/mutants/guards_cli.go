@@ -80,9 +80,9 @@ var cliGuards = []Mutant{
 		Test:    "./internal/lifecycle TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
 	},
 	{
-		Guard:   "a member that died is not said to be removed by scaling down",
+		Guard:   "a member that died was not removed by scaling down",
 		File:    "internal/lifecycle/job.go",
-		Find:    `!slices.Contains(died, a.ID) && `,
+		Find:    `!slices.Contains(others, a.ID) && `,
 		Replace: ``,
 		Test:    "./internal/lifecycle TestAJobThatFailsAfterItsClusterWasScaledDownSaysSo",
 	},

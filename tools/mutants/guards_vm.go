@@ -3,6 +3,13 @@ package main
 // vmGuards: what virtual machines can't do, and what is not believed of them.
 var vmGuards = []Mutant{
 	{
+		Guard:   "a machine has time to shut down in order",
+		File:    "internal/driver/vm/stop.go",
+		Find:    "max(grace, shutdownTime(r))",
+		Replace: "min(grace, shutdownTime(r))",
+		Test:    "./internal/driver/vm TestAMachineShutsDownInOrderThoughAProgramIgnoresTheRequest",
+	},
+	{
 		Guard:   "libvirtd sees no device of KVM that runs no machine",
 		File:    "internal/driver/vm/namespace.go",
 		Find:    "mode, number := os.FileMode(0), uint64(0)",

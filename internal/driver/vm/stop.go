@@ -36,11 +36,24 @@ func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error
 		return err
 	}
 	if seen.alive() && !seen.hung && grace > 0 {
-		if err := d.askToStop(ctx, host, id, seen, grace); err != nil {
+		r, err := d.recall(id)
+		if err != nil {
+			d.log.WarnContext(ctx, "a machine's record can't be read; it is stopped as one of this product's environments", "member", id, "error", err)
+		}
+		if err := d.askToStop(ctx, host, id, seen, max(grace, shutdownTime(r))); err != nil {
 			d.log.WarnContext(ctx, "a machine can't be asked to go off; its power is taken", "member", id, "error", err)
 		}
 	}
 	return d.endMachine(ctx, host, id)
+}
+
+// shutdownTime is how long an orderly shutdown may take. In this product's environments the boot agent gives programs 5 s, kills the rest, and
+// writes the home's data back. Other systems stop their services first. A machine that goes off earlier is not waited for.
+func shutdownTime(r record) time.Duration {
+	if r.Foreign != nil {
+		return 30 * time.Second
+	}
+	return 10 * time.Second
 }
 
 // askToStop presses the power button and waits for what comes of it.
