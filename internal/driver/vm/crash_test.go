@@ -33,7 +33,7 @@ type doomed struct {
 	Image    environment.Image
 	Clean    bool
 	Member   driver.Member
-	// Do is another call: save, restore, send or receive. The last two have the socket of the other host at To.
+	// Do is another call: reboot, save, restore, send or receive. The last two have the socket of the other host at To.
 	Do, From, To string
 }
 
@@ -55,6 +55,8 @@ func beDoomed(text string) error {
 		return d.Clean(context.Background(), job.Member.Assignment.ID)
 	}
 	switch job.Do {
+	case "reboot":
+		return d.Reboot(context.Background(), job.Member, 0)
 	case "save":
 		return d.Save(context.Background(), job.Member.Assignment.ID)
 	case "restore":
@@ -126,6 +128,44 @@ func TestAnAgentThatIsKilledAtAnyStepLeavesWhatTheNextOneCopesWith(t *testing.T)
 				t.Errorf("left: %q", left)
 			}
 		})
+	}
+}
+
+// TestAnAgentThatIsKilledAmidARebootIsFollowedByOneThatFinishesIt needs a build with -tags failpoints, too.
+func TestAnAgentThatIsKilledAmidARebootIsFollowedByOneThatFinishesIt(t *testing.T) {
+	images := needGuests(t)
+	r := newRig(t, images)
+	m := r.member(t)
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(pidOf(t, r, id)) // of the first boot; as above
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = unix.Wait4(pid, nil, 0, nil) }()
+	if err := r.Driver.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m.Boot = "second"
+	crash(t, "vm.after-shutdown", doomed{StateDir: r.cfg.StateDir, Image: images.image, Do: "reboot", Member: m})
+	r.reopen(t)
+	if got := observed(t, r, id); got != driver.StateExited {
+		t.Errorf("after the crash it is %s, want %s", got, driver.StateExited)
+	}
+	if err := r.Reboot(t.Context(), m, 0); err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.Observe(t.Context())
+	if err != nil || len(all) != 1 || all[0].State != driver.StateRunning || all[0].Member.Boot != m.Boot {
+		t.Errorf("after the next agent's reboot: %+v, %v; want it running in boot %q", all, err, m.Boot)
+	}
+	if err := r.Clean(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.left(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
 	}
 }
 
