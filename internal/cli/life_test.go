@@ -145,7 +145,7 @@ func TestMistakesInFlagsOfChangesSendNothing(t *testing.T) {
 		"token create --user ada --role member":                     "--project NAME",
 		"token create --user ada --role admin --out " + taken:       "exists already; no token was made",
 		"token create --user ada --role admin --out /nonexistent/x": "no token was made",
-		"token create --user ada --role admin --valid-for 0s":       "every token ends",
+		"token create --user ada --role admin --valid-for 0s":       "every token expires",
 		"token create --user ada --role admin --verb write":         "use read, run, change, administer",
 		"token revoke":                                              "name the tokens",
 		"usage --from yesterday":                                    "is not a time",
