@@ -1,8 +1,8 @@
-// Package driver is the contract between a node's agent and what carries members there (containers, VMs, bare metal).
+// Package driver is the contract between a node's agent and the drivers that run members there (containers, VMs, bare metal).
 //
-// A driver is whole-config, idempotent and restart-safe: every call may be repeated, and Observe finds members by looking at
-// the host, never by memory. It must never decide anything: which member runs where is in the config. drivertest is the
-// conformance suite; fake is scriptable and passes it too.
+// A driver is whole-config, idempotent and restart-safe. Every call may be repeated, and Observe finds members by looking at the host,
+// never by memory. A driver must never decide anything: the config says which member runs where. Package drivertest is the conformance
+// suite. Package fake is a scriptable driver that passes the suite too.
 package driver
 
 import (
@@ -15,30 +15,32 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// ErrNotFound: the driver finds no such member on this host.
+// ErrNotFound reports that the driver finds no such member on this host.
 var ErrNotFound = errors.New("no such member on this host")
 
-// ErrUndecided: a member was handed over, and whether it runs on the other host is unknown here; see StateHandedOver.
+// ErrUndecided reports that a member was handed over and that this host can't know whether the member runs on the other host.
+// See StateHandedOver.
 var ErrUndecided = errors.New("whether the member runs on the other host is unknown")
 
-// ErrUnfit: a member's memory can't go on as the successor that was named, on this host; no further attempt can succeed.
+// ErrUnfit reports that a member's memory can't resume as the named successor on this host. No further attempt can succeed.
 var ErrUnfit = errors.New("its memory can't go on here")
 
-// Member is everything a driver needs to carry one member; nothing else is consulted.
+// Member is everything a driver needs to run one member. A driver consults nothing else.
 type Member struct {
 	Assignment api.Assignment `json:"assignment"`
-	// Networks are those of the assignment's ports, in their order.
+	// Networks are the networks of the assignment's ports, in the order of the ports.
 	Networks []api.Network `json:"networks"`
 	// Files are the generated files of the member, path below / to content: hosts, hostfile, SSH keys and so on.
 	Files []File `json:"files"`
 	// HomeDir is the host directory of the cluster's shared home, mounted at /home.
 	HomeDir string `json:"home_dir"`
-	// ControlDir is a host directory the agent owns, mounted read-only at /run/nearmetal; the member agent connects to its
-	// socket agent.sock there.
+	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
+	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`
-	// Boot names the boot of the member that was requested last; empty: its first. A driver keeps it with what it knows of a running member.
+	// Boot names the boot of the member that was requested last; empty: the first boot. A driver stores it in its record of a running
+	// member.
 	Boot string `json:"boot,omitempty"`
-	// User is the unprivileged user of the member, who owns the shared home and runs the jobs.
+	// User is the unprivileged user of the member. This user owns the shared home and runs the jobs.
 	User User `json:"user"`
 }
 
@@ -64,18 +66,18 @@ type State string
 
 // The states of a member on a host.
 const (
-	StateAbsent   State = "absent"   // nothing of it is on this host
-	StatePrepared State = "prepared" // some of it is on this host, and it does not run (also: debris of a crash)
+	StateAbsent   State = "absent"   // nothing of the member is on this host
+	StatePrepared State = "prepared" // parts of the member are on this host, and the member does not run (also: debris of a crash)
 	StateRunning  State = "running"
-	StatePaused   State = "paused" // frozen: alive, and given no time
+	StatePaused   State = "paused" // frozen: alive, but given no CPU time
 	StateExited   State = "exited"
-	StateSaved    State = "saved" // on disk with its memory, nothing of it runs
-	// StateHandedOver is of a member that was sent to another host and may run there: here it stands still with its memory. Resume does not
-	// apply to it; Mover.TakeBack and Clean do.
+	StateSaved    State = "saved" // on disk with its memory; no process of the member runs
+	// StateHandedOver means that the member was sent to another host and may run there. On this host the member stands still with its
+	// memory. Resume does not apply to such a member; Mover.TakeBack and Clean do.
 	StateHandedOver State = "handed-over"
 )
 
-// Observation is one member a driver found on the host.
+// Observation is one member that a driver found on the host.
 type Observation struct {
 	// ID is the assignment's ID.
 	ID    string
@@ -84,88 +86,89 @@ type Observation struct {
 	PID int
 	// ExitCode is set when State is exited and the code is known: the code, or 128 + N when signal N ended it.
 	ExitCode *int
-	// Message tells people why the member is in this state; empty when it runs.
+	// Message explains why the member is in this state; empty when the member runs.
 	Message string
-	// Member is what the member was started with, its Files left out; nil when that is not on the host (debris).
+	// Member is the Member that Start received, without its Files; nil when the host has no record of it (debris).
 	Member *Member
 }
 
-// Driver carries members of one stack. Calls for different members may come at once, calls for one member never do.
+// Driver runs members of one stack. Calls for different members may be concurrent; calls for one member never are.
 type Driver interface {
 	Stack() api.Stack
-	// Check tells whether this host can carry the stack: what is missing and what to do, one problem a line.
+	// Check reports whether this host can run the stack: what is missing and what to do, one problem per line.
 	Check(ctx context.Context) api.StackCheck
-	// Start prepares and starts the member, with its port attached through the fabric.Attacher the driver was made with. It is
-	// idempotent: a member that already runs is left alone. On error nothing runs; debris is left to Clean.
+	// Start prepares and starts the member. The driver attaches the member's ports through its fabric.Attacher. Start is idempotent: a
+	// running member is not touched. On error nothing of the member runs, and Clean removes the debris.
 	Start(ctx context.Context, m Member) error
 	// Update brings the generated files of a running member up to m.Files (names and hostfile change when a cluster does).
 	Update(ctx context.Context, m Member) error
 	// Observe returns every member of this driver found on the host, debris included.
 	Observe(ctx context.Context) ([]Observation, error)
-	// Wait returns when the member's first process has ended, also after a restart of the agent; ErrNotFound when absent.
+	// Wait returns when the member's first process has ended, also after a restart of the agent. It returns ErrNotFound when the member
+	// is absent.
 	Wait(ctx context.Context, id string) (Observation, error)
-	// Stop ends the member: politely, and by force once grace has passed, or longer where an orderly shutdown takes longer. A grace of 0 ends it
-	// by force at once. Stopping a member that does not run is no error.
+	// Stop requests an orderly shutdown and ends the member by force once grace has passed. A driver may wait longer where an orderly
+	// shutdown takes longer. A grace of 0 ends the member by force at once. Stopping a member that does not run is no error.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Clean removes all the member left on the host and verifies it by looking; nil means nothing is left.
+	// Clean removes everything that the member left on the host and verifies the removal by looking. Nil means that nothing is left.
 	Clean(ctx context.Context, id string) error
 }
 
-// Pauser is the ability to freeze members where they are. Both calls are idempotent and return when it is so, read back.
+// Pauser is the ability to freeze members in place. Both calls are idempotent and return once the new state has been read back.
 type Pauser interface {
-	// Pause freezes every process of the member; it keeps all it holds.
+	// Pause freezes every process of the member. The member keeps all resources that it holds.
 	Pause(ctx context.Context, id string) error
-	// Resume lets a frozen member go on.
+	// Resume continues a frozen member.
 	Resume(ctx context.Context, id string) error
 }
 
-// Rebooter is the ability to boot a member again where it is. The member keeps its ID, its ports and its private disk.
+// Rebooter is the ability to boot a member again in place. The member keeps its ID, its ports and its private disk.
 type Rebooter interface {
-	// Reboot shuts the member down, politely within grace and by force afterwards, and starts it as m. It is idempotent: a member that
+	// Reboot shuts the member down, orderly within grace and by force afterwards, and starts it as m. It is idempotent: a member that
 	// runs the boot m.Boot is not touched. An exited member is started. On error the member may run its last boot, or nothing runs and
-	// Reboot may be repeated; debris without a record is for Clean. ErrNotFound when absent.
+	// Reboot may be repeated. Clean removes debris without a record. Reboot returns ErrNotFound when the member is absent.
 	Reboot(ctx context.Context, m Member, grace time.Duration) error
 }
 
-// PartCarrier is the ability to carry parts: what a member on another node holds on this one, or what others must prove clean besides. A
-// part runs nothing of the member's. Observe, Stop and Clean treat it like a member.
+// PartCarrier is the ability to carry parts. A part is what a member on another node holds on this node, or what other executors must
+// prove clean as well. A part runs no process of the member. Observe, Stop and Clean treat a part like a member.
 type PartCarrier interface {
-	// StartPart makes the devices and ports of a part ready for its member; the part is running once it is so. It is idempotent. On
-	// error nothing runs; debris is left to Clean.
+	// StartPart makes the devices and ports of a part ready for its member. The part is running once they are ready. StartPart is
+	// idempotent. On error nothing runs, and Clean removes the debris.
 	StartPart(ctx context.Context, m Member) error
 }
 
-// ErrSpeaks: an agent in the member says itself that it is ready.
+// ErrSpeaks reports that an agent in the member reports the member's readiness itself.
 var ErrSpeaks = errors.New("the member reports its own readiness")
 
-// Prober is the ability to carry members without an agent in them, which nobody in them reports ready.
+// Prober is the ability to run members without an agent inside. Such a member can't report its own readiness.
 type Prober interface {
-	// AwaitReady returns nil once the running member has answered the probe of its environment. An error says why the member will not be
-	// ready: ctx's, or that the probe did not succeed in time. ErrSpeaks for a member with an agent.
+	// AwaitReady returns nil once the running member has answered the probe of its environment. It returns the error of ctx, or an error
+	// that says that the probe did not succeed in time. It returns ErrSpeaks for a member with an agent.
 	AwaitReady(ctx context.Context, id string) error
 }
 
-// Mender is the ability to mend what connects a running member to its network, after something on the host broke it. It is
-// idempotent; an error tells what can't be mended.
+// Mender is the ability to repair a running member's connection to its network after something on the host broke it. Mend is
+// idempotent. An error names what Mend can't repair.
 type Mender interface {
 	Mend(ctx context.Context, id string) error
 }
 
-// MemoryAccountant is the ability to report that a running member ran out of the memory it may use.
+// MemoryAccountant is the ability to report that a running member ran out of the memory that it may use.
 type MemoryAccountant interface {
 	// OutOfMemory returns how many processes of the member the kernel has ended for want of memory since the member was started.
 	OutOfMemory(id string) (kills int, err error)
 }
 
-// SlowStarter is the ability to say how long a start may take, where what carries members is slow to come up.
+// SlowStarter is the ability to report how long a start may take, for stacks whose members start slowly.
 type SlowStarter interface {
-	// StartTime bounds a Start on this host. A member that ends meanwhile is seen at once.
+	// StartTime returns the time limit of a Start on this host. A member that ends during the start is noticed at once.
 	StartTime() time.Duration
 }
 
-// Examiner is the ability to see, from outside, that a running member hangs: one whose kernel stands still can't say so.
+// Examiner is the ability to see from outside that a running member hangs. A member whose kernel stands still can't report that itself.
 type Examiner interface {
-	// Hung returns the running members that hang, by ID, with what was seen of each. A member that hangs does so until it is stopped.
+	// Hung returns the running members that hang, by ID, with the evidence for each. A member that hangs does so until it is stopped.
 	Hung(ctx context.Context) (map[string]string, error)
 }
 
@@ -174,60 +177,64 @@ type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 }
 
-// Saver is the ability to lay a running or paused member down on disk with its memory, and to let it go on from there. A saved member survives
-// restarts of agent and host. Start refuses it, Stop leaves it saved, Wait returns for it at once, and Clean removes it. All calls are idempotent.
+// Saver is the ability to save a running or paused member to disk with its memory, and to resume the member from there. A saved member
+// survives restarts of agent and host. Start refuses a saved member, Stop leaves it saved, Wait returns at once, and Clean removes it.
+// All calls are idempotent.
 type Saver interface {
-	// Save writes the member's memory and devices to disk and ends it; it is StateSaved then. On error the member is as before, and
-	// nothing of the attempt is left. ErrNotFound when absent.
+	// Save writes the member's memory and devices to disk and ends the member, which is then StateSaved. On error the member is as before,
+	// and nothing of the attempt is left. Save returns ErrNotFound when the member is absent.
 	Save(ctx context.Context, id string) error
-	// Restore lets the saved member from go on as m, which runs then. Its assignment names the other one in From. It may have other CPUs and
-	// directories, but has the same shape, image, MACs and addresses. Once Restore returned nil, from is nothing but debris. On error from is
-	// saved as before, and nothing of m runs. ErrNotFound when neither is on this host; ErrUnfit when m differs too much.
+	// Restore resumes the saved member from as m. The assignment of m names the saved member in From. The CPUs and directories of m may
+	// differ; its shape, image, MACs and addresses are the same. Once Restore has returned nil, m runs and from is nothing but debris. On
+	// error from is saved as before, and nothing of m runs. Restore returns ErrNotFound when neither is on this host. It returns ErrUnfit
+	// when m differs too much.
 	Restore(ctx context.Context, m Member, from string) error
-	// Export writes the saved member as a stream for another host's Import; it stays saved here. ErrNotFound when absent.
+	// Export writes the saved member as a stream for Import on another host. The member stays saved on this host. Export returns
+	// ErrNotFound when the member is absent.
 	Export(ctx context.Context, id string, to io.Writer) error
-	// Import makes the saved member from on this host, out of what Export wrote. m is the member that it will be restored as. On error nothing
-	// but debris of from is left here. ErrUnfit as for Restore.
+	// Import creates the saved member from on this host out of the stream that Export wrote. Restore will resume it as m. On error
+	// nothing but debris of from is left on this host. Import returns ErrUnfit when m differs too much.
 	Import(ctx context.Context, m Member, from string, state io.Reader) error
 }
 
-// Mover is the ability to move a member to another host while it runs. Send on one host and Receive on the other are called at the same time;
-// conn joins them and is theirs until both have returned, and the caller's to close. A member never runs on both hosts.
+// Mover is the ability to move a member to another host while it runs. Send on one host and Receive on the other are called at the same
+// time. The two calls own conn, which joins them, until both have returned; the caller closes conn. A member never runs on both hosts.
 type Mover interface {
-	// Send sends the running member. On nil it is gone from here but for debris, and runs there. On an error that is ErrUndecided it is
-	// StateHandedOver here; on any other it runs here as before. ErrNotFound when absent.
+	// Send sends the running member. On nil the member runs on the other host, and only debris is left on this host. On ErrUndecided the
+	// member is StateHandedOver on this host. On any other error the member runs on this host as before. Send returns ErrNotFound when the
+	// member is absent.
 	Send(ctx context.Context, id string, conn net.Conn, limits MoveLimits) (MoveReport, error)
-	// Receive takes the member that Send of the other host sends as from, and carries it as m, whose assignment names the other one in From. On
-	// nil it runs. On error it never will: nothing but debris is left here.
+	// Receive takes the member from that Send on the other host sends, and runs it as m. The assignment of m names the sent member in
+	// From. On nil m runs. On error m will never run, and nothing but debris is left on this host.
 	Receive(ctx context.Context, m Member, from string, conn net.Conn) error
-	// TakeBack lets a member that is StateHandedOver go on here. It is for callers that know that it does not run on the other host, and never
-	// will. It is idempotent.
+	// TakeBack resumes a member that is StateHandedOver on this host. The caller must know that the member does not run on the other host
+	// and never will. TakeBack is idempotent.
 	TakeBack(ctx context.Context, id string) error
 }
 
-// MoveLimits bounds what a move may take.
+// MoveLimits are the limits of a move.
 type MoveLimits struct {
 	// BytesPerSecond bounds the bandwidth; 0: no limit.
 	BytesPerSecond int64 `json:"bytes_per_second,omitempty"`
-	// Downtime is how long the member should stand still at most; 0: DefaultDowntime.
+	// Downtime is the longest time that the member should stand still; 0: DefaultDowntime.
 	Downtime time.Duration `json:"downtime,omitempty"`
 }
 
-// DefaultDowntime is how long a member that moves should stand still at most.
+// DefaultDowntime is the longest time that a moving member should stand still.
 const DefaultDowntime = 300 * time.Millisecond
 
-// MoveReport tells what a move took.
+// MoveReport is the duration and the traffic of a move.
 type MoveReport struct {
-	// Downtime is how long the member stood still, Total how long the whole move took.
+	// Downtime is how long the member stood still. Total is how long the whole move took.
 	Downtime time.Duration `json:"downtime"`
 	Total    time.Duration `json:"total"`
-	// Bytes were sent, in Rounds over its memory; 0 rounds: unknown.
+	// Bytes is the number of bytes sent, in Rounds passes over the member's memory; 0 rounds: unknown.
 	Bytes  int64 `json:"bytes"`
 	Rounds int   `json:"rounds,omitempty"`
 }
 
-// ConsoleSharer is the ability to let people see and use a running member's serial console. What it returns may have CloseWrite, which leaves the
-// keyboard to others. A *serialconsole.BusyError refuses to let two type at once.
+// ConsoleSharer is the ability to let people see and use a running member's serial console. The returned connection may have CloseWrite,
+// which gives up the keyboard. Console returns a *serialconsole.BusyError while another user has the keyboard.
 type ConsoleSharer interface {
 	Console(ctx context.Context, id string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
 }
