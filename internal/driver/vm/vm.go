@@ -1,9 +1,10 @@
-// Package vm carries members as virtual machines, by a private libvirtd and QEMU: an environment's kernel and initial RAM disk are booted directly,
-// its root is a shared disk that nobody can write, and everything else is given to the guest over a virtio-serial port.
+// Package vm runs members as virtual machines, by a private libvirtd and QEMU. It boots an environment's kernel and initial RAM disk
+// directly. The environment's root is a shared disk that nobody can write. The guest gets everything else over a virtio-serial port.
 //
-// It must never remember: Observe, Wait, Stop and Clean look at the host (the machines' directories, libvirt, and QEMU's processes), so they are
-// right after any crash, also of libvirtd. It decides nothing and never touches what doesn't bear its names. What a guest says is believed by
-// nobody here. Start with Driver.Start in start.go; domain.go is the machine as libvirt sees it, daemon.go libvirtd.
+// The package must never remember: Observe, Wait, Stop and Clean look at the host (the machines' directories, libvirt, and QEMU's
+// processes). So their answers are right after any crash, also of libvirtd. The package decides nothing and never touches anything that
+// doesn't bear its names. It trusts nothing that a guest says. Start with Driver.Start in start.go. The machine as libvirt sees it is in
+// domain.go, and libvirtd in daemon.go.
 package vm
 
 import (
