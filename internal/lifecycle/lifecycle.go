@@ -1,11 +1,13 @@
-// Package lifecycle decides what happens next to clusters, members, nodes, machines, jobs and builds: record, observations and the time
-// give a list of operations, or the job or build as it should be stored.
+// Package lifecycle decides the next steps of clusters, members, nodes, machines, jobs and builds. A planner takes the record, the
+// observations and the time. It returns a list of operations, or the job or build to store.
 //
-// It is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out:
-// the controller commits those of PlanCluster, PlanMachine and PlanQuarantine, and what PlanJob and PlanBuild return; the node's
-// agent executes those of PlanMember. Each has its own type of operation, and a handler returns an error for one that it does not know.
-// Planning is level-triggered: a planner looks at what is, not at what changed, so an input planned
-// twice, or late, or after a crash gives the operations that are still needed. Which phase may follow which is data (tables.go), from which
+// The package is pure: no I/O, no clock, no randomness, no memory between calls. Planners return operations and never carry them out.
+// The controller commits the operations of PlanCluster, PlanMachine and PlanQuarantine, and the results of PlanJob and PlanBuild. The
+// node's agent executes the operations of PlanMember. Each planner has its own type of operation, and a handler returns an error for an
+// unknown operation.
+//
+// Planning is level-triggered: a planner looks at the present state, not at the change. An input that is planned twice, or late, or
+// after a crash gives the operations that are still needed. The permitted successions of phases are data (tables.go), from which
 // docs/lifecycle.md is generated.
 //
 // Start with tables.go, then cluster.go and member.go.
