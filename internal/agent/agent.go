@@ -1,9 +1,9 @@
-// Package agent is the node agent: it converges one node on the state the leader wants of it, and tells what it sees.
+// Package agent is the node agent: it converges one node on the state that the leader requests, and reports its observations.
 //
-// It is level-triggered: whatever arrives is the whole desired state, whatever it sends is the whole observed one. What to do
-// about a member is planned by internal/lifecycle and carried out by a driver; the agent adds the order (networks before ports)
-// and the deadlines. It must never decide placement, nor obey a leader of an older term than it has seen. Killing it ends
-// no member: on start it finds them again by looking. All state is owned by one goroutine, loop; start there.
+// The agent is level-triggered: each message that it receives is the whole desired state, and each message that it sends is the whole
+// observed state. Package lifecycle plans the steps of a member, and a driver carries them out. The agent adds the order (networks
+// before ports) and the deadlines. The agent must never decide placement, nor obey a leader of an older term than it has seen. Killing
+// the agent ends no member: a new agent finds the members by looking at the host. One goroutine, loop, owns all state; start there.
 package agent
 
 import (
