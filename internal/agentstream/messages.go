@@ -1,9 +1,10 @@
-// Package agentstream is the one bidirectional stream between a server and a node agent: changes down, observations up.
+// Package agentstream is the bidirectional stream between a server and a node agent: changes down, observations up.
 //
 // Messages are JSON lines over one HTTP/2 request (POST /agent/v3/stream, RFC 9113), each with exactly one field set. Both sides are
-// level-triggered: Desired is the whole desired state of the node, Observed the whole of what is there. On the wire a state goes in
-// pieces of bounded size: all of it on a new stream, then only what has changed. A receiver sees whole states only. It must never decide
-// anything. Start with Send and Receive in conn.go; pieces.go takes states apart and puts them together.
+// level-triggered: Desired is the whole desired state of the node, and Observed is the whole observed state. On the wire a state is sent
+// in pieces of bounded size. A new stream begins with all pieces; later messages carry only the changed pieces. A receiver sees whole
+// states only. The package must never decide anything. Start with Send and Receive in conn.go. The code in pieces.go takes states apart
+// and puts them together.
 package agentstream
 
 import (
