@@ -1,9 +1,9 @@
-// Package decision turns operations on a cluster, a quarantine or a machine into what one commit writes.
+// Package decision turns operations on a cluster, a quarantine or a machine into the writes of one commit.
 //
-// It is pure, and the only place where a cluster's record changes: the controller commits what Apply returns, the simulator commits the
-// same. So the rules of the record are in one place: a lost assignment leaves its chunk and its name waits in Lost, a chunk that is
-// wholly clean goes, and every stretch of use is written down in the commit that ends it. It must never decide what is to be done.
-// Start with Apply.
+// The package is pure, and the only place where a cluster's record changes. The controller and the simulator both commit the result of
+// Apply, so the rules of the record are in one place. A lost assignment leaves its chunk, and its name waits in Lost. A chunk that is
+// wholly clean is removed. The commit that ends a stretch of use also records that use. The package must never decide which operations
+// are needed. Start with Apply.
 package decision
 
 import (
