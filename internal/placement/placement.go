@@ -1,10 +1,12 @@
-// Package placement computes where the members of a cluster go: a free View and a Request give assignments, or a
-// Refusal that names the binding constraint and what would fit.
+// Package placement computes where the members of a cluster run. A free View and a Request give assignments, or a Refusal. The Refusal
+// names the binding constraint and a request that would fit.
 //
-// It is pure: no I/O, no clock, no randomness, and Place leaves the view as it was; the caller takes the assignments once they
-// are committed. It must never decide when a cluster is placed (that is admission's) nor free anything by itself: only
-// what an executor confirmed clean may be freed. Start with Place here, then view.go (what is free), plan.go (how many
-// members go to which node), slots.go (which cores they get), refusal.go (why not) and sketch.go (what would be if).
+// The package is pure: no I/O, no clock, no randomness. Place does not change the view; the caller takes the assignments once they are
+// committed. The package must never decide when a cluster is placed (admission decides that). It must never free anything by itself:
+// only resources that an executor confirmed clean may be freed.
+//
+// Start with Place here, then view.go (free resources), plan.go (members per node), slots.go (cores of each member), refusal.go (reasons
+// of a refusal) and sketch.go (hypothetical placements).
 package placement
 
 import (
