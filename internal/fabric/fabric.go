@@ -1,9 +1,11 @@
 // Package fabric is the contract of a node's network executor: tenant networks and the ports of members on them.
 //
-// The whole desired set is applied each time (level-triggered); fabric/plan, which is pure, compares it with what was read from the
-// kernel, and fabric/node carries the difference out and reads back. This package must never import store, apiserver or driver:
-// drivers attach ports and know nothing else of networks. fabric/site is the contract of what acts beyond nodes, on switches and
-// subnet managers. fabric/fake is for tests; fabric/fabrictest holds the suites that all implementations pass.
+// The whole desired set is applied each time (level-triggered). Package fabric/plan, which is pure, compares the desired set with the
+// state read from the kernel. Package fabric/node carries out the difference and reads back. This package must never import store,
+// apiserver or driver: drivers attach ports and know nothing else of networks.
+//
+// Package fabric/site is the contract of executors that act beyond nodes, on switches and subnet managers. Package fabric/fake is for
+// tests. Package fabric/fabrictest holds the suites that all implementations pass.
 package fabric
 
 import (

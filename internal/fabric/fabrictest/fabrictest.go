@@ -1,7 +1,7 @@
 // Package fabrictest holds the suites that every implementation of fabric.Fabric and of site.Site passes, the fake ones included.
 //
-// It tests the contract: what Apply, Attach, Detach and Audit promise to those who call them. What a network lets through is
-// tested where it is implemented. It must never look inside an implementation. Start reading at Run, and at RunSite.
+// The suites test the contract: the promises of Apply, Attach, Detach and Audit to their callers. Each implementation tests the traffic
+// that its networks pass. A suite must never look inside an implementation. Start with Run and RunSite.
 package fabrictest
 
 import (

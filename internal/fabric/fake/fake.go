@@ -1,5 +1,5 @@
-// Package fake is a fabric in memory for tests of what stands above it: it behaves like a real one (fabrictest is run against
-// both), touches nothing, and can be told to fail. It must never be used outside of tests.
+// Package fake is a fabric in memory for tests of the packages above it. It behaves like a real fabric (fabrictest runs against both),
+// touches nothing, and can be scripted to fail. It must never be used outside of tests.
 package fake
 
 import (

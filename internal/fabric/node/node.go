@@ -1,9 +1,8 @@
-// Package node makes tenant networks of bridges, veth pairs, VXLAN tunnels and nftables rules, in the network namespace of
-// the process.
+// Package node makes tenant networks of bridges, veth pairs, VXLAN tunnels and nftables rules, in the network namespace of the process.
 //
-// Apply reads the kernel, carries out the operations that package plan lists, and reads back; Audit is a plan that should be
-// empty. Attach makes a member's port. It must never decide who is connected to whom: that is in the networks it is given.
-// Start reading at Apply.
+// Apply reads the kernel, carries out the operations that package plan lists, and reads back. Audit returns a plan that should be empty.
+// Attach makes a member's port. The package must never decide which members are connected: the given networks say that. Start with
+// Apply.
 package node
 
 import (

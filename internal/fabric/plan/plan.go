@@ -1,9 +1,9 @@
-// Package plan computes what a node's kernel lacks of the networks that should be on it.
+// Package plan computes the differences between a node's kernel and the networks that should be on the node.
 //
-// It is pure: from the desired networks and the kernel's state as read, it lists the operations that are missing, in order, and
-// renders the isolation rules as text. Its operations are data that package node carries out. It must never read or change
-// anything, nor decide who is connected to whom: that is in the networks it is given. Start reading at Compute; the isolation
-// rules are in rules.go.
+// The package is pure. From the desired networks and the kernel's state as read, it lists the missing operations in order, and renders
+// the isolation rules as text. Its operations are data that package node carries out. The package must never read or change the kernel.
+// It must never decide which members are connected: the given networks say that. Start with Compute; the isolation rules are in
+// rules.go.
 package plan
 
 import (

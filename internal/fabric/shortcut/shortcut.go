@@ -1,13 +1,13 @@
 // Package shortcut hands frames from one member to another of the same network, past the bridges between them.
 //
-// A program of the kernel (eBPF) at the node's end of each port looks at every frame that the member sends. A frame that the rules
-// of the bridge would pass, and whose destination is another port here, goes straight into that member's network namespace. If its
-// destination is known to be on another node, it goes there straight over the underlay, or else into the network's tunnel. Two more programs,
-// at the underlay and where frames come out of tunnels, hand it to the member there. All others take the way through the bridge and its
-// rules, as if there were no program. So the programs must never pass a frame that the rules refuse: they repeat their pins and peers,
-// and never extend them.
+// A kernel program (eBPF) at the node's end of each port looks at every frame that the member sends. The program acts on frames that the
+// rules of the bridge would pass. If the destination is another port on this node, the frame goes straight into that member's network
+// namespace. If the destination is known to be on another node, the frame goes straight over the underlay, or else into the network's
+// tunnel. Two more programs, at the underlay and at the end of tunnels, hand the frame to the member there. All other frames pass
+// through the bridge and its rules, as if there were no program. So the programs must never pass a frame that the rules refuse: they
+// repeat the rules' pins and peers, and never extend them.
 //
-// It must never decide which links have a shortcut: that is in the plan. Start reading at Table; the programs are in program.go,
+// The package must never decide which links have a shortcut: the plan decides that. Start with Table. The programs are in program.go,
 // tunnel_program.go and underlay_program.go.
 package shortcut
 

@@ -1,10 +1,10 @@
-// Package site is the contract of executors that act on a fabric beyond its nodes: on the subnet manager of an InfiniBand fabric,
-// or on the switches of an Ethernet.
+// Package site is the contract of executors that act on a fabric beyond its nodes: on the subnet manager of an InfiniBand fabric, or on
+// the switches of an Ethernet.
 //
-// A node can't prove that a switch forgot a port, nor that a partition lost a member. Where a claim names the fabric among those
-// who have to prove it clean, the site's executor is asked: the port is clean when it was read back as absent. An executor gets
-// the whole desired state each time and never decides anything; what it can't read is unknown, which is never absent. It must never
-// import store or apiserver. Start with Site, then Observation.Clean.
+// A node can't prove that a switch forgot a port, nor that a partition lost a member. A claim may name the fabric among the executors
+// that must prove it clean. Then the site's executor is asked, and the port is clean once it was read back as absent. An executor gets
+// the whole desired state each time and never decides anything. State that the executor can't read is unknown, and unknown is never
+// absent. The package must never import store or apiserver. Start with Site, then Observation.Clean.
 package site
 
 import (
