@@ -1,9 +1,9 @@
-// Package guestlink is what a virtual machine and its host say to each other before and beside anything that runs in it: the host gives the
-// machine its files, network and program, and reaches its TCP ports.
+// Package guestlink is the protocol between a virtual machine and its host, independent of the programs that run in the machine. The
+// host gives the machine its files, network and program, and reaches its TCP ports.
 //
-// It is HTTP/2 over one virtio-serial port, which works without a network, before there is one, and whatever the tenant does to it. The guest
-// answers and never asks. The guest is untrusted: the host believes nothing that it answers, and bounds what it reads. This package knows no
-// member and no hypervisor. Start with Setup; Serve is the guest's end, Client the host's.
+// The protocol is HTTP/2 over one virtio-serial port, which works without a network, before a network exists, and whatever the tenant
+// does to the network. The guest answers and never asks. The guest is untrusted: the host trusts none of its answers, and bounds what it
+// reads. This package knows no member and no hypervisor. Start with Setup. Serve is the guest's end, and Client the host's.
 package guestlink
 
 import (

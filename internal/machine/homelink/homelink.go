@@ -1,9 +1,10 @@
-// Package homelink carries TCP connections of a guest's kernel over one virtio-serial port to the server of its home (package homeserver).
+// Package homelink carries TCP connections of a guest's kernel over one virtio-serial port to the server of the guest's home (package
+// homeserver).
 //
-// The stream breaks at any byte: the server is killed, the machine is saved, or moved to another node, while a message is half written. Both ends
-// begin anew then, by a greeting that cannot be taken for anything else, and the connections that were carried are closed: the guest's kernel connects
-// again and repeats what was not answered. The host's end believes nothing and bounds what it keeps. This package knows no files. Start with Carry, the
-// guest's end, and Serve, the host's.
+// The stream may break at any byte: the server is killed, or the machine is saved or moved to another node, while a message is half
+// written. Both ends then start again with a greeting that can't be mistaken for other data, and close the connections that they
+// carried. The guest's kernel connects again and repeats its unanswered requests. The host's end trusts nothing and bounds its memory.
+// This package knows no files. Start with Carry, the guest's end, and Serve, the host's.
 package homelink
 
 import (
