@@ -1,14 +1,15 @@
-// Package member is the member agent, the first process of every member beside the tenant's root, and the messages it
-// exchanges with the node agent over a link; both ends live here and are tested together. What a link is, and how it tells which
-// member is at its other end, is in package memberlink.
+// Package member is the member agent, the first process of every member beside the tenant's root, and the messages that it exchanges
+// with the node agent over a link. Both ends are in this package and are tested together. Package memberlink defines a link, and how the
+// link identifies the member at its other end.
 //
-// The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness, runs the group's health checks and supervises
-// the jobs of rank 0. The node agent's end (Server, in server.go) believes it about nothing but that: the tenant's root may replace the member agent
-// at will, so Server bounds what it reads in size, rate and meaning. It must never act on the host at a member's request.
+// The member agent (Run, in agent.go) reaps processes, runs sshd, reports readiness, runs the group's health checks and supervises the
+// jobs of rank 0. The node agent's end (Server, in server.go) trusts the member agent about nothing else: the tenant's root may replace
+// the member agent at will. So Server bounds the size, rate and meaning of the messages that it reads. Server must never act on the host
+// at a member's request.
 //
-// Messages are JSON lines, each with exactly one field set; unknown ones are ignored, since a member keeps the binary it was
-// started with when the node agent is upgraded. The member agent connects, and again when the node agent was restarted; its
-// first message is Hello. Both sides are level-triggered: what matters is sent again on every connection.
+// Messages are JSON lines, each with exactly one field set. Both ends ignore unknown messages, since a member keeps its binary when the
+// node agent is upgraded. The member agent connects, and connects again after a restart of the node agent. Its first message is Hello.
+// Both sides are level-triggered: each connection repeats the messages that matter.
 package member
 
 import (
