@@ -1,9 +1,9 @@
-// Package controller is the leader's loop: it reads the state and what agents say, plans, commits, and hands nodes what they
-// should carry.
+// Package controller is the leader's loop. It reads the stored state and the agents' reports, plans, commits, and hands each node its
+// desired state.
 //
-// Decisions are made by pure packages (lifecycle, placement); the controller only brings their inputs together and makes their
-// operations true, every commit guarded by the election. It keeps no state that can't be rebuilt: a new leader starts from the
-// store. It must never call a driver or touch a node. Start with pass.
+// Pure packages (lifecycle, placement) make the decisions. The controller only collects their inputs and carries out their operations.
+// The election guards every commit. The controller keeps no state that can't be rebuilt: a new leader starts from the store. It must
+// never call a driver or touch a node. Start with pass.
 package controller
 
 import (
