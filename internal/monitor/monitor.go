@@ -1,8 +1,8 @@
-// Package monitor holds what the node agents last said, and hands them what the leader wants.
+// Package monitor holds the last reports of the node agents, and hands the agents the leader's desired state.
 //
-// It keeps the streams of the agents, the observations of members and jobs, the time each node was last heard, and stores the
-// output of jobs. All but the output is memory: agents say everything anew when they connect. It must never decide anything
-// about clusters; internal/controller does, from what it reads here. Start with Serve, the life of one stream.
+// The package keeps the agents' streams, the observations of members and jobs, and the time of each node's last message. It also stores
+// the output of jobs. Everything but the output is in memory: agents repeat all their reports when they connect. The package must never
+// decide anything about clusters; package controller decides from the monitor's data. Start with Serve, the life of one stream.
 package monitor
 
 import (
