@@ -1,7 +1,7 @@
-// Package situation brings together, for one moment, what is stored and what is heard of the nodes, as the planners take it.
+// Package situation combines, for one moment, the stored state and the nodes' reports into the planners' inputs.
 //
-// The leader's controller decides by it, any server explains by it: the same inputs, so the same answers. It must never write anything,
-// nor decide: it calls pure planners and passes on what they say. Start with Site.
+// The leader's controller decides by it, and any server explains by it: the same inputs give the same answers. The package must never
+// write anything, nor decide: it calls pure planners and passes on their results. Start with Site.
 package situation
 
 import (
