@@ -28,7 +28,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
-// Config is what an agent needs.
+// Config is the configuration of an agent.
 type Config struct {
 	// Node is what this node offers; the agent fills in the results of the driver's and environments' checks.
 	Node api.NodeRecord
@@ -120,7 +120,7 @@ type Agent struct {
 
 	// opening belongs to the goroutine that keeps the stream.
 	opening opening
-	// hearing tells whether desired is still what the leader wants; tunnels bounds how many there are at once.
+	// hearing reports whether desired is still what the leader wants; tunnels bounds how many there are at once.
 	hearing *hearing
 	tunnels chan struct{}
 

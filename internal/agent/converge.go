@@ -470,7 +470,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 	}()
 }
 
-// alive tells whether a member's processes are there, running or frozen.
+// alive reports whether a member's processes are there, running or frozen.
 func alive(s driver.State) bool { return s == driver.StateRunning || s == driver.StatePaused }
 
 // jobsOf are the jobs that a member should supervise.

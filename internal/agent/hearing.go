@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// hearing tells whether what the agent knows of the leader's wishes is still what they are. An agent that has heard nothing for a while,
+// hearing reports whether what the agent knows of the leader's wishes is still what they are. An agent that has heard nothing for a while,
 // because it was cut off or did not run at all, may have been given up: its members were replaced elsewhere. Until it has heard anew it
 // starts nothing.
 //
@@ -60,7 +60,7 @@ func (h *hearing) heard(number int64) bool {
 	return true
 }
 
-// goesOn tells whether there was no silence since a stream began.
+// goesOn reports whether there was no silence since a stream began.
 func (h *hearing) goesOn(number int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,7 +78,7 @@ func (h *hearing) obeyed(number int64) {
 	}
 }
 
-// current tells whether the desired state last obeyed is still that of the leader, as far as this agent can know.
+// current reports whether the desired state last obeyed is still that of the leader, as far as this agent can know.
 func (h *hearing) current() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,7 +15,7 @@ type Images interface {
 	// Want takes the whole list of what the node should hold, and the key that it is signed with.
 	Want(key []byte, images []nodeimages.Wanted)
 	Status() []nodeimages.Status
-	// Whole tells whether an image can be used, and if not, how far it is.
+	// Whole reports whether an image can be used, and if not, how far it is.
 	Whole(digest string) (ok bool, why string)
 }
 
@@ -31,7 +31,7 @@ func (a *Agent) wantImages(d *agentstream.Desired) {
 	a.cfg.Images.Want(d.ImageKey, wanted)
 }
 
-// imageReady tells whether the image a member stands on is here. Waiting for it costs the member no attempt: that its image comes wakes the
+// imageReady reports whether the image a member stands on is here. Waiting for it costs the member no attempt: that its image comes wakes the
 // loop.
 func (a *Agent) imageReady(m *memberState) bool {
 	digest := m.want.Assignment.EnvironmentDigest

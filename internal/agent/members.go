@@ -76,15 +76,15 @@ type memberState struct {
 	failure   string // why what is asked of it beyond its life failed
 }
 
-// silent tells whether it was released, or sent to another node, and nothing of it runs any more: its ports can go.
+// silent reports whether it was released, or sent to another node, and nothing of it runs any more: its ports can go.
 func (m *memberState) silent() bool {
 	return m.gone() || m.left() || m.ended && !alive(m.state) && m.want != nil && m.want.Release
 }
 
-// gone tells whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.
+// gone reports whether it was released and nothing of it is left. One that is wanted after it was cleaned is to be made again.
 func (m *memberState) gone() bool { return m.cleaned && m.want != nil && m.want.Release }
 
-// part tells whether it is a part of a member: nothing speaks for it from inside, so it is ready once its driver says that it runs.
+// part reports whether it is a part of a member: nothing speaks for it from inside, so it is ready once its driver says that it runs.
 // A successor is none: it is to be a member, and runs as one.
 func (m *memberState) part() bool {
 	return m.want != nil && m.want.Assignment.IsPart() && !m.want.Assignment.IsSuccessor()
@@ -100,7 +100,7 @@ func (m *memberState) loseJobs(now time.Time) {
 	}
 }
 
-// offers tells whether the host checks of a stack's driver passed.
+// offers reports whether the host checks of a stack's driver passed.
 func (a *Agent) offers(stack api.Stack) bool {
 	for _, check := range a.cfg.Node.Stacks {
 		if check.Stack == stack {

@@ -25,7 +25,7 @@ func (a *Agent) traced(ctx context.Context, assignment string, root tracing.Root
 	return a.tracer.In(ctx, tracing.ClusterOf(assignment), root, assignment)
 }
 
-// rootOf tells whether what is done to a member now is part of its cluster's creation or of its deletion.
+// rootOf reports whether what is done to a member now is part of its cluster's creation or of its deletion.
 func rootOf(m *memberState) tracing.Root {
 	if m.want == nil || m.want.Release {
 		return tracing.Delete
