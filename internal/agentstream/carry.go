@@ -13,7 +13,7 @@ import (
 // and the successor's ID follow.
 const CarryPath = "/agent/v1/carry/"
 
-// ErrOver: what was asked for is not there, and asking again would not change that.
+// ErrOver reports that the requested data is not there, and that a retry would not change that.
 var ErrOver = errors.New("it is over")
 
 // CarryRequest is what an agent asks for.

@@ -197,7 +197,7 @@ type Member struct {
 	driver.Member
 	// Release asks to stop and clean the member instead; the agent then reports it clean.
 	Release bool `json:"release,omitempty"`
-	// ReleaseHome tells that the whole cluster is being deleted: its shared home goes with its members.
+	// ReleaseHome means that the whole cluster is being deleted: its shared home goes with its members.
 	ReleaseHome bool `json:"release_home,omitempty"`
 	// Paused asks for the member to be frozen.
 	Paused bool `json:"paused,omitempty"`

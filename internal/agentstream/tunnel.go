@@ -25,17 +25,17 @@ const (
 	headerOver    = "Nearmetal-Over"
 )
 
-// ErrInUse: somebody else uses what only one may use at a time.
+// ErrInUse reports that another user has a resource that only one user may have at a time.
 var ErrInUse = errors.New("it is in use")
 
 // maxFailure bounds what a failure may say, in bytes.
 const maxFailure = 1000
 
-// TunnelRequest is what an agent says when it brings a tunnel.
+// TunnelRequest is the message with which an agent brings a tunnel.
 type TunnelRequest struct {
 	// ID is the one asked for (Tunnel.ID). Node is whose agent brings it, which the connection tells.
 	ID, Node string
-	// Failure tells why there will be no tunnel; empty when there is one.
+	// Failure says why there will be no tunnel; empty when there is one.
 	Failure string
 	// InUse: the failure is that somebody else uses it.
 	InUse bool
@@ -204,7 +204,7 @@ func (c *TunnelConn) Close() error {
 	return nil
 }
 
-// over tells whether both ways were closed. A lock that is taken means that one is in use.
+// over reports whether both ways were closed. A lock that is taken means that one is in use.
 func (c *TunnelConn) over() bool {
 	if !c.reading.TryLock() {
 		return false
@@ -316,7 +316,7 @@ func dialTunnel(ctx context.Context, send func(context.Context, io.Reader) (*htt
 // finishTime bounds how long a tunnel that has ended both ways waits for the server to end it, too.
 const finishTime = 10 * time.Second
 
-// RefuseTunnel tells the server why there will be no tunnel.
+// RefuseTunnel reports to the server why there will be no tunnel.
 func RefuseTunnel(ctx context.Context, client *http.Client, server string, request TunnelRequest) error {
 	request.Failure = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
