@@ -28,7 +28,7 @@ import (
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
 type Agents interface {
 	situation.Heard
-	// Job is what the agent of a node last said of a run of a job.
+	// Job is the last report from a node's agent about a run of a job.
 	Job(node, runID string) (agentstream.JobObserved, bool)
 	LogBytes(jobID string) int64
 	ForgetJob(node, runID string)
@@ -42,17 +42,17 @@ type Agents interface {
 	ChangedNodes(after uint64) ([]string, uint64)
 	// NextDeath is when the clock alone changes a node's phase next; zero: never.
 	NextDeath() time.Time
-	// Connected tells whether a node's agent is connected and heard of, and when it was heard last.
+	// Connected reports whether a node's agent is connected and heard of, and when it was heard last.
 	Connected(node string) (bool, time.Time)
 	// PowerOffProblem is why a node can't power itself off though it was told to.
 	PowerOffProblem(node string) string
-	// Builds are what connected nodes last said of builds, by node.
+	// Builds are the last reports from connected nodes about builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
 	// Holders are the nodes that hold an image, and those that fetch it, with the URLs they serve it at.
 	Holders(digest image.Digest) (whole, fetching map[string]string)
 }
 
-// Config is what a controller needs.
+// Config is the configuration of a controller.
 type Config struct {
 	// Candidate names this server in the election; it must be unique among live servers.
 	Candidate string

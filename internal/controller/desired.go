@@ -206,7 +206,7 @@ func (d *desiredStates) updateCluster(view *state.View, c *state.Cluster, dirty 
 	return true, err
 }
 
-// incompleteWillDo tells whether a cluster's share that lacks a peer is better than the former one, or none. Members that run
+// incompleteWillDo reports whether a cluster's share that lacks a peer is better than the former one, or none. Members that run
 // may lose a peer but must stay named, those that are released must be told so, and a new cluster waits for its network. known tells
 // that the former share is of the same members.
 func incompleteWillDo(c *state.Cluster, known bool) bool {

@@ -96,7 +96,7 @@ func (p *pass) cluster(c *state.Cluster) (decision.Change, error) {
 	return change, nil
 }
 
-// settled tells whether what is decided of a cluster depends on its own nodes only. Others may have to prove clean what is being released, and
+// settled reports whether what is decided of a cluster depends on its own nodes only. Others may have to prove clean what is being released, and
 // the end of a cluster depends on quarantines.
 func settled(c *state.Cluster) bool {
 	if c.Record == nil {
@@ -254,7 +254,7 @@ func (p *pass) networks(ctx context.Context) error {
 	return nil
 }
 
-// justStarted tells whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.
+// justStarted reports whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.
 func (p *pass) justStarted(c *state.Cluster) bool {
 	const patience = lifecycle.DefaultDeathTimer
 	return !p.view.AnyAgent() && p.now.Sub(p.since) < patience && p.now.Sub(c.Intent.CreatedAt) < patience
