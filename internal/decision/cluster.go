@@ -93,7 +93,7 @@ func (c Cluster) releasedAt(ref api.ChunkRef) time.Time {
 	return *ref.ReleasedAt
 }
 
-// check tells what is wrong with what is committed, before anything is built on it.
+// check reports what is wrong with what is committed, before anything is built on it.
 func (c Cluster) check() error {
 	var refs []api.ChunkRef
 	if c.Record != nil {

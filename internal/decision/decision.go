@@ -33,7 +33,7 @@ type Batch struct {
 	ReleasedAt  *time.Time
 }
 
-// Change is what one commit writes.
+// Change is the set of writes of one commit.
 type Change struct {
 	// Record is the record after the commit. Its Chunks are the old ones that stay; those of Add are appended by the writer.
 	Record api.ClusterRecord

@@ -21,7 +21,7 @@ func (a *applier) finish() error {
 	return nil
 }
 
-// takesMembers tells whether a cluster of this phase may be given assignments.
+// takesMembers reports whether a cluster of this phase may be given assignments.
 func takesMembers(phase api.ClusterPhase) bool {
 	switch phase {
 	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterRestoring:

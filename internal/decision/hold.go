@@ -69,7 +69,7 @@ func (a *applier) holdNumbers(op lifecycle.Hold) error {
 	return nil
 }
 
-// checkNew tells what is wrong with a new assignment.
+// checkNew reports what is wrong with a new assignment.
 func (a *applier) checkNew(n api.Assignment) error {
 	generation := int64(1)
 	if a.c.Record != nil {
@@ -118,7 +118,7 @@ func sameAddress(a, b *api.Assignment) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkPart tells what is wrong with a part of a member: that member must be given its place in the same commit, before its parts.
+// checkPart reports what is wrong with a part of a member: that member must be given its place in the same commit, before its parts.
 func (a *applier) checkPart(n api.Assignment) error {
 	of := slices.IndexFunc(a.held, func(m api.Assignment) bool { return m.ID == n.Of })
 	switch {
@@ -131,7 +131,7 @@ func (a *applier) checkPart(n api.Assignment) error {
 	}
 }
 
-// checkFree tells what of a new assignment another one of the cluster has: its ID, name or rank while it is held, its address until it is
+// checkFree reports what of a new assignment another one of the cluster has: its ID, name or rank while it is held, its address until it is
 // clean.
 func (a *applier) checkFree(n api.Assignment) error {
 	against := func(other *api.Assignment, held bool) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
-// MachineChange is what one commit writes of a machine.
+// MachineChange is the set of writes of one commit for a machine.
 type MachineChange struct {
 	// Record is the record after the commit.
 	Record api.MachineRecord

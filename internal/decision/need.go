@@ -2,5 +2,5 @@ package decision
 
 import "github.com/nearmetal/nearmetal/internal/lifecycle"
 
-// Need is what a cluster asks admission for.
+// Need is the request of a cluster to admission.
 type Need = lifecycle.Need

@@ -7,7 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
-// QuarantineChange is what one commit writes of a quarantined assignment.
+// QuarantineChange is the set of writes of one commit for a quarantined assignment.
 type QuarantineChange struct {
 	// End frees what the assignment with this ID holds; "" leaves it in quarantine. Spans are the use that ends with it.
 	End   string

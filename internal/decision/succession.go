@@ -118,7 +118,7 @@ func (a *applier) moveReported(op lifecycle.MoveReported) error {
 	return nil
 }
 
-// checkSuccessor tells what is wrong with where a member is to go on: it must be the same member, and the only one that succeeds it.
+// checkSuccessor reports what is wrong with where a member is to go on: it must be the same member, and the only one that succeeds it.
 func (a *applier) checkSuccessor(n api.Assignment) error {
 	p, err := a.heldPlace(n.From)
 	if err != nil {
