@@ -41,7 +41,7 @@ func Missing() []error {
 	return problems
 }
 
-// Check tells what this host lacks to carry virtual machines, and whether it has to emulate their processors. It changes nothing.
+// Check reports what this host lacks to carry virtual machines, and whether it has to emulate their processors. It changes nothing.
 func (d *Driver) Check(ctx context.Context) api.StackCheck {
 	check := api.StackCheck{Stack: api.StackVM}
 	for _, err := range Missing() {

@@ -27,7 +27,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/serialconsole"
 )
 
-// Config is what a Driver is made of.
+// Config is the configuration of a Driver.
 type Config struct {
 	// StateDir is the node agent's own directory (DIR/nodes/NODE). This driver's are vms/ below it, while there are any, and libvirt/.
 	StateDir string
