@@ -101,7 +101,7 @@ func Namespace(path string) Place { return Place{Kind: api.PortVeth, At: path} }
 // String writes the place for error messages.
 func (p Place) String() string { return string(p.Kind) + " " + p.At }
 
-// ErrPortKind: the node can't make ports of the kind that was asked for.
+// ErrPortKind reports that the node can't make ports of the requested kind.
 var ErrPortKind = errors.New("ports of this kind can't be made on this node")
 
 // deviceName is a name that the kernel takes for a link: IFNAMSIZ of linux/if.h is 16 with its closing zero, and dev_valid_name

@@ -7,13 +7,13 @@ import (
 	"net/netip"
 )
 
-// ErrNotApplied: the port is not in the networks last applied; apply the networks that have it first.
+// ErrNotApplied reports that the port is not in the networks last applied. Apply the networks that contain the port first.
 var ErrNotApplied = errors.New("the port is not in the networks that were last applied to this node")
 
 // MaxIndex is the highest network index; indexes start at 1.
 const MaxIndex = 1<<16 - 1
 
-// Validate tells what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
+// Validate reports what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
 // subnet that overlaps another's, a port outside of its subnet, an identity used twice.
 func Validate(networks []Network) error {
 	indexes := map[int]bool{}

@@ -112,7 +112,7 @@ func makePair(pair *veth, bridge string, member netns.Handle) error {
 	return nil
 }
 
-// leadsInto tells whether the host's link is there and its other end is this member's, with the right address.
+// leadsInto reports whether the host's link is there and its other end is this member's, with the right address.
 func leadsInto(pair veth, member netns.Handle) (bool, error) {
 	here, err := netlink.LinkByName(pair.name)
 	if isGone(err) {

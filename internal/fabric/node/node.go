@@ -21,7 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
-// Config is what a Fabric is made of.
+// Config is the configuration of a Fabric.
 type Config struct {
 	plan.Config
 	// Logger may be nil.

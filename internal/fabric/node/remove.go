@@ -137,7 +137,7 @@ func (r *linkRemover) remove(node netns.Handle, name string) error {
 	return mine.err
 }
 
-// isGone tells whether the link that was asked for does not exist.
+// isGone reports whether the link that was asked for does not exist.
 func isGone(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)

@@ -219,7 +219,7 @@ func wantedLink(links []Link, name string) Link {
 	return links[i]
 }
 
-// unmendable tells why a link has to be made anew, "" if it need not.
+// unmendable says why a link has to be made anew, "" if it need not.
 func unmendable(want, seen Link) string {
 	switch {
 	case want.Kind != seen.Kind:

@@ -15,7 +15,7 @@ func Problems(networks []fabric.Network, links map[string]Link) map[string]strin
 	return wrong
 }
 
-// portProblem tells what is wrong with a port, "" for nothing.
+// portProblem reports what is wrong with a port, "" for nothing.
 func portProblem(links map[string]Link, name, bridge string) string {
 	port, exists := links[name]
 	switch {

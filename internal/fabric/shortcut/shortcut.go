@@ -31,7 +31,7 @@ type Pins struct {
 	MAC     string
 }
 
-// State is what the kernel has of a port's shortcut.
+// State is the kernel's state of a port's shortcut.
 type State struct {
 	Pins Pins
 	// Broken: the shortcut is not whole, or belongs to another process; its pins are not known.

@@ -23,7 +23,7 @@ type Tunnel struct {
 	Peers []netip.Addr
 }
 
-// TunnelState is what the kernel has of the shortcut through a tunnel.
+// TunnelState is the kernel's state of the shortcut through a tunnel.
 type TunnelState struct {
 	Tunnel Tunnel
 	// Broken: as in State.

@@ -30,7 +30,7 @@ type Port struct {
 	Limited bool
 }
 
-// ErrStale: a desired state of a later epoch was applied before.
+// ErrStale reports that a desired state of a later epoch was applied before.
 var ErrStale = errors.New("a newer desired state was applied to the fabric")
 
 // Site makes networks on a fabric. Its methods may be called at once by several goroutines.
@@ -49,7 +49,7 @@ type Site interface {
 	Observe(ctx context.Context) (Observation, error)
 }
 
-// Observation is what was read back.
+// Observation is the state that was read back.
 type Observation struct {
 	// Epoch is that of the newest desired state that was wholly in force before anything of this was read: nothing older takes effect
 	// any more. It is zero until this executor has brought one into force; an executor that was started anew begins with that.
