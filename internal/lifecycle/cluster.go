@@ -47,7 +47,7 @@ type Observation struct {
 	Since time.Time
 }
 
-// NodeState is what the leader holds a node to be.
+// NodeState is the leader's view of a node.
 type NodeState struct {
 	Phase api.NodePhase
 	// Reported: since it connected, the node has told all it has. Only then does it mean something that it did not tell of a member.

@@ -41,7 +41,7 @@ func desiredNames(spec api.ClusterSpec, removed []string) names {
 	return n
 }
 
-// has tells whether a name of a group is among them.
+// has reports whether a name of a group is among them.
 func (n names) has(group, name string) bool {
 	for gi, g := range n.groups {
 		if g.Name != group {
@@ -146,7 +146,7 @@ func missingSpares(desired []WantedMember, held []ClusterAssignment) []ClusterOp
 	return needs
 }
 
-// Frozen tells whether the members of a cluster in this phase are to be frozen. The leader's phase says so, not the user's intent: so
+// Frozen reports whether the members of a cluster in this phase are to be frozen. The leader's phase says so, not the user's intent: so
 // nothing is frozen before it is ready.
 func Frozen(phase api.ClusterPhase) bool {
 	return phase == api.ClusterPausing || phase == api.ClusterPaused

@@ -63,7 +63,7 @@ func (in ClusterInput) planGrace() []ClusterOperation {
 	return in.planDelete("the time limit has passed; ")
 }
 
-// anyoneLeft tells whether a member may still run.
+// anyoneLeft reports whether a member may still run.
 func (in ClusterInput) anyoneLeft() bool {
 	for _, a := range in.Assignments {
 		if a.Releasing || !a.IsMember() || in.Nodes[a.Node].Phase == api.NodeDown {

@@ -8,7 +8,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// loss tells why a member must be replaced, or when it must be if nothing changes until then.
+// loss says why a member must be replaced, or when it must be if nothing changes until then.
 func (in ClusterInput) loss(m member) (string, time.Time) {
 	phase := in.Record.Phase
 	began := latest(in.LeaderSince, m.TakenAt, m.seen.Since)

@@ -25,7 +25,7 @@ func DefaultMachineDeadlines() MachineDeadlines {
 	return MachineDeadlines{Boot: 15 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second}
 }
 
-// PowerSeen is what the provisioner knows of a machine's power.
+// PowerSeen is the provisioner's knowledge of a machine's power.
 type PowerSeen struct {
 	// Known: the provisioner of this leader has looked at it at all.
 	Known      bool
@@ -89,7 +89,7 @@ type MachineInput struct {
 	Agent     AgentSeen
 	// InUse tells, in words, what runs on it; empty for nothing.
 	InUse string
-	// Environment tells what a name stands for: the digest, or the problem that keeps this machine from booting it.
+	// Environment reports what a name stands for: the digest, or the problem that keeps this machine from booting it.
 	Environment func(name string) (digest, problem string)
 	Now         time.Time
 	// LeaderSince is when this leader took over: what it has not heard is not silence yet.
@@ -97,10 +97,10 @@ type MachineInput struct {
 	Deadlines   MachineDeadlines
 }
 
-// InspectEnvironment is what machines boot to be looked at.
+// InspectEnvironment is the environment that machines boot for inspection.
 const InspectEnvironment = "inspect"
 
-// PowerOrder is what a machine's power should come to.
+// PowerOrder is the power state that a machine should reach.
 type PowerOrder string
 
 // The orders.
@@ -122,12 +122,12 @@ func Order(r *api.MachineRecord, now time.Time) (order PowerOrder, generation in
 	}
 }
 
-// Reached tells whether a boot has ended a stage.
+// Reached reports whether a boot has ended a stage.
 func Reached(b *api.Boot, stage api.BootStage) bool {
 	return b != nil && slices.ContainsFunc(b.Stages, func(s api.StageTime) bool { return s.Stage == stage })
 }
 
-// MayBoot tells whether a machine in this state is given anything to boot.
+// MayBoot reports whether a machine in this state is given anything to boot.
 func MayBoot(r *api.MachineRecord) bool {
 	return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting)
 }
@@ -186,7 +186,7 @@ func (in MachineInput) note() []MachineOperation {
 	return ops
 }
 
-// news tells whether something of what was heard is not in the record yet.
+// news reports whether something of what was heard is not in the record yet.
 func news(r *api.MachineRecord, b BootSeen) bool {
 	for _, s := range b.Stages {
 		if !slices.ContainsFunc(r.Boot.Stages, func(have api.StageTime) bool { return have.Stage == s.Stage }) {

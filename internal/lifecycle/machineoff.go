@@ -20,7 +20,7 @@ const offFor = 20 * time.Second
 // was heard: that it lied then does not make it on now. A switch that starts anew makes machines silent too, for minutes.
 const offAfterLie = 10 * time.Minute
 
-// lostPower tells whether a machine that should be on has lost its power: it has been read as off since the machine was heard of last, again
+// lostPower reports whether a machine that should be on has lost its power: it has been read as off since the machine was heard of last, again
 // and again. A BMC that says off and is given the lie by the machine is not believed until it has said something else, or a machine that was
 // ready has been silent for long; one that boots may be, and has a deadline. look is when to ask again; zero: when something is heard.
 func (in MachineInput) lostPower() (lost bool, look time.Time) {
@@ -48,7 +48,7 @@ func (in MachineInput) lostPower() (lost bool, look time.Time) {
 	return p.ObservedAt.Sub(since) >= offFor, in.Now
 }
 
-// restarted tells whether a machine that was ready was started anew by something else than a decision: its kernel panicked, somebody reset it, its
+// restarted reports whether a machine that was ready was started anew by something else than a decision: its kernel panicked, somebody reset it, its
 // power was away for a moment. Nothing of what it ran is left, since its firmware asks what to boot.
 func (in MachineInput) restarted() bool {
 	return !in.Agent.Connected && in.Boot.Restarted.After(in.lastWord())
@@ -67,7 +67,7 @@ func (in MachineInput) bootsAgain() []MachineOperation {
 	}
 }
 
-// silent tells whether nothing has been heard of a machine's agent for so long that it is not there.
+// silent reports whether nothing has been heard of a machine's agent for so long that it is not there.
 func (in MachineInput) silent() bool {
 	since := in.lastWord()
 	if in.LeaderSince.After(since) {
@@ -162,12 +162,12 @@ func (in MachineInput) waitForOff() []MachineOperation {
 	return ops
 }
 
-// beyondControl tells whether nothing can read or cut its power: a button that a person presses, a packet that only wakes.
+// beyondControl reports whether nothing can read or cut its power: a button that a person presses, a packet that only wakes.
 func (in MachineInput) beyondControl() bool {
 	return in.Power.Known && !in.Power.Observes && !in.Power.ForcesOff
 }
 
-// vouchedFor tells whether a machine that is beyond control is forgotten on the word of who removes it with force. One whose agent is connected
+// vouchedFor reports whether a machine that is beyond control is forgotten on the word of who removes it with force. One whose agent is connected
 // is on, whatever they say: it gets the time to go off by itself.
 func (in MachineInput) vouchedFor() bool {
 	r := in.Record
@@ -194,7 +194,7 @@ func (in MachineInput) wentOff(how string) []MachineOperation {
 	return ops
 }
 
-// isOff tells whether the machine is off for certain: read from its BMC since the decision to stop it, or, where there is nothing to
+// isOff reports whether the machine is off for certain: read from its BMC since the decision to stop it, or, where there is nothing to
 // read, told by itself before it fell silent.
 func (in MachineInput) isOff() (off bool, how string) {
 	if in.Power.Observes {
@@ -206,7 +206,7 @@ func (in MachineInput) isOff() (off bool, how string) {
 	return true, "ordered off and silent since; its power is unreadable"
 }
 
-// readOff tells whether the power was read as off since the phase began, and nothing was heard of the machine's agent since: a BMC that
+// readOff reports whether the power was read as off since the phase began, and nothing was heard of the machine's agent since: a BMC that
 // is wrong must not make a machine off that answers.
 func (in MachineInput) readOff() bool {
 	at := in.Power.ObservedAt
@@ -215,14 +215,14 @@ func (in MachineInput) readOff() bool {
 	return knows && in.Power.Observes && in.Power.State == api.PowerOff && at.After(in.Record.ChangedAt) && !in.Agent.Connected && !at.Before(in.Agent.LastSeen)
 }
 
-// wasTold tells whether the order to go off reached the machine: its agent was there when it was decided, or its boot agent has asked since.
+// wasTold reports whether the order to go off reached the machine: its agent was there when it was decided, or its boot agent has asked since.
 // The silence of one that was silent before means nothing: it may be cut off from here, and run.
 func (in MachineInput) wasTold() bool {
 	decided := in.Record.ChangedAt
 	return in.Agent.LastSeen.After(decided.Add(-toldWithin)) || in.Boot.ToldOff.After(decided)
 }
 
-// offByHand tells whether somebody asks for the power to be off who was told, when stopping failed, to press the button and ask again: nothing
+// offByHand reports whether somebody asks for the power to be off who was told, when stopping failed, to press the button and ask again: nothing
 // else can say that such a machine is off.
 func (in MachineInput) offByHand() bool {
 	return in.Record.Phase == api.MachineFailed && in.Record.Stop != nil && in.Power.Known && !in.Power.Observes && !in.Agent.Connected

@@ -79,7 +79,7 @@ func (a Attempts) GiveUp(message string, now time.Time) Attempts {
 	return a
 }
 
-// DesiredMember is what the leader wants of a member.
+// DesiredMember is the state that the leader requests of a member.
 type DesiredMember struct {
 	Generation int64
 	// Release asks to stop and clean it; Grace is how long it is asked politely to stop.

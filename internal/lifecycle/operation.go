@@ -242,7 +242,7 @@ type Reboot struct{ Grace time.Duration }
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
-// Report tells the leader the member's phase.
+// Report reports the member's phase to the leader.
 type Report struct {
 	Phase   api.MemberPhase
 	Message string
@@ -250,10 +250,10 @@ type Report struct {
 	Failure string
 }
 
-// ReportClean tells the leader that nothing of the member is left, verified by looking.
+// ReportClean reports to the leader that nothing of the member is left, verified by looking.
 type ReportClean struct{}
 
-// Reject tells that the desired member is not obeyed, for the agent's log.
+// Reject reports that the desired member is not obeyed, for the agent's log.
 type Reject struct{ Reason string }
 
 func (Start) memberOperation()       {}

@@ -80,12 +80,12 @@ func (l *look) ready() []ClusterOperation {
 	return []ClusterOperation{SetPhase{To: api.ClusterReady, Message: l.unsaved()}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
 }
 
-// settled tells whether exactly the desired members are there, and each is ready and has the files that name all others.
+// settled reports whether exactly the desired members are there, and each is ready and has the files that name all others.
 func (l *look) settled() bool {
 	return l.well() && len(l.missing) == 0 && !slices.ContainsFunc(l.surplus, isMember)
 }
 
-// well tells whether nobody is lost, and each member that is there is ready and has its files.
+// well reports whether nobody is lost, and each member that is there is ready and has its files.
 func (l *look) well() bool {
 	if len(l.waiting) > 0 || len(l.dropped) > 0 {
 		return false
@@ -119,7 +119,7 @@ func (l *look) troubled() []string {
 	return texts
 }
 
-// joining tells whether a member was added by a scale-up and still has time to come up.
+// joining reports whether a member was added by a scale-up and still has time to come up.
 func (l *look) joining(m member) bool {
 	if m.phase == api.MemberUnhealthy || m.Replaces != "" || m.From != "" || l.Record.ReadyAt == nil || !m.TakenAt.After(*l.Record.ReadyAt) {
 		return false
@@ -143,7 +143,7 @@ func (l *look) known() []string {
 	return texts
 }
 
-// unheard tells whether the node of a member is not heard of: no evidence of anything.
+// unheard reports whether the node of a member is not heard of: no evidence of anything.
 func (l *look) unheard() bool { return slices.ContainsFunc(l.members, member.unknown) }
 
 // unready says what a cluster that is not settled waits for.
