@@ -16,7 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 )
 
-// Config is what a member agent is started with.
+// Config is the configuration of a member agent.
 type Config struct {
 	memberconfig.File
 	// SSHD is the command that serves one SSH connection, its standard input and output, and logs to standard error.

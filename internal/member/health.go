@@ -31,7 +31,7 @@ type health struct {
 type runningCheck struct {
 	check api.Check
 	end   context.CancelFunc
-	// ending tells that it was asked to end; it stays known, so that one of the same name waits for it.
+	// ending reports that it was asked to end; it stays known, so that one of the same name waits for it.
 	ending bool
 	ended  chan struct{} // closed when nothing of it runs any more
 }

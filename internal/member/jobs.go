@@ -57,7 +57,7 @@ func newJobs(cfg Config, children *children.Children) *jobs {
 	return &jobs{cfg: cfg, children: children, known: map[string]*job{}, latest: map[string]*job{}, wake: make(chan struct{}, 1)}
 }
 
-// signal tells that there is something to send.
+// signal reports that there is something to send.
 func (j *jobs) signal() {
 	select {
 	case j.wake <- struct{}{}:

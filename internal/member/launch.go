@@ -25,7 +25,7 @@ const (
 	exitNotExecutable = 126
 )
 
-// launchError tells why a job could not be started. exitCode is 0 when the command is not to blame.
+// launchError says why a job could not be started. exitCode is 0 when the command is not to blame.
 type launchError struct {
 	message  string
 	exitCode int

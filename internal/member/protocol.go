@@ -75,14 +75,14 @@ type Stop struct{}
 type FromMember struct {
 	// Hello is the first message of a connection.
 	Hello *Hello `json:"hello,omitempty"`
-	// Ready tells that sshd answers on the member's own address.
+	// Ready reports that sshd answers on the member's own address.
 	Ready *Ready `json:"ready,omitempty"`
 	// Jobs are states of jobs: those of all after connecting, then those that changed.
 	Jobs *[]JobState `json:"jobs,omitempty"`
 	Log  *Log        `json:"log,omitempty"`
-	// Problem tells why the member is not ready.
+	// Problem says why the member is not ready.
 	Problem *Problem `json:"problem,omitempty"`
-	// Health tells whether a ready member can still be used: after connecting, and when it changes.
+	// Health reports whether a ready member can still be used: after connecting, and when it changes.
 	Health *Health `json:"health,omitempty"`
 }
 
@@ -93,7 +93,7 @@ type Hello struct {
 	Version  int    `json:"version"`
 }
 
-// Ready tells that the member can be used.
+// Ready reports that the member can be used.
 type Ready struct {
 	At time.Time `json:"at"`
 }
@@ -103,7 +103,7 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Health tells whether a member that was ready can be used.
+// Health reports whether a member that was ready can be used.
 type Health struct {
 	Healthy bool `json:"healthy"`
 	// Message tells, for people, why not.

@@ -31,9 +31,9 @@ type ServerConfig struct {
 
 	// OnReady is called once for every connection of a member that is ready, and again after a problem.
 	OnReady func(Ready)
-	// OnProblem tells what keeps the member from being ready.
+	// OnProblem reports what keeps the member from being ready.
 	OnProblem func(Problem)
-	// OnHealth tells whether a ready member can be used: once for every connection, then at every change. Members that were started
+	// OnHealth reports whether a ready member can be used: once for every connection, then at every change. Members that were started
 	// by an earlier version never say it.
 	OnHealth func(Health)
 	// OnJobs gets the states of those jobs of SetJobs that the member told something about, or that are lost: always all.
@@ -41,7 +41,7 @@ type ServerConfig struct {
 	// OnLog gets output that was asked for by RequestLog, in order, without overlap. A gap is possible only in the first piece
 	// after RequestLog, when the member no longer holds what lies before it.
 	OnLog func(Log)
-	// OnDisconnect tells why a connection that had said Hello ended.
+	// OnDisconnect says why a connection that had said Hello ended.
 	OnDisconnect func(error)
 }
 
@@ -207,7 +207,7 @@ func (s *Server) StopMember() {
 	}
 }
 
-// Connected tells whether a member agent that said Hello is connected.
+// Connected reports whether a member agent that said Hello is connected.
 func (s *Server) Connected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 var (
 	// ErrForeign: the certificate is not one that the authority of its cluster issued for this use, or of a cluster that is not served here.
 	ErrForeign = errors.New("the certificate is not one of a member that is served here")
-	// ErrEnded: the certificate's time is over, or has not begun.
+	// ErrEnded reports that the certificate's validity is over, or has not begun.
 	ErrEnded = errors.New("the member's certificate has ended")
-	// ErrReleased: the certificate is genuine, and its assignment is not held any more.
+	// ErrReleased reports that the certificate is genuine, but its assignment is no longer held.
 	ErrReleased = errors.New("the member was released or replaced")
 )
 
