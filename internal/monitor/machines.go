@@ -7,7 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
-// Connected tells whether a node's agent has a stream and was heard on it of late, and when it was heard last; zero when it was not since this
+// Connected reports whether a node's agent has a stream and was heard on it of late, and when it was heard last; zero when it was not since this
 // server started.
 func (m *Monitor) Connected(nodeName string) (connected bool, lastSeen time.Time) {
 	m.mu.Lock()
@@ -65,7 +65,7 @@ func (m *Monitor) Holders(digest image.Digest) (whole, fetching map[string]strin
 	return whole, fetching
 }
 
-// Image is what a connected node last said of an image.
+// Image is the last report from a connected node about an image.
 func (m *Monitor) Image(nodeName string, digest image.Digest) (agentstream.ImageObserved, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
-// Config is what a monitor needs.
+// Config is the configuration of a monitor.
 type Config struct {
 	// LogDir is where the output of jobs is stored, one file a job.
 	LogDir string
@@ -47,7 +47,7 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Monitor is what a server knows of its agents.
+// Monitor is a server's knowledge of its agents.
 type Monitor struct {
 	cfg     Config
 	started time.Time
@@ -171,7 +171,7 @@ func (m *Monitor) notify(n *node) {
 // saidBy is an assignment, or a run of a job, as a node knows of it.
 type saidBy struct{ node, id string }
 
-// Member tells what the agent of a node last said of an assignment, which is to be one of that node.
+// Member reports what the agent of a node last said of an assignment, which is to be one of that node.
 func (m *Monitor) Member(node, assignmentID string) (api.MemberPhase, string, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +179,7 @@ func (m *Monitor) Member(node, assignmentID string) (api.MemberPhase, string, bo
 	return seen.Phase, seen.Message, ok
 }
 
-// MemberState tells what the agent of a node last said of an assignment, since when, and whether its files are those desired.
+// MemberState reports what the agent of a node last said of an assignment, since when, and whether its files are those desired.
 func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +198,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	return state, true
 }
 
-// Node tells whether a node's agent is heard of. A node that was not heard of since this monitor started is unknown until
+// Node reports whether a node's agent is heard of. A node that was not heard of since this monitor started is unknown until
 // the death timer has run from then: a server that was away must not call the living dead.
 func (m *Monitor) Node(name string) (api.NodePhase, time.Time, string) {
 	m.mu.Lock()
@@ -253,7 +253,7 @@ func (m *Monitor) Clean(nodeName string) []string {
 	return nil
 }
 
-// Reported tells whether a connected node has said all it has.
+// Reported reports whether a connected node has said all it has.
 func (m *Monitor) Reported(nodeName string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
