@@ -124,7 +124,7 @@ func (d *diagnosis) impossibleAlone() (int, bool) {
 	return 0, false
 }
 
-// impossibleInSum tells whether all groups together ask for more than all nodes of the inventory have.
+// impossibleInSum reports whether all groups together ask for more than all nodes of the inventory have.
 func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Groups).Fits(d.v.total()) }
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.

@@ -60,7 +60,7 @@ func (d *diagnosis) measure(r *Refusal) {
 	}
 }
 
-// needs tells what the group asks for, and what its machines take besides where that matters.
+// needs reports what the group asks for, and what its machines take besides where that matters.
 func needs(r *Refusal) string {
 	g := r.Need
 	text := fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
@@ -134,7 +134,7 @@ func (d *diagnosis) fitNow(r *Refusal) string {
 	return text
 }
 
-// fitEmpty tells what the site could hold at all.
+// fitEmpty reports what the site could hold at all.
 func (d *diagnosis) fitEmpty(r *Refusal) string {
 	if nodes, _ := d.fitting(); len(nodes) > 0 {
 		return "more than this site has: " + d.fitText(" even if every node were up and empty")
@@ -346,7 +346,7 @@ func (d *diagnosis) aboutModel(r *Refusal) []string {
 	return parts
 }
 
-// tooFew tells that no node suits, or too few, with the problems of those that don't, and what the others hold.
+// tooFew reports that no node suits, or too few, with the problems of those that don't, and what the others hold.
 func (d *diagnosis) tooFew(none, few string, problems []string) []string {
 	because := ""
 	if len(problems) > 0 {

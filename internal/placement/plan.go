@@ -269,7 +269,7 @@ func (r *row) empty(c *coldRow) bool {
 	return !r.hidden && r.freeCores == c.cores && r.freeMemory == c.memory
 }
 
-// suits tells whether a node with cores, which has a platform, offers what the group runs on and carries its labels.
+// suits reports whether a node with cores, which has a platform, offers what the group runs on and carries its labels.
 func (f *finder) suits(r *row) bool {
 	return f.platforms[r.platform] && (f.labels == nil || f.labels[r.labels])
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Constraint is what a placement failed on.
+// Constraint is the reason that a placement failed.
 type Constraint string
 
 // The constraints.
@@ -28,7 +28,7 @@ const (
 	ConstraintTogether    Constraint = "together"   // every group fits, but not all at once
 )
 
-// Refusal tells why a cluster can't be placed, and what would fit.
+// Refusal says why a cluster can't be placed, and what would fit.
 type Refusal struct {
 	Cluster string `json:"cluster"`
 	// Group is the group that does not fit; empty when it is the cluster as a whole.

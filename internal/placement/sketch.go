@@ -161,7 +161,7 @@ func (s *Sketch) Without(nodes []string) (restore func(), any bool) {
 	}, len(were) > 0
 }
 
-// Suits tells whether a node may get a member of the group at all, whatever is free there.
+// Suits reports whether a node may get a member of the group at all, whatever is free there.
 func (s *Sketch) Suits(node string, g api.Group) bool {
 	id, ok := s.view.ids[node]
 	return ok && s.view.rows[id].state.open(g.Stack) && s.view.suits(id, g, &suits{}) == ""
@@ -205,7 +205,7 @@ func (s *Sketch) FitOn(node string, g api.Group) (Fit, bool) {
 	}, true
 }
 
-// FitsEmptied tells whether the request would fit on the nodes at hand if only what is quarantined were held.
+// FitsEmptied reports whether the request would fit on the nodes at hand if only what is quarantined were held.
 func (s *Sketch) FitsEmptied(groups []api.Group) bool {
 	_, failed := planAll(&s.view, groups, conditions{level: emptied})
 	return failed == nil
@@ -283,7 +283,7 @@ func (s *Sketch) Classify(r Request) *Refusal {
 	return refusal
 }
 
-// Explain tells why the request does not fit, as Place does; nil when it fits.
+// Explain says why the request does not fit, as Place does; nil when it fits.
 func (s *Sketch) Explain(r Request) *Refusal {
 	if refusal := Check(r); refusal != nil {
 		return refusal

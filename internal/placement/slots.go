@@ -30,9 +30,9 @@ type layout struct {
 	cores []api.Core
 	// numa lists the NUMA nodes in order, each with the positions that lie on it.
 	numa []numaMask
-	// shared tells that some CPU backs more than one slot.
+	// shared reports that some CPU backs more than one slot.
 	shared bool
-	// dense tells that slot numbers are the positions.
+	// dense reports that slot numbers are the positions.
 	dense bool
 }
 

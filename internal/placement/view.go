@@ -10,7 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
-// Availability tells whether members may be placed on a node, or why not.
+// Availability reports whether members may be placed on a node, or why not.
 type Availability string
 
 // What a node can be to placement. A Schedulable one gets new members, an Asleep one a member that takes it whole; the others keep what they hold.
@@ -228,7 +228,7 @@ func (v *View) Free(id string) error {
 	return nil
 }
 
-// Holds tells whether the assignment holds resources.
+// Holds reports whether the assignment holds resources.
 func (v *View) Holds(id string) bool { _, ok := v.holdings[id]; return ok }
 
 // Usage is what is free and taken on a node.

@@ -9,7 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Collision tells that an assignment would take what others hold.
+// Collision reports that an assignment would take what others hold.
 type Collision struct {
 	// Assignment is refused; Holders hold Slots of Node already.
 	Assignment, Node string
