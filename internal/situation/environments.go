@@ -31,7 +31,7 @@ func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
 	return o
 }
 
-// environmentOfMachine tells whether a machine that was inspected can boot a built environment as a member; false when nobody could.
+// environmentOfMachine reports whether a machine that was inspected can boot a built environment as a member; false when nobody could.
 func environmentOfMachine(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
 	img := view.Image(e.Digest)
 	if n.Hardware() == nil || img == nil || !slices.Contains(img.Stacks, api.StackMetal) {
@@ -43,7 +43,7 @@ func environmentOfMachine(view *state.View, e *api.EnvironmentRecord, n *state.N
 	return on, true
 }
 
-// EnvironmentOn tells whether a built environment can run in members of a node with an agent; false when it is not for members at all.
+// EnvironmentOn reports whether a built environment can run in members of a node with an agent; false when it is not for members at all.
 func EnvironmentOn(view *state.View, e *api.EnvironmentRecord, n *state.Node) (api.EnvironmentOnNode, bool) {
 	img := view.Image(e.Digest)
 	if img == nil {

@@ -40,7 +40,7 @@ type NoRoom struct {
 
 func (e *NoRoom) Error() string { return e.Reason }
 
-// Impossible tells that waiting would not help.
+// Impossible reports that waiting would not help.
 func (e *NoRoom) Impossible() bool { return e.Never }
 
 // plan is one look at the queue.
@@ -74,7 +74,7 @@ func (e *Explainer) Queue() ([]api.Waiting, error) {
 	return p.waiting(func(*state.Cluster) bool { return true }), nil
 }
 
-// Explain tells why a cluster is where it is. The cluster must exist.
+// Explain says why a cluster is where it is. The cluster must exist.
 func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	site := e.site()
 	c := site.View.Cluster(name)
@@ -93,7 +93,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	return out, nil
 }
 
-// CanGrow tells whether the cluster, with its intent changed to this, would get the room that it then asks for: nil, or a *NoRoom.
+// CanGrow reports whether the cluster, with its intent changed to this, would get the room that it then asks for: nil, or a *NoRoom.
 func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	return e.canGet(intent, lifecycle.NeedScale)
 }

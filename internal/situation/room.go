@@ -38,7 +38,7 @@ func (r *Room) Update(view *state.View, available func(node string) placement.Av
 	return r.free, nil
 }
 
-// environmentsChanged tells whether built environments, or what machines are made of, changed: rare enough to make all of it anew.
+// environmentsChanged reports whether built environments, or what machines are made of, changed: rare enough to make all of it anew.
 func (r *Room) environmentsChanged(view *state.View) bool {
 	changed, gone := state.Diff(r.last.Environments, view.Environments, func(e *api.EnvironmentRecord) string { return e.Name })
 	if len(changed)+len(gone) > 0 {

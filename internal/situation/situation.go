@@ -136,7 +136,7 @@ func endedBoots(m *state.Machine) bool {
 	return IsOff(m) && (kind == api.PowerIPMI || kind == api.PowerRedfish)
 }
 
-// IsOff tells whether a machine is off for certain, as far as is stored: its BMC said so after it was stopped.
+// IsOff reports whether a machine is off for certain, as far as is stored: its BMC said so after it was stopped.
 func IsOff(m *state.Machine) bool {
 	return m.Record != nil && m.Record.Phase == api.MachineOff && m.Record.Power == api.PowerOff
 }
@@ -162,7 +162,7 @@ func atRest(m *state.Machine) bool {
 	return m.PowerPending() == nil && m.Intent.RemoveRequestedAt == nil && m.Intent.Inspect <= m.Record.DoneInspect
 }
 
-// leaving tells whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That
+// leaving reports whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That
 // its agent is there says little: it may be that of the boot that is about to end. One that is in use and was not asked by force will stay,
 // which the leader finds out next.
 func leaving(m *state.Machine) bool {
@@ -177,7 +177,7 @@ func leaving(m *state.Machine) bool {
 		m.Intent.RemoveRequestedAt != nil || m.Intent.Inspect > r.DoneInspect
 }
 
-// rising tells whether a machine boots: its agent may be there already, but its root is not all there yet.
+// rising reports whether a machine boots: its agent may be there already, but its root is not all there yet.
 func rising(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineBooting }
 
 // Cluster is what a decision about one cluster depends on.
