@@ -124,7 +124,7 @@ type Pauser interface {
 
 // Rebooter is the ability to boot a member again in place. The member keeps its ID, its ports and its private disk.
 type Rebooter interface {
-	// Reboot shuts the member down, orderly within grace and by force afterwards, and starts it as m. It is idempotent: a member that
+	// Reboot shuts the member down in an orderly way within grace and by force afterwards, and starts it as m. It is idempotent: a member that
 	// runs the boot m.Boot is not touched. An exited member is started. On error the member may run its last boot, or nothing runs and
 	// Reboot may be repeated. Clean removes debris without a record. Reboot returns ErrNotFound when the member is absent.
 	Reboot(ctx context.Context, m Member, grace time.Duration) error
