@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,27 +149,13 @@ func checkMigrate(req api.MigrateRequest) error {
 
 // movers are the IDs of the members that a request names, in the order of their ranks.
 func movers(name string, c *state.Cluster, view *state.View, req api.MigrateRequest) ([]string, error) {
-	var members []*api.Assignment
-	named := map[string]bool{}
-	for _, m := range req.Members {
-		named[m] = true
+	members, err := chosenMembers(name, c, req.Members)
+	if err != nil {
+		return nil, err
 	}
-	there := map[string]bool{}
-	for a := range c.Held() {
-		if !a.IsMember() {
-			continue
-		}
-		there[a.Member] = true
-		if named[a.Member] || len(named) == 0 && a.Node != req.To {
-			members = append(members, a)
-		}
+	if len(req.Members) == 0 {
+		members = slices.DeleteFunc(members, func(a *api.Assignment) bool { return a.Node == req.To })
 	}
-	for _, m := range req.Members {
-		if !there[m] {
-			return nil, fail(codeNoMember, "cluster %q has no member %q on a node; see nearmetal cluster show %s", name, m, name)
-		}
-	}
-	slices.SortFunc(members, func(a, b *api.Assignment) int { return cmp.Compare(a.Rank, b.Rank) })
 	ids := make([]string, 0, len(members))
 	for _, a := range members {
 		img, why := view.Image(a.EnvironmentDigest), lifecycle.Movable(c.Intent.Spec, a)
@@ -186,10 +171,8 @@ func movers(name string, c *state.Cluster, view *state.View, req api.MigrateRequ
 		ids = append(ids, a.ID)
 	}
 	switch {
-	case len(ids) == 0 && req.To != "":
-		return nil, fail(codeCantMove, "every member of cluster %q is on node %q already", name, req.To)
 	case len(ids) == 0:
-		return nil, fail(codeWrongPhase, "cluster %q has no members on nodes", name)
+		return nil, fail(codeCantMove, "every member of cluster %q is on node %q already", name, req.To)
 	case len(ids) > lifecycle.MembersPerMove:
 		return nil, fail(codeCantMove, "cluster %q has %d members that would move, and one request moves at most %d; name some", name, len(ids), lifecycle.MembersPerMove)
 	}
@@ -198,16 +181,8 @@ func movers(name string, c *state.Cluster, view *state.View, req api.MigrateRequ
 
 // canMigrate refuses to move members of a cluster that does something else.
 func canMigrate(name string, intent *api.ClusterIntent, c *state.Cluster) error {
-	phase := phaseOf(c)
-	switch {
-	case intent.Saved || lifecycle.Shelving(phase):
-		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
-	case intent.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
-		return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
-	case phase != api.ClusterReady && phase != api.ClusterDegraded:
-		return fail(codeWrongPhase, "cluster %q is %s, and only members of a ready cluster can move; see nearmetal cluster show %s", name, phase, name)
-	case c.Record.ExpiredAt != nil:
-		return fail(codeWrongPhase, "the time limit of cluster %q has passed: it is about to be deleted", name)
+	if err := checkRuns(name, intent, c, "move"); err != nil {
+		return err
 	}
 	if now := moveStatus(c, nil); now != nil && !now.Ended && intent.Move != nil && intent.Move.AskedAt.Equal(now.AskedAt) {
 		return fail(codeWrongPhase, "members of cluster %q are moving already; wait until that has ended: nearmetal cluster show %s", name, name)

@@ -1,10 +1,8 @@
 package apiserver
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -63,31 +61,10 @@ func (s *Server) rebootCluster(ctx context.Context, in *namedBody) (*body[api.Cl
 
 // rebooters returns the IDs of the members that a request names, in the order of their ranks.
 func rebooters(name string, c *state.Cluster, req api.RebootRequest) ([]string, error) {
-	there := map[string]*api.Assignment{}
-	for a := range c.Held() {
-		if a.IsMember() {
-			there[a.Member] = a
-		}
+	chosen, err := chosenMembers(name, c, req.Members)
+	if err != nil {
+		return nil, err
 	}
-	var chosen []*api.Assignment
-	for _, m := range req.Members {
-		a := there[m]
-		if a == nil {
-			return nil, fail(codeNoMember, "cluster %q has no member %q on a node; see nearmetal cluster show %s", name, m, name)
-		}
-		if !slices.Contains(chosen, a) {
-			chosen = append(chosen, a)
-		}
-	}
-	if len(req.Members) == 0 {
-		for _, a := range there {
-			chosen = append(chosen, a)
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, fail(codeWrongPhase, "cluster %q has no members on nodes", name)
-	}
-	slices.SortFunc(chosen, func(a, b *api.Assignment) int { return cmp.Compare(a.Rank, b.Rank) })
 	ids := make([]string, 0, len(chosen))
 	for _, a := range chosen {
 		if why := lifecycle.Rebootable(c.Intent.Spec, a); why != "" {
@@ -100,17 +77,10 @@ func rebooters(name string, c *state.Cluster, req api.RebootRequest) ([]string, 
 
 // canReboot refuses to reboot members of a cluster that is doing something else.
 func (s *Server) canReboot(name string, intent *api.ClusterIntent, c *state.Cluster) error {
-	phase := phaseOf(c)
-	switch {
-	case intent.Saved || lifecycle.Shelving(phase):
-		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
-	case intent.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
-		return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
-	case phase != api.ClusterReady && phase != api.ClusterDegraded:
-		return fail(codeWrongPhase, "cluster %q is %s, and only members of a ready cluster can reboot; see nearmetal cluster show %s", name, phase, name)
-	case c.Record.ExpiredAt != nil:
-		return fail(codeWrongPhase, "the time limit of cluster %q has passed: the cluster is about to be deleted", name)
-	case len(moves(c, s.cfg.Live)) > 0:
+	if err := checkRuns(name, intent, c, "reboot"); err != nil {
+		return err
+	}
+	if len(moves(c, s.cfg.Live)) > 0 {
 		return fail(codeWrongPhase, "members of cluster %q are moving; wait until the move has ended: nearmetal cluster show %s", name, name)
 	}
 	now := *c

@@ -217,3 +217,12 @@ func fullName(project, name string) string {
 	}
 	return project + "." + name
 }
+
+// answersRequest reports whether a cluster's status is as new as the answer to a request: askedAt is the time of the request that the status
+// shows, wanted the time in the answer; zero: the answer had none. A later request of the same kind is an error.
+func answersRequest(cl api.Cluster, what string, askedAt, wanted time.Time) (bool, error) {
+	if !wanted.IsZero() && askedAt.After(wanted) {
+		return false, &exitError{ExitConflict, fmt.Errorf("another %s of cluster %q was requested meanwhile", what, ref(cl))}
+	}
+	return !askedAt.Before(wanted), nil
+}

@@ -92,16 +92,19 @@ func (a *app) migrate(ctx context.Context, name string, members []string, f migr
 
 // untilMoved waits until the requested move has ended, and the members that moved can be reached again.
 func untilMoved(asked api.Cluster, timeout time.Duration) await {
+	var wanted api.MoveStatus
+	if asked.Status.Move != nil {
+		wanted = *asked.Status.Move
+	}
 	return await{what: "where it was to move", timeout: timeout, done: func(cl api.Cluster) (bool, error) {
-		move, wanted := cl.Status.Move, asked.Status.Move
-		switch {
-		case move == nil || wanted != nil && move.AskedAt.Before(wanted.AskedAt):
-			return false, nil // older than the answer to the request
-		case wanted != nil && move.AskedAt.After(wanted.AskedAt):
-			return false, &exitError{ExitConflict, fmt.Errorf("another move of cluster %q was requested meanwhile", ref(cl))}
-		default:
-			return move.Ended && !slices.ContainsFunc(move.Members, func(m api.MemberMoving) bool { return arrives(cl, m) }), nil
+		move := cl.Status.Move
+		if move == nil {
+			return false, nil
 		}
+		if current, err := answersRequest(cl, "move", move.AskedAt, wanted.AskedAt); err != nil || !current {
+			return false, err
+		}
+		return move.Ended && !slices.ContainsFunc(move.Members, func(m api.MemberMoving) bool { return arrives(cl, m) }), nil
 	}}
 }
 

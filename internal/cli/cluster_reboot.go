@@ -71,13 +71,17 @@ func (a *app) reboot(ctx context.Context, name string, members []string, f reboo
 
 // untilRebooted waits until every member of the request has booted again and the cluster is ready.
 func untilRebooted(asked api.Cluster, timeout time.Duration) await {
+	var wanted api.RebootStatus
+	if asked.Status.Reboot != nil {
+		wanted = *asked.Status.Reboot
+	}
 	return await{what: "ready after its reboot", timeout: timeout, done: func(cl api.Cluster) (bool, error) {
-		now, wanted := cl.Status.Reboot, asked.Status.Reboot
-		switch {
-		case now == nil || wanted != nil && now.AskedAt.Before(wanted.AskedAt):
-			return false, nil // older than the answer to the request
-		case wanted != nil && now.AskedAt.After(wanted.AskedAt):
-			return false, &exitError{ExitConflict, fmt.Errorf("another reboot of cluster %q was requested meanwhile", ref(cl))}
+		now := cl.Status.Reboot
+		if now == nil {
+			return false, nil
+		}
+		if current, err := answersRequest(cl, "reboot", now.AskedAt, wanted.AskedAt); err != nil || !current {
+			return false, err
 		}
 		ready := !slices.ContainsFunc(cl.Status.Members, func(m api.MemberStatus) bool {
 			return m.Phase != api.MemberReady && slices.ContainsFunc(now.Members, func(r api.MemberRebooting) bool {
