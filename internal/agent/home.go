@@ -27,15 +27,9 @@ const (
 func (a *Agent) countHome(ctx context.Context, stream *agentstream.ClientConn, asked agentstream.CountHome) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	answer := agentstream.HomeCounted{ID: asked.ID}
 	usage, err := a.usageOfHome(ctx, asked.MemberID)
-	if err != nil {
-		answer.Failure = err.Error()
-	} else {
-		answer.Usage = usage
-	}
 	// A stream that broke meanwhile has nobody at its other end that waits for this.
-	_ = stream.Send(agentstream.Up{HomeCounted: &answer})
+	_ = stream.Send(agentstream.Up{HomeCounted: &agentstream.HomeCounted{Answer: agentstream.AnswerTo(asked.ID, err), Usage: usage}})
 }
 
 // usageOfHome counts the home of the cluster that a member belongs to.

@@ -24,15 +24,9 @@ func checkThisHost(ctx context.Context) ([]api.HostFinding, error) {
 
 // checkHost answers the server's question about the host.
 func (a *Agent) checkHost(ctx context.Context, stream *agentstream.ClientConn, asked agentstream.CheckHost) {
-	answer := agentstream.HostChecked{ID: asked.ID}
 	found, err := a.checkOnce(ctx)
-	if err != nil {
-		answer.Failure = err.Error()
-	} else {
-		answer.Findings = found[:min(len(found), agentstream.MaxFindings)]
-	}
-	// A stream that broke meanwhile has nobody at its other end that waits for this.
-	_ = stream.Send(agentstream.Up{HostChecked: &answer})
+	answer := agentstream.HostChecked{Answer: agentstream.AnswerTo(asked.ID, err), Findings: found[:min(len(found), agentstream.MaxFindings)]}
+	_ = stream.Send(agentstream.Up{HostChecked: &answer}) // as in countHome
 }
 
 // checkOnce checks the host unless that is under way: the server that asked before may be gone, and its check not.

@@ -112,12 +112,29 @@ type CountHome struct {
 	MemberID string `json:"member_id"`
 }
 
+// Answer is common to all answers to a question of the server.
+type Answer struct {
+	// ID is the question's.
+	ID int64 `json:"id"`
+	// Failure is the reason why the agent has no answer. It is empty on success.
+	Failure string `json:"failure,omitempty"`
+}
+
+// AnswerTo returns the answer to question id, which failed if err is not nil.
+func AnswerTo(id int64, err error) Answer {
+	if err != nil {
+		return Answer{id, err.Error()}
+	}
+	return Answer{ID: id}
+}
+
+// Common returns the part that all answers have.
+func (a Answer) Common() Answer { return a }
+
 // HomeCounted is the answer to a CountHome.
 type HomeCounted struct {
-	ID    int64         `json:"id"`
+	Answer
 	Usage api.HomeUsage `json:"usage"`
-	// Failure says why the home can't be counted; empty when it was.
-	Failure string `json:"failure,omitempty"`
 }
 
 // CheckHost asks the agent to check its host.
@@ -131,10 +148,8 @@ const MaxFindings = 1024
 
 // HostChecked is the answer to a CheckHost.
 type HostChecked struct {
-	ID       int64             `json:"id"`
+	Answer
 	Findings []api.HostFinding `json:"findings,omitempty"`
-	// Failure says why the host can't be checked; empty when it was.
-	Failure string `json:"failure,omitempty"`
 }
 
 // Heartbeat is the answer to a ping: nothing else that an agent says tells that it hears the server.

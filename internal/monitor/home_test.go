@@ -42,7 +42,11 @@ func TestTheAgentThatWasAskedCountsAHome(t *testing.T) {
 	if question.MemberID != "uc1.c1-0.1" {
 		t.Errorf("asked %+v", question)
 	}
-	for _, answer := range []agentstream.HomeCounted{{ID: question.ID + 1, Usage: api.HomeUsage{Files: 1}}, {ID: question.ID, Usage: want}, {ID: question.ID}} {
+	for _, answer := range []agentstream.HomeCounted{
+		{Answer: agentstream.Answer{ID: question.ID + 1}, Usage: api.HomeUsage{Files: 1}},
+		{Answer: agentstream.Answer{ID: question.ID}, Usage: want},
+		{Answer: agentstream.Answer{ID: question.ID}},
+	} {
 		if err := agent.Send(agentstream.Up{HomeCounted: &answer}); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +55,7 @@ func TestTheAgentThatWasAskedCountsAHome(t *testing.T) {
 		t.Errorf("got %+v, want the one answer to this question, %+v", got, want)
 	}
 	question, result = askedHome(t, m, agent)
-	if err := agent.Send(agentstream.Up{HomeCounted: &agentstream.HomeCounted{ID: question.ID, Failure: "no such member"}}); err != nil {
+	if err := agent.Send(agentstream.Up{HomeCounted: &agentstream.HomeCounted{Answer: agentstream.Answer{ID: question.ID, Failure: "no such member"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-result; got.err == nil || !strings.Contains(got.err.Error(), "no such member") {
@@ -67,7 +71,7 @@ func TestAHomeOfANodeThatDoesNotAnswerIsNotKnown(t *testing.T) {
 	greeted(t, m, serve(t, m, nil), "a1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 2 * maxHomeCounts { // what nobody waits for any more takes no place
+	for range 2 * homeLimits().most { // what nobody waits for any more takes no place
 		if _, err := m.HomeUsage(ctx, "n1", "x"); err == nil || !strings.Contains(err.Error(), "did not answer in time") {
 			t.Fatalf("no answer: %v", err)
 		}
@@ -75,13 +79,26 @@ func TestAHomeOfANodeThatDoesNotAnswerIsNotKnown(t *testing.T) {
 }
 
 func TestAnAgentCountsAFewHomesAtOnce(t *testing.T) {
-	s := &stream{woken: make(chan struct{}, 1)}
-	for range maxHomeCounts {
-		if _, _, err := s.askHome("x"); err != nil {
+	s := newStream(nil, func(error) {})
+	count := func(id int64) agentstream.Down { return agentstream.Down{CountHome: &agentstream.CountHome{ID: id}} }
+	for range s.homes.most {
+		if _, _, err := s.homes.send(s, count); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.askHome("x"); err == nil {
-		t.Errorf("more than %d counts are under way at one agent", maxHomeCounts)
+	if _, _, err := s.homes.send(s, count); err == nil {
+		t.Errorf("more than %d counts are under way at one agent", s.homes.most)
+	}
+}
+
+func TestAQuestionThatNobodyWaitsForIsNotSent(t *testing.T) {
+	s := newStream(nil, func(error) {})
+	id, _, err := s.homes.send(s, func(id int64) agentstream.Down { return agentstream.Down{CountHome: &agentstream.CountHome{ID: id}} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.homes.forget(s, id)
+	if down := s.take(); len(down) != 0 {
+		t.Errorf("an agent that reads nothing for a while gets %d questions that nobody waits for", len(down))
 	}
 }

@@ -45,7 +45,11 @@ func TestAHostIsCheckedByItsAgentAndOneAtATime(t *testing.T) {
 	}
 	many := make([]api.HostFinding, agentstream.MaxFindings+1)
 	many[0] = api.HostFinding{Area: "vm", Name: "KVM", Status: "missing", Detail: "\x1b[2Jno KVM"}
-	for _, answer := range []agentstream.HostChecked{{ID: question.ID + 1, Failure: "another's"}, {ID: question.ID, Findings: many}, {ID: question.ID}} {
+	for _, answer := range []agentstream.HostChecked{
+		{Answer: agentstream.Answer{ID: question.ID + 1, Failure: "of another question"}},
+		{Answer: agentstream.Answer{ID: question.ID}, Findings: many},
+		{Answer: agentstream.Answer{ID: question.ID}},
+	} {
 		if err := agent.Send(agentstream.Up{HostChecked: &answer}); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +62,7 @@ func TestAHostIsCheckedByItsAgentAndOneAtATime(t *testing.T) {
 		t.Errorf("a finding is not as it was, and fit for terminals: %+v", f)
 	}
 	question, result = askedCheck(t, m, agent)
-	if err := agent.Send(agentstream.Up{HostChecked: &agentstream.HostChecked{ID: question.ID, Failure: "no programs"}}); err != nil {
+	if err := agent.Send(agentstream.Up{HostChecked: &agentstream.HostChecked{Answer: agentstream.Answer{ID: question.ID, Failure: "no programs"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-result; got.err == nil || !strings.Contains(got.err.Error(), "no programs") {

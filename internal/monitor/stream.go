@@ -23,18 +23,28 @@ type stream struct {
 	asked   map[string]*followed
 	pinged  int64 // the newest ping to send, 0 when it is sent
 	tunnels []agentstream.Tunnel
-	counts  []agentstream.CountHome // questions to send
-	// homes are the questions without an answer yet, by ID; lastHome is the newest ID.
-	homes    map[int64]chan agentstream.HomeCounted
-	lastHome int64
-	// check is the one check of the host that is under way.
-	check hostQuestion
+	// unasked are the questions to send, by ID. The newest ID is lastQuestion.
+	unasked      map[int64]agentstream.Down
+	lastQuestion int64
+	homes        questions[agentstream.HomeCounted]
+	checks       questions[agentstream.HostChecked]
 }
 
 func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
 	return &stream{
 		conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]agentstream.LogAck{}, asked: map[string]*followed{},
+		unasked: map[int64]agentstream.Down{}, homes: newQuestions[agentstream.HomeCounted](homeLimits()), checks: newQuestions[agentstream.HostChecked](checkLimits()),
 	}
+}
+
+// streamTo returns the stream of a node's agent, which must be connected to this server.
+func (m *Monitor) streamTo(nodeName string) (*stream, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[nodeName]; n != nil && n.stream != nil {
+		return n.stream, nil
+	}
+	return nil, fmt.Errorf("the agent of node %q is not connected to this server", nodeName)
 }
 
 func (s *stream) wake() {
@@ -71,17 +81,14 @@ func (s *stream) take() []agentstream.Down {
 	for i := range s.tunnels {
 		down = append(down, agentstream.Down{Tunnel: &s.tunnels[i]})
 	}
-	for i := range s.counts {
-		down = append(down, agentstream.Down{CountHome: &s.counts[i]})
-	}
-	if s.check.ask {
-		s.check.ask = false
-		down = append(down, agentstream.Down{CheckHost: &agentstream.CheckHost{ID: s.check.id}})
+	for _, question := range s.unasked {
+		down = append(down, question)
 	}
 	for _, ack := range s.acks {
 		down = append(down, agentstream.Down{LogAck: &ack})
 	}
-	s.pinged, s.tunnels, s.counts = 0, nil, nil
+	s.pinged, s.tunnels = 0, nil
+	clear(s.unasked)
 	clear(s.acks)
 	return down
 }
@@ -211,9 +218,9 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 		case up.Log != nil:
 			m.takeOutput(ctx, name, s, up.Log)
 		case up.HomeCounted != nil:
-			s.homeCounted(*up.HomeCounted)
+			s.homes.take(s, *up.HomeCounted)
 		case up.HostChecked != nil:
-			s.hostChecked(*up.HostChecked)
+			s.checks.take(s, *up.HostChecked)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:
 			m.cfg.Spans(name, up.Spans[:min(len(up.Spans), agentstream.MaxSpans)])
 		case up.Heartbeat != nil:

@@ -76,17 +76,17 @@ func (b broughtTunnel) result() (io.ReadWriteCloser, error) {
 
 // askForTunnel asks a node's agent for a tunnel. Its ID can't be guessed: it is what the agent shows to have been asked.
 func (m *Monitor) askForTunnel(nodeName string, asked agentstream.Tunnel) (string, *tunnel, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := m.nodes[nodeName]
-	if n == nil || n.stream == nil {
-		return "", nil, fmt.Errorf("the agent of node %q is not connected to this server", nodeName)
+	s, err := m.streamTo(nodeName)
+	if err != nil {
+		return "", nil, err
 	}
-	id, t := rand.Text(), &tunnel{node: nodeName, brought: make(chan broughtTunnel, 1)}
-	m.tunnels[id] = t
-	asked.ID = id
-	n.stream.tunnel(asked)
-	return id, t, nil
+	t := &tunnel{node: nodeName, brought: make(chan broughtTunnel, 1)}
+	asked.ID = rand.Text()
+	m.mu.Lock()
+	m.tunnels[asked.ID] = t
+	m.mu.Unlock()
+	s.tunnel(asked)
+	return asked.ID, t, nil
 }
 
 // takeTunnel returns the tunnel that was asked for, once, and only for the node that was asked; nil when there is none.

@@ -46,17 +46,24 @@ var cliGuards = []Mutant{
 	},
 	{
 		Guard:   "an agent counts only a few homes at once",
-		File:    "internal/monitor/home.go",
-		Find:    `if len(s.homes) >= maxHomeCounts {`,
+		File:    "internal/monitor/question.go",
+		Find:    `if len(q.waiting) >= q.most {`,
 		Replace: `if false {`,
 		Test:    "./internal/monitor TestAnAgentCountsAFewHomesAtOnce",
 	},
 	{
 		Guard:   "a question about a home that nobody waits for takes no place",
-		File:    "internal/monitor/home.go",
-		Find:    `	defer s.forgetHome(id)`,
+		File:    "internal/monitor/question.go",
+		Find:    `	defer q.forget(s, id)`,
 		Replace: `	_ = id`,
 		Test:    "./internal/monitor TestAHomeOfANodeThatDoesNotAnswerIsNotKnown",
+	},
+	{
+		Guard:   "a question that nobody waits for is not sent",
+		File:    "internal/monitor/question.go",
+		Find:    `	delete(s.unasked, id)`,
+		Replace: ``,
+		Test:    "./internal/monitor TestAQuestionThatNobodyWaitsForIsNotSent",
 	},
 	{
 		Guard:   "run says that what is piped into it is not passed on",
