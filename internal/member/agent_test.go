@@ -656,6 +656,15 @@ func TestAMemberEndsWhenAsked(t *testing.T) {
 	}
 }
 
+func TestAMemberIsReadyWhenItsSSHDAnswersLaterThanTheFirstAttemptLasts(t *testing.T) {
+	p := newProcess(t)
+	p.cfg.SSHD = []string{"/bin/sh", "-c", `sleep 0.3; printf 'SSH-2.0-slow\r\n'`}
+	p.cfg.ReadyPatience = 10 * time.Millisecond
+	n := newNodeAgent(t, p.socket(), true)
+	p.start()
+	n.until("the member is ready", func() bool { return n.ready == 1 })
+}
+
 func TestAMemberIsReadyWhenSSHDAnswersAndElseSaysWhyNot(t *testing.T) {
 	p := newProcess(t)
 	// What sshd says for want of a host key.

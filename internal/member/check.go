@@ -16,9 +16,11 @@ import (
 )
 
 const (
-	// probeTimeout bounds one look at whether the member is still ready, probeFailures is how many failures in a row are believed.
-	probeTimeout  = 10 * time.Second
-	probeFailures = 3
+	// probeTimeout bounds one look at whether the member is still ready, probeTimeoutVM a look in a virtual machine: its processors may be emulated.
+	// probeFailures is how many failures in a row are believed.
+	probeTimeout   = 10 * time.Second
+	probeTimeoutVM = 30 * time.Second
+	probeFailures  = 3
 	// lastWordsBytes bounds what a failed check's message quotes of its output.
 	lastWordsBytes = 200
 )
@@ -26,9 +28,12 @@ const (
 // watch looks again and again whether the member, which was ready, still is.
 func (a *agent) watch(ctx context.Context, said *lastLine) {
 	a.health.begin()
+	timeout, isVM := probeTimeout, a.cfg.Link != nil && a.cfg.Link.Kind == memberconfig.LinkSerial
+	if isVM {
+		timeout = probeTimeoutVM
+	}
 	probe := &trial{
-		what: "SSH to the member's own address", interval: a.cfg.ProbeEvery, timeout: probeTimeout, failures: probeFailures,
-		sparing: a.cfg.Link != nil && a.cfg.Link.Kind == memberconfig.LinkSerial,
+		what: "SSH to the member's own address", interval: a.cfg.ProbeEvery, timeout: timeout, failures: probeFailures, sparing: isVM,
 		run: func(ctx context.Context) error {
 			if err := a.hasAddress(); err != nil {
 				return err

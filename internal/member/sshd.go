@@ -27,8 +27,10 @@ const (
 	// probeFirst and probeLast are the pauses between attempts to reach sshd; they grow from one to the other.
 	probeFirst = time.Millisecond
 	probeLast  = 50 * time.Millisecond
-	// probeSlow is the pause once the member has told that it is not ready.
+	// probeSlow is the pause once the member has reported that it is not ready.
 	probeSlow = time.Second
+	// probeLongest bounds one attempt.
+	probeLongest = time.Minute
 	// hastenEvery and hastenFor are how often and how long a new connection's acknowledgements are hastened.
 	hastenEvery = 2 * time.Millisecond
 	hastenFor   = 100 * time.Millisecond
@@ -121,11 +123,18 @@ func hasten(ctx context.Context, raw syscall.RawConn, ended <-chan syscall.WaitS
 	}
 }
 
-// probe reports the member ready once sshd answers on its own address, and looks again from time to time from then on.
+// probe reports the member ready once sshd answers on its own address, and looks again from time to time from then on. An attempt without an answer
+// is followed by one with twice its time: each attempt starts an sshd, and on a busy host a new one would answer later than the one before.
 func (a *agent) probe(ctx context.Context, said *lastLine) {
-	deadline := time.Now().Add(a.cfg.ReadyPatience)
+	patience := a.cfg.ReadyPatience
+	deadline := time.Now().Add(patience)
 	for delay := probeFirst; ctx.Err() == nil; delay = min(delay*3/2, probeLast) {
-		err := a.readBanner(ctx)
+		attempt, end := context.WithTimeout(ctx, patience)
+		err := a.readBanner(attempt)
+		if attempt.Err() != nil {
+			patience = min(2*patience, probeLongest)
+		}
+		end()
 		if err == nil {
 			a.setReady()
 			a.watch(ctx, said)
@@ -139,7 +148,7 @@ func (a *agent) probe(ctx context.Context, said *lastLine) {
 	}
 }
 
-// readBanner connects to sshd and reads its identification (RFC 4253, section 4.2).
+// readBanner connects to sshd and reads its identification (RFC 4253, section 4.2), until ctx ends.
 func (a *agent) readBanner(ctx context.Context) error {
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", a.sshAddress())
@@ -147,9 +156,7 @@ func (a *agent) readBanner(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
-	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	line, err := bufio.NewReaderSize(conn, 256).ReadSlice('\n')
 	if err != nil {
 		return err

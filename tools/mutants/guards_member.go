@@ -10,6 +10,13 @@ var memberGuards = []Mutant{
 		Test:    "./internal/member TestATrialBelievesFailuresInARow",
 	},
 	{
+		Guard:   "an sshd that answers late is waited for longer each time",
+		File:    "internal/member/sshd.go",
+		Find:    `patience = min(2*patience, probeLongest)`,
+		Replace: `patience = min(patience, probeLongest)`,
+		Test:    "./internal/member TestAMemberIsReadyWhenItsSSHDAnswersLaterThanTheFirstAttemptLasts",
+	},
+	{
 		Guard:   "a failed look at SSH is repeated soon, however long it took",
 		File:    "internal/member/trial.go",
 		Find:    `if !t.sparing || failed > 0 {`,
