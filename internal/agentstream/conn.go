@@ -16,8 +16,9 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Path is where a server takes agent streams. Version 1 sent each state in one message, version 2 every file of each member.
-const Path = "/agent/v3/stream"
+// Path is where a server takes agent streams. Version 1 sent each state in one message, version 2 every
+// file of each member, and version 3 peers and files of a cluster in one share.
+const Path = "/agent/v4/stream"
 
 // maxMessageBytes bounds one message. An element of a state is at most what one commit stores (store.MaxBytes), and a piece holds more
 // than one only up to pieceBytes, so that no message comes near it.

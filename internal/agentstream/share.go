@@ -15,84 +15,101 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// Share is what all nodes of a cluster have in common: the leader renders it once for each generation, and a thousand streams send the same
-// bytes. A node that has a former share is sent what differs. It never changes; make it with NewShare.
+// Share is what many nodes have in common: the peers of a network, or the files of a cluster's members. The leader renders a share once for each
+// change, and a thousand streams send the same bytes. A node that has a former share is sent the difference. A share never changes; make one
+// with NewPeers or NewFiles.
 type Share struct {
-	index int
-	files string // digest of the files
-	texts []*sharedText
-	whole string // digest of everything
+	of     owner
+	digest string // of the content
+	texts  []*sharedText
 }
 
-// NewShare describes the cluster of a network index. peers are the underlay addresses of all nodes that its members reach each other over,
-// files those that each of its members has, as text. Neither may change afterwards.
-func NewShare(index int, peers []netip.Addr, files []driver.File) (*Share, error) {
+// owner is the network or the cluster of a share: exactly one of its fields is set.
+type owner struct {
+	Index   int    `json:"index,omitempty"`   // of the network whose peers the share has
+	Cluster string `json:"cluster,omitempty"` // UID of the cluster whose files the share has
+}
+
+// compare orders peers before files.
+func (o owner) compare(other owner) int {
+	return cmp.Or(strings.Compare(o.Cluster, other.Cluster), cmp.Compare(o.Index, other.Index))
+}
+
+// NewPeers returns the share of a network's peers: the underlay addresses of all nodes over which its members reach each other.
+func NewPeers(index int, peers []netip.Addr) (*Share, error) {
 	var addresses strings.Builder
 	for _, peer := range slices.SortedFunc(slices.Values(peers), netip.Addr.Compare) {
 		addresses.WriteString(peer.String() + "\n")
 	}
-	s := &Share{index: index}
-	for _, f := range slices.Concat([]driver.File{{Content: []byte(addresses.String())}}, files) {
-		text, err := newSharedText(index, f)
+	return newShare(owner{Index: index}, []driver.File{{Content: []byte(addresses.String())}})
+}
+
+// NewFiles returns the share of the files that each member of a cluster has, as text. They must not change afterwards.
+func NewFiles(clusterUID string, files []driver.File) (*Share, error) {
+	return newShare(owner{Cluster: clusterUID}, files)
+}
+
+func newShare(of owner, files []driver.File) (*Share, error) {
+	s := &Share{of: of}
+	for _, f := range files {
+		text, err := newSharedText(of, f)
 		if err != nil {
 			return nil, err
 		}
 		s.texts = append(s.texts, text)
 	}
 	slices.SortFunc(s.texts, func(a, b *sharedText) int { return strings.Compare(a.Path, b.Path) })
-	s.name()
+	s.digest = FilesDigest(s.content())
 	return s, nil
 }
 
-// Index is that of the cluster's network.
-func (s *Share) Index() int { return s.index }
+// Compare orders the shares of a node: peers by their networks' indexes, then files by their clusters' UIDs.
+func (s *Share) Compare(other *Share) int { return s.of.compare(other.of) }
 
-// name makes the names of what a share says.
-func (s *Share) name() {
-	s.files = FilesDigest(s.content())
-	sum := sha256.Sum256([]byte(s.addresses() + s.files))
-	s.whole = hex.EncodeToString(sum[:])
-}
-
-// content returns the files of a share, in the order of their paths.
+// content returns the texts of a share as files, in the order of their paths.
 func (s *Share) content() []driver.File {
-	var files []driver.File
+	files := make([]driver.File, 0, len(s.texts))
 	for _, t := range s.texts {
-		if t.Path != "" {
-			files = append(files, driver.File{Path: t.Path, Content: []byte(t.Text), Mode: t.Mode, OwnedByUser: t.OwnedByUser})
-		}
+		files = append(files, driver.File{Path: t.Path, Content: []byte(t.Text), Mode: t.Mode, OwnedByUser: t.OwnedByUser})
 	}
 	return files
 }
 
-// addresses returns those of the peers, a line each.
-func (s *Share) addresses() string {
-	for _, t := range s.texts {
-		if t.Path == "" {
-			return t.Text
-		}
-	}
-	return ""
-}
-
-// NodeShare is a share as one node has it.
-type NodeShare struct {
+// NodePeers is the peers of a network as one node has them.
+type NodePeers struct {
 	*Share
 	// Self is the node's own address among the peers.
 	Self netip.Addr
 }
 
-// Same reports whether two shares say the same; either may be nil.
+// others returns the peers of a node: all but itself.
+func (p NodePeers) others() ([]netip.Addr, error) {
+	var peers []netip.Addr
+	for _, t := range p.texts {
+		for line := range strings.Lines(t.Text) {
+			peer, err := netip.ParseAddr(strings.TrimSuffix(line, "\n"))
+			if err != nil {
+				return nil, fmt.Errorf("the peers of network %d: %w", p.of.Index, err)
+			}
+			if peer != p.Self {
+				peers = append(peers, peer)
+			}
+		}
+	}
+	return peers, nil
+}
+
+// Same reports whether two shares have the same owner and content; either may be nil.
 func (s *Share) Same(other *Share) bool {
 	if s == nil || other == nil {
 		return s == other
 	}
-	return s.index == other.index && s.whole == other.whole
+	return s.of == other.of && s.digest == other.digest
 }
 
-// sharedText is one file of a share; without a path, the addresses of the peers, a line each.
+// sharedText is one file of a share; without a path, the addresses of the peers, one on each line.
 type sharedText struct {
-	Index       int    `json:"index"`
+	owner
 	Path        string `json:"path,omitempty"`
 	Mode        uint32 `json:"mode,omitempty"`
 	OwnedByUser bool   `json:"owned_by_user,omitempty"`
@@ -106,11 +123,11 @@ type sharedText struct {
 	edits map[string]json.RawMessage
 }
 
-func newSharedText(index int, f driver.File) (*sharedText, error) {
+func newSharedText(of owner, f driver.File) (*sharedText, error) {
 	if !utf8.Valid(f.Content) {
 		return nil, fmt.Errorf("the shared file %s is not UTF-8 text", f.Path)
 	}
-	t := &sharedText{Index: index, Path: f.Path, Mode: f.Mode, OwnedByUser: f.OwnedByUser, Text: string(f.Content)}
+	t := &sharedText{owner: of, Path: f.Path, Mode: f.Mode, OwnedByUser: f.OwnedByUser, Text: string(f.Content)}
 	t.key = textKey(t)
 	encoded, err := encode(t)
 	if err != nil {
@@ -121,7 +138,8 @@ func newSharedText(index int, f driver.File) (*sharedText, error) {
 	return t, nil
 }
 
-func textKey(t *sharedText) string { return fmt.Sprintf("%05d %s", t.Index, t.Path) }
+// textKey orders texts by their shares: no UID of a cluster is empty.
+func textKey(t *sharedText) string { return fmt.Sprintf("%s %05d %s", t.Cluster, t.Index, t.Path) }
 
 // editOf returns the change that makes this text of another, or nil when it is better sent whole. It is made once for all streams.
 func (t *sharedText) editOf(was *sharedText) (json.RawMessage, error) {
@@ -185,7 +203,7 @@ func textList() list[desiredParts] {
 			}
 			old := was.(*sharedText)
 			text, err := spliced(old.Text, edits)
-			return &sharedText{Index: old.Index, Path: old.Path, Mode: old.Mode, OwnedByUser: old.OwnedByUser, Text: text}, len(text), err
+			return &sharedText{owner: old.owner, Path: old.Path, Mode: old.Mode, OwnedByUser: old.OwnedByUser, Text: text}, len(text), err
 		},
 		fill: func(into *desiredParts, elements []any) {
 			for _, t := range elements {
@@ -196,17 +214,17 @@ func textList() list[desiredParts] {
 }
 
 // differing returns the texts of the shares before, by their keys, and of those after, but for shares that are in both.
-func differing(before, after []NodeShare) (map[string]*sharedText, []*sharedText) {
+func differing(before, after []*Share) (map[string]*sharedText, []*sharedText) {
 	shares := map[*Share]bool{}
 	for _, s := range before {
-		shares[s.Share] = true
+		shares[s] = true
 	}
 	var next []*sharedText
 	for _, s := range after {
-		if !shares[s.Share] {
+		if !shares[s] {
 			next = append(next, s.texts...)
 		}
-		delete(shares, s.Share)
+		delete(shares, s)
 	}
 	old := map[string]*sharedText{}
 	for s := range shares {
@@ -217,92 +235,91 @@ func differing(before, after []NodeShare) (map[string]*sharedText, []*sharedText
 	return old, next
 }
 
-// Whole returns a desired state in which networks and members have what their shares say, and no share is left: what the agent is given.
+// shares returns all shares of a node, in order.
+func (d *Desired) shares() []*Share {
+	shares := make([]*Share, 0, len(d.Peers)+len(d.Files))
+	for _, p := range d.Peers {
+		shares = append(shares, p.Share)
+	}
+	return append(shares, d.Files...)
+}
+
+// Whole returns a desired state in which networks have their peers and members their files, and no share is left: what the agent is given.
 func (d *Desired) Whole() (*Desired, error) {
 	whole := *d
-	whole.Shares = nil
-	of := map[int]*wholeShare{}
-	for _, s := range d.Shares {
-		made, err := newWholeShare(s)
+	whole.Peers, whole.Files = nil, nil
+	peers := map[int][]netip.Addr{}
+	for _, p := range d.Peers {
+		others, err := p.others()
 		if err != nil {
 			return nil, err
 		}
-		of[s.index] = made
+		peers[p.of.Index] = others
 	}
 	whole.Networks = slices.Clone(d.Networks)
 	for i := range whole.Networks {
-		if s := of[whole.Networks[i].Index]; s != nil {
-			whole.Networks[i].Peers = s.peers
-		}
+		whole.Networks[i].Peers = peers[whole.Networks[i].Index]
+	}
+	files := filesByCluster(d.Files)
+	content := make(map[*Share][]driver.File, len(d.Files))
+	for _, s := range d.Files {
+		content[s] = s.content()
 	}
 	whole.Members = slices.Clone(d.Members)
 	for i := range whole.Members {
 		m := &whole.Members[i]
-		if m.Release || m.Assignment.IsPart() || len(m.Networks) == 0 {
+		s := files[m.Assignment.ClusterUID]
+		if s == nil || !m.shares() {
 			continue
 		}
-		if s := of[m.Networks[0].Index]; s != nil {
-			m.FilesDigest = joinDigests(m.FilesDigest, s.digest)
-			m.Files = slices.SortedFunc(slices.Values(slices.Concat(m.Files, s.files)), func(a, b driver.File) int {
-				return cmp.Compare(a.Path, b.Path)
-			})
-		}
+		m.FilesDigest = joinDigests(m.FilesDigest, s.digest)
+		m.Files = slices.SortedFunc(slices.Values(slices.Concat(m.Files, content[s])), func(a, b driver.File) int {
+			return cmp.Compare(a.Path, b.Path)
+		})
 	}
 	return &whole, nil
 }
 
-// wholeShare is a share as one node takes it.
-type wholeShare struct {
-	digest string
-	peers  []netip.Addr
-	files  []driver.File
-}
+// shares reports whether a member has files in common with the others of its cluster.
+func (m *Member) shares() bool { return !m.Release && !m.Assignment.IsPart() }
 
-func newWholeShare(s NodeShare) (*wholeShare, error) {
-	w := &wholeShare{digest: s.Share.files, files: s.content()}
-	for line := range strings.Lines(s.addresses()) {
-		peer, err := netip.ParseAddr(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			return nil, fmt.Errorf("the peers of network %d: %w", s.index, err)
-		}
-		if peer != s.Self {
-			w.peers = append(w.peers, peer)
-		}
+func filesByCluster(files []*Share) map[string]*Share {
+	of := make(map[string]*Share, len(files))
+	for _, s := range files {
+		of[s.of.Cluster] = s
 	}
-	return w, nil
+	return of
 }
 
 // sharesOf puts the shares of a node together from their texts, which are in the order of their keys.
-func sharesOf(texts []*sharedText, selves map[int]netip.Addr) []NodeShare {
-	var shares []NodeShare
-	for _, t := range texts {
-		if len(shares) == 0 || shares[len(shares)-1].index != t.Index {
-			shares = append(shares, NodeShare{&Share{index: t.Index}, selves[t.Index]})
+func sharesOf(texts []*sharedText, selves map[int]netip.Addr) (peers []NodePeers, files []*Share) {
+	var s *Share
+	for i, t := range texts {
+		if i == 0 || s.of != t.owner {
+			s = &Share{of: t.owner}
+			if t.Cluster != "" {
+				files = append(files, s)
+			} else {
+				peers = append(peers, NodePeers{s, selves[t.Index]})
+			}
 		}
-		s := shares[len(shares)-1]
 		s.texts = append(s.texts, t)
 	}
-	for _, s := range shares {
-		s.name()
+	for _, s := range files {
+		s.digest = FilesDigest(s.content())
 	}
-	return shares
+	return peers, files
 }
 
 // FilesDigests returns the digests of the files that members should have, by assignment ID, as the agent will report them.
 func (d *Desired) FilesDigests() map[string]string {
-	of := map[int]NodeShare{}
-	for _, s := range d.Shares {
-		of[s.index] = s
-	}
+	files := filesByCluster(d.Files)
 	digests := make(map[string]string, len(d.Members))
 	for i := range d.Members {
 		m := &d.Members[i]
 		digests[m.Assignment.ID] = m.FilesDigest
-		if len(m.Networks) == 0 || m.Assignment.IsPart() {
-			continue
-		}
-		if s, shares := of[m.Networks[0].Index]; shares && !m.Release {
-			digests[m.Assignment.ID] = joinDigests(m.FilesDigest, s.files)
+		if s := files[m.Assignment.ClusterUID]; s != nil && m.shares() {
+			digests[m.Assignment.ID] = joinDigests(m.FilesDigest, s.digest)
 		}
 	}
 	return digests

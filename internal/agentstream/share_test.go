@@ -29,7 +29,11 @@ func spread(t *testing.T, n int, moved map[int]int) *Desired {
 		fmt.Fprintf(&ids, "u1.c1-%d.%d\n", i, generation)
 		peers = append(peers, underlayOf(at))
 	}
-	share, err := NewShare(3, peers, []driver.File{
+	shared, err := NewPeers(3, peers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := NewFiles("u1", []driver.File{
 		{Path: "/etc/ssh/principals", Content: []byte(ids.String()), Mode: 0o644}, {Path: "/etc/hosts", Content: []byte(hosts.String()), Mode: 0o644},
 	})
 	if err != nil {
@@ -38,13 +42,13 @@ func spread(t *testing.T, n int, moved map[int]int) *Desired {
 	network := api.Network{Index: 3}
 	own := []driver.File{{Path: "/etc/hostname", Content: fmt.Appendf(nil, "c1-%d\n", n), Mode: 0o644}}
 	return &Desired{
-		Shares: []NodeShare{{share, underlayOf(n)}}, Networks: []fabric.Network{{Network: network}},
+		Peers: []NodePeers{{shared, underlayOf(n)}}, Files: []*Share{files}, Networks: []fabric.Network{{Network: network}},
 		Members: []Member{
 			{
-				Member:      driver.Member{Assignment: api.Assignment{ID: fmt.Sprintf("u1.c1-%d.1", n)}, Networks: []api.Network{network}, Files: own},
+				Member:      driver.Member{Assignment: api.Assignment{ID: fmt.Sprintf("u1.c1-%d.1", n), ClusterUID: "u1"}, Networks: []api.Network{network}, Files: own},
 				FilesDigest: FilesDigest(own),
 			},
-			{Member: driver.Member{Assignment: api.Assignment{ID: "u1.old.1"}, Networks: []api.Network{network}}, Release: true},
+			{Member: driver.Member{Assignment: api.Assignment{ID: "u1.old.1", ClusterUID: "u1"}, Networks: []api.Network{network}}, Release: true},
 		},
 	}
 }
@@ -102,31 +106,72 @@ func TestAHealOfOneMemberOfAThousandSendsWhatChanged(t *testing.T) {
 }
 
 func TestSharesAreTheSameWhenAllTheySayIs(t *testing.T) {
-	peers, files := []netip.Addr{underlayOf(1)}, []driver.File{{Path: "/a", Content: []byte("a"), Mode: 0o644}}
-	share := func(index int, peers []netip.Addr, files []driver.File) *Share {
-		s, err := NewShare(index, peers, files)
+	made := func(s *Share, err error) *Share {
+		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	one := share(1, peers, files)
-	if !one.Same(share(1, peers, files)) {
-		t.Error("two that say the same differ")
+	peers := func(index, node int) *Share { return made(NewPeers(index, []netip.Addr{underlayOf(node)})) }
+	files := func(cluster, text string, mode uint32) *Share {
+		return made(NewFiles(cluster, []driver.File{{Path: "/a", Content: []byte(text), Mode: mode}}))
 	}
-	for name, other := range map[string]*Share{
-		"of another network": share(2, peers, files),
-		"with another peer":  share(1, []netip.Addr{underlayOf(2)}, files),
-		"with another text":  share(1, peers, []driver.File{{Path: "/a", Content: []byte("b"), Mode: 0o644}}),
-		"with another mode":  share(1, peers, []driver.File{{Path: "/a", Content: []byte("a"), Mode: 0o600}}),
-		"none":               nil,
+	for name, pair := range map[string]struct {
+		one, other *Share
+		same       bool
+	}{
+		"equal peers":                {peers(1, 1), peers(1, 1), true},
+		"peers of another network":   {peers(1, 1), peers(2, 1), false},
+		"another peer":               {peers(1, 1), peers(1, 2), false},
+		"equal files":                {files("u1", "a", 0o644), files("u1", "a", 0o644), true},
+		"files of another cluster":   {files("u1", "a", 0o644), files("u2", "a", 0o644), false},
+		"a file with another text":   {files("u1", "a", 0o644), files("u1", "b", 0o644), false},
+		"a file with another mode":   {files("u1", "a", 0o644), files("u1", "a", 0o600), false},
+		"peers and no share":         {peers(1, 1), nil, false},
+		"no share on either side":    {nil, nil, true},
+		"peers and a cluster's file": {peers(1, 1), files("u1", "198.18.0.1\n", 0), false},
 	} {
-		if one.Same(other) {
-			t.Errorf("one %s is taken for the same", name)
+		if same := pair.one.Same(pair.other); same != pair.same {
+			t.Errorf("%s: the same: %v, want %v", name, same, pair.same)
 		}
 	}
-	if _, err := NewShare(1, nil, []driver.File{{Path: "/a", Content: []byte{0xff}}}); err == nil {
+	if _, err := NewFiles("u1", []driver.File{{Path: "/a", Content: []byte{0xff}}}); err == nil {
 		t.Error("a file that is no text is shared, and would arrive as another")
+	}
+}
+
+func TestAMemberHasTheFilesOfItsClusterAndThePeersOfAllItsNetworks(t *testing.T) {
+	server, client, down := ends()
+	sent := &Desired{}
+	for i, cluster := range []string{"u1", "u10"} {
+		files, err := NewFiles(cluster, []driver.File{{Path: "/etc/hosts", Content: []byte(cluster + "\n"), Mode: 0o644}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent.Files = append(sent.Files, files)
+		sent.Members = append(sent.Members, Member{Member: driver.Member{
+			Assignment: api.Assignment{ID: cluster + ".m.1", ClusterUID: cluster}, Networks: []api.Network{{Index: 1 + i}, {Index: 3}},
+		}})
+	}
+	for index := 1; index <= 3; index++ { // the clusters' own, and one that both are on
+		peers, err := NewPeers(index, []netip.Addr{underlayOf(7), underlayOf(index)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent.Peers = append(sent.Peers, NodePeers{peers, underlayOf(7)})
+		sent.Networks = append(sent.Networks, fabric.Network{Network: api.Network{Index: index}})
+	}
+	got, _ := exchange(t, server, client, down, sent)
+	for i, n := range got.Networks {
+		if !slices.Equal(n.Peers, []netip.Addr{underlayOf(1 + i)}) {
+			t.Errorf("network %d has peers %v, want node %d", n.Index, n.Peers, 1+i)
+		}
+	}
+	for _, m := range got.Members {
+		if len(m.Files) != 1 || string(m.Files[0].Content) != m.Assignment.ClusterUID+"\n" {
+			t.Errorf("the member of cluster %s has files %v", m.Assignment.ClusterUID, m.Files)
+		}
 	}
 }
 
@@ -134,15 +179,15 @@ func TestAFileThatChangesItsModeIsSentWhole(t *testing.T) {
 	server, client, down := ends()
 	state := func(mode uint32) *Desired {
 		d := spread(t, 7, nil)
-		files := d.Shares[0].content()
+		files := d.Files[0].content()
 		for i := range files {
 			files[i].Mode = mode
 		}
-		share, err := NewShare(3, nil, files)
+		share, err := NewFiles("u1", files)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Shares[0].Share = share
+		d.Files[0] = share
 		return d
 	}
 	exchange(t, server, client, down, state(0o644))

@@ -29,7 +29,7 @@ type desiredParts struct {
 	Builds   []api.Build
 
 	// Shares and Wanted are sent, Texts and Members arrive in their place.
-	Shares  []NodeShare
+	Shares  []*Share
 	Texts   []*sharedText
 	Wanted  []Member
 	Members []memberParts
@@ -44,7 +44,7 @@ type desiredHead struct {
 	PowerOff *PowerOff `json:"power_off,omitempty"`
 }
 
-// networkParts is a network with the node's own address among the peers of its share.
+// networkParts is a network with the node's own address among its peers.
 type networkParts struct {
 	fabric.Network
 	Self netip.Addr `json:"self,omitzero"`
@@ -103,11 +103,11 @@ type place struct {
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
 		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
-		Shares: d.Shares, Wanted: d.Members, names: contentNames{},
+		Shares: d.shares(), Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
-	for _, s := range d.Shares {
-		selves[s.index] = s.Self
+	for _, p := range d.Peers {
+		selves[p.of.Index] = p.Self
 	}
 	for _, n := range d.Networks {
 		parts.Networks = append(parts.Networks, networkParts{n, selves[n.Index]})
@@ -187,9 +187,10 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Shares: sharesOf(parts.Texts, selves), Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
+		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
+	d.Peers, d.Files = sharesOf(parts.Texts, selves)
 	contents := map[string][]byte{}
 	for _, c := range parts.Contents { // by name and part
 		if c.Part == 0 {

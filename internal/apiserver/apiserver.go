@@ -110,7 +110,7 @@ type Config struct {
 	Images       Images
 	Recipes      Recipes
 	Compatible   Compatible
-	// AgentStream handles POST /agent/v3/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
+	// AgentStream handles POST /agent/v4/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
 	// tunnels to members, and AgentCarry POST /agent/v1/carry/TARGET/ID, theirs for what another node has of a member; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler

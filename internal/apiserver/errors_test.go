@@ -223,7 +223,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
 		{"forbidden", "which show a certificate of this site", func() *http.Response {
-			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v3/stream"})
+			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v4/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
 		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/clusters/nix"}) }},

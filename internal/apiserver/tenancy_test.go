@@ -53,7 +53,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/shapes": "read", "GET /v1/shapes/{name}": "read", "PUT /v1/shapes/{name}": "administer", "DELETE /v1/shapes/{name}": "administer",
 	"GET /v1/audit": "administer", "GET /v1/audit/verification": "administer",
 	"GET /v1/tokens": "administer", "POST /v1/tokens": "administer", "DELETE /v1/tokens/{id}": "administer",
-	"POST /agent/v3/stream": "agent", "POST /agent/v1/tunnel/{id}": "agent",
+	"POST /agent/v4/stream": "agent", "POST /agent/v1/tunnel/{id}": "agent",
 	"POST /agent/v1/enrollment": "enroll", "POST /agent/v1/renewal": "enroll", "POST /v1/nodes/{name}/approve": "administer", "POST /v1/nodes/{name}/revoke": "administer",
 }
 

@@ -63,10 +63,11 @@ type clusterParts struct {
 
 // part is what one cluster has on one node.
 type part struct {
-	networks []fabric.Network // without peers: those are in the shares
+	networks []fabric.Network // without their peers
 	members  []agentstream.Member
-	// shares are those of the networks; none where nothing of the cluster may be reached from.
-	shares []agentstream.NodeShare
+	// peers are those of the networks, and files what its members there share; none on a node from which the cluster must not be reached.
+	peers []agentstream.NodePeers
+	files *agentstream.Share
 }
 
 func newDesiredStates(cfg Config) *desiredStates {
@@ -312,12 +313,16 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
-		out.Shares = append(out.Shares, p.shares...)
+		out.Peers = append(out.Peers, p.peers...)
+		if p.files != nil {
+			out.Files = append(out.Files, p.files)
+		}
 		out.Networks = append(out.Networks, p.networks...) // what is quarantined has none any more
 		out.Members = append(out.Members, p.members...)
 	}
 	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
-	slices.SortFunc(out.Shares, func(a, b agentstream.NodeShare) int { return a.Index() - b.Index() })
+	slices.SortFunc(out.Peers, func(a, b agentstream.NodePeers) int { return a.Compare(b.Share) })
+	slices.SortFunc(out.Files, (*agentstream.Share).Compare)
 	slices.SortFunc(out.Members, func(a, b agentstream.Member) int {
 		return strings.Compare(a.Assignment.ID, b.Assignment.ID)
 	})

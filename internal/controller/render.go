@@ -26,8 +26,9 @@ import (
 // costs little.
 type rendered struct {
 	byNode map[string]part
-	// shares are those of its networks, by the networks' UIDs.
-	shares map[string]*agentstream.Share
+	// peers are those of its networks, by the networks' UIDs; files are what all its members share, nil without members.
+	peers map[string]*agentstream.Share
+	files *agentstream.Share
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
 	basis string
@@ -52,7 +53,7 @@ type ownFiles struct {
 
 // same reports whether a node need not be told of the other part.
 func (p part) same(other part) bool {
-	return slices.Equal(p.shares, other.shares) && reflect.DeepEqual(p.networks, other.networks) && reflect.DeepEqual(p.members, other.members)
+	return p.files == other.files && slices.Equal(p.peers, other.peers) && reflect.DeepEqual(p.networks, other.networks) && reflect.DeepEqual(p.members, other.members)
 }
 
 // whereabouts are the nodes of a cluster, and who of it is cut off from the others.
@@ -103,24 +104,24 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	if len(w.nodes) == 0 {
 		return next, nil
 	}
-	shared, err := d.renderFiles(view, c, w.held, before, &next)
-	if err != nil {
+	if err := d.renderFiles(view, c, w.held, before, &next); err != nil {
 		return rendered{}, err
 	}
 	addresses, incomplete := addressesOf(view, w.peers)
 	for node := range w.nodes {
-		next.byNode[node] = part{}
+		p := part{}
+		if w.peers[node] {
+			p.files = next.files
+		}
+		next.byNode[node] = p
 	}
-	next.shares = make(map[string]*agentstream.Share, len(c.Record.Networks))
-	for i, ref := range c.Record.Networks {
+	next.peers = make(map[string]*agentstream.Share, len(c.Record.Networks))
+	for _, ref := range c.Record.Networks {
 		network := view.Network(ref.UID)
 		if network == nil {
 			return rendered{}, fmt.Errorf("network %s is not stored", ref.UID)
 		}
-		if i > 0 {
-			shared = nil // the files go with the cluster's own network
-		}
-		if err := next.addNetwork(c, *network, w, addresses, shared, before); err != nil {
+		if err := next.addNetwork(c, *network, w, addresses, before); err != nil {
 			return rendered{}, err
 		}
 	}
@@ -130,7 +131,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 }
 
 // addNetwork puts a network on the nodes that have ports of it, and tells those that may reach each other of each other.
-func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr, shared []driver.File, before rendered) error {
+func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr, before rendered) error {
 	nodes := map[string]bool{}
 	for a := range c.All() {
 		if w.nodes[a.Node] && slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Network == network.UID }) {
@@ -143,19 +144,19 @@ func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabou
 			peers = append(peers, address)
 		}
 	}
-	share, err := agentstream.NewShare(network.Index, peers, shared)
+	share, err := agentstream.NewPeers(network.Index, peers)
 	if err != nil {
 		return err
 	}
-	if was := before.shares[network.UID]; share.Same(was) {
+	if was := before.peers[network.UID]; share.Same(was) {
 		share = was
 	}
-	r.shares[network.UID] = share
+	r.peers[network.UID] = share
 	for node := range nodes {
 		p := r.byNode[node]
 		p.networks = append(p.networks, fabric.Network{Network: network})
 		if w.peers[node] {
-			p.shares = append(p.shares, agentstream.NodeShare{Share: share, Self: addresses[node]})
+			p.peers = append(p.peers, agentstream.NodePeers{Share: share, Self: addresses[node]})
 		}
 		r.byNode[node] = p
 	}
@@ -237,7 +238,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 }
 
 // renderFiles renders the files that all members share, and into next those of each, as far as before does not have them.
-func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) ([]driver.File, error) {
+func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) error {
 	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() }) // parts have no files
 	for i := range held {
 		if held[i].Saved { // what others know of it stays as it was, and will be again
@@ -245,11 +246,11 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 		}
 	}
 	if len(held) == 0 {
-		return nil, nil
+		return nil
 	}
 	renderer, err := d.renderer(view, c, held)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	next.goodUntil, next.basis, next.own = renderer.GoodUntil(), renderer.OwnBasis(), make(map[string]ownFiles, len(held))
 	var anew []api.Assignment
@@ -263,12 +264,18 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 	}
 	made, err := renderOwn(renderer, anew)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i, a := range anew {
 		next.own[a.ID] = made[i]
 	}
-	return renderer.Shared(), nil
+	if next.files, err = agentstream.NewFiles(c.UID(), renderer.Shared()); err != nil {
+		return err
+	}
+	if next.files.Same(before.files) {
+		next.files = before.files
+	}
+	return nil
 }
 
 // renderOwn renders the files that each of these members has for itself, on all CPUs at once: their keys and certificates take about 0.3 ms a
