@@ -41,24 +41,24 @@ func (m *memberState) left() bool {
 	return m.departed && !m.busy && !alive(m.state) && m.state != driver.StateHandedOver
 }
 
-// reconsider ends a transfer that the leader no longer wants.
+// reconsider ends an operation that the leader no longer wants.
 func (m *memberState) reconsider() {
-	if m.transfer != nil && !m.transfer.wanted(m.want) {
-		m.transfer.end()
+	if m.revocable != nil && !m.revocable.wanted(m.want) {
+		m.revocable.end()
 	}
 }
 
-// transfer is what a member gives, or gets, at present.
-type transfer struct {
-	// wanted reports whether the leader still wants it.
+// revocable is an operation on a member that ends early once the leader no longer wants it, such as a transfer.
+type revocable struct {
+	// wanted reports whether the leader still wants the operation.
 	wanted func(*agentstream.Member) bool
 	end    context.CancelFunc
 }
 
-// transferring begins a transfer; the context is its own.
-func (m *memberState) transferring(ctx context.Context, wanted func(*agentstream.Member) bool) context.Context {
+// revocably returns the context of an operation that ends early once wanted reports false.
+func (m *memberState) revocably(ctx context.Context, wanted func(*agentstream.Member) bool) context.Context {
 	ctx, end := context.WithCancel(ctx)
-	m.transfer = &transfer{wanted: wanted, end: end}
+	m.revocable = &revocable{wanted: wanted, end: end}
 	return ctx
 }
 
@@ -116,7 +116,7 @@ func (a *Agent) giveState(ctx context.Context, m *memberState) (net.Conn, error)
 	}
 	here, there := net.Pipe()
 	id := m.id
-	life := m.transferring(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
+	life := m.revocably(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
 	a.perform(ctx, m, task{what: "export", life: life, deadline: carryDeadline, call: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, func() { _ = here.Close() })()
 		return errors.Join(saver.Export(ctx, id, here), here.Close())
@@ -142,7 +142,7 @@ func (a *Agent) giveMember(ctx context.Context, m *memberState, successor string
 	}
 	here, there := net.Pipe()
 	id, limits := m.id, m.want.Move.Limits
-	life := m.transferring(ctx, func(w *agentstream.Member) bool {
+	life := m.revocably(ctx, func(w *agentstream.Member) bool {
 		return w != nil && !w.Release && w.Move != nil && w.Move.To == successor
 	})
 	m.departed = true // its end on this node is none, from now on

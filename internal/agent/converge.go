@@ -222,7 +222,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	if m.elsewhere(a.cfg.Node.Name) {
 		do.what, do.deadline, do.slots = "fetch", carryDeadline, a.carries
 		m.fetched = want.Assignment.From
-		do.life = m.transferring(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
+		do.life = m.revocably(ctx, func(w *agentstream.Member) bool { return w != nil && !w.Release })
 	} else if want.Assignment.IsSuccessor() {
 		do.what, do.deadline = "restore", saveDeadline
 	} else if slow, ok := m.driver.(driver.SlowStarter); ok && !m.part() {
@@ -376,13 +376,13 @@ func (a *Agent) run(ctx context.Context, m *memberState, what string, deadline t
 func (a *Agent) perform(ctx context.Context, m *memberState, do task, ended func(error)) {
 	m.busy = true
 	traced := a.traced(do.life, m.id, rootOf(m))
-	transfer := m.transfer
+	revocable := m.revocable
 	go func() {
 		err := do.inTurn(traced)
 		a.post(ctx, func() {
-			m.busy, m.arriving, m.transfer = false, nil, nil
-			if transfer != nil {
-				transfer.end()
+			m.busy, m.arriving, m.revocable = false, nil, nil
+			if revocable != nil {
+				revocable.end()
 			}
 			ended(err)
 		})

@@ -40,16 +40,16 @@ type memberState struct {
 	ended bool
 	// early: its start was begun while its networks were being made.
 	early bool
-	// departed: it was sent to another node, or may have been. transfer is one under way, from here or to here; arriving and moved are of a successor
-	// from another node.
+	// departed: it was sent to another node, or may have been. arriving and moved are of a successor from another node.
 	// fetched is the member that this one was fetched from; nothing of that stays here.
 	departed bool
 	fetched  string
-	// boot names the boot that it runs; empty for its first.
-	boot     string
-	transfer *transfer
 	arriving *agentstream.Arriving
 	moved    *driver.MoveReport
+	// revocable is the operation under way, where the leader may revoke it.
+	revocable *revocable
+	// boot names the boot that it runs; empty for its first.
+	boot string
 	// startedAt is when this agent began to start it; zero once it could be reached.
 	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -180,7 +180,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			if m.driver == nil {
 				m.driver = a.drivers[w.Assignment.Stack]
 			}
-			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save || m.want.TakeBack != w.TakeBack) {
+			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save || m.want.TakeBack != w.TakeBack || m.want.Boot != w.Boot) {
 				m.attempts = lifecycle.Attempts{} // another task: what failed before says nothing about it
 			}
 		}

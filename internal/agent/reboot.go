@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
@@ -13,7 +14,7 @@ import (
 const rebootGrace = 30 * time.Second
 
 // reboot boots a member again where it is. Its jobs end with the boot in which they ran. The end of that boot is expected, so the watch on
-// it no longer counts.
+// it no longer counts. A hard reboot that is requested meanwhile ends the wait for an orderly shutdown, which is no failure.
 func (a *Agent) reboot(ctx context.Context, m *memberState, grace time.Duration) {
 	rebooter, ok := m.driver.(driver.Rebooter)
 	if !ok {
@@ -37,10 +38,22 @@ func (a *Agent) reboot(ctx context.Context, m *memberState, grace time.Duration)
 	m.watched, m.probed, m.ready, m.recovered, m.startedAt = false, false, false, time.Time{}, time.Now()
 	m.unhealthy, m.cut, m.hung, m.exit, m.digest = "", "", "", "", ""
 	m.loseJobs(a.cfg.Clock.Now())
-	a.run(ctx, m, "reboot", grace+deadline, a.ifKnown(m, func(ctx context.Context) error {
+	do := task{what: "reboot", life: ctx, deadline: grace + deadline, slots: a.slots}
+	if grace > 0 {
+		do.life = m.revocably(ctx, func(w *agentstream.Member) bool { return w == nil || !w.HardReboot || w.Boot == want.Boot })
+	}
+	do.call = a.ifKnown(m, func(ctx context.Context) error {
 		failpoint.Hit("agent.before-reboot")
 		return a.changeFiles(m.id, digest, func() error { return rebooter.Reboot(ctx, want, grace) })
-	}), func(m *memberState) {
+	})
+	counted := a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.neverRan, m.boot = driver.StateRunning, digest, false, want.Boot
+	})
+	a.perform(ctx, m, do, func(err error) {
+		if err != nil && m.want != nil && m.want.Boot != want.Boot {
+			a.look(ctx, m)
+			return
+		}
+		counted(err)
 	})
 }

@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // askReboot requests the reboot of members by their IDs, and returns the name of the boot.
-func (s *site) askReboot(name string, ids ...string) string {
+func (s *site) askReboot(name string, hard bool, ids ...string) string {
 	s.t.Helper()
 	intent, _, err := s.repo.UpdateIntent(s.t.Context(), name, "u"+name, func(in *api.ClusterIntent) error {
-		in.Reboot = &api.RebootIntent{AskedAt: time.Now().UTC(), Members: ids}
+		in.Reboot = &api.RebootIntent{AskedAt: time.Now().UTC(), Members: ids, Hard: hard}
 		return nil
 	})
 	if err != nil {
@@ -41,7 +42,7 @@ func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
 	s.createOn(api.StackVM, "c1", 2, 1)
 	before := memberIDs(s.awaitPhase("c1", api.ClusterReady))
 	id, other := before["c1-0"], before["c1-1"]
-	boot := s.askReboot("c1", id)
+	boot := s.askReboot("c1", false, id)
 	s.awaitState(id, "ready in its second boot", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
 	n.restart(2) // the agent finds the boot by looking
 	s.awaitState(id, "ready after the restart", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
@@ -58,4 +59,21 @@ func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
 	s.delete("c1")
 	s.awaitGone("c1")
 	s.nothingLeft(n)
+}
+
+func TestAHardRebootEndsTheWaitOfAGracefulOne(t *testing.T) {
+	s := newSite(t)
+	n := s.machines("n1", 1)
+	s.createOn(api.StackVM, "c1", 1, 1)
+	id := memberIDs(s.awaitPhase("c1", api.ClusterReady))["c1-0"]
+	n.host.Script(id, fake.Behaviour{Stubborn: true})
+	s.askReboot("c1", false, id)
+	s.awaitState(id, "waiting for its system to shut down", func(m monitor.MemberState) bool { return m.Message == "rebooting on request" })
+	boot := s.askReboot("c1", true, id)
+	s.awaitState(id, "ready in the boot of the hard reboot", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
+	if n.boots(id) != 2 {
+		t.Errorf("%s booted %d times, want 2: its first boot and that of the hard reboot; %q", id, n.boots(id), n.host.Calls())
+	}
+	s.delete("c1")
+	s.awaitGone("c1")
 }

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -51,7 +52,7 @@ func (s *Server) rebootCluster(ctx context.Context, in *namedBody) (*body[api.Cl
 	}
 	reboot := api.RebootIntent{AskedAt: s.cfg.Now().UTC(), Members: ids, Hard: req.Hard}
 	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
-		if err := s.canReboot(name, intent, c); err != nil {
+		if err := s.canReboot(name, intent, c, reboot); err != nil {
 			return err
 		}
 		intent.Reboot = &reboot
@@ -76,7 +77,7 @@ func rebooters(name string, c *state.Cluster, req api.RebootRequest) ([]string, 
 }
 
 // canReboot refuses to reboot members of a cluster that is doing something else.
-func (s *Server) canReboot(name string, intent *api.ClusterIntent, c *state.Cluster) error {
+func (s *Server) canReboot(name string, intent *api.ClusterIntent, c *state.Cluster, next api.RebootIntent) error {
 	if err := checkRuns(name, intent, c, "reboot"); err != nil {
 		return err
 	}
@@ -85,10 +86,23 @@ func (s *Server) canReboot(name string, intent *api.ClusterIntent, c *state.Clus
 	}
 	now := *c
 	now.Intent = *intent
-	if last := rebootStatus(&now, s.cfg.Live); last != nil && !last.Ended {
+	last := rebootStatus(&now, s.cfg.Live)
+	switch {
+	case last == nil || last.Ended:
+		return nil
+	case last.Hard || !next.Hard:
 		return fail(codeWrongPhase, "members of cluster %q are rebooting already (%s); wait until they have booted: nearmetal cluster show %s", name, waitingText(last), name)
+	case !overtakes(next, last):
+		return fail(codeWrongPhase, "members of cluster %q are rebooting already (%s); a hard reboot overtakes that only if it includes all of them", name, waitingText(last))
 	}
 	return nil
+}
+
+// overtakes reports whether a request includes every member whose reboot has not ended: one that it left out would never boot.
+func overtakes(next api.RebootIntent, last *api.RebootStatus) bool {
+	return !slices.ContainsFunc(last.Members, func(m api.MemberRebooting) bool {
+		return m.Phase == api.RebootWaiting && !slices.ContainsFunc(next.Members, func(id string) bool { return memberOf(id) == m.Member })
+	})
 }
 
 // waitingText names the members whose reboot has not ended.

@@ -35,3 +35,36 @@ func TestARebootIsRequestedOnceAndItsMembersAreListed(t *testing.T) {
 	}
 	refused("a cluster that is about to be paused", api.RebootRequest{}, "wrong_phase", "paused or about to be")
 }
+
+func TestAHardRebootOvertakesAGracefulOneThatWaits(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 2})
+	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func(hard bool, members ...string) error {
+		_, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{Members: members, Hard: hard})
+		return err
+	}
+	if err := request(false); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		hard    bool
+		members []string
+		says    string
+	}{
+		"a second graceful reboot":                         {false, nil, "wait until they have booted"},
+		"a hard reboot that leaves out a member that waits": {true, []string{"c1-0"}, "only if it includes all of them"},
+	} {
+		if err := request(tc.hard, tc.members...); !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want wrong_phase that says %q", name, err, tc.says)
+		}
+	}
+	if err := request(true); err != nil {
+		t.Errorf("a hard reboot of all members that wait: %v", err)
+	}
+	if err := request(true); !client.HasCode(err, "wrong_phase") {
+		t.Errorf("a second hard reboot: %v, want wrong_phase", err)
+	}
+}

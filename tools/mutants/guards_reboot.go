@@ -31,10 +31,24 @@ var rebootGuards = []Mutant{
 		Test:    "./internal/driver/fake TestTheFakeOfVirtualMachinesMeetsTheDriverContract",
 	},
 	{
+		Guard:   "a hard reboot ends the wait of a graceful one",
+		File:    "internal/agent/reboot.go",
+		Find:    `return w == nil || !w.HardReboot || w.Boot == want.Boot })`,
+		Replace: `return true })`,
+		Test:    "./internal/agent TestAHardRebootEndsTheWaitOfAGracefulOne",
+	},
+	{
+		Guard:   "a hard reboot that overtakes another includes every member that waits",
+		File:    "internal/apiserver/reboots.go",
+		Find:    `case !overtakes(next, last):`,
+		Replace: `case false:`,
+		Test:    "./internal/apiserver TestAHardRebootOvertakesAGracefulOneThatWaits",
+	},
+	{
 		Guard:   "a reboot that has not ended is not replaced by another",
 		File:    "internal/apiserver/reboots.go",
-		Find:    `last != nil && !last.Ended {`,
-		Replace: `last != nil && false {`,
+		Find:    `case last == nil || last.Ended:`,
+		Replace: `case true:`,
 		Test:    "./internal/apiserver TestARebootIsRequestedOnceAndItsMembersAreListed",
 	},
 	{
