@@ -199,6 +199,26 @@ func check(t *testing.T, got []string, want ...string) {
 	}
 }
 
+// planCases are scenes of two nodes, n1 and n2, each with what is planned for it.
+type planCases []struct {
+	name string
+	site func(*scene)
+	want []string
+}
+
+// check compares each case with what planned, (*scene).plan or (*scene).verdicts, returns for it.
+func (cases planCases) check(t *testing.T, planned func(*scene) []string) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, 2)
+			c.site(s)
+			check(t, planned(s), c.want...)
+		})
+	}
+}
+
 func TestReplacementsGoFirstThenSparesThenTheQueueByPriorityFairShareAndAge(t *testing.T) {
 	s := newScene(t, 4)
 	s.account("used", Account{Shares: 1, DecayedCoreSeconds: 100})

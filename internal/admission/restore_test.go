@@ -8,102 +8,89 @@ import (
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
-// homes are the nodes on which the members of a restore are saved.
-func homes(nodes ...string) func(*Request) {
-	return func(r *Request) {
-		for _, n := range nodes {
-			r.Homes = append(r.Homes, Home{Node: n})
-		}
+// going sets the homes of a request's members, one a member.
+func going(homes ...Home) func(*Request) {
+	return func(r *Request) { r.Homes = homes }
+}
+
+// savedOn sets the nodes on which a request's members are saved and must go on.
+func savedOn(nodes ...string) func(*Request) {
+	homes := make([]Home, len(nodes))
+	for i, n := range nodes {
+		homes[i] = Home{Node: n}
 	}
+	return going(homes...)
+}
+
+// quotaOf is an account with a quota, some of which is used.
+func quotaOf(q api.Quota, used resource.Vector) Account {
+	return Account{Quota: q, Used: resource.Amounts{Vector: used}}
 }
 
 func TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	quota := func(q api.Quota, used resource.Vector) Account {
-		return Account{Quota: q, Used: resource.Amounts{Vector: used}}
-	}
-	tests := []struct {
-		name string
-		site func(*scene)
-		want []string
-	}{
+	tests := planCases{
 		{
-			"each on its own node, before those in the queue",
-			func(s *scene) { s.creates("x", 1, 8).asks("c", KindRestore, 3, 4, homes("n2", "n1", "n2")) },
+			"each saved member goes on on its own node, before requests in the queue",
+			func(s *scene) { s.creates("x", 1, 8).asks("c", KindRestore, 3, 4, savedOn("n2", "n1", "n2")) },
 			[]string{"c admit n2 n1 n2", "x wait (cores) needs 1 member with 8 cores and 1GiB, none fits now; its start time is unknown because some clusters in its way have no time limit"},
 		},
 		{
-			"none of them when one node has too little room for all",
-			func(s *scene) { s.runs("a", 0, 4, "n2").asks("c", KindRestore, 3, 4, homes("n1", "n2", "n2")) },
+			"no saved member goes on when one of their nodes has too little room",
+			func(s *scene) { s.runs("a", 0, 4, "n2").asks("c", KindRestore, 3, 4, savedOn("n1", "n2", "n2")) },
 			[]string{"c wait (node) a member that is saved on node n2 can't go on: node n2 has no room for it (0 cores free, 4 cores needed)"},
 		},
 		{
-			"nothing is held for them",
+			"no room is held for saved members that wait",
 			func(s *scene) {
-				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, homes("n1", "n2")).creates("x", 1, 8)
+				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, savedOn("n1", "n2")).creates("x", 1, 8)
 			},
 			[]string{"c wait (node) a member that is saved on node n2 can't go on: node n2 has no room for it (0 cores free, 4 cores needed)", "x admit n1"},
 		},
 		{
-			"not on a node that is drained",
+			"a saved member does not go on on a drained node",
 			func(s *scene) {
 				s.in.Free.SetAvailability("n1", placement.Drained)
-				s.asks("c", KindRestore, 1, 4, homes("n1"))
+				s.asks("c", KindRestore, 1, 4, savedOn("n1"))
 			},
 			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 is drained"},
 		},
 		{
-			"within their project's quota of cores",
+			"saved members wait for their project's quota of cores",
 			func(s *scene) {
-				s.account("p", quota(api.Quota{Cores: 10}, resource.Vector{resource.Cores: 4, resource.Members: 2}))
-				s.asks("p.c", KindRestore, 2, 4, homes("n1", "n2"))
+				s.account("p", quotaOf(api.Quota{Cores: 10}, resource.Vector{resource.Cores: 4, resource.Members: 2}))
+				s.asks("p.c", KindRestore, 2, 4, savedOn("n1", "n2"))
 			},
 			[]string{`p.c wait (quota) needs 8 cores, but project "p" already holds 4 cores and the quota is 10 cores; it does not delay others`},
 		},
 		{
-			"they count as members already",
+			"saved members count as members already",
 			func(s *scene) {
-				s.account("p", quota(api.Quota{Members: 2}, resource.Vector{resource.Members: 2}))
-				s.asks("p.c", KindRestore, 2, 4, homes("n1", "n2"))
+				s.account("p", quotaOf(api.Quota{Members: 2}, resource.Vector{resource.Members: 2}))
+				s.asks("p.c", KindRestore, 2, 4, savedOn("n1", "n2"))
 			},
 			[]string{"p.c admit n1 n2"},
 		},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, 2)
-			tt.site(s)
-			check(t, s.plan(), tt.want...)
-		})
-	}
-}
-
-// going says where members go on.
-func going(homes ...Home) func(*Request) {
-	return func(r *Request) { r.Homes = append(r.Homes, homes...) }
+	tests.check(t, (*scene).plan)
 }
 
 func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 	t.Parallel()
-	tests := []struct {
-		name string
-		site func(*scene)
-		want []string
-	}{
+	tests := planCases{
 		{
-			"a saved one stays on its node if that has room", func(s *scene) { s.asks("c", KindRestore, 1, 4, going(Home{Node: "n2", Elsewhere: true})) },
+			"a saved member stays on its node if there is room", func(s *scene) { s.asks("c", KindRestore, 1, 4, going(Home{Node: "n2", Elsewhere: true})) },
 			[]string{"c admit n2"},
 		},
 		{
-			"and goes elsewhere if not",
+			"a saved member goes to another node if its own has no room",
 			func(s *scene) {
 				s.runs("a", 0, 8, "n2").asks("c", KindRestore, 2, 4, going(Home{Node: "n2", Elsewhere: true}, Home{Node: "n1"}))
 			},
 			[]string{"c admit n1 n1"},
 		},
 		{
-			"or if that is drained",
+			"a saved member goes to another node if its own is drained",
 			func(s *scene) {
 				s.in.Free.SetAvailability("n1", placement.Drained)
 				s.asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true}))
@@ -111,49 +98,38 @@ func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 			[]string{"c admit n2"},
 		},
 		{
-			"why it waits names all nodes",
+			"the reason of a saved member's wait names all nodes",
 			func(s *scene) {
 				s.runs("a", 0, 8, "n1", "n2").asks("c", KindRestore, 1, 4, going(Home{Node: "n1", Elsewhere: true}))
 			},
 			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 has no room for it (0 cores free, 4 cores needed); no other node can take it: node n2 has no room for it (0 cores free, 4 cores needed)"},
 		},
 		{
-			"one that moves never stays", func(s *scene) { s.asks("c", KindMove, 1, 4, going(Home{Not: "n1"})) },
+			"a member that moves never stays on its node", func(s *scene) { s.asks("c", KindMove, 1, 4, going(Home{Not: "n1"})) },
 			[]string{"c admit n2"},
 		},
 		{
-			"nor goes anywhere else than it was sent",
+			"a member that moves goes only to the node that it is sent to",
 			func(s *scene) { s.runs("a", 0, 6, "n2").asks("c", KindMove, 1, 4, going(Home{Node: "n2", Not: "n1"})) },
 			[]string{"c wait (node) node n2 has no room for it (2 cores free, 4 cores needed)"},
 		},
 		{
-			"it counts once for the quota",
+			"a member that moves counts once for the quota",
 			func(s *scene) {
-				s.account("p", Account{Quota: api.Quota{Cores: 4, Members: 1}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 4, resource.Members: 1}}})
+				s.account("p", quotaOf(api.Quota{Cores: 4, Members: 1}, resource.Vector{resource.Cores: 4, resource.Members: 1}))
 				s.asks("p.c", KindMove, 1, 4, going(Home{Not: "n2"}))
 			},
 			[]string{"p.c admit n1"},
 		},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, 2)
-			tt.site(s)
-			check(t, s.plan(), tt.want...)
-		})
-	}
+	tests.check(t, (*scene).plan)
 }
 
 func TestTheReplacementOfASavedMemberCountsAgainstTheQuota(t *testing.T) {
 	t.Parallel()
 	regains := func(r *Request) { r.Regains = true }
-	full := Account{Quota: api.Quota{Cores: 6, Members: 2}, Used: resource.Amounts{Vector: resource.Vector{resource.Cores: 4, resource.Members: 2}}}
-	tests := []struct {
-		name string
-		site func(*scene)
-		want []string
-	}{
+	full := quotaOf(api.Quota{Cores: 6, Members: 2}, resource.Vector{resource.Cores: 4, resource.Members: 2})
+	tests := planCases{
 		{
 			"the replacement of a saved member waits for its project's quota of cores",
 			func(s *scene) { s.account("p", full).asks("p.c", KindHeal, 1, 4, regains) },
@@ -177,12 +153,5 @@ func TestTheReplacementOfASavedMemberCountsAgainstTheQuota(t *testing.T) {
 			[]string{"p.c admit n1"},
 		},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, 2)
-			tt.site(s)
-			check(t, s.plan(), tt.want...)
-		})
-	}
+	tests.check(t, (*scene).plan)
 }
