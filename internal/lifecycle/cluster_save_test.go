@@ -70,6 +70,11 @@ func TestHowAClusterIsSaved(t *testing.T) {
 			[]string{"WakeAt 15m0s"},
 		},
 		{
+			"a member that is being saved is not lost for being unhealthy", api.ClusterSaving,
+			func(l *life) { l.save(); l.seeAll(api.MemberUnhealthy); l.Now = t0.Add(15*time.Minute - 1) },
+			[]string{"WakeAt 15m0s"},
+		},
+		{
 			"then all give back what they hold, in one commit, and spares are let go of", api.ClusterSaving,
 			func(l *life) {
 				l.save()

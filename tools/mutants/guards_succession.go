@@ -10,11 +10,11 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
 	},
 	{
-		Guard:   "a member is not judged by what it says while it is saved",
+		Guard:   "a member that is being saved is not lost for what it reports",
 		File:    "internal/lifecycle/losses.go",
 		Find:    `case phase == api.ClusterSaving || phase == api.ClusterSaved:`,
 		Replace: `case false:`,
-		Test:    "./internal/agent TestASavedClusterGivesItsCoresBackAndGoesOnWhereItWas",
+		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
 	},
 	{
 		Guard:   "a saved member whose state is gone is not started",
