@@ -25,8 +25,8 @@ type Client struct {
 	mu        sync.Mutex
 	conns     []net.Conn
 	closed    bool
-	// unheard counts connections that were closed because the guest was not heard.
-	unheard atomic.Int64
+	// unheard counts connections that were closed because the guest was not heard, inARow those since it was heard last.
+	unheard, inARow atomic.Int64
 }
 
 // NewClient returns a client of the guest that dial connects to.
@@ -60,19 +60,23 @@ func (c *Client) keep(conn net.Conn) (net.Conn, error) {
 
 // A guest answers the first words of a connection at once, unless it has not opened its port, or is frozen: then its hypervisor takes none. Where words
 // that were taken bring nothing for so many looks, the hypervisor has lost what the guest says, and a new connection brings it back (virtioport.Taken).
+// A guest on a busy host may also be slow. So each connection after one that was not heard gets twice the looks, mostDoublings times.
 const (
-	lookEvery = time.Second
-	mostLooks = 5
+	lookEvery     = time.Second
+	mostLooks     = 5
+	mostDoublings = 4
 )
 
 // await closes a connection over which the guest is not heard.
 func (c *Client) await(h *heard) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for looks := 0; looks < mostLooks; {
+	most := mostLooks << min(c.inARow.Load(), mostDoublings)
+	for looks := 0; looks < most; {
 		select {
 		case <-tick.C:
 		case <-h.first:
+			c.inARow.Store(0)
 			return
 		case <-h.closed:
 			return
@@ -81,6 +85,7 @@ func (c *Client) await(h *heard) {
 			looks++
 		}
 	}
+	c.inARow.Add(1)
 	c.unheard.Add(1)
 	_ = h.Close()
 }

@@ -57,3 +57,31 @@ func TestAGuestThatIsNotHeardGetsANewConnection(t *testing.T) {
 		<-served
 	})
 }
+
+// TestAGuestThatIsSlowOnEachConnectionIsHeard has a guest that begins each connection only after more time than the first one gets.
+func TestAGuestThatIsSlowOnEachConnectionIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, port := &machine{setups: make(chan Setup, 1)}, make(hosts, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = Serve(ctx, port, m)
+		}()
+		c := NewClient(func(context.Context) (net.Conn, error) {
+			host, guest := net.Pipe()
+			go func() {
+				time.Sleep(3 * mostLooks * lookEvery)
+				port <- guest
+			}()
+			return host, nil
+		})
+		if err := c.Setup(ctx, Setup{Hostname: "c1-0"}); err != nil {
+			t.Errorf("the slow guest was not heard: %v", err)
+		}
+		c.Close()
+		cancel()
+		close(port)
+		<-served
+	})
+}
