@@ -19,17 +19,38 @@ func TestAMachineByHandHasTheCommandLineOfTheSitesOwn(t *testing.T) {
 		"-netdev tap,id=hostnet0,script=no,downscript=no,ifname=tap0 " +
 		`-device {"driver":"virtio-net-pci","netdev":"hostnet0","mac":"02:6e:00:01:00:02"} ` +
 		"-chardev socket,id=charserial0,path=/d/charserial0,server=on,wait=off -chardev socket,id=charchannel1,path=/d/charchannel1,reconnect=1"
-	got, err := handArguments(args, "/d", "tap0", "by-hand")
+	got, err := handArguments(args, "/d", "tap0", "by-hand", 0)
 	if err != nil || strings.Join(got, " ") != want {
 		t.Errorf("got %v\n%s\nwant\n%s", err, strings.Join(got, " "), want)
 	}
 	queues := slices.Clone(args)
 	queues[slices.Index(queues, "-netdev")+1] = `tap,fds=31:32:33,id=hostnet0`
-	if got, err := handArguments(queues, "/d", "tap0", "by-hand"); err != nil || !slices.Contains(got, "tap,id=hostnet0,script=no,downscript=no,ifname=tap0,queues=3") {
+	if got, err := handArguments(queues, "/d", "tap0", "by-hand", 0); err != nil || !slices.Contains(got, "tap,id=hostnet0,script=no,downscript=no,ifname=tap0,queues=3") {
 		t.Errorf("a NIC with three queues: got %v, %v", got, err)
 	}
-	if _, err := handArguments(append(args, "-device", "something,fd=7"), "/d", "tap0", "by-hand"); err == nil {
+	if _, err := handArguments(append(args, "-device", "something,fd=7"), "/d", "tap0", "by-hand", 0); err == nil {
 		t.Error("an open file that nobody knows how to open was passed over")
+	}
+}
+
+func TestMachinesByHandRunOnTheCPUsOfTheSitesMachinesInTurn(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		of, all []int
+		want    string
+	}{
+		{"machines of one CPU on two", []int{0}, []int{0, 1}, "0 1 0 1"},
+		{"machines of one CPU, the first not on the first", []int{5}, []int{4, 5, 6}, "5 6 4 5"},
+		{"machines of two CPUs on four", []int{0, 1}, []int{0, 1, 2, 3}, "0,1 2,3 0,1 2,3"},
+		{"machines of two CPUs that share one", []int{1, 1}, []int{1}, "1 1 1 1"},
+	} {
+		var got []string
+		for n := range 4 {
+			got = append(got, places{of: c.of, all: c.all}.cpus(n))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: got %v, want %s", c.name, got, c.want)
+		}
 	}
 }
 

@@ -31,12 +31,15 @@ const (
 // handMachines starts machines by the command line of a site's QEMU, with nothing else of the site: the same kernel, initial RAM disk, root, devices,
 // accelerator, memory and CPU.
 type handMachines struct {
-	dir  string
-	args []string
-	cpus string
-	mac  string
-	// files are what its guests get.
-	files []guestlink.File
+	dir    string
+	args   []string
+	places places
+	mac    string
+	// files are what its guests get, and program is what they run.
+	files   []guestlink.File
+	program []string
+	// first is the number of the first machine of a start, queues how many queues each NIC has, 0 for as many as the site's.
+	first, queues int
 }
 
 // viewOf is where libvirt's mount namespace has the files of the machine in a QEMU command line.
@@ -56,11 +59,10 @@ func learnMachine(ctx context.Context, pid int, cpus []int, dir string) (*handMa
 	if view == "" || mac == nil {
 		return nil, fmt.Errorf("QEMU's command line names no view of a machine or no MAC address: %q", line)
 	}
-	h.mac = mac[1]
-	for _, cpu := range cpus {
-		h.cpus += fmt.Sprintf(",%d", cpu)
+	h.mac, h.program = mac[1], []string{"/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/bench.conf"}
+	if h.places, err = learnPlaces(pid, cpus); err != nil {
+		return nil, err
 	}
-	h.cpus = strings.TrimPrefix(h.cpus, ",")
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -122,8 +124,9 @@ func (h *handMachines) close() error {
 var handedOver = regexp.MustCompile(`"?fds?"?[=:]"?([0-9:]+)"?,?`)
 
 // handArguments is pure: the command line of libvirt's QEMU, as one would give it by hand. What libvirt opens for it QEMU opens itself: sockets below
-// run, and a TAP device. libvirt's own monitor and secret are left out, and so is the pause before the first instruction.
-func handArguments(args []string, run, tap, name string) ([]string, error) {
+// run, and a TAP device. libvirt's own monitor and secret are omitted, and so is the pause before the first instruction. queues replaces the number of
+// the NIC's queues; 0 keeps it.
+func handArguments(args []string, run, tap, name string, queues int) ([]string, error) {
 	var out []string
 	for i := 1; i < len(args); i++ {
 		option := args[i]
@@ -152,11 +155,9 @@ func handArguments(args []string, run, tap, name string) ([]string, error) {
 			}
 			value = fmt.Sprintf("socket,id=%s,path=%s,%s", id[1], filepath.Join(run, id[1]), way)
 		case option == "-netdev":
-			queues := ""
-			if fds := handedOver.FindStringSubmatch(value); fds != nil && strings.Contains(fds[1], ":") {
-				queues = ",queues=" + strconv.Itoa(1+strings.Count(fds[1], ":"))
-			}
-			value = "tap,id=hostnet0,script=no,downscript=no,ifname=" + tap + queues
+			value = tapArgument(value, tap, queues)
+		case option == "-device" && queues == 1:
+			value = strings.ReplaceAll(value, `"mq":true`, `"mq":false`)
 		}
 		if strings.Contains(value, "/dev/fdset") || option != "-netdev" && handedOver.MatchString(value) && strings.Contains(value, "fd=") {
 			return nil, fmt.Errorf("%s %s hands over an open file in a way that this bench does not know", option, value)
@@ -166,7 +167,22 @@ func handArguments(args []string, run, tap, name string) ([]string, error) {
 	return out, nil
 }
 
-// takesValue tells whether an option of QEMU is followed by its value.
+// tapArgument is a NIC's device on the host, with as many queues and by the same way (vhost) as libvirt's argument has it.
+func tapArgument(value, tap string, queues int) string {
+	argument := "tap,id=hostnet0,script=no,downscript=no,ifname=" + tap
+	if fds := handedOver.FindStringSubmatch(value); queues == 0 && fds != nil {
+		queues = 1 + strings.Count(fds[1], ":")
+	}
+	if queues > 1 {
+		argument += ",queues=" + strconv.Itoa(queues)
+	}
+	if strings.Contains(value, `"vhost":true`) || strings.Contains(value, "vhost=on") {
+		argument += ",vhost=on"
+	}
+	return argument
+}
+
+// takesValue reports whether an option of QEMU is followed by its value.
 func takesValue(option string) bool {
 	return !slices.Contains([]string{"-S", "-no-user-config", "-nodefaults", "-no-shutdown", "-no-reboot", "-no-hpet", "-no-acpi", "-enable-kvm"}, option)
 }
@@ -174,9 +190,11 @@ func takesValue(option string) bool {
 // handRun is the machines of one start by hand.
 type handRun struct {
 	machines []*handMachine
+	places   places
 }
 
 type handMachine struct {
+	n       int
 	cmd     *exec.Cmd
 	client  *guestlink.Client
 	sinks   []net.Listener
@@ -187,13 +205,20 @@ type handMachine struct {
 
 // start starts machines at once, and returns once SSH has spoken on all. Its result has to be ended, also with an error.
 func (h *handMachines) start(ctx context.Context, count int) (*handRun, error) {
+	return h.startUntil(ctx, count, func(ctx context.Context, m *handMachine) error {
+		return awaitSSH(ctx, netip.AddrPortFrom(m.address, 22).String())
+	})
+}
+
+// startUntil starts machines at once, and returns once each is ready. Its result has to be ended, also with an error.
+func (h *handMachines) startUntil(ctx context.Context, count int, ready func(context.Context, *handMachine) error) (*handRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, vmLimit)
 	defer cancel()
-	run := &handRun{}
-	ready := make(chan error, count)
+	run := &handRun{places: h.places}
+	brought := make(chan error, count)
 	started := 0
 	var err error
-	for n := range count {
+	for n := h.first; n < h.first+count; n++ {
 		var m *handMachine
 		if m, err = h.launch(ctx, n); m != nil {
 			run.machines = append(run.machines, m)
@@ -202,10 +227,19 @@ func (h *handMachines) start(ctx context.Context, count int) (*handRun, error) {
 			break
 		}
 		started++
-		go func() { ready <- h.bring(ctx, m, n) }()
+		go func() {
+			err := h.bring(ctx, m)
+			if err == nil {
+				err = ready(ctx, m)
+			}
+			if err != nil {
+				err = fmt.Errorf("machine %d: %w; QEMU said: %s", n, err, m.said.String())
+			}
+			brought <- err
+		}()
 	}
 	for range started {
-		if e := <-ready; e != nil {
+		if e := <-brought; e != nil {
 			err = errors.Join(err, e)
 			cancel()
 		}
@@ -216,11 +250,11 @@ func (h *handMachines) start(ctx context.Context, count int) (*handRun, error) {
 // launch starts QEMU.
 func (h *handMachines) launch(ctx context.Context, n int) (*handMachine, error) {
 	run := filepath.Join(h.dir, fmt.Sprint("run", n))
-	m := &handMachine{tap: fmt.Sprint("vmhand", n), address: netip.AddrFrom4([4]byte{10, 99, 70, byte(10 + n)})}
+	m := &handMachine{n: n, tap: fmt.Sprint("vmhand", n), address: netip.AddrFrom4([4]byte{10, 99, 70, byte(10 + n)})}
 	if err := errors.Join(os.RemoveAll(run), os.Mkdir(run, 0o700)); err != nil {
 		return m, err
 	}
-	args, err := handArguments(h.args, run, m.tap, fmt.Sprint("by-hand-", n))
+	args, err := handArguments(h.args, run, m.tap, fmt.Sprint("by-hand-", n), h.queues)
 	if err != nil {
 		return m, err
 	}
@@ -244,34 +278,27 @@ func (h *handMachines) launch(ctx context.Context, n int) (*handMachine, error) 
 		}
 	}
 	// It must outlive nobody: not CommandContext, since end waits for it in order.
-	m.cmd = exec.Command("taskset", append([]string{"-c", h.cpus, h.args[0]}, args...)...)
+	m.cmd = exec.Command("taskset", append([]string{"-c", h.places.cpus(n), h.args[0]}, args...)...)
 	m.cmd.Stdout, m.cmd.Stderr = &m.said, &m.said
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		m.cmd = nil
 		return m, err
 	}
-	return m, nil
+	return m, h.places.join(m.cmd.Process.Pid, n)
 }
 
 func handMAC(n int) string { return fmt.Sprintf("02:be:00:00:00:%02x", n) }
 
-// bring gives a guest what it needs for SSH, and waits for SSH's first word.
-func (h *handMachines) bring(ctx context.Context, m *handMachine, n int) error {
-	socket := filepath.Join(h.dir, fmt.Sprint("run", n), "charchannel0")
+// bring gives a guest what it needs for its program.
+func (h *handMachines) bring(ctx context.Context, m *handMachine) error {
+	socket := filepath.Join(h.dir, fmt.Sprint("run", m.n), "charchannel0")
 	m.client = guestlink.NewClient(func(ctx context.Context) (net.Conn, error) { return dialSocket(ctx, socket) })
-	err := m.client.Setup(ctx, guestlink.Setup{
-		Hostname:   fmt.Sprint("hand", n),
-		Interfaces: []guestlink.Interface{{MAC: handMAC(n), Name: "eth0", Address: netip.PrefixFrom(m.address, 24), MTU: 1500}},
-		Files:      h.files, Program: []string{"/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/bench.conf"}, WatchdogSeconds: 60,
+	return m.client.Setup(ctx, guestlink.Setup{
+		Hostname:   fmt.Sprint("hand", m.n),
+		Interfaces: []guestlink.Interface{{MAC: handMAC(m.n), Name: "eth0", Address: netip.PrefixFrom(m.address, 24), MTU: 1500}},
+		Files:      h.files, Program: h.program, WatchdogSeconds: 60,
 	})
-	if err == nil {
-		err = awaitSSH(ctx, netip.AddrPortFrom(m.address, 22).String())
-	}
-	if err != nil {
-		return fmt.Errorf("machine %d: %w; QEMU said: %s", n, err, m.said.String())
-	}
-	return nil
 }
 
 // dialSocket connects to a socket that QEMU is about to make.
@@ -343,6 +370,7 @@ func (r *handRun) end() (err error) {
 		}
 		_ = m.cmd.Process.Kill()
 		_ = m.cmd.Wait()
+		r.places.leave(m.n)
 		if out, e := exec.Command("ip", "link", "delete", m.tap).CombinedOutput(); e != nil {
 			err = errors.Join(err, fmt.Errorf("ip link delete %s: %w: %s", m.tap, e, out))
 		}
