@@ -166,8 +166,8 @@ type Desired struct {
 	Revision int64
 	// Peers are the peers of networks, and Files the files that all members of a cluster have: each is rendered once for many nodes. An agent
 	// never sees them: they are in its Networks and Members.
-	Peers []NodePeers
-	Files []*Share
+	Peers    []NodePeers
+	Files    []*Share
 	Networks []fabric.Network
 	Members  []Member
 	// Jobs of the members on this node that are rank 0 of their cluster.

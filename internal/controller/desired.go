@@ -41,6 +41,7 @@ type desiredStates struct {
 	last     *state.View
 	clusters map[string]clusterParts    // by UID
 	nodes    map[string]map[string]part // by node, then UID
+	networks carried
 	// undone are the names of clusters that could not be rendered as they are; they are tried again each time.
 	undone   map[string]bool
 	jobs     map[string][]agentstream.Job
@@ -61,12 +62,10 @@ type clusterParts struct {
 	rendered
 }
 
-// part is what one cluster has on one node.
+// part is what one cluster has on one node, its networks apart.
 type part struct {
-	networks []fabric.Network // without their peers
-	members  []agentstream.Member
-	// peers are those of the networks, and files what its members there share; none on a node from which the cluster must not be reached.
-	peers []agentstream.NodePeers
+	members []agentstream.Member
+	// files are what its members there share.
 	files *agentstream.Share
 }
 
@@ -76,7 +75,7 @@ func newDesiredStates(cfg Config) *desiredStates {
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
-		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, jobs: map[string][]agentstream.Job{},
+		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(), jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
 }
@@ -100,6 +99,11 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 		}
 		if delete(d.undone, name); !done {
 			d.undone[name] = true
+		}
+	}
+	for uid, err := range d.networks.merge(dirty) {
+		for cluster := range d.networks.ends[uid] {
+			failed[view.ClusterByUID(cluster).Name()] = err
 		}
 	}
 	d.last = view
@@ -131,6 +135,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 	}
 	for _, c := range gone {
 		d.replace(c.UID(), d.clusters[c.UID()].byNode, nil, dirty)
+		d.networks.set(c.UID(), d.clusters[c.UID()].ends, nil)
 		d.fabricsDirty = d.fabricsDirty || len(d.clusters[c.UID()].ports) > 0
 		delete(d.clusters, c.UID())
 	}
@@ -197,6 +202,7 @@ func (d *desiredStates) updateCluster(view *state.View, c *state.Cluster, dirty 
 		return false, err
 	}
 	d.replace(c.UID(), old.byNode, next.byNode, dirty)
+	d.networks.set(c.UID(), old.ends, next.ends)
 	d.fabricsDirty = d.fabricsDirty || !slices.Equal(old.ports, next.ports)
 	parts := clusterParts{rendered: next}
 	if c.Record != nil {
@@ -313,15 +319,12 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
-		out.Peers = append(out.Peers, p.peers...)
 		if p.files != nil {
 			out.Files = append(out.Files, p.files)
 		}
-		out.Networks = append(out.Networks, p.networks...) // what is quarantined has none any more
 		out.Members = append(out.Members, p.members...)
 	}
-	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
-	slices.SortFunc(out.Peers, func(a, b agentstream.NodePeers) int { return a.Compare(b.Share) })
+	d.networks.addTo(&out, node)
 	slices.SortFunc(out.Files, (*agentstream.Share).Compare)
 	slices.SortFunc(out.Members, func(a, b agentstream.Member) int {
 		return strings.Compare(a.Assignment.ID, b.Assignment.ID)

@@ -26,8 +26,9 @@ import (
 // costs little.
 type rendered struct {
 	byNode map[string]part
-	// peers are those of its networks, by the networks' UIDs; files are what all its members share, nil without members.
-	peers map[string]*agentstream.Share
+	// ends are what it has of its networks, by the networks' UIDs. What is quarantined has none.
+	ends map[string]ends
+	// files are what all its members share, nil without members.
 	files *agentstream.Share
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
@@ -53,7 +54,7 @@ type ownFiles struct {
 
 // same reports whether a node need not be told of the other part.
 func (p part) same(other part) bool {
-	return p.files == other.files && slices.Equal(p.peers, other.peers) && reflect.DeepEqual(p.networks, other.networks) && reflect.DeepEqual(p.members, other.members)
+	return p.files == other.files && reflect.DeepEqual(p.members, other.members)
 }
 
 // whereabouts are the nodes of a cluster, and who of it is cut off from the others.
@@ -96,7 +97,7 @@ func whereaboutsOf(c *state.Cluster) whereabouts {
 // render computes what a cluster has on every node it is on. With an error it is incomplete, in that peers are missing, or nil. before is
 // what it returned last for this cluster, or nothing.
 func (d *desiredStates) render(view *state.View, c *state.Cluster, before rendered) (rendered, error) {
-	next := rendered{byNode: map[string]part{}}
+	next := rendered{byNode: map[string]part{}, ends: map[string]ends{}}
 	if c.Record == nil {
 		return next, nil
 	}
@@ -115,52 +116,27 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		}
 		next.byNode[node] = p
 	}
-	next.peers = make(map[string]*agentstream.Share, len(c.Record.Networks))
 	for _, ref := range c.Record.Networks {
 		network := view.Network(ref.UID)
 		if network == nil {
 			return rendered{}, fmt.Errorf("network %s is not stored", ref.UID)
 		}
-		if err := next.addNetwork(c, *network, w, addresses, before); err != nil {
-			return rendered{}, err
-		}
+		next.ends[network.UID] = endsOf(c, *network, w, addresses)
 	}
 	next.addMembers(view, c, w)
 	next.ports = fabricPorts(view, w.held)
 	return next, incomplete
 }
 
-// addNetwork puts a network on the nodes that have ports of it, and tells those that may reach each other of each other.
-func (r *rendered) addNetwork(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr, before rendered) error {
-	nodes := map[string]bool{}
+// endsOf returns the nodes on which a cluster has ports of a network, without the ports. Members on nodes that are peers may reach each other.
+func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr) ends {
+	on := ends{network: network, byNode: map[string]end{}}
 	for a := range c.All() {
 		if w.nodes[a.Node] && slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Network == network.UID }) {
-			nodes[a.Node] = true
+			on.byNode[a.Node] = end{peer: w.peers[a.Node], address: addresses[a.Node]}
 		}
 	}
-	var peers []netip.Addr
-	for node := range nodes {
-		if address, ok := addresses[node]; ok && w.peers[node] {
-			peers = append(peers, address)
-		}
-	}
-	share, err := agentstream.NewPeers(network.Index, peers)
-	if err != nil {
-		return err
-	}
-	if was := before.peers[network.UID]; share.Same(was) {
-		share = was
-	}
-	r.peers[network.UID] = share
-	for node := range nodes {
-		p := r.byNode[node]
-		p.networks = append(p.networks, fabric.Network{Network: network})
-		if w.peers[node] {
-			p.peers = append(p.peers, agentstream.NodePeers{Share: share, Self: addresses[node]})
-		}
-		r.byNode[node] = p
-	}
-	return nil
+	return on
 }
 
 // fabricPorts are the ports on fabrics of what is held. What was lost or let go is cut off.
@@ -176,12 +152,13 @@ func fabricPorts(view *state.View, held []api.Assignment) []fabricPort {
 	return ports
 }
 
-// addPorts adds the ports of an assignment to the networks of its node.
-func (p *part) addPorts(a *api.Assignment) {
+// addPorts adds the ports of an assignment to the ends of its networks on its node.
+func (r *rendered) addPorts(a *api.Assignment) {
 	for n := range a.Ports {
-		i := slices.IndexFunc(p.networks, func(network fabric.Network) bool { return network.UID == a.Ports[n].Network })
-		if i >= 0 {
-			p.networks[i].Ports = append(p.networks[i].Ports, fabric.PortOf(a, n))
+		byNode := r.ends[a.Ports[n].Network].byNode
+		if e, ok := byNode[a.Node]; ok {
+			e.ports = append(e.ports, fabric.PortOf(a, n))
+			byNode[a.Node] = e
 		}
 	}
 }
@@ -204,7 +181,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		p := r.byNode[a.Node]
 		p.members = append(p.members, m)
 		if !a.Saved && (!w.lost[a.ID] || w.together[a.ID]) { // whatever still runs of a lost one is cut off at once, before it is stopped; a saved one has none
-			p.addPorts(&a)
+			r.addPorts(&a)
 		}
 		r.byNode[a.Node] = p
 	}

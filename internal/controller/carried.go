@@ -1,0 +1,164 @@
+package controller
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// ends is what one cluster has of a network, by node.
+type ends struct {
+	network api.Network
+	byNode  map[string]end
+}
+
+// end is what one cluster has of a network on one node.
+type end struct {
+	ports []fabric.Port
+	// peer: members reach each other over this node. address is its underlay address, not valid where it has none.
+	peer    bool
+	address netip.Addr
+}
+
+// carried is the networks of all clusters as the nodes should have them. Several clusters may have ports on one network, so a network is put
+// together from what each of them has of it.
+type carried struct {
+	ends    map[string]map[string]ends        // by network's UID, then cluster's
+	merged  map[string]merged                 // by network's UID
+	byNode  map[string]map[string]nodeNetwork // by node, then network's UID
+	changed map[string]bool                   // UIDs of networks that are to be put together again
+}
+
+// merged is a network as its nodes should have it, put together from the ends of all clusters.
+type merged struct {
+	peers  *agentstream.Share
+	byNode map[string]nodeNetwork
+}
+
+// nodeNetwork is a network as one node should have it: its peers are apart.
+type nodeNetwork struct {
+	network fabric.Network
+	// peers are none on a node from which nothing may be reached.
+	peers agentstream.NodePeers
+}
+
+func newCarried() carried {
+	return carried{
+		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
+	}
+}
+
+// set replaces what a cluster has of all its networks.
+func (n *carried) set(cluster string, before, after map[string]ends) {
+	for uid := range before {
+		if _, stays := after[uid]; !stays {
+			delete(n.ends[uid], cluster)
+			n.changed[uid] = true
+		}
+	}
+	for uid, on := range after {
+		if was, had := n.ends[uid][cluster]; had && reflect.DeepEqual(was, on) {
+			continue
+		}
+		if n.ends[uid] == nil {
+			n.ends[uid] = map[string]ends{}
+		}
+		n.ends[uid][cluster] = on
+		n.changed[uid] = true
+	}
+}
+
+// merge puts changed networks together and marks the nodes on which they are other than before. It returns the networks, by UID, that can't
+// be described to their nodes, which keep the former ones.
+func (n *carried) merge(dirty map[string]bool) map[string]error {
+	failed := map[string]error{}
+	for uid := range n.changed {
+		next, err := n.together(uid)
+		if err != nil {
+			failed[uid] = err
+			continue
+		}
+		delete(n.changed, uid)
+		n.replace(uid, n.merged[uid].byNode, next.byNode, dirty)
+		n.merged[uid] = next
+		if len(n.ends[uid]) == 0 {
+			delete(n.ends, uid)
+			delete(n.merged, uid)
+		}
+	}
+	return failed
+}
+
+// together puts a network together, from its clusters in the order of their UIDs.
+func (n *carried) together(uid string) (merged, error) {
+	byNode, reached, selves := map[string]nodeNetwork{}, map[string]bool{}, map[string]netip.Addr{}
+	index := 0
+	for _, cluster := range slices.Sorted(maps.Keys(n.ends[uid])) {
+		on := n.ends[uid][cluster]
+		index = on.network.Index
+		for node, e := range on.byNode {
+			at := byNode[node]
+			at.network.Network = on.network
+			at.network.Ports = append(at.network.Ports, e.ports...)
+			byNode[node] = at
+			reached[node] = reached[node] || e.peer
+			if e.peer && e.address.IsValid() {
+				selves[node] = e.address
+			}
+		}
+	}
+	if len(byNode) == 0 {
+		return merged{}, nil
+	}
+	peers, err := agentstream.NewPeers(index, slices.Collect(maps.Values(selves)))
+	if err != nil {
+		return merged{}, err
+	}
+	if was := n.merged[uid].peers; peers.Same(was) {
+		peers = was
+	}
+	for node, at := range byNode {
+		if reached[node] {
+			at.peers = agentstream.NodePeers{Share: peers, Self: selves[node]}
+			byNode[node] = at
+		}
+	}
+	return merged{peers, byNode}, nil
+}
+
+// replace puts a network in the place of its former self and marks the nodes on which they differ.
+func (n *carried) replace(uid string, before, after map[string]nodeNetwork, dirty map[string]bool) {
+	for node := range before {
+		if _, stays := after[node]; !stays {
+			delete(n.byNode[node], uid)
+			dirty[node] = true
+		}
+	}
+	for node, next := range after {
+		if was, had := before[node]; had && was.peers == next.peers && reflect.DeepEqual(was.network, next.network) {
+			continue
+		}
+		if n.byNode[node] == nil {
+			n.byNode[node] = map[string]nodeNetwork{}
+		}
+		n.byNode[node][uid] = next
+		dirty[node] = true
+	}
+}
+
+// addTo adds a node's networks, with their peers, to its desired state.
+func (n *carried) addTo(out *agentstream.Desired, node string) {
+	for _, on := range n.byNode[node] {
+		out.Networks = append(out.Networks, on.network)
+		if on.peers.Share != nil {
+			out.Peers = append(out.Peers, on.peers)
+		}
+	}
+	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
+	slices.SortFunc(out.Peers, func(a, b agentstream.NodePeers) int { return a.Compare(b.Share) })
+}

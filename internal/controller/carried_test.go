@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+)
+
+// lab is a network with ends of one cluster: each is a node with the last octet of its underlay address, 0 for none, and a port's ID.
+type labEnd struct {
+	node     string
+	underlay byte
+	port     string
+}
+
+func labEnds(peer bool, all ...labEnd) map[string]ends {
+	on := ends{network: api.Network{UID: "lab", Index: 7}, byNode: map[string]end{}}
+	for _, e := range all {
+		next := end{peer: peer, ports: []fabric.Port{{ID: e.port}}}
+		if e.underlay > 0 {
+			next.address = netip.AddrFrom4([4]byte{198, 18, 0, e.underlay})
+		}
+		on.byNode[e.node] = next
+	}
+	return map[string]ends{"lab": on}
+}
+
+// seen returns the port IDs and peers of the only network of a node.
+func seen(t *testing.T, n *carried, node string) (ports []string, peers []netip.Addr) {
+	t.Helper()
+	var d agentstream.Desired
+	n.addTo(&d, node)
+	whole := whole(d)
+	if len(whole.Networks) != 1 {
+		t.Fatalf("node %s has networks %+v, want one", node, whole.Networks)
+	}
+	for _, p := range whole.Networks[0].Ports {
+		ports = append(ports, p.ID)
+	}
+	return ports, whole.Networks[0].Peers
+}
+
+func merge(t *testing.T, n *carried) []string {
+	t.Helper()
+	dirty := map[string]bool{}
+	if failed := n.merge(dirty); len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	return nodesOf(dirty)
+}
+
+func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
+	n := newCarried()
+	a := labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"})
+	n.set("ua", nil, a)
+	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}, labEnd{"n3", 3, "b-1"}))
+	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
+		t.Errorf("two clusters on one network are told to %v", got)
+	}
+	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, last}) }
+	ports, peers := seen(t, &n, "n2")
+	if !slices.Equal(ports, []string{"a-1", "b-0"}) || !slices.Equal(peers, []netip.Addr{address(1), address(3)}) {
+		t.Errorf("n2 has ports %v and peers %v, want those of both clusters", ports, peers)
+	}
+
+	n.set("ub", n.ends["lab"]["ub"].asMap(), labEnds(true, labEnd{"n3", 3, "b-1"}))
+	if got := merge(t, &n); !slices.Equal(got, []string{"n2"}) {
+		t.Errorf("a member that leaves a node with another cluster's member is told to %v, want its node alone", got)
+	}
+	n.set("ub", n.ends["lab"]["ub"].asMap(), nil)
+	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
+		t.Errorf("a cluster that is gone is told to %v, want its node and the others, which lose a peer", got)
+	}
+	if _, peers := seen(t, &n, "n1"); !slices.Equal(peers, []netip.Addr{address(2)}) {
+		t.Errorf("n1 has peers %v, want n2 alone", peers)
+	}
+	n.set("ua", a, a)
+	if got := merge(t, &n); len(got) > 0 {
+		t.Errorf("the same again is told to %v", got)
+	}
+	n.set("ua", a, nil)
+	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2"}) || len(n.ends)+len(n.merged) > 0 {
+		t.Errorf("the end of the network is told to %v, and leaves %v", got, n.merged)
+	}
+}
+
+func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
+	n := newCarried()
+	n.set("ua", nil, labEnds(false, labEnd{"n1", 1, "a-0"}))
+	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
+	merge(t, &n)
+	if _, peers := seen(t, &n, "n1"); len(peers) > 0 {
+		t.Errorf("a node with lost members alone has peers %v", peers)
+	}
+	if _, peers := seen(t, &n, "n2"); len(peers) > 0 {
+		t.Errorf("a node with lost members alone is a peer: %v", peers)
+	}
+	n.set("uc", nil, labEnds(true, labEnd{"n1", 1, "c-0"}))
+	merge(t, &n)
+	if _, peers := seen(t, &n, "n1"); len(peers) != 1 {
+		t.Errorf("a node on which another cluster has a member has peers %v, want one", peers)
+	}
+}
+
+// asMap is what a cluster has of its networks, here of one.
+func (on ends) asMap() map[string]ends { return map[string]ends{on.network.UID: on} }
