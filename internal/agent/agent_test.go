@@ -39,9 +39,7 @@ func TestAClusterOverTwoNodesComesUpAndLeavesNothing(t *testing.T) {
 	if got := n1.fabric.Networks(); len(got) != 1 || len(got[0].Peers) != 1 || len(got[0].Ports) != 2 {
 		t.Errorf("networks of n1: got %+v, want one with 1 peer and 2 ports", got)
 	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n1, n2)
+	s.ends("c1", n1, n2)
 }
 
 func TestAnAgentThatStartsAgainFindsItsMembersAndStartsNoneTwice(t *testing.T) {
@@ -82,9 +80,7 @@ func TestADeleteWaitsForANodeThatIsAwayAndReleasesNothingBefore(t *testing.T) {
 	s.awaitPhase("c2", api.ClusterRefused)
 	n2.start(1)
 	s.awaitGone("c1")
-	s.delete("c2")
-	s.awaitGone("c2")
-	s.nothingLeft(n1, n2)
+	s.ends("c2", n1, n2)
 }
 
 func TestAMemberThatCannotBeStartedFailsTheClusterWithTheReason(t *testing.T) {
@@ -97,9 +93,7 @@ func TestAMemberThatCannotBeStartedFailsTheClusterWithTheReason(t *testing.T) {
 	if !strings.Contains(c.Record.Message, "no such runtime") {
 		t.Errorf("message: got %q, want the driver's reason", c.Record.Message)
 	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 func TestAMemberThatEndsIsReportedWithItsEndAndReplaced(t *testing.T) {
@@ -122,9 +116,7 @@ func TestAMemberThatEndsIsReportedWithItsEndAndReplaced(t *testing.T) {
 	if starts := calls(n, "Start uc1.c1-0.1"); starts != 1 {
 		t.Errorf("the member that ended was started %d times, want once: it is not for its node to start it again", starts)
 	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 // calls counts the calls of a node's driver.
@@ -168,9 +160,7 @@ func TestAPausedClusterStandsStillAndGoesOnWhereItWasAlsoAfterARestartOfTheAgent
 	}
 	pause(true)
 	s.awaitPhase("c1", api.ClusterPaused)
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 func TestAnAgentThatStartsAgainKnowsWhichFilesItsMembersHave(t *testing.T) {

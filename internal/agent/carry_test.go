@@ -109,20 +109,15 @@ func succeeded(m *agentstream.Member) { m.Assignment.Of, m.FromNode, m.Live = ""
 // awaitSaid waits until what a node says of a member is as asked.
 func (s *carrySite) awaitSaid(n *node, id, what string, ok func(monitor.MemberState) bool) monitor.MemberState {
 	s.t.Helper()
-	patience := time.After(20 * time.Second)
-	for {
-		changed := s.agent.Changed()
-		said, known := s.agent.MemberState(n.name, id)
-		if known && ok(said) {
-			return said
-		}
-		select {
-		case <-changed:
-		case <-patience:
-			s.t.Fatalf("%s does not say that %s is %s; it says %+v (%t)\n%s\n%s", n.name, id, what, said, known,
-				strings.Join(s.n1.host.Calls(), "\n"), strings.Join(s.n2.host.Calls(), "\n"))
-		}
-	}
+	var said monitor.MemberState
+	s.awaitReports(func() (known bool) {
+		said, known = s.agent.MemberState(n.name, id)
+		return known && ok(said)
+	}, func() string {
+		return fmt.Sprintf("%s does not report that %s is %s; the last report is %+v\n%s\n%s", n.name, id, what, said,
+			strings.Join(s.n1.host.Calls(), "\n"), strings.Join(s.n2.host.Calls(), "\n"))
+	})
+	return said
 }
 
 func (s *carrySite) awaitPhaseOn(n *node, id string, phase api.MemberPhase) monitor.MemberState {
@@ -132,18 +127,10 @@ func (s *carrySite) awaitPhaseOn(n *node, id string, phase api.MemberPhase) moni
 
 func (s *carrySite) awaitClean(n *node, id string) {
 	s.t.Helper()
-	patience := time.After(20 * time.Second)
-	for {
-		changed := s.agent.Changed()
-		if slices.Contains(s.agent.Clean(n.name), id) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-patience:
-			s.t.Fatalf("%s does not say that %s is clean; there is %v", n.name, id, n.host.IDs())
-		}
-	}
+	s.awaitReports(func() bool { return slices.Contains(s.agent.Clean(n.name), id) },
+		func() string {
+			return fmt.Sprintf("%s does not report that %s is clean; it has %v", n.name, id, n.host.IDs())
+		})
 }
 
 // begin starts the member on n1 and returns how much it has done.
@@ -479,18 +466,26 @@ func TestAMoveThatIsNoLongerWantedEnds(t *testing.T) {
 	s.ended()
 }
 
-func TestWhatAnEarlierAttemptLeftOfAStateIsRemovedFirst(t *testing.T) {
-	s := newCarrySite(t)
+// leaveState saves the member, and leaves n2 as an agent does that was killed between Import and Restore. Its remains resist the first two attempts to
+// clean them. It returns how much the member has done.
+func (s *carrySite) leaveState() int64 {
+	s.t.Helper()
 	before := s.begin()
 	s.tell(s.n1, first(func(m *agentstream.Member) { m.Save = true }))
 	s.awaitPhaseOn(s.n1, moving, api.MemberSaved)
 	s.tell(s.n1, first(saved))
 	s.n2.stop()
-	// An agent that was killed between Import and Restore.
 	left := fake.NewVM(s.n2.host, s.n2.fabric)
-	if err := left.Import(t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
-		t.Fatal(err)
+	if err := left.Import(s.t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
+		s.t.Fatal(err)
 	}
+	s.n2.host.Script(moving, fake.Behaviour{FailCleans: 2})
+	return before
+}
+
+func TestWhatAnEarlierAttemptLeftOfAStateIsRemovedFirst(t *testing.T) {
+	s := newCarrySite(t)
+	before := s.leaveState()
 	s.tell(s.n2, next())
 	s.n2.startAnew(2)
 	s.awaitPhaseOn(s.n2, heir, api.MemberReady)
@@ -499,17 +494,7 @@ func TestWhatAnEarlierAttemptLeftOfAStateIsRemovedFirst(t *testing.T) {
 
 func TestASuccessorIsNotCleanBeforeTheStateThatWasFetchedForIt(t *testing.T) {
 	s := newCarrySite(t)
-	s.begin()
-	s.tell(s.n1, first(func(m *agentstream.Member) { m.Save = true }))
-	s.awaitPhaseOn(s.n1, moving, api.MemberSaved)
-	s.tell(s.n1, first(saved))
-	s.n2.stop()
-	// An agent that was killed between Import and Restore.
-	left := fake.NewVM(s.n2.host, s.n2.fabric)
-	if err := left.Import(t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
-		t.Fatal(err)
-	}
-	s.n2.host.Script(moving, fake.Behaviour{FailCleans: 2})
+	s.leaveState()
 	s.tell(s.n2, next(released))
 	s.n2.startAnew(2)
 	s.awaitClean(s.n2, heir)

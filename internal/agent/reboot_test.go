@@ -25,22 +25,9 @@ func (s *site) askReboot(name string, hard bool, ids ...string) string {
 	return lifecycle.BootOf(&intent, ids[0])
 }
 
-// boots counts the calls that booted a member.
-func (n *node) boots(id string) int {
-	count := 0
-	for _, call := range n.host.Calls() {
-		if call == "Start "+id {
-			count++
-		}
-	}
-	return count
-}
-
 func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	before := memberIDs(s.awaitPhase("c1", api.ClusterReady))
+	s, n, c := newMachineSite(t)
+	before := memberIDs(c)
 	id, other := before["c1-0"], before["c1-1"]
 	boot := s.askReboot("c1", false, id)
 	s.awaitState(id, "ready in its second boot", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
@@ -50,15 +37,13 @@ func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
 	if now := memberIDs(after); now["c1-0"] != id || now["c1-1"] != other || len(after.Record.Lost) > 0 {
 		t.Errorf("after the reboot the members are %v, and were %v; lost: %v", now, before, after.Record.Lost)
 	}
-	if n.boots(id) != 2 || n.boots(other) != 1 {
-		t.Errorf("%s booted %d times and %s %d times, want 2 and 1: %q", id, n.boots(id), other, n.boots(other), n.host.Calls())
+	if boots, others := calls(n, "Start "+id), calls(n, "Start "+other); boots != 2 || others != 1 {
+		t.Errorf("%s booted %d times and %s %d times, want 2 and 1: %q", id, boots, other, others, n.host.Calls())
 	}
 	if !slices.Contains(n.host.Calls(), "Reboot "+id) {
 		t.Errorf("%s was not rebooted by its driver: %q", id, n.host.Calls())
 	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 func TestAHardRebootEndsTheWaitOfAGracefulOne(t *testing.T) {

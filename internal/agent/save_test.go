@@ -18,6 +18,23 @@ func (s *site) machines(name string, cores int) *node {
 	return n
 }
 
+// newMachineSite makes a site with node n1, and cluster c1 of two virtual machines on it, which are ready.
+func newMachineSite(t *testing.T) (*site, *node, *state.Cluster) {
+	t.Helper()
+	s := newSite(t)
+	n := s.machines("n1", 2)
+	s.createOn(api.StackVM, "c1", 2, 1)
+	return s, n, s.awaitPhase("c1", api.ClusterReady)
+}
+
+// startedTwice checks that both members of c1 were started once: what goes on was not started again.
+func startedTwice(t *testing.T, n *node) {
+	t.Helper()
+	if got := calls(n, "Start uc1"); got != 2 {
+		t.Errorf("members were started %d times, want 2", got)
+	}
+}
+
 // wantSaved asks for a cluster to be saved, or to be restored.
 func (s *site) wantSaved(name string, saved bool) {
 	s.t.Helper()
@@ -43,10 +60,7 @@ func memberIDs(c *state.Cluster) map[string]string {
 }
 
 func TestASavedClusterGivesItsCoresBackAndGoesOnWhereItWas(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	first := s.awaitPhase("c1", api.ClusterReady)
+	s, n, first := newMachineSite(t)
 	ports := map[string]string{}
 	for a := range first.Held() {
 		ports[a.Member] = a.Ports[0].Address.String() + " " + a.Ports[0].MAC
@@ -80,19 +94,12 @@ func TestASavedClusterGivesItsCoresBackAndGoesOnWhereItWas(t *testing.T) {
 	if after := n.host.Progress(memberIDs(again)["c1-0"]); after <= before {
 		t.Errorf("the restored member has done %d, and had done %d before it was saved: it began from the start", after, before)
 	}
-	if got := calls(n, "Start uc1"); got != 2 {
-		t.Errorf("members were started %d times, want 2", got)
-	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	startedTwice(t, n)
+	s.ends("c1", n)
 }
 
 func TestAMemberThatCantBeSavedLetsAllGoOn(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	s.awaitPhase("c1", api.ClusterReady)
+	s, n, _ := newMachineSite(t)
 	n.host.Script("uc1.c1-1.1", fake.Behaviour{FailSaves: 1})
 	s.wantSaved("c1", true)
 	c := s.await("c1", "ready, and not saved", func(c *state.Cluster) bool {
@@ -101,23 +108,16 @@ func TestAMemberThatCantBeSavedLetsAllGoOn(t *testing.T) {
 	if want := "it could not be saved: " + c.Record.GaveUp.Reason; c.Record.Message != want {
 		t.Errorf("the message is %q, want %q", c.Record.Message, want)
 	}
-	if got := calls(n, "Start uc1"); got != 2 {
-		t.Errorf("members were started %d times, want 2", got)
-	}
+	startedTwice(t, n)
 	s.wantSaved("c1", true) // again, and now it can
 	s.awaitPhase("c1", api.ClusterSaved)
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 func TestAMemberThatCantBeRestoredLeavesAllSaved(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
+	s, n, _ := newMachineSite(t)
 	s.clock = fast{time.Now()}
 	n.restart(2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	s.awaitPhase("c1", api.ClusterReady)
 	s.wantSaved("c1", true)
 	saved := s.awaitPhase("c1", api.ClusterSaved)
 	next := saved.Record.Generation + 1
@@ -131,19 +131,12 @@ func TestAMemberThatCantBeRestoredLeavesAllSaved(t *testing.T) {
 	}
 	s.wantSaved("c1", false)
 	s.awaitPhase("c1", api.ClusterReady)
-	if got := calls(n, "Start uc1"); got != 2 {
-		t.Errorf("members were started %d times, want 2", got)
-	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	startedTwice(t, n)
+	s.ends("c1", n)
 }
 
 func TestASavedMemberWhoseStateIsGoneIsReplacedOnceItsClusterIsRestored(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	s.awaitPhase("c1", api.ClusterReady)
+	s, n, _ := newMachineSite(t)
 	s.wantSaved("c1", true)
 	s.awaitPhase("c1", api.ClusterSaved)
 	n.stop()
@@ -152,9 +145,7 @@ func TestASavedMemberWhoseStateIsGoneIsReplacedOnceItsClusterIsRestored(t *testi
 	}
 	n.startAnew(2)
 	s.await("c1", "one member short", func(c *state.Cluster) bool { return len(c.Record.Lost) == 1 })
-	if got := calls(n, "Start uc1"); got != 2 {
-		t.Errorf("members were started %d times, want 2: a saved member must not be started anew", got)
-	}
+	startedTwice(t, n)
 	s.wantSaved("c1", false)
 	s.await("c1", "ready with a replacement", func(c *state.Cluster) bool {
 		replaced := false
@@ -163,16 +154,11 @@ func TestASavedMemberWhoseStateIsGoneIsReplacedOnceItsClusterIsRestored(t *testi
 		}
 		return c.Record.Phase == api.ClusterReady && replaced
 	})
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	s.ends("c1", n)
 }
 
 func TestAnAgentThatIsEndedAmidASaveOrARestoreCarriesItThrough(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 2)
-	s.createOn(api.StackVM, "c1", 2, 1)
-	s.awaitPhase("c1", api.ClusterReady)
+	s, n, _ := newMachineSite(t)
 	n.host.Script("", fake.Behaviour{MoveDelay: 50 * time.Millisecond})
 	n.host.Script("uc1.c1-0.1", fake.Behaviour{MoveDelay: time.Hour}) // until the agent is ended
 	for _, saved := range []bool{true, false} {
@@ -192,10 +178,6 @@ func TestAnAgentThatIsEndedAmidASaveOrARestoreCarriesItThrough(t *testing.T) {
 			s.awaitPhase("c1", api.ClusterReady)
 		}
 	}
-	if got := calls(n, "Start uc1"); got != 2 {
-		t.Errorf("members were started %d times, want 2", got)
-	}
-	s.delete("c1")
-	s.awaitGone("c1")
-	s.nothingLeft(n)
+	startedTwice(t, n)
+	s.ends("c1", n)
 }

@@ -285,43 +285,42 @@ func (s *site) awaitPhase(name string, phase api.ClusterPhase) *state.Cluster {
 	return s.await(name, string(phase), func(c *state.Cluster) bool { return c != nil && c.Record != nil && c.Record.Phase == phase })
 }
 
-// awaitState waits until what the agent says of a member is as asked.
-func (s *site) awaitState(id, what string, ok func(monitor.MemberState) bool) {
+// awaitReports waits until agents have reported what makes ok true. state describes the reports for a failure.
+func (s *site) awaitReports(ok func() bool, state func() string) {
 	s.t.Helper()
 	patience := time.After(20 * time.Second)
 	for {
 		changed := s.agent.Changed()
-		state, known := monitor.MemberState{}, false
+		if ok() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-patience:
+			s.t.Fatal(state())
+		}
+	}
+}
+
+// awaitState waits until an agent reports of a member what makes ok true.
+func (s *site) awaitState(id, what string, ok func(monitor.MemberState) bool) {
+	s.t.Helper()
+	var state monitor.MemberState
+	s.awaitReports(func() bool {
+		known := false
 		for _, n := range s.cache.View().Nodes {
 			if !known {
 				state, known = s.agent.MemberState(n.Name, id)
 			}
 		}
-		if known && ok(state) {
-			return
-		}
-		select {
-		case <-changed:
-		case <-patience:
-			s.t.Fatalf("member %s is not %s; it is %+v", id, what, state)
-		}
-	}
+		return known && ok(state)
+	}, func() string { return fmt.Sprintf("member %s is not %s; it is %+v", id, what, state) })
 }
 
 func (s *site) awaitReported(node string, want bool) {
 	s.t.Helper()
-	patience := time.After(20 * time.Second)
-	for {
-		changed := s.agent.Changed()
-		if s.agent.Reported(node) == want {
-			return
-		}
-		select {
-		case <-changed:
-		case <-patience:
-			s.t.Fatalf("node %s has reported: %t, want %t", node, !want, want)
-		}
-	}
+	s.awaitReports(func() bool { return s.agent.Reported(node) == want },
+		func() string { return fmt.Sprintf("node %s has reported: %t, want %t", node, !want, want) })
 }
 
 func (s *site) awaitMember(id string, phase api.MemberPhase) {
@@ -342,6 +341,14 @@ func describe(c *state.Cluster) string {
 		return "pending"
 	}
 	return fmt.Sprintf("%s: %s", c.Record.Phase, c.Record.Message)
+}
+
+// ends deletes a cluster, the last one, and checks that nothing of it is left.
+func (s *site) ends(name string, nodes ...*node) {
+	s.t.Helper()
+	s.delete(name)
+	s.awaitGone(name)
+	s.nothingLeft(nodes...)
 }
 
 // nothingLeft checks what must not outlive a cluster: members, networks, ports, stored assignments.
