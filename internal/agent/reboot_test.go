@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -40,25 +39,22 @@ func TestARebootedMemberIsTheSameOneAndBootsOnce(t *testing.T) {
 	if boots, others := calls(n, "Start "+id), calls(n, "Start "+other); boots != 2 || others != 1 {
 		t.Errorf("%s booted %d times and %s %d times, want 2 and 1: %q", id, boots, other, others, n.host.Calls())
 	}
-	if !slices.Contains(n.host.Calls(), "Reboot "+id) {
-		t.Errorf("%s was not rebooted by its driver: %q", id, n.host.Calls())
+	if reboots := calls(n, "Reboot "+id); reboots != 1 {
+		t.Errorf("%s was rebooted %d times, want once, and not by the agent that was restarted: %q", id, reboots, n.host.Calls())
 	}
 	s.ends("c1", n)
 }
 
 func TestAHardRebootEndsTheWaitOfAGracefulOne(t *testing.T) {
-	s := newSite(t)
-	n := s.machines("n1", 1)
-	s.createOn(api.StackVM, "c1", 1, 1)
-	id := memberIDs(s.awaitPhase("c1", api.ClusterReady))["c1-0"]
+	s, n, c := newMachineSite(t)
+	id := memberIDs(c)["c1-0"]
 	n.host.Script(id, fake.Behaviour{Stubborn: true})
 	s.askReboot("c1", false, id)
 	s.awaitState(id, "waiting for its system to shut down", func(m monitor.MemberState) bool { return m.Message == "rebooting on request" })
 	boot := s.askReboot("c1", true, id)
 	s.awaitState(id, "ready in the boot of the hard reboot", func(m monitor.MemberState) bool { return m.Boot == boot && m.Phase == api.MemberReady })
-	if n.boots(id) != 2 {
-		t.Errorf("%s booted %d times, want 2: its first boot and that of the hard reboot; %q", id, n.boots(id), n.host.Calls())
+	if boots := calls(n, "Start "+id); boots != 2 {
+		t.Errorf("%s booted %d times, want 2: its first boot and that of the hard reboot; %q", id, boots, n.host.Calls())
 	}
-	s.delete("c1")
-	s.awaitGone("c1")
+	s.ends("c1", n)
 }

@@ -97,7 +97,7 @@ var carryGuards = []Mutant{
 		Guard:   "nothing of the saved member stays where it was carried to",
 		File:    "internal/agent/carry.go",
 		Find:    "d.Clean(cleaning, from)",
-		Replace: "error(nil)",
+		Replace: "cleaning.Err()",
 		Test:    "./internal/agent TestASavedMemberGoesOnOnAnotherNode",
 	},
 	{
