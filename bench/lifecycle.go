@@ -60,7 +60,7 @@ func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, t
 	if err := idle(ctx, dev, text); err != nil {
 		return nil, err
 	}
-	if o.life {
+	if o.chosen[partLife] {
 		begin(o, log, stepLife)
 		if err := life(ctx, dev, log, text); err != nil {
 			return nil, err
@@ -79,7 +79,7 @@ func lifecycles(ctx context.Context, o options, work string, log *slog.Logger, t
 		sides[podman] = script{path: filepath.Join(o.peers, "podman.sh"), dir: filepath.Join(work, "podman"), env: []string{"INDEX=4002"}}
 		names = append(names, podman)
 	}
-	begin(o, log, stepSides)
+	begin(o, log, partSides)
 	runs, err := rounds(ctx, o, names, sides, log)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 // a way to the packages.
 const imagesVariable = "NEARMETAL_BENCH_IMAGES"
 
-// The parts of -machines.
+// The parts of the group machines.
 const (
 	partBuilds    = "builds"
 	partBoots     = "boots"
@@ -30,28 +30,9 @@ const (
 	partEnrolment = "enrolment"
 )
 
-// parts are those of -machines.
-func (o options) parts() ([]string, error) {
-	var parts []string
-	for part := range strings.SplitSeq(o.machines, ",") {
-		switch part {
-		case "":
-		case partBuilds, partBoots, partRush, partEnrolment:
-			parts = append(parts, part)
-		default:
-			return nil, fmt.Errorf("-machines %q: unknown part %q; the parts are %s, %s, %s and %s", o.machines, part, partBuilds, partBoots, partRush, partEnrolment)
-		}
-	}
-	return parts, nil
-}
-
 // buildOutside makes the images that machines boot, and measures that if asked to; then it tells the process inside where they are.
 func buildOutside(ctx context.Context, o options) (cleanup func(), err error) {
-	parts, err := o.parts()
-	virtual, vmErr := o.vmParts()
-	if err := errors.Join(err, vmErr); err != nil {
-		return nil, err
-	}
+	parts, virtual := o.chosen.of(groupMachines), o.chosen.of(groupVM)
 	if len(parts) == 0 && (len(virtual) == 0 || withoutMachines() != "") {
 		return func() {}, nil
 	}
@@ -87,9 +68,9 @@ func buildOutside(ctx context.Context, o options) (cleanup func(), err error) {
 
 // machines measures what the process inside measures of machines.
 func machines(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) error {
-	parts, err := o.parts()
-	if err != nil || len(parts) == 0 {
-		return err
+	parts := o.chosen.of(groupMachines)
+	if len(parts) == 0 {
+		return nil
 	}
 	images := os.Getenv(imagesVariable)
 	told, err := os.ReadFile(images + ".txt")

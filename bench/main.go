@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -37,44 +38,25 @@ type options struct {
 	sizes     []int
 	rounds    int
 	podman    bool
-	placement bool
-	life      bool
-	noise     bool
-	across    bool
-	thousand  bool
-	jobs      bool
-	clusters  bool
-	sides     bool
-	netboot   string
-	machines  string
-	vm        string
-	vmPairs   int
-	images    string
-	enrol     int
-	pairs     int
+	// chosen are the parts to measure.
+	chosen  choice
+	vmPairs int
+	images  string
+	enrol   int
+	pairs   int
 }
 
 func main() {
 	var o options
-	var sizes string
+	var sizes, only string
 	flag.StringVar(&o.nearmetal, "nearmetal", "bin/nearmetal", "the program to measure")
 	flag.StringVar(&o.peers, "peers", "bench/peers", "directory of the peers' scripts")
 	flag.StringVar(&o.out, "out", "bench/out", "directory for the results")
 	flag.StringVar(&o.goTool, "go", "go", "the go command, for placement's benchmark")
 	flag.StringVar(&sizes, "sizes", "1,8,32", "member counts to measure")
 	flag.IntVar(&o.rounds, "rounds", 10, "rounds; at least 6 for 95% intervals, an even number to cancel drift")
-	flag.BoolVar(&o.podman, "podman", true, "measure podman too")
-	flag.BoolVar(&o.placement, "placement", true, "measure placement and admission too")
-	flag.BoolVar(&o.life, "life", true, "measure scaling, healing, lists and watches too")
-	flag.BoolVar(&o.noise, "noise", true, "measure the noise of an idle site too")
-	flag.BoolVar(&o.across, "across", true, "measure TCP between members on two nodes too, beside bare processes over the same link")
-	flag.BoolVar(&o.thousand, "thousand", true, "measure a cluster of 1,000 members on simulated nodes too")
-	flag.BoolVar(&o.jobs, "jobs", true, "measure jobs beside Slurm's too")
-	flag.BoolVar(&o.sides, "sides", true, "measure how long clusters take to be made and removed, beside the other sides, and what life says too")
-	flag.BoolVar(&o.clusters, "clusters", true, "measure the life of clusters (required by sides, life, noise, across, thousand, jobs and placement)")
-	flag.StringVar(&o.netboot, "netboot", "dhcp,transfers,storms", "parts of network boot to measure; empty: none")
-	flag.StringVar(&o.machines, "machines", "builds,boots,rush,enrolment", "parts of machines and their environments to measure; empty: none")
-	flag.StringVar(&o.vm, "vm", "starts,many,saves,homes", "parts of virtual machines to measure; empty: none")
+	flag.BoolVar(&o.podman, "podman", true, "measure Podman too, in part sides")
+	flag.StringVar(&only, "only", "", "parts or groups of parts to measure, like jobs,vm; empty: all")
 	flag.IntVar(&o.vmPairs, "vm-pairs", 6, "pairs of virtual machines; at least 6 for 95% intervals")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
@@ -85,6 +67,10 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	flag.Usage = func() {
+		fmt.Fprintf(flag.CommandLine.Output(), "Usage: bench [-only PARTS] [flags]\n\n%s\nFlags:\n", usage())
+		flag.PrintDefaults()
 	}
 	flag.Parse()
 	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
@@ -104,6 +90,11 @@ func main() {
 		}
 		o.sizes = append(o.sizes, n)
 	}
+	var err error
+	if o.chosen, err = choose(only); err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -121,13 +112,15 @@ func run(ctx context.Context, o options) error {
 		return errors.New("needs root, for namespaces and containers; run it with sudo")
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if _, err := exec.LookPath(podman); o.podman && o.chosen[partSides] && err != nil {
+		log.Warn("Podman omitted: not installed; setup/install.sh bench installs it")
+		o.podman = false
+	}
 	if os.Getenv(insideVariable) == "" {
-		if dir := os.TempDir(); o.clusters && o.podman && len(dir) > longestTemp {
+		if dir := os.TempDir(); o.chosen[partSides] && o.podman && len(dir) > longestTemp {
 			return fmt.Errorf("the temporary folder %s has too long a path for podman, which adds 50 characters for its own folder; set TMPDIR=/tmp, or use -podman=false", dir)
 		}
-		if err := announce(o, log); err != nil {
-			return err
-		}
+		announce(o, log)
 		cleanup, err := buildOutside(ctx, o)
 		if err != nil {
 			return err
@@ -151,56 +144,53 @@ func run(ctx context.Context, o options) error {
 	}
 
 	text := &bytes.Buffer{}
-	if o.netboot != "" {
+	reports, err := measureAll(ctx, o, work, log, text)
+	// What was measured before a part failed is kept.
+	return errors.Join(err, publish(o, reports, text))
+}
+
+// measureAll measures the chosen parts; after an error it returns what it has.
+func measureAll(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) ([]measure.Report, error) {
+	if len(o.chosen.of(groupNetboot)) > 0 {
 		if err := networkBoot(ctx, o, work, log, text); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := machines(ctx, o, work, log, text); err != nil {
-		return err
+		return nil, err
 	}
 	if err := virtualMachines(ctx, o, work, log, text); err != nil {
-		return err
+		return nil, err
 	}
-	if !o.clusters {
-		return publish(o, nil, text)
-	}
-	reports, err := clusters(ctx, o, work, log, text)
-	if err != nil {
-		return err
-	}
-	return publish(o, reports, text)
+	return clusters(ctx, o, work, log, text)
 }
 
 // clusters measures all that is about clusters.
 func clusters(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) (reports []measure.Report, err error) {
-	if o.sides {
+	if o.chosen[partSides] {
 		if reports, err = lifecycles(ctx, o, work, log, text); err != nil {
-			return nil, err
+			return reports, err
 		}
 	}
-	for _, part := range []struct {
-		on   bool
-		name string
-		do   func() error
-	}{
-		{o.life, stepSilent, func() error { return loseNode(ctx, o, work, log, text) }},
-		{o.noise, stepNoise, func() error { return noise(ctx, o, work, log, text) }},
-		{o.across, stepAcross, func() error { return across(ctx, o, work, log, text) }},
-		{o.thousand, stepThousand, func() error { return thousand(ctx, o, log, text) }},
-		{o.jobs, stepJobs, func() error {
+	run := map[string]func() error{
+		partLife:     func() error { return loseNode(ctx, o, work, log, text) },
+		partNoise:    func() error { return noise(ctx, o, work, log, text) },
+		partAcross:   func() error { return across(ctx, o, work, log, text) },
+		partThousand: func() error { return thousand(ctx, o, log, text) },
+		partJobs: func() error {
 			of, err := jobs(ctx, o, work, log, text)
 			reports = append(reports, of...)
 			return err
-		}},
-		{o.placement, stepPlacement, func() error { return planningCost(ctx, o, text) }},
-	} {
-		if !part.on {
+		},
+		partPlacement: func() error { return planningCost(ctx, o, text) },
+	}
+	for _, name := range o.chosen.of(groupClusters) {
+		if run[name] == nil {
 			continue
 		}
-		begin(o, log, part.name)
-		if err := part.do(); err != nil {
-			return nil, fmt.Errorf("%s: %w", part.name, err)
+		begin(o, log, name)
+		if err := run[name](); err != nil {
+			return reports, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return reports, nil

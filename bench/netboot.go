@@ -71,13 +71,9 @@ func networkBoot(ctx context.Context, o options, work string, log *slog.Logger, 
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
 	parts := map[string]func(context.Context, *cable, *slog.Logger, *bytes.Buffer) error{"dhcp": dhcpLoad, "transfers": transfers, "storms": storms}
-	for _, name := range strings.Split(o.netboot, ",") {
-		part, ok := parts[name]
-		if !ok {
-			return fmt.Errorf("-netboot %q: unknown part %q; the parts are dhcp, transfers and storms", o.netboot, name)
-		}
+	for _, name := range o.chosen.of(groupNetboot) {
 		begin(o, log, name)
-		if err := part(ctx, c, log, text); err != nil {
+		if err := parts[name](ctx, c, log, text); err != nil {
 			return err
 		}
 	}

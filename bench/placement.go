@@ -26,7 +26,7 @@ func goBench(ctx context.Context, o options, name, bench, of string, text *bytes
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("%s (omit it with -placement=false): %w: %s", bench, err, out)
+		return fmt.Errorf("%s: %w: %s", bench, err, out)
 	}
 	fmt.Fprintf(text, "%s (go test -bench '^%s$' %s):\n", name, bench, of)
 	for _, line := range regexp.MustCompile(`(?m)^Benchmark.*$`).FindAll(out, -1) {

@@ -17,28 +17,16 @@ type step struct {
 	took time.Duration
 }
 
-// Steps that no flag names.
+// Steps that are no parts by themselves.
 const (
-	stepImages    = "images that machines boot"
-	stepLife      = "scaling, healing, lists and watches"
-	stepSides     = "clusters by all sides in turn"
-	stepSilent    = "silent nodes"
-	stepNoise     = "noise of an idle site"
-	stepAcross    = "TCP between two nodes"
-	stepThousand  = "a cluster of 1,000 members on simulated nodes"
-	stepJobs      = "jobs beside Slurm's"
-	stepPlacement = "cost of placement"
-	// stepVM is followed by the part of -vm.
-	stepVM = "virtual machines: "
+	stepImages = "images that machines boot"
+	stepLife   = "scaling, healing, lists and watches"
 )
 
-// usual is about how long each part takes.
-var usual = map[string]time.Duration{
-	partBuilds: 10 * time.Minute, partBoots: 10 * time.Minute, partRush: 8 * time.Minute, partEnrolment: 5 * time.Minute,
-	"dhcp": 2 * time.Minute, "transfers": 3 * time.Minute, "storms": 4 * time.Minute,
-	stepVM + partStarts: 4 * time.Minute, stepVM + partMany: 6 * time.Minute, stepVM + partSaves: 3 * time.Minute, stepVM + partHomes: 3 * time.Minute,
-	stepImages: 5 * time.Minute, stepLife: 5 * time.Minute, stepSilent: 2 * time.Minute, stepNoise: 4 * time.Minute, stepAcross: 2 * time.Minute, stepThousand: time.Minute, stepPlacement: 2 * time.Minute,
-}
+const (
+	imagesTake = 5 * time.Minute
+	lifeTakes  = 5 * time.Minute
+)
 
 // roundOf is about how long one side takes for one member of one round: it is made and removed again.
 const roundOf = 200 * time.Millisecond
@@ -47,51 +35,26 @@ const roundOf = 200 * time.Millisecond
 const jobRoundOf = 30 * time.Second
 
 // steps returns what the bench does with these options, in order.
-func (o options) steps() ([]step, error) {
-	parts, err := o.parts()
-	if err != nil {
-		return nil, err
+func (o options) steps() (steps []step) {
+	if !o.chosen[partBuilds] && len(o.chosen.of(groupMachines))+len(o.chosen.of(groupVM)) > 0 {
+		steps = append(steps, step{stepImages, imagesTake})
 	}
-	virtual, err := o.vmParts()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	switch {
-	case slices.Contains(parts, partBuilds):
-		names = append(names, partBuilds)
-	case len(parts)+len(virtual) > 0:
-		names = append(names, stepImages)
-	}
-	if o.netboot != "" {
-		names = append(names, strings.Split(o.netboot, ",")...)
-	}
-	names = append(names, slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == partBuilds })...)
-	for _, part := range virtual {
-		names = append(names, stepVM+part)
-	}
-	if o.clusters {
-		for _, s := range []struct {
-			name string
-			on   bool
-		}{{stepLife, o.life && o.sides}, {stepSides, o.sides}, {stepSilent, o.life}, {stepNoise, o.noise}, {stepAcross, o.across}, {stepThousand, o.thousand}, {stepJobs, o.jobs}, {stepPlacement, o.placement}} {
-			if s.on {
-				names = append(names, s.name)
+	for _, p := range allParts() {
+		if !o.chosen[p.name] {
+			continue
+		}
+		switch p.name {
+		case partSides:
+			if o.chosen[partLife] {
+				steps = append(steps, step{stepLife, lifeTakes})
 			}
+			p.took = o.sidesTake()
+		case partJobs:
+			p.took = time.Duration(o.rounds+2) * jobRoundOf
 		}
+		steps = append(steps, step{p.name, p.took})
 	}
-	steps := make([]step, 0, len(names))
-	for _, name := range names {
-		s := step{name, usual[name]}
-		switch name {
-		case stepSides:
-			s.took = o.sidesTake()
-		case stepJobs:
-			s.took = time.Duration(o.rounds+2) * jobRoundOf
-		}
-		steps = append(steps, s)
-	}
-	return steps, nil
+	return steps
 }
 
 func (o options) sidesTake() time.Duration {
@@ -106,25 +69,21 @@ func (o options) sidesTake() time.Duration {
 }
 
 // announce says in advance what the bench does and about how long it takes.
-func announce(o options, log *slog.Logger) error {
-	steps, err := o.steps()
-	if err != nil {
-		return err
-	}
+func announce(o options, log *slog.Logger) {
+	steps := o.steps()
 	names, total := make([]string, 0, len(steps)), time.Duration(0)
 	for _, s := range steps {
 		names = append(names, s.name)
 		total += s.took
 	}
-	log.Info(fmt.Sprintf("%d parts, about %s on two quiet cores; BENCH_FLAGS chooses among them", len(steps), minutes(total)), "parts", strings.Join(names, ", "))
-	return nil
+	log.Info(fmt.Sprintf("%d parts, about %s on two quiet cores; a busy computer takes longer; -only chooses parts (make bench BENCH_FLAGS='-only jobs,vm')", len(steps), minutes(total)), "parts", strings.Join(names, ", "))
 }
 
 // begin says which part begins, and about how long it and those after it take.
 func begin(o options, log *slog.Logger, name string) {
-	steps, err := o.steps()
+	steps := o.steps()
 	at := slices.IndexFunc(steps, func(s step) bool { return s.name == name })
-	if err != nil || at < 0 {
+	if at < 0 {
 		return
 	}
 	left := time.Duration(0)

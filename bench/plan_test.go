@@ -38,41 +38,51 @@ func TestEmulatedMachinesOfARushFitTheMemory(t *testing.T) {
 	}
 }
 
-func TestEveryPartOfTheBenchIsAnnouncedWithATime(t *testing.T) {
-	all := options{
-		sizes: []int{1, 8, 32}, rounds: 10, podman: true, placement: true, life: true, noise: true, across: true, thousand: true, sides: true, jobs: true, clusters: true,
-		netboot: "dhcp,transfers,storms", machines: "builds,boots,rush,enrolment", vm: "starts,saves",
-	}
-	noBuilds, networkOnly := all, all
-	noBuilds.machines, noBuilds.vm = "rush", ""
-	networkOnly.machines, networkOnly.vm, networkOnly.clusters = "", "", false
-	machinesOnly := networkOnly
-	machinesOnly.netboot, machinesOnly.vm = "", "many"
-	for _, test := range []struct {
-		name string
-		o    options
-		want string
-	}{
-		{"everything", all, "builds dhcp transfers storms boots rush enrolment " + stepVM + "starts " + stepVM + "saves " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
-		{"images only to boot them", noBuilds, stepImages + " dhcp transfers storms rush " + stepLife + " " + stepSides + " " + stepSilent + " " + stepNoise + " " + stepAcross + " " + stepThousand + " " + stepJobs + " " + stepPlacement},
-		{"network boot only", networkOnly, "dhcp transfers storms"},
-		{"virtual machines only", machinesOnly, stepImages + " " + stepVM + "many"},
+func TestPartsAreChosenByTheirNamesAndGroups(t *testing.T) {
+	for _, c := range []struct{ name, list, want string }{
+		{"one part", "jobs", "jobs"},
+		{"a group and a part of another", "netboot,idle", "dhcp transfers storms images that machines boot idle"},
+		{"virtual machines boot images", "many", "images that machines boot many"},
+		{"builds make the images", "builds,rush", "builds rush"},
+		{"life without sides", "life", "life"},
+		{"life with sides", "life,sides", "scaling, healing, lists and watches sides life"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			steps, err := test.o.steps()
+		t.Run(c.name, func(t *testing.T) {
+			chosen, err := choose(c.list)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var names []string
-			for _, s := range steps {
+			for _, s := range (options{chosen: chosen}).steps() {
 				names = append(names, s.name)
-				if s.took <= 0 {
-					t.Errorf("%s is announced without a time", s.name)
-				}
 			}
-			if got := strings.Join(names, " "); got != test.want {
-				t.Errorf("got %s\nwant %s", got, test.want)
+			slices.Sort(names)
+			want := strings.Fields(c.want)
+			got := strings.Fields(strings.Join(names, " "))
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("got %v, want %v", got, want)
 			}
 		})
+	}
+	if _, err := choose("jobs,vms"); err == nil || !strings.Contains(err.Error(), `there is no part "vms"`) || !strings.Contains(err.Error(), "vm (starts, many,") {
+		t.Errorf("an unknown part: got %v", err)
+	}
+}
+
+func TestEveryPartOfTheBenchIsAnnouncedWithATime(t *testing.T) {
+	chosen, err := choose("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := options{sizes: []int{1, 8, 32}, rounds: 10, podman: true, chosen: chosen}.steps()
+	if want := len(allParts()) + 1; len(steps) != want { // life is two steps
+		t.Errorf("got %d steps, want %d", len(steps), want)
+	}
+	for _, s := range steps {
+		if s.took <= 0 {
+			t.Errorf("%s is announced without a time", s.name)
+		}
 	}
 }

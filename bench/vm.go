@@ -17,12 +17,16 @@ import (
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
-// The parts of -vm.
+// The parts of the group vm.
 const (
-	partStarts = "starts"
-	partMany   = "many"
-	partSaves  = "saves"
-	partHomes  = "homes"
+	partStarts     = "starts"
+	partMany       = "many"
+	partSaves      = "saves"
+	partMigrations = "migrations"
+	partMemory     = "memory"
+	partIdle       = "idle"
+	partQueues     = "queues"
+	partHomes      = "homes"
 )
 
 const (
@@ -33,29 +37,14 @@ const (
 	manyMachines = 8
 	// startGoal is what a create may take of the time of the same QEMU command by hand, as an efficiency.
 	startGoal = 1 / 1.2
-	// vmLimit is how long one step of a machine's life may take, or of as many as there are in one part.
-	vmLimit = 5 * time.Minute
+	// vmLimit is for what never ends: no side gives up because the computer is busy.
+	vmLimit = 30 * time.Minute
 )
-
-// vmParts are those of -vm.
-func (o options) vmParts() ([]string, error) {
-	var parts []string
-	for part := range strings.SplitSeq(o.vm, ",") {
-		switch part {
-		case "":
-		case partStarts, partMany, partSaves, partHomes:
-			parts = append(parts, part)
-		default:
-			return nil, fmt.Errorf("-vm %q: unknown part %q; the parts are %s, %s, %s and %s", o.vm, part, partStarts, partMany, partSaves, partHomes)
-		}
-	}
-	return parts, nil
-}
 
 // withoutMachines says why virtual machines are not measured; "" if nothing is missing.
 func withoutMachines() string {
 	var absent []string
-	for _, name := range []string{"libvirtd", "virsh", "qemu-system-x86_64", "taskset", "nsenter"} {
+	for _, name := range []string{"libvirtd", "virsh", "qemu-system-x86_64", "taskset", "tc"} {
 		if _, err := exec.LookPath(name); err != nil {
 			absent = append(absent, name)
 		}
@@ -74,38 +63,73 @@ type virtual struct {
 	hand *handMachines
 	log  *slog.Logger
 	text *bytes.Buffer
+	// resting are machines of both sides for the parts memory and idle.
+	resting *resting
 }
 
 // virtualMachines measures the machines of a site beside those that the same QEMU commands start without it.
 func virtualMachines(ctx context.Context, o options, work string, log *slog.Logger, text *bytes.Buffer) (err error) {
-	parts, err := o.vmParts()
-	if err != nil || len(parts) == 0 {
-		return err
+	parts := o.chosen.of(groupVM)
+	if len(parts) == 0 {
+		return nil
 	}
 	if why := withoutMachines(); why != "" {
 		log.Warn(why)
 		fmt.Fprintf(text, "%s.\n\n", why)
 		return nil
 	}
-	dir := filepath.Join(work, "vm")
-	if out, err := exec.CommandContext(ctx, "cp", "-a", os.Getenv(imagesVariable), dir).CombinedOutput(); err != nil {
-		return fmt.Errorf("cp: %w: %s", err, out)
-	}
-	dev, err := startDev(ctx, o, dir, "--node-cores", fmt.Sprint(vmNodeCores))
-	if err != nil {
+	if err := layBridge(ctx); err != nil {
 		return err
 	}
-	v := &virtual{site: dev, o: o, work: work, log: log, text: text}
-	defer func() { err = errors.Join(err, v.removeRest(context.WithoutCancel(ctx)), dev.stop()) }()
-	if err := v.learn(ctx, filepath.Join(work, "vm-by-hand")); err != nil {
-		return fmt.Errorf("the first machine: %w; the site said: %s", err, endOf(dev.log.Name()))
+	defer func() { err = errors.Join(err, removeBridge()) }()
+	// A machine moves between two nodes; all else is on one.
+	one := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == partMigrations })
+	two := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part != partMigrations })
+	for nodes, parts := range [][]string{1: one, 2: two} {
+		if len(parts) == 0 {
+			continue
+		}
+		v := &virtual{o: o, work: filepath.Join(work, fmt.Sprintf("vm%d", nodes)), log: log, text: text}
+		if err := v.measure(ctx, nodes, parts); err != nil {
+			return err
+		}
 	}
-	defer func() { err = errors.Join(err, v.hand.close()) }()
+	return nil
+}
+
+// measure starts a site of so many nodes, measures parts on it, and stops it.
+func (v *virtual) measure(ctx context.Context, nodes int, parts []string) (err error) {
+	state := filepath.Join(v.work, "state")
+	if err := os.Mkdir(v.work, 0o711); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, "cp", "-a", os.Getenv(imagesVariable), state).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, out)
+	}
+	if v.site, err = startDev(ctx, v.o, state, "--nodes", fmt.Sprint(nodes), "--node-cores", fmt.Sprint(vmNodeCores)); err != nil {
+		return err
+	}
+	rest := context.WithoutCancel(ctx)
+	defer func() { err = errors.Join(err, v.endRest(rest), v.removeRest(rest), v.stop(), os.RemoveAll(v.work)) }()
+	if err := v.nodesReady(ctx, nodes); err != nil {
+		return err
+	}
+	if err := v.learn(ctx, filepath.Join(v.work, "by-hand")); err != nil {
+		return fmt.Errorf("the first machine: %w; the site's last output: %s", err, endOf(v.site.log.Name()))
+	}
+	run := map[string]func(context.Context) error{
+		partStarts: v.starts, partMany: v.many, partSaves: v.saves, partMigrations: v.migrations,
+		partMemory: v.memory, partIdle: v.idle, partQueues: v.queues, partHomes: v.homes,
+	}
 	for _, part := range parts {
-		begin(o, log, stepVM+part)
-		run := map[string]func(context.Context) error{partStarts: v.starts, partMany: v.many, partSaves: v.saves, partHomes: v.homes}[part]
-		if err := run(ctx); err != nil {
-			return fmt.Errorf("virtual machines: %s: %w; the site said: %s", part, err, endOf(dev.log.Name()))
+		if part != partMemory && part != partIdle {
+			if err := v.endRest(ctx); err != nil {
+				return err
+			}
+		}
+		begin(v.o, v.log, part)
+		if err := run[part](ctx); err != nil {
+			return fmt.Errorf("virtual machines: %s: %w; the site's last output: %s", part, err, endOf(v.site.log.Name()))
 		}
 	}
 	return nil
@@ -149,7 +173,7 @@ func (v *virtual) learn(ctx context.Context, dir string) error {
 	if len(pids) != 1 {
 		return fmt.Errorf("processes %v are QEMU of a cluster of one machine", pids)
 	}
-	if v.hand, err = learnMachine(ctx, pids[0], cluster.Status.Members[0].CPUs, dir); err != nil {
+	if v.hand, err = readMachine(ctx, pids[0], cluster.Status.Members[0].CPUs, dir); err != nil {
 		return err
 	}
 	return v.Delete(ctx)
@@ -251,77 +275,68 @@ func (v *virtual) compare(what string, times map[string][]float64, goal float64)
 	v.text.WriteString("\n")
 }
 
-// many starts machines at once by each side, and reads what they take of their host while nothing is asked of them.
+// many starts machines at once by each side, in turn.
 func (v *virtual) many(ctx context.Context) error {
-	room, err := v.machinesThatFit(ctx)
+	count, err := v.machinesThatFit(ctx, 1)
 	if err != nil {
 		return err
 	}
-	busy, costs := load(), map[string]idleCost{}
-	sides := map[string]func() (float64, error){
+	busy := load()
+	times, err := v.inTurn(partMany, v.o.vmPairs, map[string]func() (float64, error){
 		byHand: func() (seconds float64, err error) {
 			begun := time.Now()
-			machines, err := v.hand.start(ctx, room)
+			machines, err := v.hand.start(ctx, count)
 			seconds = time.Since(begun).Seconds()
-			defer func() { err = errors.Join(err, machines.end()) }()
-			if err == nil {
-				costs[byHand], err = watchIdle(ctx, machines.pids(), nil)
-			}
-			return seconds, err
+			return seconds, errors.Join(err, machines.end())
 		},
 		nearmetal: func() (seconds float64, err error) {
-			agent, err := v.agentOf("n1")
-			if err != nil {
-				return 0, err
-			}
-			without, err := memoryOf(agent, 0)
-			if err != nil {
-				return 0, err
-			}
 			begun := time.Now()
-			err = v.Create(ctx, room)
+			err = v.Create(ctx, count)
 			seconds = time.Since(begun).Seconds()
-			defer func() { err = errors.Join(err, v.Delete(context.WithoutCancel(ctx))) }()
 			if err != nil {
-				return seconds, err
+				return 0, err
 			}
-			cluster, err := v.client.Cluster(ctx, clusterName)
-			if err != nil {
-				return seconds, err
-			}
-			pids, err := machinesOf(cluster.UID)
-			if err != nil {
-				return seconds, err
-			}
-			cost, err := watchIdle(ctx, pids, helpersOf(agent, pids))
-			cost.agentBefore = without.proportional
-			costs[nearmetal] = cost
-			return seconds, err
+			return seconds, errors.Join(v.onTheSameCPUs(ctx, count), v.Delete(ctx))
 		},
-	}
-	times, err := v.inTurn(partMany, 1, sides)
+	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(v.text, "%d virtual machines of 1 core and %d MiB at once, %s, once, load %s to %s\n", room, vmMemory>>20, accelerator(v.hand.args), busy, load())
+	fmt.Fprintf(v.text, "%d virtual machines of 1 core and %d MiB at once, %s, %d pairs, load %s to %s\n", count, vmMemory>>20, accelerator(v.hand.args), v.o.vmPairs, busy, load())
 	v.compare("request to ready (SSH answers on all)", times, startGoal)
-	for _, side := range []string{byHand, nearmetal} {
-		v.text.WriteString(costs[side].text(side))
-	}
 	v.text.WriteString("\n")
 	return nil
 }
 
-// machinesThatFit returns how many machines are started at once: as many as were wished, unless the computer's memory carries fewer beside what else is on it.
-func (v *virtual) machinesThatFit(ctx context.Context) (int, error) {
+// onTheSameCPUs reports machines of the site that have other CPUs than as many by hand.
+func (v *virtual) onTheSameCPUs(ctx context.Context, count int) error {
+	cluster, err := v.client.Cluster(ctx, clusterName)
+	if err != nil {
+		return err
+	}
+	var own, hand []string
+	for n, m := range cluster.Status.Members {
+		own = append(own, strings.Trim(strings.Join(strings.Fields(fmt.Sprint(m.CPUs)), ","), "[]"))
+		hand = append(hand, v.hand.places.cpus(n))
+	}
+	slices.Sort(own)
+	slices.Sort(hand)
+	if len(own) != count || !slices.Equal(own, hand) {
+		return fmt.Errorf("the sides are not alike: %d machines of the site run on CPUs %v, those by hand on CPUs %v", len(own), own, hand)
+	}
+	return nil
+}
+
+// machinesThatFit returns how many machines each of so many sides has at once: as many as were wished, unless the computer's memory carries fewer.
+func (v *virtual) machinesThatFit(ctx context.Context, sides int) (int, error) {
 	free, err := availableBytes()
 	if err != nil {
 		return 0, err
 	}
 	const reserve = 192 << 20 // QEMU's own, and what a site counts for it
-	n := min(manyMachines, vmNodeCores, int(free/2/(vmMemory+reserve)))
+	n := min(manyMachines, vmNodeCores, int(free/2/int64(sides)/(vmMemory+reserve)))
 	if n < 1 {
-		return 0, fmt.Errorf("%d MiB of memory are free, too few for a machine of %d", free>>20, vmMemory>>20)
+		return 0, fmt.Errorf("%d MiB of memory are free, too few for a machine of %d by each side", free>>20, vmMemory>>20)
 	}
 	return n, ctx.Err()
 }

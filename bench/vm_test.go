@@ -85,3 +85,37 @@ func TestRatesAreReadFromWhatDDSays(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 }
+
+func TestFairnessIsOneForEqualSharesAndFallsWithTheNumberThatGetNothing(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		shares []float64
+		want   float64
+	}{
+		{"equal shares", []float64{5, 5, 5, 5}, 1},
+		{"one of four gets everything", []float64{0, 8, 0, 0}, 0.25},
+		{"two get twice as much as two", []float64{1, 1, 2, 2}, 0.9},
+		{"nobody gets anything", []float64{0, 0}, 0},
+	} {
+		if got := jain(c.shares); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAMigrationsDowntimeIsReadFromWhatVirshPrints(t *testing.T) {
+	const said = "Job type:         Completed   \nTime elapsed:     1204         ms\nTotal downtime:   67           ms\n"
+	for _, c := range []struct {
+		name, text string
+		want       float64
+		fails      bool
+	}{
+		{"a completed migration", strings.ReplaceAll(said, "           ms", " ms"), 67, false},
+		{"columns", said, 67, false},
+		{"no migration", "Job type: None\n", 0, true},
+	} {
+		if got, err := jobFigure(c.text, "Total downtime", "ms"); got != c.want || (err != nil) != c.fails {
+			t.Errorf("%s: got %v, %v, want %v", c.name, got, err, c.want)
+		}
+	}
+}

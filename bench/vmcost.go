@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,32 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nearmetal/nearmetal/internal/homeserver"
 )
 
-const (
-	// idleSettle is how long machines are left alone before they are watched, idleWatch how long they are.
-	idleSettle = 15 * time.Second
-	idleWatch  = 30 * time.Second
-)
-
-// idleCost is what machines take of their host while nothing is asked of them.
-type idleCost struct {
-	machines int
-	// seconds of processor time a second, by what takes it; processes is their proportional memory in bytes, without what guests have touched of theirs.
-	seconds   map[string]float64
-	processes map[string]int64
-	// guests is what guests have touched of their memory.
-	guests int64
-	// agentBefore is the node agent's memory without machines.
-	agentBefore int64
-}
-
 // The kinds of processes.
 const (
-	kindQEMU    = "QEMU"
 	kindLibvirt = "libvirtd"
 	kindHome    = "servers of homes"
 	kindAgent   = "node agent"
@@ -101,47 +80,6 @@ func machinesOf(cluster string) (pids []int, err error) {
 	return pids, nil
 }
 
-// watchIdle watches machines, and what else serves them, while they do nothing.
-func watchIdle(ctx context.Context, machines []int, helpers map[string][]int) (c idleCost, err error) {
-	if err := wait(ctx, idleSettle); err != nil {
-		return c, err
-	}
-	c = idleCost{machines: len(machines), seconds: map[string]float64{}, processes: map[string]int64{}}
-	kinds := map[string][]int{kindQEMU: machines}
-	for kind, pids := range helpers {
-		kinds[kind] = pids
-	}
-	begun := time.Now()
-	before, err := processorTimes(kinds)
-	if err != nil {
-		return c, err
-	}
-	if err := wait(ctx, idleWatch); err != nil {
-		return c, err
-	}
-	after, err := processorTimes(kinds)
-	if err != nil {
-		return c, err
-	}
-	took := time.Since(begun).Seconds()
-	for kind, pids := range kinds {
-		c.seconds[kind] = (after[kind] - before[kind]) / took
-		for _, pid := range pids {
-			guest := int64(0)
-			if kind == kindQEMU {
-				guest = vmMemory
-			}
-			m, err := memoryOf(pid, guest)
-			if err != nil {
-				return c, err
-			}
-			c.processes[kind] += m.proportional
-			c.guests += m.guest
-		}
-	}
-	return c, nil
-}
-
 func processorTimes(kinds map[string][]int) (map[string]float64, error) {
 	sums := map[string]float64{}
 	for kind, pids := range kinds {
@@ -200,34 +138,6 @@ func readMemory(smaps []byte, guest int64) (use memoryUse, err error) {
 		}
 	}
 	return use, lines.Err()
-}
-
-// text tells what idle machines cost, for each of them.
-func (c idleCost) text(side string) string {
-	if c.machines == 0 {
-		return ""
-	}
-	var b strings.Builder
-	each := func(bytes int64) float64 { return float64(bytes) / float64(c.machines) / (1 << 20) }
-	total, memory := 0.0, int64(0)
-	var processor, held []string
-	for _, kind := range []string{kindQEMU, kindLibvirt, kindHome, kindAgent} {
-		seconds, there := c.seconds[kind]
-		if !there {
-			continue
-		}
-		total += seconds
-		bytes := c.processes[kind]
-		if kind == kindAgent {
-			bytes -= c.agentBefore
-		}
-		memory += bytes
-		processor = append(processor, fmt.Sprintf("%s %.2f%%", kind, 100*seconds/float64(c.machines)))
-		held = append(held, fmt.Sprintf("%s %.1f", kind, each(bytes)))
-	}
-	fmt.Fprintf(&b, "  %s, idle: %.1f%% of a core in all; of a core for each machine: %s\n", side, 100*total, strings.Join(processor, ", "))
-	fmt.Fprintf(&b, "  %s, beside the %.0f MiB that a guest has touched: %.1f MiB for each machine: %s\n", side, each(c.guests), each(memory), strings.Join(held, ", "))
-	return b.String()
 }
 
 // availableBytes is how much memory programs can still get (MemAvailable of proc(5)).

@@ -47,8 +47,8 @@ var viewPath = regexp.MustCompile(`/run/vm/[^/",]+`)
 
 var macText = regexp.MustCompile(`"mac":"([0-9a-f:]{17})"`)
 
-// learnMachine takes over what a QEMU of the site runs on.
-func learnMachine(ctx context.Context, pid int, cpus []int, dir string) (*handMachines, error) {
+// readMachine takes over what a QEMU of the site runs on.
+func readMachine(ctx context.Context, pid int, cpus []int, dir string) (*handMachines, error) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return nil, err
@@ -66,25 +66,14 @@ func learnMachine(ctx context.Context, pid int, cpus []int, dir string) (*handMa
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/root%s/*", pid, view))
-	if err != nil {
+	if err := copyFiles(ctx, pid, view, dir); err != nil {
 		return nil, err
-	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
-			continue
-		}
-		if out, err := exec.CommandContext(ctx, "cp", file, dir).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("cp: %w: %s", err, out)
-		}
 	}
 	for i, arg := range h.args {
 		h.args[i] = strings.ReplaceAll(arg, view, dir)
 	}
-	if h.files, err = sshFiles(ctx, dir); err != nil {
-		return nil, err
-	}
-	return h, h.network(ctx)
+	h.files, err = sshFiles(ctx, dir)
+	return h, err
 }
 
 // sshFiles are those by which sshd runs in a guest.
@@ -101,8 +90,8 @@ func sshFiles(ctx context.Context, dir string) ([]guestlink.File, error) {
 	}, err
 }
 
-// network makes the bridge. A first ARP request is lost while a guest boots; the kernel asks again after 10 ms instead of 1 s.
-func (h *handMachines) network(ctx context.Context) error {
+// layBridge makes the bridge of machines by hand. A first ARP request is lost while a guest boots; the kernel asks again after 10 ms instead of 1 s.
+func layBridge(ctx context.Context) error {
 	for _, command := range []string{"ip link add " + handBridge + " type bridge", "ip addr add " + handNetwork + " dev " + handBridge, "ip link set " + handBridge + " up"} {
 		words := strings.Fields(command)
 		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
@@ -112,7 +101,7 @@ func (h *handMachines) network(ctx context.Context) error {
 	return os.WriteFile("/proc/sys/net/ipv4/neigh/"+handBridge+"/retrans_time_ms", []byte("10"), 0o644)
 }
 
-func (h *handMachines) close() error {
+func removeBridge() error {
 	out, err := exec.Command("ip", "link", "delete", handBridge).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ip link delete %s: %w: %s", handBridge, err, out)

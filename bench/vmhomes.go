@@ -50,7 +50,7 @@ func (v *virtual) homes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	onHost := filepath.Join(v.work, "vm", "home", cluster.UID, "hpc", "host")
+	onHost := filepath.Join(v.work, "state", "home", cluster.UID, "hpc", "host")
 	run := map[string]func(command string) (string, error){
 		homeHost: func(command string) (string, error) {
 			out, err := exec.CommandContext(ctx, "sh", "-ec", strings.ReplaceAll(command, "FILE", onHost)).CombinedOutput()
