@@ -168,18 +168,13 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 	if err != nil {
 		return api.NodeRecord{}, err
 	}
-	capacity, err := inventory.Discover("/", usable, inventory.Request{CPUs: opts.CPUs, Slots: opts.Cores, MemoryBytes: opts.MemoryBytes})
+	capacity, err := inventory.Discover("/", usable, inventory.Request{CPUs: opts.CPUs, Slots: opts.Cores, MemoryBytes: opts.MemoryBytes, HugePages: opts.HugePages})
 	if err != nil {
 		return api.NodeRecord{}, err
 	}
 	cpus := map[int]bool{}
 	for _, c := range capacity.Cores {
 		cpus[c.CPU] = true
-	}
-	if opts.NoHugePages {
-		for i := range capacity.NUMANodes {
-			capacity.NUMANodes[i].HugePages = nil
-		}
 	}
 	node := api.NodeRecord{
 		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),

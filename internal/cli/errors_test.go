@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cli"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // TestErrorsSayWhatWasWrongAndExitByTheirKind makes every exit code occur, and checks what is said and where.
@@ -218,16 +219,16 @@ func TestTheLongRunningCommandsGetTheirOptions(t *testing.T) {
 	if dev.StateDir != "/tmp/elsewhere" || dev.Nodes != 3 || dev.NodeCores != 2 || dev.Listen != "127.0.0.1:0" || dev.Log.Level != "info" {
 		t.Errorf("dev got %+v", dev)
 	}
-	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8", "--enroll-token-file", "/t")
+	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8", "--huge-pages", "2/3", "--enroll-token-file", "/t")
 	if r.code != cli.ExitFailed || r.err != "Error: port in use\n" {
 		t.Errorf("exit code %d: %s", r.code, r.err)
 	}
-	if agent.StateDir != "/s" || agent.EnrollTokenFile != "/t" || agent.Labels["rack"] != "r1" || agent.Cores != 8 {
+	if agent.StateDir != "/s" || agent.EnrollTokenFile != "/t" || agent.Labels["rack"] != "r1" || agent.Cores != 8 || agent.HugePages != (inventory.Part{N: 2, Of: 3}) {
 		t.Errorf("agent got %+v", agent)
 	}
 	for args, say := range map[string]string{
 		"dev --nodes 0": "at least 1 node", "dev --listen nowhere": "HOST:PORT", "server --log-level loud": "debug, info, warn or error",
-		"agent --name N_1": "DNS label", "agent --server h": "HOST:PORT", "demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
+		"agent --name N_1": "DNS label", "agent --huge-pages 3/2": "all, none, or a part such as 2/3", "agent --server h": "HOST:PORT", "demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
 	} {
 		if r := sh.run(t, strings.Fields(args)...); r.code != cli.ExitUsage || !strings.Contains(r.err, say) {
 			t.Errorf("%s: exit code %d: %s", args, r.code, r.err)

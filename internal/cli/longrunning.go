@@ -165,7 +165,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var disk, cpus, memory, builder string
+	var disk, cpus, memory, hugePages, builder string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -198,6 +198,9 @@ agent finds them when it starts again. Needs root.`,
 				}
 				opts.DiskBytes = int64(bytes)
 			}
+			if opts.HugePages, err = inventory.ParsePart(hugePages); err != nil {
+				return usage("--huge-pages: %v", err)
+			}
 			opts.Builder = config.Builder(builder)
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkImageOptions(opts), checkLog(opts.Log)); err != nil {
@@ -216,7 +219,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
-	cmd.Flags().BoolVar(&opts.NoHugePages, "no-huge-pages", false, "offer none of the machine's huge pages")
+	cmd.Flags().StringVar(&hugePages, "huge-pages", "all", "reserved huge pages to offer: all, none, or a part such as 2/3, the second of three equal parts")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")

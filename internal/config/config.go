@@ -7,6 +7,8 @@ package config
 import (
 	"io"
 	"time"
+
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // Defaults that the command line, the server and the documentation share.
@@ -129,8 +131,8 @@ type Agent struct {
 	MemoryBytes int64
 	// DiskBytes limits the private disks of members that the node offers; 0: what is free on the disk of its state less a reserve.
 	DiskBytes int64
-	// NoHugePages: another node of the machine offers its huge pages.
-	NoHugePages bool
+	// HugePages is the part of the machine's reserved huge pages that the node offers; other nodes of the machine may offer the other parts.
+	HugePages inventory.Part
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.

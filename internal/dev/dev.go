@@ -141,8 +141,7 @@ type share struct {
 	shared      bool
 	memoryBytes int64
 	diskBytes   int64
-	// noHugePages: the first node offers those of the machine.
-	noHugePages bool
+	hugePages   inventory.Part
 }
 
 // divide gives each node cores of its own as far as the machine has them, else all nodes the same ones.
@@ -164,7 +163,7 @@ func divide(dir string, nodes, coresEach int) ([]share, error) {
 	}
 	shares := make([]share, nodes)
 	for i := range shares {
-		s := share{slots: coresEach, memoryBytes: whole.MemoryBytes / int64(nodes), diskBytes: disk / int64(nodes), noHugePages: i > 0}
+		s := share{slots: coresEach, memoryBytes: whole.MemoryBytes / int64(nodes), diskBytes: disk / int64(nodes), hugePages: inventory.Part{N: i + 1, Of: nodes}}
 		if nodes*coresEach <= len(usable) {
 			s.cpus = usable[i*coresEach : (i+1)*coresEach]
 		} else {
@@ -225,13 +224,10 @@ func (p agentProcess) run(ctx context.Context) error {
 	args := []string{
 		"agent", "--state", p.opts.StateDir, "--server", p.server, "--name", p.space.Name,
 		"--cores", fmt.Sprint(p.share.slots), "--cpus", inventory.FormatList(p.share.cpus),
-		"--memory", fmt.Sprint(p.share.memoryBytes), "--underlay", p.space.Address.String(),
+		"--memory", fmt.Sprint(p.share.memoryBytes), "--huge-pages", p.share.hugePages.String(), "--underlay", p.space.Address.String(),
 	}
 	if p.share.diskBytes > 0 {
 		args = append(args, "--disk", fmt.Sprint(p.share.diskBytes))
-	}
-	if p.share.noHugePages {
-		args = append(args, "--no-huge-pages")
 	}
 	if p.share.shared {
 		args = append(args, "--shared-cpus")

@@ -48,6 +48,45 @@ func TestHugePagesAreOfferedByMemoryNodeAndAreNoOrdinaryMemory(t *testing.T) {
 	}
 }
 
+func TestEachPartOffersPagesOfItsOwnOfEachMemoryNodeAndNoneIsLost(t *testing.T) {
+	root := twoSockets(t)
+	writeTree(t, root, map[string]string{
+		"sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages":    "100\n",
+		"sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages":    "5\n",
+		"sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages": "1\n",
+	})
+	const mib = 1 << 20
+	for part, want := range map[string]map[int][]api.HugePages{
+		"all":  {0: {{PageBytes: 2 * mib, Bytes: 200 * mib}}, 1: {{PageBytes: 2 * mib, Bytes: 10 * mib}, {PageBytes: 1024 * mib, Bytes: 1024 * mib}}},
+		"1/2":  {0: {{PageBytes: 2 * mib, Bytes: 100 * mib}}, 1: {{PageBytes: 2 * mib, Bytes: 4 * mib}}},
+		"2/2":  {0: {{PageBytes: 2 * mib, Bytes: 100 * mib}}, 1: {{PageBytes: 2 * mib, Bytes: 6 * mib}, {PageBytes: 1024 * mib, Bytes: 1024 * mib}}},
+		"none": {},
+	} {
+		offered, err := ParsePart(part)
+		if err != nil || offered.String() != part {
+			t.Fatalf("%q is read as %q (%v)", part, offered, err)
+		}
+		got, err := Discover(root, []int{0, 1, 2, 3}, Request{HugePages: offered})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range got.NUMANodes {
+			if diff := cmp.Diff(want[n.ID], n.HugePages); diff != "" {
+				t.Errorf("part %s of memory node %d (-want +got):\n%s", part, n.ID, diff)
+			}
+			reserved := map[int]int64{0: 200 * mib, 1: 1034 * mib}[n.ID]
+			if n.MemoryBytes != max(0, 1000000<<10-reserved) {
+				t.Errorf("part %s: memory node %d has %d bytes of ordinary memory; all its huge pages are none of it", part, n.ID, n.MemoryBytes)
+			}
+		}
+	}
+	for _, text := range []string{"", "0/2", "3/2", "1/0", "-1/2", "1", "half", "1/2/3"} {
+		if part, err := ParsePart(text); err == nil {
+			t.Errorf("%q is read as part %s", text, part)
+		}
+	}
+}
+
 func TestAKernelWithoutNUMAHasOnePoolOfHugePages(t *testing.T) {
 	root := t.TempDir()
 	writeTree(t, root, map[string]string{

@@ -25,6 +25,8 @@ type Request struct {
 	Slots int
 	// MemoryBytes limits the memory; 0: what is left after a reserve for the host.
 	MemoryBytes int64
+	// HugePages is the part of the reserved huge pages that is offered.
+	HugePages Part
 }
 
 // Discover reads the machine below root ("/" but for tests). Only CPUs that are online and that this process may use count.
@@ -54,7 +56,7 @@ func Discover(root string, usable []int, r Request) (api.NodeCapacity, error) {
 		cpu := cpus[slot%len(cpus)]
 		out.Cores = append(out.Cores, api.Core{Slot: slot, CPU: cpu, NUMANode: numa[cpu]})
 	}
-	if err := readHugePages(root, out.NUMANodes); err != nil {
+	if err := readHugePages(root, out.NUMANodes, r.HugePages); err != nil {
 		return api.NodeCapacity{}, err
 	}
 	for _, n := range out.NUMANodes {
