@@ -383,9 +383,30 @@ var vmGuards = []Mutant{
 	{
 		Guard:   "huge pages that are set aside are not offered as memory",
 		File:    "internal/inventory/hugepages.go",
-		Find:    "\t\t\t\tn.MemoryBytes = max(0, n.MemoryBytes-pages*size)\n",
+		Find:    "\t\t\tn.MemoryBytes = max(0, n.MemoryBytes-pages*size)\n",
 		Replace: "",
 		Test:    "./internal/inventory TestHugePagesAreOfferedByMemoryNodeAndAreNoOrdinaryMemory",
+	},
+	{
+		Guard:   "the memory of a machine lies in the huge pages that it was assigned",
+		File:    "internal/driver/vm/domain.go",
+		Find:    "\td.PageKiB = page >> 10\n",
+		Replace: "\t_ = page\n",
+		Test:    "./internal/driver/vm TestTheMemoryOfAMachineLiesInHugePagesThatItsLimitDoesNotCount",
+	},
+	{
+		Guard:   "the limit of a machine does not count its huge pages",
+		File:    "internal/driver/vm/confine.go",
+		Find:    "MemoryBytes: a.NodeMemoryBytes() - a.ReserveBytes + reserve,",
+		Replace: "MemoryBytes: a.MemoryBytes() + reserve,",
+		Test:    "./internal/driver/vm TestTheMemoryOfAMachineLiesInHugePagesThatItsLimitDoesNotCount",
+	},
+	{
+		Guard:   "nodes of one machine offer no huge page twice",
+		File:    "internal/inventory/hugepages.go",
+		Find:    "\treturn count*int64(p.N)/int64(p.Of) - count*int64(p.N-1)/int64(p.Of)\n",
+		Replace: "\treturn count*int64(p.N)/int64(p.Of)\n",
+		Test:    "./internal/inventory TestEachPartOffersPagesOfItsOwnOfEachMemoryNodeAndNoneIsLost",
 	},
 	{
 		Guard:   "a disk is not smaller than its image",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cgroup"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
@@ -88,6 +89,20 @@ func (d *Driver) OutOfMemory(id string) (int, error) {
 		return 0, err
 	}
 	return groups.OutOfMemory(id)
+}
+
+// pagesText explains why a machine in huge pages did not start, if fewer are free than it needs; empty otherwise.
+func pagesText(a *api.Assignment) string {
+	page, needed := a.HugePages()
+	if page == 0 {
+		return ""
+	}
+	free, err := inventory.FreeHugePages("/", page)
+	if err != nil || free >= needed/page {
+		return ""
+	}
+	return fmt.Sprintf("; the machine needs %d huge pages of %s, and %d are free: another program holds some that this node offers; end that program, "+
+		"or reserve more huge pages and restart the agent", needed/page, api.Bytes(page), free)
 }
 
 // memoryText is what people are told of a machine whose QEMU ran out of memory; empty when it did not.

@@ -287,7 +287,7 @@ func (d *Driver) create(ctx context.Context, host *daemon, m driver.Member, text
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("libvirt can't start the machine: %w", err)
+		return fmt.Errorf("libvirt can't start the machine: %w%s", err, pagesText(&m.Assignment))
 	}
 	failpoint.Hit("vm.after-create")
 	return d.release(ctx, host, &m.Assignment)
