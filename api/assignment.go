@@ -115,7 +115,9 @@ type ClusterRecord struct {
 	Phase      ClusterPhase `json:"phase"`
 	Message    string       `json:"message,omitempty"`
 	// Networks are its private networks, its own first; UserIDs those of its members' user namespaces.
+	// Joined are the networks of its project on which its groups have ports.
 	Networks []NetworkRef `json:"networks,omitempty"`
+	Joined   []NetworkRef `json:"joined,omitempty"`
 	UserIDs  IDRange      `json:"user_ids,omitzero"`
 	// Chunks name the immutable assignment chunks that are true in this generation.
 	Chunks []ChunkRef `json:"chunks,omitempty"`

@@ -41,8 +41,9 @@ type Group struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	// Spares is how many more places of this shape are held, on other nodes where possible, for members that die.
 	Spares int `json:"spares,omitempty"`
-	// Networks are further private networks of the cluster on which each member has a port, besides the cluster's own. Groups that name the
-	// same network share it. Members have them as eth1, eth2 and so on, in the order in which the cluster's groups first name them.
+	// Networks are networks on which each member has a port, besides the cluster's own. NAME is a further private network of the cluster; groups
+	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
+	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
 	Networks []string `json:"networks,omitempty"`
 	// ShareMemory lets members of the cluster that are on one node exchange messages through memory: they share System V IPC, and see each
 	// other's processes. nil: they do.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Technology is how a network is carried from node to node.
@@ -12,13 +13,28 @@ type Technology string
 // TechnologyVXLAN is Ethernet in UDP (RFC 7348), between the nodes that have ports of the network.
 const TechnologyVXLAN Technology = "vxlan"
 
-// Network is a tenant network; stored, immutable. It lives until the last of its ports was proved clean.
+// NetworkIntent is the user's side of a project's network; only the API writes it. The network outlives clusters.
+type NetworkIntent struct {
+	// Name is NAME, or PROJECT.NAME outside the default project.
+	Name    string `json:"name"`
+	UID     string `json:"uid"`
+	Project string `json:"project,omitempty"`
+	User    string `json:"user,omitempty"`
+	// Prefix is the requested subnet; not valid: any of the site's pool.
+	Prefix            netip.Prefix `json:"prefix,omitzero"`
+	CreatedAt         time.Time    `json:"created_at"`
+	DeleteRequestedAt *time.Time   `json:"delete_requested_at,omitempty"`
+}
+
+// Network is a tenant network; stored, immutable; only the leader writes it. It lives until the last of its ports was proved clean, a
+// project's network until its deletion as well.
 type Network struct {
 	UID string `json:"uid"`
-	// Name is that of the cluster whose private network it is, or CLUSTER:NETWORK for a further one of the cluster.
+	// Name is that of the cluster whose private network it is, CLUSTER:NETWORK for a further one of the cluster, or project/NETWORK for one
+	// of a project.
 	Name    string `json:"name"`
 	Project string `json:"project,omitempty"`
-	// Cluster and ClusterUID own a private network.
+	// Cluster and ClusterUID own a private network; they are empty for a project's.
 	Cluster    string     `json:"cluster,omitempty"`
 	ClusterUID string     `json:"cluster_uid,omitempty"`
 	Technology Technology `json:"technology,omitempty"`
@@ -30,20 +46,38 @@ type Network struct {
 	Gateway netip.Addr   `json:"gateway"`
 	// Egress lets members open connections to the outside (NAT).
 	Egress bool `json:"egress,omitempty"`
+	// Refused is why a project's network has neither index nor subnet, and never will: its prefix was taken by then.
+	Refused string `json:"refused,omitempty"`
 }
 
 // NetworkRef names a network, with its subnet, which never changes.
 type NetworkRef struct {
-	UID    string       `json:"uid"`
+	UID string `json:"uid"`
+	// Name is that of a project's network, as a group writes it. It is empty for a cluster's own.
+	Name   string       `json:"name,omitempty"`
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// FurtherNetworks returns the names of the further networks of groups, each once, in the order in which they are first named.
-func FurtherNetworks(groups []Group) []string {
+// ofProject begins the names of a project's networks: project/NETWORK.
+const ofProject = "project/"
+
+// ProjectNetwork returns the name of a project's network as groups write it.
+func ProjectNetwork(name string) string { return ofProject + name }
+
+// CutProjectNetwork returns the name that a network has within its project, and whether the name is one of a project's network.
+func CutProjectNetwork(name string) (string, bool) { return strings.CutPrefix(name, ofProject) }
+
+// FurtherNetworks returns the names of the further private networks of groups, each once, in the order in which they are first named.
+func FurtherNetworks(groups []Group) []string { return networkNames(groups, false) }
+
+// JoinedNetworks returns the names of the project's networks of groups, each once, in the order in which they are first named.
+func JoinedNetworks(groups []Group) []string { return networkNames(groups, true) }
+
+func networkNames(groups []Group, joined bool) []string {
 	var names []string
 	for i := range groups {
 		for _, name := range groups[i].Networks {
-			if !slices.Contains(names, name) {
+			if strings.HasPrefix(name, ofProject) == joined && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -73,8 +107,14 @@ func NetworkName(cluster, name string) string {
 	return cluster + ":" + name
 }
 
-// OwnName returns the name of a further private network of a cluster within it, empty for the cluster's own.
+// OfProject reports whether it is a network of a project, which outlives clusters.
+func (n *Network) OfProject() bool { return strings.HasPrefix(n.Name, ofProject) }
+
+// OwnName returns the name that groups write for a network. It is empty for a cluster's own network.
 func (n *Network) OwnName() string {
+	if n.OfProject() {
+		return n.Name
+	}
 	_, name, _ := strings.Cut(n.Name, ":")
 	return name
 }

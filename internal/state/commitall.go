@@ -31,7 +31,7 @@ type header struct {
 	chunks []store.Op
 }
 
-// condsOfHeader is how many conditions a header has besides the guard of the leadership.
+// condsOfHeader is how many conditions a header has besides the guard of the leadership and those on joined networks.
 const condsOfHeader = 2
 
 // CommitAll makes decisions about different clusters true, each as Commit does: all of it or none, whatever becomes of the others. What has room
@@ -103,13 +103,13 @@ func (l *Leader) aheadOf(ctx context.Context, headers []header, outcomes []Outco
 
 // together returns how many of the headers have room in one commit, at least one.
 func together(headers []header) int {
-	ops, bytes := 0, 0
+	ops, bytes, conds := 0, 0, 1
 	for n, h := range headers {
-		ops += len(h.ops)
+		ops, conds = ops+len(h.ops), conds+condsOfHeader+len(h.write.Joins)
 		for _, op := range h.ops {
 			bytes += len(op.Key) + len(op.Value)
 		}
-		if n > 0 && (ops > store.MaxOps || 1+(n+1)*condsOfHeader > store.MaxOps || bytes > store.MaxBytes) {
+		if n > 0 && (ops > store.MaxOps || conds > store.MaxOps || bytes > store.MaxBytes) {
 			return n
 		}
 	}
@@ -119,8 +119,21 @@ func together(headers []header) int {
 // commitTogether makes headers true in one commit, or, when a condition of one of them fails, those whose own conditions hold.
 func (l *Leader) commitTogether(ctx context.Context, headers []header, outcomes []Outcome) {
 	conds, ops := []store.Cond{l.leadership.Guard()}, []store.Op(nil)
+	joined := map[string]bool{}
 	for _, h := range headers {
-		conds, ops = append(conds, l.conds(h.base)[1:]...), append(ops, h.ops...)
+		conds = append(conds, l.conds(h.base)[1:]...)
+		for _, j := range h.write.Joins {
+			conds = append(conds, store.Cond{Key: prefixNetUse + j.UID, Revision: j.revision})
+		}
+		for _, op := range h.ops {
+			if prefix, _ := splitKey(op.Key); prefix == prefixNetUse { // several may join one network, and a commit writes a key once
+				if joined[op.Key] {
+					continue
+				}
+				joined[op.Key] = true
+			}
+			ops = append(ops, op)
+		}
 	}
 	revision, err := l.repo.store.Commit(ctx, conds, ops)
 	if errors.Is(err, store.ErrConflict) && len(headers) > 1 {

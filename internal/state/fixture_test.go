@@ -65,6 +65,17 @@ func writeEveryKind(w *world) {
 	}))
 	must(w, w.repo.NoteTokenUses(ctx, []state.TokenUse{{ID: "t1", At: now, From: "10.0.0.7"}}))
 	w.reach(w.repo.PutShape(ctx, api.NamedShape{Name: "m4", ShapeSettings: api.ShapeSettings{Description: "for CFD", Cores: 4, Memory: 8 << 30}, UpdatedAt: now}))
+	lab := api.NetworkIntent{Name: "lab", UID: "uid-lab", Project: "default", User: "eve", Prefix: netip.MustParsePrefix("10.64.128.0/24"), CreatedAt: now}
+	w.reach(w.repo.CreateNetwork(ctx, lab))
+	w.reach(w.leader.PutNetworks(ctx, api.Network{
+		UID: lab.UID, Name: "project/lab", Project: "default", Technology: api.TechnologyVXLAN, Index: 8, Prefix: lab.Prefix, Gateway: netip.MustParseAddr("10.64.128.1"),
+	}))
+	on := onNetworks("on", "project/lab")
+	w.reach(w.repo.CreateCluster(ctx, on))
+	w.reach(w.leader.Commit(ctx, w.cache.Cluster("on"), state.Write{
+		Record: api.ClusterRecord{Name: "on", UID: on.UID, Phase: api.ClusterStarting, Joined: []api.NetworkRef{{UID: lab.UID, Name: "project/lab", Prefix: lab.Prefix}}, ChangedAt: now},
+		Joins:  []state.NetworkJoin{w.cache.View().NetworkJoin(lab.UID)},
+	}))
 	writeNodes(w)
 	writeMachines(w)
 }

@@ -13,11 +13,14 @@ import (
 )
 
 // CreateCluster stores the intent of a new cluster. Of two creates of one name exactly one wins; the other gets ErrExists, until
-// the winner's cluster is gone altogether. A project that does not exist is ErrNoProject. It returns the revision of the commit, for
+// the winner's cluster is gone altogether. A project that does not exist is ErrNoProject, one of its networks that the cluster names and that
+// does not exist ErrNoNetwork. It returns the revision of the commit, for
 // Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
 	key := prefixIntent + in.Name
-	revision, err := r.createIn(ctx, in.Project, put(key, in), fmt.Sprintf("cluster %q", in.Name))
+	revision, err := r.createIn(ctx, in.Project, put(key, in), fmt.Sprintf("cluster %q", in.Name), func() ([]store.Cond, []store.Op, error) {
+		return r.joins(ctx, &in)
+	})
 	if err != nil {
 		return 0, err
 	}

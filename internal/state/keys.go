@@ -14,6 +14,8 @@ const (
 	prefixChunk      = "chunk/"
 	prefixQuarantine = "quarantine/"
 	prefixNetwork    = "network/"
+	prefixNetIntent  = "networkintent/"
+	prefixNetUse     = "networkuse/"
 	prefixNode       = "node/"
 	prefixControl    = "nodecontrol/"
 	prefixIdentity   = "nodeidentity/"

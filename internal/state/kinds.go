@@ -33,8 +33,10 @@ var kinds = []registration{
 	quarantines,
 	&stored[api.UsageRecord]{prefix: prefixUsage, take: takeUsage},
 	nodeSpans,
-	// network/UID, written by the leader, immutable.
-	networks,
+	// network/UID, written by the leader, immutable. networkintent/NAME, written by API handlers, and networkuse/UID, with each commit that
+	// gives a cluster a port on a project's network or stores a cluster that will have one.
+	networks, networkIntents,
+	&stored[networkUse]{prefix: prefixNetUse, of: networkUses, take: takeNetworkUse, drop: dropNetworkUse},
 
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
@@ -64,7 +66,10 @@ var kinds = []registration{
 var (
 	clusters = &kind[Cluster]{
 		name: (*Cluster).Name, list: func(v *View) *[]*Cluster { return &v.Clusters },
-		indexes: []*index[Cluster]{clusterByUID, clustersOnNode},
+		indexes: []*index[Cluster]{clusterByUID, clustersOnNode, clustersOnNetwork},
+	}
+	clustersOnNetwork = &index[Cluster]{
+		in: func(v *View) *directory { return &v.clusterNetworks }, keys: (*Cluster).joined,
 	}
 	clusterByUID = &index[Cluster]{
 		in: func(v *View) *directory { return &v.clusterUIDs }, keys: func(c *Cluster) []string { return unlessEmpty(c.UID()) },
@@ -109,6 +114,13 @@ var (
 	}
 	networkByName = &index[api.Network]{
 		in: func(v *View) *directory { return &v.networkNames }, keys: func(n *api.Network) []string { return []string{n.Name} },
+	}
+	networkIntents = &kind[api.NetworkIntent]{
+		prefix: prefixNetIntent, name: func(n *api.NetworkIntent) string { return n.Name },
+		list: func(v *View) *[]*api.NetworkIntent { return &v.NetworkIntents },
+	}
+	networkUses = &kind[netUse]{
+		name: func(u *netUse) string { return u.uid }, list: func(v *View) *[]*netUse { return &v.networkUses },
 	}
 	projects = &kind[api.Project]{
 		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },

@@ -48,6 +48,8 @@ type Write struct {
 	Quarantines []api.Quarantine
 	// Networks are new ones of the cluster, which become true with the record.
 	Networks []api.Network
+	// Joins are the project's networks on which the commit gives the cluster ports, as they were in the view that it was decided on.
+	Joins []NetworkJoin
 	// Usage is the record of what ends with this commit, nil for nothing; it is number Record.UsageSeq.
 	Usage *api.UsageRecord
 	// Forget removes the cluster, record, chunks and intent, instead of writing Record. It is refused while an assignment of base is not
@@ -151,6 +153,9 @@ func headerOps(base *Cluster, w Write, quarantines []api.Quarantine) []store.Op 
 	ops := append([]store.Op{put(prefixRecord+w.Record.Name, w.Record)}, putQuarantines(quarantines)...)
 	for i := range w.Networks {
 		ops = append(ops, put(prefixNetwork+w.Networks[i].UID, w.Networks[i]))
+	}
+	for _, j := range w.Joins {
+		ops = append(ops, put(prefixNetUse+j.UID, networkUse{Newest: w.Record.Name}))
 	}
 	if w.Usage != nil {
 		ops = append(ops, put(keyUsage(w.Usage.UID, w.Usage.Seq), w.Usage))

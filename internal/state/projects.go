@@ -59,7 +59,7 @@ func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.
 	return p, revision, err
 }
 
-// DeleteProject removes a project. It refuses with ErrInUse while clusters or tokens belong to it, those that come at the same moment
+// DeleteProject removes a project. It refuses with ErrInUse while clusters, networks or tokens belong to it, those that come at the same moment
 // included, and for the default project.
 func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 	if name == api.DefaultProject {
@@ -105,6 +105,18 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 	if len(clusters) > 0 {
 		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(clusters, "cluster"))
 	}
+	networks, err := list[api.NetworkIntent](ctx, r, prefixNetIntent)
+	if err != nil {
+		return err
+	}
+	networks = slices.DeleteFunc(networks, func(n api.NetworkIntent) bool { return n.Project != project })
+	if len(networks) > 0 {
+		names := make([]string, len(networks))
+		for i := range networks {
+			names[i] = networks[i].Name
+		}
+		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(names, "network"))
+	}
 	all, err := r.Tokens(ctx)
 	if err != nil {
 		return err
@@ -130,10 +142,17 @@ func (r *Repo) Project(ctx context.Context, name string) (api.Project, error) {
 }
 
 // createIn writes something new that belongs to a project, if the project exists (ErrNoProject) and the key is free (ErrExists). what
-// names it in errors.
-func (r *Repo) createIn(ctx context.Context, project string, op store.Op, what string) (int64, error) {
+// names it in errors. besides, if not nil, returns what else the commit depends on and writes.
+func (r *Repo) createIn(ctx context.Context, project string, op store.Op, what string, besides func() ([]store.Cond, []store.Op, error)) (int64, error) {
 	for {
 		conds, ops := []store.Cond{{Key: op.Key}}, []store.Op{op}
+		if besides != nil {
+			moreConds, moreOps, err := besides()
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", what, err)
+			}
+			conds, ops = append(conds, moreConds...), append(ops, moreOps...)
+		}
 		if project != "" && project != api.DefaultProject {
 			e, ok, err := r.store.Get(ctx, prefixProject+project)
 			if err != nil {
@@ -159,13 +178,13 @@ func (r *Repo) createIn(ctx context.Context, project string, op store.Op, what s
 		case taken || len(conds) == 1:
 			return 0, fmt.Errorf("%s %w", what, ErrExists)
 		}
-		// The project changed; look again.
+		// The project, or something else, changed; look again.
 	}
 }
 
 // CreateToken stores a token, of which only the hash is known here. Its project must exist (ErrNoProject).
 func (r *Repo) CreateToken(ctx context.Context, t api.TokenInfo) (int64, error) {
-	return r.createIn(ctx, t.Project, put(prefixToken+t.ID, t), fmt.Sprintf("token %q", t.ID))
+	return r.createIn(ctx, t.Project, put(prefixToken+t.ID, t), fmt.Sprintf("token %q", t.ID), nil)
 }
 
 // DeleteToken revokes a token. One that is not there, also because it belongs to another project than the one given ("": any), is

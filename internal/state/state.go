@@ -28,6 +28,8 @@ var (
 	ErrExists = errors.New("already exists")
 	// ErrNoProject: the project that is named does not exist.
 	ErrNoProject = errors.New("no such project")
+	// ErrNoNetwork: a network that is named does not exist, or is being deleted.
+	ErrNoNetwork = errors.New("no such network")
 	// ErrInUse: it can't go while something depends on it.
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.

@@ -45,6 +45,19 @@ func (c *Cluster) All() iter.Seq[*api.Assignment] { return c.each(true, true) }
 // Confirmed tells whether a releasing assignment has been confirmed clean.
 func (c *Cluster) Confirmed(assignmentID string) bool { return c.clean[assignmentID] }
 
+// joined returns the UIDs of the project's networks that it joined, in order.
+func (c *Cluster) joined() []string {
+	if c.Record == nil {
+		return nil
+	}
+	var uids []string
+	for _, ref := range c.Record.Joined {
+		uids = append(uids, ref.UID)
+	}
+	slices.Sort(uids)
+	return uids
+}
+
 // HeldTotal returns the sum of its held assignments, spares included, with 1 cluster when there are any.
 func (c *Cluster) HeldTotal() resource.Amounts { return c.held }
 
@@ -92,8 +105,9 @@ type View struct {
 	Nodes       []*Node
 	Jobs        []*api.Job
 	Quarantines []*api.Quarantine
-	// Networks are in the order of their UIDs.
-	Networks []*api.Network
+	// Networks are in the order of their UIDs. NetworkIntents are those of projects' networks.
+	Networks       []*api.Network
+	NetworkIntents []*api.NetworkIntent
 	// NodeSpans are in the order of NodeSpanKey.
 	NodeSpans []*api.NodeSpan
 	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
@@ -123,7 +137,8 @@ type View struct {
 
 	clusterUIDs, clusterNodes             directory
 	machineUIDs, machineMACs, machineBMCs directory
-	networkNames                          directory
+	networkNames, clusterNetworks         directory
+	networkUses                           []*netUse
 }
 
 // Cluster returns the cluster of that name, or nil.
@@ -140,6 +155,23 @@ func (v *View) NetworkNamed(name string) *api.Network {
 		return all[i]
 	}
 	return first(all)
+}
+
+// NetworkIntent returns what a user wants of a project's network of that name, or nil.
+func (v *View) NetworkIntent(name string) *api.NetworkIntent { return networkIntents.find(v, name) }
+
+// ClustersOnNetwork returns the clusters that joined a project's network, by name.
+func (v *View) ClustersOnNetwork(uid string) []*Cluster {
+	return clusters.by(v, clustersOnNetwork, uid)
+}
+
+// NetworkJoin returns a condition on the use of a project's network: nothing has begun to use it since this view.
+func (v *View) NetworkJoin(uid string) NetworkJoin {
+	j := NetworkJoin{UID: uid}
+	if use := networkUses.find(v, uid); use != nil {
+		j.revision = use.revision
+	}
+	return j
 }
 
 // Job returns the job of that ID, or nil.
