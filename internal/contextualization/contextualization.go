@@ -62,8 +62,16 @@ type Cluster struct {
 	User    driver.User
 	// UserData is what groups give cloud-init in their members, by group.
 	UserData map[string]string
+	// Neighbours are members of other clusters on networks that this one joined.
+	Neighbours []Neighbour
 	// Nameservers resolve names of the outside, for clusters with egress; without any, members know each other only.
 	Nameservers []netip.Addr
+}
+
+// Neighbour is a member of another cluster of the project, by its address on a network that both clusters joined.
+type Neighbour struct {
+	Member, Cluster string
+	Address         netip.Addr
 }
 
 // Renderer renders the files of a cluster's members. What they share is rendered once.
@@ -156,5 +164,13 @@ func check(cluster Cluster, members []api.Assignment) error {
 		}
 		names[m.Member], addresses[m.Address()] = true, true
 	}
+	for _, n := range cluster.Neighbours {
+		if !isLabel(n.Member) || !isLabel(n.Cluster) || !n.Address.IsValid() {
+			return fmt.Errorf("%q of cluster %q at %v is no neighbour", n.Member, n.Cluster, n.Address)
+		}
+	}
 	return nil
 }
+
+// isLabel reports whether a name can stand in a hosts file as one label.
+func isLabel(name string) bool { return name != "" && !strings.ContainsAny(name, " \t\n#,*?!\"\\/.") }

@@ -84,6 +84,11 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 	}{
 		{"plain", nil},
 		{"metal", func(c *Cluster) { c.Members[1].Stack = api.StackMetal }},
+		{"joined", func(c *Cluster) {
+			c.Neighbours = []Neighbour{
+				{"web-0", "c3", netip.MustParseAddr("10.64.48.9")}, {"db-1", "c2", netip.MustParseAddr("10.64.48.4")}, {"db-0", "c2", netip.MustParseAddr("10.64.48.3")},
+			}
+		}},
 		{"sharing", func(c *Cluster) {
 			for i := range c.Members {
 				c.Members[i].SharesMemory = true
@@ -198,6 +203,9 @@ func TestWhatCannotBeTrueIsRefused(t *testing.T) {
 		{"has no address of its own", func(c *Cluster) { c.Members[2].Ports = c.Members[1].Ports }},
 		{"has no address of its own", func(c *Cluster) { c.Members[2].Ports = nil }},
 		{"both have rank 0", func(c *Cluster) { c.Members[2].Rank = 0 }},
+		{`"db 0" of cluster "c2"`, func(c *Cluster) { c.Neighbours = []Neighbour{{"db 0", "c2", netip.MustParseAddr("10.64.48.3")}} }},
+		{`"db-0" of cluster "c2.c1"`, func(c *Cluster) { c.Neighbours = []Neighbour{{"db-0", "c2.c1", netip.MustParseAddr("10.64.48.3")}} }},
+		{`is no neighbour`, func(c *Cluster) { c.Neighbours = []Neighbour{{Member: "db-0", Cluster: "c2"}} }},
 		{"has no cores", func(c *Cluster) { c.Members[2].Slots = nil }},
 	} {
 		if _, err := New(testCluster(t, c.change)); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -1,6 +1,7 @@
 package contextualization
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -154,6 +155,13 @@ func (r *Renderer) hosts() string {
 	b.WriteString("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n")
 	for _, m := range r.members {
 		fmt.Fprintf(&b, "%s\t%s\n", m.Address(), m.Member)
+	}
+	neighbours := slices.Clone(r.cluster.Neighbours)
+	slices.SortFunc(neighbours, func(a, b Neighbour) int {
+		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Member, b.Member), a.Address.Compare(b.Address))
+	})
+	for _, n := range neighbours {
+		fmt.Fprintf(&b, "%s\t%s.%s\n", n.Address, n.Member, n.Cluster)
 	}
 	return b.String()
 }

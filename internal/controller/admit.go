@@ -33,9 +33,9 @@ const answersTogether = 16
 
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
-	clusters, offers, quarantines, projects, environments any
-	available                                             string
-	asked                                                 string
+	clusters, offers, quarantines, projects, environments, networks any
+	available                                                       string
+	asked                                                           string
 }
 
 // admit answers those who need room, as far as there is any.
@@ -52,12 +52,11 @@ func (p *pass) admit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	numbers := p.numbers()
 	var errs []error
 	unanswered := false
 	began, before := p.cfg.Now(), p.committed
 	for batch := range slices.Chunk(p.answers(admission.Plan(p.Admission(p.asked, free))), answersTogether) {
-		each, err := p.answerAll(ctx, batch, numbers)
+		each, err := p.answerAll(ctx, batch, p.numbers())
 		errs = append(errs, err)
 		for i, err := range each {
 			switch {
@@ -136,7 +135,7 @@ func (p *pass) planned() planned {
 	}
 	return planned{
 		clusters: identity(p.view.Clusters), offers: p.view.Offers, quarantines: identity(p.view.Quarantines),
-		projects: identity(p.view.Projects), environments: identity(p.view.Environments), available: string(available), asked: string(asked),
+		projects: identity(p.view.Projects), environments: identity(p.view.Environments), networks: identity(p.view.Networks), available: string(available), asked: string(asked),
 	}
 }
 
@@ -153,13 +152,17 @@ func identity[T any](list []*T) any {
 
 // numbers returns what networks and clusters have of what is handed out once. What is given out in this pass is added.
 func (p *pass) numbers() *placement.Numbers {
+	if p.taken != nil {
+		return p.taken
+	}
 	var records []*api.ClusterRecord
 	for _, c := range p.view.Clusters {
 		if c.Record != nil {
 			records = append(records, c.Record)
 		}
 	}
-	return p.cfg.Pool.Numbers(p.view.Networks, records, p.view.Quarantines)
+	p.taken = p.cfg.Pool.Numbers(p.view.Networks, records, p.view.Quarantines)
+	return p.taken
 }
 
 // answerAll makes what admission says to clusters true. It returns what went wrong with each, and with their events.
@@ -209,46 +212,6 @@ func (p *pass) answer(a *answer, numbers *placement.Numbers) (decision.Change, e
 	return change, err
 }
 
-// takeNumbers completes a decision by the cluster's networks and user IDs. It returns the networks that are new with this decision.
-func (p *pass) takeNumbers(c *state.Cluster, at *placement.Decision, numbers *placement.Numbers) ([]api.Network, error) {
-	at.Further = map[string][]string{}
-	members := 0
-	for _, g := range c.Intent.Spec.Groups {
-		at.Further[g.Name] = g.Networks
-		members += g.Size + g.Spares
-	}
-	if c.Record != nil && len(c.Record.Networks) > 0 {
-		for _, ref := range c.Record.Networks {
-			n := p.view.Network(ref.UID)
-			if n == nil {
-				return nil, fmt.Errorf("network %s of cluster %q is not stored", ref.UID, c.Name())
-			}
-			if room := placement.Room(n); members > room {
-				return nil, fmt.Errorf("network %s (%s) has room for %d members, and the cluster is to have %d: create a larger cluster instead of this one",
-					n.Name, n.Prefix, room, members)
-			}
-			at.Networks = append(at.Networks, *n)
-		}
-		return nil, nil
-	}
-	ids, err := numbers.UserIDs(c.UID())
-	if err != nil {
-		return nil, err
-	}
-	at.UserIDs = ids
-	for _, name := range append([]string{""}, api.FurtherNetworks(c.Intent.Spec.Groups)...) {
-		n, err := numbers.Network(api.Network{
-			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
-			Technology: api.TechnologyVXLAN, Egress: c.Intent.Spec.Egress && name == "",
-		}, members)
-		if err != nil {
-			return nil, err
-		}
-		at.Networks = append(at.Networks, n)
-	}
-	return at.Networks, nil
-}
-
 // place makes the assignments of what was admitted for one cluster.
 func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, error) {
 	c, base := a.cluster, a.cluster.Decision()
@@ -256,7 +219,15 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 	if c.Record != nil {
 		at.Generation, at.UserIDs = c.Record.Generation+1, c.Record.UserIDs
 	}
-	fresh, err := p.takeNumbers(c, &at, numbers)
+	for _, q := range p.view.Quarantines {
+		if q.Assignment.ClusterUID == c.UID() {
+			at.Held = append(at.Held, q.Assignment)
+		}
+	}
+	fresh, joined, err := p.takeNumbers(a, &at, numbers)
+	if errors.Is(err, store.ErrConflict) {
+		return decision.Change{}, err
+	}
 	if err != nil {
 		verdict := admission.Refuse
 		if c.Intent.Spec.Queue {
@@ -267,11 +238,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		})
 		return p.answer(a, numbers)
 	}
-	for _, q := range p.view.Quarantines {
-		if q.Assignment.ClusterUID == c.UID() {
-			at.Held = append(at.Held, q.Assignment)
-		}
-	}
+	base.Beside = at.Beside
 	var ops []lifecycle.ClusterOperation
 	for _, place := range a.places {
 		assignments, err := decision.Assign(place.need, place.placed, at)
@@ -281,9 +248,10 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
 		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
-			Need: place.need, Assignments: assignments, Networks: fresh, UserIDs: at.UserIDs, Spares: place.spares,
+			Need: place.need, Assignments: assignments, Networks: fresh, Joined: joined, UserIDs: at.UserIDs, Spares: place.spares,
 		})...)
-		fresh = nil
+		fresh, joined = nil, nil
+		p.noteGiven(at.Networks, assignments)
 	}
 	return decision.Apply(base, ops, p.now)
 }

@@ -120,7 +120,7 @@ type leader struct {
 	heardTo uint64
 	nodes   map[string]lifecycle.NodeState
 	// networksSeen are the lists in which no network was over.
-	networksSeen [3]any
+	networksSeen [4]any
 	offered      offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
@@ -267,7 +267,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

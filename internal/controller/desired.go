@@ -121,19 +121,24 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 	return changed, failed
 }
 
-// touched returns the names of the clusters that may have to be rendered anew since the last view, in order: those that changed, those with a
-// node whose address changed, those whose files are out of date, and those that could not be. What is gone is dropped.
+// touched returns the names of the clusters that may have to be rendered anew since the last view, in order: those that changed, their
+// neighbours on networks of projects, those with a node whose address changed, those whose files are out of date, and those that could not be. What is gone is dropped.
 func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []string {
 	names := maps.Clone(d.undone)
 	d.addOutdated(view, names)
 	changed, gone := state.Diff(d.last.Clusters, view.Clusters, (*state.Cluster).Name)
 	for _, c := range changed {
 		names[c.Name()] = true
-		if was := d.last.Cluster(c.Name()); was != nil && was.UID() != c.UID() {
+		was := d.last.Cluster(c.Name())
+		if was != nil && was.UID() != c.UID() {
 			gone = append(gone, was)
+		}
+		if was == nil || !sameChunks(was.Record, c.Record) {
+			addNeighbours(view, c, names)
 		}
 	}
 	for _, c := range gone {
+		addNeighbours(view, c, names)
 		d.replace(c.UID(), d.clusters[c.UID()].byNode, nil, dirty)
 		d.networks.set(c.UID(), d.clusters[c.UID()].ends, nil)
 		d.fabricsDirty = d.fabricsDirty || len(d.clusters[c.UID()].ports) > 0

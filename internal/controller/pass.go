@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -28,6 +29,10 @@ type pass struct {
 	again bool
 	// lost: members were lost in this pass. Their replacements are asked for in the next, and come before all others then.
 	lost bool
+	// taken are the numbers that are handed out once, with what this pass gave out; nil until they are needed.
+	taken *placement.Numbers
+	// given are the assignments that this pass gave addresses on networks of projects, by the networks' UIDs.
+	given map[string][]api.Assignment
 }
 
 // newPass looks at everything once.
@@ -156,7 +161,7 @@ func (p *pass) commitEach(ctx context.Context, all []decided) (each []error, err
 	var events []api.Event
 	for i, d := range all {
 		if d.change.Dirty {
-			writes, of = append(writes, state.Decided{Base: d.cluster, Write: write(d.change)}), append(of, i)
+			writes, of = append(writes, state.Decided{Base: d.cluster, Write: p.write(d.change)}), append(of, i)
 		} else {
 			events = append(events, d.change.Events...)
 		}
@@ -171,10 +176,14 @@ func (p *pass) commitEach(ctx context.Context, all []decided) (each []error, err
 	return each, p.emit(ctx, events)
 }
 
-func write(change decision.Change) state.Write {
-	return state.Write{
+func (p *pass) write(change decision.Change) state.Write {
+	w := state.Write{
 		Record: change.Record, Add: change.Add, Quarantines: change.Quarantines, Networks: change.Networks, Usage: change.Usage, Forget: change.Forget,
 	}
+	for _, uid := range change.Joins {
+		w.Joins = append(w.Joins, p.view.NetworkJoin(uid))
+	}
+	return w
 }
 
 // landed notes that a change of a cluster is true.
@@ -234,24 +243,6 @@ func (p *pass) quarantine(ctx context.Context, q *api.Quarantine, ops []lifecycl
 		p.committed = max(p.committed, revision)
 	}
 	return p.emit(ctx, change.Events)
-}
-
-// networks forgets those that are over.
-func (p *pass) networks(ctx context.Context) error {
-	seen := [3]any{identity(p.view.Networks), identity(p.view.Clusters), identity(p.view.Quarantines)}
-	if seen == p.networksSeen {
-		return nil
-	}
-	over := lifecycle.PlanNetworks(p.view.Networks, func(uid string) bool { return p.view.ClusterByUID(uid) != nil }, p.view.Quarantines)
-	if len(over) > 0 {
-		revision, err := p.writer.RemoveNetworks(ctx, over...)
-		if err != nil {
-			return err
-		}
-		p.committed = max(p.committed, revision)
-	}
-	p.networksSeen = seen
-	return nil
 }
 
 // justStarted reports whether no node can have joined yet: neither server nor cluster is older than an agent takes to connect.

@@ -116,7 +116,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		}
 		next.byNode[node] = p
 	}
-	for _, ref := range c.Record.Networks {
+	for _, ref := range slices.Concat(c.Record.Networks, c.Record.Joined) {
 		network := view.Network(ref.UID)
 		if network == nil {
 			return rendered{}, fmt.Errorf("network %s is not stored", ref.UID)
@@ -358,6 +358,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 	}
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: authority, Certificates: certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
-		UserData: userDataOf(c.Intent.Spec),
+		UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c),
 	})
 }

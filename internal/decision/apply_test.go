@@ -469,6 +469,20 @@ func TestWhatDoesNotFitWhatIsCommittedIsRefused(t *testing.T) {
 			"which is not clean",
 		},
 		{
+			"an address of another cluster on a network of the project", func(c *Cluster) {
+				other := assignment("c-7", 7, 4)
+				other.ID, other.ClusterUID = "u2.d-0.1", "u2"
+				c.Beside = []api.Assignment{other}
+			},
+			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {})},
+			"of u2.d-0.1, which is of another cluster and not clean",
+		},
+		{
+			"networks that a placed cluster joins", nil,
+			[]lifecycle.ClusterOperation{lifecycle.Hold{Assignments: []api.Assignment{assignment("c-7", 7, 4)}, Joined: []api.NetworkRef{{UID: "lab", Name: "project/lab"}}}},
+			"the assignments join networks, but the cluster joined 0 when it was placed",
+		},
+		{
 			"one address for two", nil,
 			[]lifecycle.ClusterOperation{hold(func(*api.Assignment) {}), hold(func(a *api.Assignment) { a.ID, a.Member, a.Rank = "z", "c-8", 8 })},
 			"takes the address",

@@ -18,6 +18,8 @@ type Cluster struct {
 	Record *api.ClusterRecord // nil before the first decision
 	// Chunks are those that Record.Chunks names, in that order.
 	Chunks []Chunk
+	// Beside are assignments of other clusters that hold addresses on the project's networks which this one joins.
+	Beside []api.Assignment
 }
 
 // Chunk is an assignment chunk with its content.
@@ -43,6 +45,8 @@ type Change struct {
 	Quarantines []api.Quarantine
 	// Networks are new, and stored with the record.
 	Networks []api.Network
+	// Joins are the UIDs of the project's networks on which the commit gives the cluster ports, in order.
+	Joins []string
 	// Usage is the record of the spans that end with this commit, nil for none.
 	Usage *api.UsageRecord
 	// Forget removes the cluster instead of writing Record; Usage is written all the same.

@@ -16,9 +16,24 @@ func (a *applier) finish() error {
 	if len(a.held) > 0 && !takesMembers(a.record.Phase) {
 		return fmt.Errorf("it is %s and must not get assignments", a.record.Phase)
 	}
+	a.change.Joins = a.joins()
 	a.rechunk()
 	a.account()
 	return nil
+}
+
+// joins returns the UIDs of the joined networks on which new assignments have ports, in order.
+func (a *applier) joins() []string {
+	var uids []string
+	for i := range a.held {
+		for _, port := range a.held[i].Ports {
+			if slices.ContainsFunc(a.record.Joined, func(ref api.NetworkRef) bool { return ref.UID == port.Network }) {
+				uids = append(uids, port.Network)
+			}
+		}
+	}
+	slices.Sort(uids)
+	return slices.Compact(uids)
 }
 
 // takesMembers reports whether a cluster of this phase may be given assignments.

@@ -56,6 +56,8 @@ func (a *applier) holdNumbers(op lifecycle.Hold) error {
 		return errors.New("the assignments bring no network, and the cluster has none")
 	case len(op.Networks) > 0 && had:
 		return fmt.Errorf("the assignments bring networks, but the cluster has %d already", len(a.record.Networks))
+	case len(op.Networks) == 0 && len(op.Joined) > 0:
+		return fmt.Errorf("the assignments join networks, but the cluster joined %d when it was placed", len(a.record.Joined))
 	case len(op.Networks) == 0:
 		return nil
 	}
@@ -64,6 +66,12 @@ func (a *applier) holdNumbers(op lifecycle.Hold) error {
 			return fmt.Errorf("network %s (%s, index %d) is no new one of the cluster", n.Name, n.UID, n.Index)
 		}
 		a.record.Networks = append(a.record.Networks, api.NetworkRef{UID: n.UID, Prefix: n.Prefix})
+	}
+	for _, ref := range op.Joined {
+		if ref.UID == "" || ref.Name == "" || slices.Contains(a.record.Joined, ref) || slices.ContainsFunc(op.Networks, func(n api.Network) bool { return n.UID == ref.UID }) {
+			return fmt.Errorf("network %q (%s) is no other one that the cluster can join", ref.Name, ref.UID)
+		}
+		a.record.Joined = append(a.record.Joined, ref)
 	}
 	a.record.UserIDs, a.change.Networks = op.UserIDs, op.Networks
 	return nil
@@ -131,8 +139,8 @@ func (a *applier) checkPart(n api.Assignment) error {
 	}
 }
 
-// checkFree reports what of a new assignment another one of the cluster has: its ID, name or rank while it is held, its address until it is
-// clean.
+// checkFree reports what of a new assignment another one has: its ID, name or rank while one of the cluster holds it, its address until any
+// that holds it is clean.
 func (a *applier) checkFree(n api.Assignment) error {
 	against := func(other *api.Assignment, held bool) error {
 		switch {
@@ -161,6 +169,11 @@ func (a *applier) checkFree(n api.Assignment) error {
 	for i := range a.held {
 		if err := against(&a.held[i], true); err != nil {
 			return err
+		}
+	}
+	for i := range a.c.Beside {
+		if address := sameAddress(&n, &a.c.Beside[i]); address.IsValid() {
+			return fmt.Errorf("assignment %s takes the address %s of %s, which is of another cluster and not clean", n.ID, address, a.c.Beside[i].ID)
 		}
 	}
 	for _, m := range a.record.Lost {

@@ -11,8 +11,9 @@ import (
 type Placed struct {
 	Need        Need
 	Assignments []api.Assignment
-	// Networks and UserIDs are set with the first assignments of a cluster.
+	// Networks, Joined and UserIDs are set with the first assignments of a cluster: its own networks, and those of its project.
 	Networks []api.Network
+	Joined   []api.NetworkRef
 	UserIDs  api.IDRange
 	// Spares are the IDs of spare assignments whose room is taken over.
 	Spares []string
@@ -20,7 +21,7 @@ type Placed struct {
 
 // PlanPlaced returns what to commit for members that have got a place.
 func PlanPlaced(p Placed) []ClusterOperation {
-	ops := []ClusterOperation{Hold{Assignments: p.Assignments, Networks: p.Networks, UserIDs: p.UserIDs, Spares: p.Spares}}
+	ops := []ClusterOperation{Hold{Assignments: p.Assignments, Networks: p.Networks, Joined: p.Joined, UserIDs: p.UserIDs, Spares: p.Spares}}
 	nodes := map[string]bool{}
 	names := make([]string, 0, len(p.Assignments))
 	var placed []api.Assignment // parts left out

@@ -81,6 +81,7 @@ type WantedMember struct {
 type Hold struct {
 	Assignments []api.Assignment
 	Networks    []api.Network
+	Joined      []api.NetworkRef
 	UserIDs     api.IDRange
 	Spares      []string
 }

@@ -14,13 +14,16 @@ type Decision struct {
 	ClusterUID, Cluster string
 	// Generation is the cluster generation this decision makes true.
 	Generation int64
-	// Networks are the cluster's, its own first. Further are the names of those on which the members of a group have ports besides, by group.
+	// Networks are the cluster's, its own first, and those of its project that it joins. Further are the names of those on which the members of
+	// a group have ports besides, by group.
 	Networks []api.Network
 	Further  map[string][]string
 	UserIDs  api.IDRange
 	// Held are the cluster's assignments that are not confirmed clean, quarantined ones and spares among them: their addresses are not
 	// given to another member.
 	Held []api.Assignment
+	// Beside are the assignments of other clusters that hold addresses on networks which this one joins.
+	Beside []api.Assignment
 	// Members names those that are placed: the n-th placed of a group is the n-th of that group here. Without it they keep the names and
 	// ranks that placement gave them, those of a new cluster.
 	Members []MemberName
@@ -48,7 +51,7 @@ func AssignmentID(clusterUID, member string, generation int64) string {
 func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 	hosts := map[string]*pool.Pool[int]{}
 	for i := range d.Networks {
-		hosts[d.Networks[i].UID] = freeHosts(&d.Networks[i], d.Held)
+		hosts[d.Networks[i].UID] = freeHosts(&d.Networks[i], d.Held, d.Beside)
 	}
 	names, err := nameAll(placed, d)
 	if err != nil {
@@ -74,13 +77,15 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 }
 
 // freeHosts are the host numbers of a network that no assignment has.
-func freeHosts(n *api.Network, held []api.Assignment) *pool.Pool[int] {
+func freeHosts(n *api.Network, held ...[]api.Assignment) *pool.Pool[int] {
 	base := n.Prefix.Addr()
 	hosts := pool.New(firstHost, firstHost+Room(n)-1)
-	for i := range held {
-		for _, port := range held[i].Ports {
-			if port.Network == n.UID && n.Prefix.Contains(port.Address) {
-				hosts.Hold(int(pool.Host(base, port.Address)), held[i].ID)
+	for _, list := range held {
+		for i := range list {
+			for _, port := range list[i].Ports {
+				if port.Network == n.UID && n.Prefix.Contains(port.Address) {
+					hosts.Hold(int(pool.Host(base, port.Address)), list[i].ID)
+				}
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/pool"
@@ -63,6 +64,8 @@ type Numbers struct {
 	blocks  *pool.Pool[int] // small ones
 	used    int             // of the blocks
 	ranges  *pool.Pool[uint32]
+	// subnets are all that are taken.
+	subnets []netip.Prefix
 }
 
 // Numbers returns what is taken of the pool by stored networks, clusters and quarantined assignments. Networks may have their subnets from
@@ -92,6 +95,7 @@ func (n *Numbers) holdIDs(ids api.IDRange, owner string) {
 
 // holdBlocks takes all blocks that a subnet overlaps.
 func (n *Numbers) holdBlocks(subnet netip.Prefix, owner string) {
+	n.subnets = append(n.subnets, subnet)
 	if !subnet.IsValid() || !subnet.Overlaps(n.pool.Prefix()) {
 		return
 	}
@@ -133,13 +137,56 @@ func (n *Numbers) Network(network api.Network, members int) (api.Network, error)
 		return api.Network{}, fmt.Errorf("subnet pool %s has no room for another network of %d members: delete a cluster, or start the server with a larger pool (--network-pool)",
 			n.pool, members)
 	}
+	return n.number(network, subnet)
+}
+
+// number gives a network an index beside its subnet.
+func (n *Numbers) number(network api.Network, subnet netip.Prefix) (api.Network, error) {
 	index, ok := n.indexes.Take(network.UID)
 	if !ok {
-		return api.Network{}, fmt.Errorf("all %d networks are in use: delete a cluster", MaxNetworkIndex)
+		return api.Network{}, fmt.Errorf("all %d networks are in use: delete a cluster or a network", MaxNetworkIndex)
 	}
 	n.holdBlocks(subnet, network.UID)
 	network.Index, network.Prefix, network.Gateway = index, subnet, pool.Offset(subnet.Addr(), gatewayHost)
 	return network, nil
+}
+
+// Requested gives a project's network its index, and the subnet that its user requested.
+func (n *Numbers) Requested(network api.Network, subnet netip.Prefix) (api.Network, error) {
+	if err := n.pool.CheckSubnet(subnet); err != nil {
+		return api.Network{}, err
+	}
+	if slices.ContainsFunc(n.subnets, subnet.Overlaps) {
+		return api.Network{}, fmt.Errorf("subnet %s overlaps another network's: choose another, or omit it to get a free one", subnet)
+	}
+	return n.number(network, subnet)
+}
+
+// Bounds of the subnets that users request: a host number has 16 bits in a MAC.
+const (
+	largestSubnet  = 16
+	smallestSubnet = 28
+)
+
+// CheckSubnet reports what is wrong with a requested subnet, whoever has it.
+func (p Pool) CheckSubnet(subnet netip.Prefix) error {
+	switch {
+	case !subnet.IsValid() || !subnet.Addr().Is4():
+		return fmt.Errorf("%q is not an IPv4 prefix: give one such as %s", subnet, p.example())
+	case subnet != subnet.Masked():
+		return fmt.Errorf("%s has bits beyond its length: give %s", subnet, subnet.Masked())
+	case subnet.Bits() < largestSubnet || subnet.Bits() > smallestSubnet:
+		return fmt.Errorf("%s has length /%d: give /%d to /%d", subnet, subnet.Bits(), largestSubnet, smallestSubnet)
+	case !p.Prefix().Contains(subnet.Addr()) || subnet.Bits() < p.Prefix().Bits():
+		return fmt.Errorf("%s is not in this site's pool for networks, %s: give a part of the pool, such as %s", subnet, p, p.example())
+	}
+	return nil
+}
+
+// example is the last subnet of the pool.
+func (p Pool) example() netip.Prefix {
+	last, _ := p.subnets.At(p.subnets.Count() - 1)
+	return netip.PrefixFrom(last.Addr(), 24)
 }
 
 // largeBlocks is how many small blocks a large one has.

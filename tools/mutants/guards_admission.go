@@ -138,7 +138,7 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "an address in use is not given again",
 		File:    "internal/placement/assign.go",
-		Find:    `hosts.Hold(int(pool.Host(base, port.Address)), held[i].ID)`,
+		Find:    `hosts.Hold(int(pool.Host(base, port.Address)), list[i].ID)`,
 		Replace: `_ = base`,
 		Test:    "./internal/placement TestAssignmentsAreCompleteAndAddressesInUseAreNotGivenAgain",
 	},

@@ -243,15 +243,15 @@ var commitGuards = []Mutant{
 	{
 		Guard:   "a commit of several clusters is guarded by the leader's election key",
 		File:    "internal/state/commitall.go",
-		Find:    "conds, ops := []store.Cond{l.leadership.Guard()}, []store.Op(nil)\n	for",
-		Replace: "conds, ops := []store.Cond(nil), []store.Op(nil)\n	for",
+		Find:    "conds, ops := []store.Cond{l.leadership.Guard()}, []store.Op(nil)\n	joined",
+		Replace: "conds, ops := []store.Cond(nil), []store.Op(nil)\n	joined",
 		Test:    "./internal/state TestADeposedLeaderCommitsNoneOfMany",
 	},
 	{
 		Guard:   "each decision of a commit holds only on the view it was made on",
 		File:    "internal/state/commitall.go",
-		Find:    "append(conds, l.conds(h.base)[1:]...), append(ops",
-		Replace: "append(conds, l.conds(h.base)[:0]...), append(ops",
+		Find:    "append(conds, l.conds(h.base)[1:]...)",
+		Replace: "append(conds, l.conds(h.base)[:0]...)",
 		Test:    "./internal/state TestADecisionOnAnOldViewHarmsNoOtherOfItsCommit",
 	},
 	{

@@ -109,8 +109,8 @@ var simGuards = []Mutant{
 	{
 		Guard:   "simulated: the numbers of a network are nobody else's while it has a quarantined port",
 		File:    "internal/lifecycle/network.go",
-		Find:    `hasPort(quarantined, n.UID) {`,
-		Replace: `hasPort(quarantined, n.UID) && false {`,
+		Find:    `living(n.ClusterUID) || hasPort(quarantined, n.UID) {`,
+		Replace: `living(n.ClusterUID) {`,
 		Test:    simulated,
 	},
 	{

@@ -1,0 +1,96 @@
+package main
+
+// networkGuards are about networks of projects, which several clusters have ports on and which outlive clusters.
+var networkGuards = []Mutant{
+	{
+		Guard:   "a node has the ports of all clusters on a network",
+		File:    "internal/controller/carried.go",
+		Find:    "at.network.Ports = append(at.network.Ports, e.ports...)",
+		Replace: "at.network.Ports = e.ports",
+		Test:    "./internal/controller TestANetworkHasThePortsAndPeersOfAllItsClusters",
+	},
+	{
+		Guard:   "a node is a peer where any cluster has members that may be reached",
+		File:    "internal/controller/carried.go",
+		Find:    "reached[node] = reached[node] || e.peer",
+		Replace: "reached[node] = e.peer",
+		Test:    "./internal/controller TestANodeOfOneClustersLostMembersIsStillReachedForAnothers",
+	},
+	{
+		Guard:   "a deletion of a network does not pass a cluster that is being created on it",
+		File:    "internal/state/networks.go",
+		Find:    "{Key: key, Revision: revision}, {Key: prefixNetUse + n.UID, Revision: use.Revision}}",
+		Replace: "{Key: key, Revision: revision}}",
+		Test:    "./internal/state TestADeletionAndANewClusterDoNotPassEachOther",
+	},
+	{
+		Guard:   "a cluster is not created on a network that is being deleted",
+		File:    "internal/state/networks.go",
+		Find:    "\t\tconds = append(conds, store.Cond{Key: prefixNetIntent + full, Revision: revision})\n",
+		Replace: "",
+		Test:    "./internal/state TestADeletionAndANewClusterDoNotPassEachOther",
+	},
+	{
+		Guard:   "ports on a network are given by the newest use of it",
+		File:    "internal/state/commitall.go",
+		Find:    "conds = append(conds, store.Cond{Key: prefixNetUse + j.UID, Revision: j.revision})",
+		Replace: "_ = j",
+		Test:    "./internal/state TestTwoClustersAreNotGivenPortsOnANetworkByOneView",
+	},
+	{
+		Guard:   "a network is forgotten by the newest use of it",
+		File:    "internal/state/networks.go",
+		Find:    "l.leadership.Guard(), {Key: prefixNetUse + n.UID, Revision: view.NetworkJoin(n.UID).revision}}",
+		Replace: "l.leadership.Guard()}",
+		Test:    "./internal/state TestANetworkIsNotForgottenWhenSomethingBeganToUseIt",
+	},
+	{
+		Guard:   "a network with clusters is not deleted",
+		File:    "internal/state/networks.go",
+		Find:    "\tif len(users) > 0 {\n",
+		Replace: "\tif len(users) > 0 && false {\n",
+		Test:    "./internal/state TestANetworkIsNotDeletedWhileAClusterNamesIt",
+	},
+	{
+		Guard:   "a network with ports is not forgotten",
+		File:    "internal/lifecycle/network.go",
+		Find:    "n.DeleteRequestedAt != nil && !used(n.UID)",
+		Replace: "n.DeleteRequestedAt != nil",
+		Test:    "./internal/controller TestANetworkIsForgottenWhenItsLastPortWasProvedClean",
+	},
+	{
+		Guard:   "addresses that other clusters hold on a network are not given again",
+		File:    "internal/placement/assign.go",
+		Find:    "freeHosts(&d.Networks[i], d.Held, d.Beside)",
+		Replace: "freeHosts(&d.Networks[i], d.Held)",
+		Test:    "./internal/controller TestAnAddressOnANetworkIsNobodyElsesUntilItsHolderIsClean",
+	},
+	{
+		Guard:   "a commit that gives an address of another cluster is refused",
+		File:    "internal/decision/hold.go",
+		Find:    "sameAddress(&n, &a.c.Beside[i]); address.IsValid()",
+		Replace: "sameAddress(&n, &a.c.Beside[i]); false",
+		Test:    "./internal/decision TestWhatDoesNotFitWhatIsCommittedIsRefused",
+	},
+	{
+		Guard:   "what one pass gives on a network is not given again in it",
+		File:    "internal/controller/admit.go",
+		Find:    "\t\tp.noteGiven(at.Networks, assignments)\n",
+		Replace: "",
+		Test:    "./internal/controller TestClustersOnANetworkOfTheirProjectHaveAddressesOfTheirOwnAndNameEachOther",
+	},
+	{
+		Guard:   "a requested subnet is nobody else's",
+		File:    "internal/placement/network.go",
+		Find:    "if slices.ContainsFunc(n.subnets, subnet.Overlaps) {",
+		Replace: "if slices.ContainsFunc(n.subnets, subnet.Overlaps) && false {",
+		Test:    "./internal/controller TestANetworkWhoseSubnetIsTakenIsRefusedWithTheReason",
+	},
+	{
+		Guard:   "members hear of those that come to their network and leave it",
+		File:    "internal/controller/desired.go",
+		Find:    "if was == nil || !sameChunks(was.Record, c.Record) {",
+		Replace: "if false {",
+		Test:    "./internal/controller TestClustersOnANetworkOfTheirProjectHaveAddressesOfTheirOwnAndNameEachOther",
+	},
+}
