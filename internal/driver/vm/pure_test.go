@@ -262,7 +262,7 @@ func TestAMachinesLogIsEmptiedWhenItHasGrownTooLarge(t *testing.T) {
 }
 
 func TestOnlyEmulatedMachinesMayTakeMinutesToBoot(t *testing.T) {
-	for err, most := range map[error]time.Duration{nil: time.Minute, errors.ErrUnsupported: 5 * time.Minute} {
+	for err, most := range map[error]time.Duration{nil: time.Minute, errors.ErrUnsupported: 15 * time.Minute} {
 		d := &Driver{cfg: Config{Accelerate: func() error { return err }}}
 		if got := d.StartTime(); got != most {
 			t.Errorf("acceleration %v: %v, want %v", err, got, most)
