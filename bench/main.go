@@ -39,11 +39,12 @@ type options struct {
 	rounds    int
 	podman    bool
 	// chosen are the parts to measure.
-	chosen  choice
-	vmPairs int
-	images  string
-	enrol   int
-	pairs   int
+	chosen     choice
+	vmPairs    int
+	vmMachines int
+	images     string
+	enrol      int
+	pairs      int
 }
 
 func main() {
@@ -57,7 +58,8 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 10, "rounds; at least 6 for 95% intervals, an even number to cancel drift")
 	flag.BoolVar(&o.podman, "podman", true, "measure Podman too, in part sides")
 	flag.StringVar(&only, "only", "", "parts or groups of parts to measure, like jobs,vm; empty: all")
-	flag.IntVar(&o.vmPairs, "vm-pairs", 6, "pairs of virtual machines; at least 6 for 95% intervals")
+	flag.IntVar(&o.vmPairs, "vm-pairs", 6, "pairs or rounds of each part of virtual machines; at least 6 for 95% intervals")
+	flag.IntVar(&o.vmMachines, "vm-machines", 8, "virtual machines at once by each side in parts many, memory and idle")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")

@@ -33,8 +33,6 @@ const (
 	// vmMemory is what each machine has, vmNodeCores how many slots the site's node has: machines share cores where there are fewer, on both sides alike.
 	vmMemory    = 384 << 20
 	vmNodeCores = 8
-	// manyMachines are started at once in the part of that name.
-	manyMachines = 8
 	// startGoal is what a create may take of the time of the same QEMU command by hand, as an efficiency.
 	startGoal = 1 / 1.2
 	// vmLimit is for what never ends: no side gives up because the computer is busy.
@@ -334,7 +332,7 @@ func (v *virtual) machinesThatFit(ctx context.Context, sides int) (int, error) {
 		return 0, err
 	}
 	const reserve = 192 << 20 // QEMU's own, and what a site counts for it
-	n := min(manyMachines, vmNodeCores, int(free/2/int64(sides)/(vmMemory+reserve)))
+	n := min(v.o.vmMachines, vmNodeCores, int(free/2/int64(sides)/(vmMemory+reserve)))
 	if n < 1 {
 		return 0, fmt.Errorf("%d MiB of memory are free, too few for a machine of %d by each side", free>>20, vmMemory>>20)
 	}

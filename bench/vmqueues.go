@@ -53,6 +53,7 @@ func (v *virtual) queues(ctx context.Context) (err error) {
 	for set, queues := range []int{1, sharerCores} {
 		of := *h
 		of.first, of.queues, of.program = set*sharers, queues, sender()
+		of.places.groups = "" // all are by hand
 		run, err := of.startUntil(ctx, sharers, link.connected)
 		defer func() { err = errors.Join(err, run.end()) }()
 		if err != nil {
