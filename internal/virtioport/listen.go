@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // lookEvery is how often it is looked whether the host has come: the driver has no event for it that can be waited for with others.
@@ -12,20 +14,24 @@ const lookEvery = 250 * time.Millisecond
 
 // Listen returns a listener whose Accept returns the port each time that the host's end has come anew, and not before the connection that it
 // returned last is closed.
-func Listen(name string) net.Listener {
-	l := &listener{name: name, free: make(chan struct{}, 1), closed: make(chan struct{})}
+func Listen(name string) net.Listener { return listen(name, Open) }
+
+func listen(name string, open func(name string) (net.Conn, error)) net.Listener {
+	l := &listener{name: name, open: open, free: make(chan struct{}, 1), closed: make(chan struct{})}
 	l.free <- struct{}{}
 	return l
 }
 
 type listener struct {
 	name   string
+	open   func(name string) (net.Conn, error)
 	free   chan struct{} // holds an element while no connection is open
 	closed chan struct{}
 	once   sync.Once
 }
 
-// Accept waits for the host.
+// Accept waits for the host, and for the kernel to release the port: after close(2) returned, another thread's system call, such as the poll of an
+// event loop, may hold the file for a moment, and longer where the processor of that thread has to wait for its host.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case <-l.free:
@@ -33,11 +39,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	for {
-		conn, err := Open(l.name)
+		conn, err := l.open(l.name)
 		if err == nil {
 			return &accepted{Conn: conn, listener: l}, nil
 		}
-		if !errors.Is(err, ErrNoHost) {
+		if !errors.Is(err, ErrNoHost) && !errors.Is(err, unix.EBUSY) {
 			return nil, err
 		}
 		select {
