@@ -30,6 +30,8 @@ type Config struct {
 	Disks []string
 	// Shares are host folders, seen read-only at the same path in the guest.
 	Shares []string
+	// Modules are kernel modules that are loaded before the command starts.
+	Modules []string
 	// Links are network cards, eth0 and so on in the guest once it has the module virtio_net. Start takes them over.
 	Links []Link
 	// Dir is the command's working folder, Env is added to its environment (NAME=VALUE).
@@ -118,7 +120,7 @@ func arguments(cfg Config, scratch string) []string {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-machine", "q35,accel=tcg", "-cpu", "max", "-smp", strconv.Itoa(cfg.CPUs), "-m", strconv.Itoa(cfg.MemoryMiB),
 		"-kernel", cfg.Image.Kernel, "-initrd", cfg.Image.Initrd,
-		"-append", "console=ttyS0 panic=-1 mitigations=off random.trust_cpu=on 8250.nr_uarts=4",
+		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check random.trust_cpu=on 8250.nr_uarts=4",
 		"-drive", "file=" + cfg.Image.Root + ",format=raw,if=virtio,snapshot=on",
 		"-serial", "file:" + filepath.Join(scratch, "console"),
 		"-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output",
@@ -146,12 +148,15 @@ func share(tag, dir string) []string {
 	}
 }
 
-// script is what the guest runs: mount the shares, set the environment, become the command.
+// script is what the guest runs: mount the shares, load the modules, set the environment, become the command.
 func script(cfg Config) string {
 	var b strings.Builder
 	b.WriteString("set -e\n")
 	for i, dir := range cfg.Shares {
 		fmt.Fprintf(&b, "mkdir -p %s\nmount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro share%d %[1]s\n", quote(dir), i)
+	}
+	for _, module := range cfg.Modules {
+		fmt.Fprintf(&b, "modprobe %s\n", quote(module))
 	}
 	for _, variable := range cfg.Env {
 		name, value, _ := strings.Cut(variable, "=")

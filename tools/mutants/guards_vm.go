@@ -388,6 +388,13 @@ var vmGuards = []Mutant{
 		Test:    "./internal/inventory TestHugePagesAreOfferedByMemoryNodeAndAreNoOrdinaryMemory",
 	},
 	{
+		Guard:   "an emulated machine does not check its timer",
+		File:    "internal/driver/vm/domain.go",
+		Find:    "\t\twords = append(words, \"no_timer_check\")\n",
+		Replace: "",
+		Test:    "./internal/driver/vm TestAMachineIsDescribedToLibvirt",
+	},
+	{
 		Guard:   "a machine outlives a port that its kernel has not released yet",
 		File:    "internal/virtioport/listen.go",
 		Find:    " && !errors.Is(err, unix.EBUSY) {",

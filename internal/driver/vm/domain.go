@@ -70,7 +70,7 @@ type nic struct{ MAC, Device string }
 // newDomain is pure: the machine of a member. v is its view.
 func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware) domain {
 	d := newMachine(m, v, uuid, h)
-	d.Kernel, d.Initrd, d.Arguments = v.kernel(), v.initrd(), arguments(image)
+	d.Kernel, d.Initrd, d.Arguments = v.kernel(), v.initrd(), arguments(image, h.KVM)
 	d.HomeSocket, d.HomePort = v.link(fileHome), homelink.Port
 	d.GuestSocket, d.GuestPort = v.run(fileGuest), guestlink.Port
 	d.AgentSocket, d.AgentPort = path.Join(v.control(), "agent.sock"), memberconfig.SerialPort
@@ -113,12 +113,18 @@ func vcpus(a *api.Assignment) []int {
 }
 
 // arguments is the kernel's command line. A kernel that panics ends its machine at once: the member is replaced.
-func arguments(image environment.Image) string {
+//
+// An emulated machine must not check its timer: the check counts interrupts in a loop, and the kernel panics where the host is too busy to
+// deliver four of them in time. A kernel that finds KVM omits the check by itself.
+func arguments(image environment.Image, kvm bool) string {
 	var formats []string
 	for _, l := range image.Layers {
 		formats = append(formats, string(l.Format))
 	}
 	words := []string{guestlink.Argument + "=" + strings.Join(formats, ","), "panic=-1"}
+	if !kvm {
+		words = append(words, "no_timer_check")
+	}
 	if image.Kernel.Arguments != "" {
 		words = append([]string{image.Kernel.Arguments}, words...)
 	}
