@@ -1,14 +1,18 @@
 package vm_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/cgroup"
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
@@ -44,24 +48,86 @@ func readNumber(t *testing.T, path string) int {
 	return n
 }
 
-func TestAMachineThatTakesMoreThanItsShareOfTheNodeIsEndedAndSaysSo(t *testing.T) {
+// wantShare checks that a running machine has its member's share of the node and no more: the limit of its memory, and the CPUs of its threads.
+func (r *rig) wantShare(t *testing.T, m driver.Member) {
+	t.Helper()
+	a := &m.Assignment
+	dir, limit, _ := groupOf(t, r, a.ID)
+	if got, want := int64(readNumber(t, filepath.Join(dir, limit))), a.MemoryBytes()+a.ReserveBytes-resource.HomeServerBytes; got != want {
+		t.Errorf("the limit is %d bytes, want %d: the guest's memory and the reserve", got, want)
+	}
+	pid := pidOf(t, r, a.ID)
+	if procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err != nil || !slices.Contains(strings.Fields(string(procs)), pid) {
+		t.Errorf("QEMU, process %s, is not in the control group with the processes %q (%v)", pid, procs, err)
+	}
+	threads, err := filepath.Glob("/proc/" + pid + "/task/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	processors := 0
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a worker that has ended
+		}
+		want := fmt.Sprintf("Cpus_allowed_list:\t%d\n", r.cfg.SpareCPUs[0])
+		if strings.HasPrefix(string(text), "Name:\tCPU ") {
+			processors++
+			want = fmt.Sprintf("Cpus_allowed_list:\t%d\n", a.CPUs[0])
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("want %q of this thread:\n%s", want, text)
+		}
+	}
+	if processors != len(a.Slots) {
+		t.Errorf("%d threads of %d run the guest's %d processors", processors, len(threads), len(a.Slots))
+	}
+}
+
+// One machine, so that the test is affordable where a host of machines is itself emulated, as in make test-vm-guest.
+func TestAMachineKeepsWithinItsShareOfTheNodeUntilItTakesMoreAndIsEnded(t *testing.T) {
 	r := newRig(t, needGuests(t))
+	r.cfg.SpareCPUs = []int{1}
+	r.reopen(t)
 	m := r.member(t)
-	m.Assignment.ReserveBytes = 150<<20 + resource.HomeServerBytes
-	id := m.Assignment.ID
+	a := &m.Assignment
+	a.ReserveBytes = 150<<20 + resource.HomeServerBytes
+	a.Slots, a.CPUs = []int{0, 1}, []int{0} // two processors of the guest on one CPU, and so two queues
+	began := time.Now()
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
+	t.Logf("start took %s", time.Since(began))
+	r.wantShare(t, m)
+	if online := r.tell(t, a.ID, order{Read: "/sys/devices/system/cpu/online"}).Text; online != "0-1\n" {
+		t.Errorf("the guest has processors %q, want 0-1", online)
+	}
+	for n, kind := range []string{"rx", "tx", "rx", "tx"} {
+		r.tell(t, a.ID, order{Read: fmt.Sprintf("/sys/class/net/eth0/queues/%s-%d/%s", kind, n/2, map[string]string{"rx": "rps_cpus", "tx": "xps_cpus"}[kind])})
+	}
+
+	t.Log("it is paused, found by a new driver, resumed, saved, and restored")
+	if err := r.Pause(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.reopen(t)
+	if all, err := r.Observe(t.Context()); err != nil || len(all) != 1 || all[0].State != driver.StatePaused {
+		t.Fatalf("the new driver finds %+v (%v), want one paused member", all, err)
+	}
+	if err := errors.Join(r.Resume(t.Context(), a.ID), r.Save(t.Context(), a.ID)); err != nil {
+		t.Fatal(err)
+	}
+	next := r.successor(t, m)
+	if err := r.Restore(t.Context(), next, a.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.wantShare(t, next)
+
+	t.Log("its guest fills memory up to a limit that was lowered")
+	id := next.Assignment.ID
 	dir, limit, used := groupOf(t, r, id)
-	if got, want := readNumber(t, filepath.Join(dir, limit)), (384+150)<<20; got != want {
-		t.Errorf("the limit is %d bytes, want %d: the guest's memory and the reserve", got, want)
-	}
-	process, err := os.ReadFile("/proc/" + pidOf(t, r, id) + "/status")
-	if want := fmt.Sprintf("Cpus_allowed_list:\t%d\n", m.Assignment.CPUs[0]); err != nil || !strings.Contains(string(process), want) {
-		t.Errorf("QEMU may use other CPUs than its member's (%v):\n%s", err, process)
-	}
 	usedBytes := readNumber(t, filepath.Join(dir, used))
-	t.Logf("once it runs, a machine of 384 MiB uses %d MiB of its control group", usedBytes>>20)
+	t.Logf("a machine of 384 MiB uses %d MiB of its control group", usedBytes>>20)
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte(strconv.Itoa(usedBytes+8<<20)), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -76,50 +142,10 @@ func TestAMachineThatTakesMoreThanItsShareOfTheNodeIsEndedAndSaysSo(t *testing.T
 	if n, err := r.OutOfMemory(id); n != 1 || err != nil {
 		t.Errorf("after: %d, %v; want 1", n, err)
 	}
-	if err := r.Clean(t.Context(), id); err != nil {
+	if err := errors.Join(r.Stop(t.Context(), id, time.Minute), r.Clean(t.Context(), id), r.Clean(t.Context(), a.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if left := r.left(t); len(left) > 0 {
 		t.Errorf("left: %q", left)
-	}
-}
-
-func TestAMachinesThreadsStayWhereTheyBelong(t *testing.T) {
-	r := newRig(t, needGuests(t))
-	r.cfg.SpareCPUs = []int{1}
-	r.reopen(t)
-	m := r.member(t)
-	m.Assignment.Slots, m.Assignment.CPUs = []int{0, 1}, []int{0} // two processors of the guest on one CPU, and so two queues
-	id := m.Assignment.ID
-	if err := r.Start(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
-	threads, err := filepath.Glob("/proc/" + pidOf(t, r, id) + "/task/*/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	processors := 0
-	for _, file := range threads {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // a worker that has ended
-		}
-		want := "Cpus_allowed_list:\t1\n"
-		if strings.HasPrefix(string(text), "Name:\tCPU ") {
-			processors++
-			want = "Cpus_allowed_list:\t0\n"
-		}
-		if !strings.Contains(string(text), want) {
-			t.Errorf("want %q of this thread:\n%s", want, text)
-		}
-	}
-	if processors != 2 {
-		t.Errorf("%d threads of %d run the guest's 2 processors", processors, len(threads))
-	}
-	if online := r.tell(t, id, order{Read: "/sys/devices/system/cpu/online"}).Text; online != "0-1\n" {
-		t.Errorf("the guest has processors %q, want 0-1", online)
-	}
-	for n, kind := range []string{"rx", "tx", "rx", "tx"} {
-		r.tell(t, id, order{Read: fmt.Sprintf("/sys/class/net/eth0/queues/%s-%d/%s", kind, n/2, map[string]string{"rx": "rps_cpus", "tx": "xps_cpus"}[kind])})
 	}
 }
