@@ -34,7 +34,7 @@ type AuditRecord struct {
 	MAC string `json:"mac,omitempty"`
 }
 
-// AuditReport is what a verification of the audit log found.
+// AuditReport is the result of a verification of the audit log.
 type AuditReport struct {
 	// Records were verified, from First to Last by number.
 	Records int64 `json:"records"`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BuildPhase is where a build is in its life.
+// BuildPhase is a phase in the life of a build.
 type BuildPhase string
 
 // The phases of a build.
@@ -17,12 +17,12 @@ const (
 	BuildCancelled BuildPhase = "cancelled"
 )
 
-// Ended tells whether nothing follows.
+// Ended reports whether the phase is final.
 func (p BuildPhase) Ended() bool {
 	return p == BuildSucceeded || p == BuildFailed || p == BuildCancelled
 }
 
-// Build is one build of an environment; stored.
+// Build is the stored record of one build of an environment.
 type Build struct {
 	ID          string `json:"id"`
 	Environment string `json:"environment"`
@@ -43,7 +43,7 @@ type Build struct {
 	Attempt int    `json:"attempt,omitempty"`
 	// Built are the nodes that have built it, the first one first.
 	Built []BuiltBy `json:"built,omitempty"`
-	// Step is what it does now, and after a colon how far that is, where it is known; Percent how far all of it is, 0 to 100.
+	// Step is the present step and, after a colon, its progress where that is known. Percent is the progress of the whole build, 0 to 100.
 	Step    string `json:"step,omitempty"`
 	Percent int    `json:"percent"`
 	// Digest is of the image's manifest, once it succeeded. Reused: an image of the same recipe was there, nothing was built.
@@ -60,7 +60,7 @@ type Build struct {
 // RunID names the output of the attempt that goes on, or went on last.
 func (b *Build) RunID() string { return "build." + b.ID + "." + strconv.Itoa(b.Attempt) }
 
-// BuiltBy is what one node made of a recipe.
+// BuiltBy is the result of a recipe's build on one node.
 type BuiltBy struct {
 	Node string `json:"node"`
 	// Identity is the ID of the identity that the node had.
@@ -134,7 +134,7 @@ func (i *Image) Vouched() bool {
 	return i.Verified()
 }
 
-// EnvironmentRecord says which image an environment's name stands for; stored.
+// EnvironmentRecord is the stored record of the image that an environment's name stands for.
 type EnvironmentRecord struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`

@@ -24,7 +24,7 @@ func Kinds() []Kind {
 	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindShape, KindToken}
 }
 
-// ChangeType is what became of an object.
+// ChangeType is the kind of a change of an object.
 type ChangeType string
 
 // An object was made or changed, or it is gone.

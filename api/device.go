@@ -6,15 +6,15 @@ type Device struct {
 	ID       string `json:"id"`
 	Class    string `json:"class"`
 	NUMANode int    `json:"numa_node"`
-	// Counters are what the device has when nothing of it is held, such as 7 virtual functions.
+	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
-	// Ways are how it can be handed out.
+	// Ways are the ways to hand out the device, by name.
 	Ways map[string]DeviceWay `json:"ways"`
 }
 
 // DeviceWay is one way to hand out a device.
 type DeviceWay struct {
-	// Mode is what the device must be in; all its parts have the same.
+	// Mode is the mode that the device must be in. All its parts have the same mode.
 	Mode string `json:"mode,omitempty"`
 	// Takes are the amounts of the device's counters that one part takes.
 	Takes map[string]int64 `json:"takes"`

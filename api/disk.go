@@ -10,18 +10,18 @@ const (
 	SystemOther   System = "other"
 )
 
-// ForeignDisk is what boots in virtual machines of an imported environment: the disk of another system, without an agent of this product in it.
+// ForeignDisk describes the disk of another system, from which virtual machines of an imported environment boot. It has no agent of this product.
 type ForeignDisk struct {
 	OS System `json:"os"`
-	// Firmware is the one that boots the disk.
+	// Firmware is the kind of firmware that boots the disk.
 	Firmware Firmware `json:"firmware"`
-	// Size is that of the disk; a member's own is a private copy that holds what it changes.
+	// Size is the size of the disk. Each member has a private copy, which holds its changes.
 	Size Bytes `json:"size"`
-	// Probe tells when a member is ready.
+	// Probe shows when a member is ready.
 	Probe Probe `json:"probe"`
 }
 
-// Probe is how a member without an agent shows that it is ready: one of TCP, SSH, Ping and Console.
+// Probe is a test of whether a member without an agent is ready: one of TCP, SSH, Ping and Console.
 type Probe struct {
 	// TCP is a port that takes a connection.
 	TCP int `json:"tcp,omitempty"`
@@ -31,6 +31,6 @@ type Probe struct {
 	Ping bool `json:"ping,omitempty"`
 	// Console is a text on the first serial port.
 	Console string `json:"console,omitempty"`
-	// Timeout is how long that may take from the machine's start; a member that takes longer is unhealthy. It defaults to 4m.
+	// Timeout bounds the time from the machine's start until the probe succeeds. A member that takes longer is unhealthy. The default is 4m.
 	Timeout Duration `json:"timeout,omitempty"`
 }

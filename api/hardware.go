@@ -1,6 +1,6 @@
 package api
 
-// Hardware is what inspection found in a machine. Lists are in a stable order, so that two inspections of one machine are equal.
+// Hardware is the hardware that inspection found in a machine. Lists are in a stable order, so that two inspections of one machine are equal.
 type Hardware struct {
 	Vendor       string   `json:"vendor,omitempty"`
 	Product      string   `json:"product,omitempty"`
@@ -11,7 +11,7 @@ type Hardware struct {
 	// FirmwareVersion is that of BIOS or UEFI, with its date.
 	FirmwareVersion string `json:"firmware_version,omitempty"`
 	SecureBoot      bool   `json:"secure_boot,omitempty"`
-	// EnrollmentToken is what the machine carries: the SMBIOS OEM string or asset tag after "nearmetal-enroll:", or the kernel's command line.
+	// EnrollmentToken is the token that the machine carries: the SMBIOS OEM string or asset tag after "nearmetal-enroll:", or the kernel's command line.
 	EnrollmentToken string     `json:"enrollment_token,omitempty"`
 	CPU             CPU        `json:"cpu"`
 	MemoryBytes     int64      `json:"memory_bytes"`
@@ -55,7 +55,7 @@ type NIC struct {
 	Name   string `json:"name"`
 	MAC    string `json:"mac"`
 	Driver string `json:"driver,omitempty"`
-	// Role is what the NIC is for as far as it is known: provisioning (it booted from it), data, management, storage.
+	// Role is the purpose of the NIC, as far as it is known: provisioning (the machine booted from it), data, management, storage.
 	Role      string `json:"role,omitempty"`
 	SpeedMbps int64  `json:"speed_mbps,omitempty"`
 	Carrier   bool   `json:"carrier"`
@@ -67,7 +67,7 @@ type NIC struct {
 	LLDP     *Neighbor `json:"lldp,omitempty"`
 }
 
-// Neighbor is what the switch at the other end says of itself (LLDP, IEEE 802.1AB).
+// Neighbor is the switch at the other end, by its own description (LLDP, IEEE 802.1AB).
 type Neighbor struct {
 	Chassis string `json:"chassis"`
 	Port    string `json:"port"`
@@ -111,7 +111,7 @@ type BMC struct {
 	Address   string `json:"address,omitempty"` // its LAN address, where the driver tells
 }
 
-// Requirements are what an environment needs of the machine it runs on.
+// Requirements are the needs of an environment that a machine must meet to run it.
 type Requirements struct {
 	Architecture string `json:"architecture,omitempty"`
 	// MemoryBytes is the least memory besides what its root takes.

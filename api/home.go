@@ -1,6 +1,6 @@
 package api
 
-// HomeUsage is what a cluster's shared home holds.
+// HomeUsage is the amount of files in a cluster's shared home.
 type HomeUsage struct {
 	// Files counts everything but directories, Bytes sums up their sizes.
 	Files int64 `json:"files"`

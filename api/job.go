@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// JobPhase is where a job is in its life.
+// JobPhase is a phase in the life of a job.
 type JobPhase string
 
 // The phases of a job.
@@ -20,7 +20,7 @@ const (
 	JobLost      JobPhase = "lost"      // its member or cluster went away under it
 )
 
-// Ended tells whether the phase is final.
+// Ended reports whether the phase is final.
 func (p JobPhase) Ended() bool {
 	switch p {
 	case JobSucceeded, JobFailed, JobCancelled, JobLost:
@@ -47,7 +47,7 @@ type JobRequest struct {
 	FailureSignal string `json:"failure_signal,omitempty"`
 }
 
-// TextBytes is how much text the request carries when it is stored and sent, as JSON: its command, environment and directory.
+// TextBytes returns the size of the request's text as JSON, in which it is stored and sent: its command, environment and directory.
 func (r *JobRequest) TextBytes() int {
 	n := textBytes(r.Directory)
 	for _, word := range r.Command {
@@ -90,22 +90,22 @@ type Job struct {
 	Attempt int `json:"attempt,omitempty"`
 	// MemberID is the assignment that carries out this attempt, decided before it is told: no other ever starts it.
 	MemberID string `json:"member_id,omitempty"`
-	// DispatchedAt is when that was decided, by the site's clock. StartedAt and EndedAt are by the clock of the member's machine.
+	// DispatchedAt is the time of that decision, by the site's clock. StartedAt and EndedAt are by the clock of the member's machine.
 	DispatchedAt *time.Time `json:"dispatched_at,omitempty"`
 	// LostMembers are the assignments of members lost under this attempt; Failures counts those told to it by FailureSignal, once each.
 	Failures    int      `json:"failures,omitempty"`
 	LostMembers []string `json:"lost_members,omitempty"`
 	// RemovedMembers are the names of members that scaling down removed from the cluster under this attempt.
 	RemovedMembers []string `json:"removed_members,omitempty"`
-	// GraceSeconds is how long a job that its cluster's time limit ends has after SIGTERM, before SIGKILL; 0 for one that a user ends,
-	// which is interrupted first (SIGINT).
+	// GraceSeconds is the time between SIGTERM and SIGKILL for a job that its cluster's time limit ends. It is 0 for a job that a user
+	// ends, which is interrupted first (SIGINT).
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 	// Requeueing: a member was lost under this attempt, which is being ended to be run again.
 	Requeueing bool `json:"requeueing,omitempty"`
-	// LogBytes is how much output of this attempt is stored.
+	// LogBytes is the size of this attempt's stored output.
 	LogBytes int64 `json:"log_bytes"`
-	// DiscardedBytes is how much output of this attempt was printed and not stored: it was over the site's limit, or could not be stored in
-	// time. It may lag by half while the job runs.
+	// DiscardedBytes is the size of this attempt's output that was printed and not stored: it was over the site's limit, or could not be
+	// stored in time. It may lag by half while the job runs.
 	DiscardedBytes int64      `json:"discarded_bytes,omitempty"`
 	CreatedAt      time.Time  `json:"created_at"`
 	StartedAt      *time.Time `json:"started_at,omitempty"`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// MachinePhase is where a machine is in its life: what the leader has decided about its power and what it boots.
+// MachinePhase is a phase in the life of a machine, by the leader's decisions about its power and its boot.
 type MachinePhase string
 
 // The phases of a machine.
@@ -20,7 +20,7 @@ const (
 	MachineRemoving   MachinePhase = "removing"   // to be forgotten once it is off
 )
 
-// Firmware is how a machine starts.
+// Firmware is the kind of a machine's firmware.
 type Firmware string
 
 // The kinds of firmware.
@@ -29,7 +29,7 @@ const (
 	FirmwareUEFI Firmware = "uefi"
 )
 
-// PowerKind is how a machine's power is controlled.
+// PowerKind is a kind of control of a machine's power.
 type PowerKind string
 
 // The kinds of power control.
@@ -40,7 +40,7 @@ const (
 	PowerManual    PowerKind = "manual"  // a person presses the button
 )
 
-// PowerState is what is known of a machine's power.
+// PowerState is the known state of a machine's power.
 type PowerState string
 
 // The power states. PowerUnknown is never taken for PowerOff.
@@ -50,7 +50,7 @@ const (
 	PowerUnknown PowerState = "unknown"
 )
 
-// PowerControl says how to reach a machine's power switch.
+// PowerControl describes the way to a machine's power switch.
 type PowerControl struct {
 	Kind PowerKind `json:"kind"`
 	// Address is the BMC's: HOST[:PORT] for ipmi (623), an http or https URL for redfish; empty for wol and manual.
@@ -62,19 +62,19 @@ type PowerControl struct {
 	CertificateSHA256 string `json:"certificate_sha256,omitempty"`
 }
 
-// MachineSpec is what operators say of a machine.
+// MachineSpec is the operators' description of a machine.
 type MachineSpec struct {
 	// MACs are of its provisioning NICs, the one it boots from first.
 	MACs []string `json:"macs"`
 	// Firmware may be left empty: its first boot tells (DHCP option 93, RFC 4578).
 	Firmware Firmware     `json:"firmware,omitempty"`
 	Power    PowerControl `json:"power"`
-	// Console is where its serial console can be reached: tcp://HOST:PORT (a console server's raw port) or ipmi-sol; empty: nowhere.
+	// Console is the address of its serial console: tcp://HOST:PORT (a console server's raw port) or ipmi-sol; empty: it has none.
 	Console string            `json:"console,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// MachineIntent is what operators want of a machine; stored, written by API handlers.
+// MachineIntent is the stored intent of operators for a machine. API handlers write it.
 type MachineIntent struct {
 	Name string `json:"name"`
 	// UID tells a machine from an earlier one of the same name.
@@ -93,7 +93,7 @@ type MachineIntent struct {
 	By          string    `json:"by"`
 }
 
-// PowerAction is what is asked of a machine's power.
+// PowerAction is an action on a machine's power.
 type PowerAction string
 
 // The power actions.
@@ -108,7 +108,7 @@ type PowerRequest struct {
 	// Number grows with each request of a machine; 0 is none yet.
 	Number int64       `json:"number"`
 	Action PowerAction `json:"action,omitempty"`
-	// Environment is what it shall boot, for on and cycle; empty with cycle: what it has.
+	// Environment is the environment to boot, for on and cycle. If it is empty, cycle boots the present environment.
 	Environment string `json:"environment,omitempty"`
 	// Force: members that run on it do not keep it from going off, and it is not asked politely first.
 	Force bool      `json:"force,omitempty"`
@@ -116,7 +116,7 @@ type PowerRequest struct {
 	By    string    `json:"by,omitempty"`
 }
 
-// MachineRecord is what was decided and learned about a machine; stored, written by the leader.
+// MachineRecord is the stored record of all that was decided and learned about a machine. The leader writes it.
 type MachineRecord struct {
 	Name    string       `json:"name"`
 	UID     string       `json:"uid"`
@@ -137,26 +137,26 @@ type MachineRecord struct {
 	Boot *Boot `json:"boot,omitempty"`
 	// Attempt counts the tries at what goes on now, from 1.
 	Attempt int `json:"attempt,omitempty"`
-	// Stop tells how a machine that is stopping is stopped, and what follows; of one that has failed, that it could not be stopped. Nil else.
+	// Stop describes the stop of a machine that is stopping, or of a machine that has failed because it could not be stopped. Otherwise it is nil.
 	Stop *MachineStop `json:"stop,omitempty"`
-	// Firmware and Architecture are what its DHCP requests said (option 93, RFC 4578).
+	// Firmware and Architecture are those named in its DHCP requests (option 93, RFC 4578).
 	Firmware     Firmware `json:"firmware,omitempty"`
 	Architecture string   `json:"architecture,omitempty"`
-	// InspectedAt is when Hardware (stored apart) was last reported; Health are the results of the checks then.
+	// InspectedAt is the time of the last report of Hardware, which is stored apart. Health has the results of the checks at that time.
 	InspectedAt *time.Time     `json:"inspected_at,omitempty"`
 	Health      []HealthResult `json:"health,omitempty"`
-	// LastVerifiedAt is when it last proved that it boots: its agent called.
+	// LastVerifiedAt is the last time at which its agent called, which proves that the machine boots.
 	LastVerifiedAt *time.Time `json:"last_verified_at,omitempty"`
 	ChangedAt      time.Time  `json:"changed_at"`
 }
 
-// MachineStop is how a machine is stopped and what follows.
+// MachineStop describes the stop of a machine and the step after it.
 type MachineStop struct {
 	// Generation fences the order to cut the power.
 	Generation int64 `json:"generation"`
-	// CutAt is when its power is cut unless it is off by then; the time of the decision with force.
+	// CutAt is the time at which the power of a machine that is not off is cut. With force it is the time of the decision.
 	CutAt time.Time `json:"cut_at"`
-	// Deadline is when stopping has failed.
+	// Deadline is the time after which the stop has failed.
 	Deadline time.Time `json:"deadline"`
 	// ThenBoot is the environment to boot once it is off, empty for none.
 	ThenBoot string `json:"then_boot,omitempty"`
@@ -182,7 +182,7 @@ func BootStages() []BootStage {
 	return []BootStage{StagePower, StageFirmware, StageDHCP, StageLoader, StageKernel, StageRoot, StageAgent, StageReady}
 }
 
-// BootPurpose is why a machine boots.
+// BootPurpose is the purpose of a boot.
 type BootPurpose string
 
 // The purposes of a boot.
@@ -201,9 +201,9 @@ type Boot struct {
 	Environment string    `json:"environment"`
 	Digest      string    `json:"digest"`
 	DecidedAt   time.Time `json:"decided_at"`
-	// Deadline is when it has failed unless it is ready.
+	// Deadline is the time by which the machine must be ready, or the boot has failed.
 	Deadline time.Time `json:"deadline"`
-	// RedeemedAt is when its boot token was exchanged; a token is good for one boot.
+	// RedeemedAt is the time at which its boot token was exchanged. A token is good for one boot.
 	RedeemedAt *time.Time `json:"redeemed_at,omitempty"`
 	// Stages are the ends of the stages reached so far, in their order.
 	Stages []StageTime `json:"stages,omitempty"`
@@ -218,7 +218,7 @@ type Boot struct {
 	Local bool `json:"local,omitempty"`
 }
 
-// StageTime is when a stage ended.
+// StageTime is the time at which a stage ended.
 type StageTime struct {
 	Stage BootStage `json:"stage"`
 	At    time.Time `json:"at"`
@@ -229,7 +229,7 @@ type HealthResult struct {
 	Check   string `json:"check"`
 	OK      bool   `json:"ok"`
 	Message string `json:"message,omitempty"`
-	// DurationSeconds is how long it took.
+	// DurationSeconds is the duration of the stage.
 	DurationSeconds float64 `json:"duration_seconds"`
 }
 
@@ -253,7 +253,7 @@ type Candidate struct {
 	Address     netip.Addr `json:"address,omitzero"`
 	FirstSeenAt time.Time  `json:"first_seen_at"`
 	LastSeenAt  time.Time  `json:"last_seen_at"`
-	// Problem tells why its enrolment token, if it had one, was refused.
+	// Problem is the reason why its enrollment token, if it had one, was refused.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -264,7 +264,7 @@ type Lease struct {
 	ExpiresAt time.Time  `json:"expires_at"`
 }
 
-// EnrollRequest is the body that enrols a machine.
+// EnrollRequest is the body that enrolls a machine.
 type EnrollRequest struct {
 	Name string      `json:"name"`
 	Spec MachineSpec `json:"spec"`
@@ -287,17 +287,17 @@ type NodePowerRequest struct {
 	Force       bool        `json:"force,omitempty"`
 }
 
-// EnrollmentToken lets machines and nodes that carry it enrol by themselves; stored, only its secret's hash.
+// EnrollmentToken lets machines and nodes that carry it enroll by themselves; stored, only its secret's hash.
 type EnrollmentToken struct {
 	ID   string `json:"id"`
 	Hash []byte `json:"hash,omitempty"`
 	// Secret is only in the answer that made the token: one line, which ends with the pin of the site's CA.
 	Secret string `json:"secret,omitempty"`
-	// Prefix begins the names of what it enrols: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
+	// Prefix begins the names of what it enrolls: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
 	Prefix string `json:"prefix"`
-	// Uses is how many more machines or nodes it enrols.
+	// Uses is the number of machines or nodes that it can still enroll.
 	Uses int `json:"uses"`
-	// Approve: the nodes it enrols need no approval.
+	// Approve: the nodes it enrolls need no approval.
 	Approve   bool         `json:"approve,omitempty"`
 	Power     PowerControl `json:"power"`
 	Sealed    []byte       `json:"sealed,omitempty"`

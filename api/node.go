@@ -2,7 +2,8 @@ package api
 
 import "time"
 
-// NodePhase is where a node is in its life. A node that is a machine of ours and not in use is in its machine's phase (MachinePhase): booting, off ...
+// NodePhase is a phase in the life of a node. A node whose machine the site powers and boots is, while it is not in use, in its machine's phase
+// (MachinePhase): booting, off ...
 type NodePhase string
 
 // The phases of a node.
@@ -34,14 +35,14 @@ type HugePages struct {
 	Bytes     int64 `json:"bytes"`
 }
 
-// NodeCapacity is what a node offers to members.
+// NodeCapacity is the capacity that a node offers to members.
 type NodeCapacity struct {
 	Cores       []Core     `json:"cores"`
 	MemoryBytes int64      `json:"memory_bytes"`
 	NUMANodes   []NUMANode `json:"numa_nodes"`
 	// DiskBytes is the room for private disks of members.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
-	// Devices are what members may be given parts of.
+	// Devices are the devices of which members may hold parts.
 	Devices []Device `json:"devices,omitempty"`
 	// Ports are the node's own ends of fabrics, in the order in which a member that gets the whole node uses them.
 	Ports []NodePort `json:"ports,omitempty"`
@@ -65,11 +66,11 @@ type StackCheck struct {
 	Problems []string `json:"problems,omitempty"`
 	// Warnings tell what works worse than it could, and why.
 	Warnings []string `json:"warnings,omitempty"`
-	// CPUModels are those that virtual machines can have here, with all their features, sorted.
+	// CPUModels are the CPU models that virtual machines can have on this node with all their features, sorted.
 	CPUModels []string `json:"cpu_models,omitempty"`
 }
 
-// BuilderCheck tells whether a node can build environments.
+// BuilderCheck reports whether a node can build environments.
 type BuilderCheck struct {
 	OK       bool     `json:"ok"`
 	Problems []string `json:"problems,omitempty"`
@@ -98,7 +99,7 @@ type NodeRecord struct {
 	FirstSeenAt time.Time     `json:"first_seen_at"`
 }
 
-// NodeControl is what operators want of a node; stored apart from what its agent says, and only while they want anything.
+// NodeControl is the intent of operators for a node. It is stored apart from its agent's reports, and only while there is any intent.
 type NodeControl struct {
 	Name string `json:"name"`
 	// Drained: it gets no new members. Those that can move, go to other nodes as soon as they have room. Reason, By and Since are those of the drain.
@@ -110,16 +111,16 @@ type NodeControl struct {
 	Builder *BuilderTrust `json:"builder,omitempty"`
 }
 
-// BuilderTrust says who made a node a trusted builder, and when.
+// BuilderTrust is a user's decision to trust a node as a builder.
 type BuilderTrust struct {
 	By    string    `json:"by,omitempty"`
 	Since time.Time `json:"since"`
 }
 
-// NodeIdentity is who may speak for a node: whoever has its key. It is stored, and shown to administrators. A node without one is refused.
+// NodeIdentity is the key whose holder may speak for a node. It is stored, and shown to administrators. A node without one is refused.
 type NodeIdentity struct {
 	Node string `json:"node"`
-	// ID is in the node's certificates. What enrols later under the same name has another.
+	// ID is in the node's certificates. What enrolls later under the same name has another.
 	ID string `json:"id"`
 	// Key is the SHA-256 of the public key in use, in hexadecimal. Next is that of a renewal that has not been used yet.
 	Key  string `json:"key"`
@@ -127,13 +128,13 @@ type NodeIdentity struct {
 	// Boot is the generation of the boot that it was made for, and ends with; 0: it is for good.
 	Boot       int64     `json:"boot,omitempty"`
 	EnrolledAt time.Time `json:"enrolled_at"`
-	// EnrolledBy names the user or the enrolment token, Token is the ID of the latter.
+	// EnrolledBy names the user or the enrollment token, Token is the ID of the latter.
 	EnrolledBy string `json:"enrolled_by"`
 	Token      string `json:"token,omitempty"`
 	// ApprovedAt is nil while nobody has approved it.
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
 	ApprovedBy string     `json:"approved_by,omitempty"`
-	// RenewedAt is when its newest certificate was issued, EndsAt when that ends.
+	// RenewedAt is the time of issue of its newest certificate, EndsAt the end of that certificate.
 	RenewedAt time.Time `json:"renewed_at"`
 	EndsAt    time.Time `json:"ends_at"`
 }
@@ -143,7 +144,7 @@ type NodeEnrollment struct {
 	Name string `json:"name"`
 	// Request is a certificate request (PKCS #10, RFC 2986) in PEM, for the key that the node has made. Names in it mean nothing.
 	Request string `json:"request"`
-	// Token is the secret of an enrolment token. The administrator on the server's machine needs none.
+	// Token is the secret of an enrollment token. The administrator on the server's machine needs none.
 	Token string `json:"token,omitempty"`
 }
 
@@ -159,7 +160,7 @@ type NodeCertificate struct {
 	Certificate string `json:"certificate"`
 	Pin         string `json:"pin"`
 	Site        string `json:"site"`
-	// RenewInSeconds is when to ask for the next, from now on: clocks of nodes are not trusted.
+	// RenewInSeconds is the time from now until the next certificate must be requested: clocks of nodes are not trusted.
 	RenewInSeconds float64 `json:"renew_in_seconds"`
 	// Approved is false while the node waits for an administrator.
 	Approved bool `json:"approved"`
@@ -170,7 +171,7 @@ type DrainRequest struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// EnvironmentOnNode tells whether an environment can run on a node, and its digest there.
+// EnvironmentOnNode reports whether an environment can run on a node, and its digest there.
 type EnvironmentOnNode struct {
 	Name string `json:"name"`
 	// Description is one sentence for people.
@@ -181,13 +182,14 @@ type EnvironmentOnNode struct {
 	Problems    []string `json:"problems,omitempty"`
 }
 
-// Offer is what a node has for members: what its agent confirmed, or what follows from its inspected hardware while no agent runs there.
+// Offer is the capacity, stacks and environments that a node has for members. Its agent confirms them. While no agent runs there, they follow
+// from its inspected hardware.
 type Offer struct {
 	// Confirmed is true for an agent's word. What is not confirmed can be placed only where whole machines are handed out.
 	Confirmed bool         `json:"confirmed"`
 	Capacity  NodeCapacity `json:"capacity"`
 	Stacks    []StackCheck `json:"stacks"`
-	// Environments are those of the node's own and the built ones that suit it.
+	// Environments are the node's own environments and the built ones that suit it.
 	Environments []EnvironmentOnNode `json:"environments"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool `json:"oversubscribed"`
@@ -198,7 +200,7 @@ type Offer struct {
 // Node is a node as the API shows it, with a part for each whose word it is: its machine, its agent, its operators.
 type Node struct {
 	Name string `json:"name"`
-	// Labels are those that node selectors see.
+	// Labels are the labels that node selectors see.
 	Labels  map[string]string `json:"labels,omitempty"`
 	Phase   NodePhase         `json:"phase"`
 	Message string            `json:"message,omitempty"`
@@ -218,7 +220,7 @@ type Node struct {
 	Identity *NodeIdentity `json:"identity,omitempty"`
 }
 
-// AgentPart is what a node's agent says of itself and its node, besides what it offers.
+// AgentPart is an agent's report about itself and its node, without the offer.
 type AgentPart struct {
 	Version string `json:"version"`
 	// Underlay is the node's address on the data network.
@@ -237,7 +239,7 @@ type Environment struct {
 	Name        string  `json:"name"`
 	Description string  `json:"description"`
 	Stacks      []Stack `json:"stacks"`
-	// Image is what a built environment's name stands for, Recipe the text it was built from (where one environment is shown). Nil for one
+	// Image is the image that a built environment's name stands for, Recipe the text it was built from (where one environment is shown). Nil for one
 	// of the nodes' own.
 	Image     *Image     `json:"image,omitempty"`
 	Recipe    string     `json:"recipe,omitempty"`
@@ -246,7 +248,7 @@ type Environment struct {
 	Nodes []EnvironmentNode `json:"nodes"`
 }
 
-// EnvironmentNode is one node's word on an environment.
+// EnvironmentNode is one node's report about an environment.
 type EnvironmentNode struct {
 	Node     string   `json:"node"`
 	OK       bool     `json:"ok"`

@@ -11,13 +11,13 @@ type Problem struct {
 	Status int    `json:"status"`
 	// Code is stable and for programs; docs/api-errors.md lists all of them.
 	Code string `json:"code"`
-	// Detail says what was wrong, where, and what to do.
+	// Detail states the problem, its place, and the remedy.
 	Detail string `json:"detail"`
 	// Errors list every single problem of an invalid request.
 	Errors []FieldProblem `json:"errors,omitempty"`
 }
 
-// FieldProblem is one thing that is wrong with a request.
+// FieldProblem is a problem with one field of a request.
 type FieldProblem struct {
 	// Location is the path of the field: "groups[1].cores", or "query.after" for a parameter of the request.
 	Location string `json:"location,omitempty"`
@@ -25,9 +25,9 @@ type FieldProblem struct {
 	Line int `json:"line,omitempty"`
 	// Column of the line, 1 for the first character; 0 when it is not known.
 	Column int `json:"column,omitempty"`
-	// Value is what was given, as text.
+	// Value is the given value, as text.
 	Value string `json:"value,omitempty"`
-	// Message says what is wrong and what to do.
+	// Message states the problem and the remedy.
 	Message string `json:"message"`
 }
 
@@ -49,7 +49,7 @@ func (p FieldProblem) String() string {
 // Error makes a Problem an error.
 func (p *Problem) Error() string { return p.Detail }
 
-// Version is what a program says about itself.
+// Version is a program's description of its build.
 type Version struct {
 	Version string `json:"version"`
 	// Go is the version of the Go toolchain that built it, Platform the operating system and architecture.

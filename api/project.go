@@ -2,10 +2,10 @@ package api
 
 import "time"
 
-// DefaultProject is what clusters belong to when nobody says otherwise. It always exists.
+// DefaultProject is the project of clusters that name no other. It always exists.
 const DefaultProject = "default"
 
-// Role is what the bearer of a token may do.
+// Role is the set of rights of a token.
 type Role string
 
 // The roles.
@@ -32,7 +32,7 @@ func Verbs() []Verb { return []Verb{VerbRead, VerbRun, VerbChange, VerbAdministe
 
 // Limits restrict a token to less than its role allows.
 type Limits struct {
-	// Verbs are what the token may do; read is always among them. Empty: everything that the role allows.
+	// Verbs are the verbs that the token allows; read is always among them. Empty: all verbs that the role allows.
 	Verbs []Verb `json:"verbs,omitempty"`
 	// Clusters are names of clusters of the token's project, with * for any characters. Empty: all clusters. Clusters with other names do not
 	// exist for the token.
@@ -62,7 +62,7 @@ type Project struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// ProjectSettings is what administrators may change of a project. As the body of a PATCH it is a merge patch (RFC 7396) of it.
+// ProjectSettings are the settings of a project that administrators may change. As the body of a PATCH they are a merge patch (RFC 7396).
 type ProjectSettings struct {
 	Description string `json:"description"`
 	Quota       Quota  `json:"quota"`
@@ -90,7 +90,7 @@ type ProjectUpdate struct {
 // ProjectStatus is a project as the API shows it.
 type ProjectStatus struct {
 	Project
-	// Used is what its clusters hold now, in the units of the quota.
+	// Used is the amount that its clusters hold now, in the units of the quota.
 	Used Quota `json:"used"`
 }
 
@@ -123,26 +123,26 @@ type TokenInfo struct {
 	SHA256    string     `json:"sha256,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	// LastUsedAt is when the token was last used, and LastUsedFrom the address that the request came from, or "socket". They are exact to some
+	// LastUsedAt is the time of the token's last use, and LastUsedFrom the address that the request came from, or "socket". They are exact to some
 	// minutes; nil: it was not used yet.
 	LastUsedAt   *time.Time `json:"last_used_at,omitempty"`
 	LastUsedFrom string     `json:"last_used_from,omitempty"`
 	Limits
 }
 
-// NewToken is the answer to a token's creation, the only time its secret is told.
+// NewToken is the answer to a token's creation, the only answer with its secret.
 type NewToken struct {
 	TokenInfo
 	// Token is the whole content of a token file, one line.
 	Token string `json:"token"`
 }
 
-// Identity is what a server knows of who asks.
+// Identity is a caller's identity as the server knows it.
 type Identity struct {
 	User    string `json:"user"`
 	Project string `json:"project,omitempty"`
 	Role    Role   `json:"role"`
-	// ExpiresAt is when the token ends; nil: it has no end, as the Unix socket and the token in the server's directory.
+	// ExpiresAt is the end of the token; nil: it has no end, like the Unix socket and the token in the server's directory.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	Limits
 }

@@ -10,7 +10,7 @@ type NodesPowerRequest struct {
 	NodePowerRequest
 }
 
-// EnrollList is a file of machines to enrol. What a machine leaves out is as said at the top.
+// EnrollList is a file of machines to enroll. What a machine leaves out is as said at the top.
 type EnrollList struct {
 	Power    PowerControl      `json:"power,omitzero"`
 	Password string            `json:"password,omitempty"`
@@ -20,23 +20,23 @@ type EnrollList struct {
 	Machines []EnrollRequest `json:"machines"`
 }
 
-// EnrollTokenRequest is the body that makes an enrolment token.
+// EnrollTokenRequest is the body that makes an enrollment token.
 type EnrollTokenRequest struct {
-	// Prefix begins the names of what it enrols: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
+	// Prefix begins the names of what it enrolls: machines become PREFIX1, PREFIX2 and so on, nodes have names of their own.
 	Prefix string `json:"prefix"`
-	// Uses is how many machines or nodes it enrols; it defaults to 1.
+	// Uses is the number of machines or nodes that it enrolls. The default is 1.
 	Uses int `json:"uses,omitempty"`
-	// Approve: the nodes it enrols need no approval. Machines need none: whoever enrols them gives them their identity at each boot.
+	// Approve: the nodes it enrolls need no approval. Machines need none: whoever enrolls them gives them their identity at each boot.
 	Approve bool `json:"approve,omitempty"`
-	// ValidFor is how long; it defaults to a day.
+	// ValidFor is the lifetime of the token. The default is a day.
 	ValidFor Duration `json:"valid_for,omitempty"`
-	// Power is how the machines are controlled, "manual" by default. A BMC's address may be left out: inspection finds it.
+	// Power is the control of the machines' power, "manual" by default. A BMC's address may be omitted: inspection finds it.
 	Power PowerControl `json:"power,omitzero"`
 	// Password is the BMCs'. It is sealed at once and never shown.
 	Password string `json:"password,omitempty"`
 }
 
-// ConsoleLogin is how to log in at a machine's console, in its present boot.
+// ConsoleLogin is the login at a machine's console for its present boot.
 type ConsoleLogin struct {
 	User     string `json:"user"`
 	Password string `json:"password"`
@@ -49,7 +49,7 @@ type Recipe struct {
 	Text string `json:"text"`
 }
 
-// EnvironmentCheck tells where an environment can run, as far as is known of the nodes.
+// EnvironmentCheck reports where an environment can run, as far as the nodes are known.
 type EnvironmentCheck struct {
 	Environment string            `json:"environment"`
 	Digest      string            `json:"digest,omitempty"`

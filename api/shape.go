@@ -13,7 +13,7 @@ type NamedShape struct {
 type ShapeSettings struct {
 	// Description is for people.
 	Description string `json:"description,omitempty"`
-	// Cores and Memory are what each member gets.
+	// Cores and Memory are the amounts for each member.
 	Cores  int   `json:"cores"`
 	Memory Bytes `json:"memory"`
 	// Disk is the size of the private disk of members whose environment is the disk of another system; others have none.

@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// Trace is where the time went when a cluster was made and, if it was, deleted. It is kept in memory for recent clusters, by the server that leads.
+// Trace is the time that each stage of a cluster's creation took, and of its deletion if it was deleted. It is kept in memory for recent clusters, by the server that leads.
 type Trace struct {
 	// Cluster is the cluster's name, UID its unique ID: of several clusters of one name this is the newest.
 	Cluster string `json:"cluster"`
@@ -17,12 +17,12 @@ type TraceSpan struct {
 	ID     string `json:"id"`
 	Parent string `json:"parent,omitempty"`
 	Name   string `json:"name"`
-	// Node is where the stage was, empty for the server; Member what it was about, empty for the whole cluster.
+	// Node is the node of the stage, empty for the server. Member is its member, empty for the whole cluster.
 	Node   string `json:"node,omitempty"`
 	Member string `json:"member,omitempty"`
 	// Began is by the site's clock.
 	Began   time.Time `json:"began"`
 	Seconds float64   `json:"seconds"`
-	// Failure is why the stage failed; empty: it did not.
+	// Failure is the reason why the stage failed; empty: it did not.
 	Failure string `json:"failure,omitempty"`
 }

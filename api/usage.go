@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SpanKind tells what the resources of a span were used for.
+// SpanKind is the use of the resources of a span.
 type SpanKind string
 
 // The kinds of spans. Every core-second of an inventory is in exactly one: these, or, by what is left of the capacity, idle or down.
@@ -41,14 +41,14 @@ type UsageRecord struct {
 	Spans   []UsageSpan `json:"spans"`
 }
 
-// NodeSpan is what a node offered over a time in which neither its capacity nor whether it was down changed.
+// NodeSpan is the offer of a node over a time in which neither its capacity nor its being up or down changed.
 type NodeSpan struct {
 	// Seq counts the spans of the node, 1 for the first.
 	Seq         int64  `json:"seq"`
 	Node        string `json:"node"`
 	Cores       int    `json:"cores"`
 	MemoryBytes int64  `json:"memory_bytes"`
-	// Devices are what all its devices have, by class and counter.
+	// Devices are the amounts of all its devices, by class and counter.
 	Devices map[string]int64 `json:"devices,omitempty"`
 	Down    bool             `json:"down"`
 	// To is nil for the present span of a node.
@@ -106,7 +106,7 @@ type UsageRow struct {
 	Amount
 }
 
-// SiteUsage is where the site's capacity went in a period: Capacity = Allocated + Cleaning + Idle + Down, in each unit.
+// SiteUsage is the use of the site's capacity in a period: Capacity = Allocated + Cleaning + Idle + Down, in each unit.
 type SiteUsage struct {
 	From      time.Time `json:"from"`
 	To        time.Time `json:"to"`

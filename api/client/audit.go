@@ -9,12 +9,12 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// AuditQuery says which records of the audit log are asked for.
+// AuditQuery selects records of the audit log.
 type AuditQuery struct {
-	// User names who asked; empty: anybody. Failed: only what was refused or failed.
+	// User is the name of a user; empty: all users. Failed selects only requests that were refused or failed.
 	User   string
 	Failed bool
-	// Limit is how many at most.
+	// Limit bounds the number of records.
 	Limit int
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Selection is what a watch of changes is about; an empty field selects everything.
+// Selection selects the objects of a watch of changes. An empty field selects all.
 type Selection struct {
 	Kind api.Kind
 	// Name is the name or ID of an object.
@@ -18,7 +18,7 @@ type Selection struct {
 	Project string
 }
 
-// Change is what a watch of changes yields.
+// Change is one item of a watch of changes.
 type Change struct {
 	api.Change
 	// Synced marks, without an object, that the watch begins or goes on: whatever is read from now on is not older than it. Changes may have been

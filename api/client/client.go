@@ -174,7 +174,7 @@ func plainly(err error) string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// HasCode tells whether an error is the server's of that code.
+// HasCode reports whether an error is one of the server's with that code.
 func HasCode(err error, code string) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == code

@@ -56,7 +56,7 @@ func (c *Client) NodeEvents(ctx context.Context, name string) ([]api.Event, erro
 	return c.events(ctx, node(name)+"/events", 0)
 }
 
-// ConsoleLogin tells how to log in at a machine's console in its present boot.
+// ConsoleLogin returns the login at a machine's console for its present boot.
 func (c *Client) ConsoleLogin(ctx context.Context, name string) (api.ConsoleLogin, error) {
 	return answer[api.ConsoleLogin](ctx, c, http.MethodGet, node(name)+"/console-login", nil)
 }
@@ -71,22 +71,22 @@ func (c *Client) Candidates(ctx context.Context) ([]api.Candidate, error) {
 	return items[api.Candidate](ctx, c, "/v1/candidates")
 }
 
-// EnrollTokens lists the enrolment tokens, without their secrets.
+// EnrollTokens lists the enrollment tokens, without their secrets.
 func (c *Client) EnrollTokens(ctx context.Context) ([]api.EnrollmentToken, error) {
 	return items[api.EnrollmentToken](ctx, c, "/v1/enroll-tokens")
 }
 
-// CreateEnrollToken makes an enrolment token; the answer is the only place where its secret is ever told.
+// CreateEnrollToken makes an enrollment token. Only the answer has its secret.
 func (c *Client) CreateEnrollToken(ctx context.Context, req api.EnrollTokenRequest) (api.EnrollmentToken, error) {
 	return answer[api.EnrollmentToken](ctx, c, http.MethodPost, "/v1/enroll-tokens", req)
 }
 
-// DeleteEnrollToken makes an enrolment token void at once.
+// DeleteEnrollToken makes an enrollment token void at once.
 func (c *Client) DeleteEnrollToken(ctx context.Context, id string) error {
 	return c.do(ctx, http.MethodDelete, "/v1/enroll-tokens/"+url.PathEscape(id), nil, nil)
 }
 
-// CheckEnvironment tells where an environment can run; on one node only unless nodeName is "".
+// CheckEnvironment reports where an environment can run: on nodeName, or on all nodes if nodeName is "".
 func (c *Client) CheckEnvironment(ctx context.Context, name, nodeName string) (api.EnvironmentCheck, error) {
 	path := environment(name) + "/check"
 	if nodeName != "" {

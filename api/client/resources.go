@@ -170,7 +170,7 @@ func (c *Client) Version(ctx context.Context) (api.Version, error) {
 	return answer[api.Version](ctx, c, http.MethodGet, "/v1/version", nil)
 }
 
-// Ready tells whether the server can serve: nil when it can.
+// Ready reports why the server can't serve. It returns nil if it can.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.do(ctx, http.MethodGet, "/readyz", nil, nil)
 }

@@ -12,7 +12,7 @@ import (
 
 func project(name string) string { return "/v1/projects/" + url.PathEscape(name) }
 
-// Whoami tells what the server takes the caller for.
+// Whoami returns the identity that the server sees in the caller.
 func (c *Client) Whoami(ctx context.Context) (api.Identity, error) {
 	return answer[api.Identity](ctx, c, http.MethodGet, "/v1/whoami", nil)
 }
@@ -53,7 +53,7 @@ func (c *Client) Tokens(ctx context.Context) ([]api.TokenInfo, error) {
 	return items[api.TokenInfo](ctx, c, "/v1/tokens")
 }
 
-// CreateToken makes a token; the answer is the only place where its secret is ever told.
+// CreateToken makes a token. Only the answer has its secret.
 func (c *Client) CreateToken(ctx context.Context, req api.TokenRequest) (api.NewToken, error) {
 	return answer[api.NewToken](ctx, c, http.MethodPost, "/v1/tokens", req)
 }
@@ -92,7 +92,7 @@ func (q UsageQuery) path(format string) string {
 	return "/v1/usage?" + v.Encode()
 }
 
-// Usage tells who used how much.
+// Usage returns the use of resources by project and user.
 func (c *Client) Usage(ctx context.Context, q UsageQuery) (api.UsageReport, error) {
 	return answer[api.UsageReport](ctx, c, http.MethodGet, q.path("json"), nil)
 }

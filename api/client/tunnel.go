@@ -77,7 +77,7 @@ type Tunnel struct {
 // Read reads what the other end sends.
 func (t *Tunnel) Read(p []byte) (int, error) { return t.reader.Read(p) }
 
-// CloseWrite tells the other end that nothing more will come; reading goes on.
+// CloseWrite ends this end's data. Reading goes on.
 func (t *Tunnel) CloseWrite() error {
 	half, ok := t.Conn.(interface{ CloseWrite() error })
 	if !ok {

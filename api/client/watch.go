@@ -16,9 +16,9 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// ClusterChange is what a watch tells: a cluster as it became, or its end.
+// ClusterChange is one item of a watch of clusters: a cluster's new state, or its end.
 type ClusterChange struct {
-	// Cluster is the whole cluster as it became; as it last was when Deleted.
+	// Cluster is the whole cluster in its new state, or in its last state if Deleted is set.
 	Cluster api.Cluster
 	Deleted bool
 	// Synced marks, without a cluster, that everything which existed when the watch began, or came back, has been told.

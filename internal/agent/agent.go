@@ -30,7 +30,7 @@ import (
 
 // Config is the configuration of an agent.
 type Config struct {
-	// Node is what this node offers; the agent fills in the results of the driver's and environments' checks.
+	// Node is the record of this node's offer. The agent adds the results of the checks of its drivers and environments.
 	Node api.NodeRecord
 	// StateDir is this node's own directory.
 	StateDir string
@@ -51,10 +51,10 @@ type Config struct {
 	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,
 	// agent.sock.
 	Listen func(dir string, m driver.Member) (memberlink.Endpoint, error)
-	// Images is what the node holds of built environments, nil: none; ImagesChanged tells that its status has changed.
+	// Images holds the node's built environments; nil: it has none. ImagesChanged signals a change of its status.
 	Images        Images
 	ImagesChanged <-chan struct{}
-	// PeerURL is where other nodes find the images held here; empty: nowhere.
+	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
 	Builder Builder
@@ -70,8 +70,8 @@ type Config struct {
 	Log       *slog.Logger
 	// Clock paces attempts and patience; nil: the real one. Deadlines of operations are always real.
 	Clock Clock
-	// Silence is how long nothing may be heard from the server before the stream is ended and what it wanted counts as not known;
-	// 0: as long as a server waits before it gives an agent up.
+	// Silence bounds the time without a message from the server. After it, the stream ends and the desired state counts as unknown.
+	// 0: the time for which a server waits for a silent agent.
 	Silence time.Duration
 }
 

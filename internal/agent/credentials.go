@@ -46,7 +46,7 @@ const (
 	maxCertificateAnswer = 64 << 10
 )
 
-// Credentials are who the node is to its site: its identity, and the connections made with it.
+// Credentials are the node's identity at its site, and the connections made with it.
 type Credentials struct {
 	path   string // of the identity's file
 	server string // HOST:PORT

@@ -8,7 +8,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 )
 
-// Images is what a node holds of built environments; *nodeimages.Store is.
+// Images holds the built environments of a node. *nodeimages.Store implements it.
 type Images interface {
 	// Run fetches what is wanted until ctx ends.
 	Run(ctx context.Context)

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// CarryPath is where an agent asks for what another node has of the member that one of its own succeeds. The target, TargetState or TargetMove,
-// and the successor's ID follow.
+// CarryPath begins the path at which an agent asks for a member of another node that one of its own members succeeds. The target (TargetState or
+// TargetMove) and the successor's ID follow.
 const CarryPath = "/agent/v1/carry/"
 
 // ErrOver reports that the requested data is not there, and that a retry would not change that.
 var ErrOver = errors.New("it is over")
 
-// CarryRequest is what an agent asks for.
+// CarryRequest is an agent's request for a member of another node.
 type CarryRequest struct {
 	// Target is TargetState or TargetMove.
 	Target Target

@@ -16,7 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// Path is where a server takes agent streams. Version 1 sent each state in one message, version 2 every
+// Path is the path at which a server accepts agent streams. Version 1 sent each state in one message, version 2 every
 // file of each member, and version 3 peers and files of a cluster in one share.
 const Path = "/agent/v4/stream"
 

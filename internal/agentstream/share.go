@@ -15,7 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// Share is what many nodes have in common: the peers of a network, or the files of a cluster's members. The leader renders a share once for each
+// Share is content that many nodes have in common: the peers of a network, or the files of a cluster's members. The leader renders a share once for each
 // change, and a thousand streams send the same bytes. A node that has a former share is sent the difference. A share never changes; make one
 // with NewPeers or NewFiles.
 type Share struct {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TunnelPath is where a server takes tunnels; the tunnel's ID follows.
+// TunnelPath begins the path at which a server accepts tunnels. The tunnel's ID follows.
 const TunnelPath = "/agent/v1/tunnel/"
 
 // The headers of a tunnel's request: why the agent can't connect it, and whether that is because somebody else uses it, or for good. A request that
@@ -33,9 +33,9 @@ const maxFailure = 1000
 
 // TunnelRequest is the message with which an agent brings a tunnel.
 type TunnelRequest struct {
-	// ID is the one asked for (Tunnel.ID). Node is whose agent brings it, which the connection tells.
+	// ID is the ID of the requested tunnel (Tunnel.ID). Node is the node of the agent that brings it, by the connection's certificate.
 	ID, Node string
-	// Failure says why there will be no tunnel; empty when there is one.
+	// Failure is the reason why there will be no tunnel. It is empty if there is one.
 	Failure string
 	// InUse: the failure is that somebody else uses it.
 	InUse bool
@@ -43,7 +43,7 @@ type TunnelRequest struct {
 	Over bool
 }
 
-// Err is the failure as an error, which is an ErrInUse or an ErrOver where that is the reason; nil when there is none.
+// Err returns the failure as an error, or nil. The error is an ErrInUse or an ErrOver if that is the reason.
 func (r TunnelRequest) Err() error {
 	switch {
 	case r.Failure == "":
@@ -150,7 +150,7 @@ func (c *TunnelConn) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-// CloseWrite tells the other end that nothing more comes.
+// CloseWrite ends this end's data.
 func (c *TunnelConn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()

@@ -62,17 +62,17 @@ type Reader interface {
 	EventLog(log string) (first, last int64)
 	// Events reads events of a log after one of them, the oldest first, and not more than limit.
 	Events(ctx context.Context, log string, after int64, limit int) ([]api.Event, error)
-	// UsageInput is what totals of use depend on, as of one revision.
+	// UsageInput returns the input of totals of use, as of one revision.
 	UsageInput(ctx context.Context, now time.Time) usage.Input
 	WaitRevision(ctx context.Context, revision int64) (int64, error)
 }
 
-// Verifier tells whose a bearer token is. *tenancy.Tokens is one.
+// Verifier finds the principal of a bearer token. *tenancy.Tokens implements it.
 type Verifier interface {
 	Verify(bearer string) (tenancy.Principal, bool)
 }
 
-// Uses notes uses of tokens, for as long as a stream lasts again and again. It returns at once. *lastuse.Recorder is one.
+// Uses notes uses of tokens, and again and again while a stream lasts. It returns at once. *lastuse.Recorder implements it.
 type Uses interface {
 	Used(id, from string)
 }
@@ -82,7 +82,7 @@ type unnoted struct{}
 
 func (unnoted) Used(string, string) {}
 
-// Config is what a Server needs.
+// Config is the configuration of a Server.
 type Config struct {
 	Writer Writer
 	Reader Reader
@@ -100,7 +100,7 @@ type Config struct {
 	Tunnels   Tunnels
 	Homes     Homes
 	Hosts     Hosts
-	// Offers is what the site carries for all its machines.
+	// Offers are the stacks and environments that the site carries for all its machines.
 	Offers offer.Site
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the
 	// site has no such thing, and the operations say so.
@@ -115,21 +115,21 @@ type Config struct {
 	AgentStream http.Handler
 	AgentTunnel http.Handler
 	AgentCarry  http.Handler
-	// Traces are those of recent clusters; nil: none are kept, and the operation does not exist.
+	// Traces are the traces of recent clusters; nil: none are kept, and the operation does not exist.
 	Traces Traces
 	// Audit is the audit log; nil: there is none.
 	Audit Audit
 	// Room returns why nothing more can be stored that makes the state grow; nil error or nil function: everything is stored. Deletes and
 	// reads never ask.
 	Room func() error
-	// Ready tells why the server can't serve yet; nil error or nil function: it can.
+	// Ready returns the reason why the server can't serve yet; nil error or nil function: it can.
 	Ready func() error
 	Log   *slog.Logger
 	// Now is the clock for what is stored; nil: time.Now.
 	Now func() time.Time
 	// RequestTimeout bounds a request that is no stream, its body included; 0: 30 s.
 	RequestTimeout time.Duration
-	// KeepAlive is how often an idle stream sends a comment; 0: 15 s.
+	// KeepAlive is the interval at which an idle stream sends a comment; 0: 15 s.
 	KeepAlive time.Duration
 }
 

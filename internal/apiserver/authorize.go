@@ -11,7 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
-// Access is who may call an operation, and which verb a limited token needs for it. Whose things they may touch is looked at where the thing is
+// Access is the right to call an operation, and the verb that a limited token needs for it. The right to an object is checked where the object is
 // found.
 type Access string
 

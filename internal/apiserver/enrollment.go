@@ -16,11 +16,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
-// Nodes gives nodes their certificates, and tells whose one is. *enrollment.Registrar is one.
+// Nodes gives nodes their certificates, and finds the node of a certificate. *enrollment.Registrar implements it.
 type Nodes interface {
 	Enroll(ctx context.Context, in api.NodeEnrollment, by string) (api.NodeCertificate, error)
 	Renew(ctx context.Context, shown *x509.Certificate, in api.NodeRenewal) (api.NodeCertificate, error)
-	// Identify tells which node shows a certificate, and Admit that it may come in now: what its former key could do has ended then.
+	// Identify returns the node that shows a certificate. Admit does so if the node may come in now; then the rights of its former key have ended.
 	Identify(shown *x509.Certificate) (tenancy.Principal, error)
 	Admit(ctx context.Context, shown *x509.Certificate) (tenancy.Principal, error)
 }

@@ -26,18 +26,18 @@ type MachineWriter interface {
 	DeleteEnvironment(ctx context.Context, view *state.View, name string) (int64, error)
 }
 
-// Provisioning is what the server's configuration says of the network that machines boot from.
+// Provisioning is the configuration of the network that machines boot from.
 type Provisioning interface {
-	// Capacity is how many machines its range has addresses for, Range its first and last address, for messages.
+	// Capacity returns the number of machines for which its range has addresses. Range returns the first and the last address, for messages.
 	Capacity() int
 	Range() string
 	// Address is that of the machine with this api.MachineRecord.Index; the zero Addr when the range has none.
 	Address(index int) netip.Addr
-	// TargetSeconds is how long a boot should take at most; 0: no target.
+	// TargetSeconds returns the longest time that a boot should take; 0: no target.
 	TargetSeconds() float64
 }
 
-// Sealer encrypts what nobody may read in the store. *trust.Sealer is one.
+// Sealer encrypts secrets, which nobody may read in the store. *trust.Sealer implements it.
 type Sealer interface {
 	// Seal binds the secret to the ID of what it belongs to: a machine's UID, an enrolment token's ID.
 	Seal(id string, secret []byte) []byte
@@ -47,7 +47,7 @@ type Sealer interface {
 type Consoles interface {
 	// Dial opens the console of a machine. ctx bounds the opening only. The error is for people.
 	Dial(ctx context.Context, node string) (io.ReadWriteCloser, error)
-	// Password is how to log in there in the present boot; state.ErrNotFound when the machine runs no boot of ours.
+	// Password returns the console's login for the present boot; state.ErrNotFound if the site has not booted the machine.
 	Password(ctx context.Context, node string) (user, password string, err error)
 }
 
@@ -55,7 +55,7 @@ type Consoles interface {
 type Images interface {
 	// Open returns content; the error is fs.ErrNotExist when there is none.
 	Open(digest image.Digest) (netboot.Blob, error)
-	// Touch tells whether content is there, and keeps it for as long as what was stored now: whoever asks is about to name it.
+	// Touch reports whether content is there, and keeps it as long as content that is stored now: the caller is about to name it.
 	Touch(digest image.Digest) bool
 	// Put stores content and returns when it is durable; content of another digest is refused with image.ErrDigest.
 	Put(ctx context.Context, digest image.Digest, r io.Reader) error
@@ -63,12 +63,12 @@ type Images interface {
 
 // Recipes reads recipes of environments. recipes.Catalog is one.
 type Recipes interface {
-	// Parse checks a recipe and tells the environment's name and the digest of the recipe's normal form. The error is a *manifest.Invalid.
+	// Parse checks a recipe and returns the environment's name and the digest of the recipe's normal form. The error is a *manifest.Invalid.
 	Parse(text []byte) (name, digest string, err error)
 	// Shipped is a recipe that comes with the product.
 	Shipped(name string) ([]byte, bool)
 	ShippedNames() []string
 }
 
-// Compatible tells why a machine can't run an image, a problem each, for people; nil: it can. compatibility.Check is one.
+// Compatible returns the problems for which a machine can't run an image, for people; nil: it can run the image. compatibility.Check is one.
 type Compatible func(hw *api.Hardware, img api.Image) []string

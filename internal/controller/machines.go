@@ -32,15 +32,15 @@ type Provisioner interface {
 	Changed() <-chan struct{}
 }
 
-// Provisioning is what a leader needs to care for machines.
+// Provisioning is a leader's means to care for machines.
 type Provisioning struct {
 	// New makes the executor of one leadership.
 	New func() Provisioner
-	// SetTable hands network boot what to answer.
+	// SetTable gives network boot the table of its answers.
 	SetTable func(netboot.Table)
 	Heard    *bootapi.Heard
 	Network  netboot.Network
-	// LoaderURL is where x86-64 UEFI firmware finds its loader by HTTP; empty: nowhere.
+	// LoaderURL is the URL of the loader for x86-64 UEFI firmware that boots by HTTP; empty: there is none.
 	LoaderURL string
 	// Seal and Unseal close and open a BMC's password, bound to whose it is.
 	Seal      func(uid string, secret []byte) ([]byte, error)

@@ -16,7 +16,7 @@ const chunkAssignments = 64
 // should not all be as large as store.MaxBytes.
 const chunkCommitBytes = store.MaxBytes / 4
 
-// cut makes chunks of assignments and notes them as in flight. IDs are unique for ever: terms are, and the counter within.
+// cut makes chunks of assignments and notes them as in flight. IDs are never used twice: terms are not, and the counter within.
 func (l *Leader) cut(uid string, add []Batch) ([]api.ChunkRef, []store.Op) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,10 +13,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
-// EventsKept is how many events of one log are kept; older ones go when new ones come.
+// EventsKept bounds the events of one log. New events replace the oldest ones.
 const EventsKept = 1000
 
-// EventsKeptAfter is how long the events of a cluster or machine are kept that is gone: names that never come back would add up for ever.
+// EventsKeptAfter bounds the time for which events of a former cluster or machine are kept. Otherwise names that never come back would add up
+// without limit.
 const EventsKeptAfter = 30 * 24 * time.Hour
 
 // NodeLog names the log of the events of a node's machine; that of a cluster's is the cluster's name.
@@ -48,7 +49,7 @@ type eventLog struct {
 	Newest time.Time `json:"newest"`
 }
 
-// AppendEvents stores events in order and numbers them: Seq is set here, per cluster name, and grows for ever, also when a
+// AppendEvents stores events in order and numbers them: Seq is set here, per cluster name, and grows without end, also when a
 // cluster of that name is made anew. An event without a cluster is of its node's machine. Events of one call become visible
 // together, as many at a time as a commit takes.
 func (r *Repo) AppendEvents(ctx context.Context, events ...api.Event) (int64, error) {

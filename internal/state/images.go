@@ -186,8 +186,8 @@ func (r *Repo) DeleteImage(ctx context.Context, view *View, digest string) (int6
 	}
 }
 
-// ImageUsers tells who uses a built environment: members and boots that have its image, and, for a name, what asks for it by that name:
-// clusters, boots and power requests. Without a name, the environments that stand for the image are users, too.
+// ImageUsers returns the users of a built environment: members and boots that have its image, and, for a name, all that ask for it by that
+// name: clusters, boots and power requests. Without a name, the environments that stand for the image are users, too.
 func ImageUsers(view *View, name, digest string) []string {
 	var users []string
 	for _, c := range view.Clusters {

@@ -17,14 +17,14 @@ type indexRecord struct {
 	Machine string `json:"machine"`
 }
 
-// ErrTokenSpent: an enrolment token has no use left, or has ended.
+// ErrTokenSpent reports that an enrollment token has no use left, or has expired.
 var ErrTokenSpent = errors.New("the enrollment token is used up or has expired")
 
-// MachineWrite is what one commit changes of a machine.
+// MachineWrite is the change of a machine by one commit.
 type MachineWrite struct {
 	// Record is the record after it. An Index that another machine has makes the commit a store.ErrConflict.
 	Record api.MachineRecord
-	// Hardware is what inspection found, nil to leave what is stored.
+	// Hardware is the hardware that inspection found; nil: the stored hardware stays.
 	Hardware *api.Hardware
 }
 
@@ -100,7 +100,7 @@ func (l *Leader) ForgetMachine(ctx context.Context, base *Machine) (int64, error
 	return revision, nil
 }
 
-// TakeCandidate makes a machine of a stranger that carries an enrolment token, in one commit with the use of the token, which goes with
+// TakeCandidate makes a machine of a stranger that carries an enrollment token, in one commit with the use of the token, which goes with
 // its last use. A machine without a name gets the first free one of the token's prefix; view is only where the search for it begins. It
 // returns the name. A token that is gone is ErrNotFound, one without a use left or past its end ErrTokenSpent.
 func (l *Leader) TakeCandidate(ctx context.Context, view *View, tokenID string, now time.Time, in api.MachineIntent) (string, int64, error) {
@@ -279,7 +279,7 @@ func (l *Leader) PruneBuilds(ctx context.Context, view *View, before time.Time) 
 	return l.prune(ctx, ops, "builds")
 }
 
-// PruneEnrollTokens removes enrolment tokens that ended before a time; they are refused anyway. It returns how many.
+// PruneEnrollTokens removes enrollment tokens that ended before a time; they are refused anyway. It returns how many.
 func (l *Leader) PruneEnrollTokens(ctx context.Context, view *View, before time.Time) (int, error) {
 	var ops []store.Op
 	for _, t := range view.EnrollTokens {

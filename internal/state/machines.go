@@ -17,7 +17,7 @@ type macRecord struct {
 	Machine string `json:"machine"`
 }
 
-// DuplicateMACError: a provisioning NIC belongs to another machine.
+// DuplicateMACError reports that a provisioning NIC belongs to another machine.
 type DuplicateMACError struct {
 	MAC, Machine string
 }
@@ -26,10 +26,10 @@ func (e *DuplicateMACError) Error() string {
 	return fmt.Sprintf("MAC %s already belongs to machine %q", e.MAC, e.Machine)
 }
 
-// PowerConflictError: another power request of a machine was quicker.
+// PowerConflictError reports that another power request of a machine came first.
 type PowerConflictError struct {
 	Machine string
-	// Request is the one that won.
+	// Request is the request that came first.
 	Request api.PowerRequest
 }
 
@@ -37,7 +37,7 @@ func (e *PowerConflictError) Error() string {
 	return fmt.Sprintf("another power request for machine %q came first: %s, by %s", e.Machine, e.Request.Action, e.Request.By)
 }
 
-// ErrRemoving: the machine is being removed.
+// ErrRemoving reports that the machine is being removed.
 var ErrRemoving = errors.New("being removed")
 
 // CreateMachine stores a new machine. A name that a machine or a node has is ErrExists, a MAC of another machine *DuplicateMACError.
@@ -225,13 +225,13 @@ func (r *Repo) DeleteCandidate(ctx context.Context, mac string) (int64, error) {
 	return r.remove(ctx, prefixCandidate+macKey(mac), "candidate", mac)
 }
 
-// CreateEnrollToken stores an enrolment token, of which only the hash is known here.
+// CreateEnrollToken stores an enrollment token, of which only the hash is known here.
 func (r *Repo) CreateEnrollToken(ctx context.Context, t api.EnrollmentToken) (int64, error) {
 	t.Secret = ""
 	return r.create(ctx, put(prefixEnrollToken+t.ID, t), fmt.Sprintf("enrollment token %q", t.ID))
 }
 
-// DeleteEnrollToken revokes an enrolment token; one that is not there is ErrNotFound.
+// DeleteEnrollToken revokes an enrollment token; one that is not there is ErrNotFound.
 func (r *Repo) DeleteEnrollToken(ctx context.Context, id string) (int64, error) {
 	return r.remove(ctx, prefixEnrollToken+id, "enrollment token", id)
 }

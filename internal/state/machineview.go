@@ -38,8 +38,8 @@ func (m *Machine) PowerPending() *api.PowerRequest {
 // BuildRunID names the output of an attempt at a build.
 func BuildRunID(b *api.Build) string { return b.RunID() }
 
-// NormalMAC is the one spelling of a MAC address in stored state: six pairs of lower-case digits with colons (IEEE 802). It takes what
-// people write: colons, hyphens, dots, capitals.
+// NormalMAC returns the spelling of a MAC address in stored state: six pairs of lower-case digits with colons (IEEE 802). It accepts the
+// spellings that people use: colons, hyphens, dots, capitals.
 func NormalMAC(text string) (string, error) {
 	mac, err := net.ParseMAC(text)
 	if err != nil || len(mac) != 6 {
@@ -81,7 +81,7 @@ func bmcPlace(c api.PowerControl) string {
 // Candidate returns the candidate with that MAC, or nil.
 func (v *View) Candidate(mac string) *api.Candidate { return candidates.find(v, mac) }
 
-// EnrollToken returns the enrolment token of that ID, or nil.
+// EnrollToken returns the enrollment token of that ID, or nil.
 func (v *View) EnrollToken(id string) *api.EnrollmentToken { return enrollTokens.find(v, id) }
 
 // Build returns the build of that ID, or nil.

@@ -12,13 +12,13 @@ import (
 // and so are its parts: a part that did not change is the same in the next view.
 type Node struct {
 	Name string
-	// Machine is what operators and the leader write of a node whose power and boot are ours.
+	// Machine is the part that operators and the leader write, of a node that the site powers and boots.
 	Machine *Machine
-	// Agent is what the node's agent reported last.
+	// Agent is the last report of the node's agent.
 	Agent *api.NodeRecord
-	// Control is what operators want of the node, there only while they want anything.
+	// Control is the operators' intent for the node; nil: there is none.
 	Control *api.NodeControl
-	// Identity is who may speak for the node; nil: nobody.
+	// Identity is the key whose holder may speak for the node; nil: nobody may.
 	Identity *api.NodeIdentity
 }
 

@@ -24,10 +24,10 @@ type Redemption struct {
 	IdentityID string `json:"identity_id,omitempty"`
 }
 
-// ErrRedeemed: a boot token was exchanged before, by another machine or in another life of this one.
+// ErrRedeemed reports that a boot token was exchanged before, by another machine or in another life of this one.
 var ErrRedeemed = errors.New("the boot token was already exchanged")
 
-// ErrBootOver: the boot that a token is for does not go on any more.
+// ErrBootOver reports that the boot of a token is over.
 var ErrBootOver = errors.New("that boot has ended")
 
 // RedeemBoot notes that a boot token was exchanged, and makes the node agent's identity, nil for none, true in the same commit; that of the

@@ -13,7 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
-// UsageKept is how long usage and node spans are kept after they ended.
+// UsageKept bounds the time for which usage and node spans are kept after their end.
 const UsageKept = 400 * 24 * time.Hour
 
 // prunedAtOnce bounds what one pruning looks through, and what it removes; the next one goes on.
