@@ -21,7 +21,7 @@ type powerOff struct {
 }
 
 // errNoPower: nothing here may end this machine.
-var errNoPower = errors.New("this machine was not booted by its server, and its agent runs without --allow-power-off; power it off yourself")
+var errNoPower = errors.New("this machine was not booted by its server, and its agent runs without --allow-power-off; power the machine off by hand")
 
 // convergePower asks for the power to go, once nothing of any member runs here. An order for another boot is none for this one: it was
 // given before the machine was booted anew.

@@ -87,7 +87,7 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 	select {
 	case a.tunnels <- struct{}{}:
 	default:
-		return nil, fmt.Errorf("this node already has %d tunnels, the most it allows; close some", maxTunnels)
+		return nil, fmt.Errorf("this node already has %d tunnels, which is its limit; close some", maxTunnels)
 	}
 	conn, err := connect(ctx)
 	if err != nil {

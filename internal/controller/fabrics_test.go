@@ -108,7 +108,7 @@ func TestAPortThatTwoMustProveCleanIsHeldUntilBothHave(t *testing.T) {
 	w.agents.clean = nil // a stored proof need not be repeated
 	w.now = w.now.Add(11 * time.Minute)
 	w.passes("quarantined", func(v *state.View) bool { return len(v.Quarantines) == 1 })
-	if q := w.cache.View().Quarantines[0]; !strings.Contains(q.Reason, "the fabric of ib0 has not proved it clean: the fabric has not yet carried out") {
+	if q := w.cache.View().Quarantines[0]; !strings.Contains(q.Reason, "the fabric of ib0 has not proved the assignment clean: the fabric has not yet carried out") {
 		t.Errorf("it is quarantined for %q", q.Reason)
 	}
 	w.campaign() // the next leader knows only what is stored

@@ -183,8 +183,8 @@ func (in BuildInput) eligible() (may []Builder, otherwise string) {
 	}
 	switch first := in.Builders[0].Node; {
 	case in.Build.Verify && len(in.Builders) == 1:
-		return nil, fmt.Sprintf("waiting: two nodes must build it to verify it, and only node %s accepts builds; start an agent with --builder auto "+
-			"on another one", first)
+		return nil, fmt.Sprintf("waiting: verification takes builds on two nodes, and only node %s accepts builds; start an agent with --builder auto "+
+			"on another node", first)
 	case len(may) == 0:
 		return nil, fmt.Sprintf("waiting: node %[1]s accepts builds but is not a trusted builder; run: nearmetal node trust %[1]s; or cancel this build, "+
 			"and build with --verify on two nodes", first)
@@ -214,10 +214,10 @@ func (in BuildInput) built(b api.Build, seen BuildSeen) api.Build {
 	first, last := b.Built[0], b.Built[len(b.Built)-1]
 	switch {
 	case first.Digest != last.Digest:
-		return in.end(b, api.BuildFailed, fmt.Sprintf("it is not verified: node %s built %s, node %s built %s; either its packages changed in between, or files "+
-			"of the builder nodes that it takes differ, or one of the nodes is not to be trusted; build it again", first.Node, first.Digest, last.Node, last.Digest))
+		return in.end(b, api.BuildFailed, fmt.Sprintf("the build is not verified: node %s built %s, node %s built %s; packages changed in between, "+
+			"files that the recipe takes from the builder nodes differ, or one of the nodes can't be trusted; build the environment again", first.Node, first.Digest, last.Node, last.Digest))
 	case b.Verify && len(b.Built) < 2:
-		return again(b, fmt.Sprintf("built by node %s; another one builds it to verify it", first.Node))
+		return again(b, fmt.Sprintf("built by node %s; another node builds it for verification", first.Node))
 	}
 	b.Percent, b.Digest = 100, seen.Manifest
 	return in.end(b, api.BuildSucceeded, seen.Message)

@@ -21,7 +21,7 @@ const membersPerLook = 1000
 func (in ClusterInput) planDelete(why string) []ClusterOperation {
 	// One that was placed goes through deleting even when it holds nothing any more, its members lost and cleaned.
 	if phase := in.phase(); phase == api.ClusterPending || phase == api.ClusterQueued || phase == api.ClusterRefused {
-		return []ClusterOperation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; it held nothing"}}
+		return []ClusterOperation{Forget{}, Emit{Reason: EventDeleted, Message: "deleted; the cluster held no resources"}}
 	}
 	var ops []ClusterOperation
 	members := 0
@@ -67,7 +67,7 @@ const mostNamed = 5
 // whatIsLeft is what is said of a deleted cluster: that nothing is left only when the node of every assignment has confirmed it.
 func (in ClusterInput) whatIsLeft() string {
 	if len(in.Quarantined) == 0 {
-		return "deleted; all nodes confirmed it clean"
+		return "deleted; all nodes confirmed the cluster clean"
 	}
 	var names []string
 	for _, q := range in.Quarantined {
@@ -159,7 +159,7 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 		node := in.Nodes[p.At]
 		switch {
 		case p.By != api.ExecutorAgent:
-			return fmt.Sprintf("the %s has not proved it clean%s", p, because(in.Observed[a.ID].Unproved))
+			return fmt.Sprintf("the %s has not proved the assignment clean%s", p, because(in.Observed[a.ID].Unproved))
 		case node.Phase == api.NodeDown:
 			return fmt.Sprintf("node %s is down", p.At)
 		case node.Phase != api.NodeReady:
@@ -168,7 +168,7 @@ func (in ClusterInput) whyUnclean(a ClusterAssignment) string {
 			return cmp.Or(in.Observed[a.ID].Message, fmt.Sprintf("the agent of node %s gave no reason", p.At))
 		}
 	}
-	return "it names no prover"
+	return "the assignment names no prover"
 }
 
 // PlanQuarantine frees a quarantined assignment once all have proved it clean after all. A node that was taken out of the inventory owes no

@@ -38,7 +38,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.Assignments, l.Record.Chunks = nil, nil
 				l.deleteIt()
 			},
-			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed the cluster clean||"},
 		},
 		{
 			"spares go with it, and are not cleaned", api.ClusterReady,
@@ -149,8 +149,8 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.Now = t0.Add(10 * time.Minute)
 			},
 			[]string{
-				"Quarantine{ID:a1 Reason:not clean within 10m0s: the fabric of ib0 has not proved it clean}",
-				"Emit Quarantined: not clean within 10m0s: the fabric of ib0 has not proved it clean|c-1|n2",
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: the fabric of ib0 has not proved the assignment clean}",
+				"Emit Quarantined: not clean within 10m0s: the fabric of ib0 has not proved the assignment clean|c-1|n2",
 			},
 		},
 		{
@@ -161,8 +161,8 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 				l.Now = t0.Add(10 * time.Minute)
 			},
 			[]string{
-				"Quarantine{ID:a1 Reason:not clean within 10m0s: it names no prover}",
-				"Emit Quarantined: not clean within 10m0s: it names no prover|c-1|n2",
+				"Quarantine{ID:a1 Reason:not clean within 10m0s: the assignment names no prover}",
+				"Emit Quarantined: not clean within 10m0s: the assignment names no prover|c-1|n2",
 			},
 		},
 		{
@@ -176,7 +176,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"a cluster of which all is clean is forgotten", api.ClusterDeleting,
 			func(l *life) { l.deleting(); l.Assignments[0].Clean, l.Assignments[1].Clean = true, true },
-			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed the cluster clean||"},
 		},
 		{
 			"what passed to quarantine is not said to be gone", api.ClusterDeleting,
@@ -204,7 +204,7 @@ func TestHowAClusterIsDeletedAndCleaned(t *testing.T) {
 		{
 			"one that was expired is forgotten like one that was deleted", api.ClusterDeleting,
 			func(l *life) { l.release("a0", "a1"); l.Assignments[0].Clean, l.Assignments[1].Clean = true, true },
-			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed it clean||"},
+			[]string{"Forget{}", "Emit Deleted: deleted; all nodes confirmed the cluster clean||"},
 		},
 		{
 			"what is held by a deleting cluster is released, whoever gave it", api.ClusterDeleting,

@@ -10,7 +10,7 @@ import (
 func TestWhatHappensToAClusterWithoutAPlace(t *testing.T) {
 	fresh := func(l *life) { l.Record, l.Assignments = nil, nil }
 	empty := func(l *life) { l.Record.Chunks, l.Assignments, l.Record.PlacedAt = nil, nil, nil }
-	gone := []string{"Forget{}", "Emit Deleted: deleted; it held nothing||"}
+	gone := []string{"Forget{}", "Emit Deleted: deleted; the cluster held no resources||"}
 	checkSteps(t, []step{
 		{"a new one asks for a place for all its members", api.ClusterPending, fresh, []string{"Need create c-0@0 c-1@1"}},
 		{"names that were taken out are not asked for", api.ClusterPending, func(l *life) { fresh(l); l.size(2, "c-0") }, []string{"Need create c-1@0 c-2@1"}},

@@ -24,7 +24,7 @@ func MemberPhase(a ClusterAssignment, observed map[string]Observation, nodes map
 	case !heard || seen.Phase == "":
 		return api.MemberAssigned, ""
 	case seen.Phase == api.MemberReleasing:
-		return api.MemberUnhealthy, "its node is removing it, and nobody asked for that"
+		return api.MemberUnhealthy, "its node is removing the member, which nobody requested"
 	default:
 		return seen.Phase, seen.Message
 	}

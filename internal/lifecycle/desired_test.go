@@ -151,7 +151,7 @@ func TestTheLeaderKnowsAMemberByItsNodesWordOnly(t *testing.T) {
 		{"on a node that is down", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}}, api.MemberUnknown, "node down is down"},
 		{"on a node nobody knows", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "x"}}, api.MemberUnknown, "node x is not reporting"},
 		{"being released", ClusterAssignment{Assignment: &api.Assignment{ID: "a", Node: "down"}, Releasing: true}, api.MemberReleasing, "m"},
-		{"being removed though it is held", ClusterAssignment{Assignment: &api.Assignment{ID: "gone", Node: "up"}}, api.MemberUnhealthy, "its node is removing it, and nobody asked for that"},
+		{"being removed though it is held", ClusterAssignment{Assignment: &api.Assignment{ID: "gone", Node: "up"}}, api.MemberUnhealthy, "its node is removing the member, which nobody requested"},
 		{"being removed as it was released", ClusterAssignment{Assignment: &api.Assignment{ID: "gone", Node: "up"}, Releasing: true}, api.MemberReleasing, ""},
 		{"a spare", ClusterAssignment{Assignment: &api.Assignment{ID: "s", Node: "up", Spare: true}}, api.MemberSpare, ""},
 	}

@@ -27,8 +27,8 @@ rest: a user chose it, or only a user can end it.
 		"machine is ready, its node is shown in the machine's phase. A boot and a stop are generations: the power switch's gate refuses an order\n"+
 		"of an older generation, and the boot API refuses a boot token of an older generation.")
 	document(&b, Jobs(), "Phases between submission and end come from the job's member, as levels: a job that ends before the next report goes from pending to\n"+
-		"its end. Cancelling is no phase: it is asked for, and the job ends when its member reports so.")
-	document(&b, Builds(), "As with jobs, cancelling is asked for, and the build ends when its node has ended it. An attempt is the stay at one node: what a node\n"+
+		"its end. Cancellation is no phase: a user requests it, and the job ends when its member reports its end.")
+	document(&b, Builds(), "As with jobs, a user requests cancellation, and the build ends when its node has ended it. An attempt is the stay at one node: what a node\n"+
 		"reports of an earlier attempt does not count.")
 	return b.String()
 }

@@ -141,8 +141,8 @@ func (in MachineInput) waitForOff() []MachineOperation {
 	var ops []MachineOperation
 	message := in.Agent.PowerOffProblem
 	if message == "" && r.Phase == api.MachineRemoving && in.beyondControl() {
-		message = fmt.Sprintf("its power can't be read or cut: it is removed when its agent has powered it off and fallen silent, at the latest at %s; "+
-			"if you know that it is off, run: nearmetal node remove %s --force", r.Stop.Deadline.UTC().Format("15:04:05 UTC"), r.Name)
+		message = fmt.Sprintf("its power can't be read or cut: the machine is removed when its agent has powered it off and fallen silent, at the latest at %s; "+
+			"if you know that the machine is off, run: nearmetal node remove %s --force", r.Stop.Deadline.UTC().Format("15:04:05 UTC"), r.Name)
 	}
 	if message != "" && message != r.Message {
 		ops = append(ops, SetMachinePhase{To: r.Phase, Message: message})

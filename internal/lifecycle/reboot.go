@@ -20,7 +20,7 @@ func BootOf(intent *api.ClusterIntent, id string) string {
 func Rebootable(spec api.ClusterSpec, a *api.Assignment) string {
 	for _, g := range spec.Groups {
 		if g.Name == a.Group && g.Stack != api.StackVM {
-			return fmt.Sprintf("it runs on stack %q; only members of stack %q can reboot", g.Stack, api.StackVM)
+			return fmt.Sprintf("the member is of stack %q; only members of stack %q can reboot", g.Stack, api.StackVM)
 		}
 	}
 	return ""
