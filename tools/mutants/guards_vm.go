@@ -5,8 +5,8 @@ var vmGuards = []Mutant{
 	{
 		Guard:   "a machine has time to shut down in order",
 		File:    "internal/driver/vm/stop.go",
-		Find:    "max(grace, shutdownTime(r))",
-		Replace: "min(grace, shutdownTime(r))",
+		Find:    "max(grace, d.shutdownTime(id))",
+		Replace: "min(grace, d.shutdownTime(id))",
 		Test:    "./internal/driver/vm TestAMachineShutsDownInOrderThoughAProgramIgnoresTheRequest",
 	},
 	{

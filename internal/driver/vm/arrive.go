@@ -37,6 +37,15 @@ func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member) (*a
 	return &arrival{d, host, m, image, s}, err
 }
 
+// fitting is arrival of a member whose machine had another shape until now, which must fit.
+func (d *Driver) fitting(ctx context.Context, host *daemon, m driver.Member, had shape) (*arrival, error) {
+	a, err := d.arrival(ctx, host, m)
+	if err != nil {
+		return nil, err
+	}
+	return a, had.fits(a.shape)
+}
+
 // arrive makes the machine, gives it the state that feed writes, and lets it go on once commit has made it this host's, which runs says. Without
 // commit, nothing of it runs when it returns.
 func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit func() error, runs func()) error {
@@ -45,9 +54,7 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 		return fmt.Errorf("removing the remains of an earlier attempt: %w", err)
 	}
 	if err := a.load(ctx, feed, commit); err != nil {
-		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
-		defer cancel()
-		return errors.Join(err, d.endMachine(killCtx, a.host, id))
+		return errors.Join(err, d.kill(ctx, a.host, id))
 	}
 	// It is here whatever happens now.
 	if err := d.goOn(context.WithoutCancel(ctx), a.host, id); err != nil {

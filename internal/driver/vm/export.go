@@ -25,7 +25,7 @@ func (d *Driver) Export(ctx context.Context, id string, to io.Writer) error {
 }
 
 func (d *Driver) export(ctx context.Context, id string, to io.Writer) error {
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return driver.ErrNotFound
 	}
 	host, done, err := d.use(ctx)
@@ -76,30 +76,24 @@ func (d *Driver) importAs(ctx context.Context, m driver.Member, from string, sta
 	if !validName(from) {
 		return fmt.Errorf("%q is not a valid member ID", from)
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, from)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, from)
 	switch {
-	case err != nil:
-		return err
 	case seen.state == driver.StateSaved:
 		return nil
 	case seen.state != driver.StateAbsent && seen.state != driver.StatePrepared:
 		return fmt.Errorf("it is %s here", seen.state)
-	}
-	a, err := d.arrival(ctx, host, m)
-	if err != nil {
-		return err
 	}
 	in := bufio.NewReader(state)
 	s, err := readHead(in, from)
 	if err != nil {
 		return err
 	}
-	if err := s.Shape.fits(a.shape); err != nil {
+	a, err := d.fitting(ctx, host, m, s.Shape)
+	if err != nil {
 		return err
 	}
 	if s.Bytes < 0 || s.Bytes > mostState(a.shape.MemoryBytes) {

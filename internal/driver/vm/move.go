@@ -189,27 +189,20 @@ func (d *Driver) Send(ctx context.Context, id string, conn net.Conn, limits driv
 
 func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.MoveLimits) (report driver.MoveReport, err error) {
 	began := time.Now()
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return report, driver.ErrNotFound
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return report, err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
-	if err != nil {
-		return report, err
-	}
 	if seen.state != driver.StateRunning || seen.hung {
 		return report, fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
-	r, err := d.recall(id)
+	r, err := d.recallMovable(id)
 	if err != nil {
 		return report, err
-	}
-	if r.Shape == nil {
-		return report, r.unfit()
 	}
 	if err := w.say(message{Word: wordHello, ID: id, Shape: r.Shape}); err != nil {
 		return report, err
@@ -236,9 +229,8 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 		Downtime: time.Duration(out.stats.DowntimeMs)*time.Millisecond + time.Since(out.since), Total: time.Since(began),
 		Bytes: out.stats.RAM.Transferred, Rounds: out.stats.RAM.Rounds,
 	}
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout) // a leader that has heard of the other ends the transfer
-	defer cancel()
-	if err := d.endMachine(ending, host, id); err != nil { // it runs there; Clean ends what is left here
+	// A leader that has heard of the other ends the transfer. The machine runs there; Clean ends what is left here.
+	if err := d.kill(ctx, host, id); err != nil {
 		d.log.WarnContext(ctx, "a machine that has moved can't be ended here; it stands still", "member", id, "error", err)
 	}
 	return report, nil
@@ -274,15 +266,11 @@ func (d *Driver) take(ctx context.Context, m driver.Member, from string, w wire)
 	if err := checkSuccessor(m, from); err != nil {
 		return err
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, m.Assignment.ID)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, m.Assignment.ID)
-	if err != nil {
-		return err
-	}
 	if seen.state != driver.StateAbsent && seen.state != driver.StatePrepared {
 		return fmt.Errorf("it is %s here already", seen.state)
 	}
@@ -293,11 +281,8 @@ func (d *Driver) take(ctx context.Context, m driver.Member, from string, w wire)
 	if hello.ID != from || hello.Shape == nil {
 		return fmt.Errorf("the other host sends member %.150q", hello.ID)
 	}
-	a, err := d.arrival(ctx, host, m)
+	a, err := d.fitting(ctx, host, m, *hello.Shape)
 	if err != nil {
-		return err
-	}
-	if err := hello.Shape.fits(a.shape); err != nil {
 		return err
 	}
 	return a.arrive(ctx, func(to io.Writer) error {
@@ -328,18 +313,15 @@ func (d *Driver) TakeBack(ctx context.Context, id string) error {
 }
 
 func (d *Driver) takeBack(ctx context.Context, id string) error {
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return driver.ErrNotFound
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
 	switch {
-	case err != nil:
-		return err
 	case seen.alive(): // a crash may have come between the two steps below
 		return d.goOn(ctx, host, id)
 	case seen.state != driver.StateHandedOver:

@@ -177,13 +177,30 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 
 // lookAt looks at one member. libvirt is not asked for one that has no directory.
 func (d *Driver) lookAt(ctx context.Context, id string) (sight, error) {
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return sight{state: driver.StateAbsent}, nil
 	}
-	host, done, err := d.use(ctx)
+	_, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return sight{}, err
 	}
-	defer done()
-	return d.look(ctx, host, id)
+	done()
+	return seen, nil
 }
+
+// meet looks at one member before something is done about it. It returns libvirtd besides, and done, which the caller calls when it no longer needs
+// libvirtd.
+func (d *Driver) meet(ctx context.Context, id string) (host *daemon, seen sight, done func(), err error) {
+	host, done, err = d.use(ctx)
+	if err != nil {
+		return nil, seen, nil, err
+	}
+	if seen, err = d.look(ctx, host, id); err != nil {
+		done()
+		return nil, seen, nil, err
+	}
+	return host, seen, done, nil
+}
+
+// has reports whether a member has a directory here. libvirtd is not started for one that has none.
+func (d *Driver) has(id string) bool { return validName(id) && !isMissing(d.dir(id)) }

@@ -2,7 +2,6 @@ package vm
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -28,15 +27,11 @@ func (d *Driver) reboot(ctx context.Context, m driver.Member, grace time.Duratio
 	if err != nil {
 		return err
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
-	if err != nil {
-		return err
-	}
 	switch {
 	case seen.state == driver.StateAbsent:
 		return driver.ErrNotFound
@@ -45,26 +40,9 @@ func (d *Driver) reboot(ctx context.Context, m driver.Member, grace time.Duratio
 	case seen.alive() && !seen.hung && seen.member.Boot == m.Boot:
 		return nil
 	}
-	if seen.alive() && !seen.hung && grace > 0 {
-		if err := d.askToStop(ctx, host, id, seen, grace); err != nil {
-			d.log.WarnContext(ctx, "a machine can't be asked to shut down; its power is taken", "member", id, "error", err)
-		}
-	}
-	if err := d.endMachine(ctx, host, id); err != nil {
+	if err := d.shutDown(ctx, host, id, seen, grace); err != nil {
 		return err
 	}
 	failpoint.Hit("vm.after-shutdown")
-	write, launch := d.writeWithControl, d.launch
-	if image.Disk != nil {
-		write, launch = d.showForeign, d.launchForeign
-	}
-	if err := write(ctx, host, m, image); err != nil {
-		return err
-	}
-	if err := launch(ctx, host, m, image); err != nil {
-		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
-		defer cancel()
-		return errors.Join(err, d.endMachine(killCtx, host, id))
-	}
-	return nil
+	return d.begin(ctx, host, m, image, d.showForeign) // its files stay
 }

@@ -50,29 +50,23 @@ func (d *Driver) Save(ctx context.Context, id string) error {
 }
 
 func (d *Driver) save(ctx context.Context, id string) error {
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return driver.ErrNotFound
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
 	switch {
-	case err != nil:
-		return err
 	case seen.state == driver.StateSaved:
 		return d.endMachine(ctx, host, id) // one that was killed had no time for it
 	case !seen.alive():
 		return fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
-	r, err := d.recall(id)
+	r, err := d.recallMovable(id)
 	if err != nil {
 		return err
-	}
-	if r.Shape == nil {
-		return r.unfit()
 	}
 	file, err := newStateFile(d.path(id, fileState), r.Member.Assignment.MemoryBytes())
 	if err != nil {
@@ -92,6 +86,15 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	}
 	failpoint.Hit("vm.after-saved")
 	return d.endMachine(ctx, host, id)
+}
+
+// recallMovable is recall of a member that can go on in another machine, which fits its shape.
+func (d *Driver) recallMovable(id string) (record, error) {
+	r, err := d.recall(id)
+	if err == nil && r.Shape == nil {
+		err = r.unfit()
+	}
+	return r, err
 }
 
 var errNoShape = errors.New("an earlier version of nearmetal started it, which did not note what it would have to fit; start it again to change that")
@@ -215,11 +218,8 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 	if err != nil {
 		return err
 	}
-	a, err := d.arrival(ctx, host, m)
+	a, err := d.fitting(ctx, host, m, s.Shape)
 	if err != nil {
-		return err
-	}
-	if err := s.Shape.fits(a.shape); err != nil {
 		return err
 	}
 	if err := d.endMachine(ctx, host, from); err != nil { // as in Save

@@ -37,9 +37,6 @@ const (
 	fileConsole = "console.sock"
 )
 
-// killTimeout bounds ending a machine by force.
-const killTimeout = 30 * time.Second
-
 // Start makes the member's ports, starts its machine, and gives the guest its setup once it has booted that far. A crash between any two of these
 // leaves debris that Observe shows as prepared; the next Start begins anew.
 func (d *Driver) Start(ctx context.Context, m driver.Member) error {
@@ -61,15 +58,11 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	if err := d.checkModel(ctx, m.Assignment.CPUModel); err != nil {
 		return err
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
-	if err != nil {
-		return err
-	}
 	switch seen.state {
 	case driver.StateRunning, driver.StatePaused:
 		return nil
@@ -80,9 +73,17 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 			return fmt.Errorf("removing the remains of an earlier start: %w", err)
 		}
 	}
+	return d.begin(ctx, host, m, image, d.writeForeign)
+}
+
+// begin makes the member's view and starts its machine. A foreign member's files are written by writeForeign.
+func (d *Driver) begin(
+	ctx context.Context, host *daemon, m driver.Member, image environment.Image,
+	writeForeign func(context.Context, *daemon, driver.Member, environment.Image) error,
+) error {
 	write, launch := d.writeWithControl, d.launch
 	if image.Disk != nil {
-		write, launch = d.writeForeign, d.launchForeign
+		write, launch = writeForeign, d.launchForeign
 	}
 	if err := write(ctx, host, m, image); err != nil {
 		return err
@@ -90,9 +91,7 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	failpoint.Hit("vm.after-write")
 	if err := launch(ctx, host, m, image); err != nil {
 		// The member must not run on half made; its directory stays for Clean.
-		killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
-		defer cancel()
-		return errors.Join(err, d.endMachine(killCtx, host, id))
+		return errors.Join(err, d.kill(ctx, host, m.Assignment.ID))
 	}
 	return nil
 }

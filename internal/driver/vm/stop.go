@@ -23,37 +23,37 @@ func (d *Driver) Stop(ctx context.Context, id string, grace time.Duration) error
 }
 
 func (d *Driver) stop(ctx context.Context, id string, grace time.Duration) error {
-	if !validName(id) || isMissing(d.dir(id)) {
+	if !d.has(id) {
 		return nil
 	}
-	host, done, err := d.use(ctx)
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := d.look(ctx, host, id)
-	if err != nil {
-		return err
+	if grace > 0 {
+		grace = max(grace, d.shutdownTime(id))
 	}
-	if seen.alive() && !seen.hung && grace > 0 {
-		r, err := d.recall(id)
-		if err != nil {
-			d.log.WarnContext(ctx, "a machine's record can't be read; it is stopped as one of this product's environments", "member", id, "error", err)
-		}
-		if err := d.askToStop(ctx, host, id, seen, max(grace, shutdownTime(r))); err != nil {
-			d.log.WarnContext(ctx, "a machine can't be asked to go off; its power is taken", "member", id, "error", err)
-		}
-	}
-	return d.endMachine(ctx, host, id)
+	return d.shutDown(ctx, host, id, seen, grace)
 }
 
 // shutdownTime is how long an orderly shutdown may take. In this product's environments the boot agent gives programs 5 s, kills the rest, and
 // writes the home's data back. Other systems stop their services first. A machine that goes off earlier is not waited for.
-func shutdownTime(r record) time.Duration {
-	if r.Foreign != nil {
+func (d *Driver) shutdownTime(id string) time.Duration {
+	if d.isForeign(id) {
 		return 30 * time.Second
 	}
 	return 10 * time.Second
+}
+
+// shutDown ends a machine, which is asked first if it can hear and grace is not 0.
+func (d *Driver) shutDown(ctx context.Context, host *daemon, id string, seen sight, grace time.Duration) error {
+	if seen.alive() && !seen.hung && grace > 0 {
+		if err := d.askToStop(ctx, host, id, seen, grace); err != nil {
+			d.log.WarnContext(ctx, "a machine can't be asked to shut down; its power is taken", "member", id, "error", err)
+		}
+	}
+	return d.endMachine(ctx, host, id)
 }
 
 // askToStop presses the power button and waits for what comes of it.
@@ -94,6 +94,16 @@ func (d *Driver) endMachine(ctx context.Context, host *daemon, id string) error 
 		return err
 	}
 	return gone(ctx, host, id)
+}
+
+// killTimeout bounds ending a machine by force.
+const killTimeout = 30 * time.Second
+
+// kill is endMachine also after the end of the caller's time.
+func (d *Driver) kill(ctx context.Context, host *daemon, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	return d.endMachine(ctx, host, id)
 }
 
 // gone returns once libvirt knows nothing of a machine any more, as it does a moment after its process has ended.
