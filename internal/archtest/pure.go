@@ -26,7 +26,8 @@ var planners = []planner{
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement", "./internal/resource"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
-	{"internal/fabric/plan", []string{"./api", "./internal/fabric", "./internal/wayout"}},
+	{"internal/fabric/plan", []string{"./api", "./internal/fabric", "./internal/securitygroup", "./internal/wayout"}},
+	{"internal/securitygroup", nil},
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/member/membercert", "./internal/sshca"}},
 }
 
