@@ -23,6 +23,8 @@ type Network struct {
 	Peers []netip.Addr `json:"peers,omitempty"`
 	// Ports are the members of this network on this node; isolation rules pin each to its MAC and address.
 	Ports []Port `json:"ports,omitempty"`
+	// Groups are the security groups of Ports, and those that their rules name.
+	Groups []Group `json:"groups,omitempty"`
 }
 
 // Drift is a difference between what was asked for and what was read back.
@@ -37,7 +39,7 @@ type Drift struct {
 type Attacher interface {
 	// Attach makes the port at its place, and returns when the member can use it; repeating it is harmless. It returns
 	// ErrNotApplied for a port that is not in the networks last applied, ErrPortKind for a place of a kind that this node can't
-	// make, and what Place.Validate returns.
+	// make, ErrUnguarded for a port with security groups on a node that can't enforce them, and what Place.Validate returns.
 	Attach(ctx context.Context, port Port, place Place) error
 	// Detach removes the ports of the assignment with this ID, wherever they are; detaching what is not there is no error.
 	Detach(ctx context.Context, id string) error

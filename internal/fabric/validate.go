@@ -14,7 +14,7 @@ var ErrNotApplied = errors.New("the port is not in the networks that were last a
 const MaxIndex = 1<<16 - 1
 
 // Validate reports what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
-// subnet that overlaps another's, a port outside of its subnet, an identity used twice.
+// subnet that overlaps another's, a port outside of its subnet, an identity used twice, a security group that can't be enforced as written.
 func Validate(networks []Network) error {
 	indexes := map[int]bool{}
 	ids := map[string]int{}
@@ -38,6 +38,9 @@ func Validate(networks []Network) error {
 			}
 		}
 		if err := validatePorts(n, ids); err != nil {
+			return err
+		}
+		if err := validateGroups(n); err != nil {
 			return err
 		}
 	}
