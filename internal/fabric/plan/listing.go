@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,13 +18,13 @@ func ParseListing(listing string) Ruleset {
 		line = strings.TrimSpace(line)
 		if p.name == "" {
 			if m := ownTable.FindStringSubmatch(line); m != nil {
-				p = tableParser{name: m[1], text: []string{line}, sets: map[string][]string{}, depth: 1}
+				p = tableParser{name: m[1], text: []string{line}, sets: map[string][]string{}, parts: map[string]string{}, depth: 1}
 			}
 			continue
 		}
 		p.line(line)
 		if p.depth == 0 {
-			rules[p.name] = Table{Text: skeleton(strings.Join(p.text, "\n")), Sets: sortSets(p.sets)}
+			rules[p.name] = p.table().and(rules[p.name])
 			p = tableParser{}
 		}
 	}
@@ -55,26 +56,70 @@ func othersHook(listing string, table, hook *regexp.Regexp) bool {
 	return false
 }
 
+// ownPart matches the beginnings of sets and chains that belong to one port or one group.
+var ownPart = regexp.MustCompile(`^(set|chain) \w+_(nmp|nmg)[0-9a-f]{10} \{$`)
+
+// ownSet matches the beginnings of sets and maps.
+var ownSet = regexp.MustCompile(`^(?:set|map) (\w+) \{$`)
+
 // tableParser is in the middle of a table.
 type tableParser struct {
 	name       string
 	text       []string
 	sets       map[string][]string
+	parts      map[string]string
 	depth      int // of braces
 	set        string
 	inElements bool
+	dynamic    bool     // packets fill the set
+	part       []string // the lines of the part that it is in the middle of
+}
+
+// table returns what was read.
+func (p *tableParser) table() Table {
+	return Table{Text: skeleton(strings.Join(p.text, "\n")), Sets: sortSets(p.sets), Parts: p.parts}
+}
+
+// Parts returns the text of a table of which a script adds parts only.
+func Parts(table string) string { return "table " + table + " {\n}\n" }
+
+// and adds the parts of a table that a script makes in several blocks.
+func (t Table) and(before Table) Table {
+	if before.Text == "" {
+		return t
+	}
+	maps.Copy(before.Parts, t.Parts)
+	maps.Copy(before.Sets, t.Sets)
+	return before
 }
 
 func (p *tableParser) line(line string) {
 	if p.inElements || strings.HasPrefix(line, "elements = {") {
 		rest, closed := strings.CutSuffix(strings.TrimPrefix(line, "elements = {"), "}")
-		p.sets[p.set] = append(p.sets[p.set], splitElements(rest)...)
+		if !p.dynamic {
+			p.sets[p.set] = append(p.sets[p.set], splitElements(rest)...)
+		}
 		p.inElements = !closed
 		return
 	}
-	if header, ok := strings.CutPrefix(line, "set "); ok {
-		p.set = strings.TrimSuffix(header, " {")
+	if line == "" {
+		return
+	}
+	if m := ownSet.FindStringSubmatch(line); m != nil {
+		p.set, p.dynamic = m[1], false
 		p.sets[p.set] = nil
+	}
+	if strings.HasPrefix(line, "flags dynamic") {
+		p.dynamic = true
+		delete(p.sets, p.set)
+	}
+	if p.part != nil || p.depth == 1 && ownPart.MatchString(line) {
+		p.part = append(p.part, line)
+		if line == "}" {
+			p.parts[strings.TrimSuffix(p.part[0], " {")] = skeleton(strings.Join(p.part, "\n"))
+			p.part = nil
+		}
+		return
 	}
 	p.text = append(p.text, line)
 	if strings.HasSuffix(line, "{") {

@@ -91,6 +91,8 @@ type Observed struct {
 	OthersSwitched []string
 	// Docker is our part of Docker's chain.
 	Docker wayout.Docker
+	// CanGuard: this node's kernel can enforce security groups.
+	CanGuard bool
 	// CanShortcut: this node's kernel can take frames past bridges.
 	CanShortcut bool
 	// BridgeRules: others have rules for bridged frames.

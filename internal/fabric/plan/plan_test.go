@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -45,7 +46,7 @@ func newMachine() *machine {
 	return &machine{Observed{
 		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
 		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, UnderlayLink: "under0", Rules: Ruleset{},
-		CanShortcut: true, OpenShortcuts: map[string]Shortcut{},
+		CanGuard: true, CanShortcut: true, OpenShortcuts: map[string]Shortcut{},
 	}}
 }
 
@@ -111,6 +112,8 @@ func remove[T comparable](list []T, x T) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(e T) bool { return e == x })
 }
 
+var partCommand = regexp.MustCompile(`^(flush|delete) (chain|set) (\w+ \w+) (\w+)$`)
+
 var elementCommand = regexp.MustCompile(`^(add|delete) element (\w+ \w+) (\w+) \{ (.*) \}$`)
 
 // load understands the scripts that Plan writes.
@@ -133,12 +136,18 @@ func (m *machine) load(script string) {
 			sets[e[3]] = list
 			continue
 		}
+		if e := partCommand.FindStringSubmatch(lines[i]); e != nil {
+			table := m.Rules[e[3]]
+			delete(table.Parts, e[2]+" "+e[4])
+			delete(table.Sets, e[4])
+			continue
+		}
 		start := i
 		for i < len(lines) && lines[i] != "}" {
 			i++
 		}
 		for name, table := range ParseListing(strings.Join(lines[start:i+1], "\n")) {
-			m.Rules[name] = table
+			m.Rules[name] = table.and(m.Rules[name])
 		}
 	}
 }
@@ -146,7 +155,7 @@ func (m *machine) load(script string) {
 func (m *machine) attach(n fabric.Network, i int) {
 	name := PortName(n.Ports[i].ID)
 	m.Links[name] = Link{Name: name, Kind: KindVeth, MTU: MTU(n, m.UnderlayMTU), Master: BridgeName(n.Index), Up: true, Away: true}
-	if m.Shortcuts() {
+	if m.Shortcuts() && !n.Guarded(n.Ports[i].ID) {
 		m.OpenShortcuts[name] = ShortcutOf(n, n.Ports[i])
 	}
 }
@@ -275,14 +284,35 @@ func drawNetworks(t *rapid.T) []fabric.Network {
 		for _, peer := range rapid.SliceOfNDistinct(rapid.IntRange(2, 5), 0, 3, rapid.ID[int]).Draw(t, "peers") {
 			n.Peers = append(n.Peers, netip.AddrFrom4([4]byte{198, 18, 0, byte(peer)}))
 		}
-		networks = append(networks, n)
+		networks = append(networks, drawGroups(t, n))
 	}
 	return networks
+}
+
+// drawGroups adds security groups of some of a network's ports.
+func drawGroups(t *rapid.T, n fabric.Network) fabric.Network {
+	texts := []string{"in tcp 22 from 10.64.0.0/10", "in udp 53 from group a", "in any from group b", "out tcp 80-90 to 0.0.0.0/0", "in any from 10.65.0.0/16"}
+	for _, id := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b"}), 0, 2, rapid.ID[string]).Draw(t, "groups") {
+		g := fabric.Group{ID: id}
+		for _, p := range n.Ports {
+			if rapid.Bool().Draw(t, "member") {
+				g.Ports, g.Members = append(g.Ports, p.ID), append(g.Members, p.Address)
+			}
+		}
+		for _, text := range texts {
+			if r, err := securitygroup.Parse(text); err == nil && (r.Group == "" || r.Group == id) && rapid.Bool().Draw(t, text) {
+				g.Rules = append(g.Rules, r)
+			}
+		}
+		n.Groups = append(n.Groups, g)
+	}
+	return n
 }
 
 func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine()
+		m.CanGuard = rapid.Bool().Draw(t, "the kernel can enforce security groups")
 		on := rapid.Bool().Draw(t, "forwarding before")
 		m.change("up0", func(l *Link) { l.Forwarding = on })
 		fresh := cmp.Diff(nil, m.Observed)
@@ -375,6 +405,32 @@ func TestTheRulesAreAsWrittenAndReadBack(t *testing.T) {
 			t.Errorf("table %s is read as\n%s\nwant\n%s", name, table.Text, want[name].Text)
 		}
 	}
+}
+
+// parseRules parses rules of a security group.
+func parseRules(t testing.TB, texts ...string) []securitygroup.Rule {
+	t.Helper()
+	var rules []securitygroup.Rule
+	for _, text := range texts {
+		r, err := securitygroup.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// withGroup adds a security group of these ports, by number.
+func withGroup(t testing.TB, n fabric.Network, id string, ports []int, rules ...string) fabric.Network {
+	t.Helper()
+	g := fabric.Group{ID: id, Rules: parseRules(t, rules...)}
+	for _, i := range ports {
+		g.Ports = append(g.Ports, n.Ports[i].ID)
+		g.Members = append(g.Members, n.Ports[i].Address)
+	}
+	n.Groups = append(slices.Clone(n.Groups), g)
+	return n
 }
 
 func TestAShortcutNeverOutlastsTheRulesThatItRepeats(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/wayout"
@@ -37,6 +36,12 @@ const bridgeRules = `table bridge nm {
 	set anycast {
 		type ifname . ipv4_addr
 	}
+	map guards_in {
+		type ifname : verdict
+	}
+	map guards_out {
+		type ifname : verdict
+	}
 	chain prerouting {
 		type filter hook prerouting priority -250; policy accept;
 		iifname "nmp*" goto member
@@ -45,9 +50,13 @@ const bridgeRules = `table bridge nm {
 		ether type 8021q drop
 		ether type 8021ad drop
 		udp sport 67 drop
-		iifname . ether saddr . ip saddr @pins accept
+		iifname . ether saddr . ip saddr @pins goto pinned
 		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
 		drop
+	}
+	chain pinned {
+		iifname vmap @guards_out
+		accept
 	}
 	chain input {
 		type filter hook input priority -250; policy accept;
@@ -58,10 +67,12 @@ const bridgeRules = `table bridge nm {
 	}
 	chain forward {
 		type filter hook forward priority -250; policy accept;
+		oifname vmap @guards_in
 		oifname . arp daddr ip @anycast drop
 	}
 	chain output {
 		type filter hook output priority -250; policy accept;
+		oifname vmap @guards_in
 		oifname "nmvx*" drop
 	}
 }
@@ -151,10 +162,14 @@ var alwaysProtected = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 }
 
-// Table is one nftables table: its text without set elements (as skeleton writes it), and the elements by set, sorted.
+// Table is one nftables table: its text without set elements (as skeleton writes it), and the elements by set or map, sorted. Sets that
+// packets fill have no elements here.
 type Table struct {
 	Text string
 	Sets map[string][]string
+	// Parts are the texts of the sets and chains of single ports and groups, by "set NAME" or "chain NAME". They are not in Text, because
+	// they come and go while the rest stays.
+	Parts map[string]string
 }
 
 // Ruleset holds this product's tables by family and name; a table that is not there has no entry.
@@ -166,14 +181,16 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	if len(networks) == 0 {
 		return Ruleset{}
 	}
-	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil}
+	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil, "guards_in": nil, "guards_out": nil}
+	parts := map[string]string{}
 	inet := map[string][]string{"tunnels": nil, "vnis": nil}
 	egress := false
 	for _, n := range networks {
 		addNetworkElements(n, bridge, inet)
+		addGuards(n, seen.CanGuard, parts, bridge)
 		egress = egress || n.Egress
 	}
-	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge)}}
+	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge), Parts: parts}}
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
@@ -242,48 +259,6 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return kept
-}
-
-// rulesScript returns the one transaction that makes seen like want, "" when they are alike.
-func rulesScript(want, seen Ruleset) string {
-	var b strings.Builder
-	for _, name := range []string{bridgeTable, InetTable} {
-		w, wanted := want[name]
-		s, exists := seen[name]
-		switch {
-		case !wanted && !exists:
-		case !wanted:
-			fmt.Fprintf(&b, "delete table %s\n", name)
-		case exists && s.Text == w.Text:
-			changeElements(&b, name, w.Sets, s.Sets)
-		default:
-			if exists {
-				fmt.Fprintf(&b, "delete table %s\n", name)
-			}
-			b.WriteString(w.Text)
-			changeElements(&b, name, w.Sets, nil)
-		}
-	}
-	for _, name := range sortedKeys(seen) {
-		if name != bridgeTable && name != InetTable {
-			fmt.Fprintf(&b, "delete table %s\n", name)
-		}
-	}
-	return b.String()
-}
-
-// changeElements writes the commands that make the sets of a table as wanted.
-func changeElements(b *strings.Builder, table string, want, seen map[string][]string) {
-	for _, set := range sortedKeys(want) {
-		remove := without(seen[set], want[set])
-		add := without(want[set], seen[set])
-		if len(remove) > 0 {
-			fmt.Fprintf(b, "delete element %s %s { %s }\n", table, set, strings.Join(remove, ", "))
-		}
-		if len(add) > 0 {
-			fmt.Fprintf(b, "add element %s %s { %s }\n", table, set, strings.Join(add, ", "))
-		}
-	}
 }
 
 // without returns the elements of list that are not in other; both are sorted.

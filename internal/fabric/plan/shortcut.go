@@ -86,7 +86,7 @@ func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeR
 // than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
 //
 // A tunnel's shortcut stays open when only the addresses on this node change, as they do with each member that comes or goes: the others' frames
-// go on as before. New addresses are entered where shortcuts are shut, and former ones removed where they are opened, so that it never takes
+// go on as before. Ports with security groups have no shortcut: their packets have to pass the rules. New addresses are entered where shortcuts are shut, and former ones removed where they are opened, so that it never takes
 // a frame that it took neither before nor will afterwards.
 func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
@@ -120,7 +120,7 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 			if !exists {
 				kept[name] = true // of a member that has just ended: Detach shuts it, and the kernel let nothing lead there
 			}
-			if !exists || !link.Away || !seen.Shortcuts() {
+			if !exists || !link.Away || !seen.Shortcuts() || n.Guarded(p.ID) {
 				continue
 			}
 			want := ShortcutOf(n, p)
