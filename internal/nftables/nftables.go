@@ -37,6 +37,12 @@ func Load(ctx context.Context, script string) error {
 	return err
 }
 
+// Check reports why the kernel would not take a script, and changes nothing.
+func Check(ctx context.Context, script string) error {
+	_, err := Run(ctx, script, "-c", "-f", "-")
+	return err
+}
+
 // List returns the whole ruleset, with numbers for services.
 func List(ctx context.Context) (string, error) { return Run(ctx, "", "-y", "list", "ruleset") }
 

@@ -45,6 +45,9 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if err != nil {
 		return err
 	}
+	if why := f.guards.refusal(); why != nil && network.Guarded(port.ID) {
+		return fmt.Errorf("%w; its kernel needs nf_tables 5.6 or later for the family bridge, and nft(8) 0.9.4 or later: %w", fabric.ErrUnguarded, why)
+	}
 	if place.Kind == api.PortTAP {
 		return f.attachTAP(ctx, network, port, place)
 	}
@@ -79,7 +82,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	if err := member.Do(func() error { return announce(pair) }); err != nil {
 		return fmt.Errorf("announcing the member: %w", err)
 	}
-	if !f.shortcutting {
+	if !f.shortcutting || network.Guarded(port.ID) {
 		return nil
 	}
 	return f.node.Do(func() error { return f.shortcuts.openNew(ctx, pair.name, plan.ShortcutOf(network, port)) })

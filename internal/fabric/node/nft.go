@@ -22,8 +22,8 @@ type rulesReader struct {
 	docker     wayout.Docker
 	// bridge: others have rules for bridged frames. underlay: they have some for packets to or from this node.
 	bridge, underlay bool
-	// printed maps a table's text as rendered here to how this version of nft prints it, should that differ.
-	printed map[string]string
+	// ours maps the text of a table or of a part as this version of nft prints it to how it is rendered here, should that differ.
+	ours map[string]string
 }
 
 // read returns this product's tables.
@@ -78,7 +78,7 @@ func (r *rulesReader) load(ctx context.Context, node netns.Handle, script string
 	if err := node.Do(func() error { return nftables.Load(ctx, script) }); err != nil {
 		return err
 	}
-	loaded := parseScriptTables(script)
+	loaded := plan.ParseListing(script)
 	if len(loaded) == 0 {
 		return nil
 	}
@@ -88,34 +88,50 @@ func (r *rulesReader) load(ctx context.Context, node netns.Handle, script string
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, text := range loaded {
-		if got := listed[name].Text; got != "" && got != text {
-			if r.printed == nil {
-				r.printed = map[string]string{}
-			}
-			r.printed[text] = got
-		}
-	}
+	r.learn(loaded, listed)
 	r.translate()
 	return nil
 }
 
+// learn notes which of the loaded texts are printed differently, and forgets those that are not listed any more.
+func (r *rulesReader) learn(loaded, listed plan.Ruleset) {
+	present, ours := map[string]bool{}, map[string]string{}
+	note := func(text, got string) {
+		present[got] = true
+		if text != "" && got != "" && text != got {
+			ours[got], present[text] = text, true
+		}
+	}
+	for name, table := range listed {
+		if text := loaded[name].Text; text != plan.Parts(name) {
+			note(text, table.Text)
+		}
+		for part, got := range table.Parts {
+			note(loaded[name].Parts[part], got)
+		}
+	}
+	for got, text := range r.ours {
+		if present[text] {
+			ours[got] = text
+		}
+	}
+	r.ours = ours
+}
+
 // translate puts our own text in place of the version of nft's.
 func (r *rulesReader) translate() {
-	for text, printed := range r.printed {
-		for name, table := range r.rules {
-			if table.Text == printed {
-				r.rules[name] = plan.Table{Text: text, Sets: table.Sets}
+	if len(r.ours) == 0 {
+		return
+	}
+	for name, table := range r.rules {
+		if text, known := r.ours[table.Text]; known {
+			table.Text = text
+			r.rules[name] = table
+		}
+		for part, printed := range table.Parts {
+			if text, known := r.ours[printed]; known {
+				table.Parts[part] = text
 			}
 		}
 	}
-}
-
-// parseScriptTables returns the text of the tables that a script makes anew.
-func parseScriptTables(script string) map[string]string {
-	tables := map[string]string{}
-	for name, table := range plan.ParseListing(script) {
-		tables[name] = table.Text
-	}
-	return tables
 }

@@ -13,10 +13,11 @@ func TestAListingIsReadAsItWasLoaded(t *testing.T) {
 	networks := []fabric.Network{testNetwork(1, 2, 3, 4), testNetwork(4095, 2)}
 	networks[0].Egress = true
 	networks[1].Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	networks[0].Groups = testGroups(t, networks[0])
 	cfg := plan.Config{Underlay: netip.MustParseAddr("198.18.0.1")}
 	seen := plan.Observed{
-		Links:   map[string]plan.Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}},
-		Uplinks: []string{"up0"}, Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000,
+		Links:    map[string]plan.Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}},
+		CanGuard: true, Uplinks: []string{"up0"}, Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000,
 	}
 	script := plannedRules(t, cfg, networks, seen)
 	if script == "" {
@@ -35,8 +36,8 @@ func TestAListingIsReadAsItWasLoaded(t *testing.T) {
 	if more := plannedRules(t, cfg, networks, seen); more != "" {
 		t.Errorf("the rules were loaded, and still to be done is:\n%s", more)
 	}
-	if len(r.printed) > 0 {
-		t.Logf("this version of nft prints tables in its own way: %v", r.printed)
+	if len(r.ours) > 0 {
+		t.Logf("this version of nft prints tables in its own way: %v", r.ours)
 	}
 }
 

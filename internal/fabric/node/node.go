@@ -39,6 +39,7 @@ type Fabric struct {
 	// remover deletes the ports of members that leave at the same time together.
 	remover   linkRemover
 	shortcuts shortcuts
+	guards    guards
 
 	// mu is held for writing by Apply, for reading by what works on single ports.
 	mu      sync.RWMutex
@@ -69,7 +70,7 @@ func New(cfg Config) (*Fabric, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	f := &Fabric{cfg: cfg, log: log, node: node, shortcuts: shortcuts{log: log, table: shortcut.New()}}
+	f := &Fabric{cfg: cfg, log: log, node: node, guards: guards{probe: plan.GuardProbe()}, shortcuts: shortcuts{log: log, table: shortcut.New()}}
 	f.shortcuts.off.Store(cfg.NoShortcuts)
 	return f, nil
 }
@@ -159,6 +160,7 @@ func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Obse
 	if err != nil {
 		return plan.Observed{}, nil, err
 	}
+	seen.CanGuard = f.guards.can(ctx, f.node, f.log, networks)
 	ops, err := plan.Compute(f.cfg.Config, networks, seen)
 	return seen, ops, err
 }
