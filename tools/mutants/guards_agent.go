@@ -165,9 +165,9 @@ var agentGuards = []Mutant{
 	},
 	{
 		Guard:   "a former peer's frames are dropped by the receiver",
-		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tif len(remove) > 0 {\n",
-		Replace: "\t\tif len(remove) > 0 && set != \"tunnels\" {\n",
+		File:    "internal/fabric/plan/script.go",
+		Find:    "len(remove) > 0 {\n",
+		Replace: "len(remove) > 0 && set != \"tunnels\" {\n",
 		Test:    "./internal/fabric/node TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
 // Harness makes what the suite works on.
@@ -39,6 +40,8 @@ func Run(t *testing.T, h Harness) {
 		{"what was applied shows no drift", noDrift},
 		{"applying again, and less, and nothing, works", applyIsRepeatable},
 		{"invalid networks are refused and change nothing", invalidNetworks},
+		{"invalid security groups are refused and change nothing", invalidGroups},
+		{"security groups come, change and go", groupsChange},
 		{"a port is attached only when its network was applied with it", attachNeedsApply},
 		{"attaching and detaching may be repeated", attachIsRepeatable},
 		{"a member has ports on several networks, which go together", severalPorts},
@@ -149,6 +152,75 @@ func invalidNetworks(t *testing.T, h Harness) {
 	}
 	mustBeAsApplied(t, f)
 	must(t, port(t, h, good, 0).attach(f))
+}
+
+// withGroup is a network of this many ports; the first has a security group, whose rules name that of the second.
+func withGroup(ports int) fabric.Network {
+	n := Network(1, ports)
+	from := func(group string) securitygroup.Rule {
+		return securitygroup.Rule{Direction: securitygroup.In, Protocol: securitygroup.TCP, Ports: securitygroup.Range{First: 22, Last: 22}, Group: group}
+	}
+	n.Groups = []fabric.Group{
+		{ID: "web", Ports: []string{n.Ports[0].ID}, Members: []netip.Addr{n.Ports[0].Address}, Rules: []securitygroup.Rule{from("admin")}},
+		{ID: "admin", Members: []netip.Addr{n.Ports[1].Address}},
+	}
+	return n
+}
+
+func invalidGroups(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	good := withGroup(2)
+	must(t, f.Apply(context.Background(), []fabric.Network{good}))
+	for what, change := range map[string]func(n *fabric.Network){
+		"a group without an ID":              func(n *fabric.Network) { n.Groups[1].ID = "" },
+		"a group twice":                      func(n *fabric.Network) { n.Groups[1].ID = "web" },
+		"a rule that names an unknown group": func(n *fabric.Network) { n.Groups[0].Rules[0].Group = "nobody" },
+		"a rule with two other ends":         func(n *fabric.Network) { n.Groups[0].Rules[0].Prefix = n.Prefix },
+		"a rule without another end":         func(n *fabric.Network) { n.Groups[0].Rules[0].Group = "" },
+		"a rule twice":                       func(n *fabric.Network) { n.Groups[0].Rules = append(n.Groups[0].Rules, n.Groups[0].Rules[0]) },
+		"a range that ends before it begins": func(n *fabric.Network) { n.Groups[0].Rules[0].Ports.Last = 1 },
+		"a group of an unknown port":         func(n *fabric.Network) { n.Groups[0].Ports[0] = "nobody" },
+		"a port twice in a group":            func(n *fabric.Network) { n.Groups[0].Ports = append(n.Groups[0].Ports, n.Groups[0].Ports[0]) },
+		"a member that is not IPv4":          func(n *fabric.Network) { n.Groups[1].Members[0] = netip.MustParseAddr("::1") },
+		"a port with too many groups": func(n *fabric.Network) {
+			for i := range fabric.MaxGroupsOfPort {
+				n.Groups = append(n.Groups, fabric.Group{ID: fmt.Sprint(i), Ports: []string{n.Ports[0].ID}})
+			}
+		},
+		"a group that names too many others": func(n *fabric.Network) {
+			for i := range fabric.MaxGroupsNamed {
+				n.Groups = append(n.Groups, fabric.Group{ID: fmt.Sprint(i)})
+				rule := n.Groups[0].Rules[0]
+				rule.Group = fmt.Sprint(i)
+				n.Groups[0].Rules = append(n.Groups[0].Rules, rule)
+			}
+		},
+	} {
+		n := withGroup(2)
+		change(&n)
+		if err := f.Apply(context.Background(), []fabric.Network{n}); err == nil {
+			t.Errorf("%s: want an error", what)
+		}
+	}
+	mustBeAsApplied(t, f)
+	must(t, port(t, h, good, 0).attach(f))
+}
+
+func groupsChange(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	more, changed, none := withGroup(3), withGroup(3), Network(1, 3)
+	more.Groups[1].Members = append(more.Groups[1].Members, more.Ports[2].Address)
+	changed.Groups[1].Ports, changed.Groups[0].Rules = []string{changed.Ports[1].ID}, nil
+	for _, n := range []fabric.Network{withGroup(3), more, more, changed, none, more} {
+		must(t, f.Apply(context.Background(), []fabric.Network{n}))
+		mustBeAsApplied(t, f)
+		for i := range n.Ports {
+			p := port(t, h, n, i)
+			must(t, p.attach(f))
+			mustBeAsApplied(t, f)
+			must(t, f.Detach(context.Background(), p.ID))
+		}
+	}
 }
 
 func attachNeedsApply(t *testing.T, h Harness) {

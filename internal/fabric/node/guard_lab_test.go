@@ -1,10 +1,13 @@
 package node
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +16,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
-// rules parses rules of a security group.
-func rules(t testing.TB, texts ...string) []securitygroup.Rule {
+// parsedRules parses rules of a security group.
+func parsedRules(t testing.TB, texts ...string) []securitygroup.Rule {
 	t.Helper()
 	var all []securitygroup.Rule
 	for _, text := range texts {
@@ -31,10 +34,10 @@ func rules(t testing.TB, texts ...string) []securitygroup.Rule {
 func testGroups(t testing.TB, n fabric.Network) []fabric.Group {
 	t.Helper()
 	return []fabric.Group{
-		{ID: "web", Ports: []string{n.Ports[0].ID}, Members: []netip.Addr{n.Ports[0].Address}, Rules: rules(t,
+		{ID: "web", Ports: []string{n.Ports[0].ID}, Members: []netip.Addr{n.Ports[0].Address}, Rules: parsedRules(t,
 			"in tcp 80 from 0.0.0.0/0", "in udp 5000-5100 from 10.64.16.0/24", "in icmp 8 from 10.64.0.0/16", "in any from 10.64.16.4/32",
 			"in any from 255.0.0.0/8", "in tcp 22 from group admin", "in icmp from group admin", "in any from group web")},
-		{ID: "admin", Ports: []string{n.Ports[1].ID}, Members: []netip.Addr{n.Ports[1].Address}, Rules: rules(t,
+		{ID: "admin", Ports: []string{n.Ports[1].ID}, Members: []netip.Addr{n.Ports[1].Address}, Rules: parsedRules(t,
 			"in tcp 22 from 10.64.16.0/20", "in tcp 22-80 from 10.64.16.4/32", "out tcp 22 to group web", "out any to 10.64.18.0/24", "out icmp to 0.0.0.0/0")},
 	}
 }
@@ -93,7 +96,7 @@ func (lab *guardLab) guard(t testing.TB, groups ...fabric.Group) {
 // group is a security group of these members with these rules.
 func (lab *guardLab) group(t testing.TB, id string, members []int, texts ...string) fabric.Group {
 	t.Helper()
-	g := fabric.Group{ID: id, Rules: rules(t, texts...)}
+	g := fabric.Group{ID: id, Rules: parsedRules(t, texts...)}
 	for _, i := range members {
 		g.Ports = append(g.Ports, lab.network.Ports[i].ID)
 		g.Members = append(g.Members, lab.network.Ports[i].Address)
@@ -110,8 +113,10 @@ type guardPacket struct {
 	flags        byte // of TCP
 	part         part
 	options      bool
-	// source is another address than the sender's, for packets that lie.
-	source netip.Addr
+	// source and target are other addresses than those of the members, for packets that lie.
+	source, target netip.Addr
+	// data is what a later fragment has in place of ports.
+	data string
 	// quoted is the packet that an ICMP error is about.
 	quoted *guardPacket
 }
@@ -155,7 +160,7 @@ func (lab *guardLab) bytes(p guardPacket, data []byte) []byte {
 	var upper []byte
 	switch {
 	case p.part == laterFragment:
-		upper = []byte("12345678")
+		upper = []byte(cmp.Or(p.data, "12345678"))
 	case p.protocol == unix.IPPROTO_ICMP && p.quoted != nil:
 		upper = append([]byte{byte(p.sport), 0, 0, 0, 0, 0, 0, 0}, lab.bytes(*p.quoted, nil)...)
 	case p.protocol == unix.IPPROTO_ICMP:
@@ -172,7 +177,11 @@ func (lab *guardLab) bytes(p guardPacket, data []byte) []byte {
 	upper = append(upper, data...)
 	header := []byte{0x45, 0, 0, 0, 0, 7, 0, 0, 64, p.protocol, 0, 0}
 	header = append(header, lab.sourceOf(p).AsSlice()...)
-	header = append(header, lab.network.Ports[p.to].Address.AsSlice()...)
+	target := lab.network.Ports[p.to].Address
+	if p.target.IsValid() {
+		target = p.target
+	}
+	header = append(header, target.AsSlice()...)
 	if p.options {
 		header[0] = 0x46
 		header = append(header, 1, 1, 1, 0) // RFC 791: three of "no operation", and the end of the list
@@ -212,9 +221,8 @@ func (lab *guardLab) putFrame(t testing.TB, from int, frame []byte) {
 	}
 }
 
-// send sends packets one after the other, and reports which arrived. All are sent by one thread on one core, so that they pass the node in
-// this order, and behind them ARP announcements, which every member may send.
-func (lab *guardLab) send(t testing.TB, packets ...guardPacket) []bool {
+// inOrder runs f by one thread on one core, so that what f sends passes the node in the order of sending.
+func (lab *guardLab) inOrder(t testing.TB, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -224,29 +232,43 @@ func (lab *guardLab) send(t testing.TB, packets ...guardPacket) []bool {
 	}
 	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
 	pin(0)
-	arrived := make([]bool, len(packets))
+	f()
+}
+
+// send sends packets one after the other, and reports which arrived. Behind them it sends ARP requests, which every member may send.
+func (lab *guardLab) send(t testing.TB, packets ...guardPacket) []bool {
+	t.Helper()
+	var arrived []bool
 	const batch = 100 // fits a socket's buffer
-	for first := 0; first < len(packets); first += batch {
-		some := packets[first:min(first+batch, len(packets))]
-		texts := make([]string, len(some))
-		receivers := map[int]bool{}
-		for i, p := range some {
-			texts[i] = lab.put(t, p)
-			receivers[p.to] = true
+	lab.inOrder(t, func() {
+		for some := range slices.Chunk(packets, batch) {
+			arrived = append(arrived, lab.sendSome(t, some)...)
 		}
-		for to := range receivers {
-			from := (to + 1) % len(lab.members)
-			end := token()
-			m := lab.members[from]
-			lab.putFrame(t, from, ethernetFrame(lab.members[to].mac(), m.mac(), etherARP,
-				arpPacket(1, m.mac(), m.port.Address, make6(), lab.members[to].port.Address, end)))
-			frames, ok := listener{lab.members[to].fd}.until(end, markerTimeout)
-			if !ok {
-				t.Fatal("an ARP request did not arrive")
-			}
-			for i, p := range some {
-				arrived[first+i] = arrived[first+i] || p.to == to && contains(frames, texts[i])
-			}
+	})
+	return arrived
+}
+
+func (lab *guardLab) sendSome(t testing.TB, packets []guardPacket) []bool {
+	t.Helper()
+	texts, arrived := make([]string, len(packets)), make([]bool, len(packets))
+	receivers := map[int]bool{}
+	for i, p := range packets {
+		texts[i] = lab.put(t, p)
+		receivers[p.to] = true
+	}
+	for to := range receivers {
+		from := (to + 1) % len(lab.members)
+		end := token()
+		m := lab.members[from]
+		lab.putFrame(t, from, ethernetFrame(lab.members[to].mac(), m.mac(), etherARP,
+			arpPacket(1, m.mac(), m.port.Address, make6(), lab.members[to].port.Address, end)))
+		frames, ok := listener{lab.members[to].fd}.until(end, markerTimeout)
+		if !ok {
+			t.Fatal("an ARP request did not arrive")
+		}
+		all := bytes.Join(frames, nil)
+		for i, p := range packets {
+			arrived[i] = arrived[i] || p.to == to && bytes.Contains(all, []byte(texts[i]))
 		}
 	}
 	return arrived

@@ -22,7 +22,8 @@ const (
 
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
 // the node is out of reach except for the gateway of a network with egress, which is the node's own in each network: no
-// request for it leaves through a tunnel.
+// request for it leaves through a tunnel. The maps of guards lead to the chains of ports with security groups, see guard.go: packets from a
+// port once it is certain who sent them, packets to a port wherever they come from.
 const bridgeRules = `table bridge nm {
 	set pins {
 		type ifname . ether_addr . ipv4_addr

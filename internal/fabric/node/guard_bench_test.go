@@ -1,0 +1,192 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/measure"
+	"github.com/nearmetal/nearmetal/internal/securitygroup"
+)
+
+// What a packet takes between two members of a node, both with security groups, against ports without groups and against a bridge made by hand,
+// in turn within each round:
+//
+//	go test -run '^$' -bench Guards -benchtime 301x -exec $PWD/setup/asroot.sh ./internal/fabric/node
+//
+// "datagrams" are what one thread takes to send and receive one of 64 B, "stream" what one way of 8 B takes by TCP. Shortcuts are off: ports
+// with groups have none.
+func BenchmarkGuards(b *testing.B) {
+	sides := []string{"by-hand", "no-groups", "few-rules", "1000-rules", "group-rule"}
+	for mode, takes := range map[string]func(b *testing.B, w guardedWay) float64{
+		"datagrams": func(b *testing.B, w guardedWay) float64 { return w.datagrams.perDatagram(b) },
+		"stream":    func(b *testing.B, w guardedWay) float64 { return w.stream.roundTrips(b, 8, false) },
+	} {
+		b.Run(mode, func(b *testing.B) {
+			ways := newGuardedWays(b)
+			took := make([][]float64, len(sides))
+			for round := range b.N {
+				for i := range sides {
+					side := (i + round) % len(sides)
+					took[side] = append(took[side], takes(b, ways[side]))
+				}
+			}
+			for side, name := range sides {
+				b.ReportMetric(measure.Median(took[side]), name+"-µs")
+			}
+			for _, pair := range [][2]int{{1, 0}, {2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}} {
+				ratios := make([]float64, len(took[0]))
+				for i := range ratios {
+					ratios[i] = took[pair[0]][i] / took[pair[1]][i]
+				}
+				e := measure.MedianInterval(ratios, 0.95)
+				name := sides[pair[0]] + "/" + sides[pair[1]]
+				b.ReportMetric(e.Value, name)
+				b.ReportMetric(e.Low, name+"-low")
+				b.ReportMetric(e.High, name+"-high")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// guardedWay is a TCP connection and a pair of UDP sockets between two members.
+type guardedWay struct{ stream, datagrams way }
+
+// newGuardedWays connects members by the ways that BenchmarkGuards names.
+func newGuardedWays(b *testing.B) []guardedWay {
+	b.Helper()
+	needRoot(b)
+	ways := []guardedWay{newWayByHand(b)}
+	for _, rules := range []func(n fabric.Network) []securitygroup.Rule{
+		nil,
+		func(n fabric.Network) []securitygroup.Rule { return manyRules(b, n, 2) },
+		func(n fabric.Network) []securitygroup.Rule { return manyRules(b, n, 500) },
+		func(fabric.Network) []securitygroup.Rule { return parsedRules(b, "in any from group bench") },
+	} {
+		n := newNode(b, Config{NoShortcuts: true})
+		network := testNetwork(1, 2, 3)
+		if rules != nil {
+			g := fabric.Group{ID: "bench", Rules: rules(network)}
+			for _, p := range network.Ports {
+				g.Ports, g.Members = append(g.Ports, p.ID), append(g.Members, p.Address)
+			}
+			network.Groups = []fabric.Group{g}
+		}
+		apply(b, n.fabric, network)
+		ways = append(ways, connectBoth(b, attach(b, n.fabric, network, 0).namespace, attach(b, n.fabric, network, 1).namespace, network.Ports[1].Address))
+	}
+	return ways
+}
+
+// manyRules are rules by this many prefixes for TCP, and as many for UDP. The last of either is about the network.
+func manyRules(b *testing.B, n fabric.Network, prefixes int) []securitygroup.Rule {
+	b.Helper()
+	var texts []string
+	for i := range prefixes - 1 {
+		for _, protocol := range []string{"tcp", "udp"} {
+			texts = append(texts, fmt.Sprintf("in %s %d-%d from 172.16.%d.%d/32", protocol, 1000+i, 2000+2*i, i>>8, i&0xff))
+		}
+	}
+	for _, protocol := range []string{"tcp", "udp"} {
+		texts = append(texts, fmt.Sprintf("in %s 1024-65535 from %v", protocol, n.Prefix))
+	}
+	return parsedRules(b, texts...)
+}
+
+// newWayByHand connects two namespaces by a bridge without rules.
+func newWayByHand(b *testing.B) guardedWay {
+	b.Helper()
+	host, one, two := newSpace(b), newSpace(b), newSpace(b)
+	host.run(b, "ip link add br0 type bridge mcast_snooping 0; ip link set br0 mtu 65521 up")
+	for i, member := range []namespace{one, two} {
+		host.run(b, fmt.Sprintf("ip link add p%d mtu 65521 type veth peer name eth0 mtu 65521 netns %s; ip link set p%d master br0 up", i, member.Path(), i))
+		member.run(b, fmt.Sprintf("ip link set lo up; ip address add 192.0.2.%d/24 dev eth0; ip link set eth0 up", i+1))
+	}
+	return connectBoth(b, one, two, netip.MustParseAddr("192.0.2.2"))
+}
+
+func connectBoth(b *testing.B, from, to namespace, address netip.Addr) guardedWay {
+	b.Helper()
+	if !from.canReachPort(b, to, address) {
+		b.Fatal("the members don't reach each other")
+	}
+	return guardedWay{stream: connect(b, from, to, address.As4()), datagrams: connectDatagrams(b, from, to, address.As4())}
+}
+
+// canReachPort reports whether a datagram comes through, for which links have to be up and ARP has to be answered.
+func (n namespace) canReachPort(b *testing.B, to namespace, address netip.Addr) bool {
+	b.Helper()
+	w := connectDatagrams(b, n, to, address.As4())
+	buffer := make([]byte, 64)
+	for deadline := time.Now().Add(markerTimeout); time.Now().Before(deadline); runtime.Gosched() {
+		_, _ = unix.Write(w.from, buffer)
+		if count, _, err := unix.Recvfrom(w.to, buffer, 0); err == nil && count == len(buffer) {
+			return true
+		}
+	}
+	return false
+}
+
+// connectDatagrams connects a UDP socket to another. Neither blocks.
+func connectDatagrams(b *testing.B, from, to namespace, address [4]byte) way {
+	b.Helper()
+	var w way
+	socket := func(fd *int) func() error {
+		return func() (err error) {
+			*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			return err
+		}
+	}
+	if err := to.Do(socket(&w.to)); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { unix.Close(w.to) })
+	if err := from.Do(socket(&w.from)); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { unix.Close(w.from) })
+	if err := unix.Bind(w.to, &unix.SockaddrInet4{Addr: address}); err != nil {
+		b.Fatal(err)
+	}
+	at, err := unix.Getsockname(w.to)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := unix.Connect(w.from, at); err != nil {
+		b.Fatal(err)
+	}
+	return w
+}
+
+// perDatagram returns what sending and receiving a datagram takes, in µs: the mean of about 2 ms of them, after some to warm up.
+func (w way) perDatagram(b *testing.B) float64 {
+	b.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pin(0)
+	const batches, batch = 24, 32
+	buffer := make([]byte, 64)
+	var begun time.Time
+	for i := range batches + 4 {
+		if i == 4 {
+			begun = time.Now()
+		}
+		for range batch {
+			if _, err := unix.Write(w.from, buffer); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for received := 0; received < batch; {
+			if _, _, err := unix.Recvfrom(w.to, buffer, 0); err == nil {
+				received++
+			}
+		}
+	}
+	return time.Since(begun).Seconds() * 1e6 / (batches * batch)
+}
