@@ -12,6 +12,11 @@ func TestAMachineIsPreparedAsShownAndOnce(t *testing.T) {
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
+	const device = "/dev/vhost-vsock"
+	if got := r.tell(t, m.Assignment.ID, order{Shell: "stat -c %t:%T /dev/net/tun && rm " + device}).Text; got != "a:c8\n" {
+		t.Errorf("/dev/net/tun, whose opening loads a module, has the number %q", got)
+	}
+	t.Log("without " + device + ", which would load its module when opened, the module has to be loaded")
 	text := r.tell(t, m.Assignment.ID, order{Prepare: true}).Text
 	first, second, _ := strings.Cut(text, "--\n")
 	if second != "--\n" {

@@ -44,13 +44,21 @@ type loading struct {
 	err  error
 }
 
-// openModules reads the indexes of the running kernel's modules.
-func openModules(log *slog.Logger) (*modules, error) {
+// modulesDir returns the directory of the running kernel's modules.
+func modulesDir() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
+		return "", err
+	}
+	return filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:])), nil
+}
+
+// openModules reads the indexes of the running kernel's modules.
+func openModules(log *slog.Logger) (*modules, error) {
+	dir, err := modulesDir()
+	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]))
 	index, err := kernelmodule.ReadIndex(dir)
 	if err != nil {
 		return nil, fmt.Errorf("the kernel's modules: %w", err)

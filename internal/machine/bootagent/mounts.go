@@ -45,7 +45,7 @@ func laterMounts() []mountPoint {
 	}
 }
 
-// prepareForPrograms gives the image's programs what any init does: mounts, device links, limits.
+// prepareForPrograms gives the image's programs what any init does: mounts, device links and nodes, limits.
 func prepareForPrograms() error {
 	if err := mountAll(laterMounts()); err != nil {
 		return err
@@ -58,6 +58,13 @@ func prepareForPrograms() error {
 		if err := os.Symlink(target, path); err != nil {
 			return err
 		}
+	}
+	modules, err := modulesDir()
+	if err != nil {
+		return err
+	}
+	if err := makeStaticNodes("/dev", filepath.Join(modules, "modules.devname")); err != nil {
+		return err
 	}
 	// RDMA pins memory, and large jobs open many files.
 	unlimited := syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
