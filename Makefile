@@ -24,7 +24,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,11 +115,25 @@ test-testbed: setup build ## run all tests that need emulated machines, about an
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare)
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	$(IN_GUEST) -v -run '^TestTheClockMayJump$$' ./tests/e2e
+
+# A Debian guest with cgroup v2 only, and all that a host of virtual machines needs.
+VM_HOST = $(CURDIR)/bin/cgroupv2 -packages libvirt-daemon,libvirt-daemon-driver-qemu,qemu-system-x86,qemu-utils
+test-prepare: setup build ## prepare an emulated Debian guest to be a host of virtual machines, as a dry run shows beforehand
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(VM_HOST)' -count=1 -v -run '^TestAMachineIsPreparedAsTheDryRunShowed$$' ./tests/e2e
+
+# The machine in the guest is emulated by what is emulated: slow, and no part of test-testbed.
+VM_GUEST_TESTS ?= ^TestAMachineKeepsWithinItsShareOfTheNodeUntilItTakesMoreAndIsEnded$$
+test-vm-guest: setup build ## run a virtual machine in an emulated Debian guest with cgroup v2
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' ./testbed/debiantree
+	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT) $(VM_HOST) -memory-mib 3072 -timeout 55m -modules tun -share /var/cache/nearmetal/boot' \
+		-ldflags='-s -w' -count=1 -timeout 60m -v -run '$(VM_GUEST_TESTS)' ./internal/driver/vm
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=

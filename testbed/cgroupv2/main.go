@@ -30,6 +30,7 @@ func run() int {
 		cpus     = flag.Int("cpus", max(2, min(4, runtime.NumCPU())), "processors of the guest")
 		memory   = flag.Int("memory-mib", 2048, "memory of the guest in `MiB`")
 		packages = flag.String("packages", "", "Debian `packages` that the guest has besides, separated by commas")
+		modules  = flag.String("modules", "", "kernel `modules` that the guest loads, separated by commas")
 		share    = flag.String("share", "", "`folder` that the guest sees read-only besides")
 		timeout  = flag.Duration("timeout", 10*time.Minute, "end the guest after this `time`")
 	)
@@ -43,16 +44,21 @@ func run() int {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 
-	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Command: flag.Args()}
+	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Modules: words(*modules), Command: flag.Args()}
 	if *share != "" {
 		config.Shares = []string{*share}
 	}
-	code, err := inGuest(ctx, *cacheDir, strings.FieldsFunc(*packages, func(r rune) bool { return r == ',' }), config)
+	code, err := inGuest(ctx, *cacheDir, words(*packages), config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cgroupv2:", err)
 		return 125
 	}
 	return code
+}
+
+// words splits a list at its commas.
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
 // inGuest boots a guest that sees this module and the command's folder besides, and returns the command's exit code.

@@ -8,11 +8,12 @@ import (
 func TestTheGuestsScriptQuotesWhatTheShellWouldRead(t *testing.T) {
 	t.Parallel()
 	got := script(Config{
-		Shares: []string{"/srv/a b"}, Dir: "/srv/a b/it's", Env: []string{"NEARMETAL_X=$HOME;y"}, Command: []string{"echo", "*", "it's"},
+		Shares: []string{"/srv/a b"}, Modules: []string{"tun"}, Dir: "/srv/a b/it's", Env: []string{"NEARMETAL_X=$HOME;y"}, Command: []string{"echo", "*", "it's"},
 	})
 	want := `set -e
 mkdir -p '/srv/a b'
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro share0 '/srv/a b'
+modprobe 'tun'
 export NEARMETAL_X='$HOME;y'
 cd '/srv/a b/it'\''s'
 exec 'echo' '*' 'it'\''s'
