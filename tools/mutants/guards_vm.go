@@ -388,6 +388,13 @@ var vmGuards = []Mutant{
 		Test:    "./internal/inventory TestHugePagesAreOfferedByMemoryNodeAndAreNoOrdinaryMemory",
 	},
 	{
+		Guard:   "QEMU joins its member's control groups before its first instruction",
+		File:    "internal/driver/vm/confine.go",
+		Find:    "\tif err := d.join(a); err != nil {\n\t\treturn err\n\t}\n\tif err := d.boundDisk",
+		Replace: "\tif err := d.boundDisk",
+		Test:    "./internal/driver/vm TestAMachineHasItsShareOfTheNodeFromItsFirstInstruction",
+	},
+	{
 		Guard:   "an image makes no device nodes outside of /dev",
 		File:    "internal/machine/bootagent/devices.go",
 		Find:    " || !filepath.IsLocal(name) {",

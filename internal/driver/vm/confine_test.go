@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/resource"
+	"github.com/nearmetal/nearmetal/testbed/debiantree"
+	"github.com/nearmetal/nearmetal/testbed/foreignimage"
 )
 
 // groupOf is a member's control group for memory, with either version, and its files for the limit and for what is used.
@@ -82,9 +85,73 @@ func (r *rig) wantShare(t *testing.T, m driver.Member) {
 	if processors != len(a.Slots) {
 		t.Errorf("%d threads of %d run the guest's %d processors", processors, len(threads), len(a.Slots))
 	}
+	if t.Failed() {
+		t.FailNow() // a machine without its limit does not meet it
+	}
 }
 
-// One machine, so that the test is affordable where a host of machines is itself emulated, as in make test-vm-guest.
+// The machine is of another system, which nothing waits for: the test is quick also where the host itself is emulated, as in make test-vm-guest.
+func TestAMachineHasItsShareOfTheNodeFromItsFirstInstruction(t *testing.T) {
+	needForeign(t)
+	disk := foreignimage.Bare(t, debiantree.Ensure(t).Path("vmlinuz"))
+	as := api.ForeignDisk{OS: api.SystemOther, Firmware: api.FirmwareBIOS, Size: api.Bytes(disk.Bytes), Probe: api.Probe{Console: foreignimage.BareText}}
+	r := foreign(t, disk.Path, as)
+	r.cfg.SpareCPUs = []int{1}
+	r.reopen(t)
+	start := func() driver.Member {
+		m := r.member(t)
+		m.Assignment.ReserveBytes = 150<<20 + resource.HomeServerBytes
+		m.Assignment.Slots, m.Assignment.CPUs = []int{0, 1}, []int{0}
+		if err := r.Driver.Start(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := start()
+	r.wantShare(t, first)
+	if err := r.Pause(t.Context(), first.Assignment.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.reopen(t)
+	if got := observed(t, r, first.Assignment.ID); got != driver.StatePaused {
+		t.Errorf("the new driver finds it %s, want paused", got)
+	}
+	if err := errors.Join(r.Resume(t.Context(), first.Assignment.ID), r.Stop(t.Context(), first.Assignment.ID, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := observed(t, r, first.Assignment.ID); got != driver.StateExited {
+		t.Errorf("after Stop it is %s, want exited", got)
+	}
+
+	t.Log("another machine meets a limit that was lowered while it boots")
+	second := start()
+	id := second.Assignment.ID
+	r.wantShare(t, second)
+	dir, limit, used := groupOf(t, r, id)
+	if err := os.WriteFile(filepath.Join(dir, limit), []byte(strconv.Itoa(readNumber(t, filepath.Join(dir, used))+1<<20)), 0); err != nil {
+		t.Fatal(err)
+	}
+	r.wantOutOfMemory(t, id)
+	if err := errors.Join(r.Clean(t.Context(), id), r.Clean(t.Context(), first.Assignment.ID)); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.left(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// wantOutOfMemory waits for the end of a machine of 384 MiB with a reserve of 150 MiB, which must be for want of memory.
+func (r *rig) wantOutOfMemory(t *testing.T, id string) {
+	t.Helper()
+	end, err := r.Wait(t.Context(), id)
+	if err != nil || !strings.Contains(end.Message, "it ran out of memory: its limit is 534MiB, of which the guest has 384MiB") {
+		t.Errorf("its end: %q, %v", end.Message, err)
+	}
+	if n, err := r.OutOfMemory(id); n != 1 || err != nil {
+		t.Errorf("the kernel ended %d processes of it (%v), want 1", n, err)
+	}
+}
+
 func TestAMachineKeepsWithinItsShareOfTheNodeUntilItTakesMoreAndIsEnded(t *testing.T) {
 	r := newRig(t, needGuests(t))
 	r.cfg.SpareCPUs = []int{1}
@@ -135,13 +202,7 @@ func TestAMachineKeepsWithinItsShareOfTheNodeUntilItTakesMoreAndIsEnded(t *testi
 		t.Errorf("before: %d, %v", n, err)
 	}
 	r.order(t, id, order{Fill: 200 << 20})
-	end, err := r.Wait(t.Context(), id)
-	if err != nil || !strings.Contains(end.Message, "it ran out of memory: its limit is 534MiB, of which the guest has 384MiB") {
-		t.Errorf("its end: %q, %v", end.Message, err)
-	}
-	if n, err := r.OutOfMemory(id); n != 1 || err != nil {
-		t.Errorf("after: %d, %v; want 1", n, err)
-	}
+	r.wantOutOfMemory(t, id)
 	if err := errors.Join(r.Stop(t.Context(), id, time.Minute), r.Clean(t.Context(), id), r.Clean(t.Context(), a.ID)); err != nil {
 		t.Fatal(err)
 	}
