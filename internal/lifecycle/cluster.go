@@ -50,6 +50,8 @@ type Observation struct {
 // NodeState is the leader's view of a node.
 type NodeState struct {
 	Phase api.NodePhase
+	// Removed: an operator removed the node from the inventory, with all that is on its disk.
+	Removed bool
 	// Reported: since it connected, the node has told all it has. Only then does it mean something that it did not tell of a member.
 	Reported bool
 	// Drained: an operator wants it to become empty. DrainedAt is since when members are to move off it, zero: they are not.

@@ -143,6 +143,17 @@ func TestHowAClusterIsSaved(t *testing.T) {
 			}, []string{},
 		},
 		{
+			"a saved member whose node was removed from the inventory is lost", api.ClusterSaved, func(l *life) {
+				l.save()
+				l.shelve("a0", "a1")
+				l.Nodes["n2"] = NodeState{Phase: api.NodeDown, Removed: true}
+			},
+			[]string{
+				"Lose [a1]: node n2 was removed from the inventory",
+				"Emit MemberLost: c-1 on n2 is lost (node n2 was removed from the inventory)|c-1|n2",
+			},
+		},
+		{
 			"what is no longer on its node is", api.ClusterSaved, func(l *life) { l.save(); l.shelve("a0", "a1"); l.see("a1", failed, "gone") },
 			[]string{"Lose [a1]: gone", "Emit MemberLost: c-1 on n2 is lost (gone)|c-1|n2"},
 		},
@@ -160,6 +171,19 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			"a restore waits for a node that is down with a state, and says what to do", api.ClusterRestoring,
 			func(l *life) { l.restore(); l.shelve("a0", "a1"); l.node("n2", api.NodeDown) },
 			[]string{"SetPhase restoring: the saved memory of c-1 on n2 is on a node that is down; bring the node back, or delete the cluster"},
+		},
+		{
+			"a restore does not wait for a node that was removed from the inventory", api.ClusterRestoring,
+			func(l *life) {
+				l.restore()
+				l.shelve("a0", "a1")
+				l.Nodes["n2"] = NodeState{Phase: api.NodeDown, Removed: true}
+			},
+			[]string{
+				"Lose [a1]: node n2 was removed from the inventory",
+				"Emit MemberLost: c-1 on n2 is lost (node n2 was removed from the inventory)|c-1|n2",
+				"Need restore c-0@-1(from a0, on n1)",
+			},
 		},
 		{
 			"all ask for room together, where they are saved", api.ClusterRestoring, func(l *life) { l.restore(); l.shelve("a0", "a1") },

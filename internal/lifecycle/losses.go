@@ -19,6 +19,8 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 		return reason, time.Time{}
 	}
 	switch {
+	case m.Saved && in.Nodes[m.Node].Removed:
+		return fmt.Sprintf("node %s was removed from the inventory", m.Node), time.Time{}
 	case m.Saved && m.phase != api.MemberFailed: // what is on a disk is there when its node is back
 		return "", time.Time{}
 	case in.Nodes[m.Node].Phase == api.NodeDown:

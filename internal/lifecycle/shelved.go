@@ -231,7 +231,7 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 func (l *look) stateAway() string {
 	var away []string
 	for _, m := range l.members {
-		if _, placed := l.successors[m.ID]; m.Saved && !placed && l.Nodes[m.Node].Phase == api.NodeDown {
+		if _, placed := l.successors[m.ID]; m.Saved && m.loss == "" && !placed && l.Nodes[m.Node].Phase == api.NodeDown {
 			away = append(away, fmt.Sprintf("%s on %s", m.Member, m.Node))
 		}
 	}

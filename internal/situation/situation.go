@@ -197,7 +197,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 	for a, ref := range c.AllWithRef() {
 		// A machine that was removed by force takes its node along, whatever ran there.
 		if _, known := s.Nodes[a.Node]; !known {
-			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown}
+			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown, Removed: true}
 		}
 		o := lifecycle.Observation{}
 		if ref.Releasing {

@@ -175,8 +175,8 @@ func TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers(t *testing.T) {
 	view := *hurt(t)
 	view.Nodes = slices.DeleteFunc(slices.Clone(view.Nodes), func(n *state.Node) bool { return n.Name == "n1" })
 	site := Observe(&view, told{}, nil, noon, noon, noon.Add(-time.Hour), lifecycle.DefaultDeadlines())
-	if got := site.Cluster(view.Cluster("c")).Nodes["n1"].Phase; got != api.NodeDown {
-		t.Errorf("the node of c-0, which nobody knows any more, is %q, want down", got)
+	if got := site.Cluster(view.Cluster("c")).Nodes["n1"]; got.Phase != api.NodeDown || !got.Removed {
+		t.Errorf("the node of c-0, which is not in the inventory, is %+v, want it down and removed", got)
 	}
 }
 

@@ -268,4 +268,25 @@ var successionGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/decision TestALostMemberIsNotedAsSavedIfItWas",
 	},
+	{
+		Guard:   "a saved member whose node was removed from the inventory is lost",
+		File:    "internal/lifecycle/losses.go",
+		Find:    `case m.Saved && in.Nodes[m.Node].Removed:`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
+	},
+	{
+		Guard:   "a restore does not wait for a node that was removed from the inventory",
+		File:    "internal/lifecycle/shelved.go",
+		Find:    `m.Saved && m.loss == "" && !placed &&`,
+		Replace: `m.Saved && !placed &&`,
+		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
+	},
+	{
+		Guard:   "a node that is not in the inventory was removed",
+		File:    "internal/situation/situation.go",
+		Find:    `NodeState{Phase: api.NodeDown, Removed: true}`,
+		Replace: `NodeState{Phase: api.NodeDown}`,
+		Test:    "./internal/situation TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers",
+	},
 }
