@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
@@ -119,7 +120,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 // The paths of agents.
 const (
 	agentPath       = "/agent/"
-	agentStreamPath = agentPath + "v3/stream"
+	agentStreamPath = agentstream.Path
 	agentTunnelPath = agentPath + "v1/tunnel/"
 	agentCarryPath  = agentPath + "v1/carry/"
 	agentImagesPath = agentPath + "v1/images/"
