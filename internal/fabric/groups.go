@@ -18,7 +18,8 @@ type Group struct {
 	Rules []securitygroup.Rule `json:"rules,omitempty"`
 	// Members are the addresses of all ports with this group, on whichever node. Rules of groups that name this group are about them.
 	Members []netip.Addr `json:"members,omitempty"`
-	// Ports are the IDs of the ports with this group that are on this node, among the network's. A group that only others name has none.
+	// Ports are the IDs of all ports with this group. Those that are not among the network's ports on this node change nothing here, so a group
+	// is the same on every node.
 	Ports []string `json:"ports,omitempty"`
 }
 
@@ -71,9 +72,6 @@ func validateGroups(n Network) error {
 		ids[g.ID] = true
 	}
 	ports := map[string]int{}
-	for _, p := range n.Ports {
-		ports[p.ID] = 0
-	}
 	for _, g := range n.Groups {
 		if err := g.validate(ids, ports); err != nil {
 			return fmt.Errorf("network %d: security group %s: %w", n.Index, g.ID, err)
@@ -82,7 +80,7 @@ func validateGroups(n Network) error {
 	return nil
 }
 
-// validate checks one group; ids are the IDs of the network's groups, and ports counts the groups of each of its ports.
+// validate checks one group; ids are the IDs of the network's groups, and ports counts the groups of each port.
 func (g Group) validate(ids map[string]bool, ports map[string]int) error {
 	if err := securitygroup.Validate(g.Rules); err != nil {
 		return err
@@ -106,12 +104,13 @@ func (g Group) validate(ids map[string]bool, ports map[string]int) error {
 			return fmt.Errorf("member %v is not an IPv4 address", a)
 		}
 	}
-	for i, id := range g.Ports {
-		count, exists := ports[id]
-		if !exists || slices.Contains(g.Ports[:i], id) {
-			return fmt.Errorf("port %s is not in the network, or appears twice", id)
+	seen := map[string]bool{}
+	for _, id := range g.Ports {
+		if seen[id] || id == "" {
+			return fmt.Errorf("port ID %q is empty or appears twice", id)
 		}
-		if ports[id] = count + 1; ports[id] > MaxGroupsOfPort {
+		seen[id] = true
+		if ports[id]++; ports[id] > MaxGroupsOfPort {
 			return fmt.Errorf("port %s has more than %d security groups", id, MaxGroupsOfPort)
 		}
 	}

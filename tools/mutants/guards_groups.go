@@ -82,9 +82,16 @@ var groupGuards = []Mutant{
 	{
 		Guard:   "a port has its own share of flows, which is bounded",
 		File:    "internal/fabric/plan/guard.go",
-		Find:    "maxFlows  = 8192",
-		Replace: "maxFlows  = 1 << 20",
+		Find:    "maxFlows   = 2048",
+		Replace: "maxFlows   = 1 << 20",
 		Test:    "./internal/fabric/node TestAPortThatFloodsFillsItsOwnShareOnly",
+	},
+	{
+		Guard:   "a connection that a port closes makes room",
+		File:    "internal/fabric/plan/guard_chains.go",
+		Find:    `"%s %s delete @flows_%s { %s } accept"`,
+		Replace: `"%s %s add @flows_%s { %s } accept"`,
+		Test:    "./internal/fabric/node TestAConnectionThatAPortClosesMakesRoom",
 	},
 	{
 		Guard:   "answers to packets that rules allow take no place of the port",

@@ -179,7 +179,7 @@ func invalidGroups(t *testing.T, h Harness) {
 		"a rule without another end":         func(n *fabric.Network) { n.Groups[0].Rules[0].Group = "" },
 		"a rule twice":                       func(n *fabric.Network) { n.Groups[0].Rules = append(n.Groups[0].Rules, n.Groups[0].Rules[0]) },
 		"a range that ends before it begins": func(n *fabric.Network) { n.Groups[0].Rules[0].Ports.Last = 1 },
-		"a group of an unknown port":         func(n *fabric.Network) { n.Groups[0].Ports[0] = "nobody" },
+		"a port without an ID in a group":    func(n *fabric.Network) { n.Groups[0].Ports[0] = "" },
 		"a port twice in a group":            func(n *fabric.Network) { n.Groups[0].Ports = append(n.Groups[0].Ports, n.Groups[0].Ports[0]) },
 		"a member that is not IPv4":          func(n *fabric.Network) { n.Groups[1].Members[0] = netip.MustParseAddr("::1") },
 		"a port with too many groups": func(n *fabric.Network) {
@@ -210,6 +210,7 @@ func groupsChange(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	more, changed, none := withGroup(3), withGroup(3), Network(1, 3)
 	more.Groups[1].Members = append(more.Groups[1].Members, more.Ports[2].Address)
+	more.Groups[0].Ports = append(more.Groups[0].Ports, "a port of another node")
 	changed.Groups[1].Ports, changed.Groups[0].Rules = []string{changed.Ports[1].ID}, nil
 	for _, n := range []fabric.Network{withGroup(3), more, more, changed, none, more} {
 		must(t, f.Apply(context.Background(), []fabric.Network{n}))

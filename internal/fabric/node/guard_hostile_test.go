@@ -139,7 +139,7 @@ func TestAPortThatFloodsFillsItsOwnShareOnly(t *testing.T) {
 	lab := newGuardLab(t, 3)
 	lab.guard(t, lab.group(t, "client", []int{0, 1}))
 	lab.mustPass(t, "a request before the flood", udp(0, 2, 999, 53))
-	const share = 8192
+	const share = 2048
 	lab.send(t, flood(share+500, func(port uint16) guardPacket { return udp(1, 2, 7, port) })...)
 	if got := lab.opened(t, "flows", 1); got != share {
 		t.Errorf("the hostile port holds %d elements, want its share of %d", got, share)
@@ -149,6 +149,28 @@ func TestAPortThatFloodsFillsItsOwnShareOnly(t *testing.T) {
 	lab.mustPass(t, "a reply to the request before the flood", udp(2, 0, 53, 999))
 	lab.mustPass(t, "a request after the flood", udp(0, 2, 998, 53))
 	lab.mustPass(t, "its reply", udp(2, 0, 53, 998))
+}
+
+func TestAConnectionThatAPortClosesMakesRoom(t *testing.T) {
+	lab := newGuardLab(t, 2)
+	lab.guard(t, lab.group(t, "client", []int{0}))
+	lab.mustPass(t, "a request", tcp(0, 1, 999, 80, flagSYN))
+	lab.mustPass(t, "a packet of the connection", tcp(0, 1, 999, 80, flagACK))
+	if got := lab.opened(t, "flows", 0); got != 1 {
+		t.Errorf("an open connection takes %d places, want 1", got)
+	}
+	lab.mustPass(t, "the packet that closes it", tcp(0, 1, 999, 80, flagFIN|flagACK))
+	lab.mustPass(t, "the answer", tcp(1, 0, 80, 999, flagFIN|flagACK))
+	lab.mustPass(t, "the last packet", tcp(0, 1, 999, 80, flagACK))
+	if flows, closing := lab.opened(t, "flows", 0), lab.opened(t, "closing", 0); flows != 0 || closing != 1 {
+		t.Errorf("a closed connection takes %d places of open ones and %d of closed ones, want 0 and 1", flows, closing)
+	}
+	lab.mustPass(t, "a new connection of the same ports", tcp(0, 1, 999, 80, flagSYN))
+	lab.mustPass(t, "its reply", tcp(1, 0, 80, 999, flagSYN|flagACK))
+	lab.mustPass(t, "its next packet", tcp(0, 1, 999, 80, flagACK))
+	if got := lab.opened(t, "flows", 0); got != 1 {
+		t.Errorf("a new connection takes %d places, want 1", got)
+	}
 }
 
 func TestPacketsThatRulesAllowTakeNoPlaceOfThePort(t *testing.T) {

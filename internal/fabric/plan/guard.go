@@ -39,10 +39,12 @@ const (
 	quotedIdentifier  = "@nh,416,16"
 )
 
-// What a port may keep open, in elements. A port that has more open gets no replies to the rest; no other port notices.
+// What a port may keep open, in elements. A port that has more open gets no replies to the rest; no other port notices. Each element costs
+// the node kernel memory, and time whenever it reads its rules back.
 const (
-	maxFlows  = 8192
-	maxEchoes = 1024
+	maxFlows   = 2048
+	maxClosing = 2048
+	maxEchoes  = 256
 	// maxAskers is as many as a network of 4,094 addresses can need, with one element for each of three protocols.
 	maxAskers = 16384
 )
@@ -76,10 +78,14 @@ func groupName(n fabric.Network, id string) string {
 
 // addGuards adds what the groups of a network need to the bridge's table. Where the kernel can't enforce them, their ports are closed.
 func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[string][]string) {
+	needed := map[string]bool{}
 	for _, p := range n.Ports {
 		g := guard{n, p, n.GroupsOf(p.ID), PortName(p.ID)}
 		if len(g.groups) == 0 {
 			continue
+		}
+		for _, group := range g.groups {
+			needed[group.ID] = true
 		}
 		into, out := "drop", "drop"
 		if can {
@@ -91,7 +97,7 @@ func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[str
 		sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q : %s", g.name, out))
 	}
 	for _, g := range n.Groups {
-		if can && len(g.Ports) > 0 {
+		if can && needed[g.ID] {
 			addGroup(n, g, parts, sets)
 		}
 	}

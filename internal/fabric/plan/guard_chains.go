@@ -30,6 +30,7 @@ const (
 	hasPorts    = "@nh,72,8 { 0x6, 0x11 }"
 	isOpening   = "@nh,72,8 0x6 @nh,264,8 & 0x12 == 0x2" // SYN without ACK
 	isPassing   = "@nh,264,8 & 0x7 == 0x0"               // none of SYN, FIN and RST
+	isClosing   = "@nh,264,8 & 0x5 != 0x0"               // FIN or RST
 	isEcho      = "@nh,160,8 0x8"
 	isEchoReply = "@nh,160,8 0x0"
 	isUnreached = "@nh,160,8 0x3"
@@ -56,6 +57,7 @@ func (g guard) addSets(parts map[string]string) {
 		parts["set "+set] = block("set "+set, "typeof "+typeof, fmt.Sprintf("size %d", size), "flags dynamic,timeout")
 	}
 	dynamic("flows", flowSent, maxFlows)
+	dynamic("closing", flowSent, maxClosing)
 	dynamic("echoes", echoSent, maxEchoes)
 	if g.restricted() {
 		dynamic("askers", askerReplied, maxAskers)
@@ -97,6 +99,7 @@ func (g guard) addArriving(add chainAdder) {
 			isFragment + " drop",
 			fmt.Sprintf("%s goto icmp_%s", isICMP, g.name),
 			fmt.Sprintf("%s %s %s @flows_%s accept", destination, address, flowReply, g.name),
+			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
 		},
 		g.allowed(securitygroup.In, arriving, "accept"),
 		[]string{fromDHCP + " accept", "drop"}, // only the node sends from the port of DHCP servers
@@ -114,6 +117,7 @@ func (g guard) addArriving(add chainAdder) {
 		g.anything(securitygroup.In, quotedDestination, "accept"),
 		[]string{
 			fmt.Sprintf("%s @flows_%s accept", flowQuoted, g.name),
+			fmt.Sprintf("%s @closing_%s accept", flowQuoted, g.name),
 			fmt.Sprintf("%s %s @echoes_%s accept", quotesEcho, echoQuoted, g.name),
 			quotesICMP + " drop",
 		},
@@ -122,12 +126,22 @@ func (g guard) addArriving(add chainAdder) {
 	)
 }
 
-// addNoting adds the chains that note what the port may get replies to. When the port's set is full, the packet passes all the same.
+// addNoting adds the chains that note what the port may get replies to. When the port's set is full, the packet passes all the same. A
+// connection that the port closes makes room at once: its last packets need a place for a minute only, in a set of its own.
 func (g guard) addNoting(add chainAdder) {
-	flow := func(condition, timeout string) string {
-		return fmt.Sprintf("%supdate @flows_%s { %s timeout %s } accept", condition, g.name, flowSent, timeout)
+	update := func(set, timeout string) string {
+		return fmt.Sprintf("update @%s_%s { %s timeout %s }", set, g.name, flowSent, timeout)
 	}
-	add("note", []string{flow(isTCP+" "+isPassing+" ", "10m"), flow(hasPorts+" ", "1m"), "accept"})
+	add("note", []string{
+		fmt.Sprintf("%s %s %s @closing_%s accept", isTCP, isPassing, flowSent, g.name),
+		"goto renew_" + g.name,
+	})
+	add("renew", []string{
+		fmt.Sprintf("%s %s accept", isTCP+" "+isPassing, update("flows", "10m")),
+		fmt.Sprintf("%s %s delete @flows_%s { %s } accept", isTCP+" "+isClosing, update("closing", "1m"), g.name, flowSent),
+		fmt.Sprintf("%s %s accept", hasPorts, update("flows", "1m")),
+		"accept",
+	})
 	add("noteping", []string{fmt.Sprintf("update @echoes_%s { %s timeout 1m } accept", g.name, echoSent), "accept"})
 }
 
@@ -141,7 +155,7 @@ func (g guard) addOpen(add chainAdder) {
 			isLater + " accept",
 			fmt.Sprintf("%s %s goto noteping_%s", isICMP, isEcho, g.name),
 			isICMP + " accept",
-			fmt.Sprintf("%s @flows_%s goto note_%s", flowSent, g.name, g.name),
+			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 		},
 		g.allowed(securitygroup.In, answering, "accept"),
 		[]string{"goto note_" + g.name},
@@ -157,7 +171,7 @@ func (g guard) addRestricted(add chainAdder) {
 			fmt.Sprintf("%s goto odd_%s", isFragment, g.name),
 			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
 			fmt.Sprintf("%s %s { %s, 0xffffffff } accept", toDHCP, destination, number(g.network.Gateway)),
-			fmt.Sprintf("%s @flows_%s goto note_%s", flowSent, g.name, g.name),
+			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 			fmt.Sprintf("%s goto begin_%s", isOpening, g.name),
 			fmt.Sprintf("%s @askers_%s goto reply_%s", askerReplied, g.name, g.name),
 			fmt.Sprintf("goto begin_%s", g.name),

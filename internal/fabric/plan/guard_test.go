@@ -66,7 +66,7 @@ func TestElementsThatPacketsMadeAreNoDrift(t *testing.T) {
 	n := withGroup(t, testNetwork(1, 2, 3), "web", []int{0}, "in tcp 80 from 0.0.0.0/0", "out any to 10.0.0.0/8")
 	m := newMachine()
 	script := scriptFor(t, m, n)
-	for _, set := range []string{"flows", "echoes", "askers"} {
+	for _, set := range []string{"flows", "closing", "echoes", "askers"} {
 		head := "set " + set + "_" + PortName(n.Ports[0].ID) + " {"
 		at := strings.Index(script, head)
 		end := at + strings.Index(script[at:], "flags dynamic,timeout\n") + len("flags dynamic,timeout\n")
