@@ -68,6 +68,24 @@ type StackCheck struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// CPUModels are the CPU models that virtual machines can have on this node with all their features, sorted.
 	CPUModels []string `json:"cpu_models,omitempty"`
+	// Machines is what makes virtual machines here; absent where none can run.
+	Machines *MachineMaker `json:"machines,omitempty"`
+}
+
+// MachineMaker is what makes virtual machines on a node. A machine's memory can move between nodes whose makers are alike.
+type MachineMaker struct {
+	// QEMU and Libvirt are the series, such as 7.2.
+	QEMU    string `json:"qemu"`
+	Libvirt string `json:"libvirt"`
+	// Processor is the node's, which its machines see; absent where processors are emulated.
+	Processor *ProcessorKind `json:"processor,omitempty"`
+}
+
+// ProcessorKind is the kind of a processor, by the numbers that it reports of itself.
+type ProcessorKind struct {
+	Vendor string `json:"vendor"`
+	Family string `json:"family"`
+	Model  string `json:"model"`
 }
 
 // BuilderCheck reports whether a node can build environments.

@@ -62,6 +62,8 @@ type Home struct {
 	// Node comes first; empty: any. Elsewhere: if that can't have it, another one will do. Not is none of them: what moves is there.
 	Node, Not string
 	Elsewhere bool
+	// Unfit are the nodes that can't take the member's memory, with the reason for each.
+	Unfit map[string]string
 }
 
 // Running is a cluster that holds room. One that is being cleaned in part is listed twice.

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -119,11 +120,14 @@ func (a *ask) exceedsQuota() bool {
 // fitHome finds room for a member that goes on.
 func fitHome(s *placement.Sketch, home *Home, group api.Group) (fit placement.Fit, ok bool) {
 	if home.Node != "" {
-		if fit, ok = s.FitOn(home.Node, group); ok || !home.Elsewhere {
+		if home.Unfit[home.Node] == "" {
+			fit, ok = s.FitOn(home.Node, group)
+		}
+		if ok || !home.Elsewhere {
 			return fit, ok
 		}
 	}
-	restore, _ := s.Without([]string{home.Not})
+	restore, _ := s.Without(append(slices.Collect(maps.Keys(home.Unfit)), home.Not))
 	fit, _, ok = s.Fit([]api.Group{group})
 	restore()
 	return fit, ok
@@ -132,11 +136,13 @@ func fitHome(s *placement.Sketch, home *Home, group api.Group) (fit placement.Fi
 // whyHomeless tells why a member that goes on has no room.
 func whyHomeless(s *placement.Sketch, home *Home, group api.Group) (reason string, undecided bool) {
 	if home.Node == "" {
-		return s.WhyNowhere(group, home.Not)
+		return s.WhyNowhere(group, home.Not, home.Unfit)
 	}
-	reason, undecided = s.WhyNot(home.Node, group)
+	if reason = home.Unfit[home.Node]; reason == "" {
+		reason, undecided = s.WhyNot(home.Node, group)
+	}
 	if home.Elsewhere {
-		other, maybe := s.WhyNowhere(group, home.Node)
+		other, maybe := s.WhyNowhere(group, home.Node, home.Unfit)
 		reason, undecided = reason+"; "+other, undecided || maybe
 	}
 	return reason, undecided

@@ -114,6 +114,20 @@ func TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem(t *testing.T) {
 			[]string{"c wait (node) node n2 has no room for it (2 cores free, 4 cores needed)"},
 		},
 		{
+			"a member moves to no node that can't take its memory",
+			func(s *scene) {
+				s.asks("c", KindMove, 1, 4, going(Home{Not: "n1", Unfit: map[string]string{"n2": "node n2 has QEMU 8.2, and node n1 has QEMU 7.2"}}))
+			},
+			[]string{"c wait (node) no other node can take it: node n2 has QEMU 8.2, and node n1 has QEMU 7.2"},
+		},
+		{
+			"a member is sent to no node that can't take its memory",
+			func(s *scene) {
+				s.asks("c", KindMove, 1, 4, going(Home{Node: "n2", Not: "n1", Unfit: map[string]string{"n2": "node n2 has QEMU 8.2, and node n1 has QEMU 7.2"}}))
+			},
+			[]string{"c wait (node) node n2 has QEMU 8.2, and node n1 has QEMU 7.2"},
+		},
+		{
 			"a member that moves counts once for the quota",
 			func(s *scene) {
 				s.account("p", quotaOf(api.Quota{Cores: 4, Members: 1}, resource.Vector{resource.Cores: 4, resource.Members: 1}))

@@ -236,10 +236,12 @@ func (a *Agent) fetch(ctx context.Context, m *memberState, d driver.Driver, want
 		return a.receive(ctx, life, m, d, want, in, end)
 	}
 	defer end()
-	if err := restoreFrom(ctx, d, want, in); err != nil {
+	stood, err := restoreFrom(ctx, d, want, in)
+	if err != nil {
 		return err
 	}
-	a.noteMoved(ctx, m, driver.MoveReport{Total: time.Since(began), Bytes: in.bytes.Load()})
+	stood += time.Since(began) // all the time: it is a move of a member that is saved first
+	a.noteMoved(ctx, m, driver.MoveReport{Downtime: stood, Total: stood, Bytes: in.bytes.Load()})
 	return nil
 }
 
@@ -276,14 +278,15 @@ type overError struct{ error }
 func (e *overError) Unwrap() error        { return e.error }
 func (e *overError) Is(target error) bool { return target == agentstream.ErrOver }
 
-// restoreFrom makes a saved member of what comes over conn, and lets it go on. Nothing of the saved one stays here, whatever happens.
-func restoreFrom(ctx context.Context, d driver.Driver, want agentstream.Member, conn net.Conn) error {
+// restoreFrom makes a saved member of what comes over conn, and lets it go on. Nothing of the saved one stays here, whatever happens. It returns how
+// long the member had stood still before.
+func restoreFrom(ctx context.Context, d driver.Driver, want agentstream.Member, conn net.Conn) (stood time.Duration, err error) {
 	saver, ok := d.(driver.Saver)
 	if !ok {
-		return noSaver(d)
+		return 0, noSaver(d)
 	}
 	from := want.Assignment.From
-	err := saver.Import(ctx, want.Member, from, conn)
+	stood, err = saver.Import(ctx, want.Member, from, conn)
 	_ = conn.Close()
 	if err == nil {
 		err = saver.Restore(ctx, want.Member, from)
@@ -293,7 +296,7 @@ func restoreFrom(ctx context.Context, d driver.Driver, want agentstream.Member, 
 	if left := d.Clean(cleaning, from); left != nil && err != nil { // else the member runs; what is left goes with it
 		err = errors.Join(err, left)
 	}
-	return err
+	return stood, err
 }
 
 // counted counts what was read from a connection.

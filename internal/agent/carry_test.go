@@ -180,6 +180,7 @@ func TestARunningMemberMovesToAnotherNodeThroughTheServer(t *testing.T) {
 	if said.Moved.Bytes != 1 || said.Moved.Total <= 0 {
 		t.Errorf("the report of the move is %+v, want that of the sender", said.Moved)
 	}
+	s.awaitSaid(s.n2, heir, "updated with its own files", func(monitor.MemberState) bool { return calls(s.n2, "Update ") == 1 })
 	gone := s.awaitPhaseOn(s.n1, moving, api.MemberUnknown)
 	if want := "it was sent to another node"; gone.Message != want || gone.HandedOver {
 		t.Errorf("n1 says %q (handed over: %t) of the member that it sent, want %q", gone.Message, gone.HandedOver, want)
@@ -253,8 +254,37 @@ type unfit struct {
 
 type saver interface{ driver.Saver }
 
-func (unfit) Import(context.Context, driver.Member, string, io.Reader) error {
-	return fmt.Errorf("%w: it runs on another QEMU", driver.ErrUnfit)
+func (unfit) Import(context.Context, driver.Member, string, io.Reader) (time.Duration, error) {
+	return 0, fmt.Errorf("%w: it runs on another QEMU", driver.ErrUnfit)
+}
+
+// stoodStill is a driver to which another host says that the member stood still for an hour before its state came.
+type stoodStill struct {
+	driver.Driver
+	saver
+	driver.Mover
+}
+
+func (d stoodStill) Import(ctx context.Context, m driver.Member, from string, state io.Reader) (time.Duration, error) {
+	_, err := d.saver.Import(ctx, m, from, state)
+	return time.Hour, err
+}
+
+func TestAnOfflineMoveReportsHowLongTheMemberStoodStill(t *testing.T) {
+	s := newCarrySite(t)
+	s.n2.stop()
+	s.n2.wrap = func(d driver.Driver) driver.Driver { return stoodStill{d, d.(driver.Saver), d.(driver.Mover)} }
+	s.n2.startAnew(2)
+	before := s.begin()
+	s.tell(s.n1, first(func(m *agentstream.Member) { m.Save = true }))
+	s.awaitPhaseOn(s.n1, moving, api.MemberSaved)
+	s.tell(s.n1, first(saved))
+	s.tell(s.n2, next())
+	said := s.awaitSaid(s.n2, heir, "reported", func(m monitor.MemberState) bool { return m.Moved != nil && m.Phase == api.MemberReady })
+	if r := said.Moved; r.Downtime <= time.Hour || r.Total != r.Downtime {
+		t.Errorf("the member stood still for %s of %s, want an hour and the time of the fetch of as much", r.Downtime, r.Total)
+	}
+	s.settle(before)
 }
 
 func TestAStateThatCanNotGoOnIsFetchedOnce(t *testing.T) {
@@ -476,7 +506,7 @@ func (s *carrySite) leaveState() int64 {
 	s.tell(s.n1, first(saved))
 	s.n2.stop()
 	left := fake.NewVM(s.n2.host, s.n2.fabric)
-	if err := left.Import(s.t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
+	if _, err := left.Import(s.t.Context(), next().Member, moving, strings.NewReader(fmt.Sprintf(`{"of":%q,"progress":-100}`, moving))); err != nil {
 		s.t.Fatal(err)
 	}
 	s.n2.host.Script(moving, fake.Behaviour{FailCleans: 2})

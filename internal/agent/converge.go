@@ -218,6 +218,9 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want, digest := m.want.Member, m.wanted
+	if want.Assignment.IsSuccessor() {
+		digest = "" // it goes on with the files that it had, until it is updated
+	}
 	do := task{what: "start", life: ctx, deadline: startDeadline, slots: a.slots}
 	if m.elsewhere(a.cfg.Node.Name) {
 		do.what, do.deadline, do.slots = "fetch", carryDeadline, a.carries

@@ -54,7 +54,7 @@ func TestAHardRebootOvertakesAGracefulOneThatWaits(t *testing.T) {
 		members []string
 		says    string
 	}{
-		"a second graceful reboot":                         {false, nil, "wait until they have booted"},
+		"a second graceful reboot":                          {false, nil, "wait until they have booted"},
 		"a hard reboot that leaves out a member that waits": {true, []string{"c1-0"}, "only if it includes all of them"},
 	} {
 		if err := request(tc.hard, tc.members...); !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), tc.says) {

@@ -185,16 +185,17 @@ type Saver interface {
 	// and nothing of the attempt is left. Save returns ErrNotFound when the member is absent.
 	Save(ctx context.Context, id string) error
 	// Restore resumes the saved member from as m. The assignment of m names the saved member in From. The CPUs and directories of m may
-	// differ; its shape, image, MACs and addresses are the same. Once Restore has returned nil, m runs and from is nothing but debris. On
-	// error from is saved as before, and nothing of m runs. Restore returns ErrNotFound when neither is on this host. It returns ErrUnfit
+	// differ; its shape, image, MACs and addresses are the same. Once Restore has returned nil, m runs and from is nothing but debris. Update
+	// gives m its files. On error from is saved as before, and nothing of m runs. Restore returns ErrNotFound when neither is on this host. It returns ErrUnfit
 	// when m differs too much.
 	Restore(ctx context.Context, m Member, from string) error
 	// Export writes the saved member as a stream for Import on another host. The member stays saved on this host. Export returns
 	// ErrNotFound when the member is absent.
 	Export(ctx context.Context, id string, to io.Writer) error
-	// Import creates the saved member from on this host out of the stream that Export wrote. Restore will resume it as m. On error
-	// nothing but debris of from is left on this host. Import returns ErrUnfit when m differs too much.
-	Import(ctx context.Context, m Member, from string, state io.Reader) error
+	// Import creates the saved member from on this host out of the stream that Export wrote. Restore will resume it as m. Import returns how
+	// long the member had stood still when the stream began. On error nothing but debris of from is left on this host. Import returns
+	// ErrUnfit when m differs too much.
+	Import(ctx context.Context, m Member, from string, state io.Reader) (stood time.Duration, err error)
 }
 
 // Mover is the ability to move a member to another host while it runs. Send on one host and Receive on the other are called at the same
@@ -205,7 +206,7 @@ type Mover interface {
 	// member is absent.
 	Send(ctx context.Context, id string, conn net.Conn, limits MoveLimits) (MoveReport, error)
 	// Receive takes the member from that Send on the other host sends, and runs it as m. The assignment of m names the sent member in
-	// From. On nil m runs. On error m will never run, and nothing but debris is left on this host.
+	// From. On nil m runs, and Update gives m its files. On error m will never run, and nothing but debris is left on this host.
 	Receive(ctx context.Context, m Member, from string, conn net.Conn) error
 	// TakeBack resumes a member that is StateHandedOver on this host. The caller must know that the member does not run on the other host
 	// and never will. TakeBack is idempotent.

@@ -54,8 +54,9 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 	return fmt.Sprintf("node %s has no room for it (%s)", node, strings.Join(short, "; ")), false
 }
 
-// WhyNowhere is WhyNot for every node that suits a group, but for those left out. A few are named.
-func (s *Sketch) WhyNowhere(g api.Group, without string) (reason string, undecided bool) {
+// WhyNowhere is WhyNot for every node that suits a group, but for the one left out. unfit has the reasons of nodes that can't take it whatever room
+// they have. A few nodes are named.
+func (s *Sketch) WhyNowhere(g api.Group, without string, unfit map[string]string) (reason string, undecided bool) {
 	const named = 3
 	var reasons []string
 	more := 0
@@ -64,7 +65,10 @@ func (s *Sketch) WhyNowhere(g api.Group, without string) (reason string, undecid
 		if name == without || s.view.nodes[id].availability == Absent {
 			continue
 		}
-		why, maybe := s.WhyNot(name, g)
+		why, maybe := unfit[name], false
+		if why == "" {
+			why, maybe = s.WhyNot(name, g)
+		}
 		undecided = undecided || maybe
 		if len(reasons) == named {
 			more++

@@ -320,7 +320,9 @@ func (s *Site) request(asked Asked) admission.Request {
 	for _, m := range need.Members {
 		if m.From != "" {
 			i := slices.IndexFunc(r.Groups, func(g api.Group) bool { return g.Name == m.Group })
-			r.Homes = append(r.Homes, admission.Home{Group: i, Node: m.On, Not: m.Leaves, Elsewhere: m.Elsewhere})
+			r.Homes = append(r.Homes, admission.Home{
+				Group: i, Node: m.On, Not: m.Leaves, Elsewhere: m.Elsewhere, Unfit: s.unfit(cmp.Or(m.Leaves, m.On), r.Groups[i].CPUModel),
+			})
 		}
 	}
 	for a := range c.Held() {
@@ -335,6 +337,26 @@ func (s *Site) request(asked Asked) admission.Request {
 		r.Avoid = append(r.Avoid, node)
 	}
 	return r
+}
+
+// unfit returns the nodes that can't take the memory of a machine on a node, with the reasons; nil when all can.
+func (s *Site) unfit(node, cpuModel string) map[string]string {
+	from := s.View.Agent(node)
+	if from == nil {
+		return nil
+	}
+	var all map[string]string
+	for _, n := range s.View.Nodes {
+		why := lifecycle.CantTake(from, n.Agent, cpuModel)
+		if why == "" {
+			continue
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[n.Agent.Name] = why
+	}
+	return all
 }
 
 // holds is how long a cluster will hold what it is given now; 0 without a limit.

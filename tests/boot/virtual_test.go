@@ -173,11 +173,23 @@ func newNodes(t *testing.T, args ...string) *site {
 		s.stop()
 		if t.Failed() {
 			t.Logf("the server said:\n%s", tail(s.said(), 80))
+			s.logAgents()
 		}
 	})
 	s.copyTemplate()
 	s.start()
 	return s
+}
+
+// logAgents logs the end of what the agents of the site's nodes said.
+func (s *site) logAgents() {
+	s.t.Helper()
+	logs, err := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "agent.log"))
+	must(s.t, err)
+	for _, log := range logs {
+		text, err := os.ReadFile(log)
+		s.t.Logf("the agent of %s said (%v):\n%s", filepath.Base(filepath.Dir(log)), err, tail(string(text), 60))
+	}
 }
 
 // killAgent kills the agent of a node, on which a cluster has machines, and waits for the next one.

@@ -3,6 +3,34 @@ package main
 // carryGuards: how states and running members get from one node to another.
 var carryGuards = []Mutant{
 	{
+		Guard:   "an offline move reports the time since the member's save",
+		File:    "internal/agent/carry.go",
+		Find:    "stood += time.Since(began)",
+		Replace: "stood = time.Since(began)",
+		Test:    "./internal/agent TestAnOfflineMoveReportsHowLongTheMemberStoodStill",
+	},
+	{
+		Guard:   "a member moves to no node that can't take its memory",
+		File:    "internal/admission/planner.go",
+		Find:    "s.Without(append(slices.Collect(maps.Keys(home.Unfit)), home.Not))",
+		Replace: "s.Without(append(slices.Collect(maps.Keys(map[string]string{})), home.Not))",
+		Test:    "./internal/admission TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem",
+	},
+	{
+		Guard:   "a member is sent to no node that can't take its memory",
+		File:    "internal/admission/planner.go",
+		Find:    `if home.Unfit[home.Node] == "" {`,
+		Replace: "if true {",
+		Test:    "./internal/admission TestMembersGoOnElsewhereWhereTheirNodeCanNotHaveThem",
+	},
+	{
+		Guard:   "a member that has arrived is given its files",
+		File:    "internal/agent/converge.go",
+		Find:    `digest = "" // it goes on with the files that it had, until it is updated`,
+		Replace: ``,
+		Test:    "./internal/agent TestARunningMemberMovesToAnotherNodeThroughTheServer",
+	},
+	{
 		Guard:   "a job waits until the files name a member that moved",
 		File:    "internal/lifecycle/job.go",
 		Find:    "until := in.arriving(); in.Now.Before(until)",

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
@@ -94,8 +95,8 @@ func saveRestore(t *testing.T, ctx context.Context, f Fixture) {
 	if !slices.Contains(f.Ports.Attached(), next.Assignment.ID) {
 		t.Error("after Restore its port is not attached")
 	}
-	goesOn(t, ctx, f, next.Assignment.ID, before)
 	must(t, "Update", f.Driver.Update(ctx, next))
+	goesOn(t, ctx, f, next.Assignment.ID, before)
 	if s.Restore(ctx, succeed(t, f, m), id) == nil {
 		t.Error("what was restored was restored again")
 	}
@@ -157,6 +158,7 @@ func export(t *testing.T, ctx context.Context, f Fixture) {
 		return
 	}
 	id, before := m.Assignment.ID, f.Progress(t, m.Assignment.ID)
+	began := time.Now()
 	must(t, "Save", s.Save(ctx, id))
 	var state bytes.Buffer
 	must(t, "Export", s.Export(ctx, id, &state))
@@ -164,19 +166,24 @@ func export(t *testing.T, ctx context.Context, f Fixture) {
 	there := f.Other(t)
 	other := able[driver.Saver](t, there.Driver)
 	next := succeed(t, there, m)
-	if other.Import(ctx, next, id, bytes.NewReader(state.Bytes()[:state.Len()/2])) == nil {
+	if _, err := other.Import(ctx, next, id, bytes.NewReader(state.Bytes()[:state.Len()/2])); err == nil {
 		t.Error("half a member was imported")
 	}
 	if o := find(t, ctx, there.Driver, id); o.State == driver.StateSaved {
 		t.Error("half a member counts as saved")
 	}
 	for range 2 {
-		must(t, "Import", other.Import(ctx, next, id, bytes.NewReader(state.Bytes())))
+		stood, err := other.Import(ctx, next, id, bytes.NewReader(state.Bytes()))
+		must(t, "Import", err)
+		if most := time.Since(began); stood <= 0 || stood > most {
+			t.Errorf("it is said to have stood still for %s, and its save began %s ago", stood, most)
+		}
 		wantState(t, ctx, there.Driver, id, "Import", driver.StateSaved)
 	}
 	must(t, "Clean", f.Driver.Clean(ctx, id))
 	must(t, "Restore", other.Restore(ctx, next, id))
 	wantState(t, ctx, there.Driver, next.Assignment.ID, "Restore", driver.StateRunning)
+	must(t, "Update", there.Driver.Update(ctx, next))
 	goesOn(t, ctx, there, next.Assignment.ID, before)
 	cleanAll(t, ctx, f, there)
 }
@@ -245,6 +252,7 @@ func moveRunning(t *testing.T, ctx context.Context, f Fixture) {
 	must(t, "Send", sent)
 	must(t, "Receive", received)
 	wantState(t, ctx, there.Driver, next.Assignment.ID, "Receive", driver.StateRunning)
+	must(t, "Update", there.Driver.Update(ctx, next))
 	wantDebris(t, ctx, f.Driver, id)
 	if t.Logf("the move's report: %+v", report); report.Bytes == 0 || report.Total == 0 {
 		t.Error("it reports no bytes or no time")
@@ -312,6 +320,7 @@ func settle(t *testing.T, ctx context.Context, f, there Fixture, m, next driver.
 			t.Fatalf("received (Send: %v), it is %s there and %s here", sent, far.State, here.State)
 		}
 		must(t, "Clean", f.Driver.Clean(ctx, m.Assignment.ID))
+		must(t, "Update", there.Driver.Update(ctx, next))
 		return there, f, next
 	case sent == nil:
 		t.Fatalf("it was sent but not received: %v", received)

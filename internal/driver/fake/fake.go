@@ -56,6 +56,8 @@ type member struct {
 	ended   chan struct{} // closed at the first process' end
 	// progress is how much its first process has done, see Host.Progress.
 	progress int64
+	// savedAt is when it was saved.
+	savedAt time.Time
 	// oomKills counts its processes that memory ran out for.
 	oomKills int
 	// hung is how it hangs, if it does.

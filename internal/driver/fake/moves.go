@@ -26,6 +26,8 @@ func NewVM(host *Host, attacher fabric.Attacher) VM {
 type memory struct {
 	Of       string `json:"of"`
 	Progress int64  `json:"progress"`
+	// StoodFor is how long it has stood still.
+	StoodFor time.Duration `json:"stood_for,omitempty"`
 }
 
 // keepsMemory reports whether it stands still with its memory.
@@ -69,6 +71,7 @@ func (d VM) save(ctx context.Context, id string) error {
 		return fmt.Errorf("the member is %s", m.state)
 	}
 	m.leave(driver.StateSaved, "saved with its memory")
+	m.savedAt = time.Now()
 	return nil
 }
 
@@ -176,7 +179,7 @@ func (d VM) Export(_ context.Context, id string, to io.Writer) error {
 	case m.state != driver.StateSaved:
 		err = fmt.Errorf("it is %s", m.state)
 	default:
-		state = memory{Of: id, Progress: m.progress}
+		state = memory{Of: id, Progress: m.progress, StoodFor: time.Since(m.savedAt)}
 	}
 	d.host.mu.Unlock()
 	if err == nil {
@@ -189,7 +192,7 @@ func (d VM) Export(_ context.Context, id string, to io.Writer) error {
 }
 
 // Import makes a saved member of what Export wrote.
-func (d VM) Import(_ context.Context, m driver.Member, from string, state io.Reader) error {
+func (d VM) Import(_ context.Context, m driver.Member, from string, state io.Reader) (time.Duration, error) {
 	var got memory
 	err := succeeds(m, from)
 	if err == nil {
@@ -205,18 +208,19 @@ func (d VM) Import(_ context.Context, m driver.Member, from string, state io.Rea
 	switch old := h.members[from]; {
 	case err != nil:
 	case old != nil && old.state == driver.StateSaved:
-		return nil
+		return time.Since(old.savedAt), nil
 	case old != nil && old.state != driver.StatePrepared:
 		err = fmt.Errorf("it is %s here", old.state)
 	default:
 		config := m
 		config.Assignment.ID, config.Assignment.From = from, ""
 		h.members[from] = &member{config: config, state: driver.StateSaved, message: "saved with its memory", progress: got.Progress}
+		h.members[from].savedAt = time.Now().Add(-got.StoodFor)
 	}
 	if err != nil {
-		return fmt.Errorf("importing member %q: %w", from, err)
+		return 0, fmt.Errorf("importing member %q: %w", from, err)
 	}
-	return nil
+	return got.StoodFor, nil
 }
 
 // step is what the two ends of a move say to each other, in this order: memory (Send), ready (Receive), go (Send), runs (Receive).

@@ -7,12 +7,10 @@ import (
 	"io"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
-	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 )
 
 // arrival is a member that goes on here where another was.
@@ -61,20 +59,21 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 		return fmt.Errorf("it is here and stands still, as if it was paused: %w", err)
 	}
 	runs()
-	d.refresh(context.WithoutCancel(ctx), a.m)
-	// Only now, so that the guest sees its member agent's connection end before it comes again.
-	pid, err := d.pid(id)
-	if err != nil || pid == 0 {
-		return err
-	}
-	return d.link(pid, a.m)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.arrived[id] = true // Update gives it its files, the time, and the connection of its member agent
+	return nil
 }
 
-// link shows the member agent's socket to a QEMU that does not see it yet, whichever libvirtd started it.
-func (d *Driver) link(pid int, m driver.Member) error {
+// link shows the member agent's socket to a QEMU that does not see it yet, whichever libvirtd started it. A guest that arrived here sees the end of its
+// member agent's last connection first.
+func (d *Driver) link(ctx context.Context, pid int, m driver.Member) error {
 	at := viewOf(m.Assignment.ID).control()
 	if !isMissing(filepath.Join("/proc", strconv.Itoa(pid), "root", at, "agent.sock")) {
 		return nil
+	}
+	if err := d.awaitHungUp(ctx, m.Assignment.ID, agentChannel); err != nil {
+		return err
 	}
 	if err := showTo(pid, shown{path: m.ControlDir, at: at, readOnly: true}); err != nil {
 		return fmt.Errorf("connecting its member agent: %w", err)
@@ -134,43 +133,3 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 
 // fileComing is the record of a member that is about to go on here. It counts once there is a fileOrigin.
 const fileComing = "coming.json"
-
-const (
-	// refreshPatience is for a guest that goes on to take its files and the time, refreshTry for the first attempt, and twice that for the next: the
-	// guest may hear of the new connection before it knows that the last one has ended.
-	refreshPatience = 2 * time.Minute
-	refreshTry      = 2 * time.Second
-	refreshPause    = 300 * time.Millisecond
-)
-
-// refresh gives a guest that went on its files, which may be others now, and the time. One that does not take them goes on with what it has: the
-// next Update brings its files, or finds that it is dead.
-func (d *Driver) refresh(ctx context.Context, m driver.Member) {
-	id := m.Assignment.ID
-	setup, err := d.setupOf(m)
-	ctx, cancel := context.WithTimeout(ctx, refreshPatience)
-	defer cancel()
-	for patience := refreshTry; err == nil; patience *= 2 {
-		select {
-		case <-time.After(refreshPause):
-		case <-d.lifetime.Done():
-		}
-		setup.Clock = time.Now()
-		tried := d.refreshOnce(ctx, id, setup, patience)
-		if tried == nil {
-			return
-		}
-		d.forget(id)
-		if ctx.Err() != nil || d.lifetime.Err() != nil {
-			err = tried
-		}
-	}
-	d.log.WarnContext(ctx, "a member that goes on has not taken its files and the time", "member", id, "error", err)
-}
-
-func (d *Driver) refreshOnce(ctx context.Context, id string, setup guestlink.Setup, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	g := d.guest(id)
-	return g.send(ctx, g.next(), setup)
-}

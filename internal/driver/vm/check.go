@@ -62,6 +62,9 @@ func (d *Driver) Check(ctx context.Context) api.StackCheck {
 			check.Warnings = append(check.Warnings, "machines get no CPU model by name: "+err.Error())
 		}
 		check.CPUModels = models
+		if check.Machines, err = d.maker(ctx); err != nil {
+			check.Warnings = append(check.Warnings, "whether machines can move here is known only when they do: "+err.Error())
+		}
 	}
 	if err := d.cfg.Accelerate(); err != nil {
 		check.Warnings = append(check.Warnings, "processors are emulated in software (TCG), so that nothing measured on them counts: "+err.Error())

@@ -327,7 +327,11 @@ func takenBack(r *rig, m, _ driver.Member) (string, error) {
 }
 
 func restored(r *rig, m, next driver.Member) (string, error) {
-	return next.Assignment.ID, r.Driver.Restore(r.t.Context(), next, m.Assignment.ID)
+	err := r.Driver.Restore(r.t.Context(), next, m.Assignment.ID)
+	if err == nil {
+		err = r.Driver.Update(r.t.Context(), next)
+	}
+	return next.Assignment.ID, err
 }
 
 // adopt waits for a member's machine in place of an agent that was closed: those of one that died are process 1's, and here this process'.
@@ -355,7 +359,9 @@ func receiving(t *testing.T, there *rig, m driver.Member, received chan<- error)
 		conn, err := listener.Accept()
 		if err == nil {
 			defer conn.Close()
-			err = there.Driver.Receive(t.Context(), next, m.Assignment.ID, conn)
+			if err = there.Driver.Receive(t.Context(), next, m.Assignment.ID, conn); err == nil {
+				err = there.Driver.Update(t.Context(), next)
+			}
 		}
 		received <- err
 	}()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
@@ -37,6 +38,7 @@ func (d *Driver) export(ctx context.Context, id string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
+	s.StoodFor = max(0, time.Since(s.At))
 	head, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -62,44 +64,47 @@ func (e endable) Write(p []byte) (int, error) {
 }
 
 // Import makes a saved member of what Export wrote. What could not go on as m is refused before any of its state is read.
-func (d *Driver) Import(ctx context.Context, m driver.Member, from string, state io.Reader) error {
-	if err := d.importAs(ctx, m, from, state); err != nil {
-		return fmt.Errorf("importing member %q: %w", from, err)
+func (d *Driver) Import(ctx context.Context, m driver.Member, from string, state io.Reader) (time.Duration, error) {
+	stood, err := d.importAs(ctx, m, from, state)
+	if err != nil {
+		return 0, fmt.Errorf("importing member %q: %w", from, err)
 	}
-	return nil
+	return stood, nil
 }
 
-func (d *Driver) importAs(ctx context.Context, m driver.Member, from string, state io.Reader) error {
+func (d *Driver) importAs(ctx context.Context, m driver.Member, from string, state io.Reader) (stood time.Duration, err error) {
 	if err := checkSuccessor(m, from); err != nil {
-		return err
+		return 0, err
 	}
 	if !validName(from) {
-		return fmt.Errorf("%q is not a valid member ID", from)
+		return 0, fmt.Errorf("%q is not a valid member ID", from)
 	}
 	host, seen, done, err := d.meet(ctx, from)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer done()
 	switch {
 	case seen.state == driver.StateSaved:
-		return nil
+		s, err := d.recallSaved(from)
+		return max(0, time.Since(s.At)), err
 	case seen.state != driver.StateAbsent && seen.state != driver.StatePrepared:
-		return fmt.Errorf("it is %s here", seen.state)
+		return 0, fmt.Errorf("it is %s here", seen.state)
 	}
 	in := bufio.NewReader(state)
 	s, err := readHead(in, from)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	a, err := d.fitting(ctx, host, m, s.Shape)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if s.Bytes < 0 || s.Bytes > mostState(a.shape.MemoryBytes) {
-		return fmt.Errorf("its state has %d bytes, which is more than its memory", s.Bytes)
+		return 0, fmt.Errorf("its state has %d bytes, which is more than its memory", s.Bytes)
 	}
-	return d.keep(ctx, s, in)
+	s.At = time.Now().UTC().Add(-s.StoodFor) // by this host's clock
+	return s.StoodFor, d.keep(ctx, s, in)
 }
 
 func readHead(in *bufio.Reader, from string) (s saved, err error) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
@@ -36,10 +37,63 @@ func (d *Driver) guest(id string) *guest {
 	if g := d.guests[id]; g != nil {
 		return g
 	}
-	g := &guest{client: guestlink.NewClient(socket(d.path(id, filepath.Join(dirRun, fileGuest))).dial)}
+	dial := socket(d.path(id, filepath.Join(dirRun, fileGuest))).dial
+	g := &guest{client: guestlink.NewClient(func(ctx context.Context) (net.Conn, error) {
+		if err := d.awaitHungUp(ctx, id, guestChannel); err != nil {
+			return nil, err
+		}
+		return dial(ctx)
+	})}
 	g.life, g.end = context.WithCancel(d.lifetime)
 	d.guests[id] = g
 	return g
+}
+
+// The channels of a machine by libvirt's names, in the order of its description.
+const (
+	guestChannel = "charchannel0"
+	agentChannel = "charchannel1"
+)
+
+// longestPause is between two looks at a guest that does not notice, such as one that is paused.
+const longestPause = time.Second
+
+// awaitHungUp waits until the guest has closed its end of a channel. A guest that has the end of its last connection still ahead would take a new
+// connection for the old one, and what is said first would be lost.
+func (d *Driver) awaitHungUp(ctx context.Context, id, channel string) error {
+	for pause := lookAgain; ; pause = min(2*pause, longestPause) {
+		open, err := d.hasOpen(ctx, id, channel)
+		if err != nil || !open {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("the guest has not noticed the end of its last connection: %w", ctx.Err())
+		}
+	}
+}
+
+// hasOpen reports whether a guest has its end of a channel open.
+func (d *Driver) hasOpen(ctx context.Context, id, channel string) (bool, error) {
+	host, done, err := d.use(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	var all []struct {
+		Label string `json:"label"`
+		Open  bool   `json:"frontend-open"`
+	}
+	if err := host.tell(ctx, id, command{Execute: "query-chardev"}, &all); err != nil {
+		return false, err
+	}
+	for _, c := range all {
+		if c.Label == channel {
+			return c.Open, nil
+		}
+	}
+	return false, fmt.Errorf("QEMU has no channel %q", channel)
 }
 
 // forget closes the way to a member's guest, whatever waits for it.

@@ -256,7 +256,7 @@ func (r *rig) Reboot(ctx context.Context, m driver.Member, grace time.Duration) 
 	return r.accept(ctx, m.Assignment.ID)
 }
 
-// Restore restores a member and waits until the program in it has said so.
+// Restore restores and updates a member and waits until the program in it has said so.
 func (r *rig) Restore(ctx context.Context, m driver.Member, from string) error {
 	observations, err := r.Driver.Observe(ctx)
 	if err != nil {
@@ -266,12 +266,18 @@ func (r *rig) Restore(ctx context.Context, m driver.Member, from string) error {
 	if err := r.Driver.Restore(ctx, m, from); err != nil || running {
 		return err
 	}
+	if err := r.Driver.Update(ctx, m); err != nil {
+		return err
+	}
 	return r.accept(ctx, m.Assignment.ID)
 }
 
-// Receive receives a member and waits until the program in it has said so.
+// Receive receives and updates a member and waits until the program in it has said so.
 func (r *rig) Receive(ctx context.Context, m driver.Member, from string, conn net.Conn) error {
 	if err := r.Driver.Receive(ctx, m, from, conn); err != nil {
+		return err
+	}
+	if err := r.Driver.Update(ctx, m); err != nil {
 		return err
 	}
 	return r.accept(ctx, m.Assignment.ID)

@@ -36,9 +36,11 @@ type saved struct {
 	Member driver.Member `json:"member"`
 	Shape  shape         `json:"shape"`
 	// Bytes is the length of its state, SHA256 its digest.
-	Bytes  int64     `json:"bytes"`
-	SHA256 string    `json:"sha256"`
-	At     time.Time `json:"at"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	// At is when it came to stand still, by this host's clock. StoodFor is how long ago that was when it was exported: hosts' clocks differ.
+	At       time.Time     `json:"at"`
+	StoodFor time.Duration `json:"stood_for,omitempty"`
 }
 
 // Save writes the machine's memory and devices to the member's directory and ends it.
@@ -72,11 +74,11 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	s := saved{ID: id, Member: r.Member, Shape: *r.Shape, At: time.Now().UTC()}
 	out, err := d.leave(ctx, host, id, seen, file, nil)
 	if err != nil {
 		return errors.Join(err, file.drop())
 	}
-	s := saved{ID: id, Member: r.Member, Shape: *r.Shape, At: time.Now().UTC()}
 	if s.Bytes, s.SHA256, err = file.finish(); err != nil {
 		return errors.Join(err, out.cancel(ctx))
 	}
@@ -212,7 +214,7 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 	case err != nil:
 		return err
 	case seen.alive(): // one that was killed may have had no time to let it go on
-		return errors.Join(d.goOn(ctx, host, m.Assignment.ID), d.link(seen.pid, m))
+		return d.goOn(ctx, host, m.Assignment.ID)
 	}
 	s, err := d.savedHere(ctx, host, from)
 	if err != nil {

@@ -68,8 +68,8 @@ func TestAMachineFitsWhereNothingThatItSeesDiffers(t *testing.T) {
 	}
 }
 
-func TestQEMUsVersionIsRead(t *testing.T) {
-	for text, want := range map[string]string{"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n": "7.2", "QEMU emulator version 10.0.2": "10.0", "": ""} {
+func TestTheVersionsOfQEMUAndLibvirtAreRead(t *testing.T) {
+	for text, want := range map[string]string{"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n": "7.2", "QEMU emulator version 10.0.2": "10.0", "libvirtd (libvirt) 9.0.0\n": "9.0", "": ""} {
 		if got := seriesIn(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}

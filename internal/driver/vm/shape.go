@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -59,12 +57,8 @@ func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, ima
 		s.CPU = readProcessor(string(text)).seenAs(m.Assignment.CPUModel)
 	}
 	// Not by libvirt, which would start the emulators of all architectures first.
-	text, err := exec.CommandContext(ctx, emulator, "--version").Output()
-	if err != nil {
-		return s, fmt.Errorf("asking QEMU for its version: %w", err)
-	}
-	if s.QEMU = seriesIn(string(text)); s.QEMU == "" {
-		return s, fmt.Errorf("QEMU says no version: %.100q", text)
+	if s.QEMU, err = seriesOf(ctx, emulator); err != nil {
+		return s, err
 	}
 	err = host.call(ctx, func(rpc *libvirt.Libvirt) error {
 		version, err := rpc.ConnectGetLibVersion()
@@ -72,16 +66,6 @@ func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, ima
 		return err
 	})
 	return s, err
-}
-
-// versionWords are what QEMU says of its version; the series is its first two numbers.
-var versionWords = regexp.MustCompile(`version (\d+\.\d+)`)
-
-func seriesIn(text string) string {
-	if found := versionWords.FindStringSubmatch(text); found != nil {
-		return found[1]
-	}
-	return ""
 }
 
 // newShape is pure: the shape of a member's machine, without what only the host knows.

@@ -160,14 +160,18 @@ func (o *outgoing) commands(limits *driver.MoveLimits) []command {
 	}
 }
 
-// tell gives QEMU a command. libvirt passes it on.
 func (o *outgoing) tell(ctx context.Context, c command, result any) error {
+	return o.host.tell(ctx, o.id, c, result)
+}
+
+// tell gives the QEMU of a machine a command. libvirt passes it on.
+func (d *daemon) tell(ctx context.Context, id string, c command, result any) error {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
 	var answer string
-	err = o.host.domain(ctx, o.id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) (err error) {
+	err = d.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) (err error) {
 		answer, err = rpc.QEMUDomainMonitorCommand(domain, string(text), 0)
 		return err
 	})

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 )
 
 // Update gives a running guest its files anew. A paused one gets them when it goes on.
@@ -31,9 +33,6 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil || r.Foreign != nil {
 		return err // nobody in it takes files: it has those of its start
 	}
-	if err := d.link(seen.pid, m); err != nil {
-		return err
-	}
 	m.Boot = r.Member.Boot // new files are no new boot
 	setup, err := d.setupOf(m)
 	if err != nil {
@@ -52,7 +51,26 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err := g.send(ctx, number, setup); err != nil {
 		return err
 	}
+	if err := d.welcome(ctx, id, g, setup); err != nil {
+		return err
+	}
+	if err := d.link(ctx, seen.pid, m); err != nil {
+		return err
+	}
 	return d.remember(m, r.Shape)
+}
+
+// welcome sets the clock of a guest that has arrived here. The guest is reached already, so that the time is not old when it comes.
+func (d *Driver) welcome(ctx context.Context, id string, g *guest, setup guestlink.Setup) error {
+	d.mu.Lock()
+	arrived := d.arrived[id]
+	delete(d.arrived, id)
+	d.mu.Unlock()
+	if !arrived {
+		return nil
+	}
+	setup.Clock = time.Now()
+	return g.send(ctx, g.next(), setup)
 }
 
 // running looks at a member that must be alive.

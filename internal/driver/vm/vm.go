@@ -65,6 +65,8 @@ type Driver struct {
 	// using counts the calls that use the daemon.
 	using  int
 	guests map[string]*guest
+	// arrived are members that go on here and have not been updated since.
+	arrived map[string]bool
 	// consoles are those that are read.
 	consoles map[string]*serialconsole.Console
 	// homes are the members whose home's server is kept running.
@@ -98,7 +100,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg.Accelerate = Acceleration
 	}
 	d := &Driver{
-		cfg: cfg, log: cfg.Logger.With("driver", "vm", "node", cfg.Node), machines: filepath.Join(cfg.StateDir, "vms"), guests: map[string]*guest{},
+		cfg: cfg, log: cfg.Logger.With("driver", "vm", "node", cfg.Node), machines: filepath.Join(cfg.StateDir, "vms"), guests: map[string]*guest{}, arrived: map[string]bool{},
 		consoles: map[string]*serialconsole.Console{}, homes: map[string]*homeKeeper{},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())
