@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
 // leaving is a driver whose Start ends as a test says, and leaves something behind that looks like a member which has ended.
@@ -105,5 +106,15 @@ func TestNobodyIsLedToAMemberThatIsReleased(t *testing.T) {
 	go func() { (<-a.events)() }()
 	if _, err := a.reach(t.Context(), agentstream.Tunnel{MemberID: "a", Target: agentstream.TargetPort, Port: 22}); err == nil || !strings.Contains(err.Error(), "no such member") {
 		t.Errorf("got %v, want that there is no such member", err)
+	}
+}
+
+func TestAMemberThatHangsWhileItComesUpIsUnhealthy(t *testing.T) {
+	a := newTestAgent(t)
+	m := startable(t, a, leaving{})
+	m.state, m.hung = driver.StateRunning, "its kernel gave no sign of life"
+	ops := lifecycle.PlanMember(a.input(m, nil, a.cfg.Clock.Now()))
+	if report, ok := ops[0].(lifecycle.Report); !ok || report.Phase != api.MemberUnhealthy || !strings.Contains(report.Message, m.hung) {
+		t.Errorf("the agent is to report %+v, want that the member is unhealthy because %s", ops, m.hung)
 	}
 }

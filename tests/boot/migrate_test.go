@@ -113,7 +113,7 @@ func (s *site) gather(cluster, node string) {
 	if slices.ContainsFunc(s.cluster(cluster).Status.Members, func(m api.MemberStatus) bool { return m.Node != node }) {
 		s.run("cluster", "migrate", cluster, "--to", node)
 	}
-	s.until(time.Minute, "the members to be ready, each once", func() bool { return whole(s.cluster(cluster)) })
+	s.until(virtualDeadline, "the members to be ready, each once", func() bool { return whole(s.cluster(cluster)) })
 	s.wantAllOn(cluster, node)
 }
 

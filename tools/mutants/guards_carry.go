@@ -3,6 +3,20 @@ package main
 // carryGuards: how states and running members get from one node to another.
 var carryGuards = []Mutant{
 	{
+		Guard:   "a member that hangs before it was ready is unhealthy",
+		File:    "internal/agent/converge.go",
+		Find:    `m.ready || m.part() || m.hung != ""`,
+		Replace: `m.ready || m.part()`,
+		Test:    "./internal/agent TestAMemberThatHangsWhileItComesUpIsUnhealthy",
+	},
+	{
+		Guard:   "an emulated machine does not run while a QEMU sends its memory that loses writes",
+		File:    "internal/driver/vm/shape.go",
+		Find:    "s.CPU != nil || err == nil && major >= 9",
+		Replace: "s.CPU != nil || err == nil && major >= 7",
+		Test:    "./internal/driver/vm TestAnEmulatedMachineMovesStandingStillWhereQEMULosesItsWrites",
+	},
+	{
 		Guard:   "an offline move reports the time since the member's save",
 		File:    "internal/agent/carry.go",
 		Find:    "stood += time.Since(began)",

@@ -210,7 +210,10 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 	if _, err := w.hear(wordReady); err != nil {
 		return report, err
 	}
-	out, err := d.leave(ctx, host, id, seen, w, &limits)
+	if !r.Shape.tracksWrites() {
+		d.log.WarnContext(ctx, "a machine stands still while it moves: this QEMU loses writes of emulated processors otherwise", "member", id, "qemu", r.Shape.QEMU)
+	}
+	out, err := d.leave(ctx, host, id, seen, w, r.Shape.tracksWrites(), limits)
 	if err != nil {
 		return report, errors.Join(w.reason(), err)
 	}
@@ -226,7 +229,7 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 		return report, errors.Join(driver.ErrUndecided, err)
 	}
 	report = driver.MoveReport{
-		Downtime: time.Duration(out.stats.DowntimeMs)*time.Millisecond + time.Since(out.since), Total: time.Since(began),
+		Downtime: out.stoodStill(), Total: time.Since(began),
 		Bytes: out.stats.RAM.Transferred, Rounds: out.stats.RAM.Rounds,
 	}
 	// A leader that has heard of the other ends the transfer. The machine runs there; Clean ends what is left here.

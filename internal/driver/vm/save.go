@@ -75,7 +75,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 		return err
 	}
 	s := saved{ID: id, Member: r.Member, Shape: *r.Shape, At: time.Now().UTC()}
-	out, err := d.leave(ctx, host, id, seen, file, nil)
+	out, err := d.leave(ctx, host, id, seen, file, false, driver.MoveLimits{})
 	if err != nil {
 		return errors.Join(err, file.drop())
 	}

@@ -68,6 +68,23 @@ func TestAMachineFitsWhereNothingThatItSeesDiffers(t *testing.T) {
 	}
 }
 
+func TestAnEmulatedMachineMovesStandingStillWhereQEMULosesItsWrites(t *testing.T) {
+	for name, tc := range map[string]struct {
+		shape shape
+		want  bool
+	}{
+		"emulated by QEMU 7.2":     {shape{QEMU: "7.2"}, false},
+		"emulated by QEMU 9.0":     {shape{QEMU: "9.0"}, true},
+		"emulated by QEMU 10.0":    {shape{QEMU: "10.0"}, true},
+		"virtualized by QEMU 7.2":  {shape{QEMU: "7.2", CPU: &processor{}}, true},
+		"emulated by unknown QEMU": {shape{}, false},
+	} {
+		if got := tc.shape.tracksWrites(); got != tc.want {
+			t.Errorf("%s: may run while its memory is sent: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
 func TestTheVersionsOfQEMUAndLibvirtAreRead(t *testing.T) {
 	for text, want := range map[string]string{"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n": "7.2", "QEMU emulator version 10.0.2": "10.0", "libvirtd (libvirt) 9.0.0\n": "9.0", "": ""} {
 		if got := seriesIn(text); got != want {

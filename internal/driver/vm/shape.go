@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/digitalocean/go-libvirt"
@@ -117,6 +118,15 @@ func (p *processor) seenAs(model string) *processor {
 		return p
 	}
 	return &processor{Vendor: p.Vendor, Model: model}
+}
+
+// tracksWrites reports whether QEMU notices every write to a machine's memory while the machine runs and its memory is sent. QEMU before 9.0 loses some
+// where it emulates processors ("physmem: Fix migration dirty bitmap coherency with TCG memory access", 2024): the machine goes on with old content in
+// some pages, and its kernel or its programs crash.
+func (s shape) tracksWrites() bool {
+	text, _, _ := strings.Cut(s.QEMU, ".")
+	major, err := strconv.Atoi(text)
+	return s.CPU != nil || err == nil && major >= 9
 }
 
 // fits returns nil if a machine of shape s can go on in one of the other shape, or else driver.ErrUnfit with the difference.

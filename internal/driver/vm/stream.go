@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,8 +45,16 @@ type outgoing struct {
 	was  driver.State
 	// stats are QEMU's.
 	stats migration
-	// since is when it was seen that all has left.
-	since time.Time
+	// since is when it was seen that all has left. stands is when it was made to stand still before anything left; zero: it ran until the end.
+	since, stands time.Time
+}
+
+// stoodStill returns how long it has stood still.
+func (o *outgoing) stoodStill() time.Duration {
+	if !o.stands.IsZero() {
+		return time.Since(o.stands)
+	}
+	return time.Duration(o.stats.DowntimeMs)*time.Millisecond + time.Since(o.since)
 }
 
 // migration is what QEMU says of one (query-migrate).
@@ -63,22 +72,23 @@ func (m migration) ended() bool {
 	return m.Status == "completed" || m.Status == "failed" || m.Status == "cancelled" || m.Status == "" || m.Status == "none"
 }
 
-// leave lets the state of a machine out to to. With limits it runs until the end; without, it stands still from the begin. On error it goes on as
-// before.
-func (d *Driver) leave(ctx context.Context, host *daemon, id string, seen sight, to io.Writer, limits *driver.MoveLimits) (*outgoing, error) {
+// leave lets the state of a machine out to to. One that runs meanwhile does so until the end, others stand still from the beginning. On error it goes on
+// as before.
+func (d *Driver) leave(ctx context.Context, host *daemon, id string, seen sight, to io.Writer, runs bool, limits driver.MoveLimits) (*outgoing, error) {
 	o := &outgoing{d: d, host: host, id: id, was: seen.state}
 	listener, err := d.listenOut(id, int(seen.member.Assignment.UserIDs.First))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = errors.Join(listener.Close(), os.RemoveAll(d.path(id, filepath.Join(dirRun, fileOut)))) }()
-	if limits == nil && seen.state == driver.StateRunning {
+	if !runs && seen.state == driver.StateRunning {
+		o.stands = time.Now()
 		err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainSuspend(domain) })
 		if err != nil {
 			return nil, err
 		}
 	}
-	if err := o.run(ctx, listener, to, limits); err != nil {
+	if err := o.run(ctx, listener, to, runs, limits); err != nil {
 		return nil, errors.Join(err, o.cancel(ctx))
 	}
 	return o, nil
@@ -106,10 +116,10 @@ func (d *Driver) listenOut(id string, user int) (net.Listener, error) {
 }
 
 // run is the migration.
-func (o *outgoing) run(ctx context.Context, listener net.Listener, to io.Writer, limits *driver.MoveLimits) error {
+func (o *outgoing) run(ctx context.Context, listener net.Listener, to io.Writer, runs bool, limits driver.MoveLimits) error {
 	copied := make(chan error, 1)
 	go func() { copied <- copyState(ctx, listener, to) }()
-	for _, c := range o.commands(limits) {
+	for _, c := range o.commands(runs, limits) {
 		if err := o.tell(ctx, c, nil); err != nil {
 			return errors.Join(err, listener.Close(), <-copied)
 		}
@@ -135,25 +145,21 @@ type command struct {
 }
 
 // commands begin the migration.
-func (o *outgoing) commands(limits *driver.MoveLimits) []command {
+func (o *outgoing) commands(runs bool, limits driver.MoveLimits) []command {
 	type capability struct {
 		Name string `json:"capability"`
 		On   bool   `json:"state"`
 	}
 	parameters := map[string]any{"max-bandwidth": int64(noLimit)}
-	if limits != nil {
-		if limits.BytesPerSecond > 0 {
-			parameters["max-bandwidth"] = limits.BytesPerSecond
-		}
-		downtime := limits.Downtime
-		if downtime <= 0 {
-			downtime = driver.DefaultDowntime
-		}
-		parameters["downtime-limit"] = max(1, downtime.Milliseconds())
+	if limits.BytesPerSecond > 0 {
+		parameters["max-bandwidth"] = limits.BytesPerSecond
+	}
+	if runs {
+		parameters["downtime-limit"] = max(1, cmp.Or(limits.Downtime, driver.DefaultDowntime).Milliseconds())
 	}
 	return []command{
 		{"migrate-set-capabilities", map[string]any{"capabilities": []capability{
-			{"return-path", false}, {"pause-before-switchover", false}, {"auto-converge", limits != nil}, {"events", true},
+			{"return-path", false}, {"pause-before-switchover", false}, {"auto-converge", runs}, {"events", true},
 		}}},
 		{"migrate-set-parameters", parameters},
 		{"migrate", map[string]any{"uri": "unix:" + viewOf(o.id).run(fileOut)}},
