@@ -117,7 +117,7 @@ var carryGuards = []Mutant{
 	{
 		Guard:   "a transfer that the leader no longer wants ends",
 		File:    "internal/agent/carry.go",
-		Find:    "if m.transfer != nil && !m.transfer.wanted(m.want) {",
+		Find:    "if m.revocable != nil && !m.revocable.wanted(m.want) {",
 		Replace: "if false {",
 		Test:    "./internal/agent TestAMoveThatIsNoLongerWantedEnds",
 	},
