@@ -255,7 +255,7 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			[]string{"SetPhase paused: 2 members frozen", "Emit Paused: 2 members frozen||"},
 		},
 		{
-			"one that can't go on turns all back", api.ClusterRestoring,
+			"one that can't go on turns all back, once the others run or fail", api.ClusterRestoring,
 			func(l *life) {
 				l.restore()
 				l.shelve("a0", "a1")
@@ -265,6 +265,20 @@ func TestHowAClusterIsRestored(t *testing.T) {
 			},
 			[]string{
 				"Withdraw{IDs:[a3]}", "GiveUp{Reason:c-1 on n2: it can't go on from disk: another QEMU}",
+				"SetPhase restoring: it could not be restored: c-1 on n2: it can't go on from disk: another QEMU",
+				"Emit RestoreFailed: c-1 on n2: it can't go on from disk: another QEMU||",
+			},
+		},
+		{
+			"one that can't go on turns all back at once if no other is about to run", api.ClusterRestoring,
+			func(l *life) {
+				l.restore()
+				l.shelve("a0", "a1")
+				l.succeed("a1")
+				l.see("a2", failed, "another QEMU")
+			},
+			[]string{
+				"Withdraw{IDs:[a2]}", "GiveUp{Reason:c-1 on n2: it can't go on from disk: another QEMU}",
 				"SetPhase saving: it could not be restored: c-1 on n2: it can't go on from disk: another QEMU",
 				"Emit RestoreFailed: c-1 on n2: it can't go on from disk: another QEMU||",
 			},

@@ -213,7 +213,11 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 	case saveAgain:
 		return append(ops, SetPhase{To: api.ClusterSaving, Message: "saving " + plural(l.held(), "member")})
 	case failed != "" && l.Intent.SaveAskedAt != nil && !gaveUp(l.Intent, l.Record):
-		return append(ops, l.giveUp(api.ClusterSaving, EventRestoreFailed, "it could not be restored", failed)...)
+		to := api.ClusterSaving
+		if pending {
+			to = api.ClusterRestoring // until these run or fail: a successor must not begin to run in a saved cluster
+		}
+		return append(ops, l.giveUp(to, EventRestoreFailed, "it could not be restored", failed)...)
 	case failed != "":
 		return append(ops, l.loseUnrestored(withdraw)...)
 	case l.stateAway() != "":

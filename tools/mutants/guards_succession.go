@@ -289,4 +289,11 @@ var successionGuards = []Mutant{
 		Replace: `NodeState{Phase: api.NodeDown}`,
 		Test:    "./internal/situation TestANodeThatWasRemovedWithItsMachineIsDownForItsMembers",
 	},
+	{
+		Guard:   "a restore that failed turns back once no other successor is about to run",
+		File:    "internal/lifecycle/shelved.go",
+		Find:    `to = api.ClusterRestoring // until`,
+		Replace: `_ = api.ClusterRestoring // until`,
+		Test:    "./internal/lifecycle TestHowAClusterIsRestored",
+	},
 }
