@@ -190,3 +190,31 @@ func (w way) perDatagram(b *testing.B) float64 {
 	}
 	return time.Since(begun).Seconds() * 1e6 / (batches * batch)
 }
+
+// What the node takes when a member more joins a group of 1,000, which 1,000 rules by prefix stand beside:
+//
+//	go test -run '^$' -bench GroupGrows -benchtime 51x -exec $PWD/setup/asroot.sh ./internal/fabric/node
+func BenchmarkGroupGrows(b *testing.B) {
+	needRoot(b)
+	n := newNode(b, Config{})
+	network := testNetwork(1, 2, 3)
+	g := fabric.Group{ID: "bench", Ports: []string{network.Ports[0].ID, network.Ports[1].ID}, Rules: append(manyRules(b, network, 500), parsedRules(b, "in any from group bench")...)}
+	for a := network.Ports[0].Address; len(g.Members) < 1000; a = a.Next() {
+		g.Members = append(g.Members, a)
+	}
+	more := g
+	more.Members = append(more.Members[:1000:1000], netip.MustParseAddr("10.64.31.1"))
+	var took []float64
+	for range b.N {
+		network.Groups = []fabric.Group{g}
+		apply(b, n.fabric, network)
+		network.Groups = []fabric.Group{more}
+		begun := time.Now()
+		apply(b, n.fabric, network)
+		took = append(took, time.Since(begun).Seconds()*1e3)
+	}
+	b.ReportMetric(measure.Median(took), "ms")
+	b.ReportMetric(measure.Quantile(took, 0.25), "ms-q1")
+	b.ReportMetric(measure.Quantile(took, 0.75), "ms-q3")
+	b.ReportMetric(0, "ns/op")
+}

@@ -91,7 +91,7 @@ func (g guard) addArriving(add chainAdder) {
 		asked = []string{fmt.Sprintf("%s { 0x1, 0x6, 0x11 } update @askers_%s { %s timeout 10m }", protocol, g.name, askerOf)}
 	}
 	add("in",
-		[]string{"ether type arp accept", "ether type != ip drop"},
+		[]string{"meta protocol != ip goto other_" + g.name},
 		asked,
 		g.anything(securitygroup.In, source, "accept"),
 		[]string{
@@ -99,11 +99,15 @@ func (g guard) addArriving(add chainAdder) {
 			isFragment + " drop",
 			fmt.Sprintf("%s goto icmp_%s", isICMP, g.name),
 			fmt.Sprintf("%s %s %s @flows_%s accept", destination, address, flowReply, g.name),
-			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
 		},
 		g.allowed(securitygroup.In, arriving, "accept"),
-		[]string{fromDHCP + " accept", "drop"}, // only the node sends from the port of DHCP servers
+		[]string{
+			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
+			fromDHCP + " accept", // only the node sends from the port of DHCP servers
+			"drop",
+		},
 	)
+	add("other", []string{"meta protocol arp accept", "drop"})
 	add("icmp",
 		[]string{fmt.Sprintf("%s %s %s %s @echoes_%s accept", isEchoReply, destination, address, echoReply, g.name)},
 		g.allowed(securitygroup.In, arrivingICMP, "accept"),
@@ -153,13 +157,13 @@ func (g guard) addOpen(add chainAdder) {
 		[]string{
 			hasOptions + " accept",
 			isLater + " accept",
-			fmt.Sprintf("%s %s goto noteping_%s", isICMP, isEcho, g.name),
-			isICMP + " accept",
+			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
 			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 		},
 		g.allowed(securitygroup.In, answering, "accept"),
 		[]string{"goto note_" + g.name},
 	)
+	add("ping", []string{fmt.Sprintf("%s goto noteping_%s", isEcho, g.name), "accept"})
 }
 
 // addRestricted adds the chains for packets from a port that may send what rules allow, and replies. A reply goes to an address that sent the
