@@ -157,6 +157,13 @@ var groupGuards = []Mutant{
 		Test:    "./internal/fabric/node TestWhatSomebodyChangedInSecurityGroupsIsFoundAndRepaired",
 	},
 	{
+		Guard:   "flows that rules let in are forgotten with the rules",
+		File:    "internal/fabric/plan/script.go",
+		Find:    "if b.Len() > before {",
+		Replace: "if b.Len() < before {",
+		Test:    "./internal/fabric/node TestWhatPortsHaveOpenIsNoDriftAndSurvivesChanges",
+	},
+	{
 		Guard:   "a rule that another covers is refused",
 		File:    "internal/securitygroup/securitygroup.go",
 		Find:    "i != j && other.covers(r)",

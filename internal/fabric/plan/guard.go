@@ -45,6 +45,8 @@ const (
 	maxFlows   = 2048
 	maxClosing = 2048
 	maxEchoes  = 256
+	// maxAdmitted is for speed alone: packets of flows that have no place here are looked up in the sets of rules each time.
+	maxAdmitted = 1024
 	// maxAskers is as many as a network of 4,094 addresses can need, with one element for each of three protocols.
 	maxAskers = 16384
 )

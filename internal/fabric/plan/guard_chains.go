@@ -58,6 +58,9 @@ func (g guard) addSets(parts map[string]string) {
 	}
 	dynamic("flows", flowSent, maxFlows)
 	dynamic("closing", flowSent, maxClosing)
+	if g.admits() {
+		dynamic(admitted, flowSent, maxAdmitted)
+	}
 	dynamic("echoes", echoSent, maxEchoes)
 	if g.restricted() {
 		dynamic("askers", askerReplied, maxAskers)
@@ -82,6 +85,21 @@ func (g guard) addChains(parts map[string]string) {
 // chainAdder adds a chain of the port with these rules.
 type chainAdder func(chain string, lines ...[]string)
 
+// admits reports whether rules for single protocols let packets in. A set with ranges takes a packet a tenth of its way through the node, so
+// flows that such a set allowed are noted for 30 seconds. A plan that takes anything from rules forgets them all.
+func (g guard) admits() bool { return len(g.allowed(securitygroup.In, arriving, "")) > 0 }
+
+// known is the rule that accepts packets of flows that were admitted.
+func (g guard) known(key string) []string {
+	if !g.admits() {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s @%s_%s accept", key, admitted, g.name)}
+}
+
+// admitted begins the names of sets of flows that rules let in.
+const admitted = "admitted"
+
 // addArriving adds the chains for packets to the port.
 func (g guard) addArriving(add chainAdder) {
 	address := number(g.port.Address)
@@ -100,13 +118,17 @@ func (g guard) addArriving(add chainAdder) {
 			fmt.Sprintf("%s goto icmp_%s", isICMP, g.name),
 			fmt.Sprintf("%s %s %s @flows_%s accept", destination, address, flowReply, g.name),
 		},
-		g.allowed(securitygroup.In, arriving, "accept"),
+		g.known(flowReply),
+		g.allowed(securitygroup.In, arriving, "goto admit_"+g.name),
 		[]string{
 			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
 			fromDHCP + " accept", // only the node sends from the port of DHCP servers
 			"drop",
 		},
 	)
+	if g.admits() {
+		add("admit", []string{fmt.Sprintf("update @%s_%s { %s timeout 30s } accept", admitted, g.name, flowReply), "accept"})
+	}
 	add("other", []string{"meta protocol arp accept", "drop"})
 	add("icmp",
 		[]string{fmt.Sprintf("%s %s %s %s @echoes_%s accept", isEchoReply, destination, address, echoReply, g.name)},
@@ -160,6 +182,7 @@ func (g guard) addOpen(add chainAdder) {
 			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
 			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 		},
+		g.known(flowSent),
 		g.allowed(securitygroup.In, answering, "accept"),
 		[]string{"goto note_" + g.name},
 	)

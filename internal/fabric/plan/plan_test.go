@@ -138,6 +138,9 @@ func (m *machine) load(script string) {
 		}
 		if e := partCommand.FindStringSubmatch(lines[i]); e != nil {
 			table := m.Rules[e[3]]
+			if e[1] == "flush" && e[2] == "set" {
+				continue // packets filled it
+			}
 			delete(table.Parts, e[2]+" "+e[4])
 			delete(table.Sets, e[4])
 			continue

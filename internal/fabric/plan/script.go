@@ -53,12 +53,16 @@ func sameSets(want, seen map[string]string) bool {
 // changeTable writes the commands that make the parts and the elements of a table as wanted. Elements of maps go before the chains that they
 // lead to, and chains before the sets that they look into. All come the other way round.
 func changeTable(b *strings.Builder, table string, want, seen Table) {
+	before := b.Len()
 	for _, set := range sortedKeys(want.Sets) {
 		if remove := without(seen.Sets[set], want.Sets[set]); len(remove) > 0 {
 			fmt.Fprintf(b, "delete element %s %s { %s }\n", table, set, strings.Join(remove, ", "))
 		}
 	}
 	removeParts(b, table, want.Parts, seen.Parts)
+	if b.Len() > before {
+		forgetAdmitted(b, table, want.Parts, seen.Parts)
+	}
 	var missing []string
 	for _, prefix := range []string{"set ", "chain "} {
 		for _, part := range sortedKeys(want.Parts) {
@@ -73,6 +77,16 @@ func changeTable(b *strings.Builder, table string, want, seen Table) {
 	for _, set := range sortedKeys(want.Sets) {
 		if add := without(want.Sets[set], seen.Sets[set]); len(add) > 0 {
 			fmt.Fprintf(b, "add element %s %s { %s }\n", table, set, strings.Join(add, ", "))
+		}
+	}
+}
+
+// forgetAdmitted writes the commands that forget which flows rules let in: one of the rules may be gone.
+func forgetAdmitted(b *strings.Builder, table string, want, seen map[string]string) {
+	for _, part := range sortedKeys(seen) {
+		name, isSet := strings.CutPrefix(part, "set ")
+		if _, stays := want[part]; stays && isSet && strings.HasPrefix(name, admitted) {
+			fmt.Fprintf(b, "flush set %s %s\n", table, name)
 		}
 	}
 }
