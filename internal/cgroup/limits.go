@@ -35,7 +35,8 @@ func (l Limits) settings(h hierarchy) []setting {
 		// Swapped out, a member's memory would be slow at a moment that nobody can foresee.
 		all, cpuset = []setting{{"memory.max", memory, false}, {"memory.swap.max", "0", true}}, true
 	case slices.Contains(h.controllers, "memory"):
-		all = []setting{{"memory.limit_in_bytes", memory, false}, {"memory.memsw.limit_in_bytes", memory, true}}
+		// A limit that grows must not exceed the one of memory and swap together, so that is lifted first.
+		all = []setting{{"memory.memsw.limit_in_bytes", "-1", true}, {"memory.limit_in_bytes", memory, false}, {"memory.memsw.limit_in_bytes", memory, true}}
 	}
 	if cpuset {
 		all = append(all, setting{"cpuset.cpus", list(l.CPUs), false}, setting{"cpuset.mems", list(l.MemoryNodes), false})

@@ -16,7 +16,7 @@ func TestAMembersShareIsWrittenAsEachVersionWantsIt(t *testing.T) {
 		want []setting
 	}{
 		{"version 2", hierarchy{v2: true}, []setting{{"memory.max", "1073741824", false}, {"memory.swap.max", "0", true}, {"cpuset.cpus", "2,3", false}, {"cpuset.mems", "0", false}}},
-		{"version 1, memory", hierarchy{controllers: []string{"memory"}}, []setting{{"memory.limit_in_bytes", "1073741824", false}, {"memory.memsw.limit_in_bytes", "1073741824", true}}},
+		{"version 1, memory", hierarchy{controllers: []string{"memory"}}, []setting{{"memory.memsw.limit_in_bytes", "-1", true}, {"memory.limit_in_bytes", "1073741824", false}, {"memory.memsw.limit_in_bytes", "1073741824", true}}},
 		{"version 1, cpuset", hierarchy{controllers: []string{"cpuset"}}, []setting{{"cpuset.cpus", "2,3", false}, {"cpuset.mems", "0", false}}},
 		{"version 1, another", hierarchy{controllers: []string{"pids"}}, nil},
 	} {
