@@ -237,6 +237,25 @@ const (
 	RebootFailed  RebootPhase = "failed"  // the member was replaced, moved or released; the message says so
 )
 
+// MemberResizing is the resize of one member.
+type MemberResizing struct {
+	Phase ResizePhase `json:"phase"`
+	// Shape is the size that the member is to have.
+	Shape
+	// Message says what the resize waits for; empty while its node is resizing the member.
+	Message string `json:"message,omitempty"`
+}
+
+// ResizePhase is the progress of the resize of a member.
+type ResizePhase string
+
+// The phases of a resize. A member whose resize has ended has none.
+const (
+	ResizeWaiting  ResizePhase = "waiting"  // the member's node has no room for the new size, or nothing is decided yet
+	ResizeApplying ResizePhase = "applying" // the new size is claimed, and the node has not answered yet
+	ResizeReboot   ResizePhase = "reboot"   // the new size is claimed, and takes effect when the member reboots
+)
+
 // MoveStatus is a request to move members, and how far it is.
 type MoveStatus struct {
 	AskedAt time.Time `json:"asked_at"`
@@ -291,6 +310,8 @@ type MemberStatus struct {
 	Devices []MemberDevice `json:"devices,omitempty"`
 	// Attempt counts its replacements in a row, 0 for none.
 	Attempt int `json:"attempt,omitempty"`
+	// Resizing is set while it does not have the size of its group; CPUs and MemoryBytes are those that it has.
+	Resizing *MemberResizing `json:"resizing,omitempty"`
 	// Moving is set while it is on its way to another node.
 	Moving *MemberMoving `json:"moving,omitempty"`
 	// Networks are its ports on further networks of the cluster, eth1 first; Address is that on the cluster's own.

@@ -37,6 +37,17 @@ type RebootRequest struct {
 	Hard bool `json:"hard,omitempty"`
 }
 
+// ResizeRequest is the body of a resize: the new size of each member of a group. Fields that are omitted stay as they are.
+type ResizeRequest struct {
+	// Group is the group to resize; it may be omitted when the cluster has one group only.
+	Group string `json:"group,omitempty"`
+	// Cores and Memory are what each member is to have.
+	Cores  int   `json:"cores,omitempty"`
+	Memory Bytes `json:"memory,omitempty"`
+	// Disk is the size of each member's private disk. A disk can only grow.
+	Disk Bytes `json:"disk,omitempty"`
+}
+
 // ExtendRequest is the body of an extend.
 type ExtendRequest struct {
 	// TimeLimit is the new limit, counted from when the cluster was placed; it must be longer than the present one.

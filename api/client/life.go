@@ -43,6 +43,11 @@ func (c *Client) RebootCluster(ctx context.Context, name string, req api.RebootR
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/reboot", req)
 }
 
+// ResizeCluster requests another size of the members of a group. The status of each member shows the progress (Resizing).
+func (c *Client) ResizeCluster(ctx context.Context, name string, req api.ResizeRequest) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/resize", req)
+}
+
 // ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.
 func (c *Client) ExtendCluster(ctx context.Context, name string, limit api.Duration) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/extend", api.ExtendRequest{TimeLimit: limit})

@@ -29,6 +29,8 @@ const (
 	KindRestore Kind = "restore"
 	// KindMove is for a member that moves to another node.
 	KindMove Kind = "move"
+	// KindResize is for a member that is to have another size on its node.
+	KindResize Kind = "resize"
 )
 
 // Request asks for room for members, all of them or none.
@@ -50,8 +52,12 @@ type Request struct {
 	Avoid []string
 	// Regains: a replacement takes cores and memory that the lost member, which was saved, did not hold.
 	Regains bool
+	// Held is what the lost member held of its node, when that may be less than its replacement takes; nil: as much.
+	Held *api.Shape
 	// Homes say for each member of a restore or of a move where it can go on.
 	Homes []Home
+	// Resizes is the assignment that is to have the shape of its group; nil for other kinds.
+	Resizes *api.Assignment
 	// Spares are the cluster's spare assignments of this group, whose room a replacement may take when nothing else fits.
 	Spares []api.Assignment
 }
@@ -123,6 +129,8 @@ type Decision struct {
 	Placed []placement.Placed
 	// Spares are the IDs of spare assignments whose room Placed takes over.
 	Spares []string
+	// Resized is what the member of an admitted resize gets; nil for other kinds.
+	Resized *Resized
 	// Position is its place in the queue, from 1; 0 for replacements and spares, and what is not waiting.
 	Position int
 	// Constraint is what binds: a placement.Constraint, "quota", or "queue" (it fits, but would delay the head).
@@ -138,9 +146,12 @@ type Decision struct {
 	ShareUsed float64
 }
 
+// Resized is what a member holds while its resize is pending, and the new size in it.
+type Resized struct{ Hold, To api.Size }
+
 // Plan decides on every request, in the order in which they are to be committed: what is admitted counts as held for those after it. A
 // request waits in one of these ways:
-//   - a restore or a move that has no room where its members can go on: it goes before those in the queue, and nothing is held for it;
+//   - a restore, a move or a resize that has no room where its members can go on: it goes before those in the queue, and nothing is held for it;
 //   - a replacement that has no room: what it needs is held for it against all but other replacements (a loss is finite, and every
 //     replacement makes a running cluster whole);
 //   - the head, the first create or scale-up that has no room: its start is reserved, and nobody behind it may delay it;

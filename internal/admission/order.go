@@ -25,6 +25,7 @@ type ask struct {
 	verdict Verdict
 	placed  []placement.Placed
 	spares  []string
+	resized *Resized
 	cause   cause
 	// over are the quotas it is over, for people.
 	over string
@@ -136,6 +137,7 @@ const (
 	rankHeal int32 = iota
 	rankRestore
 	rankMove
+	rankResize
 	rankSpare
 	rankQueue
 )
@@ -150,6 +152,8 @@ func keyOf(a *ask) key {
 		k.rank = rankRestore
 	case KindMove:
 		k.rank = rankMove
+	case KindResize:
+		k.rank = rankResize
 	case KindSpare:
 		k.rank = rankSpare
 	default:
@@ -169,5 +173,5 @@ func before(a, b key) int {
 		cmp.Compare(a.ask.index, b.ask.index))
 }
 
-// queued tells whether the request stands in the queue: replacements, restores, moves and spares do not.
+// queued tells whether the request stands in the queue: replacements, restores, moves, resizes and spares do not.
 func (a *ask) queued() bool { return a.request.Kind == KindCreate || a.request.Kind == KindScale }

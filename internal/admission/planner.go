@@ -55,6 +55,10 @@ func (p *planner) run(asks []*ask) {
 			p.goOn(a)
 			continue
 		}
+		if a.request.Kind == KindResize {
+			p.resize(a)
+			continue
+		}
 		p.decide(a)
 	}
 }
@@ -69,12 +73,7 @@ func (p *planner) goOn(a *ask) {
 	if a.exceedsQuota() {
 		return
 	}
-	trial := p.rooms.free.sketch
-	if p.healHeld {
-		p.rooms.base()
-		trial = p.rooms.levels[p.rooms.levelFor(a)].sketch
-	}
-	trial = trial.Clone()
+	trial := p.beside(a).Clone()
 	fits := make([]placement.Fit, len(a.request.Homes))
 	for i := range a.request.Homes {
 		home := &a.request.Homes[i]
@@ -104,6 +103,41 @@ func (p *planner) goOn(a *ask) {
 	}
 	a.placed = placed
 	p.note(a, shares)
+}
+
+// beside is what those may use who go before the queue: what is free, less what is held for replacements.
+func (p *planner) beside(a *ask) *placement.Sketch {
+	if !p.healHeld {
+		return p.rooms.free.sketch
+	}
+	p.rooms.base()
+	return p.rooms.levels[p.rooms.levelFor(a)].sketch
+}
+
+// resize decides on a member that is to have another size: what it grows by must be free on its own node.
+func (p *planner) resize(a *ask) {
+	if p.refuseInvalid(a) {
+		return
+	}
+	a.verdict, a.cause = Wait, noRoom
+	if a.exceedsQuota() {
+		return
+	}
+	member, group := a.request.Resizes, &a.request.Groups[0]
+	share, reason, undecided := p.beside(a).FitResize(member, group)
+	if reason == "" {
+		var resized Resized
+		var err error
+		if resized.Hold, resized.To, err = p.rooms.free.sketch.LayOutResize(member, group); err == nil {
+			a.resized = &resized
+			p.rooms.takeShares(a, []placement.Share{share})
+			p.note(a, []placement.Share{share})
+			return
+		}
+		reason = err.Error()
+	}
+	a.home = &Home{Node: member.Node}
+	a.homeless, a.homeUndecided = reason, undecided
 }
 
 // exceedsQuota reports whether a request has to wait for its project's quota, and notes that.

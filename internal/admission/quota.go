@@ -33,11 +33,17 @@ func (p *planner) accountOf(project string) *account {
 }
 
 // wants is what a request adds to what its project holds. A replacement adds nothing: the lost member counts until it is replaced. Of a saved one only
-// the membership does.
+// the membership does. A resize adds what it grows by, and so does the replacement of a member that was to grow.
 func wants(r *Request, parts resource.Parts) resource.Amounts {
 	var all resource.Amounts
-	if r.Kind == KindHeal && !r.Regains {
+	switch {
+	case r.Kind == KindHeal && !r.Regains:
+		if r.Held != nil { // its group was given another size since
+			all.Vector = resource.OfShape(r.Groups[0].Shape).Beyond(resource.OfShape(*r.Held))
+		}
 		return all
+	case r.Kind == KindResize: // what it holds counts already
+		return resource.Amounts{Vector: resource.OfShape(r.Groups[0].Shape)}.Beyond(resource.OfAssignment(r.Resizes))
 	}
 	for i := range r.Groups {
 		g := &r.Groups[i]

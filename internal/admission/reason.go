@@ -46,6 +46,7 @@ func (p *planner) explain(asks []*ask) []Decision {
 	for i, a := range asks {
 		d := &decisions[i]
 		d.Request, d.Verdict, d.Placed, d.Spares, d.ShareUsed = a.index, a.verdict, a.placed, a.spares, a.account.shareUsed
+		d.Resized = a.resized
 		switch a.verdict {
 		case Wait:
 			e.wait(a, d)

@@ -142,25 +142,30 @@ func (r *rooms) proves(a *ask, fit placement.Fit) bool {
 // take gives the request its room everywhere.
 func (r *rooms) take(a *ask, fit placement.Fit) {
 	a.placed = r.free.sketch.LayOut(a.request.Groups, fit)
-	r.free.sketch.Take(fit.Shares)
 	r.free.sketch.TakeDevices(a.devices)
 	for i := range a.devices {
 		a.placed[i].Devices = a.devices[i]
 	}
+	r.takeShares(a, fit.Shares)
+}
+
+// takeShares takes shares of nodes for the request everywhere.
+func (r *rooms) takeShares(a *ask, shares []placement.Share) {
+	r.free.sketch.Take(shares)
 	own := r.levelFor(a)
 	for i, l := range r.levels {
 		if i > own {
-			l.sketch.LimitAt(fit.Shares, r.levels[own].sketch)
+			l.sketch.LimitAt(shares, r.levels[own].sketch)
 			continue
 		}
-		l.sketch.Take(fit.Shares)
+		l.sketch.Take(shares)
 		if l.left != nil {
-			l.left.Take(fit.Shares)
+			l.left.Take(shares)
 		}
 	}
 	for _, p := range r.proofs {
 		if lasts(a.ends, p.at) {
-			p.then.Take(fit.Shares)
+			p.then.Take(shares)
 		}
 	}
 }

@@ -78,6 +78,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Desired.Restore = m.want.Assignment.IsSuccessor()
 		in.Desired.Moving, in.Desired.TakeBack = m.want.Move != nil, m.want.TakeBack
 		in.Desired.Reboot = m.want.Boot != "" && m.want.Boot != m.boot && !m.part()
+		in.Desired.ChangeSize = m.sizeWanted() && !m.part()
 		if !m.want.HardReboot {
 			in.Desired.RebootGrace = rebootGrace
 		}
@@ -153,6 +154,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.freeze(ctx, m, driver.Pauser.Resume, driver.StateRunning)
 	case lifecycle.Reboot:
 		a.reboot(ctx, m, op.Grace)
+	case lifecycle.ChangeSize:
+		a.changeSize(ctx, m)
 	case lifecycle.Clean:
 		a.clean(ctx, m)
 	default:
@@ -243,6 +246,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
+		m.size = want.Assignment.SizeNumber
 	}))
 }
 

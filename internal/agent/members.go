@@ -50,6 +50,9 @@ type memberState struct {
 	revocable *revocable
 	// boot names the boot that it runs; empty for its first.
 	boot string
+	// size is the number of the size that it has. unsized is why it could not be given size unsizedFor while it runs.
+	size, unsizedFor int64
+	unsized          string
 	// startedAt is when this agent began to start it; zero once it could be reached.
 	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -128,7 +131,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
 			if o.Member != nil {
-				m.boot = o.Member.Boot
+				m.boot, m.size = o.Member.Boot, o.Member.Assignment.SizeNumber
 			}
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
@@ -180,7 +183,8 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			if m.driver == nil {
 				m.driver = a.drivers[w.Assignment.Stack]
 			}
-			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save || m.want.TakeBack != w.TakeBack || m.want.Boot != w.Boot) {
+			if m.want != nil && (m.want.Release != w.Release || m.want.Save != w.Save || m.want.TakeBack != w.TakeBack || m.want.Boot != w.Boot ||
+				m.want.Assignment.SizeNumber != w.Assignment.SizeNumber) {
 				m.attempts = lifecycle.Attempts{} // another task: what failed before says nothing about it
 			}
 		}
@@ -396,8 +400,11 @@ func (a *Agent) report() {
 		}
 		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
-		seen.Boot = m.boot
+		seen.Boot, seen.Size = m.boot, m.size
 		if m.want != nil {
+			if m.unsizedFor == m.want.Assignment.SizeNumber && m.size != m.unsizedFor {
+				seen.Unsized = m.unsized
+			}
 			seen.Generation = m.want.Assignment.Generation
 		}
 		o.Members = append(o.Members, seen)

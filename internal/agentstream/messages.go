@@ -307,6 +307,10 @@ type MemberObserved struct {
 	Failure string `json:"failure,omitempty"`
 	// Boot names the boot that the member runs (driver.Member.Boot); empty for its first.
 	Boot string `json:"boot,omitempty"`
+	// Size is the number of the size that the member has (api.Size.Number). Unsized says why a running member does not have the size of its
+	// assignment; empty while that is not known.
+	Size    int64  `json:"size,omitempty"`
+	Unsized string `json:"unsized,omitempty"`
 	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Arriving is how much of a successor has come from another node so far; nil before and afterwards.

@@ -144,6 +144,11 @@ var (
 		"Only virtual machines can reboot.",
 		"See `detail`. A container that no longer works is replaced; a machine is rebooted by `nearmetal node power`.",
 	}
+	codeCantResize = Code{
+		"cant_resize", http.StatusConflict, "The members can't be resized",
+		"Only virtual machines without devices can be resized, and disks can only grow.",
+		"See `detail`. Create another cluster with the size that you need.",
+	}
 	codeProjectExists = Code{
 		"project_exists", http.StatusConflict, "The project exists",
 		"A project of this name exists.", "Choose another name, or change the project.",
@@ -274,7 +279,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,
 	}, machineCodes()...)

@@ -275,6 +275,9 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"cant_reboot", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/reboot", body: `{}`})
 		}},
+		{"cant_resize", `stack "container"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resize", body: `{"cores": 2}`})
+		}},
 		{"cant_move", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/migrate", body: `{}`})
 		}},

@@ -171,7 +171,7 @@ func slotsOf(c *state.Cluster, joined api.Cluster) int {
 	slots := 0
 	for a := range c.Held() {
 		if a.IsMember() && (joined.Status.Phase != api.ClusterScaling || ready[a.Member]) {
-			slots += len(a.Slots)
+			slots += len(a.Has().Slots)
 		}
 	}
 	return slots

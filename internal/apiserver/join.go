@@ -15,6 +15,7 @@ import (
 type Observed interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	Boot(a *api.Assignment) string
+	Size(a *api.Assignment) (number int64, unsized string)
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
@@ -80,6 +81,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 			continue
 		}
 		m := joinMember(a, seen, settled(c, a))
+		m.Resizing = resizingOf(c, a, seen)
 		if now, ok := moving[a.ID]; ok {
 			m.Moving = &now
 		}
@@ -200,8 +202,9 @@ func devicesOf(a *api.Assignment) []api.MemberDevice {
 
 // newMember is the part of a member that its assignment says.
 func newMember(a *api.Assignment) api.MemberStatus {
+	has := a.Has()
 	m := api.MemberStatus{
-		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: a.CPUs, MemoryBytes: a.MemoryBytes(),
+		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: has.CPUs, MemoryBytes: int64(has.Shape().Memory),
 		Oversubscribed: a.Oversubscribed, Attempt: a.Attempt,
 	}
 	if a.Address().IsValid() {

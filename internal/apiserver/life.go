@@ -309,6 +309,9 @@ func (s *Server) saveCluster(ctx context.Context, in *byName) (*body[api.Cluster
 		case c.Record.ExpiredAt != nil:
 			return fail(codeWrongPhase, "the time limit of cluster %q has passed: it is about to be deleted", name)
 		}
+		if err := checkSizes(name, intent, c, codeCantSave, "be saved"); err != nil {
+			return err
+		}
 		intent.Saved, intent.SaveAskedAt = true, &now
 		return nil
 	})

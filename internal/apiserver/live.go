@@ -12,6 +12,8 @@ type Live interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	// Boot returns the name of the boot that a member runs, "" for its first and for one that is not heard of.
 	Boot(a *api.Assignment) string
+	// Size tells the number of the size that an assignment's member has, and why it does not have the size that it is to have.
+	Size(a *api.Assignment) (number int64, unsized string)
 	// Arriving returns how many bytes of a successor have come from another node, of about how many; 0, 0: that is not known.
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.

@@ -187,5 +187,5 @@ func canMigrate(name string, intent *api.ClusterIntent, c *state.Cluster) error 
 	if now := moveStatus(c, nil); now != nil && !now.Ended && intent.Move != nil && intent.Move.AskedAt.Equal(now.AskedAt) {
 		return fail(codeWrongPhase, "members of cluster %q are moving already; wait until that has ended: nearmetal cluster show %s", name, name)
 	}
-	return nil
+	return checkSizes(name, intent, c, codeCantMove, "move")
 }

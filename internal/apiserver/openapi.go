@@ -247,6 +247,7 @@ func requests() map[string]reflect.Type {
 		"scale-cluster":   reflect.TypeFor[api.ScaleRequest](),
 		"migrate-cluster": reflect.TypeFor[api.MigrateRequest](),
 		"reboot-cluster":  reflect.TypeFor[api.RebootRequest](),
+		"resize-cluster":  reflect.TypeFor[api.ResizeRequest](),
 		"extend-cluster":  reflect.TypeFor[api.ExtendRequest](),
 		"label-cluster":   reflect.TypeFor[api.LabelsRequest](),
 		"certify-key":     reflect.TypeFor[api.CertificateRequest](),

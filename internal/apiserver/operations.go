@@ -161,6 +161,12 @@ func (s *Server) registerLife() {
 		"Members boot again where they are: their systems are asked to shut down, and are reset after 30 seconds, or at once (`hard`). A member keeps "+
 			"its name, rank, node and address; its jobs are lost. `status.reboot` shows the progress. Only virtual machines can reboot.",
 		http.StatusOK, s.rebootCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantReboot)...)
+	operation(s, "POST /v1/clusters/{name}/resize", AccessChange, "resize-cluster", "Resize members",
+		"Gives each member of a group other cores, memory or disk. Growth is claimed at once on the members' nodes; when one has no room, nothing is "+
+			"changed. A running member takes what it can; the rest takes effect when it reboots. `status.members[].resizing` shows the progress. "+
+			"A disk can only grow. Only virtual machines without devices can be resized.",
+		http.StatusOK, s.resizeCluster,
+		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantResize, codeNoRoom, codeOverQuota, codeNoSpace)...)
 	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",
 		"While others wait in the queue for room, only administrators may.",
 		http.StatusOK, s.extendCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantExtend)...)

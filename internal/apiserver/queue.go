@@ -18,6 +18,8 @@ type Explainer interface {
 	CanGrow(intent api.ClusterIntent) error
 	// CanMove tells whether the next member that is to move would have room on another node now; a NoRoom says what is short.
 	CanMove(intent api.ClusterIntent) error
+	// CanResize reports whether all members that are to have another size have room for it now; a NoRoom says what is short.
+	CanResize(intent api.ClusterIntent) error
 }
 
 // NoRoom is the error of what has no room now. *situation.NoRoom is one.

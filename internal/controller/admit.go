@@ -89,9 +89,10 @@ type answer struct {
 }
 
 type place struct {
-	need   lifecycle.Need
-	placed []placement.Placed
-	spares []string
+	need    lifecycle.Need
+	placed  []placement.Placed
+	spares  []string
+	resized *admission.Resized
 }
 
 // front is how many in the queue have their records written anew when what binds them changes. That changes for all with each little
@@ -115,7 +116,7 @@ func (p *pass) answers(decisions []admission.Decision) []*answer {
 			of[asked.Cluster], all = a, append(all, a)
 		}
 		if d.Verdict == admission.Admit {
-			a.places = append(a.places, place{need: asked.Need, placed: d.Placed, spares: d.Spares})
+			a.places = append(a.places, place{need: asked.Need, placed: d.Placed, spares: d.Spares, resized: d.Resized})
 		} else {
 			a.waits = append(a.waits, wait{need: asked.Need, decision: d})
 		}
@@ -241,6 +242,10 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 	base.Beside = at.Beside
 	var ops []lifecycle.ClusterOperation
 	for _, place := range a.places {
+		if place.resized != nil {
+			ops = append(ops, lifecycle.PlanResize(place.need, place.resized.Hold, place.resized.To)...)
+			continue
+		}
 		assignments, err := decision.Assign(place.need, place.placed, at)
 		if err != nil {
 			return decision.Change{}, err

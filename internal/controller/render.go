@@ -192,7 +192,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		}
 		own := r.own[a.ID]
 		m := agentstream.Member{
-			Member: driver.Member{Assignment: a, Networks: networksOf(view, &a), Files: own.files, User: JobUser},
+			Member: driver.Member{Assignment: a.Sized(a.Wants()), Networks: networksOf(view, &a), Files: own.files, User: JobUser},
 			Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
 		if a.IsMember() {
@@ -220,6 +220,9 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 	for i := range held {
 		if held[i].Saved { // what others know of it stays as it was, and will be again
 			held[i].Slots = make([]int, coresOf(c.Intent.Spec, held[i].Group))
+		}
+		if held[i].Resizing != nil { // ranks are for the cores that there are
+			held[i].Slots = held[i].Has().Slots
 		}
 	}
 	if len(held) == 0 {

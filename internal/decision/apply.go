@@ -140,6 +140,10 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.shelve(op.IDs)
 	case lifecycle.TakeOver:
 		return a.takeOver(op.IDs)
+	case lifecycle.Resize:
+		return a.resize(op)
+	case lifecycle.Resized:
+		return a.resized(op.IDs)
 	case lifecycle.Withdraw:
 		return a.withdraw(op.IDs)
 	case lifecycle.MoveEnd:
@@ -235,9 +239,14 @@ func (a *applier) note(m *api.Assignment, reason string) api.LostMember {
 	if a.now.Sub(m.TakenAt) >= settledAfter {
 		attempt = 1
 	}
+	var shape *api.Shape
+	if m.Stack == api.StackVM { // others are never resized
+		held := m.Held().Shape()
+		shape = &held
+	}
 	return api.LostMember{
 		Group: m.Group, Member: m.Member, Rank: m.Rank, Assignment: m.ID, Node: m.Node, Attempt: attempt, Reason: brief(reason), Since: a.now,
-		Saved: m.Saved,
+		Saved: m.Saved, Shape: shape,
 	}
 }
 

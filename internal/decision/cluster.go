@@ -150,7 +150,7 @@ func (c Cluster) notBefore(now time.Time) time.Time {
 			later(*chunk.Ref.ReleasedAt)
 		}
 		for i := range chunk.Assignments {
-			later(chunk.Assignments[i].TakenAt)
+			later(chunk.Assignments[i].HeldSince())
 		}
 	}
 	return now

@@ -21,8 +21,12 @@ type spanKey struct {
 }
 
 // add counts one assignment from one time to another. A stretch of no length is no use, nor is what takes nothing that is counted.
+// What a resize changed counts from then: the stretch before it was added with the resize.
 func (s *spans) add(kind api.SpanKind, a *api.Assignment, from, to time.Time) {
 	held := resource.OfAssignment(a)
+	if since := a.HeldSince(); since.After(from) {
+		from = since
+	}
 	if !to.After(from) || held.IsZero() {
 		return
 	}

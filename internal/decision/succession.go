@@ -23,6 +23,7 @@ func (a *applier) shelve(ids []string) error {
 		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
 		next := *p.assignment
 		next.Saved, next.Oversubscribed, next.ReserveBytes, next.TakenAt = true, false, 0, a.now
+		next.SizedAt, next.Resizing = nil, nil
 		next.Slots, next.CPUs, next.NUMANodes, next.Memory = []int{}, []int{}, []int{}, []api.MemoryClaim{}
 		p.fate, p.next = changed, &next
 	}
@@ -131,6 +132,8 @@ func (a *applier) checkSuccessor(n api.Assignment) error {
 	switch m := p.assignment; {
 	case !m.IsMember() || m.Member != n.Member || m.Group != n.Group || m.EnvironmentDigest != n.EnvironmentDigest || !slices.EqualFunc(m.Ports, n.Ports, samePort):
 		return fmt.Errorf("assignment %s is to succeed %s, but is not the same member", n.ID, n.From)
+	case m.Resizing != nil:
+		return fmt.Errorf("assignment %s is to succeed %s, which is being resized", n.ID, n.From)
 	case n.Live && (m.Saved || n.Node == m.Node):
 		return fmt.Errorf("assignment %s is to take over from %s while that runs on another node, but it is saved, or on the same", n.ID, n.From)
 	case n.Spare || n.Rank != lifecycle.NoRank || n.Replaces != "":

@@ -43,6 +43,8 @@ type Observation struct {
 	Unproved string
 	// Current: the generated files it has are those it should have, by the record this is an input with.
 	Current bool
+	// Size is the number of the size that it has (api.Size.Number).
+	Size int64
 	// Since is when it was first heard to be in Phase, by the server's clock.
 	Since time.Time
 }
@@ -204,7 +206,7 @@ func (in ClusterInput) look() look {
 	for _, a := range in.Assignments {
 		switch {
 		case a.Releasing || a.IsPart():
-		case a.Spare && spares[a.Member] && in.Nodes[a.Node].Phase != api.NodeDown && !in.Nodes[a.Node].Drained:
+		case a.Spare && spares[a.Member] && in.sizedAsWanted(a.Assignment) && in.Nodes[a.Node].Phase != api.NodeDown && !in.Nodes[a.Node].Drained:
 			l.spares = append(l.spares, a)
 		case a.IsMember() && (frozen || desired.has(a.Group, a.Member)):
 			there++

@@ -78,7 +78,7 @@ func (l *look) needs() []ClusterOperation {
 			continue
 		}
 		ops = append(ops, Need{Kind: NeedHeal, Members: []WantedMember{{
-			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt, Regains: m.Saved,
+			Group: m.Group, Member: m.Member, Rank: m.Rank, Replaces: m.Assignment, Avoid: m.Node, Attempt: m.Attempt, Regains: m.Saved, Held: m.Shape,
 		}}})
 	}
 	if len(l.missing) > 0 {

@@ -96,6 +96,8 @@ type DesiredMember struct {
 	// down before it is reset.
 	Reboot      bool
 	RebootGrace time.Duration
+	// ChangeSize asks for the size that the leader decided: the member has another, and its driver has not found yet that this takes a reboot.
+	ChangeSize bool
 }
 
 // MemberInput is everything an agent's decision about one member depends on.
@@ -218,7 +220,7 @@ func (in MemberInput) planRunning() []MemberOperation {
 		report.Failure = in.Attempts.LastError
 	}
 	switch {
-	case (in.Desired.Paused || in.Desired.Save || in.Stale) && in.waiting():
+	case (in.Desired.Paused || in.Desired.Save || in.Stale || in.Desired.ChangeSize) && in.waiting():
 		report.Message = cmp.Or(report.Message, in.Attempts.LastError)
 		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
 	case in.Desired.Save:
@@ -229,6 +231,8 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return in.planReboot()
 	case in.Stale:
 		return []MemberOperation{report, Update{}}
+	case in.Desired.ChangeSize && !in.Desired.Moving:
+		return []MemberOperation{report, ChangeSize{}}
 	default:
 		return []MemberOperation{report}
 	}

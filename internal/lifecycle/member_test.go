@@ -165,6 +165,31 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			[]string{"Report failed: the virtual machine is off"},
 		},
 		{
+			"a running member is given its new size",
+			MemberInput{Desired: &DesiredMember{Generation: 2, ChangeSize: true}, Host: HostRunning, Ready: true},
+			[]string{"Report ready", "ChangeSize{}"},
+		},
+		{
+			"a member gets its new files before its new size",
+			MemberInput{Desired: &DesiredMember{Generation: 2, ChangeSize: true}, Host: HostRunning, Ready: true, Stale: true},
+			[]string{"Report ready", "Update{}"},
+		},
+		{
+			"a member that is to reboot takes its new size with that",
+			MemberInput{Desired: &DesiredMember{Generation: 2, ChangeSize: true, Reboot: true}, Host: HostRunning, Ready: true},
+			[]string{"Report starting: rebooting on request", "Reboot{Grace:0s}"},
+		},
+		{
+			"a resize that failed is retried later",
+			MemberInput{Desired: &DesiredMember{Generation: 2, ChangeSize: true}, Host: HostRunning, Ready: true, Attempts: failures(1, "no libvirt")},
+			[]string{"Report ready: no libvirt", "WakeAt 1s"},
+		},
+		{
+			"a member on its way to another node keeps its size",
+			MemberInput{Desired: &DesiredMember{Generation: 2, ChangeSize: true, Moving: true}, Host: HostRunning, Ready: true},
+			[]string{"Report ready"},
+		},
+		{
 			"a member on its way to another node is not rebooted",
 			MemberInput{Desired: &DesiredMember{Generation: 2, Reboot: true, Moving: true}, Host: HostRunning, Ready: true},
 			[]string{"Report ready"},

@@ -147,7 +147,7 @@ func (l *look) mayMove(m member) bool {
 	default:
 		return false
 	}
-	return m.loss == "" && m.phase == api.MemberReady && !l.Intent.Paused && !WantsSaved(l.Intent, l.Record) && !l.unclean(m)
+	return m.loss == "" && m.phase == api.MemberReady && !ResizePending(l.Intent.Spec, m.Assignment) && !l.Intent.Paused && !WantsSaved(l.Intent, l.Record) && !l.unclean(m)
 }
 
 // undecided reports whether a member's fate depends on where it is moving to: that it ended here, or that its node fell silent, may be because it

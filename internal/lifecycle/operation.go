@@ -45,7 +45,8 @@ const (
 	// NeedRestore is for all saved members of a cluster, together or not at all: each on the node that it was saved on, or where that can't
 	// have it, on another one.
 	NeedRestore NeedKind = "restore"
-	NeedMove    NeedKind = "move" // one member on another node than its own
+	NeedMove    NeedKind = "move"   // one member on another node than its own
+	NeedResize  NeedKind = "resize" // what one member needs beside what it holds, on its node
 )
 
 // Need asks admission and placement for a place for members. It changes nothing by itself: what they say goes to PlanPlaced or
@@ -66,6 +67,10 @@ type WantedMember struct {
 	Spare           bool
 	// Regains: the lost assignment was saved and held no cores, so the replacement counts against the quota again.
 	Regains bool
+	// Held is what the lost assignment held of its node; nil: what a member of its group holds.
+	Held *api.Shape
+	// Resizes is the assignment that is to have another size on its node, On.
+	Resizes string
 	// From is the assignment that goes on here. On is the node where it is saved, or which it is to move to. Elsewhere: another node will do, too.
 	From, On  string
 	Elsewhere bool
@@ -117,6 +122,15 @@ type MoveReported struct {
 	Report     api.MoveReport
 }
 
+// Resize decides the size that a member is to have, and claims it: from that commit on the member holds Hold, which is what either size takes.
+type Resize struct {
+	Assignment string
+	Hold, To   api.Size
+}
+
+// Resized ends the resizes of members that have their new size: from that commit on they hold that alone.
+type Resized struct{ IDs []string }
+
 // GiveUp notes that the save or the restore that was asked for last failed, and why.
 type GiveUp struct{ Reason string }
 
@@ -160,6 +174,8 @@ func (TakeOver) clusterOperation()     {}
 func (Withdraw) clusterOperation()     {}
 func (MoveEnd) clusterOperation()      {}
 func (MoveReported) clusterOperation() {}
+func (Resize) clusterOperation()       {}
+func (Resized) clusterOperation()      {}
 func (GiveUp) clusterOperation()       {}
 func (Warn) clusterOperation()         {}
 func (Expire) clusterOperation()       {}
@@ -195,6 +211,8 @@ const (
 	EventMoving         = "Moving"
 	EventMemberMoved    = "MemberMoved"
 	EventMoveFailed     = "MoveFailed"
+	EventResizing       = "Resizing"
+	EventResized        = "Resized"
 	EventExpiring       = "Expiring"
 	EventExpired        = "Expired"
 	EventReady          = "Ready"
@@ -210,7 +228,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeBack, Reboot and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeBack, Reboot, ChangeSize and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -240,6 +258,10 @@ type TakeBack struct{}
 // Reboot calls that of the driver (driver.Rebooter) with this grace; an error is counted with Attempts.Fail.
 type Reboot struct{ Grace time.Duration }
 
+// ChangeSize calls that of the driver (driver.Resizer), which gives a running member its new size, as far as it can take it without a reboot; an
+// error is counted with Attempts.Fail.
+type ChangeSize struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -266,6 +288,7 @@ func (Save) memberOperation()        {}
 func (Restore) memberOperation()     {}
 func (TakeBack) memberOperation()    {}
 func (Reboot) memberOperation()      {}
+func (ChangeSize) memberOperation()  {}
 func (Clean) memberOperation()       {}
 func (Report) memberOperation()      {}
 func (ReportClean) memberOperation() {}

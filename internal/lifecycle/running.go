@@ -46,9 +46,9 @@ func (l *look) planRunning() []ClusterOperation {
 	if committed {
 		return moves
 	}
-	ops := append(l.planSize(), l.planLosses()...)
-	ops = append(ops, l.turn()...)
-	return l.again(append(append(ops, l.needs()...), moves...))
+	ops := append(l.planResized(), l.planSize()...)
+	ops = append(append(ops, l.planLosses()...), l.turn()...)
+	return l.again(slices.Concat(ops, l.needs(), moves, l.planResizes()))
 }
 
 // turn is the phase that a running cluster should have now.

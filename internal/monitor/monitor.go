@@ -105,6 +105,9 @@ type MemberState struct {
 	Moved      *driver.MoveReport
 	// Boot names the boot that it runs.
 	Boot string
+	// Size is the number of the size that it has, and Unsized says why it does not have the size that it is to have.
+	Size    int64
+	Unsized string
 }
 
 // New returns a monitor that has heard of nobody.
@@ -189,7 +192,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	}
 	state := MemberState{
 		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since,
-		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot,
+		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot, Size: seen.Size, Unsized: seen.Unsized,
 	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]

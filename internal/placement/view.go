@@ -231,6 +231,12 @@ func (v *View) Free(id string) error {
 // Holds reports whether the assignment holds resources.
 func (v *View) Holds(id string) bool { _, ok := v.holdings[id]; return ok }
 
+// HoldsAs reports whether the assignment holds just what this version of it names: a save and a resize change that.
+func (v *View) HoldsAs(a *api.Assignment) bool {
+	h, ok := v.holdings[a.ID]
+	return ok && h.assignment.Saved == a.Saved && h.assignment.Held().Same(a.Held())
+}
+
 // Usage is what is free and taken on a node.
 type Usage struct {
 	Cores, FreeCores, QuarantinedCores                   int

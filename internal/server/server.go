@@ -340,6 +340,12 @@ func (h heard) Boot(a *api.Assignment) string {
 	return seen.Boot
 }
 
+// Size implements apiserver.Live.
+func (h heard) Size(a *api.Assignment) (number int64, unsized string) {
+	seen, _ := h.MemberState(a.Node, a.ID)
+	return seen.Size, seen.Unsized
+}
+
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
 

@@ -98,6 +98,11 @@ func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	return e.canGet(intent, lifecycle.NeedScale)
 }
 
+// CanResize is CanGrow for the members that are to have another size.
+func (e *Explainer) CanResize(intent api.ClusterIntent) error {
+	return e.canGet(intent, lifecycle.NeedResize)
+}
+
 // CanMove is CanGrow for the next member that is to move.
 func (e *Explainer) CanMove(intent api.ClusterIntent) error {
 	return e.canGet(intent, lifecycle.NeedMove)
@@ -193,11 +198,13 @@ func describe(w api.Waiting, now time.Time) string {
 	what := map[string]string{
 		"create": "Its %d members wait", "scale": "%d new members wait", "heal": "The replacement of %d lost members waits", "spare": "%d spare places wait",
 		"restore": "%d saved members wait", "move": "%d members wait to move to other nodes",
+		"resize": "%d members wait for room for their new size",
 	}[w.Kind]
 	if w.Members == 1 {
 		what = map[string]string{
 			"create": "Its %d member waits", "scale": "%d new member waits", "heal": "The replacement of %d lost member waits", "spare": "%d spare place waits",
 			"restore": "%d saved member waits", "move": "%d member waits to move to another node",
+			"resize": "%d member waits for room for its new size",
 		}[w.Kind]
 	}
 	text := fmt.Sprintf(what, w.Members)

@@ -140,7 +140,7 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 		if err := r.giveBack(c.UID(), now[i], quarantined); err != nil {
 			return err
 		}
-		if err := r.cutDown(c); err != nil {
+		if err := r.refit(c); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,7 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 	}
 	for _, q := range fresh {
 		switch held := r.free.Holds(q.Assignment.ID); {
-		case held && q.Assignment.Saved: // it may have been cut down before
+		case held && !r.free.HoldsAs(&q.Assignment): // it was cut down or resized before
 			if err := r.free.Free(q.Assignment.ID); err != nil {
 				return err
 			}
@@ -230,16 +230,13 @@ func (r *Room) giveBack(uid string, now map[string]bool, quarantined map[string]
 	return nil
 }
 
-// cutDown frees the cores and the memory of members that were saved: their assignments keep their IDs.
-func (r *Room) cutDown(c *state.Cluster) error {
+// refit frees all of what members hold that hold something else since: they were saved or resized, and keep their IDs. take takes that.
+func (r *Room) refit(c *state.Cluster) error {
 	for a := range c.All() { // it may have been released since
-		if !a.Saved {
+		if !r.free.Holds(a.ID) || r.free.HoldsAs(a) {
 			continue
 		}
-		if was := r.free.Held(a.ID); was == nil || was.Saved {
-			continue
-		}
-		if err := errors.Join(r.free.Release(a.ID), r.free.Free(a.ID), r.free.Take(*a)); err != nil {
+		if err := errors.Join(r.free.Release(a.ID), r.free.Free(a.ID)); err != nil {
 			return err
 		}
 	}
@@ -250,8 +247,8 @@ func (r *Room) cutDown(c *state.Cluster) error {
 func (r *Room) take(c *state.Cluster, now map[string]bool) error {
 	before := r.held[c.UID()]
 	for a := range c.All() {
-		releasing, had := before[a.ID]
-		if !had {
+		releasing := before[a.ID]
+		if !r.free.Holds(a.ID) {
 			if err := r.free.Take(*a); err != nil {
 				return err
 			}

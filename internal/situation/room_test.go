@@ -151,6 +151,32 @@ func (h *history) shelve() {
 	h.done(h.leader.Commit(h.t.Context(), c, state.Write{Record: record, Add: []state.Batch{{Assignments: cut}}}))
 }
 
+// resize gives members one slot more, where their node has one, or one less.
+func (h *history) resize() {
+	c, record := h.cluster()
+	var sized []api.Assignment
+	for a := range c.Held() {
+		size := a.Held()
+		size.Slots = slices.Clone(size.Slots)
+		key := fmt.Sprint(a.Node, "/", h.random.IntN(slots))
+		switch slot := int(key[len(key)-1] - '0'); {
+		case a.Saved || len(size.Slots) == 0:
+		case !h.slots[key]:
+			h.slots[key] = true
+			size.Slots = append(size.Slots, slot)
+		case len(size.Slots) > 1:
+			delete(h.slots, fmt.Sprint(a.Node, "/", size.Slots[0]))
+			size.Slots = size.Slots[1:]
+		}
+		sized = append(sized, a.Sized(size))
+	}
+	if len(sized) == 0 {
+		return
+	}
+	record.Chunks = slices.DeleteFunc(record.Chunks, func(ref api.ChunkRef) bool { return !ref.Releasing })
+	h.done(h.leader.Commit(h.t.Context(), c, state.Write{Record: record, Add: []state.Batch{{Assignments: sized}}}))
+}
+
 // release turns a chunk to releasing.
 func (h *history) release() {
 	c, record := h.cluster()
@@ -200,7 +226,7 @@ func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 		follows := Room{Offers: offer.Site{Metal: true}}
 		followed := 0
 		for step := range 80 {
-			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine, h.machine, h.shelve}[h.random.IntN(9)]()
+			[]func(){h.node, h.take, h.take, h.release, h.clean, h.clean, h.unquarantine, h.machine, h.shelve, h.resize}[h.random.IntN(10)]()
 			if h.random.IntN(3) > 0 {
 				continue // several changes come together
 			}

@@ -206,6 +206,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		seen, ok := s.heard.MemberState(a.Node, a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
+			o.Size = seen.Size
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 			if r := seen.Moved; r != nil {
 				o.Moved = &api.MoveReport{DowntimeSeconds: r.Downtime.Seconds(), TotalSeconds: r.Total.Seconds(), Bytes: r.Bytes, Rounds: r.Rounds}
@@ -301,12 +302,17 @@ func (s *Site) request(asked Asked) admission.Request {
 		r.Since = *intent.SaveAskedAt
 	case need.Kind == lifecycle.NeedMove:
 		r.Since = need.Members[0].AskedAt
+	case need.Kind == lifecycle.NeedResize && intent.ResizedAt != nil:
+		r.Since = *intent.ResizedAt
 	}
 	count := map[string]int{}
 	avoid := map[string]bool{}
 	for _, m := range need.Members {
 		count[m.Group]++
 		r.Regains = r.Regains || m.Regains
+		if m.Held != nil {
+			r.Held = m.Held
+		}
 		if m.Avoid != "" {
 			avoid[m.Avoid] = true
 		}
@@ -327,6 +333,10 @@ func (s *Site) request(asked Asked) admission.Request {
 	}
 	for a := range c.Held() {
 		switch {
+		case need.Kind == lifecycle.NeedResize:
+			if a.ID == need.Members[0].Resizes {
+				r.Resizes = a
+			}
 		case need.Kind == lifecycle.NeedHeal && a.Spare && count[a.Group] > 0:
 			r.Spares = append(r.Spares, *a)
 		case need.Kind == lifecycle.NeedSpare:
@@ -406,7 +416,11 @@ func counted(c *state.Cluster, parts resource.Parts) resource.Amounts {
 			case lost.Saved:
 				held.Vector[resource.Members]++
 			default:
-				held = held.Plus(resource.OfMember(g, parts))
+				had := *g
+				if lost.Shape != nil {
+					had.Shape = *lost.Shape
+				}
+				held = held.Plus(resource.OfMember(&had, parts))
 			}
 		}
 	}

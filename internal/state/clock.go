@@ -30,7 +30,7 @@ func (v *View) NewestTime() time.Time {
 		for i := range c.chunks {
 			maybe(c.chunks[i].Ref.ReleasedAt)
 			for j := range c.chunks[i].Assignments {
-				see(c.chunks[i].Assignments[j].TakenAt)
+				see(c.chunks[i].Assignments[j].HeldSince())
 			}
 		}
 	}

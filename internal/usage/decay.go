@@ -36,7 +36,7 @@ func Decay(now time.Time, ended []*Past, open iter.Seq[Open]) map[string]Decayed
 	core := stint{from: now, to: now, cores: 1}
 	var perCore float64
 	for o := range open {
-		from := o.Assignment.TakenAt
+		from := o.Assignment.HeldSince()
 		if o.ReleasedAt != nil || !from.Before(now) {
 			continue // its allocated time was written down with its release
 		}

@@ -85,7 +85,7 @@ func (in *Input) spans(yield func(*owner, *api.UsageSpan) bool) error {
 	for i := range in.Open {
 		open := &in.Open[i]
 		a := open.Assignment
-		s := api.UsageSpan{Kind: api.SpanAllocated, Node: a.Node, From: a.TakenAt, To: in.Now}
+		s := api.UsageSpan{Kind: api.SpanAllocated, Node: a.Node, From: a.HeldSince(), To: in.Now}
 		resource.OfAssignment(a).AddTo(&s)
 		if open.ReleasedAt != nil {
 			// Its allocated time was written down with its release.

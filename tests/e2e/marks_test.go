@@ -20,6 +20,7 @@ var unreached = map[string]string{
 	"agent.after-departure":       noVirtualMachines,
 	"agent.after-send":            noVirtualMachines,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
+	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
 	"node.after-tap":              noVirtualMachines,
 	"state.after-build":           noMachines,
 	"state.after-finish-build":    noMachines,

@@ -215,7 +215,7 @@ var commitGuards = []Mutant{
 	{
 		Guard:   "a leader's time is not before what members were taken",
 		File:    "internal/state/clock.go",
-		Find:    "\t\t\t\tsee(c.chunks[i].Assignments[j].TakenAt)\n",
+		Find:    "\t\t\t\tsee(c.chunks[i].Assignments[j].HeldSince())\n",
 		Replace: "\t\t\t\t_ = j\n",
 		Test:    "./internal/state TestTheNewestTimeIsThatOfWhateverCameLast",
 	},

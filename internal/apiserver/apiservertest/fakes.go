@@ -45,6 +45,9 @@ func (l *Live) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 // Boot knows of no second boot.
 func (*Live) Boot(*api.Assignment) string { return "" }
 
+// Size knows of no other size than the one that the assignment names.
+func (*Live) Size(a *api.Assignment) (int64, string) { return a.SizeNumber, "" }
+
 // Arriving knows of nothing that arrives.
 func (*Live) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 

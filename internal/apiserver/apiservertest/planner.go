@@ -91,6 +91,9 @@ func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	return e.noRoom
 }
 
+// CanResize returns what was set.
+func (e *Explainer) CanResize(intent api.ClusterIntent) error { return e.CanGrow(intent) }
+
 // CanMove tells what was set.
 func (e *Explainer) CanMove(intent api.ClusterIntent) error { return e.CanGrow(intent) }
 
