@@ -101,6 +101,9 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		if m.Moving != nil && m.Message == "" {
 			m.Message = onItsWay(m.Moving)
 		}
+		if m.Resizing != nil && m.Message == "" {
+			m.Message = resizingText(m.Resizing)
+		}
 		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()

@@ -63,6 +63,8 @@ var inputs = []string{
 	"project create .", "project create <>", "token delete .", "token revoke .", "node enroll-token delete .", "node inspect .", "node remove .", "node set . --labels a=b",
 	"env build .", "env check .", "env logs .", "cluster forward . 22", "cluster forward c1 x:y", "cluster forward c1 99999999999999999999", "cluster connect . .", "cp .:x y",
 	"cp x", "cp <> c1:", "completion csh", "completion <>",
+	"cluster resize", "cluster resize c1", "cluster resize c1 --cores 0", "cluster resize c1 --cores x", "cluster resize c1 --memory x", "cluster resize c1 --memory 0",
+	"cluster resize c1 --disk -1GiB", "cluster resize c1 --cores 2 --reboot --no-wait", "cluster resize . --cores 2", "cluster resize c1 --cores 2 --group <>",
 	// Commands of jobs.
 	"run c1 -- <>", "run c1 --", "run c1", "run c1 --dir x hostname", "run c1 --failure-signal XX hostname", "run c1 --failure-signal 99999999999999999999 hostname",
 	"run c1 --requeue=x hostname", "run c1 -- \x00", "run c1 -- \xff", "run c1 --env A=\xff hostname",
