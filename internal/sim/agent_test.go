@@ -82,6 +82,9 @@ type wanted struct {
 	// live: it runs on fromNode. moveTo is the successor that the member is to be handed to. machine: it is a virtual machine.
 	live, machine bool
 	moveTo        string
+	// size is the number of the size that it is to have, slots are those of that size.
+	size  int64
+	slots []int
 }
 
 func newAgent(n *node) {
@@ -278,6 +281,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
+			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots,
 		}
 		if m.Move != nil {
 			w := a.desired[m.Assignment.ID]
@@ -387,6 +391,9 @@ func (a *agent) plan(id string, newest int64) {
 	}
 	in.Attempts = m.attempts
 	if h := a.n.host[id]; h != nil {
+		if ok {
+			in.Desired.ChangeSize = h.size != d.size && !d.part
+		}
 		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
 		in.Departed = h.departed && a.n.w.cfg.Without != GuardDeparture
 		if h.state == lifecycle.HostHandedOver && a.n.w.cfg.Without == GuardHandedOver && ok {
@@ -413,6 +420,8 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		a.start(id, m, d)
 	case lifecycle.Update:
 		a.drive(id, m, StartFails, "update", time.Second, func(h *hostMember) { h.files = d.files })
+	case lifecycle.ChangeSize:
+		a.changeSize(id, m, d)
 	case lifecycle.Pause:
 		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
 			if h.state == lifecycle.HostRunning {
@@ -528,7 +537,7 @@ func (a *agent) report() {
 		case m.report != nil:
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
-				r.FilesDigest, r.HandedOver = h.files, h.state == lifecycle.HostHandedOver
+				r.FilesDigest, r.HandedOver, r.Size = h.files, h.state == lifecycle.HostHandedOver, h.size
 			}
 			r.Moved = m.moved
 			told.Members = append(told.Members, r)

@@ -50,6 +50,7 @@ func (w *world) checkRest() {
 		}
 		w.checkMembersAtRest(c)
 		w.checkMovesAtRest(site, c)
+		w.checkResizesAtRest(site, c)
 		w.checkAttached(c)
 	}
 	for _, j := range site.View.Jobs {
@@ -79,7 +80,8 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 	}
 	in := site.Admission(needs, free)
 	for i, asked := range needs {
-		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare || asked.Need.Kind == lifecycle.NeedMove {
+		if asked.Cluster != c || asked.Need.Kind == lifecycle.NeedSpare || asked.Need.Kind == lifecycle.NeedMove ||
+			asked.Need.Kind == lifecycle.NeedResize {
 			continue
 		}
 		groups := in.Requests[i].Groups

@@ -47,6 +47,7 @@ func (w *world) check() {
 	if changed || c.hosts {
 		w.checkHosts()
 		w.checkLives()
+		w.read(func(m *mirror) { w.checkSizes(m.held) })
 		w.checkIdentities()
 		w.checkFabric()
 		c.hosts = false
@@ -92,6 +93,7 @@ func (m *mirror) checkAllocations() {
 		slot int
 	}
 	m.from = map[string]string{}
+	held := map[string]*api.Assignment{}
 	take := func(a *api.Assignment) {
 		live[a.ID], m.from[a.ID], m.saved[a.ID] = true, a.From, a.Saved
 		if a.Saved && (len(a.Slots) > 0 || a.NodeMemoryBytes() > 0) {
@@ -124,13 +126,14 @@ func (m *mirror) checkAllocations() {
 		for _, a := range m.assignments(m.clusters[name].record) {
 			if !a.clean {
 				take(a.Assignment)
+				held[a.ID] = a.Assignment
 			}
 		}
 	}
 	for _, q := range m.quarantines {
 		take(&q.Assignment)
 	}
-	m.live = live
+	m.live, m.held = live, held
 }
 
 // checkPorts checks that the ports of an assignment are on networks that are stored, at addresses that nobody else has.

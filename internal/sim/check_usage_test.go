@@ -80,7 +80,7 @@ func (m *mirror) after(in *api.ClusterIntent, at time.Time) {
 		switch {
 		case h.ClusterUID != in.UID || h.clean:
 		case h.releasedAt == nil:
-			note(api.SpanAllocated, h.Assignment, h.TakenAt)
+			note(api.SpanAllocated, h.Assignment, h.HeldSince())
 			if !h.IsPart() {
 				a.membersRate++
 			}

@@ -60,9 +60,10 @@ type mirror struct {
 	// no business with a node.
 	released map[string]int64
 	left     map[onNode]int64
-	live     map[string]bool   // IDs of assignments that hold something
-	from     map[string]string // whom they succeed
-	saved    map[string]bool   // those that are cut down, or were when they were let go of
+	live     map[string]bool            // IDs of assignments that hold something
+	held     map[string]*api.Assignment // those of clusters, by ID
+	from     map[string]string          // whom they succeed
+	saved    map[string]bool            // those that are cut down, or were when they were let go of
 	// forgiven were held on a node that was taken out of the inventory: an operator said that the machine is gone.
 	forgiven map[string]bool
 	ledger   map[string]*account
@@ -433,6 +434,9 @@ func (m *mirror) usedBy(project string) api.Quota {
 						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
 					}
 					q.Members++
+					if lost.Shape != nil {
+						g.Shape = *lost.Shape
+					}
 					if !m.saved[lost.Assignment] {
 						q.Cores, q.Memory = q.Cores+g.Cores, q.Memory+g.Memory
 					}

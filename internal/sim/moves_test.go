@@ -61,7 +61,7 @@ func (w *world) move(name, uid string, m moveRequest) {
 		return
 	}
 	c := s.cluster(name, uid)
-	if c == nil || !migratable(c) {
+	if c == nil || !migratable(c) || resizing(c) {
 		return
 	}
 	asked := &api.MoveIntent{AskedAt: s.now(), Offline: m.offline}

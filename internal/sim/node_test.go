@@ -70,6 +70,9 @@ type hostMember struct {
 	machine, departed bool
 	life              int
 	jobs              map[string]*jobRun
+	// size is the number of the size that it has, slots are those of that size.
+	size  int64
+	slots []int
 }
 
 // nodeNetwork is a cluster's network as a node has it.

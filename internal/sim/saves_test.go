@@ -43,7 +43,7 @@ func (w *world) save(name, uid string) bool {
 		return false
 	}
 	c := s.cluster(name, uid)
-	if c == nil || !savable(&c.Intent, c.Record) {
+	if c == nil || !savable(&c.Intent, c.Record) || resizing(c) {
 		return false
 	}
 	changed, now := c.Intent, s.now()

@@ -286,7 +286,7 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 	if s.Events[lifecycle.EventFailed] == 0 {
 		t.Errorf("no life saw the event %q", lifecycle.EventFailed)
 	}
-	for _, reason := range []string{lifecycle.EventMoving, lifecycle.EventMemberMoved, lifecycle.EventMoveFailed} {
+	for _, reason := range []string{lifecycle.EventMoving, lifecycle.EventMemberMoved, lifecycle.EventMoveFailed, lifecycle.EventResizing, lifecycle.EventResized} {
 		if s.Events[reason] == 0 {
 			t.Errorf("no life saw the event %q", reason)
 		}

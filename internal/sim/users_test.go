@@ -205,6 +205,7 @@ func (w *world) create(l life) {
 	}
 	w.scheduleSaves(in.Name, in.UID, l.lasts)
 	w.scheduleMoves(in.Name, in.UID, l.lasts)
+	w.scheduleResizes(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return
 	}
