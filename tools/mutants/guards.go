@@ -7,7 +7,7 @@ func guards() []Mutant {
 	return slices.Concat(
 		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, successionGuards, carryGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, partGuards, cellGuards, networkGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, groupGuards, shortcutGuards, tunnelShortcutGuards, containerGuards, sandboxGuards, machineGuards,
-		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards, vmGuards, rebootGuards, foreignGuards, homeGuards, consoleGuards, shapeGuards, hostCheckGuards,
+		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards, vmGuards, rebootGuards, resizeGuards, foreignGuards, homeGuards, consoleGuards, shapeGuards, hostCheckGuards,
 		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards, measureGuards,
 	)
 }
