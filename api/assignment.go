@@ -4,8 +4,9 @@ import (
 	"time"
 )
 
-// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation. There are two
-// exceptions: a saved member's assignment is cut down (Saved), and one that succeeds another stops being its part when it takes over (From).
+// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation. There are three
+// exceptions: a saved member's assignment is cut down (Saved), a resized member's holds another size (Resizing), and one that succeeds another
+// stops being its part when it takes over (From).
 // Its resources are in use from the commit that makes it true until its executor has confirmed it clean.
 type Assignment struct {
 	// ID is never used again: CLUSTERUID.MEMBERNAME.GENERATION; executors name their objects by it.
@@ -60,10 +61,15 @@ type Assignment struct {
 	CPUModel string `json:"cpu_model,omitempty"`
 	// DiskBytes is the size of the member's private disk on its node, 0 for one without.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
+	// SizeNumber names the size that the member has (Size.Number). Resizing is set until the member has the size that a resize gave it.
+	SizeNumber int64     `json:"size_number,omitempty"`
+	Resizing   *Resizing `json:"resizing,omitempty"`
 	// EnvironmentDigest is the image that the environment's name stood for when this was decided; empty for "local", which has none.
 	EnvironmentDigest string `json:"environment_digest,omitempty"`
 	// TakenAt is when it was decided, by the site's clock: usage counts from then.
 	TakenAt time.Time `json:"taken_at"`
+	// SizedAt is when a resize last changed what it holds, nil when none has: usage of what it holds now counts from then.
+	SizedAt *time.Time `json:"sized_at,omitempty"`
 	// Replaces is the ID of the lost assignment in whose place it stands; empty for a member that is the first of its name.
 	Replaces string `json:"replaces,omitempty"`
 	// From is the ID of the assignment that this one succeeds: the same member, which goes on here with what it has in memory.
@@ -100,6 +106,8 @@ type ClusterIntent struct {
 	Move *MoveIntent `json:"move,omitempty"`
 	// Reboot is the reboot of members that was requested last; nil: none.
 	Reboot *RebootIntent `json:"reboot,omitempty"`
+	// ResizedAt is when the size of members was last changed: the age of what growing members ask for.
+	ResizedAt *time.Time `json:"resized_at,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
 	Removed []string `json:"removed,omitempty"`
@@ -231,6 +239,8 @@ type LostMember struct {
 	Since      time.Time `json:"since"`
 	// Saved: it was on a disk, without cores or memory, which its replacement takes from the quota again.
 	Saved bool `json:"saved,omitempty"`
+	// Shape is what a virtual machine held of its node. A resize may have given its group another shape since. nil: that of its group.
+	Shape *Shape `json:"shape,omitempty"`
 }
 
 // Quarantine keeps the resources of an assignment that could not be cleaned in time out of the free view.

@@ -130,6 +130,17 @@ type Rebooter interface {
 	Reboot(ctx context.Context, m Member, grace time.Duration) error
 }
 
+// ErrNeedsReboot reports that a running member can't take all of its new size. It takes the size when it boots again.
+var ErrNeedsReboot = errors.New("it takes effect when the member reboots")
+
+// Resizer is the ability to change the cores, the memory and the disk of a member in place. A member boots with those of its assignment.
+type Resizer interface {
+	// Resize gives the running or paused member the size of m's assignment, as far as the member can take it while it runs. On nil the member has
+	// all of it, and its record names the size. It returns ErrNeedsReboot when the rest needs a reboot. On any error the record names the
+	// former size. Resize is idempotent. It returns ErrNotFound when the member is absent.
+	Resize(ctx context.Context, m Member) error
+}
+
 // PartCarrier is the ability to carry parts. A part is what a member on another node holds on this node, or what other executors must
 // prove clean as well. A part runs no process of the member. Observe, Stop and Clean treat a part like a member.
 type PartCarrier interface {

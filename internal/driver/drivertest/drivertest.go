@@ -86,6 +86,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a running member moves to another host", moveRunning},
 		{"a member whose move breaks off runs once", moveCut},
 		{"a member boots again where it is, once for each request", reboot},
+		{"a member takes a new size at once or when it boots again, and its record names the size that it has", resize},
 		{"a part runs until it is cleaned, or is refused", partRuns},
 		{"a part is found by a new driver, and cleaned by it", partReopen},
 	}

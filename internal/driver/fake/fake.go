@@ -275,7 +275,8 @@ func (d *Driver) Update(_ context.Context, m driver.Member) error {
 	if old.keepsMemory() {
 		return fmt.Errorf("updating member %q: it is %s", id, old.state)
 	}
-	m.Boot = old.config.Boot // new files are no new boot
+	m.Boot = old.config.Boot // new files are no new boot, nor another size
+	m.Assignment = m.Assignment.Sized(old.config.Assignment.Held())
 	old.config = m
 	return nil
 }

@@ -21,3 +21,6 @@ func (d *Driver) ServeHome(m driver.Member) (string, error) {
 
 // EndHome ends that.
 var EndHome = (*Driver).endHome
+
+// OverlaySize reads the size of the disk in a private disk's file.
+var OverlaySize = overlaySize

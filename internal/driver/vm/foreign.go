@@ -195,6 +195,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 	if err != nil {
 		return err
 	}
+	if err := d.fitDisk(ctx, host, &m.Assignment, *image.Disk); err != nil {
+		return err
+	}
 	if _, err := d.console(id); err != nil {
 		return err
 	}

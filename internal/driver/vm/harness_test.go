@@ -80,8 +80,13 @@ func (p taps) Attach(ctx context.Context, port fabric.Port, place fabric.Place) 
 	if err := p.Ports.Attach(ctx, port, place); err != nil {
 		return err
 	}
-	if _, err := netlink.LinkByName(place.At); err == nil {
-		return nil
+	if link, err := netlink.LinkByName(place.At); err == nil {
+		if was, ok := link.(*netlink.Tuntap); ok && was.Flags&netlink.TUNTAP_MULTI_QUEUE != 0 == (place.Queues > 1) {
+			return nil
+		}
+		if err := netlink.LinkDel(link); err != nil { // a device keeps the kind of queues that it was made with
+			return err
+		}
 	}
 	tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: place.At}, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI | netlink.TUNTAP_VNET_HDR, Queues: 0}
 	if place.Queues > 1 {

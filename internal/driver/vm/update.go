@@ -33,7 +33,8 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil || r.Foreign != nil {
 		return err // nobody in it takes files: it has those of its start
 	}
-	m.Boot = r.Member.Boot // new files are no new boot
+	m.Boot = r.Member.Boot // new files are no new boot, nor another size
+	m.Assignment = m.Assignment.Sized(r.Member.Assignment.Held())
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err

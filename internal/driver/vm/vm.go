@@ -222,4 +222,6 @@ var (
 	_ driver.Saver            = (*Driver)(nil)
 	_ driver.Mover            = (*Driver)(nil)
 	_ driver.Prober           = (*Driver)(nil)
+	_ driver.Rebooter         = (*Driver)(nil)
+	_ driver.Resizer          = (*Driver)(nil)
 )
