@@ -4,7 +4,7 @@ package api
 type Kind string
 
 // The kinds of objects. A node changes with what its agent reports of itself, its drain and its machine, but not with the members on it. An
-// environment is one that was built. A network is named by its UID, and never changes: its ports change with its cluster. Tokens, candidates and enrollment tokens are visible to administrators only.
+// environment is one that was built. A network is named by its UID; its ports change with their clusters. Tokens, candidates and enrollment tokens are visible to administrators only.
 const (
 	KindBuild       Kind = "build"
 	KindCandidate   Kind = "candidate"

@@ -119,15 +119,39 @@ func (n *Network) OwnName() string {
 	return name
 }
 
+// NetworkRequest is the body of a create: a network of a project.
+type NetworkRequest struct {
+	// Name is a DNS label, unique in the project. Groups write project/NAME.
+	Name string `json:"name"`
+	// Project owns it; it defaults to the token's.
+	Project string `json:"project,omitempty"`
+	// Prefix is its subnet: an IPv4 prefix of length 16 to 28 within the site's pool for networks. It defaults to a free one.
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// NetworkPhase is how far a network is.
+type NetworkPhase string
+
+// The phases of networks. Those of clusters are ready.
+const (
+	NetworkPending  NetworkPhase = "pending"  // it has no index yet
+	NetworkReady    NetworkPhase = "ready"    // clusters can use it
+	NetworkRefused  NetworkPhase = "refused"  // its subnet was taken by then: delete it
+	NetworkDeleting NetworkPhase = "deleting" // it goes with its last port
+)
+
 // NetworkStatus is a network as the API shows it.
 type NetworkStatus struct {
 	Network
-	// Ports are its ports, those that are still being cleaned included.
+	Phase NetworkPhase `json:"phase"`
+	// Ports are its ports, those that are still being cleaned included. Of clusters that the token may not see, there are none.
 	Ports []NetworkPort `json:"ports"`
 }
 
 // NetworkPort is a member's end of a network as the API shows it.
 type NetworkPort struct {
+	// Cluster is the member's.
+	Cluster string     `json:"cluster"`
 	Member  string     `json:"member"`
 	Node    string     `json:"node"`
 	Kind    PortKind   `json:"kind"`

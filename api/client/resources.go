@@ -150,7 +150,17 @@ func (c *Client) Networks(ctx context.Context) ([]api.NetworkStatus, error) {
 	return items[api.NetworkStatus](ctx, c, "/v1/networks")
 }
 
-// Network returns the network with a name (CLUSTER or CLUSTER:NETWORK) or UID.
+// CreateNetwork makes a network of a project.
+func (c *Client) CreateNetwork(ctx context.Context, req api.NetworkRequest) (api.NetworkStatus, error) {
+	return answer[api.NetworkStatus](ctx, c, http.MethodPost, "/v1/networks", req)
+}
+
+// DeleteNetwork asks for the deletion of a project's network, by its name (project/NETWORK) or UID.
+func (c *Client) DeleteNetwork(ctx context.Context, name string) (api.NetworkStatus, error) {
+	return answer[api.NetworkStatus](ctx, c, http.MethodDelete, "/v1/networks/"+url.PathEscape(name), nil)
+}
+
+// Network returns the network with a name (CLUSTER, CLUSTER:NETWORK or project/NETWORK) or UID.
 func (c *Client) Network(ctx context.Context, name string) (api.NetworkStatus, error) {
 	return answer[api.NetworkStatus](ctx, c, http.MethodGet, "/v1/networks/"+url.PathEscape(name), nil)
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/offer"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -49,6 +50,8 @@ type Writer interface {
 	DeleteProject(ctx context.Context, name string) (int64, error)
 	PutShape(ctx context.Context, shape api.NamedShape) (int64, error)
 	DeleteShape(ctx context.Context, name string) (int64, error)
+	CreateNetwork(ctx context.Context, in api.NetworkIntent) (int64, error)
+	RequestNetworkDelete(ctx context.Context, name string, at time.Time) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
 
@@ -100,6 +103,8 @@ type Config struct {
 	Tunnels   Tunnels
 	Homes     Homes
 	Hosts     Hosts
+	// Pool is where subnets of networks come from.
+	Pool placement.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.
 	Offers offer.Site
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the

@@ -205,7 +205,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 // newNetworks refuses the networks of a new group that its cluster does not have: networks are made when a cluster is placed.
 func newNetworks(was api.ClusterSpec, g api.Group) []api.FieldProblem {
 	var problems []api.FieldProblem
-	has := api.FurtherNetworks(was.Groups)
+	has := slices.Concat(api.FurtherNetworks(was.Groups), api.JoinedNetworks(was.Groups))
 	for _, name := range g.Networks {
 		if !slices.Contains(has, name) {
 			problems = append(problems, api.FieldProblem{

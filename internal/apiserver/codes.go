@@ -89,8 +89,29 @@ var (
 	}
 	codeNoNetwork = Code{
 		"network_not_found", http.StatusNotFound, "The network does not exist",
-		"No network that the token may see has this name or UID: its cluster has none yet, was deleted, or belongs to another project.",
+		"No network that the token may see has this name or UID: it was deleted, belongs to another project, or its cluster has none yet.",
 		"List the networks and correct the name.",
+	}
+	codeUnknownNetwork = Code{
+		"unknown_network", http.StatusUnprocessableEntity, "The project has no such network",
+		"A group names a network of the cluster's project that does not exist or is being deleted; `errors` lists the networks of the project.",
+		"Choose a listed network, or create it: nearmetal network create NAME.",
+	}
+	codeNetworkExists = Code{
+		"network_exists", http.StatusConflict, "The network's name is taken",
+		"The project has a network of this name, or one that is still being deleted.", "Choose another name, or delete the network and wait until it is gone.",
+	}
+	codeNetworkInUse = Code{
+		"network_in_use", http.StatusConflict, "The network is in use",
+		"Clusters name the network, or it is the private network of a cluster and ends with it; `detail` names them.", "Delete the clusters first.",
+	}
+	codeSubnetTaken = Code{
+		"subnet_taken", http.StatusConflict, "The subnet is taken",
+		"The requested prefix overlaps the subnet of another network of the site.", "Choose another prefix, or omit it to get a free one.",
+	}
+	codeTooManyNetworks = Code{
+		"too_many_networks", http.StatusConflict, "The project has too many networks",
+		"The project has as many networks as a project may have; `detail` names the limit.", "Delete a network first.",
 	}
 	codeNoEnvironment = Code{
 		"environment_not_found", http.StatusNotFound, "The environment does not exist",
@@ -155,7 +176,7 @@ var (
 	}
 	codeProjectInUse = Code{
 		"project_in_use", http.StatusConflict, "The project is in use",
-		"The project owns clusters, or is the default project, which always exists.", "Delete its clusters first.",
+		"The project owns clusters, networks or tokens, or is the default project, which always exists.", "Delete what `detail` names first.",
 	}
 	codeQuotaInUse = Code{
 		"quota_in_use", http.StatusConflict, "More than the quota is in use",
@@ -278,7 +299,7 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
-		codeNoNetwork, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeTooManyNetworks, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,

@@ -232,6 +232,26 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/jobs/nix/cancel"}) }},
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/jobs/nix/log"}) }},
 		{"node_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/nodes/nix"}) }},
+		{"unknown_network", `project/none`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"c8","networks":["project/none"]}`})
+		}},
+		{"network_exists", `"project/lab" already exists`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/networks", body: `{"name":"lab","prefix":"10.64.128.0/24"}`})
+			return send(t, s, request{method: "POST", path: "/v1/networks", body: `{"name":"lab"}`})
+		}},
+		{"subnet_taken", `10.64.128.0/24 of network "project/lab"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/networks", body: `{"name":"other","prefix":"10.64.128.128/25"}`})
+		}},
+		{"network_in_use", `1 cluster (onlab)`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"onlab","networks":["project/lab"]}`})
+			return send(t, s, request{method: "DELETE", path: "/v1/networks/project%2Flab"})
+		}},
+		{"too_many_networks", `has 32 networks`, func() *http.Response {
+			for i := range 31 {
+				send(t, s, request{method: "POST", path: "/v1/networks", body: fmt.Sprintf(`{"name":"net%d"}`, i)})
+			}
+			return send(t, s, request{method: "POST", path: "/v1/networks", body: `{"name":"more"}`})
+		}},
 		{"network_not_found", `"nix:x"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/networks/nix:x"}) }},
 		{"environment_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/environments/nix"}) }},
 		{"method_not_allowed", "GET", func() *http.Response { return send(t, s, request{method: "PUT", path: "/v1/clusters"}) }},

@@ -77,10 +77,10 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 			parts = append(parts, a)
 			continue
 		case a.Spare:
-			spares = append(spares, joinSpare(a, seen))
+			spares = append(spares, joinSpare(c.Record, a, seen))
 			continue
 		}
-		m := joinMember(a, seen, settled(c, a))
+		m := joinMember(c.Record, a, seen, settled(c, a))
 		m.Resizing = resizingOf(c, a, seen)
 		if now, ok := moving[a.ID]; ok {
 			m.Moving = &now
@@ -90,14 +90,14 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 		}
 		st.Members = append(st.Members, m)
 	}
-	joinParts(st, parts, seen)
+	joinParts(st, c.Record, parts, seen)
 	st.Members = append(st.Members, placeless(c)...)
 	st.TotalMembers = len(st.Members)
 	slices.SortStableFunc(st.Members, byRank)
 	st.Members = append(st.Members, spares...)
 	for a := range c.Releasing() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
-		m := newMember(a)
+		m := newMember(c.Record, a)
 		m.Phase = api.MemberReleasing
 		if phase, _, message := seen.Node(a.Node); phase != api.NodeReady {
 			m.Message = "waiting for node " + a.Node + ": " + message
@@ -175,13 +175,13 @@ func settled(c *state.Cluster, a *api.Assignment) bool {
 }
 
 // joinParts adds to members what they hold on other nodes.
-func joinParts(st *api.ClusterStatus, parts []*api.Assignment, seen Observed) {
+func joinParts(st *api.ClusterStatus, record *api.ClusterRecord, parts []*api.Assignment, seen Observed) {
 	for _, a := range parts {
 		i := slices.IndexFunc(st.Members, func(m api.MemberStatus) bool { return m.Name == a.Member })
 		if i < 0 {
 			continue
 		}
-		part := joinMember(a, seen, false)
+		part := joinMember(record, a, seen, false)
 		m := &st.Members[i]
 		m.Devices = append(m.Devices, part.Devices...)
 		if m.Phase == api.MemberReady && part.Phase != api.MemberReady {
@@ -201,7 +201,7 @@ func devicesOf(a *api.Assignment) []api.MemberDevice {
 }
 
 // newMember is the part of a member that its assignment says.
-func newMember(a *api.Assignment) api.MemberStatus {
+func newMember(record *api.ClusterRecord, a *api.Assignment) api.MemberStatus {
 	has := a.Has()
 	m := api.MemberStatus{
 		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: has.CPUs, MemoryBytes: int64(has.Shape().Memory),
@@ -211,7 +211,7 @@ func newMember(a *api.Assignment) api.MemberStatus {
 		m.Address = a.Address().String()
 	}
 	for i := 1; i < len(a.Ports); i++ {
-		m.Networks = append(m.Networks, api.MemberNetwork{Name: api.OwnNetworkName(a.Ports[i].Network), Address: a.Ports[i].Address.String()})
+		m.Networks = append(m.Networks, api.MemberNetwork{Name: networkNameIn(record, a.Ports[i].Network), Address: a.Ports[i].Address.String()})
 	}
 	m.Devices = devicesOf(a)
 	if m.CPUs == nil {
@@ -220,9 +220,19 @@ func newMember(a *api.Assignment) api.MemberStatus {
 	return m
 }
 
+// networkNameIn returns the name that the groups of a cluster write for a network, by its UID.
+func networkNameIn(record *api.ClusterRecord, uid string) string {
+	for _, ref := range record.Joined {
+		if ref.UID == uid {
+			return ref.Name
+		}
+	}
+	return api.OwnNetworkName(uid)
+}
+
 // joinSpare shows room that is held; a node that can't be heard of makes it of no use.
-func joinSpare(a *api.Assignment, seen Observed) api.MemberStatus {
-	m := newMember(a)
+func joinSpare(record *api.ClusterRecord, a *api.Assignment, seen Observed) api.MemberStatus {
+	m := newMember(record, a)
 	m.Phase, m.Address, m.Networks = api.MemberSpare, "", nil
 	if phase, _, message := seen.Node(a.Node); phase != api.NodeReady {
 		m.Message = "node " + a.Node + ": " + message
@@ -231,8 +241,8 @@ func joinSpare(a *api.Assignment, seen Observed) api.MemberStatus {
 }
 
 // joinMember adds what the member's node says. settled tells that the cluster has been ready with it.
-func joinMember(a *api.Assignment, seen Observed, settled bool) api.MemberStatus {
-	m := newMember(a)
+func joinMember(record *api.ClusterRecord, a *api.Assignment, seen Observed, settled bool) api.MemberStatus {
+	m := newMember(record, a)
 	node, _, trouble := seen.Node(a.Node)
 	phase, message, ok := seen.Member(a)
 	switch {

@@ -1,7 +1,9 @@
 package apiserver_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,5 +125,97 @@ func TestANetworkShowsItsPorts(t *testing.T) {
 	s.Quarantine("c1")
 	if got := show(further().Ports); !slices.Equal(got, []string{storage + " quarantined"}) {
 		t.Errorf("when the port was not proved clean in time: %q", got)
+	}
+}
+
+func TestANetworkOfAProjectIsSharedByItsClustersAndUnknownToOtherProjects(t *testing.T) {
+	s := twoProjects(t)
+	ann, eve, vic := s.ClientAs("ann", "default", api.RoleMember), s.ClientAs("eve", "lab", api.RoleMember), s.ClientAs("vic", "default", api.RoleViewer)
+	made, err := ann.CreateNetwork(t.Context(), api.NetworkRequest{Name: "storage", Prefix: "10.64.128.0/24"})
+	if err != nil || made.Name != "project/storage" || made.Phase != api.NetworkPending || made.Prefix.String() != "10.64.128.0/24" {
+		t.Fatalf("created %+v, %v", made, err)
+	}
+	for who, c := range map[string]*client.Client{"a viewer": vic, "a member of another project": eve} {
+		if _, err := c.CreateNetwork(t.Context(), api.NetworkRequest{Name: "x", Project: "default"}); !client.HasCode(err, "forbidden") {
+			t.Errorf("%s creates a network of the default project: %v", who, err)
+		}
+	}
+	_, err = eve.CreateNetwork(t.Context(), api.NetworkRequest{Name: "storage", Prefix: "10.64.128.128/25"})
+	if !client.HasCode(err, "subnet_taken") || strings.Contains(err.Error(), "storage") || strings.Contains(err.Error(), "10.64.128.0/24") {
+		t.Errorf("another project's network is named: %v", err)
+	}
+	if theirs, err := eve.CreateNetwork(t.Context(), api.NetworkRequest{Name: "storage"}); err != nil || theirs.Project != "lab" {
+		t.Fatalf("two projects can't each have a network storage: %+v, %v", theirs, err)
+	}
+	for _, name := range []string{"project/default.storage", made.UID} {
+		if _, err := eve.Network(t.Context(), name); !client.HasCode(err, "network_not_found") {
+			t.Errorf("a member of another project sees %s: %v", name, err)
+		}
+		if _, err := eve.DeleteNetwork(t.Context(), name); !client.HasCode(err, "network_not_found") {
+			t.Errorf("a member of another project deletes %s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"c1", "c2"} {
+		if _, err := ann.CreateCluster(t.Context(), api.ClusterRequest{Name: name, Networks: []string{"project/storage"}}); err != nil {
+			t.Fatal(err)
+		}
+		s.Place(name)
+	}
+	n, err := vic.Network(t.Context(), "project/storage")
+	if err != nil || n.Phase != api.NetworkReady || len(n.Ports) != 2 || n.Ports[0].Cluster == n.Ports[1].Cluster {
+		t.Errorf("the network of two clusters is %+v, %v", n, err)
+	}
+	c, err := ann.Cluster(t.Context(), "c2")
+	if err != nil || len(c.Status.Members[0].Networks) != 1 || c.Status.Members[0].Networks[0].Name != "project/storage" {
+		t.Errorf("the member is %+v, %v", c.Status.Members, err)
+	}
+	limited := s.ClientOf(s.TokenWith(api.TokenInfo{User: "ann", Role: api.RoleMember, Project: "default", Limits: api.Limits{Clusters: []string{"c1"}}}))
+	if n, err := limited.Network(t.Context(), "project/storage"); err != nil || len(n.Ports) != 1 || n.Ports[0].Cluster != "c1" {
+		t.Errorf("a token for c1 alone sees %+v, %v", n.Ports, err)
+	}
+	if _, err := limited.DeleteNetwork(t.Context(), "project/storage"); !client.HasCode(err, "forbidden") {
+		t.Errorf("a token for c1 alone deletes the network of all: %v", err)
+	}
+	if _, err := ann.DeleteNetwork(t.Context(), "project/storage"); !client.HasCode(err, "network_in_use") {
+		t.Errorf("a network with clusters is deleted: %v", err)
+	}
+	if _, err := ann.DeleteNetwork(t.Context(), "c1"); !client.HasCode(err, "network_in_use") {
+		t.Errorf("a cluster's own network is deleted: %v", err)
+	}
+	if gone, err := eve.DeleteNetwork(t.Context(), "project/storage"); err != nil || gone.Phase != api.NetworkDeleting || gone.Project != "lab" {
+		t.Errorf("a network that nobody uses is deleted: %+v, %v", gone, err)
+	}
+	if _, err := eve.CreateCluster(t.Context(), api.ClusterRequest{Name: "c3", Networks: []string{"project/storage"}}); !client.HasCode(err, "unknown_network") {
+		t.Errorf("a cluster on a network that is being deleted: %v", err)
+	}
+}
+
+func TestARequestForANetworkIsRefusedWithTheReason(t *testing.T) {
+	s := twoProjects(t)
+	for prefix, want := range map[string]string{
+		"10.64.128.0":     "is not a prefix: give one such as 10.64.128.0/24",
+		"10.64.128.1/24":  "has bits beyond its length: give 10.64.128.0/24",
+		"10.64.0.0/12":    "has length /12: give /16 to /28",
+		"10.64.128.0/30":  "has length /30: give /16 to /28",
+		"192.168.0.0/24":  "is not in this site's pool for networks, 10.64.0.0/10",
+		"fd00:1234::/64":  "is not an IPv4 prefix",
+		"10.64.128.0/24x": "is not a prefix",
+	} {
+		_, err := s.Client().CreateNetwork(t.Context(), api.NetworkRequest{Name: "n", Prefix: prefix})
+		if !client.HasCode(err, "invalid_request") || !strings.Contains(fmt.Sprintf("%+v", err), want) {
+			t.Errorf("prefix %s: %v; want %q", prefix, err, want)
+		}
+	}
+	for _, name := range []string{"", "A", "project/x", "a.b"} {
+		if _, err := s.Client().CreateNetwork(t.Context(), api.NetworkRequest{Name: name}); !client.HasCode(err, "invalid_request") {
+			t.Errorf("a network named %q: %v", name, err)
+		}
+	}
+	if all, err := s.Client().Networks(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("after refusals there are %+v, %v", all, err)
+	}
+	_, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Networks: []string{"lab/x"}})
+	if !client.HasCode(err, "invalid_cluster") || !strings.Contains(fmt.Sprintf("%+v", err), "write NAME for a private network of the cluster, or project/NAME") {
+		t.Errorf("a network of another project by its name: %v", err)
 	}
 }

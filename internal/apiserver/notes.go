@@ -20,7 +20,8 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindCandidate, before.Candidates, after.Candidates, named(func(c *api.Candidate) string { return c.MAC }, hidden)),
 		notesOf(api.KindEnrollToken, before.EnrollTokens, after.EnrollTokens, named(func(t *api.EnrollmentToken) string { return t.ID }, hidden)),
 		notesOf(api.KindJob, before.Jobs, after.Jobs, func(j *api.Job) (string, owner) { return j.ID, ofCluster(j.Cluster) }),
-		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, ofCluster(n.Cluster) }),
+		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, ofNetwork(n) }),
+		intentNotes(before.NetworkIntents, after.NetworkIntents),
 		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
 		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
 	)
@@ -30,6 +31,27 @@ func storedNotes(before, after *state.View) []note {
 func ofCluster(full string) owner {
 	project, _ := tenancy.Split(full)
 	return owner{project: project, cluster: full}
+}
+
+// intentNotes returns what changed of what users want of projects' networks, which are known by their UIDs.
+func intentNotes(before, after []*api.NetworkIntent) []note {
+	changed, gone := state.Diff(before, after, func(n *api.NetworkIntent) string { return n.Name })
+	var notes []note
+	for _, n := range gone {
+		notes = append(notes, note{kind: api.KindNetwork, name: n.UID, owner: owner{project: projectOr(n.Project)}, deleted: true})
+	}
+	for _, n := range changed {
+		notes = append(notes, note{kind: api.KindNetwork, name: n.UID, owner: owner{project: projectOr(n.Project)}})
+	}
+	return notes
+}
+
+// ofNetwork is the owner of a network: its cluster, or its project.
+func ofNetwork(n *api.Network) owner {
+	if n.OfProject() {
+		return owner{project: projectOr(n.Project)}
+	}
+	return ofCluster(n.Cluster)
 }
 
 // named is what notesOf needs of a kind whose objects all have the same owner.

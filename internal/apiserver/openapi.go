@@ -252,6 +252,7 @@ func requests() map[string]reflect.Type {
 		"label-cluster":   reflect.TypeFor[api.LabelsRequest](),
 		"certify-key":     reflect.TypeFor[api.CertificateRequest](),
 		"drain-node":      reflect.TypeFor[api.DrainRequest](),
+		"create-network":  reflect.TypeFor[api.NetworkRequest](),
 		"create-project":  reflect.TypeFor[api.ProjectRequest](),
 		"update-project":  reflect.TypeFor[api.ProjectUpdate](),
 		"patch-project":   reflect.TypeFor[api.ProjectSettings](),

@@ -42,7 +42,7 @@ func bounds() map[string]map[string]property {
 	size, cores := between(1, manifest.MaxMembers), between(1, manifest.MaxCores)
 	checks := list(0, manifest.MaxChecks, nil)
 	spares := between(0, manifest.MaxMembers)
-	networks := distinct(list(0, manifest.MaxGroupNetworks, text(1, manifest.MaxNetworkName, manifest.LabelPattern)))
+	networks := distinct(list(0, manifest.MaxGroupNetworks, text(1, len("project/")+manifest.MaxNetworkName, manifest.NetworkPattern)))
 	quota := between(0, maxQuota)
 	shares, description := between(1, maxShares), text(0, maxDescription, "")
 	password := text(0, manifest.MaxPassword, "")
@@ -57,6 +57,7 @@ func bounds() map[string]map[string]property {
 			"name": label, "size": size, "shape": label, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
 			"networks": networks, "checks": checks, "user_data": text(0, manifest.MaxUserData, ""),
 		},
+		"NetworkRequest":     {"name": text(1, manifest.MaxNetworkName, manifest.LabelPattern), "project": projectName, "prefix": text(9, 18, `^[0-9.]+/[0-9]+$`)},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},
 		"LabelsRequest":      {"labels": labels},
@@ -93,10 +94,10 @@ const (
 	macPattern = `^(([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}|([0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})$`
 )
 
-// Names of networks: a cluster's, with the name that the network has within it, or a UID.
+// Names of networks: a cluster's, with the name that the network has within it, a project's, or a UID.
 const (
-	maxNetworkPath = manifest.MaxProjectName + len(".") + manifest.MaxClusterName + len(":") + manifest.MaxNetworkName
-	networkPattern = `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
+	maxNetworkPath = len("project/") + manifest.MaxProjectName + len(".") + manifest.MaxClusterName + len(":") + manifest.MaxNetworkName
+	networkPattern = `^(project/)?([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
 )
 
 // text bounds a text's length and form; 0 and "" leave one open.

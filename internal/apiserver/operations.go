@@ -107,7 +107,7 @@ func (s *Server) registerClusters() {
 		"Stores the request and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
 			"Give either `groups`, or the fields of one group at the top level.",
 		http.StatusCreated, s.createCluster,
-		bodyCodes(codeInvalidCluster, codeUnknownEnvironment, codeUnknownShape, codeUnknownStack, codeClusterExists, codeNoProject)...)
+		bodyCodes(codeInvalidCluster, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeUnknownStack, codeClusterExists, codeNoProject)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
 	if s.cfg.Traces != nil {
@@ -119,7 +119,7 @@ func (s *Server) registerClusters() {
 		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, time limit, priority and queue to the values of "+
 			"the body, and to their defaults if omitted. The answer lists the changes in words; with `dry_run` nothing is changed.",
 		http.StatusOK, s.applyCluster,
-		bodyCodes(codeInvalidCluster, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownStack, codeClusterExists,
+		bodyCodes(codeInvalidCluster, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeUnknownStack, codeClusterExists,
 			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
 	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
 		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Its shared home and all files there "+
@@ -187,15 +187,6 @@ func (s *Server) registerJobs() {
 	operation(s, "POST /v1/jobs/{id}/cancel", AccessRun, "cancel-job", "Cancel a job",
 		"Requests the end of the job; its phase shows when it has ended. Cancelling one that has ended changes nothing.",
 		http.StatusAccepted, s.cancelJob, codeNoJob)
-}
-
-func (s *Server) registerNetworks() {
-	operation(s, "GET /v1/networks", AccessRead, "list-networks", "List networks",
-		"Networks by name, with their ports: those of the token's project; for an administrator those of all projects. Every placed cluster has one of "+
-			"its own, and those that its groups name. A network is gone once the last of its ports is confirmed clean.",
-		http.StatusOK, s.listNetworks)
-	operation(s, "GET /v1/networks/{name}", AccessRead, "get-network", "Show a network",
-		"By its name, CLUSTER for a cluster's own network and CLUSTER:NETWORK for a further one, or by its UID.", http.StatusOK, s.getNetwork, codeNoNetwork)
 }
 
 func (s *Server) registerNodes() {

@@ -38,7 +38,7 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
 	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
 	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",
-	"GET /v1/networks": "read", "GET /v1/networks/{name}": "read", "GET /v1/clusters/{name}/trace": "read",
+	"GET /v1/networks": "read", "POST /v1/networks": "change", "GET /v1/networks/{name}": "read", "DELETE /v1/networks/{name}": "change", "GET /v1/clusters/{name}/trace": "read",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",
 	"POST /v1/nodes/{name}/drain": "administer", "POST /v1/nodes/{name}/undrain": "administer", "POST /v1/nodes/{name}/trust": "administer", "POST /v1/nodes/{name}/untrust": "administer", "DELETE /v1/nodes/{name}": "administer",
 	"GET /v1/environments": "read", "GET /v1/environments/{name}": "read",

@@ -94,7 +94,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.priority, "priority", 0, "requests of higher priority leave the queue first; above 0 for administrators only")
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
-	flags.StringArrayVar(&f.networks, "network", nil, "name of a further private network of its members, may be repeated")
+	flags.StringArrayVar(&f.networks, "network", nil, "further network of its members: NAME for a private one of the cluster, project/NAME for one of the project; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)

@@ -12,10 +12,15 @@ import (
 )
 
 func (a *app) networkCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "network", Short: "Show networks and their ports", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "network", Short: "Create, show and delete networks", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.Long = cmd.Short + `. Every placed cluster has a private network of its own, named like the cluster, and the further ones
-that its groups name: CLUSTER:NETWORK, one of another project than the token's PROJECT.CLUSTER:NETWORK.`
-	cmd.AddCommand(a.networkList(), a.networkShow())
+that its groups name: CLUSTER:NETWORK. These end with their cluster.
+
+A project's network outlives clusters: project/NETWORK. Members of all clusters of the project whose groups name it reach each other there,
+and know each other as MEMBER.CLUSTER.
+
+For a network of another project than the token's, write PROJECT.CLUSTER, PROJECT.CLUSTER:NETWORK or project/PROJECT.NETWORK.`
+	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkDelete())
 	return a.connects(cmd)
 }
 
@@ -33,10 +38,10 @@ func (a *app) networkList() *cobra.Command {
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
 			projects := severalProjects(all, func(n api.NetworkStatus) string { return n.Project })
-			t := newTable(w, projects.row("NAME", "PROJECT", "CLUSTER", "TECHNOLOGY", "ID", "SUBNET", "EGRESS", "PORTS")...)
+			t := newTable(w, projects.row("NAME", "PROJECT", "CLUSTER", "PHASE", "TECHNOLOGY", "ID", "SUBNET", "EGRESS", "PORTS")...)
 			for i := range all {
 				n := &all[i]
-				t.row(projects.row(n.Name, n.Project, n.Cluster, string(n.Technology), strconv.Itoa(n.Index), n.Prefix.String(), yesNo(n.Egress),
+				t.row(projects.row(n.Name, n.Project, n.Cluster, string(n.Phase), string(n.Technology), indexText(n), subnetText(n), yesNo(n.Egress),
 					portsText(n.Ports))...)
 			}
 			t.flush()
@@ -76,7 +81,7 @@ func (a *app) networkShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show a network and its ports", Args: oneArg("network"), ValidArgsFunction: a.completeNetworks,
 		Long:    "Show a network, by its name or UID, and its ports.",
-		Example: "  nearmetal network show c1\n  nearmetal network show c1:storage -o json",
+		Example: "  nearmetal network show c1\n  nearmetal network show c1:storage -o json\n  nearmetal network show project/lab",
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -93,17 +98,37 @@ func (a *app) networkShow() *cobra.Command {
 	return cmd
 }
 
+// indexText is the index of a network that has one.
+func indexText(n *api.NetworkStatus) string {
+	if n.Index == 0 {
+		return ""
+	}
+	return strconv.Itoa(n.Index)
+}
+
+// subnetText is the subnet of a network that has one, or asks for one.
+func subnetText(n *api.NetworkStatus) string {
+	if !n.Prefix.IsValid() {
+		return ""
+	}
+	return n.Prefix.String()
+}
+
 func printNetwork(w io.Writer, n *api.NetworkStatus) {
-	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Technology", string(n.Technology),
-		"ID", strconv.Itoa(n.Index), "Subnet", n.Prefix.String(), "Gateway", n.Gateway.String(), "Egress", yesNo(n.Egress), "Ports", portsText(n.Ports))
+	gateway := ""
+	if n.Gateway.IsValid() {
+		gateway = n.Gateway.String()
+	}
+	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
+		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Ports", portsText(n.Ports))
 	if len(n.Ports) == 0 {
 		return
 	}
 	_, _ = io.WriteString(w, "\n")
-	t := newTable(w, "MEMBER", "NODE", "KIND", "ADDRESS", "MAC", "STATE")
+	t := newTable(w, "CLUSTER", "MEMBER", "NODE", "KIND", "ADDRESS", "MAC", "STATE")
 	for i := range n.Ports {
 		p := &n.Ports[i]
-		t.row(p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC, portState(p))
+		t.row(p.Cluster, p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC, portState(p))
 	}
 	t.flush()
 }
@@ -127,6 +152,9 @@ func (a *app) completeNetworks(cmd *cobra.Command, args []string, _ string) ([]s
 			name := all[i].Name
 			if all[i].Project != own {
 				name = fullName(all[i].Project, name)
+				if short, ok := api.CutProjectNetwork(all[i].Name); ok {
+					name = api.ProjectNetwork(fullName(all[i].Project, short))
+				}
 			}
 			names = append(names, name)
 		}

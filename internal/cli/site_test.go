@@ -334,10 +334,10 @@ func TestNetworksAreShownWithTheirPorts(t *testing.T) {
 		return api.NetworkStatus{Network: api.Network{
 			UID: uid, Name: name, Project: project, Cluster: "c1", ClusterUID: "aaaaaaaaaaaa", Technology: api.TechnologyVXLAN, Index: index, Prefix: prefix,
 			Gateway: prefix.Addr().Next(), Egress: index == 1,
-		}, Ports: append([]api.NetworkPort{}, ports...)}
+		}, Phase: api.NetworkReady, Ports: append([]api.NetworkPort{}, ports...)}
 	}
 	port := func(member, node, address string) api.NetworkPort {
-		return api.NetworkPort{Member: member, Node: node, Kind: api.PortVeth, Address: netip.MustParseAddr(address), MAC: "02:6e:00:02:00:02"}
+		return api.NetworkPort{Cluster: "c1", Member: member, Node: node, Kind: api.PortVeth, Address: netip.MustParseAddr(address), MAC: "02:6e:00:02:00:02"}
 	}
 	releasing, quarantined := port("c1-1", "n2", "10.64.32.3"), port("c1-2", "n2", "10.64.32.4")
 	releasing.Releasing, quarantined.Quarantined = true, true
@@ -349,6 +349,20 @@ func TestNetworksAreShownWithTheirPorts(t *testing.T) {
 	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Role: api.RoleAdmin})
 	golden(t, "network", f.script("network list", "network list -o json", "network show lab.c1:storage", "network show lab.c1:storage -o yaml", "network show c1"))
 	has(t, f.shell().run(t, "__complete", "network", "show", ""), 0, "c1\nlab.c1:storage\n:4\n")
+}
+
+func TestANetworkIsCreatedAndDeletedByItsName(t *testing.T) {
+	f := newFake(t)
+	made := api.NetworkStatus{Network: api.Network{UID: "nnnnnnnnnnnn", Name: "project/lab", Project: "default"}, Phase: api.NetworkPending}
+	deleting := made
+	deleting.Phase = api.NetworkDeleting
+	f.fixed("POST /v1/networks", made)
+	f.fixed("DELETE /v1/networks/{name}", deleting)
+	has(t, f.shell().run(t, "network", "create", "lab", "--no-wait"), 0, "project/lab", "pending")
+	has(t, f.shell().run(t, "network", "delete", "project/lab", "--no-wait"), 0, "network project/lab is being deleted")
+	has(t, f.shell().run(t, "network", "create", "Lab"), cli.ExitUsage, `"Lab"`)
+	has(t, f.shell().run(t, "network", "create", "lab", "--prefix", ""), cli.ExitUsage, "--prefix is empty")
+	has(t, f.shell().run(t, "network", "delete"), cli.ExitUsage, "name the networks to delete")
 }
 
 // whileTokenEnds runs whoami on a terminal, or not, with a token that ends at a time, and returns what stands on standard error.

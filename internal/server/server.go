@@ -365,7 +365,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		}),
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
-		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site),
+		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool,
 		Audit: site.audit, Uses: site.uses, Traces: site.traces,
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/enrollment"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -92,7 +93,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
 		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Hosts: s.Hosts, Certifier: Certifier{now},
-		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces,
+		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces, Pool: placement.DefaultPool,
 	}
 	if change != nil {
 		change(&cfg)
@@ -275,7 +276,8 @@ func (s *Site) Place(name string) {
 	nodes := slices.Collect(s.Cache.View().Agents())
 	rank := 0
 	refs, own := s.networks(c)
-	further := own[1:]
+	joined, joinedRefs := s.joined(c)
+	further := append(own[1:len(own):len(own)], joined...)
 	hold := func(g api.Group, member string, spare bool) {
 		n := len(batch.Assignments)
 		a := api.Assignment{
@@ -312,25 +314,12 @@ func (s *Site) Place(name string) {
 	now := s.now().UTC()
 	rec := api.ClusterRecord{
 		Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterStarting, ChangedAt: now, PlacedAt: &now,
-		Networks: refs,
+		Networks: refs, Joined: joinedRefs,
 	}
 	rev, err := s.Leader.Commit(context.Background(), c, state.Write{Record: rec, Add: []state.Batch{batch}, Networks: own})
 	must(s.t, err)
 	s.reach(rev)
 	s.Event(name, "Placed", fmt.Sprintf("%d members on %d nodes", rank, min(rank, len(nodes))))
-}
-
-// networks are those of a cluster, its own first: 10.64.16.0/20 and those that follow it.
-func (s *Site) networks(c *state.Cluster) (refs []api.NetworkRef, networks []api.Network) {
-	for i, name := range append([]string{""}, api.FurtherNetworks(c.Intent.Spec.Groups)...) {
-		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 + 16*i), 0}), 20)
-		n := api.Network{
-			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
-			Technology: api.TechnologyVXLAN, Index: 1 + i, Prefix: prefix, Gateway: prefix.Addr().Next(), Egress: c.Intent.Spec.Egress && name == "",
-		}
-		refs, networks = append(refs, api.NetworkRef{UID: n.UID, Prefix: prefix}), append(networks, n)
-	}
-	return refs, networks
 }
 
 // ChangeRecord commits a change of a cluster's record.

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+func (a *app) networkCreate() *cobra.Command {
+	var req api.NetworkRequest
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a network of a project, which outlives clusters", Args: oneArg("network"),
+		Long: `Create a network of a project, and wait until clusters can use it. Its subnet is a free one, unless --prefix gives another part of the
+site's pool for networks. Clusters join it when they are created: 'nearmetal cluster create --network project/NAME', or
+"networks: [project/NAME]" in a group of a file.`,
+		Example: "  nearmetal network create lab\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
+	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
+	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
+	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		req.Name = strings.TrimPrefix(args[0], api.ProjectNetwork(""))
+		if flags.Changed("prefix") && req.Prefix == "" {
+			return usage("--prefix is empty; give a prefix such as 10.64.128.0/24, or omit it")
+		}
+		if err := manifest.CheckNetwork(req, manifest.Flags("name")); err != nil {
+			return usage("%v", err)
+		}
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		n, err := c.CreateNetwork(cmd.Context(), req)
+		if err == nil && !noWait {
+			n, err = a.awaitNetwork(cmd.Context(), c, n)
+		}
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, n, func(w io.Writer) { printNetwork(w, &n) })
+	}
+	return cmd
+}
+
+// awaitNetwork waits until a new network is ready.
+func (a *app) awaitNetwork(ctx context.Context, c *client.Client, n api.NetworkStatus) (api.NetworkStatus, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := watchNews(ctx, c, client.Selection{Kind: api.KindNetwork, Name: n.UID})
+	for {
+		if err := news.wait(ctx, nil); err != nil {
+			return n, unlessInterrupted(err, "network %q is created, and gets its numbers when a server leads", n.Name)
+		}
+		now, err := c.Network(ctx, n.UID)
+		switch {
+		case err != nil:
+			return n, err
+		case now.Phase == api.NetworkRefused:
+			return n, fmt.Errorf("network %q was refused: %s; delete it: nearmetal network delete %s", now.Name, now.Refused, now.Name)
+		case now.Phase == api.NetworkReady:
+			return now, nil
+		}
+	}
+}
+
+func (a *app) networkDelete() *cobra.Command {
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete networks of projects, and wait until nothing is left of them",
+		Long: `Delete networks of projects, by their names or UIDs, and wait until they are gone. A network that a cluster names is not deleted: delete
+the cluster first.`,
+		Example: "  nearmetal network delete project/lab", ValidArgsFunction: a.completeNetworks,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usage("name the networks to delete; nothing was deleted ('nearmetal network list' lists the networks)")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are gone")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		var failed []error
+		for _, name := range unique(args) {
+			failed = append(failed, a.deleteNetwork(cmd.Context(), c, name, noWait))
+		}
+		return errors.Join(failed...)
+	}
+	return cmd
+}
+
+func (a *app) deleteNetwork(ctx context.Context, c *client.Client, name string, noWait bool) error {
+	n, err := c.DeleteNetwork(ctx, name)
+	if err != nil {
+		return err
+	}
+	if noWait {
+		fmt.Fprintf(a.Streams.Out, "network %s is being deleted\n", n.Name)
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := watchNews(ctx, c, client.Selection{Kind: api.KindNetwork, Name: n.UID})
+	for {
+		if err := news.wait(ctx, nil); err != nil {
+			return unlessInterrupted(err, "network %q is still being deleted", n.Name)
+		}
+		_, err := c.Network(ctx, n.UID)
+		switch {
+		case client.HasCode(err, "network_not_found"):
+			fmt.Fprintf(a.Streams.Out, "network %s deleted\n", n.Name)
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// unlessInterrupted returns an error, or for one that the user caused by an interrupt what goes on without the command.
+func unlessInterrupted(err error, format string, args ...any) error {
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted; "+format+", see 'nearmetal network list'", args...)
+	}
+	return err
+}
