@@ -96,7 +96,7 @@ var groupGuards = []Mutant{
 	{
 		Guard:   "answers to packets that rules allow take no place of the port",
 		File:    "internal/fabric/plan/guard_chains.go",
-		Find:    "\t\tg.allowed(securitygroup.In, answering, \"accept\"),\n\t\t[]string{\"goto note_\" + g.name},\n",
+		Find:    "\t\tg.allowed(securitygroup.In, answering, \"goto answer_\"+g.name),\n\t\t[]string{\"goto note_\" + g.name},\n",
 		Replace: "\t\t[]string{\"goto note_\" + g.name},\n",
 		Test:    "./internal/fabric/node TestPacketsThatRulesAllowTakeNoPlaceOfThePort",
 	},

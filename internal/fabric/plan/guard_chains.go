@@ -127,7 +127,13 @@ func (g guard) addArriving(add chainAdder) {
 		},
 	)
 	if g.admits() {
-		add("admit", []string{fmt.Sprintf("update @%s_%s { %s timeout 30s } accept", admitted, g.name, flowReply), "accept"})
+		admit := func(key string) []string {
+			return []string{fmt.Sprintf("update @%s_%s { %s timeout 30s } accept", admitted, g.name, key), "accept"}
+		}
+		add("admit", admit(flowReply))
+		if !g.restricted() {
+			add("answer", admit(flowSent))
+		}
 	}
 	add("other", []string{"meta protocol arp accept", "drop"})
 	add("icmp",
@@ -183,7 +189,7 @@ func (g guard) addOpen(add chainAdder) {
 			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 		},
 		g.known(flowSent),
-		g.allowed(securitygroup.In, answering, "accept"),
+		g.allowed(securitygroup.In, answering, "goto answer_"+g.name),
 		[]string{"goto note_" + g.name},
 	)
 	add("ping", []string{fmt.Sprintf("%s goto noteping_%s", isEcho, g.name), "accept"})
