@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 )
 
 // aboutSites tells whether the way to a mark is the start or the end of a site, not a cluster.
@@ -22,7 +23,7 @@ const lanes = 4
 
 // ofRequests are the marks that only a request comes by. Its second try does not: the leader, which goes to work at once, must not
 // die elsewhere before the request gets there.
-var ofRequests = []string{"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request"}
+var ofRequests = []string{"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-delete-request"}
 
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
 func deal(marks []string) [lanes][]string {
@@ -126,17 +127,19 @@ var (
 
 // acts are the acts of a life, each with marks that it can't do without: were it to come by none, it would show nothing.
 var acts = map[string][]string{
-	"create":     append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
-	"job":        {"state.after-job", "controller.after-job"},
-	"scale up":   append([]string{"state.after-intent-change", "node.after-peer"}, beginning...),
-	"scale down": append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "node.after-forget"}, ending...),
-	"pause":      {"state.after-intent-change", "state.after-record", "agent.before-freeze", "container.after-freeze"},
-	"resume":     {"state.after-intent-change", "state.after-record", "agent.before-freeze"},
-	"heal":       slices.Concat(beginning, ending),
-	"requeue":    append([]string{"controller.after-job"}, beginning...),
-	"drain":      beginning,
-	"extend":     {"state.after-intent-change"},
-	"delete":     append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop", "container.after-end-sandbox"}, ending...),
+	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
+	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
+	"job":         {"state.after-job", "controller.after-job"},
+	"scale up":    append([]string{"state.after-intent-change", "node.after-peer"}, beginning...),
+	"scale down":  append([]string{"state.after-intent-change", "agent.before-stop", "container.after-kill", "node.after-forget"}, ending...),
+	"pause":       {"state.after-intent-change", "state.after-record", "agent.before-freeze", "container.after-freeze"},
+	"resume":      {"state.after-intent-change", "state.after-record", "agent.before-freeze"},
+	"heal":        slices.Concat(beginning, ending),
+	"requeue":     append([]string{"controller.after-job"}, beginning...),
+	"drain":       beginning,
+	"extend":      {"state.after-intent-change"},
+	"delete":      append([]string{"state.after-delete-request", "state.before-forget", "state.after-forget", "agent.before-stop", "container.after-end-sandbox"}, ending...),
+	"network end": {"state.after-network-delete-request", "state.after-network-forgotten"},
 }
 
 // life is one cluster's life with crashes in it.
@@ -154,8 +157,13 @@ func (l life) live() {
 	before := l.lookAtNodes()
 	l.revive(true)
 	three, five := first(3, l.cluster), first(5, l.cluster)
+	network := api.ProjectNetwork("lab-" + l.cluster)
+	l.act("network", func() {
+		l.retry("network", "create", network, "--no-wait")
+		l.waitNetwork(network, func(n api.NetworkStatus, err error) bool { return err == nil && n.Phase == api.NetworkReady })
+	})
 	l.act("create", func() {
-		l.retry("cluster", "create", l.cluster, "--size", "3", "--cores", "1", "--memory", "64MiB", "--egress", "--time-limit", "1h")
+		l.retry("cluster", "create", l.cluster, "--network", network, "--size", "3", "--cores", "1", "--memory", "64MiB", "--egress", "--time-limit", "1h")
 		l.waitMembers(l.cluster, three)
 	})
 	l.act("job", func() { l.checkJob(l.submit(l.cluster, "-n", "3", "--", "hostname"), three) })
@@ -202,9 +210,19 @@ func (l life) live() {
 		l.retry("cluster", "delete", l.cluster, "--yes")
 		l.waitGone(l.cluster)
 	})
+	l.act("network end", func() {
+		l.retry("network", "delete", network, "--no-wait")
+		l.waitNetwork(network, func(_ api.NetworkStatus, err error) bool { return client.HasCode(err, "network_not_found") })
+	})
 	l.waitForNodes(3)
 	l.revive(false)
 	l.wantNothingOf(c.UID, before)
+}
+
+// waitNetwork waits until a network is as wanted, also while the server is away.
+func (l life) waitNetwork(name string, done func(api.NetworkStatus, error) bool) {
+	l.t.Helper()
+	l.eventually(time.Minute, "network "+name, func() bool { return done(l.api().Network(l.t.Context(), name)) })
 }
 
 // act does something while the volley is armed, and notes who died of it.
