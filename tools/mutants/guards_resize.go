@@ -6,7 +6,7 @@ var resizeGuards = []Mutant{
 		Guard:   "a resize gives nothing up before the node has",
 		File:    "internal/decision/resize.go",
 		Find:    `case !covers(op.Hold, held):`,
-		Replace: `case false:`,
+		Replace: `case !covers(op.Hold, held) && false:`,
 		Test:    "./internal/decision TestAResizeThatWouldLoseWhatAMachineUsesIsRefused",
 	},
 	{
