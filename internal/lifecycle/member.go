@@ -182,6 +182,8 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return []MemberOperation{Report{Phase: api.MemberSaved}}
 	case in.Departed && in.Desired.Moving: // its successor's agent knows more
 		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "it was sent to another node"}}
+	case in.Host == HostAbsent && in.Desired.Moving: // only a member that ran moves: a node that lost its disk can't know that it sent the member
+		return []MemberOperation{Report{Phase: api.MemberUnknown, Message: "nothing of it is on this node; it may have been sent to another node"}}
 	case in.Departed:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: "it was sent to another node, and is no longer here"}}
 	case in.Host == HostExited && in.Desired.Reboot && in.Attempts.Count < MaxAttempts: // the reboot was cut short, or the member ended before it

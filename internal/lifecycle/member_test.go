@@ -139,6 +139,11 @@ func TestWhatAnAgentDoesAboutAMemberNext(t *testing.T) {
 			[]string{"Report unknown: it was sent to another node"},
 		},
 		{
+			"one that moves is not started by a node that lost its disk, and with it that the member was sent",
+			MemberInput{Desired: moved, Host: HostAbsent},
+			[]string{"Report unknown: nothing of it is on this node; it may have been sent to another node"},
+		},
+		{
 			"and is never started again, not even by a host that has restarted",
 			MemberInput{Desired: wanted, Host: HostAbsent, Departed: true},
 			[]string{"Report failed: it was sent to another node, and is no longer here"},

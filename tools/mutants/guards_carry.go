@@ -94,6 +94,13 @@ var carryGuards = []Mutant{
 		Test:    "./internal/agent TestAMemberThatWasSentIsNotStartedAgain",
 	},
 	{
+		Guard:   "a member that moves is not started by a node that lost its disk",
+		File:    "internal/lifecycle/member.go",
+		Find:    "case in.Host == HostAbsent && in.Desired.Moving:",
+		Replace: "case false:",
+		Test:    "./internal/lifecycle TestWhatAnAgentDoesAboutAMemberNext",
+	},
+	{
 		Guard:   "nor by the agent that starts again",
 		File:    "internal/agent/members.go",
 		Find:    "exit: o.Message, departed: a.hasDeparted(o.ID)}",
