@@ -88,6 +88,8 @@ type Observation struct {
 	ExitCode *int
 	// Message explains why the member is in this state; empty when the member runs.
 	Message string
+	// StateBytes is the size of the state of a saved member; 0 for others.
+	StateBytes int64
 	// Member is the Member that Start received, without its Files; nil when the host has no record of it (debris).
 	Member *Member
 }
@@ -207,6 +209,20 @@ type Saver interface {
 	// long the member had stood still when the stream began. On error nothing but debris of from is left on this host. Import returns
 	// ErrUnfit when m differs too much.
 	Import(ctx context.Context, m Member, from string, state io.Reader) (stood time.Duration, err error)
+}
+
+// Snapshotter is the ability to keep the state of a paused member beside the member. Such a state is a saved member with an ID of its own,
+// from which any number of saved members can be made. All calls are idempotent.
+type Snapshotter interface {
+	// Snapshot writes the memory and devices of the paused member of to disk, as the saved member id. The member of stays paused. On error
+	// nothing but debris of id is left. Snapshot returns ErrNotFound when of is absent.
+	Snapshot(ctx context.Context, id, of string) error
+	// Verify returns nil if the state of the saved member id is undamaged and Restore accepts it on this host. It returns ErrNotFound when id is
+	// absent, and ErrUnfit when this host has changed too much.
+	Verify(ctx context.Context, id string) error
+	// LayDown makes the saved member id of the state of the saved member from, which stays saved. On error nothing but debris of id is left.
+	// LayDown returns ErrNotFound when from is absent.
+	LayDown(ctx context.Context, id, from string) error
 }
 
 // Mover is the ability to move a member to another host while it runs. Send on one host and Receive on the other are called at the same

@@ -61,7 +61,7 @@ func OfAssignments(all iter.Seq[*api.Assignment]) Amounts {
 
 func vectorOf(a *api.Assignment) Vector {
 	v := Vector{Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes()), Disk: least(a.DiskBytes)}
-	if !a.IsPart() {
+	if !a.IsPart() && !a.IsSnapshot() {
 		v[Members] = 1
 	}
 	return v

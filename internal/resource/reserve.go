@@ -35,6 +35,12 @@ func MachineReserve(s api.Shape, display bool) int64 {
 	return (bytes + machineReserveRounded - 1) / machineReserveRounded * machineReserveRounded
 }
 
+// StateBound returns how large the state of a virtual machine can become on a disk: its pages with their headers, and its devices.
+func StateBound(memory int64) int64 {
+	const devices = 64 << 20
+	return (sumOf(memory, memory/100+devices) + machineReserveRounded - 1) / machineReserveRounded * machineReserveRounded
+}
+
 // OnNode returns what one member of the group takes of its node.
 func OnNode(g *api.Group) Vector {
 	v := OfShape(g.Shape)

@@ -83,6 +83,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"what does not run can't be saved, and what is not saved can't be restored", saveRefuses},
 		{"a paused member can be saved, and is restored by a new driver once its port can be attached", savePaused},
 		{"a saved member resumes on another host", export},
+		{"a member runs on beside its snapshot, and can go back to it", snapshots},
 		{"a running member moves to another host", moveRunning},
 		{"a member whose move breaks off runs once", moveCut},
 		{"a member boots again where it is, once for each request", reboot},

@@ -34,6 +34,7 @@ type Behaviour struct {
 	// FailCleans, FailPauses, FailMends and so on are how many of these calls fail before one succeeds.
 	FailCleans, FailPauses, FailMends                int
 	FailSaves, FailRestores, FailSends, FailReceives int
+	FailSnapshots, FailVerifications, FailLayDowns   int
 	// MoveDelay is how long Save, Restore and Send take.
 	MoveDelay time.Duration
 }
@@ -300,7 +301,11 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 func (m *member) observation(id string) driver.Observation {
 	config := m.config
 	config.Files = nil
-	return driver.Observation{ID: id, State: m.state, PID: m.pid, ExitCode: m.code, Message: m.message, Member: &config}
+	o := driver.Observation{ID: id, State: m.state, PID: m.pid, ExitCode: m.code, Message: m.message, Member: &config}
+	if m.state == driver.StateSaved {
+		o.StateBytes = stateBytes
+	}
+	return o
 }
 
 // Wait returns when the member doesn't run any more.

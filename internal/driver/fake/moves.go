@@ -22,6 +22,9 @@ func NewVM(host *Host, attacher fabric.Attacher) VM {
 	return VM{&Driver{host: host, attacher: attacher, stack: api.StackVM}}
 }
 
+// stateBytes is the size of each member's state.
+const stateBytes = 4096
+
 // memory is what of a member goes with it.
 type memory struct {
 	Of       string `json:"of"`
@@ -398,6 +401,7 @@ func (h *Host) takable(id string) (done bool, err error) {
 }
 
 var (
-	_ driver.Saver = VM{}
-	_ driver.Mover = VM{}
+	_ driver.Snapshotter = VM{}
+	_ driver.Saver       = VM{}
+	_ driver.Mover       = VM{}
 )

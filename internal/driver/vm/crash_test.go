@@ -33,7 +33,7 @@ type doomed struct {
 	Image    environment.Image
 	Clean    bool
 	Member   driver.Member
-	// Do is another call: reboot, save, restore, send or receive. The last two have the socket of the other host at To.
+	// Do is another call: reboot, save, restore, snapshot, lay-down, send or receive. The last two have the socket of the other host at To.
 	Do, From, To string
 }
 
@@ -59,6 +59,10 @@ func beDoomed(text string) error {
 		return d.Reboot(context.Background(), job.Member, 0)
 	case "save":
 		return d.Save(context.Background(), job.Member.Assignment.ID)
+	case "snapshot":
+		return d.Snapshot(context.Background(), job.Member.Assignment.ID, job.From)
+	case "lay-down":
+		return d.LayDown(context.Background(), job.Member.Assignment.ID, job.From)
 	case "restore":
 		return d.Restore(context.Background(), job.Member, job.From)
 	case "send", "receive":

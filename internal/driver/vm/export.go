@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // An exported member is a line that says what it is, which is the content of its fileSaved, and its state. maxHead bounds the line.
@@ -100,7 +101,7 @@ func (d *Driver) importAs(ctx context.Context, m driver.Member, from string, sta
 	if err != nil {
 		return 0, err
 	}
-	if s.Bytes < 0 || s.Bytes > mostState(a.shape.MemoryBytes) {
+	if s.Bytes < 0 || s.Bytes > resource.StateBound(a.shape.MemoryBytes) {
 		return 0, fmt.Errorf("its state has %d bytes, which is more than its memory", s.Bytes)
 	}
 	s.At = time.Now().UTC().Add(-s.StoodFor) // by this host's clock

@@ -21,6 +21,8 @@ type sight struct {
 	member *driver.Member
 	// hung: its watchdog has fired.
 	hung bool
+	// stateBytes is the size of the state of a saved one.
+	stateBytes int64
 }
 
 func (s sight) alive() bool { return s.state == driver.StateRunning || s.state == driver.StatePaused }
@@ -44,7 +46,7 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 		d.log.WarnContext(ctx, "a member's record can't be read; it counts as debris", "member", id, "error", err)
 	}
 	if s, err := d.recallSaved(id); err == nil {
-		return sight{state: driver.StateSaved, member: &s.Member}, nil
+		return sight{state: driver.StateSaved, member: &s.Member, stateBytes: s.Bytes}, nil
 	}
 	switch {
 	case known && !isMissing(d.path(id, fileHanded)):
@@ -137,7 +139,7 @@ func (d *Driver) members() ([]string, error) {
 }
 
 func (d *Driver) observation(id string, s sight) driver.Observation {
-	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member}
+	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member, StateBytes: s.stateBytes}
 	switch s.state {
 	case driver.StatePrepared:
 		o.Message = "the virtual machine was not started completely"

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 // The files of a saved member, beside those of all.
@@ -160,7 +161,7 @@ func newStateFile(path string, memory int64) (*stateFile, error) {
 		return nil, err
 	}
 	f := &stateFile{file: file, sum: sha256.New()}
-	most := mostState(memory)
+	most := resource.StateBound(memory)
 	// Reserved, so that the disk does not fill up amid it. Not all file systems can.
 	if err := unix.Fallocate(int(file.Fd()), 0, 0, most); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 		if errors.Is(err, unix.ENOSPC) {
@@ -170,9 +171,6 @@ func newStateFile(path string, memory int64) (*stateFile, error) {
 	}
 	return f, nil
 }
-
-// mostState is how long a machine's state may become: its pages with their headers, and its devices.
-func mostState(memory int64) int64 { return memory + memory/100 + 64<<20 }
 
 // Write adds a piece.
 func (f *stateFile) Write(p []byte) (int, error) {

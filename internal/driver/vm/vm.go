@@ -221,6 +221,7 @@ var (
 	_ driver.SlowStarter      = (*Driver)(nil)
 	_ driver.Saver            = (*Driver)(nil)
 	_ driver.Mover            = (*Driver)(nil)
+	_ driver.Snapshotter      = (*Driver)(nil)
 	_ driver.Prober           = (*Driver)(nil)
 	_ driver.Rebooter         = (*Driver)(nil)
 	_ driver.Resizer          = (*Driver)(nil)
