@@ -79,6 +79,11 @@ type Assignment struct {
 	// Saved is of a member that is on its node's disk with its memory. It was cut down by the commit that says so: it holds its ports, and no
 	// cores and no memory any more.
 	Saved bool `json:"saved,omitempty"`
+	// Resumes is of a saved member that goes back to a snapshot: the ID of the assignment whose state it begins with.
+	Resumes string `json:"resumes,omitempty"`
+	// Snapshot is of an assignment that is no member, but keeps the state of one on its node's disk (DiskBytes). Saved tells that the snapshot
+	// is complete. Nil for others.
+	Snapshot *SnapshotClaim `json:"snapshot,omitempty"`
 	// Attempt counts the replacements of this member in a row, none of which stayed ready; 0 for the first.
 	Attempt int `json:"attempt,omitempty"`
 	// Spare marks room that is held for a replacement: nothing is carried out on the node for it.
@@ -108,6 +113,9 @@ type ClusterIntent struct {
 	Reboot *RebootIntent `json:"reboot,omitempty"`
 	// ResizedAt is when the size of members was last changed: the age of what growing members ask for.
 	ResizedAt *time.Time `json:"resized_at,omitempty"`
+	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
+	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
+	SnapshotRestore *SnapshotIntent  `json:"snapshot_restore,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
 	Removed []string `json:"removed,omitempty"`
@@ -145,6 +153,9 @@ type ClusterRecord struct {
 	GaveUp *GaveUp `json:"gave_up,omitempty"`
 	// Moves are how moves of members ended: those of the intent's Move, and those off drained nodes.
 	Moves []MoveRecord `json:"moves,omitempty"`
+	// Snapshots are how requests for snapshots ended. SnapshotRestore is how the last request to restore one ended; nil: none has.
+	Snapshots       []SnapshotRecord       `json:"snapshots,omitempty"`
+	SnapshotRestore *SnapshotRestoreRecord `json:"snapshot_restore,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`
 	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.

@@ -93,8 +93,11 @@ type PortClaim struct {
 	At     string `json:"at,omitempty"`
 }
 
-// IsMember reports whether an assignment is a member that runs: no spare, and no part of another assignment's member.
-func (a *Assignment) IsMember() bool { return !a.Spare && a.Of == "" }
+// IsMember reports whether an assignment is a member that runs: no spare, no state of a snapshot, and no part of another assignment's member.
+func (a *Assignment) IsMember() bool { return !a.Spare && a.Of == "" && a.Snapshot == nil }
+
+// IsSnapshot reports whether an assignment keeps the state of a member in a snapshot. It runs nothing.
+func (a *Assignment) IsSnapshot() bool { return a.Snapshot != nil }
 
 // IsSuccessor reports whether an assignment is where another member is to go on, and has not taken over from it yet. It is a part of that one.
 func (a *Assignment) IsSuccessor() bool { return a.Of != "" && a.From == a.Of }

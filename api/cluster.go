@@ -144,8 +144,10 @@ const (
 	ClusterSaving    ClusterPhase = "saving"    // its members are being written to disk with their memory
 	ClusterSaved     ClusterPhase = "saved"     // every member is on disk, and holds neither cores nor memory
 	ClusterRestoring ClusterPhase = "restoring" // its saved members wait for room, or are going on from disk
-	ClusterFailed    ClusterPhase = "failed"    // a member could not be started; status.message says why
-	ClusterDeleting  ClusterPhase = "deleting"  // every assignment is releasing; gone when all are confirmed clean
+	// ClusterSnapshotting is the phase of a cluster whose members stand still while they are written into a snapshot.
+	ClusterSnapshotting ClusterPhase = "snapshotting"
+	ClusterFailed       ClusterPhase = "failed"   // a member could not be started; status.message says why
+	ClusterDeleting     ClusterPhase = "deleting" // every assignment is releasing; gone when all are confirmed clean
 )
 
 // MemberPhase is where a member is in its life, as its executor observes it.
@@ -208,6 +210,9 @@ type ClusterStatus struct {
 	Move *MoveStatus `json:"move,omitempty"`
 	// Reboot is the reboot of members that was requested last; nil: none.
 	Reboot *RebootStatus `json:"reboot,omitempty"`
+	// Snapshots are its snapshots, the oldest first. SnapshotRestore is the last request to restore one; nil: none was made.
+	Snapshots       []Snapshot             `json:"snapshots,omitempty"`
+	SnapshotRestore *SnapshotRestoreStatus `json:"snapshot_restore,omitempty"`
 }
 
 // RebootStatus is a request to reboot members, and its progress.

@@ -76,6 +76,8 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		}
 		in.Desired.Paused, in.Desired.Save = m.want.Paused && !m.part(), m.want.Save && !m.part()
 		in.Desired.Restore = m.want.Assignment.IsSuccessor()
+		in.Desired.Snapshot, in.Desired.LayDown = m.want.Assignment.IsSnapshot(), m.want.Assignment.Resumes != ""
+		in.Desired.Verify, in.Unverified = m.want.Verify != "" && m.want.Verify != m.verified, m.unverified
 		in.Desired.Moving, in.Desired.TakeBack = m.want.Move != nil, m.want.TakeBack
 		in.Desired.Reboot = m.want.Boot != "" && m.want.Boot != m.boot && !m.part()
 		in.Desired.ChangeSize = m.sizeWanted() && !m.part()
@@ -136,6 +138,12 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.start(ctx, m)
 	case lifecycle.Save:
 		a.save(ctx, m)
+	case lifecycle.TakeSnapshot:
+		a.takeSnapshot(ctx, m)
+	case lifecycle.VerifySnapshot:
+		a.verifySnapshot(ctx, m)
+	case lifecycle.LayDown:
+		a.layDown(ctx, m)
 	case lifecycle.Update:
 		a.update(ctx, m)
 	case lifecycle.Stop:
@@ -308,7 +316,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	m.control = nil
 	final := m.want == nil || m.want.Release
 	home := ""
-	if m.want != nil && m.want.ReleaseHome {
+	if m.want != nil && m.want.ReleaseHome && (!m.want.Assignment.IsSnapshot() || len(a.cluster(m)) == 1) {
 		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
@@ -465,7 +473,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 			m.state = driver.StateAbsent
 			for _, o := range found {
 				if o.ID == m.id {
-					m.state, m.exit = o.State, o.Message
+					m.state, m.exit, m.stateBytes = o.State, o.Message, o.StateBytes
 				}
 			}
 			if alive(m.state) {

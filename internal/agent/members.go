@@ -53,6 +53,9 @@ type memberState struct {
 	// size is the number of the size that it has. unsized is why it could not be given size unsizedFor while it runs.
 	size, unsizedFor int64
 	unsized          string
+	// stateBytes is the size of its state on disk. verified names the last verification of a snapshot's state, unverified what that found.
+	stateBytes           int64
+	verified, unverified string
 	// startedAt is when this agent began to start it; zero once it could be reached.
 	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -128,7 +131,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			return fmt.Errorf("look for members of stack %q on this node: %w", d.Stack(), err)
 		}
 		for _, o := range found {
-			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, departed: a.hasDeparted(o.ID)}
+			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, stateBytes: o.StateBytes, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
 			if o.Member != nil {
 				m.boot, m.size = o.Member.Boot, o.Member.Assignment.SizeNumber
@@ -400,7 +403,10 @@ func (a *Agent) report() {
 		}
 		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
-		seen.Boot, seen.Size = m.boot, m.size
+		seen.Boot, seen.Size, seen.Verified = m.boot, m.size, m.verified
+		if m.phase == api.MemberSaved {
+			seen.StateBytes = m.stateBytes
+		}
 		if m.want != nil {
 			if m.unsizedFor == m.want.Assignment.SizeNumber && m.size != m.unsizedFor {
 				seen.Unsized = m.unsized

@@ -230,6 +230,8 @@ type Member struct {
 	TakeBack bool `json:"take_back,omitempty"`
 	// HardReboot resets the member where its boot is not the one requested (driver.Member.Boot), without asking its system to shut down.
 	HardReboot bool `json:"hard_reboot,omitempty"`
+	// Verify names a verification of the state that the assignment keeps for a snapshot; empty: none is requested.
+	Verify string `json:"verify,omitempty"`
 	// FilesDigest names the content of Files, with those of the share once that is in; the agent reports the digest of what the member has.
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
@@ -305,6 +307,10 @@ type MemberObserved struct {
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Failure is why what is asked of it beyond its life, such as Save, failed; empty while it may yet succeed.
 	Failure string `json:"failure,omitempty"`
+	// StateBytes is the size of the member's state on disk. Verified names the verification of a snapshot's state that Failure is of
+	// (Member.Verify).
+	StateBytes int64  `json:"state_bytes,omitempty"`
+	Verified   string `json:"verified,omitempty"`
 	// Boot names the boot that the member runs (driver.Member.Boot); empty for its first.
 	Boot string `json:"boot,omitempty"`
 	// Size is the number of the size that the member has (api.Size.Number). Unsized says why a running member does not have the size of its

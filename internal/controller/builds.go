@@ -191,7 +191,7 @@ func imageOf(m *image.Manifest, digest image.Digest) api.Image {
 func pinImages(view *state.View, c *state.Cluster, assignments []api.Assignment) {
 	held := map[string]string{}
 	for a := range c.Held() {
-		if a.IsPart() {
+		if a.IsPart() || a.IsSnapshot() {
 			continue
 		}
 		held[a.Group] = a.EnvironmentDigest

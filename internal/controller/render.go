@@ -199,6 +199,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
 			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
 		}
+		m.Verify = lifecycle.VerificationOf(&c.Intent, c.Record, &a)
 		journeys.tell(c, &m)
 		add(m)
 	}
@@ -216,7 +217,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 
 // renderFiles renders the files that all members share, and into next those of each, as far as before does not have them.
 func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) error {
-	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() }) // parts have no files
+	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() || a.IsSnapshot() }) // neither has files
 	for i := range held {
 		if held[i].Saved { // what others know of it stays as it was, and will be again
 			held[i].Slots = make([]int, coresOf(c.Intent.Spec, held[i].Group))
@@ -308,6 +309,9 @@ func lostBy(c *state.Cluster) map[string]bool {
 	for a := range c.All() {
 		if a.Replaces != "" {
 			lost[a.Replaces] = true
+		}
+		if a.Resumes != "" { // what it was before its snapshot was restored ends at once
+			lost[a.From] = true
 		}
 	}
 	for a := range c.Releasing() {

@@ -150,6 +150,17 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.moveEnd(op)
 	case lifecycle.MoveReported:
 		return a.moveReported(op)
+	case lifecycle.HoldSnapshot:
+		return a.holdSnapshot(op.Snapshot)
+	case lifecycle.NoteSnapshot:
+		return a.noteSnapshot(op)
+	case lifecycle.ForgetSnapshots:
+		return a.forgetSnapshots(op.Names)
+	case lifecycle.RestoreSnapshot:
+		return a.restoreSnapshot(op.Snapshot)
+	case lifecycle.RefuseSnapshotRestore:
+		a.record.SnapshotRestore = &api.SnapshotRestoreRecord{Name: op.Snapshot.Name, AskedAt: op.Snapshot.AskedAt, Failed: brief(op.Reason)}
+		return nil
 	case lifecycle.GiveUp:
 		return a.giveUp(op.Reason)
 	case lifecycle.Drop:

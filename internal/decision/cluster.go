@@ -135,6 +135,7 @@ func (c Cluster) cloneRecord() api.ClusterRecord {
 	r := *c.Record
 	r.Chunks, r.Clean, r.Lost, r.Proved = slices.Clone(r.Chunks), slices.Clone(r.Clean), slices.Clone(r.Lost), slices.Clone(r.Proved)
 	r.Networks, r.Joined, r.Moves = slices.Clone(r.Networks), slices.Clone(r.Joined), slices.Clone(r.Moves)
+	r.Snapshots = slices.Clone(r.Snapshots)
 	return r
 }
 

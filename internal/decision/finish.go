@@ -39,7 +39,7 @@ func (a *applier) joins() []string {
 // takesMembers reports whether a cluster of this phase may be given assignments.
 func takesMembers(phase api.ClusterPhase) bool {
 	switch phase {
-	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterRestoring:
+	case api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterRestoring, api.ClusterSnapshotting:
 		return true
 	default:
 		return false

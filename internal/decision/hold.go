@@ -95,10 +95,12 @@ func (a *applier) checkNew(n api.Assignment) error {
 		return fmt.Errorf("assignment %s names no prover that must prove it clean", n.ID)
 	case n.IsSuccessor():
 		return a.checkSuccessor(n)
-	case n.From != "":
+	case n.From != "" && n.Resumes == "":
 		return fmt.Errorf("assignment %s succeeds %s, but is no part of it: nothing takes over before it runs", n.ID, n.From)
 	case n.IsPart():
 		return a.checkPart(n)
+	case n.IsSnapshot():
+		return a.checkFree(n)
 	case n.Spare && (n.Rank != lifecycle.NoRank || n.Replaces != ""):
 		return fmt.Errorf("spare %s has rank %d and replaces %q; a spare has no rank and replaces no member", n.ID, n.Rank, n.Replaces)
 	case n.Spare:
@@ -148,7 +150,7 @@ func (a *applier) checkFree(n api.Assignment) error {
 			return fmt.Errorf("the ID of assignment %q is taken", n.ID)
 		case sameAddress(&n, other).IsValid() && (n.From == "" || n.From != other.ID):
 			return fmt.Errorf("assignment %s takes the address %s of %s, which is not clean", n.ID, sameAddress(&n, other), other.ID)
-		case n.IsPart() || other.IsPart(): // a part has its member's name, and no rank
+		case n.IsPart() || other.IsPart() || n.IsSnapshot() || other.IsSnapshot(): // these have their member's name, and no rank
 			return nil
 		case held && n.Member == other.Member:
 			return fmt.Errorf("assignment %s is for member %s, which already has assignment %s", n.ID, n.Member, other.ID)

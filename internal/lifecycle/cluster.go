@@ -36,6 +36,9 @@ type Observation struct {
 	Message string
 	// Failure is why what is asked of it beyond its life, to be saved, failed; its node tries again.
 	Failure string
+	// StateBytes is the size of a state that is on disk. Verified names the verification of a snapshot's state that Failure is of.
+	StateBytes int64
+	Verified   string
 	// Moved is what it took to bring it there from another node; nil while that is not known.
 	Moved *api.MoveReport
 	// Proved are those who say now that nothing of it is left, verified by looking. Unproved is why a fabric does not.
@@ -113,7 +116,13 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return ops
 	}
 	l := in.look()
+	ops = append(ops, l.dropSnapshots()...)
+	if restore, decided := l.planSnapshotRestore(); decided {
+		return append(ops, restore...)
+	}
 	switch {
+	case phase == api.ClusterSnapshotting:
+		return append(ops, l.planSnapshotting()...)
 	case Frozen(phase):
 		return append(ops, l.planFrozen()...)
 	case Shelving(phase):
@@ -122,6 +131,8 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return append(ops, l.planRunning()...)
 	case WantsSaved(in.Intent, in.Record) && phase != api.ClusterStarting && phase != api.ClusterResuming:
 		return append(ops, in.change(api.ClusterSaving, EventSaving, "saving "+plural(l.held(), "member"))...)
+	case phase == api.ClusterReady && l.wantsSnapshot():
+		return append(ops, l.beginSnapshot()...)
 	case in.Intent.Paused && phase != api.ClusterStarting:
 		return append(ops, in.change(api.ClusterPausing, EventPausing, "freezing "+plural(l.held(), "member"))...)
 	case phase == api.ClusterStarting:
@@ -205,7 +216,7 @@ func (in ClusterInput) look() look {
 	there, parts := 0, in.partsByMember()
 	for _, a := range in.Assignments {
 		switch {
-		case a.Releasing || a.IsPart():
+		case a.Releasing || a.IsPart() || a.IsSnapshot():
 		case a.Spare && spares[a.Member] && in.sizedAsWanted(a.Assignment) && in.Nodes[a.Node].Phase != api.NodeDown && !in.Nodes[a.Node].Drained:
 			l.spares = append(l.spares, a)
 		case a.IsMember() && (frozen || desired.has(a.Group, a.Member)):

@@ -149,5 +149,5 @@ func missingSpares(desired []WantedMember, held []ClusterAssignment) []ClusterOp
 // Frozen reports whether the members of a cluster in this phase are to be frozen. The leader's phase says so, not the user's intent: so
 // nothing is frozen before it is ready.
 func Frozen(phase api.ClusterPhase) bool {
-	return phase == api.ClusterPausing || phase == api.ClusterPaused
+	return phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterSnapshotting
 }

@@ -12,6 +12,9 @@ func (l *look) planFrozen() []ClusterOperation {
 		return l.change(api.ClusterResuming, EventResuming, "waking "+plural(l.held(), "member"))
 	}
 	ops := l.planLosses()
+	if l.Record.Phase == api.ClusterPaused && l.wantsSnapshot() {
+		return append(ops, l.beginSnapshot()...)
+	}
 	if l.Record.Phase == api.ClusterPaused {
 		return l.again(ops)
 	}

@@ -93,6 +93,8 @@ func PlanJob(in JobInput) JobPlan {
 	case in.Cluster.Record.ExpiredAt != nil && !job.CancelRequested:
 		job.CancelRequested, job.GraceSeconds, job.Message = true, jobGraceSeconds, limitPassed
 		return JobPlan{Next: job}
+	case in.undone():
+		return in.planUndone(job)
 	case job.MemberID == "":
 		return in.planDispatch(job)
 	case !in.holds(job.MemberID):
@@ -157,7 +159,7 @@ func (in JobInput) planDispatch(job api.Job) JobPlan {
 		return JobPlan{Next: job}
 	}
 	phase := in.Cluster.Record.Phase
-	if Shelving(phase) {
+	if Shelving(phase) || phase == api.ClusterSnapshotting {
 		return JobPlan{Next: job}
 	}
 	if job.Attempt > 0 && phase != api.ClusterReady && (phase != api.ClusterScaling || !in.whole()) {
@@ -226,9 +228,27 @@ func (in JobInput) planMemberGone(job api.Job) JobPlan {
 	if job.Requeue && !job.CancelRequested {
 		return in.again(job)
 	}
-	plan := in.lose(job, "the member that ran it was lost or released")
-	plan.Events = []Emit{{Reason: EventJobLost, Message: fmt.Sprintf("job %s is lost: %s", job.ID, plan.Next.Message)}}
+	return in.loseAloud(job, "the member that ran it was lost or released")
+}
+
+func (in JobInput) loseAloud(job api.Job, why string) JobPlan {
+	plan := in.lose(job, why)
+	plan.Events = []Emit{{Reason: EventJobLost, Message: fmt.Sprintf("job %s is lost: %s", job.ID, why)}}
 	return plan
+}
+
+// undone reports whether a run began after the moment of the snapshot that its cluster has gone back to.
+func (in JobInput) undone() bool {
+	r, began := in.Cluster.Record.SnapshotRestore, in.Job.DispatchedAt
+	return r != nil && r.Failed == "" && began != nil && began.After(r.MadeAt) && began.Before(r.DecidedAt)
+}
+
+// planUndone is of a run that the members know nothing of any more.
+func (in JobInput) planUndone(job api.Job) JobPlan {
+	if job.Requeue && !job.CancelRequested {
+		return in.again(job)
+	}
+	return in.loseAloud(job, fmt.Sprintf("its cluster was restored to snapshot %s, from before the job started", in.Cluster.Record.SnapshotRestore.Name))
 }
 
 // removed returns the names of the members that scaling down took from under a run. A program that loses a peer, as mpirun does, ends with

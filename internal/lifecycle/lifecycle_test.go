@@ -34,7 +34,7 @@ func TestTheDocumentIsGeneratedFromTheTables(t *testing.T) {
 func TestEveryMachineIsWhole(t *testing.T) {
 	whole(t, Clusters(), []api.ClusterPhase{
 		api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterScaling, api.ClusterDegraded,
-		api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving, api.ClusterSaved, api.ClusterRestoring, api.ClusterFailed, api.ClusterDeleting,
+		api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSnapshotting, api.ClusterSaving, api.ClusterSaved, api.ClusterRestoring, api.ClusterFailed, api.ClusterDeleting,
 	})
 	whole(t, Members(), []api.MemberPhase{
 		api.MemberAssigned, api.MemberPreparing, api.MemberStarting, api.MemberReady, api.MemberUnhealthy, api.MemberPaused, api.MemberSaved, api.MemberFailed,

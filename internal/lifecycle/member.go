@@ -98,6 +98,9 @@ type DesiredMember struct {
 	RebootGrace time.Duration
 	// ChangeSize asks for the size that the leader decided: the member has another, and its driver has not found yet that this takes a reboot.
 	ChangeSize bool
+	// Snapshot is of an assignment that is to keep the state of a member. Verify asks for that state to be verified. LayDown is of a saved member
+	// that begins with its state in a snapshot.
+	Snapshot, Verify, LayDown bool
 }
 
 // MemberInput is everything an agent's decision about one member depends on.
@@ -125,6 +128,8 @@ type MemberInput struct {
 	Departed bool
 	// Stale: the generated files of the running member are not those desired.
 	Stale bool
+	// Unverified is what the last verification of a snapshot's state found.
+	Unverified string
 	// Cleaned: the driver's Clean has succeeded since the member was last seen on the host.
 	Cleaned  bool
 	Attempts Attempts
@@ -143,6 +148,8 @@ func PlanMember(in MemberInput) []MemberOperation {
 		return in.planRemoval(0)
 	case d.Release:
 		return in.planRemoval(d.Grace)
+	case d.Snapshot:
+		return in.planSnapshot()
 	case d.Generation < in.NewestGeneration:
 		return []MemberOperation{Reject{Reason: fmt.Sprintf("the desired generation is %d, the newest is %d", d.Generation, in.NewestGeneration)}}
 	default:
@@ -190,6 +197,8 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planReboot()
 	case in.Host == HostExited && !in.NeverRan:
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: cmp.Or(in.HostMessage, "ended")}}
+	case in.Desired.LayDown && in.Attempts.Count < MaxAttempts:
+		return in.planLayingDown()
 	case in.Desired.Save: // a fresh start would not be what was saved
 		return []MemberOperation{Report{Phase: api.MemberFailed, Message: "its saved memory is no longer on its node"}}
 	case in.Attempts.Count >= MaxAttempts:

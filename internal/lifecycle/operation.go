@@ -131,6 +131,28 @@ type Resize struct {
 // Resized ends the resizes of members that have their new size: from that commit on they hold that alone.
 type Resized struct{ IDs []string }
 
+// HoldSnapshot makes an assignment on each member's node that is to keep the member's state in a snapshot.
+type HoldSnapshot struct{ Snapshot api.SnapshotIntent }
+
+// NoteSnapshot notes how a request for a snapshot ended. Bytes are the sizes of the states of a complete snapshot, by the ID of their assignment.
+type NoteSnapshot struct {
+	Snapshot api.SnapshotIntent
+	Bytes    map[string]int64
+	Failed   string
+}
+
+// ForgetSnapshots drops the notes of snapshots that are no longer wanted.
+type ForgetSnapshots struct{ Names []string }
+
+// RestoreSnapshot releases all members, and makes saved members in their place that begin with their states in a snapshot.
+type RestoreSnapshot struct{ Snapshot api.SnapshotIntent }
+
+// RefuseSnapshotRestore notes why a snapshot was not restored.
+type RefuseSnapshotRestore struct {
+	Snapshot api.SnapshotIntent
+	Reason   string
+}
+
 // GiveUp notes that the save or the restore that was asked for last failed, and why.
 type GiveUp struct{ Reason string }
 
@@ -186,6 +208,11 @@ func (Quarantine) clusterOperation()   {}
 func (Forget) clusterOperation()       {}
 func (Emit) clusterOperation()         {}
 func (WakeAt) clusterOperation()       {}
+func (HoldSnapshot) clusterOperation()          {}
+func (NoteSnapshot) clusterOperation()          {}
+func (ForgetSnapshots) clusterOperation()       {}
+func (RestoreSnapshot) clusterOperation()       {}
+func (RefuseSnapshotRestore) clusterOperation() {}
 
 func (EndQuarantine) quarantineOperation() {}
 func (Emit) quarantineOperation()          {}
@@ -208,6 +235,9 @@ const (
 	EventRestoring      = "Restoring"
 	EventRestored       = "Restored"
 	EventRestoreFailed  = "RestoreFailed"
+	EventSnapshotBegun  = "SnapshotBegun"
+	EventSnapshotMade   = "SnapshotMade"
+	EventSnapshotFailed = "SnapshotFailed"
 	EventMoving         = "Moving"
 	EventMemberMoved    = "MemberMoved"
 	EventMoveFailed     = "MoveFailed"
@@ -228,7 +258,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeBack, Reboot, ChangeSize and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -251,6 +281,15 @@ type Save struct{}
 
 // Restore calls that of the driver, so that the member goes on here; an error is counted with Attempts.Fail.
 type Restore struct{}
+
+// TakeSnapshot calls that of the driver (driver.Snapshotter). A failure is final.
+type TakeSnapshot struct{}
+
+// VerifySnapshot calls that of the driver (driver.Snapshotter), and reports the result under the name of the request.
+type VerifySnapshot struct{}
+
+// LayDown calls that of the driver (driver.Snapshotter), so that a member is saved with its state in a snapshot; an error is counted with Attempts.Fail.
+type LayDown struct{}
 
 // TakeBack calls that of the driver (driver.Mover); an error is counted with Attempts.Fail.
 type TakeBack struct{}
@@ -294,3 +333,6 @@ func (Report) memberOperation()      {}
 func (ReportClean) memberOperation() {}
 func (Reject) memberOperation()      {}
 func (WakeAt) memberOperation()      {}
+func (TakeSnapshot) memberOperation()   {}
+func (VerifySnapshot) memberOperation() {}
+func (LayDown) memberOperation()        {}

@@ -191,7 +191,7 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 		case m.phase == api.MemberSaved && !m.Saved && len(shelve) < shelvesPerLook:
 			shelve = append(shelve, m.ID)
 		case m.Saved:
-			blocked = blocked || l.unclean(m)
+			blocked = blocked || l.unclean(m) || m.layingDown()
 			missing = append(missing, WantedMember{Group: m.Group, Member: m.Member, Rank: NoRank, From: m.ID, On: m.Node, Elsewhere: !m.unknown()})
 		}
 	}

@@ -10,6 +10,7 @@ func Clusters() Machine[api.ClusterPhase] {
 		scaling, degraded, deleting = api.ClusterScaling, api.ClusterDegraded, api.ClusterDeleting
 		pausing, paused, resuming   = api.ClusterPausing, api.ClusterPaused, api.ClusterResuming
 		saving, saved, restoring    = api.ClusterSaving, api.ClusterSaved, api.ClusterRestoring
+		snapshotting                = api.ClusterSnapshotting
 	)
 	type from = []api.ClusterPhase
 	return Machine[api.ClusterPhase]{
@@ -25,6 +26,7 @@ func Clusters() Machine[api.ClusterPhase] {
 			{Phase: pausing, Owner: "agents of its nodes; user: cancels the pause", Timer: "pause deadline, 1 min, then its message names the members that are not frozen"},
 			{Phase: paused, Owner: "user: resumes it, deletes it"},
 			{Phase: resuming, Owner: "agents of its nodes", Timer: "pause deadline, 1 min, then members that are still frozen are lost and replaced"},
+			{Phase: snapshotting, Owner: "agents of its nodes; user: deletes the snapshot", Timer: "pause deadline, 1 min, then save deadline, 15 min, or a member that can't be written; then the snapshot is given up"},
 			{Phase: saving, Owner: "agents of its nodes; user: cancels the save", Timer: "save deadline, 15 min, or a member that can't be saved, then `restoring`"},
 			{Phase: saved, Owner: "user: restores it, deletes it"},
 			{Phase: restoring, Owner: "user: waits for room, or saves it again; agents restore its members", Timer: "start deadline of each member, once it has a place, then all are saved again"},
@@ -62,14 +64,17 @@ func Clusters() Machine[api.ClusterPhase] {
 			},
 			{From: from{pausing}, To: paused, On: "every member is frozen", Why: "no member runs; lost members are noted and replaced later"},
 			{From: from{pausing, paused}, To: resuming, On: "resume, or the time limit passed", Why: "members are thawed, since frozen jobs can't end"},
+			{From: from{ready, paused}, To: snapshotting, On: "snapshot", Why: "its members stand still while their states are written, so that all are of one moment"},
+			{From: from{snapshotting}, To: resuming, On: "the snapshot is complete or given up, or the time limit passed", Why: "its members go on as before"},
+			{From: from{snapshotting}, To: paused, On: "the snapshot of a paused cluster is complete or given up", Why: "its user wants its members frozen"},
 			{
 				From: from{ready, scaling, degraded, restoring}, To: saving, On: "save, or a restore that failed",
 				Why: "its members are written to disk with their memory",
 			},
 			{From: from{saving}, To: saved, On: "every member is on disk", Why: "its members give back their cores and their memory in the same commit, and keep their addresses"},
-			{From: from{saving, saved, ready, scaling, degraded, resuming}, To: restoring, On: "restore, or a save that failed, or one that ended after it was taken back", Why: "saved members go on from disk, all together as soon as there is room"},
+			{From: from{saving, saved, ready, scaling, degraded, paused, resuming}, To: restoring, On: "restore, also of a snapshot, or a save that failed, or one that ended after it was taken back", Why: "saved members go on from disk, all together as soon as there is room"},
 			{
-				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, saving, saved, restoring, failed},
+				From: from{starting, ready, scaling, degraded, pausing, paused, resuming, snapshotting, saving, saved, restoring, failed},
 				To:   deleting, On: "delete, or the grace after the time limit is over",
 				Why: "every assignment is releasing, and holds its resources until it is confirmed clean",
 			},

@@ -95,6 +95,9 @@ type MemberState struct {
 	Phase   api.MemberPhase
 	Message string
 	Failure string
+	// StateBytes and Verified are as the agent said last (agentstream.MemberObserved).
+	StateBytes int64
+	Verified   string
 	// Since is when this server first heard of the phase that it has since been in.
 	Since time.Time
 	// Current: the generated files it has are those of the desired state that its node was last given.
@@ -191,7 +194,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 		return MemberState{}, false
 	}
 	state := MemberState{
-		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, Since: seen.since,
+		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, StateBytes: seen.StateBytes, Verified: seen.Verified, Since: seen.since,
 		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot, Size: seen.Size, Unsized: seen.Unsized,
 	}
 	if n := m.nodes[node]; n != nil {

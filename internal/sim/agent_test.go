@@ -57,6 +57,8 @@ type memberMemory struct {
 	release   bool
 	saves     bool
 	takesBack bool
+	// verified names the last verification of a state, unverified what that found.
+	verified, unverified string
 	// moved is what it took to bring it here.
 	moved *driver.MoveReport
 	// fetches is the member whose state is being brought here for this one, "" for none.
@@ -85,6 +87,8 @@ type wanted struct {
 	// size is the number of the size that it is to have, slots are those of that size.
 	size  int64
 	slots []int
+	// of is the member whose state it is to keep in a snapshot, resumes the state that it begins with, verify names a verification.
+	of, resumes, verify string
 }
 
 func newAgent(n *node) {
@@ -275,13 +279,19 @@ func (a *agent) obey(d *agentstream.Desired) {
 			DesiredMember: lifecycle.DesiredMember{
 				Generation: m.Assignment.Generation, Release: m.Release, Paused: m.Paused && !m.Assignment.IsPart(),
 				Save: m.Save && !m.Assignment.IsPart(), Restore: m.Assignment.IsSuccessor(),
+				Snapshot: m.Assignment.IsSnapshot(), LayDown: m.Assignment.Resumes != "",
 				Moving: m.Move != nil, TakeBack: m.TakeBack,
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
 			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
-			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots,
+			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
+		}
+		if m.Assignment.Snapshot != nil {
+			w := a.desired[m.Assignment.ID]
+			w.of = m.Assignment.Snapshot.Of
+			a.desired[m.Assignment.ID] = w
 		}
 		if m.Move != nil {
 			w := a.desired[m.Assignment.ID]
@@ -379,6 +389,7 @@ func (a *agent) plan(id string, newest int64) {
 	d, ok := a.desired[id]
 	if ok {
 		in.Desired = &d.DesiredMember
+		in.Desired.Verify, in.Unverified = d.verify != "" && d.verify != m.verified, m.unverified
 		if d.Release && !m.release {
 			m.release, m.attempts = true, lifecycle.Attempts{}
 		}
@@ -442,6 +453,12 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		})
 	case lifecycle.Restore:
 		a.restore(id, m, d)
+	case lifecycle.TakeSnapshot:
+		a.takeSnapshot(id, m, d)
+	case lifecycle.VerifySnapshot:
+		a.verifySnapshot(id, m, d)
+	case lifecycle.LayDown:
+		a.layDown(id, m, d)
 	case lifecycle.TakeBack:
 		a.takeBack(id, m)
 	case lifecycle.Stop:
@@ -480,7 +497,7 @@ func (a *agent) start(id string, m *memberMemory, d wanted) {
 
 // drive runs a driver's call: it takes its time, and may fail. When the agent ends meanwhile, what had begun may or may not be
 // carried through on the host; nobody hears of it.
-func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longest time.Duration, done func(*hostMember)) {
+func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longest time.Duration, done func(*hostMember), always ...func()) {
 	w, n := a.n.w, a.n
 	m.busy = true
 	takes := w.between(time.Millisecond, longest)
@@ -503,6 +520,9 @@ func (a *agent) drive(id string, m *memberMemory, fails Kind, what string, longe
 		}
 		w.touched()
 		m.busy, m.fetches = false, ""
+		for _, do := range always {
+			do()
+		}
 		if failed {
 			m.attempts = m.attempts.Fail(what+" failed", time.Now())
 		}
@@ -538,7 +558,11 @@ func (a *agent) report() {
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
 				r.FilesDigest, r.HandedOver, r.Size = h.files, h.state == lifecycle.HostHandedOver, h.size
+				if h.state == lifecycle.HostSaved {
+					r.StateBytes = 1000
+				}
 			}
+			r.Verified = m.verified
 			r.Moved = m.moved
 			told.Members = append(told.Members, r)
 		}

@@ -51,6 +51,7 @@ func (w *world) checkRest() {
 		w.checkMembersAtRest(c)
 		w.checkMovesAtRest(site, c)
 		w.checkResizesAtRest(site, c)
+		w.checkSnapshotsAtRest(site, c)
 		w.checkAttached(c)
 	}
 	for _, j := range site.View.Jobs {
@@ -130,7 +131,7 @@ func (w *world) checkMembersAtRest(c *state.Cluster) {
 		w.fail("rest", "%s of cluster %s is still being cleaned", a.ID, c.Name())
 	}
 	for a := range c.Held() {
-		if a.Spare {
+		if a.Spare || a.IsSnapshot() {
 			continue
 		}
 		h := w.node(a.Node).host[a.ID]

@@ -86,7 +86,7 @@ func (w *world) unfencedIn(m *mirror, o owner) string {
 		for _, a := range m.assignments(e.record) {
 			// Those that are deleted with their cluster go together, and are talked to until then.
 			together := e.record.Phase == api.ClusterDeleting && a.releasedAt != nil && !a.releasedAt.Before(e.record.ChangedAt)
-			if a.Node == o.node.record.Name && a.ID != o.id && (!a.IsPart() || a.IsSuccessor()) && (a.releasedAt == nil || together) {
+			if a.Node == o.node.record.Name && a.ID != o.id && !a.IsSnapshot() && (!a.IsPart() || a.IsSuccessor()) && (a.releasedAt == nil || together) {
 				return "" // its node is talked to for another's sake
 			}
 		}

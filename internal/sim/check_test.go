@@ -249,7 +249,7 @@ func (w *world) checkPhase(l *landed) {
 func (w *world) checkReady(r *api.ClusterRecord, l *landed) {
 	names := map[string]bool{}
 	for _, a := range l.all {
-		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() || a.IsSnapshot() {
 			continue
 		}
 		if !w.checks.ran[a.ID] {
@@ -277,7 +277,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 		return
 	}
 	for _, a := range all {
-		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() || a.IsSnapshot() {
 			continue
 		}
 		if a.Whole {
@@ -300,7 +300,7 @@ func (w *world) checkFailed(r *api.ClusterRecord, all []held) {
 func (w *world) checkAlarm(r *api.ClusterRecord, all []held) {
 	s := w.store.leader()
 	for _, a := range all {
-		if a.releasedAt != nil || a.Spare || a.IsSuccessor() {
+		if a.releasedAt != nil || a.Spare || a.IsSuccessor() || a.IsSnapshot() {
 			continue
 		}
 		if a.Whole {
@@ -402,7 +402,7 @@ func (w *world) checkLost() {
 				moving[a.From] = moving[a.From] || a.releasedAt == nil && a.IsSuccessor()
 			}
 			for _, a := range all {
-				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && !moving[a.ID] && down[a.Node] {
+				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && !a.IsSnapshot() && !moving[a.ID] && down[a.Node] {
 					w.fail("lost", "cluster %s, which is %s, still holds %s on node %s, which is down", e.record.Name, e.record.Phase, a.ID, a.Node)
 				}
 			}

@@ -81,7 +81,7 @@ func (m *mirror) after(in *api.ClusterIntent, at time.Time) {
 		case h.ClusterUID != in.UID || h.clean:
 		case h.releasedAt == nil:
 			note(api.SpanAllocated, h.Assignment, h.HeldSince())
-			if !h.IsPart() {
+			if !h.IsPart() && !h.IsSnapshot() {
 				a.membersRate++
 			}
 		default:

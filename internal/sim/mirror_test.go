@@ -329,6 +329,10 @@ func (m *mirror) noteRoom(before, after *api.ClusterRecord) {
 			m.w.happened("room for a part")
 			continue
 		}
+		if h.IsSnapshot() {
+			m.w.happened("room for a state")
+			continue
+		}
 		what := "room to grow"
 		switch {
 		case h.Spare:
@@ -423,7 +427,7 @@ func (m *mirror) usedBy(project string) api.Quota {
 			if a.releasedAt == nil && a.IsSuccessor() { // its member counts
 				q.Members--
 			}
-			if a.releasedAt == nil && (!a.IsPart() || a.IsSuccessor()) {
+			if a.releasedAt == nil && !a.IsSnapshot() && (!a.IsPart() || a.IsSuccessor()) {
 				q.Members, q.Cores, q.Memory = q.Members+1, q.Cores+len(a.Slots), q.Memory+api.Bytes(a.MemoryBytes())
 			}
 		}
@@ -568,7 +572,7 @@ func (m *mirror) checkMembers() {
 			names[member], ranks[rank] = what, what
 		}
 		for _, a := range m.assignments(r) {
-			if a.releasedAt == nil && !a.IsPart() {
+			if a.releasedAt == nil && !a.IsPart() && !a.IsSnapshot() {
 				see(a.Member, a.Rank, a.ID)
 			}
 			if a.Spare && a.releasedAt != nil {

@@ -204,6 +204,7 @@ func (w *world) create(l life) {
 		w.after(l.jobs[i].after, func() { w.submit(in.Name, in.UID, l.jobs[i]) })
 	}
 	w.scheduleSaves(in.Name, in.UID, l.lasts)
+	w.scheduleSnapshots(in.Name, in.UID, l.lasts)
 	w.scheduleMoves(in.Name, in.UID, l.lasts)
 	w.scheduleResizes(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {

@@ -67,7 +67,7 @@ type world struct {
 	ctx   context.Context
 	end   context.CancelFunc
 	// Users, faults and all the rest draw from sources of their own: with fewer faults the users still ask for the same.
-	random, userRandom, faultRandom, deviceRandom, blindRandom, rogueRandom, saveRandom, moveRandom, resizeRandom *rand.Rand
+	random, userRandom, faultRandom, deviceRandom, blindRandom, rogueRandom, saveRandom, moveRandom, resizeRandom, snapshotRandom *rand.Rand
 
 	queue  queue
 	seq    int64
@@ -123,7 +123,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), bmcs: fake.NewSite(), stats: newStats(),
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
 		deviceRandom: source(cfg.Seed, "devices"), blindRandom: source(cfg.Seed, "blind"), rogueRandom: source(cfg.Seed, "rogue"), saveRandom: source(cfg.Seed, "saves"),
-		moveRandom: source(cfg.Seed, "moves"), resizeRandom: source(cfg.Seed, "resizes"),
+		moveRandom: source(cfg.Seed, "moves"), resizeRandom: source(cfg.Seed, "resizes"), snapshotRandom: source(cfg.Seed, "snapshots"),
 	}
 	w.ctx, w.end = context.WithCancel(t.Context())
 	w.store = newWitness(w)

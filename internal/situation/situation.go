@@ -207,6 +207,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		if ok {
 			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
 			o.Size = seen.Size
+			o.StateBytes, o.Verified = seen.StateBytes, seen.Verified
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 			if r := seen.Moved; r != nil {
 				o.Moved = &api.MoveReport{DowntimeSeconds: r.Downtime.Seconds(), TotalSeconds: r.Total.Seconds(), Bytes: r.Bytes, Rounds: r.Rounds}
