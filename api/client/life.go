@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -46,6 +47,26 @@ func (c *Client) RebootCluster(ctx context.Context, name string, req api.RebootR
 // ResizeCluster requests another size of the members of a group. The status of each member shows the progress (Resizing).
 func (c *Client) ResizeCluster(ctx context.Context, name string, req api.ResizeRequest) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/resize", req)
+}
+
+// Snapshots lists the snapshots of a cluster, the oldest first.
+func (c *Client) Snapshots(ctx context.Context, name string) ([]api.Snapshot, error) {
+	return items[api.Snapshot](ctx, c, cluster(name)+"/snapshots")
+}
+
+// CreateSnapshot requests a snapshot of a cluster. The cluster's status shows the progress (Snapshots).
+func (c *Client) CreateSnapshot(ctx context.Context, name, snapshot string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/snapshots", api.SnapshotRequest{Name: snapshot})
+}
+
+// DeleteSnapshot requests the removal of a snapshot.
+func (c *Client) DeleteSnapshot(ctx context.Context, name, snapshot string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(name)+"/snapshots/"+url.PathEscape(snapshot), nil)
+}
+
+// RestoreSnapshot requests that a cluster goes back to a snapshot. The cluster's status shows the progress (SnapshotRestore).
+func (c *Client) RestoreSnapshot(ctx context.Context, name, snapshot string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/snapshots/"+url.PathEscape(snapshot)+"/restore", nil)
 }
 
 // ExtendCluster makes the time limit of a cluster longer; the limit counts from when the cluster was placed.

@@ -170,6 +170,23 @@ var (
 		"Only virtual machines without devices can be resized, and disks can only grow.",
 		"See `detail`. Create another cluster with the size that you need.",
 	}
+	codeNoSnapshot = Code{
+		"snapshot_not_found", http.StatusNotFound, "No such snapshot",
+		"The cluster has no snapshot of this name.", "List the cluster's snapshots.",
+	}
+	codeSnapshotExists = Code{
+		"snapshot_exists", http.StatusConflict, "The snapshot exists",
+		"The cluster has a snapshot of this name.", "Choose another name, or delete the snapshot.",
+	}
+	codeTooManySnapshots = Code{
+		"too_many_snapshots", http.StatusConflict, "Too many snapshots",
+		"The cluster has as many snapshots as a cluster may have.", "Delete a snapshot.",
+	}
+	codeCantRestore = Code{
+		"cant_restore", http.StatusConflict, "The snapshot can't be restored",
+		"The snapshot is not complete, is on a node that is down, or has other members than the cluster.",
+		"See `detail`, which says what to change.",
+	}
 	codeProjectExists = Code{
 		"project_exists", http.StatusConflict, "The project exists",
 		"A project of this name exists.", "Choose another name, or change the project.",
@@ -300,7 +317,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeTooManyNetworks, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,
 	}, machineCodes()...)

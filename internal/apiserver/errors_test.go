@@ -298,6 +298,20 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"cant_resize", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resize", body: `{"cores": 2}`})
 		}},
+		{"snapshot_not_found", `"nix"`, func() *http.Response {
+			return send(t, s, request{method: "DELETE", path: "/v1/clusters/ready/snapshots/nix"})
+		}},
+		{"snapshot_exists", `"s"`, func() *http.Response {
+			s1 := snapshotted(t, 1)
+			return send(t, s1, request{method: "POST", path: "/v1/clusters/c1/snapshots", body: `{"name": "s"}`})
+		}},
+		{"too_many_snapshots", "has 8 snapshots", func() *http.Response {
+			s8 := snapshotted(t, api.MaxSnapshots)
+			return send(t, s8, request{method: "POST", path: "/v1/clusters/c1/snapshots", body: `{"name": "more"}`})
+		}},
+		{"cant_restore", "member c1-0 is not in the snapshot", func() *http.Response {
+			return send(t, snapshotted(t, 1), request{method: "POST", path: "/v1/clusters/c1/snapshots/s/restore"})
+		}},
 		{"cant_move", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/migrate", body: `{}`})
 		}},

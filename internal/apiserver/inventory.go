@@ -142,7 +142,7 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 			nodes[i].AllocatedCores += len(a.Slots)
 			nodes[i].AllocatedMemoryBytes += a.NodeMemoryBytes()
 			nodes[i].AllocatedDiskBytes += a.DiskBytes
-			if visible {
+			if visible && !a.IsSnapshot() {
 				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
 			}
 		}

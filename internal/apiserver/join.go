@@ -68,10 +68,13 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	var parts []*api.Assignment
 	moving := moves(c, seen)
 	st.Move, st.Reboot = moveStatus(c, moving), rebootStatus(c, seen)
+	st.Snapshots, st.SnapshotRestore = snapshotsOf(c), snapshotRestoreStatus(c)
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {
 		case a.IsSuccessor(): // until it takes over, the member is where it was
+			continue
+		case a.IsSnapshot():
 			continue
 		case a.IsPart():
 			parts = append(parts, a)
@@ -96,6 +99,9 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	slices.SortStableFunc(st.Members, byRank)
 	st.Members = append(st.Members, spares...)
 	for a := range c.Releasing() {
+		if a.IsSnapshot() {
+			continue
+		}
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		m := newMember(c.Record, a)
 		m.Phase = api.MemberReleasing
@@ -150,7 +156,7 @@ func placeless(c *state.Cluster) []api.MemberStatus {
 		return out // nothing was placed yet, or nothing will be any more
 	}
 	for a := range c.Held() {
-		here[a.Member] = true
+		here[a.Member] = here[a.Member] || !a.IsSnapshot()
 	}
 	for _, m := range lifecycle.DesiredMembers(c.Intent.Spec, c.Intent.Removed) {
 		if !here[m.Member] {
@@ -166,7 +172,7 @@ func placeless(c *state.Cluster) []api.MemberStatus {
 // started).
 func settled(c *state.Cluster, a *api.Assignment) bool {
 	switch c.Record.Phase {
-	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving,
+	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSnapshotting, api.ClusterSaving,
 		api.ClusterSaved, api.ClusterRestoring:
 		return c.Record.ReadyAt == nil || !a.TakenAt.After(*c.Record.ReadyAt)
 	default:

@@ -100,7 +100,7 @@ func (stackSchema) Schema(huma.Registry) *huma.Schema {
 
 func (clusterPhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.ClusterPending, api.ClusterQueued, api.ClusterRefused, api.ClusterStarting, api.ClusterReady, api.ClusterScaling,
-		api.ClusterDegraded, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSaving, api.ClusterSaved,
+		api.ClusterDegraded, api.ClusterPausing, api.ClusterPaused, api.ClusterResuming, api.ClusterSnapshotting, api.ClusterSaving, api.ClusterSaved,
 		api.ClusterRestoring, api.ClusterFailed, api.ClusterDeleting)
 }
 

@@ -51,6 +51,7 @@ type created[T any] struct {
 func (s *Server) register() {
 	s.registerClusters()
 	s.registerLife()
+	s.registerSnapshots()
 	s.registerJobs()
 	s.registerNetworks()
 	s.registerNodes()

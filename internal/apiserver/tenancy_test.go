@@ -34,6 +34,8 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/clusters/{name}/save": "change", "POST /v1/clusters/{name}/restore": "change", "POST /v1/clusters/{name}/migrate": "change",
 	"POST /v1/clusters/{name}/reboot": "change",
 	"POST /v1/clusters/{name}/resize": "change",
+	"GET /v1/clusters/{name}/snapshots": "read", "POST /v1/clusters/{name}/snapshots": "change",
+	"DELETE /v1/clusters/{name}/snapshots/{snapshot}": "change", "POST /v1/clusters/{name}/snapshots/{snapshot}/restore": "change",
 	"POST /v1/clusters/{name}/resume": "change", "POST /v1/clusters/{name}/extend": "change", "POST /v1/clusters/{name}/labels": "change",
 	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
 	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
@@ -104,7 +106,7 @@ func TestEveryRoleMayDoWhatIsItsOwnAndNothingElse(t *testing.T) {
 
 // named is a path in which every thing has a name.
 func named(path, name string) string {
-	return strings.NewReplacer("{name}", name, "{id}", name, "{member}", name, "{hex}", name).Replace(path)
+	return strings.NewReplacer("{name}", name, "{id}", name, "{member}", name, "{hex}", name, "{snapshot}", name).Replace(path)
 }
 
 // TestATokenMayDoWhatItsVerbsSayAndNothingElse calls every operation with a token of every role that is limited to one verb.

@@ -5,7 +5,7 @@ import "slices"
 // guards is the list: every guard of the product that a test must miss when it is gone, by area.
 func guards() []Mutant {
 	return slices.Concat(
-		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, successionGuards, carryGuards, plannerGuards, lifecycleGuards, admissionGuards,
+		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, successionGuards, carryGuards, snapshotGuards, plannerGuards, lifecycleGuards, admissionGuards,
 		siteGuards, partGuards, cellGuards, networkGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, groupGuards, shortcutGuards, tunnelShortcutGuards, containerGuards, sandboxGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards, vmGuards, rebootGuards, resizeGuards, foreignGuards, homeGuards, consoleGuards, shapeGuards, hostCheckGuards,
 		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards, measureGuards,

@@ -28,3 +28,13 @@ func (s *Site) addNode(node api.NodeRecord, cores int) {
 	s.Live.SetNode(name, api.NodeReady, "")
 	s.reach(rev)
 }
+
+// OfferDisk lets a node offer so much disk for members.
+func (s *Site) OfferDisk(name string, bytes int64) {
+	s.t.Helper()
+	node := *s.Cache.View().Agent(name)
+	node.Capacity.DiskBytes = bytes
+	rev, err := s.Repo.PutNode(context.Background(), node)
+	must(s.t, err)
+	s.reach(rev)
+}
