@@ -295,21 +295,6 @@ func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pau
 	}), func(m *memberState) { m.state = state })
 }
 
-func noSaver(d driver.Driver) error {
-	return fmt.Errorf("members of stack %q can't be saved with their memory", d.Stack())
-}
-
-// save lays a member down on disk with its memory. What its jobs do stands still with it.
-func (a *Agent) save(ctx context.Context, m *memberState) {
-	a.run(ctx, m, "save", saveDeadline, a.ifKnown(m, func(ctx context.Context) error {
-		saver, ok := m.driver.(driver.Saver)
-		if !ok {
-			return noSaver(m.driver)
-		}
-		return saver.Save(ctx, m.id)
-	}), func(m *memberState) { m.state, m.ready = driver.StateSaved, false })
-}
-
 // clean removes what is left of a member, and the shared home of a cluster that is being deleted.
 func (a *Agent) clean(ctx context.Context, m *memberState) {
 	control := m.control

@@ -33,15 +33,16 @@ func snapshotID(clusterUID, member string, generation int64) string {
 // holdSnapshot takes room for the state of each member on its node's disk.
 func (a *applier) holdSnapshot(s api.SnapshotIntent) error {
 	for _, p := range a.heldPlaces((*api.Assignment).IsMember) {
-		m := p.assignment
+		m, has := p.assignment, p.assignment.Has()
+		memory := (&api.Assignment{Memory: has.Memory}).MemoryBytes() // before a resize that is pending
 		n := api.Assignment{
 			ID: snapshotID(m.ClusterUID, m.Member, a.record.Generation+1), ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: a.record.Generation + 1,
 			Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: m.Node, CleanBy: api.ByAgents(m.Node), RAMBoot: m.RAMBoot,
 			Slots: []int{}, CPUs: []int{}, NUMANodes: []int{}, Memory: []api.MemoryClaim{},
-			DiskBytes: resource.StateBound(m.MemoryBytes()), UserIDs: m.UserIDs, Stack: m.Stack, Environment: m.Environment, Display: m.Display, CPUModel: m.CPUModel,
+			DiskBytes: resource.StateBound(memory), UserIDs: m.UserIDs, Stack: m.Stack, Environment: m.Environment, Display: m.Display, CPUModel: m.CPUModel,
 			EnvironmentDigest: m.EnvironmentDigest, TakenAt: a.now,
 			Snapshot: &api.SnapshotClaim{
-				Name: s.Name, AskedAt: s.AskedAt, Of: m.ID, Ports: m.Ports, Cores: len(m.Slots), MemoryBytes: m.MemoryBytes(),
+				Name: s.Name, AskedAt: s.AskedAt, Of: m.ID, Ports: m.Ports, Cores: len(has.Slots), MemoryBytes: memory,
 			},
 		}
 		if err := a.checkNew(n); err != nil {

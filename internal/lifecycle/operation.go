@@ -187,27 +187,27 @@ type Emit struct{ Reason, Message, Member, Node string }
 // WakeAt asks to be planned again at a time, even if nothing changes until then.
 type WakeAt struct{ Time time.Time }
 
-func (SetPhase) clusterOperation()     {}
-func (Need) clusterOperation()         {}
-func (Hold) clusterOperation()         {}
-func (Drop) clusterOperation()         {}
-func (Shelve) clusterOperation()       {}
-func (TakeOver) clusterOperation()     {}
-func (Withdraw) clusterOperation()     {}
-func (MoveEnd) clusterOperation()      {}
-func (MoveReported) clusterOperation() {}
-func (Resize) clusterOperation()       {}
-func (Resized) clusterOperation()      {}
-func (GiveUp) clusterOperation()       {}
-func (Warn) clusterOperation()         {}
-func (Expire) clusterOperation()       {}
-func (Release) clusterOperation()      {}
-func (ConfirmClean) clusterOperation() {}
-func (NoteProofs) clusterOperation()   {}
-func (Quarantine) clusterOperation()   {}
-func (Forget) clusterOperation()       {}
-func (Emit) clusterOperation()         {}
-func (WakeAt) clusterOperation()       {}
+func (SetPhase) clusterOperation()              {}
+func (Need) clusterOperation()                  {}
+func (Hold) clusterOperation()                  {}
+func (Drop) clusterOperation()                  {}
+func (Shelve) clusterOperation()                {}
+func (TakeOver) clusterOperation()              {}
+func (Withdraw) clusterOperation()              {}
+func (MoveEnd) clusterOperation()               {}
+func (MoveReported) clusterOperation()          {}
+func (Resize) clusterOperation()                {}
+func (Resized) clusterOperation()               {}
+func (GiveUp) clusterOperation()                {}
+func (Warn) clusterOperation()                  {}
+func (Expire) clusterOperation()                {}
+func (Release) clusterOperation()               {}
+func (ConfirmClean) clusterOperation()          {}
+func (NoteProofs) clusterOperation()            {}
+func (Quarantine) clusterOperation()            {}
+func (Forget) clusterOperation()                {}
+func (Emit) clusterOperation()                  {}
+func (WakeAt) clusterOperation()                {}
 func (HoldSnapshot) clusterOperation()          {}
 func (NoteSnapshot) clusterOperation()          {}
 func (ForgetSnapshots) clusterOperation()       {}
@@ -318,21 +318,21 @@ type ReportClean struct{}
 // Reject reports that the desired member is not obeyed, for the agent's log.
 type Reject struct{ Reason string }
 
-func (Start) memberOperation()       {}
-func (Update) memberOperation()      {}
-func (Stop) memberOperation()        {}
-func (Pause) memberOperation()       {}
-func (Resume) memberOperation()      {}
-func (Save) memberOperation()        {}
-func (Restore) memberOperation()     {}
-func (TakeBack) memberOperation()    {}
-func (Reboot) memberOperation()      {}
-func (ChangeSize) memberOperation()  {}
-func (Clean) memberOperation()       {}
-func (Report) memberOperation()      {}
-func (ReportClean) memberOperation() {}
-func (Reject) memberOperation()      {}
-func (WakeAt) memberOperation()      {}
+func (Start) memberOperation()          {}
+func (Update) memberOperation()         {}
+func (Stop) memberOperation()           {}
+func (Pause) memberOperation()          {}
+func (Resume) memberOperation()         {}
+func (Save) memberOperation()           {}
+func (Restore) memberOperation()        {}
+func (TakeBack) memberOperation()       {}
+func (Reboot) memberOperation()         {}
+func (ChangeSize) memberOperation()     {}
+func (Clean) memberOperation()          {}
+func (Report) memberOperation()         {}
+func (ReportClean) memberOperation()    {}
+func (Reject) memberOperation()         {}
+func (WakeAt) memberOperation()         {}
 func (TakeSnapshot) memberOperation()   {}
 func (VerifySnapshot) memberOperation() {}
 func (LayDown) memberOperation()        {}

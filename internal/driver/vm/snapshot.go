@@ -62,7 +62,7 @@ func (d *Driver) writeState(ctx context.Context, host *daemon, id, of string, se
 	if err != nil {
 		return err
 	}
-	out, err := d.leave(ctx, host, of, seen, file, nil)
+	out, err := d.leave(ctx, host, of, seen, file, false, driver.MoveLimits{})
 	if err != nil {
 		return errors.Join(err, file.drop())
 	}
