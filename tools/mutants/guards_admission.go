@@ -40,15 +40,15 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "the devices of lost members count until they are replaced",
 		File:    "internal/situation/situation.go",
-		Find:    `held = held.Plus(resource.OfMember(g, parts))`,
-		Replace: `held = held.Plus(resource.OfMember(g, nil))`,
+		Find:    `held = held.Plus(resource.OfMember(&had, parts))`,
+		Replace: `held = held.Plus(resource.OfMember(&had, nil))`,
 		Test:    "./internal/situation TestALostMemberCountsAgainstTheQuotaUntilItIsReplaced",
 	},
 	{
 		Guard:   "a replacement adds nothing to what its project holds",
 		File:    "internal/admission/quota.go",
-		Find:    `if r.Kind == KindHeal && !r.Regains {`,
-		Replace: `if r.Kind == KindHeal && false {`,
+		Find:    `case r.Kind == KindHeal && !r.Regains:`,
+		Replace: `case false:`,
 		Test:    "./internal/admission TestAReplacementAddsNothingToWhatItsProjectHolds",
 	},
 	{

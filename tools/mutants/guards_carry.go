@@ -103,8 +103,8 @@ var carryGuards = []Mutant{
 	{
 		Guard:   "nor by the agent that starts again",
 		File:    "internal/agent/members.go",
-		Find:    "exit: o.Message, departed: a.hasDeparted(o.ID)}",
-		Replace: "exit: o.Message}",
+		Find:    "stateBytes: o.StateBytes, departed: a.hasDeparted(o.ID)}",
+		Replace: "stateBytes: o.StateBytes}",
 		Test:    "./internal/agent TestAMemberThatWasSentIsNotStartedAgain",
 	},
 	{

@@ -145,7 +145,7 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a new successor is a part of its member",
 		File:    "internal/decision/hold.go",
-		Find:    "\tcase n.From != \"\":",
+		Find:    "\tcase n.From != \"\" && n.Resumes == \"\":",
 		Replace: "\tcase false:",
 		Test:    "./internal/decision TestWhatCantSucceedAMemberIsRefused",
 	},
@@ -173,8 +173,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "the room knows of cores that saved members gave back",
 		File:    "internal/situation/room.go",
-		Find:    "\t\tif !a.Saved {\n",
-		Replace: "\t\tif true {\n",
+		Find:    "if !r.free.Holds(a.ID) || r.free.HoldsAs(a) {",
+		Replace: "if true {",
 		Test:    "./internal/situation TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew",
 	},
 	{
@@ -187,8 +187,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a restore counts against the quota",
 		File:    "internal/admission/planner.go",
-		Find:    "\tif a.exceedsQuota() {\n",
-		Replace: "\tif false {\n",
+		Find:    "\ta.verdict, a.cause = Wait, noRoom\n\tif a.exceedsQuota() {\n\t\treturn\n\t}\n\ttrial :=",
+		Replace: "\ta.verdict, a.cause = Wait, noRoom\n\ttrial :=",
 		Test:    "./internal/admission TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll",
 	},
 	{
@@ -243,8 +243,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "the replacement of a saved member counts against the quota",
 		File:    "internal/admission/quota.go",
-		Find:    `if r.Kind == KindHeal && !r.Regains {`,
-		Replace: `if r.Kind == KindHeal {`,
+		Find:    `case r.Kind == KindHeal && !r.Regains:`,
+		Replace: `case r.Kind == KindHeal:`,
 		Test:    "./internal/admission TestTheReplacementOfASavedMemberCountsAgainstTheQuota",
 	},
 	{
@@ -264,8 +264,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a lost member is noted as saved if it was",
 		File:    "internal/decision/apply.go",
-		Find:    "\t\tSaved: m.Saved,\n",
-		Replace: "",
+		Find:    "\t\tSaved: m.Saved, Shape: shape,\n",
+		Replace: "\t\tShape: shape,\n",
 		Test:    "./internal/decision TestALostMemberIsNotedAsSavedIfItWas",
 	},
 	{

@@ -376,8 +376,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "nodes tell nobody of members of other projects",
 		File:    "internal/apiserver/inventory.go",
-		Find:    "\t\t\tif visible {\n",
-		Replace: "\t\t\tif visible || true {\n",
+		Find:    "if visible && !a.IsSnapshot() {",
+		Replace: "if (visible || true) && !a.IsSnapshot() {",
 		Test:    "./internal/apiserver TestAProjectSeesNothingOfAnother",
 	},
 	{
@@ -446,15 +446,15 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "another project's network does not exist",
 		File:    "internal/apiserver/networks.go",
-		Find:    `if n == nil || !seesCluster(who(ctx), n.Cluster) {`,
-		Replace: `if n == nil {`,
+		Find:    `if n == nil || n.OfProject() || !seesCluster(p, n.Cluster) {`,
+		Replace: `if n == nil || n.OfProject() {`,
 		Test:    "./internal/apiserver TestNetworksAreThoseOfTheTokensProject",
 	},
 	{
 		Guard:   "lists have no networks of other projects",
 		File:    "internal/apiserver/networks.go",
-		Find:    `if seesCluster(p, n.Cluster) {`,
-		Replace: `if seesCluster(p, n.Cluster) || true {`,
+		Find:    `if !n.OfProject() && seesCluster(p, n.Cluster) {`,
+		Replace: `if !n.OfProject() {`,
 		Test:    "./internal/apiserver TestNetworksAreThoseOfTheTokensProject",
 	},
 	{
