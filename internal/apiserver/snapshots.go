@@ -25,7 +25,7 @@ func (s *Server) registerSnapshots() {
 			codeOverQuota, codeNoRoom)...)
 	operation(s, "DELETE /v1/clusters/{name}/snapshots/{snapshot}", AccessChange, "delete-snapshot", "Delete a snapshot of a cluster",
 		"Its room on the nodes' disks is free once they have confirmed its removal. A snapshot that is being made is given up.",
-		http.StatusAccepted, s.deleteSnapshot, codeNoCluster, codeNoSnapshot)
+		http.StatusAccepted, s.deleteSnapshot, codeNoCluster, codeNoSnapshot, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/snapshots/{snapshot}/restore", AccessChange, "restore-snapshot", "Restore a cluster to a snapshot",
 		"The nodes verify the snapshot first. Then the present members end, and continue from their states in the snapshot as soon as there is room. "+
 			"The snapshot stays. `status.snapshot_restore` shows the progress, and the reason if nothing was restored.",
