@@ -133,7 +133,7 @@ func TestAStateWithoutRoomIsRefusedAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
-	if _, err := newStateFile(filepath.Join(dir, "state"), 1<<20); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "it takes up to 65 MiB") {
+	if _, err := newStateFile(filepath.Join(dir, "state"), 1<<20); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "it takes up to 66 MiB") {
 		t.Errorf("got %v, want that there is no room", err)
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) > 0 {
