@@ -98,8 +98,10 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 				return
 			}
 		}
-		if m := asked.Need.Members[0]; m.Regains && !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero() {
-			return // the replacement of a saved member takes what that had given back
+		m := asked.Need.Members[0]
+		grows := m.Held != nil && *m.Held != groups[0].Shape
+		if (m.Regains || grows) && !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero() {
+			return // the replacement of a saved member takes what that had given back, and one that was to grow takes more than it held
 		}
 		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero()) {
 			return // it fits, and may not go before others or above a quota
