@@ -406,9 +406,15 @@ func (a *agent) plan(id string, newest int64) {
 			in.Desired.ChangeSize = h.size != d.size && !d.part
 		}
 		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
-		in.Departed = h.departed && a.n.w.cfg.Without != GuardDeparture
+		in.Departed = h.departed
 		if h.state == lifecycle.HostHandedOver && a.n.w.cfg.Without == GuardHandedOver && ok {
 			in.Desired.TakeBack = true
+		}
+	}
+	if a.n.w.cfg.Without == GuardDeparture {
+		in.Departed = false
+		if in.Host == lifecycle.HostAbsent && ok {
+			in.Desired.Moving = false
 		}
 	}
 	m.report, m.clean = nil, ok && d.Release && a.n.w.cfg.Without == GuardLooking

@@ -34,7 +34,7 @@ const (
 	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
 	GuardUsage      Guard = "usage"          // usage is written in the commit that ends it
 	GuardHandedOver Guard = "handed over"    // a member that may run on another node stands still until its leader takes it back
-	GuardDeparture  Guard = "departure"      // an agent that starts again remembers which members it sent away
+	GuardDeparture  Guard = "departure"      // an agent starts no member that it sent away, or may have
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 
