@@ -33,7 +33,7 @@ func (a *agent) lie(told agentstream.Observed) agentstream.Observed {
 				told.Members = append(told.Members, agentstream.MemberObserved{ID: id, Phase: phase, FilesDigest: n.host[id].files})
 			}
 			for _, run := range slices.Sorted(maps.Keys(n.host[id].jobs)) {
-				if job := n.host[id].jobs[run].JobObserved; ends && !job.Phase.Ended() {
+				if job := n.host[id].jobs[run].JobObserved; ends && !job.Phase.Ended() && !a.n.carriesJob(run) {
 					code := falseExit
 					job.Phase, job.ExitCode = api.JobFailed, &code
 					told.Jobs = append(told.Jobs, job)
@@ -45,4 +45,14 @@ func (a *agent) lie(told agentstream.Observed) agentstream.Observed {
 	told.Clean = slices.Compact(told.Clean)
 	w.trace("%s lies: %d members, %v clean, %d jobs", a.n.record.Name, len(told.Members), told.Clean, len(told.Jobs))
 	return told
+}
+
+// carriesJob reports whether a job runs in a member on the node. A member that has just gone on here left a copy of it on its old node.
+func (n *node) carriesJob(run string) bool {
+	for _, h := range n.host {
+		if h.jobs[run] != nil {
+			return true
+		}
+	}
+	return false
 }
