@@ -99,10 +99,15 @@ func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
 	if _, peers := seen(t, &n, "n2"); len(peers) > 0 {
 		t.Errorf("a node with lost members alone is a peer: %v", peers)
 	}
-	n.set("uc", nil, labEnds(true, labEnd{"n1", 1, "c-0"}))
-	merge(t, &n)
-	if _, peers := seen(t, &n, "n1"); len(peers) != 1 {
-		t.Errorf("a node on which another cluster has a member has peers %v, want one", peers)
+	// Clusters are taken in the order of their UIDs: that with lost members comes before one with members, and after the other.
+	for _, uid := range []string{"uc", "u0"} {
+		n.set(uid, nil, labEnds(true, labEnd{"n1", 1, "c-0"}))
+		merge(t, &n)
+		if _, peers := seen(t, &n, "n1"); len(peers) != 1 {
+			t.Errorf("a node on which cluster %s has a member has peers %v, want one", uid, peers)
+		}
+		n.set(uid, n.ends["lab"][uid].asMap(), nil)
+		merge(t, &n)
 	}
 }
 

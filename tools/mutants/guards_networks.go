@@ -20,14 +20,14 @@ var networkGuards = []Mutant{
 		Guard:   "a deletion of a network does not pass a cluster that is being created on it",
 		File:    "internal/state/networks.go",
 		Find:    "{Key: key, Revision: revision}, {Key: prefixNetUse + n.UID, Revision: use.Revision}}",
-		Replace: "{Key: key, Revision: revision}}",
+		Replace: "{Key: key, Revision: revision}}\n\t\t_ = use",
 		Test:    "./internal/state TestADeletionAndANewClusterDoNotPassEachOther",
 	},
 	{
 		Guard:   "a cluster is not created on a network that is being deleted",
 		File:    "internal/state/networks.go",
 		Find:    "\t\tconds = append(conds, store.Cond{Key: prefixNetIntent + full, Revision: revision})\n",
-		Replace: "",
+		Replace: "\t\t_ = revision\n",
 		Test:    "./internal/state TestADeletionAndANewClusterDoNotPassEachOther",
 	},
 	{
