@@ -213,7 +213,15 @@ func (s *site) killAgent(node, cluster string) {
 func adoptMachines(t *testing.T, cluster string) {
 	t.Helper()
 	for _, pid := range machinesOf(t, cluster) {
-		go func() { _, _ = syscall.Wait4(pid, nil, 0, nil) }()
+		go func() {
+			// Until the agent has ended as well, the machine is no child of this process.
+			for syscall.Kill(pid, 0) == nil {
+				if _, err := syscall.Wait4(pid, nil, 0, nil); err == nil {
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}()
 	}
 }
 
