@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 const (
@@ -213,13 +214,14 @@ func (s *site) killAgent(node, cluster string) {
 func adoptMachines(t *testing.T, cluster string) {
 	t.Helper()
 	for _, pid := range machinesOf(t, cluster) {
+		machine, err := pidfd.Open(pid)
+		if err != nil {
+			continue // it has ended already
+		}
 		go func() {
-			// Until the agent has ended as well, the machine is no child of this process.
-			for syscall.Kill(pid, 0) == nil {
-				if _, err := syscall.Wait4(pid, nil, 0, nil); err == nil {
-					return
-				}
-				time.Sleep(50 * time.Millisecond)
+			defer machine.Close()
+			if machine.Wait(t.Context()) == nil {
+				_, _ = syscall.Wait4(pid, nil, 0, nil)
 			}
 		}()
 	}
