@@ -178,7 +178,8 @@ func TestAFetchThatWasInterruptedGoesOnWhereItWas(t *testing.T) {
 	again := s.nodeAt(t, n.dir)
 	again.Want(s.public(), []nodeimages.Wanted{w})
 	again.whole(w)
-	if more := s.sent.Load() - before; more > chunks*image.ChunkBytes-before+image.ChunkBytes {
+	// The rotten chunk comes again, and so does the list of chunks, which is far smaller than one.
+	if more := s.sent.Load() - before; more > chunks*image.ChunkBytes-before+2*image.ChunkBytes {
 		t.Errorf("after a restart %d bytes were fetched, with %d of %d here", more, before, chunks*image.ChunkBytes)
 	}
 }
