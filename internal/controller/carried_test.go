@@ -59,7 +59,7 @@ func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
 	n.set("ua", nil, a)
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}, labEnd{"n3", 3, "b-1"}))
 	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
-		t.Errorf("two clusters on one network are told to %v", got)
+		t.Errorf("two clusters on one network reach nodes %v", got)
 	}
 	address := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 0, last}) }
 	ports, peers := seen(t, &n, "n2")
@@ -69,22 +69,22 @@ func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
 
 	n.set("ub", n.ends["lab"]["ub"].asMap(), labEnds(true, labEnd{"n3", 3, "b-1"}))
 	if got := merge(t, &n); !slices.Equal(got, []string{"n2"}) {
-		t.Errorf("a member that leaves a node with another cluster's member is told to %v, want its node alone", got)
+		t.Errorf("when a member leaves a node with another cluster's member, nodes %v change, want its node alone", got)
 	}
 	n.set("ub", n.ends["lab"]["ub"].asMap(), nil)
 	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
-		t.Errorf("a cluster that is gone is told to %v, want its node and the others, which lose a peer", got)
+		t.Errorf("when a cluster ends, nodes %v change, want its node and the others, which lose a peer", got)
 	}
 	if _, peers := seen(t, &n, "n1"); !slices.Equal(peers, []netip.Addr{address(2)}) {
 		t.Errorf("n1 has peers %v, want n2 alone", peers)
 	}
 	n.set("ua", a, a)
 	if got := merge(t, &n); len(got) > 0 {
-		t.Errorf("the same again is told to %v", got)
+		t.Errorf("when nothing changes, nodes %v change", got)
 	}
 	n.set("ua", a, nil)
 	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2"}) || len(n.ends)+len(n.merged) > 0 {
-		t.Errorf("the end of the network is told to %v, and leaves %v", got, n.merged)
+		t.Errorf("when the network ends, nodes %v change, and %v is left", got, n.merged)
 	}
 }
 
