@@ -1,12 +1,14 @@
 package agent_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -161,4 +163,96 @@ func TestASnapshotThatDoesNotPassItsVerificationChangesNothing(t *testing.T) {
 	s.delete("c1")
 	s.awaitGone("c1")
 	s.nothingLeft(n)
+}
+
+// abrupt is a driver whose agent ends amid a call: before the call has had an effect, or after.
+type abrupt struct {
+	driver.Driver
+	driver.Pauser
+	driver.Saver
+	driver.Snapshotter
+	amid  string
+	after bool
+	begun chan<- struct{}
+}
+
+func (d abrupt) call(ctx context.Context, name string, call func() error) error {
+	if name != d.amid {
+		return call()
+	}
+	if d.after {
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	d.begun <- struct{}{}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (d abrupt) Snapshot(ctx context.Context, id, of string) error {
+	return d.call(ctx, "snapshot", func() error { return d.Snapshotter.Snapshot(ctx, id, of) })
+}
+
+func (d abrupt) Verify(ctx context.Context, id string) error {
+	return d.call(ctx, "verify", func() error { return d.Snapshotter.Verify(ctx, id) })
+}
+
+func (d abrupt) LayDown(ctx context.Context, id, from string) error {
+	return d.call(ctx, "lay down", func() error { return d.Snapshotter.LayDown(ctx, id, from) })
+}
+
+func TestAnAgentThatEndsAmidASnapshotOrItsRestoreCompletesIt(t *testing.T) {
+	for _, amid := range []string{"snapshot", "verify", "lay down"} {
+		for when, after := range map[string]bool{"before the effect": false, "after the effect": true} {
+			t.Run(amid+", "+when, func(t *testing.T) { endAmid(t, amid, after) })
+		}
+	}
+}
+
+func endAmid(t *testing.T, amid string, after bool) {
+	s, n, first := newMachineSite(t)
+	if amid != "snapshot" {
+		s.snapshot("c1", "s1")
+		s.awaitSnapshot("c1", "s1")
+	}
+	begun := make(chan struct{}, 2) // one for each member
+	n.stop()
+	n.wrap = func(d driver.Driver) driver.Driver {
+		return abrupt{d, d.(driver.Pauser), d.(driver.Saver), d.(driver.Snapshotter), amid, after, begun}
+	}
+	n.startAnew(2)
+	var asked time.Time
+	if amid == "snapshot" {
+		s.snapshot("c1", "s1")
+	} else {
+		asked = s.goBack("c1", "s1")
+	}
+	select {
+	case <-begun:
+	case <-time.After(time.Minute):
+		t.Fatalf("the agent does not begin to %s", amid)
+	}
+	n.stop()
+	n.wrap = nil
+	n.startAnew(2)
+	c, ended := s.awaitSnapshot("c1", "s1")
+	if ended.Failed != "" || len(statesOf(c)) != 2 {
+		t.Errorf("the snapshot is %+v with states %v; want 2 states", ended, statesOf(c))
+	}
+	if amid == "snapshot" {
+		if memberIDs(c)["c1-0"] != memberIDs(first)["c1-0"] {
+			t.Error("a member was exchanged")
+		}
+	} else {
+		c = s.await("c1", "ready again", func(c *state.Cluster) bool {
+			r := c.Record.SnapshotRestore
+			return r != nil && r.AskedAt.Equal(asked) && c.Record.Phase == api.ClusterReady
+		})
+		if r := c.Record.SnapshotRestore; r.Failed != "" || memberIDs(c)["c1-0"] == memberIDs(first)["c1-0"] {
+			t.Errorf("the restore is %+v with members %v; want other members than %v", r, memberIDs(c), memberIDs(first))
+		}
+	}
+	startedTwice(t, n)
+	s.ends("c1", n)
 }

@@ -19,9 +19,9 @@ import (
 var unreached = map[string]string{
 	"agent.after-departure":       noVirtualMachines,
 	"agent.after-send":            noVirtualMachines,
-	"agent.before-laying-down":    noVirtualMachines,
-	"agent.before-snapshot":       noVirtualMachines,
-	"agent.before-verify":         noVirtualMachines,
+	"agent.before-laying-down":    noSnapshots,
+	"agent.before-snapshot":       noSnapshots,
+	"agent.before-verify":         noSnapshots,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
 	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
 	"node.after-tap":              noVirtualMachines,
@@ -62,7 +62,10 @@ var unreached = map[string]string{
 // noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
 const noVirtualMachines = "virtual machines are no part of a cluster's life on the container stack"
 
-// noMachines: who lives here has neither machines to power nor environments to build.
+// noSnapshots: an agent's end is tested without a mark.
+const noSnapshots = "only virtual machines have snapshots; TestAnAgentThatEndsAmidASnapshotOrItsRestoreCompletesIt ends the agent"
+
+// noMachines: the tests here have neither machines to power nor environments to build.
 const noMachines = "machines and builds are no part of a cluster's life on the container stack"
 
 // marksInSource returns the names of all failpoints of the program, as its source has them: a new one is tested by itself.
