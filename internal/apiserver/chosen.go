@@ -40,13 +40,13 @@ func checkRuns(name string, intent *api.ClusterIntent, c *state.Cluster, can str
 	phase := phaseOf(c)
 	switch {
 	case intent.Saved || lifecycle.Shelving(phase):
-		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+		return isSaved(name)
 	case intent.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
-		return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
+		return isPaused(name)
 	case phase != api.ClusterReady && phase != api.ClusterDegraded:
 		return fail(codeWrongPhase, "cluster %q is %s, and only members of a ready cluster can %s; see nearmetal cluster show %s", name, phase, can, name)
 	case c.Record.ExpiredAt != nil:
-		return fail(codeWrongPhase, "the time limit of cluster %q has passed: the cluster is about to be deleted", name)
+		return isExpired(name)
 	default:
 		return nil
 	}

@@ -119,6 +119,18 @@ func deleting(name string) *failure {
 	return fail(codeWrongPhase, "cluster %q is being deleted; create another one", name)
 }
 
+func isSaved(name string) *failure {
+	return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+}
+
+func isPaused(name string) *failure {
+	return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
+}
+
+func isExpired(name string) *failure {
+	return fail(codeWrongPhase, "the time limit of cluster %q has passed: the cluster is about to be deleted", name)
+}
+
 // phaseOf is the phase a cluster is in, as far as it is decided.
 func phaseOf(c *state.Cluster) api.ClusterPhase {
 	if c.Record == nil {
@@ -131,9 +143,9 @@ func phaseOf(c *state.Cluster) api.ClusterPhase {
 func canScale(name string, in *api.ClusterIntent, phase api.ClusterPhase) error {
 	switch {
 	case in.Saved || lifecycle.Shelving(phase):
-		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+		return isSaved(name)
 	case in.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
-		return fail(codeWrongPhase, "cluster %q is paused or about to be; resume it first and wait until it is ready: nearmetal cluster resume %s", name, name)
+		return isPaused(name)
 	case phase == api.ClusterRefused:
 		return fail(codeWrongPhase, "cluster %q was refused and holds nothing; delete it and create another one", name)
 	case phase == api.ClusterFailed:
@@ -235,12 +247,12 @@ func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluste
 			return nil
 		}
 		if intent.Saved || lifecycle.Shelving(phaseOf(c)) {
-			return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+			return isSaved(name)
 		}
 		switch phase := phaseOf(c); phase {
 		case api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterPausing, api.ClusterPaused:
 			if c.Record.ExpiredAt != nil {
-				return fail(codeWrongPhase, "the time limit of cluster %q has passed: it is about to be deleted", name)
+				return isExpired(name)
 			}
 		case api.ClusterPending, api.ClusterQueued, api.ClusterStarting:
 			return fail(codeWrongPhase, "cluster %q is %s and has never been ready; wait until it is, then pause it", name, phase)
@@ -307,7 +319,7 @@ func (s *Server) saveCluster(ctx context.Context, in *byName) (*body[api.Cluster
 		case intent.Paused:
 			return fail(codeWrongPhase, "cluster %q is about to be paused; resume it first: nearmetal cluster resume %s", name, name)
 		case c.Record.ExpiredAt != nil:
-			return fail(codeWrongPhase, "the time limit of cluster %q has passed: it is about to be deleted", name)
+			return isExpired(name)
 		}
 		if err := checkSizes(name, intent, c, codeCantSave, "be saved"); err != nil {
 			return err

@@ -182,11 +182,11 @@ func checkStandsOrRuns(name string, intent *api.ClusterIntent, c *state.Cluster)
 	phase := phaseOf(c)
 	switch {
 	case lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phase):
-		return fail(codeWrongPhase, "cluster %q is saved or about to be; restore it first and wait until it is ready: nearmetal cluster restore %s", name, name)
+		return isSaved(name)
 	case phase != api.ClusterReady && phase != api.ClusterPaused:
 		return fail(codeWrongPhase, "cluster %q is %s, and snapshots are only of ready or paused clusters; see nearmetal cluster show %s", name, phase, name)
 	case c.Record.ExpiredAt != nil:
-		return fail(codeWrongPhase, "the time limit of cluster %q has passed: the cluster is about to be deleted", name)
+		return isExpired(name)
 	case lifecycle.SnapshotRestoreOf(intent, c.Record) != nil:
 		return fail(codeWrongPhase, "cluster %q is about to be restored to snapshot %q; wait until that has ended: nearmetal cluster show %s", name, intent.SnapshotRestore.Name, name)
 	default:
