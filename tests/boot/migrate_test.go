@@ -158,7 +158,7 @@ func (s *site) wantSameKernels(cluster string, boots map[string]bool) {
 	s.t.Helper()
 	for id := range s.wantOwnKernels(cluster) {
 		if !boots[id] {
-			s.t.Errorf("a member of %s began anew, in boot %s; those before were %v", cluster, id, boots)
+			s.t.Fatalf("a member of %s began anew, in boot %s; those before were %v; events:\n%s", cluster, id, boots, s.run("cluster", "events", cluster))
 		}
 	}
 }
