@@ -36,8 +36,8 @@ func TestAClusterOverTwoNodesComesUpAndLeavesNothing(t *testing.T) {
 	if nodes["n1"] != 2 || nodes["n2"] != 2 {
 		t.Errorf("members by node: got %v, want 2 on each", nodes)
 	}
-	if got := n1.fabric.Networks(); len(got) != 1 || len(got[0].Peers) != 1 || len(got[0].Ports) != 2 {
-		t.Errorf("networks of n1: got %+v, want one with 1 peer and 2 ports", got)
+	if got := n1.fabric.Networks(); len(got) != 1 || len(got[0].Remotes) != 2 || len(got[0].Ports) != 2 {
+		t.Errorf("networks of n1: got %+v, want one with 2 members on n2 and 2 ports", got)
 	}
 	s.ends("c1", n1, n2)
 }

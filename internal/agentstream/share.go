@@ -13,9 +13,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
-// Share is content that many nodes have in common: the peers of a network, or the files of a cluster's members. The leader renders a share once for each
+// Share is content that many nodes have in common: the members of a network with their nodes, or the files of a cluster's members. The leader renders a share once for each
 // change, and a thousand streams send the same bytes. A node that has a former share is sent the difference. A share never changes; make one
 // with NewPeers or NewFiles.
 type Share struct {
@@ -35,13 +36,13 @@ func (o owner) compare(other owner) int {
 	return cmp.Or(strings.Compare(o.Cluster, other.Cluster), cmp.Compare(o.Index, other.Index))
 }
 
-// NewPeers returns the share of a network's peers: the underlay addresses of all nodes over which its members reach each other.
-func NewPeers(index int, peers []netip.Addr) (*Share, error) {
-	var addresses strings.Builder
-	for _, peer := range slices.SortedFunc(slices.Values(peers), netip.Addr.Compare) {
-		addresses.WriteString(peer.String() + "\n")
+// NewPeers returns the share of a network's peers: its members that reach each other, each with the underlay address of its node.
+func NewPeers(index int, members []fabric.Remote) (*Share, error) {
+	var text strings.Builder
+	for _, m := range slices.SortedFunc(slices.Values(members), fabric.Remote.Compare) {
+		fmt.Fprintf(&text, "%v %v %s\n", m.Peer, m.Address, m.MAC)
 	}
-	return newShare(owner{Index: index}, []driver.File{{Content: []byte(addresses.String())}})
+	return newShare(owner{Index: index}, []driver.File{{Content: []byte(text.String())}})
 }
 
 // NewFiles returns the share of the files that each member of a cluster has, as text. They must not change afterwards.
@@ -82,21 +83,35 @@ type NodePeers struct {
 	Self netip.Addr
 }
 
-// others returns the peers of a node: all but itself.
-func (p NodePeers) others() ([]netip.Addr, error) {
-	var peers []netip.Addr
+// remotes returns the members on all nodes but this one.
+func (p NodePeers) remotes() ([]fabric.Remote, error) {
+	var remotes []fabric.Remote
 	for _, t := range p.texts {
 		for line := range strings.Lines(t.Text) {
-			peer, err := netip.ParseAddr(strings.TrimSuffix(line, "\n"))
+			r, err := readRemote(strings.TrimSuffix(line, "\n"))
 			if err != nil {
 				return nil, fmt.Errorf("the peers of network %d: %w", p.of.Index, err)
 			}
-			if peer != p.Self {
-				peers = append(peers, peer)
+			if r.Peer != p.Self {
+				remotes = append(remotes, r)
 			}
 		}
 	}
-	return peers, nil
+	return remotes, nil
+}
+
+// readRemote reads a line of a share of peers.
+func readRemote(line string) (r fabric.Remote, err error) {
+	words := strings.Split(line, " ")
+	if len(words) != 3 {
+		return r, fmt.Errorf("%q is not a peer, an address and a MAC", line)
+	}
+	if r.Peer, err = netip.ParseAddr(words[0]); err != nil {
+		return r, err
+	}
+	r.Address, err = netip.ParseAddr(words[1])
+	r.MAC = words[2]
+	return r, err
 }
 
 // Same reports whether two shares have the same owner and content; either may be nil.
@@ -107,7 +122,7 @@ func (s *Share) Same(other *Share) bool {
 	return s.of == other.of && s.digest == other.digest
 }
 
-// sharedText is one file of a share; without a path, the addresses of the peers, one on each line.
+// sharedText is one file of a share; without a path, the members of a network with their peers, one on each line.
 type sharedText struct {
 	owner
 	Path        string `json:"path,omitempty"`
@@ -244,21 +259,21 @@ func (d *Desired) shares() []*Share {
 	return append(shares, d.Files...)
 }
 
-// Whole returns a desired state in which networks have their peers and members their files, and no share is left: what the agent is given.
+// Whole returns a desired state in which networks have their members on other nodes and members their files, and no share is left: what the agent is given.
 func (d *Desired) Whole() (*Desired, error) {
 	whole := *d
 	whole.Peers, whole.Files = nil, nil
-	peers := map[int][]netip.Addr{}
+	remotes := map[int][]fabric.Remote{}
 	for _, p := range d.Peers {
-		others, err := p.others()
+		elsewhere, err := p.remotes()
 		if err != nil {
 			return nil, err
 		}
-		peers[p.of.Index] = others
+		remotes[p.of.Index] = elsewhere
 	}
 	whole.Networks = slices.Clone(d.Networks)
 	for i := range whole.Networks {
-		whole.Networks[i].Peers = peers[whole.Networks[i].Index]
+		whole.Networks[i].Remotes = remotes[whole.Networks[i].Index]
 	}
 	files := filesByCluster(d.Files)
 	content := make(map[*Share][]driver.File, len(d.Files))

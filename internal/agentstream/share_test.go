@@ -19,7 +19,7 @@ import (
 func spread(t *testing.T, n int, moved map[int]int) *Desired {
 	t.Helper()
 	var hosts, ids strings.Builder
-	var peers []netip.Addr
+	var peers []fabric.Remote
 	for i := range 1000 {
 		at, generation := i, 1
 		if to, ok := moved[i]; ok {
@@ -27,7 +27,7 @@ func spread(t *testing.T, n int, moved map[int]int) *Desired {
 		}
 		fmt.Fprintf(&hosts, "10.64.%d.%d\tc1-%d\n", at/256, at%256, i)
 		fmt.Fprintf(&ids, "u1.c1-%d.%d\n", i, generation)
-		peers = append(peers, underlayOf(at))
+		peers = append(peers, memberOn(at))
 	}
 	shared, err := NewPeers(3, peers)
 	if err != nil {
@@ -53,6 +53,13 @@ func spread(t *testing.T, n int, moved map[int]int) *Desired {
 	}
 }
 
+// memberOn is a member on a node, with the address of the node's number.
+func memberOn(node int) fabric.Remote {
+	return fabric.Remote{
+		Peer: underlayOf(node), Address: netip.AddrFrom4([4]byte{10, 64, byte(node / 256), byte(node)}), MAC: fmt.Sprintf("02:6e:00:03:%02x:%02x", node/256, node%256),
+	}
+}
+
 func underlayOf(node int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18, byte(node / 256), byte(node)})
 }
@@ -61,8 +68,8 @@ func TestWhatAClustersNodesShareArrivesInNetworksAndMembers(t *testing.T) {
 	server, client, down := ends()
 	sent := spread(t, 7, nil)
 	got, _ := exchange(t, server, client, down, sent)
-	if n := len(got.Networks[0].Peers); n != 999 || slices.Contains(got.Networks[0].Peers, underlayOf(7)) {
-		t.Errorf("the network has %d peers, want all nodes but itself", n)
+	if n := len(got.Networks[0].Remotes); n != 999 || slices.Contains(got.Networks[0].Peers(), underlayOf(7)) || !slices.Contains(got.Networks[0].Remotes, memberOn(8)) {
+		t.Errorf("the network has %d members on other nodes, want those of all nodes but itself", n)
 	}
 	stays, goes := got.Members[0], got.Members[1]
 	var paths []string
@@ -113,7 +120,7 @@ func TestSharesAreTheSameWhenAllTheySayIs(t *testing.T) {
 		}
 		return s
 	}
-	peers := func(index, node int) *Share { return made(NewPeers(index, []netip.Addr{underlayOf(node)})) }
+	peers := func(index, node int) *Share { return made(NewPeers(index, []fabric.Remote{memberOn(node)})) }
 	files := func(cluster, text string, mode uint32) *Share {
 		return made(NewFiles(cluster, []driver.File{{Path: "/a", Content: []byte(text), Mode: mode}}))
 	}
@@ -124,6 +131,7 @@ func TestSharesAreTheSameWhenAllTheySayIs(t *testing.T) {
 		"equal peers":                {peers(1, 1), peers(1, 1), true},
 		"peers of another network":   {peers(1, 1), peers(2, 1), false},
 		"another peer":               {peers(1, 1), peers(1, 2), false},
+		"a member at another peer":   {peers(1, 1), made(NewPeers(1, []fabric.Remote{{Peer: underlayOf(2), Address: memberOn(1).Address, MAC: memberOn(1).MAC}})), false},
 		"equal files":                {files("u1", "a", 0o644), files("u1", "a", 0o644), true},
 		"files of another cluster":   {files("u1", "a", 0o644), files("u2", "a", 0o644), false},
 		"a file with another text":   {files("u1", "a", 0o644), files("u1", "b", 0o644), false},
@@ -155,7 +163,7 @@ func TestAMemberHasTheFilesOfItsClusterAndThePeersOfAllItsNetworks(t *testing.T)
 		}})
 	}
 	for index := 1; index <= 3; index++ { // the clusters' own, and one that both are on
-		peers, err := NewPeers(index, []netip.Addr{underlayOf(7), underlayOf(index)})
+		peers, err := NewPeers(index, []fabric.Remote{memberOn(7), memberOn(index)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +172,8 @@ func TestAMemberHasTheFilesOfItsClusterAndThePeersOfAllItsNetworks(t *testing.T)
 	}
 	got, _ := exchange(t, server, client, down, sent)
 	for i, n := range got.Networks {
-		if !slices.Equal(n.Peers, []netip.Addr{underlayOf(1 + i)}) {
-			t.Errorf("network %d has peers %v, want node %d", n.Index, n.Peers, 1+i)
+		if !slices.Equal(n.Remotes, []fabric.Remote{memberOn(1 + i)}) {
+			t.Errorf("network %d has remotes %v, want the member on node %d", n.Index, n.Remotes, 1+i)
 		}
 	}
 	for _, m := range got.Members {

@@ -20,8 +20,9 @@ type ends struct {
 // end is what one cluster has of a network on one node.
 type end struct {
 	ports []fabric.Port
-	// peer: members reach each other over this node. address is its underlay address, not valid where it has none.
-	peer    bool
+	// reached are the ports of members that others may reach. Lost ones and most of those that are let go are not among them, whoever else is
+	// on their node. address is the node's underlay address, not valid where it has none.
+	reached []fabric.Port
 	address netip.Addr
 }
 
@@ -32,6 +33,18 @@ type carried struct {
 	merged  map[string]merged                 // by network's UID
 	byNode  map[string]map[string]nodeNetwork // by node, then network's UID
 	changed map[string]bool                   // UIDs of networks that are to be put together again
+}
+
+// members are the members that others reach over the node's underlay address.
+func (e end) members() []fabric.Remote {
+	if !e.address.IsValid() {
+		return nil
+	}
+	members := make([]fabric.Remote, 0, len(e.reached))
+	for _, p := range e.reached {
+		members = append(members, fabric.Remote{Peer: e.address, Address: p.Address, MAC: p.MAC})
+	}
+	return members
 }
 
 // merged is a network as its nodes should have it, put together from the ends of all clusters.
@@ -97,6 +110,7 @@ func (n *carried) merge(dirty map[string]bool) map[string]error {
 // together puts a network together, from its clusters in the order of their UIDs.
 func (n *carried) together(uid string) (merged, error) {
 	byNode, reached, selves := map[string]nodeNetwork{}, map[string]bool{}, map[string]netip.Addr{}
+	var members []fabric.Remote
 	index := 0
 	for _, cluster := range slices.Sorted(maps.Keys(n.ends[uid])) {
 		on := n.ends[uid][cluster]
@@ -106,16 +120,17 @@ func (n *carried) together(uid string) (merged, error) {
 			at.network.Network = on.network
 			at.network.Ports = append(at.network.Ports, e.ports...)
 			byNode[node] = at
-			reached[node] = reached[node] || e.peer
-			if e.peer && e.address.IsValid() {
+			reached[node] = reached[node] || len(e.reached) > 0
+			if len(e.reached) > 0 && e.address.IsValid() {
 				selves[node] = e.address
 			}
+			members = append(members, e.members()...)
 		}
 	}
 	if len(byNode) == 0 {
 		return merged{}, nil
 	}
-	peers, err := agentstream.NewPeers(index, slices.Collect(maps.Values(selves)))
+	peers, err := agentstream.NewPeers(index, members)
 	if err != nil {
 		return merged{}, err
 	}

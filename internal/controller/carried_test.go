@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -17,10 +18,14 @@ type labEnd struct {
 	port     string
 }
 
-func labEnds(peer bool, all ...labEnd) map[string]ends {
+func labEnds(reached bool, all ...labEnd) map[string]ends {
 	on := ends{network: api.Network{UID: "lab", Index: 7}, byNode: map[string]end{}}
 	for _, e := range all {
-		next := end{peer: peer, ports: []fabric.Port{{ID: e.port}}}
+		address := netip.AddrFrom4([4]byte{10, 64, e.port[0], e.port[2]})
+		next := end{ports: []fabric.Port{{ID: e.port, Address: address, MAC: fmt.Sprintf("02:6e:00:07:%02x:%02x", e.port[0], e.port[2])}}}
+		if reached {
+			next.reached = next.ports
+		}
 		if e.underlay > 0 {
 			next.address = netip.AddrFrom4([4]byte{198, 18, 0, e.underlay})
 		}
@@ -41,7 +46,7 @@ func seen(t *testing.T, n *carried, node string) (ports []string, peers []netip.
 	for _, p := range whole.Networks[0].Ports {
 		ports = append(ports, p.ID)
 	}
-	return ports, whole.Networks[0].Peers
+	return ports, whole.Networks[0].Peers()
 }
 
 func merge(t *testing.T, n *carried) []string {
@@ -68,8 +73,8 @@ func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
 	}
 
 	n.set("ub", n.ends["lab"]["ub"].asMap(), labEnds(true, labEnd{"n3", 3, "b-1"}))
-	if got := merge(t, &n); !slices.Equal(got, []string{"n2"}) {
-		t.Errorf("when a member leaves a node with another cluster's member, nodes %v change, want its node alone", got)
+	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
+		t.Errorf("when a member leaves a node with another cluster's member, nodes %v change, want all, which no longer reach it", got)
 	}
 	n.set("ub", n.ends["lab"]["ub"].asMap(), nil)
 	if got := merge(t, &n); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
@@ -108,6 +113,38 @@ func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
 		}
 		n.set(uid, n.ends["lab"][uid].asMap(), nil)
 		merge(t, &n)
+	}
+}
+
+func TestALostMemberIsNotReachedOnANodeThatAnotherClusterKeepsAPeer(t *testing.T) {
+	n := newCarried()
+	n.set("ua", nil, labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"}))
+	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
+	merge(t, &n)
+	behind := func(node string) (ids []string) {
+		var d agentstream.Desired
+		n.addTo(&d, node)
+		for _, r := range whole(d).Networks[0].Remotes {
+			four := r.Address.As4()
+			ids = append(ids, fmt.Sprintf("%c-%c at %v", four[2], four[3], r.Peer))
+		}
+		return ids
+	}
+	if got := behind("n1"); !slices.Equal(got, []string{"a-1 at 198.18.0.2", "b-0 at 198.18.0.2"}) {
+		t.Errorf("from n1, %q are reached, want both members on n2", got)
+	}
+	// a-1 is let go and its port is still there, or it was lost and its port is cut off on its own node, too.
+	for _, port := range []bool{true, false} {
+		lost := labEnds(false, labEnd{"n2", 2, "a-1"})
+		if !port {
+			lost["lab"].byNode["n2"] = end{address: netip.MustParseAddr("198.18.0.2")}
+		}
+		lost["lab"].byNode["n1"] = labEnds(true, labEnd{"n1", 1, "a-0"})["lab"].byNode["n1"]
+		n.set("ua", n.ends["lab"]["ua"].asMap(), lost)
+		merge(t, &n)
+		if got := behind("n1"); !slices.Equal(got, []string{"b-0 at 198.18.0.2"}) {
+			t.Errorf("from n1, %q are reached, want the member of the other cluster alone", got)
+		}
 	}
 }
 

@@ -96,7 +96,7 @@ func TestOnlyTheNodesThatAClusterTouchesAreToldOfItsChange(t *testing.T) {
 	if got := nodesOf(changed); len(failed) > 0 || !slices.Equal(got, []string{"n1", "n2"}) {
 		t.Fatalf("after a cluster on n1 and n2: told %v, failed %v", got, failed)
 	}
-	if peers := whole(changed["n1"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.2" {
+	if peers := whole(changed["n1"]).Networks[0].Peers(); len(peers) != 1 || peers[0].String() != "198.18.0.2" {
 		t.Errorf("peers of n1: got %v, want n2's underlay address", peers)
 	}
 	changed, _ = d.update(1, someday, s.cluster("b", 2, "n3"))
@@ -133,10 +133,10 @@ func TestAnAddressThatChangesIsToldWhereItsNodeHasMembers(t *testing.T) {
 	if got := nodesOf(changed); len(failed) > 0 || !slices.Equal(got, []string{"n1", "n2"}) {
 		t.Fatalf("told %v, failed %v; want n1 and n2, which cluster a is on", got, failed)
 	}
-	if peers := whole(changed["n1"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.22" {
+	if peers := whole(changed["n1"]).Networks[0].Peers(); len(peers) != 1 || peers[0].String() != "198.18.0.22" {
 		t.Errorf("peers of n1: got %v, want n2's new address", peers)
 	}
-	if peers := whole(changed["n2"]).Networks[0].Peers; len(peers) != 1 || peers[0].String() != "198.18.0.1" {
+	if peers := whole(changed["n2"]).Networks[0].Peers(); len(peers) != 1 || peers[0].String() != "198.18.0.1" {
 		t.Errorf("peers of n2: got %v, want that of n1, and not its own", peers)
 	}
 }

@@ -74,7 +74,7 @@ func TestClustersOnANetworkOfTheirProjectHaveAddressesOfTheirOwnAndNameEachOther
 	}
 	for node, desired := range l.agents.desired {
 		i := slices.IndexFunc(desired.Networks, func(n fabric.Network) bool { return n.UID == "net-lab" })
-		if i < 0 || len(desired.Networks[i].Peers) != 1 {
+		if i < 0 || len(desired.Networks[i].Peers()) != 1 {
 			t.Errorf("%s has the networks %+v, want the project's with one peer", node, desired.Networks)
 		}
 	}

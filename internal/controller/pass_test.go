@@ -208,7 +208,7 @@ func TestAMemberOfADownNodeIsReplacedElsewhereUnderANewIdentity(t *testing.T) {
 	if fresh.Member != old.Member || fresh.Rank != old.Rank || fresh.Node == old.Node || fresh.ID == old.ID || fresh.Address() == old.Address() {
 		t.Errorf("lost %+v\n got  %+v\n want the same name and rank, another node, identity and address", old, fresh)
 	}
-	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
+	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Remotes) != 0 {
 		t.Errorf("node %s still has the lost one for a peer: %+v", fresh.Node, d.Networks)
 	}
 	if d := l.agents.desired[old.Node]; len(d.Members) != 1 || !d.Members[0].Release || d.Members[0].GraceSeconds != 0 {
@@ -247,7 +247,7 @@ func TestALostMemberStaysCutOffWhileItsClusterIsDeleted(t *testing.T) {
 	for range 3 { // decided, and told
 		l.mustPass()
 	}
-	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
+	if d := l.agents.desired[fresh.Node]; len(d.Networks) != 1 || len(d.Networks[0].Remotes) != 0 {
 		t.Errorf("node %s may talk to the lost member's node again: %+v", fresh.Node, d.Networks)
 	}
 	if d := l.agents.desired[old.Node]; len(d.Networks) != 1 || len(d.Networks[0].Ports) != 0 {

@@ -128,12 +128,12 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	return next, incomplete
 }
 
-// endsOf returns the nodes on which a cluster has ports of a network, without the ports. Members on nodes that are peers may reach each other.
+// endsOf returns the nodes on which a cluster has ports of a network, without the ports.
 func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr) ends {
 	on := ends{network: network, byNode: map[string]end{}}
 	for a := range c.All() {
 		if w.nodes[a.Node] && slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Network == network.UID }) {
-			on.byNode[a.Node] = end{peer: w.peers[a.Node], address: addresses[a.Node]}
+			on.byNode[a.Node] = end{address: addresses[a.Node]}
 		}
 	}
 	return on
@@ -152,12 +152,15 @@ func fabricPorts(view *state.View, held []api.Assignment) []fabricPort {
 	return ports
 }
 
-// addPorts adds the ports of an assignment to the ends of its networks on its node.
-func (r *rendered) addPorts(a *api.Assignment) {
+// addPorts adds the ports of an assignment to the ends of its networks on its node. They may be reached from other nodes or not.
+func (r *rendered) addPorts(a *api.Assignment, reached bool) {
 	for n := range a.Ports {
 		byNode := r.ends[a.Ports[n].Network].byNode
 		if e, ok := byNode[a.Node]; ok {
 			e.ports = append(e.ports, fabric.PortOf(a, n))
+			if reached {
+				e.reached = append(e.reached, fabric.PortOf(a, n))
+			}
 			byNode[a.Node] = e
 		}
 	}
@@ -181,7 +184,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		p := r.byNode[a.Node]
 		p.members = append(p.members, m)
 		if !a.Saved && (!w.lost[a.ID] || w.together[a.ID]) { // whatever still runs of a lost one is cut off at once, before it is stopped; a saved one has none
-			r.addPorts(&a)
+			r.addPorts(&a, !m.Release || w.together[a.ID])
 		}
 		r.byNode[a.Node] = p
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -24,7 +25,7 @@ func TestASpareIsToldToNobodyAndMakesItsNodeNobodysPeer(t *testing.T) {
 	if d, told := changed["n2"]; told {
 		t.Errorf("n2, which holds room for a spare, is told %+v; want nothing", d)
 	}
-	if d := whole(changed["n1"]); len(d.Members) != 1 || len(d.Networks) != 1 || len(d.Networks[0].Peers) != 0 {
+	if d := whole(changed["n1"]); len(d.Members) != 1 || len(d.Networks) != 1 || len(d.Networks[0].Remotes) != 0 {
 		t.Errorf("n1 is told %+v; want its member, and no peer", d)
 	}
 }
@@ -49,6 +50,41 @@ func TestAMemberThatIsLetGoLeavesTheHomeToTheOthers(t *testing.T) {
 	changed, _ := newDesired().update(1, someday, s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record})))
 	if m := changed["n1"].Members; len(m) != 1 || !m[0].Release || m[0].ReleaseHome {
 		t.Errorf("members of n1: got %+v, want one to be released without its cluster's home", m)
+	}
+}
+
+func TestAMemberThatIsLetGoIsNotReachedThoughItsNodeStaysAPeer(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2"} {
+		s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}))
+	}
+	c := s.cluster("a", 1, "n1", "n2").Cluster("a")
+	record := cloned(c.Record)
+	record.Generation = 2
+	beside := api.Assignment{
+		ID: "ua.a-2.2", ClusterUID: "ua", Cluster: "a", Generation: 2, Group: "a", Member: "a-2", Rank: 2, Node: "n2", Stack: api.StackContainer, Environment: "local",
+		Slots: []int{9}, CPUs: []int{0}, NUMANodes: []int{0},
+		Ports: []api.PortClaim{{Network: "ua", Kind: api.PortVeth, Address: netip.MustParseAddr("10.64.16.9"), MAC: "02:6e:00:01:00:09"}},
+	}
+	view := s.view(s.leader.Commit(t.Context(), c, state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{beside}}}}))
+	d := newDesired()
+	reached := func(view *state.View) int {
+		changed, failed := d.update(1, someday, view)
+		if len(failed) > 0 {
+			t.Fatal(failed)
+		}
+		if here := whole(changed["n2"]).Networks[0].Ports; len(here) != 2 {
+			t.Errorf("n2 has ports %+v, want those of both members, until they are stopped", here)
+		}
+		return len(whole(changed["n1"]).Networks[0].Remotes)
+	}
+	if n := reached(view); n != 2 {
+		t.Errorf("n1 reaches %d members on n2, want 2", n)
+	}
+	record = cloned(view.Cluster("a").Record)
+	record.Phase, record.Chunks[1].Releasing = api.ClusterReady, true
+	if n := reached(s.view(s.leader.Commit(t.Context(), view.Cluster("a"), state.Write{Record: record}))); n != 1 {
+		t.Errorf("n1 reaches %d members on n2 after one was let go, want 1", n)
 	}
 }
 

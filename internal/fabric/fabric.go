@@ -9,8 +9,10 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -18,13 +20,36 @@ import (
 // Network is one tenant network as it should be on this node.
 type Network struct {
 	api.Network
-	// Peers are the underlay addresses of the other nodes that carry members of this network: VXLAN tunnel end points. Empty:
-	// the network stays on this node and needs no tunnel.
-	Peers []netip.Addr `json:"peers,omitempty"`
+	// Remotes are the members of this network on other nodes. Frames are exchanged with these members and no others. Empty: the network
+	// stays on this node and needs no tunnel.
+	Remotes []Remote `json:"remotes,omitempty"`
 	// Ports are the members of this network on this node; isolation rules pin each to its MAC and address.
 	Ports []Port `json:"ports,omitempty"`
 	// Groups are the security groups of Ports, and those that their rules name.
 	Groups []Group `json:"groups,omitempty"`
+}
+
+// Remote is a member on another node. While a member moves, it may be behind two peers, or on this node as well.
+type Remote struct {
+	// Peer is the underlay address of the member's node: a VXLAN tunnel end point.
+	Peer    netip.Addr `json:"peer"`
+	Address netip.Addr `json:"address"`
+	MAC     string     `json:"mac"`
+}
+
+// Compare orders remotes by peer, then by address and MAC.
+func (r Remote) Compare(other Remote) int {
+	return cmp.Or(r.Peer.Compare(other.Peer), r.Address.Compare(other.Address), cmp.Compare(r.MAC, other.MAC))
+}
+
+// Peers returns the underlay addresses of the other nodes that carry members of the network, in order.
+func (n Network) Peers() []netip.Addr {
+	peers := make([]netip.Addr, 0, len(n.Remotes))
+	for _, r := range n.Remotes {
+		peers = append(peers, r.Peer)
+	}
+	slices.SortFunc(peers, netip.Addr.Compare)
+	return slices.Compact(peers)
 }
 
 // Drift is a difference between what was asked for and what was read back.

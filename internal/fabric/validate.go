@@ -14,7 +14,7 @@ var ErrNotApplied = errors.New("the port is not in the networks that were last a
 const MaxIndex = 1<<16 - 1
 
 // Validate reports what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
-// subnet that overlaps another's, a port outside of its subnet, an identity used twice, a security group that can't be enforced as written.
+// subnet that overlaps another's, a port or a remote outside of its subnet, an identity used twice, a security group that can't be enforced as written.
 func Validate(networks []Network) error {
 	indexes := map[int]bool{}
 	ids := map[string]int{}
@@ -40,6 +40,9 @@ func Validate(networks []Network) error {
 		if err := validatePorts(n, ids); err != nil {
 			return err
 		}
+		if err := validateRemotes(n); err != nil {
+			return err
+		}
 		if err := validateGroups(n); err != nil {
 			return err
 		}
@@ -47,7 +50,7 @@ func Validate(networks []Network) error {
 	return nil
 }
 
-// validatePorts checks the ports and peers of one network; ids are the port IDs seen so far in all networks.
+// validatePorts checks the ports of one network; ids are the port IDs seen so far in all networks.
 func validatePorts(n Network, ids map[string]int) error {
 	addresses := map[netip.Addr]string{n.Gateway: "the gateway"}
 	macs := map[string]string{}
@@ -63,21 +66,50 @@ func validatePorts(n Network, ids map[string]int) error {
 			return fmt.Errorf("network %d: address %v of port %s is also that of %s", n.Index, p.Address, p.ID, other)
 		}
 		addresses[p.Address] = p.ID
-		mac, err := net.ParseMAC(p.MAC)
-		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+		mac, ok := unicastMAC(p.MAC)
+		if !ok {
 			return fmt.Errorf("network %d: MAC %q of port %s is not a unicast Ethernet address", n.Index, p.MAC, p.ID)
 		}
-		if other, ok := macs[mac.String()]; ok {
+		if other, ok := macs[mac]; ok {
 			return fmt.Errorf("network %d: MAC %s of port %s is also that of %s", n.Index, p.MAC, p.ID, other)
 		}
-		macs[mac.String()] = p.ID
+		macs[mac] = p.ID
 	}
-	for _, peer := range n.Peers {
-		if !peer.Is4() {
-			return fmt.Errorf("network %d: peer %v is not an IPv4 address", n.Index, peer)
+	return nil
+}
+
+// validateRemotes checks the members of one network on other nodes. A member that moves has its address and MAC behind two peers for a while.
+func validateRemotes(n Network) error {
+	type identity struct {
+		peer netip.Addr
+		name any // address or MAC
+	}
+	seen := map[identity]bool{}
+	for _, r := range n.Remotes {
+		if !r.Peer.Is4() {
+			return fmt.Errorf("network %d: peer %v of member %v is not an IPv4 address", n.Index, r.Peer, r.Address)
+		}
+		if !n.Prefix.Contains(r.Address) || r.Address == n.Gateway {
+			return fmt.Errorf("network %d: address %v of a member behind peer %v is not in subnet %v, or is the gateway's", n.Index, r.Address, r.Peer, n.Prefix)
+		}
+		mac, ok := unicastMAC(r.MAC)
+		if !ok {
+			return fmt.Errorf("network %d: MAC %q of member %v behind peer %v is not a unicast Ethernet address", n.Index, r.MAC, r.Address, r.Peer)
+		}
+		for _, name := range []any{r.Address, mac} {
+			if seen[identity{r.Peer, name}] {
+				return fmt.Errorf("network %d: %v appears twice behind peer %v", n.Index, name, r.Peer)
+			}
+			seen[identity{r.Peer, name}] = true
 		}
 	}
 	return nil
+}
+
+// unicastMAC returns a MAC address as the kernel's tools write it, and whether it is one that a member may have.
+func unicastMAC(s string) (string, bool) {
+	mac, err := net.ParseMAC(s)
+	return mac.String(), err == nil && len(mac) == 6 && mac[0]&1 == 0
 }
 
 // NormalMAC writes a MAC address as the kernel's tools do. One that does not parse stays as it is: Validate refuses it.

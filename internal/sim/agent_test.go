@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ type memberMemory struct {
 type wanted struct {
 	lifecycle.DesiredMember
 	cluster, name string
-	index         int // of its network
+	addresses     []netip.Addr
 	// files names the generated files it should have.
 	files string
 	// part: it is what a member on another node holds here. from is the member that it succeeds, fromNode the node of that, where it is another one.
@@ -283,7 +284,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 				Moving: m.Move != nil, TakeBack: m.TakeBack,
 				Grace: time.Duration(m.GraceSeconds * float64(time.Second)),
 			},
-			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, index: indexOf(m), files: m.FilesDigest,
+			cluster: m.Assignment.ClusterUID, name: m.Assignment.Member, addresses: addressesOf(m), files: m.FilesDigest,
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
@@ -306,12 +307,12 @@ func (a *agent) obey(d *agentstream.Desired) {
 	n.term = max(n.term, d.Term)
 	n.networks, n.applied = map[int]nodeNetwork{}, epoch
 	for i := range d.Networks {
-		net := nodeNetwork{ports: map[string]bool{}, peers: map[string]bool{}}
+		net := nodeNetwork{ports: map[string]bool{}, remotes: map[remote]bool{}}
 		for _, p := range d.Networks[i].Ports {
 			net.ports[p.ID] = true
 		}
-		for _, p := range d.Networks[i].Peers {
-			net.peers[p.String()] = true
+		for _, r := range d.Networks[i].Remotes {
+			net.remotes[remote{r.Address, r.Peer.String()}] = true
 		}
 		n.networks[d.Networks[i].Index] = net
 	}
@@ -319,12 +320,13 @@ func (a *agent) obey(d *agentstream.Desired) {
 	a.wake(0)
 }
 
-// indexOf is that of a member's first network; 0 when it has none any more.
-func indexOf(m *agentstream.Member) int {
-	if len(m.Networks) == 0 {
-		return 0
+// addressesOf are those of a member on all its networks.
+func addressesOf(m *agentstream.Member) []netip.Addr {
+	var addresses []netip.Addr
+	for _, p := range m.Assignment.Ports {
+		addresses = append(addresses, p.Address)
 	}
-	return m.Networks[0].Index
+	return addresses
 }
 
 func (a *agent) member(id string) *memberMemory {

@@ -139,7 +139,7 @@ func (a *agent) give(id string, r agentstream.CarryRequest) (*hostMember, error)
 
 // takeState takes in a saved member's state, and restores it.
 func (a *agent) takeState(c *carry, state *hostMember, m *memberMemory, d wanted) {
-	arriving := &hostMember{state: lifecycle.HostPrepared, cluster: state.cluster, name: state.name, index: state.index, machine: state.machine, forNext: c.next}
+	arriving := &hostMember{state: lifecycle.HostPrepared, cluster: state.cluster, name: state.name, addresses: state.addresses, machine: state.machine, forNext: c.next}
 	a.n.host[c.member] = arriving
 	a.n.w.touched()
 	c.given = func(error) { c.from.freed(c.member) }
@@ -245,7 +245,7 @@ func (a *agent) reconsider() {
 // prepared is what a node has of a member at first.
 func (d wanted) prepared() *hostMember {
 	return &hostMember{
-		state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, index: d.index, files: d.files, part: d.part, machine: d.machine,
+		state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, addresses: d.addresses, files: d.files, part: d.part, machine: d.machine,
 		jobs: map[string]*jobRun{}, size: d.size, slots: d.slots,
 	}
 }

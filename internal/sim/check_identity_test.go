@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -68,7 +70,7 @@ func (w *world) checkIdentities() {
 }
 
 // unfenced tells why a living member is not fenced, "" when it is: its assignment is releasing in the store, and no node that is up to
-// date talks to its node on the cluster's network, unless for the sake of another member there.
+// date talks to it on any network. Another member on its node may be talked to.
 func (w *world) unfenced(o owner) (why string) {
 	w.read(func(m *mirror) { why = w.unfencedIn(m, o) })
 	return why
@@ -78,27 +80,41 @@ func (w *world) unfencedIn(m *mirror, o owner) string {
 	if m.released[o.id] == 0 {
 		return "holds its assignment"
 	}
+	if m.succeededThere(o) {
+		return "" // its addresses are talked to for the other's sake
+	}
+	left, term := m.left[onNode{o.h.cluster, o.node.record.Name}], w.store.term
+	for _, n := range w.nodes {
+		current := n.applied.Term == term && n.applied.Revision >= left
+		for _, net := range n.networks {
+			talks := func(address netip.Addr) bool { return net.remotes[remote{address, o.node.record.Underlay}] }
+			if n != o.node && current && slices.ContainsFunc(o.h.addresses, talks) {
+				return fmt.Sprintf("can be talked to by %s", n.record.Name)
+			}
+		}
+	}
+	return ""
+}
+
+// succeededThere reports whether a member on the same node holds an address of a living one. Members that are deleted with their cluster go
+// together, and are talked to until then.
+func (m *mirror) succeededThere(o owner) bool {
 	for _, name := range m.names() {
 		e := m.clusters[name]
 		if e.intent == nil || e.intent.UID != o.h.cluster || e.record == nil {
 			continue
 		}
 		for _, a := range m.assignments(e.record) {
-			// Those that are deleted with their cluster go together, and are talked to until then.
 			together := e.record.Phase == api.ClusterDeleting && a.releasedAt != nil && !a.releasedAt.Before(e.record.ChangedAt)
-			if a.Node == o.node.record.Name && a.ID != o.id && !a.IsSnapshot() && (!a.IsPart() || a.IsSuccessor()) && (a.releasedAt == nil || together) {
-				return "" // its node is talked to for another's sake
+			if a.Node != o.node.record.Name || a.ID == o.id || a.releasedAt != nil && !together {
+				continue
+			}
+			if slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return slices.Contains(o.h.addresses, p.Address) }) {
+				return true
 			}
 		}
 	}
-	left, term := m.left[onNode{o.h.cluster, o.node.record.Name}], w.store.term
-	for _, n := range w.nodes {
-		current := n.applied.Term == term && n.applied.Revision >= left
-		if n != o.node && current && n.networks[o.h.index].peers[o.node.record.Underlay] {
-			return fmt.Sprintf("can be talked to by %s", n.record.Name)
-		}
-	}
-	return ""
+	return false
 }
 
 // checkObedience checks that an agent takes no orders of a deposed leader after those of its successor, nor older ones of the same.

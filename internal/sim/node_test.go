@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -53,9 +54,9 @@ type node struct {
 type hostMember struct {
 	state   lifecycle.HostState
 	message string
-	// cluster is the UID, name the member's, index its network's.
+	// cluster is the UID, name the member's.
 	cluster, name string
-	index         int
+	addresses     []netip.Addr
 	// since is when it began to run, files which generated files it has.
 	since time.Time
 	files string
@@ -75,10 +76,16 @@ type hostMember struct {
 	slots []int
 }
 
-// nodeNetwork is a cluster's network as a node has it.
+// remote is a member's address, and the underlay address of the node that it is on.
+type remote struct {
+	address netip.Addr
+	peer    string
+}
+
+// nodeNetwork is a network as a node has it.
 type nodeNetwork struct {
-	ports map[string]bool // assignments on this node that may talk
-	peers map[string]bool // underlay addresses it talks to
+	ports   map[string]bool // assignments on this node that may talk
+	remotes map[remote]bool // members on other nodes that it talks to
 }
 
 func newNode(w *world, record api.NodeRecord) *node {

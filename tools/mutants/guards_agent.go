@@ -167,7 +167,7 @@ var agentGuards = []Mutant{
 		Guard:   "a former peer's frames are dropped by the receiver",
 		File:    "internal/fabric/plan/script.go",
 		Find:    "len(remove) > 0 {\n",
-		Replace: "len(remove) > 0 && set != \"tunnels\" {\n",
+		Replace: "len(remove) > 0 && set != \"remotes\" {\n",
 		Test:    "./internal/fabric/node TestANodeThatIsNoLongerAPeerReachesNoMember",
 	},
 	{

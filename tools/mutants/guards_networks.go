@@ -12,8 +12,8 @@ var networkGuards = []Mutant{
 	{
 		Guard:   "a node is a peer where any cluster has members that may be reached",
 		File:    "internal/controller/carried.go",
-		Find:    "reached[node] = reached[node] || e.peer",
-		Replace: "reached[node] = e.peer",
+		Find:    "reached[node] = reached[node] || len(e.reached) > 0",
+		Replace: "reached[node] = len(e.reached) > 0",
 		Test:    "./internal/controller TestANodeOfOneClustersLostMembersIsStillReachedForAnothers",
 	},
 	{

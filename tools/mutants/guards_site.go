@@ -185,11 +185,11 @@ var siteGuards = []Mutant{
 		Test:    "./internal/agent TestWhatFilesAMemberHasIsNotKnownWhileTheyAreChanged",
 	},
 	{
-		Guard:   "frames to members of a former peer go to nobody",
+		Guard:   "frames to members that were heard from elsewhere go to nobody",
 		File:    "internal/fabric/plan/plan.go",
-		Find:    `for _, p := range seen.Learned {`,
-		Replace: `for _, p := range seen.Learned[:0] {`,
-		Test:    "./internal/fabric/plan TestFramesToMembersHeardFromAFormerPeerGoToNobody",
+		Find:    `for _, h := range seen.Learned {`,
+		Replace: `for _, h := range seen.Learned[:0] {`,
+		Test:    "./internal/fabric/plan TestFramesToMembersHeardFromElsewhereGoToNobody",
 	},
 	{
 		Guard:   "a tunnel goes before the rules that guard it",

@@ -236,7 +236,7 @@ var streamGuards = []Mutant{
 	{
 		Guard:   "no node is its own peer",
 		File:    "internal/agentstream/share.go",
-		Find:    `if peer != p.Self {`,
+		Find:    `if r.Peer != p.Self {`,
 		Replace: `if true {`,
 		Test:    "./internal/agentstream TestWhatAClustersNodesShareArrivesInNetworksAndMembers",
 	},

@@ -74,6 +74,12 @@ func Network(index, ports int) fabric.Network {
 	return n
 }
 
+// Remote returns a member of the network of this index on another node. It has the address and the MAC that port i has where Network gives that many.
+func Remote(index, i int) fabric.Remote {
+	p := Network(index, i+1).Ports[i]
+	return fabric.Remote{Peer: netip.MustParseAddr("198.18.0.2"), Address: p.Address, MAC: p.MAC}
+}
+
 // end is a port and where a driver wants it.
 type end struct {
 	fabric.Port
@@ -129,6 +135,12 @@ func invalidNetworks(t *testing.T, h Harness) {
 		c(&n)
 		return n
 	}
+	remote := func(c func(r *fabric.Remote)) fabric.Network {
+		return change(func(n *fabric.Network) {
+			n.Remotes = []fabric.Remote{Remote(2, 10), Remote(2, 11)}
+			c(&n.Remotes[0])
+		})
+	}
 	for what, n := range map[string]fabric.Network{
 		"index 0":                  change(func(n *fabric.Network) { n.Index = 0 }),
 		"an index twice":           good,
@@ -143,7 +155,13 @@ func invalidNetworks(t *testing.T, h Harness) {
 		"no MAC":                   change(func(n *fabric.Network) { n.Ports[0].MAC = "" }),
 		"a port of another's ID":   change(func(n *fabric.Network) { n.Ports[0].ID = good.Ports[0].ID }),
 		"a port without an ID":     change(func(n *fabric.Network) { n.Ports[0].ID = "" }),
-		"a peer that is not IPv4":  change(func(n *fabric.Network) { n.Peers = []netip.Addr{netip.MustParseAddr("::1")} }),
+		"a peer that is not IPv4":  remote(func(r *fabric.Remote) { r.Peer = netip.MustParseAddr("::1") }),
+		"a remote elsewhere":       remote(func(r *fabric.Remote) { r.Address = netip.MustParseAddr("192.0.2.1") }),
+		"a remote gateway":         remote(func(r *fabric.Remote) { r.Address = Network(2, 0).Gateway }),
+		"a remote multicast MAC":   remote(func(r *fabric.Remote) { r.MAC = "01:00:00:00:00:01" }),
+		"a remote without a MAC":   remote(func(r *fabric.Remote) { r.MAC = "" }),
+		"a remote address twice":   remote(func(r *fabric.Remote) { r.Address = Remote(2, 11).Address }),
+		"a remote MAC twice":       remote(func(r *fabric.Remote) { r.MAC = Remote(2, 11).MAC }),
 		"an index that is too big": change(func(n *fabric.Network) { n.Index = fabric.MaxIndex + 1 }),
 	} {
 		if err := f.Apply(context.Background(), []fabric.Network{good, n}); err == nil {

@@ -19,7 +19,7 @@ func wideNetworks() []fabric.Network {
 	one, two, three := testNetwork(1, 2, 3), testNetwork(2, 2), testNetwork(3, 2)
 	two.Egress = true
 	three.Egress = true
-	three.Peers = []netip.Addr{netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.4")}
+	three.Remotes = append(behind(three, netip.MustParseAddr("192.0.2.3"), 3), behind(three, netip.MustParseAddr("192.0.2.4"), 4, 5)...)
 	return []fabric.Network{one, two, three}
 }
 
@@ -112,6 +112,9 @@ func TestAuditFindsWhatSomebodyChanged(t *testing.T) {
 		{"bridge fdb append 00:00:00:00:00:00 dev nmvx3 dst 192.0.2.9", "peer of nmvx3"},
 		{"echo 0 > /proc/sys/net/ipv4/conf/up0/forwarding", "forwarding on up0"},
 		{"ip link add nmbr77 type bridge", "link nmbr77"},
+		{"nft flush set inet nm remotes", "nftables tables bridge nm and inet nm"},
+		{"nft flush set bridge nm remotes", "nftables tables bridge nm and inet nm"},
+		{"bridge fdb append 02:00:00:03:00:03 dev nmvx3 dst 192.0.2.4 self dynamic", "member 02:00:00:03:00:03 of nmvx3"},
 		{"nft flush set bridge nm pins", "nftables tables bridge nm and inet nm"},
 		{"nft flush chain bridge nm input", "nftables tables bridge nm and inet nm"},
 		{"nft insert rule inet nm forward accept", "nftables tables bridge nm and inet nm"},

@@ -65,12 +65,12 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A peer that was heard through the tunnel leaves the network, and what was learned of it is forgotten.
-	former := networks[2].Peers[0]
-	learned := "bridge fdb append 02:00:00:00:00:07 dev " + plan.TunnelName(3) + " dst " + former.String() + " self dynamic"
+	former := networks[2].Remotes[0]
+	learned := "bridge fdb append " + former.MAC + " dev " + plan.TunnelName(3) + " dst " + former.Peer.String() + " self dynamic"
 	if out, err := exec.Command("sh", "-c", learned).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", learned, err, out)
 	}
-	networks[2].Peers = networks[2].Peers[1:]
+	networks[2].Remotes = networks[2].Remotes[1:]
 	apply(t, f, networks...)
 	apply(t, f)
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,8 +73,8 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return addPeer(o.Link, o.Peer)
 		case plan.DeletePeer:
 			return changePeer(netlink.NeighDel, o.Link, o.Peer.AsSlice())
-		case plan.ForgetPeer:
-			err := forgetPeer(o.Link, o.Peer)
+		case plan.ForgetMember:
+			err := forgetMember(o.Link, o.Heard)
 			failpoint.Hit("node.after-forget")
 			return err
 		case plan.OpenShortcut:
@@ -195,24 +194,22 @@ func changePeer(change func(*netlink.Neigh) error, name string, ip net.IP) error
 	})
 }
 
-// forgetPeer removes the entries of a tunnel's table that send frames to single members at a peer. One that went away meanwhile, as
-// entries do when nothing is heard for a while, is no error.
-func forgetPeer(name string, peer netip.Addr) error {
+// forgetMember removes the entry of a tunnel's table that sends frames for a member to a peer. One that went away meanwhile, as entries do when
+// nothing is heard for a while, is no error.
+func forgetMember(name string, heard plan.Heard) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	entries, err := tunnelTable(link.Attrs().Index)
+	mac, err := net.ParseMAC(heard.MAC)
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if addr4(e.IP) != peer || bytes.Equal(e.HardwareAddr, allZero) {
-			continue
-		}
-		if err := netlink.NeighDel(&e); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("removing learned addresses of %s: %w", e.HardwareAddr, err)
-		}
+	err = netlink.NeighDel(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, IP: heard.Peer.AsSlice(), HardwareAddr: mac,
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"net/netip"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
@@ -13,24 +12,25 @@ import (
 func TestANodeThatIsNoLongerAPeerReachesNoMember(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		peers  []netip.Addr
+		others bool
 		egress bool
 	}{
-		{name: "others stay", peers: []netip.Addr{underlayAddress(2)}},
-		{name: "others stay, with egress", peers: []netip.Addr{underlayAddress(2)}, egress: true},
+		{name: "others stay", others: true},
+		{name: "others stay, with egress", others: true, egress: true},
 		{name: "it was the last"},
 		{name: "it was the last, with egress", egress: true},
 	} {
-		t.Run(tt.name, func(t *testing.T) { testFenced(t, newUnderlayLab(t, tt.egress), tt.peers) })
+		t.Run(tt.name, func(t *testing.T) { testFenced(t, newUnderlayLab(t, tt.egress), tt.others) })
 	}
 }
 
-func testFenced(t *testing.T, lab underlayLab, peers []netip.Addr) {
+func testFenced(t *testing.T, lab underlayLab, others bool) {
 	a, b := lab.members[0], lab.members[1]
 	// A second member beside either, whose frames tell when those before them would have come.
 	for i := range lab.nodes {
 		n := &lab.networks[i]
 		n.Ports = append(n.Ports, testPort(*n, 12+i))
+		n.Remotes = append(n.Remotes, behind(*n, underlayAddress(1-i), 13-i)...)
 		apply(t, lab.nodes[i].fabric, *n)
 		lab.members = append(lab.members, attach(t, lab.nodes[i].fabric, *n, 1))
 	}
@@ -39,7 +39,10 @@ func testFenced(t *testing.T, lab underlayLab, peers []netip.Addr) {
 	mustReach(t, b.namespace, "a member on another node", a.address())
 
 	fenced := lab.networks[0]
-	fenced.Peers = peers
+	fenced.Remotes = nil
+	if others {
+		fenced.Remotes = behind(fenced, underlayAddress(2), 20)
+	}
 	apply(t, lab.nodes[0].fabric, fenced)
 
 	mustNotReach(t, b.namespace, "a member whose node has fenced this one off", a.address())

@@ -184,7 +184,7 @@ func TestANodeThatIsAGuest(t *testing.T) {
 			cfg := Config{NoShortcuts: name == "bridge", Config: plan.Config{Underlay: underlayAddress(self)}}
 			n.fabric = newFabric(t, n.namespace, cfg)
 			network := testNetwork(3)
-			network.Peers = []netip.Addr{underlayAddress(1 - self)}
+			network.Remotes = behind(network, underlayAddress(1-self), 3-self)
 			network.Ports = []fabric.Port{testPort(network, 2+self)}
 			apply(t, n.fabric, network)
 			if name == "shortcut" && !n.fabric.shortcutting {

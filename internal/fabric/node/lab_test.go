@@ -121,6 +121,16 @@ func testPort(n fabric.Network, host int) fabric.Port {
 	}
 }
 
+// behind are members of these host numbers behind a peer.
+func behind(n fabric.Network, peer netip.Addr, hosts ...int) []fabric.Remote {
+	var remotes []fabric.Remote
+	for _, host := range hosts {
+		p := testPort(n, host)
+		remotes = append(remotes, fabric.Remote{Peer: peer, Address: p.Address, MAC: p.MAC})
+	}
+	return remotes
+}
+
 // member is a namespace on a port.
 type member struct {
 	namespace

@@ -12,7 +12,7 @@ func TestAListingIsReadAsItWasLoaded(t *testing.T) {
 	needRoot(t)
 	networks := []fabric.Network{testNetwork(1, 2, 3, 4), testNetwork(4095, 2)}
 	networks[0].Egress = true
-	networks[1].Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	networks[1].Remotes = behind(networks[1], netip.MustParseAddr("198.18.0.2"), 3, 4)
 	networks[0].Groups = testGroups(t, networks[0])
 	cfg := plan.Config{Underlay: netip.MustParseAddr("198.18.0.1")}
 	seen := plan.Observed{

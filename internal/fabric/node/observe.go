@@ -159,11 +159,10 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 			return fmt.Errorf("reading peers of %s: %w", link.Name, err)
 		}
 		for _, e := range entries {
-			switch peer := addr4(e.IP); {
-			case bytes.Equal(e.HardwareAddr, allZero):
-				link.Peers = append(link.Peers, peer)
-			case !slices.Contains(link.Learned, peer):
-				link.Learned = append(link.Learned, peer)
+			if bytes.Equal(e.HardwareAddr, allZero) {
+				link.Peers = append(link.Peers, addr4(e.IP))
+			} else {
+				link.Learned = append(link.Learned, plan.Heard{MAC: e.HardwareAddr.String(), Peer: addr4(e.IP)})
 			}
 		}
 	case *netlink.Veth, *netlink.Tuntap:

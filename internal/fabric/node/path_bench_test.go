@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -85,7 +84,7 @@ func newWaysBetweenNodes(b *testing.B) []way {
 		var members []member
 		for i, n := range nodes {
 			network := testNetwork(3)
-			network.Peers = []netip.Addr{underlayAddress(1 - i)}
+			network.Remotes = behind(network, underlayAddress(1-i), 3-i)
 			network.Ports = []fabric.Port{testPort(network, 2+i)}
 			apply(b, n.fabric, network)
 			if !bridged {

@@ -71,7 +71,7 @@ func (s *shortcuts) read(links shortcutLinks) (map[string]plan.Shortcut, error) 
 	for name, state := range atTunnels {
 		t := state.Tunnel
 		open[name] = plan.Shortcut{
-			Network: t.Network, Prefix: t.Prefix, Here: written(t.Here), Broken: state.Broken,
+			Network: t.Network, Tunnel: true, Remotes: writtenRemotes(t.Remotes), Broken: state.Broken,
 			Underlay: t.Underlay.Link, Local: t.Underlay.Address, MTU: t.Underlay.MTU, Peers: written(t.Peers),
 		}
 	}
@@ -98,10 +98,10 @@ func (s *shortcuts) open(ctx context.Context, name string, want plan.Shortcut) {
 
 // openLink opens the shortcut of a port or of a tunnel.
 func (s *shortcuts) openLink(name string, want plan.Shortcut) error {
-	if !want.Prefix.IsValid() {
+	if !want.Tunnel {
 		return s.table.Open(name, shortcut.Pins{Network: want.Network, Address: want.Address, MAC: want.MAC})
 	}
-	here, err := readAddresses(want.Here)
+	remotes, err := readRemotes(want.Remotes)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *shortcuts) openLink(name string, want plan.Shortcut) error {
 		return err
 	}
 	return s.table.OpenTunnel(name, shortcut.Tunnel{
-		Network: want.Network, Prefix: want.Prefix, Here: here, Peers: peers,
+		Network: want.Network, Remotes: remotes, Peers: peers,
 		Underlay: shortcut.Underlay{Link: want.Underlay, Address: want.Local, MTU: want.MTU},
 	})
 }
@@ -128,6 +128,38 @@ func readAddresses(text string) ([]netip.Addr, error) {
 		addresses = append(addresses, address)
 	}
 	return addresses, nil
+}
+
+// writtenRemotes writes members on other nodes as plan.Shortcut has them, and readRemotes reads them.
+func writtenRemotes(remotes []shortcut.Remote) string {
+	texts := make([]string, 0, len(remotes))
+	for _, r := range remotes {
+		texts = append(texts, fmt.Sprintf("%v %s %v", r.Address, r.MAC, r.Peer))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func readRemotes(text string) ([]shortcut.Remote, error) {
+	var remotes []shortcut.Remote
+	for one := range strings.SplitSeq(text, ", ") {
+		words := strings.Fields(one)
+		if len(words) == 0 {
+			continue
+		}
+		if len(words) != 3 {
+			return nil, fmt.Errorf("%q is not an address, a MAC and a peer", one)
+		}
+		address, err := netip.ParseAddr(words[0])
+		if err != nil {
+			return nil, err
+		}
+		peer, err := netip.ParseAddr(words[2])
+		if err != nil {
+			return nil, err
+		}
+		remotes = append(remotes, shortcut.Remote{Address: address, MAC: words[1], Peer: peer})
+	}
+	return remotes, nil
 }
 
 // openNew opens that of a port just attached, unless it is open or the other end is in the node's own network namespace.
@@ -149,16 +181,16 @@ func (s *shortcuts) shut(name string) error {
 	return err
 }
 
-// change changes the addresses of this node that the shortcut through a tunnel knows. Those that an earlier operation shut stay so.
+// change changes the members on other nodes that the shortcut through a tunnel leads to and from. Shortcuts that an earlier operation shut stay so.
 func (s *shortcuts) change(name string, want plan.Shortcut) error {
 	if s.off.Load() {
 		return nil
 	}
-	here, err := readAddresses(want.Here)
+	remotes, err := readRemotes(want.Remotes)
 	if err != nil {
 		return err
 	}
-	return s.table.ChangeTunnel(name, here)
+	return s.table.ChangeTunnel(name, remotes)
 }
 
 // othersPolicies reports whether there are rules of iptables-legacy(8), which nft does not list, or policies of IPsec (ip-xfrm(8)) in the

@@ -93,6 +93,7 @@ func TestMembersThatComeAndGoLeaveTheOthersTheirShortcut(t *testing.T) {
 		n.run(t, "nft delete table bridge watch")
 		network := lab.networks[i]
 		network.Ports = append(slices.Clone(network.Ports), testPort(network, 10+i))
+		network.Remotes = append(slices.Clone(network.Remotes), behind(network, underlayAddress(1-i), 11-i)...)
 		apply(t, n.fabric, network)
 		attach(t, n.fabric, network, 1)
 		apply(t, n.fabric, lab.networks[i])
@@ -157,10 +158,10 @@ func TestAMemberThatMovesToAThirdNodeIsReachedThere(t *testing.T) {
 			n.run(t, "nft delete table bridge watch")
 		}
 		network := all
-		network.Peers, network.Ports = nil, nil
-		for j := range 3 {
+		network.Remotes, network.Ports = nil, nil
+		for j, host := range map[int]int{0: 2, 2: 3} {
 			if j != i {
-				network.Peers = append(network.Peers, underlayAddress(j))
+				network.Remotes = append(network.Remotes, behind(network, underlayAddress(j), host)...)
 			}
 		}
 		if i == 0 {

@@ -51,7 +51,7 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 		lab.nodes = append(lab.nodes, node{space, newFabric(t, space, Config{Config: plan.Config{Underlay: underlayAddress(i)}})})
 		n := testNetwork(3)
 		n.Egress = egress
-		n.Peers = []netip.Addr{underlayAddress(1 - i)}
+		n.Remotes = behind(n, underlayAddress(1-i), 3-i)
 		n.Ports = []fabric.Port{testPort(n, 2+i)}
 		lab.networks = append(lab.networks, n)
 	}
@@ -270,7 +270,7 @@ func TestEachNodeIsTheGatewayOfItsOwnMembersOnly(t *testing.T) {
 func TestAMembersMTUFollowsWhenItsNetworkStartsToSpanNodes(t *testing.T) {
 	lab := newUnderlayLab(t, false)
 	alone := lab.networks[0]
-	alone.Index, alone.Peers = 4, nil
+	alone.Index, alone.Remotes = 4, nil
 	alone.Network.Prefix, alone.Gateway = testNetwork(4).Prefix, testNetwork(4).Gateway
 	alone.Ports = []fabric.Port{testPort(alone, 2)}
 	f := lab.nodes[0].fabric
@@ -279,7 +279,7 @@ func TestAMembersMTUFollowsWhenItsNetworkStartsToSpanNodes(t *testing.T) {
 	if got := mtuOf(t, m); got != localMTU {
 		t.Errorf("on one node: MTU %d, want %d", got, localMTU)
 	}
-	alone.Peers = []netip.Addr{underlayAddress(1)}
+	alone.Remotes = behind(alone, underlayAddress(1), 3)
 	apply(t, f, lab.networks[0], alone)
 	if got := mtuOf(t, m); got != underlayMTUInTests-vxlanOverhead {
 		t.Errorf("on two nodes: MTU %d, want %d", got, underlayMTUInTests-vxlanOverhead)
@@ -294,7 +294,7 @@ func TestAMembersMTUFollowsWhenItsNetworkStartsToSpanNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { stdin.Close(); _ = stay.Wait() }()
-	alone.Peers = nil
+	alone.Remotes = nil
 	f = newFabric(t, lab.nodes[0].namespace, Config{Config: plan.Config{Underlay: underlayAddress(0)}})
 	apply(t, f, lab.networks[0], alone)
 	if got := mtuOf(t, m); got != localMTU {

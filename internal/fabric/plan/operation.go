@@ -67,11 +67,11 @@ type DeletePeer struct {
 	Peer    netip.Addr
 }
 
-// ForgetPeer ends what a tunnel has learned of a former peer: frames to members that were heard from there go to nobody.
-type ForgetPeer struct {
+// ForgetMember ends that a tunnel sends frames for a member to a peer which the member doesn't live behind.
+type ForgetMember struct {
 	Network int
 	Link    string
-	Peer    netip.Addr
+	Heard   Heard
 }
 
 // SetForwarding switches the forwarding of IPv4 packets that come in over a link.
@@ -139,8 +139,8 @@ func (o DeletePeer) String() string {
 	return fmt.Sprintf("bridge fdb delete 00:00:00:00:00:00 dev %s dst %s self", o.Link, o.Peer)
 }
 
-func (o ForgetPeer) String() string {
-	return fmt.Sprintf("bridge fdb flush dev %s dst %s dynamic", o.Link, o.Peer)
+func (o ForgetMember) String() string {
+	return fmt.Sprintf("bridge fdb delete %s dev %s dst %s self", o.Heard.MAC, o.Link, o.Heard.Peer)
 }
 
 func (o SetForwarding) String() string {
@@ -192,8 +192,8 @@ func (o DeletePeer) Drift() fabric.Drift {
 }
 
 // Drift implements Operation.
-func (o ForgetPeer) Drift() fabric.Drift {
-	return fabric.Drift{Network: o.Network, Object: "members heard from a former peer of " + o.Link, Want: "forgotten", Got: o.Peer.String()}
+func (o ForgetMember) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.Network, Object: "member " + o.Heard.MAC + " of " + o.Link, Want: "forgotten", Got: "heard from " + o.Heard.Peer.String()}
 }
 
 // Drift implements Operation.

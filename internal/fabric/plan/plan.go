@@ -7,6 +7,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -68,10 +69,16 @@ type Link struct {
 	Port     int
 	Learning bool
 	Peers    []netip.Addr
-	// Learned are the peers that single members were heard from, as far as frames to those still go there.
-	Learned []netip.Addr
+	// Learned are single members by the peers that they were heard from: frames to them still go there.
+	Learned []Heard
 	// Away: the other end of a veth pair is in another network namespace.
 	Away bool
+}
+
+// Heard is a MAC address and the peer that it was heard from.
+type Heard struct {
+	MAC  string
+	Peer netip.Addr
 }
 
 // Observed is the kernel's state as far as it concerns a plan.
@@ -139,7 +146,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 
 // MTU returns the MTU of a network's links. It is the same on every node of a network, because it follows from the network and the underlay alone.
 func MTU(n fabric.Network, underlayMTU int) int {
-	if len(n.Peers) == 0 {
+	if len(n.Remotes) == 0 {
 		return localMTU
 	}
 	return underlayMTU - vxlanOverhead
@@ -158,23 +165,35 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 			bridge.Addresses = []netip.Prefix{netip.PrefixFrom(n.Gateway, n.Prefix.Bits())}
 		}
 		links = append(links, bridge)
-		if len(n.Peers) == 0 {
+		if len(n.Remotes) == 0 {
 			continue
 		}
 		if !cfg.Underlay.IsValid() {
-			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: restart its agent with --underlay", n.Index, n.Peers)
+			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: restart its agent with --underlay", n.Index, n.Peers())
 		}
 		if seen.UnderlayMTU < 576+vxlanOverhead {
 			return nil, fmt.Errorf("network %d has members on other nodes, but the link of the underlay address %v was not found or has too small an MTU (%d bytes)", n.Index, cfg.Underlay, seen.UnderlayMTU)
 		}
-		peers := slices.Clone(n.Peers)
-		slices.SortFunc(peers, netip.Addr.Compare)
 		links = append(links, Link{
 			Name: TunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
-			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, Peers: slices.Compact(peers),
+			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, Peers: n.Peers(), Learned: heardOf(n),
 		})
 	}
 	return links, nil
+}
+
+// heardOf returns from where the members of a network on other nodes may be heard, in order.
+func heardOf(n fabric.Network) []Heard {
+	heard := make([]Heard, 0, len(n.Remotes))
+	for _, r := range n.Remotes {
+		heard = append(heard, Heard{MAC: fabric.NormalMAC(r.MAC), Peer: r.Peer})
+	}
+	slices.SortFunc(heard, Heard.compare)
+	return heard
+}
+
+func (h Heard) compare(other Heard) int {
+	return cmp.Or(cmp.Compare(h.MAC, other.MAC), h.Peer.Compare(other.Peer))
 }
 
 // planLinks removes what is too much or can't be mended; then makes and mends bridges and tunnels, then mends ports.
@@ -265,11 +284,10 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 			ops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}
-	added := slices.ContainsFunc(want.Peers, func(p netip.Addr) bool { return !slices.Contains(seen.Peers, p) })
-	for _, p := range seen.Learned {
-		// A new peer may have a member with an address that was heard from another before; its announcement was kept out until now.
-		if added || !slices.Contains(want.Peers, p) {
-			ops = append(ops, ForgetPeer{Network: index, Link: want.Name, Peer: p})
+	for _, h := range seen.Learned {
+		// A member may have come up elsewhere; its announcement was kept out until now.
+		if _, stays := slices.BinarySearchFunc(want.Learned, h, Heard.compare); !stays {
+			ops = append(ops, ForgetMember{Network: index, Link: want.Name, Heard: h})
 		}
 	}
 	for _, p := range want.Peers {

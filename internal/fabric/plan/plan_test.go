@@ -87,8 +87,8 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Peers = append(slices.Clone(l.Peers), o.Peer) })
 	case DeletePeer:
 		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
-	case ForgetPeer:
-		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Peer) })
+	case ForgetMember:
+		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Heard) })
 	case SetForwarding:
 		m.change(o.Link, func(l *Link) { l.Forwarding = o.On })
 	case OpenShortcut:
@@ -168,11 +168,17 @@ var planConfig = Config{Underlay: netip.MustParseAddr("198.18.0.1")}
 func TestPlansAreAsWritten(t *testing.T) {
 	one, two, three := testNetwork(1, 2, 3), testNetwork(2, 2), testNetwork(3, 2)
 	two.Egress = true
-	three.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.3"), netip.MustParseAddr("198.18.0.2")}
+	three.Remotes = slices.Concat(behind(three, "198.18.0.3", 4, 5), behind(three, "198.18.0.2", 3))
 	spanning := three
 	spanning.Egress = true
 	fewer := three
-	fewer.Peers = three.Peers[:1]
+	fewer.Remotes = three.Remotes[:2]
+	lost := fewer
+	lost.Remotes = three.Remotes[:1]
+	moved := fewer
+	moved.Remotes = slices.Concat(three.Remotes[:1], behind(three, "198.18.0.2", 5))
+	moving := fewer
+	moving.Remotes = slices.Concat(three.Remotes[:2], behind(three, "198.18.0.2", 5, 2))
 	m := newMachine()
 	var b strings.Builder
 	step := func(why string, before func(), networks ...fabric.Network) {
@@ -196,6 +202,10 @@ func TestPlansAreAsWritten(t *testing.T) {
 	step("a second network with egress: the node's own stack gets rules, then forwarding", nil, one, two)
 	step("a third that spans nodes", nil, one, two, three)
 	step("it lost a node", nil, one, two, fewer)
+	step("it lost a member on a node that has another", nil, one, two, lost)
+	step("a member comes", nil, one, two, fewer)
+	step("a member, and one from here, move to another node: they are at both for a while", nil, one, two, moving)
+	step("the member has moved, and the one from here did not", nil, one, two, moved)
 	step("it gets egress: its gateway is every node's own", nil, one, two, spanning)
 	step("somebody meddled with a bridge, a tunnel and a port", func() {
 		m.change("nmbr1", func(l *Link) { l.MTU, l.Up, l.Snooping, l.MAC = 1500, false, true, "02:00:00:00:00:01" })
@@ -222,7 +232,7 @@ func TestPlansAreAsWritten(t *testing.T) {
 	step("somebody else has rules for the node's own packets", func() { m.UnderlayRules = true }, one, two, spanning)
 	step("those are gone", func() { m.UnderlayRules = false }, one, two, spanning)
 	remote := spanning
-	remote.Peers = append([]netip.Addr{netip.MustParseAddr("192.0.2.7")}, spanning.Peers...)
+	remote.Remotes = append(behind(three, "192.0.2.7", 7), spanning.Remotes...)
 	step("one more peer, behind a router", nil, one, two, remote)
 	step("a new process finds the program of the one before at the underlay", func() {
 		m.OpenShortcuts = map[string]Shortcut{"under0": {Broken: true}}
@@ -257,6 +267,16 @@ func testPort(n fabric.Network, host int) fabric.Port {
 	}
 }
 
+// behind are members of these host numbers behind a peer.
+func behind(n fabric.Network, peer string, hosts ...int) []fabric.Remote {
+	var remotes []fabric.Remote
+	for _, host := range hosts {
+		p := testPort(n, host)
+		remotes = append(remotes, fabric.Remote{Peer: netip.MustParseAddr(peer), Address: p.Address, MAC: p.MAC})
+	}
+	return remotes
+}
+
 func withPorts(n fabric.Network, hosts ...int) fabric.Network {
 	n.Ports = nil
 	for _, host := range hosts {
@@ -267,7 +287,7 @@ func withPorts(n fabric.Network, hosts ...int) fabric.Network {
 
 func TestTunnelsNeedAnUnderlay(t *testing.T) {
 	n := testNetwork(3, 2)
-	n.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	n.Remotes = behind(n, "198.18.0.2", 3)
 	m := newMachine()
 	if _, err := Compute(Config{}, []fabric.Network{n}, m.Observed); err == nil || !strings.Contains(err.Error(), "no underlay address") {
 		t.Errorf("without an underlay address: got %v", err)
@@ -285,7 +305,8 @@ func drawNetworks(t *rapid.T) []fabric.Network {
 		n := testNetwork(index, rapid.SliceOfNDistinct(rapid.IntRange(2, 6), 0, 4, rapid.ID[int]).Draw(t, "hosts")...)
 		n.Egress = rapid.Bool().Draw(t, "egress")
 		for _, peer := range rapid.SliceOfNDistinct(rapid.IntRange(2, 5), 0, 3, rapid.ID[int]).Draw(t, "peers") {
-			n.Peers = append(n.Peers, netip.AddrFrom4([4]byte{198, 18, 0, byte(peer)}))
+			hosts := rapid.SliceOfNDistinct(rapid.IntRange(2, 12), 1, 4, rapid.ID[int]).Draw(t, "members there")
+			n.Remotes = append(n.Remotes, behind(n, fmt.Sprintf("198.18.0.%d", peer), hosts...)...)
 		}
 		networks = append(networks, drawGroups(t, n))
 	}
@@ -364,7 +385,7 @@ func finish(t rapid.TB, m *machine, networks []fabric.Network) {
 func TestATunnelThatIsNotWantedGoesBeforeItsGuard(t *testing.T) {
 	alone := testNetwork(3, 2)
 	wide := alone
-	wide.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	wide.Remotes = behind(wide, "198.18.0.2", 3)
 	m := newMachine()
 	finish(t, m, []fabric.Network{wide})
 	ops, err := Compute(planConfig, []fabric.Network{alone}, m.Observed)
@@ -384,23 +405,29 @@ func TestATunnelThatIsNotWantedGoesBeforeItsGuard(t *testing.T) {
 	t.Fatalf("%s is not removed: %v", TunnelName(3), ops)
 }
 
-func TestFramesToMembersHeardFromAFormerPeerGoToNobody(t *testing.T) {
+func TestFramesToMembersHeardFromElsewhereGoToNobody(t *testing.T) {
 	n := testNetwork(3, 2)
-	former, present := netip.MustParseAddr("198.18.0.2"), netip.MustParseAddr("198.18.0.3")
-	n.Peers = []netip.Addr{present}
+	n.Remotes = slices.Concat(behind(n, "198.18.0.3", 3), behind(n, "198.18.0.4", 4))
 	m := newMachine()
 	finish(t, m, []fabric.Network{n})
-	m.change(TunnelName(3), func(l *Link) { l.Learned = []netip.Addr{former, present} })
-	ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed)
-	if err != nil || len(ops) != 1 || ops[0] != Operation(ForgetPeer{Network: 3, Link: TunnelName(3), Peer: former}) {
-		t.Errorf("got %v, %v; want that the former peer is forgotten", ops, err)
+	heard := func(host int, peer string) Heard { return heardOf(fabric.Network{Remotes: behind(n, peer, host)})[0] }
+	for what, former := range map[string]Heard{
+		"a former peer":                heard(3, "198.18.0.2"),
+		"a peer that has other member": heard(3, "198.18.0.4"),
+		"a lost member":                heard(5, "198.18.0.3"),
+	} {
+		m.change(TunnelName(3), func(l *Link) { l.Learned = []Heard{former, heard(3, "198.18.0.3")} })
+		ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed)
+		if err != nil || len(ops) != 1 || ops[0] != Operation(ForgetMember{Network: 3, Link: TunnelName(3), Heard: former}) {
+			t.Errorf("%s: got %v, %v; want that it is forgotten", what, ops, err)
+		}
 	}
 }
 
 func TestTheRulesAreAsWrittenAndReadBack(t *testing.T) {
 	networks := []fabric.Network{testNetwork(1, 2, 3, 4), testNetwork(4095, 2)}
 	networks[0].Egress = true
-	networks[1].Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	networks[1].Remotes = behind(networks[1], "198.18.0.2", 3)
 	want := desiredRules(planConfig, networks, newMachine().Observed)
 	golden(t, "rules", rulesScript(want, nil))
 	for name, table := range ParseListing(rulesScript(want, nil)) {
@@ -457,24 +484,30 @@ func TestAShortcutNeverOutlastsTheRulesThatItRepeats(t *testing.T) {
 	}
 }
 
-func TestATunnelsShortcutStaysOpenWhileItsMembersHereChange(t *testing.T) {
+func TestATunnelsShortcutStaysOpenWhileMembersChange(t *testing.T) {
 	n := testNetwork(3, 2, 3)
-	n.Peers = []netip.Addr{netip.MustParseAddr("198.18.0.2")}
+	n.Remotes = behind(n, "198.18.0.2", 4, 5)
 	m := newMachine()
 	finish(t, m, []fabric.Network{n})
 	before := m.OpenShortcuts[TunnelName(3)]
+	next := func(here []int, there ...int) fabric.Network {
+		next := testNetwork(3, here...)
+		next.Remotes = behind(n, "198.18.0.2", there...)
+		return next
+	}
+	to := func(hosts ...int) string { return "to " + remotesText(behind(n, "198.18.0.2", hosts...)) }
 	for _, tt := range []struct {
-		name  string
-		hosts []int
-		want  []string
+		name string
+		next fabric.Network
+		want []string
 	}{
-		{"a member goes", []int{2}, []string{"rules", "here 10.64.48.1 10.64.48.2"}},
-		{"one comes", []int{2, 4}, []string{"here 10.64.48.1 10.64.48.2 10.64.48.4", "rules"}},
-		{"one comes and one goes", []int{2, 9}, []string{"here 10.64.48.1 10.64.48.2 10.64.48.4 10.64.48.9", "rules", "here 10.64.48.1 10.64.48.2 10.64.48.9"}},
+		{"a member here goes", next([]int{2}, 4, 5), []string{"rules"}},
+		{"a member on another node goes before the rules for it do", next([]int{2}, 4), []string{to(4), "rules"}},
+		{"a member on another node comes after the rules for it", next([]int{2}, 4, 6), []string{"rules", to(4, 6)}},
+		{"one goes and one comes", next([]int{2}, 6, 7), []string{to(6), "rules", to(6, 7)}},
+		{"one comes that is also here, and so may be at either place", next([]int{2, 6}, 6, 7), []string{to(7), "rules"}},
 	} {
-		next := testNetwork(3, tt.hosts...)
-		next.Peers = n.Peers
-		ops, err := Compute(planConfig, []fabric.Network{next}, m.Observed)
+		ops, err := Compute(planConfig, []fabric.Network{tt.next}, m.Observed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,7 +517,8 @@ func TestATunnelsShortcutStaysOpenWhileItsMembersHereChange(t *testing.T) {
 			case LoadRules:
 				got = append(got, "rules")
 			case ChangeShortcut:
-				got = append(got, "here "+o.To.Here)
+				got = append(got, "to "+o.To.Remotes)
+			case ForgetMember:
 			default:
 				t.Errorf("%s: unexpected operation %v", tt.name, op)
 			}
@@ -492,10 +526,10 @@ func TestATunnelsShortcutStaysOpenWhileItsMembersHereChange(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
-		finish(t, m, []fabric.Network{next})
+		finish(t, m, []fabric.Network{tt.next})
 	}
 	// What else changes opens it anew.
-	n.Peers = append(n.Peers, netip.MustParseAddr("198.18.0.3"))
+	n.Remotes = append(n.Remotes, behind(n, "198.18.0.3", 8)...)
 	ops, err := Compute(planConfig, []fabric.Network{n}, m.Observed)
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/wayout"
@@ -22,7 +24,8 @@ const (
 
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
 // the node is out of reach except for the gateway of a network with egress, which is the node's own in each network: no
-// request for it leaves through a tunnel. The maps of guards lead to the chains of ports with security groups, see guard.go: packets from a
+// request for it leaves through a tunnel. Frames to single members go into a tunnel only if the member is on another node now. What comes out of a
+// tunnel has passed the pins of remotes, see inetRules. The maps of guards lead to the chains of ports with security groups, see guard.go: packets from a
 // port once it is certain who sent them, packets to a port wherever they come from.
 const bridgeRules = `table bridge nm {
 	set pins {
@@ -37,6 +40,9 @@ const bridgeRules = `table bridge nm {
 	set anycast {
 		type ifname . ipv4_addr
 	}
+	set remotes {
+		type ifname . ether_addr
+	}
 	map guards_in {
 		type ifname : verdict
 	}
@@ -46,6 +52,7 @@ const bridgeRules = `table bridge nm {
 	chain prerouting {
 		type filter hook prerouting priority -250; policy accept;
 		iifname "nmp*" goto member
+		iifname "nmvx*" udp sport 67 drop
 	}
 	chain member {
 		ether type 8021q drop
@@ -69,7 +76,13 @@ const bridgeRules = `table bridge nm {
 	chain forward {
 		type filter hook forward priority -250; policy accept;
 		oifname vmap @guards_in
+		oifname "nmvx*" goto leaving
+	}
+	chain leaving {
 		oifname . arp daddr ip @anycast drop
+		ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 accept
+		oifname . ether daddr @remotes accept
+		drop
 	}
 	chain output {
 		type filter hook output priority -250; policy accept;
@@ -79,19 +92,27 @@ const bridgeRules = `table bridge nm {
 }
 `
 
-// inetRules take tunnel packets of our networks from their peers only. The network identifier is bits 32 to 55 of the VXLAN
-// header (RFC 7348, section 5), which begins 64 bits into the UDP header.
+// tunnelPins take tunnel packets of our networks only from members that live behind the peer: those are the pins of frames out of tunnels, and
+// this is the only place where both the peer and the frame are seen. Offsets are bits from the UDP header (RFC 7348, section 5): the network
+// identifier is at 96, and the inner frame begins at 128 with its destination, followed by its source at 176 and its type at 224. The source
+// of an IPv4 packet (type 0x800) is at 336. ARP for IPv4 over Ethernet (RFC 826) is known by the 64 bits from the type on; its sender's MAC is at
+// 304 and its address at 352. Members send nothing else. Inner headers are never elsewhere: the kernel puts outer fragments together before these
+// rules, and merges only packets whose inner headers are alike.
+const tunnelPins = `		udp dport 4789 @th,224,16 0x800 ip saddr . @th,96,24 . @th,176,48 . @th,336,32 @remotes accept
+		udp dport 4789 @th,224,64 0x806000108000604 ip saddr . @th,96,24 . @th,176,48 . @th,352,32 @remotes ip saddr . @th,96,24 . @th,304,48 . @th,352,32 @remotes accept
+`
+
+// inetRules hold the pins of tunnels.
 const inetRules = `table inet nm {
-	set tunnels {
-		typeof ip saddr . @th,96,24
+	set remotes {
+		typeof ip saddr . @th,96,24 . @th,176,48 . @th,336,32
 	}
 	set vnis {
 		typeof @th,96,24
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
-		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
-		udp dport 4789 @th,96,24 @vnis drop
+` + tunnelPins + `		udp dport 4789 @th,96,24 @vnis drop
 	}
 }
 `
@@ -101,8 +122,8 @@ const inetRules = `table inet nm {
 // profit from that, and it is switched off again with the last network that needs it; see package wayout. Of what the node itself
 // sends, members get only what path MTU discovery (RFC 1191) and traceroute need.
 const inetEgressRules = `table inet nm {
-	set tunnels {
-		typeof ip saddr . @th,96,24
+	set remotes {
+		typeof ip saddr . @th,96,24 . @th,176,48 . @th,336,32
 	}
 	set vnis {
 		typeof @th,96,24
@@ -130,8 +151,7 @@ const inetEgressRules = `table inet nm {
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
-		udp dport 4789 ip saddr . @th,96,24 @tunnels accept
-		udp dport 4789 @th,96,24 @vnis drop
+` + tunnelPins + `		udp dport 4789 @th,96,24 @vnis drop
 		iifname "nmbr*" drop
 	}
 	chain forward {
@@ -182,9 +202,9 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	if len(networks) == 0 {
 		return Ruleset{}
 	}
-	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil, "guards_in": nil, "guards_out": nil}
+	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil, "remotes": nil, "guards_in": nil, "guards_out": nil}
 	parts := map[string]string{}
-	inet := map[string][]string{"tunnels": nil, "vnis": nil}
+	inet := map[string][]string{"remotes": nil, "vnis": nil}
 	egress := false
 	for _, n := range networks {
 		addNetworkElements(n, bridge, inet)
@@ -204,11 +224,12 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 
 // addNetworkElements adds what one network contributes to the sets.
 func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
-	if len(n.Peers) > 0 {
+	if len(n.Remotes) > 0 {
 		vni := fmt.Sprintf("0x%x", n.Index)
 		inet["vnis"] = append(inet["vnis"], vni)
-		for _, peer := range n.Peers {
-			inet["tunnels"] = append(inet["tunnels"], fmt.Sprintf("%s . %s", peer, vni))
+		for _, r := range n.Remotes {
+			inet["remotes"] = append(inet["remotes"], fmt.Sprintf("%s . %s . %s . %s", r.Peer, vni, macNumber(r.MAC), number(r.Address)))
+			bridge["remotes"] = append(bridge["remotes"], fmt.Sprintf("%q . %s", TunnelName(n.Index), fabric.NormalMAC(r.MAC)))
 		}
 		if n.Egress {
 			bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", TunnelName(n.Index), n.Gateway))
@@ -222,6 +243,12 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, GatewayMAC(n.Index)))
 		}
 	}
+}
+
+// macNumber writes a MAC address as nft(8) prints one of a raw field.
+func macNumber(mac string) string {
+	digits := strings.TrimLeft(strings.ReplaceAll(fabric.NormalMAC(mac), ":", ""), "0")
+	return "0x" + cmp.Or(digits, "0")
 }
 
 // addEgressElements adds what egress as a whole needs.

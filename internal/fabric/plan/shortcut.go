@@ -16,12 +16,11 @@ type Shortcut struct {
 	// Address and MAC are what the port's frames must bear.
 	Address netip.Addr
 	MAC     string
-	// Prefix and Here are of tunnels only: the subnet of the network, and the addresses in it that are on this node, in order and with a
-	// space between.
-	Prefix netip.Prefix
-	Here   string
+	// Tunnel: it is that of a tunnel. Remotes are the members on other nodes that it leads to and from, as remotesText writes them.
+	Tunnel  bool
+	Remotes string
 	// Underlay is the link that a tunnel's frames may take without the tunnel's device, "" for none; Local is this node's address there, MTU
-	// the network's, in bytes, and Peers are the nodes that are reached so, written like Here.
+	// the network's, in bytes, and Peers are the nodes that are reached so, in order and with a space between.
 	Underlay string
 	Local    netip.Addr
 	MTU      int
@@ -37,13 +36,9 @@ func ShortcutOf(n fabric.Network, p fabric.Port) Shortcut {
 
 // TunnelShortcutOf returns the shortcut that the tunnel of a network should have.
 func TunnelShortcutOf(cfg Config, n fabric.Network, seen Observed) Shortcut {
-	here := []netip.Addr{n.Gateway}
-	for _, p := range n.Ports {
-		here = append(here, p.Address)
-	}
-	s := Shortcut{Network: n.Index, Prefix: n.Prefix, Here: listed(here)}
+	s := Shortcut{Network: n.Index, Tunnel: true, Remotes: remotesText(settled(n))}
 	var near []netip.Addr
-	for _, peer := range n.Peers {
+	for _, peer := range n.Peers() {
 		if seen.Underlay.Contains(peer) {
 			near = append(near, peer)
 		}
@@ -61,20 +56,40 @@ func listed(addresses []netip.Addr) string {
 	return strings.Trim(fmt.Sprint(slices.Compact(addresses)), "[]")
 }
 
-// merged writes the addresses of two lists, which listed wrote.
-func merged(one, other string) string {
-	var all []netip.Addr
-	for word := range strings.FieldsSeq(one + " " + other) {
-		if address, err := netip.ParseAddr(word); err == nil {
-			all = append(all, address)
-		}
+// settled returns the members on other nodes whose place is certain. One that moves, and is behind two peers or also here, takes the bridge and
+// the tunnel's device, which hear where it is.
+func settled(n fabric.Network) []fabric.Remote {
+	places := map[netip.Addr]int{}
+	for _, p := range n.Ports {
+		places[p.Address]++
 	}
-	return listed(all)
+	for _, r := range n.Remotes {
+		places[r.Address]++
+	}
+	return slices.DeleteFunc(slices.Clone(n.Remotes), func(r fabric.Remote) bool { return places[r.Address] > 1 })
 }
 
-// differsHere reports whether a tunnel's shortcut is as wanted but for the addresses on this node.
-func (s Shortcut) differsHere(want Shortcut) bool {
-	s.Here = want.Here
+// remotesText writes members on other nodes in order, each as "ADDRESS MAC PEER", with a comma between.
+func remotesText(remotes []fabric.Remote) string {
+	texts := make([]string, 0, len(remotes))
+	for _, r := range slices.SortedFunc(slices.Values(remotes), fabric.Remote.Compare) {
+		texts = append(texts, fmt.Sprintf("%v %s %v", r.Address, fabric.NormalMAC(r.MAC), r.Peer))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// commonRemotes writes what is in both of two texts of remotesText, in the order of the first.
+func commonRemotes(one, other string) string {
+	in := map[string]bool{}
+	for text := range strings.SplitSeq(other, ", ") {
+		in[text] = true
+	}
+	return strings.Join(slices.DeleteFunc(strings.Split(one, ", "), func(text string) bool { return !in[text] }), ", ")
+}
+
+// differsInRemotes reports whether a tunnel's shortcut is as wanted but for the members on other nodes.
+func (s Shortcut) differsInRemotes(want Shortcut) bool {
+	s.Remotes = want.Remotes
 	return s == want
 }
 
@@ -85,9 +100,9 @@ func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeR
 // planShortcuts shuts what is not as wanted, and opens what is missing. Shutting comes before anything else, so that no shortcut lasts longer
 // than the rules that it repeats, and opening comes last. Change are the operations on links that come between.
 //
-// A tunnel's shortcut stays open when only the addresses on this node change, as they do with each member that comes or goes: the others' frames
-// go on as before. Ports with security groups have no shortcut: their packets have to pass the rules. New addresses are entered where shortcuts are shut, and former ones removed where they are opened, so that it never takes
-// a frame that it took neither before nor will afterwards.
+// A tunnel's shortcut stays open when only the members on other nodes change: the others' frames go on as before. Former ones are removed
+// where shortcuts are shut, and new ones entered where they are opened, so that it never takes a frame that the rules don't. Ports with security
+// groups have no shortcut: their packets have to pass the rules.
 func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
 	made := map[string]bool{}
@@ -101,17 +116,17 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 	}
 	kept := map[string]bool{}
 	for _, n := range networks {
-		if len(n.Peers) > 0 && seen.Shortcuts() {
+		if len(n.Remotes) > 0 && seen.Shortcuts() {
 			name, want := TunnelName(n.Index), TunnelShortcutOf(cfg, n, seen)
 			got := seen.OpenShortcuts[name]
-			kept[name] = got.differsHere(want) && !made[name]
+			kept[name] = got.differsInRemotes(want) && !made[name]
 			if !kept[name] {
 				open = append(open, OpenShortcut{Name: name, Shortcut: want})
 			} else if got != want {
-				both := want
-				both.Here = merged(got.Here, want.Here)
-				shut = append(shut, ChangeShortcut{Name: name, From: got, To: both})
-				open = append(open, ChangeShortcut{Name: name, From: both, To: want})
+				stay := want
+				stay.Remotes = commonRemotes(got.Remotes, want.Remotes)
+				shut = append(shut, ChangeShortcut{Name: name, From: got, To: stay})
+				open = append(open, ChangeShortcut{Name: name, From: stay, To: want})
 			}
 		}
 		for _, p := range n.Ports {
@@ -152,7 +167,7 @@ type ShutShortcut struct {
 	Shortcut Shortcut
 }
 
-// ChangeShortcut changes which addresses the shortcut through a tunnel takes for those of this node. Nothing else differs.
+// ChangeShortcut changes which members on other nodes the shortcut through a tunnel leads to and from. Nothing else differs.
 type ChangeShortcut struct {
 	Name     string
 	From, To Shortcut
@@ -167,7 +182,7 @@ func (o ShutShortcut) String() string {
 }
 
 func (o ChangeShortcut) String() string {
-	return fmt.Sprintf("bpftool map update name nm_remotes # shortcut of %s, here %s", o.Name, o.To.Here)
+	return fmt.Sprintf("bpftool map update name nm_remotes # shortcut of %s, to %s", o.Name, o.To.Remotes)
 }
 
 // String writes a shortcut for logs.
@@ -175,10 +190,10 @@ func (s Shortcut) String() string {
 	if s.Broken {
 		return "another process, or broken"
 	}
-	if s.Prefix.IsValid() {
-		text := fmt.Sprintf("%v in network %d, here %s", s.Prefix, s.Network, s.Here)
+	if s.Tunnel {
+		text := fmt.Sprintf("network %d, to %s", s.Network, s.Remotes)
 		if s.Underlay != "" {
-			text += fmt.Sprintf("; from %v over %s, MTU %d, to %s", s.Local, s.Underlay, s.MTU, s.Peers)
+			text += fmt.Sprintf("; from %v over %s, MTU %d, by %s", s.Local, s.Underlay, s.MTU, s.Peers)
 		}
 		return text
 	}

@@ -64,7 +64,7 @@ type maps struct {
 	places  *ebpf.Map // the link index of each port by address
 	mouths  *ebpf.Map // the network of each tunnel by link index
 	exits   *ebpf.Map // the link index of each tunnel by network
-	remotes *ebpf.Map // what is known of addresses of networks with tunnels: on this node, or the MAC address and the peer on another
+	remotes *ebpf.Map // the network, the MAC address and the peer of each member on another node by address
 	// peers holds what is agreed with each peer of a network, by address and network, and underlays the link index by this node's address.
 	peers, underlays *ebpf.Map
 }
@@ -75,10 +75,11 @@ type entry struct {
 	pins  Pins
 }
 
-// maxPorts bounds the maps; a bridge takes 1,024 ports. Frames to members on other nodes beyond maxRemotes take the bridge.
+// These bound the maps; a bridge takes 1,024 ports. A node that needs more has no shortcuts.
 const (
 	maxPorts   = 1 << 14
-	maxRemotes = 1 << 16
+	maxPeers   = 1 << 16
+	maxRemotes = 1 << 18
 )
 
 // portValue is a value of the map ports; program.go reads its fields.
@@ -128,10 +129,10 @@ func newMaps() (maps, error) {
 	}{
 		{&m.ports, ebpf.MapSpec{Name: "nm_ports", Type: ebpf.Hash, ValueSize: 16, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
 		{&m.places, ebpf.MapSpec{Name: "nm_places", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
-		{&m.mouths, ebpf.MapSpec{Name: "nm_mouths", Type: ebpf.Hash, ValueSize: 12, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.mouths, ebpf.MapSpec{Name: "nm_mouths", Type: ebpf.Hash, ValueSize: 8, MaxEntries: maxPorts, Flags: unix.BPF_F_NO_PREALLOC}},
 		{&m.exits, ebpf.MapSpec{Name: "nm_exits", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: maxPorts}},
 		{&m.remotes, ebpf.MapSpec{Name: "nm_remotes", Type: ebpf.Hash, ValueSize: 20, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
-		{&m.peers, ebpf.MapSpec{Name: "nm_peers", Type: ebpf.Hash, KeySize: 8, ValueSize: 20, MaxEntries: maxRemotes, Flags: unix.BPF_F_NO_PREALLOC}},
+		{&m.peers, ebpf.MapSpec{Name: "nm_peers", Type: ebpf.Hash, KeySize: 8, ValueSize: 12, MaxEntries: maxPeers, Flags: unix.BPF_F_NO_PREALLOC}},
 		{&m.underlays, ebpf.MapSpec{Name: "nm_underlays", Type: ebpf.DevMapHash, ValueSize: 4, MaxEntries: 16}},
 	} {
 		table.spec.KeySize = max(table.spec.KeySize, 4)

@@ -3,6 +3,7 @@ package shortcut
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -10,17 +11,22 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Tunnel is what the program needs to know of a network that spans nodes.
+// Tunnel is what the programs need to know of a network that spans nodes.
 type Tunnel struct {
 	Network int
-	// Prefix holds the addresses of all members of the network.
-	Prefix netip.Prefix
-	// Here are the addresses of the network that are on this node, the gateway's included: frames from a tunnel are never taken for theirs.
-	Here []netip.Addr
+	// Remotes are the members on other nodes. The programs take frames from and to these, and no others.
+	Remotes []Remote
 	// Underlay is the link that frames may take without the tunnel's device; the zero value: none.
 	Underlay Underlay
 	// Peers are the nodes that are reached over Underlay without a router.
 	Peers []netip.Addr
+}
+
+// Remote is a member on another node, Peer being the underlay address of the node.
+type Remote struct {
+	Address netip.Addr
+	MAC     string
+	Peer    netip.Addr
 }
 
 // TunnelState is the kernel's state of the shortcut through a tunnel.
@@ -38,18 +44,17 @@ type tunnelEntry struct {
 
 // mouthValue is a value of the map mouths; tunnel_program.go reads its fields.
 type mouthValue struct {
-	Prefix  [4]byte
+	_       [4]byte
 	Network uint32
-	Mask    [4]byte
 }
 
-// remoteValue is a value of the map remotes; both programs read its fields. Network 0 marks an address that is on this node.
+// remoteValue is a value of the map remotes; the programs read its fields.
 type remoteValue struct {
-	Heard   uint32 // the kernel's jiffies when a frame last took the bridge
+	Heard   uint32 // the kernel's jiffies when a frame of the member last took the bridge
 	Network uint32
 	MAC     [6]byte
 	_       [2]byte
-	Peer    [4]byte // the node that it was heard from, zero for not known
+	Peer    [4]byte
 }
 
 // OpenTunnel opens the shortcut through the tunnel with this link, which is on the bridge of its network. Load comes first.
@@ -58,9 +63,6 @@ func (t *Table) OpenTunnel(name string, tunnel Tunnel) error {
 	if err != nil {
 		return err
 	}
-	if !tunnel.Prefix.IsValid() || !tunnel.Prefix.Addr().Is4() {
-		return fmt.Errorf("the shortcut through %s needs an IPv4 subnet, not %v", name, tunnel.Prefix)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.forgetTunnel(name); err != nil {
@@ -68,12 +70,10 @@ func (t *Table) OpenTunnel(name string, tunnel Tunnel) error {
 	}
 	index := uint32(link.Attrs().Index)
 	t.tunnels[name] = tunnelEntry{index: index, tunnel: tunnel}
-	for _, address := range tunnel.Here {
-		if err := t.remotes.Put(address.As4(), remoteValue{}); err != nil {
-			return fmt.Errorf("adding %v of this node: %w", address, err)
-		}
+	if err := t.addRemotes(tunnel.Network, tunnel.Remotes); err != nil {
+		return err
 	}
-	if err := t.mouths.Put(index, tunnel.mouth()); err != nil {
+	if err := t.mouths.Put(index, mouthValue{Network: uint32(tunnel.Network)}); err != nil {
 		return fmt.Errorf("adding the network of %s: %w", name, err)
 	}
 	if err := attach(link, t.fromTunnels.program); err != nil {
@@ -85,36 +85,65 @@ func (t *Table) OpenTunnel(name string, tunnel Tunnel) error {
 	return t.openUnderlay(tunnel)
 }
 
-// ChangeTunnel changes which addresses of its network the open shortcut of this tunnel takes for those of this node: new ones at once, whatever
-// was learned of them. An address that is on this node no longer may be learned. What else was learned stays.
-func (t *Table) ChangeTunnel(name string, here []netip.Addr) error {
+// ChangeTunnel changes which members on other nodes the open shortcut of this tunnel leads to and from. Entries of members that stay are not touched.
+func (t *Table) ChangeTunnel(name string, remotes []Remote) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, open := t.tunnels[name]
 	if !open {
 		return fmt.Errorf("the shortcut through %s is not open", name)
 	}
-	former := e.tunnel.Here
-	e.tunnel.Here = slices.Clone(here)
+	before := e.tunnel.Remotes
+	e.tunnel.Remotes = slices.Clone(remotes)
 	t.tunnels[name] = e // if anything fails from here on, it is read back as not whole
-	for _, address := range here {
-		if err := t.remotes.Put(address.As4(), remoteValue{}); err != nil {
-			return fmt.Errorf("adding %v of this node: %w", address, err)
-		}
+	if err := t.removeRemotes(without(before, remotes)); err != nil {
+		return err
 	}
-	for _, address := range former {
-		if slices.Contains(here, address) {
-			continue
+	return t.addRemotes(e.tunnel.Network, without(remotes, before))
+}
+
+// without returns the remotes that are not among others.
+func without(remotes, others []Remote) []Remote {
+	among := make(map[Remote]bool, len(others))
+	for _, r := range others {
+		among[r] = true
+	}
+	return slices.DeleteFunc(slices.Clone(remotes), func(r Remote) bool { return among[r] })
+}
+
+func (t *Table) addRemotes(network int, remotes []Remote) error {
+	for _, r := range remotes {
+		value, err := r.value(network)
+		if err != nil {
+			return err
 		}
-		if err := t.remotes.Delete(address.As4()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("removing %v, which was on this node: %w", address, err)
+		if err := t.remotes.Put(r.Address.As4(), value); err != nil {
+			return fmt.Errorf("adding member %v behind %v: %w", r.Address, r.Peer, err)
 		}
 	}
 	return nil
 }
 
+func (t *Table) removeRemotes(remotes []Remote) error {
+	for _, r := range remotes {
+		if err := t.remotes.Delete(r.Address.As4()); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing member %v behind %v: %w", r.Address, r.Peer, err)
+		}
+	}
+	return nil
+}
+
+// value returns a remote as the programs read it before they heard it.
+func (r Remote) value(network int) (remoteValue, error) {
+	mac, err := net.ParseMAC(r.MAC)
+	if err != nil || len(mac) != 6 || !r.Address.Is4() || !r.Peer.Is4() {
+		return remoteValue{}, fmt.Errorf("a member on another node needs an Ethernet and two IPv4 addresses, not %q, %v and %v", r.MAC, r.Address, r.Peer)
+	}
+	return remoteValue{Network: uint32(network), MAC: [6]byte(mac), Peer: r.Peer.As4()}, nil
+}
+
 // forgetTunnel removes the entries of a tunnel: nothing is exchanged with peers any more, then nothing sent into it, then nothing taken out
-// of it, and what was learned of its members is forgotten.
+// of it, and its members on other nodes are forgotten.
 func (t *Table) forgetTunnel(name string) error {
 	e, open := t.tunnels[name]
 	if !open {
@@ -135,32 +164,10 @@ func (t *Table) forgetTunnel(name string) error {
 	if err := t.mouths.Delete(e.index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("removing the network of %s: %w", name, err)
 	}
-	if err := t.forgetRemotes(e.tunnel); err != nil {
-		return fmt.Errorf("forgetting what was learned through %s: %w", name, err)
-	}
-	delete(t.tunnels, name)
-	return nil
-}
-
-// forgetRemotes removes what is known of the addresses of a network.
-func (t *Table) forgetRemotes(tunnel Tunnel) error {
-	var address [4]byte
-	var value remoteValue
-	var gone [][4]byte
-	entries := t.remotes.Iterate()
-	for entries.Next(&address, &value) {
-		if tunnel.Prefix.Contains(netip.AddrFrom4(address)) {
-			gone = append(gone, address)
-		}
-	}
-	if err := entries.Err(); err != nil {
+	if err := t.removeRemotes(e.tunnel.Remotes); err != nil {
 		return err
 	}
-	for _, address := range gone {
-		if err := t.remotes.Delete(address); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-	}
+	delete(t.tunnels, name)
 	return nil
 }
 
@@ -189,20 +196,15 @@ func (t *Table) ReadTunnels(links map[string]int) (map[string]TunnelState, error
 func (t *Table) wholeTunnel(e tunnelEntry) bool {
 	var mouth mouthValue
 	var index uint32
-	return t.mouths.Lookup(e.index, &mouth) == nil && mouth == e.tunnel.mouth() &&
+	return t.mouths.Lookup(e.index, &mouth) == nil && mouth.Network == uint32(e.tunnel.Network) &&
 		t.exits.Lookup(uint32(e.tunnel.Network), &index) == nil && index == e.index && t.wholeUnderlay(e.tunnel) &&
-		!slices.ContainsFunc(e.tunnel.Here, func(address netip.Addr) bool {
-			var here remoteValue
-			return t.remotes.Lookup(address.As4(), &here) != nil || here != remoteValue{}
+		!slices.ContainsFunc(e.tunnel.Remotes, func(r Remote) bool {
+			var got remoteValue
+			want, err := r.value(e.tunnel.Network)
+			if err != nil || t.remotes.Lookup(r.Address.As4(), &got) != nil {
+				return true
+			}
+			want.Heard = got.Heard
+			return got != want
 		})
-}
-
-// mouth returns the tunnel as the program reads it.
-func (t Tunnel) mouth() mouthValue {
-	return mouthValue{Prefix: t.Prefix.Masked().Addr().As4(), Network: uint32(t.Network), Mask: t.mask()}
-}
-
-func (t Tunnel) mask() [4]byte {
-	mask := ^uint32(0) << (32 - t.Prefix.Bits())
-	return [4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}
 }

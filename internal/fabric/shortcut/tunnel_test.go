@@ -1,6 +1,7 @@
 package shortcut
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -16,9 +17,13 @@ var (
 
 const tunnelName = "t1"
 
-var tunnelOne = Tunnel{
-	Network: 1, Prefix: netip.MustParsePrefix("10.64.16.0/20"),
-	Here: []netip.Addr{netip.MustParseAddr("10.64.16.1"), sent.Address, received.Address, netip.MustParseAddr("10.64.16.5")},
+var tunnelOne = Tunnel{Network: 1, Remotes: []Remote{remoteOf(remote, peer), remoteOf(second, peer)}}
+
+// second is another member of that network on another node.
+var second = Pins{Network: 1, Address: netip.MustParseAddr("10.64.16.6"), MAC: "02:00:00:01:00:06"}
+
+func remoteOf(p Pins, peer netip.Addr) Remote {
+	return Remote{Address: p.Address, MAC: p.MAC, Peer: peer}
 }
 
 // newTunnelLab is newLab with an open tunnel of the first network, for which a link stands in.
@@ -55,10 +60,11 @@ func TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown(t *testing.T) {
 		{"a frame from a member on another node", remote, received, nil, redirected},
 		{"a fragment", remote, received, with(frameFragment, 0x20, 0), bridged},
 		{"a frame under the address of a member here", sent, received, nil, bridged},
-		{"a frame under the address of a member here that has no shortcut", remote, received, with(frameSource+3, 5), bridged},
-		{"a frame under the gateway's address", remote, received, with(frameSource+3, 1), bridged},
-		{"a frame under an address of no member", remote, received, with(frameSource, 192, 0, 2, 1), bridged},
+		{"a frame under an address of no member", remote, received, with(frameSource+3, 5), bridged},
+		{"a frame under the address of another member there", remote, received, with(frameSource+3, 6), bridged},
+		{"a frame under the MAC of another member there", remote, received, with(frameFrom+5, 6), bridged},
 		{"a frame under a group's MAC", remote, received, with(frameFrom, 3), bridged},
+		{"a frame from a member of another network", stranger, received, nil, bridged},
 		{"a frame to an address of nobody here", remote, received, with(frameTarget+3, 9), bridged},
 		{"a frame to the MAC of nobody here", remote, received, with(frameTo+5, 9), bridged},
 		{"a frame to a member of another network", remote, foreign, nil, bridged},
@@ -69,7 +75,7 @@ func TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown(t *testing.T) {
 			tt.change(frame)
 		}
 		if got := l.arrive(t, tunnel, frame); got != bridged {
-			t.Errorf("%s, first: got %d, want that the bridge learns of it", tt.name, int32(got))
+			t.Errorf("%s, first: got %d, want that the bridge hears it", tt.name, int32(got))
 		}
 		if got := l.arrive(t, tunnel, frame); got != tt.want {
 			t.Errorf("%s, again: got %d, want %d", tt.name, int32(got), int32(tt.want))
@@ -77,69 +83,41 @@ func TestAFrameFromATunnelTakesTheShortcutOnlyAsKnown(t *testing.T) {
 	}
 }
 
-func TestAnAddressKeepsItsMAC(t *testing.T) {
+func TestAMemberThatIsNoLongerThereIsNeitherHeardNorReached(t *testing.T) {
 	l, tunnel := newTunnelLab(t)
-	l.arrive(t, tunnel, packet(remote, received))
+	heard := func(p Pins, want uint32, when string) {
+		t.Helper()
+		if got := l.arrive(t, tunnel, packet(p, received)); got != want {
+			t.Errorf("from %v %s: got %d, want %d", p.Address, when, int32(got), int32(want))
+		}
+	}
+	reached := func(p Pins, want uint32, when string) {
+		t.Helper()
+		if got := l.run(t, l.links[sent], packet(sent, p)); got != want {
+			t.Errorf("to %v %s: got %d, want %d", p.Address, when, int32(got), int32(want))
+		}
+	}
+	for _, p := range []Pins{remote, second} {
+		heard(p, bridged, "for the first time")
+		heard(p, redirected, "again")
+		reached(p, redirected, "as planned")
+	}
+	l.do(t, func() error { return l.table.ChangeTunnel(tunnelName, tunnelOne.Remotes[1:]) })
+	for range 2 {
+		heard(remote, bridged, "after it was lost")
+		reached(remote, bridged, "after it was lost")
+	}
+	heard(second, redirected, "when another was lost")
+	reached(second, redirected, "when another was lost")
 	other := remote
 	other.MAC = "02:00:00:01:00:0f"
-	for range 2 {
-		if got := l.arrive(t, tunnel, packet(other, received)); got != bridged {
-			t.Errorf("under another MAC: got %d", int32(got))
-		}
-	}
-	if got := l.run(t, l.links[sent], packet(sent, other)); got != bridged {
-		t.Errorf("to another MAC: got %d", int32(got))
-	}
-	if got := l.run(t, l.links[sent], packet(sent, remote)); got != redirected {
-		t.Errorf("to the MAC that was heard first: got %d", int32(got))
-	}
-}
-
-func TestAnAddressHereStaysHereUnderAnyMAC(t *testing.T) {
-	l, tunnel := newTunnelLab(t)
-	zero := sent
-	zero.MAC = "00:00:00:00:00:00" // as the entry of an address that is here
-	for range 2 {
-		if got := l.arrive(t, tunnel, packet(zero, received)); got != bridged {
-			t.Errorf("got %d, want that the bridge gets it", int32(got))
-		}
-	}
-}
-
-func TestAnAddressThatComesHereIsNoLongerTakenForOneElsewhere(t *testing.T) {
-	l, tunnel := newTunnelLab(t)
-	second := remote
-	second.Address, second.MAC = netip.MustParseAddr("10.64.16.6"), "02:00:00:01:00:06"
-	for _, p := range []Pins{remote, second} {
-		l.arrive(t, tunnel, packet(p, received))
-		if got := l.arrive(t, tunnel, packet(p, received)); got != redirected {
-			t.Fatalf("%v, when it was heard: got %d", p.Address, int32(got))
-		}
-	}
-	change := func(here ...netip.Addr) {
-		l.do(t, func() error { return l.table.ChangeTunnel(tunnelName, here) })
-	}
-	change(append(slices.Clone(tunnelOne.Here), remote.Address)...)
-	for range 2 {
-		if got := l.arrive(t, tunnel, packet(remote, received)); got != bridged {
-			t.Errorf("from another node under an address that came here: got %d", int32(got))
-		}
-	}
-	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
-		t.Errorf("to an address that came here: got %d", int32(got))
-	}
-	if got := l.arrive(t, tunnel, packet(second, received)); got != redirected {
-		t.Errorf("from a member that is where it was: got %d", int32(got))
-	}
-	change(tunnelOne.Here...)
-	for _, want := range []uint32{bridged, redirected} {
-		if got := l.arrive(t, tunnel, packet(remote, received)); got != want {
-			t.Errorf("under an address that left again: got %d, want %d", int32(got), int32(want))
-		}
-	}
+	changed := append([]Remote{remoteOf(other, peer)}, tunnelOne.Remotes[1:]...)
+	l.do(t, func() error { return l.table.ChangeTunnel(tunnelName, changed) })
+	reached(other, redirected, "under its new MAC")
+	reached(remote, bridged, "under its former MAC")
 	l.do(t, func() error {
 		states, err := l.table.ReadTunnels(map[string]int{tunnelName: tunnel})
-		if state := states[tunnelName]; err != nil || state.Broken || !slices.Equal(state.Tunnel.Here, tunnelOne.Here) {
+		if state := states[tunnelName]; err != nil || state.Broken || !slices.Equal(state.Tunnel.Remotes, changed) {
 			t.Errorf("read back: %+v, %v", states, err)
 		}
 		return nil
@@ -166,15 +144,11 @@ func TestTheBridgeHearsAMemberOfAnotherNodeFromTimeToTime(t *testing.T) {
 	}
 }
 
-func TestAFrameGoesIntoATunnelOnlyToWhoIsKnownToBeThere(t *testing.T) {
-	l, tunnel := newTunnelLab(t)
+func TestAFrameGoesIntoATunnelOnlyToAMemberThatIsThere(t *testing.T) {
+	l, _ := newTunnelLab(t)
 	send := func(to Pins) uint32 { return l.run(t, l.links[sent], packet(sent, to)) }
-	if got := send(remote); got != bridged {
-		t.Errorf("to a member that was not heard yet: got %d", int32(got))
-	}
-	l.arrive(t, tunnel, packet(remote, received))
 	if got := send(remote); got != redirected {
-		t.Errorf("to a member that was heard: got %d", int32(got))
+		t.Errorf("to a member on another node: got %d", int32(got))
 	}
 	if got := l.run(t, l.links[foreign], packet(foreign, remote)); got != bridged {
 		t.Errorf("from a member of another network: got %d", int32(got))
@@ -182,14 +156,14 @@ func TestAFrameGoesIntoATunnelOnlyToWhoIsKnownToBeThere(t *testing.T) {
 	if got := send(stranger); got != bridged {
 		t.Errorf("to another network: got %d", int32(got))
 	}
-	gateway := Pins{Network: 1, Address: tunnelOne.Here[0], MAC: "06:6e:6d:00:01:01"}
-	l.arrive(t, tunnel, packet(gateway, received))
-	if got := send(gateway); got != bridged {
-		t.Errorf("to the gateway, whose address somebody used elsewhere: got %d", int32(got))
+	mixed := remote
+	mixed.MAC = second.MAC
+	if got := send(mixed); got != bridged {
+		t.Errorf("to the MAC of another member there: got %d", int32(got))
 	}
-	zero := Pins{Address: tunnelOne.Here[3], MAC: "00:00:00:00:00:00"} // as the entry of an address that is here
-	if got := send(zero); got != bridged {
-		t.Errorf("to a member here without a shortcut: got %d", int32(got))
+	nobody := Pins{Network: 1, Address: netip.MustParseAddr("10.64.16.9"), MAC: "00:00:00:00:00:00"}
+	if got := send(nobody); got != bridged {
+		t.Errorf("to an address of nobody: got %d", int32(got))
 	}
 }
 
@@ -205,9 +179,11 @@ func TestAShutTunnelIsNeitherLeftNorReached(t *testing.T) {
 	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
 		t.Errorf("into a tunnel that is shut: got %d", int32(got))
 	}
-	l.do(t, func() error { return l.table.OpenTunnel(tunnelName, tunnelOne) })
+	l.do(t, func() error {
+		return l.table.OpenTunnel(tunnelName, Tunnel{Network: 1, Remotes: tunnelOne.Remotes[1:]})
+	})
 	if got := l.run(t, l.links[sent], packet(sent, remote)); got != bridged {
-		t.Errorf("to a member that was heard before the tunnel was shut: got %d", int32(got))
+		t.Errorf("to a member that was lost while the tunnel was shut: got %d", int32(got))
 	}
 	l.do(t, l.table.ShutAll)
 	l.wantEmpty(t)
@@ -231,9 +207,11 @@ func TestATunnelsShortcutIsReadBack(t *testing.T) {
 	defer other.Close()
 	want(other, true, "by another process")
 	for what, meddle := range map[string]func() error{
-		"an address here is taken for one elsewhere": func() error {
-			return l.table.remotes.Put(received.Address.As4(), remoteValue{Network: 1})
+		"a member is taken for one behind another peer": func() error {
+			value, err := remoteOf(remote, noPeer).value(1)
+			return errors.Join(err, l.table.remotes.Put(remote.Address.As4(), value))
 		},
+		"a member is lost":    func() error { return l.table.remotes.Delete(remote.Address.As4()) },
 		"its network is lost": func() error { return l.table.mouths.Delete(uint32(tunnel)) },
 		"its place is lost":   func() error { return l.table.exits.Delete(uint32(1)) },
 		"another process removed the program": func() error {

@@ -29,8 +29,6 @@ type peerValue struct {
 	Local   [4]byte
 	Network uint32
 	Limit   uint32
-	Prefix  [4]byte
-	Mask    [4]byte
 }
 
 // openUnderlay lets the frames of a network pass by its tunnel's device, to and from its peers.
@@ -101,10 +99,7 @@ func (t Tunnel) key(peer netip.Addr) peerKey {
 }
 
 func (t Tunnel) peer() peerValue {
-	return peerValue{
-		Local: t.Underlay.Address.As4(), Network: uint32(t.Network), Limit: uint32(t.Underlay.MTU),
-		Prefix: t.Prefix.Masked().Addr().As4(), Mask: t.mask(),
-	}
+	return peerValue{Local: t.Underlay.Address.As4(), Network: uint32(t.Network), Limit: uint32(t.Underlay.MTU)}
 }
 
 // Left returns the links with a program at which none of this table's shortcuts need one, of those that are given as index by name: what

@@ -16,10 +16,8 @@ const (
 
 // The fields of peerValue, as offsets in bytes. Network is where portValue has it.
 const (
-	peerLocal  = 0
-	peerLimit  = 8
-	peerPrefix = 12
-	peerMask   = 16
+	peerLocal = 0
+	peerLimit = 8
 )
 
 // Outer headers (RFC 7348, section 5) as offsets in bytes: Ethernet, IPv4 without options, UDP and VXLAN; the inner frame follows.
@@ -51,13 +49,11 @@ const (
 	longestPacket  = 65535           // of IPv4
 	firstPort      = 0x8000          // the source ports that flows are spread over, as RFC 7348 advises
 	portBits       = 0x3fff          //
-	fresh          = 3 * rehearing   // after how many jiffies the node of a member that was not heard is no longer trusted
 	drop           = 2               // TC_ACT_SHOT of linux/pkt_cls.h
 	inMAC          = 1               // BPF_ADJ_ROOM_MAC of linux/bpf.h
 	fixedGSO       = 1               // BPF_F_ADJ_ROOM_FIXED_GSO: members' MTU leaves room for the outer headers
 	asVXLAN        = 2 | 1<<4 | 1<<6 // BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, _L4_UDP, _L2_ETH
 	innerEthernet  = 14 << 56        // BPF_F_ADJ_ROOM_ENCAP_L2: the length of the inner Ethernet header
-	arpSender      = 28              // the sender's address in a frame with ARP for IPv4 (RFC 826)
 	underlayRead   = innerFrame + frameRead
 	toDevice       = "device"
 	neighbourBytes = 20 // struct bpf_redir_neigh of linux/bpf.h
@@ -71,21 +67,16 @@ const (
 )
 
 // ontoUnderlay writes the headers of VXLAN in front of a frame, and hands it to the link of the underlay. What it can't do is left to the
-// tunnel's device: a frame whose node is not known or was not heard for a while, one that is marked for congestion, and one that would be
+// tunnel's device: a frame to a node behind a router, one that is marked for congestion, and one that would be
 // longer than the underlay's MTU, or cut into pieces that are. The kernel makes no frame longer than 16 KiB that is not to be cut; so with
 // a larger MTU, such frames go to the device, too.
 func ontoUnderlay(m maps) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
 			asm.LoadMem(asm.R2, target, remotePeer, asm.Word),
-			asm.JEq.Imm(asm.R2, 0, toDevice),
 			asm.StoreMem(asm.RFP, peerSlot, asm.R2, asm.Word),
 			asm.LoadMem(asm.R2, sender, portNetwork, asm.Word),
 			asm.StoreMem(asm.RFP, peerSlot+4, asm.R2, asm.Word),
-			asm.FnJiffies64.Call(),
-			asm.LoadMem(asm.R2, target, remoteHeard, asm.Word),
-			asm.Sub.Reg32(asm.R0, asm.R2),
-			asm.JGE.Imm(asm.R0, fresh, toDevice),
 		},
 		lookup(m.peers, peerSlot, toDevice),
 		asm.Instructions{
@@ -256,15 +247,22 @@ func underlayProgram(m maps) asm.Instructions {
 		frameStart(underlayRead), outerChecks(), peerChecks(m),
 		asm.Instructions{
 			asm.Add.Imm(frame, innerFrame),
-			asm.LoadMem(asm.R2, frame, frameType, asm.Half),
-			asm.JEq.Imm(asm.R2, asRead(unix.ETH_P_ARP), "arp"),
 			asm.LoadMem(asm.R2, frame, outerTOS-innerFrame, asm.Byte),
 			asm.LoadMem(asm.R3, frame, outerTOS, asm.Byte),
 			asm.Xor.Reg(asm.R2, asm.R3),
 			asm.JSet.Imm(asm.R2, ecnBits, toBridge), // the device knows what to do about congestion (RFC 6040)
 		},
-		packetChecks(), sourceChecks(peerPrefix, peerMask), learning(m, true), delivery, uncovering(), redirection(), announcements(m),
+		packetChecks(), remoteChecks(m, samePeer()), delivery, uncovering(), redirection(),
 	)
+}
+
+// samePeer passes what comes from the peer that its member lives behind.
+func samePeer() asm.Instructions {
+	return asm.Instructions{
+		asm.LoadMem(asm.R2, asm.RFP, peerSlot, asm.Word),
+		asm.LoadMem(asm.R3, target, remotePeer, asm.Word),
+		asm.JNE.Reg(asm.R2, asm.R3, toBridge),
+	}
 }
 
 // outerChecks pass whole VXLAN packets to this node.
@@ -299,7 +297,6 @@ func peerChecks(m maps) asm.Instructions {
 			asm.StoreMem(asm.RFP, peerSlot+4, asm.R2, asm.Word),
 			asm.LoadMem(asm.R2, frame, outerFrom, asm.Word),
 			asm.StoreMem(asm.RFP, peerSlot, asm.R2, asm.Word),
-			asm.StoreMem(asm.RFP, madePeer, asm.R2, asm.Word),
 		},
 		lookup(m.peers, peerSlot, toBridge),
 		asm.Instructions{asm.Mov.Reg(sender, asm.R0)},
@@ -328,26 +325,5 @@ func uncovering() asm.Instructions {
 			asm.JNE.Imm(asm.R0, 0, toBridge),
 		},
 		storeFrameStart(headers, frameVersion),
-	)
-}
-
-// announcements make ARP from another node than the one that a member is known to be on leave the member to the tunnel's device.
-func announcements(m maps) asm.Instructions {
-	return slices.Concat(
-		asm.Instructions{
-			asm.LoadMem(asm.R2, frame, arpSender, asm.Word).WithSymbol("arp"),
-			asm.StoreMem(asm.RFP, keySlot, asm.R2, asm.Word),
-		},
-		lookup(m.remotes, keySlot, toBridge),
-		asm.Instructions{
-			asm.LoadMem(asm.R2, asm.R0, portNetwork, asm.Word),
-			asm.LoadMem(asm.R3, asm.RFP, peerSlot+4, asm.Word),
-			asm.JNE.Reg(asm.R2, asm.R3, toBridge),
-			asm.LoadMem(asm.R2, asm.R0, remotePeer, asm.Word),
-			asm.LoadMem(asm.R3, asm.RFP, peerSlot, asm.Word),
-			asm.JEq.Reg(asm.R2, asm.R3, toBridge),
-			asm.StoreImm(asm.R0, remotePeer, 0, asm.Word),
-			asm.Ja.Label(toBridge),
-		},
 	)
 }

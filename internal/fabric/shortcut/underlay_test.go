@@ -3,7 +3,6 @@ package shortcut
 import (
 	"bytes"
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -18,10 +17,13 @@ const underlayName = "u0"
 var (
 	local, peer, noPeer = netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2"), netip.MustParseAddr("198.18.0.3")
 	tunnelOver          = Tunnel{
-		Network: 1, Prefix: tunnelOne.Prefix, Here: tunnelOne.Here,
+		Network: 1, Remotes: append(slices.Clone(tunnelOne.Remotes), remoteOf(other, noPeer)),
 		Underlay: Underlay{Link: underlayName, Address: local, MTU: 1450}, Peers: []netip.Addr{peer},
 	}
 )
+
+// other is a member behind noPeer.
+var other = Pins{Network: 1, Address: netip.MustParseAddr("10.64.16.7"), MAC: "02:00:00:01:00:07"}
 
 // underlayLab is newTunnelLab with an underlay, for which a link stands in.
 type underlayLab struct {
@@ -96,6 +98,8 @@ func TestAFrameFromTheUnderlayIsUncoveredOnlyAsAgreed(t *testing.T) {
 			}, redirected,
 		},
 		{"a node that is no peer", noPeer, remote, received, nil, bridged},
+		{"a member of another peer", peer, other, received, nil, bridged},
+		{"a member's address with another's MAC", peer, remote, received, with(innerFrame+frameFrom+5, 6), bridged},
 		{"this node itself", local, remote, received, nil, bridged},
 		{"another destination", peer, remote, received, with(outerTo+3, 9), bridged},
 		{"another host's MAC", peer, remote, received, with(frameTo, 6), bridged},
@@ -114,7 +118,6 @@ func TestAFrameFromTheUnderlayIsUncoveredOnlyAsAgreed(t *testing.T) {
 		{"an inner VLAN tag", peer, remote, received, with(innerFrame+frameType, 0x81, 0), bridged},
 		{"a DHCP server", peer, remote, received, with(innerFrame+framePort, 0, 67), bridged},
 		{"the address of a member here", peer, sent, received, nil, bridged},
-		{"the gateway's address", peer, remote, received, with(innerFrame+frameSource+3, 1), bridged},
 		{"an address of no member", peer, remote, received, with(innerFrame+frameSource, 192, 0, 2, 1), bridged},
 		{"a group's MAC", peer, remote, received, with(innerFrame+frameFrom, 3), bridged},
 		{"to nobody here", peer, remote, received, with(innerFrame+frameTarget+3, 9), bridged},
@@ -194,13 +197,6 @@ func onesSum(b []byte) uint32 {
 	return sum
 }
 
-// announcement is an ARP frame from a member.
-func announcement(from Pins) []byte {
-	mac, _ := net.ParseMAC(from.MAC)
-	b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, mac, from.Address.AsSlice())
-	return append(b, make([]byte, 20)...)
-}
-
 func TestWhatAPeerMayNotGetGoesToTheTunnelsDevice(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -213,18 +209,6 @@ func TestWhatAPeerMayNotGetGoesToTheTunnelsDevice(t *testing.T) {
 			return frame
 		}()},
 		{name: "a frame longer than the network's MTU", frame: append(packet(sent, remote), make([]byte, 1450)...)},
-		{name: "a frame to a member that was not heard for a while", change: func(t *testing.T, l underlayLab) {
-			l.changeRemote(t, func(value *remoteValue) { value.Heard -= fresh })
-		}},
-		{name: "a frame to a member that was heard through the tunnel's device only", change: func(t *testing.T, l underlayLab) {
-			l.changeRemote(t, func(value *remoteValue) { value.Peer = [4]byte{} })
-		}},
-		{name: "a frame to a member that was announced elsewhere", change: func(t *testing.T, l underlayLab) {
-			other := tunnelOver
-			other.Peers = []netip.Addr{peer, noPeer}
-			l.do(t, func() error { return l.table.openUnderlay(other) })
-			l.arrive(t, l.wrapped(noPeer, announcement(remote)))
-		}},
 		{name: "a frame to a peer that was withdrawn", change: func(t *testing.T, l underlayLab) {
 			if err := l.table.peers.Delete(tunnelOver.key(peer)); err != nil {
 				t.Fatal(err)
@@ -252,43 +236,28 @@ func TestWhatAPeerMayNotGetGoesToTheTunnelsDevice(t *testing.T) {
 	}
 }
 
-func TestAnAnnouncementFromWhereAMemberIsChangesNothing(t *testing.T) {
-	l := newUnderlayLab(t)
-	l.arrive(t, l.wrapped(peer, packet(remote, received)))
-	l.arrive(t, l.wrapped(peer, announcement(remote)))
-	frame := packet(sent, remote)
-	if got, after := l.send(t, frame); got != redirected || len(after) != len(frame)+innerFrame {
-		t.Errorf("got %d and %d bytes for %d, want it wrapped", int32(got), len(after), len(frame))
-	}
-}
-
-func (l underlayLab) changeRemote(t *testing.T, change func(*remoteValue)) {
-	t.Helper()
-	var value remoteValue
-	if err := l.table.remotes.Lookup(remote.Address.As4(), &value); err != nil {
-		t.Fatal(err)
-	}
-	change(&value)
-	if err := l.table.remotes.Put(remote.Address.As4(), value); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestAMemberHeardFromAnotherPeerIsFollowed(t *testing.T) {
+func TestAMemberIsHeardAndReachedOnlyBehindItsPeer(t *testing.T) {
 	l := newUnderlayLab(t)
 	both := tunnelOver
 	both.Peers = []netip.Addr{peer, noPeer}
 	l.do(t, func() error { return l.table.OpenTunnel(tunnelName, both) })
-	for _, from := range []netip.Addr{peer, noPeer, peer} {
-		frame := l.wrapped(from, packet(remote, received))
-		if got, _ := l.arrive(t, bytes.Clone(frame)); got != bridged {
-			t.Errorf("first from %v: got %d, want that the tunnel's device hears it", from, int32(got))
+	for _, at := range []netip.Addr{peer, noPeer, peer} {
+		l.do(t, func() error { return l.table.ChangeTunnel(tunnelName, []Remote{remoteOf(remote, at)}) })
+		for _, from := range []netip.Addr{peer, noPeer} {
+			frame := l.wrapped(from, packet(remote, received))
+			if got, _ := l.arrive(t, bytes.Clone(frame)); got != bridged {
+				t.Errorf("behind %v, first from %v: got %d, want that the tunnel's device hears it", at, from, int32(got))
+			}
+			want := uint32(bridged)
+			if from == at {
+				want = redirected
+			}
+			if got, _ := l.arrive(t, frame); got != want {
+				t.Errorf("behind %v, again from %v: got %d, want %d", at, from, int32(got), int32(want))
+			}
 		}
-		if got, _ := l.arrive(t, frame); got != redirected {
-			t.Errorf("again from %v: got %d", from, int32(got))
-		}
-		if _, after := l.send(t, packet(sent, remote)); !bytes.Equal(after[outerTo:outerUDP], from.AsSlice()) {
-			t.Errorf("sent to % x, want %v", after[outerTo:outerUDP], from)
+		if _, after := l.send(t, packet(sent, remote)); !bytes.Equal(after[outerTo:outerUDP], at.AsSlice()) {
+			t.Errorf("sent to % x, want %v", after[outerTo:outerUDP], at)
 		}
 	}
 }
@@ -327,7 +296,7 @@ func TestNothingIsLeftAtTheUnderlay(t *testing.T) {
 	if got := left(other); !slices.Equal(got, []string{underlayName}) {
 		t.Errorf("another process finds %v", got)
 	}
-	second := Tunnel{Network: 2, Prefix: netip.MustParsePrefix("10.64.32.0/20"), Underlay: tunnelOver.Underlay, Peers: tunnelOver.Peers}
+	second := Tunnel{Network: 2, Underlay: tunnelOver.Underlay, Peers: tunnelOver.Peers}
 	l.do(t, func() error {
 		if _, err := addPort("t2"); err != nil {
 			return err
