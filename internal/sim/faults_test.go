@@ -233,12 +233,13 @@ func (w *world) endAll() {
 	for _, in := range w.intents() {
 		w.delete(in.Name, in.UID)
 	}
+	w.endNetworks()
 	w.await(settling, w.nothingHeld, func() { w.await(settling, w.noneIsRemoved, w.hadAll) })
 }
 
 // nothingHeld reports whether every cluster is gone, and everything it had.
 func (w *world) nothingHeld() (nothing bool) {
-	w.read(func(m *mirror) { nothing = len(m.clusters)+len(m.chunks)+len(m.quarantines) == 0 })
+	w.read(func(m *mirror) { nothing = len(m.clusters)+len(m.chunks)+len(m.quarantines)+len(m.networks) == 0 })
 	for _, n := range w.nodes {
 		nothing = nothing && len(n.host)+len(n.networks) == 0
 	}

@@ -95,6 +95,7 @@ func (w *world) makeProjects() {
 		_, err := s.repo.CreateProject(s.ctx, p)
 		w.must(err)
 	}
+	w.makeNetworks(s)
 }
 
 // drawLife draws all of it first and then drops what must not happen.
@@ -135,6 +136,7 @@ func (w *world) drawLife(i int) life {
 	if stays := r.IntN(6) == 0; stays {
 		l.lasts = longest // nobody deletes it, until everything is
 	}
+	w.drawJoins(in.Name, in.Spec.Groups)
 	for range r.IntN(5) {
 		l.changes = append(l.changes, drawChange(r, min(l.lasts, 5*time.Minute)))
 	}

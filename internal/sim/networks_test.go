@@ -1,0 +1,45 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// projectNetwork is the network that each project has, by the name that groups write.
+const projectNetwork = "project/net"
+
+// makeNetworks makes a network for each project, which lasts until all clusters are deleted.
+func (w *world) makeNetworks(s *server) {
+	for _, project := range []string{api.DefaultProject, "lab", "class"} {
+		_, err := s.repo.CreateNetwork(s.ctx, api.NetworkIntent{
+			Name: state.NetworkIntentName(project, "net"), UID: "net-" + project, Project: project, CreatedAt: s.now(),
+		})
+		w.must(err)
+	}
+}
+
+// drawJoins lets some groups have ports on the network of their project.
+func (w *world) drawJoins(cluster string, groups []api.Group) {
+	for i := range groups {
+		if w.drawnFor(cluster+" "+groups[i].Name+" joins", 3) == 0 {
+			groups[i].Networks = append(groups[i].Networks[:len(groups[i].Networks):len(groups[i].Networks)], projectNetwork)
+		}
+	}
+}
+
+// endNetworks asks for the end of all networks, as the API does, until all requests are stored: a network is in use while a cluster names it.
+func (w *world) endNetworks() {
+	s := w.up()
+	if s == nil {
+		w.after(time.Second, w.endNetworks)
+		return
+	}
+	for _, in := range s.cache.View().NetworkIntents {
+		if _, err := s.repo.RequestNetworkDelete(s.ctx, in.Name, s.now()); err != nil {
+			w.after(time.Second, w.endNetworks)
+			return
+		}
+	}
+}
