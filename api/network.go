@@ -58,6 +58,13 @@ type NetworkRef struct {
 	Prefix netip.Prefix `json:"prefix"`
 }
 
+// Domain ends the full names of members and clusters: MEMBER.CLUSTER.nearmetal.internal. The top-level domain is reserved for private use.
+const Domain = "nearmetal.internal"
+
+// SearchDomains returns the domains that complete short names in the members of a cluster: MEMBER first, then MEMBER.CLUSTER. The cluster's name is
+// that within its project.
+func SearchDomains(cluster string) []string { return []string{cluster + "." + Domain, Domain} }
+
 // ofProject begins the names of a project's networks: project/NETWORK.
 const ofProject = "project/"
 

@@ -48,6 +48,8 @@ type Config struct {
 
 	Drivers []driver.Driver
 	Fabric  fabric.Fabric
+	// Responder answers DHCP and DNS on the node's networks; nil: nothing does.
+	Responder Responder
 	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,
 	// agent.sock.
 	Listen func(dir string, m driver.Member) (memberlink.Endpoint, error)
@@ -128,6 +130,7 @@ type Agent struct {
 	desired  *agentstream.Desired
 	members  map[string]*memberState
 	networks networks
+	names    names
 	outbox   outbox
 	tracer   *tracing.Tracer
 	wake     *time.Timer

@@ -27,6 +27,7 @@ func (a *Agent) converge(ctx context.Context) {
 	a.wake.Reset(a.nextWake)
 	newest := a.newestGenerations()
 	a.convergeNetworks(ctx, now) // first: members are made while their networks are
+	a.serveNames()
 	for _, m := range a.members {
 		switch {
 		case m.busy:

@@ -85,17 +85,12 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	}
 	defer endPeers()
 	catalog := environment.Catalog{environment.NewLocal()}
-	containers, err := container.New(container.Config{
+	containers, err := openContainers(ctx, container.Config{
 		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: members.Binary,
 		RankLibrary: members.RankLibrary, Logger: log,
-	})
+	}, &node)
 	if err != nil {
 		return err
-	}
-	if err := containers.CheckImages(); err != nil {
-		log.WarnContext(ctx, "built environments are disabled on this node: their roots can't be mounted", "error", err)
-	} else {
-		node.Images = true
 	}
 	spare, err := spareCPUs(opts, node)
 	if err != nil {
@@ -105,8 +100,27 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	endResponder, err := openResponder(ctx, &cfg)
+	if err != nil {
+		return err
+	}
+	defer endResponder()
 	cfg.Node, cfg.Drivers, cfg.Inspect = node, []driver.Driver{containers, machines}, catalog.Inspect
 	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close())
+}
+
+// openContainers opens the driver of containers, and notes whether the node can mount built environments.
+func openContainers(ctx context.Context, cfg container.Config, node *api.NodeRecord) (*container.Driver, error) {
+	d, err := container.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.CheckImages(); err != nil {
+		cfg.Logger.WarnContext(ctx, "built environments are disabled on this node: their roots can't be mounted", "error", err)
+	} else {
+		node.Images = true
+	}
+	return d, nil
 }
 
 // openMachines opens the driver of virtual machines, and labels the node by how their processors work, unless its operator has.

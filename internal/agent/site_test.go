@@ -132,6 +132,8 @@ type node struct {
 	// Hooks that fail a driver's calls, and one that is called for every session; set them while the agent is away.
 	update, observe func() error
 	session         func()
+	// responder gets the networks to answer on; nil: nothing answers.
+	responder agent.Responder
 	// wrap changes the driver of the agents that are started from now on.
 	wrap func(driver.Driver) driver.Driver
 }
@@ -191,7 +193,7 @@ func (n *node) start(cores int) {
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
 			Client: agenttest.Client(n.name, n.site.http.Client()), Drivers: []driver.Driver{members}, Fabric: n.fabric,
-			Clock: clock, Silence: silence,
+			Clock: clock, Silence: silence, Responder: n.responder,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()
 				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{stack}, OK: true}}

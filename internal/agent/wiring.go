@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
+	"github.com/nearmetal/nearmetal/internal/responder"
 )
 
 // BuildCommand is the argument by which this program runs as the worker of a build, with a list of CPUs after it to be kept to these (see
@@ -71,6 +72,23 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		}
 	}
 	return store, end, nil
+}
+
+// openResponder adds the answers to DHCP and DNS to cfg. The returned function ends them.
+func openResponder(ctx context.Context, cfg *Config) (end func(), err error) {
+	answers, err := responder.New(cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Responder = answers
+	ctx, cancel := context.WithCancel(ctx)
+	var answering sync.WaitGroup
+	answering.Go(func() { answers.Run(ctx) })
+	return func() {
+		cancel()
+		answering.Wait()
+		_ = answers.Close()
+	}, nil
 }
 
 // peerAddress is where images are served to other nodes, or "": by default at the node's address on the data network, when that is known.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 )
 
 // ErrNotApplied reports that the port is not in the networks last applied. Apply the networks that contain the port first.
@@ -137,6 +138,12 @@ func FindPort(networks []Network, port Port) (Network, error) {
 	}
 	return Network{}, fmt.Errorf("%w: no network of them has port %s", ErrNotApplied, port.ID)
 }
+
+// BridgePrefix begins the names of the bridges of networks.
+const BridgePrefix = "nmbr"
+
+// BridgeName returns the name of a network's bridge on each node.
+func BridgeName(index int) string { return BridgePrefix + strconv.Itoa(index) }
 
 // GatewayMAC returns the MAC address of a network's gateway, the same on every node, so that a member's gateway is always its own node's. Its
 // first octet (locally administered, IEEE 802c) keeps it apart from members' addresses.

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/userdata"
 )
 
@@ -40,7 +42,7 @@ func seed(m driver.Member, setup guestlink.Setup) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	network, err := json.MarshalIndent(seedNetwork(setup), "", " ")
+	network, err := json.MarshalIndent(seedNetwork(m, setup), "", " ")
 	if err != nil {
 		return nil, err
 	}
@@ -53,16 +55,20 @@ func seed(m driver.Member, setup guestlink.Setup) ([]byte, error) {
 	})
 }
 
-// seedNetwork is a network configuration of version 2.
-func seedNetwork(setup guestlink.Setup) map[string]any {
+// seedNetwork is a network configuration of version 2. The node answers DNS at the gateway's address of each network.
+func seedNetwork(m driver.Member, setup guestlink.Setup) map[string]any {
+	_, cluster := tenancy.Split(m.Assignment.Cluster)
 	links := map[string]any{}
-	for _, nic := range setup.Interfaces {
+	for n, nic := range setup.Interfaces {
 		link := map[string]any{
 			"match": map[string]string{"macaddress": nic.MAC}, "set-name": nic.Name, "addresses": []string{nic.Address.String()}, "mtu": nic.MTU,
 			"dhcp4": false, "dhcp6": false, "accept-ra": false,
 		}
 		if nic.Gateway.IsValid() {
 			link["routes"] = []map[string]string{{"to": "0.0.0.0/0", "via": nic.Gateway.String()}}
+		}
+		if n == 0 {
+			link["nameservers"] = map[string]any{"addresses": []string{m.Networks[n].Gateway.String()}, "search": api.SearchDomains(cluster)}
 		}
 		links[nic.Name] = link
 	}

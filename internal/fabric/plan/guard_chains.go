@@ -38,7 +38,7 @@ const (
 	quotesICMP  = quotedProtocol + " 0x1"
 	quotesEcho  = quotesICMP + " @nh,384,8 0x8"
 	fromDHCP    = "@nh,72,8 0x11 @nh,160,32 0x430044"
-	toDHCP      = "@nh,72,8 0x11 @nh,160,32 0x440043"
+	toDNS       = "@nh,72,8 0x11 @nh,176,16 0x35"
 )
 
 // block is an object of a table as nft(8) prints it.
@@ -203,7 +203,7 @@ func (g guard) addRestricted(add chainAdder) {
 			fmt.Sprintf("%s goto odd_%s", hasOptions, g.name),
 			fmt.Sprintf("%s goto odd_%s", isFragment, g.name),
 			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
-			fmt.Sprintf("%s %s { %s, 0xffffffff } accept", toDHCP, destination, number(g.network.Gateway)),
+			fmt.Sprintf("%s %s %s goto note_%s", toDNS, destination, number(g.network.Gateway), g.name), // the node's, for names
 			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 			fmt.Sprintf("%s goto begin_%s", isOpening, g.name),
 			fmt.Sprintf("%s @askers_%s goto reply_%s", askerReplied, g.name, g.name),

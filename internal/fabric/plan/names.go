@@ -10,13 +10,13 @@ import (
 
 // The names by which this product's links are known; whatever else bears them is removed.
 const (
-	bridgePrefix = "nmbr"              // nmbrINDEX, the network's bridge
+	bridgePrefix = fabric.BridgePrefix // nmbrINDEX, the network's bridge
 	tunnelPrefix = "nmvx"              // nmvxINDEX, its VXLAN tunnel
 	portPrefix   = fabric.DevicePrefix // nmpHASH, the host's end of a member's veth pair, or a virtual machine's TAP device
 )
 
 // BridgeName returns the name of a network's bridge.
-func BridgeName(index int) string { return bridgePrefix + strconv.Itoa(index) }
+func BridgeName(index int) string { return fabric.BridgeName(index) }
 
 // TunnelName returns the name of a network's VXLAN tunnel.
 func TunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }

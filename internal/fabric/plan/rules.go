@@ -23,9 +23,11 @@ const (
 )
 
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
-// the node is out of reach except for the gateway of a network with egress, which is the node's own in each network: no
-// request for it leaves through a tunnel. Frames to single members go into a tunnel only if the member is on another node now. What comes out of a
-// tunnel has passed the pins of remotes, see inetRules. The maps of guards lead to the chains of ports with security groups, see guard.go: packets from a
+// the node is out of reach except for the gateway of a network with egress. The gateway's address is the node's own in each network, and the
+// responder answers DHCP and DNS there: no request for it leaves through a tunnel. A DHCP client has no address yet. Its messages go to the
+// gateway's MAC address instead of to all, marked as for another machine, which hides them from the node's stack. Frames to single members go into
+// a tunnel only if the member is on another node now. What comes out of a tunnel has passed the pins of remotes, see inetRules. The maps of guards
+// lead to the chains of ports with security groups, see guard.go: packets from a
 // port once it is certain who sent them, packets to a port wherever they come from.
 const bridgeRules = `table bridge nm {
 	set pins {
@@ -33,6 +35,9 @@ const bridgeRules = `table bridge nm {
 	}
 	set gateways {
 		type ifname . ipv4_addr
+	}
+	set services {
+		type ifname . ether_addr
 	}
 	set egress {
 		type ifname . ether_addr
@@ -42,6 +47,9 @@ const bridgeRules = `table bridge nm {
 	}
 	set remotes {
 		type ifname . ether_addr
+	}
+	map clients {
+		type ifname . ether_addr : ether_addr
 	}
 	map guards_in {
 		type ifname : verdict
@@ -57,9 +65,15 @@ const bridgeRules = `table bridge nm {
 	chain member {
 		ether type 8021q drop
 		ether type 8021ad drop
-		udp sport 67 drop
+		udp sport 67-68 jump dhcp
 		iifname . ether saddr . ip saddr @pins goto pinned
 		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
+		drop
+	}
+	chain dhcp {
+		udp sport 67 drop
+		udp dport != 67 return
+		meta pkttype set other ether daddr set iifname . ether saddr map @clients accept
 		drop
 	}
 	chain pinned {
@@ -69,6 +83,7 @@ const bridgeRules = `table bridge nm {
 	chain input {
 		type filter hook input priority -250; policy accept;
 		iifname . arp daddr ip @gateways accept
+		iifname . ether daddr @services udp dport { 53, 67 } accept
 		iifname . ether daddr @egress ether type ip accept
 		iifname "nmp*" drop
 		iifname "nmvx*" drop
@@ -202,7 +217,10 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	if len(networks) == 0 {
 		return Ruleset{}
 	}
-	bridge := map[string][]string{"pins": nil, "gateways": nil, "egress": nil, "anycast": nil, "remotes": nil, "guards_in": nil, "guards_out": nil}
+	bridge := map[string][]string{}
+	for _, set := range []string{"pins", "gateways", "services", "egress", "anycast", "remotes", "clients", "guards_in", "guards_out"} {
+		bridge[set] = nil
+	}
 	parts := map[string]string{}
 	inet := map[string][]string{"remotes": nil, "vnis": nil}
 	egress := false
@@ -231,16 +249,17 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 			inet["remotes"] = append(inet["remotes"], fmt.Sprintf("%s . %s . %s . %s", r.Peer, vni, macNumber(r.MAC), number(r.Address)))
 			bridge["remotes"] = append(bridge["remotes"], fmt.Sprintf("%q . %s", TunnelName(n.Index), fabric.NormalMAC(r.MAC)))
 		}
-		if n.Egress {
-			bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", TunnelName(n.Index), n.Gateway))
-		}
+		bridge["anycast"] = append(bridge["anycast"], fmt.Sprintf("%q . %s", TunnelName(n.Index), n.Gateway))
 	}
+	gateway := GatewayMAC(n.Index)
 	for _, p := range n.Ports {
-		port := PortName(p.ID)
-		bridge["pins"] = append(bridge["pins"], fmt.Sprintf("%q . %s . %s", port, fabric.NormalMAC(p.MAC), p.Address))
+		port, mac := PortName(p.ID), fabric.NormalMAC(p.MAC)
+		bridge["pins"] = append(bridge["pins"], fmt.Sprintf("%q . %s . %s", port, mac, p.Address))
+		bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", port, n.Gateway))
+		bridge["services"] = append(bridge["services"], fmt.Sprintf("%q . %s", port, gateway))
+		bridge["clients"] = append(bridge["clients"], fmt.Sprintf("%q . %s : %s", port, mac, gateway))
 		if n.Egress {
-			bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", port, n.Gateway))
-			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, GatewayMAC(n.Index)))
+			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, gateway))
 		}
 	}
 }
