@@ -145,7 +145,11 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := canScale(shownName(who(ctx), intent.Name), intent, phaseOf(c)); err != nil {
 			return nil, err
 		}
-		if err := knownHere(want.Spec, s.cfg.Reader.View(), s.cfg.Offers); err != nil {
+		view := s.cfg.Reader.View()
+		if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
+			return nil, err
+		}
+		if err := addressesFree(who(ctx), was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {
 			return nil, err
 		}
 		if err := s.canGrow(c, was.Spec, *intent, intent.Spec.Queue); err != nil {
@@ -193,6 +197,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".cpu_model", cmp.Or(g.CPUModel, cpumodel.Host), cmp.Or(w.CPUModel, cpumodel.Host))
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
+		differ(path+".addresses", addressText(g), addressText(w))
 	}
 	if len(problems) == 0 {
 		return nil

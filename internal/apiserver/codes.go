@@ -109,6 +109,11 @@ var (
 		"subnet_taken", http.StatusConflict, "The subnet is taken",
 		"The requested prefix overlaps the subnet of another network of the site.", "Choose another prefix, or omit it to get a free one.",
 	}
+	codeAddressTaken = Code{
+		"address_taken", http.StatusConflict, "The address is taken",
+		"A group has a fixed address that another member has, or that is fixed for another group; `detail` names the address.",
+		"Choose another address, or wait until its member is gone.",
+	}
 	codeTooManyNetworks = Code{
 		"too_many_networks", http.StatusConflict, "The project has too many networks",
 		"The project has as many networks as a project may have; `detail` names the limit.", "Delete a network first.",
@@ -316,7 +321,7 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
-		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeTooManyNetworks, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeAddressTaken, codeTooManyNetworks, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,

@@ -175,6 +175,9 @@ func (s *Server) scaleCluster(ctx context.Context, in *namedBody) (*body[api.Clu
 		if err := changeMembers(intent, req, src, rank); err != nil {
 			return err
 		}
+		if err := sizesFit(intent.Spec); err != nil {
+			return err
+		}
 		if slices.EqualFunc(was.Spec.Groups, intent.Spec.Groups, sameMembers) && slices.Equal(was.Removed, intent.Removed) {
 			return nil
 		}

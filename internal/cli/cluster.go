@@ -94,7 +94,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.priority, "priority", 0, "requests of higher priority leave the queue first; above 0 for administrators only")
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
-	flags.StringArrayVar(&f.networks, "network", nil, "further network of its members: NAME for a private one of the cluster, project/NAME for one of the project; may be repeated")
+	flags.StringArrayVar(&f.networks, "network", nil, "further network of its members: NAME for a private one of the cluster, project/NAME for one of the project, project/NAME=ADDRESS for a fixed address of a single member; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
@@ -162,8 +162,9 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	req := api.ClusterRequest{
 		Name: args[0], Labels: f.labels, Egress: f.egress, Size: f.size, Cores: f.cores, Memory: memory, Stack: api.Stack(f.stack),
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
-		Spares: f.spares, Networks: f.networks, ShapeName: f.shape, Display: f.display,
+		Spares: f.spares, ShapeName: f.shape, Display: f.display,
 	}
+	req.Networks, req.Addresses = networksAt(f.networks)
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
 	if cmd.Flags().Changed("shape") {
 		given = []string{"name", "size", "shape", "stack", "environment"}
@@ -218,13 +219,28 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = strings.TrimSuffix("--label "+rest, " ")
 		default:
 			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
-			if strings.HasPrefix(field, "networks") {
+			if strings.HasPrefix(field, "networks") || strings.HasPrefix(field, "addresses") {
 				p.Location = "--network"
 			}
 		}
 		renamed.Problems = append(renamed.Problems, p)
 	}
 	return renamed
+}
+
+// networksAt takes the fixed addresses out of names of networks, NAME=ADDRESS.
+func networksAt(given []string) (names []string, addresses map[string]string) {
+	for _, text := range given {
+		name, address, fixed := strings.Cut(text, "=")
+		names = append(names, name)
+		if fixed {
+			if addresses == nil {
+				addresses = map[string]string{}
+			}
+			addresses[name] = address
+		}
+	}
+	return names, addresses
 }
 
 // inFlags names the flags where a server names the fields and lines of a request that was made from flags.

@@ -162,9 +162,20 @@ func printGroups(w io.Writer, groups []api.Group) {
 		if shaped {
 			cells = slices.Insert(cells, 2, g.ShapeName)
 		}
-		t.row(columns(cells, strconv.Itoa(g.Spares), strings.Join(g.Networks, ","), strings.Join(names, ","))...)
+		t.row(columns(cells, strconv.Itoa(g.Spares), groupNetworks(g), strings.Join(names, ","))...)
 	}
 	t.flush()
+}
+
+// groupNetworks lists the networks of a group, with its fixed addresses.
+func groupNetworks(g api.Group) string {
+	parts := slices.Clone(g.Networks)
+	for i, name := range parts {
+		if address := g.Addresses[name]; address != "" {
+			parts[i] = name + "=" + address
+		}
+	}
+	return strings.Join(parts, ",")
 }
 
 // membersText is how many members are ready, and what is to be known of others.

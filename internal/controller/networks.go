@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -202,7 +203,83 @@ func (p *pass) joinAll(a *answer, at *placement.Decision, refs []api.NetworkRef)
 		}
 		at.Networks, at.Beside = append(at.Networks, *n), append(at.Beside, beside...)
 	}
+	return p.fixAddresses(a, at, refs)
+}
+
+// fixAddresses adds the fixed addresses of the cluster's groups, and those of others on the networks that it joins. One that a new member needs and
+// can't have now is an error.
+func (p *pass) fixAddresses(a *answer, at *placement.Decision, refs []api.NetworkRef) error {
+	c, needed := a.cluster, newOnes(a.places)
+	at.Fixed, at.Reserved = map[string]map[string]netip.Addr{}, map[string][]netip.Addr{}
+	for _, ref := range refs {
+		var others []netip.Addr
+		for _, other := range p.view.ClustersOnNetwork(ref.UID) {
+			if other.UID() != c.UID() && other.Intent.DeleteRequestedAt == nil {
+				others = append(others, fixedOn(other.Intent.Spec, ref.Name)...)
+			}
+		}
+		at.Reserved[ref.UID] = append(others, fixedOn(c.Intent.Spec, ref.Name)...)
+		for i := range c.Intent.Spec.Groups {
+			g := &c.Intent.Spec.Groups[i]
+			address := g.FixedAddress(ref.Name)
+			if !address.IsValid() {
+				continue
+			}
+			if at.Fixed[g.Name] == nil {
+				at.Fixed[g.Name] = map[string]netip.Addr{}
+			}
+			at.Fixed[g.Name][ref.Name] = address
+			if !needed[g.Name] {
+				continue
+			}
+			if err := placement.CheckHost(p.view.Network(ref.UID), address); err != nil {
+				return err
+			}
+			if holder := holderOf(ref.UID, address, at.Held, at.Beside); holder != "" {
+				return fmt.Errorf("address %s on network %s is held by member %s until that is proved clean", address, ref.Name, holder)
+			}
+			if slices.Contains(others, address) {
+				return fmt.Errorf("address %s on network %s is fixed for a member of another cluster", address, ref.Name)
+			}
+		}
+	}
 	return nil
+}
+
+// newOnes are the groups of which a member needs addresses of its own.
+func newOnes(places []place) map[string]bool {
+	groups := map[string]bool{}
+	for _, place := range places {
+		for _, m := range place.need.Members {
+			groups[m.Group] = groups[m.Group] || m.From == "" && m.Resizes == ""
+		}
+	}
+	return groups
+}
+
+// fixedOn are the fixed addresses of a cluster's groups on a network.
+func fixedOn(spec api.ClusterSpec, network string) []netip.Addr {
+	var all []netip.Addr
+	for i := range spec.Groups {
+		if a := spec.Groups[i].FixedAddress(network); a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// holderOf returns the member that has an address on a network, "" for none.
+func holderOf(network string, address netip.Addr, lists ...[]api.Assignment) string {
+	for _, held := range lists {
+		for i := range held {
+			for _, port := range held[i].Ports {
+				if port.Network == network && port.Address == address {
+					return held[i].Member
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // neighboursOf returns the members of other clusters on the project's networks that a cluster joined.

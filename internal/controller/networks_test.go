@@ -199,3 +199,78 @@ func TestAClusterIsRefusedWhereANetworkOfItsProjectIsFull(t *testing.T) {
 		t.Errorf("%d addresses are taken, want those of a and c", got)
 	}
 }
+
+// wantAt asks for a cluster of one member with a fixed address on a network.
+func (l *led) wantAt(name, network, address string) {
+	l.t.Helper()
+	l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
+		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
+			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+			Networks: []string{network}, Addresses: map[string]string{network: address},
+		}}},
+	}))
+}
+
+func TestAFixedAddressIsGivenToItsMemberAndKeptFromOthers(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 8)
+	l.network("lab", "10.64.128.0/28")
+	l.wantAt("a", "project/lab", "10.64.128.3")
+	l.afterPasses(3)
+	l.wantOn("b", 2, "project/lab")
+	view := l.afterPasses(3)
+	got := addressesOn(view, "net-lab")
+	want := []string{"a-0 10.64.128.3 02:6e:00:01:00:03", "b-0 10.64.128.2 02:6e:00:01:00:02", "b-1 10.64.128.4 02:6e:00:01:00:04"}
+	if !slices.Equal(got, want) {
+		t.Errorf("addresses %q, want %q", got, want)
+	}
+}
+
+func TestAFixedAddressThatCantBeHadIsRefusedWithTheReason(t *testing.T) {
+	for address, reason := range map[string]string{
+		"10.64.129.3":  "is not in subnet 10.64.128.0/28",
+		"10.64.128.0":  "is reserved: members' addresses begin with 10.64.128.2",
+		"10.64.128.1":  "is reserved",
+		"10.64.128.15": "is reserved: it is the subnet's broadcast address",
+		"10.64.128.2":  "is held by member b-0",
+		"10.64.128.3":  "is held by member f-0",
+	} {
+		l := newLed(t, memory.New())
+		l.node("n1", 8)
+		l.network("lab", "10.64.128.0/28")
+		l.wantOn("b", 1, "project/lab")
+		l.wantAt("f", "project/lab", "10.64.128.3")
+		l.afterPasses(3)
+		l.wantAt("a", "project/lab", address)
+		record := l.afterPasses(3).Cluster("a").Record
+		if record.Phase != api.ClusterRefused || !strings.Contains(record.Message, reason) {
+			t.Errorf("%s: the cluster is %s, %q; want it refused because the address %s", address, record.Phase, record.Message, reason)
+		}
+	}
+}
+
+func TestAReplacementGetsTheFixedAddressWhenTheLostMemberIsClean(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.node("n1", 8)
+	l.network("lab", "10.64.128.0/28")
+	l.wantAt("a", "project/lab", "10.64.128.3")
+	l.afterPasses(3)
+	l.report(api.MemberReady)
+	before := only(t, l.afterPasses(2).Cluster("a"))
+	l.report(api.MemberFailed)
+	view := l.afterPasses(3)
+	for a := range view.Cluster("a").Held() {
+		t.Fatalf("member %s holds %v while the lost one is not clean", a.ID, a.Ports)
+	}
+	l.wantOn("b", 3, "project/lab")
+	if got := addressesOn(l.afterPasses(3), "net-lab"); !slices.Equal(got[1:], []string{
+		"b-0 10.64.128.2 02:6e:00:01:00:02", "b-1 10.64.128.4 02:6e:00:01:00:04", "b-2 10.64.128.5 02:6e:00:01:00:05",
+	}) {
+		t.Errorf("while the member is lost, others have %q", got)
+	}
+	l.agents.clean["n1"] = []string{before.ID}
+	after := only(t, l.afterPasses(4).Cluster("a"))
+	if after.ID == before.ID || after.Ports[1].Address.String() != "10.64.128.3" {
+		t.Errorf("the replacement %s has %v, want another member at 10.64.128.3", after.ID, after.Ports)
+	}
+}

@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,5 +50,45 @@ func (n *normalizer) networks(path string, names []string) {
 func (n *normalizer) allNetworks(groups []api.Group) {
 	if names := slices.Concat(api.FurtherNetworks(groups), api.JoinedNetworks(groups)); len(names) > MaxClusterNetworks {
 		n.add("groups", strconv.Itoa(len(names)), "name %d networks in all; at most %d are possible beside the cluster's own", len(names), MaxClusterNetworks)
+	}
+}
+
+// addresses checks the fixed addresses of a group. Whether a network has them is for the server to find out.
+func (n *normalizer) addresses(path string, g api.Group) {
+	at := join(path, "addresses")
+	if len(g.Addresses) > 0 {
+		if g.Size > 1 {
+			n.add(at, "", "are for a group of one member; this group has %d", g.Size)
+		}
+		if g.Spares > 0 {
+			n.add(at, "", "conflict with spares: a spare can't hold the address of its member; omit one of the two")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
+		text := g.Addresses[name]
+		switch _, joined := api.CutProjectNetwork(name); {
+		case !joined:
+			n.add(join(at, name), name, "%q is not a network of the project; only on those, project/NAME, an address can be fixed", name)
+		case !slices.Contains(g.Networks, name):
+			n.add(join(at, name), name, "%q is not among the group's networks; add it there", name)
+		}
+		if a, err := netip.ParseAddr(text); err != nil || !a.Is4() {
+			n.add(join(at, name), text, "%q is not an IPv4 address such as 10.64.128.20", text)
+		}
+	}
+}
+
+// allAddresses refuses one address for two groups.
+func (n *normalizer) allAddresses(groups []api.Group) {
+	first := map[[2]string]int{}
+	for i, g := range groups {
+		for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
+			key := [2]string{name, g.Addresses[name]}
+			if j, taken := first[key]; taken {
+				n.add(fmt.Sprintf("groups[%d].addresses.%s", i, name), key[1], "%q is also the address of groups[%d] there; give each group its own", key[1], j)
+				continue
+			}
+			first[key] = i
+		}
 	}
 }

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -18,6 +19,10 @@ type Decision struct {
 	// a group have ports besides, by group.
 	Networks []api.Network
 	Further  map[string][]string
+	// Fixed are the addresses that the member of a group has to get, by group and network. Reserved are those that members of other groups or
+	// clusters have to get, by the UID of the network: nobody else does.
+	Fixed    map[string]map[string]netip.Addr
+	Reserved map[string][]netip.Addr
 	UserIDs  api.IDRange
 	// Held are the cluster's assignments that are not confirmed clean, quarantined ones and spares among them: their addresses are not
 	// given to another member.
@@ -57,6 +62,9 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.takeFixed(placed, names, hosts); err != nil {
+		return nil, err
+	}
 	assignments := make([]api.Assignment, 0, len(placed))
 	for i, p := range placed {
 		name := names[i]
@@ -92,6 +100,47 @@ func freeHosts(n *api.Network, held ...[]api.Assignment) *pool.Pool[int] {
 	return hosts
 }
 
+// takeFixed takes the fixed addresses of the placed, and keeps the others' from them.
+func (d *Decision) takeFixed(placed []Placed, names []MemberName, hosts map[string]*pool.Pool[int]) error {
+	const reserved = "fixed"
+	for i, p := range placed {
+		for j := range d.Networks {
+			n := &d.Networks[j]
+			a, fixed := d.Fixed[p.Group][n.OwnName()]
+			if !fixed || p.Keeps != nil {
+				continue
+			}
+			host := int(pool.Host(n.Prefix.Addr(), a))
+			if err := CheckHost(n, a); err != nil {
+				return fmt.Errorf("cluster %q: member %s: %w", d.Cluster, names[i].Member, err)
+			}
+			if !hosts[n.UID].Hold(host, AssignmentID(d.ClusterUID, names[i].Member, d.Generation)) {
+				return fmt.Errorf("cluster %q: member %s: address %s of network %s is taken", d.Cluster, names[i].Member, a, n.Name)
+			}
+		}
+	}
+	for i := range d.Networks {
+		n := &d.Networks[i]
+		for _, a := range d.Reserved[n.UID] {
+			hosts[n.UID].Hold(int(pool.Host(n.Prefix.Addr(), a)), reserved)
+		}
+	}
+	return nil
+}
+
+// CheckHost refuses an address that no member of a network can have.
+func CheckHost(n *api.Network, a netip.Addr) error {
+	switch {
+	case !n.Prefix.Contains(a):
+		return fmt.Errorf("address %s is not in subnet %s of network %s", a, n.Prefix, n.Name)
+	case int(pool.Host(n.Prefix.Addr(), a)) < firstHost:
+		return fmt.Errorf("address %s of network %s is reserved: members' addresses begin with %s", a, n.Name, pool.Offset(n.Prefix.Addr(), firstHost))
+	case int(pool.Host(n.Prefix.Addr(), a)) >= firstHost+Room(n):
+		return fmt.Errorf("address %s of network %s is reserved: it is the subnet's broadcast address", a, n.Name)
+	}
+	return nil
+}
+
 // cleanBy are the node's agent, and each fabric that a port is on.
 func cleanBy(node string, ports []api.PortClaim) []api.Prover {
 	provers := api.ByAgents(node)
@@ -116,7 +165,12 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 		if name := n.OwnName(); name != "" && !slices.Contains(further, name) {
 			continue
 		}
-		host, ok := hosts[n.UID].Take(id)
+		host, ok := 0, true
+		if a, fixed := d.Fixed[p.Group][n.OwnName()]; fixed {
+			host = int(pool.Host(n.Prefix.Addr(), a))
+		} else {
+			host, ok = hosts[n.UID].Take(id)
+		}
 		if !ok {
 			return nil, fmt.Errorf("network %s (%s) has no free address: it has room for %d members", n.Name, n.Prefix, Room(n))
 		}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -20,7 +21,7 @@ func TestAddressesAndNamesAreAnsweredOnEveryNode(t *testing.T) {
 	s := startSite(t, 2, "--nodes", "2", "--node-cores", "2")
 	clean := s.lookAtNodes()
 	s.must("network", "create", "lab", "--prefix", "10.64.128.0/24")
-	one, two := s.cluster("one", 3, "--network", "project/lab"), s.cluster("two", 1, "--network", "project/lab")
+	one, two := s.cluster("one", 3, "--network", "project/lab"), s.cluster("two", 1, "--network", "project/lab=10.64.128.20")
 	if m := one.Status.Members; m[0].Node == m[2].Node {
 		t.Fatalf("cluster one has to be on two nodes: %+v", m)
 	}
@@ -46,10 +47,32 @@ func TestAddressesAndNamesAreAnsweredOnEveryNode(t *testing.T) {
 			t.Errorf("dig %s in the members of cluster one: got %q, want %s from each", question, answers, want)
 		}
 	}
+	s.wantAddressRefused(exitConflict, `taken by member two-0 of cluster "two"`, "--network", "project/lab=10.64.128.20")
+	s.wantAddressRefused(exitUsage, "is not in subnet 10.64.128.0/24", "--network", "project/lab=10.64.16.20")
+	s.wantAddressRefused(exitUsage, "is reserved", "--network", "project/lab=10.64.128.1")
+	s.wantAddressRefused(exitUsage, "are for a group of one member", "--size", "2", "--network", "project/lab=10.64.128.21")
+	healed := s.waitReplaced(s.killMembers("two", "two-0"), []string{"two-0"})
+	for _, pid := range s.agents() { // a new one answers again
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	member := healed.Status.Members[0]
+	if want := "10.64.128.20 10.64.128.1 two.nearmetal.internal two-0"; friend != "10.64.128.20" || s.leased(healed, member, "eth1") != want {
+		t.Errorf("a fixed address is %s first; after a replacement and a restart of the agents, a DHCP client gets %q, want %q", friend, s.leased(healed, member, "eth1"), want)
+	}
 	s.must("cluster", "delete", "one", "two", "--yes")
 	s.must("network", "delete", "project/lab")
 	s.wantNothingOf(one.UID, clean)
 	s.wantNothingOf(two.UID, clean)
+}
+
+// wantAddressRefused wants that a cluster with a fixed address is refused for a reason.
+func (s *site) wantAddressRefused(code int, reason string, args ...string) {
+	s.t.Helper()
+	if a := s.cli(append([]string{"cluster", "create", "late"}, args...)...); a.code != code || !strings.Contains(a.err, reason) {
+		s.t.Errorf("cluster create late %s: code %d, %s; want %d and %q", strings.Join(args, " "), a.code, a.err, code, reason)
+	}
 }
 
 // leased is what a DHCP client at a member's interface gets: address, server, domain and host name. The client changes nothing there.
