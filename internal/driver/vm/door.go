@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -18,7 +19,8 @@ import (
 
 // Hosts are kept out of tenants' networks, and a guest without an agent has no other way in. A door is one past the network: a namespace of its
 // own whose only link hands its frames to the guest's TAP device directly, and takes the guest's from there. It has the address of the network's
-// gateway, which no member has. Nothing listens in it, and no frame of it gets to the bridge.
+// gateway, which no member has. Nothing listens in it, and no frame of it gets to the bridge. It takes no UDP from the guest: the node answers DHCP
+// and DNS at that address, and the door's stack would refuse them.
 
 // doorLink is the link in a door's namespace.
 const doorLink = "door"
@@ -102,6 +104,29 @@ func openDoor(device string, at doorAddress) (_ *door, err error) {
 	return d, nil
 }
 
+// noUDP drops IPv4 packets with UDP.
+var noUDP = []bpf.Instruction{
+	bpf.LoadAbsolute{Off: 12, Size: 2}, // EtherType
+	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.ETH_P_IP, SkipTrue: 3},
+	bpf.LoadAbsolute{Off: 23, Size: 1}, // protocol
+	bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 1},
+	bpf.RetConstant{Val: 0},
+	bpf.RetConstant{Val: doorFrame},
+}
+
+// attach has the kernel filter what a socket gets.
+func attach(fd int, filter []bpf.Instruction) error {
+	assembled, err := bpf.Assemble(filter)
+	if err != nil {
+		return err
+	}
+	instructions := make([]unix.SockFilter, len(assembled))
+	for i, raw := range assembled {
+		instructions[i] = unix.SockFilter{Code: raw.Op, Jt: raw.Jt, Jf: raw.Jf, K: raw.K}
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(instructions)), Filter: &instructions[0]})
+}
+
 // packetSocket sends to a guest, and gets what comes from it and nothing else (packet(7)). Offloading's headers stand before frames, so that a
 // frame is never sent half done.
 func packetSocket(index int) (*os.File, error) {
@@ -111,7 +136,7 @@ func packetSocket(index int) (*os.File, error) {
 		return nil, err
 	}
 	err = errors.Join(
-		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1), unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1), unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1), attach(fd, noUDP),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: allFrames, Ifindex: index}),
 	)
 	if err != nil {

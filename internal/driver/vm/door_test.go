@@ -9,8 +9,10 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -126,6 +128,41 @@ func exchange(t *testing.T, conn net.Conn) {
 	_, err := io.CopyN(io.Discard, conn, much)
 	if err := errors.Join(err, <-sent); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestADoorDoesNotRefuseTheGuestsQuestionsToItsNode(t *testing.T) {
+	device, guest := guestBehind(t)
+	var all doors
+	_, shut, err := all.use("m", device, doorAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut()
+	var question net.Conn
+	if err := guest.Do(func() (err error) {
+		question, err = net.Dial("udp4", "10.64.0.1:53")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer question.Close()
+	if _, err := question.Write([]byte("question")); err != nil {
+		t.Fatal(err)
+	}
+	// A refused connection to the same address comes after the question: the door has answered both by then.
+	if err := guest.Do(func() error {
+		_, err := net.Dial("tcp4", "10.64.0.1:53")
+		return err
+	}); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Fatalf("the door does not take TCP from its guest: %v", err)
+	}
+	_ = question.SetReadDeadline(time.Now().Add(-time.Second))
+	if _, err := question.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the guest's question gets %v, want nothing from the door", err)
+	}
+	if _, err := question.Write([]byte("question")); err != nil {
+		t.Errorf("the guest may not ask again: %v", err)
 	}
 }
 
