@@ -58,10 +58,10 @@ func (n *normalizer) addresses(path string, g api.Group) {
 	at := join(path, "addresses")
 	if len(g.Addresses) > 0 {
 		if g.Size > 1 {
-			n.add(at, "", "are for a group of one member; this group has %d", g.Size)
+			n.add(at, "", "fixes an address, which only a group of one member can have; this group has %d", g.Size)
 		}
 		if g.Spares > 0 {
-			n.add(at, "", "conflict with spares: a spare can't hold the address of its member; omit one of the two")
+			n.add(at, "", "fixes an address, and a spare can't hold it for its member; omit the spares, or the address")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {

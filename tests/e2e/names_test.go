@@ -50,7 +50,7 @@ func TestAddressesAndNamesAreAnsweredOnEveryNode(t *testing.T) {
 	s.wantAddressRefused(exitConflict, `taken by member two-0 of cluster "two"`, "--network", "project/lab=10.64.128.20")
 	s.wantAddressRefused(exitUsage, "is not in subnet 10.64.128.0/24", "--network", "project/lab=10.64.16.20")
 	s.wantAddressRefused(exitUsage, "is reserved", "--network", "project/lab=10.64.128.1")
-	s.wantAddressRefused(exitUsage, "are for a group of one member", "--size", "2", "--network", "project/lab=10.64.128.21")
+	s.wantAddressRefused(exitUsage, "fixes an address, which only a group of one member can have", "--size", "2", "--network", "project/lab=10.64.128.21")
 	healed := s.waitReplaced(s.killMembers("two", "two-0"), []string{"two-0"})
 	for _, pid := range s.agents() { // a new one answers again
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

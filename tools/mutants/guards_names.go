@@ -115,6 +115,13 @@ var nameGuards = []Mutant{
 		Test:    "./internal/apiserver TestAFixedAddressIsForOneMemberOfTheProject",
 	},
 	{
+		Guard:   "a way to a guest past its network does not refuse its questions",
+		File:    "internal/driver/vm/door.go",
+		Find:    "bpf.RetConstant{Val: 0},",
+		Replace: "bpf.RetConstant{Val: doorFrame},",
+		Test:    "./internal/driver/vm TestADoorDoesNotRefuseTheGuestsQuestionsToItsNode",
+	},
+	{
 		Guard:   "a port with security groups may ask for names",
 		File:    "internal/fabric/plan/guard_chains.go",
 		Find:    "@nh,176,16 0x35",
