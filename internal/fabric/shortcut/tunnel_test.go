@@ -26,7 +26,7 @@ func remoteOf(p Pins, peer netip.Addr) Remote {
 	return Remote{Address: p.Address, MAC: p.MAC, Peer: peer}
 }
 
-// newTunnelLab is newLab with an open tunnel of the first network, for which a link stands in.
+// newTunnelLab is newLab with an open tunnel of each network, for which links stand in. It returns the first.
 func newTunnelLab(t *testing.T) (l lab, tunnel int) {
 	t.Helper()
 	l = newLab(t)
@@ -36,7 +36,11 @@ func newTunnelLab(t *testing.T) (l lab, tunnel int) {
 			return err
 		}
 		tunnel = link.Attrs().Index
-		return l.table.OpenTunnel(tunnelName, tunnelOne)
+		if _, err := addPort("t2"); err != nil {
+			return err
+		}
+		two := Tunnel{Network: 2, Remotes: []Remote{remoteOf(stranger, peer)}}
+		return errors.Join(l.table.OpenTunnel(tunnelName, tunnelOne), l.table.OpenTunnel("t2", two))
 	})
 	return l, tunnel
 }
