@@ -61,8 +61,8 @@ var pinGuards = []Mutant{
 	{
 		Guard:   "a shortcut at the underlay hears a member from its own peer only",
 		File:    "internal/fabric/shortcut/underlay_program.go",
-		Find:    "remoteChecks(m, samePeer())",
-		Replace: "remoteChecks(m, nil)",
+		Find:    "remoteChecks(m, samePeer(), nil)",
+		Replace: "remoteChecks(m, nil, nil)",
 		Test:    "./internal/fabric/shortcut TestAFrameFromTheUnderlayIsUncoveredOnlyAsAgreed",
 	},
 	{

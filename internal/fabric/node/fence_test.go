@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
@@ -56,6 +57,9 @@ func testFenced(t *testing.T, lab underlayLab, others bool) {
 		heard := way.to.listen(t, memberLink)
 		frame, text := way.from.marker(way.to) // straight to its address: both know it well
 		way.from.send(t, memberLink, frame)
+		to := netip.AddrPortFrom(netip.MustParseAddr("255.255.255.255"), 9)
+		all := ethernetFrame(broadcast, way.from.mac(), etherIPv4, udpPacket(netip.AddrPortFrom(way.from.port.Address, 9), to, []byte(text)))
+		way.from.send(t, memberLink, all)
 		// Behind it on the way between the nodes comes a ping, then one from next door.
 		mustReach(t, lab.nodes[0].namespace, "the other node", underlayAddress(1).String())
 		last, end := way.beside.marker(way.to)

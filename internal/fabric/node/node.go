@@ -92,12 +92,14 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		return err
 	}
 	if len(ops) > 0 {
-		if err := f.executeAll(ctx, ops); err != nil {
+		var rest []plan.Operation
+		if seen, rest, err = f.carryOut(ctx, networks, ops); err != nil {
 			return err
 		}
-		var rest []plan.Operation
-		if seen, rest, err = f.plan(ctx, networks); err != nil {
-			return fmt.Errorf("reading back: %w", err)
+		if heard(rest) { // before the rules that now keep it out
+			if seen, rest, err = f.carryOut(ctx, networks, rest); err != nil {
+				return err
+			}
 		}
 		if len(rest) > 0 {
 			return fmt.Errorf("the kernel differs after %d operations; first difference: %s", len(ops), firstLine(rest[0].String()))
@@ -106,6 +108,23 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	f.advise(ctx, networks, seen)
 	f.applied, f.underlayMTU, f.shortcutting = slices.Clone(networks), seen.UnderlayMTU, seen.Shortcuts()
 	return nil
+}
+
+// carryOut carries out a plan, reads back, and returns what differs.
+func (f *Fabric) carryOut(ctx context.Context, networks []fabric.Network, ops []plan.Operation) (plan.Observed, []plan.Operation, error) {
+	if err := f.executeAll(ctx, ops); err != nil {
+		return plan.Observed{}, nil, err
+	}
+	seen, rest, err := f.plan(ctx, networks)
+	if err != nil {
+		return plan.Observed{}, nil, fmt.Errorf("reading back: %w", err)
+	}
+	return seen, rest, nil
+}
+
+// heard reports whether nothing differs but entries of tunnels, which frames made while a plan was carried out.
+func heard(rest []plan.Operation) bool {
+	return len(rest) > 0 && !slices.ContainsFunc(rest, func(op plan.Operation) bool { _, forget := op.(plan.ForgetMember); return !forget })
 }
 
 // advise logs, once, what may keep members from the outside.

@@ -88,7 +88,7 @@ func testAPeerCannotSend(t *testing.T, lab underlayLab) {
 	arp := func(mac, sender net.HardwareAddr, from netip.Addr, text string) []byte {
 		return ethernetFrame(a.mac(), mac, etherARP, arpPacket(2, sender, from, a.mac(), a.port.Address, text))
 	}
-	odd := arp(mac, mac, away, "")
+	odd := arp(mac, mac, address, "")
 	odd[18], odd[19] = 4, 6 // as if the MAC had 4 bytes
 	for _, tt := range []struct {
 		what  string
@@ -279,4 +279,24 @@ func testALostMember(t *testing.T, lab underlayLab) {
 	}
 	apply(t, lab.nodes[0].fabric, lab.networks[0])
 	exchange(a, lost)
+}
+
+func TestAMemberThatIsHeardWhileItIsCutOffIsForgotten(t *testing.T) {
+	lab := newUnderlayLab(t, false)
+	f, n := lab.nodes[0].fabric, lab.networks[0]
+	lost := n.Remotes[0]
+	n.Remotes = behind(n, lost.Peer, 13)
+	_, ops, err := f.plan(t.Context(), []fabric.Network{n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab.nodes[0].run(t, "bridge fdb replace "+lost.MAC+" dev nmvx3 dst "+lost.Peer.String()+" self dynamic")
+	ops = slices.DeleteFunc(ops, func(op plan.Operation) bool { _, forget := op.(plan.ForgetMember); return forget }) // as if it was heard later
+	_, rest, err := f.carryOut(t.Context(), []fabric.Network{n}, ops)
+	if err != nil || !heard(rest) {
+		t.Fatalf("got %v, %v; want that the member alone is to be forgotten", rest, err)
+	}
+	if _, rest, err = f.carryOut(t.Context(), []fabric.Network{n}, rest); err != nil || len(rest) > 0 {
+		t.Errorf("got %v, %v; want nothing left to do", rest, err)
+	}
 }

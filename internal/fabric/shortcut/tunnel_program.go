@@ -23,7 +23,8 @@ const peerSlot = -16
 func tunnelProgram(m maps) asm.Instructions {
 	delivery := receiverChecks(m, toBridge)
 	delivery[0] = delivery[0].WithSymbol("known")
-	return slices.Concat(headerChecks(), mouthChecks(m), remoteChecks(m, nil), delivery, redirection())
+	hearing := asm.Instructions{asm.StoreMem(target, remoteHeard, asm.R0, asm.Word)}
+	return slices.Concat(headerChecks(), mouthChecks(m), remoteChecks(m, nil, hearing), delivery, redirection())
 }
 
 // mouthChecks pass what comes out of an open tunnel.
@@ -39,8 +40,9 @@ func mouthChecks(m maps) asm.Instructions {
 }
 
 // remoteChecks pass what bears the addresses of a member of the network on another node, and passes more checks, for which target is the member's
-// entry. One frame from time to time takes the bridge, which so hears where the member is. The first of each member is such a frame.
-func remoteChecks(m maps, more asm.Instructions) asm.Instructions {
+// entry. One frame from time to time takes the bridge, which so hears where the member is. The first of each member is such a frame. Hearing notes
+// that, from the time in R0: the last program on the way to the bridge does.
+func remoteChecks(m maps, more, hearing asm.Instructions) asm.Instructions {
 	return slices.Concat(
 		asm.Instructions{
 			asm.LoadMem(asm.R2, frame, frameSource, asm.Word),
@@ -57,9 +59,9 @@ func remoteChecks(m maps, more asm.Instructions) asm.Instructions {
 			asm.LoadMem(asm.R3, target, remoteHeard, asm.Word),
 			asm.Sub.Reg32(asm.R2, asm.R3),
 			asm.JLT.Imm(asm.R2, rehearing, "known"),
-			asm.StoreMem(target, remoteHeard, asm.R0, asm.Word),
-			asm.Ja.Label(toBridge),
 		},
+		hearing,
+		asm.Instructions{asm.Ja.Label(toBridge)},
 	)
 }
 

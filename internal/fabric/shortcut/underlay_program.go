@@ -252,7 +252,7 @@ func underlayProgram(m maps) asm.Instructions {
 			asm.Xor.Reg(asm.R2, asm.R3),
 			asm.JSet.Imm(asm.R2, ecnBits, toBridge), // the device knows what to do about congestion (RFC 6040)
 		},
-		packetChecks(), remoteChecks(m, samePeer()), delivery, uncovering(), redirection(),
+		packetChecks(), remoteChecks(m, samePeer(), nil), delivery, uncovering(), redirection(),
 	)
 }
 

@@ -29,15 +29,18 @@ var other = Pins{Network: 1, Address: netip.MustParseAddr("10.64.16.7"), MAC: "0
 type underlayLab struct {
 	lab
 	underlay netlink.Link
+	device   int // of the tunnel
 }
 
 func newUnderlayLab(t *testing.T) underlayLab {
 	t.Helper()
 	l := underlayLab{lab: newLab(t)}
 	l.do(t, func() (err error) {
-		if _, err = addPort(tunnelName); err != nil {
+		device, err := addPort(tunnelName)
+		if err != nil {
 			return err
 		}
+		l.device = device.Attrs().Index
 		if l.underlay, err = addPort(underlayName); err != nil {
 			return err
 		}
@@ -66,6 +69,12 @@ func (l underlayLab) through(t *testing.T, program *ebpf.Program, link int, fram
 func (l underlayLab) arrive(t *testing.T, frame []byte) (uint32, []byte) {
 	t.Helper()
 	return l.through(t, l.table.fromUnderlay.program, l.underlay.Attrs().Index, frame)
+}
+
+// hear lets the program at the tunnel's device hear a frame that the one at the underlay left to it.
+func (l underlayLab) hear(t *testing.T, inner []byte) {
+	t.Helper()
+	l.through(t, l.table.fromTunnels.program, l.device, bytes.Clone(inner))
 }
 
 // wrapped is a frame as a peer sends it over the underlay.
@@ -133,6 +142,7 @@ func TestAFrameFromTheUnderlayIsUncoveredOnlyAsAgreed(t *testing.T) {
 		if got, after := l.arrive(t, bytes.Clone(frame)); got != bridged || !bytes.Equal(after, frame) {
 			t.Errorf("%s, first: got %d; want that the tunnel's device gets it as it is", tt.name, int32(got))
 		}
+		l.hear(t, inner)
 		got, after := l.arrive(t, bytes.Clone(frame))
 		want := frame
 		if tt.want == redirected {
@@ -250,6 +260,7 @@ func TestAMemberIsHeardAndReachedOnlyBehindItsPeer(t *testing.T) {
 			}
 			want := uint32(bridged)
 			if from == at {
+				l.hear(t, packet(remote, received))
 				want = redirected
 			}
 			if got, _ := l.arrive(t, frame); got != want {
