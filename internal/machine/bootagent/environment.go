@@ -44,6 +44,7 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	}
 	go a.network.renew(ctx, func(err error) { a.log.Warn("the address can't be renewed; keeping it", "error", err) })
 	failed := a.root.failed()
+	a.loadVirtualization()
 	if err := a.startAgent(ctx); err != nil {
 		return err
 	}
