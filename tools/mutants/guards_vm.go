@@ -464,4 +464,18 @@ var vmGuards = []Mutant{
 		Replace: "if err := userdata.Check(g.UserData); err != nil && n == nil {",
 		Test:    "./internal/manifest TestFiles",
 	},
+	{
+		Guard:   "a machine of a host that is a machine itself may take minutes to boot",
+		File:    "internal/driver/vm/start.go",
+		Find:    "d.cfg.Accelerate() == nil && !d.cfg.InMachine() {",
+		Replace: "d.cfg.Accelerate() == nil {",
+		Test:    "./internal/driver/vm TestOnlyEmulatedMachinesAndMachinesInMachinesMayTakeMinutesToBoot",
+	},
+	{
+		Guard:   "AMD's processors are virtualized by their own module",
+		File:    "internal/machine/bootagent/virtualization.go",
+		Find:    `return "kvm_amd"`,
+		Replace: `return "kvm_intel"`,
+		Test:    "./internal/machine/bootagent TestTheModuleThatVirtualizesProcessorsFollowsFromTheirFlags",
+	},
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -99,12 +100,21 @@ func Acceleration() error {
 	return nil
 }
 
+// inMachine reports whether this host is a virtual machine itself.
+func inMachine() bool {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	return err == nil && hasFlag(text, "hypervisor")
+}
+
 // hasVirtualization looks for the flags of hardware virtualization (proc(5)).
-func hasVirtualization(cpuinfo []byte) bool {
+func hasVirtualization(cpuinfo []byte) bool { return hasFlag(cpuinfo, "vmx", "svm") }
+
+// hasFlag reports whether a processor has one of these flags.
+func hasFlag(cpuinfo []byte, any ...string) bool {
 	for line := range bytes.Lines(cpuinfo) {
 		if name, value, _ := bytes.Cut(line, []byte(":")); string(bytes.TrimSpace(name)) == "flags" {
 			for flag := range bytes.FieldsSeq(value) {
-				if string(flag) == "vmx" || string(flag) == "svm" {
+				if slices.Contains(any, string(flag)) {
 					return true
 				}
 			}

@@ -261,11 +261,19 @@ func TestAMachinesLogIsEmptiedWhenItHasGrownTooLarge(t *testing.T) {
 	}
 }
 
-func TestOnlyEmulatedMachinesMayTakeMinutesToBoot(t *testing.T) {
-	for err, most := range map[error]time.Duration{nil: time.Minute, errors.ErrUnsupported: 15 * time.Minute} {
-		d := &Driver{cfg: Config{Accelerate: func() error { return err }}}
-		if got := d.StartTime(); got != most {
-			t.Errorf("acceleration %v: %v, want %v", err, got, most)
+func TestOnlyEmulatedMachinesAndMachinesInMachinesMayTakeMinutesToBoot(t *testing.T) {
+	for _, c := range []struct {
+		acceleration error
+		inMachine    bool
+		most         time.Duration
+	}{
+		{nil, false, time.Minute},
+		{nil, true, 15 * time.Minute},
+		{errors.ErrUnsupported, false, 15 * time.Minute},
+	} {
+		d := &Driver{cfg: Config{Accelerate: func() error { return c.acceleration }, InMachine: func() bool { return c.inMachine }}}
+		if got := d.StartTime(); got != c.most {
+			t.Errorf("acceleration %v on a host that is a machine itself: %v: %v, want %v", c.acceleration, c.inMachine, got, c.most)
 		}
 	}
 }

@@ -137,8 +137,9 @@ func checkMember(m driver.Member) error {
 
 // StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
 // and in minutes where they are emulated and the host has other work: eight at once take 72 s of processor time, which is six minutes with a tenth of two cores.
+// A host that is a virtual machine itself may be emulated, too.
 func (d *Driver) StartTime() time.Duration {
-	if d.cfg.Accelerate() == nil {
+	if d.cfg.Accelerate() == nil && !d.cfg.InMachine() {
 		return time.Minute
 	}
 	return 15 * time.Minute

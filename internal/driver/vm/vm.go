@@ -45,6 +45,8 @@ type Config struct {
 	HomeServer func() ([]byte, error)
 	// Accelerate reports whether processors are virtualized by KVM; nil: Acceleration of this host.
 	Accelerate func() error
+	// InMachine reports whether the host is a virtual machine itself; nil: as the host's processors say.
+	InMachine func() bool
 	// SpareCPUs are those of the node that it offers to no member: machines do there what their processors do not.
 	SpareCPUs []int
 	// Watchdog is after how long without a sign of life a guest hangs; 0: watchdogTime.
@@ -98,6 +100,9 @@ func New(cfg Config) (*Driver, error) {
 	}
 	if cfg.Accelerate == nil {
 		cfg.Accelerate = Acceleration
+	}
+	if cfg.InMachine == nil {
+		cfg.InMachine = inMachine
 	}
 	d := &Driver{
 		cfg: cfg, log: cfg.Logger.With("driver", "vm", "node", cfg.Node), machines: filepath.Join(cfg.StateDir, "vms"), guests: map[string]*guest{}, arrived: map[string]bool{},
