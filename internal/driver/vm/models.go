@@ -18,8 +18,9 @@ import (
 // libvirtModels is where libvirt has what it knows of CPU models: a file x86_NAME.xml for each.
 const libvirtModels = "/usr/share/libvirt/cpu_map"
 
-// modelsPatience bounds asking QEMU for its CPU models, which takes some tenths of a second.
-const modelsPatience = 30 * time.Second
+// modelsPatience bounds asking QEMU for its CPU models, which takes some tenths of a second, and half a minute and more where the host is emulated and
+// its root still comes over the network.
+const modelsPatience = 3 * time.Minute
 
 // knownModels are the CPU models that this host can carry, as the QEMU said that was there then.
 type knownModels struct {
