@@ -75,6 +75,7 @@ func (a *Agent) guest(ctx context.Context, formats []image.RootFormat) error {
 	}
 	a.obeySignals()
 	a.obeyPowerButton()
+	a.obeyHotplug()
 	a.log.Info("waiting for the host", "after", time.Since(a.begun))
 	return guestlink.Serve(ctx, virtioport.Listen(guestlink.Port), &guest{agent: a})
 }

@@ -170,14 +170,9 @@ const headStart = 3 * time.Second
 // while has passed. news tells that a device was added.
 func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}, first <-chan struct{}) error {
 	// Listen before looking, so that no device is missed between.
-	socket, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	socket, err := openUevents()
 	if err != nil {
-		return fmt.Errorf("listen for devices: %w", err)
-	}
-	_ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
-	if err := unix.Bind(socket, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
-		_ = unix.Close(socket)
-		return fmt.Errorf("listen for devices: %w", err)
+		return err
 	}
 	others := make(chan string, 4096)
 	for range loaders {
@@ -214,8 +209,8 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}, first 
 			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
-			if action, alias := parseUevent(buffer[:max(n, 0)]); alias != "" && action == "add" {
-				add(alias)
+			if event := parseUevent(buffer[:max(n, 0)]); event["MODALIAS"] != "" && event["ACTION"] == "add" {
+				add(event["MODALIAS"])
 			}
 			select {
 			case news <- struct{}{}:
@@ -224,6 +219,20 @@ func (m *modules) watchDevices(ctx context.Context, news chan<- struct{}, first 
 		}
 	}()
 	return nil
+}
+
+// openUevents opens a socket on which the kernel reports devices that come and go.
+func openUevents() (socket int, err error) {
+	socket, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return 0, fmt.Errorf("listen for devices: %w", err)
+	}
+	_ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	if err := unix.Bind(socket, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
+		_ = unix.Close(socket)
+		return 0, fmt.Errorf("listen for devices: %w", err)
+	}
+	return socket, nil
 }
 
 // drive loads the drivers of a device.
@@ -292,16 +301,15 @@ func urgency(alias string) int {
 	return notUrgent
 }
 
-// parseUevent reads the action and the modalias of a kernel event: "add@/devices/..." and NAME=VALUE, each ended by a zero byte.
-func parseUevent(message []byte) (action, alias string) {
+// parseUevent reads the values of a kernel event: "add@/devices/..." and NAME=VALUE, each ended by a zero byte.
+func parseUevent(message []byte) map[string]string {
+	values := map[string]string{}
 	for field := range bytes.SplitSeq(message, []byte{0}) {
-		if value, ok := bytes.CutPrefix(field, []byte("ACTION=")); ok {
-			action = string(value)
-		} else if value, ok := bytes.CutPrefix(field, []byte("MODALIAS=")); ok {
-			alias = string(value)
+		if name, value, ok := bytes.Cut(field, []byte{'='}); ok {
+			values[string(name)] = string(value)
 		}
 	}
-	return action, alias
+	return values
 }
 
 // Modprobe loads what the kernel asks /sbin/modprobe for while there is only the initial RAM disk: modprobe -q -- NAME.
