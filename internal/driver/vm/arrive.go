@@ -22,8 +22,8 @@ type arrival struct {
 	shape shape
 }
 
-// arrival finds out what the member's machine is here, and changes nothing.
-func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member) (*arrival, error) {
+// arrival finds out what the member's machine in a chassis is here, and changes nothing.
+func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member, c *chassis) (*arrival, error) {
 	image, err := d.image(m)
 	if err != nil {
 		return nil, err
@@ -31,13 +31,13 @@ func (d *Driver) arrival(ctx context.Context, host *daemon, m driver.Member) (*a
 	if err := d.checkModel(ctx, m.Assignment.CPUModel); err != nil {
 		return nil, err
 	}
-	s, err := d.shapeOf(ctx, host, m, image)
+	s, err := d.shapeOf(ctx, host, m, image, c)
 	return &arrival{d, host, m, image, s}, err
 }
 
 // fitting is arrival of a member whose machine had another shape until now, which must fit.
 func (d *Driver) fitting(ctx context.Context, host *daemon, m driver.Member, had shape) (*arrival, error) {
-	a, err := d.arrival(ctx, host, m)
+	a, err := d.arrival(ctx, host, m, had.Chassis)
 	if err != nil {
 		return nil, err
 	}
@@ -87,10 +87,10 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 	if err := d.write(ctx, a.host, a.m, a.image); err != nil {
 		return err
 	}
-	if err := d.attach(ctx, a.m, queuesOf(&a.m.Assignment)); err != nil {
+	if err := d.attach(ctx, a.m, a.shape.Chassis.queues(&a.m.Assignment)); err != nil {
 		return fmt.Errorf("attaching it to its network: %w", err)
 	}
-	text, err := newDomain(a.m, a.image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
+	text, err := newDomain(a.m, a.image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware(), a.shape.Chassis).xml()
 	if err != nil {
 		return err
 	}

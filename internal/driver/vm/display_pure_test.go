@@ -36,12 +36,12 @@ func TestADisplayIsReachedAtItsOwnersSocketOnly(t *testing.T) {
 
 func TestAMachineHasADisplayIfItsGroupAsksForOne(t *testing.T) {
 	m := goldenMember()
-	without, err := newDomain(m, goldenImage(), viewOf("x"), "0", hardware{}).xml()
+	without, err := newDomain(m, goldenImage(), viewOf("x"), "0", hardware{}, nil).xml()
 	if err != nil || strings.Contains(without, "<graphics") || strings.Contains(without, "<video") {
 		t.Errorf("%v; a machine without a display:\n%s", err, without)
 	}
 	m.Assignment.Display = true
-	with, err := newDomain(m, goldenImage(), viewOf("x"), "0", hardware{}).xml()
+	with, err := newDomain(m, goldenImage(), viewOf("x"), "0", hardware{}, nil).xml()
 	if err != nil || !strings.Contains(with, "<listen type='socket' socket='/run/vm/x/display/vnc.sock'/>") {
 		t.Errorf("%v; a machine with a display:\n%s", err, with)
 	}

@@ -45,8 +45,12 @@ type domain struct {
 	PageKiB int64
 	// CPUs of the host, one for each of the guest; SpareCPUs are for what else QEMU does.
 	CPUs, SpareCPUs []int
-	Cells           []cell
-	Sockets, Cores  int
+	// Most is how many processors the guest can have, 0 in a machine whose size is fixed.
+	Most int
+	// RoomBytes is how much memory the guest can get besides that of its boot, PluggedBytes what it has of it. Blocks are the unit.
+	RoomBytes, PluggedBytes, BlockBytes int64
+	Cells                               []cell
+	Sockets, Cores                      int
 	// Queues is how many each NIC has.
 	Queues                    int
 	Kernel, Initrd, Arguments string
@@ -67,10 +71,14 @@ type rootDisk struct{ Path, Target, Serial string }
 
 type nic struct{ MAC, Device string }
 
-// newDomain is pure: the machine of a member. v is its view.
-func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware) domain {
+// Bound reports whether the guest's NUMA nodes have memory of chosen nodes of the host.
+func (d domain) Bound() bool { return len(d.Cells) > 0 && len(d.Cells[0].HostNodes) > 0 }
+
+// newDomain is pure: the machine of a member, in a chassis. v is its view.
+func newDomain(m driver.Member, image environment.Image, v view, uuid string, h hardware, c *chassis) domain {
 	d := newMachine(m, v, uuid, h)
 	d.Kernel, d.Initrd, d.Arguments = v.kernel(), v.initrd(), arguments(image, h.KVM)
+	d.build(&m.Assignment, h, c)
 	d.HomeSocket, d.HomePort = v.link(fileHome), homelink.Port
 	d.GuestSocket, d.GuestPort = v.run(fileGuest), guestlink.Port
 	d.AgentSocket, d.AgentPort = path.Join(v.control(), "agent.sock"), memberconfig.SerialPort
@@ -100,6 +108,21 @@ func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At})
 	}
 	return d
+}
+
+// build puts a machine into its chassis.
+func (d *domain) build(a *api.Assignment, h hardware, c *chassis) {
+	if c == nil {
+		return
+	}
+	d.Most, d.Queues, d.Cells = c.Processors, c.Queues, c.cells(a, h.NUMANodes)
+	d.Sockets, d.Cores = topology(c.Processors, d.Cells)
+	if c.RoomBytes > 0 {
+		d.MemoryBytes = c.BootBytes + c.RoomBytes
+		d.RoomBytes, d.PluggedBytes, d.BlockBytes = c.RoomBytes, c.plugged(a), memoryBlock
+		// Addresses above 4 GiB would make the kernel set 64 MiB apart for devices with shorter ones, and there are none.
+		d.Arguments += " swiotlb=noforce"
+	}
 }
 
 // vcpus returns the host's CPU for each slot of the member. Where slots outnumber CPUs, they share them.
@@ -133,7 +156,8 @@ func arguments(image environment.Image, kvm bool) string {
 
 // xml renders the machine.
 func (d domain) xml() (string, error) {
-	tmpl, err := template.New("domain").Funcs(template.FuncMap{"xml": escaped, "cpuset": cpuset}).Parse(domainTemplate)
+	functions := template.FuncMap{"xml": escaped, "cpuset": cpuset, "order": func(n int) int { return n + 1 }}
+	tmpl, err := template.New("domain").Funcs(functions).Parse(domainTemplate)
 	if err != nil {
 		return "", err
 	}

@@ -200,7 +200,7 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 	if seen.state != driver.StateRunning || seen.hung {
 		return report, fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
-	r, err := d.recallMovable(id)
+	r, err := d.recallMovable(ctx, host, id, seen)
 	if err != nil {
 		return report, err
 	}

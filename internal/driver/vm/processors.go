@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,6 +23,9 @@ type hardware struct {
 	NUMANodes map[int]int
 	// SpareCPUs are offered to no member: QEMU's own work goes there.
 	SpareCPUs []int
+	// Processors is how many CPUs members can have, MemoryBytes the host's memory: no machine grows beyond them.
+	Processors  int
+	MemoryBytes int64
 }
 
 func (d *Driver) hardware() hardware {
@@ -29,7 +33,16 @@ func (d *Driver) hardware() hardware {
 	if err != nil {
 		d.log.Warn("guests see no NUMA nodes", "error", err)
 	}
-	return hardware{KVM: d.cfg.Accelerate() == nil, NUMANodes: nodes, SpareCPUs: d.cfg.SpareCPUs}
+	h := hardware{KVM: d.cfg.Accelerate() == nil, NUMANodes: nodes, SpareCPUs: d.cfg.SpareCPUs}
+	cpus, err := inventory.UsableCPUs()
+	var info unix.Sysinfo_t
+	if err := errors.Join(err, unix.Sysinfo(&info)); err != nil {
+		d.log.Warn("guests can't grow while they run", "error", err)
+		return h
+	}
+	h.Processors = len(slices.DeleteFunc(cpus, func(cpu int) bool { return slices.Contains(h.SpareCPUs, cpu) }))
+	h.MemoryBytes = int64(info.Totalram) * int64(info.Unit)
+	return h
 }
 
 // cell is a NUMA node of a guest: processors, and memory that is bound to nodes of the host.

@@ -57,10 +57,16 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		"emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
 		"accelerated-numa.xml":      {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
 		"accelerated-hugepages.xml": {KVM: true, NUMANodes: twoNodes}, "emulated-hugepages.xml": {},
+		"emulated-growing.xml":           {Processors: 4, MemoryBytes: 3 << 30},
+		"accelerated-numa-growing.xml":   {KVM: true, NUMANodes: map[int]int{2: 1, 3: 1}, Processors: 4, MemoryBytes: 64 << 30},
+		"emulated-growing-hugepages.xml": {Processors: 3, MemoryBytes: 64 << 30},
 	} {
 		m := goldenMember()
 		if h.NUMANodes != nil {
 			m.Assignment.Memory = []api.MemoryClaim{{NUMANode: 0, Bytes: 512 << 20}, {NUMANode: 1, Bytes: 512 << 20}}
+		}
+		if strings.HasSuffix(name, "-numa-growing.xml") {
+			m.Assignment.Memory = []api.MemoryClaim{{NUMANode: 1, Bytes: 1 << 30}}
 		}
 		if strings.HasSuffix(name, "-hugepages.xml") {
 			if len(m.Assignment.Memory) == 1 {
@@ -73,7 +79,7 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		if strings.HasSuffix(name, "-model.xml") {
 			m.Assignment.CPUModel = "Westmere"
 		}
-		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h).xml()
+		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h, newChassis(&m.Assignment, h)).xml()
 		if err != nil {
 			t.Fatal(err)
 		}

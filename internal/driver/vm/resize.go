@@ -3,6 +3,7 @@ package vm
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,9 +14,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// Resize grows the private disk of a running machine, and reports that other cores or another memory need a reboot; it implements
-// driver.Resizer. Reboot builds the machine anew from its assignment, with all that depends on the size: control groups, NUMA nodes, queues and
-// the shape of what it saves.
+// Resize gives a running machine its new processors, memory and private disk; it implements driver.Resizer. Processors and memory need a reboot
+// where the machine's chassis or its guest does not take them. Reboot builds the machine anew from its assignment, in a chassis of that size.
 func (d *Driver) Resize(ctx context.Context, m driver.Member) error {
 	if err := d.resize(ctx, m); err != nil {
 		return fmt.Errorf("resizing member %q: %w", m.Assignment.ID, err)
@@ -46,18 +46,16 @@ func (d *Driver) resize(ctx context.Context, m driver.Member) error {
 		}
 		has.DiskBytes = wants.DiskBytes
 	}
-	cold := !has.Same(wants)
-	if !cold {
-		has.Number = wants.Number
+	now := r.Member.Assignment.Sized(has)
+	live := d.fitLive(ctx, seen, &r, &now, &m.Assignment)
+	if live == nil {
+		now = now.Sized(wants)
 	}
-	r.Member.Assignment = r.Member.Assignment.Sized(has)
-	if err := d.writeRecord(id, r); err != nil {
-		return err
+	r.Member.Assignment = now
+	if r.Shape != nil {
+		*r.Shape = r.Shape.sized(&now)
 	}
-	if cold {
-		return driver.ErrNeedsReboot
-	}
-	return nil
+	return errors.Join(live, d.writeRecord(id, r))
 }
 
 func (d *Driver) growRunning(ctx context.Context, a *api.Assignment, disk api.ForeignDisk) error {

@@ -2,6 +2,7 @@ package vm_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
+	"github.com/nearmetal/nearmetal/internal/resource"
 	"github.com/nearmetal/nearmetal/testbed/debiantree"
 	"github.com/nearmetal/nearmetal/testbed/foreignimage"
 )
@@ -30,51 +32,145 @@ func sizedAs(m driver.Member, number int64, slots int, memory, disk int64) drive
 	return m
 }
 
-// TestAMachineHasItsNewSizeOnceItHasRebooted grows a machine from one processor and 384 MiB to two and 512 MiB, and shrinks it again.
-func TestAMachineHasItsNewSizeOnceItHasRebooted(t *testing.T) {
+// awaitSize waits until a guest has these processors online, and a memory within a quarter of so many MiB below.
+func awaitSize(t *testing.T, r *rig, id, what, processors string, mib int) {
+	t.Helper()
+	var online string
+	var has int
+	for ends := time.Now().Add(time.Minute); time.Now().Before(ends); {
+		online = strings.TrimSpace(r.tell(t, id, order{Read: "/sys/devices/system/cpu/online"}).Text)
+		if has = guestMiB(t, r, id); online == processors && has > mib*3/4 && has <= mib {
+			return
+		}
+	}
+	t.Errorf("%s: the guest has processors %s and %d MiB, want %s and about %d", what, online, has, processors, mib)
+}
+
+// TestAMachineGrowsAndShrinksWhileAProgramRunsOnInIt grows a machine from one processor and 384 MiB to two and 640 MiB, and shrinks it again.
+func TestAMachineGrowsAndShrinksWhileAProgramRunsOnInIt(t *testing.T) {
 	r := newRig(t, needGuests(t))
 	m := sizedAs(r.member(t), 0, 1, 384<<20, 0)
 	id := m.Assignment.ID
 	if err := r.Start(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	check := func(what, processors string, mib int) {
+	awaitSize(t, r, id, "before", "0", 384)
+	boot, process, counted := r.sessions[id].bootID, pidOf(t, r, id), r.progress(t, id)
+	resize := func(what string, to driver.Member, processors string, mib int) {
 		t.Helper()
-		online := strings.TrimSpace(r.tell(t, id, order{Read: "/sys/devices/system/cpu/online"}).Text)
-		if has := guestMiB(t, r, id); online != processors || has < mib*3/4 || has > mib {
-			t.Errorf("%s: the guest has processors %s and %d MiB, want %s and about %d", what, online, has, processors, mib)
+		began := time.Now()
+		if err := r.Resize(t.Context(), to); err != nil {
+			t.Fatalf("%s: %v", what, err)
 		}
+		t.Logf("%s took %s", what, time.Since(began))
+		awaitSize(t, r, id, what, processors, mib)
+		wantHeld(t, r, to)
 	}
-	check("before", "0", 384)
-	larger := sizedAs(m, 1, 2, 512<<20, 0)
-	if err := r.Resize(t.Context(), larger); !errors.Is(err, driver.ErrNeedsReboot) {
-		t.Fatalf("resizing it while it runs: %v, want %v", err, driver.ErrNeedsReboot)
+	resize("grown", sizedAs(m, 1, 2, 640<<20, 0), "0-1", 640)
+	resize("shrunk", sizedAs(m, 2, 1, 384<<20, 0), "0", 384)
+	// An emulated machine can't have its second processor again.
+	resize("grown again", sizedAs(m, 3, 1, 512<<20, 0), "0", 512)
+	if err := r.Resize(t.Context(), sizedAs(m, 4, 2, 512<<20, 0)); !errors.Is(err, driver.ErrNeedsReboot) {
+		t.Errorf("giving it a processor again: %v, want %v", err, driver.ErrNeedsReboot)
 	}
-	check("before its reboot", "0", 384)
-	larger.Boot = "second"
-	if err := r.Reboot(t.Context(), larger, 30*time.Second); err != nil {
+	awaitSize(t, r, id, "after a resize that needs a reboot", "0", 512)
+	if err := r.Pause(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	check("after its reboot", "0-1", 512)
-	dir, limit, _ := groupOf(t, r, id)
-	if got := readNumber(t, filepath.Join(dir, limit)); got < 512<<20 {
-		t.Errorf("its control group is limited to %d MiB, less than the guest's memory", got>>20)
+	if err := r.Resize(t.Context(), sizedAs(m, 5, 1, 384<<20, 0)); !errors.Is(err, driver.ErrNeedsReboot) {
+		t.Errorf("resizing it while it is paused: %v, want %v", err, driver.ErrNeedsReboot)
 	}
-	smaller := sizedAs(m, 2, 1, 384<<20, 0)
-	smaller.Boot = "third"
-	if err := r.Reboot(t.Context(), smaller, 0); err != nil {
+	if err := r.Resume(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	check("after it was shrunk", "0", 384)
-	if got := readNumber(t, filepath.Join(dir, limit)); got >= 512<<20 {
-		t.Errorf("its control group is still limited to %d MiB", got>>20)
+	if now := r.progress(t, id); now <= counted || r.sessions[id].bootID != boot || pidOf(t, r, id) != process {
+		t.Errorf("the program has counted to %d, and to %d before; its machine is process %s, was %s", now, counted, pidOf(t, r, id), process)
 	}
+	again := sizedAs(m, 6, 2, 512<<20, 0)
+	again.Boot = "second"
+	if err := r.Reboot(t.Context(), again, 0); err != nil {
+		t.Fatal(err)
+	}
+	awaitSize(t, r, id, "rebooted", "0-1", 512)
+	wantHeld(t, r, again)
+	resize("shrunk after the reboot", sizedAs(again, 7, 1, 512<<20, 0), "0", 512)
 	if err := r.Clean(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	if left := r.left(t); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+}
+
+// wantHeld checks that a running machine has a thread for each of its member's processors, on its CPU, and no more memory than its size says; and
+// that its record names the size.
+func wantHeld(t *testing.T, r *rig, m driver.Member) {
+	t.Helper()
+	a := &m.Assignment
+	dir, limit, _ := groupOf(t, r, a.ID)
+	if got, want := int64(readNumber(t, filepath.Join(dir, limit))), a.MemoryBytes()+resource.MachineReserve(api.Shape{Cores: len(a.Slots), Memory: api.Bytes(a.MemoryBytes())}, false); got != want {
+		t.Errorf("its control group is limited to %d MiB, want %d", got>>20, want>>20)
+	}
+	files, err := filepath.Glob("/proc/" + pidOf(t, r, a.ID) + "/task/*/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	processors := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.HasPrefix(string(text), "Name:\tCPU ") {
+			continue
+		}
+		processors++
+		var n int
+		if _, err := fmt.Sscanf(string(text), "Name:\tCPU %d/", &n); err != nil || n >= len(a.CPUs) {
+			t.Errorf("a thread of no processor (%v):\n%s", err, text)
+		} else if want := fmt.Sprintf("Cpus_allowed_list:\t%d\n", a.CPUs[n]); !strings.Contains(string(text), want) {
+			t.Errorf("want %q of this thread:\n%s", want, text)
+		}
+	}
+	if processors != len(a.Slots) {
+		t.Errorf("%d threads run the guest's processors, want %d", processors, len(a.Slots))
+	}
+	found, err := r.Observe(t.Context())
+	i := slices.IndexFunc(found, func(o driver.Observation) bool { return o.ID == a.ID })
+	if err != nil || i < 0 || found[i].Member.Assignment.SizeNumber != a.SizeNumber || !found[i].Member.Assignment.Held().Same(a.Held()) {
+		t.Errorf("its record does not name its new size: %+v, %v", found, err)
+	}
+}
+
+// TestAMachineThatWasHotpluggedIsSavedAndRestoredWithItsSize: its successor is built in the same chassis, and can grow and shrink as well.
+func TestAMachineThatWasHotpluggedGoesOnElsewhereWithItsSize(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	m := sizedAs(r.member(t), 0, 1, 384<<20, 0)
+	id := m.Assignment.ID
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	boot := r.sessions[id].bootID
+	larger := sizedAs(m, 1, 2, 640<<20, 0)
+	if err := r.Resize(t.Context(), larger); err != nil {
+		t.Fatal(err)
+	}
+	awaitSize(t, r, id, "grown", "0-1", 640)
+	if err := r.Save(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	next := r.successor(t, larger)
+	if err := r.Restore(t.Context(), next, id); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.sessions[next.Assignment.ID].bootID; got != boot {
+		t.Errorf("the guest's kernel is of boot %q, was %q", got, boot)
+	}
+	awaitSize(t, r, next.Assignment.ID, "restored", "0-1", 640)
+	wantHeld(t, r, next)
+	smaller := sizedAs(next, 2, 1, 384<<20, 0)
+	if err := r.Resize(t.Context(), smaller); err != nil {
+		t.Fatal(err)
+	}
+	awaitSize(t, r, next.Assignment.ID, "shrunk", "0", 384)
+	wantHeld(t, r, smaller)
 }
 
 // guestMiB is the memory that a guest's kernel manages.

@@ -67,7 +67,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	case !seen.alive():
 		return fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
-	r, err := d.recallMovable(id)
+	r, err := d.recallMovable(ctx, host, id, seen)
 	if err != nil {
 		return err
 	}
@@ -92,12 +92,15 @@ func (d *Driver) save(ctx context.Context, id string) error {
 }
 
 // recallMovable is recall of a member that can go on in another machine, which fits its shape.
-func (d *Driver) recallMovable(id string) (record, error) {
+func (d *Driver) recallMovable(ctx context.Context, host *daemon, id string, seen sight) (record, error) {
 	r, err := d.recall(id)
-	if err == nil && r.Shape == nil {
-		err = r.unfit()
+	switch {
+	case err != nil:
+		return r, err
+	case r.Shape == nil:
+		return r, r.unfit()
 	}
-	return r, err
+	return r, d.settle(ctx, host, seen, r)
 }
 
 var errNoShape = errors.New("an earlier version of nearmetal started it, which did not note what it would have to fit; start it again to change that")

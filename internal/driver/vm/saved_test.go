@@ -20,7 +20,7 @@ import (
 func TestAMachineFitsWhereNothingThatItSeesDiffers(t *testing.T) {
 	base := func(t *testing.T) shape {
 		t.Helper()
-		s, err := newShape(goldenMember(), goldenImage(), hardware{KVM: true})
+		s, err := newShape(goldenMember(), goldenImage(), hardware{KVM: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestAMachineFitsWhereNothingThatItSeesDiffers(t *testing.T) {
 	moved.Assignment.ID, moved.Assignment.CPUs, moved.Assignment.Slots = "uid.c1-0.2", []int{7, 9}, []int{7, 9}
 	here := hardware{KVM: true, SpareCPUs: []int{1}}
 	moved.HomeDir, moved.ControlDir, moved.Assignment.UserIDs.First = "/srv/home", "/srv/control", 5
-	other, err := newShape(moved, goldenImage(), here)
+	other, err := newShape(moved, goldenImage(), here, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

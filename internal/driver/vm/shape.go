@@ -13,6 +13,7 @@ import (
 
 	"github.com/digitalocean/go-libvirt"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 )
@@ -24,6 +25,8 @@ type shape struct {
 	MemoryBytes int64    `json:"memory_bytes"`
 	CPUs        int      `json:"cpus"`
 	MACs        []string `json:"macs"`
+	// Chassis is what the machine was built with, nil for one whose size is fixed.
+	Chassis *chassis `json:"chassis,omitempty"`
 	// NUMANodes are the guest's: its CPUs and MiB of each.
 	NUMANodes []string `json:"numa_nodes,omitempty"`
 	// Machine is a digest of all that libvirt was given, but for what may be another on another host.
@@ -43,10 +46,10 @@ type processor struct {
 	Flags  []string `json:"flags"`
 }
 
-// shapeOf is the shape that a member's machine has on this host.
-func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, image environment.Image) (shape, error) {
+// shapeOf is the shape that a member's machine in a chassis has on this host.
+func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, image environment.Image, c *chassis) (shape, error) {
 	h := d.hardware()
-	s, err := newShape(m, image, h)
+	s, err := newShape(m, image, h, c)
 	if err != nil {
 		return s, err
 	}
@@ -70,9 +73,12 @@ func (d *Driver) shapeOf(ctx context.Context, host *daemon, m driver.Member, ima
 }
 
 // newShape is pure: the shape of a member's machine, without what only the host knows.
-func newShape(m driver.Member, image environment.Image, h hardware) (shape, error) {
-	s := shape{Environment: m.Assignment.EnvironmentDigest, MemoryBytes: m.Assignment.MemoryBytes(), CPUs: len(vcpus(&m.Assignment))}
-	neutral := newDomain(m, image, viewOf("member"), "", h)
+func newShape(m driver.Member, image environment.Image, h hardware, c *chassis) (shape, error) {
+	s := shape{Environment: m.Assignment.EnvironmentDigest, Chassis: c}.sized(&m.Assignment)
+	neutral := newDomain(m, image, viewOf("member"), "", h, c)
+	if c != nil { // the present size is apart from the digest: it changes while the machine runs
+		neutral.CPUs, neutral.PluggedBytes = make([]int, c.Processors), 0
+	}
 	neutral.Name, neutral.User, neutral.SpareCPUs = "member", 0, nil
 	for n := range neutral.Cells {
 		cell := &neutral.Cells[n]
@@ -90,6 +96,12 @@ func newShape(m driver.Member, image environment.Image, h hardware) (shape, erro
 	sum := sha256.Sum256([]byte(text))
 	s.Machine = hex.EncodeToString(sum[:])
 	return s, err
+}
+
+// sized returns the shape of a machine that has the size of an assignment.
+func (s shape) sized(a *api.Assignment) shape {
+	s.MemoryBytes, s.CPUs = a.MemoryBytes(), len(vcpus(a))
+	return s
 }
 
 // readProcessor reads /proc/cpuinfo (proc(5)).

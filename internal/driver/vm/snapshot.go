@@ -43,7 +43,7 @@ func (d *Driver) snapshot(ctx context.Context, id, of string) error {
 	if seen.state != driver.StatePaused {
 		return fmt.Errorf("it is %s, not paused", seen.state)
 	}
-	r, err := d.recallMovable(of)
+	r, err := d.recallMovable(ctx, host, of, seen)
 	if err != nil {
 		return err
 	}

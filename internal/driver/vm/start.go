@@ -237,15 +237,16 @@ func giveHome(dir string, user int) error {
 
 // launch attaches the member's ports, starts its machine, and gives the guest its setup.
 func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
-	id := m.Assignment.ID
-	if err := d.plugIn(ctx, m, queuesOf(&m.Assignment)); err != nil {
+	id, h := m.Assignment.ID, d.hardware()
+	c := newChassis(&m.Assignment, h)
+	if err := d.plugIn(ctx, m, c.queues(&m.Assignment)); err != nil {
 		return err
 	}
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
 	}
-	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
+	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), h, c).xml()
 	if err != nil {
 		return err
 	}
@@ -269,7 +270,7 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	}
 	failpoint.Hit("vm.after-setup")
 	// From here on the member counts as running. A crash before makes it debris, which the next Start begins anew.
-	fits, err := d.shapeOf(ctx, host, m, image)
+	fits, err := d.shapeOf(ctx, host, m, image, c)
 	if err != nil {
 		return err
 	}
@@ -353,10 +354,20 @@ type record struct {
 	Member driver.Member `json:"member"`
 	// Shape is what its memory fits.
 	Shape *shape `json:"shape,omitempty"`
+	// Threads is how many processors the emulating QEMU has run, also those that have gone; 0: as many as the machine has.
+	Threads int `json:"threads,omitempty"`
 	// Foreign is set for a member that has no agent in it, StartedAt when its machine was started, and Ready once its probe has succeeded.
 	Foreign   *api.ForeignDisk `json:"foreign,omitempty"`
 	StartedAt *time.Time       `json:"started_at,omitempty"`
 	Ready     bool             `json:"ready,omitempty"`
+}
+
+// chassis returns that of the member's machine, nil where its size is fixed.
+func (r record) chassis() *chassis {
+	if r.Shape == nil {
+		return nil
+	}
+	return r.Shape.Chassis
 }
 
 func (d *Driver) remember(m driver.Member, fits *shape) error {

@@ -35,6 +35,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	}
 	m.Boot = r.Member.Boot // new files are no new boot, nor another size
 	m.Assignment = m.Assignment.Sized(r.Member.Assignment.Held())
+	r.Member = m
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 				d.log.Warn("a member that was paused has not taken its files", "member", id, "error", err)
 			}
 		}()
-		return d.remember(m, r.Shape)
+		return d.writeRecord(id, r)
 	}
 	if err := g.send(ctx, number, setup); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err := d.link(ctx, seen.pid, m); err != nil {
 		return err
 	}
-	return d.remember(m, r.Shape)
+	return d.writeRecord(id, r)
 }
 
 // welcome sets the clock of a guest that has arrived here. The guest is reached already, so that the time is not old when it comes.
@@ -187,7 +188,7 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	queues := queuesOf(&r.Member.Assignment)
+	queues := r.chassis().queues(&r.Member.Assignment)
 	if r.Foreign != nil {
 		queues = foreignQueues(&r.Member.Assignment, *r.Foreign)
 	}
