@@ -29,9 +29,10 @@ func (a *app) clusterResize() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resize NAME [--cores N] [--memory SIZE] [--disk SIZE]", Short: "Change the cores, memory or disk of members",
 		Long: `Give each member of a group other cores, another memory, or a larger disk. The nodes of the members must have room for the growth;
-otherwise the resize is refused, and nothing is changed. A running member takes what it can at once. The rest takes effect when the member
-reboots: the command names the members that need a reboot, and --reboot reboots them right away. Until then a member keeps its former
-size, and can't be saved or moved. New members and replacements get the new size.
+otherwise the resize is refused, and nothing is changed. A running member takes its new cores, memory and disk at once where its machine
+and its guest allow it. Otherwise its cores and memory change when it reboots: the command names the members that have their new size, and
+those that need a reboot, and --reboot reboots these right away. Until then a member keeps its former cores and memory, and can't be saved
+or moved. New members and replacements get the new size.
 Only virtual machines without devices can be resized, and disks can only grow.`,
 		Example: `  nearmetal cluster resize v1 --cores 2 --memory 1GiB
   nearmetal cluster resize v1 --cores 2 --reboot
@@ -110,10 +111,25 @@ func (a *app) resize(ctx context.Context, name string, req api.ResizeRequest, f 
 	}
 	return out.print(a.Streams.Out, cl, func(w io.Writer) {
 		a.printCluster(w, cl)
+		fmt.Fprintln(w)
+		if hot := sized(cl, req.Group); !f.noWait && len(hot) > 0 {
+			fmt.Fprintf(w, "The new size of %s is in effect.\n", strings.Join(hot, ", "))
+		}
 		if cold := resizing(cl, api.ResizeReboot); len(cold) > 0 {
-			fmt.Fprintf(w, "\nThe new size of %s takes effect at a reboot: nearmetal cluster reboot %s\n", strings.Join(cold, ", "), strings.Join(append([]string{ref(cl)}, cold...), " "))
+			fmt.Fprintf(w, "The new size of %s takes effect at a reboot: nearmetal cluster reboot %s\n", strings.Join(cold, ", "), strings.Join(append([]string{ref(cl)}, cold...), " "))
 		}
 	})
+}
+
+// sized returns the members of a group that have its size. The group may be "" in a cluster of one.
+func sized(cl api.Cluster, group string) []string {
+	var names []string
+	for _, m := range cl.Status.Members {
+		if m.Resizing == nil && (group == "" || m.Group == group) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // rebootResized reboots members, and waits until they are ready with their new size.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -45,5 +46,17 @@ func TestAPendingResizeIsShownWithTheMember(t *testing.T) {
 		if got := resizingText(sizedTo(2, phase).Status.Members[0].Resizing); got != want {
 			t.Errorf("%s: %q, want %q", phase, got, want)
 		}
+	}
+}
+
+func TestTheMembersThatHaveTheirNewSizeAreNamed(t *testing.T) {
+	cl := sizedTo(2, api.ResizeReboot)
+	cl.Status.Members[0].Group = "v1"
+	cl.Status.Members = append(cl.Status.Members, api.MemberStatus{Name: "v1-1", Group: "v1"}, api.MemberStatus{Name: "w-0", Group: "w"})
+	if got := sized(cl, "v1"); !slices.Equal(got, []string{"v1-1"}) {
+		t.Errorf("members %q of group v1 have their size, want v1-1", got)
+	}
+	if got := resizing(cl, api.ResizeReboot); !slices.Equal(got, []string{"v1-0"}) {
+		t.Errorf("members %q need a reboot, want v1-0", got)
 	}
 }

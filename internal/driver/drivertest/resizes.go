@@ -52,6 +52,11 @@ func resize(t *testing.T, ctx context.Context, f Fixture) {
 	switch err := resizer.Resize(ctx, larger); {
 	case err == nil:
 		has("Resize to a larger memory", larger)
+		must(t, "Update", f.Driver.Update(ctx, same))
+		has("Update of a member that has another size", larger)
+		again := sized(m, 3, 0)
+		must(t, "Resize back", resizer.Resize(ctx, again))
+		has("Resize back", again)
 	case errors.Is(err, driver.ErrNeedsReboot):
 		has("Resize that needs a reboot", same)
 		must(t, "Update", f.Driver.Update(ctx, larger))

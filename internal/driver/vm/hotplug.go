@@ -83,6 +83,8 @@ func (d *Driver) settle(ctx context.Context, host *daemon, seen sight, r record)
 		}
 	}
 	switch {
+	case d.cfg.Accelerate() != nil && max(r.Threads, processors) > len(vcpus(a)):
+		return errGaveBack
 	case processors == len(vcpus(a)) && plugged.Bytes == c.plugged(a) && plugged.Requested == c.plugged(a):
 		return nil
 	case seen.state != driver.StateRunning:

@@ -29,12 +29,10 @@ func (d *Driver) plugProcessors(ctx context.Context, host *daemon, r *record, wa
 		if has > wants && now.After(ends) {
 			return fmt.Errorf("%w: it keeps %d processors", errGuestKeeps, has)
 		}
-		if has < wants {
+		if has < wants || now.Sub(asked) > askAgain {
 			if err := d.countThreads(r, has, wants); err != nil {
 				return err
 			}
-		}
-		if has < wants || now.Sub(asked) > askAgain {
 			asked = now
 			for _, c := range places.commands(wants) {
 				if err := host.tell(ctx, id, c, nil); err != nil && has < wants {
@@ -54,12 +52,15 @@ func (d *Driver) plugProcessors(ctx context.Context, host *daemon, r *record, wa
 // than the machine has places for (tcg_register_thread).
 var errThreads = errors.New("an emulated machine takes no processor again that it gave back, until it reboots")
 
-// countThreads notes that QEMU is about to run more processors, so that no later agent asks for too many.
+// errGaveBack reports that a machine's state can't leave QEMU: an emulating one waits forever for a processor that has gone (do_run_on_cpu).
+var errGaveBack = errors.New("an emulated machine that gave a processor back can't be saved or moved; reboot the member first")
+
+// countThreads notes how many processors an emulating QEMU will have run, so that also a later agent asks neither for too many nor for its state.
 func (d *Driver) countThreads(r *record, has, wants int) error {
 	if d.cfg.Accelerate() == nil {
 		return nil
 	}
-	threads := max(r.Threads, has) + wants - has
+	threads := max(r.Threads, has) + max(0, wants-has)
 	if threads > r.chassis().Processors {
 		return errThreads
 	}
