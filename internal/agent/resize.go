@@ -10,8 +10,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
-// resizeDeadline bounds the change of a running member's size.
-const resizeDeadline = time.Minute
+// resizeDeadline bounds the change of a running member's size: a guest has half a minute each to follow with processors and with memory, and again on the
+// way back.
+const resizeDeadline = 3 * time.Minute
 
 // sizeWanted reports whether a member is to have another size than it has, which its driver has not found to need a reboot.
 func (m *memberState) sizeWanted() bool {

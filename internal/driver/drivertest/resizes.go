@@ -55,7 +55,11 @@ func resize(t *testing.T, ctx context.Context, f Fixture) {
 		must(t, "Update", f.Driver.Update(ctx, same))
 		has("Update of a member that has another size", larger)
 		again := sized(m, 3, 0)
-		must(t, "Resize back", resizer.Resize(ctx, again))
+		if err := resizer.Resize(ctx, again); errors.Is(err, driver.ErrNeedsReboot) { // the guest did not give the memory back
+			again = larger
+		} else {
+			must(t, "Resize back", err)
+		}
 		has("Resize back", again)
 	case errors.Is(err, driver.ErrNeedsReboot):
 		has("Resize that needs a reboot", same)

@@ -10,23 +10,21 @@ import (
 
 // plugMemory asks the guest to take or to release memory until it has that of an assignment, and returns once it has.
 func plugMemory(ctx context.Context, host *daemon, c *chassis, a *api.Assignment) error {
-	wants := c.plugged(a)
-	has, err := pluggedOf(ctx, host, a.ID)
-	if err != nil || has.Bytes == wants && has.Requested == wants {
-		return err
-	}
-	err = host.tell(ctx, a.ID, command{Execute: "qom-set", Arguments: map[string]any{
-		"path": "/machine/peripheral/" + has.Name, "property": "requested-size", "value": wants,
-	}}, nil)
-	if err != nil {
-		return fmt.Errorf("asking its guest to have %s of memory: %w", api.Bytes(a.MemoryBytes()), err)
-	}
+	wants, asked := c.plugged(a), time.Time{}
 	for ends := time.Now().Add(guestPatience); ; {
-		if has, err = pluggedOf(ctx, host, a.ID); err != nil || has.Bytes == wants {
+		has, err := pluggedOf(ctx, host, a.ID)
+		if err != nil || has.Bytes == wants && has.Requested == wants {
 			return err
 		}
-		if time.Now().After(ends) {
+		now := time.Now()
+		if now.After(ends) {
 			return fmt.Errorf("%w: it has %s of memory and not %s", errGuestKeeps, api.Bytes(c.BootBytes+has.Bytes), api.Bytes(a.MemoryBytes()))
+		}
+		if now.Sub(asked) > askAgain {
+			asked = now
+			if err := has.request(ctx, host, a.ID, wants); err != nil {
+				return fmt.Errorf("asking its guest to have %s of memory: %w", api.Bytes(a.MemoryBytes()), err)
+			}
 		}
 		select {
 		case <-time.After(lookAgain):
@@ -58,4 +56,20 @@ func pluggedOf(ctx context.Context, host *daemon, id string) (pluggedMemory, err
 		}
 	}
 	return pluggedMemory{}, fmt.Errorf("machine %s has no memory device", id)
+}
+
+// request asks the guest to have so much of the device's memory. A guest that met a page in use tries again after 50 s (Linux, virtio_mem), and at
+// once when it is asked for another amount.
+func (p pluggedMemory) request(ctx context.Context, host *daemon, id string, bytes int64) error {
+	amounts := []int64{bytes}
+	if p.Requested == bytes {
+		amounts = []int64{p.Bytes, bytes}
+	}
+	for _, amount := range amounts {
+		err := host.tell(ctx, id, command{"qom-set", map[string]any{"path": "/machine/peripheral/" + p.Name, "property": "requested-size", "value": amount}}, nil)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
