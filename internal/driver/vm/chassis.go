@@ -38,7 +38,8 @@ func newChassis(a *api.Assignment, h hardware) *chassis {
 	}
 	has := len(vcpus(a))
 	c := &chassis{Processors: max(has, min(has+mostAdded, h.Processors)), Queues: queuesOf(a), BootBytes: a.MemoryBytes()}
-	if page, _ := a.HugePages(); page == 0 {
+	// libvirt rounds up to cellUnit, which would exceed the most that the machine can have.
+	if page, _ := a.HugePages(); page == 0 && c.BootBytes%cellUnit == 0 {
 		room := min(mostTimes*c.BootBytes, mostMemory, h.MemoryBytes) - c.BootBytes
 		c.RoomBytes = max(0, room-room%memoryBlock)
 	}

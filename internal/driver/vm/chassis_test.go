@@ -21,8 +21,9 @@ func sizeOf(cpus []int, mib ...int64) *api.Assignment {
 }
 
 func TestAMachineIsBuiltToGrowWithinItsHost(t *testing.T) {
-	huge := sizeOf([]int{0}, 512)
+	huge, odd := sizeOf([]int{0}, 512), sizeOf([]int{0}, 512)
 	huge.Memory[0].PageBytes = 2 << 20
+	odd.Memory[0].Bytes++
 	twoNodes := map[int]int{0: 0, 1: 1}
 	for _, c := range []struct {
 		name string
@@ -34,6 +35,7 @@ func TestAMachineIsBuiltToGrowWithinItsHost(t *testing.T) {
 		{"a large host does not", sizeOf([]int{0, 1}, 512), hardware{Processors: 64, MemoryBytes: 1 << 40}, &chassis{18, 2, 512 << 20, 3 * 512 << 20}},
 		{"a machine that is larger than its host has no room", sizeOf([]int{0, 0, 0}, 512), hardware{Processors: 2, MemoryBytes: 1 << 28}, &chassis{3, 3, 512 << 20, 0}},
 		{"addresses bound a machine's memory", sizeOf([]int{0}, 400<<10), hardware{Processors: 1, MemoryBytes: 2 << 40}, &chassis{1, 1, 400 << 30, 112 << 30}},
+		{"memory that libvirt rounds does not grow", odd, hardware{Processors: 1, MemoryBytes: 1 << 40}, &chassis{1, 1, 512<<20 + 1, 0}},
 		{"memory of huge pages does not grow", huge, hardware{Processors: 2, MemoryBytes: 1 << 40}, &chassis{2, 1, 512 << 20, 0}},
 		{"the size of a guest with two NUMA nodes is fixed", sizeOf([]int{0, 1}, 512, 512), hardware{NUMANodes: twoNodes, Processors: 8, MemoryBytes: 1 << 40}, nil},
 		{"a guest on one of two NUMA nodes grows", sizeOf([]int{1}, 0, 512), hardware{NUMANodes: twoNodes, Processors: 2, MemoryBytes: 1 << 30}, &chassis{2, 1, 512 << 20, 512 << 20}},
