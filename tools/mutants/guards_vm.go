@@ -124,8 +124,8 @@ var vmGuards = []Mutant{
 	{
 		Guard:   "emulation is not taken for virtualization where there is a device for it",
 		File:    "internal/driver/vm/check.go",
-		Find:    "if string(flag) == \"vmx\" || string(flag) == \"svm\" {",
-		Replace: "if len(flag) > 0 {",
+		Find:    "slices.Contains(wanted, string(flag))",
+		Replace: "len(flag) > 0 || slices.Contains(wanted, string(flag))",
 		Test:    "./internal/driver/vm TestOnlyHardwareVirtualizationCounts",
 	},
 	{

@@ -110,11 +110,11 @@ func inMachine() bool {
 func hasVirtualization(cpuinfo []byte) bool { return hasFlag(cpuinfo, "vmx", "svm") }
 
 // hasFlag reports whether a processor has one of these flags.
-func hasFlag(cpuinfo []byte, any ...string) bool {
+func hasFlag(cpuinfo []byte, wanted ...string) bool {
 	for line := range bytes.Lines(cpuinfo) {
 		if name, value, _ := bytes.Cut(line, []byte(":")); string(bytes.TrimSpace(name)) == "flags" {
 			for flag := range bytes.FieldsSeq(value) {
-				if slices.Contains(any, string(flag)) {
+				if slices.Contains(wanted, string(flag)) {
 					return true
 				}
 			}
