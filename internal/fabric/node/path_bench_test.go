@@ -32,6 +32,27 @@ func BenchmarkPathBetweenNodes(b *testing.B) {
 	comparePaths(b, []string{"shortcut", "bridge", "bare"}, newWaysBetweenNodes)
 }
 
+// What TCP takes between two members of two nodes by bridges with pins of tunnels, with a check of peers in their place, and between two sockets
+// of the nodes themselves:
+//
+//	go test -run '^$' -bench Pins -benchtime 301x -exec $PWD/setup/asroot.sh ./internal/fabric/node
+func BenchmarkPins(b *testing.B) {
+	comparePaths(b, []string{"pins", "peers", "bare"}, func(b *testing.B) []way {
+		b.Helper()
+		needRoot(b)
+		bare := newNodesAtASwitch(b, Config{NoShortcuts: true})
+		return []way{
+			newWayBetweenNodes(b, true, ""), newWayBetweenNodes(b, true, peersOnly),
+			connect(b, bare[0].namespace, bare[1].namespace, underlayAddress(1).As4()),
+		}
+	})
+}
+
+// peersOnly makes a node take all frames of a peer, and send frames to anybody.
+const peersOnly = `nft 'add set inet nm peers { typeof ip saddr . @th,96,24; }; add element inet nm peers { 198.18.0.1 . 0x3, 198.18.0.2 . 0x3 }; flush chain inet nm input
+	add rule inet nm input udp dport 4789 ip saddr . @th,96,24 @peers accept; add rule inet nm input udp dport 4789 @th,96,24 @vnis drop
+	flush chain bridge nm leaving; add rule bridge nm leaving accept; flush chain bridge nm prerouting; add rule bridge nm prerouting iifname "nmp*" goto member'`
+
 // comparePaths measures three ways in turn.
 func comparePaths(b *testing.B, sides []string, newWays func(b *testing.B) []way) {
 	b.Helper()
@@ -78,24 +99,31 @@ func reportPaths(b *testing.B, sides []string, took [][]float64) {
 func newWaysBetweenNodes(b *testing.B) []way {
 	b.Helper()
 	needRoot(b)
-	var ways []way
-	for _, bridged := range []bool{false, true} {
-		nodes := newNodesAtASwitch(b, Config{NoShortcuts: bridged})
-		var members []member
-		for i, n := range nodes {
-			network := testNetwork(3)
-			network.Remotes = behind(network, underlayAddress(1-i), 3-i)
-			network.Ports = []fabric.Port{testPort(network, 2+i)}
-			apply(b, n.fabric, network)
-			if !bridged {
-				needShortcuts(b, n.fabric)
-			}
-			members = append(members, attach(b, n.fabric, network, 0))
-		}
-		ways = append(ways, connect(b, members[0].namespace, members[1].namespace, members[1].port.Address.As4()))
-	}
 	bare := newNodesAtASwitch(b, Config{NoShortcuts: true})
-	return append(ways, connect(b, bare[0].namespace, bare[1].namespace, underlayAddress(1).As4()))
+	return []way{
+		newWayBetweenNodes(b, false, ""), newWayBetweenNodes(b, true, ""),
+		connect(b, bare[0].namespace, bare[1].namespace, underlayAddress(1).As4()),
+	}
+}
+
+// newWayBetweenNodes connects two members of two nodes, on which a script runs before.
+func newWayBetweenNodes(b *testing.B, bridged bool, script string) way {
+	b.Helper()
+	var members []member
+	for i, n := range newNodesAtASwitch(b, Config{NoShortcuts: bridged}) {
+		network := testNetwork(3)
+		network.Remotes = behind(network, underlayAddress(1-i), 3-i)
+		network.Ports = []fabric.Port{testPort(network, 2+i)}
+		apply(b, n.fabric, network)
+		if !bridged {
+			needShortcuts(b, n.fabric)
+		}
+		members = append(members, attach(b, n.fabric, network, 0))
+		if script != "" {
+			n.run(b, script)
+		}
+	}
+	return connect(b, members[0].namespace, members[1].namespace, members[1].port.Address.As4())
 }
 
 // newNodesAtASwitch makes two nodes with the MTU that the nodes of nearmetal dev have.

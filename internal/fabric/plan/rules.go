@@ -95,8 +95,8 @@ const bridgeRules = `table bridge nm {
 	}
 	chain leaving {
 		oifname . arp daddr ip @anycast drop
-		ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 accept
 		oifname . ether daddr @remotes accept
+		ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 accept
 		drop
 	}
 	chain output {
