@@ -136,8 +136,7 @@ func (w *world) checkMachinesAtRest() {
 		}
 		switch r.Phase {
 		case api.MachineReady:
-			// One that hangs, or whose power nothing can read, is a node that is down: what becomes of it is for people to decide.
-			if down := is.idle || b.blind && !is.on; !down && (!is.agent || is.generation != r.Boot.Generation) {
+			if !b.staysDown() && (!is.agent || is.generation != r.Boot.Generation) {
 				w.fail("machines", "%s is ready in boot %d, and it is %+v", b.name, r.Boot.Generation, is)
 			}
 		case api.MachineEnrolled, api.MachineOff, api.MachineFailed:
@@ -205,6 +204,16 @@ func (w *world) box(name string) *box {
 		}
 	}
 	return nil
+}
+
+// staysDown reports whether a machine that is ready is a node that is down: it hangs, or nothing can read its power. What becomes of it is for people
+// to decide. A node that is no machine of the site does not stay down.
+func (b *box) staysDown() bool {
+	if b == nil {
+		return false
+	}
+	is := b.really()
+	return is.idle || b.blind && !is.on
 }
 
 // really is a machine as it is.

@@ -106,16 +106,17 @@ func (a *agent) restoreHere(id string, m *memberMemory, d wanted) {
 	})
 }
 
-// checkSavedAtRest checks that all members of a saved cluster are on disk indeed.
+// checkSavedAtRest checks that all members of a saved cluster are on disk indeed, unless their machine stays down.
 func (w *world) checkSavedAtRest(c *state.Cluster) {
 	if c.Record == nil || c.Record.Phase != api.ClusterSaved {
 		return
 	}
 	for a := range c.Held() {
-		if a.IsSnapshot() {
+		n := w.node(a.Node)
+		if a.IsSnapshot() || n.box.staysDown() {
 			continue
 		}
-		if h := w.node(a.Node).host[a.ID]; !a.Saved || h == nil || h.state != lifecycle.HostSaved {
+		if h := n.host[a.ID]; !a.Saved || h == nil || h.state != lifecycle.HostSaved {
 			w.fail("rest", "cluster %s is saved, and %s is not", c.Name(), a.ID)
 		}
 	}
