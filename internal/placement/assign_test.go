@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +65,37 @@ func TestTheNthPlacedOfAGroupIsTheNthThatIsWantedOfIt(t *testing.T) {
 		if _, err := Assign(placed, d); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("names that don't match what is placed: %v, want %q", err, name)
 		}
+	}
+}
+
+func TestAFixedAddressIsItsGroupsAloneWhetherOrNotAMemberHasIt(t *testing.T) {
+	own, lab := nth(7), nth(8)
+	lab.UID, lab.Name, lab.ClusterUID = "net-lab", "project/lab", ""
+	host := func(n int) netip.Addr { return pool.Offset(lab.Prefix.Addr(), uint32(n)) }
+	placed, refusal := Place(viewOf(t, testNode("n1", 8, 1, 8)), Request{Cluster: "c", Groups: []api.Group{group("a", 2, 1, 1), group("b", 1, 1, 1)}})
+	if refusal != nil {
+		t.Fatal(refusal.Message)
+	}
+	d := Decision{
+		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, lab},
+		Further:  map[string][]string{"a": {"project/lab"}, "b": {"project/lab"}},
+		Fixed:    map[string]map[string]netip.Addr{"b": {"project/lab": host(firstHost + 1)}},
+		Reserved: map[string][]netip.Addr{lab.UID: {host(firstHost), host(firstHost + 1)}}, // the first is another cluster's, whose member is lost
+	}
+	assignments, err := Assign(placed, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []netip.Addr
+	for _, a := range assignments {
+		got = append(got, a.Ports[1].Address)
+	}
+	if want := []netip.Addr{host(firstHost + 2), host(firstHost + 3), host(firstHost + 1)}; !slices.Equal(got, want) {
+		t.Errorf("addresses %v, want %v", got, want)
+	}
+	d.Held = []api.Assignment{{Ports: []api.PortClaim{{Network: lab.UID, Address: host(firstHost + 1)}}}}
+	if _, err := Assign(placed, d); err == nil || !strings.Contains(err.Error(), "is taken") {
+		t.Errorf("an address that somebody holds is given again: %v", err)
 	}
 }
 

@@ -84,7 +84,7 @@ var nameGuards = []Mutant{
 		File:    "internal/placement/assign.go",
 		Find:    "range d.Reserved[n.UID]",
 		Replace: "range d.Reserved[\"\"]",
-		Test:    "./internal/controller TestAReplacementGetsTheFixedAddressWhenTheLostMemberIsClean",
+		Test:    "./internal/placement TestAFixedAddressIsItsGroupsAloneWhetherOrNotAMemberHasIt",
 	},
 	{
 		Guard:   "a fixed address waits for the proof that its last holder is clean",
