@@ -146,7 +146,7 @@ func wantHeld(t *testing.T, r *rig, m driver.Member) {
 	}
 }
 
-// TestAMachineThatWasHotpluggedIsSavedAndRestoredWithItsSize: its successor is built in the same chassis, and can grow and shrink as well.
+// TestAMachineThatWasHotpluggedGoesOnElsewhereWithItsSize: its successor is built in the same chassis, and can grow and shrink as well.
 func TestAMachineThatWasHotpluggedGoesOnElsewhereWithItsSize(t *testing.T) {
 	r := newRig(t, needGuests(t))
 	m := sizedAs(r.member(t), 0, 1, 384<<20, 0)
