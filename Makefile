@@ -107,10 +107,10 @@ BOOT_TESTS ?= TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain
 test-boot: setup build ## boot two emulated machines over the network and run a cluster on them (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '$(BOOT_TESTS)' ./tests/boot
 
-# All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault. One package after the other,
-# because memory for the machines is what a computer has least of.
+# All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault, a host of virtual machines. One
+# package after the other, because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
-test-testbed: setup build ## run all tests that need emulated machines, about an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
+test-testbed: setup build ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
