@@ -99,11 +99,16 @@ func (a *agent) takeSnapshot(id string, m *memberMemory, d wanted) {
 	source.busy = true
 	a.n.host[id] = d.prepared()
 	a.drive(id, m, FreezeFails, "snapshot", 3*time.Second, func(h *hostMember) {
+		switch of.state {
+		case lifecycle.HostPaused:
+		case lifecycle.HostRunning:
+			a.n.w.fail("snapshot", "the state of %s was written on %s while the member ran", d.of, a.n.record.Name)
+		default: // it has ended meanwhile, and nothing is left to write
+			m.attempts = m.attempts.Fail("the member has ended", time.Now())
+			return
+		}
 		h.state, h.jobs, h.everIll, h.life = lifecycle.HostSaved, of.copyJobs(), of.everIll, of.life
 		a.n.w.happened("state written")
-		if of.state != lifecycle.HostPaused {
-			a.n.w.fail("snapshot", "the state of %s was written on %s, and the member is %s", d.of, a.n.record.Name, of.state)
-		}
 	}, func() { source.busy = false })
 }
 
