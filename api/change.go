@@ -4,7 +4,8 @@ package api
 type Kind string
 
 // The kinds of objects. A node changes with what its agent reports of itself, its drain and its machine, but not with the members on it. An
-// environment is one that was built. A network is named by its UID; its ports change with their clusters. Tokens, candidates and enrollment tokens are visible to administrators only.
+// environment is one that was built. A network is named by its UID; its ports change with their clusters, and so do those of a
+// security group. Tokens, candidates and enrollment tokens are visible to administrators only.
 const (
 	KindBuild       Kind = "build"
 	KindCandidate   Kind = "candidate"
@@ -15,13 +16,18 @@ const (
 	KindNetwork     Kind = "network"
 	KindNode        Kind = "node"
 	KindProject     Kind = "project"
-	KindShape       Kind = "shape"
-	KindToken       Kind = "token"
+	// KindSecurityGroup is a security group, by its UID.
+	KindSecurityGroup Kind = "security-group"
+	KindShape         Kind = "shape"
+	KindToken         Kind = "token"
 )
 
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
-	return []Kind{KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindShape, KindToken}
+	return []Kind{
+		KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
+		KindToken,
+	}
 }
 
 // ChangeType is the kind of a change of an object.

@@ -86,11 +86,18 @@ type PortClaim struct {
 	// Address is the member's in that network. MAC is the address of its interface, locally administered (IEEE 802c).
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// SecurityGroups are the names of the port's security groups within the cluster's project, as its group named them when it was placed.
+	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Device is the node's port that it is, or is on. Fabric and At are where that is connected; the fabric must prove the port clean too. All are
 	// empty for a port that only the node knows of.
 	Device string `json:"device,omitempty"`
 	Fabric string `json:"fabric,omitempty"`
 	At     string `json:"at,omitempty"`
+}
+
+// SameAs reports whether two ports are one to the networks: where a node has them is its own business.
+func (p *PortClaim) SameAs(other *PortClaim) bool {
+	return p.Network == other.Network && p.Address == other.Address && p.MAC == other.MAC
 }
 
 // IsMember reports whether an assignment is a member that runs: no spare, no state of a snapshot, and no part of another assignment's member.

@@ -44,7 +44,7 @@ type Group struct {
 	// Networks are networks on which each member has a port, besides the cluster's own. NAME is a further private network of the cluster; groups
 	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
 	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
-	Networks []string `json:"networks,omitempty"`
+	Networks []GroupNetwork `json:"networks,omitempty"`
 	// Addresses are fixed addresses on networks of the project, by network as in Networks: {"project/lab": "10.64.128.20"}. Only a group of one
 	// member without spares can have some. A replacement of the member gets the same addresses, once the lost member is proved clean.
 	Addresses map[string]string `json:"addresses,omitempty"`
@@ -120,7 +120,7 @@ type ClusterRequest struct {
 	Environment  string            `json:"environment,omitempty"`
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
-	Networks     []string          `json:"networks,omitempty"`
+	Networks     []GroupNetwork    `json:"networks,omitempty"`
 	Addresses    map[string]string `json:"addresses,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`

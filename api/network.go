@@ -89,8 +89,8 @@ func JoinedNetworks(groups []Group) []string { return networkNames(groups, true)
 func networkNames(groups []Group, joined bool) []string {
 	var names []string
 	for i := range groups {
-		for _, name := range groups[i].Networks {
-			if strings.HasPrefix(name, ofProject) == joined && !slices.Contains(names, name) {
+		for _, n := range groups[i].Networks {
+			if name := n.Name; strings.HasPrefix(name, ofProject) == joined && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -170,6 +170,8 @@ type NetworkPort struct {
 	Kind    PortKind   `json:"kind"`
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// SecurityGroups are the names of the port's groups. A port without one is not restricted.
+	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Releasing: it is being cleaned. Quarantined: it was not proved clean in time.
 	Releasing   bool `json:"releasing,omitempty"`
 	Quarantined bool `json:"quarantined,omitempty"`

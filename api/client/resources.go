@@ -160,6 +160,33 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) (api.NetworkSta
 	return answer[api.NetworkStatus](ctx, c, http.MethodDelete, "/v1/networks/"+url.PathEscape(name), nil)
 }
 
+// SecurityGroups returns all security groups that the token may see.
+func (c *Client) SecurityGroups(ctx context.Context) ([]api.SecurityGroupStatus, error) {
+	return items[api.SecurityGroupStatus](ctx, c, "/v1/security-groups")
+}
+
+// CreateSecurityGroup makes a security group of a project.
+func (c *Client) CreateSecurityGroup(ctx context.Context, req api.SecurityGroupRequest) (api.SecurityGroupStatus, error) {
+	return answer[api.SecurityGroupStatus](ctx, c, http.MethodPost, "/v1/security-groups", req)
+}
+
+// SecurityGroup returns the security group with a name (NAME or PROJECT.NAME) or UID.
+func (c *Client) SecurityGroup(ctx context.Context, name string) (api.SecurityGroupStatus, error) {
+	return answer[api.SecurityGroupStatus](ctx, c, http.MethodGet, securityGroup(name), nil)
+}
+
+// ChangeSecurityGroupRules changes the rules of a security group.
+func (c *Client) ChangeSecurityGroupRules(ctx context.Context, name string, change api.SecurityGroupRules) (api.SecurityGroupStatus, error) {
+	return answer[api.SecurityGroupStatus](ctx, c, http.MethodPost, securityGroup(name)+"/rules", change)
+}
+
+// DeleteSecurityGroup deletes a security group that nothing names.
+func (c *Client) DeleteSecurityGroup(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodDelete, securityGroup(name), nil, nil)
+}
+
+func securityGroup(name string) string { return "/v1/security-groups/" + url.PathEscape(name) }
+
 // Network returns the network with a name (CLUSTER, CLUSTER:NETWORK or project/NETWORK) or UID.
 func (c *Client) Network(ctx context.Context, name string) (api.NetworkStatus, error) {
 	return answer[api.NetworkStatus](ctx, c, http.MethodGet, "/v1/networks/"+url.PathEscape(name), nil)

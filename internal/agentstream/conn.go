@@ -17,7 +17,7 @@ import (
 )
 
 // Path is the path at which a server accepts agent streams. Version 1 sent each state in one message, version 2 every
-// file of each member, version 3 peers and files of a cluster in one share, and version 4 peers without their members.
+// file of each member, version 3 peers and files of a cluster in one share, and version 4 neither members with their peers nor security groups.
 const Path = "/agent/v5/stream"
 
 // maxMessageBytes bounds one message. An element of a state is at most what one commit stores (store.MaxBytes), and a piece holds more

@@ -1,6 +1,6 @@
 // Package agentstream is the bidirectional stream between a server and a node agent: changes down, observations up.
 //
-// Messages are JSON lines over one HTTP/2 request (POST /agent/v4/stream, RFC 9113), each with exactly one field set. Both sides are
+// Messages are JSON lines over one HTTP/2 request (POST /agent/v5/stream, RFC 9113), each with exactly one field set. Both sides are
 // level-triggered: Desired is the whole desired state of the node, and Observed is the whole observed state. On the wire a state is sent
 // in pieces of bounded size. A new stream begins with all pieces; later messages carry only the changed pieces. A receiver sees whole
 // states only. The package must never decide anything. Start with Send and Receive in conn.go. The code in pieces.go takes states apart
@@ -164,9 +164,10 @@ type Desired struct {
 	Term int64
 	// Revision is the state revision this was computed from; it grows within a term.
 	Revision int64
-	// Peers are the peers of networks, and Files the files that all members of a cluster have: each is rendered once for many nodes. An agent
-	// never sees them: they are in its Networks and Members.
+	// Peers are the peers of networks, Groups the security groups of their ports, and Files the files that all members of a cluster have: each
+	// is rendered once for many nodes. An agent never sees them: they are in its Networks and Members.
 	Peers    []NodePeers
+	Groups   []*Share
 	Files    []*Share
 	Networks []fabric.Network
 	Members  []Member

@@ -16,9 +16,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
-// Share is content that many nodes have in common: the members of a network with their nodes, or the files of a cluster's members. The leader renders a share once for each
+// Share is content that many nodes have in common: the members of a network with their nodes, the security groups of a network, or the files of
+// a cluster's members. The leader renders a share once for each
 // change, and a thousand streams send the same bytes. A node that has a former share is sent the difference. A share never changes; make one
-// with NewPeers or NewFiles.
+// with NewPeers, NewGroups or NewFiles.
 type Share struct {
 	of     owner
 	digest string // of the content
@@ -28,12 +29,13 @@ type Share struct {
 // owner is the network or the cluster of a share: exactly one of its fields is set.
 type owner struct {
 	Index   int    `json:"index,omitempty"`   // of the network whose peers the share has
+	Groups  int    `json:"groups,omitempty"`  // index of the network whose security groups the share has
 	Cluster string `json:"cluster,omitempty"` // UID of the cluster whose files the share has
 }
 
-// compare orders peers before files.
+// compare orders groups before peers, and peers before files.
 func (o owner) compare(other owner) int {
-	return cmp.Or(strings.Compare(o.Cluster, other.Cluster), cmp.Compare(o.Index, other.Index))
+	return cmp.Or(strings.Compare(o.Cluster, other.Cluster), cmp.Compare(o.Index, other.Index), cmp.Compare(o.Groups, other.Groups))
 }
 
 // NewPeers returns the share of a network's peers: its members that reach each other, each with the underlay address of its node.
@@ -154,7 +156,9 @@ func newSharedText(of owner, f driver.File) (*sharedText, error) {
 }
 
 // textKey orders texts by their shares: no UID of a cluster is empty.
-func textKey(t *sharedText) string { return fmt.Sprintf("%s %05d %s", t.Cluster, t.Index, t.Path) }
+func textKey(t *sharedText) string {
+	return fmt.Sprintf("%s %05d %05d %s", t.Cluster, t.Index, t.Groups, t.Path)
+}
 
 // editOf returns the change that makes this text of another, or nil when it is better sent whole. It is made once for all streams.
 func (t *sharedText) editOf(was *sharedText) (json.RawMessage, error) {
@@ -252,7 +256,7 @@ func differing(before, after []*Share) (map[string]*sharedText, []*sharedText) {
 
 // shares returns all shares of a node, in order.
 func (d *Desired) shares() []*Share {
-	shares := make([]*Share, 0, len(d.Peers)+len(d.Files))
+	shares := slices.Clone(d.Groups)
 	for _, p := range d.Peers {
 		shares = append(shares, p.Share)
 	}
@@ -262,7 +266,7 @@ func (d *Desired) shares() []*Share {
 // Whole returns a desired state in which networks have their members on other nodes and members their files, and no share is left: what the agent is given.
 func (d *Desired) Whole() (*Desired, error) {
 	whole := *d
-	whole.Peers, whole.Files = nil, nil
+	whole.Peers, whole.Groups, whole.Files = nil, nil, nil
 	remotes := map[int][]fabric.Remote{}
 	for _, p := range d.Peers {
 		elsewhere, err := p.remotes()
@@ -271,9 +275,17 @@ func (d *Desired) Whole() (*Desired, error) {
 		}
 		remotes[p.of.Index] = elsewhere
 	}
+	groups := map[int][]fabric.Group{}
+	for _, s := range d.Groups {
+		var err error
+		if groups[s.of.Groups], err = s.groups(); err != nil {
+			return nil, err
+		}
+	}
 	whole.Networks = slices.Clone(d.Networks)
 	for i := range whole.Networks {
 		whole.Networks[i].Remotes = remotes[whole.Networks[i].Index]
+		whole.Networks[i].Groups = groups[whole.Networks[i].Index]
 	}
 	files := filesByCluster(d.Files)
 	content := make(map[*Share][]driver.File, len(d.Files))
@@ -307,14 +319,17 @@ func filesByCluster(files []*Share) map[string]*Share {
 }
 
 // sharesOf puts the shares of a node together from their texts, which are in the order of their keys.
-func sharesOf(texts []*sharedText, selves map[int]netip.Addr) (peers []NodePeers, files []*Share) {
+func sharesOf(texts []*sharedText, selves map[int]netip.Addr) (peers []NodePeers, groups, files []*Share) {
 	var s *Share
 	for i, t := range texts {
 		if i == 0 || s.of != t.owner {
 			s = &Share{of: t.owner}
-			if t.Cluster != "" {
+			switch {
+			case t.Cluster != "":
 				files = append(files, s)
-			} else {
+			case t.Groups > 0:
+				groups = append(groups, s)
+			default:
 				peers = append(peers, NodePeers{s, selves[t.Index]})
 			}
 		}
@@ -323,7 +338,7 @@ func sharesOf(texts []*sharedText, selves map[int]netip.Addr) (peers []NodePeers
 	for _, s := range files {
 		s.digest = FilesDigest(s.content())
 	}
-	return peers, files
+	return peers, groups, files
 }
 
 // FilesDigests returns the digests of the files that members should have, by assignment ID, as the agent will report them.

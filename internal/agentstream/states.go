@@ -190,7 +190,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
-	d.Peers, d.Files = sharesOf(parts.Texts, selves)
+	d.Peers, d.Groups, d.Files = sharesOf(parts.Texts, selves)
 	contents := map[string][]byte{}
 	for _, c := range parts.Contents { // by name and part
 		if c.Part == 0 {

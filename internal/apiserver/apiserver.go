@@ -52,6 +52,9 @@ type Writer interface {
 	DeleteShape(ctx context.Context, name string) (int64, error)
 	CreateNetwork(ctx context.Context, in api.NetworkIntent) (int64, error)
 	RequestNetworkDelete(ctx context.Context, name string, at time.Time) (int64, error)
+	CreateSecurityGroup(ctx context.Context, g api.SecurityGroup) (int64, error)
+	ChangeSecurityGroup(ctx context.Context, name string, at time.Time, change func(rules []string) ([]string, error)) (api.SecurityGroup, int64, error)
+	DeleteSecurityGroup(ctx context.Context, name string) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
 
@@ -115,7 +118,7 @@ type Config struct {
 	Images       Images
 	Recipes      Recipes
 	Compatible   Compatible
-	// AgentStream handles POST /agent/v4/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
+	// AgentStream handles POST /agent/v5/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
 	// tunnels to members, and AgentCarry POST /agent/v1/carry/TARGET/ID, theirs for what another node has of a member; nil: there is none.
 	AgentStream http.Handler
 	AgentTunnel http.Handler

@@ -66,10 +66,12 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 		return &body[api.ApplyResult]{api.ApplyResult{Steps: steps, Cluster: &now}}, nil
 	}
 	intent, revision, err := s.cfg.Writer.UpdateIntent(ctx, full, c.UID(), change)
-	if errors.Is(err, state.ErrNotFound) {
+	switch {
+	case errors.Is(err, state.ErrNotFound):
 		return nil, noCluster(in.Name)
-	}
-	if err != nil {
+	case errors.Is(err, state.ErrNoSecurityGroup):
+		return nil, fail(codeUnknownSecurityGroup, "%v; it was deleted meanwhile", err)
+	case err != nil:
 		return nil, err
 	}
 	now := joinCluster(s.afterWrite(ctx, intent, revision, c), s.cfg.Live)
@@ -152,6 +154,9 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := addressesFree(who(ctx), was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {
 			return nil, err
 		}
+		if err := knownSecurityGroups(want.Spec, projectOr(intent.Project), s.cfg.Reader.View()); err != nil {
+			return nil, err
+		}
 		if err := s.canGrow(c, was.Spec, *intent, intent.Spec.Queue); err != nil {
 			return nil, err
 		}
@@ -211,8 +216,8 @@ func unchangeable(was, want api.ClusterSpec) error {
 func newNetworks(was api.ClusterSpec, g api.Group) []api.FieldProblem {
 	var problems []api.FieldProblem
 	has := slices.Concat(api.FurtherNetworks(was.Groups), api.JoinedNetworks(was.Groups))
-	for _, name := range g.Networks {
-		if !slices.Contains(has, name) {
+	for _, network := range g.Networks {
+		if name := network.Name; !slices.Contains(has, name) {
 			problems = append(problems, api.FieldProblem{
 				Location: groupPath(g.Name) + ".networks", Value: name, Message: fmt.Sprintf("names %q, and a cluster can't get another network", name),
 			})
@@ -221,12 +226,22 @@ func newNetworks(was api.ClusterSpec, g api.Group) []api.FieldProblem {
 	return problems
 }
 
-// networkNames are a group's further networks as text. Their order in the group means nothing once the cluster has them.
+// networkNames are a group's further networks as text, with the security groups of its ports. Neither order means anything once the cluster
+// has them.
 func networkNames(g api.Group) string {
 	if len(g.Networks) == 0 {
 		return "none"
 	}
-	return strings.Join(slices.Sorted(slices.Values(g.Networks)), ",")
+	var names []string
+	for _, n := range g.Networks {
+		name := n.Name
+		if len(n.SecurityGroups) > 0 {
+			name += "=" + strings.Join(slices.Sorted(slices.Values(n.SecurityGroups)), "+")
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ",")
 }
 
 // selector is a group's node selector as text, none for both ways to say so.

@@ -147,13 +147,13 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 			"groups[compute].stack: is container", "groups[compute].environment: is local", "groups[compute].node_selector: is none and can't become rack=r1",
 		}, false},
 		{"another network of a group, and one that the cluster lacks", nil, func(r *api.ClusterRequest) {
-			r.Groups[1].Networks = []string{"storage", "fast"}
-			r.Groups = append(r.Groups, api.Group{Name: "x", Networks: []string{"fast"}})
+			r.Groups[1].Networks = api.OnNetworks("storage", "fast")
+			r.Groups = append(r.Groups, api.Group{Name: "x", Networks: api.OnNetworks("fast")})
 		}, "unchangeable", []string{
 			"groups[compute].networks: is none and can't become fast,storage", `groups[x].networks: names "fast", and a cluster can't get another network`,
 		}, false},
 		{"a fixed address for a group that has none", nil, func(r *api.ClusterRequest) {
-			r.Groups[0].Networks, r.Groups[0].Addresses = []string{"project/lab"}, map[string]string{"project/lab": "10.64.128.9"}
+			r.Groups[0].Networks, r.Groups[0].Addresses = api.OnNetworks("project/lab"), map[string]string{"project/lab": "10.64.128.9"}
 		}, "unchangeable", []string{"groups[head].addresses: is none and can't become project/lab=10.64.128.9"}, false},
 		{"the group of rank 0", nil, func(r *api.ClusterRequest) { r.Groups = r.Groups[1:] }, "unchangeable", []string{"groups[head]: holds rank 0 (head-0)"}, false},
 		{"a shorter limit", nil, func(r *api.ClusterRequest) { r.TimeLimit = api.Duration(time.Hour) }, "cant_extend", []string{"can only be made longer"}, false},
@@ -202,11 +202,11 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 
 func TestANewGroupMayShareNetworksOfItsCluster(t *testing.T) {
 	networks := func(names ...string) func(*api.ClusterRequest) {
-		return func(r *api.ClusterRequest) { r.Groups[1].Networks = names }
+		return func(r *api.ClusterRequest) { r.Groups[1].Networks = api.OnNetworks(names...) }
 	}
 	_, c, _ := ready(t, twoGroups(networks("storage", "fast")))
 	want := twoGroups(networks("fast", "storage")) // the order says nothing any more
-	want.Groups = append(want.Groups, api.Group{Name: "x", Size: 1, Networks: []string{"fast"}})
+	want.Groups = append(want.Groups, api.Group{Name: "x", Size: 1, Networks: api.OnNetworks("fast")})
 	done, err := c.ApplyCluster(t.Context(), "c1", want, false)
 	if err != nil || steps(done) != "add groups[x] >1 member: 1 member is added, with 1 core and 512MiB each: x-0" {
 		t.Errorf("apply: %v\n%s", err, steps(done))

@@ -103,6 +103,9 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := addressesFree(p, api.ClusterSpec{}, want.Spec, project, view); err != nil {
 		return none, err
 	}
+	if err := knownSecurityGroups(want.Spec, project, view); err != nil {
+		return none, err
+	}
 	withDisks(want.Spec, api.ClusterSpec{}, view)
 	if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err
@@ -130,6 +133,8 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 		return api.Cluster{}, s.clusterExists(ctx, intent.Name)
 	case errors.Is(err, state.ErrNoProject):
 		return api.Cluster{}, noProject(intent.Project)
+	case errors.Is(err, state.ErrNoSecurityGroup):
+		return api.Cluster{}, fail(codeUnknownSecurityGroup, "%v; it was deleted meanwhile", err)
 	case errors.Is(err, state.ErrNoNetwork):
 		return api.Cluster{}, fail(codeUnknownNetwork, "%v; it was deleted meanwhile", err)
 	case err != nil:

@@ -118,6 +118,28 @@ var (
 		"too_many_networks", http.StatusConflict, "The project has too many networks",
 		"The project has as many networks as a project may have; `detail` names the limit.", "Delete a network first.",
 	}
+	codeNoSecurityGroup = Code{
+		"security_group_not_found", http.StatusNotFound, "The security group does not exist",
+		"No security group that the token may see has this name or UID: it was deleted, or belongs to another project.",
+		"List the security groups and correct the name.",
+	}
+	codeUnknownSecurityGroup = Code{
+		"unknown_security_group", http.StatusUnprocessableEntity, "The project has no such security group",
+		"A cluster or a rule names a security group that the project does not have; `detail` lists those of the project.",
+		"Choose a listed security group, or create it: nearmetal security-group create NAME.",
+	}
+	codeSecurityGroupExists = Code{
+		"security_group_exists", http.StatusConflict, "The security group's name is taken",
+		"The project has a security group of this name.", "Choose another name, or change the rules of the security group.",
+	}
+	codeSecurityGroupInUse = Code{
+		"security_group_in_use", http.StatusConflict, "The security group is in use",
+		"Clusters or rules of other security groups name it; `detail` names them.", "Delete the clusters, or remove the rules, first.",
+	}
+	codeTooManySecurityGroups = Code{
+		"too_many_security_groups", http.StatusConflict, "The project has too many security groups",
+		"The project has as many security groups as a project may have; `detail` names the limit.", "Delete a security group first.",
+	}
 	codeNoEnvironment = Code{
 		"environment_not_found", http.StatusNotFound, "The environment does not exist",
 		"No node has an environment of this name, and none was built.", "List the environments and correct the name.",
@@ -198,7 +220,7 @@ var (
 	}
 	codeProjectInUse = Code{
 		"project_in_use", http.StatusConflict, "The project is in use",
-		"The project owns clusters, networks or tokens, or is the default project, which always exists.", "Delete what `detail` names first.",
+		"The project owns clusters, networks, security groups or tokens, or is the default project, which always exists.", "Delete what `detail` names first.",
 	}
 	codeQuotaInUse = Code{
 		"quota_in_use", http.StatusConflict, "More than the quota is in use",
@@ -321,7 +343,8 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
-		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeAddressTaken, codeTooManyNetworks, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
+		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,

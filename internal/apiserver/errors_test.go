@@ -223,7 +223,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return sendTCP(t, s, trust.RoleAgent, request{method: "GET", path: "/v1/clusters"})
 		}},
 		{"forbidden", "which show a certificate of this site", func() *http.Response {
-			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v4/stream"})
+			return sendTCP(t, s, trust.RoleAdmin, request{method: "POST", path: "/agent/v5/stream"})
 		}},
 		{"no_such_path", "/v2", func() *http.Response { return send(t, s, request{method: "GET", path: "/v2"}) }},
 		{"cluster_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/clusters/nix"}) }},
@@ -232,6 +232,26 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/jobs/nix/cancel"}) }},
 		{"job_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/jobs/nix/log"}) }},
 		{"node_not_found", `"nix"`, func() *http.Response { return send(t, s, request{method: "GET", path: "/v1/nodes/nix"}) }},
+		{"security_group_not_found", `"none" does not exist`, func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/security-groups/none"})
+		}},
+		{"unknown_security_group", `a rule names security group "none"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"web","rules":["in any from group none"]}`})
+		}},
+		{"security_group_exists", `"web" already exists`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"web"}`})
+			return send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"web"}`})
+		}},
+		{"security_group_in_use", `rules of 1 security group (db)`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"db","rules":["in any from group web"]}`})
+			return send(t, s, request{method: "DELETE", path: "/v1/security-groups/web"})
+		}},
+		{"too_many_security_groups", `has 32 security groups`, func() *http.Response {
+			for i := range 30 {
+				send(t, s, request{method: "POST", path: "/v1/security-groups", body: fmt.Sprintf(`{"name":"group%d"}`, i)})
+			}
+			return send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"more"}`})
+		}},
 		{"unknown_network", `project/none`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"c8","networks":["project/none"]}`})
 		}},

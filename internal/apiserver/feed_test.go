@@ -107,6 +107,8 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	step(func() { reach(s.repo.DeleteBuild(ctx, "b1")) }, "delete build b1")
 	step(func() { reach(s.repo.CreateProject(ctx, api.Project{Name: "p1"})) }, "put project p1")
 	step(func() { reach(s.repo.DeleteProject(ctx, "p1")) }, "delete project p1")
+	step(func() { reach(s.repo.CreateSecurityGroup(ctx, api.SecurityGroup{Name: "web", UID: "ug"})) }, "put security-group ug")
+	step(func() { reach(s.repo.DeleteSecurityGroup(ctx, "web")) }, "delete security-group ug")
 	step(func() { reach(s.repo.PutShape(ctx, api.NamedShape{Name: "m4"})) }, "put shape m4")
 	step(func() { reach(s.repo.DeleteShape(ctx, "m4")) }, "delete shape m4")
 	step(func() { reach(s.repo.CreateToken(ctx, api.TokenInfo{ID: "t1"})) }, "put token t1")

@@ -176,7 +176,8 @@ func portsOf(network string, on []*state.Cluster, quarantined []*api.Assignment)
 		for i := range a.Ports {
 			if p := &a.Ports[i]; p.Network == network && !a.Spare {
 				ports = append(ports, api.NetworkPort{
-					Cluster: cluster, Member: a.Member, Node: a.Node, Kind: p.Kind, Address: p.Address, MAC: p.MAC, Releasing: releasing, Quarantined: quarantined,
+					Cluster: cluster, Member: a.Member, Node: a.Node, Kind: p.Kind, Address: p.Address, MAC: p.MAC, SecurityGroups: p.SecurityGroups,
+					Releasing: releasing, Quarantined: quarantined,
 				})
 			}
 		}
@@ -212,7 +213,7 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	}
 	p, view := who(ctx), s.cfg.Reader.View()
 	project := cmp.Or(req.Project, projectOr(p.Project))
-	if err := mayChangeNetworks(p, view, project); err != nil {
+	if err := mayChangeShared(p, view, project, "networks"); err != nil {
 		return nil, err
 	}
 	full := tenancy.FullName(project, req.Name)
@@ -253,15 +254,15 @@ func (s *Server) requestedPrefix(req api.NetworkRequest, src *manifest.Source) (
 	return prefix, nil
 }
 
-// mayChangeNetworks refuses the networks of another project, and tokens that are limited to some of a project's clusters: a network is all of
-// theirs.
-func mayChangeNetworks(p tenancy.Principal, view *state.View, project string) error {
+// mayChangeShared refuses objects of another project, such as networks, and tokens that are limited to some of a project's clusters: all of these
+// use the object.
+func mayChangeShared(p tenancy.Principal, view *state.View, project, objects string) error {
 	switch {
 	case !seesProject(p, project):
-		return fail(codeForbidden, "your token is for project %q; only an administrator may change networks of project %q", projectOr(p.Project), project)
+		return fail(codeForbidden, "your token is for project %q; only an administrator may change %s of project %q", projectOr(p.Project), objects, project)
 	case len(p.Limits.Clusters) > 0:
-		return fail(codeForbidden, "your token is limited to clusters named %s, and networks are shared by all clusters of a project; use a token without that limit",
-			strings.Join(p.Limits.Clusters, ", "))
+		return fail(codeForbidden, "your token is limited to clusters named %s, and %s are shared by all clusters of a project; use a token without that limit",
+			strings.Join(p.Limits.Clusters, ", "), objects)
 	case view.Project(project) == nil:
 		return noProject(project)
 	}
@@ -319,7 +320,7 @@ func (s *Server) deleteNetwork(ctx context.Context, in *networkInput) (*body[api
 	case intent == nil:
 		return nil, noNetwork(in.Name)
 	}
-	if err := mayChangeNetworks(p, view, projectOr(intent.Project)); err != nil {
+	if err := mayChangeShared(p, view, projectOr(intent.Project), "networks"); err != nil {
 		return nil, err
 	}
 	revision, err := s.cfg.Writer.RequestNetworkDelete(ctx, intent.Name, s.cfg.Now().UTC())
@@ -341,7 +342,8 @@ func (s *Server) deleteNetwork(ctx context.Context, in *networkInput) (*body[api
 // knownNetworks refuses a cluster that names networks which its project does not have.
 func knownNetworks(spec api.ClusterSpec, project string, view *state.View) error {
 	for i, g := range spec.Groups {
-		for j, name := range g.Networks {
+		for j, network := range g.Networks {
+			name := network.Name
 			own, joined := api.CutProjectNetwork(name)
 			if !joined {
 				continue

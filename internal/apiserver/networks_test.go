@@ -19,7 +19,7 @@ func withNetworks(t *testing.T) *apiservertest.Site {
 	s := twoProjects(t)
 	for _, project := range []string{"default", "lab"} {
 		req := api.ClusterRequest{Name: "c1", Project: project, Egress: true, Groups: []api.Group{
-			{Name: "a", Networks: []string{"storage"}}, {Name: "b", Spares: 1},
+			{Name: "a", Networks: api.OnNetworks("storage")}, {Name: "b", Spares: 1},
 		}}
 		if _, err := s.Client().CreateCluster(t.Context(), req); err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func TestANetworkOfAProjectIsSharedByItsClustersAndUnknownToOtherProjects(t *tes
 		}
 	}
 	for _, name := range []string{"c1", "c2"} {
-		if _, err := ann.CreateCluster(t.Context(), api.ClusterRequest{Name: name, Networks: []string{"project/storage"}}); err != nil {
+		if _, err := ann.CreateCluster(t.Context(), api.ClusterRequest{Name: name, Networks: api.OnNetworks("project/storage")}); err != nil {
 			t.Fatal(err)
 		}
 		s.Place(name)
@@ -185,7 +185,7 @@ func TestANetworkOfAProjectIsSharedByItsClustersAndUnknownToOtherProjects(t *tes
 	if gone, err := eve.DeleteNetwork(t.Context(), "project/storage"); err != nil || gone.Phase != api.NetworkDeleting || gone.Project != "lab" {
 		t.Errorf("a network that nobody uses is deleted: %+v, %v", gone, err)
 	}
-	if _, err := eve.CreateCluster(t.Context(), api.ClusterRequest{Name: "c3", Networks: []string{"project/storage"}}); !client.HasCode(err, "unknown_network") {
+	if _, err := eve.CreateCluster(t.Context(), api.ClusterRequest{Name: "c3", Networks: api.OnNetworks("project/storage")}); !client.HasCode(err, "unknown_network") {
 		t.Errorf("a cluster on a network that is being deleted: %v", err)
 	}
 }
@@ -214,7 +214,7 @@ func TestARequestForANetworkIsRefusedWithTheReason(t *testing.T) {
 	if all, err := s.Client().Networks(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("after refusals there are %+v, %v", all, err)
 	}
-	_, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Networks: []string{"lab/x"}})
+	_, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Networks: api.OnNetworks("lab/x")})
 	if !client.HasCode(err, "invalid_cluster") || !strings.Contains(fmt.Sprintf("%+v", err), "write NAME for a private network of the cluster, or project/NAME") {
 		t.Errorf("a network of another project by its name: %v", err)
 	}

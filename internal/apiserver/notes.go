@@ -22,6 +22,9 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindJob, before.Jobs, after.Jobs, func(j *api.Job) (string, owner) { return j.ID, ofCluster(j.Cluster) }),
 		notesOf(api.KindNetwork, before.Networks, after.Networks, func(n *api.Network) (string, owner) { return n.UID, ofNetwork(n) }),
 		intentNotes(before.NetworkIntents, after.NetworkIntents),
+		notesOf(api.KindSecurityGroup, before.SecurityGroups, after.SecurityGroups, func(g *api.SecurityGroup) (string, owner) {
+			return g.UID, owner{project: projectOr(g.Project)}
+		}),
 		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
 		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
 	)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 // Version is what this program says about itself.
@@ -64,6 +65,7 @@ type (
 	roleSchema         struct{}
 	verbSchema         struct{}
 	durationSchema     struct{}
+	groupNetworkSchema struct{}
 	machinePhaseSchema struct{}
 	powerKindSchema    struct{}
 	powerStateSchema   struct{}
@@ -91,6 +93,19 @@ func (quantitySchema) Schema(huma.Registry) *huma.Schema {
 		AnyOf: []*huma.Schema{
 			{Type: huma.TypeString, Pattern: api.BytesPattern, Examples: []any{"512MiB"}}, {Type: huma.TypeInteger, Format: "int64", Minimum: &none},
 		},
+	}
+}
+
+func (groupNetworkSchema) Schema(huma.Registry) *huma.Schema {
+	name, groups := &huma.Schema{Type: huma.TypeString}, &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}}
+	text(1, len(api.ProjectNetwork(""))+manifest.MaxNetworkName, manifest.NetworkPattern)(name)
+	distinct(list(0, manifest.MaxPortGroups, text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern)))(groups)
+	return &huma.Schema{
+		Description: "A network: its name, or a mapping with its name and the security groups of the ports.",
+		AnyOf: []*huma.Schema{name, {
+			Type: huma.TypeObject, Properties: map[string]*huma.Schema{"name": name, "security_groups": groups}, Required: []string{"name"},
+			AdditionalProperties: false,
+		}},
 	}
 }
 
@@ -179,6 +194,7 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.JobPhase]():     reflect.TypeFor[jobPhaseSchema](),
 		reflect.TypeFor[api.Role]():         reflect.TypeFor[roleSchema](),
 		reflect.TypeFor[api.Verb]():         reflect.TypeFor[verbSchema](),
+		reflect.TypeFor[api.GroupNetwork](): reflect.TypeFor[groupNetworkSchema](),
 		reflect.TypeFor[api.Duration]():     reflect.TypeFor[durationSchema](),
 		reflect.TypeFor[api.MachinePhase](): reflect.TypeFor[machinePhaseSchema](),
 		reflect.TypeFor[api.PowerKind]():    reflect.TypeFor[powerKindSchema](),
@@ -241,29 +257,31 @@ func (s *Server) documentBody(op *huma.Operation) {
 // requests are the types of the bodies that handlers read themselves, by operation.
 func requests() map[string]reflect.Type {
 	return map[string]reflect.Type{
-		"create-cluster":  reflect.TypeFor[api.ClusterRequest](),
-		"apply-cluster":   reflect.TypeFor[api.ClusterRequest](),
-		"create-job":      reflect.TypeFor[api.JobRequest](),
-		"scale-cluster":   reflect.TypeFor[api.ScaleRequest](),
-		"migrate-cluster": reflect.TypeFor[api.MigrateRequest](),
-		"reboot-cluster":  reflect.TypeFor[api.RebootRequest](),
-		"resize-cluster":  reflect.TypeFor[api.ResizeRequest](),
-		"extend-cluster":  reflect.TypeFor[api.ExtendRequest](),
-		"label-cluster":   reflect.TypeFor[api.LabelsRequest](),
-		"certify-key":     reflect.TypeFor[api.CertificateRequest](),
-		"drain-node":      reflect.TypeFor[api.DrainRequest](),
-		"create-network":  reflect.TypeFor[api.NetworkRequest](),
-		"create-project":  reflect.TypeFor[api.ProjectRequest](),
-		"update-project":  reflect.TypeFor[api.ProjectUpdate](),
-		"patch-project":   reflect.TypeFor[api.ProjectSettings](),
-		"set-shape":       reflect.TypeFor[api.ShapeSettings](),
-		"create-token":    reflect.TypeFor[api.TokenRequest](),
-		"enroll-node":     reflect.TypeFor[api.EnrollRequest](),
-		"update-machine":  reflect.TypeFor[api.EnrollRequest](),
-		"patch-machine":   reflect.TypeFor[api.MachinePatch](),
-		"power-node":      reflect.TypeFor[api.NodePowerRequest](),
-		"power-nodes":     reflect.TypeFor[api.NodesPowerRequest](),
-		"create-build":    reflect.TypeFor[api.BuildRequest](),
+		"create-cluster":              reflect.TypeFor[api.ClusterRequest](),
+		"apply-cluster":               reflect.TypeFor[api.ClusterRequest](),
+		"create-job":                  reflect.TypeFor[api.JobRequest](),
+		"scale-cluster":               reflect.TypeFor[api.ScaleRequest](),
+		"migrate-cluster":             reflect.TypeFor[api.MigrateRequest](),
+		"reboot-cluster":              reflect.TypeFor[api.RebootRequest](),
+		"resize-cluster":              reflect.TypeFor[api.ResizeRequest](),
+		"extend-cluster":              reflect.TypeFor[api.ExtendRequest](),
+		"label-cluster":               reflect.TypeFor[api.LabelsRequest](),
+		"certify-key":                 reflect.TypeFor[api.CertificateRequest](),
+		"drain-node":                  reflect.TypeFor[api.DrainRequest](),
+		"create-network":              reflect.TypeFor[api.NetworkRequest](),
+		"create-security-group":       reflect.TypeFor[api.SecurityGroupRequest](),
+		"change-security-group-rules": reflect.TypeFor[api.SecurityGroupRules](),
+		"create-project":              reflect.TypeFor[api.ProjectRequest](),
+		"update-project":              reflect.TypeFor[api.ProjectUpdate](),
+		"patch-project":               reflect.TypeFor[api.ProjectSettings](),
+		"set-shape":                   reflect.TypeFor[api.ShapeSettings](),
+		"create-token":                reflect.TypeFor[api.TokenRequest](),
+		"enroll-node":                 reflect.TypeFor[api.EnrollRequest](),
+		"update-machine":              reflect.TypeFor[api.EnrollRequest](),
+		"patch-machine":               reflect.TypeFor[api.MachinePatch](),
+		"power-node":                  reflect.TypeFor[api.NodePowerRequest](),
+		"power-nodes":                 reflect.TypeFor[api.NodesPowerRequest](),
+		"create-build":                reflect.TypeFor[api.BuildRequest](),
 
 		"create-enroll-token": reflect.TypeFor[api.EnrollTokenRequest](),
 	}

@@ -42,7 +42,8 @@ func bounds() map[string]map[string]property {
 	size, cores := between(1, manifest.MaxMembers), between(1, manifest.MaxCores)
 	checks := list(0, manifest.MaxChecks, nil)
 	spares := between(0, manifest.MaxMembers)
-	networks := distinct(list(0, manifest.MaxGroupNetworks, text(1, len("project/")+manifest.MaxNetworkName, manifest.NetworkPattern)))
+	networks := distinct(list(0, manifest.MaxGroupNetworks, nil))
+	rules := distinct(list(0, manifest.MaxGroupRules, text(1, manifest.MaxRule, "")))
 	quota := between(0, maxQuota)
 	shares, description := between(1, maxShares), text(0, maxDescription, "")
 	password := text(0, manifest.MaxPassword, "")
@@ -57,7 +58,11 @@ func bounds() map[string]map[string]property {
 			"name": label, "size": size, "shape": label, "cores": cores, "environment": label, "node_selector": labels, "spares": spares,
 			"networks": networks, "checks": checks, "user_data": text(0, manifest.MaxUserData, ""),
 		},
-		"NetworkRequest":     {"name": text(1, manifest.MaxNetworkName, manifest.LabelPattern), "project": projectName, "prefix": text(9, 18, `^[0-9.]+/[0-9]+$`)},
+		"NetworkRequest": {"name": text(1, manifest.MaxNetworkName, manifest.LabelPattern), "project": projectName, "prefix": text(9, 18, `^[0-9.]+/[0-9]+$`)},
+		"SecurityGroupRequest": {
+			"name": text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern), "project": projectName, "rules": rules,
+		},
+		"SecurityGroupRules": {"rules": rules, "add": rules, "remove": rules},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},
 		"LabelsRequest":      {"labels": labels},
@@ -247,7 +252,7 @@ func (s *Server) boundParameters() {
 					form = text(1, manifest.MaxLabel, `^[a-z0-9]+$`)
 				case p.Name == "name" && strings.HasPrefix(path, "/v1/networks/"):
 					form = text(1, maxNetworkPath, networkPattern)
-				case p.Name == "name" && strings.HasPrefix(path, "/v1/clusters/"):
+				case p.Name == "name" && (strings.HasPrefix(path, "/v1/clusters/") || strings.HasPrefix(path, "/v1/security-groups/")):
 					form = text(1, manifest.MaxProjectName+len(".")+manifest.MaxClusterName, `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 				}
 				bounded := *p.Schema

@@ -458,7 +458,7 @@ func TestTheAgentsStreamIsFullDuplexAndForAgentsOnly(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream = echo })
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: s.NodeTLS("n1"), ForceAttemptHTTP2: true}}
 	up, feed := io.Pipe()
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v4/stream", up)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v5/stream", up)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +487,7 @@ func TestANodesStreamEndsWithItsIdentity(t *testing.T) {
 	// Streams are also looked at when they are kept alive, which is too late.
 	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.AgentStream, c.KeepAlive = wait, time.Hour })
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: s.NodeTLS("n1"), ForceAttemptHTTP2: true}}
-	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v4/stream", nil)
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+s.Addr+"/agent/v5/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,8 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
 	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",
 	"GET /v1/networks": "read", "POST /v1/networks": "change", "GET /v1/networks/{name}": "read", "DELETE /v1/networks/{name}": "change", "GET /v1/clusters/{name}/trace": "read",
+	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
+	"POST /v1/security-groups/{name}/rules": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",
 	"POST /v1/nodes/{name}/drain": "administer", "POST /v1/nodes/{name}/undrain": "administer", "POST /v1/nodes/{name}/trust": "administer", "POST /v1/nodes/{name}/untrust": "administer", "DELETE /v1/nodes/{name}": "administer",
 	"GET /v1/environments": "read", "GET /v1/environments/{name}": "read",
@@ -56,7 +58,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/shapes": "read", "GET /v1/shapes/{name}": "read", "PUT /v1/shapes/{name}": "administer", "DELETE /v1/shapes/{name}": "administer",
 	"GET /v1/audit": "administer", "GET /v1/audit/verification": "administer",
 	"GET /v1/tokens": "administer", "POST /v1/tokens": "administer", "DELETE /v1/tokens/{id}": "administer",
-	"POST /agent/v4/stream": "agent", "POST /agent/v1/tunnel/{id}": "agent",
+	"POST /agent/v5/stream": "agent", "POST /agent/v1/tunnel/{id}": "agent",
 	"POST /agent/v1/enrollment": "enroll", "POST /agent/v1/renewal": "enroll", "POST /v1/nodes/{name}/approve": "administer", "POST /v1/nodes/{name}/revoke": "administer",
 }
 

@@ -57,6 +57,7 @@ type createFlags struct {
 	display     bool
 	cpuModel    string
 	networks    []string
+	guards      []string
 	disk        string
 	userData    string
 	hugePages   string
@@ -95,6 +96,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringVar(&f.project, "project", "", "project that owns it (default: the token's)")
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.StringArrayVar(&f.networks, "network", nil, "further network of its members: NAME for a private one of the cluster, project/NAME for one of the project, project/NAME=ADDRESS for a fixed address of a single member; may be repeated")
+	flags.StringArrayVar(&f.guards, "security-group", nil, "security group of its members' ports on a further network, NETWORK=GROUP like project/lab=web; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
@@ -128,7 +130,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -164,7 +166,11 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
 		Spares: f.spares, ShapeName: f.shape, Display: f.display,
 	}
-	req.Networks, req.Addresses = networksAt(f.networks)
+	names, addresses := networksAt(f.networks)
+	if req.Networks, err = guardedNetworks(names, f.guards); err != nil {
+		return api.ClusterRequest{}, err
+	}
+	req.Addresses = addresses
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
 	if cmd.Flags().Changed("shape") {
 		given = []string{"name", "size", "shape", "stack", "environment"}
@@ -196,6 +202,26 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		return req, &exitError{ExitUsage, errors.New(asFlags(invalid).Error())}
 	}
 	return req, err
+}
+
+// guardedNetworks returns the networks that flags name, with the security groups of their ports.
+func guardedNetworks(names, guards []string) ([]api.GroupNetwork, error) {
+	if len(names) == 0 && len(guards) == 0 {
+		return nil, nil
+	}
+	networks := api.OnNetworks(names...)
+	for _, guard := range guards {
+		network, group, ok := strings.Cut(guard, "=")
+		if !ok || network == "" || group == "" {
+			return nil, usage("--security-group %q is not NETWORK=GROUP, such as project/lab=web", guard)
+		}
+		i := slices.Index(names, network)
+		if i < 0 {
+			return nil, usage("--security-group %s: its network is not given: --network %s", guard, network)
+		}
+		networks[i].SecurityGroups = append(networks[i].SecurityGroups, group)
+	}
+	return networks, nil
 }
 
 // asFlags names the flags in place of the fields.
@@ -263,28 +289,37 @@ func inFlags(err error) error {
 	return &told
 }
 
-// readManifest reads and checks a file that describes a cluster.
-func (a *app) readManifest(path string) (api.ClusterRequest, error) {
+// readDescription reads a file that describes an object, and guesses its format. name is that of the file for errors.
+func (a *app) readDescription(path string) (data []byte, form manifest.Format, name string, err error) {
 	var in io.Reader = a.Streams.In
-	name := "standard input"
+	name = "standard input"
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return api.ClusterRequest{}, usage("%s", fileProblem(path, err))
+			return nil, "", path, usage("%s", fileProblem(path, err))
 		}
 		defer f.Close()
 		in, name = f, path
 	}
-	data, err := io.ReadAll(io.LimitReader(in, manifest.MaxBytes+1))
+	data, err = io.ReadAll(io.LimitReader(in, manifest.MaxBytes+1))
 	if err != nil {
-		return api.ClusterRequest{}, usage("%s", fileProblem(name, err))
+		return nil, "", name, usage("%s", fileProblem(name, err))
 	}
-	form := manifest.Detect(data)
+	form = manifest.Detect(data)
 	switch strings.ToLower(filepath.Ext(path)) {
 	case ".json":
 		form = manifest.JSON
 	case ".yaml", ".yml":
 		form = manifest.YAML
+	}
+	return data, form, name, nil
+}
+
+// readManifest reads and checks a file that describes a cluster.
+func (a *app) readManifest(path string) (api.ClusterRequest, error) {
+	data, form, name, err := a.readDescription(path)
+	if err != nil {
+		return api.ClusterRequest{}, err
 	}
 	req, src, err := manifest.DecodeCluster(data, form)
 	if err == nil {

@@ -167,12 +167,16 @@ func printGroups(w io.Writer, groups []api.Group) {
 	t.flush()
 }
 
-// groupNetworks lists the networks of a group, with its fixed addresses.
+// groupNetworks lists the networks of a group, with its fixed addresses and the security groups of its ports.
 func groupNetworks(g api.Group) string {
-	parts := slices.Clone(g.Networks)
-	for i, name := range parts {
-		if address := g.Addresses[name]; address != "" {
-			parts[i] = name + "=" + address
+	parts := make([]string, len(g.Networks))
+	for i, n := range g.Networks {
+		parts[i] = n.Name
+		if address := g.Addresses[n.Name]; address != "" {
+			parts[i] += "=" + address
+		}
+		if len(n.SecurityGroups) > 0 {
+			parts[i] += "[" + strings.Join(n.SecurityGroups, ",") + "]"
 		}
 	}
 	return strings.Join(parts, ",")

@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -125,10 +127,17 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 		return
 	}
 	_, _ = io.WriteString(w, "\n")
-	t := newTable(w, "CLUSTER", "MEMBER", "NODE", "KIND", "ADDRESS", "MAC", "STATE")
+	guarded := slices.ContainsFunc(n.Ports, func(p api.NetworkPort) bool { return len(p.SecurityGroups) > 0 })
+	columns := func(groups string, cells ...string) []string {
+		if guarded {
+			cells = slices.Insert(cells, len(cells)-1, groups)
+		}
+		return cells
+	}
+	t := newTable(w, columns("SECURITY GROUPS", "CLUSTER", "MEMBER", "NODE", "KIND", "ADDRESS", "MAC", "STATE")...)
 	for i := range n.Ports {
 		p := &n.Ports[i]
-		t.row(p.Cluster, p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC, portState(p))
+		t.row(columns(strings.Join(p.SecurityGroups, ","), p.Cluster, p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC, portState(p))...)
 	}
 	t.flush()
 }

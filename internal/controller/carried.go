@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/portgroups"
 )
 
 // ends is what one cluster has of a network, by node.
@@ -23,6 +24,8 @@ type end struct {
 	// reached are the ports of members that others may reach. Lost ones and most of those that are let go are not among them, whoever else is
 	// on their node. address is the node's underlay address, not valid where it has none.
 	reached []fabric.Port
+	// guarded are those of the ports that have security groups.
+	guarded []portgroups.Port
 	address netip.Addr
 }
 
@@ -33,6 +36,8 @@ type carried struct {
 	merged  map[string]merged                 // by network's UID
 	byNode  map[string]map[string]nodeNetwork // by node, then network's UID
 	changed map[string]bool                   // UIDs of networks that are to be put together again
+	// rules are those of security groups, by the groups' names among all.
+	rules map[string][]string
 }
 
 // members are the members that others reach over the node's underlay address.
@@ -50,6 +55,7 @@ func (e end) members() []fabric.Remote {
 // merged is a network as its nodes should have it, put together from the ends of all clusters.
 type merged struct {
 	peers  *agentstream.Share
+	groups *agentstream.Share // nil without ports that have some
 	byNode map[string]nodeNetwork
 }
 
@@ -58,11 +64,14 @@ type nodeNetwork struct {
 	network fabric.Network
 	// peers are none on a node from which nothing may be reached.
 	peers agentstream.NodePeers
+	// groups are the security groups of the network's ports on all nodes, nil where no port has any.
+	groups *agentstream.Share
 }
 
 func newCarried() carried {
 	return carried{
 		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
+		rules: map[string][]string{},
 	}
 }
 
@@ -137,13 +146,18 @@ func (n *carried) together(uid string) (merged, error) {
 	if was := n.merged[uid].peers; peers.Same(was) {
 		peers = was
 	}
+	groups, err := n.groupsOf(uid)
+	if err != nil {
+		return merged{}, err
+	}
 	for node, at := range byNode {
+		at.groups = groups
 		if reached[node] {
 			at.peers = agentstream.NodePeers{Share: peers, Self: selves[node]}
-			byNode[node] = at
 		}
+		byNode[node] = at
 	}
-	return merged{peers, byNode}, nil
+	return merged{peers, groups, byNode}, nil
 }
 
 // replace puts a network in the place of its former self and marks the nodes on which they differ.
@@ -155,7 +169,7 @@ func (n *carried) replace(uid string, before, after map[string]nodeNetwork, dirt
 		}
 	}
 	for node, next := range after {
-		if was, had := before[node]; had && was.peers == next.peers && reflect.DeepEqual(was.network, next.network) {
+		if was, had := before[node]; had && was.peers == next.peers && was.groups == next.groups && reflect.DeepEqual(was.network, next.network) {
 			continue
 		}
 		if n.byNode[node] == nil {
@@ -173,7 +187,11 @@ func (n *carried) addTo(out *agentstream.Desired, node string) {
 		if on.peers.Share != nil {
 			out.Peers = append(out.Peers, on.peers)
 		}
+		if on.groups != nil {
+			out.Groups = append(out.Groups, on.groups)
+		}
 	}
 	slices.SortFunc(out.Networks, func(a, b fabric.Network) int { return a.Index - b.Index })
 	slices.SortFunc(out.Peers, func(a, b agentstream.NodePeers) int { return a.Compare(b.Share) })
+	slices.SortFunc(out.Groups, (*agentstream.Share).Compare)
 }

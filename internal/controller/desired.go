@@ -101,6 +101,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 			d.undone[name] = true
 		}
 	}
+	d.networks.learnRules(d.last.SecurityGroups, view.SecurityGroups)
 	for uid, err := range d.networks.merge(dirty) {
 		for cluster := range d.networks.ends[uid] {
 			failed[view.ClusterByUID(cluster).Name()] = err

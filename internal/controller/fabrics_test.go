@@ -43,7 +43,7 @@ func newWired(t *testing.T) *wired {
 	w.view(w.repo.PutNode(t.Context(), record))
 	w.view(w.repo.CreateCluster(t.Context(), api.ClusterIntent{
 		Name: "m", UID: "um", CreatedAt: w.now, Spec: api.ClusterSpec{Groups: []api.Group{{
-			Name: "m", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackMetal, Environment: "local", Networks: []string{"data", "storage"},
+			Name: "m", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackMetal, Environment: "local", Networks: api.OnNetworks("data", "storage"),
 		}}},
 	}))
 	return w

@@ -106,7 +106,7 @@ func hasPortOn(a *api.Assignment, network string) bool {
 // next pass.
 func (p *pass) takeNumbers(a *answer, at *placement.Decision, numbers *placement.Numbers) (fresh []api.Network, joined []api.NetworkRef, err error) {
 	c := a.cluster
-	at.Further = map[string][]string{}
+	at.Further = map[string][]api.GroupNetwork{}
 	members := 0
 	for _, g := range c.Intent.Spec.Groups {
 		at.Further[g.Name] = g.Networks
@@ -327,11 +327,11 @@ func sameChunks(a, b *api.ClusterRecord) bool {
 }
 
 // wantedOn returns how many new addresses members need on a network. Who goes on elsewhere keeps its address.
-func wantedOn(places []place, further map[string][]string, network string) int {
+func wantedOn(places []place, further map[string][]api.GroupNetwork, network string) int {
 	n := 0
 	for _, place := range places {
 		for _, m := range place.need.Members {
-			if m.From == "" && slices.Contains(further[m.Group], network) {
+			if m.From == "" && slices.ContainsFunc(further[m.Group], func(n api.GroupNetwork) bool { return n.Name == network }) {
 				n++
 			}
 		}

@@ -30,7 +30,7 @@ func (l *led) wantOn(name string, size int, networks ...string) {
 	l.t.Helper()
 	l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
 		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
-			Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local", Networks: networks,
+			Name: name, Size: size, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local", Networks: api.OnNetworks(networks...),
 		}}},
 	}))
 }
@@ -206,7 +206,7 @@ func (l *led) wantAt(name, network, address string) {
 	l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
 		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
 			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-			Networks: []string{network}, Addresses: map[string]string{network: address},
+			Networks: api.OnNetworks(network), Addresses: map[string]string{network: address},
 		}}},
 	}))
 }

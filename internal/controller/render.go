@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/membercert"
+	"github.com/nearmetal/nearmetal/internal/portgroups"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -157,9 +158,13 @@ func (r *rendered) addPorts(a *api.Assignment, reached bool) {
 	for n := range a.Ports {
 		byNode := r.ends[a.Ports[n].Network].byNode
 		if e, ok := byNode[a.Node]; ok {
-			e.ports = append(e.ports, fabric.PortOf(a, n))
+			port := fabric.PortOf(a, n)
+			e.ports = append(e.ports, port)
 			if reached {
-				e.reached = append(e.reached, fabric.PortOf(a, n))
+				e.reached = append(e.reached, port)
+			}
+			if groups := a.Ports[n].SecurityGroups; len(groups) > 0 {
+				e.guarded = append(e.guarded, portgroups.Port{ID: port.ID, Address: port.Address, Groups: groups})
 			}
 			byNode[a.Node] = e
 		}

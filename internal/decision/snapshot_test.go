@@ -62,7 +62,7 @@ func TestAStateOfASnapshotIsNoMemberAndTakesDiskOnly(t *testing.T) {
 		if got := resource.OfAssignment(&s).Vector; !ok || got != want || s.IsMember() || s.Rank != lifecycle.NoRank || len(s.Ports) > 0 || s.Node != m.Node {
 			t.Errorf("the state of %s is %+v and holds %v; want %v on %s and no port", m.Member, s, got, want, m.Node)
 		}
-		if s.Snapshot.Of != m.ID || !slices.Equal(s.Snapshot.Ports, m.Ports) || len(s.CleanBy) != 1 {
+		if s.Snapshot.Of != m.ID || !slices.EqualFunc(s.Snapshot.Ports, m.Ports, samePort) || len(s.CleanBy) != 1 {
 			t.Errorf("the state of %s is of %s with ports %v, cleaned by %v", m.ID, s.Snapshot.Of, s.Snapshot.Ports, s.CleanBy)
 		}
 	}
@@ -116,7 +116,7 @@ func TestMembersGoBackToASnapshotInOneCommit(t *testing.T) {
 			}
 		default:
 			members++
-			if a.From != was.ID || a.Resumes != kept[a.Member].ID || !a.Saved || a.Rank != was.Rank || len(a.Slots) > 0 || a.MemoryBytes() > 0 || !slices.Equal(a.Ports, was.Ports) {
+			if a.From != was.ID || a.Resumes != kept[a.Member].ID || !a.Saved || a.Rank != was.Rank || len(a.Slots) > 0 || a.MemoryBytes() > 0 || !slices.EqualFunc(a.Ports, was.Ports, samePort) {
 				t.Errorf("%s is %+v; want a saved member that begins with %s", a.Member, a.Assignment, kept[a.Member].ID)
 			}
 		}

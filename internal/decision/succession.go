@@ -145,7 +145,7 @@ func (a *applier) checkSuccessor(n api.Assignment) error {
 	}
 }
 
-// samePort reports whether two ports are one to the networks: where a node has them is its own business.
+// samePort reports whether a successor may have the second port in the place of the first: with the same identity and the same restrictions.
 func samePort(a, b api.PortClaim) bool {
-	return a.Network == b.Network && a.Address == b.Address && a.MAC == b.MAC
+	return a.SameAs(&b) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
 }

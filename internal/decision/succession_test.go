@@ -2,6 +2,7 @@ package decision
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,10 @@ func TestWhatCantSucceedAMemberIsRefused(t *testing.T) {
 		{"another member", func(a *api.Assignment) { a.Member = "c-0" }, "is not the same member"},
 		{"another image", func(a *api.Assignment) { a.EnvironmentDigest = "other" }, "is not the same member"},
 		{"another address", func(a *api.Assignment) { a.Ports = nil }, "is not the same member"},
+		{"another security group", func(a *api.Assignment) {
+			a.Ports = slices.Clone(a.Ports)
+			a.Ports[0].SecurityGroups = []string{"other"}
+		}, "is not the same member"},
 		{"who runs at once", func(a *api.Assignment) { a.Of = "" }, "nothing takes over before it runs"},
 		{"one with a rank", func(a *api.Assignment) { a.Rank = 1 }, "has a rank"},
 		{"nobody", func(a *api.Assignment) { a.From, a.Of = "u1.c-7.1", "u1.c-7.1" }, "does not belong to the cluster"},

@@ -286,7 +286,7 @@ func (l *look) successor(m member, a ClusterAssignment) (runs bool, failure stri
 // succeeded.
 func (l *look) unclean(m member) bool {
 	return slices.ContainsFunc(l.Assignments, func(a ClusterAssignment) bool {
-		return a.Releasing && !a.Clean && a.Member == m.Member && len(a.Ports) > 0 && len(m.Ports) > 0 && a.Ports[0] == m.Ports[0]
+		return a.Releasing && !a.Clean && a.Member == m.Member && len(a.Ports) > 0 && len(m.Ports) > 0 && a.Ports[0].SameAs(&m.Ports[0])
 	})
 }
 

@@ -86,6 +86,7 @@ var digits = regexp.MustCompile(`^[+-]?[0-9]+$`)
 var (
 	bytesType    = reflect.TypeFor[api.Bytes]()
 	durationType = reflect.TypeFor[api.Duration]()
+	networkType  = reflect.TypeFor[api.GroupNetwork]()
 	timeType     = reflect.TypeFor[time.Time]()
 )
 
@@ -105,6 +106,8 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.duration(path, v, into)
 	case into.Type() == timeType:
 		d.time(path, v, into)
+	case into.Type() == networkType && v.kind != kindMap: // its name alone
+		d.string(path, v, into.FieldByName("Name"))
 	case into.Kind() == reflect.String:
 		d.string(path, v, into)
 	case into.Kind() == reflect.Int, into.Kind() == reflect.Int64:

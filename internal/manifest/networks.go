@@ -30,18 +30,35 @@ func NetworkProblem(name string) string {
 	return LabelProblem(own, MaxNetworkName)
 }
 
-// networks checks the names of the networks of a group besides the cluster's own.
-func (n *normalizer) networks(path string, names []string) {
-	if len(names) > MaxGroupNetworks {
-		n.add(path, strconv.Itoa(len(names)), "has %d networks; at most %d are possible beside the cluster's own", len(names), MaxGroupNetworks)
+// networks checks the networks of a group besides the cluster's own.
+func (n *normalizer) networks(path string, networks []api.GroupNetwork) {
+	if len(networks) > MaxGroupNetworks {
+		n.add(path, strconv.Itoa(len(networks)), "has %d networks; at most %d are possible beside the cluster's own", len(networks), MaxGroupNetworks)
+		return
+	}
+	for i, network := range networks {
+		at, name := fmt.Sprintf("%s[%d]", path, i), network.Name
+		if problem := NetworkProblem(name); problem != "" {
+			n.add(at, name, "%q %s", name, problem)
+		} else if j := slices.IndexFunc(networks, func(other api.GroupNetwork) bool { return other.Name == name }); j < i {
+			n.add(at, name, "%q is also %s[%d]; name every network once", name, path, j)
+		}
+		n.securityGroups(join(at, "security_groups"), network.SecurityGroups)
+	}
+}
+
+// securityGroups checks the names of the security groups of ports.
+func (n *normalizer) securityGroups(path string, names []string) {
+	if len(names) > MaxPortGroups {
+		n.add(path, strconv.Itoa(len(names)), "has %d security groups; a port has at most %d", len(names), MaxPortGroups)
 		return
 	}
 	for i, name := range names {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if problem := NetworkProblem(name); problem != "" {
+		if problem := LabelProblem(name, MaxSecurityGroupName); problem != "" {
 			n.add(at, name, "%q %s", name, problem)
 		} else if j := slices.Index(names, name); j < i {
-			n.add(at, name, "%q is also %s[%d]; name every network once", name, path, j)
+			n.add(at, name, "%q is also %s[%d]; name every security group once", name, path, j)
 		}
 	}
 }
@@ -66,10 +83,11 @@ func (n *normalizer) addresses(path string, g api.Group) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
 		text := g.Addresses[name]
-		switch _, joined := api.CutProjectNetwork(name); {
+		_, joined := api.CutProjectNetwork(name)
+		switch _, named := g.Network(name); {
 		case !joined:
 			n.add(join(at, name), name, "%q is not a network of the project; only on those, project/NAME, an address can be fixed", name)
-		case !slices.Contains(g.Networks, name):
+		case !named:
 			n.add(join(at, name), name, "%q is not among the group's networks; add it there", name)
 		}
 		if a, err := netip.ParseAddr(text); err != nil || !a.Is4() {

@@ -38,6 +38,15 @@ const (
 	MaxGroupNetworks   = 7
 	MaxClusterNetworks = 15
 
+	// MaxSecurityGroupName bounds the name of a security group within its project.
+	MaxSecurityGroupName = 32
+	// MaxPortGroups is how many security groups a port may have: each lengthens the way of its packets.
+	MaxPortGroups = 8
+	// MaxGroupRules is how many rules a security group may have: nodes hold them for each network with such ports.
+	MaxGroupRules = 1000
+	// MaxRule bounds the text of a rule.
+	MaxRule = 128
+
 	minTimeLimit = api.Duration(time.Second)
 	maxTimeLimit = api.Duration(3650 * 24 * time.Hour)
 	MaxPriority  = 1000

@@ -15,10 +15,10 @@ type Decision struct {
 	ClusterUID, Cluster string
 	// Generation is the cluster generation this decision makes true.
 	Generation int64
-	// Networks are the cluster's, its own first, and those of its project that it joins. Further are the names of those on which the members of
-	// a group have ports besides, by group.
+	// Networks are the cluster's, its own first, and those of its project that it joins. Further are those on which the members of a group
+	// have ports besides, by group.
 	Networks []api.Network
-	Further  map[string][]string
+	Further  map[string][]api.GroupNetwork
 	// Fixed are the addresses that the member of a group has to get, by group and network. Reserved are those that members of other groups or
 	// clusters have to get, by the UID of the network: nobody else does.
 	Fixed    map[string]map[string]netip.Addr
@@ -162,7 +162,8 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 	ports := make([]api.PortClaim, 0, 1+len(further))
 	for i := range d.Networks {
 		n := &d.Networks[i]
-		if name := n.OwnName(); name != "" && !slices.Contains(further, name) {
+		named := slices.IndexFunc(further, func(f api.GroupNetwork) bool { return f.Name == n.OwnName() })
+		if n.OwnName() != "" && named < 0 {
 			continue
 		}
 		host, ok := 0, true
@@ -175,6 +176,9 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 			return nil, fmt.Errorf("network %s (%s) has no free address: it has room for %d members", n.Name, n.Prefix, Room(n))
 		}
 		port := api.PortClaim{Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host)}
+		if named >= 0 {
+			port.SecurityGroups = slices.Clone(further[named].SecurityGroups)
+		}
 		switch {
 		case p.Whole:
 			port.Kind = api.PortPF

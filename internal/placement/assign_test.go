@@ -78,7 +78,7 @@ func TestAFixedAddressIsItsGroupsAloneWhetherOrNotAMemberHasIt(t *testing.T) {
 	}
 	d := Decision{
 		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, lab},
-		Further:  map[string][]string{"a": {"project/lab"}, "b": {"project/lab"}},
+		Further:  map[string][]api.GroupNetwork{"a": api.OnNetworks("project/lab"), "b": api.OnNetworks("project/lab")},
 		Fixed:    map[string]map[string]netip.Addr{"b": {"project/lab": host(firstHost + 1)}},
 		Reserved: map[string][]netip.Addr{lab.UID: {host(firstHost), host(firstHost + 1)}}, // the first is another cluster's, whose member is lost
 	}

@@ -132,7 +132,7 @@ func TestMembersGetPortsOnTheNetworksOfTheirGroup(t *testing.T) {
 	fast.UID, fast.Name = "u.fast", "c:fast"
 	d := Decision{
 		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, storage, fast},
-		Further: map[string][]string{"a": {"storage"}, "b": {"fast", "storage"}},
+		Further: map[string][]api.GroupNetwork{"a": api.OnNetworks("storage"), "b": api.OnNetworks("fast", "storage")},
 	}
 	got, err := Assign([]Placed{{Group: "a", Member: "a-0", Node: "n1"}, {Group: "b", Member: "b-0", Node: "n1"}, {Group: "c", Member: "c-0", Node: "n1"}}, d)
 	if err != nil {
@@ -159,7 +159,7 @@ func TestMembersGetPortsOnTheNetworksOfTheirGroup(t *testing.T) {
 			t.Errorf("a member of stack %s has ports %+v (%v), want one of kind %s", stack, got[0].Ports, err, kind)
 		}
 	}
-	d.Further["a"] = []string{"nowhere"}
+	d.Further["a"] = api.OnNetworks("nowhere")
 	if _, err := Assign([]Placed{{Group: "a", Member: "a-0", Node: "n1"}}, d); err == nil {
 		t.Error("a group on a network that the cluster has not was given a port")
 	}

@@ -90,7 +90,7 @@ func TestAMetalMemberHasTheNodesOwnPortsAndTheirFabricsProveThemClean(t *testing
 		if refusal != nil {
 			t.Fatal(refusal)
 		}
-		all, err := Assign(placed, Decision{ClusterUID: networks[0].UID, Cluster: "c", Generation: 1, Networks: networks, Further: map[string][]string{"m": {"data", "storage"}}})
+		all, err := Assign(placed, Decision{ClusterUID: networks[0].UID, Cluster: "c", Generation: 1, Networks: networks, Further: map[string][]api.GroupNetwork{"m": api.OnNetworks("data", "storage")}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -267,6 +267,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 		return
 	}
 	w.checkObedience(a, epoch)
+	w.checkGuards(n, d)
 	a.epoch, a.current = epoch, true
 	for i := range d.Members {
 		if a.isNew(&d.Members[i]) {
@@ -307,7 +308,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 	n.term = max(n.term, d.Term)
 	n.networks, n.applied = map[int]nodeNetwork{}, epoch
 	for i := range d.Networks {
-		net := nodeNetwork{ports: map[string]bool{}, remotes: map[remote]bool{}}
+		net := nodeNetwork{ports: map[string]bool{}, remotes: map[remote]bool{}, groups: d.Networks[i].Groups}
 		for _, p := range d.Networks[i].Ports {
 			net.ports[p.ID] = true
 		}

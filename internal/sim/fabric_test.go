@@ -69,7 +69,7 @@ func (w *world) drawMetal(g *api.Group, project string) {
 	if !metal || w.fabric == nil || project != api.DefaultProject {
 		return
 	}
-	g.Stack, g.Size, g.Cores, g.Memory, g.Spares, g.Devices, g.Networks = api.StackMetal, 1+g.Size%2, 1, 0, 0, nil, networks
+	g.Stack, g.Size, g.Cores, g.Memory, g.Spares, g.Devices, g.Networks = api.StackMetal, 1+g.Size%2, 1, 0, 0, nil, api.OnNetworks(networks...)
 }
 
 // keepers are those of a server.

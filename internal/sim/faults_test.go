@@ -227,6 +227,7 @@ func (w *world) settling() time.Duration {
 // endAll deletes every cluster, after a look at where everything has come to rest.
 func (w *world) endAll() {
 	w.checkRest()
+	w.checkReachAtRest()
 	w.submitMany()
 	w.trace("everything is deleted")
 	w.over = true

@@ -24,7 +24,9 @@ func (w *world) makeNetworks(s *server) {
 func (w *world) drawJoins(cluster string, groups []api.Group) {
 	for i := range groups {
 		if w.drawnFor(cluster+" "+groups[i].Name+" joins", 3) == 0 {
-			groups[i].Networks = append(groups[i].Networks[:len(groups[i].Networks):len(groups[i].Networks)], projectNetwork)
+			groups[i].Networks = append(groups[i].Networks[:len(groups[i].Networks):len(groups[i].Networks)], api.GroupNetwork{
+				Name: projectNetwork, SecurityGroups: w.drawGuards(cluster, groups[i].Name),
+			})
 		}
 	}
 }
@@ -41,5 +43,8 @@ func (w *world) endNetworks() {
 			w.after(time.Second, w.endNetworks)
 			return
 		}
+	}
+	if !w.endGuards(s) {
+		w.after(time.Second, w.endNetworks)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
@@ -86,6 +87,7 @@ type remote struct {
 type nodeNetwork struct {
 	ports   map[string]bool // assignments on this node that may talk
 	remotes map[remote]bool // members on other nodes that it talks to
+	groups  []fabric.Group  // security groups of ports on all nodes
 }
 
 func newNode(w *world, record api.NodeRecord) *node {

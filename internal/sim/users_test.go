@@ -96,6 +96,7 @@ func (w *world) makeProjects() {
 		w.must(err)
 	}
 	w.makeNetworks(s)
+	w.makeGuards(s)
 }
 
 // drawLife draws all of it first and then drops what must not happen.

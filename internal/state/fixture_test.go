@@ -70,7 +70,9 @@ func writeEveryKind(w *world) {
 	w.reach(w.leader.PutNetworks(ctx, api.Network{
 		UID: lab.UID, Name: "project/lab", Project: "default", Technology: api.TechnologyVXLAN, Index: 8, Prefix: lab.Prefix, Gateway: netip.MustParseAddr("10.64.128.1"),
 	}))
+	w.reach(w.repo.CreateSecurityGroup(ctx, securityGroup("default", "web", "in tcp 80 from 0.0.0.0/0", "in any from group web")))
 	on := onNetworks("on", "project/lab")
+	on.Spec.Groups[0].Networks[0].SecurityGroups = []string{"web"}
 	w.reach(w.repo.CreateCluster(ctx, on))
 	w.reach(w.leader.Commit(ctx, w.cache.Cluster("on"), state.Write{
 		Record: api.ClusterRecord{Name: "on", UID: on.UID, Phase: api.ClusterStarting, Joined: []api.NetworkRef{{UID: lab.UID, Name: "project/lab", Prefix: lab.Prefix}}, ChangedAt: now},
@@ -170,6 +172,7 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, usage.Decay(now, got.Past, got.Open()), usage.Decay(now, want.Past, want.Open()))
 	equal(t, got.Projects, want.Projects)
 	equal(t, got.Shapes, want.Shapes)
+	equal(t, got.SecurityGroups, want.SecurityGroups)
 	equal(t, got.Tokens, want.Tokens)
 	equal(t, got.Candidates, want.Candidates)
 	equal(t, got.Leases, want.Leases)

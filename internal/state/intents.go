@@ -14,12 +14,17 @@ import (
 
 // CreateCluster stores the intent of a new cluster. Of two creates of one name exactly one wins; the other gets ErrExists, until
 // the winner's cluster is gone altogether. A project that does not exist is ErrNoProject, one of its networks that the cluster names and that
-// does not exist ErrNoNetwork. It returns the revision of the commit, for
+// does not exist ErrNoNetwork, and one of its security groups ErrNoSecurityGroup. It returns the revision of the commit, for
 // Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
 	key := prefixIntent + in.Name
 	revision, err := r.createIn(ctx, in.Project, put(key, in), fmt.Sprintf("cluster %q", in.Name), func() ([]store.Cond, []store.Op, error) {
-		return r.joins(ctx, &in)
+		conds, ops, err := r.joins(ctx, &in)
+		if err != nil {
+			return nil, nil, err
+		}
+		groupConds, groupOps, err := r.usesGroups(ctx, in.Project, in.Name, api.SecurityGroupsOf(in.Spec.Groups))
+		return append(conds, groupConds...), append(ops, groupOps...), err
 	})
 	if err != nil {
 		return 0, err
@@ -46,7 +51,7 @@ func (r *Repo) UpdateIntent(ctx context.Context, name, uid string, change func(*
 		}
 		return nil
 	}
-	in, revision, written, err := update(ctx, r, prefixIntent+name, "cluster", name, nil, checked)
+	in, revision, written, err := r.updateIntent(ctx, name, checked)
 	if err == nil && written {
 		failpoint.Hit("state.after-intent-change")
 	}

@@ -38,6 +38,10 @@ var kinds = []registration{
 	networks, networkIntents,
 	&stored[networkUse]{prefix: prefixNetUse, of: networkUses, take: takeNetworkUse, drop: dropNetworkUse},
 
+	// securitygroup/GROUP, written by API handlers, and securitygroupuse/UID, with each commit that stores a cluster or a group which names it.
+	securityGroups,
+	&stored[securityGroupUse]{prefix: prefixGroupUse},
+
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
 	&stored[api.NodeControl]{prefix: prefixControl, of: nodes, take: takeControl, drop: dropControl},
@@ -121,6 +125,10 @@ var (
 	}
 	networkUses = &kind[netUse]{
 		name: func(u *netUse) string { return u.uid }, list: func(v *View) *[]*netUse { return &v.networkUses },
+	}
+	securityGroups = &kind[api.SecurityGroup]{
+		prefix: prefixSecurityGroup, name: func(g *api.SecurityGroup) string { return g.Name },
+		list: func(v *View) *[]*api.SecurityGroup { return &v.SecurityGroups },
 	}
 	projects = &kind[api.Project]{
 		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -117,7 +116,7 @@ func (r *Repo) unjoined(ctx context.Context, n *api.NetworkIntent) error {
 	if err != nil {
 		return err
 	}
-	own := n.Name[strings.LastIndexByte(n.Name, '.')+1:]
+	own := ownName(n.Name)
 	var users []string
 	for i := range intents {
 		in := &intents[i]

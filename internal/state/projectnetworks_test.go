@@ -21,7 +21,7 @@ func netIntent(project, name string) api.NetworkIntent {
 // onNetworks is the intent of a cluster that names networks of its project.
 func onNetworks(name string, networks ...string) api.ClusterIntent {
 	in := intent(name)
-	in.Spec.Groups = []api.Group{{Name: "g", Size: 1, Networks: networks}}
+	in.Spec.Groups = []api.Group{{Name: "g", Size: 1, Networks: api.OnNetworks(networks...)}}
 	return in
 }
 

@@ -30,6 +30,8 @@ var (
 	ErrNoProject = errors.New("no such project")
 	// ErrNoNetwork: a network that is named does not exist, or is being deleted.
 	ErrNoNetwork = errors.New("no such network")
+	// ErrNoSecurityGroup: a security group that is named does not exist.
+	ErrNoSecurityGroup = errors.New("no such security group")
 	// ErrInUse: it can't go while something depends on it.
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.

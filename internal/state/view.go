@@ -108,6 +108,7 @@ type View struct {
 	// Networks are in the order of their UIDs. NetworkIntents are those of projects' networks.
 	Networks       []*api.Network
 	NetworkIntents []*api.NetworkIntent
+	SecurityGroups []*api.SecurityGroup
 	// NodeSpans are in the order of NodeSpanKey.
 	NodeSpans []*api.NodeSpan
 	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
@@ -159,6 +160,9 @@ func (v *View) NetworkNamed(name string) *api.Network {
 
 // NetworkIntent returns what a user wants of a project's network of that name, or nil.
 func (v *View) NetworkIntent(name string) *api.NetworkIntent { return networkIntents.find(v, name) }
+
+// SecurityGroup returns the security group of that name, or nil.
+func (v *View) SecurityGroup(name string) *api.SecurityGroup { return securityGroups.find(v, name) }
 
 // ClustersOnNetwork returns the clusters that joined a project's network, by name.
 func (v *View) ClustersOnNetwork(uid string) []*Cluster {

@@ -16,7 +16,7 @@ import (
 const (
 	enrollmentPath = "/agent/v1/enrollment"
 	renewalPath    = "/agent/v1/renewal"
-	streamPath     = "/agent/v4/stream"
+	streamPath     = "/agent/v5/stream"
 )
 
 // refused wants an answer of that status that says why.
