@@ -23,7 +23,10 @@ const lanes = 4
 
 // ofRequests are the marks that only a request comes by. Its second try does not: the leader, which goes to work at once, must not
 // die elsewhere before the request gets there.
-var ofRequests = []string{"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-delete-request"}
+var ofRequests = []string{
+	"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-delete-request",
+	"state.after-security-group", "state.after-security-group-change", "state.after-security-group-delete",
+}
 
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
 func deal(marks []string) [lanes][]string {
@@ -127,6 +130,9 @@ var (
 
 // acts are the acts of a life, each with marks that it can't do without: were it to come by none, it would show nothing.
 var acts = map[string][]string{
+	"group":       {"state.after-security-group"},
+	"rules":       {"state.after-security-group-change"},
+	"group end":   {"state.after-security-group-delete"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
 	"job":         {"state.after-job", "controller.after-job"},
@@ -162,10 +168,13 @@ func (l life) live() {
 		l.retry("network", "create", network, "--no-wait")
 		l.waitNetwork(network, func(n api.NetworkStatus, err error) bool { return err == nil && n.Phase == api.NetworkReady })
 	})
+	group := "guard-" + l.cluster
+	l.act("group", func() { l.retry("security-group", "create", group) })
 	l.act("create", func() {
-		l.retry("cluster", "create", l.cluster, "--network", network, "--size", "3", "--cores", "1", "--memory", "64MiB", "--egress", "--time-limit", "1h")
+		l.retry("cluster", "create", l.cluster, "--network", network, "--security-group", network+"="+group, "--size", "3", "--cores", "1", "--memory", "64MiB", "--egress", "--time-limit", "1h")
 		l.waitMembers(l.cluster, three)
 	})
+	l.act("rules", func() { l.retry("security-group", "set", group, "--rule", "in any from group "+group) })
 	l.act("job", func() { l.checkJob(l.submit(l.cluster, "-n", "3", "--", "hostname"), three) })
 	l.act("scale up", func() {
 		l.retry("cluster", "scale", l.cluster, "--size", "5")
@@ -210,6 +219,7 @@ func (l life) live() {
 		l.retry("cluster", "delete", l.cluster, "--yes")
 		l.waitGone(l.cluster)
 	})
+	l.act("group end", func() { l.retry("security-group", "delete", group) })
 	l.act("network end", func() {
 		l.retry("network", "delete", network, "--no-wait")
 		l.waitNetwork(network, func(_ api.NetworkStatus, err error) bool { return client.HasCode(err, "network_not_found") })
