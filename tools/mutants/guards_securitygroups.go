@@ -1,0 +1,96 @@
+package main
+
+// securityGroupGuards are about the way of security groups from users to nodes.
+var securityGroupGuards = []Mutant{
+	{
+		Guard:   "a deletion of a security group does not pass its new use",
+		File:    "internal/state/securitygroups.go",
+		Find:    "{Key: key, Revision: revision}, {Key: prefixGroupUse + g.UID, Revision: use.Revision}}",
+		Replace: "{Key: key, Revision: revision}}\n\t\t_ = use",
+		Test:    "./internal/state TestADeletionOfASecurityGroupAndItsUseDoNotPassEachOther",
+	},
+	{
+		Guard:   "a new use of a security group does not pass its deletion",
+		File:    "internal/state/securitygroups.go",
+		Find:    "\t\tconds = append(conds, store.Cond{Key: prefixSecurityGroup + full, Revision: revision})\n",
+		Replace: "\t\t_ = revision\n",
+		Test:    "./internal/state TestADeletionOfASecurityGroupAndItsUseDoNotPassEachOther",
+	},
+	{
+		Guard:   "a new group of a cluster names security groups that exist",
+		File:    "internal/state/securitygroups.go",
+		Find:    "r.usesGroups(ctx, in.Project, in.Name, fresh)",
+		Replace: "r.usesGroups(ctx, in.Project, in.Name, fresh[:0])",
+		Test:    "./internal/state TestADeletionOfASecurityGroupAndItsUseDoNotPassEachOther",
+	},
+	{
+		Guard:   "a security group with clusters is not deleted",
+		File:    "internal/state/securitygroups.go",
+		Find:    "\tif len(clusters) > 0 {\n",
+		Replace: "\tif len(clusters) > 0 && false {\n",
+		Test:    "./internal/state TestASecurityGroupIsNotDeletedWhileAClusterOrARuleNamesIt",
+	},
+	{
+		Guard:   "a security group that a rule names is not deleted",
+		File:    "internal/state/securitygroups.go",
+		Find:    "\tif len(groups) > 0 {\n",
+		Replace: "\tif len(groups) > 0 && false {\n",
+		Test:    "./internal/state TestASecurityGroupIsNotDeletedWhileAClusterOrARuleNamesIt",
+	},
+	{
+		Guard:   "a port of a security group that is not stored is closed",
+		File:    "internal/portgroups/portgroups.go",
+		Find:    "\t\t\tg := group(name)\n",
+		Replace: "\t\t\tif rulesOf(name) == nil {\n\t\t\t\tcontinue\n\t\t\t}\n\t\t\tg := group(name)\n",
+		Test:    "./internal/portgroups TestAPortOfAGroupThatIsNotStoredIsClosed",
+	},
+	{
+		Guard:   "a placed port has the security groups that its group names",
+		File:    "internal/placement/assign.go",
+		Find:    "port.SecurityGroups = slices.Clone(further[named].SecurityGroups)",
+		Replace: "_ = named",
+		Test:    "./internal/controller TestNodesHaveTheSecurityGroupsOfAllPortsOnTheirNetworks",
+	},
+	{
+		Guard:   "new rules reach the nodes of running members",
+		File:    "internal/controller/securitygroups.go",
+		Find:    "\t\t\t\tn.changed[uid] = true\n",
+		Replace: "\t\t\t\t_ = uid\n",
+		Test:    "./internal/controller TestNodesHaveTheSecurityGroupsOfAllPortsOnTheirNetworks",
+	},
+	{
+		Guard:   "rules that nodes can't enforce reach no node",
+		File:    "internal/controller/securitygroups.go",
+		Find:    "Groups: groups}}); err != nil {",
+		Replace: "Groups: groups}}); err != nil && false {",
+		Test:    "./internal/controller TestRulesThatNodesCannotEnforceReachNoNode",
+	},
+	{
+		Guard:   "a node from which nothing is reached has security groups, too",
+		File:    "internal/controller/carried.go",
+		Find:    "\t\tat.groups = groups\n",
+		Replace: "\t\tif reached[node] {\n\t\t\tat.groups = groups\n\t\t}\n",
+		Test:    "./internal/controller TestAChangeOfRulesConcernsTheNodesWithSuchPortsAlone",
+	},
+	{
+		Guard:   "security groups of another project are invisible",
+		File:    "internal/apiserver/securitygroups.go",
+		Find:    "\tif g == nil || !seesProject(p, g.Project) {\n",
+		Replace: "\tif g == nil {\n",
+		Test:    "./internal/apiserver TestASecurityGroupIsSharedByTheClustersOfItsProjectAndUnknownToOtherProjects",
+	},
+	{
+		Guard:   "agents have the security groups of their networks",
+		File:    "internal/agentstream/share.go",
+		Find:    "\t\twhole.Networks[i].Groups = groups[whole.Networks[i].Index]\n",
+		Replace: "",
+		Test:    "./internal/agentstream TestSecurityGroupsArriveInTheirNetworks",
+	},
+	{
+		Guard:   "a successor's port has the restrictions of its predecessor's",
+		File:    "internal/decision/succession.go",
+		Find:    "a.SameAs(&b) && slices.Equal(a.SecurityGroups, b.SecurityGroups)",
+		Replace: "a.SameAs(&b)",
+		Test:    "./internal/decision TestWhatCantSucceedAMemberIsRefused",
+	},
+}
