@@ -467,8 +467,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "a new group names no network that its cluster lacks",
 		File:    "internal/apiserver/apply.go",
-		Find:    `if !slices.Contains(has, name) {`,
-		Replace: `if len(has) > 1000 {`,
+		Find:    `if name := network.Name; !slices.Contains(has, name) {`,
+		Replace: `if name := network.Name; len(has) > 1000 {`,
 		Test:    "./internal/apiserver TestApplyIsRefusedWithoutChange",
 	},
 }
