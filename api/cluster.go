@@ -45,9 +45,6 @@ type Group struct {
 	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
 	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
 	Networks []GroupNetwork `json:"networks,omitempty"`
-	// Addresses are fixed addresses on networks of the project, by network as in Networks: {"project/lab": "10.64.128.20"}. Only a group of one
-	// member without spares can have some. A replacement of the member gets the same addresses, once the lost member is proved clean.
-	Addresses map[string]string `json:"addresses,omitempty"`
 	// ShareMemory lets members of the cluster that are on one node exchange messages through memory: they share System V IPC, and see each
 	// other's processes. nil: they do.
 	ShareMemory *bool `json:"share_memory,omitempty"`
@@ -121,7 +118,6 @@ type ClusterRequest struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
 	Networks     []GroupNetwork    `json:"networks,omitempty"`
-	Addresses    map[string]string `json:"addresses,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`
 	CPUModel     string            `json:"cpu_model,omitempty"`

@@ -3,14 +3,32 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
 )
 
 // GroupNetwork is a network on which each member of a group has a port. As text it is the network's name alone where that says it all.
 type GroupNetwork struct {
 	// Name is NAME for a further private network of the cluster, or project/NAME for one of the cluster's project.
 	Name string `json:"name"`
+	// Address is the fixed address of the group's only member on a network of the project, "" for any. Only a group of one member without spares
+	// can have some. A replacement of the member gets the same address, once the lost member is proved clean.
+	Address string `json:"address,omitempty"`
 	// SecurityGroups are the security groups of the ports, by their names in the cluster's project. Ports without one are not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
+}
+
+// String writes the network on one line: NAME=ADDRESS[GROUP,GROUP], without what is not chosen.
+func (n GroupNetwork) String() string {
+	text := n.Name
+	if n.Address != "" {
+		text += "=" + n.Address
+	}
+	if len(n.SecurityGroups) > 0 {
+		text += "[" + strings.Join(n.SecurityGroups, ",") + "]"
+	}
+	return text
 }
 
 // OnNetworks returns networks of a group by their names alone.
@@ -25,9 +43,9 @@ func OnNetworks(names ...string) []GroupNetwork {
 // groupNetwork is a GroupNetwork that is always written in full.
 type groupNetwork GroupNetwork
 
-// MarshalJSON writes the name alone if the ports have no security group.
+// MarshalJSON writes the name alone if nothing else is chosen.
 func (n GroupNetwork) MarshalJSON() ([]byte, error) {
-	if len(n.SecurityGroups) == 0 {
+	if n.Address == "" && len(n.SecurityGroups) == 0 {
 		return json.Marshal(n.Name)
 	}
 	return json.Marshal(groupNetwork(n))
@@ -50,6 +68,18 @@ func (g *Group) Network(name string) (GroupNetwork, bool) {
 		}
 	}
 	return GroupNetwork{}, false
+}
+
+// FixedAddress returns the address that the group's member has to have on a network; not valid if any address will do.
+func (g *Group) FixedAddress(network string) netip.Addr {
+	n, _ := g.Network(network)
+	a, _ := netip.ParseAddr(n.Address)
+	return a
+}
+
+// HasFixedAddress reports whether the group's member has to have an address on any network.
+func (g *Group) HasFixedAddress() bool {
+	return slices.ContainsFunc(g.Networks, func(n GroupNetwork) bool { return n.Address != "" })
 }
 
 // SecurityGroupsOf returns the names of the security groups that groups name for their ports, each once, in the order in which they are first

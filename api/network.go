@@ -74,12 +74,6 @@ func ProjectNetwork(name string) string { return ofProject + name }
 // CutProjectNetwork returns the name that a network has within its project, and whether the name is one of a project's network.
 func CutProjectNetwork(name string) (string, bool) { return strings.CutPrefix(name, ofProject) }
 
-// FixedAddress returns the address that the group's member has to have on a network; not valid if any address will do.
-func (g Group) FixedAddress(network string) netip.Addr {
-	a, _ := netip.ParseAddr(g.Addresses[network])
-	return a
-}
-
 // FurtherNetworks returns the names of the further private networks of groups, each once, in the order in which they are first named.
 func FurtherNetworks(groups []Group) []string { return networkNames(groups, false) }
 

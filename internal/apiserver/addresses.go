@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -19,7 +18,11 @@ func addressesFree(p tenancy.Principal, was, want api.ClusterSpec, project strin
 		if groupIndex(was, g.Name) >= 0 {
 			continue
 		}
-		for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
+		for j, network := range g.Networks {
+			name, address := network.Name, g.FixedAddress(network.Name)
+			if !address.IsValid() {
+				continue
+			}
 			own, _ := api.CutProjectNetwork(name)
 			in := view.NetworkIntent(tenancy.FullName(project, own))
 			if in == nil {
@@ -27,10 +30,9 @@ func addressesFree(p tenancy.Principal, was, want api.ClusterSpec, project strin
 			}
 			refused := func(code Code, message string) error {
 				f := fail(code, "group %q: %s", g.Name, message)
-				f.Errors = []api.FieldProblem{{Location: groupField(want, i, "addresses") + "." + name, Value: g.Addresses[name], Message: message}}
+				f.Errors = []api.FieldProblem{{Location: fmt.Sprintf("%s[%d].address", groupField(want, i, "networks"), j), Value: network.Address, Message: message}}
 				return f
 			}
-			address := g.FixedAddress(name)
 			if n := view.Network(in.UID); n != nil && n.Refused == "" {
 				if err := placement.CheckHost(n, address); err != nil {
 					return refused(codeInvalidCluster, err.Error())
@@ -81,21 +83,9 @@ func addressHolder(p tenancy.Principal, view *state.View, in *api.NetworkIntent,
 // sizesFit refuses more than one member in a group with a fixed address.
 func sizesFit(spec api.ClusterSpec) error {
 	for _, g := range spec.Groups {
-		if len(g.Addresses) > 0 && (g.Size > 1 || g.Spares > 0) {
+		if g.HasFixedAddress() && (g.Size > 1 || g.Spares > 0) {
 			return fail(codeInvalidRequest, "group %q has a fixed address, so it has one member and no spares", g.Name)
 		}
 	}
 	return nil
-}
-
-// addressText are a group's fixed addresses as text.
-func addressText(g api.Group) string {
-	if len(g.Addresses) == 0 {
-		return "none"
-	}
-	text := ""
-	for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
-		text += "," + name + "=" + g.Addresses[name]
-	}
-	return text[1:]
 }

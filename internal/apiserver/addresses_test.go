@@ -10,7 +10,7 @@ import (
 
 // fixedAt is a request for a cluster of one member with an address on a network of the project.
 func fixedAt(name, network, address string) api.ClusterRequest {
-	return api.ClusterRequest{Name: name, Networks: api.OnNetworks(network), Addresses: map[string]string{network: address}}
+	return api.ClusterRequest{Name: name, Networks: []api.GroupNetwork{{Name: network, Address: address}}}
 }
 
 func TestAFixedAddressIsForOneMemberOfTheProject(t *testing.T) {

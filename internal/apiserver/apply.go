@@ -202,7 +202,6 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".cpu_model", cmp.Or(g.CPUModel, cpumodel.Host), cmp.Or(w.CPUModel, cpumodel.Host))
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
-		differ(path+".addresses", addressText(g), addressText(w))
 	}
 	if len(problems) == 0 {
 		return nil
@@ -234,11 +233,8 @@ func networkNames(g api.Group) string {
 	}
 	var names []string
 	for _, n := range g.Networks {
-		name := n.Name
-		if len(n.SecurityGroups) > 0 {
-			name += "=" + strings.Join(slices.Sorted(slices.Values(n.SecurityGroups)), "+")
-		}
-		names = append(names, name)
+		n.SecurityGroups = slices.Sorted(slices.Values(n.SecurityGroups))
+		names = append(names, n.String())
 	}
 	slices.Sort(names)
 	return strings.Join(names, ",")

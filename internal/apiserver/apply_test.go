@@ -153,8 +153,8 @@ func TestApplyIsRefusedWithoutChange(t *testing.T) {
 			"groups[compute].networks: is none and can't become fast,storage", `groups[x].networks: names "fast", and a cluster can't get another network`,
 		}, false},
 		{"a fixed address for a group that has none", nil, func(r *api.ClusterRequest) {
-			r.Groups[0].Networks, r.Groups[0].Addresses = api.OnNetworks("project/lab"), map[string]string{"project/lab": "10.64.128.9"}
-		}, "unchangeable", []string{"groups[head].addresses: is none and can't become project/lab=10.64.128.9"}, false},
+			r.Groups[0].Networks = []api.GroupNetwork{{Name: "project/lab", Address: "10.64.128.9"}}
+		}, "unchangeable", []string{"groups[head].networks: is none and can't become project/lab=10.64.128.9"}, false},
 		{"the group of rank 0", nil, func(r *api.ClusterRequest) { r.Groups = r.Groups[1:] }, "unchangeable", []string{"groups[head]: holds rank 0 (head-0)"}, false},
 		{"a shorter limit", nil, func(r *api.ClusterRequest) { r.TimeLimit = api.Duration(time.Hour) }, "cant_extend", []string{"can only be made longer"}, false},
 		{"no room", func(s *apiservertest.Site) {

@@ -267,8 +267,8 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			return send(t, s, request{method: "DELETE", path: "/v1/networks/project%2Flab"})
 		}},
 		{"address_taken", `10.64.128.9 on network project/lab is taken by group "fixed"`, func() *http.Response {
-			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"fixed","networks":["project/lab"],"addresses":{"project/lab":"10.64.128.9"}}`})
-			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"late","networks":["project/lab"],"addresses":{"project/lab":"10.64.128.9"}}`})
+			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"fixed","networks":[{"name":"project/lab","address":"10.64.128.9"}]}`})
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"late","networks":[{"name":"project/lab","address":"10.64.128.9"}]}`})
 		}},
 		{"too_many_networks", `has 32 networks`, func() *http.Response {
 			for i := range 31 {

@@ -99,11 +99,12 @@ func (quantitySchema) Schema(huma.Registry) *huma.Schema {
 func (groupNetworkSchema) Schema(huma.Registry) *huma.Schema {
 	name, groups := &huma.Schema{Type: huma.TypeString}, &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}}
 	text(1, len(api.ProjectNetwork(""))+manifest.MaxNetworkName, manifest.NetworkPattern)(name)
+	address := &huma.Schema{Type: huma.TypeString, Format: "ipv4"}
 	distinct(list(0, manifest.MaxPortGroups, text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern)))(groups)
 	return &huma.Schema{
-		Description: "A network: its name, or a mapping with its name and the security groups of the ports.",
+		Description: "A network: its name, or a mapping with its name, the fixed address of the group's only member, and the security groups of the ports.",
 		AnyOf: []*huma.Schema{name, {
-			Type: huma.TypeObject, Properties: map[string]*huma.Schema{"name": name, "security_groups": groups}, Required: []string{"name"},
+			Type: huma.TypeObject, Properties: map[string]*huma.Schema{"name": name, "address": address, "security_groups": groups}, Required: []string{"name"},
 			AdditionalProperties: false,
 		}},
 	}

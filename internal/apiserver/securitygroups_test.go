@@ -175,7 +175,7 @@ func TestAClusterIsRefusedWhoseSecurityGroupsAreNotThere(t *testing.T) {
 	}
 	s.Place("c1")
 	spec.Groups[1].Networks = guarded("storage", "web")
-	if _, err := c.ApplyCluster(t.Context(), "c1", spec, false); !client.HasCode(err, "unchangeable") || !strings.Contains(fmt.Sprintf("%+v", err), "is storage and can't become storage=web") {
+	if _, err := c.ApplyCluster(t.Context(), "c1", spec, false); !client.HasCode(err, "unchangeable") || !strings.Contains(fmt.Sprintf("%+v", err), "is storage and can't become storage[web]") {
 		t.Errorf("a group of a cluster gets a security group: %v", err)
 	}
 	spec.Groups[1] = api.Group{Name: "b", Networks: api.OnNetworks("storage")}

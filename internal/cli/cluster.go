@@ -166,11 +166,9 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
 		Spares: f.spares, ShapeName: f.shape, Display: f.display,
 	}
-	names, addresses := networksAt(f.networks)
-	if req.Networks, err = guardedNetworks(names, f.guards); err != nil {
+	if req.Networks, err = flaggedNetworks(f.networks, f.guards); err != nil {
 		return api.ClusterRequest{}, err
 	}
-	req.Addresses = addresses
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
 	if cmd.Flags().Changed("shape") {
 		given = []string{"name", "size", "shape", "stack", "environment"}
@@ -204,18 +202,22 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	return req, err
 }
 
-// guardedNetworks returns the networks that flags name, with the security groups of their ports.
-func guardedNetworks(names, guards []string) ([]api.GroupNetwork, error) {
-	if len(names) == 0 && len(guards) == 0 {
-		return nil, nil
+// flaggedNetworks returns the networks that flags name, NETWORK or NETWORK=ADDRESS, with the security groups of their ports, NETWORK=GROUP.
+func flaggedNetworks(given, guards []string) ([]api.GroupNetwork, error) {
+	var networks []api.GroupNetwork
+	for _, text := range given {
+		name, address, fixed := strings.Cut(text, "=")
+		if fixed && address == "" {
+			return nil, usage("--network %q has no address; write NETWORK=ADDRESS, or NETWORK for any address", text)
+		}
+		networks = append(networks, api.GroupNetwork{Name: name, Address: address})
 	}
-	networks := api.OnNetworks(names...)
 	for _, guard := range guards {
 		network, group, ok := strings.Cut(guard, "=")
 		if !ok || network == "" || group == "" {
 			return nil, usage("--security-group %q is not NETWORK=GROUP, such as project/lab=web", guard)
 		}
-		i := slices.Index(names, network)
+		i := slices.IndexFunc(networks, func(n api.GroupNetwork) bool { return n.Name == network })
 		if i < 0 {
 			return nil, usage("--security-group %s: its network is not given: --network %s", guard, network)
 		}
@@ -252,21 +254,6 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 		renamed.Problems = append(renamed.Problems, p)
 	}
 	return renamed
-}
-
-// networksAt takes the fixed addresses out of names of networks, NAME=ADDRESS.
-func networksAt(given []string) (names []string, addresses map[string]string) {
-	for _, text := range given {
-		name, address, fixed := strings.Cut(text, "=")
-		names = append(names, name)
-		if fixed {
-			if addresses == nil {
-				addresses = map[string]string{}
-			}
-			addresses[name] = address
-		}
-	}
-	return names, addresses
 }
 
 // inFlags names the flags where a server names the fields and lines of a request that was made from flags.

@@ -171,13 +171,7 @@ func printGroups(w io.Writer, groups []api.Group) {
 func groupNetworks(g api.Group) string {
 	parts := make([]string, len(g.Networks))
 	for i, n := range g.Networks {
-		parts[i] = n.Name
-		if address := g.Addresses[n.Name]; address != "" {
-			parts[i] += "=" + address
-		}
-		if len(n.SecurityGroups) > 0 {
-			parts[i] += "[" + strings.Join(n.SecurityGroups, ",") + "]"
-		}
+		parts[i] = n.String()
 	}
 	return strings.Join(parts, ",")
 }

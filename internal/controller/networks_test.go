@@ -206,7 +206,7 @@ func (l *led) wantAt(name, network, address string) {
 	l.view(l.repo.CreateCluster(l.t.Context(), api.ClusterIntent{
 		Name: name, UID: "u" + name, CreatedAt: l.now, Spec: api.ClusterSpec{Groups: []api.Group{{
 			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-			Networks: api.OnNetworks(network), Addresses: map[string]string{network: address},
+			Networks: []api.GroupNetwork{{Name: network, Address: address}},
 		}}},
 	}))
 }

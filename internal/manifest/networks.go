@@ -2,7 +2,6 @@ package manifest
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -72,26 +71,24 @@ func (n *normalizer) allNetworks(groups []api.Group) {
 
 // addresses checks the fixed addresses of a group. Whether a network has them is for the server to find out.
 func (n *normalizer) addresses(path string, g api.Group) {
-	at := join(path, "addresses")
-	if len(g.Addresses) > 0 {
+	if g.HasFixedAddress() {
 		if g.Size > 1 {
-			n.add(at, "", "fixes an address, which only a group of one member can have; this group has %d", g.Size)
+			n.add(path, "", "fix an address, which only a group of one member can have; this group has %d", g.Size)
 		}
 		if g.Spares > 0 {
-			n.add(at, "", "fixes an address, and a spare can't hold it for its member; omit the spares, or the address")
+			n.add(path, "", "fix an address, and a spare can't hold it for its member; omit the spares, or the address")
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
-		text := g.Addresses[name]
-		_, joined := api.CutProjectNetwork(name)
-		switch _, named := g.Network(name); {
-		case !joined:
-			n.add(join(at, name), name, "%q is not a network of the project; only on those, project/NAME, an address can be fixed", name)
-		case !named:
-			n.add(join(at, name), name, "%q is not among the group's networks; add it there", name)
+	for i, network := range g.Networks {
+		at, text := fmt.Sprintf("%s[%d].address", path, i), network.Address
+		if text == "" {
+			continue
+		}
+		if _, joined := api.CutProjectNetwork(network.Name); !joined {
+			n.add(at, text, "%q is not a network of the project; only on those, project/NAME, an address can be fixed", network.Name)
 		}
 		if a, err := netip.ParseAddr(text); err != nil || !a.Is4() {
-			n.add(join(at, name), text, "%q is not an IPv4 address such as 10.64.128.20", text)
+			n.add(at, text, "%q is not an IPv4 address such as 10.64.128.20", text)
 		}
 	}
 }
@@ -100,10 +97,13 @@ func (n *normalizer) addresses(path string, g api.Group) {
 func (n *normalizer) allAddresses(groups []api.Group) {
 	first := map[[2]string]int{}
 	for i, g := range groups {
-		for _, name := range slices.Sorted(maps.Keys(g.Addresses)) {
-			key := [2]string{name, g.Addresses[name]}
-			if j, taken := first[key]; taken {
-				n.add(fmt.Sprintf("groups[%d].addresses.%s", i, name), key[1], "%q is also the address of groups[%d] there; give each group its own", key[1], j)
+		for j, network := range g.Networks {
+			if network.Address == "" {
+				continue
+			}
+			key := [2]string{network.Name, network.Address}
+			if k, taken := first[key]; taken {
+				n.add(fmt.Sprintf("groups[%d].networks[%d].address", i, j), key[1], "%q is also the address of groups[%d] there; give each group its own", key[1], k)
 				continue
 			}
 			first[key] = i
