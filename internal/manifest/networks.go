@@ -73,10 +73,10 @@ func (n *normalizer) allNetworks(groups []api.Group) {
 func (n *normalizer) addresses(path string, g api.Group) {
 	if g.HasFixedAddress() {
 		if g.Size > 1 {
-			n.add(path, "", "fix an address, which only a group of one member can have; this group has %d", g.Size)
+			n.add(path, "", "fixes an address, which only a group of one member can have; this group has %d", g.Size)
 		}
 		if g.Spares > 0 {
-			n.add(path, "", "fix an address, and a spare can't hold it for its member; omit the spares, or the address")
+			n.add(path, "", "fixes an address, and a spare can't hold it for its member; omit the spares, or the address")
 		}
 	}
 	for i, network := range g.Networks {
