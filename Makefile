@@ -107,7 +107,7 @@ BOOT_TESTS ?= TestMachinesThatWereOffBecomeNodesThatCarryAClusterAndGoOffAgain
 test-boot: setup build ## boot two emulated machines over the network and run a cluster on them (root or sudo)
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '$(BOOT_TESTS)' ./tests/boot
 
-# All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault, a host of virtual machines. One
+# All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault, hosts of virtual machines. One
 # package after the other, because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
 test-testbed: setup build ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)

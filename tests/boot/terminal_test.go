@@ -18,6 +18,8 @@ type terminal struct {
 	t      *testing.T
 	master *os.File
 	done   chan error
+	// patience is how long something that is expected may take.
+	patience time.Duration
 
 	mu      sync.Mutex
 	text    string // what was printed and not expected yet
@@ -44,7 +46,7 @@ func openTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	must(t, cmd.Start())
-	term := &terminal{t: t, master: master, done: make(chan error, 1), changed: make(chan struct{}, 1)}
+	term := &terminal{t: t, master: master, done: make(chan error, 1), patience: 2 * time.Minute, changed: make(chan struct{}, 1)}
 	go func() { term.done <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	go term.listen()
@@ -75,27 +77,34 @@ func (t *terminal) say(text string) {
 	must(t.t, err)
 }
 
-// expect waits until this is printed, and forgets what was printed up to it.
-func (t *terminal) expect(what string) {
+// expect waits until this is printed, forgets what was printed up to it, and returns that.
+func (t *terminal) expect(what string) (before string) {
 	t.t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(t.patience)
 	for {
 		t.mu.Lock()
-		_, after, ok := strings.Cut(t.text, what)
+		before, after, ok := strings.Cut(t.text, what)
 		if ok {
 			t.text = after
 		}
 		seen := t.text
 		t.mu.Unlock()
 		if ok {
-			return
+			return before
 		}
 		select {
 		case <-t.changed:
 		case <-deadline:
-			t.t.Fatalf("waited for %q on the terminal; it showed %q", what, seen)
+			t.t.Fatalf("waited %s for %q on the terminal; it showed %q", t.patience, what, seen)
 		}
 	}
+}
+
+// answer types a command to a shell, and returns what is printed until it has ended.
+func (t *terminal) answer(command string) string {
+	t.t.Helper()
+	t.say(command + "; echo end-$((40+2))\r")
+	return t.expect("end-42")
 }
 
 // ended waits for the end of the program, which must have ended well.
