@@ -17,8 +17,9 @@ func (a *app) securityGroupCommand() *cobra.Command {
 		Use: "security-group", Aliases: []string{"sg"}, Short: "Create, show, change and delete security groups", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.Long = cmd.Short + `. A security group restricts the ports of members on further networks. It belongs to a project.
-Members get it when their cluster is created: 'nearmetal cluster create --network project/lab --security-group project/lab=web'. In a file,
-a network of a group is then "{name: project/lab, security_groups: [web]}".
+The ports of members get security groups when the cluster is created:
+'nearmetal cluster create --network project/lab --security-group project/lab=web'. In a file, a network of a group is then
+"{name: project/lab, security_groups: [web]}".
 
 A port with security groups receives what a rule of one of them allows, and replies to what it sent. It sends everything, unless one of them
 has rules for "out". A port without security groups is not restricted.
