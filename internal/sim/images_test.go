@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // built are the images of the site.
@@ -87,15 +88,15 @@ func (built) Collect([]image.Digest, time.Duration) (int64, error) { return 0, n
 
 // makeImages makes the environments known.
 func (w *world) makeImages() {
-	s := w.up()
+	repo := state.New(w.store)
 	for _, name := range environments {
 		_, _, digest := manifestOf(name)
-		_, err := s.repo.PutImage(s.ctx, api.Image{
+		_, err := repo.PutImage(w.ctx, api.Image{
 			Digest: string(digest), Environment: name, Architecture: "x86_64", Stacks: []api.Stack{api.StackMetal}, RootBytes: 1 << 20, MetalBytes: 1 << 20,
 			KernelVersion: "6.1", BuiltAt: time.Now(),
 		})
 		w.must(err)
-		_, err = s.repo.SetEnvironment(s.ctx, api.EnvironmentRecord{Name: name, Digest: string(digest), UpdatedAt: time.Now()})
+		_, err = repo.SetEnvironment(w.ctx, api.EnvironmentRecord{Name: name, Digest: string(digest), UpdatedAt: time.Now()})
 		w.must(err)
 	}
 }

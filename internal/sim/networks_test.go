@@ -11,10 +11,10 @@ import (
 const projectNetwork = "project/net"
 
 // makeNetworks makes a network for each project, which lasts until all clusters are deleted.
-func (w *world) makeNetworks(s *server) {
+func (w *world) makeNetworks(repo *state.Repo) {
 	for _, project := range []string{api.DefaultProject, "lab", "class"} {
-		_, err := s.repo.CreateNetwork(s.ctx, api.NetworkIntent{
-			Name: state.NetworkIntentName(project, "net"), UID: "net-" + project, Project: project, CreatedAt: s.now(),
+		_, err := repo.CreateNetwork(w.ctx, api.NetworkIntent{
+			Name: state.NetworkIntentName(project, "net"), UID: "net-" + project, Project: project, CreatedAt: time.Now(),
 		})
 		w.must(err)
 	}

@@ -17,11 +17,11 @@ import (
 var guardRules = [][]string{{"in any from group ops"}, {}, {"in any from group web", "in any from group ops"}}
 
 // makeGuards makes the security groups web and ops for each project, which last until all clusters are deleted, and lets users change rules.
-func (w *world) makeGuards(s *server) {
+func (w *world) makeGuards(repo *state.Repo) {
 	for _, project := range []string{api.DefaultProject, "lab", "class"} {
 		for _, name := range []string{"ops", "web"} {
 			full := state.SecurityGroupName(project, name)
-			_, err := s.repo.CreateSecurityGroup(s.ctx, api.SecurityGroup{Name: full, UID: "group-" + full, Project: project, CreatedAt: s.now()})
+			_, err := repo.CreateSecurityGroup(w.ctx, api.SecurityGroup{Name: full, UID: "group-" + full, Project: project, CreatedAt: time.Now()})
 			w.must(err)
 		}
 		w.changeGuard(state.SecurityGroupName(project, "web"), 0)

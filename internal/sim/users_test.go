@@ -89,14 +89,15 @@ func (w *world) makeProjects() {
 		lab.Quota.Devices = map[string]int64{"gpu/slices": int64(2 + lab.Quota.Cores%6), "nic/queues": int64(4 + lab.Quota.Cores%8)}
 		class.Quota.Devices = map[string]int64{"gpu/slices": int64(1 + class.Quota.Members%5), "nic/vf": int64(1 + class.Quota.Members%3)}
 	}
-	s := w.up()
+	// The server may have crashed already: what the site begins with is written past it.
+	repo := state.New(w.store)
 	for _, p := range []api.Project{lab, class} {
-		p.CreatedAt = s.now()
-		_, err := s.repo.CreateProject(s.ctx, p)
+		p.CreatedAt = time.Now()
+		_, err := repo.CreateProject(w.ctx, p)
 		w.must(err)
 	}
-	w.makeNetworks(s)
-	w.makeGuards(s)
+	w.makeNetworks(repo)
+	w.makeGuards(repo)
 }
 
 // drawLife draws all of it first and then drops what must not happen.
