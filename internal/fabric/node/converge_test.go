@@ -102,7 +102,9 @@ func TestAuditFindsWhatSomebodyChanged(t *testing.T) {
 	port := plan.PortName(networks[0].Ports[0].ID)
 	meddlings := []struct{ meddling, object string }{
 		{"ip link set nmbr1 down", "bridge nmbr1 state"},
-		{"ip link set nmbr1 type bridge mcast_snooping 1", "bridge nmbr1 mcast_snooping"},
+		{"ip link set nmbr1 type bridge mcast_snooping 0", "bridge nmbr1 mcast_snooping"},
+		{"ip link set nmbr1 type bridge mcast_querier 0", "bridge nmbr1 mcast_snooping"},
+		{"bridge link set dev nmvx3 mcast_router 1", "vxlan nmvx3 mcast_router"},
 		{"ip link set nmbr1 address 02:00:00:00:00:01", "bridge nmbr1 address"},
 		{"ip link set " + port + " nomaster", "veth " + port + " master"},
 		{"ip link set " + port + " mtu 1500", "veth " + port + " mtu"},

@@ -107,6 +107,13 @@ func addLink(l plan.Link) error {
 			return err
 		}
 		failpoint.Hit("node.after-tunnel")
+		tunnel, err := netlink.LinkByName(l.Name)
+		if err != nil {
+			return err
+		}
+		if err := setMulticastRouter(tunnel.Attrs().Index, l.MulticastRouter); err != nil {
+			return fmt.Errorf("sending all multicast to it: %w", err)
+		}
 	default:
 		return fmt.Errorf("links of kind %s are not supported", l.Kind)
 	}
@@ -151,6 +158,8 @@ func (f *Fabric) setAttribute(o plan.SetLink) error {
 		return netlink.LinkSetHardwareAddr(link, mac)
 	case "mcast_snooping":
 		return setSnooping(link.Attrs().Index, o.Link.Snooping)
+	case "mcast_router":
+		return setMulticastRouter(link.Attrs().Index, o.Link.MulticastRouter)
 	case "master":
 		bridge, err := netlink.LinkByName(o.Link.Master)
 		if err != nil {

@@ -108,6 +108,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 			links.tunnels[link.Name] = attrs.Index
 		}
 	}
+	if err := observeMulticast(seen.Links); err != nil {
+		return seen, links, fmt.Errorf("reading how bridges treat multicast: %w", err)
+	}
 	if err := observeForwarding(&seen); err != nil {
 		return seen, links, err
 	}
@@ -150,7 +153,6 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 	switch l := l.(type) {
 	case *netlink.Bridge:
 		link.MAC = l.HardwareAddr.String()
-		link.Snooping = l.MulticastSnooping != nil && *l.MulticastSnooping
 	case *netlink.Vxlan:
 		link.VNI, link.Port, link.Learning = l.VxlanId, l.Port, l.Learning
 		link.Local = addr4(l.SrcAddr)

@@ -61,31 +61,13 @@ func newBridge(l plan.Link) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindBridge)))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(0))
+	addSnooping(data, l.Snooping)
 	data.AddRtAttr(nl.IFLA_BR_STP_STATE, nl.Uint32Attr(0))
 	req.AddData(info)
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return err
 	}
 	return bringUp(l.Name, l.MTU, 0)
-}
-
-// setSnooping switches multicast snooping of a bridge.
-func setSnooping(bridge int, on bool) error {
-	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(bridge)
-	req.AddData(msg)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindBridge)))
-	value := uint8(0)
-	if on {
-		value = 1
-	}
-	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(value))
-	req.AddData(info)
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
 }
 
 // newTunnel makes a VXLAN tunnel on the bridge with this link index.

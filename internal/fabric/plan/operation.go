@@ -35,7 +35,7 @@ type DeleteLink struct {
 type SetLink struct {
 	Network   int
 	Link      Link
-	Attribute string // address, mcast_snooping, master, mtu or state
+	Attribute string // address, mcast_snooping, master, mcast_router, mtu or state
 	Want, Got string
 }
 
@@ -92,12 +92,15 @@ func (o AddLink) String() string {
 	}
 	switch l.Kind {
 	case KindBridge:
-		fmt.Fprintf(&b, " address %s addrgenmode none %s type bridge mcast_snooping %s", l.MAC, upDown(l.Up), onOff(l.Snooping))
+		fmt.Fprintf(&b, " address %s addrgenmode none %s type bridge mcast_snooping %s mcast_querier %[3]s", l.MAC, upDown(l.Up), onOff(l.Snooping))
 	case KindVXLAN:
 		fmt.Fprintf(&b, " addrgenmode none %s type vxlan id %d local %s dstport %d", upDown(l.Up), l.VNI, l.Local, l.Port)
 	}
 	for _, a := range l.Addresses {
 		fmt.Fprintf(&b, "\nip address add %s dev %s", a, l.Name)
+	}
+	if l.MulticastRouter {
+		fmt.Fprintf(&b, "\nbridge link set dev %s mcast_router 2", l.Name)
 	}
 	for _, p := range l.Peers {
 		fmt.Fprintf(&b, "\n%s", AddPeer{Link: l.Name, Peer: p})
@@ -115,12 +118,22 @@ func (o SetLink) String() string {
 	case o.Attribute == "state":
 		return fmt.Sprintf("ip link set %s %s", o.Link.Name, o.Want)
 	case o.Attribute == "mcast_snooping":
-		return fmt.Sprintf("ip link set %s type bridge mcast_snooping %s", o.Link.Name, o.Want)
+		return fmt.Sprintf("ip link set %s type bridge mcast_snooping %s mcast_querier %[2]s", o.Link.Name, o.Want)
+	case o.Attribute == "mcast_router":
+		return fmt.Sprintf("bridge link set dev %s mcast_router %d", o.Link.Name, multicastRouter(o.Link))
 	case o.Attribute == "mtu" && o.Link.Kind == KindVeth:
 		return fmt.Sprintf("ip link set %s mtu %s # and the member's end", o.Link.Name, o.Want)
 	default:
 		return fmt.Sprintf("ip link set %s %s %s", o.Link.Name, o.Attribute, o.Want)
 	}
+}
+
+// multicastRouter is 2 for a port that takes all multicast, and 1, the kernel's default, for one that takes what its other end asks for.
+func multicastRouter(l Link) int {
+	if l.MulticastRouter {
+		return 2
+	}
+	return 1
 }
 
 func (o AddAddress) String() string {

@@ -58,8 +58,10 @@ type Link struct {
 	Up     bool
 	// Addresses of a bridge.
 	Addresses []netip.Prefix
-	// Snooping of multicast, by a bridge; off, multicast is flooded and needs no querier.
+	// Snooping of multicast, by a bridge that also asks its ports what they want; off, multicast is flooded.
 	Snooping bool
+	// MulticastRouter: a tunnel takes all multicast of its bridge, since the bridges at its other ends know what their ports want.
+	MulticastRouter bool
 	// Forwarding of IPv4 packets that come in here, by the node.
 	Forwarding bool
 	// VNI, Local, Port, Learning and Peers of a VXLAN tunnel. Peers get every frame whose destination is not known yet
@@ -159,7 +161,7 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		mtu := MTU(n, seen.UnderlayMTU)
 		bridge := Link{
 			Name: BridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: GatewayMAC(n.Index),
-			Up: true, Forwarding: n.Egress,
+			Up: true, Snooping: true, Forwarding: n.Egress,
 		}
 		if n.Egress {
 			bridge.Addresses = []netip.Prefix{netip.PrefixFrom(n.Gateway, n.Prefix.Bits())}
@@ -176,7 +178,7 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		}
 		links = append(links, Link{
 			Name: TunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
-			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, Peers: n.Peers(), Learned: heardOf(n),
+			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, MulticastRouter: true, Peers: n.Peers(), Learned: heardOf(n),
 		})
 	}
 	return links, nil
@@ -267,6 +269,9 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 		set("mcast_snooping", onOff(want.Snooping), onOff(seen.Snooping))
 	}
 	set("master", want.Master, seen.Master)
+	if want.Kind == KindVXLAN {
+		set("mcast_router", onOff(want.MulticastRouter), onOff(seen.MulticastRouter && seen.Master == want.Master))
+	}
 	set("mtu", fmt.Sprint(want.MTU), fmt.Sprint(seen.MTU))
 	set("state", upDown(want.Up), upDown(seen.Up))
 	for _, a := range seen.Addresses {

@@ -71,6 +71,8 @@ func (m *machine) execute(op Operation) {
 				l.MAC = o.Link.MAC
 			case "mcast_snooping":
 				l.Snooping = o.Link.Snooping
+			case "mcast_router":
+				l.MulticastRouter = o.Link.MulticastRouter
 			case "master":
 				l.Master = o.Link.Master
 			case "mtu":
@@ -208,7 +210,7 @@ func TestPlansAreAsWritten(t *testing.T) {
 	step("the member has moved, and the one from here did not", nil, one, two, moved)
 	step("it gets egress: its gateway is every node's own", nil, one, two, spanning)
 	step("somebody meddled with a bridge, a tunnel and a port", func() {
-		m.change("nmbr1", func(l *Link) { l.MTU, l.Up, l.Snooping, l.MAC = 1500, false, true, "02:00:00:00:00:01" })
+		m.change("nmbr1", func(l *Link) { l.MTU, l.Up, l.Snooping, l.MAC = 1500, false, false, "02:00:00:00:00:01" })
 		m.change("nmbr2", func(l *Link) { l.Addresses, l.Forwarding = nil, false })
 		m.change("nmvx3", func(l *Link) { l.VNI = 99 })
 		m.change(PortName(one.Ports[0].ID), func(l *Link) { l.Master, l.MTU = "nmbr2", 1500 })

@@ -65,10 +65,15 @@ const bridgeRules = `table bridge nm {
 	chain member {
 		ether type 8021q drop
 		ether type 8021ad drop
+		meta pkttype multicast jump group
 		udp sport 67-68 jump dhcp
 		iifname . ether saddr . ip saddr @pins goto pinned
 		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
 		drop
+	}
+	chain group {
+		igmp type membership-query drop
+		ip protocol pim drop
 	}
 	chain dhcp {
 		udp sport 67 drop
@@ -101,8 +106,9 @@ const bridgeRules = `table bridge nm {
 	}
 	chain output {
 		type filter hook output priority -250; policy accept;
-		oifname vmap @guards_in
 		oifname "nmvx*" drop
+		igmp type membership-query accept
+		oifname vmap @guards_in
 	}
 }
 `

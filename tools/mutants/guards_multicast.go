@@ -1,0 +1,40 @@
+package main
+
+// multicastGuards: who gets multicast, and who may pass for a router of it.
+var multicastGuards = []Mutant{
+	{
+		Guard:   "a member asks no one for groups",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tigmp type membership-query drop\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestAMemberCannotPassForAMulticastRouter",
+	},
+	{
+		Guard:   "a member is no multicast router",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tip protocol pim drop\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestAMemberCannotPassForAMulticastRouter",
+	},
+	{
+		Guard:   "tunnels take all multicast",
+		File:    "internal/fabric/plan/plan.go",
+		Find:    "MulticastRouter: true, ",
+		Replace: "",
+		Test:    "./internal/fabric/node TestMulticastReachesMembersOnAnotherNodeThatAskedForItAndNoOthers",
+	},
+	{
+		Guard:   "multicast goes to ports that asked for it",
+		File:    "internal/fabric/plan/plan.go",
+		Find:    "Up: true, Snooping: true,",
+		Replace: "Up: true,",
+		Test:    "./internal/fabric/node TestMulticastReachesMembersOnAnotherNodeThatAskedForItAndNoOthers",
+	},
+	{
+		Guard:   "bridges' questions reach ports with security groups",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tigmp type membership-query accept\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestAPortWithSecurityGroupsHearsTheQuestionsOfItsBridge",
+	},
+}
