@@ -103,6 +103,7 @@ func (r *rulesReader) learn(loaded, listed plan.Ruleset) {
 		}
 	}
 	for name, table := range listed {
+		present[table.Text] = true
 		if text := loaded[name].Text; text != plan.Parts(name) {
 			note(text, table.Text)
 		}

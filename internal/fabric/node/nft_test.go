@@ -55,3 +55,18 @@ func plannedRules(t testing.TB, cfg plan.Config, networks []fabric.Network, seen
 	}
 	return ""
 }
+
+// A change of parts must not make the node forget how its nft prints the rest: each further plan would make the table anew.
+func TestHowATableIsPrintedIsKnownAfterAChangeOfItsParts(t *testing.T) {
+	const name, rendered, printed = "bridge nm", "table bridge nm {\n\tours\n}\n", "table bridge nm {\n\tits own way\n}\n"
+	r := rulesReader{}
+	r.learn(plan.Ruleset{name: {Text: rendered}}, plan.Ruleset{name: {Text: printed}})
+	r.learn(plan.Ruleset{name: {Text: plan.Parts(name)}}, plan.Ruleset{name: {Text: rendered}}) // a listing is translated as it is read
+	if r.ours[printed] != rendered {
+		t.Errorf("after a change of parts, known is %q", r.ours)
+	}
+	r.learn(plan.Ruleset{name: {Text: "another"}}, plan.Ruleset{name: {Text: "another"}})
+	if len(r.ours) > 0 {
+		t.Errorf("the table is gone, and known is still %q", r.ours)
+	}
+}
