@@ -5,7 +5,7 @@ var multicastGuards = []Mutant{
 	{
 		Guard:   "a member asks no one for groups",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tigmp type membership-query drop\n",
+		Find:    "\t\tip protocol igmp igmp type membership-query drop\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestAMemberCannotPassForAMulticastRouter",
 	},
@@ -33,8 +33,15 @@ var multicastGuards = []Mutant{
 	{
 		Guard:   "bridges' questions reach ports with security groups",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tigmp type membership-query accept\n",
+		Find:    "\t\tip protocol igmp igmp type membership-query accept\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestAPortWithSecurityGroupsHearsTheQuestionsOfItsBridge",
+	},
+	{
+		Guard:   "how a table is printed is known after a change of its parts",
+		File:    "internal/fabric/node/nft.go",
+		Find:    "\t\tpresent[table.Text] = true\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestHowATableIsPrintedIsKnownAfterAChangeOfItsParts",
 	},
 }

@@ -72,7 +72,7 @@ const bridgeRules = `table bridge nm {
 		drop
 	}
 	chain group {
-		igmp type membership-query drop
+		ip protocol igmp igmp type membership-query drop
 		ip protocol pim drop
 	}
 	chain dhcp {
@@ -107,7 +107,7 @@ const bridgeRules = `table bridge nm {
 	chain output {
 		type filter hook output priority -250; policy accept;
 		oifname "nmvx*" drop
-		igmp type membership-query accept
+		ip protocol igmp igmp type membership-query accept
 		oifname vmap @guards_in
 	}
 }
