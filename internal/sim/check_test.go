@@ -242,6 +242,12 @@ func (w *world) checkPhase(l *landed) {
 				w.fail("phases", "cluster %s is being deleted and still holds %s", r.Name, a.ID)
 			}
 		}
+	case r.Phase == api.ClusterSaved:
+		for _, a := range l.all {
+			if a.releasedAt == nil && !a.clean && !a.Saved && !a.IsSnapshot() {
+				w.fail("phases", "cluster %s is saved and still holds %s, which is not", r.Name, a.ID)
+			}
+		}
 	}
 }
 
