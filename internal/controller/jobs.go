@@ -78,11 +78,13 @@ func (p jobInputs) of(job *api.Job) lifecycle.JobInput {
 	return in
 }
 
-// nodeOf is the node of a member of a cluster, which alone speaks of what the member does; "" when the cluster has no such member.
+// nodeOf returns the node of a member of a cluster, or of the member that took over from it. Only that node's word counts on the member's jobs.
+// It is "" when the cluster has no such member.
 func nodeOf(c *lifecycle.ClusterInput, memberID string) string {
 	if c == nil {
 		return ""
 	}
+	memberID = c.Heir(memberID)
 	for i := range c.Assignments {
 		if c.Assignments[i].ID == memberID {
 			return c.Assignments[i].Node

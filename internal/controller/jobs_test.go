@@ -107,3 +107,15 @@ func TestAPhaseOfAJobThatItsTableDoesNotHaveIsNotStored(t *testing.T) {
 		t.Errorf("stored as %q (%v), want it left pending", job.Phase, err)
 	}
 }
+
+func TestOnlyTheNodeOfTheMemberThatTookOverSpeaksOfItsJobs(t *testing.T) {
+	old, next := &api.Assignment{ID: "a0", Node: "n1"}, &api.Assignment{ID: "a1", Node: "n2", From: "a0", Of: "a0"}
+	c := &lifecycle.ClusterInput{Assignments: []lifecycle.ClusterAssignment{{Assignment: old}, {Assignment: next}}}
+	if node := nodeOf(c, "a0"); node != "n1" {
+		t.Errorf("while member a0 moves from n1 to n2, node %q speaks of its jobs, want n1", node)
+	}
+	next.Of, c.Assignments[0].Releasing = "", true
+	if node := nodeOf(c, "a0"); node != "n2" {
+		t.Errorf("after a1 on n2 took over from a0 on n1, node %q speaks of its jobs, want n2", node)
+	}
+}

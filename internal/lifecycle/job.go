@@ -73,7 +73,7 @@ func PlanJob(in JobInput) JobPlan {
 		return JobPlan{Next: in.Job, WakeAt: in.Now.Add(logPause)}
 	}
 	if in.Cluster != nil && in.Cluster.Record != nil {
-		in.Job.MemberID = in.Cluster.heir(in.Job.MemberID)
+		in.Job.MemberID = in.Cluster.Heir(in.Job.MemberID)
 	}
 	job := in.Job
 	job.LogBytes = in.LogBytes

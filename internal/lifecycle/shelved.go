@@ -54,8 +54,8 @@ func (in ClusterInput) successors() map[string]ClusterAssignment {
 	return all
 }
 
-// heir is the member that took over from one, or that one.
-func (in *ClusterInput) heir(id string) string {
+// Heir returns the ID of the member that took over from a member, however often, or the ID of that member itself.
+func (in *ClusterInput) Heir(id string) string {
 	for i := 0; i < len(in.Assignments) && id != ""; i++ {
 		next := slices.IndexFunc(in.Assignments, func(a ClusterAssignment) bool { return a.From == id && a.IsMember() && !a.Releasing })
 		if next < 0 {

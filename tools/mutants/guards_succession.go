@@ -103,9 +103,16 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "a job goes on in the member that took over",
 		File:    "internal/lifecycle/job.go",
-		Find:    `in.Job.MemberID = in.Cluster.heir(in.Job.MemberID)`,
-		Replace: `_ = in.Cluster.heir(in.Job.MemberID)`,
+		Find:    `in.Job.MemberID = in.Cluster.Heir(in.Job.MemberID)`,
+		Replace: `_ = in.Cluster.Heir(in.Job.MemberID)`,
 		Test:    "./internal/lifecycle TestAJobGoesOnInTheMemberThatTookOver",
+	},
+	{
+		Guard:   "only the node of the member that took over speaks of its jobs",
+		File:    "internal/controller/jobs.go",
+		Find:    "\tmemberID = c.Heir(memberID)\n",
+		Replace: "",
+		Test:    "./internal/controller TestOnlyTheNodeOfTheMemberThatTookOverSpeaksOfItsJobs",
 	},
 	{
 		Guard:   "a saved member gives back its cores",
