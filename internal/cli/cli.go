@@ -69,10 +69,7 @@ func Run(ctx context.Context, inv Invocation) int {
 		c.Close()
 	}
 	if err != nil && errors.Is(context.Cause(ctx), errInterrupted) {
-		if errors.Is(err, context.Canceled) {
-			err = errInterrupted
-		}
-		err = &exitError{ExitInterrupted, err}
+		err = interrupted(err)
 	}
 	code := report(inv.Streams.Err, err)
 	a.warnOfTokenEnd()

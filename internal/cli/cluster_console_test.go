@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -61,6 +62,28 @@ func TestAMembersConsoleIsTypedOnWatchedAndPrinted(t *testing.T) {
 	f.fixed("GET /v1/clusters/v1", api.Cluster{Name: "v1", Status: api.ClusterStatus{Members: []api.MemberStatus{{Name: "v1-0"}}}})
 	f.fixed("GET /v1/clusters/v1/members/v1-0/console", &api.Problem{Status: http.StatusConflict, Code: "console_in_use", Detail: "ann types on this console"})
 	has(t, f.shell().run(t, "cluster", "console", "v1"), cli.ExitConflict, "ann types on this console; watch it with --watch, or disconnect the other user with --force")
+}
+
+func TestCtrlCEndsAWatchedConsoleWithoutAnError(t *testing.T) {
+	f := newFake(t)
+	f.memberConsole(func(r io.Reader, _ io.Writer) { _, _ = io.Copy(io.Discard, r) })
+	s := f.shell()
+	s.interrupts = make(chan os.Signal, 1)
+	connected := make(chan struct{})
+	var once sync.Once
+	s.told = func(said string) {
+		if strings.Contains(said, "Ctrl-C ends it") {
+			once.Do(func() { close(connected) })
+		}
+	}
+	got := s.during(t, func() {
+		<-connected
+		s.interrupts <- os.Interrupt
+	}, "cluster", "console", "v1", "--watch")
+	has(t, got, cli.ExitInterrupted)
+	if strings.Contains(got.err, "Error:") {
+		t.Errorf("Ctrl-C, the announced end, is reported as an error: %s", got.err)
+	}
 }
 
 func TestADisplayIsPassedToViewersOnThisMachine(t *testing.T) {
@@ -118,7 +141,11 @@ func TestADisplayIsPassedToViewersOnThisMachine(t *testing.T) {
 			t.Errorf("the viewer reads %q, %v", got, err)
 		}
 		s.interrupts <- os.Interrupt
-		has(t, <-ended, cli.ExitInterrupted)
+		end := <-ended
+		has(t, end, cli.ExitInterrupted)
+		if strings.Contains(end.err, "Error:") {
+			t.Errorf("Ctrl-C, the announced end, is reported as an error: %s", end.err)
+		}
 		_ = viewer.Close()
 	}
 	f = newFake(t)

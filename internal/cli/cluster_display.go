@@ -47,7 +47,7 @@ func (a *app) memberDisplay(ctx context.Context, cluster, member, at string) err
 		conn, err := listener.Accept()
 		if err != nil {
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return &exitError{code: ExitInterrupted}
 			}
 			return fmt.Errorf("listen for VNC viewers: %w", err)
 		}

@@ -76,7 +76,7 @@ func (a *app) migrate(ctx context.Context, name string, members []string, f migr
 	}
 	cl, err := c.MigrateCluster(ctx, name, req)
 	if err != nil {
-		return unknownOutcome(err, name)
+		return unknownOutcome(inFlags(err), name)
 	}
 	if f.noWait {
 		return out.print(a.Streams.Out, cl, func(w io.Writer) { a.printCluster(w, cl) })

@@ -50,8 +50,8 @@ func (a *app) console(ctx context.Context, c *client.Client, name string) error 
 	return a.joinConsole(ctx, stream, name, (&escaper{atStart: true}).filter)
 }
 
-// joinConsole joins the terminal and the stream of a console until one of them ends. filter finds the user's wish to leave in what is typed; without
-// one nothing is typed.
+// joinConsole joins the terminal and the stream of a console until one of them ends. filter finds the user's wish to leave in what is typed. Without
+// a filter, nothing is typed, and Ctrl-C is the announced way to leave.
 func (a *app) joinConsole(ctx context.Context, stream *client.Tunnel, name string, filter func([]byte) ([]byte, bool)) error {
 	defer func() { _ = stream.Close() }()
 	if in, ok := a.Streams.In.(*os.File); ok && filter != nil && term.IsTerminal(int(in.Fd())) {
@@ -88,6 +88,9 @@ func (a *app) joinConsole(ctx context.Context, stream *client.Tunnel, name strin
 		}
 		return nil
 	case <-ctx.Done():
+		if filter == nil {
+			return &exitError{code: ExitInterrupted}
+		}
 		return ctx.Err()
 	}
 }

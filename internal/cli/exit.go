@@ -58,6 +58,19 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// interrupted returns the error of a command that an interrupt ended with err. A command whose announced end is Ctrl-C reports no error: only
+// the exit code shows the interrupt.
+func interrupted(err error) error {
+	var carried *exitError
+	switch {
+	case errors.As(err, &carried) && carried.err == nil:
+		return &exitError{code: ExitInterrupted}
+	case errors.Is(err, context.Canceled):
+		return &exitError{ExitInterrupted, errInterrupted}
+	}
+	return &exitError{ExitInterrupted, err}
+}
+
 // usage is the error of wrong usage or invalid input.
 func usage(format string, args ...any) error {
 	return &exitError{ExitUsage, fmt.Errorf(format, args...)}
