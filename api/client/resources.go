@@ -17,6 +17,8 @@ func node(name string) string { return "/v1/nodes/" + url.PathEscape(name) }
 
 func job(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
 
+func networkPath(name string) string { return "/v1/networks/" + url.PathEscape(name) }
+
 // CreateCluster stores a new cluster and returns it, pending.
 func (c *Client) CreateCluster(ctx context.Context, req api.ClusterRequest) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, "/v1/clusters", req)
@@ -110,6 +112,26 @@ func (c *Client) CheckHost(ctx context.Context, name string) (api.HostCheck, err
 	return answer[api.HostCheck](ctx, c, http.MethodGet, node(name)+"/host-check", nil)
 }
 
+// CheckNetwork has the agents of a network's nodes check it now.
+func (c *Client) CheckNetwork(ctx context.Context, name string) (api.NetworkCheck, error) {
+	return answer[api.NetworkCheck](ctx, c, http.MethodGet, networkPath(name)+"/check", nil)
+}
+
+// TraceRequest is a packet to be followed. From and To are CLUSTER/MEMBER or addresses; Port is the destination port, or the type of an ICMP message.
+type TraceRequest struct {
+	From, To, Protocol string
+	Port               int
+}
+
+// TracePacket follows a packet on a network.
+func (c *Client) TracePacket(ctx context.Context, name string, r TraceRequest) (api.NetworkTrace, error) {
+	query := url.Values{"from": {r.From}, "to": {r.To}, "protocol": {r.Protocol}}
+	if r.Port != 0 {
+		query.Set("port", strconv.Itoa(r.Port))
+	}
+	return answer[api.NetworkTrace](ctx, c, http.MethodGet, networkPath(name)+"/trace?"+query.Encode(), nil)
+}
+
 // DrainNode keeps new members off a node; those it has stay. Asking again is no error, and changes the reason if one is given.
 func (c *Client) DrainNode(ctx context.Context, name, reason string) (api.Node, error) {
 	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/drain", api.DrainRequest{Reason: reason})
@@ -157,7 +179,7 @@ func (c *Client) CreateNetwork(ctx context.Context, req api.NetworkRequest) (api
 
 // DeleteNetwork asks for the deletion of a project's network, by its name (project/NETWORK) or UID.
 func (c *Client) DeleteNetwork(ctx context.Context, name string) (api.NetworkStatus, error) {
-	return answer[api.NetworkStatus](ctx, c, http.MethodDelete, "/v1/networks/"+url.PathEscape(name), nil)
+	return answer[api.NetworkStatus](ctx, c, http.MethodDelete, networkPath(name), nil)
 }
 
 // SecurityGroups returns all security groups that the token may see.
@@ -189,7 +211,7 @@ func securityGroup(name string) string { return "/v1/security-groups/" + url.Pat
 
 // Network returns the network with a name (CLUSTER, CLUSTER:NETWORK or project/NETWORK) or UID.
 func (c *Client) Network(ctx context.Context, name string) (api.NetworkStatus, error) {
-	return answer[api.NetworkStatus](ctx, c, http.MethodGet, "/v1/networks/"+url.PathEscape(name), nil)
+	return answer[api.NetworkStatus](ctx, c, http.MethodGet, networkPath(name), nil)
 }
 
 // Environments lists all environments by name.

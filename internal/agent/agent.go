@@ -119,6 +119,8 @@ type Agent struct {
 	slots chan struct{}
 	// carries bounds how many members are fetched from other nodes at once.
 	carries chan struct{}
+	// networkChecks bounds the checks of networks under way.
+	networkChecks chan struct{}
 
 	// opening belongs to the goroutine that keeps the stream.
 	opening opening
@@ -157,7 +159,7 @@ func Run(ctx context.Context, cfg Config) error {
 	a := &Agent{
 		cfg: cfg, id: uuid.NewString(), term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
-		carries: make(chan struct{}, maxCarries),
+		carries: make(chan struct{}, maxCarries), networkChecks: make(chan struct{}, maxNetworkChecks),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
 		builds: map[string]*buildState{}, opening: newOpening(),
 		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},

@@ -167,6 +167,8 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 			go a.countHome(ctx, stream, *down.CountHome)
 		case down.CheckHost != nil:
 			go a.checkHost(ctx, stream, *down.CheckHost)
+		case down.CheckNetwork != nil:
+			go a.checkNetwork(ctx, stream, *down.CheckNetwork)
 		case down.LogAck != nil:
 			first := !requested[down.LogAck.JobID]
 			requested[down.LogAck.JobID] = true

@@ -30,6 +30,8 @@ type Down struct {
 	CountHome *CountHome `json:"count_home,omitempty"`
 	// CheckHost asks what the node's host lacks now.
 	CheckHost *CheckHost `json:"check_host,omitempty"`
+	// CheckNetwork asks whether a network is in force on the node, and hears its peers.
+	CheckNetwork *CheckNetwork `json:"check_network,omitempty"`
 	// Refused tells the agent why the server does not take it; the stream ends.
 	Refused string `json:"refused,omitempty"`
 }
@@ -46,7 +48,9 @@ type Up struct {
 	HomeCounted *HomeCounted `json:"home_counted,omitempty"`
 	// HostChecked answers CheckHost.
 	HostChecked *HostChecked `json:"host_checked,omitempty"`
-	Spans       []Span       `json:"spans,omitempty"`
+	// NetworkChecked answers CheckNetwork.
+	NetworkChecked *NetworkChecked `json:"network_checked,omitempty"`
+	Spans          []Span          `json:"spans,omitempty"`
 }
 
 // MaxSpans is how many spans one message has, at most.

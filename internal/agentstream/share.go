@@ -267,25 +267,9 @@ func (d *Desired) shares() []*Share {
 func (d *Desired) Whole() (*Desired, error) {
 	whole := *d
 	whole.Peers, whole.Groups, whole.Files = nil, nil, nil
-	remotes := map[int][]fabric.Remote{}
-	for _, p := range d.Peers {
-		elsewhere, err := p.remotes()
-		if err != nil {
-			return nil, err
-		}
-		remotes[p.of.Index] = elsewhere
-	}
-	groups := map[int][]fabric.Group{}
-	for _, s := range d.Groups {
-		var err error
-		if groups[s.of.Groups], err = s.groups(); err != nil {
-			return nil, err
-		}
-	}
-	whole.Networks = slices.Clone(d.Networks)
-	for i := range whole.Networks {
-		whole.Networks[i].Remotes = remotes[whole.Networks[i].Index]
-		whole.Networks[i].Groups = groups[whole.Networks[i].Index]
+	var err error
+	if whole.Networks, err = d.WholeNetworks(); err != nil {
+		return nil, err
 	}
 	files := filesByCluster(d.Files)
 	content := make(map[*Share][]driver.File, len(d.Files))
@@ -359,4 +343,29 @@ func (d *Desired) FilesDigests() map[string]string {
 func joinDigests(own, shared string) string {
 	sum := sha256.Sum256([]byte(own + " " + shared))
 	return hex.EncodeToString(sum[:16])
+}
+
+// WholeNetworks returns the networks with their members on other nodes and their security groups, as the agent has them.
+func (d *Desired) WholeNetworks() ([]fabric.Network, error) {
+	remotes := map[int][]fabric.Remote{}
+	for _, p := range d.Peers {
+		elsewhere, err := p.remotes()
+		if err != nil {
+			return nil, err
+		}
+		remotes[p.of.Index] = elsewhere
+	}
+	groups := map[int][]fabric.Group{}
+	for _, s := range d.Groups {
+		var err error
+		if groups[s.of.Groups], err = s.groups(); err != nil {
+			return nil, err
+		}
+	}
+	networks := slices.Clone(d.Networks)
+	for i := range networks {
+		networks[i].Remotes = remotes[networks[i].Index]
+		networks[i].Groups = groups[networks[i].Index]
+	}
+	return networks, nil
 }

@@ -106,6 +106,7 @@ type Config struct {
 	Tunnels   Tunnels
 	Homes     Homes
 	Hosts     Hosts
+	Networks  Networks
 	// Pool is where subnets of networks come from.
 	Pool placement.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.

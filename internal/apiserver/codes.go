@@ -332,6 +332,11 @@ var (
 		"The agent of the node is not connected, is busy with another check, or could not finish it; `detail` says which.",
 		"Try again when the node is back, or run 'nearmetal node check' on it.",
 	}
+	codeNetworkUnchecked = Code{
+		"network_unchecked", http.StatusConflict, "The network can't be checked",
+		"The network has no subnet yet, or its subnet was refused; `detail` says which.",
+		"Show the network, and try again when its phase is `ready`.",
+	}
 	codeUnavailable = Code{
 		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
 		"The server is starting, stopping, or its state store does not answer. A change may or may not have been stored.",
@@ -347,6 +352,6 @@ func codeTable() []Code {
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeUnavailable,
+		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeUnavailable,
 	}, machineCodes()...)
 }

@@ -348,6 +348,9 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 		{"project_in_use", `"default"`, func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/projects/default"}) }},
 		{"node_in_use", "in use by", func() *http.Response { return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1"}) }},
+		{"network_unchecked", "has no subnet yet", func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/networks/project%2Flab/check"})
+		}},
 		{"host_unchecked", "the agent is busy", func() *http.Response {
 			s.Hosts.Set(api.HostCheck{}, errors.New("the agent is busy"))
 			return send(t, s, request{method: "GET", path: "/v1/nodes/n1/host-check"})

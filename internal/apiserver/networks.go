@@ -36,6 +36,14 @@ func (s *Server) registerNetworks() {
 	operation(s, "GET /v1/networks/{name}", AccessRead, "get-network", "Show a network",
 		"By its name or its UID: CLUSTER for a cluster's own network, CLUSTER:NETWORK for a further one, project/NETWORK (the slash as %2F) for one of a project.",
 		http.StatusOK, s.getNetwork, codeNoNetwork)
+	operation(s, "GET /v1/networks/{name}/check", AccessRun, "check-network", "Check a network",
+		"The agents of all nodes of the network compare the kernel with what should be in force, and exchange probes as large as the network's packets "+
+			"become in a tunnel. Changes nothing. An agent repairs what differs by itself, after at most 30 seconds.",
+		http.StatusOK, s.checkNetwork, codeNoNetwork, codeNetworkUnchecked)
+	operation(s, "GET /v1/networks/{name}/trace", AccessRead, "trace-packet", "Trace a packet on a network",
+		"Follows the first packet of a connection from a port to another port or to an address, hop by hop, and names the rule of a security group "+
+			"that lets it pass or stops it; then the answer to it. Evaluates what nodes should have in force, and sends nothing.",
+		http.StatusOK, s.traceNetwork, codeParameter, codeNoNetwork, codeNoMember, codeNetworkUnchecked)
 	operation(s, "DELETE /v1/networks/{name}", AccessChange, "delete-network", "Delete a network of a project",
 		"Marks the network as to be deleted and returns at once; it is gone once the last of its ports is confirmed clean. Refused while a cluster names it. "+
 			"Repeating the request is not an error.",

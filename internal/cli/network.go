@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) networkCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "network", Short: "Create, show and delete networks", Args: cobra.ArbitraryArgs, RunE: needCommand}
+	cmd := &cobra.Command{Use: "network", Short: "Create, show, check and delete networks", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.Long = cmd.Short + `. Every placed cluster has a private network of its own, named like the cluster, and the further ones
 that its groups name: CLUSTER:NETWORK. These end with their cluster.
 
@@ -22,7 +22,7 @@ A project's network outlives clusters: project/NETWORK. Members of all clusters 
 and know each other as MEMBER.CLUSTER.
 
 For a network of another project than the token's, write PROJECT.CLUSTER, PROJECT.CLUSTER:NETWORK or project/PROJECT.NETWORK.`
-	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkDelete())
+	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkCheck(), a.networkDelete())
 	return a.connects(cmd)
 }
 

@@ -60,6 +60,19 @@ type Drift struct {
 	Got     string
 }
 
+// Meeting is what a node heard of one peer of a network while both exchanged probes.
+type Meeting struct {
+	// Peer is the underlay address of the other node.
+	Peer netip.Addr `json:"peer"`
+	// Small and Full report which probes of the peer arrived: small packets, and packets as large as the network's largest become in a tunnel.
+	Small bool `json:"small,omitempty"`
+	Full  bool `json:"full,omitempty"`
+	// FullBytes is the size of a full probe on the underlay, in bytes.
+	FullBytes int `json:"full_bytes,omitempty"`
+	// Problem is why this node can't send probes to the peer.
+	Problem string `json:"problem,omitempty"`
+}
+
 // Attacher makes and removes the ports of members. It is the part of a Fabric that drivers use.
 type Attacher interface {
 	// Attach makes the port at its place, and returns when the member can use it; repeating it is harmless. It returns
@@ -84,4 +97,8 @@ type Fabric interface {
 	// Probe reports what is wrong with the ports of the networks last applied, by port ID; ports that are as they should be are
 	// omitted. A port that was never attached is wrong, too. It changes nothing and costs one look at the kernel's links.
 	Probe(ctx context.Context) (map[string]string, error)
+	// Meet exchanges probes with all peers of a network at once, and reports what arrived. It returns when the peers and this node heard each
+	// other, or after a few seconds. The peers have to meet at the same time and with the same mark, which tells calls apart. It changes
+	// nothing. A network that was not applied is ErrNoNetwork.
+	Meet(ctx context.Context, network int, mark uint64) ([]Meeting, error)
 }

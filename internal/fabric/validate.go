@@ -11,6 +11,9 @@ import (
 // ErrNotApplied reports that the port is not in the networks last applied. Apply the networks that contain the port first.
 var ErrNotApplied = errors.New("the port is not in the networks that were last applied to this node")
 
+// ErrNoNetwork reports that the network is not among those last applied.
+var ErrNoNetwork = errors.New("the network is not among those that were last applied to this node")
+
 // MaxIndex is the highest network index; indexes start at 1.
 const MaxIndex = 1<<16 - 1
 

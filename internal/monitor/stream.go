@@ -28,12 +28,14 @@ type stream struct {
 	lastQuestion int64
 	homes        questions[agentstream.HomeCounted]
 	checks       questions[agentstream.HostChecked]
+	networks     questions[agentstream.NetworkChecked]
 }
 
 func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
 	return &stream{
 		conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]agentstream.LogAck{}, asked: map[string]*followed{},
 		unasked: map[int64]agentstream.Down{}, homes: newQuestions[agentstream.HomeCounted](homeLimits()), checks: newQuestions[agentstream.HostChecked](checkLimits()),
+		networks: newQuestions[agentstream.NetworkChecked](networkLimits()),
 	}
 }
 
@@ -221,6 +223,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			s.homes.take(s, *up.HomeCounted)
 		case up.HostChecked != nil:
 			s.checks.take(s, *up.HostChecked)
+		case up.NetworkChecked != nil:
+			s.networks.take(s, *up.NetworkChecked)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:
 			m.cfg.Spans(name, up.Spans[:min(len(up.Spans), agentstream.MaxSpans)])
 		case up.Heartbeat != nil:

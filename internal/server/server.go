@@ -352,7 +352,7 @@ func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site
 // api is what the API is made of.
 func (s *Server) api(site *site) apiserver.Config {
 	return apiserver.Config{
-		Writer: site.repo, Reader: site.cache, Live: heard{site.agents, site.fabrics, site.cache}, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents, Hosts: site.agents,
+		Writer: site.repo, Reader: site.cache, Live: heard{site.agents, site.fabrics, site.cache}, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents, Hosts: site.agents, Networks: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Nodes:  site.nodes,
 		Explainer: &situation.Explainer{

@@ -20,14 +20,14 @@ var watchGuards = []Mutant{
 		Guard:   "a trace looks for the receiver among the members on other nodes",
 		File:    "internal/fabric/trace/trace.go",
 		Find:    "!slices.ContainsFunc(w.from.Network.Remotes, known)",
-		Replace: "false",
+		Replace: "!slices.ContainsFunc(w.from.Network.Remotes, known) && mac == \"\"",
 		Test:    "./internal/fabric/trace TestAStoppedPacketEndsAtTheHopThatNamesTheReason",
 	},
 	{
 		Guard:   "a trace looks at the pins of tunnels",
 		File:    "internal/fabric/trace/trace.go",
 		Find:    "!slices.ContainsFunc(w.to.Network.Remotes, behind)",
-		Replace: "false",
+		Replace: "!slices.ContainsFunc(w.to.Network.Remotes, behind) && text == \"\"",
 		Test:    "./internal/fabric/node TestPacketsAndTheirAnswersPassAsTraced",
 	},
 }

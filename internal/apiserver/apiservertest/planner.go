@@ -12,6 +12,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -159,6 +161,45 @@ func (h *Homes) HomeUsage(_ context.Context, node, memberID string) (api.HomeUsa
 	defer h.mu.Unlock()
 	h.asked = append(h.asked, node+"/"+memberID)
 	return h.usage, h.err
+}
+
+// Networks stands for the agents that check networks, and for what nodes should have.
+type Networks struct {
+	mu      sync.Mutex
+	reports map[string]agentstream.NetworkReport
+	desired map[string]fabric.Network
+}
+
+// Set is what a node finds of each network, and how it should have it; without a report, its agent is not connected.
+func (n *Networks) Set(node string, desired fabric.Network, report *agentstream.NetworkReport) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.desired == nil {
+		n.desired, n.reports = map[string]fabric.Network{}, map[string]agentstream.NetworkReport{}
+	}
+	n.desired[node] = desired
+	if report != nil {
+		n.reports[node] = *report
+	}
+}
+
+// CheckNetwork answers as it was set.
+func (n *Networks) CheckNetwork(_ context.Context, node string, _ int, _ uint64) (agentstream.NetworkReport, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	report, ok := n.reports[node]
+	if !ok {
+		return report, fmt.Errorf("the agent of node %q is not connected to this server", node)
+	}
+	return report, nil
+}
+
+// DesiredNetwork answers as it was set.
+func (n *Networks) DesiredNetwork(node string, network int) (fabric.Network, bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	desired, ok := n.desired[node]
+	return desired, ok && desired.Index == network, nil
 }
 
 // Hosts stands for the agents that check hosts.

@@ -51,6 +51,7 @@ type Site struct {
 	Tunnels   *Tunnels
 	Homes     *Homes
 	Hosts     *Hosts
+	Networks  *Networks
 	Consoles  *Consoles
 	Images    *Images
 	// Nodes gives nodes their certificates.
@@ -84,6 +85,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	now := func() time.Time { return s.now() }
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
 	s.Homes, s.Hosts, s.Consoles, s.Images = &Homes{}, &Hosts{found: api.HostCheck{Findings: []api.HostFinding{}}}, &Consoles{}, &Images{}
+	s.Networks = &Networks{}
 	s.Nodes = &enrollment.Registrar{Authority: authority, Writer: s.Repo, Reader: cache, Now: now}
 	traces := tracing.NewBook()
 	tracer, err := tracing.Open(ctx, "test", func(s tracing.Span) { traces.Add(tracing.Placed{Span: s}) })
@@ -92,7 +94,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	cfg := apiserver.Config{
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
-		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Hosts: s.Hosts, Certifier: Certifier{now},
+		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Hosts: s.Hosts, Networks: s.Networks, Certifier: Certifier{now},
 		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces, Pool: placement.DefaultPool,
 	}
 	if change != nil {

@@ -49,6 +49,7 @@ func Run(t *testing.T, h Harness) {
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
 		{"a probe reports missing ports", probe},
+		{"a network without peers meets nobody, and one that was not applied is an error", meetsNobody},
 		{"a context that has ended ends every call", cancelled},
 	}
 	for node, tt := range tests {
@@ -410,6 +411,17 @@ func probe(t *testing.T, h Harness) {
 	wantWrong("no network was left")
 }
 
+func meetsNobody(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	must(t, f.Apply(context.Background(), []fabric.Network{Network(1, 1)}))
+	if heard, err := f.Meet(context.Background(), 1, 7); err != nil || len(heard) > 0 {
+		t.Errorf("without peers: got %v, %v; want nothing", heard, err)
+	}
+	if _, err := f.Meet(context.Background(), 2, 7); !errors.Is(err, fabric.ErrNoNetwork) {
+		t.Errorf("a network that was not applied: got %v, want ErrNoNetwork", err)
+	}
+}
+
 func cancelled(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	n := Network(1, 1)
@@ -419,8 +431,9 @@ func cancelled(t *testing.T, h Harness) {
 	cancel()
 	_, audit := f.Audit(ctx)
 	_, probed := f.Probe(ctx)
+	_, met := f.Meet(ctx, n.Index, 1)
 	for what, err := range map[string]error{
-		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Attach": f.Attach(ctx, p.Port, p.place), "Detach": f.Detach(ctx, p.ID),
+		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Meet": met, "Attach": f.Attach(ctx, p.Port, p.place), "Detach": f.Detach(ctx, p.ID),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want context.Canceled", what, err)

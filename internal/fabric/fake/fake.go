@@ -19,6 +19,7 @@ type Fabric struct {
 	networks []fabric.Network
 	attached map[string]Attachment
 	fail     map[string]error
+	drift    []fabric.Drift
 }
 
 // Attachment is a port that is attached.
@@ -29,7 +30,7 @@ type Attachment struct {
 
 var _ fabric.Fabric = (*Fabric)(nil)
 
-// Fail makes every later call of the named method (Apply, Audit, Probe, Attach, Detach) return err; nil ends that.
+// Fail makes every later call of the named method (Apply, Audit, Probe, Meet, Attach, Detach) return err; nil ends that.
 func (f *Fabric) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +64,7 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	if err := fabric.Validate(networks); err != nil {
 		return err
 	}
-	f.networks = slices.Clone(networks)
+	f.networks, f.drift = slices.Clone(networks), nil
 	maps.DeleteFunc(f.attached, func(_ string, a Attachment) bool {
 		_, err := fabric.FindPort(networks, a.Port)
 		return err != nil
@@ -71,11 +72,18 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	return nil
 }
 
-// Audit finds no drift: nothing but this process changes its memory.
+// SetDrift is what Audit finds from now on, until networks are applied.
+func (f *Fabric) SetDrift(drift ...fabric.Drift) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drift = drift
+}
+
+// Audit finds the drift that was set: nothing but this process changes its memory.
 func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return nil, errors.Join(ctx.Err(), f.fail["Audit"])
+	return slices.Clone(f.drift), errors.Join(ctx.Err(), f.fail["Audit"])
 }
 
 // Probe finds the ports that are not attached.
@@ -91,6 +99,24 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return wrong, errors.Join(ctx.Err(), f.fail["Probe"])
+}
+
+// Meet hears every peer.
+func (f *Fabric) Meet(ctx context.Context, network int, _ uint64) ([]fabric.Meeting, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := errors.Join(ctx.Err(), f.fail["Meet"]); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(f.networks, func(n fabric.Network) bool { return n.Index == network })
+	if i < 0 {
+		return nil, fmt.Errorf("network %d: %w", network, fabric.ErrNoNetwork)
+	}
+	var heard []fabric.Meeting
+	for _, peer := range f.networks[i].Peers() {
+		heard = append(heard, fabric.Meeting{Peer: peer, Small: true, Full: true, FullBytes: 1500})
+	}
+	return heard, nil
 }
 
 // Attach remembers the port and its place, of whichever kind it is.

@@ -144,15 +144,11 @@ func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen pla
 func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, ops, err := f.plan(ctx, f.applied)
+	seen, ops, err := f.plan(ctx, f.applied)
 	if err != nil {
 		return nil, err
 	}
-	var drifts []fabric.Drift
-	for _, op := range ops {
-		drifts = append(drifts, op.Drift())
-	}
-	return drifts, nil
+	return plan.Drifts(f.cfg.Config, f.applied, seen, ops), nil
 }
 
 // Probe looks at the ports.

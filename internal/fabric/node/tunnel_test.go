@@ -20,6 +20,7 @@ import (
 
 // underlayLab is a switch with nodes on it, and a stranger who is no node of the network.
 type underlayLab struct {
+	sw       namespace
 	nodes    []node
 	stranger namespace
 	networks []fabric.Network // the same network, as each node has it
@@ -44,7 +45,7 @@ func newUnderlayLab(t *testing.T, egress bool) underlayLab {
 	needRoot(t)
 	sw := newSpace(t)
 	sw.run(t, "ip link add sw type bridge mcast_snooping 0; ip link set sw mtu 9000 up")
-	var lab underlayLab
+	lab := underlayLab{sw: sw}
 	for i := range 2 {
 		space := newSpace(t)
 		plugIn(t, sw, space, i, underlayMTUInTests)

@@ -1,0 +1,75 @@
+package apiserver
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// Networks knows networks as nodes should have them, and checks them by asking the nodes' agents.
+type Networks interface {
+	// CheckNetwork has a node's agent audit a network, and exchange probes with the other nodes that are asked with the same mark.
+	CheckNetwork(ctx context.Context, node string, network int, mark uint64) (agentstream.NetworkReport, error)
+	// DesiredNetwork returns a network as a node should have it, false if it should not.
+	DesiredNetwork(node string, network int) (fabric.Network, bool, error)
+}
+
+// networkPort is a port of a network, with the assignment that it belongs to.
+type networkPort struct {
+	assignment *api.Assignment
+	port       fabric.Port
+}
+
+// requestedNetwork returns the network that a request names, with its numbers.
+func (s *Server) requestedNetwork(p tenancy.Principal, view *state.View, name string) (*api.Network, error) {
+	n, intent := findNetwork(p, view, name)
+	if intent != nil {
+		if n = view.Network(intent.UID); n == nil || n.Refused != "" {
+			return nil, fail(codeNetworkUnchecked, "network %q has no subnet yet; see 'nearmetal network show %s'", name, name)
+		}
+	}
+	if n == nil {
+		return nil, noNetwork(name)
+	}
+	return n, nil
+}
+
+// portsOnNetwork are the ports of members on a network. Successors have their members' ports only after they take over.
+func portsOnNetwork(view *state.View, n *api.Network) iter.Seq[networkPort] {
+	on := view.ClustersOnNetwork(n.UID)
+	if !n.OfProject() {
+		on = nil
+		if c := view.ClusterByUID(n.ClusterUID); c != nil {
+			on = append(on, c)
+		}
+	}
+	return func(yield func(networkPort) bool) {
+		for _, c := range on {
+			for a := range c.All() {
+				if a.Spare || a.IsSuccessor() {
+					continue
+				}
+				for i := range a.Ports {
+					if a.Ports[i].Network == n.UID && !yield(networkPort{a, fabric.PortOf(a, i)}) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// underlayOf returns the tunnel end point of a node, not valid if it is not known.
+func underlayOf(view *state.View, node string) netip.Addr {
+	if agent := view.Agent(node); agent != nil {
+		address, _ := netip.ParseAddr(agent.Underlay)
+		return address
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,129 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/trace"
+	"github.com/nearmetal/nearmetal/internal/securitygroup"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// traceInput is a packet on a network.
+type traceInput struct {
+	Name     string `path:"name" doc:"CLUSTER, CLUSTER:NETWORK, project/NETWORK or a UID; of another project PROJECT.CLUSTER or project/PROJECT.NETWORK"`
+	From     string `query:"from" required:"true" minLength:"1" maxLength:"256" doc:"The sender's port: CLUSTER/MEMBER, or its address on the network"`
+	To       string `query:"to" required:"true" minLength:"1" maxLength:"256" doc:"The receiver's port: CLUSTER/MEMBER, or an address"`
+	Protocol string `query:"protocol" enum:"tcp,udp,icmp" default:"icmp" doc:"The protocol of the packet"`
+	Port     int    `query:"port" minimum:"0" maximum:"65535" doc:"The destination port of TCP and UDP, which need one; the type of an ICMP message, echo request (8) by default"`
+}
+
+// tracing is a trace that was asked for.
+type tracingOf struct {
+	server  *Server
+	who     tenancy.Principal
+	view    *state.View
+	network *api.Network
+}
+
+// traceNetwork follows a packet between two ports of a network, by what their nodes should have in force.
+func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.NetworkTrace], error) {
+	p, view := who(ctx), s.cfg.Reader.View()
+	n, err := s.requestedNetwork(p, view, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	packet, err := tracedPacket(in)
+	if err != nil {
+		return nil, err
+	}
+	t := tracingOf{s, p, view, n}
+	from, err := t.end(in.From)
+	if err != nil {
+		return nil, err
+	}
+	out := api.NetworkTrace{From: from.Member, To: in.To, Packet: packet.String()}
+	var path trace.Path
+	to, err := t.end(in.To)
+	address, notAddress := netip.ParseAddr(in.To)
+	switch {
+	case err == nil && to.Port.ID == from.Port.ID:
+		return nil, failFields(codeParameter, api.FieldProblem{Location: "query.to", Value: in.To, Message: "is the port that the packet comes from; name another"})
+	case err == nil:
+		out.To, path = to.Member, trace.Follow(from, to, packet)
+	case notAddress == nil && address.Is4():
+		path = trace.FollowOut(from, address, packet)
+	default:
+		return nil, err
+	}
+	out.Passes, out.Answered = trace.Passes(path.Request), trace.Passes(path.Reply)
+	out.Request, out.Reply = shownHops(path.Request), shownHops(path.Reply)
+	return &body[api.NetworkTrace]{out}, nil
+}
+
+// tracedPacket reads the packet of a request.
+func tracedPacket(in *traceInput) (trace.Packet, error) {
+	const echoRequest, lastType = 8, 255
+	packet := trace.Packet{Protocol: securitygroup.Protocol(in.Protocol), Port: uint16(in.Port)}
+	problem := ""
+	switch {
+	case packet.Protocol != securitygroup.ICMP && in.Port == 0:
+		problem = fmt.Sprintf("is missing: %s needs a destination port", in.Protocol)
+	case packet.Protocol == securitygroup.ICMP && in.Port > lastType:
+		problem = "is not a type of ICMP messages: they end at 255"
+	case packet.Protocol == securitygroup.ICMP && in.Port == 0:
+		packet.Port = echoRequest
+	}
+	if problem != "" {
+		return packet, failFields(codeParameter, api.FieldProblem{Location: "query.port", Value: fmt.Sprint(in.Port), Message: problem})
+	}
+	return packet, nil
+}
+
+// end finds a port by CLUSTER/MEMBER or by its address, among those that the principal may know of.
+func (t tracingOf) end(name string) (trace.End, error) {
+	address, notAddress := netip.ParseAddr(name)
+	cluster, member, isMember := strings.Cut(name, "/")
+	full := ""
+	if notAddress != nil {
+		var err error
+		if full, err = tenancy.Resolve(t.who, "", cluster); err != nil || !isMember || member == "" {
+			return trace.End{}, fail(codeNoMember, "%q is neither CLUSTER/MEMBER nor an IPv4 address", name)
+		}
+	}
+	for p := range portsOnNetwork(t.view, t.network) {
+		named := notAddress == nil && p.port.Address == address || notAddress != nil && p.assignment.Cluster == full && p.assignment.Member == member
+		if named && seesCluster(t.who, p.assignment.Cluster) {
+			return t.endOf(p)
+		}
+	}
+	return trace.End{}, fail(codeNoMember, "%s has no port on network %q; 'nearmetal network show' lists the ports", name, t.network.Name)
+}
+
+// endOf describes a port with the network as its node should have it.
+func (t tracingOf) endOf(p networkPort) (trace.End, error) {
+	node := p.assignment.Node
+	network, wanted, err := t.server.cfg.Networks.DesiredNetwork(node, t.network.Index)
+	if err != nil {
+		return trace.End{}, err
+	}
+	if !wanted {
+		network = fabric.Network{Network: *t.network}
+	}
+	underlay := underlayOf(t.view, node)
+	_, cluster := tenancy.Split(p.assignment.Cluster)
+	return trace.End{Member: cluster + "/" + p.assignment.Member, Port: p.port, Node: node, Underlay: underlay, Network: network}, nil
+}
+
+func shownHops(hops []trace.Hop) []api.TraceHop {
+	shown := make([]api.TraceHop, 0, len(hops))
+	for _, h := range hops {
+		shown = append(shown, api.TraceHop{Node: h.Node, Place: string(h.Place), Passes: h.Passes, Detail: h.Detail})
+	}
+	return shown
+}
