@@ -127,15 +127,15 @@ func printTrace(w io.Writer, path api.NetworkTrace) {
 func traceVerdict(path api.NetworkTrace) string {
 	last := func(hops []api.TraceHop) string {
 		h := hops[len(hops)-1]
-		return h.Node + ", " + h.Place + ": " + h.Detail
+		return fmt.Sprintf("%d (%s, %s)", len(hops), h.Node, h.Place)
 	}
 	switch {
 	case !path.Passes:
-		return "does not pass; " + last(path.Request)
+		return "is stopped at hop " + last(path.Request)
 	case path.Answered:
 		return "passes, and so does the answer"
 	case len(path.Reply) > 0:
-		return "passes, but the answer does not; " + last(path.Reply)
+		return "passes, but the answer is stopped at its hop " + last(path.Reply)
 	default:
 		return "passes"
 	}

@@ -35,11 +35,11 @@ func TestATraceShowsItsHopsAndFailsWhenThePacketDoes(t *testing.T) {
 	}
 	run(0, "1         n1    bridge  passes  two/two-0 is on node n2\n", "answer 1  n2    bridge  passes", "tcp 22 from one/one-0 to two/two-0 passes, and so does the answer\n")
 	trace.Answered, trace.Reply[0].Passes, trace.Reply[0].Detail = false, false, "one/one-0 is unknown"
-	run(cli.ExitFailed, "passes, but the answer does not; n2, bridge: one/one-0 is unknown\n")
+	run(cli.ExitFailed, "passes, but the answer is stopped at its hop 1 (n2, bridge)\n")
 	trace.Reply = nil
 	run(0, "two/two-0 passes\n")
 	trace.Passes, trace.Request[0].Passes, trace.Request[0].Detail = false, false, "no rule allows tcp 22"
-	run(cli.ExitFailed, "1    n1    bridge  stops   no rule allows tcp 22\n", "does not pass; n1, bridge: no rule allows tcp 22\n")
+	run(cli.ExitFailed, "1    n1    bridge  stops   no rule allows tcp 22\n", "is stopped at hop 1 (n1, bridge)\n")
 }
 
 func TestATraceWithoutItsPacketIsAUsageError(t *testing.T) {
