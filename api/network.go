@@ -169,4 +169,17 @@ type NetworkPort struct {
 	// Releasing: it is being cleaned. Quarantined: it was not proved clean in time.
 	Releasing   bool `json:"releasing,omitempty"`
 	Quarantined bool `json:"quarantined,omitempty"`
+	// Counters are what the node's agent last counted. They are only in the answer for a single network.
+	Counters *PortCounters `json:"counters,omitempty"`
+}
+
+// PortCounters count what passed a port since it was made, as the member sees it: Sent left the member. Packets are counted as the kernel passes
+// them, which may be many of the wire's in one. Dropped counts packets that the port's own links dropped, not those that rules dropped.
+type PortCounters struct {
+	SentBytes       int64 `json:"sent_bytes"`
+	SentPackets     int64 `json:"sent_packets"`
+	SentDropped     int64 `json:"sent_dropped"`
+	ReceivedBytes   int64 `json:"received_bytes"`
+	ReceivedPackets int64 `json:"received_packets"`
+	ReceivedDropped int64 `json:"received_dropped"`
 }

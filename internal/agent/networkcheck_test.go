@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -62,5 +63,25 @@ func TestACheckReportsThatTheNewestNetworksAreNotInForce(t *testing.T) {
 	s.awaitPhase("d", api.ClusterReady)
 	if report, err := s.agent.CheckNetwork(t.Context(), "n1", index, 8); err != nil || report.Pending != "" {
 		t.Errorf("got %+v, %v; want the newest networks in force", report, err)
+	}
+}
+
+func TestAnAgentSendsTheCountersOfItsPorts(t *testing.T) {
+	s := newSite(t)
+	one := s.node("n1", 1)
+	s.create("c", 1, 1)
+	c := s.awaitPhase("c", api.ClusterReady)
+	id := ""
+	for a := range c.Held() {
+		id = a.ID
+	}
+	want := api.PortCounters{SentBytes: 7, ReceivedPackets: 8}
+	one.fabric.SetCounters(id, want)
+	one.restart(1) // a new stream begins with all counters
+	s.awaitReports(func() bool { return s.agent.PortCounters("n1")[id] == want }, func() string { return fmt.Sprint(s.agent.PortCounters("n1")) })
+	one.stop()
+	s.awaitReported("n1", false)
+	if got := s.agent.PortCounters("n1"); len(got) > 0 {
+		t.Errorf("the counters of a node without an agent are %v, want none", got)
 	}
 }

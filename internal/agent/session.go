@@ -123,6 +123,7 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	pings, heard, sends := make(chan int64, 1), newInbox(), &pace{}
 	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
+	go func() { cancel(a.sendCounts(ctx, stream)) }()
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {

@@ -51,6 +51,8 @@ type Up struct {
 	// NetworkChecked answers CheckNetwork.
 	NetworkChecked *NetworkChecked `json:"network_checked,omitempty"`
 	Spans          []Span          `json:"spans,omitempty"`
+	// Counts are the counters of ports.
+	Counts *PortCounts `json:"counts,omitempty"`
 }
 
 // MaxSpans is how many spans one message has, at most.

@@ -188,3 +188,20 @@ func TestNetworksOfOtherProjectsAreNeitherCheckedNorTraced(t *testing.T) {
 		t.Errorf("a member traces from a port of another project: %+v, %v", got, err)
 	}
 }
+
+func TestANetworkShowsTheCountersOfItsPorts(t *testing.T) {
+	s := withNetworks(t)
+	desired := desiredOf(t, s, "c1", "")
+	want := api.PortCounters{SentBytes: 1, SentPackets: 2, SentDropped: 3, ReceivedBytes: 4, ReceivedPackets: 5, ReceivedDropped: 6}
+	s.Networks.SetCounters(map[string]api.PortCounters{desired.Ports[0].ID: want, "another's": {}})
+	n, err := s.Client().Network(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := n.Ports[0].Counters; c == nil || *c != want {
+		t.Errorf("the counters of %s are %+v, want %+v", n.Ports[0].Member, c, want)
+	}
+	if c := n.Ports[1].Counters; c != nil {
+		t.Errorf("the counters of a port that no agent counted are %+v, want none", c)
+	}
+}

@@ -18,6 +18,8 @@ type Networks interface {
 	CheckNetwork(ctx context.Context, node string, network int, mark uint64) (agentstream.NetworkReport, error)
 	// DesiredNetwork returns a network as a node should have it, false if it should not.
 	DesiredNetwork(node string, network int) (fabric.Network, bool, error)
+	// PortCounters returns the counters of a node's ports, by port ID. Those of a node whose agent is not connected are not known.
+	PortCounters(node string) map[string]api.PortCounters
 }
 
 // networkPort is a port of a network, with the assignment that it belongs to.
@@ -72,4 +74,34 @@ func underlayOf(view *state.View, node string) netip.Addr {
 		return address
 	}
 	return netip.Addr{}
+}
+
+// count adds the counters of the ports of a network, as far as agents have sent them.
+func (s *Server) count(view *state.View, status *api.NetworkStatus) {
+	n := view.Network(status.UID)
+	if n == nil {
+		return
+	}
+	ids := map[portPlace]string{}
+	for p := range portsOnNetwork(view, n) {
+		ids[portPlace{p.assignment.Node, p.port.Address}] = p.port.ID
+	}
+	known := map[string]map[string]api.PortCounters{}
+	for i := range status.Ports {
+		p := &status.Ports[i]
+		counters, asked := known[p.Node]
+		if !asked {
+			counters = s.cfg.Networks.PortCounters(p.Node)
+			known[p.Node] = counters
+		}
+		if c, ok := counters[ids[portPlace{p.Node, p.Address}]]; ok {
+			p.Counters = &c
+		}
+	}
+}
+
+// portPlace tells the ports of a network apart.
+type portPlace struct {
+	node    string
+	address netip.Addr
 }

@@ -77,13 +77,17 @@ func (s *Server) listNetworks(ctx context.Context, _ *struct{}) (*body[api.List[
 func (s *Server) getNetwork(ctx context.Context, in *networkInput) (*body[api.NetworkStatus], error) {
 	view, p := s.cfg.Reader.View(), who(ctx)
 	n, intent := findNetwork(p, view, in.Name)
+	var status api.NetworkStatus
 	switch {
 	case intent != nil:
-		return &body[api.NetworkStatus]{joinProjectNetwork(p, view, intent, quarantinedPorts(view))}, nil
+		status = joinProjectNetwork(p, view, intent, quarantinedPorts(view))
 	case n != nil:
-		return &body[api.NetworkStatus]{joinNetwork(view, n, quarantinedPorts(view))}, nil
+		status = joinNetwork(view, n, quarantinedPorts(view))
+	default:
+		return nil, noNetwork(in.Name)
 	}
-	return nil, noNetwork(in.Name)
+	s.count(view, &status)
+	return &body[api.NetworkStatus]{status}, nil
 }
 
 // findNetwork returns the network that a principal means by a name or a UID, and may know of: one of a cluster, or what is wanted of one of a

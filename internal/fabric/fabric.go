@@ -97,6 +97,9 @@ type Fabric interface {
 	// Probe reports what is wrong with the ports of the networks last applied, by port ID; ports that are as they should be are
 	// omitted. A port that was never attached is wrong, too. It changes nothing and costs one look at the kernel's links.
 	Probe(ctx context.Context) (map[string]string, error)
+	// Count returns the counters of the ports of the networks last applied, by port ID; ports that are not attached are omitted. They grow for
+	// as long as a port is there, whichever process attached it.
+	Count(ctx context.Context) (map[string]api.PortCounters, error)
 	// Meet exchanges probes with all peers of a network at once, and reports what arrived. It returns when the peers and this node heard each
 	// other, or after a few seconds. The peers have to meet at the same time and with the same mark, which tells calls apart. It changes
 	// nothing. A network that was not applied is ErrNoNetwork.

@@ -80,6 +80,8 @@ type node struct {
 	desired  *agentstream.Desired
 	// digests are those of the files that the desired members should have, by assignment ID.
 	digests map[string]string
+	// counts are the counters of its ports, by port ID.
+	counts map[string]api.PortCounters
 	// serial is that of the newest change of what is known of this node.
 	serial uint64
 }
@@ -341,7 +343,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 		n.former = append(n.former, n.run)
 		n.former = n.former[max(0, len(n.former)-formerRuns):]
 	}
-	n.known, n.run, n.stream, n.lastSeen, n.reported = true, hello.Run, s, m.cfg.Now(), false
+	n.known, n.run, n.stream, n.lastSeen, n.reported, n.counts = true, hello.Run, s, m.cfg.Now(), false, nil
 	m.notify(n)
 	return nil
 }

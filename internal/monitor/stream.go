@@ -225,6 +225,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			s.checks.take(s, *up.HostChecked)
 		case up.NetworkChecked != nil:
 			s.networks.take(s, *up.NetworkChecked)
+		case up.Counts != nil:
+			m.count(name, s, up.Counts)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:
 			m.cfg.Spans(name, up.Spans[:min(len(up.Spans), agentstream.MaxSpans)])
 		case up.Heartbeat != nil:

@@ -168,6 +168,21 @@ type Networks struct {
 	mu      sync.Mutex
 	reports map[string]agentstream.NetworkReport
 	desired map[string]fabric.Network
+	counts  map[string]api.PortCounters
+}
+
+// SetCounters is what the ports of all nodes counted, by port ID.
+func (n *Networks) SetCounters(counts map[string]api.PortCounters) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.counts = counts
+}
+
+// PortCounters answers as it was set.
+func (n *Networks) PortCounters(string) map[string]api.PortCounters {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.counts
 }
 
 // Set is what a node finds of each network, and how it should have it; without a report, its agent is not connected.

@@ -49,6 +49,7 @@ func Run(t *testing.T, h Harness) {
 		{"a new process finds members attached", survivesRestart},
 		{"ports may come and go at once", parallelPorts},
 		{"a probe reports missing ports", probe},
+		{"attached ports have counters", counters},
 		{"a network without peers meets nobody, and one that was not applied is an error", meetsNobody},
 		{"a context that has ended ends every call", cancelled},
 	}
@@ -411,6 +412,25 @@ func probe(t *testing.T, h Harness) {
 	wantWrong("no network was left")
 }
 
+func counters(t *testing.T, h Harness) {
+	f := h.New(t, 0)
+	n := Network(1, 2)
+	must(t, f.Apply(context.Background(), []fabric.Network{n}))
+	p := port(t, h, n, 0)
+	must(t, p.attach(f))
+	wantCounted := func(after string, want ...string) {
+		t.Helper()
+		counted, err := f.Count(context.Background())
+		must(t, err)
+		if got := slices.Sorted(maps.Keys(counted)); !slices.Equal(got, want) {
+			t.Errorf("after %s: counted are %v, want %v", after, got, want)
+		}
+	}
+	wantCounted("one of two ports was attached", n.Ports[0].ID)
+	must(t, f.Detach(context.Background(), p.ID))
+	wantCounted("it was detached")
+}
+
 func meetsNobody(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	must(t, f.Apply(context.Background(), []fabric.Network{Network(1, 1)}))
@@ -432,8 +452,9 @@ func cancelled(t *testing.T, h Harness) {
 	_, audit := f.Audit(ctx)
 	_, probed := f.Probe(ctx)
 	_, met := f.Meet(ctx, n.Index, 1)
+	_, counted := f.Count(ctx)
 	for what, err := range map[string]error{
-		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Meet": met, "Attach": f.Attach(ctx, p.Port, p.place), "Detach": f.Detach(ctx, p.ID),
+		"Apply": f.Apply(ctx, nil), "Audit": audit, "Probe": probed, "Meet": met, "Count": counted, "Attach": f.Attach(ctx, p.Port, p.place), "Detach": f.Detach(ctx, p.ID),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: got %v, want context.Canceled", what, err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -20,6 +21,7 @@ type Fabric struct {
 	attached map[string]Attachment
 	fail     map[string]error
 	drift    []fabric.Drift
+	counters map[string]api.PortCounters
 }
 
 // Attachment is a port that is attached.
@@ -30,7 +32,7 @@ type Attachment struct {
 
 var _ fabric.Fabric = (*Fabric)(nil)
 
-// Fail makes every later call of the named method (Apply, Audit, Probe, Meet, Attach, Detach) return err; nil ends that.
+// Fail makes every later call of the named method (Apply, Audit, Probe, Count, Meet, Attach, Detach) return err; nil ends that.
 func (f *Fabric) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,6 +101,27 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 		}
 	}
 	return wrong, errors.Join(ctx.Err(), f.fail["Probe"])
+}
+
+// SetCounters is what Count returns for a port that is attached.
+func (f *Fabric) SetCounters(id string, counters api.PortCounters) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.counters == nil {
+		f.counters = map[string]api.PortCounters{}
+	}
+	f.counters[id] = counters
+}
+
+// Count returns the counters that were set.
+func (f *Fabric) Count(ctx context.Context) (map[string]api.PortCounters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counted := map[string]api.PortCounters{}
+	for id := range f.attached {
+		counted[id] = f.counters[id]
+	}
+	return counted, errors.Join(ctx.Err(), f.fail["Count"])
 }
 
 // Meet hears every peer.
