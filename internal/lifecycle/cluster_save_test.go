@@ -75,10 +75,30 @@ func TestHowAClusterIsSaved(t *testing.T) {
 			[]string{"WakeAt 15m0s"},
 		},
 		{
-			"then all give back what they hold, in one commit, and spares are let go of", api.ClusterSaving,
+			"when all are saved, one commit shelves the members and releases the spare", api.ClusterSaving,
 			func(l *life) {
 				l.save()
 				l.Intent.Spec.Groups[0].Spares = 1
+				l.add("c-spare-0", "n3", NoRank).Spare = true
+				l.seeAll(saved)
+			},
+			[]string{"Shelve{IDs:[a0 a1]}", "Release [a2]: the cluster is saved", "SetPhase saved: 2 members saved", "Emit Saved: 2 members saved||"},
+		},
+		{
+			"the end of a save also releases a spare on a drained node", api.ClusterSaving,
+			func(l *life) {
+				l.save()
+				l.Intent.Spec.Groups[0].Spares = 1
+				l.add("c-spare-0", "n3", NoRank).Spare = true
+				l.Nodes["n3"] = NodeState{Phase: api.NodeReady, Reported: true, Drained: true}
+				l.seeAll(saved)
+			},
+			[]string{"Shelve{IDs:[a0 a1]}", "Release [a2]: the cluster is saved", "SetPhase saved: 2 members saved", "Emit Saved: 2 members saved||"},
+		},
+		{
+			"the end of a save also releases a spare that is no longer wanted", api.ClusterSaving,
+			func(l *life) {
+				l.save()
 				l.add("c-spare-0", "n3", NoRank).Spare = true
 				l.seeAll(saved)
 			},

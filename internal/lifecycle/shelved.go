@@ -131,8 +131,10 @@ func (l *look) shelved(members int, shelve []string) []ClusterOperation {
 		ops = append(ops, Shelve{IDs: shelve})
 	}
 	var spares []string
-	for _, s := range l.spares {
-		spares = append(spares, s.ID)
+	for _, a := range l.Assignments { // surplus spares too, such as one on a drained node
+		if a.Spare && !a.Releasing {
+			spares = append(spares, a.ID)
+		}
 	}
 	if len(spares) > 0 {
 		ops = append(ops, Release{IDs: spares, Reason: "the cluster is saved"})

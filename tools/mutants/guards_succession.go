@@ -38,6 +38,13 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
 	},
 	{
+		Guard:   "the end of a save releases every spare",
+		File:    "internal/lifecycle/shelved.go",
+		Find:    `if a.Spare && !a.Releasing {`,
+		Replace: `if a.Spare && !a.Releasing && !l.Nodes[a.Node].Drained {`,
+		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
+	},
+	{
 		Guard:   "a save that failed is given up once",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    `return intent.Saved != gaveUp(intent, record)`,
