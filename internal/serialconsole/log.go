@@ -1,6 +1,7 @@
 package serialconsole
 
 import (
+	"bytes"
 	"errors"
 	"os"
 )
@@ -36,4 +37,24 @@ func Kept(path string) []byte {
 	older, _ := os.ReadFile(path + ".1")
 	newer, _ := os.ReadFile(path)
 	return append(older, newer...)
+}
+
+// again returns the note that separates what a machine has printed since its last start from what it printed before.
+func again() []byte { return notice("the machine starts again") }
+
+// Restarts notes in the files of a console that its machine is about to start again. Nothing may read the console now. The first start needs no note.
+func Restarts(path string) error {
+	if len(Kept(path)) == 0 {
+		return nil
+	}
+	return log{path}.write(again())
+}
+
+// SinceStart reads the end of what a machine has printed since its last start.
+func SinceStart(path string) []byte {
+	kept := Kept(path)
+	if at := bytes.LastIndex(kept, again()); at >= 0 {
+		return kept[at+len(again()):]
+	}
+	return kept
 }

@@ -173,3 +173,37 @@ func TestAConsoleOutlivesItsConnectionAndItsReader(t *testing.T) {
 		t.Errorf("kept %q without a reader", got)
 	}
 }
+
+func TestWhatAMachinePrintedBeforeItsLastStartIsToldApart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "console.log")
+	start := func() {
+		t.Helper()
+		if err := Restarts(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start()
+	if got := Kept(file); len(got) != 0 {
+		t.Errorf("the first start notes %q", got)
+	}
+	log{file}.append([]byte("first boot"))
+	if got := string(SinceStart(file)); got != "first boot" {
+		t.Errorf("the first boot printed %q", got)
+	}
+	start()
+	if got := string(SinceStart(file)); got != "" {
+		t.Errorf("the second boot printed %q before it began", got)
+	}
+	log{file}.append([]byte("second boot"))
+	if got := string(SinceStart(file)); got != "second boot" {
+		t.Errorf("the second boot printed %q", got)
+	}
+	if got, want := string(Kept(file)), "first boot\r\n[nearmetal: the machine starts again]\r\nsecond boot"; got != want {
+		t.Errorf("kept %q, want %q", got, want)
+	}
+	start()
+	log{file}.append(bytes.Repeat([]byte("x"), 3*KeptBytes)) // more than is kept: the note is gone, and all that is kept is of the third boot
+	if got := SinceStart(file); len(got) != len(Kept(file)) {
+		t.Errorf("the third boot printed %d bytes of the %d that are kept", len(got), len(Kept(file)))
+	}
+}

@@ -3,6 +3,13 @@ package main
 // consoleGuards: consoles of members, which their users share.
 var consoleGuards = []Mutant{
 	{
+		Guard:   "a probe does not find on the console what an earlier boot printed",
+		File:    "internal/serialconsole/log.go",
+		Find:    "return kept[at+len(again()):]",
+		Replace: "return kept",
+		Test:    "./internal/serialconsole TestWhatAMachinePrintedBeforeItsLastStartIsToldApart",
+	},
+	{
 		Guard:   "one user at a time types on a console",
 		File:    "internal/serialconsole/serialconsole.go",
 		Find:    "if r.Write && c.writer != nil {",

@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/serialconsole"
 	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
@@ -187,6 +188,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 		return err
 	}
 	if err := d.confine(&m.Assignment); err != nil {
+		return err
+	}
+	if err := serialconsole.Restarts(d.path(id, fileConsoleLog)); err != nil { // a probe must not find what an earlier boot printed
 		return err
 	}
 	creating, created := tracing.Stage(ctx, "create")

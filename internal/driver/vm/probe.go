@@ -95,7 +95,7 @@ func probeText(p api.Probe) string {
 func (d *Driver) probe(ctx context.Context, id string, r record) error {
 	p := r.Foreign.Probe
 	if p.Console != "" {
-		if !bytes.Contains(serialconsole.Kept(d.path(id, fileConsoleLog)), []byte(p.Console)) {
+		if !bytes.Contains(serialconsole.SinceStart(d.path(id, fileConsoleLog)), []byte(p.Console)) {
 			return errors.New("the text was not there")
 		}
 		return nil

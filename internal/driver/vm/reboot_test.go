@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/serialconsole"
 	"github.com/nearmetal/nearmetal/testbed/debiantree"
 	"github.com/nearmetal/nearmetal/testbed/foreignimage"
 )
@@ -44,6 +46,10 @@ func TestAGuestOfAnotherSystemKeepsItsDiskWhenItReboots(t *testing.T) {
 	}
 	if err := r.AwaitReady(t.Context(), id); err != nil {
 		t.Errorf("the second boot: %v", err)
+	}
+	printed := serialconsole.Kept(filepath.Join(r.cfg.StateDir, "vms", id, "console.log"))
+	if n := bytes.Count(printed, []byte(foreignimage.BareText)); n != 2 {
+		t.Errorf("it was ready after the reboot when its console had shown the probe's text %d times, want twice", n)
 	}
 	if err := r.Clean(t.Context(), id); err != nil {
 		t.Fatal(err)
