@@ -144,7 +144,7 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		return nil, err
 	}
 	if len(groups) > 0 {
-		if err := canScale(shownName(who(ctx), intent.Name), intent, phaseOf(c)); err != nil {
+		if err := canScale(shownName(who(ctx), intent.Name), intent, c); err != nil {
 			return nil, err
 		}
 		view := s.cfg.Reader.View()

@@ -39,7 +39,7 @@ func chosenMembers(name string, c *state.Cluster, names []string) ([]*api.Assign
 func checkRuns(name string, intent *api.ClusterIntent, c *state.Cluster, can string) error {
 	phase := phaseOf(c)
 	switch {
-	case intent.Saved || lifecycle.Shelving(phase):
+	case lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phase):
 		return isSaved(name)
 	case intent.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
 		return isPaused(name)

@@ -140,9 +140,9 @@ func phaseOf(c *state.Cluster) api.ClusterPhase {
 }
 
 // canScale refuses to change the members of a cluster in a phase that does not allow it.
-func canScale(name string, in *api.ClusterIntent, phase api.ClusterPhase) error {
-	switch {
-	case in.Saved || lifecycle.Shelving(phase):
+func canScale(name string, in *api.ClusterIntent, c *state.Cluster) error {
+	switch phase := phaseOf(c); {
+	case lifecycle.WantsSaved(in, c.Record) || lifecycle.Shelving(phase):
 		return isSaved(name)
 	case in.Paused || phase == api.ClusterPausing || phase == api.ClusterPaused || phase == api.ClusterResuming:
 		return isPaused(name)
@@ -167,7 +167,7 @@ func (s *Server) scaleCluster(ctx context.Context, in *namedBody) (*body[api.Clu
 	}
 	rank, name, now := ranks(c), shownName(who(ctx), c.Name()), s.cfg.Now().UTC()
 	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
-		if err := canScale(name, intent, phaseOf(c)); err != nil {
+		if err := canScale(name, intent, c); err != nil {
 			return err
 		}
 		was := *intent
@@ -249,7 +249,7 @@ func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluste
 		if intent.Paused {
 			return nil
 		}
-		if intent.Saved || lifecycle.Shelving(phaseOf(c)) {
+		if lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phaseOf(c)) {
 			return isSaved(name)
 		}
 		switch phase := phaseOf(c); phase {

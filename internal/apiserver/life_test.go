@@ -190,6 +190,37 @@ func TestPausingIsIdempotentAndResumingNeedsAPause(t *testing.T) {
 	}
 }
 
+func TestAClusterThatCouldNotBeSavedTakesRequestsLikeARunningOne(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1"})
+	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, err := c.SaveCluster(t.Context(), "c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{}); !client.HasCode(err, "wrong_phase") {
+		t.Errorf("a reboot of a cluster asked to be saved: %v", err)
+	}
+	in, _, err := s.Repo.UpdateIntent(t.Context(), "c1", cl.UID, func(*api.ClusterIntent) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ChangeRecord("c1", func(r *api.ClusterRecord) {
+		r.GaveUp = &api.GaveUp{AskedAt: *in.SaveAskedAt, Reason: "a machine gave a processor back; reboot the member first"}
+	})
+	if _, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{}); err != nil {
+		t.Errorf("a reboot: %v", err)
+	}
+	if _, err := c.ScaleCluster(t.Context(), "c1", api.ScaleRequest{Size: 1}); err != nil {
+		t.Errorf("a scale: %v", err)
+	}
+	if _, err := c.PauseCluster(t.Context(), "c1"); err != nil {
+		t.Errorf("a pause: %v", err)
+	}
+}
+
 func TestSavingIsIdempotentAndRestoringNeedsASave(t *testing.T) {
 	s, c, _ := ready(t, api.ClusterRequest{Name: "c1"})
 	if _, err := c.SaveCluster(t.Context(), "c1"); !client.HasCode(err, "cant_save") || !strings.Contains(err.Error(), `has stack "container"`) {

@@ -93,7 +93,7 @@ func (w *world) move(name, uid string, m moveRequest) {
 // migratable reports whether the API takes a move.
 func migratable(c *state.Cluster) bool {
 	r := c.Record
-	return r != nil && r.ExpiredAt == nil && !c.Intent.Saved && !c.Intent.Paused && (r.Phase == api.ClusterReady || r.Phase == api.ClusterDegraded) &&
+	return r != nil && r.ExpiredAt == nil && !lifecycle.WantsSaved(&c.Intent, r) && !c.Intent.Paused && (r.Phase == api.ClusterReady || r.Phase == api.ClusterDegraded) &&
 		len(openMoves(c)) == 0
 }
 

@@ -275,7 +275,7 @@ func (w *world) change(name, uid string, c change) {
 		ok = changeRemoved(&changed, cluster, c, s.now())
 	case Pause:
 		// Most go on after a while, even if much goes wrong meanwhile.
-		if ok = changed.Paused || !changed.Saved && pausable(record); ok {
+		if ok = changed.Paused || !lifecycle.WantsSaved(&changed, record) && pausable(record); ok {
 			changed.Paused = !changed.Paused
 		}
 		if ok && changed.Paused && c.size > 1 {
@@ -366,7 +366,7 @@ func (w *world) cancel(id string) {
 
 // scalable tells whether the API takes a scale.
 func scalable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
-	if in.Paused || in.Saved || r != nil && (r.ExpiredAt != nil || lifecycle.Shelving(r.Phase)) {
+	if in.Paused || lifecycle.WantsSaved(in, r) || r != nil && (r.ExpiredAt != nil || lifecycle.Shelving(r.Phase)) {
 		return false
 	}
 	return r == nil || slices.Contains([]api.ClusterPhase{

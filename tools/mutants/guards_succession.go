@@ -178,6 +178,13 @@ var successionGuards = []Mutant{
 		Test:    "./internal/apiserver TestSavingIsIdempotentAndRestoringNeedsASave",
 	},
 	{
+		Guard:   "a cluster whose save failed takes requests like a running one",
+		File:    "internal/apiserver/chosen.go",
+		Find:    `case lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phase):`,
+		Replace: `case intent.Saved || lifecycle.Shelving(phase):`,
+		Test:    "./internal/apiserver TestAClusterThatCouldNotBeSavedTakesRequestsLikeARunningOne",
+	},
+	{
 		Guard:   "only a ready cluster is saved",
 		File:    "internal/apiserver/life.go",
 		Find:    `case phase != api.ClusterReady && phase != api.ClusterRestoring:`,
