@@ -24,7 +24,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest guest-images testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +145,11 @@ testbed: ## start a virtual data centre: powered-off machines, their BMCs, a net
 testbed-down: ## stop the virtual data centre and remove everything it made
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl down $(TESTBED_FLAGS)
+
+# The disks of other systems that the tests import, kept below /var/cache/nearmetal.
+guest-images: ## make disk images of two other systems, to import into a site, and print their paths (root or sudo)
+	@setup/install.sh run build guest testbed
+	@NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 -v -run '^TestDisksAreMadeOnceAndKept$$' ./testbed/foreignimage
 
 lint: setup member boot ## check formatting, vet, staticcheck, go mod tidy
 	$(GO) mod tidy -diff
