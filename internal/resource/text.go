@@ -33,9 +33,22 @@ func (c Class) String() string {
 // Number writes an amount without its class: "8", "2GiB".
 func (c Class) Number(n int64) string {
 	if c >= Memory {
-		return api.Bytes(n).String()
+		return bytesText(n)
 	}
 	return strconv.FormatInt(n, 10)
+}
+
+// bytesText writes bytes for people. What a node measured, such as the free space on its disk, is rounded down to tenths: "13.4GiB".
+func bytesText(n int64) string {
+	const mib, gib = 1 << 20, 1 << 30
+	switch {
+	case n < mib || n%mib == 0:
+		return api.Bytes(n).String()
+	case n < gib:
+		return fmt.Sprintf("%d.%dMiB", n/mib, n%mib*10/mib)
+	default:
+		return fmt.Sprintf("%d.%dGiB", n/gib, n%gib*10/gib)
+	}
 }
 
 // Text writes an amount for people: "1 core", "8 cores", "2GiB of memory".
