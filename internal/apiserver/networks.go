@@ -55,23 +55,27 @@ func noNetwork(name string) *failure {
 }
 
 func (s *Server) listNetworks(ctx context.Context, _ *struct{}) (*body[api.List[api.NetworkStatus]], error) {
-	view, p := s.cfg.Reader.View(), who(ctx)
-	list := api.List[api.NetworkStatus]{Items: []api.NetworkStatus{}}
+	return &body[api.List[api.NetworkStatus]]{api.List[api.NetworkStatus]{Items: networksOf(who(ctx), s.cfg.Reader.View())}}, nil
+}
+
+// networksOf returns the networks that a principal may know of, by name.
+func networksOf(p tenancy.Principal, view *state.View) []api.NetworkStatus {
+	all := []api.NetworkStatus{}
 	quarantined := quarantinedPorts(view)
 	for _, n := range view.Networks {
 		if !n.OfProject() && seesCluster(p, n.Cluster) {
-			list.Items = append(list.Items, joinNetwork(view, n, quarantined))
+			all = append(all, joinNetwork(view, n, quarantined))
 		}
 	}
 	for _, in := range view.NetworkIntents {
 		if seesProject(p, in.Project) {
-			list.Items = append(list.Items, joinProjectNetwork(p, view, in, quarantined))
+			all = append(all, joinProjectNetwork(p, view, in, quarantined))
 		}
 	}
-	slices.SortFunc(list.Items, func(a, b api.NetworkStatus) int {
+	slices.SortFunc(all, func(a, b api.NetworkStatus) int {
 		return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	return &body[api.List[api.NetworkStatus]]{list}, nil
+	return all
 }
 
 func (s *Server) getNetwork(ctx context.Context, in *networkInput) (*body[api.NetworkStatus], error) {

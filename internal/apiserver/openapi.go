@@ -224,7 +224,7 @@ func tagOf(path string) string {
 	switch parts[0] {
 	case "watch":
 		return "clusters"
-	case "changes":
+	case "changes", "metrics":
 		return "server"
 	case "power", "candidates", "enroll-tokens":
 		return "nodes"

@@ -77,6 +77,7 @@ func (s *Server) documentStreams() {
 			"connection is then the stream: that of a VNC server without a password (RFC 6143).",
 		[]*huma.Param{name, member}, nil, codeNoCluster, codeNoMember, codeNoDisplay, codeUpgrade, codeUnreachable)
 	s.documentUsage()
+	s.documentMetrics()
 	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
 	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",
 		"The output as plain bytes, as they came. With `follow` the answer goes on until this attempt at the build is over.",

@@ -73,6 +73,7 @@ func (s *Server) register() {
 	s.stream("GET /v1/clusters/{name}/members/{member}/display", AccessRun, s.connectMemberDisplay)
 	s.stream("GET /v1/jobs/{id}/log", AccessRead, s.jobLog)
 	s.stream("GET /v1/usage", AccessRead, s.usageReport)
+	s.stream("GET /v1/metrics", AccessRead, s.metrics)
 	if s.cfg.Nodes != nil {
 		s.stream("POST "+agentEnrollPath, AccessEnroll, s.enrollNodeAgent)
 		s.stream("POST "+agentRenewPath, AccessEnroll, s.renewNodeAgent)
