@@ -88,6 +88,8 @@ type PortClaim struct {
 	MAC     string     `json:"mac"`
 	// SecurityGroups are the names of the port's security groups within the cluster's project, as its group named them when it was placed.
 	SecurityGroups []string `json:"security_groups,omitempty"`
+	// Quality is the port's quality of service, as its group asked for it when it was placed.
+	Quality
 	// Device is the node's port that it is, or is on. Fabric and At are where that is connected; the fabric must prove the port clean too. All are
 	// empty for a port that only the node knows of.
 	Device string `json:"device,omitempty"`

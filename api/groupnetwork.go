@@ -17,9 +17,11 @@ type GroupNetwork struct {
 	Address string `json:"address,omitempty"`
 	// SecurityGroups are the security groups of the ports, by their names in the cluster's project. Ports without one are not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
+	// Quality is the quality of service of each of the ports.
+	Quality
 }
 
-// String writes the network on one line: NAME=ADDRESS[GROUP,GROUP], without what is not chosen.
+// String writes the network on one line: NAME=ADDRESS[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
 func (n GroupNetwork) String() string {
 	text := n.Name
 	if n.Address != "" {
@@ -27,6 +29,9 @@ func (n GroupNetwork) String() string {
 	}
 	if len(n.SecurityGroups) > 0 {
 		text += "[" + strings.Join(n.SecurityGroups, ",") + "]"
+	}
+	if quality := n.QualityText(); quality != "" {
+		text += "(" + quality + ")"
 	}
 	return text
 }
@@ -45,7 +50,7 @@ type groupNetwork GroupNetwork
 
 // MarshalJSON writes the name alone if nothing else is chosen.
 func (n GroupNetwork) MarshalJSON() ([]byte, error) {
-	if n.Address == "" && len(n.SecurityGroups) == 0 {
+	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Quality == (Quality{}) {
 		return json.Marshal(n.Name)
 	}
 	return json.Marshal(groupNetwork(n))

@@ -166,6 +166,8 @@ type NetworkPort struct {
 	MAC     string     `json:"mac"`
 	// SecurityGroups are the names of the port's groups. A port without one is not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
+	// Quality is the port's quality of service.
+	Quality
 	// Releasing: it is being cleaned. Quarantined: it was not proved clean in time.
 	Releasing   bool `json:"releasing,omitempty"`
 	Quarantined bool `json:"quarantined,omitempty"`
