@@ -173,7 +173,7 @@ var tunnelShortcutGuards = []Mutant{
 	{
 		Guard:   "nothing is left prepared at the underlay",
 		File:    "internal/fabric/shortcut/link.go",
-		Find:    "\treturn unprepare(link)\n",
+		Find:    "\treturn clsact.Unprepare(link)\n",
 		Replace: "\treturn nil\n",
 		Test:    "./internal/fabric/shortcut TestNothingIsLeftAtTheUnderlay",
 	},

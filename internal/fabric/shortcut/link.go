@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/fabric/clsact"
 )
 
 // The program's place among the filters of a link (tc(8)): the priority is "nm", so that others have room before and after it.
@@ -19,9 +21,8 @@ const (
 
 // attach puts a program where frames come in at a link, in place of another process's. It stays until the link goes.
 func attach(link netlink.Link, program *ebpf.Program) error {
-	err := netlink.QdiscAdd(clsact(link.Attrs().Index))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("preparing %s for a program: %w", link.Attrs().Name, err)
+	if err := clsact.Prepare(link); err != nil {
+		return err
 	}
 	f := filter(link.Attrs().Index)
 	f.Fd, f.Name, f.DirectAction = program.FD(), filterName, true
@@ -44,37 +45,16 @@ func detach(name string) error {
 	if err != nil || id == 0 {
 		return err
 	}
-	if err := netlink.FilterDel(filter(link.Attrs().Index)); err != nil && !isAbsent(err) {
+	if err := netlink.FilterDel(filter(link.Attrs().Index)); err != nil && !clsact.IsAbsent(err) {
 		return fmt.Errorf("removing the program from %s: %w", name, err)
 	}
-	return unprepare(link)
-}
-
-// unprepare removes from a link what attach prepared, unless others have programs there.
-func unprepare(link netlink.Link) error {
-	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		list, err := netlink.FilterList(link, parent)
-		if isAbsent(err) {
-			return nil
-		}
-		if err != nil || len(list) > 0 {
-			return err
-		}
-	}
-	if err := netlink.QdiscDel(clsact(link.Attrs().Index)); err != nil && !isAbsent(err) {
-		return fmt.Errorf("removing what was prepared at %s: %w", link.Attrs().Name, err)
-	}
-	return nil
-}
-
-func clsact(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
+	return clsact.Unprepare(link)
 }
 
 // attached returns the ID of the program at a link, 0 for none.
 func attached(index int) (int, error) {
 	list, err := netlink.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
-	if isAbsent(err) {
+	if clsact.IsAbsent(err) {
 		return 0, nil
 	}
 	if err != nil {
@@ -86,11 +66,6 @@ func attached(index int) (int, error) {
 		}
 	}
 	return 0, nil
-}
-
-// isAbsent reports whether an error says that a link, or the filters of a link, are not there.
-func isAbsent(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }
 
 func filter(index int) *netlink.BpfFilter {
