@@ -77,7 +77,8 @@ type Meeting struct {
 type Attacher interface {
 	// Attach makes the port at its place, and returns when the member can use it; repeating it is harmless. It returns
 	// ErrNotApplied for a port that is not in the networks last applied, ErrPortKind for a place of a kind that this node can't
-	// make, ErrUnguarded for a port with security groups on a node that can't enforce them, and what Place.Validate returns.
+	// make, ErrUnguarded for a port with security groups on a node that can't enforce them, ErrUnshaped for a port with a quality of
+	// service on a node that can't provide it, and what Place.Validate returns.
 	Attach(ctx context.Context, port Port, place Place) error
 	// Detach removes the ports of the assignment with this ID, wherever they are; detaching what is not there is no error.
 	Detach(ctx context.Context, id string) error

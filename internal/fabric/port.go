@@ -22,7 +22,12 @@ type Port struct {
 	MAC     string     `json:"mac"`
 	// Interface is the name of the member's end, where the member's end has a name.
 	Interface string `json:"interface,omitempty"`
+	// Quality is the port's quality of service.
+	api.Quality
 }
+
+// Shaped reports whether the node has to act on the port's packets for its quality of service.
+func (p Port) Shaped() bool { return p.Quality != api.Quality{} }
 
 // identity is what a port is pinned to, for error messages.
 func (p Port) identity() string {
@@ -30,13 +35,16 @@ func (p Port) identity() string {
 	if p.Interface != "" {
 		text += " at " + p.Interface
 	}
+	if quality := p.QualityText(); quality != "" {
+		text += ", " + quality
+	}
 	return text
 }
 
 // PortOf returns the n-th port of an assignment. Its ID is the assignment's for the first, and follows from it for others.
 func PortOf(a *api.Assignment, n int) Port {
 	p := &a.Ports[n]
-	return Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n)}
+	return Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n), Quality: p.Quality}
 }
 
 // portMark parts the number of a port from the ID of its assignment, in which it can't be.

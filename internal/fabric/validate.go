@@ -18,7 +18,8 @@ var ErrNoNetwork = errors.New("the network is not among those that were last app
 const MaxIndex = 1<<16 - 1
 
 // Validate reports what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
-// subnet that overlaps another's, a port or a remote outside of its subnet, an identity used twice, a security group that can't be enforced as written.
+// subnet that overlaps another's, a port or a remote outside of its subnet, an identity used twice, a security group or a quality of service that can't be enforced as
+// written.
 func Validate(networks []Network) error {
 	indexes := map[int]bool{}
 	ids := map[string]int{}
@@ -51,7 +52,7 @@ func Validate(networks []Network) error {
 			return err
 		}
 	}
-	return nil
+	return validateQuality(networks)
 }
 
 // validatePorts checks the ports of one network; ids are the port IDs seen so far in all networks.

@@ -48,6 +48,9 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if why := f.guards.refusal(); why != nil && network.Guarded(port.ID) {
 		return fmt.Errorf("%w; its kernel needs nf_tables 5.6 or later for the family bridge, and nft(8) 0.9.4 or later: %w", fabric.ErrUnguarded, why)
 	}
+	if why := f.limits.refusal(); why != nil && port.Shaped() {
+		return fmt.Errorf("%w; its kernel needs ifb, sch_htb, sch_tbf, cls_bpf and act_mirred: %w", fabric.ErrUnshaped, why)
+	}
 	if place.Kind == api.PortTAP {
 		return f.attachTAP(ctx, network, port, place)
 	}
@@ -70,6 +73,9 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	if err := f.node.Do(func() error { return makePair(&pair, plan.BridgeName(network.Index), member) }); err != nil {
 		return err
 	}
+	if err := f.node.Do(func() error { return f.limit(port) }); err != nil {
+		return err
+	}
 	f.spaces.Store(pair.name, place.At)
 	failpoint.Hit("node.after-veth")
 	if err := member.Do(func() error { return configureMember(pair, network) }); err != nil {
@@ -82,7 +88,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	if err := member.Do(func() error { return announce(pair) }); err != nil {
 		return fmt.Errorf("announcing the member: %w", err)
 	}
-	if !f.shortcutting || network.Guarded(port.ID) {
+	if !f.shortcutting || network.Bridged(port) {
 		return nil
 	}
 	return f.node.Do(func() error { return f.shortcuts.openNew(ctx, pair.name, plan.ShortcutOf(network, port)) })

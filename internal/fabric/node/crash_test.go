@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -42,6 +43,15 @@ func marks(t *testing.T) []string {
 	return names
 }
 
+// limitedNetworks are wideNetworks with limits of ports.
+func limitedNetworks() []fabric.Network {
+	networks := wideNetworks()
+	one, three := networks[0].Ports, networks[2].Ports
+	one[0].Quality, one[1].Quality = api.Quality{MinRate: 1e7, MaxRate: 1e9, DSCP: "10"}, api.Quality{MaxRate: 1e9}
+	three[0].Quality = api.Quality{DSCP: "46"}
+	return networks
+}
+
 // TestLife is a life of the fabric in the network namespace of the process; TestKill runs it in a process that dies.
 func TestLife(t *testing.T) {
 	needs.Child(t, "NEARMETAL_TEST_MEMBER")
@@ -50,7 +60,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	networks := wideNetworks()
+	networks := limitedNetworks()
 	apply(t, f, networks...)
 	port, place := networks[0].Ports[0], fabric.Namespace(space)
 	for range 2 {
@@ -71,6 +81,7 @@ func TestLife(t *testing.T) {
 		t.Fatalf("%s: %v: %s", learned, err, out)
 	}
 	networks[2].Remotes = networks[2].Remotes[1:]
+	networks[0].Ports[0].Quality = api.Quality{}
 	apply(t, f, networks...)
 	apply(t, f)
 }
@@ -78,7 +89,7 @@ func TestLife(t *testing.T) {
 func TestAKillAtAnyFailpointIsMendedByTheNextProcess(t *testing.T) {
 	space, cfg := newWideNode(t)
 	before := space.snapshot(t)
-	networks := wideNetworks()
+	networks := limitedNetworks()
 	for _, mark := range marks(t) {
 		member := newSpace(t)
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLife$")

@@ -77,6 +77,14 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			err := forgetMember(o.Link, o.Heard)
 			failpoint.Hit("node.after-forget")
 			return err
+		case plan.SetParentRate:
+			return f.limits.setParent(o)
+		case plan.SetLimit:
+			return f.limits.set(o.Port, o.Limit)
+		case plan.ClearLimit:
+			return f.limits.clear(o.Port)
+		case plan.DeleteClass:
+			return f.limits.deleteClass(o.Class)
 		case plan.OpenShortcut:
 			f.shortcuts.open(ctx, o.Name, o.Shortcut)
 			return nil
@@ -98,6 +106,11 @@ func addLink(l plan.Link) error {
 			return err
 		}
 		failpoint.Hit("node.after-bridge")
+	case plan.KindIFB:
+		if err := newIFB(l); err != nil {
+			return err
+		}
+		failpoint.Hit("node.after-ifb")
 	case plan.KindVXLAN:
 		bridge, err := netlink.LinkByName(l.Master)
 		if err != nil {

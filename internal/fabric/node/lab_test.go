@@ -162,7 +162,7 @@ func apply(t testing.TB, f *Fabric, networks ...fabric.Network) {
 // snapshot is everything about a network namespace that a fabric could leave behind.
 func (n namespace) snapshot(t testing.TB) string {
 	t.Helper()
-	return n.run(t, `ip -d -o link | sed 's/[a-z_]*_timer *[0-9.]*//g'; ip -o address; ip rule; ip route show table all; bridge fdb; ip neigh show nud permanent; nft list ruleset
+	return n.run(t, `ip -d -o link | sed 's/[a-z_]*_timer *[0-9.]*//g'; ip -o address; ip rule; ip route show table all; bridge fdb; ip neigh show nud permanent; nft list ruleset; tc qdisc show
 		for f in $(find /proc/sys/net/ipv4 /proc/sys/net/ipv6 /proc/sys/net/bridge -type f -perm -0400 | sort); do echo "$f $(cat $f 2>/dev/null)"; done`)
 }
 

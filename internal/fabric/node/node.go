@@ -40,6 +40,7 @@ type Fabric struct {
 	remover   linkRemover
 	shortcuts shortcuts
 	guards    guards
+	limits    limits
 
 	// mu is held for writing by Apply, for reading by what works on single ports.
 	mu      sync.RWMutex
@@ -48,6 +49,8 @@ type Fabric struct {
 	underlayMTU int
 	// shortcutting: ports should have shortcuts, as it was when networks were last applied.
 	shortcutting bool
+	// parentRate is what ports with rates shared when networks were last applied.
+	parentRate int64
 	// advised is what was last logged about others that may close the way out.
 	advised string
 
@@ -70,7 +73,7 @@ func New(cfg Config) (*Fabric, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	f := &Fabric{cfg: cfg, log: log, node: node, guards: guards{probe: plan.GuardProbe()}, shortcuts: shortcuts{log: log, table: shortcut.New()}}
+	f := &Fabric{cfg: cfg, log: log, node: node, guards: guards{probe: plan.GuardProbe()}, limits: newLimits(), shortcuts: shortcuts{log: log, table: shortcut.New()}}
 	f.shortcuts.off.Store(cfg.NoShortcuts)
 	return f, nil
 }
@@ -107,6 +110,7 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	}
 	f.advise(ctx, networks, seen)
 	f.applied, f.underlayMTU, f.shortcutting = slices.Clone(networks), seen.UnderlayMTU, seen.Shortcuts()
+	f.parentRate = plan.ParentRate(seen)
 	return nil
 }
 
@@ -176,6 +180,7 @@ func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Obse
 		return plan.Observed{}, nil, err
 	}
 	seen.CanGuard = f.guards.can(ctx, f.node, f.log, networks)
+	seen.CanShape = f.limits.can(ctx, f.log, networks)
 	ops, err := plan.Compute(f.cfg.Config, networks, seen)
 	return seen, ops, err
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,9 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 		if seen, links, err = observeLinks(f.cfg); err != nil {
 			return err
 		}
+		if seen.Limits, err = f.limits.read(seen.Links, links.limited); err != nil {
+			return err
+		}
 		seen.CanShortcut = f.shortcuts.load(ctx)
 		if seen.OpenShortcuts, err = f.shortcuts.read(links); err != nil {
 			return err
@@ -55,8 +59,8 @@ func (f *Fabric) observe(ctx context.Context) (plan.Observed, error) {
 
 // observeLinks reads links, addresses, tunnel peers and forwarding in the thread's network namespace.
 func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err error) {
-	seen.Links = map[string]plan.Link{}
-	links = shortcutLinks{ports: map[string]int{}, tunnels: map[string]int{}, others: map[string]int{}}
+	seen.Links, seen.UplinkRate = map[string]plan.Link{}, cfg.UplinkRate
+	links = shortcutLinks{ports: map[string]int{}, tunnels: map[string]int{}, others: map[string]int{}, limited: map[string]int{}}
 	list, err := dump(func() ([]netlink.Link, error) { return netlink.LinkList() })
 	if err != nil {
 		return seen, links, fmt.Errorf("reading links: %w", err)
@@ -86,7 +90,7 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 			if a.LinkIndex == attrs.Index && cfg.Underlay.IsValid() && prefix.Addr() == cfg.Underlay {
 				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
 				if attrs.EncapType == "ether" {
-					seen.UnderlayLink = attrs.Name
+					seen.UnderlayLink, seen.UplinkRate = attrs.Name, cmp.Or(cfg.UplinkRate, speedOf(l))
 				}
 			}
 		}
@@ -103,6 +107,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 		seen.Links[link.Name] = link
 		if own && link.Kind == plan.KindVeth {
 			links.ports[link.Name] = attrs.Index
+		}
+		if own && (link.Kind == plan.KindVeth || link.Kind == plan.KindTAP) {
+			links.limited[link.Name] = attrs.Index
 		}
 		if own && link.Kind == plan.KindVXLAN {
 			links.tunnels[link.Name] = attrs.Index

@@ -70,6 +70,18 @@ func newBridge(l plan.Link) error {
 	return bringUp(l.Name, l.MTU, 0)
 }
 
+// newIFB makes a device that packets pass to wait for their turn.
+func newIFB(l plan.Link) error {
+	req := linkMessage(l.Name)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(string(plan.KindIFB)))
+	req.AddData(info)
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return err
+	}
+	return bringUp(l.Name, l.MTU, 0)
+}
+
 // newTunnel makes a VXLAN tunnel on the bridge with this link index.
 func newTunnel(l plan.Link, bridge int) error {
 	req := linkMessage(l.Name)

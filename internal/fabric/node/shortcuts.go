@@ -47,8 +47,8 @@ func (s *shortcuts) switchOff(ctx context.Context, err error) {
 	}
 }
 
-// shortcutLinks are the indexes of links at which programs of shortcuts may be, by name.
-type shortcutLinks struct{ ports, tunnels, others map[string]int }
+// shortcutLinks are the indexes of links at which programs of shortcuts may be, by name, and of ports that may be limited.
+type shortcutLinks struct{ ports, tunnels, others, limited map[string]int }
 
 // read returns what there is at links.
 func (s *shortcuts) read(links shortcutLinks) (map[string]plan.Shortcut, error) {

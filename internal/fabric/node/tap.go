@@ -33,6 +33,9 @@ func (f *Fabric) attachTAP(ctx context.Context, network fabric.Network, port fab
 			return err
 		}
 		failpoint.Hit("node.after-tap")
+		if err := f.limit(port); err != nil {
+			return err
+		}
 		return bringUp(name, plan.MTU(network, f.underlayMTU), bridge.Attrs().Index)
 	})
 }

@@ -12,7 +12,9 @@ import (
 const (
 	bridgePrefix = fabric.BridgePrefix // nmbrINDEX, the network's bridge
 	tunnelPrefix = "nmvx"              // nmvxINDEX, its VXLAN tunnel
-	portPrefix   = fabric.DevicePrefix // nmpHASH, the host's end of a member's veth pair, or a virtual machine's TAP device
+	// ShaperName is the device that all packets from ports with rates pass.
+	ShaperName = "nmifb"
+	portPrefix = fabric.DevicePrefix // nmpHASH, the host's end of a member's veth pair, or a virtual machine's TAP device
 )
 
 // BridgeName returns the name of a network's bridge.
@@ -27,8 +29,11 @@ func PortName(id string) string { return fabric.DeviceName(id) }
 // GatewayMAC returns the MAC address of a network's bridge.
 func GatewayMAC(index int) string { return fabric.GatewayMAC(index) }
 
-// OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports.
+// OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports and the device of rates.
 func OwnLink(name string) (index int, own bool) {
+	if name == ShaperName {
+		return 0, true
+	}
 	for _, prefix := range []string{bridgePrefix, tunnelPrefix} {
 		if digits, ok := strings.CutPrefix(name, prefix); ok {
 			index, err := strconv.Atoi(digits)

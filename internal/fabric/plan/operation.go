@@ -93,6 +93,8 @@ func (o AddLink) String() string {
 	switch l.Kind {
 	case KindBridge:
 		fmt.Fprintf(&b, " address %s addrgenmode none %s type bridge mcast_snooping %s mcast_querier %[3]s", l.MAC, upDown(l.Up), onOff(l.Snooping))
+	case KindIFB:
+		fmt.Fprintf(&b, " addrgenmode none %s type ifb", upDown(l.Up))
 	case KindVXLAN:
 		fmt.Fprintf(&b, " addrgenmode none %s type vxlan id %d local %s dstport %d", upDown(l.Up), l.VNI, l.Local, l.Port)
 	}

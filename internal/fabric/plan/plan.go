@@ -32,6 +32,9 @@ type Config struct {
 	Underlay netip.Addr
 	// UnderlayMTU in bytes; 0 means the MTU of the link that bears Underlay. It must be the same on all nodes.
 	UnderlayMTU int
+	// UplinkRate is what the node's uplink carries, in bits per second: ports with rates share it. 0 means the speed of the link that bears
+	// Underlay, as far as the kernel knows it.
+	UplinkRate int64
 	// Protected are networks that members never reach through egress, besides all tenant networks, the underlay and the
 	// node's own addresses: management networks, for instance.
 	Protected []netip.Prefix
@@ -46,6 +49,7 @@ const (
 	KindVXLAN  Kind = "vxlan"
 	KindVeth   Kind = "veth"
 	KindTAP    Kind = "tuntap"
+	KindIFB    Kind = "ifb"
 )
 
 // Link is a link as it should be, or as the kernel has it.
@@ -110,6 +114,11 @@ type Observed struct {
 	// this node sends and receives, which frames that pass the node's stack by would escape.
 	UnderlayLink  string
 	UnderlayRules bool
+	// CanShape: this node's kernel can hold ports to rates and mark packets. UplinkRate is Config.UplinkRate, or what the kernel says of the
+	// underlay's link, in bits per second; 0: nobody knows. Limits are those of ports.
+	CanShape   bool
+	UplinkRate int64
+	Limits     Limits
 	// OpenShortcuts by name of link, which may be gone.
 	OpenShortcuts map[string]Shortcut
 }
@@ -134,13 +143,16 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	var ops []Operation
 	remove, change := planLinks(networks, links, seen)
 	shut, open := planShortcuts(cfg, networks, seen, change)
+	clearing, setting := planLimits(networks, seen)
 	ops = append(ops, shut...)
+	ops = append(ops, clearing...)
 	ops = append(ops, planForwardingOff(want, seen)...)
 	ops = append(ops, remove...)
 	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, egress); script != "" {
 		ops = append(ops, LoadRules{Script: script})
 	}
 	ops = append(ops, change...)
+	ops = append(ops, setting...)
 	ops = append(ops, planForwardingOn(want, seen)...)
 	ops = append(ops, open...)
 	return ops, nil
@@ -154,9 +166,12 @@ func MTU(n fabric.Network, underlayMTU int) int {
 	return underlayMTU - vxlanOverhead
 }
 
-// desiredLinks are the bridges and tunnels of all networks, in order of making.
+// desiredLinks are the device of rates, and the bridges and tunnels of all networks, in order of making.
 func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
 	var links []Link
+	if seen.CanShape && AnyShaped(networks) {
+		links = append(links, Link{Name: ShaperName, Kind: KindIFB, MTU: localMTU, Up: true})
+	}
 	for _, n := range networks {
 		mtu := MTU(n, seen.UnderlayMTU)
 		bridge := Link{

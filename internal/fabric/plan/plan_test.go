@@ -46,7 +46,7 @@ func newMachine() *machine {
 	return &machine{Observed{
 		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
 		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, UnderlayLink: "under0", Rules: Ruleset{},
-		CanGuard: true, CanShortcut: true, OpenShortcuts: map[string]Shortcut{},
+		CanGuard: true, CanShortcut: true, CanShape: true, OpenShortcuts: map[string]Shortcut{},
 	}}
 }
 
@@ -56,8 +56,13 @@ func (m *machine) execute(op Operation) {
 		m.load(o.Script)
 	case AddLink:
 		m.Links[o.Link.Name] = o.Link
+	case SetParentRate, SetLimit, ClearLimit, DeleteClass:
+		m.limit(op)
 	case DeleteLink:
 		delete(m.Links, o.Name)
+		if o.Name == ShaperName {
+			m.Limits = Limits{}
+		}
 		for name, l := range m.Links {
 			if l.Master == o.Name {
 				l.Master = ""
@@ -160,7 +165,10 @@ func (m *machine) load(script string) {
 func (m *machine) attach(n fabric.Network, i int) {
 	name := PortName(n.Ports[i].ID)
 	m.Links[name] = Link{Name: name, Kind: KindVeth, MTU: MTU(n, m.UnderlayMTU), Master: BridgeName(n.Index), Up: true, Away: true}
-	if m.Shortcuts() && !n.Guarded(n.Ports[i].ID) {
+	if limit, shaped := LimitsOf([]fabric.Network{n}, ParentRate(m.Observed))[name]; shaped && m.CanShape {
+		m.limit(SetLimit{Port: name, Limit: limit})
+	}
+	if m.Shortcuts() && !n.Bridged(n.Ports[i]) {
 		m.OpenShortcuts[name] = ShortcutOf(n, n.Ports[i])
 	}
 }
@@ -310,6 +318,9 @@ func drawNetworks(t *rapid.T) []fabric.Network {
 			hosts := rapid.SliceOfNDistinct(rapid.IntRange(2, 12), 1, 4, rapid.ID[int]).Draw(t, "members there")
 			n.Remotes = append(n.Remotes, behind(n, fmt.Sprintf("198.18.0.%d", peer), hosts...)...)
 		}
+		for i := range n.Ports {
+			n.Ports[i].Quality = rapid.SampledFrom([]api.Quality{{}, {}, {MaxRate: 1e8}, {MinRate: 1e7, MaxRate: 1e9, DSCP: "10"}, {DSCP: "0"}}).Draw(t, "quality")
+		}
 		networks = append(networks, drawGroups(t, n))
 	}
 	return networks
@@ -339,6 +350,7 @@ func TestAnyPlanBrokenOffAnywhereIsFinishedByTheNext(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMachine()
 		m.CanGuard = rapid.Bool().Draw(t, "the kernel can enforce security groups")
+		m.CanShape = rapid.Bool().Draw(t, "the kernel can limit ports")
 		on := rapid.Bool().Draw(t, "forwarding before")
 		m.change("up0", func(l *Link) { l.Forwarding = on })
 		fresh := cmp.Diff(nil, m.Observed)

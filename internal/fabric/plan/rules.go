@@ -239,9 +239,11 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
-		rules[InetTable] = Table{Text: skeleton(inetEgressRules), Sets: sortSets(inet)}
+		text := addMarks(inetEgressRules, marked(networks, seen), inet)
+		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
 	case len(inet["vnis"]) > 0:
-		rules[InetTable] = Table{Text: skeleton(inetRules), Sets: sortSets(inet)}
+		text := addMarks(inetRules, marked(networks, seen), inet)
+		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
 	}
 	return rules
 }

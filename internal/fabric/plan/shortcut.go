@@ -102,7 +102,7 @@ func (seen Observed) Shortcuts() bool { return seen.CanShortcut && !seen.BridgeR
 //
 // A tunnel's shortcut stays open when only the members on other nodes change: the others' frames go on as before. Former ones are removed
 // where shortcuts are shut, and new ones entered where they are opened, so that it never takes a frame that the rules don't. Ports with security
-// groups have no shortcut: their packets have to pass the rules.
+// groups or a quality of service have no shortcut: their packets have to pass the rules, and the queues.
 func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change []Operation) (shut, open []Operation) {
 	moved := map[string]bool{} // a bridge forgets what it knew of a port that leaves it
 	made := map[string]bool{}
@@ -135,7 +135,7 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 			if !exists {
 				kept[name] = true // of a member that has just ended: Detach shuts it, and the kernel let nothing lead there
 			}
-			if !exists || !link.Away || !seen.Shortcuts() || n.Guarded(p.ID) {
+			if !exists || !link.Away || !seen.Shortcuts() || n.Bridged(p) {
 				continue
 			}
 			want := ShortcutOf(n, p)
