@@ -69,7 +69,7 @@ const (
 )
 
 // counters are those of a queue or a class, as tc(8) prints them.
-type counters struct{ bytes, dropped, overlimits, backlog int }
+type counters struct{ bytes, dropped, overlimits int }
 
 func (n namespace) counters(t *testing.T, list string) counters {
 	t.Helper()
